@@ -1,0 +1,32 @@
+# Every target makes .venv by itself; only Python 3.11 or newer and make are needed.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+TORCH := $(shell grep '^torch==' constraints.txt)
+
+.PHONY: demo test check bench clean
+.DEFAULT_GOAL := test
+
+demo: $(STAMP)
+	$(BIN)/python examples/demo.py
+
+test: $(STAMP)
+	$(BIN)/pytest
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(STAMP)
+	set -e; for script in benchmarks/*.py; do $(BIN)/python $$script; done
+
+clean:
+	rm -rf $(VENV) demo build dist *.egg-info
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet $(TORCH)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,evaluate]'
+	touch $@

@@ -1,0 +1,39 @@
+"""Fill gaps in rasters with a pretrained transformer neural process and honest standard errors.
+
+::
+
+    import geonp, xarray as xr
+
+    filled = xr.open_dataset("sst.nc", engine="netcdf4").geonp.infill()
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from geonp.errors import GeonpError
+
+if TYPE_CHECKING:
+    from geonp.filling import infill
+
+    __version__: str
+
+__all__ = ["GeonpError", "__version__", "infill"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load what needs torch or rasterio at its first use, so that ``import geonp`` stays fast."""
+    if name == "infill":
+        from geonp.filling import infill
+
+        return infill
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("geonp")
+    raise AttributeError(f"module 'geonp' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the public names, the lazy ones among them."""
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,1 @@
+"""Scores, hold-outs shaped like real gaps, and the classical methods to compare with."""

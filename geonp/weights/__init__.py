@@ -1,0 +1,1 @@
+"""Shipped checkpoints: safetensors weights, each with its JSON card."""

@@ -1,0 +1,1 @@
+"""Training recipes: TOML files, described in README.md beside them."""
