@@ -1,0 +1,125 @@
+"""What an installation contains, and what ``import geonp`` loads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+import geonp
+
+ROOT = Path(__file__).parents[1]
+CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+SETUPTOOLS = CONFIG["tool"]["setuptools"]
+HEAVY = {"torch", "distributed", "rasterio", "rioxarray", "zarr", "matplotlib"}
+
+
+def folder(package: str) -> Path:
+    return ROOT / SETUPTOOLS["package-dir"].get(package, package.replace(".", "/"))
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Top-level modules that a fresh interpreter holds after `statement`."""
+    code = f"import sys; {statement}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Names of the files in a wheel built from the working tree."""
+    out = tmp_path_factory.mktemp("wheel")
+    build = "from setuptools import build_meta; import sys; build_meta.build_wheel(sys.argv[1])"
+    source = tmp_path_factory.mktemp("source") / "geonp"
+    copy_tree(source)
+    subprocess.run([sys.executable, "-c", build, str(out)], cwd=source, capture_output=True, check=True)
+    (path,) = out.glob("*.whl")
+    with zipfile.ZipFile(path) as archive:
+        return archive.namelist()
+
+
+def copy_tree(target: Path) -> None:
+    """Copy what the wheel is made of, so that the build leaves nothing behind in the working tree."""
+    for name in ["pyproject.toml", "README.md", "LICENSE"]:
+        target.mkdir(parents=True, exist_ok=True)
+        (target / name).write_bytes((ROOT / name).read_bytes())
+    for top in ["geonp", "cli", "recipes"]:
+        for path in (ROOT / top).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                copy = target / path.relative_to(ROOT)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                copy.write_bytes(path.read_bytes())
+
+
+def test_package_list_equals_the_folders() -> None:
+    nested = {path.parent for path in (ROOT / "geonp").rglob("*.py")}
+    found = {".".join(path.relative_to(ROOT).parts) for path in nested} | {"geonp.cli", "geonp.recipes"}
+    assert set(SETUPTOOLS["packages"]) == found
+    assert all((folder(package) / "__init__.py").is_file() for package in SETUPTOOLS["packages"])
+
+
+def test_mapped_folders_are_flat_and_have_no_twin() -> None:
+    for package, name in SETUPTOOLS["package-dir"].items():
+        assert not [path for path in (ROOT / name).iterdir() if path.is_dir() and path.name != "__pycache__"]
+        assert not (ROOT / package.replace(".", "/")).exists()
+
+
+@pytest.mark.parametrize("package", SETUPTOOLS["packages"])
+def test_wheel_holds_every_file_of_a_package(package: str, wheel: list[str]) -> None:
+    patterns = ["*.py", *SETUPTOOLS["package-data"].get(package, [])]
+    files = [path.name for pattern in patterns for path in folder(package).glob(pattern)]
+    assert {f"{package.replace('.', '/')}/{name}" for name in files} <= set(wheel)
+
+
+def test_wheel_installs_geonp_alone(wheel: list[str]) -> None:
+    tops = {name.partition("/")[0] for name in wheel}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"geonp"}
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel)
+
+
+def test_every_checkpoint_ships_with_its_card(wheel: list[str]) -> None:
+    weights = {name for name in wheel if name.endswith(".safetensors")}
+    assert weights
+    assert {name.replace(".safetensors", ".json") for name in weights} <= set(wheel)
+
+
+def test_wheel_holds_recipes(wheel: list[str]) -> None:
+    assert [name for name in wheel if name.startswith("geonp/recipes/") and name.endswith(".toml")]
+
+
+def test_import_loads_nothing_heavy() -> None:
+    assert loaded_by("import geonp") & HEAVY <= loaded_by("import xarray")
+
+
+def test_heavy_imports_would_be_seen() -> None:
+    assert "torch" in loaded_by("import torch")
+
+
+def test_public_names_resolve() -> None:
+    assert len(geonp.__all__) <= 10
+    assert all(getattr(geonp, name) is not None for name in geonp.__all__)
+    assert set(geonp.__all__) <= set(dir(geonp))
+
+
+def test_version_is_the_installed_one() -> None:
+    assert geonp.__version__ == CONFIG["project"]["version"]
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'geonp' has no attribute 'inpaint'"):
+        _ = geonp.inpaint
+
+
+def test_entry_points_load() -> None:
+    (script,) = entry_points(group="console_scripts", name="geonp")
+    assert callable(script.load())
+
+
+def test_tested_torch_is_pinned() -> None:
+    pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    assert "torch==2.13.0" in pins
