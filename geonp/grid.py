@@ -1,0 +1,247 @@
+"""The grid of a raster as a frozen value: which dimensions are spatial, how its cells lie and in which CRS."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from geonp.errors import InputError
+
+__all__ = ["Grid", "grid_mapping_name"]
+
+_NAME_PAIRS = (("y", "x"), ("latitude", "longitude"), ("lat", "lon"))
+_Y_NAMES = {"latitude", "projection_y_coordinate", "grid_latitude"}
+_X_NAMES = {"longitude", "projection_x_coordinate", "grid_longitude"}
+_LATITUDE_UNITS = {"degrees_north", "degree_north", "degrees_n", "degree_n"}
+_LONGITUDE_UNITS = {"degrees_east", "degree_east", "degrees_e", "degree_e"}
+_EVEN_TOLERANCE = 0.01  # of a cell: float32 longitudes of kilometre grids are off by up to 0.2 %
+_FULL_CIRCLE = 360.0
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The horizontal lattice of a raster.
+
+    Attributes
+    ----------
+    y_dim, x_dim
+        Names of the vertical (row) and horizontal (column) dimensions.
+    shape
+        ``(ny, nx)``: rows, columns.
+    spacing
+        ``(dy, dx)``: signed step from one cell centre to the next, in units of the coordinates (the mean step where
+        they are uneven; 1.0 along a dimension without a one-dimensional numeric coordinate or with one cell).
+    origin
+        ``(y, x)`` of the centre of cell (0, 0); 0.0 along a dimension without such a coordinate.
+    crs
+        Coordinate reference system as WKT, or None where the raster declares none.
+    geographic
+        True where the coordinates are longitudes and latitudes in degrees.
+    periodic_x
+        True where the columns go round the whole Earth, so that the last column neighbours the first.
+    regular
+        True where both coordinates are evenly spaced to within 1 % of a cell, or absent. geonp works in cells, so that
+        False (Gaussian latitudes, curvilinear grids) is allowed and merely recorded.
+    """
+
+    y_dim: Hashable
+    x_dim: Hashable
+    shape: tuple[int, int]
+    spacing: tuple[float, float]
+    origin: tuple[float, float]
+    crs: str | None
+    geographic: bool
+    periodic_x: bool
+    regular: bool
+
+    @classmethod
+    def from_xarray(cls, obj: xr.DataArray | xr.Dataset) -> Grid:
+        """Read the grid of a DataArray or Dataset from its dimensions, coordinates and CF attributes.
+
+        The spatial dimensions are, in this order: ``y``/``x``, ``latitude``/``longitude`` or ``lat``/``lon`` (in any
+        case); dimensions whose coordinate has CF ``axis``, ``standard_name`` or ``units`` of such a coordinate; the
+        two dimensions of a two-dimensional latitude. Nothing but coordinates is read.
+
+        Raises
+        ------
+        InputError
+            Where there are no two spatial dimensions, or one of them has no cells.
+        """
+        y_dim, x_dim = _spatial_dims(obj)
+        shape = (int(obj.sizes[y_dim]), int(obj.sizes[x_dim]))
+        if 0 in shape:
+            raise InputError(
+                f"The raster has no cells: got shape {shape} (rows, columns). Select at least one of each."
+            )
+        y0, dy, y_even = _ramp(obj, y_dim)
+        x0, dx, x_even = _ramp(obj, x_dim)
+        crs = _crs_wkt(obj)
+        geographic = _is_geographic(obj, x_dim, crs)
+        circle = abs(shape[1] * abs(dx) - _FULL_CIRCLE) <= abs(dx) / 2
+        return cls(
+            y_dim=y_dim,
+            x_dim=x_dim,
+            shape=shape,
+            spacing=(dy, dx),
+            origin=(y0, x0),
+            crs=crs,
+            geographic=geographic,
+            periodic_x=geographic and x_even and circle,
+            regular=y_even and x_even and not _is_curvilinear(obj, y_dim, x_dim),
+        )
+
+    def require_same(self, other: Grid, what: str) -> None:
+        """Check that ``other`` has the same cells as this grid: shape, origin and CRS.
+
+        A CRS that only one of them declares, and the origin of a grid without coordinates, are not compared.
+
+        Parameters
+        ----------
+        other
+            Grid of a second raster, such as a mask.
+        what
+            Its name in the message: "mask".
+
+        Raises
+        ------
+        InputError
+            Naming the first property in which they differ.
+        """
+        if other.shape != self.shape:
+            raise InputError(
+                f"The {what} has another shape than the raster: got {other.shape}, expected {self.shape} "
+                f"(rows, columns). Cut or reproject the {what} to the raster's grid."
+            )
+        if self.crs and other.crs and not _same_crs(self.crs, other.crs):
+            raise InputError(
+                f"The {what} has another CRS than the raster: got {_crs_name(other.crs)}, expected "
+                f"{_crs_name(self.crs)}. Reproject the {what} to the raster's grid."
+            )
+        half_cell = np.abs(self.spacing) / 2
+        placed = (0.0, 0.0) not in (self.origin, other.origin)
+        if placed and np.any(np.abs(np.subtract(self.origin, other.origin)) > half_cell):
+            raise InputError(
+                f"The {what} lies elsewhere than the raster: the centre (y, x) of its first cell is {other.origin}, "
+                f"expected {self.origin}. Cut the {what} to the raster's grid, rows in the same order."
+            )
+
+
+def grid_mapping_name(obj: xr.DataArray | xr.Dataset) -> str | None:
+    """Name of the variable that holds the CRS of ``obj``: CF ``grid_mapping``, else rioxarray's ``spatial_ref``."""
+    variables = [obj.variable] if isinstance(obj, xr.DataArray) else list(obj.data_vars.values())
+    for variable in variables:
+        name = variable.encoding.get("grid_mapping", variable.attrs.get("grid_mapping"))
+        # The extended form of CF, "crs: x y", names the coordinates too.
+        plain = str(name).split(":")[0].strip()
+        if plain in _attached(obj):
+            return plain
+    return "spatial_ref" if "spatial_ref" in _attached(obj) else None
+
+
+def _attached(obj: xr.DataArray | xr.Dataset) -> Mapping[Any, Any]:
+    return obj.coords if isinstance(obj, xr.DataArray) else obj.variables
+
+
+def _spatial_dims(obj: xr.DataArray | xr.Dataset) -> tuple[Hashable, Hashable]:
+    dims = list(obj.dims)
+    by_name = {str(dim).lower(): dim for dim in dims}
+    for y_name, x_name in _NAME_PAIRS:
+        if y_name in by_name and x_name in by_name:
+            return by_name[y_name], by_name[x_name]
+    lines = [dim for dim in dims if dim in obj.coords]
+    y_dim = next((dim for dim in lines if _is_axis(obj.coords[dim].attrs, "y", _Y_NAMES, _LATITUDE_UNITS)), None)
+    x_dim = next((dim for dim in lines if _is_axis(obj.coords[dim].attrs, "x", _X_NAMES, _LONGITUDE_UNITS)), None)
+    if y_dim is not None and x_dim is not None:
+        return y_dim, x_dim
+    for coord in obj.coords.values():
+        if coord.ndim == 2 and _is_axis(coord.attrs, "y", _Y_NAMES, _LATITUDE_UNITS):
+            return coord.dims[0], coord.dims[1]
+    raise InputError(
+        f"No spatial dimensions found: got dimensions ({_listed(dims)}), expected a pair named y/x, lat/lon or "
+        f"latitude/longitude, or coordinates with CF axis, standard_name or units. Rename them, for example "
+        f"obj.rename({{'row': 'y', 'col': 'x'}})."
+    )
+
+
+def _is_axis(attrs: Mapping[Any, Any], axis: str, standard_names: set[str], units: set[str]) -> bool:
+    return (
+        str(attrs.get("axis", "")).lower() == axis
+        or str(attrs.get("standard_name", "")).lower() in standard_names
+        or str(attrs.get("units", "")).lower() in units
+    )
+
+
+def _ramp(obj: xr.DataArray | xr.Dataset, dim: Hashable) -> tuple[float, float, bool]:
+    """First value, mean step and evenness of the coordinate along ``dim``."""
+    if dim not in obj.coords or obj.coords[dim].dtype.kind not in "iuf":
+        return 0.0, 1.0, True
+    values = np.asarray(obj.coords[dim].values, dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise InputError(
+            f"The coordinate {dim!r} holds values that are not finite; expected a number for each of its "
+            f"{values.size} cells. Repair it or drop it with drop_vars({dim!r})."
+        )
+    if values.size == 1:
+        return float(values[0]), 1.0, True
+    step = float(values[-1] - values[0]) / (values.size - 1)
+    offset = np.abs(values - (values[0] + step * np.arange(values.size)))
+    return float(values[0]), step, bool(offset.max() <= _EVEN_TOLERANCE * abs(step))
+
+
+def _is_curvilinear(obj: xr.DataArray | xr.Dataset, y_dim: Hashable, x_dim: Hashable) -> bool:
+    """Whether longitude and latitude are two-dimensional and the dimensions have no coordinate of their own."""
+    if y_dim in obj.coords and x_dim in obj.coords:
+        return False
+    return any(set(coord.dims) == {y_dim, x_dim} for coord in obj.coords.values())
+
+
+def _is_geographic(obj: xr.DataArray | xr.Dataset, x_dim: Hashable, crs: str | None) -> bool:
+    if crs is not None:
+        from pyproj import CRS
+
+        return bool(CRS.from_wkt(crs).is_geographic)
+    attrs = obj.coords[x_dim].attrs if x_dim in obj.coords else {}
+    named = str(x_dim).lower() in {"lon", "longitude"}
+    return named or str(attrs.get("standard_name", "")) == "longitude" or str(attrs.get("units")) in _LONGITUDE_UNITS
+
+
+def _crs_wkt(obj: xr.DataArray | xr.Dataset) -> str | None:
+    name = grid_mapping_name(obj)
+    if name is None:
+        return None
+    from pyproj import CRS
+    from pyproj.exceptions import CRSError
+
+    attrs = _attached(obj)[name].attrs
+    written = attrs.get("crs_wkt") or attrs.get("spatial_ref")
+    try:
+        if written:
+            return str(CRS.from_user_input(str(written)).to_wkt())
+        return str(CRS.from_cf(dict(attrs)).to_wkt()) if "grid_mapping_name" in attrs else None
+    except (CRSError, KeyError) as error:
+        raise InputError(
+            f"The CRS in variable {name!r} cannot be read: got {written or dict(attrs)!r}, expected WKT in its "
+            f"attribute crs_wkt or CF grid mapping attributes. Correct it or drop it with drop_vars({name!r})."
+        ) from error
+
+
+def _same_crs(first: str, second: str) -> bool:
+    from pyproj import CRS
+
+    return bool(CRS.from_wkt(first).equals(CRS.from_wkt(second), ignore_axis_order=True))
+
+
+def _crs_name(wkt: str) -> str:
+    from pyproj import CRS
+
+    crs = CRS.from_wkt(wkt)
+    code = crs.to_epsg()
+    return f"{crs.name} (EPSG:{code})" if code else str(crs.name)
+
+
+def _listed(names: Iterable[Hashable]) -> str:
+    return ", ".join(map(repr, names)) or "none"

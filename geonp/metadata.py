@@ -1,0 +1,369 @@
+"""What a raster says about its missing cells, and what a filled raster says about itself (CF attributes, encoding)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from enum import IntEnum
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from geonp.errors import InputError
+from geonp.grid import Grid, grid_mapping_name
+
+__all__ = [
+    "UNNAMED",
+    "FillFlag",
+    "annotate",
+    "append_history",
+    "declared_nodata",
+    "fill_variables",
+    "observed",
+    "require_real",
+]
+
+UNNAMED = "value"
+"""Name that the variable of a DataArray without a name gets in the filled Dataset."""
+
+_NODATA = ("_FillValue", "missing_value")
+_PACKING = ("scale_factor", "add_offset")
+_EXACT = 2**53
+_TEMPERATURE_UNITS = {"k", "kelvin", "degc", "celsius", "degree_celsius", "degrees_celsius", "degf", "fahrenheit"}
+
+
+class FillFlag(IntEnum):
+    """Where the value of a cell comes from, as stored in ``<name>_fill_flag``."""
+
+    OBSERVED = 0
+    """Given in the input, unchanged."""
+    FILLED = 1
+    """Predicted by the model."""
+    BEYOND_LIMIT = 2
+    """Left empty: farther from an observed cell than ``max_distance`` or than the context reaches."""
+    OUTSIDE_DOMAIN = 3
+    """Left empty: outside the valid domain that the mask gives."""
+    FAILED = 4
+    """Left empty: the model gave no finite value."""
+
+
+def fill_variables(ds: xr.Dataset) -> list[Hashable]:
+    """Names of the variables of ``ds`` to fill: real numbers on both spatial dimensions, in the order of ``ds``.
+
+    Ancillary variables of others (standard errors, flags) and CF flag variables hold no measured field: like all other
+    variables they pass through.
+
+    Raises
+    ------
+    InputError
+        Where there is none, naming each variable with its dimensions and dtype; or where ``ds`` has no spatial
+        dimensions.
+    """
+    grid = Grid.from_xarray(ds)
+    ancillary = {name for da in ds.data_vars.values() for name in _ancillary(da)}
+    names = [
+        name
+        for name, da in ds.data_vars.items()
+        if {grid.y_dim, grid.x_dim} <= set(da.dims)
+        and da.dtype.kind in "iuf"
+        and name not in ancillary
+        and not {"flag_values", "flag_masks"} & set(da.attrs)
+    ]
+    if not names:
+        got = "; ".join(f"{name!r} {da.dims} {da.dtype}" for name, da in ds.data_vars.items()) or "no variables"
+        raise InputError(
+            f"No variable can be filled: got {got}; expected real numbers on the dimensions "
+            f"({grid.y_dim!r}, {grid.x_dim!r}). Convert the variable, for example ds['name'].astype('float32')."
+        )
+    return names
+
+
+def declared_nodata(da: xr.DataArray) -> tuple[float, ...]:
+    """Values that mark missing cells in the values of ``da`` as they are in memory; empty where none is declared.
+
+    Read from ``_FillValue`` and ``missing_value`` in attrs, and for integers in encoding too: floats with such an
+    encoding have been decoded, so that NaN already stands where the value was.
+
+    Raises
+    ------
+    InputError
+        Where a declared value is not a number.
+    """
+    sources = [da.attrs, da.encoding] if da.dtype.kind in "iu" else [da.attrs]
+    values = [value for attrs in sources for key in _NODATA for value in np.atleast_1d(attrs.get(key, []))]
+    try:
+        return tuple(dict.fromkeys(float(value) for value in values))
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"Variable {da.name!r} declares a missing value that is no number: got {values!r}. "
+            f"Correct its attribute _FillValue or missing_value."
+        ) from error
+
+
+def observed(da: xr.DataArray, nodata: float | None = None) -> xr.DataArray:
+    """``da`` as floats with NaN at every missing cell; lazy where ``da`` is a dask array, with the same chunks.
+
+    Missing are NaN, infinities, and the nodata value: the argument, or else what :func:`declared_nodata` finds.
+
+    Parameters
+    ----------
+    da
+        Any shape; integers or floats.
+    nodata
+        Value of the missing cells, instead of the declared one. A value that the dtype cannot hold, NaN among them,
+        says that an integer raster has no missing cells.
+
+    Returns
+    -------
+    DataArray
+        Same shape, coordinates, name and attrs (without those that declare nodata). float32 for float16, float32 and
+        integers of up to 16 bits, which it holds exactly; float64 for the rest.
+
+    Raises
+    ------
+    InputError
+        Where ``da`` holds no real numbers, or integers without any nodata value.
+    """
+    require_real(da)
+    markers = declared_nodata(da) if nodata is None else (float(nodata),)
+    if da.dtype.kind in "iu" and not markers:
+        raise InputError(
+            f"Variable {da.name!r} holds integers ({da.dtype}) and declares no nodata value, so that its missing "
+            f"cells cannot be told from data. Give the value with nodata= (command line: --nodata), or nodata=nan "
+            f"if none is missing, or leave the variable out."
+        )
+    with np.errstate(over="ignore"):
+        valid = np.isfinite(da)
+        for marker in markers:
+            if np.isfinite(marker) and _holds(da.dtype, marker):
+                valid = valid & (da != da.dtype.type(marker))
+    values = da.astype(_float_dtype(da.dtype)).where(valid)
+    values.attrs = _without(da.attrs, _NODATA)
+    return values
+
+
+def require_real(da: xr.DataArray) -> None:
+    """Check that ``da`` holds integers or floats.
+
+    Raises
+    ------
+    InputError
+        For complex numbers, strings, dates, booleans and objects, naming the variable and its dtype.
+    """
+    if da.dtype.kind not in "iuf":
+        raise InputError(
+            f"Variable {da.name!r} cannot be filled: got dtype {da.dtype}, expected real numbers (integers or "
+            f"floats). Convert it, for example with astype('float32'), or leave the variable out."
+        )
+
+
+def append_history(attrs: Mapping[Any, Any], line: str) -> dict[Any, Any]:
+    """``attrs`` with ``line`` appended to the CF attribute ``history``."""
+    earlier = str(attrs.get("history", "")).rstrip("\n")
+    return {**attrs, "history": f"{earlier}\n{line}" if earlier else line}
+
+
+def annotate(
+    filled: xr.DataArray,
+    standard_error: xr.DataArray,
+    flag: xr.DataArray,
+    *,
+    source: xr.DataArray,
+    model_name: str,
+    model_version: str,
+    weights_hash: str,
+    history_line: str,
+    nodata: float | None = None,
+    attrs: Mapping[Any, Any] | None = None,
+) -> xr.Dataset:
+    """Join a prediction to a Dataset that says of itself, by the CF conventions, what it holds; lazy for dask arrays.
+
+    Filled cells are moved to the nearest value that the source's own integers, or its integer encoding, can hold:
+    within their range and never the nodata value. All other cells are left alone.
+
+    Parameters
+    ----------
+    filled
+        Values with NaN at the cells left empty, in the dtype of :func:`observed`.
+    standard_error
+        Standard deviations in the units of ``filled``: 0 where observed, NaN where empty.
+    flag
+        One :class:`FillFlag` per cell.
+    source
+        The array before filling. Its name, attrs, coordinates, encoding and dtype are kept: the result for integers
+        holds integers, with the source's own values wherever nothing was filled.
+    model_name, model_version, weights_hash
+        Written to the attributes ``geonp_model``, ``geonp_model_version`` and ``geonp_weights_sha256``.
+    history_line
+        Appended to ``history``.
+    nodata
+        The value that :func:`observed` was given.
+    attrs
+        Attributes of the Dataset that ``source`` comes from, to be extended.
+
+    Returns
+    -------
+    Dataset
+        ``<name>``, ``<name>_standard_error`` (the dtype of ``filled``) and ``<name>_fill_flag`` (int8); ``<name>`` is
+        :data:`UNNAMED` for a source without a name.
+    """
+    name = UNNAMED if source.name is None else str(source.name)
+    error_name, flag_name = f"{name}_standard_error", f"{name}_fill_flag"
+    markers = declared_nodata(source) if nodata is None else (float(nodata),)
+    encoding = _kept_encoding(source, markers)
+    mapping = {key: value for key, value in encoding.items() if key == "grid_mapping"}
+
+    values = _fit_dtype(filled, flag, source, markers, encoding)
+    values.attrs = _value_attrs(source, markers, [error_name, flag_name])
+    values.encoding = encoding
+    error = standard_error.astype(filled.dtype)
+    error.attrs = _error_attrs(source, name)
+    error.encoding = dict(mapping)
+    code = flag.astype(np.int8)
+    code.attrs = {
+        "long_name": f"{source.attrs.get('long_name', name)} fill flag",
+        "standard_name": "status_flag",
+        "flag_values": np.array([int(member) for member in FillFlag], dtype=np.int8),
+        "flag_meanings": " ".join(member.name.lower() for member in FillFlag),
+    }
+    code.encoding = dict(mapping)
+
+    provenance = {
+        "geonp_model": model_name,
+        "geonp_model_version": model_version,
+        "geonp_weights_sha256": weights_hash,
+    }
+    variables = {name: values, error_name: error, flag_name: code}
+    return xr.Dataset(variables, source.coords, {**append_history(attrs or {}, history_line), **provenance})
+
+
+def _fit_dtype(
+    filled: xr.DataArray,
+    flag: xr.DataArray,
+    source: xr.DataArray,
+    markers: tuple[float, ...],
+    encoding: Mapping[str, Any],
+) -> xr.DataArray:
+    """Give ``filled`` the dtype of ``source`` and only values that its integers, or their encoding, can hold."""
+    stored = np.dtype(encoding.get("dtype", source.dtype))
+    arrays = [filled, flag]
+    kernel: Callable[..., npt.NDArray[Any]]
+    if source.dtype.kind in "iu":
+        arrays.append(source)
+        kernel = partial(_filled_integers, markers=markers)
+    elif stored.kind in "iu":
+        scale, offset = float(encoding.get("scale_factor", 1.0)), float(encoding.get("add_offset", 0.0))
+        fill = (float(encoding["_FillValue"]),)
+        kernel = partial(_within_packing, dtype=stored, markers=fill, scale=scale, offset=offset)
+    else:
+        return filled.astype(source.dtype)
+    fitted: xr.DataArray = xr.apply_ufunc(kernel, *arrays, dask="parallelized", output_dtypes=[source.dtype])
+    return fitted
+
+
+def _filled_integers(
+    filled: npt.NDArray[Any], flag: npt.NDArray[Any], source: npt.NDArray[Any], markers: tuple[float, ...]
+) -> npt.NDArray[Any]:
+    """``source`` with the filled cells rounded to its integers."""
+    cells = flag == FillFlag.FILLED
+    result = source.copy()
+    result[cells] = _nearest_integers(filled[cells], source.dtype, markers)
+    return result
+
+
+def _within_packing(
+    filled: npt.NDArray[Any],
+    flag: npt.NDArray[Any],
+    dtype: np.dtype[Any],
+    markers: tuple[float, ...],
+    scale: float,
+    offset: float,
+) -> npt.NDArray[Any]:
+    """Move those filled cells that ``offset + scale * integer`` cannot hold; leave the others unrounded."""
+    cells = flag == FillFlag.FILLED
+    packed = (filled[cells].astype(np.float64) - offset) / scale
+    integers = _nearest_integers(packed, dtype, markers)
+    result = filled.copy()
+    result[cells] = np.where(integers == np.rint(packed), filled[cells], offset + scale * integers)
+    return result
+
+
+def _nearest_integers(
+    values: npt.NDArray[Any], dtype: np.dtype[Any], markers: tuple[float, ...]
+) -> npt.NDArray[np.float64]:
+    """Round to integers that ``dtype`` holds and that are no marker; at most 2**53 in size, exact in float64."""
+    info = np.iinfo(dtype)
+    low, high = max(info.min, -_EXACT), min(info.max, _EXACT)
+    while low in markers:
+        low += 1
+    while high in markers:
+        high -= 1
+    result = np.clip(np.rint(values.astype(np.float64)), low, high)
+    for marker in markers:
+        aside = np.where(values >= marker, marker + 1, marker - 1)
+        result = np.where(result == marker, aside, result)
+    return result
+
+
+def _kept_encoding(source: xr.DataArray, markers: tuple[float, ...]) -> dict[str, Any]:
+    """Choose the encoding that any file can take, with one nodata value, in ``_FillValue``.
+
+    An integer encoding of floats without a nodata value has no room for cells that stay empty: it is left out.
+    """
+    encoding = {key: source.encoding[key] for key in ("dtype", *_PACKING) if key in source.encoding}
+    mapping = source.encoding.get("grid_mapping", source.attrs.get("grid_mapping", grid_mapping_name(source)))
+    if mapping is not None:
+        encoding["grid_mapping"] = mapping
+    if source.dtype.kind in "iu":
+        return encoding
+    encoded = [source.encoding[key] for key in _NODATA if key in source.encoding]
+    fill = encoded[0] if encoded else next(iter(markers), None)
+    if fill is not None:
+        encoding["_FillValue"] = fill
+    stored = np.dtype(encoding.get("dtype", source.dtype))
+    if stored.kind in "iu" and (fill is None or "_Unsigned" in source.encoding):
+        encoding = {key: value for key, value in encoding.items() if key == "grid_mapping"}
+    return encoding
+
+
+def _value_attrs(source: xr.DataArray, markers: tuple[float, ...], ancillary: list[str]) -> dict[Any, Any]:
+    attrs = _without(source.attrs, (*_NODATA, "grid_mapping"))
+    held = [source.dtype.type(marker) for marker in markers if _holds(source.dtype, marker)]
+    if source.dtype.kind in "iu" and held:
+        attrs["_FillValue"] = held[0]
+    names = dict.fromkeys([*_ancillary(source), *ancillary])
+    return {**attrs, "ancillary_variables": " ".join(names)}
+
+
+def _error_attrs(source: xr.DataArray, name: str) -> dict[str, Any]:
+    attrs: dict[str, Any] = {"long_name": f"{source.attrs.get('long_name', name)} standard error"}
+    if "standard_name" in source.attrs:
+        attrs["standard_name"] = f"{source.attrs['standard_name']} standard_error"
+    if "units" in source.attrs:
+        attrs["units"] = source.attrs["units"]
+        if str(attrs["units"]).lower() in _TEMPERATURE_UNITS:
+            attrs["units_metadata"] = "temperature: difference"
+    return attrs
+
+
+def _ancillary(da: xr.DataArray) -> list[str]:
+    return str(da.attrs.get("ancillary_variables", da.encoding.get("ancillary_variables", ""))).split()
+
+
+def _holds(dtype: np.dtype[Any], value: float) -> bool:
+    """Whether an array of ``dtype`` can hold ``value``."""
+    if dtype.kind == "f":
+        return True
+    info = np.iinfo(dtype)
+    return value.is_integer() and info.min <= value <= info.max
+
+
+def _float_dtype(dtype: np.dtype[Any]) -> type[np.float32] | type[np.float64]:
+    wide = dtype.itemsize > (2 if dtype.kind in "iu" else 4)
+    return np.float64 if wide else np.float32
+
+
+def _without(attrs: Mapping[Any, Any], keys: tuple[str, ...]) -> dict[Any, Any]:
+    return {key: value for key, value in attrs.items() if key not in keys}
