@@ -29,7 +29,7 @@ LAYERS = {
     "geonp.nn.attention": 2,
     "geonp.nn.bias": 2,
     "geonp.nn.layers": 2.1,
-    "geonp.nn.heads": 2.1,
+    "geonp.nn.heads": 2.15,
     "geonp.nn.models": 2.3,
     "geonp.weights": 2,
     "geonp.checkpoint": 3,

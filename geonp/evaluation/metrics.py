@@ -1,0 +1,162 @@
+"""Scores of Gaussian predictions against the truth, as sums that can be merged.
+
+A score over a raster is the merge of the scores of its tiles, in any order::
+
+    total = sum((score(truth, mean, error) for truth, mean, error in tiles), start=Scores())
+    total.crps, total.coverage(0.95)
+
+Formulas are those of Gneiting & Raftery (2007), *Strictly proper scoring rules, prediction, and estimation*. CRPS
+and interval score come from ``scoringrules``; its log score takes the logarithm of a density that underflows, scipy's
+does not.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scoringrules
+from scipy import stats
+
+from geonp.errors import InputError
+
+__all__ = ["LEVELS", "Scores", "score"]
+
+FloatArray = npt.NDArray[np.floating[Any]]
+
+LEVELS = (0.50, 0.80, 0.95)
+"""Nominal levels of the central intervals whose coverage is counted."""
+
+INTERVAL_LEVEL = 0.95
+SMALLEST_ERROR = 1e-12
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Sums over scored cells; ``+`` merges two of them, the properties divide by the number of cells.
+
+    Every mean is NaN when no cell was scored. Errors are prediction minus truth, in the units of the raster.
+
+    Attributes
+    ----------
+    cells : int
+        Number of cells scored.
+    error, absolute, squared : float
+        Sums of the errors, their absolute values and their squares.
+    crps_sum, log_sum, interval_sum : float
+        Sums of the continuous ranked probability score, the negative log density and the 95 % interval score.
+    covered : tuple of int
+        Cells within the central interval of each level of :data:`LEVELS`.
+    """
+
+    cells: int = 0
+    error: float = 0.0
+    absolute: float = 0.0
+    squared: float = 0.0
+    crps_sum: float = 0.0
+    log_sum: float = 0.0
+    interval_sum: float = 0.0
+    covered: tuple[int, ...] = (0,) * len(LEVELS)
+
+    def __add__(self, other: Scores) -> Scores:
+        sums = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self) if f.name != "covered"}
+        return Scores(**sums, covered=tuple(a + b for a, b in zip(self.covered, other.covered, strict=True)))
+
+    @property
+    def rmse(self) -> float:
+        """Root of the mean squared error, in the units of the raster."""
+        return math.sqrt(self._mean(self.squared))
+
+    @property
+    def mae(self) -> float:
+        """Mean absolute error, in the units of the raster."""
+        return self._mean(self.absolute)
+
+    @property
+    def bias(self) -> float:
+        """Mean of prediction minus truth, in the units of the raster."""
+        return self._mean(self.error)
+
+    @property
+    def crps(self) -> float:
+        """Mean continuous ranked probability score, in the units of the raster; smaller is better."""
+        return self._mean(self.crps_sum)
+
+    @property
+    def log_score(self) -> float:
+        """Mean negative log density, in nats per cell; smaller is better, and it depends on the units."""
+        return self._mean(self.log_sum)
+
+    @property
+    def interval_score(self) -> float:
+        """Mean score of the central 95 % interval, in the units of the raster: its width and penalties for misses."""
+        return self._mean(self.interval_sum)
+
+    def coverage(self, level: float) -> float:
+        """Share of the cells within their central interval of `level`, one of :data:`LEVELS`."""
+        if level not in LEVELS:
+            raise InputError(f"coverage is counted at the levels {LEVELS}, got {level!r}")
+        return self._mean(self.covered[LEVELS.index(level)])
+
+    def as_dict(self) -> dict[str, float]:
+        """Return all scores by name, ready for JSON or a table."""
+        names = ["rmse", "mae", "bias", "crps", "log_score", "interval_score"]
+        coverages = {f"coverage_{level * 100:.0f}": self.coverage(level) for level in LEVELS}
+        return {"cells": self.cells, **{name: getattr(self, name) for name in names}, **coverages}
+
+    def _mean(self, total: float) -> float:
+        return total / self.cells if self.cells else math.nan
+
+
+def score(truth: FloatArray, mean: FloatArray, error: FloatArray, where: npt.NDArray[np.bool_] | None = None) -> Scores:
+    """Score Gaussian predictions.
+
+    Parameters
+    ----------
+    truth, mean, error : array
+        True values, predicted means and predicted standard errors, of one shape and in the units of the raster.
+    where : array of bool, optional
+        Cells to score. Cells without a truth are never scored.
+
+    Returns
+    -------
+    Scores
+        Sums over the cells, computed in float64.
+
+    Raises
+    ------
+    InputError
+        When the shapes differ, or a scored cell has no finite mean or no finite, non-negative standard error.
+
+    Notes
+    -----
+    A standard error of zero, as of a cell that was observed, counts as ``1e-12``: the scores of a point prediction.
+    """
+    shapes = [np.shape(array) for array in (truth, mean, error)]
+    if len(set(shapes)) > 1:
+        raise InputError(f"truth, mean and standard error must have one shape, got {shapes}")
+    scored = np.isfinite(truth) if where is None else np.isfinite(truth) & where
+    y, mu, sigma = (np.asarray(array, np.float64)[scored] for array in (truth, mean, error))
+    if bad := int((~np.isfinite(mu) | ~np.isfinite(sigma) | (sigma < 0)).sum()):
+        raise InputError(
+            f"{bad} of {y.size} scored cells have no finite mean or no finite, non-negative standard error"
+        )
+    if not y.size:
+        return Scores()
+    sigma = np.maximum(sigma, SMALLEST_ERROR)
+    residual = mu - y
+    half_widths = {level: stats.norm.ppf((1 + level) / 2) * sigma for level in LEVELS}
+    half = half_widths[INTERVAL_LEVEL]
+    return Scores(
+        cells=y.size,
+        error=float(residual.sum()),
+        absolute=float(np.abs(residual).sum()),
+        squared=float((residual**2).sum()),
+        crps_sum=float(np.sum(scoringrules.crps_normal(y, mu, sigma))),
+        log_sum=-float(np.sum(stats.norm.logpdf(residual, scale=sigma))),
+        interval_sum=float(np.sum(scoringrules.interval_score(y, mu - half, mu + half, 1 - INTERVAL_LEVEL))),
+        covered=tuple(int((np.abs(residual) <= half_widths[level]).sum()) for level in LEVELS),
+    )
