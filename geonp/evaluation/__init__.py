@@ -1,1 +1,1 @@
-"""Scores, hold-outs shaped like real gaps, and the classical methods to compare with."""
+"""Scores, held-out gaps and the baselines that geonp is compared with."""
