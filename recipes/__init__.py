@@ -1,1 +1,1 @@
-"""Training recipes: TOML files, described in README.md beside them."""
+"""Training recipes: data only."""

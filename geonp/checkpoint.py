@@ -1,0 +1,160 @@
+"""Checkpoints: weights as safetensors, beside a JSON card that says what they are. The only place that reads weights."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from geonp.errors import CheckpointError, ModelError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["Card", "available", "load_card", "load_model", "save"]
+
+FORMAT = 1
+
+
+class Card(BaseModel):
+    """What a checkpoint is, how it was made and how good it is; the JSON file beside the weights.
+
+    Attributes
+    ----------
+    name, version, description : str
+        `name` is what users pass as ``model=``.
+    architecture, config :
+        Arguments of :func:`geonp.nn.models.build`.
+    neighbourhood : dict
+        Fields of :class:`geonp.points.Neighbourhood`: the context that it was trained with.
+    parameters : int
+        Number of weights.
+    training : dict
+        Provenance: recipe, steps, seed, CPU hours.
+    scores : dict
+        Scores on held-out synthetic tasks.
+    sha256 : str
+        Of the safetensors file.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: int = FORMAT
+    name: str
+    version: str
+    description: str
+    architecture: str
+    config: dict[str, Any]
+    neighbourhood: dict[str, Any]
+    parameters: int
+    training: dict[str, Any]
+    scores: dict[str, float]
+    sha256: str
+
+
+def available() -> dict[str, Card]:
+    """The shipped checkpoints by name."""
+    cards = (_read_card(Path(str(p))) for p in sorted(_weights().iterdir()) if p.suffix == ".json")
+    return {card.name: card for card in cards}
+
+
+def load_card(model: str) -> Card:
+    """Card of a shipped model by name, or of the checkpoint at the path `model` (its .safetensors file).
+
+    Raises
+    ------
+    ModelError
+        When there is no such model.
+    CheckpointError
+        When the card is missing or unreadable.
+    """
+    return _read_card(_locate(model).with_suffix(".json"))
+
+
+@lru_cache(maxsize=4)
+def load_model(model: str) -> tuple[nn.Module, Card]:
+    """Build the model and load its weights, checked against the hash of its card; in evaluation mode, on the CPU.
+
+    Loaded once a process: callers must not change what they get.
+
+    Raises
+    ------
+    ModelError
+        When there is no such model.
+    CheckpointError
+        When weights or card are missing, damaged or altered.
+    """
+    from safetensors.torch import load
+
+    from geonp.nn.models import build
+
+    file = _locate(model)
+    card = _read_card(file.with_suffix(".json"))
+    data = file.read_bytes()
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != card.sha256:
+        raise CheckpointError(
+            f"{file}: the weights are damaged or altered: sha256 {digest[:12]}..., expected {card.sha256[:12]}...; "
+            "reinstall geonp, or copy the checkpoint and its card again"
+        )
+    try:
+        network = build(card.architecture, card.config)
+        network.load_state_dict(load(data))
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise CheckpointError(f"{file}: cannot be loaded by this version of geonp: {error}") from error
+    return network.eval().requires_grad_(False), card
+
+
+def save(network: nn.Module, file: Path, **card: Any) -> Card:
+    """Write weights and card; the keyword arguments are the card's fields but `parameters` and `sha256`."""
+    from safetensors.torch import save as serialise
+
+    data = serialise({key: value.contiguous() for key, value in network.state_dict().items()})
+    n_parameters = sum(p.numel() for p in network.parameters())
+    made = Card(parameters=n_parameters, sha256=hashlib.sha256(data).hexdigest(), **card)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    _replace(file, data)
+    _replace(file.with_suffix(".json"), (json.dumps(made.model_dump(), indent=2) + "\n").encode())
+    return made
+
+
+def _replace(file: Path, data: bytes) -> None:
+    temporary = file.with_name(file.name + ".tmp")
+    temporary.write_bytes(data)
+    os.replace(temporary, file)
+
+
+def _weights() -> Path:
+    return Path(str(resources.files("geonp.weights")))
+
+
+def _locate(model: str) -> Path:
+    if model.endswith(".safetensors"):
+        if not Path(model).is_file():
+            raise ModelError(f"no checkpoint at {model!r}: expected a .safetensors file with its .json card beside it")
+        return Path(model)
+    file = _weights() / f"{model}.safetensors"
+    if not file.is_file():
+        names = ", ".join(sorted(p.stem for p in _weights().glob("*.safetensors"))) or "none is installed"
+        raise ModelError(f"unknown model {model!r}: expected one of {names}, or the path of a .safetensors file")
+    return file
+
+
+def _read_card(file: Path) -> Card:
+    if not file.is_file():
+        raise CheckpointError(f"{file}: the card of the checkpoint is missing; copy it beside the weights")
+    try:
+        card = Card.model_validate_json(file.read_bytes())
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(map(str, problem["loc"])) or "the file"
+        raise CheckpointError(f"{file}: damaged or altered card: {where}: {problem['msg']}") from error
+    if card.format != FORMAT:
+        raise CheckpointError(f"{file}: card format {card.format}, but this geonp reads {FORMAT}; upgrade geonp")
+    return card

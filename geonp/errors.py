@@ -1,0 +1,60 @@
+"""Errors that geonp raises, each saying what is wrong, what was got, what was expected and what to do.
+
+::
+
+    GeonpError
+    |-- InputError        (ValueError)         a raster, mask or option that cannot be used
+    |-- MissingFileError  (FileNotFoundError)  an input that does not exist
+    |-- OutputError       (OSError)            an output that cannot or must not be written
+    |-- ModelError        (ValueError)         an unknown model, or one that cannot do this task
+    |-- CheckpointError   (ValueError)         weights that are damaged, altered or of another format
+    |-- RecipeError       (ValueError)         a recipe with a wrong key or value
+    `-- PredictionError   (RuntimeError)       a model that returned values that are not finite
+
+Every class also inherits the builtin that a caller would catch.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "CheckpointError",
+    "GeonpError",
+    "InputError",
+    "MissingFileError",
+    "ModelError",
+    "OutputError",
+    "PredictionError",
+    "RecipeError",
+]
+
+
+class GeonpError(Exception):
+    """Root of every error that geonp raises on purpose."""
+
+
+class InputError(GeonpError, ValueError):
+    """A raster, mask or option that cannot be used."""
+
+
+class MissingFileError(GeonpError, FileNotFoundError):
+    """An input file or store that does not exist."""
+
+
+class OutputError(GeonpError, OSError):
+    """An output that cannot be written, or must not be overwritten."""
+
+
+class ModelError(GeonpError, ValueError):
+    """An unknown model, or a model that cannot do what was asked."""
+
+
+class CheckpointError(GeonpError, ValueError):
+    """Weights that are missing, damaged, altered or of an unknown format."""
+
+
+class RecipeError(GeonpError, ValueError):
+    """A training recipe with an unknown key or a value of the wrong type."""
+
+
+class PredictionError(GeonpError, RuntimeError):
+    """A model returned values that are not finite."""

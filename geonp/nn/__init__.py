@@ -1,0 +1,1 @@
+"""Neural processes in PyTorch: no xarray, dask, zarr or files below here."""

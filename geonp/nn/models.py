@@ -1,0 +1,28 @@
+"""The models by name: their configurations and how to build them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from geonp.nn.tnp_kr import TNPKR
+
+__all__ = ["ARCHITECTURES", "build"]
+
+ARCHITECTURES: dict[str, type[nn.Module]] = {"tnp-kr": TNPKR}
+"""Architecture name -> module class; its keyword arguments are the configuration."""
+
+
+def build(architecture: str, config: dict[str, Any]) -> nn.Module:
+    """Build a model with fresh weights.
+
+    Raises
+    ------
+    KeyError
+        For an architecture that is not in :data:`ARCHITECTURES`.
+    TypeError
+        For an option that the architecture does not have.
+    """
+    options = {key: tuple(value) if isinstance(value, list) else value for key, value in config.items()}
+    return ARCHITECTURES[architecture](**options)

@@ -1,0 +1,168 @@
+"""TNP-KR: transformer neural process with kernel regression (arXiv 2411.12502)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Normal
+
+from geonp.nn.attention import dense_attention, scan_attention
+from geonp.nn.bias import DictionaryBias, KernelDictionary, RBFBias, dictionary_bias, rbf_bias
+from geonp.nn.heads import GaussianHead, KrigingHead
+from geonp.nn.layers import MLP, Attend, KRBlock
+
+__all__ = ["TNPKR"]
+
+
+class TNPKR(nn.Module):
+    """TNP-KR with scan attention: context and targets attend to the context, softly sorted by kernels of distance.
+
+    Tokens are ``LayerNorm(MLP([observed?, x, y]))`` (equation 2 of v2) with a learned embedding of the first part; they
+    pass through `blocks` KR blocks (algorithm 2 of v1) whose scores carry a kernel bias (equation 4), computed by scan
+    attention (equations 6 to 8); a head turns them into a distribution. With ``embed_x=False`` locations enter through
+    differences only, and the model is translation invariant.
+
+    Deviations from the paper, each a switch that defaults to the paper:
+
+    * `kernels` ``"dictionary"``: kernels shared by heads and layers, some of them directional
+      (:class:`~geonp.nn.bias.KernelDictionary`), with amplitudes for each head and layer.
+    * `statistics`: each token also sees, at every kernel of the dictionary, how many observations there are around it
+      and, in the context, the mean squared difference of its value from theirs: a variogram by scale and direction,
+      which squashed values can't convey for smooth fields.
+    * `head` ``"kriging"``: see :class:`~geonp.nn.heads.KrigingHead`.
+    * the rbf bias starts with distinct widths (:class:`~geonp.nn.bias.RBFBias`).
+    """
+
+    def __init__(
+        self,
+        *,
+        d_x: int = 2,
+        d_y: int = 1,
+        dim: int = 64,
+        heads: int = 4,
+        blocks: int = 6,
+        qk_dim: int = 128,
+        v_dim: int = 64,
+        v_hidden: int = 128,
+        ff_dim: int = 256,
+        embed_x: bool = True,
+        kernels: str = "rbf",
+        scales: tuple[float, ...] = (),
+        directional_scales: tuple[float, ...] = (),
+        statistics: bool = False,
+        head: str = "gaussian",
+        min_scale: float = 0.0,
+        block_size: int = 1024,
+    ) -> None:
+        super().__init__()
+        self.embed_x, self.statistics, self.block_size = embed_x, statistics, block_size
+        self.dictionary = KernelDictionary(d_x, scales, directional_scales) if kernels == "dictionary" else None
+        extra = 2 * self.dictionary.size if statistics and self.dictionary is not None else 0
+        self.observed = nn.Embedding(2, 4)
+        self.embed = MLP(4 + d_x * embed_x + d_y + extra, 256, 128, dim)
+        self.norm_in = nn.LayerNorm(dim, eps=1e-6)
+        self.blocks = nn.ModuleList(KRBlock(dim, heads, qk_dim, v_dim, v_hidden, ff_dim) for _ in range(blocks))
+        self.biases = nn.ModuleList(
+            RBFBias(heads) if self.dictionary is None else DictionaryBias(heads, self.dictionary) for _ in range(blocks)
+        )
+        self.norm_out = nn.LayerNorm(dim, eps=1e-6)
+        self.head: GaussianHead | KrigingHead = (
+            KrigingHead(dim, d_x, d_y, 128) if head == "kriging" else GaussianHead(dim, 256, d_y, min_scale)
+        )
+
+    def forward(self, xc: Tensor, yc: Tensor, xt: Tensor, context_mask: Tensor | None = None) -> Normal:
+        """Predict targets from context.
+
+        Parameters
+        ----------
+        xc, yc : Tensor
+            Context locations ``(batch, n_c, d_x)`` and values ``(batch, n_c, d_y)``, standardised.
+        xt : Tensor
+            Target locations ``(batch, n_t, d_x)``.
+        context_mask : Tensor, optional
+            ``(batch, n_c)``, True = observed. What the others hold, NaN included, has no effect.
+
+        Returns
+        -------
+        torch.distributions.Normal
+            Of shape ``(batch, n_t, d_y)``: of a new measurement at each target, independent of each other.
+        """
+        if context_mask is None:
+            context_mask = torch.ones(xc.shape[:2], dtype=torch.bool, device=xc.device)
+        xc, yc = (torch.where(context_mask[..., None], t, 0.0) for t in (xc, yc))
+        n_t, xq = xt.shape[1], torch.cat([xt, xc], 1)
+        kernels = None
+        if self.dictionary is not None and max(xq.shape[1], xc.shape[1]) <= self.block_size:
+            with torch.no_grad():
+                kernels = self.dictionary(xq, xc)
+        tokens = self._embed(xq, xc, yc, n_t, context_mask, kernels)
+        if kernels is not None and torch.is_autocast_enabled(xc.device.type):
+            kernels = kernels.to(torch.get_autocast_dtype(xc.device.type))
+        for block, bias in zip(self.blocks, self.biases, strict=True):
+            tokens = block(tokens, n_t, self._attend(bias, xq, xc, kernels, context_mask))
+        if isinstance(self.head, GaussianHead):
+            return self.head(self.norm_out(tokens[:, :n_t]))
+        tokens = self.norm_out(tokens)
+        return self.head(tokens[:, :n_t], tokens[:, n_t:], xt, xc, yc, context_mask)
+
+    def _attend(self, bias: nn.Module, xq: Tensor, xk: Tensor, kernels: Tensor | None, mask: Tensor) -> Attend:
+        """Attention of one layer: dense when one block holds all pairs and the kernels are shared, else by scan."""
+        if kernels is not None:
+            return lambda q, k, v: dense_attention(q, k, v, bias(kernels), mask)
+        size = self.block_size
+        if isinstance(bias, DictionaryBias):
+            dictionary, parameters = self.dictionary, (bias.amplitudes,)
+            assert dictionary is not None
+
+            def block_bias(xq: Tensor, xk: Tensor, amplitudes: Tensor) -> Tensor:
+                return dictionary_bias(dictionary(xq, xk), amplitudes)
+        else:
+            assert isinstance(bias, RBFBias)
+            block_bias, parameters = rbf_bias, (bias.a, bias.b, bias.c)  # type: ignore[assignment]
+        return lambda q, k, v: scan_attention(
+            q, k, v, xq, xk, block_bias, parameters, mask, block_q=size, block_k=size
+        )
+
+    def _embed(
+        self, xq: Tensor, xc: Tensor, yc: Tensor, n_t: int, mask: Tensor, kernels: Tensor | None
+    ) -> Tensor:
+        values = torch.cat([yc.new_zeros(yc.shape[0], n_t, yc.shape[2]), yc], 1)
+        flags = (torch.arange(xq.shape[1], device=xq.device) >= n_t).long().expand(xq.shape[:2])
+        parts = [self.observed(flags), values]
+        if self.embed_x:
+            parts.insert(1, xq)
+        if self.statistics:
+            with torch.no_grad():
+                parts.append(self._statistics(xq, xc, values, n_t, mask, kernels))
+        tokens: Tensor = self.norm_in(self.embed(torch.cat(parts, -1)))
+        return tokens
+
+    def _statistics(
+        self, xq: Tensor, xc: Tensor, values: Tensor, n_t: int, mask: Tensor, kernels: Tensor | None
+    ) -> Tensor:
+        """Log density of observations and log variogram by kernel: ``(batch, n_t + n_c, 2 size)``, about unit scale."""
+        assert self.dictionary is not None
+        yc = values[:, n_t:]
+        rows = [
+            self._block_statistics(
+                self.dictionary(xq[:, i : i + self.block_size], xc) if kernels is None else kernels,
+                values[:, i : i + self.block_size] if kernels is None else values,
+                yc,
+                mask,
+            )
+            for i in range(0, xq.shape[1] if kernels is None else 1, self.block_size)
+        ]
+        density, variogram = torch.cat(rows, 1).chunk(2, -1)
+        is_context = torch.arange(xq.shape[1], device=xq.device)[:, None] >= n_t
+        return torch.cat([density, torch.where(is_context, variogram, 0.0)], -1)
+
+    @staticmethod
+    def _block_statistics(kernels: Tensor, values: Tensor, yc: Tensor, mask: Tensor) -> Tensor:
+        keep = mask[..., None].to(yc)
+        square = yc.square().sum(-1, keepdim=True)
+        sums = kernels @ torch.cat([keep, keep * square, keep * yc], -1)[:, None]
+        density, second, first = sums[..., 0], sums[..., 1], sums[..., 2:]
+        # sum of w (y - y')^2, expanded so that it is one matrix product over all kernels
+        total = values.square().sum(-1)[:, None] * density - 2 * (values[:, None] * first).sum(-1) + second
+        variogram = (total / (values.shape[-1] * density).clamp_min(1e-3)).clamp_min(0.0)
+        return torch.cat([0.3 * torch.log(density + 0.01), 0.25 * (torch.log(variogram + 1e-6) + 4.0)], 1).mT

@@ -1,0 +1,140 @@
+"""Between a raster block and the point sets that models read: bounded context, coordinates, standardisation.
+
+Training and filling select and standardise context with the functions of this module, and with nothing else: what a
+model sees in use is what it saw in training.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Neighbourhood", "Standardised", "box_of", "halo_for", "rank", "select_context", "standardise"]
+
+BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.floating]
+IntArray = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Neighbourhood:
+    """How much of its surroundings a tile sees; part of a checkpoint, since training must agree with use.
+
+    Attributes
+    ----------
+    tile_px : int
+        Side of a tile, cells.
+    halos_px : tuple of int
+        Widths of the frame around a tile that context may come from, rising; a wider one is used only where the
+        narrower holds fewer than `n_context` observations.
+    n_context : int
+        Context points of a tile, at most.
+    min_context : int
+        A tile with fewer observations in reach is left empty: no honest standard error comes from less.
+    thinning : float
+        How fast context thins out with distance, see :func:`select_context`.
+    """
+
+    tile_px: int = 16
+    halos_px: tuple[int, ...] = (56, 112)
+    n_context: int = 256
+    min_context: int = 4
+    thinning: float = 3.0
+
+    @property
+    def reach_px(self) -> int:
+        """The widest halo: nothing farther from a tile is ever read for it."""
+        return self.halos_px[-1]
+
+
+def rank(row: int, col: int, shape: tuple[int, int], seed: int = 0) -> npt.NDArray[np.float32]:
+    """A fixed random number in (0, 1] for each cell of the window of `shape` whose first cell is (`row`, `col`).
+
+    It depends on the cell's place in the whole raster and on `seed` alone, so that the choice of context does not
+    depend on how the raster is cut. (An integer hash; the constants are those of the 32-bit MurmurHash finaliser.)
+    """
+    rows = np.arange(row, row + shape[0], dtype=np.int64).astype(np.uint32)[:, None]
+    cols = np.arange(col, col + shape[1], dtype=np.int64).astype(np.uint32)[None, :]
+    h = rows * np.uint32(0x9E3779B1) ^ np.uint32(seed & 0xFFFFFFFF) * np.uint32(0x27D4EB2F)
+    h = h ^ (cols * np.uint32(0x85EBCA77) + np.uint32(0x165667B1))
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        h = (h ^ (h >> np.uint32(shift))) * np.uint32(factor)
+    h ^= h >> np.uint32(16)
+    return ((h >> np.uint32(8)).astype(np.float32) + 1.0) / np.float32(2**24)
+
+
+def box_of(target_mask: BoolArray) -> tuple[int, int, int, int]:
+    """First and last row and column, inclusive, that hold a True."""
+    rows, cols = np.flatnonzero(target_mask.any(1)), np.flatnonzero(target_mask.any(0))
+    return int(rows[0]), int(rows[-1]), int(cols[0]), int(cols[-1])
+
+
+def halo_for(observed_mask: BoolArray, neighbourhood: Neighbourhood) -> int:
+    """The narrowest halo that holds enough context, from the mask of a tile with its widest halo around it."""
+    for halo in neighbourhood.halos_px[:-1]:
+        cut = neighbourhood.reach_px - halo
+        inner = observed_mask[cut : observed_mask.shape[0] - cut, cut : observed_mask.shape[1] - cut]
+        if np.count_nonzero(inner) >= neighbourhood.n_context:
+            return halo
+    return neighbourhood.reach_px
+
+
+def select_context(
+    observed_mask: BoolArray,
+    ranks: FloatArray,
+    box: tuple[int, int, int, int],
+    neighbourhood: Neighbourhood,
+) -> IntArray:
+    """Choose the context of a tile: all that is near, ever less of what is far.
+
+    The `n_context` observed cells with the smallest ``(d + 1) rank^(1 / thinning)`` are taken, where d is the distance
+    from the box of the targets: up to a radius t all cells, beyond it each with probability
+    ``(t / (d + 1))^thinning``. So a gap sees its shores in detail, and all of them, at any size.
+
+    Parameters
+    ----------
+    observed_mask, ranks : array
+        ``(rows, cols)`` of one window: which cells have values, and their :func:`rank`.
+    box : tuple of int
+        :func:`box_of` the targets, in the window's rows and columns.
+
+    Returns
+    -------
+    array of int
+        Flat indices into the window, rising; at most ``n_context``.
+    """
+    first_row, last_row, first_col, last_col = box
+    rows, cols = np.arange(observed_mask.shape[0]), np.arange(observed_mask.shape[1])
+    dy = np.maximum(np.maximum(first_row - rows, rows - last_row), 0).astype(np.float32)
+    dx = np.maximum(np.maximum(first_col - cols, cols - last_col), 0).astype(np.float32)
+    candidates = np.flatnonzero(observed_mask)
+    if candidates.size <= neighbourhood.n_context:
+        return candidates
+    distance = np.sqrt(dy[:, None] ** 2 + dx[None, :] ** 2).ravel()[candidates]
+    key = (distance + 1) * ranks.ravel()[candidates] ** np.float32(1 / neighbourhood.thinning)
+    chosen = np.argpartition(key, neighbourhood.n_context - 1)[: neighbourhood.n_context]
+    return np.sort(candidates[chosen])
+
+
+@dataclass(frozen=True)
+class Standardised:
+    """Values in units of their own spread: ``value = loc + scale * z``."""
+
+    z: npt.NDArray[np.float32]
+    loc: float
+    scale: float
+
+
+def standardise(values: FloatArray) -> Standardised:
+    """Subtract the mean of a tile's context and divide by its standard deviation, in float64.
+
+    Equal values have no spread; their scale is what float32 resolves at their magnitude, so that a constant field is
+    filled with the constant and a negligible standard error.
+    """
+    values = values.astype(np.float64, copy=False)
+    loc = float(values.mean())
+    smallest = max(float(np.abs(values).max()) * 1e-7, 1e-30)
+    scale = max(float(values.std()), smallest)
+    return Standardised(((values - loc) / scale).astype(np.float32), loc, scale)

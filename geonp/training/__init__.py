@@ -1,0 +1,1 @@
+"""Recipes, tasks and the training loop."""

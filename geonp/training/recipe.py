@@ -1,0 +1,142 @@
+"""Recipes: what to train, on what, for how long, as TOML files with ``key=value`` overrides."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from geonp.errors import RecipeError
+from geonp.points import Neighbourhood
+from geonp.training.tasks import RasterPrior
+
+__all__ = ["Model", "Recipe", "Training", "available", "copy", "load"]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Model(_Strict):
+    """Which architecture of :data:`geonp.nn.models.ARCHITECTURES`, with which options."""
+
+    architecture: str
+    config: dict[str, Any] = Field(default_factory=dict)
+
+
+class Training(_Strict):
+    """The optimisation: AdamW, warm-up, a constant rate, a cosine to zero over the last part; averaged weights.
+
+    `start` names a checkpoint whose weights a new run begins with; it does not affect a resumed one.
+    """
+
+    steps: int = Field(gt=0)
+    batch_size: int = Field(16, gt=0)
+    n_targets: int = Field(96, gt=0)
+    learning_rate: float = Field(1e-3, gt=0)
+    warmup: int = Field(300, ge=0)
+    decay: float = Field(0.3, ge=0, le=1)
+    weight_decay: float = Field(0.01, ge=0)
+    clip: float = Field(1.0, gt=0)
+    averaging: float = Field(0.999, ge=0, lt=1)
+    precision: Literal["float32", "bf16"] = "bf16"
+    seed: int = 0
+    start: str = ""
+    validate_every: int = Field(500, gt=0)
+    validation_batches: int = Field(16, gt=0)
+    save_every_s: float = Field(180.0, gt=0)
+
+
+class Recipe(_Strict):
+    """Everything that determines a checkpoint; it is stored in the checkpoint's card."""
+
+    name: str
+    description: str
+    model: Model
+    neighbourhood: Neighbourhood = Neighbourhood()
+    prior: RasterPrior = RasterPrior()
+    training: Training
+
+
+def available() -> dict[str, str]:
+    """Names and descriptions of the recipes that ship with geonp."""
+    names = sorted(p.name.removesuffix(".toml") for p in _folder().iterdir() if p.name.endswith(".toml"))
+    return {name: str(tomllib.loads(text(name))["description"]) for name in names}
+
+
+def text(name: str) -> str:
+    """The TOML text of a shipped recipe.
+
+    Raises
+    ------
+    RecipeError
+        For a name that is not shipped.
+    """
+    file = _folder() / f"{name}.toml"
+    if not file.is_file():
+        names = ", ".join(sorted(p.name.removesuffix(".toml") for p in _folder().iterdir() if p.name.endswith(".toml")))
+        raise RecipeError(f"unknown recipe {name!r}: expected one of {names}, or the path of a .toml file")
+    return file.read_text(encoding="utf-8")
+
+
+def copy(name: str, destination: Path) -> Path:
+    """Write a shipped recipe to `destination` (a file, or a folder that exists) to be edited; return the file.
+
+    Raises
+    ------
+    RecipeError
+        For a name that is not shipped, or a file that exists.
+    """
+    content = text(name)
+    file = destination / f"{name}.toml" if destination.is_dir() else destination
+    if file.exists():
+        raise RecipeError(f"{file} exists: choose another destination, or remove it first")
+    file.write_text(content, encoding="utf-8")
+    return file
+
+
+def load(name: str, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe by its name or the path of a TOML file, and apply overrides like ``training.steps=100``.
+
+    Raises
+    ------
+    RecipeError
+        Naming the key, for one that does not exist or has a value of the wrong type.
+    """
+    path = Path(name)
+    source = path.read_text(encoding="utf-8") if path.suffix == ".toml" and path.is_file() else text(name)
+    try:
+        data = tomllib.loads(source)
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"{name}: not valid TOML: {error}") from error
+    for override in overrides:
+        _apply(data, override)
+    try:
+        return Recipe.model_validate(data)
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise RecipeError(f"recipe {name}: {problems}") from error
+
+
+def _apply(data: dict[str, Any], override: str) -> None:
+    key, equals, value = override.partition("=")
+    if not equals or not key:
+        raise RecipeError(f"cannot read the override {override!r}: expected key=value, for example training.steps=100")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value
+    *parents, last = key.split(".")
+    for parent in parents:
+        data = data.setdefault(parent, {})
+        if not isinstance(data, dict):
+            raise RecipeError(f"the override {override!r} goes below {parent!r}, which is not a table")
+    data[last] = parsed
+
+
+def _folder() -> Any:
+    return resources.files("geonp.recipes")

@@ -1,0 +1,309 @@
+"""Tasks to pretrain on: synthetic random fields with simulated gaps, seen as filling will see a raster.
+
+A field is a sum of Gaussian random fields with Matern-like spectra, often with noise and a linear trend. About half of
+the fields stay Gaussian; for these the exact conditional distribution of the targets, given the context, is computed
+from the covariance that made the field, and serves as the training target. It has the same optimum as a sampled value
+and less noise. The others are warped, modulated, cut by sharp boundaries, transformed or quantised; their targets are
+the values themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import fft, linalg, ndimage
+
+from geonp import gaps
+from geonp.points import Neighbourhood, box_of, halo_for, select_context, standardise
+
+__all__ = ["RasterPrior", "Task", "collate", "sample_task"]
+
+Array = npt.NDArray[np.float32]
+Range = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class RasterPrior:
+    """What fields and gaps are drawn. Ranges are log-uniform, lengths in cells, amplitudes in standard deviations."""
+
+    smoothness: Range = (0.2, 4.0)
+    length: Range = (1.2, 90.0)
+    anisotropy: float = 0.5
+    noise: Range = (0.003, 0.7)
+    p_noise: float = 0.5
+    trend: Range = (0.2, 4.0)
+    p_trend: float = 0.3
+    p_gaussian: float = 0.55
+    p_domain: float = 0.3
+    p_wide: float = 0.12
+    p_small_tile: float = 0.25
+    gap_weights: dict[str, float] = field(
+        default_factory=lambda: {"random": 0.3, "clouds": 0.32, "stripes": 0.18, "swath": 0.06, "blocks": 0.14}
+    )
+
+
+@dataclass(frozen=True)
+class Task:
+    """One tile: context and targets, and what is known of the targets.
+
+    ``xc (n_c, 2)``, ``yc (n_c,)``, ``xt (n_t, 2)``; `mean` and `variance` ``(n_t,)`` are the exact conditional moments
+    of a new measurement where `exact`, else the measured value and zero. Standardised by the context; x = (row, col) in
+    cells from the middle of the tile.
+    """
+
+    xc: Array
+    yc: Array
+    xt: Array
+    mean: Array
+    variance: Array
+    exact: bool
+    kind: str
+
+
+@dataclass(frozen=True)
+class _Field:
+    """Measured values on a window, and their covariance by offset (on a torus) if the field is Gaussian."""
+
+    values: npt.NDArray[np.float64]
+    covariance: npt.NDArray[np.float64] | None
+    noise: float
+    trend: float
+
+
+def sample_task(
+    rng: np.random.Generator, prior: RasterPrior, neighbourhood: Neighbourhood, n_targets: int
+) -> Task:
+    """Draw one task; the number of context points and of targets varies up to their limits."""
+    wide = rng.random() < prior.p_wide
+    halo = neighbourhood.reach_px if wide else neighbourhood.halos_px[0]
+    tile = neighbourhood.tile_px // 2 if rng.random() < prior.p_small_tile else neighbourhood.tile_px
+    size = tile + 2 * halo
+    while True:
+        kind, observed, domain = _observed(rng, prior, size, wide)
+        in_tile = np.zeros_like(domain)
+        in_tile[halo : halo + tile, halo : halo + tile] = True
+        missing = in_tile & domain & ~observed
+        if missing.any() and np.count_nonzero(observed) >= neighbourhood.min_context:
+            break
+    sample = _sample_field(rng, prior, size, fft.next_fast_len(2 * size if wide else max(2 * size, 256), real=True))
+    cut = halo - halo_for(observed, neighbourhood) if wide else 0
+    window = np.zeros_like(observed)
+    window[cut : size - cut, cut : size - cut] = observed[cut : size - cut, cut : size - cut]
+    ranks = rng.random(observed.shape, dtype=np.float32)
+    context = select_context(window, ranks, box_of(missing), neighbourhood)
+    targets = np.flatnonzero(missing)
+    targets = rng.permutation(targets)[:n_targets]
+    return _as_task(sample, context, targets, size, kind)
+
+
+def _as_task(sample: _Field, context: npt.NDArray[np.intp], targets: npt.NDArray[np.intp], size: int, kind: str) -> Task:
+    values = sample.values.ravel()
+    standard = standardise(values[context])
+    if sample.covariance is None:
+        mean, variance = values[targets], np.zeros(targets.size)
+    else:
+        mean, variance = _conditional(sample, context, targets, size)
+    xc, xt = (np.stack(np.divmod(i, size), -1) - (size - 1) / 2 for i in (context, targets))
+    return Task(
+        xc.astype(np.float32),
+        standard.z,
+        xt.astype(np.float32),
+        ((mean - standard.loc) / standard.scale).astype(np.float32),
+        (variance / standard.scale**2 + 1e-6 * (sample.covariance is not None)).astype(np.float32),
+        sample.covariance is not None,
+        kind,
+    )
+
+
+def _conditional(
+    sample: _Field, context: npt.NDArray[np.intp], targets: npt.NDArray[np.intp], size: int
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Exact mean and variance of new measurements at `targets`, given those at `context`."""
+    assert sample.covariance is not None
+    torus = sample.covariance.shape[0]
+    points = np.concatenate([context, targets])
+    rows, cols = np.divmod(points, size)
+    n_c = context.size
+    k = sample.covariance[(rows[:, None] - rows[None, :n_c]) % torus, (cols[:, None] - cols[None, :n_c]) % torus]
+    centred = np.stack([rows, cols], -1) / size - 0.5
+    k = k + sample.trend**2 * (centred @ centred[:n_c].T)
+    k[:n_c][np.diag_indices(n_c)] += sample.noise**2 + 1e-6
+    factor = linalg.cholesky(k[:n_c], lower=True, check_finite=False)
+    solved = linalg.solve_triangular(factor, k[n_c:].T, lower=True, check_finite=False)
+    y = linalg.solve_triangular(factor, sample.values.ravel()[context], lower=True, check_finite=False)
+    prior = sample.covariance[0, 0] + sample.noise**2 + sample.trend**2 * (centred[n_c:] ** 2).sum(-1)
+    return solved.T @ y, np.maximum(prior - (solved**2).sum(0), 0.0)
+
+
+# --- fields -----------------------------------------------------------------------------------------------------------
+
+
+def _log_uniform(rng: np.random.Generator, bounds: Range) -> float:
+    return float(np.exp(rng.uniform(np.log(bounds[0]), np.log(bounds[1]))))
+
+
+def _spectrum(rng: np.random.Generator, prior: RasterPrior, torus: int, length: Range | None = None) -> Array:
+    """Spectral density on the half plane of `rfft2`, of unit variance: a sum of one to three Matern-like ones."""
+    ky = (2 * np.pi * np.fft.fftfreq(torus))[:, None].astype(np.float32)
+    kx = (2 * np.pi * np.fft.rfftfreq(torus))[None, :].astype(np.float32)
+    total = np.zeros((torus, torus // 2 + 1), np.float32)
+    for _ in range(rng.choice([1, 2, 3], p=[0.5, 0.35, 0.15])):
+        nu, scale = _log_uniform(rng, prior.smoothness), _log_uniform(rng, length or prior.length)
+        angle, stretch = rng.uniform(0, np.pi), np.exp(prior.anisotropy * abs(rng.standard_normal()) / 2)
+        k1 = (np.cos(angle) * ky + np.sin(angle) * kx) * (scale * stretch)
+        k2 = (np.cos(angle) * kx - np.sin(angle) * ky) * (scale / stretch)
+        density = np.exp(-(nu + 1) * np.log1p((k1**2 + k2**2) / (2 * nu)))
+        total += density * float(np.exp(rng.standard_normal()) / _variance(density))
+    return total / _variance(total)
+
+
+def _variance(density: Array) -> float:
+    doubled = 2 * float(density.sum(dtype=np.float64)) - float(density[:, 0].sum()) - float(density[:, -1].sum())
+    return doubled / density.shape[0] ** 2
+
+
+def _draw(rng: np.random.Generator, density: Array) -> Array:
+    torus = density.shape[0]
+    white = fft.rfft2(rng.standard_normal((torus, torus), dtype=np.float32))
+    return np.asarray(fft.irfft2(white * np.sqrt(density), s=(torus, torus)), np.float32)
+
+
+def _sample_field(rng: np.random.Generator, prior: RasterPrior, size: int, torus: int) -> _Field:
+    density = _spectrum(rng, prior, torus)
+    noise = _log_uniform(rng, prior.noise) if rng.random() < prior.p_noise else 0.0
+    trend = _log_uniform(rng, prior.trend) * 2 if rng.random() < prior.p_trend else 0.0
+    slope = trend * rng.standard_normal(2)
+    gaussian = rng.random() < prior.p_gaussian
+    z = _draw(rng, density)
+    if not gaussian:
+        z = _deform(rng, prior, z, size)
+    values = z[:size, :size].astype(np.float64)
+    axis = np.arange(size) / size - 0.5
+    values += slope[0] * axis[:, None] + slope[1] * axis[None, :]
+    values += noise * (rng.standard_normal((size, size)) if gaussian else _noise(rng, size))
+    if not gaussian:
+        return _Field(_quantise(rng, values) if rng.random() < 0.3 else values, None, noise, trend)
+    covariance = fft.irfft2(density.astype(np.float64), s=(torus, torus))
+    return _Field(values, covariance, noise, trend)
+
+
+def _noise(rng: np.random.Generator, size: int) -> npt.NDArray[np.float64]:
+    if rng.random() < 0.7:
+        return rng.standard_normal((size, size))
+    return rng.standard_t(4, (size, size)) / np.sqrt(2.0)
+
+
+def _quantise(rng: np.random.Generator, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    step = values.std() / _log_uniform(rng, (1.0, 60.0))
+    return np.asarray(np.round(values / step) * step)
+
+
+def _deform(rng: np.random.Generator, prior: RasterPrior, z: Array, size: int) -> Array:
+    """Make a Gaussian field non-Gaussian or non-stationary in one to three ways; ``(torus, torus)``."""
+    ways = rng.permutation(["warp", "modulate", "boundary", "pointwise", "pointwise"])[: rng.integers(1, 4)]
+    torus, smooth = z.shape[0], (8.0, 90.0)
+    for way in ways:
+        if way == "warp":
+            reach = _log_uniform(rng, (2.0, 20.0))
+            shift = np.stack([_draw(rng, _spectrum(rng, prior, torus, smooth)) for _ in range(2)])
+            z = ndimage.map_coordinates(z, np.indices(z.shape) + reach * shift, order=1, mode="grid-wrap")
+        elif way == "modulate":
+            z = z * np.exp(rng.uniform(0.3, 1.2) * _draw(rng, _spectrum(rng, prior, torus, smooth)))
+        elif way == "boundary":
+            side = _draw(rng, _spectrum(rng, prior, torus, (4.0, 90.0)))
+            other = _draw(rng, _spectrum(rng, prior, torus)) * np.exp(rng.standard_normal()) + 2 * rng.standard_normal()
+            centre = side[: size, : size]
+            z = np.where(side > np.quantile(centre, rng.uniform(0.2, 0.8)), z, other).astype(np.float32)
+        else:
+            z = _pointwise(rng, z)
+        z = (z / max(float(z.std()), 1e-6)).astype(np.float32)
+    return z
+
+
+def _pointwise(rng: np.random.Generator, z: Array) -> Array:
+    way = rng.choice(["exp", "ridge", "clip", "sinh", "plateau", "cap"])
+    if way == "exp":
+        return np.exp(rng.uniform(0.3, 1.2) * np.clip(z, -6, 4))
+    if way == "ridge":
+        return np.abs(z + rng.standard_normal()) * rng.choice([-1.0, 1.0])
+    if way == "clip":
+        return np.maximum(z, np.quantile(z, rng.uniform(0.1, 0.7)))
+    if way == "sinh":
+        return np.sinh(rng.uniform(0.5, 1.2) * np.clip(z, -5, 5))
+    if way == "plateau":
+        return np.tanh(rng.uniform(0.7, 3.0) * z)
+    return np.minimum(z, np.quantile(z, rng.uniform(0.3, 0.9)))
+
+
+# --- gaps -------------------------------------------------------------------------------------------------------------
+
+
+def _observed(
+    rng: np.random.Generator, prior: RasterPrior, size: int, wide: bool
+) -> tuple[str, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Kind of gaps, observed mask and domain mask of one window."""
+    names = list(prior.gap_weights)
+    weights = np.array([prior.gap_weights[name] for name in names])
+    kind = str(rng.choice(names, p=weights / weights.sum()))
+    missing = _gaps(rng, kind, size, wide)
+    if rng.random() < 0.1:
+        missing |= _gaps(rng, str(rng.choice(names)), size, wide=False)
+    domain = _domain(rng, size) if rng.random() < prior.p_domain else np.ones((size, size), bool)
+    return kind, domain & ~missing, domain
+
+
+def _gaps(rng: np.random.Generator, kind: str, size: int, wide: bool) -> npt.NDArray[np.bool_]:
+    shape = (size, size)
+    if kind == "random":
+        if wide:
+            return gaps.random_gaps(shape, 1 - _log_uniform(rng, (0.0015, 0.03)), rng)
+        dense = rng.random() < 0.55
+        return gaps.random_gaps(shape, rng.uniform(0.01, 0.85) if dense else rng.uniform(0.85, 0.985), rng)
+    if kind == "clouds":
+        fraction = rng.uniform(0.6, 0.9) if wide else rng.uniform(0.03, 0.7)
+        return gaps.cloud_gaps(shape, fraction, rng, _log_uniform(rng, (20.0, 80.0) if wide else (3.0, 40.0)))
+    if kind == "stripes":
+        angle = None if rng.random() < 0.5 else rng.uniform(0, np.pi)
+        period, wedge = _log_uniform(rng, (4.0, 60.0)), rng.uniform(0, 0.9)
+        return gaps.stripe_gaps(shape, rng.uniform(0.05, 0.6), rng, period, angle, wedge)
+    if kind == "swath":
+        return gaps.swath_gaps(shape, rng.uniform(0.1, 0.6), rng)
+    return gaps.block_gaps(shape, rng.uniform(0.03, 0.6), rng, _log_uniform(rng, (3.0, 40.0)))
+
+
+def _domain(rng: np.random.Generator, size: int) -> npt.NDArray[np.bool_]:
+    """The edge of a raster, or a ragged coast, somewhere in the window."""
+    domain = np.ones((size, size), bool)
+    if rng.random() < 0.35:
+        return ~gaps.cloud_gaps((size, size), rng.uniform(0.1, 0.6), rng, _log_uniform(rng, (8.0, 60.0)))
+    for _ in range(rng.integers(1, 3)):
+        edge = int(rng.uniform(0.0, 0.48) * size)
+        np.moveaxis(domain, rng.integers(2), 0)[:: rng.choice([-1, 1])][:edge] = False
+    return domain
+
+
+# --- batches ----------------------------------------------------------------------------------------------------------
+
+
+def collate(tasks: list[Task], n_context: int, n_targets: int) -> dict[str, npt.NDArray[Any]]:
+    """Pad tasks to one shape: ``(batch, n, features)`` arrays and their masks, True = real."""
+    batch = len(tasks)
+    out = {
+        "xc": np.zeros((batch, n_context, 2), np.float32),
+        "yc": np.zeros((batch, n_context, 1), np.float32),
+        "context_mask": np.zeros((batch, n_context), bool),
+        "xt": np.zeros((batch, n_targets, 2), np.float32),
+        "mean": np.zeros((batch, n_targets), np.float32),
+        "variance": np.ones((batch, n_targets), np.float32),
+        "target_mask": np.zeros((batch, n_targets), bool),
+        "exact": np.array([task.exact for task in tasks]),
+    }
+    for i, task in enumerate(tasks):
+        n_c, n_t = len(task.xc), len(task.xt)
+        out["xc"][i, :n_c], out["yc"][i, :n_c, 0], out["context_mask"][i, :n_c] = task.xc, task.yc, True
+        out["xt"][i, :n_t], out["target_mask"][i, :n_t] = task.xt, True
+        out["mean"][i, :n_t], out["variance"][i, :n_t] = task.mean, task.variance
+    return out
