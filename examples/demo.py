@@ -16,6 +16,7 @@ import rioxarray  # noqa: F401  (registers .rio)
 import xarray as xr
 from matplotlib.cbook import get_sample_data
 from matplotlib.colors import LightSource
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from geonp.evaluation.baselines import predict
@@ -91,7 +92,7 @@ def table(test: HoldOut, kinds: Kinds, predictions: dict[str, Prediction]) -> st
 
 def draw(
     test: HoldOut, mean: NDArray[np.floating], error: NDArray[np.floating], bounds: tuple[float, float, float, float]
-) -> plt.Figure:
+) -> Figure:
     """Draw the raster with gaps, filled, its standard error and the actual error."""
     west, south, east, north = bounds
     aspect = 1 / np.cos(np.radians((south + north) / 2))
