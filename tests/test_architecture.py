@@ -33,6 +33,7 @@ LAYERS = {
     "geonp.nn.models": 2.3,
     "geonp.weights": 2,
     "geonp.checkpoint": 3,
+    "geonp.geotiff": 3,
     "geonp.evaluation.metrics": 3,
     "geonp.evaluation.holdout": 3,
     "geonp.evaluation.kriging": 3,
@@ -56,8 +57,8 @@ EMPTY_PACKAGES = {"geonp.nn", "geonp.training", "geonp.evaluation", "geonp.weigh
 HOMES = {
     "torch": {"geonp.nn", "geonp.checkpoint", "geonp.prediction", "geonp.training"},
     "safetensors": {"geonp.checkpoint"},
-    "rasterio": {"geonp.storage", "geonp.evaluation.baselines"},
-    "rioxarray": {"geonp.storage"},
+    "rasterio": {"geonp.geotiff", "geonp.storage", "geonp.evaluation.baselines"},
+    "rioxarray": {"geonp.geotiff", "geonp.storage"},
     "zarr": {"geonp.storage"},
 }
 """The only modules, or packages of them, that may import these third-party packages."""
