@@ -46,6 +46,12 @@ def test_own_gaps_stop_at_the_share_of_the_known_cells() -> None:
     assert test.hidden.sum() <= 0.1 * np.isfinite(truth).sum()
 
 
+def test_two_known_cells_are_enough() -> None:
+    truth = np.full((3, 3), np.nan)
+    truth[0, :2] = 1.0
+    assert hide_like_own_gaps(truth, np.random.default_rng(0)).hidden.sum() == 1
+
+
 def test_errors_say_what_is_wrong() -> None:
     truth = np.ones((2, 3))
     with pytest.raises(InputError, match=r"the gaps have shape \(3, 2\), the raster \(2, 3\)"):
@@ -53,4 +59,6 @@ def test_errors_say_what_is_wrong() -> None:
     with pytest.raises(InputError, match="6 of 6 known cells would be hidden"):
         hide(truth, np.ones((2, 3), bool))
     with pytest.raises(InputError, match="0 of 6 known cells would be hidden"):
+        hide(truth, np.zeros((2, 3), bool))
+    with pytest.raises(InputError, match="moving the 0 missing cells hides none or all of the 6 known ones"):
         hide_like_own_gaps(truth, np.random.default_rng(0))

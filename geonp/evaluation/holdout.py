@@ -21,6 +21,8 @@ __all__ = ["HoldOut", "hide", "hide_like_own_gaps", "hide_simulated"]
 FloatArray = npt.NDArray[np.floating[Any]]
 BoolArray = npt.NDArray[np.bool_]
 
+ATTEMPTS = 50
+
 
 @dataclass(frozen=True)
 class HoldOut:
@@ -77,12 +79,26 @@ def hide_like_own_gaps(truth: FloatArray, rng: np.random.Generator, share: float
         Source of the offset and the order.
     share : float
         Largest share of the known cells to hide, unless the first part exceeds it by itself.
+
+    Raises
+    ------
+    InputError
+        When no offset was found that hides some known cells and not all, as in a raster without gaps.
     """
     known = np.isfinite(truth)
-    rows, columns = rng.integers(truth.shape)
-    moved = np.roll(~known, (int(rows), int(columns)), axis=(0, 1)) & known
-    parts, count = ndimage.label(moved)
+    for _ in range(ATTEMPTS):
+        rows, columns = rng.integers(truth.shape)
+        moved = np.roll(~known, (int(rows), int(columns)), axis=(0, 1)) & known
+        hidden = _some_parts(moved, share * known.sum(), rng)
+        if 0 < hidden.sum() < known.sum():
+            return hide(truth, hidden | ~known)
+    raise InputError(f"moving the {(~known).sum()} missing cells hides none or all of the {known.sum()} known ones")
+
+
+def _some_parts(cells: BoolArray, budget: float, rng: np.random.Generator) -> BoolArray:
+    """Connected parts of `cells` in random order, until another would exceed `budget` cells; one at least."""
+    parts, count = ndimage.label(cells)
     order = rng.permutation(count) + 1
     sizes = np.bincount(parts.ravel(), minlength=count + 1)[order]
-    taken = max(1, int(np.searchsorted(np.cumsum(sizes), share * known.sum(), side="right")))
-    return hide(truth, np.isin(parts, order[:taken]) | ~known)
+    taken = max(1, int(np.searchsorted(np.cumsum(sizes), budget, side="right")))
+    return np.isin(parts, order[:taken])
