@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from geonp.accessor import GeonpAccessor
 from geonp.errors import GeonpError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-__all__ = ["GeonpError", "__version__", "infill"]
+__all__ = ["GeonpAccessor", "GeonpError", "__version__", "infill"]
 
 
 def __getattr__(name: str) -> Any:
