@@ -34,7 +34,8 @@ class Grid:
         ``(ny, nx)``: rows, columns.
     spacing
         ``(dy, dx)``: signed step from one cell centre to the next, in units of the coordinates (the mean step where
-        they are uneven; 1.0 along a dimension without a one-dimensional numeric coordinate or with one cell).
+        they are uneven). 1.0 along a dimension without a one-dimensional numeric coordinate; for a single cell the size
+        in GDAL's GeoTransform, or 1.0.
     origin
         ``(y, x)`` of the centre of cell (0, 0); 0.0 along a dimension without such a coordinate.
     crs
@@ -77,8 +78,9 @@ class Grid:
             raise InputError(
                 f"The raster has no cells: got shape {shape} (rows, columns). Select at least one of each."
             )
-        y0, dy, y_even = _ramp(obj, y_dim)
-        x0, dx, x_even = _ramp(obj, x_dim)
+        dy_written, dx_written = _written_spacing(obj)
+        y0, dy, y_even = _ramp(obj, y_dim, dy_written)
+        x0, dx, x_even = _ramp(obj, x_dim, dx_written)
         crs = _crs_wkt(obj)
         geographic = _is_geographic(obj, x_dim, crs)
         circle = abs(shape[1] * abs(dx) - _FULL_CIRCLE) <= abs(dx) / 2
@@ -175,7 +177,14 @@ def _is_axis(attrs: Mapping[Any, Any], axis: str, standard_names: set[str], unit
     )
 
 
-def _ramp(obj: xr.DataArray | xr.Dataset, dim: Hashable) -> tuple[float, float, bool]:
+def _written_spacing(obj: xr.DataArray | xr.Dataset) -> tuple[float, float]:
+    """Read ``(dy, dx)`` from GDAL's GeoTransform, the only place that gives the size of a single cell, else 1.0."""
+    name = grid_mapping_name(obj)
+    terms = str(_attached(obj)[name].attrs.get("GeoTransform", "")).split() if name is not None else []
+    return (float(terms[5]), float(terms[1])) if len(terms) == 6 else (1.0, 1.0)
+
+
+def _ramp(obj: xr.DataArray | xr.Dataset, dim: Hashable, step_of_one: float) -> tuple[float, float, bool]:
     """First value, mean step and evenness of the coordinate along ``dim``."""
     if dim not in obj.coords or obj.coords[dim].dtype.kind not in "iuf":
         return 0.0, 1.0, True
@@ -186,7 +195,7 @@ def _ramp(obj: xr.DataArray | xr.Dataset, dim: Hashable) -> tuple[float, float, 
             f"{values.size} cells. Repair it or drop it with drop_vars({dim!r})."
         )
     if values.size == 1:
-        return float(values[0]), 1.0, True
+        return float(values[0]), step_of_one, True
     step = float(values[-1] - values[0]) / (values.size - 1)
     offset = np.abs(values - (values[0] + step * np.arange(values.size)))
     return float(values[0]), step, bool(offset.max() <= _EVEN_TOLERANCE * abs(step))

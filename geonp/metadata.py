@@ -21,6 +21,7 @@ __all__ = [
     "append_history",
     "declared_nodata",
     "fill_variables",
+    "holds",
     "observed",
     "require_real",
 ]
@@ -137,7 +138,7 @@ def observed(da: xr.DataArray, nodata: float | None = None) -> xr.DataArray:
     with np.errstate(over="ignore"):
         valid = np.isfinite(da)
         for marker in markers:
-            if np.isfinite(marker) and _holds(da.dtype, marker):
+            if np.isfinite(marker) and holds(da.dtype, marker):
                 valid = valid & (da != da.dtype.type(marker))
     values = da.astype(_float_dtype(da.dtype)).where(valid)
     values.attrs = _without(da.attrs, _NODATA)
@@ -157,6 +158,14 @@ def require_real(da: xr.DataArray) -> None:
             f"Variable {da.name!r} cannot be filled: got dtype {da.dtype}, expected real numbers (integers or "
             f"floats). Convert it, for example with astype('float32'), or leave the variable out."
         )
+
+
+def holds(dtype: np.dtype[Any], value: float) -> bool:
+    """Whether an array of the real ``dtype`` can hold ``value``; integers hold no NaN."""
+    if dtype.kind == "f":
+        return True
+    info = np.iinfo(dtype)
+    return float(value).is_integer() and info.min <= value <= info.max
 
 
 def append_history(attrs: Mapping[Any, Any], line: str) -> dict[Any, Any]:
@@ -330,7 +339,7 @@ def _kept_encoding(source: xr.DataArray, markers: tuple[float, ...]) -> dict[str
 
 def _value_attrs(source: xr.DataArray, markers: tuple[float, ...], ancillary: list[str]) -> dict[Any, Any]:
     attrs = _without(source.attrs, (*_NODATA, "grid_mapping"))
-    held = [source.dtype.type(marker) for marker in markers if _holds(source.dtype, marker)]
+    held = [source.dtype.type(marker) for marker in markers if holds(source.dtype, marker)]
     if source.dtype.kind in "iu" and held:
         attrs["_FillValue"] = held[0]
     names = dict.fromkeys([*_ancillary(source), *ancillary])
@@ -350,14 +359,6 @@ def _error_attrs(source: xr.DataArray, name: str) -> dict[str, Any]:
 
 def _ancillary(da: xr.DataArray) -> list[str]:
     return str(da.attrs.get("ancillary_variables", da.encoding.get("ancillary_variables", ""))).split()
-
-
-def _holds(dtype: np.dtype[Any], value: float) -> bool:
-    """Whether an array of ``dtype`` can hold ``value``."""
-    if dtype.kind == "f":
-        return True
-    info = np.iinfo(dtype)
-    return value.is_integer() and info.min <= value <= info.max
 
 
 def _float_dtype(dtype: np.dtype[Any]) -> type[np.float32] | type[np.float64]:

@@ -32,6 +32,7 @@ LAYERS = {
     "geonp.nn.heads": 2.15,
     "geonp.nn.models": 2.3,
     "geonp.weights": 2,
+    "geonp.geotiff": 3,
     "geonp.checkpoint": 3,
     "geonp.geotiff": 3,
     "geonp.evaluation.metrics": 3,

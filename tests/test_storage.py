@@ -1,0 +1,352 @@
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import dask
+import dask.array
+import numpy as np
+import pytest
+import rasterio
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rasterio.transform import from_origin
+
+from geonp.errors import InputError, MissingFileError, OutputError
+from geonp.grid import Grid
+from geonp.storage import check_output, open_raster, write_raster
+
+SHARED = Path(__file__).parents[2] / "shared" / "data"
+FORMATS = ("x.tif", "x.nc", "x.zarr")
+NODATA = {"uint8": 255, "uint16": 0, "int16": -32768, "int32": -9999, "float32": -9999.0, "float64": float("nan")}
+
+
+def write_tif(path: Path, values: np.ndarray, nodata: float | None = None, **profile: object) -> Path:
+    bands = values if values.ndim == 3 else values[None]
+    count, height, width = bands.shape
+    options = {"crs": "EPSG:32633", "transform": from_origin(500_000, 5_200_000, 30, 30), **profile}
+    with rasterio.open(
+        path, "w", driver="GTiff", height=height, width=width, count=count, dtype=bands.dtype, nodata=nodata, **options
+    ) as file:
+        file.write(bands)
+    return path
+
+
+def stored_bands(path: Path) -> tuple[np.ndarray, dict[str, object]]:
+    with rasterio.open(path) as file:
+        return file.read(), {
+            "crs": file.crs,
+            "nodata": file.nodata,
+            "transform": file.transform,
+            "dtype": file.dtypes[0],
+        }
+
+
+@st.composite
+def stored_rasters(draw: st.DrawFn) -> tuple[np.ndarray, float]:
+    dtype = draw(st.sampled_from(sorted(NODATA)))
+    shape = draw(st.tuples(st.integers(1, 7), st.integers(1, 7)))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    values = rng.integers(1, 200, shape).astype(dtype)
+    values[rng.random(shape) < draw(st.sampled_from([0.0, 0.3, 1.0]))] = NODATA[dtype]
+    return values, NODATA[dtype]
+
+
+@settings(max_examples=25, deadline=None)
+@given(stored_rasters(), st.permutations(["nc", "zarr", "tif"]), st.sampled_from(["EPSG:32633", "EPSG:4326"]))
+def test_values_dtype_nodata_and_crs_survive_any_chain_of_formats(
+    raster: tuple[np.ndarray, float], formats: list[str], crs: str
+) -> None:
+    values, nodata = raster
+    with tempfile.TemporaryDirectory() as folder:
+        step = write_tif(Path(folder) / "start.tif", values, nodata, crs=crs, transform=from_origin(10, 50, 0.5, 0.25))
+        before, tags = stored_bands(step)
+        for i, kind in enumerate([*formats, "tif"]):
+            ds = open_raster(step)
+            assert list(ds.data_vars) == ["start"]
+            np.testing.assert_array_equal(
+                ds["start"].isnull(), values != values if nodata != nodata else values == nodata
+            )
+            step = Path(folder) / f"{i}.{kind}"
+            write_raster(ds, step)
+        after, final = stored_bands(step)
+    np.testing.assert_array_equal(after, before)
+    assert final["crs"] == tags["crs"] == rasterio.CRS.from_string(crs)
+    assert final["dtype"] == tags["dtype"]
+    assert final["transform"].almost_equals(tags["transform"], precision=1e-9)
+    np.testing.assert_equal(final["nodata"], tags["nodata"])
+
+
+@pytest.mark.parametrize("name", ["x.nc", "x.tif", "x.zarr"])
+def test_gdal_opens_what_was_written(tmp_path: Path, name: str) -> None:
+    source = write_tif(tmp_path / "in.tif", np.arange(6, dtype="int16").reshape(2, 3), nodata=5)
+    # GDAL reads the final Zarr format 3 from release 3.11 on.
+    options = {"zarr_format": "2"} if name.endswith("zarr") else {}
+    write_raster(open_raster(source), tmp_path / name, creation_options=options)
+    values, tags = stored_bands(tmp_path / name)
+    expected, truth = stored_bands(source)
+    np.testing.assert_array_equal(values, expected)
+    assert tags == truth
+
+
+@pytest.mark.parametrize("zarr_format", ["2", "3"])
+def test_zarr_formats(tmp_path: Path, zarr_format: str) -> None:
+    ds = open_raster(write_tif(tmp_path / "in.tif", np.ones((4, 4), "float32")))
+    write_raster(ds, tmp_path / "x.zarr", creation_options={"ZARR_FORMAT": zarr_format})
+    assert (tmp_path / "x.zarr" / "zarr.json").exists() == (zarr_format == "3")
+    xr.testing.assert_identical(open_raster(tmp_path / "x.zarr").load(), ds.load())
+    with pytest.raises(InputError, match=r"No Zarr format '4': expected 2 or 3"):
+        write_raster(ds, tmp_path / "y.zarr", creation_options={"zarr_format": "4"})
+
+
+def test_opening_and_selecting_is_lazy(tmp_path: Path) -> None:
+    path = write_tif(tmp_path / "in.tif", np.arange(5000, dtype="float32").reshape(50, 100))
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise AssertionError("computed")
+
+    with dask.config.set(scheduler=refuse):
+        ds = open_raster(path, bbox=(500_000, 5_199_000, 501_000, 5_200_000), chunks=16)
+    assert dict(ds.sizes) == {"y": 33, "x": 33}
+    assert ds["in"].chunks == ((16, 16, 1), (16, 16, 1))
+
+
+def test_bbox_keeps_cells_whose_centre_is_inside(tmp_path: Path) -> None:
+    ds = xr.Dataset({"t": (("lat", "lon"), np.arange(24.0).reshape(4, 6))})
+    ds = ds.assign_coords(lat=[40.0, 30, 20, 10], lon=[0.0, 60, 120, 180, 240, 300])
+    write_raster(ds, tmp_path / "x.nc")
+    cut = open_raster(tmp_path / "x.nc", bbox=(60, 15, 180, 30))
+    assert cut["lat"].values.tolist() == [30, 20]
+    assert cut["lon"].values.tolist() == [60, 120, 180]
+    with pytest.raises(InputError, match=r"holds no cell: got -60 to -10 along 'lon', expected a part of 0 to 300"):
+        open_raster(tmp_path / "x.nc", bbox=(-60, 15, -10, 30))
+
+
+def test_bands_are_one_variable(tmp_path: Path) -> None:
+    path = write_tif(tmp_path / "three bands.tif", np.arange(12, dtype="uint8").reshape(3, 2, 2), nodata=0)
+    ds = open_raster(path)
+    assert ds["three_bands"].dims == ("band", "y", "x")
+    kept = open_raster(path, bands=[3, 1])["three_bands"]
+    np.testing.assert_array_equal(kept, ds["three_bands"].values[[2, 0]])
+    with pytest.raises(InputError, match=r"No band 0, 4: the raster has bands 1 to 3"):
+        open_raster(path, bands=[0, 2, 4])
+
+
+def test_integers_without_nodata_stay_integers_until_it_is_given(tmp_path: Path) -> None:
+    path = write_tif(tmp_path / "in.tif", np.array([[0, 1], [2, 255]], dtype="uint8"))
+    assert open_raster(path)["in"].dtype == np.uint8
+    given_one = open_raster(path, nodata=0)["in"]
+    assert given_one.isnull().values.tolist() == [[True, False], [False, False]]
+    assert given_one.encoding["_FillValue"] == 0
+    with pytest.raises(
+        InputError, match=r"cannot have nodata -9999: it holds uint8, expected an integer from 0 to 255"
+    ):
+        open_raster(path, nodata=-9999)
+
+
+@pytest.mark.parametrize("name", ["x.nc", "x.zarr", "x.tif"])
+def test_nodata_replaces_the_declared_one(tmp_path: Path, name: str) -> None:
+    write_raster(open_raster(write_tif(tmp_path / "in.tif", np.array([[1, 2, 3]], "int16"), nodata=1)), tmp_path / name)
+    da = open_raster(tmp_path / name, nodata=3)["in"]
+    np.testing.assert_array_equal(da, [[1, 2, np.nan]])
+
+
+def test_mask_bands_mark_missing_cells(tmp_path: Path) -> None:
+    path = write_tif(tmp_path / "in.tif", np.array([[1, 2], [3, 4]], dtype="uint8"))
+    with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True), rasterio.open(path, "r+") as file:
+        file.write_mask(np.array([[255, 0], [255, 255]], dtype="uint8"))
+    np.testing.assert_array_equal(open_raster(path)["in"], [[1, np.nan], [3, 4]])
+
+
+def test_scale_and_offset_are_applied_and_kept(tmp_path: Path) -> None:
+    path = write_tif(tmp_path / "in.tif", np.array([[0, 10, -1]], dtype="int16"), nodata=-1)
+    with rasterio.open(path, "r+") as file:
+        file.scales, file.offsets = [0.5], [100.0]
+    ds = open_raster(path)
+    np.testing.assert_array_equal(ds["in"], [[100, 105, np.nan]])
+    write_raster(ds, tmp_path / "out.tif", driver="GTiff")
+    with rasterio.open(tmp_path / "out.tif") as file:
+        assert (file.scales, file.offsets, file.nodata) == ((0.5,), (100.0,), -1)
+        np.testing.assert_array_equal(file.read(1), [[0, 10, -1]])
+
+
+def filled_dataset(dtype: str, nodata: float) -> xr.Dataset:
+    values = xr.DataArray(np.array([[1.0, 2.0, np.nan]], "float32"), dims=("y", "x"), attrs={"units": "m"})
+    values.encoding = {"dtype": np.dtype(dtype), "_FillValue": nodata}
+    error = xr.DataArray(np.array([[0.0, 0.25, np.nan]], "float32"), dims=("y", "x"))
+    flag = xr.DataArray(np.array([[0, 1, 2]], "int8"), dims=("y", "x"))
+    ds = xr.Dataset({"h": values, "h_standard_error": error, "h_fill_flag": flag})
+    return ds.assign_coords(y=[0.0], x=[0.0, 1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "declared", "expected"), [("uint16", 0, np.nan), ("int16", -9999, -9999), ("float32", 1e20, np.nan)]
+)
+def test_geotiff_of_a_filled_raster_has_described_bands(
+    tmp_path: Path, dtype: str, declared: float, expected: float
+) -> None:
+    write_raster(filled_dataset(dtype, declared), tmp_path / "x.tif")
+    with rasterio.open(tmp_path / "x.tif") as file:
+        assert file.descriptions == ("h", "h_standard_error", "h_fill_flag")
+        assert file.units == ("m", None, None)
+        assert file.driver == "GTiff"
+        assert file.tags(ns="IMAGE_STRUCTURE")["LAYOUT"] == "COG"
+        np.testing.assert_equal(file.nodata, expected)
+        value, error, flag = file.read(masked=True)
+    assert value.tolist() == [[1, 2, None]]
+    assert error.tolist() == [[0, 0.25, None]]
+    assert flag.tolist() == [[0, 1, 2]]
+
+
+def test_geotiff_of_integers_alone_keeps_their_dtype(tmp_path: Path) -> None:
+    write_raster(filled_dataset("uint16", 0)[["h"]], tmp_path / "x.tif")
+    values, tags = stored_bands(tmp_path / "x.tif")
+    assert (values.tolist(), tags["dtype"], tags["nodata"]) == ([[[1, 2, 0]]], "uint16", 0)
+
+
+def test_rasters_without_coordinates_are_read_and_written(tmp_path: Path) -> None:
+    ds = xr.Dataset({"a": (("y", "x"), np.arange(6.0).reshape(2, 3))})
+    for name in FORMATS:
+        write_raster(ds, tmp_path / name)
+        np.testing.assert_array_equal(open_raster(tmp_path / name)["a"], ds["a"])
+
+
+def test_input_is_not_changed_by_writing(tmp_path: Path) -> None:
+    ds = open_raster(write_tif(tmp_path / "in.tif", np.ones((4, 5), "float32"))).isel(x=slice(1, 3))
+    encoding, reference = dict(ds["in"].encoding), dict(ds["spatial_ref"].attrs)
+    write_raster(ds, tmp_path / "x.nc")
+    assert ds["in"].encoding == encoding
+    assert ds["spatial_ref"].attrs == reference
+
+
+def test_chunks_of_unequal_size_are_written(tmp_path: Path) -> None:
+    ds = xr.Dataset({"a": (("y", "x"), np.arange(70.0).reshape(7, 10))}).chunk({"y": (1, 4, 2), "x": (3, 3, 4)})
+    write_raster(ds, tmp_path / "x.zarr")
+    np.testing.assert_array_equal(open_raster(tmp_path / "x.zarr")["a"], ds["a"])
+
+
+def test_one_cell_keeps_its_size_and_place(tmp_path: Path) -> None:
+    ds = open_raster(write_tif(tmp_path / "in.tif", np.ones((1, 1), "float32")))
+    write_raster(ds, tmp_path / "x.zarr")
+    grid = Grid.from_xarray(open_raster(tmp_path / "x.zarr"))
+    assert grid.spacing == (-30.0, 30.0)
+    assert grid.origin == (5_199_985.0, 500_015.0)
+
+
+def test_strings_and_dates_pass_through_zarr_and_netcdf(tmp_path: Path) -> None:
+    ds = xr.Dataset(
+        {"a": (("time", "y", "x"), np.ones((2, 2, 2))), "label": (("time",), np.array(["one", "two"]))},
+        coords={"time": np.array(["2020-01-01", "2020-01-02"], "datetime64[ns]")},
+    )
+    write_raster(ds, tmp_path / "x.nc")
+    xr.testing.assert_equal(open_raster(tmp_path / "x.nc").load(), ds)
+
+
+@pytest.mark.parametrize("name", ["missing.tif", "missing.nc", "missing.zarr"])
+def test_missing_file(tmp_path: Path, name: str) -> None:
+    with pytest.raises(
+        MissingFileError, match=r"No such raster: got '.*missing\.\w+', expected a file or a Zarr folder"
+    ):
+        open_raster(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["text.tif", "text.nc", "text.csv", "folder.zarr", "folder"])
+def test_not_a_raster(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if name.startswith("folder"):
+        path.mkdir()
+    else:
+        path.write_text("a,b\n1,2\n")
+    with pytest.raises(InputError, match=r"Not a raster that can be read: got '.*', expected GeoTIFF"):
+        open_raster(path)
+
+
+def test_no_such_variable(tmp_path: Path) -> None:
+    write_raster(filled_dataset("float32", -1.0), tmp_path / "x.nc")
+    with pytest.raises(InputError, match=r"No variable 'depth': the raster has 'h', 'h_standard_error', 'h_fill_flag'"):
+        open_raster(tmp_path / "x.nc", variables=["h", "depth"])
+    assert list(open_raster(tmp_path / "x.nc", variables=["h"]).data_vars) == ["h"]
+
+
+def test_outputs_that_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "there.nc").touch()
+    (tmp_path / "mine.zarr").mkdir()
+    (tmp_path / "mine.zarr" / "thesis.tex").touch()
+    with pytest.raises(OutputError, match=r"The output exists: '.*there.nc'\. Choose another name or pass overwrite"):
+        check_output(tmp_path / "there.nc")
+    check_output(tmp_path / "there.nc", overwrite=True)
+    with pytest.raises(OutputError, match=r"Not overwriting '.*mine.zarr': expected a Zarr store, got another folder"):
+        check_output(tmp_path / "mine.zarr", overwrite=True)
+    with pytest.raises(
+        OutputError, match=r"Unknown output format: got '.*x\.grd', expected a name that ends in \.zarr"
+    ):
+        check_output(tmp_path / "x.grd")
+    with pytest.raises(OutputError, match=r"Cannot write to the folder '.*none': No such file or directory"):
+        check_output(tmp_path / "none" / "x.nc")
+    with pytest.raises(OutputError, match=r"No driver 'COG' for '.*x\.nc': expected COG or GTiff with \.tif"):
+        check_output(tmp_path / "x.nc", driver="COG")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that refuses even root")
+def test_folder_that_is_not_writable() -> None:
+    with pytest.raises(OutputError, match=r"Cannot write to the folder '/proc/self'"):
+        check_output("/proc/self/x.nc")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("existing", [False, True])
+def test_an_interrupted_run_leaves_nothing_new(tmp_path: Path, name: str, existing: bool) -> None:
+    good = xr.Dataset({"a": (("y", "x"), np.ones((4, 4)))})
+    if existing:
+        write_raster(good, tmp_path / name)
+
+    def interrupt(block: np.ndarray) -> np.ndarray:
+        raise KeyboardInterrupt
+
+    broken = good.copy(data={"a": dask.array.ones((4, 4), chunks=2).map_blocks(interrupt, dtype=float)})
+    with pytest.raises(KeyboardInterrupt):
+        write_raster(broken, tmp_path / name, overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == [name] * existing
+    if existing:
+        np.testing.assert_array_equal(open_raster(tmp_path / name)["a"], good["a"])
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_overwriting_replaces_the_whole_output(tmp_path: Path, name: str) -> None:
+    write_raster(xr.Dataset({"a": (("y", "x"), np.ones((4, 4)))}), tmp_path / name)
+    write_raster(xr.Dataset({"b": (("y", "x"), np.zeros((2, 2)))}), tmp_path / name, overwrite=True)
+    ds = open_raster(tmp_path / name)
+    assert list(ds.data_vars) == ["b"]
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_what_a_geotiff_cannot_hold_is_refused(tmp_path: Path) -> None:
+    ds = xr.Dataset({"a": (("y", "x"), np.ones((2, 2))), "total": 4.0})
+    with pytest.raises(InputError, match=r"A GeoTIFF cannot hold variable 'total': got float64 on \(\)"):
+        write_raster(ds, tmp_path / "x.tif")
+    with pytest.raises(OutputError, match=r"GDAL cannot write 'x\.tif' as COG: .*Check --co"):
+        write_raster(ds[["a"]], tmp_path / "x.tif", creation_options={"COMPRESS": "NONSENSE"})
+    with pytest.raises(InputError, match=r"Unknown creation option: got compress, expected zarr_format"):
+        write_raster(ds, tmp_path / "x.zarr", creation_options={"COMPRESS": "LZW"})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_slices_are_bands_with_their_labels(tmp_path: Path) -> None:
+    ds = xr.Dataset({"a": (("time", "y", "x"), np.arange(8.0).reshape(2, 2, 2))}, coords={"time": [10, 20]})
+    ds = ds.assign_coords(y=[1.0, 0.0], x=[0.0, 1.0])
+    write_raster(ds.transpose("x", "time", "y"), tmp_path / "x.tif", driver="GTiff")
+    with rasterio.open(tmp_path / "x.tif") as file:
+        assert file.descriptions == ("a time=10", "a time=20")
+        np.testing.assert_array_equal(file.read(), ds["a"])
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="needs the sample rasters beside the checkout")
+@pytest.mark.parametrize("path", sorted(SHARED.glob("*.tif")) + sorted(SHARED.glob("*.nc")), ids=lambda path: path.stem)
+def test_sample_rasters_survive_zarr(tmp_path: Path, path: Path) -> None:
+    ds = open_raster(path)
+    sample = ds.isel({dim: slice(0, 3) for dim in ("time", "band") if dim in ds.dims})
+    write_raster(sample, tmp_path / "x.zarr")
+    again = open_raster(tmp_path / "x.zarr")
+    xr.testing.assert_equal(again.load(), sample.load())
+    assert Grid.from_xarray(again) == Grid.from_xarray(sample)
