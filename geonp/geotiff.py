@@ -16,6 +16,7 @@ import rasterio
 import rasterio.shutil
 import xarray as xr
 from affine import Affine
+from rasterio._err import CPLE_BaseError
 from rasterio.enums import MaskFlags
 from rasterio.errors import NotGeoreferencedWarning, RasterioError
 from rasterio.windows import Window
@@ -131,7 +132,7 @@ def write_geotiff(ds: xr.Dataset, path: Path, driver: str, options: Mapping[str,
         dask.array.store([dask.array.asarray(da.data) for _, da in layers], targets, lock=True)
         try:
             rasterio.shutil.copy(draft, path, driver=driver, **{**DRIVERS[driver], **options})
-        except RasterioError as error:
+        except (RasterioError, CPLE_BaseError) as error:
             raise OutputError(f"GDAL cannot write {path.name!r} as {driver}: {error}. Check --co.") from error
 
 

@@ -307,6 +307,8 @@ def _write_zarr(ds: xr.Dataset, path: Path, options: Mapping[str, str]) -> None:
     text = options.get("zarr_format", "3")
     if text not in {"2", "3"}:
         raise InputError(f"No Zarr format {text!r}: expected 2 or 3. Correct zarr_format (--co).")
+    # Zarr has settled how to store strings of variable, not of fixed length.
+    ds = ds.assign({name: da.astype(object) for name, da in ds.variables.items() if da.dtype.kind == "U"})
     ds.to_zarr(path, mode="w", zarr_format=2 if text == "2" else 3, consolidated=text == "2")
 
 
