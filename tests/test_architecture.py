@@ -34,7 +34,6 @@ LAYERS = {
     "geonp.weights": 2,
     "geonp.geotiff": 3,
     "geonp.checkpoint": 3,
-    "geonp.geotiff": 3,
     "geonp.evaluation.metrics": 3,
     "geonp.evaluation.holdout": 3,
     "geonp.evaluation.kriging": 3,
