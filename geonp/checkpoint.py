@@ -1,4 +1,4 @@
-"""Checkpoints: weights as safetensors, beside a JSON card that says what they are. The only place that reads weights."""
+"""Checkpoints: weights as safetensors beside a JSON card that says what they are. Nothing else reads weights."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def block_gaps(shape: Shape, fraction: float, rng: np.random.Generator, size: fl
     """Rectangles of about `size` cells a side, log-normally spread, until `fraction` of the raster is missing."""
     _check_fraction(fraction)
     gaps = np.zeros(shape, bool)
-    budget = int(round(fraction * gaps.size))
+    budget = round(fraction * gaps.size)
     for _ in range(10_000):
         if int(gaps.sum()) >= budget:
             break

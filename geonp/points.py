@@ -49,20 +49,24 @@ class Neighbourhood:
         return self.halos_px[-1]
 
 
-def rank(row: int, col: int, shape: tuple[int, int], seed: int = 0) -> npt.NDArray[np.float32]:
-    """A fixed random number in (0, 1] for each cell of the window of `shape` whose first cell is (`row`, `col`).
+def rank(rows: npt.NDArray[np.integer], cols: npt.NDArray[np.integer], seed: int = 0) -> npt.NDArray[np.float32]:
+    """A fixed random number in (0, 1] for each cell of a window, from its `rows` and `cols` in the whole raster.
 
-    It depends on the cell's place in the whole raster and on `seed` alone, so that the choice of context does not
-    depend on how the raster is cut. (An integer hash; the constants are those of the 32-bit MurmurHash finaliser.)
+    It depends on the cell's place and on `seed` alone, so that the choice of context does not depend on how the raster
+    is cut. (An integer hash; the constants are those of MurmurHash's and xxHash's 32-bit finalisers.)
+
+    Returns
+    -------
+    array
+        ``(len(rows), len(cols))``.
     """
-    rows = np.arange(row, row + shape[0], dtype=np.int64).astype(np.uint32)[:, None]
-    cols = np.arange(col, col + shape[1], dtype=np.int64).astype(np.uint32)[None, :]
-    h = rows * np.uint32(0x9E3779B1) ^ np.uint32(seed & 0xFFFFFFFF) * np.uint32(0x27D4EB2F)
-    h = h ^ (cols * np.uint32(0x85EBCA77) + np.uint32(0x165667B1))
+    down, across = (np.asarray(i, np.int64).astype(np.uint32) for i in (rows, cols))
+    salt = np.uint32((seed * 0x27D4EB2F) & 0xFFFFFFFF)
+    h = (down * np.uint32(0x9E3779B1) ^ salt)[:, None] ^ (across * np.uint32(0x85EBCA77) + np.uint32(0x165667B1))
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         h = (h ^ (h >> np.uint32(shift))) * np.uint32(factor)
     h ^= h >> np.uint32(16)
-    return ((h >> np.uint32(8)).astype(np.float32) + 1.0) / np.float32(2**24)
+    return ((h >> np.uint32(8)).astype(np.float32) + np.float32(1.0)) / np.float32(2**24)
 
 
 def box_of(target_mask: BoolArray) -> tuple[int, int, int, int]:

@@ -1,7 +1,8 @@
 """Kernel-based attention bias: coordinate differences -> one number a head.
 
-The paper's bias (TNP-KR, arXiv 2411.12502v2, equation 4, after TISA) is a small network of radial basis functions of the
-distance, with its own parameters in every layer and head. :class:`DictionaryBias` keeps the form and shares the basis.
+The paper's bias (TNP-KR, arXiv 2411.12502v2, equation 4, after TISA) is a small network of radial basis functions of
+the distance, with its own parameters in every layer and head. :class:`DictionaryBias` keeps the form and shares the
+basis.
 """
 
 from __future__ import annotations

@@ -51,8 +51,9 @@ class KrigingHead(nn.Module):
         self.covariance = MLP(dim, hidden, len(lengths) * (self.n_shape + 5) + 2)
         self.local = MLP(dim, 2)
         self.correction = MLP(dim + 1 + d_y, hidden, 2 * d_y)
-        for last in (self.covariance[-1], self.local[-1], self.correction[-1]):
-            nn.init.normal_(last.weight, std=1e-3)
+        for mlp in (self.covariance, self.local, self.correction):
+            # the last weights and biases: all tasks start with the same covariance and no correction
+            nn.init.normal_(list(mlp.parameters())[-2], std=1e-3)
 
     def forward(self, targets: Tensor, context: Tensor, xt: Tensor, xc: Tensor, yc: Tensor, mask: Tensor) -> Normal:
         """Features, locations, standardised values and mask of the context to the distribution of the targets.
@@ -82,25 +83,23 @@ class KrigingHead(nn.Module):
 
     def _kernel(self, xq: Tensor, xk: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         """Covariance ``(batch, n_q, n_k)`` of the stationary part and its variance ``(batch,)``."""
-        total: Tensor | float = 0.0
-        variance: Tensor | float = 0.0
+        total, variance = raw.new_zeros(()), raw.new_zeros(())
         for length, part in zip(self.lengths, raw.chunk(len(self.lengths), -1), strict=True):
-            shape, weight, smoothness = part.split([self.n_shape, 1, 4], -1)
+            shape, weight, smoothness = torch.split(part, [self.n_shape, 1, 4], -1)
             pq, pk = (x @ self._whitening(shape, length) for x in (xq, xk))
-            squared = sum((pq[..., i, None] - pk[:, None, :, i]).square() for i in range(self.d_x))
-            r = (squared + 1e-12).sqrt()
+            squared = [(pq[..., i, None] - pk[:, None, :, i]).square() for i in range(self.d_x)]
+            r = (sum(squared[1:], squared[0]) + 1e-12).sqrt()
             p = torch.softmax(smoothness, -1)[..., None, None]
             b = p[:, 1] + p[:, 2] + p[:, 3]
             c = p[:, 2] / 3 + 0.4 * p[:, 3]
             w = torch.exp(4.0 * torch.tanh(weight / 4.0)) / len(self.lengths)
             total = total + w[..., None] * torch.exp(-r) * (1 + r * (b + r * (c + r * (p[:, 3] / 15))))
             variance = variance + w[:, 0]
-        assert isinstance(total, Tensor) and isinstance(variance, Tensor)
         return total, variance
 
     def _whitening(self, shape: Tensor, length: float) -> Tensor:
         """Lower-triangular ``(batch, d_x, d_x)`` matrix that turns coordinate differences into scaled ones."""
-        scales, skew = shape.split([self.d_x, self.n_shape - self.d_x], -1)
+        scales, skew = torch.split(shape, [self.d_x, self.n_shape - self.d_x], -1)
         matrix = torch.diag_embed(torch.ones_like(scales))
         rows, cols = torch.tril_indices(self.d_x, self.d_x, -1)
         matrix[:, rows, cols] = 2.0 * torch.tanh(skew / 2.0)

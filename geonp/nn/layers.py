@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import torch
@@ -18,7 +19,7 @@ class MLP(nn.Sequential):
 
     def __init__(self, *widths: int) -> None:
         layers: list[nn.Module] = []
-        for i, (n_in, n_out) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
+        for i, (n_in, n_out) in enumerate(itertools.pairwise(widths)):
             if i:
                 layers.append(nn.GELU(approximate="tanh"))
             linear = nn.Linear(n_in, n_out)

@@ -101,9 +101,9 @@ class TNPKR(nn.Module):
         for block, bias in zip(self.blocks, self.biases, strict=True):
             tokens = block(tokens, n_t, self._attend(bias, xq, xc, kernels, context_mask))
         if isinstance(self.head, GaussianHead):
-            return self.head(self.norm_out(tokens[:, :n_t]))
+            return self.head.forward(self.norm_out(tokens[:, :n_t]))
         tokens = self.norm_out(tokens)
-        return self.head(tokens[:, :n_t], tokens[:, n_t:], xt, xc, yc, context_mask)
+        return self.head.forward(tokens[:, :n_t], tokens[:, n_t:], xt, xc, yc, context_mask)
 
     def _attend(self, bias: nn.Module, xq: Tensor, xk: Tensor, kernels: Tensor | None, mask: Tensor) -> Attend:
         """Attention of one layer: dense when one block holds all pairs and the kernels are shared, else by scan."""
@@ -119,13 +119,9 @@ class TNPKR(nn.Module):
         else:
             assert isinstance(bias, RBFBias)
             block_bias, parameters = rbf_bias, (bias.a, bias.b, bias.c)  # type: ignore[assignment]
-        return lambda q, k, v: scan_attention(
-            q, k, v, xq, xk, block_bias, parameters, mask, block_q=size, block_k=size
-        )
+        return lambda q, k, v: scan_attention(q, k, v, xq, xk, block_bias, parameters, mask, block_q=size, block_k=size)
 
-    def _embed(
-        self, xq: Tensor, xc: Tensor, yc: Tensor, n_t: int, mask: Tensor, kernels: Tensor | None
-    ) -> Tensor:
+    def _embed(self, xq: Tensor, xc: Tensor, yc: Tensor, n_t: int, mask: Tensor, kernels: Tensor | None) -> Tensor:
         values = torch.cat([yc.new_zeros(yc.shape[0], n_t, yc.shape[2]), yc], 1)
         flags = (torch.arange(xq.shape[1], device=xq.device) >= n_t).long().expand(xq.shape[:2])
         parts = [self.observed(flags), values]

@@ -168,7 +168,9 @@ class _Run:
         """Take up a saved state; only the number of steps and their schedule may differ from the recipe's."""
         stored = Recipe.model_validate_json(state["recipe"])
         if (stored.model, stored.neighbourhood) != (self.recipe.model, self.recipe.neighbourhood):
-            raise RecipeError(f"{file} was written by another recipe (model or neighbourhood differ): choose another folder")
+            raise RecipeError(
+                f"{file} was written by another recipe: its model or neighbourhood differs; choose another folder"
+            )
         self.network.load_state_dict(state["network"])
         self.averaged.load_state_dict(state["averaged"])
         self.optimiser.load_state_dict(state["optimiser"])

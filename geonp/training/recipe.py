@@ -80,7 +80,7 @@ def text(name: str) -> str:
     if not file.is_file():
         names = ", ".join(sorted(p.name.removesuffix(".toml") for p in _folder().iterdir() if p.name.endswith(".toml")))
         raise RecipeError(f"unknown recipe {name!r}: expected one of {names}, or the path of a .toml file")
-    return file.read_text(encoding="utf-8")
+    return str(file.read_text(encoding="utf-8"))
 
 
 def copy(name: str, destination: Path) -> Path:

@@ -73,9 +73,7 @@ class _Field:
     trend: float
 
 
-def sample_task(
-    rng: np.random.Generator, prior: RasterPrior, neighbourhood: Neighbourhood, n_targets: int
-) -> Task:
+def sample_task(rng: np.random.Generator, prior: RasterPrior, neighbourhood: Neighbourhood, n_targets: int) -> Task:
     """Draw one task; the number of context points and of targets varies up to their limits."""
     wide = rng.random() < prior.p_wide
     halo = neighbourhood.reach_px if wide else neighbourhood.halos_px[0]
@@ -99,7 +97,9 @@ def sample_task(
     return _as_task(sample, context, targets, size, kind)
 
 
-def _as_task(sample: _Field, context: npt.NDArray[np.intp], targets: npt.NDArray[np.intp], size: int, kind: str) -> Task:
+def _as_task(
+    sample: _Field, context: npt.NDArray[np.intp], targets: npt.NDArray[np.intp], size: int, kind: str
+) -> Task:
     values = sample.values.ravel()
     standard = standardise(values[context])
     if sample.covariance is None:
@@ -162,7 +162,7 @@ def _spectrum(rng: np.random.Generator, prior: RasterPrior, torus: int, length: 
 
 def _variance(density: Array) -> float:
     doubled = 2 * float(density.sum(dtype=np.float64)) - float(density[:, 0].sum()) - float(density[:, -1].sum())
-    return doubled / density.shape[0] ** 2
+    return float(doubled / density.shape[0] ** 2)
 
 
 def _draw(rng: np.random.Generator, density: Array) -> Array:
@@ -193,7 +193,7 @@ def _sample_field(rng: np.random.Generator, prior: RasterPrior, size: int, torus
 def _noise(rng: np.random.Generator, size: int) -> npt.NDArray[np.float64]:
     if rng.random() < 0.7:
         return rng.standard_normal((size, size))
-    return rng.standard_t(4, (size, size)) / np.sqrt(2.0)
+    return np.asarray(rng.standard_t(4, (size, size)) / np.sqrt(2.0))
 
 
 def _quantise(rng: np.random.Generator, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -215,7 +215,7 @@ def _deform(rng: np.random.Generator, prior: RasterPrior, z: Array, size: int) -
         elif way == "boundary":
             side = _draw(rng, _spectrum(rng, prior, torus, (4.0, 90.0)))
             other = _draw(rng, _spectrum(rng, prior, torus)) * np.exp(rng.standard_normal()) + 2 * rng.standard_normal()
-            centre = side[: size, : size]
+            centre = side[:size, :size]
             z = np.where(side > np.quantile(centre, rng.uniform(0.2, 0.8)), z, other).astype(np.float32)
         else:
             z = _pointwise(rng, z)
@@ -226,16 +226,18 @@ def _deform(rng: np.random.Generator, prior: RasterPrior, z: Array, size: int) -
 def _pointwise(rng: np.random.Generator, z: Array) -> Array:
     way = rng.choice(["exp", "ridge", "clip", "sinh", "plateau", "cap"])
     if way == "exp":
-        return np.exp(rng.uniform(0.3, 1.2) * np.clip(z, -6, 4))
-    if way == "ridge":
-        return np.abs(z + rng.standard_normal()) * rng.choice([-1.0, 1.0])
-    if way == "clip":
-        return np.maximum(z, np.quantile(z, rng.uniform(0.1, 0.7)))
-    if way == "sinh":
-        return np.sinh(rng.uniform(0.5, 1.2) * np.clip(z, -5, 5))
-    if way == "plateau":
-        return np.tanh(rng.uniform(0.7, 3.0) * z)
-    return np.minimum(z, np.quantile(z, rng.uniform(0.3, 0.9)))
+        out = np.exp(rng.uniform(0.3, 1.2) * np.clip(z, -6, 4))
+    elif way == "ridge":
+        out = np.abs(z + rng.standard_normal()) * rng.choice([-1.0, 1.0])
+    elif way == "clip":
+        out = np.maximum(z, np.quantile(z, rng.uniform(0.1, 0.7)))
+    elif way == "sinh":
+        out = np.sinh(rng.uniform(0.5, 1.2) * np.clip(z, -5, 5))
+    elif way == "plateau":
+        out = np.tanh(rng.uniform(0.7, 3.0) * z)
+    else:
+        out = np.minimum(z, np.quantile(z, rng.uniform(0.3, 0.9)))
+    return np.asarray(out, np.float32)
 
 
 # --- gaps -------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,30 @@
+"""The ``.geonp`` accessor of DataArray and Dataset: one-line delegations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import xarray as xr
+
+__all__ = ["GeonpAccessor"]
+
+
+@xr.register_dataset_accessor("geonp")
+@xr.register_dataarray_accessor("geonp")
+class GeonpAccessor:
+    """What geonp does to a raster, as methods of it."""
+
+    def __init__(self, obj: xr.DataArray | xr.Dataset) -> None:
+        self._obj = obj
+
+    def infill(self, **options: Any) -> xr.Dataset:
+        """Fill missing cells, with a standard error for each; the options of :func:`geonp.filling.infill`."""
+        from geonp.filling import infill
+
+        return infill(self._obj, **options)
+
+    def plan(self, **options: Any) -> Any:
+        """What :meth:`infill` will do with the same options: a :class:`geonp.filling.FillPlan`."""
+        from geonp.filling import plan
+
+        return plan(self._obj, **options)

@@ -1,0 +1,91 @@
+"""Tiles: a lattice fixed to the grid, in which every cell has exactly one owner, and the windows read to fill it.
+
+Neither Dask chunks nor batches move a tile, so that they can't change a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Piece", "Window", "aligned", "grown", "indices", "pieces", "tiles_with"]
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Window:
+    """Half-open ranges of rows and columns; they may reach beyond the raster."""
+
+    row: int
+    row_end: int
+    col: int
+    col_end: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self.row_end - self.row, self.col_end - self.col
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Part of one chunk along one dimension: cells `start` to `stop` of `chunk` lie at `offset` in the window."""
+
+    chunk: int
+    start: int
+    stop: int
+    offset: int
+
+
+def aligned(window: Window, tile_px: int) -> Window:
+    """The smallest union of tiles that holds `window`; its last row and column of tiles may stick out of the raster."""
+    return Window(
+        window.row // tile_px * tile_px,
+        -(-window.row_end // tile_px) * tile_px,
+        window.col // tile_px * tile_px,
+        -(-window.col_end // tile_px) * tile_px,
+    )
+
+
+def grown(window: Window, px: int) -> Window:
+    """`window` with a frame of `px` cells."""
+    return Window(window.row - px, window.row_end + px, window.col - px, window.col_end + px)
+
+
+def indices(start: int, stop: int, size: int, *, periodic: bool = False) -> npt.NDArray[np.intp]:
+    """Raster index of each window cell along one dimension; -1 outside. A periodic dimension shows each cell once.
+
+    Cells that a periodic window would show again, beyond half the circle from its middle, count as outside.
+    """
+    i = np.arange(start, stop)
+    inside = (i >= 0) & (i < size)
+    if not periodic:
+        return np.where(inside, i, -1)
+    middle = (start + stop) // 2
+    once = (i >= middle - size // 2) & (i < middle - size // 2 + size)
+    return np.where(once, i % size, -1)
+
+
+def pieces(index: npt.NDArray[np.intp], chunks: Sequence[int]) -> list[Piece]:
+    """Which parts of which chunks hold the cells of `index`, in the window's order; see :func:`indices`."""
+    edges = np.concatenate([[0], np.cumsum(chunks)])
+    chunk = np.where(index >= 0, np.searchsorted(edges, index, side="right") - 1, -1)
+    breaks = np.flatnonzero((np.diff(chunk) != 0) | (np.diff(index) != 1) & (chunk[1:] >= 0)) + 1
+    found = []
+    for start, stop in zip(np.r_[0, breaks], np.r_[breaks, index.size], strict=True):
+        c = int(chunk[start])
+        if c >= 0:
+            first = int(index[start] - edges[c])
+            found.append(Piece(c, first, first + int(stop - start), int(start)))
+    return found
+
+
+def tiles_with(cells: BoolArray, tile_px: int) -> list[tuple[int, int]]:
+    """Rows and columns of the tiles that hold a True; `cells` begins on the lattice, its sides whole tiles."""
+    ny, nx = cells.shape
+    any_ = cells.reshape(ny // tile_px, tile_px, nx // tile_px, tile_px).any((1, 3))
+    return [(int(i), int(j)) for i, j in zip(*np.nonzero(any_), strict=True)]
