@@ -129,7 +129,7 @@ class _Run:
             predicted = self.network(batch["xc"], batch["yc"], batch["xt"], batch["context_mask"])
         loss = expected_nll(predicted, batch)
         self.optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), self.options.clip)
         if bool(torch.isfinite(norm)):
             self.optimiser.step()

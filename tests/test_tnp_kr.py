@@ -1,0 +1,241 @@
+"""TNP-KR keeps its promises: masks, permutations, translations, blocks; and its parts do what they say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.distributions import Normal
+
+from geonp.nn.bias import DictionaryBias, KernelDictionary, RBFBias, rbf_bias
+from geonp.nn.heads import KrigingHead, _condition
+from geonp.nn.models import build
+from geonp.nn.tnp_kr import TNPKR
+
+RASTER = {
+    "dim": 32,
+    "heads": 2,
+    "blocks": 2,
+    "qk_dim": 32,
+    "v_dim": 32,
+    "v_hidden": 0,
+    "ff_dim": 32,
+    "embed_x": False,
+    "kernels": "dictionary",
+    "scales": (1.0, 4.0, 16.0),
+    "directional_scales": (4.0,),
+    "statistics": True,
+    "head": "kriging",
+}
+PAPER = {"blocks": 2}
+INVARIANT = {"blocks": 2, "embed_x": False}
+ALL = [pytest.param(c, id=i) for c, i in ((RASTER, "raster"), (PAPER, "paper"), (INVARIANT, "invariant"))]
+
+
+def model(config: dict[str, object], **more: object) -> TNPKR:
+    torch.manual_seed(0)
+    network = build("tnp-kr", {**config, **more})
+    assert isinstance(network, TNPKR)
+    # away from the initialisation, where corrections and biases would be nothing
+    for p in network.parameters():
+        p.data += 0.05 * torch.randn_like(p)
+    return network.eval()
+
+
+def task(n_c: int = 20, n_t: int = 9, batch: int = 2, seed: int = 0) -> tuple[torch.Tensor, ...]:
+    g = torch.Generator().manual_seed(seed)
+    xc = torch.rand(batch, n_c, 2, generator=g) * 16
+    return xc, torch.randn(batch, n_c, 1, generator=g), torch.rand(batch, n_t, 2, generator=g) * 16
+
+
+def assert_close(a: Normal, b: Normal, tolerance: float = 1e-4) -> None:
+    torch.testing.assert_close(a.loc, b.loc, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(a.scale, b.scale, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("config", ALL)
+def test_shapes_and_positive_scales(config: dict[str, object]) -> None:
+    out = model(config)(*task())
+    assert out.loc.shape == out.scale.shape == (2, 9, 1)
+    assert (out.scale > 0).all()
+
+
+@pytest.mark.parametrize("config", ALL)
+@pytest.mark.parametrize("poison", [1e4, float("nan")])
+def test_masked_equals_dropped(config: dict[str, object], poison: float) -> None:
+    network = model(config)
+    xc, yc, xt = task()
+    padded_x = torch.cat([xc, torch.full((2, 5, 2), poison)], 1)
+    padded_y = torch.cat([yc, torch.full((2, 5, 1), poison)], 1)
+    mask = torch.arange(25).expand(2, 25) < 20
+    assert_close(network(padded_x, padded_y, xt, mask), network(xc, yc, xt))
+
+
+@pytest.mark.parametrize("config", ALL)
+def test_padding_gets_no_gradient_and_gives_none(config: dict[str, object]) -> None:
+    network = model(config)
+    xc, yc, xt = task()
+    mask = torch.arange(20).expand(2, 20) < 15
+    gradients = []
+    for poison in (0.0, float("nan")):
+        network.zero_grad()
+        dirty = torch.where(mask[..., None], yc, poison)
+        network(torch.where(mask[..., None], xc, poison), dirty, xt, mask).log_prob(
+            torch.ones(2, 9, 1)
+        ).sum().backward()
+        gradients.append([p.grad.clone() for p in network.parameters() if p.grad is not None])
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
+@pytest.mark.parametrize("config", ALL)
+@settings(max_examples=5, deadline=None)
+@given(seed=st.integers(0, 1000))
+def test_permutations(config: dict[str, object], seed: int) -> None:
+    network = model(config)
+    xc, yc, xt = task(seed=seed)
+    g = torch.Generator().manual_seed(seed)
+    context, targets = torch.randperm(20, generator=g), torch.randperm(9, generator=g)
+    whole, shuffled = network(xc, yc, xt), network(xc[:, context], yc[:, context], xt[:, targets])
+    assert_close(Normal(whole.loc[:, targets], whole.scale[:, targets]), shuffled)
+
+
+@pytest.mark.parametrize("config", [RASTER, INVARIANT])
+@settings(max_examples=5, deadline=None)
+@given(dy=st.integers(-4096, 4096), dx=st.integers(-4096, 4096))
+def test_translations_change_nothing(config: dict[str, object], dy: int, dx: int) -> None:
+    network = model(config)
+    xc, yc, xt = task()
+    xc, xt = xc.round() + 0.0, xt.round() + 0.5
+    shift = torch.tensor([float(dy), float(dx)])
+    assert_close(network(xc, yc, xt), network(xc + shift, yc, xt + shift))
+
+
+def test_with_coordinates_in_the_tokens_translations_do_matter() -> None:
+    network = model(PAPER)
+    xc, yc, xt = task()
+    assert (network(xc, yc, xt).loc - network(xc + 3, yc, xt + 3).loc).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("config", ALL)
+@pytest.mark.parametrize("block_size", [4, 7, 29])
+def test_block_size_changes_nothing(config: dict[str, object], block_size: int) -> None:
+    """The same weights by scan attention in blocks, and by one block that holds all pairs."""
+    assert_close(model(config, block_size=block_size)(*task()), model(config)(*task()))
+
+
+@pytest.mark.parametrize("config", ALL)
+def test_one_context_point(config: dict[str, object]) -> None:
+    out = model(config)(*task(n_c=1))
+    assert torch.isfinite(out.loc).all()
+    assert torch.isfinite(out.scale).all()
+
+
+@pytest.mark.parametrize("config", ALL)
+def test_targets_do_not_see_each_other(config: dict[str, object]) -> None:
+    network = model(config)
+    xc, yc, xt = task()
+    whole, one = network(xc, yc, xt), network(xc, yc, xt[:, :1])
+    assert_close(Normal(whole.loc[:, :1], whole.scale[:, :1]), one)
+
+
+def test_published_size() -> None:
+    """501,106 parameters for one-dimensional Gaussian processes (inferred from the published configuration)."""
+    count = sum(p.numel() for p in TNPKR(d_x=1).parameters())
+    assert abs(count / 501_106 - 1) < 0.02
+
+
+def test_two_hundred_steps_beat_the_mean_of_the_context() -> None:
+    torch.manual_seed(0)
+    network = TNPKR(**{**RASTER, "head": "gaussian"})
+    optimiser = torch.optim.Adam(network.parameters(), 2e-3)
+    losses = []
+    for step in range(200):
+        g = torch.Generator().manual_seed(step)
+        x = torch.rand(16, 48, 2, generator=g) * 16
+        phase, slope = torch.rand(16, 1, 1, generator=g) * 6, torch.randn(16, 1, 2, generator=g) * 0.3
+        y = torch.sin((x * slope).sum(-1, keepdim=True) + phase)
+        loss = -network(x[:, :32], y[:, :32], x[:, 32:]).log_prob(y[:, 32:]).mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        mean = Normal(y[:, :32].mean(1, keepdim=True), y[:, :32].std(1, keepdim=True))
+        losses.append((float(loss.detach()), float(-mean.log_prob(y[:, 32:]).mean())))
+    model_nll, mean_nll = np.mean(losses[-20:], 0)
+    assert model_nll < mean_nll - 0.3
+
+
+def test_rbf_bias_at_coincident_points_has_finite_gradients() -> None:
+    x = torch.zeros(1, 3, 2, requires_grad=True)
+    bias = RBFBias(2)
+    rbf_bias(x, x, bias.a, bias.b, bias.c).sum().backward()
+    assert torch.isfinite(x.grad).all()
+
+
+def test_the_paper_s_initialisation_keeps_bases_equal_and_ours_does_not() -> None:
+    xq, xk = torch.rand(1, 5, 2), torch.rand(1, 6, 2)
+    for spread in (False, True):
+        bias = RBFBias(2, spread=spread)
+        (bias(xq, xk) * torch.rand(1, 2, 5, 6)).sum().backward()
+        assert torch.allclose(bias.b.grad, bias.b.grad[:, :1].expand(-1, 5)) is not spread
+
+
+def test_dictionary_tells_directions_apart() -> None:
+    dictionary = KernelDictionary(2, (1.0, 8.0), (4.0,))
+    assert dictionary.size == 2 + 4
+    origin = torch.zeros(1, 1, 2)
+    north, east = (dictionary(origin, torch.tensor([[v]]))[0, :, 0, 0] for v in ([3.0, 0.0], [0.0, 3.0]))
+    torch.testing.assert_close(north[:2], east[:2])
+    assert (north[2:4] - east[2:4]).abs().min() > 0.1
+    expected = torch.exp(torch.tensor(-0.5 * 9 / 64))
+    torch.testing.assert_close(north[1], expected)
+    bias = DictionaryBias(3, dictionary)
+    assert bias(dictionary(origin, origin)).shape == (1, 3, 1, 1)
+
+
+def test_statistics_are_the_density_and_the_variogram() -> None:
+    network = model(RASTER)
+    xc, yc, xt = task(batch=1)
+    mask = torch.arange(20)[None] < 17
+    values = torch.cat([torch.zeros(1, 9, 1), yc], 1)
+    found = network._statistics(torch.cat([xt, xc], 1), xc, values, 9, mask, None)[0]
+    kernel = torch.exp(-0.5 * ((xc[0, 4] - xc[0, :17]) ** 2).sum(-1) / 16.0)
+    density = kernel.sum()
+    variogram = (kernel * (yc[0, 4, 0] - yc[0, :17, 0]) ** 2).sum() / density
+    size = network.dictionary.size
+    torch.testing.assert_close(found[9 + 4, 1], 0.3 * torch.log(density + 0.01), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found[9 + 4, size + 1], 0.25 * (torch.log(variogram + 1e-6) + 4.0), rtol=1e-4, atol=1e-4)
+    assert (found[:9, size:] == 0).all()
+
+
+def test_conditioning_is_that_of_a_gaussian_process() -> None:
+    """Against the textbook formulas with an explicit inverse."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0, 5, (12, 2))
+    k = np.exp(-np.linalg.norm(x[:, None] - x[None], axis=-1))
+    y, noise = rng.standard_normal(9), rng.uniform(0.05, 0.2, 9)
+    inverse = np.linalg.inv(k[3:, 3:] + np.diag(noise))
+    expected = k[:3, 3:] @ inverse @ y, 1.0 - np.einsum("ij,jk,ik->i", k[:3, 3:], inverse, k[:3, 3:])
+    tensor = (torch.tensor(a, dtype=torch.float32)[None] for a in (k[:, 3:], np.ones(3), noise, y[:, None]))
+    kernel, prior, noise_t, y_t = tensor
+    loc, var = _condition(kernel, prior, noise_t, y_t, torch.ones(1, 9, dtype=torch.bool))
+    np.testing.assert_allclose(loc[0, :, 0], expected[0], atol=1e-5)
+    np.testing.assert_allclose(var[0], expected[1], atol=1e-5)
+
+
+def test_conditioning_survives_a_singular_covariance() -> None:
+    kernel = torch.ones(1, 4, 3)
+    loc, var = _condition(kernel, torch.ones(1, 1), torch.zeros(1, 3), torch.ones(1, 3, 1), torch.ones(1, 3).bool())
+    torch.testing.assert_close(loc, torch.ones(1, 1, 1), atol=1e-3, rtol=0)
+    assert 0 <= float(var) < 1e-3
+
+
+def test_kriging_head_covariance_is_positive_definite() -> None:
+    torch.manual_seed(1)
+    head = KrigingHead(8, 2, 1, 16)
+    x = torch.rand(3, 40, 2) * 30
+    total, variance = head._kernel(x, x, torch.randn(3, 2 * (head.n_shape + 5)) * 3)
+    eigenvalues = torch.linalg.eigvalsh(total.double())
+    assert float(eigenvalues.min()) > -1e-4
+    torch.testing.assert_close(total.diagonal(dim1=-2, dim2=-1), variance[:, None].expand(3, 40), rtol=1e-4, atol=1e-4)
