@@ -128,7 +128,7 @@ def write_geotiff(ds: xr.Dataset, path: Path, driver: str, options: Mapping[str,
             file.scales = [da.attrs.get("scale_factor", 1.0) for _, da in layers]
             file.offsets = [da.attrs.get("add_offset", 0.0) for _, da in layers]
         # Blocks are written as they are computed; the copy compresses them once and adds what a COG needs.
-        targets = [_Band(draft, band) for band in range(1, len(layers) + 1)]
+        targets: Any = [_Band(draft, band) for band in range(1, len(layers) + 1)]
         dask.array.store([dask.array.asarray(da.data) for _, da in layers], targets, lock=True)
         try:
             rasterio.shutil.copy(draft, path, driver=driver, **{**DRIVERS[driver], **options})

@@ -11,7 +11,7 @@ import xarray as xr
 
 from geonp.errors import InputError
 
-__all__ = ["Grid", "grid_mapping_name"]
+__all__ = ["Grid", "crs_name", "grid_mapping_name"]
 
 _NAME_PAIRS = (("y", "x"), ("latitude", "longitude"), ("lat", "lon"))
 _Y_NAMES = {"latitude", "projection_y_coordinate", "grid_latitude"}
@@ -120,8 +120,8 @@ class Grid:
             )
         if self.crs and other.crs and not _same_crs(self.crs, other.crs):
             raise InputError(
-                f"The {what} has another CRS than the raster: got {_crs_name(other.crs)}, expected "
-                f"{_crs_name(self.crs)}. Reproject the {what} to the raster's grid."
+                f"The {what} has another CRS than the raster: got {crs_name(other.crs)}, expected "
+                f"{crs_name(self.crs)}. Reproject the {what} to the raster's grid."
             )
         half_cell = np.abs(self.spacing) / 2
         placed = (0.0, 0.0) not in (self.origin, other.origin)
@@ -244,7 +244,8 @@ def _same_crs(first: str, second: str) -> bool:
     return bool(CRS.from_wkt(first).equals(CRS.from_wkt(second), ignore_axis_order=True))
 
 
-def _crs_name(wkt: str) -> str:
+def crs_name(wkt: str) -> str:
+    """Name of a CRS for people, such as ``WGS 84 / UTM zone 33N (EPSG:32633)``."""
     from pyproj import CRS
 
     crs = CRS.from_wkt(wkt)

@@ -1,0 +1,1 @@
+"""The command line, imported as ``geonp.cli``: parse, call the library, print."""

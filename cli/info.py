@@ -1,0 +1,109 @@
+"""``geonp info IN``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .show import table
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from geonp.grid import Grid
+
+__all__ = ["info"]
+
+
+@click.command()
+@click.argument("source", metavar="IN", type=click.Path(path_type=Path))
+@click.option("--nodata", type=float, help="Stored value of missing cells, instead of the declared one.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def info(source: Path, nodata: float | None, as_json: bool) -> None:
+    """Describe the raster IN: its grid, and of each variable how much is missing and how far its gaps reach."""
+    from geonp.grid import Grid
+    from geonp.storage import open_raster
+
+    ds = open_raster(source, nodata=nodata)
+    grid = Grid.from_xarray(ds)
+    facts = {
+        "rows, columns": list(grid.shape),
+        "dimensions": [str(grid.y_dim), str(grid.x_dim)],
+        "cell": list(grid.spacing),
+        "first centre": list(grid.origin),
+        "crs": _crs_name(grid.crs),
+        "around the Earth": grid.periodic_x,
+        "evenly spaced": grid.regular,
+    }
+    variables = {str(name): _describe(da, grid) for name, da in ds.data_vars.items()}
+    if as_json:
+        click.echo(json.dumps({**facts, "variables": variables}, indent=2))
+        return
+    click.echo(table({key: _text(value) for key, value in facts.items() if value is not None}))
+    for name, description in variables.items():
+        click.echo(f"\n{name}\n" + table({key: _text(value) for key, value in description.items()}, indent="  "))
+
+
+def _describe(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
+    """Dimensions, stored dtype and nodata of a variable, and the census of its gaps if it is a raster of numbers."""
+    from geonp.metadata import declared_nodata
+
+    description: dict[str, Any] = {
+        "dimensions": {str(dim): size for dim, size in da.sizes.items()},
+        "dtype": str(da.encoding.get("dtype", da.dtype)),
+    }
+    if da.dtype.kind not in "iuf" or not {grid.y_dim, grid.x_dim} <= set(da.dims):
+        return description
+    fill = da.encoding.get("_FillValue", next(iter(declared_nodata(da)), None))
+    if fill is None and da.dtype.kind in "iu":
+        return {**description, "nodata": "not declared (--nodata)"}
+    return {**description, "nodata": None if fill is None else float(fill), **_gaps(da, grid)}
+
+
+def _gaps(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
+    """Sum the gaps over all slices of a variable, one slice in memory at a time."""
+    import numpy as np
+
+    from geonp.gaps import census
+    from geonp.metadata import observed
+
+    observed_mask = observed(da).notnull().transpose(..., grid.y_dim, grid.x_dim)
+    found = [census(observed_mask[index].values) for index in np.ndindex(observed_mask.shape[:-2])]
+    missing, cells = sum(gaps.missing for gaps in found), sum(gaps.cells for gaps in found)
+    farthest = max(gaps.farthest_px for gaps in found)
+    return {
+        "missing": missing,
+        "missing share": round(missing / cells, 6),
+        "infinite": int(np.isinf(da).sum()),
+        "gaps": sum(gaps.gaps for gaps in found),
+        "largest gap": max(gaps.largest for gaps in found),
+        "farthest from data": round(farthest, 2) if np.isfinite(farthest) else None,
+    }
+
+
+def _crs_name(wkt: str | None) -> str | None:
+    from geonp.grid import crs_name
+
+    return None if wkt is None else crs_name(wkt)
+
+
+def _text(value: object) -> str | None:
+    """One value as people read it: cells with separators, lists and mappings without brackets."""
+    match value:
+        case None:
+            return None
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:.10g}"
+        case dict():
+            return ", ".join(f"{key} {_text(size)}" for key, size in value.items())
+        case list():
+            return ", ".join(str(_text(item)) for item in value)
+        case _:
+            return str(value)

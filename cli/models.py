@@ -1,0 +1,36 @@
+"""``geonp models``."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from .show import table
+
+__all__ = ["models"]
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def models(context: click.Context) -> None:
+    """List and describe the models that can be used."""
+    if context.invoked_subcommand is None:
+        context.invoke(list_models)
+
+
+@models.command("list")
+def list_models() -> None:
+    """List the models that ship with geonp."""
+    from geonp.checkpoint import available
+
+    click.echo(table({name: card.description for name, card in available().items()}))
+
+
+@models.command("show")
+@click.argument("name")
+def show_model(name: str) -> None:
+    """Print the card of a model, given by NAME or by the path of its weights, as JSON."""
+    from geonp.checkpoint import load_card
+
+    click.echo(json.dumps(load_card(name).model_dump(mode="json"), indent=2))

@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from geonp.errors import InputError
+from geonp.metadata import UNNAMED, FillFlag, annotate, append_history, declared_nodata, fill_variables, observed
+
+MODEL = {"model_name": "m", "model_version": "1", "weights_hash": "abc", "history_line": "filled"}
+INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
+
+
+def raster(values: Any, dtype: str = "float32", **attrs: Any) -> xr.DataArray:
+    return xr.DataArray(np.atleast_2d(np.array(values, dtype)), dims=("y", "x"), name="t", attrs=attrs)
+
+
+def joined(source: xr.DataArray, prediction: float, nodata: float | None = None) -> xr.Dataset:
+    """`source` with all its missing cells filled by `prediction`, but the last one of them left empty."""
+    values = observed(source, nodata)
+    missing = values.isnull().values
+    empty = np.zeros_like(missing)
+    empty.flat[np.flatnonzero(missing)[-1:]] = True
+    filled = values.where(~missing, prediction).where(~empty).astype(values.dtype)
+    error = values.copy(data=np.where(missing, 0.5, 0.0)).where(~empty)
+    flag = values.copy(data=np.where(empty, FillFlag.BEYOND_LIMIT, missing.astype("int64")))
+    return annotate(filled, error, flag, source=source, nodata=nodata, **MODEL)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [("float16", "float32"), ("float32", "float32"), ("float64", "float64")]
+    + [(name, "float32" if name.endswith(("t8", "t16")) else "float64") for name in INTEGERS],
+)
+def test_dtype_of_observed_values_holds_them_exactly(dtype: str, expected: str) -> None:
+    limits = np.iinfo(dtype) if "int" in dtype else np.finfo(dtype)
+    da = raster([limits.max, 5, 0], dtype, _FillValue=0)
+    assert observed(da).dtype == expected
+    np.testing.assert_array_equal(observed(da).values[0, :2], da.values[0, :2].astype(expected))
+
+
+def test_missing_cells() -> None:
+    da = raster(
+        [1.5, np.nan, np.inf, -np.inf, -9999, 1e20], _FillValue=-9999.0, missing_value=np.float32(1e20), units="K"
+    )
+    seen = observed(da)
+    np.testing.assert_array_equal(seen, [[1.5] + [np.nan] * 5])
+    assert seen.attrs == {"units": "K"}
+    assert seen.name == "t"
+    np.testing.assert_array_equal(observed(da, nodata=1.5).values[0, [0, 4]], [np.nan, -9999])
+    assert "_FillValue" in da.attrs
+
+
+def test_nodata_is_compared_in_the_dtype_of_the_raster() -> None:
+    np.testing.assert_array_equal(observed(raster([-9999.9, 0.1]), nodata=-9999.9), raster([np.nan, 0.1]))
+    lowest = float(np.finfo("float32").min)
+    np.testing.assert_array_equal(observed(raster([lowest, 1]), nodata=lowest), raster([np.nan, 1]))
+    np.testing.assert_array_equal(observed(raster([1, 2], "uint8"), nodata=-9999), raster([1, 2]))
+    np.testing.assert_array_equal(observed(raster([1, 2], "uint8"), nodata=np.nan), raster([1, 2]))
+
+
+def test_encoding_declares_the_nodata_of_integers_but_not_of_decoded_floats() -> None:
+    integers, floats = raster([0, 1], "int16"), raster([0, 1])
+    for da in (integers, floats):
+        da.encoding["_FillValue"] = 0
+    assert declared_nodata(integers) == (0.0,)
+    assert declared_nodata(floats) == ()
+    np.testing.assert_array_equal(observed(integers), raster([np.nan, 1]))
+    np.testing.assert_array_equal(observed(floats), floats)
+
+
+def test_integers_without_nodata_are_refused() -> None:
+    with pytest.raises(InputError, match=r"'t' holds integers \(int16\) and declares no nodata.*nodata= .*--nodata"):
+        observed(raster([0, 1], "int16"))
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "<U3", "datetime64[ns]", "bool", "object"])
+def test_what_is_not_real_is_refused(dtype: str) -> None:
+    values = np.zeros((2, 2), dtype)
+    da = xr.DataArray(values, dims=("y", "x"), name="t")
+    with pytest.raises(InputError, match=r"'t' cannot be filled: got dtype .*, expected real numbers"):
+        observed(da)
+    with pytest.raises(InputError, match=r"No variable can be filled: got 't' \('y', 'x'\)"):
+        fill_variables(da.to_dataset())
+
+
+def test_nodata_must_be_a_number() -> None:
+    with pytest.raises(InputError, match=r"'t' declares a missing value that is no number: got \[.*'none'"):
+        observed(raster([1.0], _FillValue="none"))
+
+
+def test_observed_is_lazy_and_keeps_chunks() -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise AssertionError("computed")
+
+    with dask.config.set(scheduler=refuse):
+        chunked = observed(raster(np.ones((5, 6)), "int16", _FillValue=0).chunk({"y": 2, "x": 4}))
+    assert chunked.chunks == ((2, 2, 1), (4, 2))
+
+
+def test_variables_to_fill() -> None:
+    ds = xr.Dataset(
+        {
+            "series": ("time", [1.0, 2.0]),
+            "label": (("y", "x"), np.full((2, 2), "a")),
+            "sst": (("x", "time", "y"), np.ones((2, 2, 2)), {"ancillary_variables": "sst_error quality"}),
+            "sst_error": (("y", "x"), np.ones((2, 2))),
+            "quality": (("y", "x"), np.ones((2, 2), "int8")),
+            "landcover": (("y", "x"), np.ones((2, 2), "int8"), {"flag_values": [0, 1]}),
+            "height": (("y", "x"), np.ones((2, 2), "int16")),
+        }
+    )
+    assert fill_variables(ds) == ["sst", "height"]
+
+
+def test_names_attributes_and_encoding_of_a_filled_raster() -> None:
+    source = raster([280.0, np.nan, np.nan], standard_name="sea_surface_temperature", units="K", long_name="SST")
+    source = source.assign_coords(spatial_ref=0)
+    source.encoding = {
+        "dtype": np.dtype("float32"),
+        "_FillValue": -1.0,
+        "chunks": (1, 1),
+        "zlib": True,
+        "source": "f.nc",
+    }
+    ds = annotate(*three(source), source=source, attrs={"title": "T", "history": "made"}, **MODEL)
+    assert list(ds.data_vars) == ["t", "t_standard_error", "t_fill_flag"]
+    assert ds.attrs == {
+        "title": "T",
+        "history": "made\nfilled",
+        "geonp_model": "m",
+        "geonp_model_version": "1",
+        "geonp_weights_sha256": "abc",
+    }
+    assert ds["t"].attrs == {**source.attrs, "ancillary_variables": "t_standard_error t_fill_flag"}
+    assert ds["t"].encoding == {"dtype": np.dtype("float32"), "_FillValue": -1.0, "grid_mapping": "spatial_ref"}
+    assert ds["t_standard_error"].attrs == {
+        "long_name": "SST standard error",
+        "standard_name": "sea_surface_temperature standard_error",
+        "units": "K",
+        "units_metadata": "temperature: difference",
+    }
+    assert ds["t_standard_error"].encoding == {"grid_mapping": "spatial_ref"}
+    flag = ds["t_fill_flag"]
+    assert (flag.dtype, flag.attrs["standard_name"]) == (np.int8, "status_flag")
+    assert flag.attrs["flag_values"].tolist() == [0, 1, 2, 3, 4]
+    assert flag.attrs["flag_values"].dtype == np.int8
+    assert flag.attrs["flag_meanings"] == "observed filled beyond_limit outside_domain failed"
+
+
+def three(source: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray, xr.DataArray]:
+    values = observed(source)
+    return values.fillna(1.0), values.isnull().astype("float32"), values.isnull().astype("int64")
+
+
+def test_attributes_that_do_not_apply_are_left_out() -> None:
+    ds = joined(raster([1.0, np.nan], units="m", scale="big"), 2.0)
+    assert ds["t_standard_error"].attrs == {"long_name": "t standard error", "units": "m"}
+    assert joined(raster([1.0, np.nan]), 2.0)["t_standard_error"].attrs == {"long_name": "t standard error"}
+
+
+def test_an_array_without_a_name() -> None:
+    assert list(joined(raster([1.0, np.nan]).rename(None), 2.0)) == [
+        UNNAMED,
+        f"{UNNAMED}_standard_error",
+        f"{UNNAMED}_fill_flag",
+    ]
+
+
+def test_earlier_ancillary_variables_are_kept_once() -> None:
+    source = raster([1.0, np.nan], ancillary_variables="quality t_fill_flag")
+    assert joined(source, 2.0)["t"].attrs["ancillary_variables"] == "quality t_fill_flag t_standard_error"
+
+
+def test_nodata_in_attrs_moves_to_encoding_for_floats() -> None:
+    ds = joined(raster([1.0, -9999, -9999], _FillValue=-9999.0), 2.0)
+    np.testing.assert_array_equal(ds["t"], [[1, 2, np.nan]])
+    assert ds["t"].encoding["_FillValue"] == -9999
+    assert "_FillValue" not in ds["t"].attrs
+    assert joined(raster([1.0, 7, 7]), 2.0, nodata=7)["t"].encoding["_FillValue"] == 7
+
+
+def test_integers_give_integers_back() -> None:
+    ds = joined(raster([5, 0, 0], "uint16", _FillValue=0), 7.6)
+    assert ds["t"].dtype == np.uint16
+    assert ds["t"].values.tolist() == [[5, 8, 0]]
+    assert ds["t_standard_error"].dtype == np.float32
+    given_one = joined(raster([5, 0, 0], "uint16"), 7.6, nodata=0)
+    assert given_one["t"].values.tolist() == [[5, 8, 0]]
+    assert given_one["t"].attrs["_FillValue"] == 0
+
+
+def test_large_integers_are_not_rounded() -> None:
+    large = 2**62 + 1
+    assert joined(raster([large, 0, 0], "int64", _FillValue=0), 1e19)["t"].values.tolist() == [[large, 2**53, 0]]
+
+
+@given(
+    dtype=st.sampled_from([name for name in INTEGERS if "64" not in name]),  # floats cannot carry all of those
+    prediction=st.floats(-1e6, 1e6),
+    data=st.data(),
+    scale=st.sampled_from([1.0, 0.01, -2.0]),
+    offset=st.sampled_from([0.0, 290.0]),
+)
+def test_filled_cells_survive_integer_storage(
+    dtype: str, prediction: float, data: st.DataObject, scale: float, offset: float
+) -> None:
+    limits = np.iinfo(dtype)
+    nodata = data.draw(st.sampled_from([limits.min, limits.max, int(np.clip(prediction, limits.min, limits.max))]))
+    stored = data.draw(hnp.arrays(dtype, (1, 4), elements=st.integers(limits.min, limits.max)))
+    stored[0, 2:] = nodata
+    packed = raster(stored, dtype, _FillValue=limits.dtype.type(nodata), scale_factor=scale, add_offset=offset)
+    source = xr.decode_cf(packed.to_dataset())["t"]
+    ds = joined(source, prediction)
+    encoded = xr.conventions.encode_cf_variable(ds["t"].variable)
+    assert encoded.dtype == dtype
+    np.testing.assert_array_equal(
+        encoded.values[stored == nodata] == nodata, [False] * (np.sum(stored == nodata) - 1) + [True]
+    )
+    low, high = sorted((offset + scale * float(limits.min), offset + scale * float(limits.max)))
+    nearest = np.clip(prediction, low, high)
+    assert abs(float(ds["t"][0, 2]) - nearest) <= 2 * abs(scale) + 1e-5 * abs(nearest)
+
+
+def test_integer_encoding_without_room_for_empty_cells_is_left_out() -> None:
+    source = raster([1.0, np.nan])
+    source.encoding = {"dtype": np.dtype("int16"), "scale_factor": 0.1}
+    assert joined(source, 2.0)["t"].encoding == {}
+
+
+def test_annotate_is_lazy() -> None:
+    source = raster(np.array([[5, 0], [6, 0]]), "int16", _FillValue=0).chunk(1)
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise AssertionError("computed")
+
+    with dask.config.set(scheduler=refuse):
+        ds = annotate(*three(source), source=source, **MODEL)
+    assert ds["t"].chunks == ((1, 1), (1, 1))
+    assert ds["t"].values.tolist() == [[5, 1], [6, 1]]
+
+
+def test_history_grows_by_lines() -> None:
+    assert append_history({}, "a") == {"history": "a"}
+    assert append_history({"history": "a\n", "x": 1}, "b") == {"history": "a\nb", "x": 1}
