@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass
@@ -25,8 +26,8 @@ from geonp.tiling import Piece, Window, aligned, grown, indices, pieces
 
 __all__ = ["FillPlan", "infill", "plan"]
 
-CHUNK_PX = 1024
-"""Side of the chunks that an array in memory is cut into."""
+CHUNK_PX = (256, 1024)
+"""Least and greatest side of the chunks that an array in memory is cut into."""
 
 Raster = xr.DataArray | xr.Dataset
 Blocks = list[list[npt.NDArray[Any]]]
@@ -240,7 +241,10 @@ def _without_data(array: xr.DataArray) -> xr.DataArray:
 
 
 def _chunks_in_memory(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return (*(1,) * (len(shape) - 2), *(min(n, CHUNK_PX) for n in shape[-2:]))
+    """Some chunks for each core, not so small that reading their surroundings takes long; whole tiles of any size."""
+    side = math.sqrt(math.prod(shape) / (4 * (os.cpu_count() or 1)))
+    side = int(np.clip(-(-side // 128) * 128, *CHUNK_PX))
+    return (*(1,) * (len(shape) - 2), *(min(n, side) for n in shape[-2:]))
 
 
 def _domain(mask: xr.DataArray | npt.NDArray[np.bool_], grid: Grid) -> Any:
@@ -300,7 +304,7 @@ def _graph(data: da.Array, domain: da.Array | None, job: _Job) -> da.Array:
     dtype = np.dtype([("value", data.dtype), ("standard_error", data.dtype), ("flag", np.int8)])
     y_chunks, x_chunks = data.chunks[-2:]
     starts = [np.concatenate([[0], np.cumsum(c)]) for c in (y_chunks, x_chunks)]
-    graph: dict[tuple[Any, ...], Any] = {}
+    graph: dict[Any, Any] = {}
     for i, j in itertools.product(range(len(y_chunks)), range(len(x_chunks))):
         chunk = Window(*(int(n) for n in (*starts[0][i : i + 2], *starts[1][j : j + 2])))
         rows, cols = _reads(chunk, job)
@@ -309,7 +313,7 @@ def _graph(data: da.Array, domain: da.Array | None, job: _Job) -> da.Array:
         for lead in itertools.product(*(range(n) for n in data.numblocks[:-2])):
             blocks = [[(data.name, *lead, a.chunk, b.chunk) for b in across] for a in down]
             graph[(name, *lead, i, j)] = (_fill_chunk, blocks, masks, chunk, down, across, job)
-    sources = [data] if domain is None else [data, domain]
+    sources: list[Any] = [data] if domain is None else [data, domain]
     layers = HighLevelGraph.from_collections(name, graph, dependencies=sources)
     return da.Array(layers, name, data.chunks, dtype=dtype)
 

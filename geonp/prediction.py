@@ -34,7 +34,8 @@ IntArray = npt.NDArray[np.intp]
 TARGET_BUCKETS = (32, 64, 128, 256)
 """Targets a tile is padded to: bfloat16 kernels are compiled for each shape, so there are few."""
 
-_forward_lock = threading.Lock()
+CPU_BATCH = 4
+"""Tiles in a batch on a CPU: more of them no longer fit into its caches."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,10 @@ class Predictor:
         tensors = (torch.from_numpy(a).to(self.device) for a in (points.xc, points.yc, points.xt, points.mask))
         xc, yc, xt, mask = tensors
         autocast = torch.autocast(self.device.split(":")[0], torch.bfloat16, enabled=self.precision == "bf16")
-        # One forward pass at a time: it uses all cores, while other threads read and prepare their chunks.
-        with _forward_lock, torch.inference_mode(), autocast:
+        if threading.current_thread() is not threading.main_thread():
+            # Dask's threads fill the cores with chunks, which scales better than threads inside of each operation.
+            torch.set_num_threads(1)
+        with torch.inference_mode(), autocast:
             predicted = network(xc, yc, xt, mask)
         loc, scale = (t[..., 0].float().cpu().numpy().astype(np.float64) for t in (predicted.loc, predicted.scale))
         return points.loc[:, None] + points.scale[:, None] * loc, points.scale[:, None] * scale
@@ -136,7 +139,7 @@ def resolve(model: str, device: str | None, batch_size: int | None, memory: int)
     fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in card.neighbourhood.items()}
     neighbourhood = Neighbourhood(**fields)
     if batch_size is None:
-        batch_size = max(1, min(16 if on_cpu else 128, memory // tile_bytes(neighbourhood)))
+        batch_size = max(1, min(CPU_BATCH if on_cpu else 128, memory // tile_bytes(neighbourhood)))
         batch_size = 1 << (batch_size.bit_length() - 1)
     elif batch_size < 1:
         raise InputError(f"batch_size must be at least 1 tile, got {batch_size}")
@@ -206,9 +209,11 @@ def fill_window(
     flag = flag.astype(np.int8)
     value = values.copy()
     error = np.where(observed, 0.0, np.nan).astype(values.dtype)
-    in_core = np.zeros_like(observed)
-    in_core[core] = True
-    tiles = _tiles(context_mask, missing, eligible & in_core, rank(rows, cols, seed), predictor.neighbourhood, frame)
+    wanted = np.zeros_like(observed)
+    wanted[core] = eligible[core]
+    if not wanted.any():
+        return Filled(value[core], error[core], flag[core])
+    tiles = _tiles(context_mask, missing, wanted, rank(rows, cols, seed), predictor.neighbourhood, frame)
     for batch in _batches(tiles, predictor.batch_size):
         points = _gather(batch, values, predictor.neighbourhood.n_context)
         mean, std = predictor(points)

@@ -1,0 +1,151 @@
+"""Speed and memory of filling, and of scan attention, as ratios to baselines measured in the same run.
+
+Run as ``python benchmarks/speed.py [--size 2000] [--share 0.1] [--model tnpkr-sa]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import dask
+import numpy as np
+import torch
+import xarray as xr
+from torch.nn import functional as F
+
+import geonp
+from geonp import gaps
+from geonp.nn import tnp_kr
+from geonp.nn.attention import dense_attention, scan_attention
+from geonp.nn.bias import KernelDictionary, RBFBias, dictionary_bias, rbf_bias
+from geonp.prediction import Predictor
+
+
+def best(function: Callable[[], Any], repeats: int = 5) -> float:
+    """Shortest of some runs after a first one, seconds."""
+    function()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+class Stopwatch:
+    """Adds up the time spent in a function, wherever it is called from."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function, self.seconds = function, 0.0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function; count its time even if it raises."""
+        start = time.perf_counter()
+        try:
+            return self.function(*args, **kwargs)
+        finally:
+            self.seconds += time.perf_counter() - start
+
+
+@contextmanager
+def watched(owner: Any, name: str) -> Iterator[Stopwatch]:
+    """Replace ``owner.name`` by a :class:`Stopwatch` around it."""
+    original = getattr(owner, name)
+    watch = Stopwatch(original)
+    setattr(owner, name, (lambda *a, **k: watch(*a, **k)) if isinstance(owner, type) else watch)
+    try:
+        yield watch
+    finally:
+        setattr(owner, name, original)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch on one core."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def raster(size: int, share: float) -> xr.DataArray:
+    """A rough synthetic field with cloud gaps, ``(size, size)`` float32."""
+    rng = np.random.default_rng(0)
+    k = np.hypot(np.fft.fftfreq(size)[:, None], np.fft.rfftfreq(size)[None, :])
+    field = np.fft.irfft2(np.fft.rfft2(rng.standard_normal((size, size))) * (k + 1 / 200) ** -2, s=(size, size))
+    values = np.where(gaps.cloud_gaps((size, size), share, rng, scale=30), np.nan, field / field.std())
+    return xr.DataArray(values.astype(np.float32), dims=("y", "x"), name="field")
+
+
+def filling(size: int, share: float, model: str) -> None:
+    """Cells a second, peak memory and where the time goes, for one raster in memory."""
+    array = raster(size, share)
+    missing = int(array.isnull().sum())
+    raster_mb = array.nbytes / 2**20
+    part = array[:512, :512]
+    geonp.infill(part, model=model)
+    start = time.perf_counter()
+    geonp.infill(array, model=model)
+    total = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    copy = best(lambda: array.copy(deep=True))
+    # shares are of one thread's time: two at once would be counted twice
+    with dask.config.set(scheduler="single-threaded"), one_thread():
+        start = time.perf_counter()
+        with watched(tnp_kr, "dense_attention") as attention, watched(Predictor, "__call__") as forward:
+            geonp.infill(part, model=model)
+        alone = time.perf_counter() - start
+    print(f"| {size} x {size}, {share:.0%} clouds | |\n|---|---:|")
+    print(f"| missing cells | {missing:,} |")
+    print(f"| cells a second | {missing / total:,.0f} |")
+    print(f"| time, as a multiple of copying the raster | {total / copy:,.0f} |")
+    print(f"| share of time in attention | {attention.seconds / alone:.0%} |")
+    print(f"| share of time in the rest of the model | {(forward.seconds - attention.seconds) / alone:.0%} |")
+    print(f"| share of time outside of it | {1 - forward.seconds / alone:.0%} |")
+    print(f"| peak memory of the process, MiB (the raster: {raster_mb:.0f}) | {peak:,.0f} |")
+    print(f"| cores | {os.cpu_count()} |\n")
+
+
+def attention(n: int = 2048, heads: int = 4, d: int = 16) -> None:
+    """Scan attention beside fused attention with a ready-made bias, and beside fused attention that must make it."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, heads, n, d) for _ in range(3))
+    x, mask = torch.rand(1, n, 2) * 8, torch.ones(1, n, dtype=torch.bool)
+    module = RBFBias(heads).requires_grad_(False)
+    rbf = (module.a, module.b, module.c)
+    bias = rbf_bias(x, x, *rbf)
+    ready = best(lambda: F.scaled_dot_product_attention(q, k, v, attn_mask=bias))
+    print(f"| attention, {n} queries and keys, {heads} heads of {d}, float32 | multiple |\n|---|---:|")
+    print("| `scaled_dot_product_attention` with a ready bias | 1.00 |")
+    print(f"| making the bias | {best(lambda: rbf_bias(x, x, *rbf)) / ready:.2f} |")
+    made = best(lambda: dense_attention(q, k, v, rbf_bias(x, x, *rbf), mask))
+    print(f"| dense attention, bias included | {made / ready:.2f} |")
+    for block in (256, 512, 1024):
+        scan = best(lambda b=block: scan_attention(q, k, v, x, x, rbf_bias, rbf, mask, block_q=b, block_k=b))
+        print(f"| scan attention in blocks of {block}, bias included | {scan / ready:.2f} |")
+    kernels = KernelDictionary(2, (0.5, 1.0, 2.0, 4.0, 8.0), ())(x, x)
+    shared = best(lambda: F.scaled_dot_product_attention(q, k, v, attn_mask=dictionary_bias(kernels, module.a)))
+    print(f"| one layer with the kernels of a shared dictionary, its bias included | {shared / ready:.2f} |")
+
+
+def main() -> None:
+    """Run both benchmarks."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", type=int, default=2000, help="rows and columns of the raster")
+    parser.add_argument("--share", type=float, default=0.1, help="share of missing cells")
+    parser.add_argument("--model", default="tnpkr-sa", help="name or path of a checkpoint")
+    arguments = parser.parse_args()
+    filling(arguments.size, arguments.share, arguments.model)
+    attention()
+
+
+if __name__ == "__main__":
+    main()
