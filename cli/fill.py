@@ -68,7 +68,6 @@ def fill(
     IN is a GeoTIFF or another GDAL raster, NetCDF or Zarr. OUT is Zarr (.zarr), NetCDF (.nc) or GeoTIFF (.tif), by its
     extension. Observed cells stay as they are. OUT appears when it is complete.
     """
-    from geonp.filling import infill, plan
     from geonp.storage import check_output, open_raster, write_raster
 
     start = time.perf_counter()
@@ -78,6 +77,9 @@ def fill(
         source, variables=variables or None, bands=bands or None, bbox=bbox, nodata=nodata, chunks=chunks or "auto"
     )
     settings["mask"] = None if mask is None else _domain(mask, bbox)
+    # Imported only now: torch takes seconds, and a wrong path should be told at once.
+    from geonp.filling import infill, plan
+
     if dry_run or verbose:
         planned = plan(ds, **settings).summary()
         text = json.dumps(planned, indent=2) if as_json else table(planned)

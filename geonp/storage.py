@@ -161,7 +161,7 @@ def write_raster(
     Raises
     ------
     OutputError
-        As :func:`check_output`.
+        As :func:`check_output`, and where the system or GDAL stops the writing.
     InputError
         Where the format cannot hold a variable, or for an unknown creation option.
     """
@@ -298,6 +298,12 @@ def _replacing(path: Path) -> Iterator[Path]:
         if path.is_dir():
             os.replace(path, work / "replaced")
         os.replace(work / path.name, path)
+    except GeonpError:
+        raise
+    except OSError as error:
+        raise OutputError(
+            f"Stopped while writing {str(path)!r}: {error}. Check the disk; nothing was changed."
+        ) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -309,7 +315,10 @@ def _write_zarr(ds: xr.Dataset, path: Path, options: Mapping[str, str]) -> None:
         raise InputError(f"No Zarr format {text!r}: expected 2 or 3. Correct zarr_format (--co).")
     # Zarr has settled how to store strings of variable, not of fixed length.
     ds = ds.assign({name: da.astype(object) for name, da in ds.variables.items() if da.dtype.kind == "U"})
-    ds.to_zarr(path, mode="w", zarr_format=2 if text == "2" else 3, consolidated=text == "2")
+    with warnings.catch_warnings():
+        # Readers expect consolidated metadata, and warn without; zarr warns that format 3 has yet to settle them.
+        warnings.filterwarnings("ignore", "Consolidated metadata")
+        ds.to_zarr(path, mode="w", zarr_format=2 if text == "2" else 3, consolidated=True)
 
 
 def _write_netcdf(ds: xr.Dataset, path: Path, options: Mapping[str, str]) -> None:

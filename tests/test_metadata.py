@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import dask
 import numpy as np
 import pytest
 import xarray as xr
@@ -95,11 +94,8 @@ def test_nodata_must_be_a_number() -> None:
         observed(raster([1.0], _FillValue="none"))
 
 
-def test_observed_is_lazy_and_keeps_chunks() -> None:
-    def refuse(*args: object, **kwargs: object) -> None:
-        raise AssertionError("computed")
-
-    with dask.config.set(scheduler=refuse):
+def test_observed_is_lazy_and_keeps_chunks(computes_nothing: Any) -> None:
+    with computes_nothing():
         chunked = observed(raster(np.ones((5, 6)), "int16", _FillValue=0).chunk({"y": 2, "x": 4}))
     assert chunked.chunks == ((2, 2, 1), (4, 2))
 
@@ -234,13 +230,10 @@ def test_integer_encoding_without_room_for_empty_cells_is_left_out() -> None:
     assert joined(source, 2.0)["t"].encoding == {}
 
 
-def test_annotate_is_lazy() -> None:
+def test_annotate_is_lazy(computes_nothing: Any) -> None:
     source = raster(np.array([[5, 0], [6, 0]]), "int16", _FillValue=0).chunk(1)
 
-    def refuse(*args: object, **kwargs: object) -> None:
-        raise AssertionError("computed")
-
-    with dask.config.set(scheduler=refuse):
+    with computes_nothing():
         ds = annotate(*three(source), source=source, **MODEL)
     assert ds["t"].chunks == ((1, 1), (1, 1))
     assert ds["t"].values.tolist() == [[5, 1], [6, 1]]

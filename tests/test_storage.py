@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import dask
 import dask.array
@@ -53,7 +54,7 @@ def stored_rasters(draw: st.DrawFn) -> tuple[np.ndarray, float]:
     return values, NODATA[dtype]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(stored_rasters(), st.permutations(["nc", "zarr", "tif"]), st.sampled_from(["EPSG:32633", "EPSG:4326"]))
 def test_values_dtype_nodata_and_crs_survive_any_chain_of_formats(
     raster: tuple[np.ndarray, float], formats: list[str], crs: str
@@ -95,18 +96,17 @@ def test_zarr_formats(tmp_path: Path, zarr_format: str) -> None:
     ds = open_raster(write_tif(tmp_path / "in.tif", np.ones((4, 4), "float32")))
     write_raster(ds, tmp_path / "x.zarr", creation_options={"ZARR_FORMAT": zarr_format})
     assert (tmp_path / "x.zarr" / "zarr.json").exists() == (zarr_format == "3")
+    with xr.open_zarr(tmp_path / "x.zarr") as plain:  # without a warning
+        np.testing.assert_array_equal(plain["in"], ds["in"])
     xr.testing.assert_identical(open_raster(tmp_path / "x.zarr").load(), ds.load())
     with pytest.raises(InputError, match=r"No Zarr format '4': expected 2 or 3"):
         write_raster(ds, tmp_path / "y.zarr", creation_options={"zarr_format": "4"})
 
 
-def test_opening_and_selecting_is_lazy(tmp_path: Path) -> None:
+def test_opening_and_selecting_is_lazy(tmp_path: Path, computes_nothing: Any) -> None:
     path = write_tif(tmp_path / "in.tif", np.arange(5000, dtype="float32").reshape(50, 100))
 
-    def refuse(*args: object, **kwargs: object) -> None:
-        raise AssertionError("computed")
-
-    with dask.config.set(scheduler=refuse):
+    with computes_nothing():
         ds = open_raster(path, bbox=(500_000, 5_199_000, 501_000, 5_200_000), chunks=16)
     assert dict(ds.sizes) == {"y": 33, "x": 33}
     assert ds["in"].chunks == ((16, 16, 1), (16, 16, 1))
@@ -296,17 +296,23 @@ def test_folder_that_is_not_writable() -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("existing", [False, True])
-def test_an_interrupted_run_leaves_nothing_new(tmp_path: Path, name: str, existing: bool) -> None:
+@pytest.mark.parametrize(
+    ("stop", "seen"), [(KeyboardInterrupt(), None), (OSError(28, "Disk full"), "Disk full.*nothing was")]
+)
+def test_an_interrupted_run_leaves_nothing_new(
+    tmp_path: Path, name: str, existing: bool, stop: BaseException, seen: str | None
+) -> None:
     good = xr.Dataset({"a": (("y", "x"), np.ones((4, 4)))})
     if existing:
         write_raster(good, tmp_path / name)
 
     def interrupt(block: np.ndarray) -> np.ndarray:
-        raise KeyboardInterrupt
+        raise stop
 
-    broken = good.copy(data={"a": dask.array.ones((4, 4), chunks=2).map_blocks(interrupt, meta=np.empty((0, 0)))})
-    with dask.config.set(scheduler="synchronous"), pytest.raises(KeyboardInterrupt):
-        write_raster(broken, tmp_path / name, overwrite=True)
+    broken = dask.array.ones((4, 4), chunks=2).map_blocks(interrupt, meta=np.empty((0, 0)))
+    expected = OutputError if seen else KeyboardInterrupt
+    with dask.config.set(scheduler="synchronous"), pytest.raises(expected, match=seen):
+        write_raster(good.copy(data={"a": broken}), tmp_path / name, overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == [name] * existing
     if existing:
         np.testing.assert_array_equal(open_raster(tmp_path / name)["a"], good["a"])

@@ -1,0 +1,299 @@
+"""The command line as users meet it: by its exit codes, its messages and its files, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rasterio
+import xarray as xr
+from click.testing import CliRunner
+from rasterio.transform import from_origin
+
+from geonp import checkpoint
+from geonp.cli.app import main
+from geonp.training import recipe as recipes
+
+GEONP = Path(sys.executable).with_name("geonp")
+
+
+def geonp(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([GEONP, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def error(*arguments: object) -> str:
+    """Message of a command, run in this process, that must fail, print nothing else and write nothing."""
+    folder = next(path.parent for path in map(Path, map(str, arguments)) if path.is_absolute())
+    before = sorted(folder.rglob("*"))
+    done = CliRunner().invoke(main, list(map(str, arguments)))
+    assert isinstance(done.exception, SystemExit), done.exception
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert sorted(folder.rglob("*")) == before
+    return done.stderr
+
+
+def write_tif(path: Path, values: np.ndarray, nodata: float | None = None, crs: str = "EPSG:32633") -> Path:
+    bands = values if values.ndim == 3 else values[None]
+    count, height, width = bands.shape
+    size = {"count": count, "height": height, "width": width, "dtype": bands.dtype}
+    place = {"crs": crs, "transform": from_origin(500_000, 5_200_000, 30, 30)}
+    with rasterio.open(path, "w", driver="GTiff", nodata=nodata, **size, **place) as file:
+        file.write(bands)
+    return path
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """40 x 50 heights in whole metres with a gap of 48 cells, marked by 0."""
+    rows, columns = np.mgrid[:40, :50]
+    heights = (1000 + 5 * rows + 3 * columns).astype("int16")
+    heights[10:16, 20:28] = 0
+    return write_tif(tmp_path / "heights.tif", heights, nodata=0)
+
+
+def test_help_is_quick_and_loads_no_torch() -> None:
+    start = time.perf_counter()
+    text = geonp("--help").stdout
+    assert time.perf_counter() - start < 1.0
+    assert [line.split()[0] for line in text.partition("Commands:\n")[2].splitlines()] == [
+        "fill",
+        "info",
+        "models",
+        "recipes",
+        "train",
+    ]
+    code = "import sys, geonp.cli.app; print('torch' in sys.modules, 'rasterio' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
+def test_version() -> None:
+    assert geonp("--version").stdout == f"geonp {version('geonp')}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("fill",), ("fill", "a.tif"), ("fill", "a.tif", "b.tif", "--nodata", "zero"), ("paint",), ("train", "x")],
+)
+def test_wrong_usage_exits_2(arguments: tuple[str, ...]) -> None:
+    assert "Usage: geonp" in geonp(*arguments, code=2).stderr
+
+
+@pytest.mark.parametrize("name", ["out.zarr", "out.nc"])
+def test_fill_writes_values_errors_and_flags(tmp_path: Path, source: Path, model: str, name: str) -> None:
+    done = geonp("fill", source, tmp_path / name, "--model", model, "--json")
+    assert done.stderr == ""
+    summary = json.loads(done.stdout)
+    assert summary["cells_filled"] == 48
+    counts = {"cells": 2000, "missing": 48, "infinite": 0, "observed": 1952, "filled": 48}
+    assert summary["variables"] == {"heights": {**counts, "beyond_limit": 0, "outside_domain": 0, "failed": 0}}
+    assert summary["model"] == "tiny"
+    assert summary["weights_sha256"] == checkpoint.load_card(model).sha256
+    assert summary["seconds"] > 0
+    assert summary["cells_per_second"] == pytest.approx(48 / summary["seconds"], rel=0.01)
+    assert 50e6 < summary["peak_memory_bytes"] < 4e9
+    engine = "zarr" if name.endswith("zarr") else "netcdf4"
+    with xr.open_dataset(tmp_path / name, engine=engine) as ds, rasterio.open(source) as file:
+        truth = file.read(1, masked=True)
+        assert ds["heights"].encoding["dtype"] == np.int16
+        assert not ds["heights"].isnull().any()
+        np.testing.assert_array_equal(ds["heights"].values[~truth.mask], truth.compressed())
+        np.testing.assert_array_equal(ds["heights_fill_flag"].values == 1, truth.mask)
+        np.testing.assert_array_equal(ds["heights_standard_error"].values > 0, truth.mask)
+        assert "geonp" in ds.attrs["history"]
+
+
+def test_fill_writes_geotiff(tmp_path: Path, source: Path, model: str) -> None:
+    out = tmp_path / "out.tif"
+    done = geonp(
+        "fill",
+        source,
+        out,
+        "--model",
+        model,
+        "--max-distance",
+        "2",
+        "-f",
+        "GTiff",
+        "--co",
+        "COMPRESS=ZSTD",
+        "--progress",
+    )
+    assert done.stdout.startswith("Filled 40 cells, left 8 empty (8 beyond limit) in ")
+    with rasterio.open(out) as file:
+        assert file.descriptions == ("heights", "heights_standard_error", "heights_fill_flag")
+        assert file.compression.name == "zstd"
+        assert file.crs == rasterio.CRS.from_epsg(32633)
+        values, _, flag = file.read(masked=True)
+    assert int(values.mask.sum()) == 8
+    assert np.unique(flag, return_counts=True)[1].tolist() == [1952, 40, 8]
+
+
+def test_selection_mask_and_chunks(tmp_path: Path, model: str) -> None:
+    rows, columns = np.mgrid[:30, :30]
+    bands = np.stack([rows + columns, rows - columns]).astype("float32")
+    bands[:, 10:14, 10:14] = np.nan
+    land = np.ones((30, 30), "uint8")
+    land[10:12] = 0
+    out = tmp_path / "out.zarr"
+    done = geonp(
+        *("fill", write_tif(tmp_path / "two.tif", bands), out, "--model", model, "-b", 2, "--chunks", 16, "--json"),
+        *("--mask", write_tif(tmp_path / "land.tif", land), "--bbox", 500_000, 5_199_100, 500_600, 5_200_000),
+    )
+    counts = json.loads(done.stdout)["variables"]["two"]
+    assert counts["cells"] == 30 * 20
+    assert (counts["filled"], counts["outside_domain"]) == (8, 8)
+    with xr.open_zarr(out) as ds:
+        np.testing.assert_array_equal(ds["two"].isel(band=0, y=slice(0, 10)), bands[1, :10, :20])
+        assert ds["two"].encoding["chunks"] == (1, 16, 16)
+
+
+def test_dry_run_writes_nothing(tmp_path: Path, source: Path, model: str) -> None:
+    out = tmp_path / "out.zarr"
+    plan = json.loads(geonp("fill", source, out, "--model", model, "--dry-run", "--json").stdout)
+    assert (plan["shape"], plan["variables"]) == ([40, 50], ["heights"])
+    assert plan["peak_bytes"] > 0
+    assert "tile_px" in geonp("fill", source, out, "--model", model, "--dry-run").stdout
+    assert not out.exists()
+
+
+def test_infinities_are_counted_and_told(tmp_path: Path, model: str) -> None:
+    values = np.ones((20, 20), "float32")
+    values[3, 4:6] = np.inf
+    path = write_tif(tmp_path / "in.tif", values)
+    done = geonp("fill", path, tmp_path / "out.nc", "--model", model, "--json")
+    assert done.stderr == "in: 2 infinite values are treated as missing.\n"
+    assert json.loads(done.stdout)["variables"]["in"]["infinite"] == 2
+    assert geonp("fill", path, tmp_path / "quiet.nc", "--model", model, "--quiet").stderr == ""
+
+
+def test_a_raster_without_gaps_is_copied_and_told(tmp_path: Path, model: str) -> None:
+    values = np.arange(400, dtype="float32").reshape(20, 20)
+    done = geonp("fill", write_tif(tmp_path / "in.tif", values), tmp_path / "out.nc", "--model", model)
+    assert done.stderr == "in: there are no gaps; it is copied through.\n"
+    assert done.stdout.startswith("Filled 0 cells in ")
+    with xr.open_dataset(tmp_path / "out.nc", engine="netcdf4") as ds:
+        np.testing.assert_array_equal(ds["in"], values)
+
+
+def test_bad_paths(tmp_path: Path, source: Path) -> None:
+    (tmp_path / "notes.txt").write_text("no raster")
+    out = tmp_path / "out.zarr"
+    assert "No such raster: got" in error("fill", tmp_path / "none.tif", out)
+    assert "Not a raster that can be read: got" in error("fill", tmp_path / "notes.txt", out)
+    assert "Unknown output format: got" in error("fill", source, tmp_path / "out.png")
+    assert "The output exists: " in error("fill", source, source)
+    assert "Cannot write to the folder" in error("fill", source, tmp_path / "none" / "out.zarr")
+    assert "No driver 'COG' for" in error("fill", source, out, "-f", "COG")
+    assert "expected NAME=VALUE" in geonp("fill", source, out, "--co", "COMPRESS", code=2).stderr
+
+
+def test_bad_selections(tmp_path: Path, source: Path) -> None:
+    out = tmp_path / "out.zarr"
+    assert "No variable 'depth': the raster has 'heights'" in error("fill", source, out, "--variable", "depth")
+    assert "No band 2: the raster has bands 1 to 1" in error("fill", source, out, "-b", "2")
+    assert "The bounding box holds no cell" in error("fill", source, out, "--bbox", "0", "0", "1", "1")
+
+
+def test_bad_rasters(tmp_path: Path, model: str) -> None:
+    out = tmp_path / "out.zarr"
+    integers = write_tif(tmp_path / "integers.tif", np.ones((4, 4), "uint8"))
+    message = error("fill", integers, out)
+    assert "'integers' holds integers (uint8) and declares no nodata value" in message
+    assert "--nodata" in message
+    unmappable = tmp_path / "series.nc"
+    xr.Dataset({"a": (("time", "station"), np.ones((2, 3)))}).to_netcdf(unmappable, engine="netcdf4")
+    assert "No spatial dimensions found: got dimensions ('time', 'station')" in error("fill", unmappable, out)
+    complexes = write_tif(tmp_path / "complex.tif", np.ones((4, 4), "complex64"))
+    assert "No variable can be filled: got 'complex' ('y', 'x') complex64" in error("fill", complexes, out)
+    strings = tmp_path / "strings.nc"
+    xr.Dataset({"a": (("y", "x"), np.full((2, 3), "word"))}).to_netcdf(strings, engine="netcdf4")
+    assert "No variable can be filled: got 'a' ('y', 'x')" in error("fill", strings, out)
+    empty = write_tif(tmp_path / "empty.tif", np.full((4, 4), np.nan, "float32"))
+    assert "'empty' has no observed cell: all 16 are missing" in error("fill", empty, out, "--model", model)
+
+
+def test_bad_masks(tmp_path: Path, source: Path, model: str) -> None:
+    def masked_by(mask: Path) -> str:
+        return error("fill", source, tmp_path / "out.zarr", "--model", model, "--mask", mask)
+
+    assert "No such raster" in masked_by(tmp_path / "none.tif")
+    small = write_tif(tmp_path / "small.tif", np.ones((4, 4), "uint8"))
+    assert "The mask has another shape than the raster: got (4, 4), expected (40, 50)" in masked_by(small)
+    elsewhere = write_tif(tmp_path / "elsewhere.tif", np.ones((40, 50), "uint8"), crs="EPSG:3035")
+    assert "The mask has another CRS than the raster: got ETRS89" in masked_by(elsewhere)
+
+
+def test_bad_models(source: Path, checkpoint_copy: Path) -> None:
+    out = source.with_name("out.zarr")
+    assert "unknown model 'gp9000'" in error("fill", source, out, "--model", "gp9000")
+    weights = bytearray(checkpoint_copy.read_bytes())
+    weights[-1] ^= 1
+    checkpoint_copy.write_bytes(weights)
+    assert "damaged or altered" in error("fill", source, out, "--model", checkpoint_copy)
+
+
+def test_overwriting_needs_leave(tmp_path: Path, source: Path, model: str) -> None:
+    out = tmp_path / "out.nc"
+    geonp("fill", source, out, "--model", model)
+    assert "pass overwrite (--overwrite)" in geonp("fill", source, out, "--model", model, code=1).stderr
+    geonp("fill", source, out, "--model", model, "--overwrite")
+
+
+def test_info(source: Path) -> None:
+    found = json.loads(geonp("info", source, "--json").stdout)
+    assert found["rows, columns"] == [40, 50]
+    assert found["crs"] == "WGS 84 / UTM zone 33N (EPSG:32633)"
+    assert found["variables"]["heights"] == {
+        "dimensions": {"y": 40, "x": 50},
+        "dtype": "int16",
+        "nodata": 0.0,
+        "missing": 48,
+        "missing share": 0.024,
+        "infinite": 0,
+        "gaps": 1,
+        "largest gap": 48,
+        "farthest from data": 3.0,
+    }
+    text = geonp("info", source).stdout
+    assert "WGS 84 / UTM zone 33N (EPSG:32633)" in text
+    assert "y 40, x 50" in text
+
+
+def test_info_tells_when_nodata_is_not_declared(tmp_path: Path) -> None:
+    path = write_tif(tmp_path / "in.tif", np.zeros((4, 4), "uint8"))
+    assert "not declared (--nodata)" in geonp("info", path).stdout
+    assert json.loads(geonp("info", path, "--nodata", 0, "--json").stdout)["variables"]["in"]["missing"] == 16
+    assert "No such raster" in error("info", tmp_path / "none.tif")
+
+
+def test_models(model: str) -> None:
+    listed = geonp("models").stdout
+    assert listed == geonp("models", "list").stdout
+    assert all(name in listed for name in checkpoint.available())
+    assert json.loads(geonp("models", "show", model).stdout)["name"] == "tiny"
+    assert "unknown model 'gp9000'" in geonp("models", "show", "gp9000", code=1).stderr
+
+
+def test_recipes(tmp_path: Path) -> None:
+    listed = geonp("recipes", "list").stdout
+    assert [line.split()[0] for line in listed.splitlines()] == list(recipes.available())
+    copied = tmp_path / "mine.toml"
+    assert geonp("recipes", "cp", "tnpkr_sa_raster", copied).stdout == f"{copied}\n"
+    assert recipes.load(str(copied)) == recipes.load("tnpkr_sa_raster")
+    assert "unknown recipe 'none'" in geonp("recipes", "cp", "none", tmp_path, code=1).stderr
+
+
+def test_train_refuses_what_the_recipe_does_not_know(tmp_path: Path) -> None:
+    arguments = ("train", "tnpkr_sa_raster", "training.stepps=1", "--out")
+    assert "training.stepps" in error(*arguments, tmp_path / "run")
+    assert "unknown recipe 'none'" in error("train", "none", "--out", tmp_path / "run")
