@@ -21,7 +21,7 @@ from geonp import checkpoint
 from geonp.errors import InputError
 from geonp.grid import Grid
 from geonp.metadata import annotate, fill_variables, observed
-from geonp.prediction import Predictor, fill_window, resolve, tile_bytes
+from geonp.prediction import BLEND_PX, Predictor, fill_window, resolve, tile_bytes
 from geonp.tiling import Piece, Window, aligned, grown, indices, pieces
 
 __all__ = ["FillPlan", "infill", "plan"]
@@ -90,7 +90,12 @@ class _Job:
 
     @property
     def frame(self) -> int:
-        return max(self.predictor.neighbourhood.reach_px, int(np.ceil(self.max_distance or 0)))
+        farthest = min(self.max_distance or 0.0, max(self.shape))
+        return max(self.predictor.neighbourhood.reach_px, int(np.ceil(farthest)))
+
+    def window(self, chunk: Window) -> Window:
+        """What is read to fill `chunk`: the tiles that predict its cells, with the frame around them."""
+        return grown(aligned(grown(chunk, BLEND_PX), self.predictor.neighbourhood.tile_px), self.frame)
 
 
 def infill(
@@ -147,8 +152,7 @@ def infill(
         When computed, if the model returns values that are not finite.
     """
     ds, names, grid = _normalise(obj)
-    if max_distance is not None and not max_distance > 0:
-        raise InputError(f"max_distance must be a positive number of cells, got {max_distance!r}")
+    _check_distance(max_distance)
     domain = None if mask is None else _domain(mask, grid)
     arrays = {name: _spatial_last(observed(ds[name], nodata), grid) for name in names}
     for name, array in arrays.items():
@@ -186,6 +190,7 @@ def plan(
         As :func:`infill`.
     """
     ds, names, grid = _normalise(obj)
+    _check_distance(max_distance)
     if mask is not None:
         _domain(mask, grid)
     arrays = [_spatial_last(observed(_without_data(ds[name]), nodata), grid) for name in names]
@@ -194,7 +199,7 @@ def plan(
     chunks = [array.data.chunks for array in arrays]
     chunk = (max(max(c[-2]) for c in chunks), max(max(c[-1]) for c in chunks))
     size, reach = predictor.neighbourhood.tile_px, job.frame
-    window = (chunk[0] + 2 * (reach + size)) * (chunk[1] + 2 * (reach + size))
+    window = (chunk[0] + 2 * (reach + 2 * size)) * (chunk[1] + 2 * (reach + 2 * size))
     itemsize = max(array.dtype.itemsize for array in arrays)
     threads = os.cpu_count() or 1
     slices = sum(int(np.prod(array.shape[:-2])) for array in arrays)
@@ -214,7 +219,7 @@ def plan(
         batch_size=predictor.batch_size,
         peak_bytes=450 * 2**20
         + predictor.batch_size * tile_bytes(predictor.neighbourhood)
-        + threads * window * (4 * itemsize + 24),
+        + threads * window * (4 * itemsize + 48),
         result_bytes=cells * (2 * itemsize + 1),
     )
 
@@ -228,6 +233,11 @@ def _normalise(obj: Raster) -> tuple[xr.Dataset, list[Hashable], Grid]:
         grid = Grid.from_xarray(obj)
         return obj.to_dataset(name=name), names, grid
     return obj, fill_variables(obj), Grid.from_xarray(obj)
+
+
+def _check_distance(max_distance: float | None) -> None:
+    if max_distance is not None and not max_distance > 0:
+        raise InputError(f"max_distance must be a positive number of cells, got {max_distance!r}")
 
 
 def _spatial_last(array: xr.DataArray, grid: Grid) -> xr.DataArray:
@@ -252,7 +262,9 @@ def _domain(mask: xr.DataArray | npt.NDArray[np.bool_], grid: Grid) -> Any:
     if isinstance(mask, xr.DataArray):
         mask_grid = Grid.from_xarray(mask)
         grid.require_same(mask_grid, "mask")
-        data = mask.squeeze(drop=True).transpose(mask_grid.y_dim, mask_grid.x_dim).data
+        spatial = (mask_grid.y_dim, mask_grid.x_dim)
+        single = [dim for dim in mask.dims if dim not in spatial and mask.sizes[dim] == 1]
+        data = mask.squeeze(single, drop=True).transpose(..., *spatial).data
     else:
         data = np.asarray(mask)
     if data.shape != grid.shape:
@@ -320,7 +332,7 @@ def _graph(data: da.Array, domain: da.Array | None, job: _Job) -> da.Array:
 
 def _reads(chunk: Window, job: _Job) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
     """Raster rows and columns of the window that a chunk is filled from; -1 outside the raster."""
-    window = grown(aligned(chunk, job.predictor.neighbourhood.tile_px), job.frame)
+    window = job.window(chunk)
     rows = indices(window.row, window.row_end, job.shape[0])
     return rows, indices(window.col, window.col_end, job.shape[1], periodic=job.periodic)
 
@@ -335,7 +347,7 @@ def _fill_chunk(
 ) -> npt.NDArray[np.void]:
     """Fill every slice of one chunk from its own and its neighbours' blocks."""
     rows, cols = _reads(chunk, job)
-    window = grown(aligned(chunk, job.predictor.neighbourhood.tile_px), job.frame)
+    window = job.window(chunk)
     core = (
         slice(chunk.row - window.row, chunk.row_end - window.row),
         slice(chunk.col - window.col, chunk.col_end - window.col),
@@ -358,6 +370,7 @@ def _fill_chunk(
             job.predictor,
             max_distance=job.max_distance,
             seed=job.seed,
+            period=job.shape[1] if job.periodic else None,
         )
         out["value"][index], out["standard_error"][index] = filled.value, filled.standard_error
         out["flag"][index] = filled.flag
@@ -380,5 +393,6 @@ def _available_memory() -> int:
 
 def _ordered(ds: xr.Dataset, out: xr.Dataset) -> list[Hashable]:
     """Variables in the order of the input, each followed by its standard error and flag."""
-    order = [n for name in ds.data_vars for n in (name, f"{name}_standard_error", f"{name}_fill_flag")]
-    return [name for name in order if name in out]
+    # filling names its outputs with strings, whatever the name of the input was
+    order = (n for name in ds.data_vars for n in (name, str(name), f"{name}_standard_error", f"{name}_fill_flag"))
+    return [name for name in dict.fromkeys(order) if name in out]

@@ -76,7 +76,7 @@ def random_gaps(shape: Shape, fraction: float, rng: np.random.Generator) -> Bool
 
 
 def cloud_gaps(shape: Shape, fraction: float, rng: np.random.Generator, scale: float = 20.0) -> BoolArray:
-    """Clouds: the lowest `fraction` of a random field with ragged edges.
+    """Clouds: the lowest `fraction` of a random field with ragged edges, exact to a cell.
 
     The field has a Matern-like spectrum ``(1 + (scale k)^2)^-1.5``: clouds some `scale` cells across with wisps at
     every smaller size.
@@ -87,7 +87,7 @@ def cloud_gaps(shape: Shape, fraction: float, rng: np.random.Generator, scale: f
     ky, kx = np.fft.fftfreq(ny)[:, None], np.fft.rfftfreq(nx)[None, :]
     spectrum = (1.0 + (2 * np.pi * scale / 3) ** 2 * (ky**2 + kx**2)) ** -1.5
     field = fft.irfft2(noise * spectrum.astype(np.float32), s=(ny, nx))[: shape[0], : shape[1]]
-    return np.asarray(field < np.quantile(field, fraction)) if fraction > 0 else np.zeros(shape, bool)
+    return np.asarray(field <= np.quantile(field, fraction)) if fraction > 0 else np.zeros(shape, bool)
 
 
 def stripe_gaps(

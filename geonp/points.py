@@ -134,11 +134,12 @@ class Standardised:
 def standardise(values: FloatArray) -> Standardised:
     """Subtract the mean of a tile's context and divide by its standard deviation, in float64.
 
-    Equal values have no spread; their scale is what float32 resolves at their magnitude, so that a constant field is
-    filled with the constant and a negligible standard error.
+    Equal values have no spread; their scale is what their dtype resolves at their magnitude (of float64 a bit less, for
+    the rounding of the mean), so that a constant field is filled with the constant and a negligible standard error.
     """
+    resolution = 1e-7 if values.dtype.itemsize <= 4 else 1e-13
     values = values.astype(np.float64, copy=False)
     loc = float(values.mean())
-    smallest = max(float(np.abs(values).max()) * 1e-7, 1e-30)
+    smallest = max(float(np.abs(values).max()) * resolution, 1e-30)
     scale = max(float(values.std()), smallest)
     return Standardised(((values - loc) / scale).astype(np.float32), loc, scale)

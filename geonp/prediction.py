@@ -20,7 +20,7 @@ from geonp import checkpoint
 from geonp.errors import CheckpointError, InputError, PredictionError
 from geonp.metadata import FillFlag
 from geonp.points import Neighbourhood, box_of, halo_for, rank, select_context, standardise
-from geonp.tiling import tiles_with
+from geonp.tiling import shown_once, tiles_with
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,7 +31,10 @@ BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
 IntArray = npt.NDArray[np.intp]
 
-TARGET_BUCKETS = (32, 64, 128, 256)
+BLEND_PX = 4
+"""How far a tile's prediction reaches into its neighbours, to pass over into theirs without a seam."""
+
+TARGET_BUCKETS = (32, 64, 128, 256, 384, 576)
 """Targets a tile is padded to: bfloat16 kernels are compiled for each shape, so there are few."""
 
 CPU_BATCH = 4
@@ -101,10 +104,12 @@ class Filled:
 
 @dataclass(frozen=True)
 class _Tile:
-    """Flat window indices of the context and the targets of one tile, and its middle in window coordinates."""
+    """Flat window indices of the context and the targets of one tile, the weights of the latter where predictions of
+    neighbours overlap, and its middle in window coordinates."""
 
     context: IntArray
     targets: IntArray
+    weights: FloatArray
     middle: tuple[float, float]
 
 
@@ -150,7 +155,7 @@ def resolve(model: str, device: str | None, batch_size: int | None, memory: int)
 def tile_bytes(neighbourhood: Neighbourhood) -> int:
     """Bytes that one tile takes in a forward pass, an upper bound: some 40 float32 numbers for each pair of points."""
     n_c = neighbourhood.n_context
-    return 160 * n_c * (n_c + neighbourhood.tile_px**2)
+    return 160 * n_c * (n_c + (neighbourhood.tile_px + 2 * BLEND_PX) ** 2)
 
 
 @lru_cache(maxsize=4)
@@ -177,6 +182,7 @@ def fill_window(
     *,
     max_distance: float | None = None,
     seed: int = 0,
+    period: int | None = None,
 ) -> Filled:
     """Fill the missing cells of a chunk from the window around it.
 
@@ -189,13 +195,16 @@ def fill_window(
     rows, cols : array of int
         Place of the window's cells in the raster; -1 outside.
     frame : int
-        Width of the frame, cells: ``neighbourhood.reach_px`` or more, and not less than `max_distance`.
+        Width of the frame, cells: ``neighbourhood.reach_px`` or more, and not less than `max_distance` unless it shows
+        the whole raster.
     core : tuple of slice
         The chunk inside the window; it need not end where tiles do.
     max_distance : float, optional
         Leave cells empty that are farther than this from every observation, in cells.
     seed : int
         Of the choice among far context.
+    period : int, optional
+        Columns after which the window repeats itself, for a raster that goes round the Earth.
 
     Raises
     ------
@@ -213,20 +222,25 @@ def fill_window(
     wanted[core] = eligible[core]
     if not wanted.any():
         return Filled(value[core], error[core], flag[core])
-    tiles = _tiles(context_mask, missing, wanted, rank(rows, cols, seed), predictor.neighbourhood, frame)
+    tiles = _tiles(context_mask, missing, wanted, rank(rows, cols, seed), predictor.neighbourhood, frame, period)
+    total = np.zeros((3, values.size))
     for batch in _batches(tiles, predictor.batch_size):
         points = _gather(batch, values, predictor.neighbourhood.n_context)
         mean, std = predictor(points)
         for tile, m, s in zip(batch, mean, std, strict=False):
             n = tile.targets.size
             if not (np.isfinite(m[:n]).all() and np.isfinite(s[:n]).all()):
-                row, col = (int(i[int(tile.middle[k])]) for k, i in enumerate((rows, cols)))
+                row, col = rows[tile.targets[0] // cols.size], cols[tile.targets[0] % cols.size]
                 raise PredictionError(
                     f"the model returned values that are not finite for the tile around row {row}, column {col}; "
                     "please report it with the data around this tile"
                 )
-            value.ravel()[tile.targets], error.ravel()[tile.targets] = m[:n], s[:n]
-            flag.ravel()[tile.targets] = FillFlag.FILLED
+            total[:, tile.targets] += tile.weights * np.stack([m[:n], s[:n], np.ones(n)])
+    filled = total[2] > 0
+    # Errors of neighbouring tiles stem from the same data: the mean of their standard deviations bounds that of
+    # their mean from above, and is reached when they are fully correlated.
+    value.ravel()[filled], error.ravel()[filled] = total[:2, filled] / total[2, filled]
+    flag.ravel()[filled] = FillFlag.FILLED
     return Filled(value[core], error[core], flag[core])
 
 
@@ -243,34 +257,50 @@ def _tiles(
     ranks: FloatArray,
     neighbourhood: Neighbourhood,
     frame: int,
+    period: int | None,
 ) -> list[_Tile]:
     """The tiles that have wanted cells and enough context, rising in the number of the former."""
     size, reach = neighbourhood.tile_px, neighbourhood.reach_px
     width = missing.shape[1]
     found = []
-    inner = wanted[frame : missing.shape[0] - frame, frame : missing.shape[1] - frame]
+    inner = missing[frame : missing.shape[0] - frame, frame : missing.shape[1] - frame]
+    blend = _blend_weights(size)
     for i, j in tiles_with(inner, size):
         top, left = frame + i * size, frame + j * size
+        patch = np.s_[top - BLEND_PX : top + size + BLEND_PX, left - BLEND_PX : left + size + BLEND_PX]
+        t_row, t_col = np.nonzero(wanted[patch])
+        if not t_row.size:
+            continue
         whole = np.s_[top - reach : top + size + reach, left - reach : left + size + reach]
-        halo = halo_for(context_mask[whole], neighbourhood)
+        near = shown_once(context_mask[whole], period)
+        halo = halo_for(near, neighbourhood)
         side = size + 2 * halo
         origin = (top - halo, left - halo)
-        view = np.s_[origin[0] : origin[0] + side, origin[1] : origin[1] + side]
+        near = near[reach - halo : reach - halo + side, reach - halo : reach - halo + side]
         first_row, last_row, first_col, last_col = box_of(missing[top : top + size, left : left + size])
         box = (first_row + halo, last_row + halo, first_col + halo, last_col + halo)
-        chosen = select_context(context_mask[view], ranks[view], box, neighbourhood)
+        near_ranks = ranks[origin[0] : origin[0] + side, origin[1] : origin[1] + side]
+        chosen = select_context(near, near_ranks, box, neighbourhood)
         if chosen.size < neighbourhood.min_context:
             continue
         row, col = np.divmod(chosen, side)
-        t_row, t_col = np.nonzero(wanted[top : top + size, left : left + size])
         found.append(
             _Tile(
                 (row + origin[0]) * width + col + origin[1],
-                (t_row + top) * width + t_col + left,
+                (t_row + top - BLEND_PX) * width + t_col + left - BLEND_PX,
+                blend[t_row, t_col],
                 (top + (size - 1) / 2, left + (size - 1) / 2),
             )
         )
     return sorted(found, key=lambda tile: tile.targets.size)
+
+
+def _blend_weights(size: int) -> FloatArray:
+    """Weights of a tile's patch, ``(size + 2 BLEND_PX)`` squared; those of overlapping patches add up to one."""
+    depth = np.minimum(np.arange(size + 2 * BLEND_PX), np.arange(size + 2 * BLEND_PX)[::-1]) + 0.5
+    t = np.minimum(depth / (2 * BLEND_PX), 1.0)
+    ramp = t * t * (3 - 2 * t)
+    return np.outer(ramp, ramp)
 
 
 def _batches(tiles: list[_Tile], size: int) -> Iterator[list[_Tile]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Piece", "Window", "aligned", "grown", "indices", "pieces", "tiles_with"]
+__all__ = ["Piece", "Window", "aligned", "grown", "indices", "pieces", "shown_once", "tiles_with"]
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -57,17 +57,19 @@ def grown(window: Window, px: int) -> Window:
 
 
 def indices(start: int, stop: int, size: int, *, periodic: bool = False) -> npt.NDArray[np.intp]:
-    """Raster index of each window cell along one dimension; -1 outside. A periodic dimension shows each cell once.
-
-    Cells that a periodic window would show again, beyond half the circle from its middle, count as outside.
-    """
+    """Raster index of each window cell along one dimension; -1 outside. A periodic dimension goes round and round."""
     i = np.arange(start, stop)
-    inside = (i >= 0) & (i < size)
-    if not periodic:
-        return np.where(inside, i, -1)
-    middle = (start + stop) // 2
-    once = (i >= middle - size // 2) & (i < middle - size // 2 + size)
-    return np.where(once, i % size, -1)
+    return i % size if periodic else np.where((i >= 0) & (i < size), i, -1)
+
+
+def shown_once(mask: BoolArray, period: int | None) -> BoolArray:
+    """`mask` without those columns that show a cell again: of each cell the image nearest to the middle is kept."""
+    if period is None or mask.shape[1] <= period:
+        return mask
+    first = (mask.shape[1] - period) // 2
+    once = np.zeros_like(mask)
+    once[:, first : first + period] = mask[:, first : first + period]
+    return once
 
 
 def pieces(index: npt.NDArray[np.intp], chunks: Sequence[int]) -> list[Piece]:

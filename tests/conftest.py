@@ -1,0 +1,81 @@
+"""A tiny checkpoint with random weights, so that the tests need no trained one, and fast property tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NoReturn
+
+import dask
+import pytest
+import torch
+from hypothesis import settings
+
+from geonp import checkpoint
+from geonp.nn.models import build
+
+settings.register_profile("geonp", deadline=None, derandomize=True)
+settings.load_profile("geonp")
+
+CARD: dict[str, Any] = {
+    "name": "tiny",
+    "version": "1",
+    "description": "random weights, for tests",
+    "architecture": "tnp-kr",
+    "config": {
+        "dim": 16,
+        "heads": 2,
+        "blocks": 1,
+        "qk_dim": 16,
+        "v_dim": 16,
+        "v_hidden": 0,
+        "ff_dim": 16,
+        "embed_x": False,
+        "kernels": "dictionary",
+        "scales": [1.0, 4.0, 16.0],
+        "directional_scales": [4.0],
+        "statistics": True,
+        "head": "kriging",
+    },
+    "neighbourhood": {"tile_px": 8, "halos_px": [8, 16], "n_context": 32, "min_context": 4, "thinning": 3.0},
+    "training": {},
+    "scores": {},
+}
+
+
+@pytest.fixture(scope="session")
+def card_fields() -> dict[str, Any]:
+    """The keyword arguments of :func:`geonp.checkpoint.save` for the tiny checkpoint."""
+    return CARD
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Path of a checkpoint with the raster architecture, tiny and with seeded random weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = build(CARD["architecture"], CARD["config"])
+        for p in network.parameters():
+            # away from the initialisation, where biases and corrections would be nothing
+            p.data += 0.05 * torch.randn_like(p)
+    file = tmp_path_factory.mktemp("weights") / "tiny.safetensors"
+    checkpoint.save(network, file, **CARD)
+    return str(file)
+
+
+@pytest.fixture
+def computes_nothing() -> Any:
+    """Context manager in which every dask computation fails."""
+
+    def scheduler(*_: object, **__: object) -> NoReturn:
+        raise AssertionError("something was computed")
+
+    return lambda: dask.config.set(scheduler=scheduler)
+
+
+@pytest.fixture
+def checkpoint_copy(model: str, tmp_path: Path) -> Path:
+    """A copy of the tiny checkpoint and its card that a test may damage."""
+    source = Path(model)
+    for suffix in (".safetensors", ".json"):
+        (tmp_path / f"copy{suffix}").write_bytes(source.with_suffix(suffix).read_bytes())
+    return tmp_path / "copy.safetensors"

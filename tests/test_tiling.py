@@ -1,0 +1,142 @@
+"""Every cell has one owner, and windows are put together from chunks exactly, whatever the shapes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from geonp.tiling import Piece, Window, aligned, grown, indices, pieces, shown_once, tiles_with
+
+offsets = st.integers(-40, 40)
+windows = st.builds(
+    lambda r, h, c, w: Window(r, r + h, c, c + w), offsets, st.integers(1, 40), offsets, st.integers(1, 40)
+)
+chunkings = st.lists(st.integers(1, 12), min_size=1, max_size=8)
+
+
+@given(windows, st.integers(1, 17))
+def test_aligned_is_the_smallest_union_of_tiles(window: Window, tile_px: int) -> None:
+    out = aligned(window, tile_px)
+    for start, stop, first, last in (
+        (window.row, window.row_end, out.row, out.row_end),
+        (window.col, window.col_end, out.col, out.col_end),
+    ):
+        assert first % tile_px == last % tile_px == 0
+        assert first <= start < first + tile_px
+        assert last - tile_px < stop <= last
+
+
+@given(windows, st.integers(0, 30))
+def test_grown_adds_a_frame(window: Window, px: int) -> None:
+    out = grown(window, px)
+    assert out.shape == (window.shape[0] + 2 * px, window.shape[1] + 2 * px)
+    assert (out.row, out.col) == (window.row - px, window.col - px)
+
+
+@given(
+    hnp.arrays(bool, hnp.array_shapes(min_dims=2, max_dims=2, max_side=30)), chunkings, chunkings, st.integers(1, 11)
+)
+def test_every_gap_cell_has_one_owner_however_it_is_chunked(
+    missing: np.ndarray, y_chunks: list[int], x_chunks: list[int], tile_px: int
+) -> None:
+    """Chunks fill the wanted cells of the tiles that they cut: together each missing cell exactly once."""
+    missing = missing[: sum(y_chunks), : sum(x_chunks)]
+    ny, nx = missing.shape
+    filled = np.zeros((ny, nx), int)
+    owners: dict[tuple[int, int], set[tuple[int, int]]] = {}
+    y_edges, x_edges = np.cumsum([0, *y_chunks]).clip(max=ny), np.cumsum([0, *x_chunks]).clip(max=nx)
+    for top, bottom in pairwise(y_edges):
+        for left, right in pairwise(x_edges):
+            if top == bottom or left == right:
+                continue
+            window = aligned(Window(int(top), int(bottom), int(left), int(right)), tile_px)
+            wanted = np.zeros(window.shape, bool)
+            core = np.s_[top - window.row : bottom - window.row, left - window.col : right - window.col]
+            wanted[core] = missing[top:bottom, left:right]
+            for i, j in tiles_with(wanted, tile_px):
+                tile = np.zeros_like(wanted)
+                tile[i * tile_px : (i + 1) * tile_px, j * tile_px : (j + 1) * tile_px] = True
+                cells = np.argwhere(wanted & tile) + np.array([window.row, window.col])
+                assert len(cells) > 0
+                for y, x in cells:
+                    filled[y, x] += 1
+                    owners.setdefault((int(y), int(x)), set()).add(
+                        (window.row // tile_px + i, window.col // tile_px + j)
+                    )
+    np.testing.assert_array_equal(filled, missing)
+    assert owners == {(int(y), int(x)): {(int(y) // tile_px, int(x) // tile_px)} for y, x in np.argwhere(missing)}
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 50), (50, 1), (3, 5), (16, 16), (17, 15)])
+def test_tiles_of_any_shape(shape: tuple[int, int]) -> None:
+    window = aligned(Window(0, shape[0], 0, shape[1]), 16)
+    wanted = np.zeros(window.shape, bool)
+    wanted[: shape[0], : shape[1]] = True
+    rows, columns = -(-shape[0] // 16), -(-shape[1] // 16)
+    assert tiles_with(wanted, 16) == [(i, j) for i in range(rows) for j in range(columns)]
+    assert tiles_with(~wanted & False, 16) == []
+
+
+@given(offsets, st.integers(1, 90), st.integers(1, 50))
+def test_indices_inside_and_outside(start: int, length: int, size: int) -> None:
+    got = indices(start, start + length, size)
+    assert got.tolist() == [i if 0 <= i < size else -1 for i in range(start, start + length)]
+    inside = got[got >= 0]
+    assert np.unique(inside).size == inside.size
+
+
+@given(offsets, st.integers(1, 200), st.integers(1, 50))
+def test_periodic_indices_go_round(start: int, length: int, size: int) -> None:
+    got = indices(start, start + length, size, periodic=True)
+    assert got.tolist() == [i % size for i in range(start, start + length)]
+
+
+@given(offsets, st.integers(1, 200), st.integers(1, 50))
+def test_of_each_cell_the_nearest_image_is_kept(start: int, length: int, size: int) -> None:
+    index = indices(start, start + length, size, periodic=True)
+    kept = np.flatnonzero(shown_once(np.ones((2, length), bool), size)[1])
+    assert kept.size == min(length, size)
+    assert np.unique(index[kept]).size == kept.size
+    off_centre = np.abs(np.arange(length) - (length - 1) / 2)
+    for k in kept:
+        assert off_centre[k] <= off_centre[index == index[k]].min() + 1
+
+
+def test_a_mask_is_kept_where_nothing_repeats() -> None:
+    mask = np.random.default_rng(0).random((3, 9)) < 0.5
+    assert shown_once(mask, None) is mask
+    assert shown_once(mask, 9) is mask
+    np.testing.assert_array_equal(shown_once(mask, 5)[:, 2:7], mask[:, 2:7])
+    assert not shown_once(mask, 5)[:, [0, 1, 7, 8]].any()
+
+
+@given(chunkings, offsets, st.integers(1, 200), st.booleans())
+def test_pieces_reassemble_any_window_from_any_chunks(
+    chunks: list[int], start: int, length: int, periodic: bool
+) -> None:
+    size = sum(chunks)
+    data = np.arange(100, 100 + size)
+    index = indices(start, start + length, size, periodic=periodic)
+    blocks = np.split(data, np.cumsum(chunks)[:-1])
+    window = np.full(length, -1)
+    writes = np.zeros(length, int)
+    found = pieces(index, chunks)
+    for piece in found:
+        part = blocks[piece.chunk][piece.start : piece.stop]
+        assert part.size == piece.stop - piece.start > 0
+        window[piece.offset : piece.offset + part.size] = part
+        writes[piece.offset : piece.offset + part.size] += 1
+    np.testing.assert_array_equal(window, np.where(index >= 0, np.take(data, index), -1))
+    np.testing.assert_array_equal(writes, index >= 0)
+    assert [piece.offset for piece in found] == sorted(piece.offset for piece in found)
+
+
+def test_pieces_are_as_few_as_the_chunks_and_turns_allow() -> None:
+    assert pieces(indices(-2, 7, 6), (4, 2)) == [Piece(0, 0, 4, 2), Piece(1, 0, 2, 6)]
+    assert pieces(indices(4, 8, 6, periodic=True), (6,)) == [Piece(0, 4, 6, 0), Piece(0, 0, 2, 2)]
+    assert pieces(indices(7, 9, 6), (6,)) == []
