@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -297,3 +298,19 @@ def test_train_refuses_what_the_recipe_does_not_know(tmp_path: Path) -> None:
     arguments = ("train", "tnpkr_sa_raster", "training.stepps=1", "--out")
     assert "training.stepps" in error(*arguments, tmp_path / "run")
     assert "unknown recipe 'none'" in error("train", "none", "--out", tmp_path / "run")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")
+def test_an_interrupted_fill_leaves_no_output(tmp_path: Path, model: str) -> None:
+    values = np.random.default_rng(0).random((1200, 1200), "float32")
+    values[::2] = np.nan
+    source, out = write_tif(tmp_path / "in.tif", values), tmp_path / "out.zarr"
+    arguments = [GEONP, "fill", source, out, "--model", model, "--chunks", "128"]
+    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob(".out.zarr.*/out.zarr/in/c/*")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, message = process.communicate(timeout=60)
+    assert (process.returncode, message.strip()) == (1, "Aborted!")
+    assert not out.exists()
