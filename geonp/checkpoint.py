@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from geonp.errors import CheckpointError, ModelError
+from geonp.points import Neighbourhood
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,8 +32,8 @@ class Card(BaseModel):
         `name` is what users pass as ``model=``.
     architecture, config :
         Arguments of :func:`geonp.nn.models.build`.
-    neighbourhood : dict
-        Fields of :class:`geonp.points.Neighbourhood`: the context that it was trained with.
+    neighbourhood : Neighbourhood
+        The context that it was trained with.
     parameters : int
         Number of weights.
     training : dict
@@ -51,7 +52,7 @@ class Card(BaseModel):
     description: str
     architecture: str
     config: dict[str, Any]
-    neighbourhood: dict[str, Any]
+    neighbourhood: Neighbourhood
     parameters: int
     training: dict[str, Any]
     scores: dict[str, float]
@@ -90,6 +91,7 @@ def load_model(model: str) -> tuple[nn.Module, Card]:
     CheckpointError
         When weights or card are missing, damaged or altered.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import load
 
     from geonp.nn.models import build
@@ -106,7 +108,7 @@ def load_model(model: str) -> tuple[nn.Module, Card]:
     try:
         network = build(card.architecture, card.config)
         network.load_state_dict(load(data))
-    except (KeyError, TypeError, RuntimeError) as error:
+    except (KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"{file}: cannot be loaded by this version of geonp: {error}") from error
     return network.eval().requires_grad_(False), card
 

@@ -21,7 +21,7 @@ from geonp import checkpoint
 from geonp.errors import InputError
 from geonp.grid import Grid
 from geonp.metadata import annotate, fill_variables, observed
-from geonp.prediction import BLEND_PX, Predictor, fill_window, resolve, tile_bytes
+from geonp.prediction import Predictor, fill_window, resolve, tile_bytes
 from geonp.tiling import Piece, Window, aligned, grown, indices, pieces
 
 __all__ = ["FillPlan", "infill", "plan"]
@@ -95,7 +95,8 @@ class _Job:
 
     def window(self, chunk: Window) -> Window:
         """What is read to fill `chunk`: the tiles that predict its cells, with the frame around them."""
-        return grown(aligned(grown(chunk, BLEND_PX), self.predictor.neighbourhood.tile_px), self.frame)
+        neighbourhood = self.predictor.neighbourhood
+        return grown(aligned(grown(chunk, neighbourhood.overlap_px), neighbourhood.tile_px), self.frame)
 
 
 def infill(

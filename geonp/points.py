@@ -35,6 +35,8 @@ class Neighbourhood:
         A tile with fewer observations in reach is left empty: no honest standard error comes from less.
     thinning : float
         How fast context thins out with distance, see :func:`select_context`.
+    overlap_px : int
+        How far a tile's predictions reach into its neighbours, to pass over into theirs without a seam.
     """
 
     tile_px: int = 16
@@ -42,6 +44,7 @@ class Neighbourhood:
     n_context: int = 256
     min_context: int = 4
     thinning: float = 3.0
+    overlap_px: int = 4
 
     @property
     def reach_px(self) -> int:

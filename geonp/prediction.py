@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -30,9 +30,6 @@ __all__ = ["TARGET_BUCKETS", "Filled", "Predictor", "fill_window", "resolve"]
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
 IntArray = npt.NDArray[np.intp]
-
-BLEND_PX = 4
-"""How far a tile's prediction reaches into its neighbours, to pass over into theirs without a seam."""
 
 TARGET_BUCKETS = (32, 64, 128, 256, 384, 576)
 """Targets a tile is padded to: bfloat16 kernels are compiled for each shape, so there are few."""
@@ -104,8 +101,7 @@ class Filled:
 
 @dataclass(frozen=True)
 class _Tile:
-    """Flat window indices of the context and the targets of one tile, the weights of the latter where predictions of
-    neighbours overlap, and its middle in window coordinates."""
+    """Flat window indices of a tile's context and targets, the weights of the latter, its middle in the window."""
 
     context: IntArray
     targets: IntArray
@@ -141,21 +137,19 @@ def resolve(model: str, device: str | None, batch_size: int | None, memory: int)
         ) from error
     on_cpu = device.startswith("cpu")
     fast = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()) if on_cpu else torch.cuda.is_bf16_supported()
-    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in card.neighbourhood.items()}
-    neighbourhood = Neighbourhood(**fields)
     if batch_size is None:
-        batch_size = max(1, min(CPU_BATCH if on_cpu else 128, memory // tile_bytes(neighbourhood)))
+        batch_size = max(1, min(CPU_BATCH if on_cpu else 128, memory // tile_bytes(card.neighbourhood)))
         batch_size = 1 << (batch_size.bit_length() - 1)
     elif batch_size < 1:
         raise InputError(f"batch_size must be at least 1 tile, got {batch_size}")
     precision = "bf16" if fast else "float32"
-    return Predictor(model, card.sha256, device, precision, batch_size, neighbourhood), card
+    return Predictor(model, card.sha256, device, precision, batch_size, card.neighbourhood), card
 
 
 def tile_bytes(neighbourhood: Neighbourhood) -> int:
     """Bytes that one tile takes in a forward pass, an upper bound: some 40 float32 numbers for each pair of points."""
     n_c = neighbourhood.n_context
-    return 160 * n_c * (n_c + (neighbourhood.tile_px + 2 * BLEND_PX) ** 2)
+    return 160 * n_c * (n_c + (neighbourhood.tile_px + 2 * neighbourhood.overlap_px) ** 2)
 
 
 @lru_cache(maxsize=4)
@@ -260,14 +254,14 @@ def _tiles(
     period: int | None,
 ) -> list[_Tile]:
     """The tiles that have wanted cells and enough context, rising in the number of the former."""
-    size, reach = neighbourhood.tile_px, neighbourhood.reach_px
+    size, reach, lap = neighbourhood.tile_px, neighbourhood.reach_px, neighbourhood.overlap_px
     width = missing.shape[1]
     found = []
     inner = missing[frame : missing.shape[0] - frame, frame : missing.shape[1] - frame]
-    blend = _blend_weights(size)
+    blend = _blend_weights(size, lap)
     for i, j in tiles_with(inner, size):
         top, left = frame + i * size, frame + j * size
-        patch = np.s_[top - BLEND_PX : top + size + BLEND_PX, left - BLEND_PX : left + size + BLEND_PX]
+        patch = np.s_[top - lap : top + size + lap, left - lap : left + size + lap]
         t_row, t_col = np.nonzero(wanted[patch])
         if not t_row.size:
             continue
@@ -287,7 +281,7 @@ def _tiles(
         found.append(
             _Tile(
                 (row + origin[0]) * width + col + origin[1],
-                (t_row + top - BLEND_PX) * width + t_col + left - BLEND_PX,
+                (t_row + top - lap) * width + t_col + left - lap,
                 blend[t_row, t_col],
                 (top + (size - 1) / 2, left + (size - 1) / 2),
             )
@@ -295,10 +289,10 @@ def _tiles(
     return sorted(found, key=lambda tile: tile.targets.size)
 
 
-def _blend_weights(size: int) -> FloatArray:
-    """Weights of a tile's patch, ``(size + 2 BLEND_PX)`` squared; those of overlapping patches add up to one."""
-    depth = np.minimum(np.arange(size + 2 * BLEND_PX), np.arange(size + 2 * BLEND_PX)[::-1]) + 0.5
-    t = np.minimum(depth / (2 * BLEND_PX), 1.0)
+def _blend_weights(size: int, overlap: int) -> FloatArray:
+    """Weights of a tile's patch, ``(size + 2 overlap)`` squared; those of overlapping patches add up to one."""
+    depth = np.minimum(np.arange(size + 2 * overlap), np.arange(size + 2 * overlap)[::-1]) + 0.5
+    t = np.minimum(depth / max(2 * overlap, 1), 1.0)
     ramp = t * t * (3 - 2 * t)
     return np.outer(ramp, ramp)
 

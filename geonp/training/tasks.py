@@ -36,7 +36,7 @@ class RasterPrior:
     p_noise: float = 0.5
     trend: Range = (0.2, 4.0)
     p_trend: float = 0.3
-    p_gaussian: float = 0.55
+    p_gaussian: float = 0.45
     p_domain: float = 0.3
     p_wide: float = 0.12
     p_small_tile: float = 0.25
@@ -81,20 +81,25 @@ def sample_task(rng: np.random.Generator, prior: RasterPrior, neighbourhood: Nei
     size = tile + 2 * halo
     while True:
         kind, observed, domain = _observed(rng, prior, size, wide)
-        in_tile = np.zeros_like(domain)
-        in_tile[halo : halo + tile, halo : halo + tile] = True
-        missing = in_tile & domain & ~observed
-        if missing.any() and np.count_nonzero(observed) >= neighbourhood.min_context:
-            break
-    sample = _sample_field(rng, prior, size, fft.next_fast_len(2 * size if wide else max(2 * size, 256), real=True))
-    cut = halo - halo_for(observed, neighbourhood) if wide else 0
-    window = np.zeros_like(observed)
-    window[cut : size - cut, cut : size - cut] = observed[cut : size - cut, cut : size - cut]
-    ranks = rng.random(observed.shape, dtype=np.float32)
-    context = select_context(window, ranks, box_of(missing), neighbourhood)
-    targets = np.flatnonzero(missing)
-    targets = rng.permutation(targets)[:n_targets]
-    return _as_task(sample, context, targets, size, kind)
+        missing = domain & ~observed
+        own = _only(missing, halo)
+        if not own.any() or np.count_nonzero(observed) < neighbourhood.min_context:
+            continue
+        sample = _sample_field(rng, prior, size, fft.next_fast_len(2 * size if wide else max(2 * size, 256), real=True))
+        window = _only(observed, halo - halo_for(observed, neighbourhood) if wide else 0)
+        ranks = rng.random(observed.shape, dtype=np.float32)
+        context = select_context(window, ranks, box_of(own), neighbourhood)
+        targets = rng.permutation(np.flatnonzero(_only(missing, halo - neighbourhood.overlap_px)))[:n_targets]
+        # nothing is to be learned from equal values
+        if np.ptp(sample.values.ravel()[context]) > 0:
+            return _as_task(sample, context, targets, size, kind)
+
+
+def _only(mask: npt.NDArray[np.bool_], frame: int) -> npt.NDArray[np.bool_]:
+    """`mask` without what lies in a frame of so many cells."""
+    inside = np.zeros_like(mask)
+    inside[frame : mask.shape[0] - frame, frame : mask.shape[1] - frame] = True
+    return mask & inside
 
 
 def _as_task(

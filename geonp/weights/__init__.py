@@ -1,1 +1,1 @@
-"""Shipped checkpoints: safetensors weights, each with its JSON card."""
+"""The checkpoints that ship with geonp, each a safetensors file beside its JSON card."""
