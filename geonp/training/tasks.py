@@ -166,8 +166,11 @@ def _spectrum(rng: np.random.Generator, prior: RasterPrior, torus: int, length: 
 
 
 def _variance(density: Array) -> float:
-    doubled = 2 * float(density.sum(dtype=np.float64)) - float(density[:, 0].sum()) - float(density[:, -1].sum())
-    return float(doubled / density.shape[0] ** 2)
+    # the half plane stands for the whole: each column for two, but the first and, of an even number, the last
+    torus = density.shape[0]
+    columns = density.sum(0, dtype=np.float64)
+    single = float(columns[0]) + (float(columns[-1]) if torus % 2 == 0 else 0.0)
+    return float(2 * columns.sum() - single) / torus**2
 
 
 def _draw(rng: np.random.Generator, density: Array) -> Array:
