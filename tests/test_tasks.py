@@ -81,7 +81,7 @@ def conditionals(
 @pytest.mark.parametrize("p_noise", [0.0, 1.0])
 @pytest.mark.parametrize("p_trend", [0.0, 1.0])
 def test_the_conditional_is_exact(p_noise: float, p_trend: float) -> None:
-    prior = RasterPrior(length=(2.0, 12.0), p_gaussian=1.0, p_noise=p_noise, p_trend=p_trend)
+    prior = RasterPrior(length=(2.0, 12.0), noise=(0.5, 1.0), p_gaussian=1.0, p_noise=p_noise, p_trend=p_trend)
     n = 1200
     z, explained, near = conditionals(prior, n, seed=int(2 * p_noise + p_trend))
     # the mean over the targets of a field counts as one draw: they are correlated

@@ -38,7 +38,7 @@ class _Batches(Dataset[Batch]):
         self.recipe, self.seed, self.first, self.last = recipe, seed, first, last
 
     def __len__(self) -> int:
-        return self.last - self.first
+        return max(self.last - self.first, 0)
 
     def __getitem__(self, index: int) -> Batch:
         recipe, options = self.recipe, self.recipe.training
@@ -73,6 +73,7 @@ def train(recipe: Recipe, out: Path, *, resume: bool = False, workers: int = 1, 
     run = _Run(recipe)
     if state_file.exists():
         run.restore(torch.load(state_file, weights_only=True), state_file)
+        _cut(out / "curve.csv", run.step)
     device = run.device
     data = _Batches(recipe, recipe.training.seed, run.step, recipe.training.steps)
     loader = DataLoader(data, batch_size=None, num_workers=workers, worker_init_fn=_one_thread)
@@ -158,6 +159,7 @@ class _Run:
             "step": self.step,
             "cpu_s": self.cpu_s,
             "loss": self.loss,
+            "latest": self.latest,
             "random": torch.get_rng_state(),
         }
         temporary = file.with_suffix(".tmp")
@@ -175,6 +177,7 @@ class _Run:
         self.averaged.load_state_dict(state["averaged"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.step, self.cpu_s, self.loss = state["step"], state["cpu_s"], state["loss"]
+        self.latest = state.get("latest", {})
         torch.set_rng_state(state["random"])
 
     def publish(self, out: Path) -> Path:
@@ -263,6 +266,16 @@ def _append(file: Path, row: dict[str, float]) -> None:
         if new:
             writer.writeheader()
         writer.writerow(row)
+
+
+def _cut(file: Path, step: int) -> None:
+    """Drop what an interrupted run wrote after its last saved state: it will be written again."""
+    lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+    kept = [line for line in lines[1:] if line.endswith(b"\n") and int(line.partition(b",")[0]) <= step]
+    if len(kept) < len(lines) - 1:
+        temporary = file.with_suffix(".tmp")
+        temporary.write_bytes(b"".join([lines[0], *kept]))
+        os.replace(temporary, file)
 
 
 def _one_thread(_: int) -> None:

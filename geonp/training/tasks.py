@@ -170,7 +170,7 @@ def _variance(density: Array) -> float:
     torus = density.shape[0]
     columns = density.sum(0, dtype=np.float64)
     single = float(columns[0]) + (float(columns[-1]) if torus % 2 == 0 else 0.0)
-    return float(2 * columns.sum() - single) / torus**2
+    return (2 * float(columns.sum()) - single) / float(torus**2)
 
 
 def _draw(rng: np.random.Generator, density: Array) -> Array:

@@ -1,0 +1,320 @@
+"""Training resumes at the exact step, and its losses and scores are the expectations that they claim to be."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from torch import nn
+from torch.distributions import Normal
+
+from geonp import checkpoint
+from geonp.errors import CheckpointError, RecipeError
+from geonp.training import loop
+from geonp.training.loop import _expected_crps, expected_nll, learning_rate, scores, train
+from geonp.training.recipe import Recipe, Training
+
+STEPS = 60
+
+
+class PowerCutError(Exception):
+    """Something that no code expects."""
+
+
+@pytest.fixture
+def recipe(card_fields: dict[str, Any]) -> Recipe:
+    """A run of a second: tiny model, batches of one task."""
+    return tiny_recipe(card_fields)
+
+
+def tiny_recipe(card_fields: dict[str, Any], **training: Any) -> Recipe:
+    options = {
+        "steps": 3,
+        "batch_size": 1,
+        "n_targets": 6,
+        "warmup": 2,
+        "precision": "float32",
+        "validate_every": 25,
+        "validation_batches": 4,
+        "save_every_s": 1e9,
+        **training,
+    }
+    return Recipe.model_validate(
+        {
+            "name": "tiny",
+            "description": "for tests",
+            "model": {"architecture": card_fields["architecture"], "config": card_fields["config"]},
+            "neighbourhood": card_fields["neighbourhood"],
+            "prior": {"p_gaussian": 0.7},
+            "training": options,
+        }
+    )
+
+
+def curve(folder: Path) -> list[dict[str, str]]:
+    """Rows of the learning curve but for the time they took."""
+    with (folder / "curve.csv").open(newline="") as handle:
+        return [{k: v for k, v in row.items() if k != "cpu_hours"} for row in csv.DictReader(handle)]
+
+
+def weights(file: Path) -> dict[str, torch.Tensor]:
+    return checkpoint.load_model(str(file))[0].state_dict()
+
+
+@pytest.fixture(scope="module")
+def unbroken(card_fields: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint of an uninterrupted run."""
+    torch.set_num_threads(1)
+    return train(tiny_recipe(card_fields, steps=STEPS), tmp_path_factory.mktemp("unbroken"), workers=0, progress=False)
+
+
+# --- the run ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_of_three_steps(recipe: Recipe, tmp_path: Path) -> None:
+    file = train(recipe, tmp_path / "runs" / "a", workers=0, progress=False)
+    assert file == tmp_path / "runs" / "a" / "tiny.safetensors"
+    assert sorted(p.name for p in file.parent.iterdir()) == ["curve.csv", "state.pt", "tiny.json", "tiny.safetensors"]
+    [row] = curve(file.parent)
+    assert tuple(row) == tuple(name for name in loop.CURVE if name != "cpu_hours")
+    assert row["step"] == "3"
+    assert all(math.isfinite(float(value)) for value in row.values())
+    network, card = checkpoint.load_model(str(file))
+    assert (card.name, card.description) == ("tiny", "for tests")
+    assert card.neighbourhood == recipe.neighbourhood
+    assert card.config == recipe.model.config
+    assert card.training["steps"] == 3
+    assert card.training["prior"]["p_gaussian"] == recipe.prior.p_gaussian
+    assert {key: float(row[key]) for key in ("nll", "kl", "crps_ratio", "coverage_95")} == card.scores
+    assert all(torch.isfinite(p).all() for p in network.parameters())
+
+
+def test_the_curve_is_written_every_fifty_steps_and_at_the_end(unbroken: Path) -> None:
+    rows = curve(unbroken.parent)
+    assert [row["step"] for row in rows] == ["50", "60"]
+    # 50 is a step of validation, 60 the last
+    assert all(row["nll"] for row in rows)
+    assert float(rows[1]["learning_rate"]) < float(rows[0]["learning_rate"])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_interrupted_run_resumes_as_if_unbroken(
+    workers: int, card_fields: dict[str, Any], unbroken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut off after step 55, when step 50 was in the curve, and taken up from a state of step 45."""
+    recipe = tiny_recipe(card_fields, steps=STEPS, save_every_s=1e-9)
+    save, optimise = loop._Run.save, loop._Run.optimise
+
+    def rare_save(run: loop._Run, file: Path) -> None:
+        if run.step in {45, STEPS}:
+            save(run, file)
+
+    def short_lived(run: loop._Run, batch: dict[str, torch.Tensor]) -> dict[str, float]:
+        if run.step == 55:
+            raise PowerCutError
+        return optimise(run, batch)
+
+    monkeypatch.setattr(loop._Run, "save", rare_save)
+    with monkeypatch.context() as cut:
+        cut.setattr(loop._Run, "optimise", short_lived)
+        with pytest.raises(PowerCutError):
+            train(recipe, tmp_path, workers=workers, progress=False)
+    assert not list(tmp_path.glob("*.safetensors"))
+    assert [row["step"] for row in curve(tmp_path)] == ["50"]
+    with (tmp_path / "curve.csv").open("a") as handle:
+        handle.write("5")  # of a row that was being written
+    torch.rand(7)  # another process would have other random numbers
+    file = train(recipe, tmp_path, resume=True, workers=workers, progress=False)
+
+    assert curve(tmp_path) == curve(unbroken.parent)
+    expected = weights(unbroken)
+    assert all(torch.equal(value, expected[key]) for key, value in weights(file).items())
+    assert checkpoint.load_card(str(file)).scores == checkpoint.load_card(str(unbroken)).scores
+
+
+def test_resuming_a_finished_run_publishes_the_same(recipe: Recipe, tmp_path: Path) -> None:
+    first = checkpoint.load_card(str(train(recipe, tmp_path, workers=0, progress=False)))
+    rows = curve(tmp_path)
+    again = checkpoint.load_card(str(train(recipe, tmp_path, resume=True, workers=0, progress=False)))
+    assert again == first
+    assert curve(tmp_path) == rows
+
+
+def test_a_run_can_be_prolonged_and_not_shortened(card_fields: dict[str, Any], tmp_path: Path) -> None:
+    train(tiny_recipe(card_fields, steps=2), tmp_path, workers=0, progress=False)
+    train(tiny_recipe(card_fields, steps=4), tmp_path, resume=True, workers=0, progress=False)
+    assert [row["step"] for row in curve(tmp_path)] == ["2", "4"]
+    shorter = train(tiny_recipe(card_fields, steps=1), tmp_path, resume=True, workers=0, progress=False)
+    assert checkpoint.load_card(str(shorter)).scores
+
+
+def test_a_folder_that_holds_a_run_is_refused(recipe: Recipe, tmp_path: Path) -> None:
+    train(recipe, tmp_path, workers=0, progress=False)
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    with pytest.raises(RecipeError, match=r"holds a run already: resume it \(--resume\), or choose another folder"):
+        train(recipe, tmp_path, workers=0, progress=False)
+    other = recipe.model_copy(
+        update={"model": recipe.model.model_copy(update={"config": {**recipe.model.config, "dim": 32}})}
+    )
+    with pytest.raises(RecipeError, match=r"state\.pt was written by another recipe: its model or neighbourhood"):
+        train(other, tmp_path, resume=True, workers=0, progress=False)
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+def test_resuming_an_empty_folder_starts(recipe: Recipe, tmp_path: Path) -> None:
+    assert train(recipe, tmp_path, resume=True, workers=0, progress=False).is_file()
+
+
+def test_another_seed_gives_other_weights(card_fields: dict[str, Any], tmp_path: Path) -> None:
+    one, other = (
+        weights(train(tiny_recipe(card_fields, seed=seed), tmp_path / str(seed), workers=0, progress=False))
+        for seed in (0, 1)
+    )
+    assert not torch.equal(one["observed.weight"], other["observed.weight"])
+
+
+def test_a_run_can_start_from_a_checkpoint(card_fields: dict[str, Any], model: str, tmp_path: Path) -> None:
+    run = loop._Run(tiny_recipe(card_fields, start=model))
+    expected = weights(Path(model))
+    assert all(torch.equal(value, expected[key]) for key, value in run.network.state_dict().items())
+    assert all(torch.equal(value, expected[key]) for key, value in run.averaged.state_dict().items())
+    with pytest.raises(CheckpointError, match="the card of the checkpoint is missing"):
+        loop._Run(tiny_recipe(card_fields, start=str(lonely(model, tmp_path))))
+
+
+def lonely(model: str, folder: Path) -> Path:
+    """Weights without a card."""
+    (folder / "lonely.safetensors").write_bytes(Path(model).read_bytes())
+    return folder / "lonely.safetensors"
+
+
+def test_a_gradient_that_is_not_finite_changes_no_weight(card_fields: dict[str, Any]) -> None:
+    recipe = tiny_recipe(card_fields)
+    run = loop._Run(recipe)
+    before = {key: value.clone() for key, value in run.network.state_dict().items()}
+    batch = loop._Batches(recipe, 0, 0, 1)[0]
+    batch["mean"][:] = math.nan
+    run.optimise(batch)
+    assert all(torch.equal(value, before[key]) for key, value in run.network.state_dict().items())
+    run.optimise(loop._Batches(recipe, 0, 0, 1)[0])
+    assert any(not torch.equal(value, before[key]) for key, value in run.network.state_dict().items())
+
+
+# --- batches and schedule ---------------------------------------------------------------------------------------------
+
+
+def test_batches_are_functions_of_seed_and_step(card_fields: dict[str, Any]) -> None:
+    recipe = tiny_recipe(card_fields, batch_size=2)
+    whole, tail = loop._Batches(recipe, 5, 0, 9), loop._Batches(recipe, 5, 6, 9)
+    assert (len(whole), len(tail)) == (9, 3)
+    for key, value in tail[1].items():
+        assert torch.equal(value, whole[7][key])
+    assert not torch.equal(whole[0]["yc"], whole[1]["yc"])
+    assert not torch.equal(whole[0]["yc"], loop._Batches(recipe, 6, 0, 9)[0]["yc"])
+
+
+@given(st.integers(1, 500), st.integers(0, 100), st.floats(0, 1))
+def test_the_learning_rate_rises_stays_and_falls_to_zero(steps: int, warmup: int, decay: float) -> None:
+    options = Training(steps=steps, warmup=warmup, decay=decay, learning_rate=0.5)
+    rates = [learning_rate(step, options) for step in range(steps)]
+    begin = steps - decay * steps
+    assert all(0 < rate <= 0.5 for rate in rates)
+    for step, rate in enumerate(rates):
+        if step <= begin:
+            assert rate == pytest.approx(0.5 * min(1, (step + 1) / max(warmup, 1)))
+        elif step >= warmup:
+            assert rate <= rates[step - 1]
+    assert learning_rate(steps, options) == pytest.approx(
+        0.0 if decay > 0 else 0.5 * min(1, (steps + 1) / max(warmup, 1))
+    )
+
+
+def test_the_learning_rate_by_hand() -> None:
+    options = Training(steps=100, warmup=10, decay=0.4, learning_rate=1.0)
+    assert [learning_rate(step, options) for step in (0, 4, 9, 59, 80)] == pytest.approx([0.1, 0.5, 1.0, 1.0, 0.5])
+
+
+# --- losses and scores ------------------------------------------------------------------------------------------------
+
+
+def test_expected_nll_is_the_mean_over_samples_and_targets() -> None:
+    g = torch.Generator().manual_seed(0)
+    loc, scale = torch.randn(3, 4, generator=g), 0.5 + torch.rand(3, 4, generator=g)
+    mean, variance = torch.randn(3, 4, generator=g), torch.rand(3, 4, generator=g)
+    mask = torch.tensor([[True, True, False, False], [True] * 4, [False, True, True, False]])
+    batch = {"mean": torch.where(mask, mean, 1e6), "variance": variance, "target_mask": mask}
+    got = expected_nll(Normal(loc[..., None], scale[..., None]), batch)
+    draws = mean + variance.sqrt() * torch.randn(200_000, 3, 4, generator=g)
+    nll = -Normal(loc, scale).log_prob(draws).mean(0) - 0.5 * math.log(2 * math.pi)
+    expected = torch.stack([nll[i][mask[i]].mean() for i in range(3)]).mean()
+    assert float(got) == pytest.approx(float(expected), abs=0.01)
+    sampled = {**batch, "variance": torch.zeros(3, 4)}
+    exact = torch.stack(
+        [-Normal(loc, scale).log_prob(mean)[i][mask[i]].mean() - 0.5 * math.log(2 * math.pi) for i in range(3)]
+    ).mean()
+    assert float(expected_nll(Normal(loc[..., None], scale[..., None]), sampled)) == pytest.approx(
+        float(exact), rel=1e-5
+    )
+
+
+@given(st.floats(-3, 3), st.floats(0.1, 3), st.floats(0.1, 3))
+def test_expected_crps_against_quadrature(offset: float, scale: float, exact: float) -> None:
+    """CRPS = integral of (F(x) - [y <= x])^2, whose expectation over y is F^2 - 2 F G + G."""
+    x = np.linspace(-25, 25, 20_001)
+    f, g = stats.norm.cdf(x, offset, scale), stats.norm.cdf(x, 0, exact)
+    expected = np.trapezoid(f**2 - 2 * f * g + g, x)
+    got = _expected_crps(torch.tensor(offset), torch.tensor(scale), torch.tensor(exact))
+    assert float(got) == pytest.approx(expected, abs=1e-4)
+
+
+def test_expected_crps_against_monte_carlo() -> None:
+    rng = np.random.default_rng(0)
+    offset, scale, exact, n = 0.7, 1.3, 0.4, 400_000
+    y = exact * rng.standard_normal(n)
+    a, b = offset + scale * rng.standard_normal((2, n))
+    sample = np.abs(a - y) - np.abs(a - b) / 2
+    got = float(_expected_crps(torch.tensor(offset), torch.tensor(scale), torch.tensor(exact)))
+    assert got == pytest.approx(sample.mean(), abs=5 * sample.std() / math.sqrt(n))
+
+
+class Oracle(nn.Module):
+    """Predicts what the batch says, shifted and widened."""
+
+    def __init__(self, batch: dict[str, torch.Tensor], shift: float, widen: float) -> None:
+        super().__init__()
+        self.unused = nn.Parameter(torch.zeros(1))
+        exact = batch["variance"].sqrt()
+        self.answer = Normal((batch["mean"] + shift * exact)[..., None], (widen * exact)[..., None])
+
+    def forward(self, *_: torch.Tensor) -> Normal:
+        return self.answer
+
+
+@pytest.mark.parametrize(("shift", "widen"), [(0.0, 1.0), (1.0, 1.0), (0.0, 2.0), (-0.5, 0.5)])
+def test_scores_of_a_known_prediction(shift: float, widen: float) -> None:
+    g = torch.Generator().manual_seed(0)
+    batch = {
+        "mean": torch.randn(4, 5, generator=g),
+        "variance": 0.1 + torch.rand(4, 5, generator=g),
+        "target_mask": torch.rand(4, 5, generator=g) < 0.7,
+        "exact": torch.tensor([True, True, False, True]),
+        **{key: torch.zeros(4, 5, 1) for key in ("xc", "yc", "xt", "context_mask")},
+    }
+    got = scores(Oracle(batch, shift, widen), [batch, batch])
+    assert got["kl"] == pytest.approx(math.log(widen) + (1 + shift**2) / (2 * widen**2) - 0.5, abs=2e-5)
+    interval = stats.norm.cdf(shift + 1.959964 * widen) - stats.norm.cdf(shift - 1.959964 * widen)
+    assert got["coverage_95"] == pytest.approx(interval, abs=2e-5)
+    spread = math.sqrt(1 + widen**2)
+    folded = spread * (
+        math.sqrt(2 / math.pi) * math.exp(-((shift / spread) ** 2) / 2)
+        + shift / spread * math.erf(shift / spread / 2**0.5)
+    )
+    assert got["crps_ratio"] == pytest.approx(math.sqrt(math.pi) * folded - widen, abs=2e-5)
