@@ -29,12 +29,12 @@ class GaussianHead(nn.Module):
 class KrigingHead(nn.Module):
     """Kriging with a covariance that the network reads from the data, and the network's correction of it.
 
-    The context features, averaged, give the covariance of a local Gaussian process: `components` anisotropic kernels,
-    each a mixture of Matern 1/2, 3/2, 5/2 and 7/2, plus an unknown constant (as in ordinary kriging). Each point's
-    own features give its amplitude and its noise, so that the process need be neither stationary nor equally noisy.
-    The process is conditioned on the context exactly, in float64. A last MLP shifts the conditional mean by a multiple
-    of the conditional standard deviation and rescales the latter: what a Gaussian process can't express (edges, skewed
-    or quantised values).
+    The averaged features of the context and statistics of the whole of it (its variogram) give the covariance of a
+    local Gaussian process: two anisotropic kernels, each a mixture of Matern 1/2, 3/2, 5/2 and 7/2, plus an unknown
+    constant (as in ordinary kriging). Each point's own features give its amplitude and its noise, so that the process
+    need be neither stationary nor equally noisy. The process is conditioned on the context exactly, in float64. A last
+    MLP shifts the conditional mean by a multiple of the conditional standard deviation and rescales the latter: what
+    a Gaussian process can't express (edges, skewed or quantised values).
 
     Deviation from the paper, whose head is :class:`GaussianHead`: softmax attention averages, and interpolation of
     smooth fields needs the precise cancelling weights of a linear solve. It costs ``n_c^3 / 3 + n_c^2 n_t``
@@ -43,34 +43,41 @@ class KrigingHead(nn.Module):
 
     noise_floor = 1e-5  # of the variance of the standardised context: what float32 covariances can resolve
 
-    def __init__(self, dim: int, d_x: int, d_y: int, hidden: int, lengths: tuple[float, ...] = (3.0, 24.0)) -> None:
+    def __init__(
+        self, dim: int, d_x: int, d_y: int, hidden: int, n_summary: int = 0, lengths: tuple[float, ...] = (3.0, 24.0)
+    ) -> None:
         super().__init__()
         self.d_x, self.d_y = d_x, d_y
         self.n_shape = d_x + d_x * (d_x - 1) // 2
         self.lengths = lengths
-        self.covariance = MLP(dim, hidden, len(lengths) * (self.n_shape + 5) + 2)
+        self.covariance = MLP(dim + n_summary, hidden, len(lengths) * (self.n_shape + 5) + 2)
         self.local = MLP(dim, 2)
         self.correction = MLP(dim + 1 + d_y, hidden, 2 * d_y)
         for mlp in (self.covariance, self.local, self.correction):
             # the last weights and biases: all tasks start with the same covariance and no correction
             nn.init.normal_(list(mlp.parameters())[-2], std=1e-3)
 
-    def forward(self, targets: Tensor, context: Tensor, xt: Tensor, xc: Tensor, yc: Tensor, mask: Tensor) -> Normal:
+    def forward(
+        self, targets: Tensor, context: Tensor, xt: Tensor, xc: Tensor, yc: Tensor, mask: Tensor, summary: Tensor
+    ) -> Normal:
         """Features, locations, standardised values and mask of the context to the distribution of the targets.
 
         ``(batch, n_t, dim), (batch, n_c, dim), (batch, n_t, d_x), (batch, n_c, d_x), (batch, n_c, d_y), (batch, n_c)``
-        to a normal distribution of shape ``(batch, n_t, d_y)``. Masked values must be finite.
+        and ``(batch, n_summary)`` to a normal distribution of shape ``(batch, n_t, d_y)``. Masked values must be
+        finite.
         """
         # Rounding an amplitude to bfloat16 would perturb the values it multiplies: the head works in float32.
         with torch.autocast(targets.device.type, enabled=False):
-            return self._predict(targets.float(), context.float(), xt, xc, yc, mask)
+            return self._predict(targets.float(), context.float(), xt, xc, yc, mask, summary)
 
-    def _predict(self, targets: Tensor, context: Tensor, xt: Tensor, xc: Tensor, yc: Tensor, mask: Tensor) -> Normal:
+    def _predict(
+        self, targets: Tensor, context: Tensor, xt: Tensor, xc: Tensor, yc: Tensor, mask: Tensor, summary: Tensor
+    ) -> Normal:
         n_t = targets.shape[1]
-        raw = self.covariance(masked_mean(context, mask))
+        raw = self.covariance(torch.cat([masked_mean(context, mask), summary], -1))
         local = self.local(torch.cat([targets, context], 1))
         amplitude = torch.exp(1.5 * torch.tanh(local[..., 0] / 1.5))
-        noise = self.noise_floor + torch.exp(-4.0 + 6.0 * torch.tanh((raw[:, -1:] + local[..., 1]) / 6.0))
+        noise = self.noise_floor + torch.exp(-4.0 + 10.0 * torch.tanh((raw[:, -1:] + local[..., 1]) / 10.0))
         constant = F.softplus(raw[:, -2])[:, None]
         kernel, variance = self._kernel(torch.cat([xt, xc], 1), xc, raw[:, :-2])
         kernel = kernel * amplitude[:, :, None] * amplitude[:, None, n_t:] + constant[:, :, None]

@@ -67,7 +67,7 @@ class TNPKR(nn.Module):
         )
         self.norm_out = nn.LayerNorm(dim, eps=1e-6)
         self.head: GaussianHead | KrigingHead = (
-            KrigingHead(dim, d_x, d_y, 128) if head == "kriging" else GaussianHead(dim, 256, d_y, min_scale)
+            KrigingHead(dim, d_x, d_y, 128, extra) if head == "kriging" else GaussianHead(dim, 256, d_y, min_scale)
         )
 
     def forward(self, xc: Tensor, yc: Tensor, xt: Tensor, context_mask: Tensor | None = None) -> Normal:
@@ -95,10 +95,12 @@ class TNPKR(nn.Module):
         xc, yc = (torch.where(context_mask[..., None], t, 0.0) for t in (xc, yc))
         n_t, xq = xt.shape[1], torch.cat([xt, xc], 1)
         kernels = None
-        if self.dictionary is not None and max(xq.shape[1], xc.shape[1]) <= self.block_size:
-            with torch.no_grad():
+        # In bfloat16 coordinates would be rounded to cells and small differences of values to nothing.
+        with torch.no_grad(), torch.autocast(xc.device.type, enabled=False):
+            if self.dictionary is not None and xq.shape[1] <= self.block_size:
                 kernels = self.dictionary(xq, xc)
-        tokens = self._embed(xq, xc, yc, n_t, context_mask, kernels)
+            local, summary = self._statistics(xq, xc, yc, context_mask, kernels)
+        tokens = self._embed(xq, yc, local)
         if kernels is not None and torch.is_autocast_enabled(xc.device.type):
             kernels = kernels.to(torch.get_autocast_dtype(xc.device.type))
         for block, bias in zip(self.blocks, self.biases, strict=True):
@@ -106,7 +108,7 @@ class TNPKR(nn.Module):
         if isinstance(self.head, GaussianHead):
             return self.head.forward(self.norm_out(tokens[:, :n_t]))
         tokens = self.norm_out(tokens)
-        return self.head.forward(tokens[:, :n_t], tokens[:, n_t:], xt, xc, yc, context_mask)
+        return self.head.forward(tokens[:, :n_t], tokens[:, n_t:], xt, xc, yc, context_mask, summary)
 
     def _attend(self, bias: nn.Module, xq: Tensor, xk: Tensor, kernels: Tensor | None, mask: Tensor) -> Attend:
         """Attention of one layer: dense when one block holds all pairs and the kernels are shared, else by scan."""
@@ -124,44 +126,55 @@ class TNPKR(nn.Module):
             block_bias, parameters = rbf_bias, (bias.a, bias.b, bias.c)  # type: ignore[assignment]
         return lambda q, k, v: scan_attention(q, k, v, xq, xk, block_bias, parameters, mask, block_q=size, block_k=size)
 
-    def _embed(self, xq: Tensor, xc: Tensor, yc: Tensor, n_t: int, mask: Tensor, kernels: Tensor | None) -> Tensor:
+    def _embed(self, xq: Tensor, yc: Tensor, local: Tensor) -> Tensor:
+        n_t = xq.shape[1] - yc.shape[1]
         values = torch.cat([yc.new_zeros(yc.shape[0], n_t, yc.shape[2]), yc], 1)
         flags = (torch.arange(xq.shape[1], device=xq.device) >= n_t).long().expand(xq.shape[:2])
-        parts = [self.observed(flags), values]
-        if self.embed_x:
-            parts.insert(1, xq)
-        if self.statistics:
-            with torch.no_grad():
-                parts.append(self._statistics(xq, xc, values, n_t, mask, kernels))
+        parts = [self.observed(flags), *([xq] if self.embed_x else []), values, local]
         tokens: Tensor = self.norm_in(self.embed(torch.cat(parts, -1)))
         return tokens
 
     def _statistics(
-        self, xq: Tensor, xc: Tensor, values: Tensor, n_t: int, mask: Tensor, kernels: Tensor | None
-    ) -> Tensor:
-        """Log density of observations and log variogram by kernel: ``(batch, n_t + n_c, 2 size)``, about unit scale."""
-        assert self.dictionary is not None
-        yc = values[:, n_t:]
-        rows = [
-            self._block_statistics(
-                self.dictionary(xq[:, i : i + self.block_size], xc) if kernels is None else kernels,
-                values[:, i : i + self.block_size] if kernels is None else values,
-                yc,
-                mask,
-            )
-            for i in range(0, xq.shape[1] if kernels is None else 1, self.block_size)
-        ]
-        density, variogram = torch.cat(rows, 1).chunk(2, -1)
-        is_context = torch.arange(xq.shape[1], device=xq.device)[:, None] >= n_t
-        return torch.cat([density, torch.where(is_context, variogram, 0.0)], -1)
+        self, xq: Tensor, xc: Tensor, yc: Tensor, mask: Tensor, kernels: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Log density of observations and log variogram by kernel, each of about unit scale.
 
-    @staticmethod
-    def _block_statistics(kernels: Tensor, values: Tensor, yc: Tensor, mask: Tensor) -> Tensor:
-        keep = mask[..., None].to(yc)
-        square = yc.square().sum(-1, keepdim=True)
-        sums = kernels @ torch.cat([keep, keep * square, keep * yc], -1)[:, None]
-        density, second, first = sums[..., 0], sums[..., 1], sums[..., 2:]
-        # sum of w (y - y')^2, expanded so that it is one matrix product over all kernels
-        total = values.square().sum(-1)[:, None] * density - 2 * (values[:, None] * first).sum(-1) + second
-        variogram = (total / (values.shape[-1] * density).clamp_min(1e-3)).clamp_min(0.0)
-        return torch.cat([0.3 * torch.log(density + 0.01), 0.25 * (torch.log(variogram + 1e-6) + 4.0)], 1).mT
+        Around each point ``(batch, n_t + n_c, 2 size)`` (no variogram around targets), and of the whole context
+        ``(batch, 2 size)``; of size 0 where the model uses none.
+        """
+        if not self.statistics or self.dictionary is None:
+            return xq.new_zeros(*xq.shape[:2], 0), xq.new_zeros(xq.shape[0], 0)
+        n_t, step = xq.shape[1] - xc.shape[1], xq.shape[1] if kernels is not None else self.block_size
+        values = torch.cat([yc.new_zeros(yc.shape[0], n_t, yc.shape[2]), yc], 1)
+        sums = [
+            _pair_sums(self.dictionary(xq[:, i : i + step], xc) if kernels is None else kernels, v, yc, mask)
+            for i in range(0, xq.shape[1], step)
+            for v in [values[:, i : i + step]]
+        ]
+        density, squares = (torch.cat(part, 1) for part in zip(*sums, strict=True))
+        local = torch.cat([_log_density(density), _log_variogram(squares, density)], -1)
+        local[:, :n_t, self.dictionary.size :] = 0.0
+        # without the pair of each point with itself, whose kernel is one
+        pairs = ((density[:, n_t:] - 1.0) * mask[..., None]).sum(1)
+        differences = (squares[:, n_t:] * mask[..., None]).sum(1)
+        mean_density = pairs / mask.sum(1, keepdim=True).clamp_min(1)
+        return local, torch.cat([_log_density(mean_density), _log_variogram(differences, pairs)], -1)
+
+
+def _pair_sums(kernels: Tensor, values: Tensor, yc: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums over the context of w and of w (y - y')^2 for kernels w: ``(batch, n_q, size)`` each."""
+    keep = mask[..., None].to(yc)
+    square = yc.square().mean(-1, keepdim=True)
+    sums = kernels @ torch.cat([keep, keep * square, keep * yc], -1)[:, None]
+    density, second, first = sums[..., 0], sums[..., 1], sums[..., 2:]
+    # the square expanded, so that it is one matrix product over all kernels
+    squares = values.square().mean(-1)[:, None] * density - 2 * (values[:, None] * first).mean(-1) + second
+    return density.mT, squares.mT.clamp_min(0.0)
+
+
+def _log_density(density: Tensor) -> Tensor:
+    return 0.3 * torch.log(density.clamp_min(0.0) + 0.01)
+
+
+def _log_variogram(squares: Tensor, density: Tensor) -> Tensor:
+    return 0.25 * (torch.log(squares / density.clamp_min(1e-3) + 1e-6) + 4.0)
