@@ -1,0 +1,133 @@
+"""Accuracy on real rasters that no model was trained on, beside the classical methods, as ratios to kriging.
+
+Run as ``python benchmarks/accuracy.py [--model tnpkr-sa] [--data ../shared/data]``. Rasters that are not there are left
+out. Fields are 256 x 256 cuts; what is hidden is scored, and nothing of it was used for training or tuning.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+from matplotlib.cbook import get_sample_data
+
+import geonp
+from geonp.evaluation.baselines import predict
+from geonp.evaluation.holdout import HoldOut, hide_simulated
+from geonp.evaluation.metrics import Scores, score
+from geonp.storage import open_raster
+
+Field = npt.NDArray[np.float32]
+
+GAPS = (("random", 0.5), ("random", 0.9), ("random", 0.98), ("clouds", 0.3), ("clouds", 0.6), ("stripes", 0.3))
+BASELINES = ("linear", "gdal", "thin_plate", "kriging")
+SIDE = 256
+
+
+def file_field(name: str, variable: str, row: int = 0, col: int = 0, **index: int) -> Callable[[Path], Field]:
+    """Reader of a cut of one variable of a raster file."""
+
+    def read(folder: Path) -> Field:
+        array = open_raster(folder / name, variables=[variable], nodata=None)[variable]
+        array = array.isel(index)
+        return np.asarray(array[..., row : row + SIDE, col : col + SIDE].values.squeeze(), np.float32)
+
+    return read
+
+
+def jacksboro(_: Path) -> Field:
+    """Read the terrain that matplotlib ships."""
+    with np.load(get_sample_data("jacksboro_fault_dem.npz", asfileobj=False)) as file:
+        return np.asarray(file["elevation"][:SIDE, :SIDE], np.float32)
+
+
+FIELDS: dict[str, Callable[[Path], Field]] = {
+    "DEM Jacksboro": jacksboro,
+    "DEM Oetztal": file_field("dem_oetztal_srtm_3arcsec.tif", "dem_oetztal_srtm_3arcsec", 90, 150),
+    "DEM Iowa": file_field("dem_iowa_3m_ragged_border.tif", "dem_iowa_3m_ragged_border", 0, 0),
+    "SST OSTIA": file_field("sst_ostia_global_0p25_2017-06-05_07.nc", "analysed_sst", 230, 560, time=0),
+    "gridMET tmax": file_field("tmax_gridmet_conus_2019-01-21.nc", "air_temperature", 8, 279),
+    "ERA5 orography": file_field("era5_geopotential_global_0p25.nc", "geopotential", 120, 0),
+    "chlorophyll": file_field("chlorophyll_olci_northsea_2017.nc", "conc_chl", 257, 582, time=0),
+    "Sentinel-2 band": file_field("sentinel2_6band_200x300.nc", "reflectance", band=3),
+    "NDVI": file_field("ndvi_sentinel2_slovenia_clouds_2015_2017.nc", "ndvi", time=10),
+}
+
+
+def cases(folder: Path) -> Iterator[tuple[str, str, HoldOut]]:
+    """Name of the field, kind of gaps, and the hold-out."""
+    for seed, (name, read) in enumerate(FIELDS.items()):
+        try:
+            truth = read(folder)
+        except geonp.GeonpError as error:
+            print(f"left out: {name}: {error}")
+            continue
+        for kind, fraction in GAPS:
+            yield name, f"{kind} {fraction:.0%}", hide_simulated(truth, kind, fraction, np.random.default_rng(seed))
+
+
+def run(test: HoldOut, model: str) -> dict[str, tuple[Scores, float]]:
+    """Scores and seconds of each method."""
+    found = {}
+    for method in (*BASELINES, "geonp"):
+        start = time.perf_counter()
+        if method == "geonp":
+            out = geonp.infill(xr.DataArray(test.values, dims=("y", "x"), name="field"), model=model)
+            mean, error = out["field"].values, out["field_standard_error"].values
+        else:
+            mean, error = predict(method, test.values, np.random.default_rng(0))
+        seconds = time.perf_counter() - start
+        found[method] = score(test.truth, mean, error, test.hidden & np.isfinite(mean)), seconds
+    return found
+
+
+def geometric(values: list[float]) -> float:
+    """Geometric mean."""
+    return float(np.exp(np.mean(np.log(values))))
+
+
+def main() -> None:
+    """Score every case, print a row for each, and the summary."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="tnpkr-sa", help="name or path of a checkpoint")
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the rasters")
+    parser.add_argument("--json", type=Path, help="also write all scores to this file")
+    arguments = parser.parse_args()
+    print(
+        "| field | gaps | RMSE / kriging | / best classical | CRPS / kriging | coverage | kriging's | s | kriging's |"
+    )
+    print("|---|---|---:|---:|---:|---:|---:|---:|---:|")
+    rows, everything = [], []
+    for name, gaps, test in cases(arguments.data):
+        found = run(test, arguments.model)
+        (ours, seconds), (kriging, kriging_seconds) = found["geonp"], found["kriging"]
+        best = min(found[b][0].rmse for b in BASELINES)
+        rows.append((ours.rmse / kriging.rmse, ours.rmse / best, ours.crps / kriging.crps, ours.coverage(0.95)))
+        cells = [f"{v:.3f}" for v in (*rows[-1], kriging.coverage(0.95))]
+        print(f"| {name} | {gaps} | {' | '.join(cells)} | {seconds:.1f} | {kriging_seconds:.1f} |", flush=True)
+        everything.append({"field": name, "gaps": gaps, **{m: s.as_dict() for m, (s, _) in found.items()}})
+    rmse, best_rmse, crps, coverage = (list(column) for column in zip(*rows, strict=True))
+    summary = {
+        "cases": f"{len(rows)}",
+        "RMSE / kriging's, geometric mean": f"{geometric(rmse):.3f}",
+        "RMSE / that of the best classical method of each case": f"{geometric(best_rmse):.3f}",
+        "CRPS / kriging's, geometric mean": f"{geometric(crps):.3f}",
+        "CRPS / kriging's, worst case": f"{max(crps):.3f}",
+        "cases with a CRPS below kriging's": f"{np.mean(np.array(crps) < 1):.0%}",
+        "coverage of the 95 % interval, mean": f"{np.mean(coverage):.3f}",
+        "coverage, lowest and highest": f"{min(coverage):.3f}, {max(coverage):.3f}",
+    }
+    print("\n| summary | |\n|---|---:|")
+    print("\n".join(f"| {name} | {value} |" for name, value in summary.items()))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
