@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -10,7 +12,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from geonp import checkpoint
+from geonp import checkpoint, filling, prediction
 from geonp.nn.models import build
 
 settings.register_profile("geonp", deadline=None, derandomize=True)
@@ -79,3 +81,16 @@ def checkpoint_copy(model: str, tmp_path: Path) -> Path:
     for suffix in (".safetensors", ".json"):
         (tmp_path / f"copy{suffix}").write_bytes(source.with_suffix(suffix).read_bytes())
     return tmp_path / "copy.safetensors"
+
+
+@pytest.fixture(scope="module")
+def float32() -> Iterator[None]:
+    """Compute in float32 in one thread, whatever this machine is best at."""
+
+    def exact(*args: Any) -> tuple[prediction.Predictor, checkpoint.Card]:
+        predictor, card = prediction.resolve(*args)
+        return replace(predictor, precision="float32"), card
+
+    with pytest.MonkeyPatch.context() as patch, dask.config.set(scheduler="synchronous"):
+        patch.setattr(filling, "resolve", exact)
+        yield

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -116,6 +116,7 @@ def test_a_mask_is_kept_where_nothing_repeats() -> None:
 
 
 @given(chunkings, offsets, st.integers(1, 200), st.booleans())
+@example([1], -3, 7, True)
 def test_pieces_reassemble_any_window_from_any_chunks(
     chunks: list[int], start: int, length: int, periodic: bool
 ) -> None:
