@@ -5,6 +5,7 @@
     GeonpError
     |-- InputError        (ValueError)         a raster, mask or option that cannot be used
     |-- MissingFileError  (FileNotFoundError)  an input that does not exist
+    |-- MissingExtraError (ImportError)        a package that an extra of geonp would have installed
     |-- OutputError       (OSError)            an output that cannot or must not be written
     |-- ModelError        (ValueError)         an unknown model, or one that cannot do this task
     |-- CheckpointError   (ValueError)         weights that are damaged, altered or of another format
@@ -20,6 +21,7 @@ __all__ = [
     "CheckpointError",
     "GeonpError",
     "InputError",
+    "MissingExtraError",
     "MissingFileError",
     "ModelError",
     "OutputError",
@@ -38,6 +40,16 @@ class InputError(GeonpError, ValueError):
 
 class MissingFileError(GeonpError, FileNotFoundError):
     """An input file or store that does not exist."""
+
+
+class MissingExtraError(GeonpError, ImportError):
+    """A package is not installed that an extra of geonp brings."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(
+            f"The package {package!r} is not installed: expected with the extra {extra!r} of geonp. "
+            f"Install it with pip install 'geonp[{extra}]'."
+        )
 
 
 class OutputError(GeonpError, OSError):

@@ -72,7 +72,7 @@ class Predictor:
         if threading.current_thread() is not threading.main_thread():
             # Dask's threads fill the cores with chunks, which scales better than threads inside of each operation.
             torch.set_num_threads(1)
-        with torch.inference_mode(), autocast:
+        with torch.no_grad(), autocast:
             predicted = network(xc, yc, xt, mask)
         loc, scale = (t[..., 0].float().cpu().numpy().astype(np.float64) for t in (predicted.loc, predicted.scale))
         return points.loc[:, None] + points.scale[:, None] * loc, points.scale[:, None] * scale

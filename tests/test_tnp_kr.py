@@ -237,14 +237,19 @@ def test_conditioning_is_that_of_a_gaussian_process() -> None:
     expected = k[:3, 3:] @ inverse @ y, 1.0 - np.einsum("ij,jk,ik->i", k[:3, 3:], inverse, k[:3, 3:])
     tensor = (torch.tensor(a, dtype=torch.float32)[None] for a in (k[:, 3:], np.ones(3), noise, y[:, None]))
     kernel, prior, noise_t, y_t = tensor
-    loc, var = _condition(kernel, prior, noise_t, y_t, torch.ones(1, 9, dtype=torch.bool))
+    loc, var, surprise = _condition(kernel, prior, noise_t, y_t, torch.ones(1, 9, dtype=torch.bool))
     np.testing.assert_allclose(loc[0, :, 0], expected[0], atol=1e-5)
     np.testing.assert_allclose(var[0], expected[1], atol=1e-5)
+    rest = np.arange(1, 9)
+    without = np.linalg.inv(k[4:, 4:] + np.diag(noise[1:]))
+    error = y[0] - k[3, 4:] @ without @ y[rest]
+    spread = np.sqrt(1.0 + noise[0] - k[3, 4:] @ without @ k[3, 4:])
+    np.testing.assert_allclose(surprise[0, 0, 0], error / spread, atol=1e-4)
 
 
 def test_conditioning_survives_a_singular_covariance() -> None:
     kernel = torch.ones(1, 4, 3)
-    loc, var = _condition(kernel, torch.ones(1, 1), torch.zeros(1, 3), torch.ones(1, 3, 1), torch.ones(1, 3).bool())
+    loc, var, _ = _condition(kernel, torch.ones(1, 1), torch.zeros(1, 3), torch.ones(1, 3, 1), torch.ones(1, 3).bool())
     torch.testing.assert_close(loc, torch.ones(1, 1, 1), atol=1e-3, rtol=0)
     assert 0 <= float(var) < 1e-3
 

@@ -73,14 +73,19 @@ def inverse_distance(values: FloatArray, neighbours: int = 16, power: float = 2.
 
 
 def thin_plate(values: FloatArray, neighbours: int = 48) -> FloatArray:
-    """Fit a thin-plate spline, with a linear trend, to the nearest observed cells of each gap cell."""
+    """Fit a thin-plate spline, with a linear trend, to the nearest observed cells of each gap cell.
+
+    Where some gap cell has all of these on one line, which leave its trend open, all are filled by :func:`linear`.
+    """
     missing = np.isnan(values)
     sites = np.argwhere(~missing).astype(float)
-    if np.linalg.matrix_rank(sites - sites[0]) < 2:  # the trend needs three cells that are not on one line
-        return nearest(values)
-    spline = RBFInterpolator(sites, values[~missing], neighbors=min(neighbours, len(sites)), kernel="thin_plate_spline")
     filled = values.copy()
-    filled[missing] = spline(np.argwhere(missing).astype(float))
+    try:
+        count = min(neighbours, len(sites))
+        spline = RBFInterpolator(sites, values[~missing], neighbors=count, kernel="thin_plate_spline")
+        filled[missing] = spline(np.argwhere(missing).astype(float))
+    except (np.linalg.LinAlgError, ValueError):  # the latter for fewer than three cells
+        return linear(values)
     return filled
 
 

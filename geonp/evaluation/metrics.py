@@ -18,10 +18,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scoringrules
 from scipy import stats
 
-from geonp.errors import InputError
+from geonp.errors import InputError, MissingExtraError
+
+try:
+    import scoringrules
+except ImportError as error:
+    raise MissingExtraError("scoringrules", "evaluate") from error
 
 __all__ = ["LEVELS", "Scores", "score"]
 
