@@ -54,6 +54,13 @@ def test_linear_falls_back_to_nearest() -> None:
     np.testing.assert_array_equal(linear(outside)[:, 35], PLANE[:, 30])
 
 
+def test_thin_plate_falls_back_to_linear_where_neighbours_lie_on_one_line() -> None:
+    tracks = np.full((100, 40), np.nan)
+    tracks[:, 5], tracks[:, 35] = 1.0, 4.0
+    np.testing.assert_array_equal(thin_plate(tracks), linear(tracks))
+    assert thin_plate(tracks)[50, 25] == pytest.approx(3.0)
+
+
 def test_inverse_distance_by_hand() -> None:
     values = np.array([[0.0, np.nan, np.nan, 10.0]])
     assert inverse_distance(values)[0, 1] == pytest.approx(10 * 0.25 / 1.25)
