@@ -319,6 +319,24 @@ def test_a_limit_beyond_the_raster_is_none(model: str, far: float) -> None:
     assert plan(source, model=model, max_distance=far).halo_px == 20
 
 
+@pytest.mark.parametrize("chunks", [{"y": 24, "x": 24}, {"y": 8, "x": 8}, {"y": 5, "x": 24}])
+def test_only_tiles_with_gaps_are_computed_and_only_once(
+    model: str, chunks: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = raster((24, 24)).fillna(0.0)
+    source[2, 2], source[11, 20] = np.nan, np.nan
+    tiles = []
+    call = Predictor.__call__
+
+    def spy(self: Predictor, points: Points) -> Any:
+        tiles.append(len(points.xc))
+        return call(self, points)
+
+    monkeypatch.setattr(Predictor, "__call__", spy)
+    infill(source.chunk(chunks), model=model, batch_size=1).compute()
+    assert tiles == [1, 1]
+
+
 # --- mask -------------------------------------------------------------------------------------------------------------
 
 DOMAIN = (np.indices((12, 20)).sum(0) % 7) != 0
