@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import xarray as xr
+
+if TYPE_CHECKING:
+    from geonp.evaluation.comparison import Comparison
 
 __all__ = ["GeonpAccessor"]
 
@@ -28,3 +31,9 @@ class GeonpAccessor:
         from geonp.filling import plan
 
         return plan(self._obj, **options)
+
+    def evaluate(self, **options: Any) -> Comparison:
+        """Score the model on hidden cells beside classical methods; see :func:`geonp.evaluation.compare.compare`."""
+        from geonp.evaluation.compare import compare
+
+        return compare(self._obj, **options)

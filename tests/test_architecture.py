@@ -17,7 +17,7 @@ FOLDERS = {"geonp": ROOT / "geonp", "geonp.cli": ROOT / "cli"}
 MAX_MODULE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
-# Imports go to a smaller number. The decimals of nn order its files; what is not named there is a family of the papers.
+# Imports go to a smaller number. The decimals order a layer; what is not named in nn is a family of the papers.
 LAYERS = {
     "geonp.errors": 0,
     "geonp.grid": 1,
@@ -38,15 +38,16 @@ LAYERS = {
     "geonp.evaluation.holdout": 3,
     "geonp.evaluation.kriging": 3,
     "geonp.evaluation.baselines": 3.1,
+    "geonp.evaluation.comparison": 3.1,
     "geonp.prediction": 4,
     "geonp.storage": 4,
     "geonp.training.tasks": 4,
     "geonp.training.recipe": 4.1,
     "geonp.filling": 5,
     "geonp.training.loop": 5,
-    "geonp.accessor": 6,
     "geonp.evaluation.compare": 6,
     "geonp.evaluation.report": 6,
+    "geonp.accessor": 6.1,
     "geonp.cli": 7,
     "geonp.testing": 7,
     "geonp": 8,
