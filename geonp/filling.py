@@ -29,6 +29,9 @@ __all__ = ["FillPlan", "infill", "plan"]
 CHUNK_PX = (256, 1024)
 """Least and greatest side of the chunks that an array in memory is cut into."""
 
+LIBRARIES_BYTES = 500 * 2**20
+"""What Python, torch and the kernels that it compiles take before any raster is read."""
+
 Raster = xr.DataArray | xr.Dataset
 Blocks = list[list[npt.NDArray[Any]]]
 
@@ -218,9 +221,8 @@ def plan(
         device=predictor.device,
         precision=predictor.precision,
         batch_size=predictor.batch_size,
-        peak_bytes=450 * 2**20
-        + predictor.batch_size * tile_bytes(predictor.neighbourhood)
-        + threads * window * (4 * itemsize + 48),
+        peak_bytes=LIBRARIES_BYTES
+        + threads * (predictor.batch_size * tile_bytes(predictor.neighbourhood) + window * (4 * itemsize + 48)),
         result_bytes=cells * (2 * itemsize + 1),
     )
 

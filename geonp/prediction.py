@@ -35,7 +35,7 @@ TARGET_BUCKETS = (32, 64, 128, 256, 384, 576)
 """Targets a tile is padded to: bfloat16 kernels are compiled for each shape, so there are few."""
 
 CPU_BATCH = 4
-"""Tiles in a batch on a CPU: more of them no longer fit into its caches."""
+"""Tiles in a batch on a CPU: more of them fit neither into its caches nor into memory that malloc keeps."""
 
 
 @dataclass(frozen=True)
@@ -147,9 +147,9 @@ def resolve(model: str, device: str | None, batch_size: int | None, memory: int)
 
 
 def tile_bytes(neighbourhood: Neighbourhood) -> int:
-    """Bytes that one tile takes in a forward pass, an upper bound: some 40 float32 numbers for each pair of points."""
+    """Bytes that one tile takes in a forward pass, an upper bound: some 50 float32 numbers for each pair of points."""
     n_c = neighbourhood.n_context
-    return 160 * n_c * (n_c + (neighbourhood.tile_px + 2 * neighbourhood.overlap_px) ** 2)
+    return 200 * n_c * (n_c + (neighbourhood.tile_px + 2 * neighbourhood.overlap_px) ** 2)
 
 
 @lru_cache(maxsize=4)

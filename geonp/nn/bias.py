@@ -72,7 +72,6 @@ class KernelDictionary(nn.Module):
     """
 
     projections: Tensor
-    precisions: Tensor
 
     def __init__(self, d_x: int, scales: Sequence[float], directional_scales: Sequence[float]) -> None:
         super().__init__()
@@ -82,7 +81,6 @@ class KernelDictionary(nn.Module):
         ]
         directions = torch.stack([*eye, *diagonals]) if directional_scales else eye
         self.register_buffer("projections", directions, persistent=False)
-        self.n_isotropic = len(scales)
         self.scales, self.directional_scales = tuple(scales), tuple(directional_scales)
         self.d_x = d_x
 
@@ -91,14 +89,23 @@ class KernelDictionary(nn.Module):
         """Number of kernels."""
         return len(self.scales) + len(self.directional_scales) * self.projections.shape[0]
 
+    @torch.no_grad()
     def forward(self, xq: Tensor, xk: Tensor) -> Tensor:
-        """Every kernel of every pair: ``(batch, n_q, d_x), (batch, n_k, d_x) -> (batch, size, n_q, n_k)``."""
+        """Every kernel of every pair: ``(batch, n_q, d_x), (batch, n_k, d_x) -> (batch, size, n_q, n_k)``.
+
+        No gradient flows to the locations.
+        """
         pq, pk = xq @ self.projections.T, xk @ self.projections.T
-        squared = (pq.mT[:, :, :, None] - pk.mT[:, :, None, :]).square()
-        distance = squared[:, : self.d_x].sum(1, keepdim=True)
-        parts = [distance * (-0.5 / s**2) for s in self.scales]
-        parts += [squared * (-0.5 / s**2) for s in self.directional_scales]
-        return torch.cat(parts, 1).exp_()
+        squared = (pq.mT[:, :, :, None] - pk.mT[:, :, None, :]).square_()
+        distance = squared[:, : self.d_x].sum(1)
+        out = squared.new_empty(xq.shape[0], self.size, xq.shape[1], xk.shape[1])
+        for i, s in enumerate(self.scales):
+            torch.mul(distance, -0.5 / s**2, out=out[:, i])
+        directional = out[:, len(self.scales) :].unflatten(1, (len(self.directional_scales), self.projections.shape[0]))
+        for i, s in enumerate(self.directional_scales):
+            torch.mul(squared, -0.5 / s**2, out=directional[:, i])
+        # the floor keeps clear of subnormal numbers, which cost many times as much
+        return out.clamp_min_(-40.0).exp_()
 
 
 def dictionary_bias(kernels: Tensor, amplitudes: Tensor) -> Tensor:
