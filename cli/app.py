@@ -12,6 +12,7 @@ import click
 
 from geonp.errors import GeonpError
 
+from .evaluate import evaluate
 from .fill import fill
 from .info import info
 from .models import models
@@ -37,5 +38,5 @@ def main() -> None:
     """Fill gaps in rasters with a pretrained transformer neural process and honest standard errors."""
 
 
-for command in (fill, info, models, recipes, train):
+for command in (evaluate, fill, info, models, recipes, train):
     main.add_command(command)

@@ -1,0 +1,245 @@
+"""A comparison as one HTML page that needs nothing else: maps, reliability curve, scores, scores by distance.
+
+The figures are inline SVG whose text and axes take the colour of the page, which is light or dark as the reader's
+system is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from html import escape
+from importlib.metadata import version
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from geonp.errors import MissingExtraError, OutputError
+from geonp.evaluation.comparison import OURS, RANKED, Comparison
+
+try:
+    import matplotlib
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+except ImportError as error:
+    raise MissingExtraError("matplotlib", "evaluate") from error
+
+__all__ = ["check_report", "render", "write_report"]
+
+FloatArray = npt.NDArray[np.floating[Any]]
+
+_LEVELS = tuple(step / 20 for step in range(1, 20))
+
+# Told apart on white and on black, also by colour-blind readers (after Okabe & Ito).
+_COLOURS = {
+    OURS: "#e0562d",
+    "nearest": "#8f8f8f",
+    "linear": "#4aa8dc",
+    "gdal": "#17a278",
+    "inverse_distance": "#cf7fae",
+    "thin_plate": "#8b7fe0",
+    "kriging": "#d99a1c",
+}
+
+_INK = "#010203"  # replaced by the colour of the page's text
+_STYLE: Any = {  # matplotlib names its parameters by a type of its own, which changes with its version
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "axes.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "svg.fonttype": "none",
+    "svg.hashsalt": "geonp",
+}
+
+_CSS = """
+:root { color-scheme: light dark; --page: #fff; --ink: #1c2026; --soft: #667080; --line: #d9dde3; --best: #0a7d4f; }
+@media (prefers-color-scheme: dark) {
+  :root { --page: #14171c; --ink: #e4e7eb; --soft: #98a2b0; --line: #343a44; --best: #4fd39a; }
+}
+body { margin: 0 auto; padding: 2rem 1.25rem 3rem; max-width: 68rem; background: var(--page); color: var(--ink);
+  font: 16px/1.5 system-ui, sans-serif; }
+h1 { margin: 0 0 .5rem; font-size: 1.6rem; overflow-wrap: anywhere; } h2 { margin: 2.2rem 0 .6rem; font-size: 1.15rem; }
+p { margin: .4rem 0; max-width: 52rem; } .soft { color: var(--soft); font-size: .9rem; overflow-wrap: anywhere; }
+.verdict { margin: 1.2rem 0; padding: .7rem 1rem; border-left: .3rem solid var(--best); font-weight: 600; }
+.verdict.beaten { border-color: #d99a1c; }
+svg { width: 100%; height: auto; }
+.curves { display: grid; grid-template-columns: repeat(auto-fit, minmax(22rem, 1fr)); gap: 1.5rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .35rem .7rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; padding-left: 0; } thead th { color: var(--soft); font-weight: 500; }
+.best { color: var(--best); font-weight: 700; } tr.ours td { font-weight: 600; }
+"""
+
+
+def check_report(path: str | Path) -> None:
+    """Check that a report can be written to `path`, before any work is done for it.
+
+    Raises
+    ------
+    OutputError
+        For a name that does not end in .html, or a folder that is missing.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in {".html", ".htm"}:
+        raise OutputError(f"Unknown format of a report: got {str(path)!r}, expected a name that ends in .html.")
+    if not path.parent.is_dir():
+        raise OutputError(f"No folder for the report: got {str(path.parent)!r}, expected an existing one. Create it.")
+
+
+def write_report(found: Comparison, path: str | Path, *, title: str | None = None) -> None:
+    """Write what :func:`render` gives to `path`, over what was there.
+
+    Raises
+    ------
+    OutputError
+        As :func:`check_report`, and where the system refuses.
+    """
+    check_report(path)
+    try:
+        Path(path).write_text(render(found, title=title), encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"Cannot write the report {str(path)!r}: {error}. Check the folder and the disk.") from error
+
+
+def render(found: Comparison, *, title: str | None = None) -> str:
+    """Render a comparison as an HTML page.
+
+    Parameters
+    ----------
+    found : Comparison
+        Result of :func:`geonp.evaluation.compare.compare`.
+    title : str, optional
+        Heading, such as the name of the file; the name of the variable by default.
+    """
+    heading = escape(found.name if title is None else title)
+    beaten = "" if set(found.winners.values()) == {OURS} else " beaten"
+    units = f" ({escape(found.units)})" if found.units else ""
+    model = (
+        f"Model {found.model['model']} {found.model['model_version']}, weights {found.model['weights_sha256'][:12]}; "
+        f"fraction {found.fraction:g}, seed {found.seed}; geonp {version('geonp')}."
+    )
+    with matplotlib.rc_context(_STYLE):
+        maps, reliability, distance = _svg(_maps(found)), _svg(_reliability(found)), _svg(_by_distance(found))
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{heading}: geonp evaluate</title>
+<style>{_CSS}</style>
+</head>
+<body>
+<h1>{heading}</h1>
+<p>{escape(found.setting)}</p>
+<p class="verdict{beaten}">{escape(found.verdict)}</p>
+<h2>Maps</h2>
+{maps}
+<h2>Scores{units}</h2>
+{_table(found.rows(), _best_cells(found))}
+<p class="soft">The smaller the better, and the best in green; a bias should be near 0, and an interval should cover
+its share of the cells. Errors are prediction minus truth.</p>
+<h2>Reliability, and CRPS by distance</h2>
+<div class="curves">
+{reliability}
+{distance}
+</div>
+<p class="soft">Reliability: the share of hidden cells within the central interval of each level. On the diagonal
+the intervals are right, below it too narrow.</p>
+<h2>CRPS{units} by distance to the nearest observation</h2>
+{_table(found.distance_rows(), set())}
+<p class="soft">{escape(model)}</p>
+</body>
+</html>
+"""
+
+
+def _best_cells(found: Comparison) -> set[tuple[str, str]]:
+    """Method and heading of the cells of the table that hold the best of their column."""
+    return {(found.winners[name], title) for name, title in RANKED.items()}
+
+
+def _table(rows: Sequence[Sequence[str]], best: set[tuple[str, str]]) -> str:
+    headings, *body = rows
+    lines = []
+    for method, *values in body:
+        cells = "".join(
+            f'<td class="best">{escape(text)}</td>' if (method, heading) in best else f"<td>{escape(text)}</td>"
+            for heading, text in zip(headings[1:], values, strict=True)
+        )
+        ours = ' class="ours"' if method == OURS else ""
+        lines.append(f"<tr{ours}><td>{escape(method)}</td>{cells}</tr>")
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead>\n<tbody>{"".join(lines)}</tbody></table></div>'
+
+
+def _svg(figure: Figure) -> str:
+    """Draw `figure` as an SVG element in the colour of the text around it."""
+    buffer = StringIO()
+    none = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    figure.savefig(buffer, format="svg", facecolor="none", metadata=none)
+    text = buffer.getvalue()
+    text = re.sub(r'<g id="[^"]*"', "<g", text[text.index("<svg") :])  # the same in every figure, and unused
+    return text.replace(_INK, "currentColor")
+
+
+def _maps(found: Comparison) -> Figure:
+    """Draw the raster with gaps, filled, its standard error and the actual error."""
+    test, ours = found.test, found.predictions[OURS]
+    error = np.where(found.scored, ours.mean - test.truth, np.nan)
+    spread = np.where(found.scored, ours.error, np.nan)
+    low, high = np.nanquantile(test.truth, [0.01, 0.99])
+    limit = float(np.nanquantile(np.abs(error), 0.99)) or 1.0
+    value = {"vmin": low, "vmax": high, "cmap": "viridis"}
+    wide = float(np.nanquantile(spread, 0.99)) or 1.0
+    panels: list[tuple[str, FloatArray, str, dict[str, Any]]] = [
+        ("With gaps", test.values, "both", value),
+        (f"Filled by {OURS}", ours.mean, "both", value),
+        ("Standard error", spread, "max", {"vmin": 0, "vmax": wide, "cmap": "plasma"}),
+        ("Actual error", error, "both", {"vmin": -limit, "vmax": limit, "cmap": "RdBu_r"}),
+    ]
+    rows, columns = test.truth.shape
+    height = float(np.clip(9.0 * rows / columns, 3.0, 14.0))
+    figure = Figure(figsize=(11, height), layout="constrained")
+    for axis, (title, values, extend, style) in zip(figure.subplots(2, 2).flat, panels, strict=True):
+        origin = "lower" if found.y_up else "upper"
+        image = axis.imshow(values, origin=origin, interpolation="none", **style)
+        axis.set(title=title, xticks=[], yticks=[], facecolor=(_INK, 0.12))
+        axis.spines[:].set(visible=True, alpha=0.3)
+        figure.colorbar(image, ax=axis, extend=extend, label=found.units).outline.set_visible(False)
+    return figure
+
+
+def _reliability(found: Comparison) -> Figure:
+    figure = Figure(figsize=(5.2, 4.4), layout="constrained")
+    axis = figure.subplots()
+    axis.plot([0, 1], [0, 1], color=_INK, alpha=0.4, linestyle=":")
+    for method in found.predictions:
+        _curve(axis, method, _LEVELS, found.reliability(method, _LEVELS))
+    axis.set(xlim=(0, 1), ylim=(0, 1), xlabel="level of the interval", ylabel="share of the cells within")
+    axis.legend(frameon=False)
+    return figure
+
+
+def _by_distance(found: Comparison) -> Figure:
+    figure = Figure(figsize=(5.2, 4.4), layout="constrained")
+    axis = figure.subplots()
+    for method, parts in found.by_distance.items():
+        _curve(axis, method, list(parts), [s.crps for s in parts.values()], marker="o", markersize=4)
+    units = f" ({found.units})" if found.units else ""
+    axis.set(xlabel="cells to the nearest observation", ylabel=f"CRPS{units}", ylim=(0, None))
+    return figure
+
+
+def _curve(axis: Axes, method: str, x: Any, y: Any, **style: Any) -> None:
+    ours = method == OURS
+    axis.plot(
+        x, y, color=_COLOURS[method], linewidth=2.6 if ours else 1.4, zorder=3 if ours else 2, label=method, **style
+    )

@@ -1,0 +1,135 @@
+"""`geonp evaluate` as users meet it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rioxarray  # noqa: F401  (registers .rio)
+import xarray as xr
+from click.testing import CliRunner
+
+from geonp.cli.app import main
+from geonp.cli.evaluate import HOLDOUTS
+from geonp.evaluation import compare
+
+GEONP = Path(sys.executable).with_name("geonp")
+
+
+def geonp(*arguments: object) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([GEONP, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def refused(*arguments: object, code: int = 1) -> str:
+    """Message of a command, run in this process, that must fail and print nothing else."""
+    done = CliRunner().invoke(main, ["evaluate", *map(str, arguments)])
+    assert isinstance(done.exception, SystemExit), done.exception
+    assert (done.exit_code, done.stdout) == (code, "")
+    return done.stderr
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Two times of a temperature with a gap, and a humidity without."""
+    y, x = np.mgrid[:36, :44].astype(np.float32)
+    field = 280 + np.sin(x / 6) + np.cos(y / 8)
+    gap = field.copy()
+    gap[10:14, 20:25] = np.nan
+    cube = np.stack([gap, gap + 3])
+    dims, coords = ("time", "y", "x"), {"time": [0, 6], "y": -y[:, 0], "x": x[0]}
+    ds = xr.Dataset({"t<2>m": (dims, cube, {"units": "K"}), "humidity": (dims, np.stack([field] * 2))}, coords)
+    ds.to_netcdf(tmp_path / "air.nc", engine="netcdf4")
+    return tmp_path / "air.nc"
+
+
+def test_it_prints_the_scores_and_writes_the_report(source: Path, model: str) -> None:
+    report = source.with_name("report.html")
+    options = ("--holdout", "gaps", "--fraction", 0.1, "--index", "time=1", "--progress", "--model", model)
+    done = geonp("evaluate", source, *options, "--report", report)
+    assert done.stderr.split(" ...\n") == ["geonp", *compare.METHODS, ""]
+    setting, scores, by_distance, verdict, where = done.stdout.strip().split("\n\n")
+    assert setting.startswith("t<2>m (K), time 6: 36 x 44 cells. The raster's own gaps, moved, hide ")
+    assert [line.split()[0] for line in scores.splitlines()] == ["method", "geonp", *compare.METHODS]
+    assert by_distance.startswith("CRPS (K) by distance")
+    assert " beats geonp by " in verdict  # the weights are random
+    assert where == f"Report: {report}"
+    page = report.read_text(encoding="utf-8")
+    assert "<h1>air.nc</h1>" in page
+    assert "t&lt;2&gt;m (K), time 6: 36 x 44 cells." in page
+
+
+def test_json_is_what_python_gives(source: Path, model: str) -> None:
+    options = ("--variable", "humidity", "--bbox", 5, -30, 40, 0, "--seed", 2, "--size", 30)
+    done = geonp("evaluate", source, *options, "--baseline", "linear", "--baseline", "gdal", "--model", model, "--json")
+    assert done.stderr == ""
+    printed = json.loads(done.stdout)
+    with xr.open_dataset(source, engine="netcdf4") as ds:
+        box = ds["humidity"].isel(y=slice(0, 31), x=slice(5, 41)).load()
+    found = box.geonp.evaluate(seed=2, size=30, baselines=["linear", "gdal"], model=model).to_dict()
+    assert printed.pop("input") == str(source)
+    for scores in (*printed["scores"].values(), *found["scores"].values()):
+        assert scores.pop("seconds") > 0
+    assert printed == found
+    assert found["window"] == {"row": 0, "row_end": 30, "col": 3, "col_end": 33}
+
+
+def test_band_and_nodata_select_as_in_fill(tmp_path: Path, model: str) -> None:
+    y, x = np.mgrid[:30, :32]
+    bands = np.stack([np.zeros_like(x), 100 + x + y]).astype("int16")
+    bands[1, 5:8, 5:8] = -1
+    raster = xr.DataArray(bands, {"y": -y[:, 0], "x": x[0]}, ("band", "y", "x"), "values").rio.write_crs("EPSG:32633")
+    raster.rio.to_raster(tmp_path / "bands.tif")
+    options = ("-b", "2", "--nodata", "-1", "--baseline", "nearest", "--model", model)
+    done = CliRunner().invoke(
+        main, ["evaluate", str(tmp_path / "bands.tif"), *options, "--json"], catch_exceptions=False
+    )
+    found = json.loads(done.stdout)
+    assert (found["observed_cells"], found["selection"]) == (30 * 32 - 9, "band 2")
+
+
+def test_holdouts_are_those_of_the_library() -> None:
+    assert set(HOLDOUTS) == set(compare.HOLDOUTS)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--report", "air.nc"), "Unknown format of a report: got 'air.nc', expected a name that ends in .html."),
+        (("--holdout", "gaps", "--variable", "humidity"), "'humidity' has no gaps that could be moved"),
+        (("--fraction", "2"), "Wrong fraction: got 2.0"),
+        (("--baseline", "magic"), "Unknown baseline: got magic"),
+        (("--index", "depth=1"), "No slice depth=1: expected time=0 to 1."),
+        (("--variable", "rain"), "No variable 'rain'"),
+        (("--model", "nonesuch"), "nonesuch"),
+    ],
+)
+def test_errors_say_what_is_wrong(source: Path, options: tuple[str, ...], message: str) -> None:
+    text = refused(source, *options)
+    assert text.startswith("Error: ")
+    assert message in text
+
+
+@pytest.mark.parametrize(
+    "options", [("--holdout", "rain"), ("--index", "time"), ("--index", "time=-1"), ("--seed", "-1")]
+)
+def test_wrong_usage_exits_2(source: Path, options: tuple[str, ...]) -> None:
+    assert "Usage: " in refused(source, *options, code=2)
+
+
+def test_the_missing_extra_is_named(source: Path) -> None:
+    code = f"""
+import sys
+sys.modules["scoringrules"] = None
+from geonp.cli.app import main
+main(["evaluate", {str(source)!r}])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: The package 'scoringrules' is not installed")
+    assert "pip install 'geonp[evaluate]'" in done.stderr
