@@ -154,7 +154,7 @@ def _position(found: xr.DataArray, dim: str, position: int) -> str:
     if dim not in found.coords:
         return f"{dim}={position}"
     value = found.coords[dim].values
-    return f"{dim} {np.datetime_as_string(value, 'auto') if value.dtype.kind == 'M' else value}"
+    return f"{dim} {np.datetime_as_string(value.astype('M8[s]'), 'auto') if value.dtype.kind == 'M' else value}"
 
 
 def _cut(array: xr.DataArray, size: int, *, own_gaps: bool) -> tuple[xr.DataArray, Window]:
@@ -179,7 +179,7 @@ def _cut(array: xr.DataArray, size: int, *, own_gaps: bool) -> tuple[xr.DataArra
     if own_gaps and np.isfinite(cut.values).all():
         raise InputError(
             f"Variable {cut.name!r} has no gaps that could be moved: got 0 missing of {cut.size} cells, expected some. "
-            f"Check the nodata value, or choose another hold-out: {', '.join(SIMULATORS)}."
+            f"Check the nodata value, or choose another slice (index) or hold-out: {', '.join(SIMULATORS)}."
         )
     return cut, window
 
