@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 from collections.abc import Hashable, Mapping
@@ -14,15 +13,13 @@ import dask.array as da
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
-from dask.base import tokenize
-from dask.highlevelgraph import HighLevelGraph
 
 from geonp import checkpoint
+from geonp.chunks import Job, fill_chunks
 from geonp.errors import InputError
 from geonp.grid import Grid
 from geonp.metadata import annotate, fill_variables, observed
-from geonp.prediction import Predictor, fill_window, resolve, tile_bytes
-from geonp.tiling import Piece, Window, aligned, grown, indices, pieces
+from geonp.prediction import resolve, tile_bytes
 
 __all__ = ["FillPlan", "infill", "plan"]
 
@@ -33,7 +30,6 @@ LIBRARIES_BYTES = 500 * 2**20
 """What Python, torch and the kernels that it compiles take before any raster is read."""
 
 Raster = xr.DataArray | xr.Dataset
-Blocks = list[list[npt.NDArray[Any]]]
 
 
 @dataclass(frozen=True)
@@ -79,27 +75,6 @@ class FillPlan:
     def summary(self) -> dict[str, object]:
         """The attributes as plain values, for printing or JSON."""
         return asdict(self)
-
-
-@dataclass(frozen=True)
-class _Job:
-    """What every chunk of one variable needs to know; picklable and small."""
-
-    predictor: Predictor
-    shape: tuple[int, int]
-    periodic: bool
-    max_distance: float | None
-    seed: int
-
-    @property
-    def frame(self) -> int:
-        farthest = min(self.max_distance or 0.0, max(self.shape))
-        return max(self.predictor.neighbourhood.reach_px, int(np.ceil(farthest)))
-
-    def window(self, chunk: Window) -> Window:
-        """What is read to fill `chunk`: the tiles that predict its cells, with the frame around them."""
-        neighbourhood = self.predictor.neighbourhood
-        return grown(aligned(grown(chunk, neighbourhood.overlap_px), neighbourhood.tile_px), self.frame)
 
 
 def infill(
@@ -166,8 +141,7 @@ def infill(
                 "check the nodata value, or leave the variable out"
             )
     predictor, card = resolve(model, device, batch_size, _available_memory() // 4)
-    periodic = grid.periodic_x
-    job = _Job(predictor, grid.shape, periodic, None if max_distance is None else float(max_distance), int(seed))
+    job = Job(predictor, grid.shape, grid.periodic_x, max_distance, seed)
     out = ds.drop_vars(names)
     for name in names:
         filled = _fill_variable(ds[name], arrays[name], domain, job, card, nodata, out.attrs)
@@ -199,7 +173,7 @@ def plan(
         _domain(mask, grid)
     arrays = [_spatial_last(observed(_without_data(ds[name]), nodata), grid) for name in names]
     predictor, _ = resolve(model, device, batch_size, _available_memory() // 4)
-    job = _Job(predictor, grid.shape, grid.periodic_x, max_distance, seed)
+    job = Job(predictor, grid.shape, grid.periodic_x, max_distance, seed)
     chunks = [array.data.chunks for array in arrays]
     chunk = (max(max(c[-2]) for c in chunks), max(max(c[-1]) for c in chunks))
     size, reach = predictor.neighbourhood.tile_px, job.frame
@@ -284,7 +258,7 @@ def _fill_variable(
     source: xr.DataArray,
     array: xr.DataArray,
     domain: Any,
-    job: _Job,
+    job: Job,
     card: checkpoint.Card,
     nodata: float | None,
     attrs: Mapping[Any, Any],
@@ -293,7 +267,7 @@ def _fill_variable(
     data = array.data if lazy else da.from_array(array.values, chunks=_chunks_in_memory(array.shape), name=False)
     if domain is not None:
         domain = da.asarray(domain).rechunk(data.chunks[-2:])
-    parts = _graph(data, domain, job)
+    parts = fill_chunks(data, domain, job)
     filled, error, flag = (
         array.copy(data=parts[field]).transpose(*source.dims) for field in ("value", "standard_error", "flag")
     )
@@ -311,83 +285,6 @@ def _fill_variable(
         attrs=attrs,
     )
     return out if lazy else out.compute()
-
-
-def _graph(data: da.Array, domain: da.Array | None, job: _Job) -> da.Array:
-    """One task a chunk, each reading its neighbours' edges itself: a lazy array of (value, standard_error, flag)."""
-    name = "geonp-fill-" + tokenize(data.name, None if domain is None else domain.name, job)
-    dtype = np.dtype([("value", data.dtype), ("standard_error", data.dtype), ("flag", np.int8)])
-    y_chunks, x_chunks = data.chunks[-2:]
-    starts = [np.concatenate([[0], np.cumsum(c)]) for c in (y_chunks, x_chunks)]
-    graph: dict[Any, Any] = {}
-    for i, j in itertools.product(range(len(y_chunks)), range(len(x_chunks))):
-        chunk = Window(*(int(n) for n in (*starts[0][i : i + 2], *starts[1][j : j + 2])))
-        rows, cols = _reads(chunk, job)
-        down, across = pieces(rows, y_chunks), pieces(cols, x_chunks)
-        masks = None if domain is None else [[(domain.name, a.chunk, b.chunk) for b in across] for a in down]
-        for lead in itertools.product(*(range(n) for n in data.numblocks[:-2])):
-            blocks = [[(data.name, *lead, a.chunk, b.chunk) for b in across] for a in down]
-            graph[(name, *lead, i, j)] = (_fill_chunk, blocks, masks, chunk, down, across, job)
-    sources: list[Any] = [data] if domain is None else [data, domain]
-    layers = HighLevelGraph.from_collections(name, graph, dependencies=sources)
-    return da.Array(layers, name, data.chunks, dtype=dtype)
-
-
-def _reads(chunk: Window, job: _Job) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Raster rows and columns of the window that a chunk is filled from; -1 outside the raster."""
-    window = job.window(chunk)
-    rows = indices(window.row, window.row_end, job.shape[0])
-    return rows, indices(window.col, window.col_end, job.shape[1], periodic=job.periodic)
-
-
-def _fill_chunk(
-    blocks: Blocks,
-    masks: Blocks | None,
-    chunk: Window,
-    down: list[Piece],
-    across: list[Piece],
-    job: _Job,
-) -> npt.NDArray[np.void]:
-    """Fill every slice of one chunk from its own and its neighbours' blocks."""
-    rows, cols = _reads(chunk, job)
-    window = job.window(chunk)
-    core = (
-        slice(chunk.row - window.row, chunk.row_end - window.row),
-        slice(chunk.col - window.col, chunk.col_end - window.col),
-    )
-    domain = np.zeros(window.shape, bool)
-    _assemble(domain, masks, down, across, ())
-    lead = blocks[0][0].shape[:-2]
-    dtype = blocks[0][0].dtype
-    out = np.empty((*lead, *chunk.shape), [("value", dtype), ("standard_error", dtype), ("flag", np.int8)])
-    for index in np.ndindex(lead):
-        values = np.full(window.shape, np.nan, dtype)
-        _assemble(values, blocks, down, across, index)
-        filled = fill_window(
-            values,
-            domain,
-            rows,
-            cols,
-            job.frame,
-            core,
-            job.predictor,
-            max_distance=job.max_distance,
-            seed=job.seed,
-            period=job.shape[1] if job.periodic else None,
-        )
-        out["value"][index], out["standard_error"][index] = filled.value, filled.standard_error
-        out["flag"][index] = filled.flag
-    return out
-
-
-def _assemble(
-    window: npt.NDArray[Any], blocks: Blocks | None, down: list[Piece], across: list[Piece], index: tuple[int, ...]
-) -> None:
-    """Copy the pieces of the blocks into their places in `window`; True everywhere in the raster without blocks."""
-    for i, a in enumerate(down):
-        for j, b in enumerate(across):
-            place = np.s_[a.offset : a.offset + a.stop - a.start, b.offset : b.offset + b.stop - b.start]
-            window[place] = True if blocks is None else blocks[i][j][index][a.start : a.stop, b.start : b.stop]
 
 
 def _available_memory() -> int:

@@ -40,6 +40,7 @@ LAYERS = {
     "geonp.evaluation.baselines": 3.1,
     "geonp.evaluation.comparison": 3.1,
     "geonp.prediction": 4,
+    "geonp.chunks": 4.1,
     "geonp.storage": 4,
     "geonp.training.tasks": 4,
     "geonp.training.recipe": 4.1,

@@ -1,0 +1,245 @@
+"""From the chunks of a raster to filled chunks: one task each, the same answer however the raster is chunked.
+
+:func:`fill_window` is a pure function of NumPy arrays and of a small picklable job; Dask only schedules it. Each task
+reads the edges of its neighbours' chunks itself, so that no chunk is ever reshaped.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import numpy.typing as npt
+from dask.base import tokenize
+from dask.highlevelgraph import HighLevelGraph
+from scipy import ndimage
+
+from geonp.errors import PredictionError
+from geonp.metadata import FillFlag
+from geonp.points import box_of, halo_for, rank, select_context
+from geonp.prediction import Predictor, Tile, batches, gather
+from geonp.tiling import Piece, Window, aligned, grown, indices, pieces, shown_once, tiles_with
+
+__all__ = ["Filled", "Job", "fill_chunks", "fill_window"]
+
+BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.floating]
+IntArray = npt.NDArray[np.intp]
+Blocks = list[list[npt.NDArray[Any]]]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every chunk of one variable needs to know; picklable and small.
+
+    Attributes
+    ----------
+    predictor : Predictor
+    shape : tuple of int
+        ``(rows, columns)`` of the raster.
+    periodic : bool
+        Whether its last column neighbours the first.
+    max_distance : float or None
+        Cells farther than this from every observation, in cells, are left empty.
+    seed : int
+        Of the choice among far context.
+    """
+
+    predictor: Predictor
+    shape: tuple[int, int]
+    periodic: bool
+    max_distance: float | None
+    seed: int
+
+    @property
+    def frame(self) -> int:
+        """Width of the frame around whole tiles that is read: context, and what `max_distance` may look at."""
+        farthest = min(self.max_distance or 0.0, max(self.shape))
+        return max(self.predictor.neighbourhood.reach_px, int(np.ceil(farthest)))
+
+    def window(self, chunk: Window) -> Window:
+        """What is read to fill `chunk`: the tiles that predict its cells, with the frame around them."""
+        neighbourhood = self.predictor.neighbourhood
+        return grown(aligned(grown(chunk, neighbourhood.overlap_px), neighbourhood.tile_px), self.frame)
+
+    def cells(self, chunk: Window) -> tuple[IntArray, IntArray]:
+        """Raster rows and columns of :meth:`window`; -1 outside the raster."""
+        window = self.window(chunk)
+        rows = indices(window.row, window.row_end, self.shape[0])
+        return rows, indices(window.col, window.col_end, self.shape[1], periodic=self.periodic)
+
+
+@dataclass(frozen=True)
+class Filled:
+    """One chunk: values, standard errors and :class:`~geonp.metadata.FillFlag`, each ``(rows, cols)``."""
+
+    value: FloatArray
+    standard_error: FloatArray
+    flag: npt.NDArray[np.int8]
+
+
+def fill_chunks(data: da.Array, domain: da.Array | None, job: Job) -> da.Array:
+    """One task a chunk, each reading its neighbours' edges itself: a lazy array of (value, standard_error, flag)."""
+    name = "geonp-fill-" + tokenize(data.name, None if domain is None else domain.name, job)
+    dtype = np.dtype([("value", data.dtype), ("standard_error", data.dtype), ("flag", np.int8)])
+    y_chunks, x_chunks = data.chunks[-2:]
+    starts = [np.concatenate([[0], np.cumsum(c)]) for c in (y_chunks, x_chunks)]
+    graph: dict[Any, Any] = {}
+    for i, j in itertools.product(range(len(y_chunks)), range(len(x_chunks))):
+        chunk = Window(*(int(n) for n in (*starts[0][i : i + 2], *starts[1][j : j + 2])))
+        rows, cols = job.cells(chunk)
+        down, across = pieces(rows, y_chunks), pieces(cols, x_chunks)
+        masks = None if domain is None else [[(domain.name, a.chunk, b.chunk) for b in across] for a in down]
+        for lead in itertools.product(*(range(n) for n in data.numblocks[:-2])):
+            blocks = [[(data.name, *lead, a.chunk, b.chunk) for b in across] for a in down]
+            graph[(name, *lead, i, j)] = (_fill_chunk, blocks, masks, chunk, down, across, job)
+    sources: list[Any] = [data] if domain is None else [data, domain]
+    layers = HighLevelGraph.from_collections(name, graph, dependencies=sources)
+    return da.Array(layers, name, data.chunks, dtype=dtype)
+
+
+def _fill_chunk(
+    blocks: Blocks,
+    masks: Blocks | None,
+    chunk: Window,
+    down: list[Piece],
+    across: list[Piece],
+    job: Job,
+) -> npt.NDArray[np.void]:
+    """Fill every slice of one chunk from its own and its neighbours' blocks."""
+    window = job.window(chunk)
+    domain = np.zeros(window.shape, bool)
+    _assemble(domain, masks, down, across, ())
+    lead = blocks[0][0].shape[:-2]
+    dtype = blocks[0][0].dtype
+    out = np.empty((*lead, *chunk.shape), [("value", dtype), ("standard_error", dtype), ("flag", np.int8)])
+    for index in np.ndindex(lead):
+        values = np.full(window.shape, np.nan, dtype)
+        _assemble(values, blocks, down, across, index)
+        filled = fill_window(values, domain, chunk, job)
+        out["value"][index], out["standard_error"][index] = filled.value, filled.standard_error
+        out["flag"][index] = filled.flag
+    return out
+
+
+def _assemble(
+    window: npt.NDArray[Any], blocks: Blocks | None, down: list[Piece], across: list[Piece], index: tuple[int, ...]
+) -> None:
+    """Copy the pieces of the blocks into their places in `window`; True everywhere in the raster without blocks."""
+    for i, a in enumerate(down):
+        for j, b in enumerate(across):
+            place = np.s_[a.offset : a.offset + a.stop - a.start, b.offset : b.offset + b.stop - b.start]
+            window[place] = True if blocks is None else blocks[i][j][index][a.start : a.stop, b.start : b.stop]
+
+
+def fill_window(values: FloatArray, domain_mask: BoolArray, chunk: Window, job: Job) -> Filled:
+    """Fill the missing cells of a chunk from the window around it: the one kernel that everything else schedules.
+
+    Parameters
+    ----------
+    values : array
+        ``job.window(chunk).shape``: NaN where missing or outside the raster.
+    domain_mask : array
+        True where a value may be; cells outside are neither filled nor used as context.
+
+    Raises
+    ------
+    PredictionError
+        When the model returns a value that is not finite.
+    """
+    window, (rows, cols) = job.window(chunk), job.cells(chunk)
+    core = np.s_[
+        chunk.row - window.row : chunk.row_end - window.row, chunk.col - window.col : chunk.col_end - window.col
+    ]
+    observed = ~np.isnan(values)
+    missing, context_mask = domain_mask & ~observed, domain_mask & observed
+    near = job.max_distance is None or _distance(context_mask) <= job.max_distance
+    flag = np.where(observed, FillFlag.OBSERVED, np.where(domain_mask, FillFlag.BEYOND_LIMIT, FillFlag.OUTSIDE_DOMAIN))
+    flag = flag.astype(np.int8)
+    value = values.copy()
+    error = np.where(observed, 0.0, np.nan).astype(values.dtype)
+    wanted = np.zeros_like(observed)
+    wanted[core] = (missing & near)[core]
+    if not wanted.any():
+        return Filled(value[core], error[core], flag[core])
+    tiles = _tiles(context_mask, missing, wanted, rank(rows, cols, job.seed), job)
+    total = np.zeros((3, values.size))
+    for batch in batches(tiles, job.predictor.batch_size):
+        mean, std = job.predictor(gather(batch, values, job.predictor.neighbourhood.n_context))
+        for tile, m, s in zip(batch, mean, std, strict=False):
+            n = tile.targets.size
+            if not (np.isfinite(m[:n]).all() and np.isfinite(s[:n]).all()):
+                row, col = rows[tile.targets[0] // cols.size], cols[tile.targets[0] % cols.size]
+                raise PredictionError(
+                    f"the model returned values that are not finite for the tile around row {row}, column {col}; "
+                    "please report it with the data around this tile"
+                )
+            total[:, tile.targets] += tile.weights * np.stack([m[:n], s[:n], np.ones(n)])
+    filled = total[2] > 0
+    # Errors of neighbouring tiles stem from the same data: the mean of their standard deviations bounds that of
+    # their mean from above, and is reached when they are fully correlated.
+    value.ravel()[filled], error.ravel()[filled] = total[:2, filled] / total[2, filled]
+    flag.ravel()[filled] = FillFlag.FILLED
+    return Filled(value[core], error[core], flag[core])
+
+
+def _distance(observed_mask: BoolArray) -> FloatArray:
+    if not observed_mask.any():
+        return np.full(observed_mask.shape, np.inf)
+    return np.asarray(ndimage.distance_transform_edt(~observed_mask))
+
+
+def _tiles(
+    context_mask: BoolArray,
+    missing: BoolArray,
+    wanted: BoolArray,
+    ranks: FloatArray,
+    job: Job,
+) -> list[Tile]:
+    """The tiles that have wanted cells and enough context, rising in the number of the former."""
+    neighbourhood, frame = job.predictor.neighbourhood, job.frame
+    size, reach, lap = neighbourhood.tile_px, neighbourhood.reach_px, neighbourhood.overlap_px
+    period = job.shape[1] if job.periodic else None
+    width = missing.shape[1]
+    found = []
+    inner = missing[frame : missing.shape[0] - frame, frame : missing.shape[1] - frame]
+    blend = _blend_weights(size, lap)
+    for i, j in tiles_with(inner, size):
+        top, left = frame + i * size, frame + j * size
+        patch = np.s_[top - lap : top + size + lap, left - lap : left + size + lap]
+        t_row, t_col = np.nonzero(wanted[patch])
+        if not t_row.size:
+            continue
+        whole = np.s_[top - reach : top + size + reach, left - reach : left + size + reach]
+        near = shown_once(context_mask[whole], period)
+        halo = halo_for(near, neighbourhood)
+        side = size + 2 * halo
+        origin = (top - halo, left - halo)
+        near = near[reach - halo : reach - halo + side, reach - halo : reach - halo + side]
+        first_row, last_row, first_col, last_col = box_of(missing[top : top + size, left : left + size])
+        box = (first_row + halo, last_row + halo, first_col + halo, last_col + halo)
+        near_ranks = ranks[origin[0] : origin[0] + side, origin[1] : origin[1] + side]
+        chosen = select_context(near, near_ranks, box, neighbourhood)
+        if chosen.size < neighbourhood.min_context:
+            continue
+        row, col = np.divmod(chosen, side)
+        found.append(
+            Tile(
+                (row + origin[0]) * width + col + origin[1],
+                (t_row + top - lap) * width + t_col + left - lap,
+                blend[t_row, t_col],
+                (top + (size - 1) / 2, left + (size - 1) / 2),
+            )
+        )
+    return sorted(found, key=lambda tile: tile.targets.size)
+
+
+def _blend_weights(size: int, overlap: int) -> FloatArray:
+    """Weights of a tile's patch, ``(size + 2 overlap)`` squared; those of overlapping patches add up to one."""
+    depth = np.minimum(np.arange(size + 2 * overlap), np.arange(size + 2 * overlap)[::-1]) + 0.5
+    t = np.minimum(depth / max(2 * overlap, 1), 1.0)
+    ramp = t * t * (3 - 2 * t)
+    return np.outer(ramp, ramp)
