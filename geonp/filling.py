@@ -20,11 +20,9 @@ from geonp.errors import InputError
 from geonp.grid import Grid
 from geonp.metadata import annotate, fill_variables, observed
 from geonp.prediction import resolve, tile_bytes
+from geonp.tiling import chunk_side
 
 __all__ = ["FillPlan", "infill", "plan"]
-
-CHUNK_PX = (256, 1024)
-"""Least and greatest side of the chunks that an array in memory is cut into."""
 
 LIBRARIES_BYTES = 500 * 2**20
 """What Python, torch and the kernels that it compiles take before any raster is read."""
@@ -228,9 +226,7 @@ def _without_data(array: xr.DataArray) -> xr.DataArray:
 
 
 def _chunks_in_memory(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Some chunks for each core, not so small that reading their surroundings takes long; whole tiles of any size."""
-    side = math.sqrt(math.prod(shape) / (4 * (os.cpu_count() or 1)))
-    side = int(np.clip(-(-side // 128) * 128, *CHUNK_PX))
+    side = chunk_side(math.prod(shape))
     return (*(1,) * (len(shape) - 2), *(min(n, side) for n in shape[-2:]))
 
 

@@ -6,6 +6,7 @@ comes from, and written by :func:`write_raster` to a temporary sibling that is r
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import tempfile
@@ -24,6 +25,7 @@ from geonp.errors import GeonpError, InputError, MissingFileError, OutputError
 from geonp.geotiff import DRIVERS, READ_ERRORS, open_gdal, transform, write_geotiff
 from geonp.grid import Grid, grid_mapping_name
 from geonp.metadata import holds
+from geonp.tiling import chunk_side
 
 __all__ = ["check_output", "open_raster", "write_raster"]
 
@@ -67,7 +69,8 @@ def open_raster(
     nodata
         Value, as stored in the file, of missing cells: instead of the declared one.
     chunks
-        "auto", cells along each spatial dimension, or a mapping of dimension to cells.
+        "auto" (some for each core, of at most 16 MiB), cells along each spatial dimension, or a mapping of dimension
+        to cells.
 
     Raises
     ------
@@ -91,11 +94,22 @@ def open_raster(
     if bbox is not None:
         ds = _select_box(ds, bbox)
     if chunks == "auto":
-        return ds
+        return _split_for_cores(ds)
     if isinstance(chunks, int):
         grid = Grid.from_xarray(ds)
         chunks = {grid.y_dim: chunks, grid.x_dim: chunks}
     return ds.chunk(dict(chunks))
+
+
+def _split_for_cores(ds: xr.Dataset) -> xr.Dataset:
+    """Cut variables of a chunk or two into enough of them to keep all cores busy."""
+    split = {}
+    for name, da in ds.data_vars.items():
+        blocks = [len(sizes) for sizes in da.chunks or ()]
+        side = chunk_side(da.size)
+        if da.ndim > 1 and math.prod(blocks) < 4 * (os.cpu_count() or 1) and max(da.shape[-2:]) > side:
+            split[name] = da.chunk(dict.fromkeys(da.dims[-2:], side))
+    return ds.assign(split)
 
 
 def check_output(path: str | Path, *, overwrite: bool = False, driver: str | None = None) -> None:

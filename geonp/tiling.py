@@ -5,15 +5,20 @@ Neither Dask chunks nor batches move a tile, so that they can't change a result.
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Piece", "Window", "aligned", "grown", "indices", "pieces", "shown_once", "tiles_with"]
+__all__ = ["Piece", "Window", "aligned", "chunk_side", "grown", "indices", "pieces", "shown_once", "tiles_with"]
 
 BoolArray = npt.NDArray[np.bool_]
+
+CHUNK_PX = (256, 1024)
+"""Least and greatest side of the chunks that geonp chooses."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,15 @@ class Piece:
     start: int
     stop: int
     offset: int
+
+
+def chunk_side(cells: int) -> int:
+    """Side of chunks for a raster of so many cells in all its slices.
+
+    Some chunks for each core, but not so small that reading their surroundings takes long; whole tiles of most sizes.
+    """
+    side = math.sqrt(cells / (4 * (os.cpu_count() or 1)))
+    return int(np.clip(-(-side // 128) * 128, *CHUNK_PX))
 
 
 def aligned(window: Window, tile_px: int) -> Window:

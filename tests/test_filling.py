@@ -19,10 +19,11 @@ from xarray.core.indexing import LazilyIndexedArray
 import geonp
 from geonp import prediction
 from geonp.errors import CheckpointError, InputError, ModelError, PredictionError
-from geonp.filling import CHUNK_PX, FillPlan, infill, plan
+from geonp.filling import FillPlan, infill, plan
 from geonp.metadata import FillFlag
 from geonp.points import Neighbourhood
 from geonp.prediction import Points, Predictor
+from geonp.tiling import CHUNK_PX
 
 pytestmark = pytest.mark.usefixtures("float32")
 

@@ -356,3 +356,12 @@ def test_sample_rasters_survive_zarr(tmp_path: Path, path: Path) -> None:
     again = open_raster(tmp_path / "x.zarr")
     xr.testing.assert_equal(again.load(), sample.load())
     assert Grid.from_xarray(again) == Grid.from_xarray(sample)
+
+
+def test_small_files_are_cut_for_the_cores(tmp_path: Path) -> None:
+    values = np.arange(700 * 900, dtype=np.float32).reshape(700, 900)
+    write_raster(xr.Dataset({"z": (("y", "x"), values)}), tmp_path / "z.nc")
+    opened = open_raster(tmp_path / "z.nc")
+    assert opened.z.data.npartitions > 1
+    np.testing.assert_array_equal(opened.z, values)
+    assert open_raster(tmp_path / "z.nc", chunks=2048).z.data.npartitions == 1

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from geonp.tiling import Piece, Window, aligned, grown, indices, pieces, shown_once, tiles_with
+from geonp.tiling import CHUNK_PX, Piece, Window, aligned, chunk_side, grown, indices, pieces, shown_once, tiles_with
 
 offsets = st.integers(-40, 40)
 windows = st.builds(
@@ -141,3 +141,11 @@ def test_pieces_are_as_few_as_the_chunks_and_turns_allow() -> None:
     assert pieces(indices(-2, 7, 6), (4, 2)) == [Piece(0, 0, 4, 2), Piece(1, 0, 2, 6)]
     assert pieces(indices(4, 8, 6, periodic=True), (6,)) == [Piece(0, 4, 6, 0), Piece(0, 0, 2, 2)]
     assert pieces(indices(7, 9, 6), (6,)) == []
+
+
+def test_chunks_keep_the_cores_busy_within_bounds() -> None:
+    sides = [chunk_side(n * n) for n in (1, 300, 2000, 4000, 100_000)]
+    assert sides == sorted(sides)
+    assert sides[0] == CHUNK_PX[0]
+    assert sides[-1] == CHUNK_PX[1]
+    assert all(side % 128 == 0 for side in sides)
