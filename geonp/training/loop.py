@@ -195,6 +195,7 @@ class _Run:
             training={
                 **self.recipe.training.model_dump(),
                 "prior": self.recipe.model_dump(mode="json")["prior"],
+                "steps_done": self.step,
                 "cpu_hours": round(self.cpu_s / 3600, 2),
             },
             scores=self.latest,
