@@ -3,8 +3,8 @@
 A field is a sum of Gaussian random fields with Matern-like spectra, often with noise and a linear trend. About half of
 the fields stay Gaussian; for these the exact conditional distribution of the targets, given the context, is computed
 from the covariance that made the field, and serves as the training target. It has the same optimum as a sampled value
-and less noise. The others are warped, modulated, cut by sharp boundaries, transformed or quantised; their targets are
-the values themselves.
+and less noise. The others are warped, modulated, cut by sharp boundaries, resampled, transformed or quantised; their
+targets are the values themselves.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ class RasterPrior:
     smoothness: Range = (0.2, 4.0)
     length: Range = (1.2, 90.0)
     anisotropy: float = 0.5
+    smoothing: Range = (0.4, 3.0)
+    p_smoothing: float = 0.3
     noise: Range = (0.003, 0.7)
     p_noise: float = 0.5
     trend: Range = (0.2, 4.0)
@@ -162,6 +164,9 @@ def _spectrum(rng: np.random.Generator, prior: RasterPrior, torus: int, length: 
         k2 = (np.cos(angle) * kx - np.sin(angle) * ky) * (scale / stretch)
         density = np.exp(-(nu + 1) * np.log1p((k1**2 + k2**2) / (2 * nu)))
         total += density * float(np.exp(rng.standard_normal()) / _variance(density))
+    if rng.random() < prior.p_smoothing:
+        # what the point spread of a sensor, or an analysis, leaves of a rough field
+        total *= np.exp(-(_log_uniform(rng, prior.smoothing) ** 2) * (ky**2 + kx**2))
     return total / _variance(total)
 
 
@@ -211,7 +216,7 @@ def _quantise(rng: np.random.Generator, values: npt.NDArray[np.float64]) -> npt.
 
 def _deform(rng: np.random.Generator, prior: RasterPrior, z: Array, size: int) -> Array:
     """Make a Gaussian field non-Gaussian or non-stationary in one to three ways; ``(torus, torus)``."""
-    ways = rng.permutation(["warp", "modulate", "boundary", "pointwise", "pointwise"])[: rng.integers(1, 4)]
+    ways = rng.permutation(["warp", "modulate", "boundary", "resample", "pointwise", "pointwise"])[: rng.integers(1, 4)]
     torus, smooth = z.shape[0], (8.0, 90.0)
     for way in ways:
         if way == "warp":
@@ -225,6 +230,10 @@ def _deform(rng: np.random.Generator, prior: RasterPrior, z: Array, size: int) -
             other = _draw(rng, _spectrum(rng, prior, torus)) * np.exp(rng.standard_normal()) + 2 * rng.standard_normal()
             centre = side[:size, :size]
             z = np.where(side > np.quantile(centre, rng.uniform(0.2, 0.8)), z, other).astype(np.float32)
+        elif way == "resample":
+            factor = rng.choice([f for f in (1, 2, 3, 4) if torus % f == 0])
+            coarse = z[: torus // factor, : torus // factor]
+            z = ndimage.zoom(coarse, factor, order=rng.choice([1, 3]), mode="grid-wrap", grid_mode=True)
         else:
             z = _pointwise(rng, z)
         z = (z / max(float(z.std()), 1e-6)).astype(np.float32)
