@@ -37,6 +37,7 @@ CARD: dict[str, Any] = {
         "directional_scales": [4.0],
         "statistics": True,
         "head": "kriging",
+        "n_refine": 8,
     },
     "neighbourhood": {"tile_px": 8, "halos_px": [8, 16], "n_context": 32, "min_context": 4, "thinning": 3.0},
     "training": {},

@@ -32,11 +32,11 @@ class KrigingHead(nn.Module):
     The averaged features of the context and statistics of the whole of it (its variogram) give the covariance of a
     local Gaussian process: two anisotropic kernels, each a mixture of Matern 1/2, 3/2, 5/2 and 7/2, plus an unknown
     constant (as in ordinary kriging). Each point's own features give its amplitude and its noise, so that the process
-    need be neither stationary nor equally noisy. One learned step along the gradient of the likelihood of the nearest
-    `n_refine` context points sharpens it. The process is then conditioned on the context exactly, in float64. A last
-    MLP, which also sees how well the process predicts each context point from the others, shifts the conditional mean
-    by a multiple of the conditional standard deviation and rescales the latter: what a Gaussian process can't express
-    (edges, skewed or quantised values).
+    need be neither stationary nor equally noisy. One learned step along the gradient of the likelihood of the
+    `n_refine` context points nearest to the middle sharpens it. The process is then conditioned on the context exactly,
+    in float64. A last MLP, which also sees how well the process predicts each context point from the others, shifts the
+    conditional mean by a multiple of the conditional standard deviation and rescales the latter: what a Gaussian
+    process can't express (edges, skewed or quantised values).
 
     Deviation from the paper, whose head is :class:`GaussianHead`: softmax attention averages, and interpolation of
     smooth fields needs the precise cancelling weights of a linear solve. It costs ``2 n_c^3 / 3 + n_c^2 n_t``
@@ -44,12 +44,19 @@ class KrigingHead(nn.Module):
     """
 
     noise_floor = 1e-5  # of the variance of the standardised context: what float32 covariances can resolve
-    n_refine = 128
 
     def __init__(
-        self, dim: int, d_x: int, d_y: int, hidden: int, n_summary: int = 0, lengths: tuple[float, ...] = (3.0, 24.0)
+        self,
+        dim: int,
+        d_x: int,
+        d_y: int,
+        hidden: int,
+        n_summary: int = 0,
+        n_refine: int = 128,
+        lengths: tuple[float, ...] = (3.0, 24.0),
     ) -> None:
         super().__init__()
+        self.n_refine = n_refine
         self.d_x, self.d_y = d_x, d_y
         self.n_shape = d_x + d_x * (d_x - 1) // 2
         self.lengths = lengths
@@ -81,7 +88,7 @@ class KrigingHead(nn.Module):
         n_t = targets.shape[1]
         pooled = torch.cat([masked_mean(context, mask), summary], -1)
         local = self.local(torch.cat([targets, context], 1))
-        raw = self._refined(self.covariance(pooled), pooled, local[:, n_t:], xt, xc, yc, mask)
+        raw = self._refined(self.covariance(pooled), pooled, local[:, n_t:], xc, yc, mask)
         kernel, prior, noise = self._process(raw, local, local[:, n_t:], torch.cat([xt, xc], 1), xc)
         loc, var, surprise = _condition(kernel, prior[:, :n_t], noise[:, n_t:], yc, mask)
         scale = (var + noise[:, :n_t]).sqrt()[..., None]
@@ -89,11 +96,10 @@ class KrigingHead(nn.Module):
         shift, log_ratio = self.correction(features).chunk(2, -1)
         return Normal(loc + scale * shift, scale * torch.exp(3.0 * torch.tanh(log_ratio / 3.0)), validate_args=False)
 
-    def _refined(
-        self, raw: Tensor, pooled: Tensor, local: Tensor, xt: Tensor, xc: Tensor, yc: Tensor, mask: Tensor
-    ) -> Tensor:
+    def _refined(self, raw: Tensor, pooled: Tensor, local: Tensor, xc: Tensor, yc: Tensor, mask: Tensor) -> Tensor:
         """Covariance parameters after a learned step that sees the gradient of the log likelihood at `raw`."""
-        distance = torch.where(mask, (xc - xt.mean(1, keepdim=True)).square().sum(-1), torch.inf)
+        # from the middle of the context, not of the targets: what is asked must not change the answer
+        distance = torch.where(mask, (xc - masked_mean(xc, mask)[:, None]).square().sum(-1), torch.inf)
         near = distance.topk(min(self.n_refine, xc.shape[1]), largest=False, sorted=False).indices
         x, y, points = (t.detach().gather(1, near[..., None].expand(-1, -1, t.shape[-1])) for t in (xc, yc, local))
         kept = mask.gather(1, near)

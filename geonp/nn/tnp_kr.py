@@ -51,6 +51,7 @@ class TNPKR(nn.Module):
         directional_scales: tuple[float, ...] = (),
         statistics: bool = False,
         head: str = "gaussian",
+        n_refine: int = 128,
         min_scale: float = 0.0,
         block_size: int = 1024,
     ) -> None:
@@ -67,7 +68,9 @@ class TNPKR(nn.Module):
         )
         self.norm_out = nn.LayerNorm(dim, eps=1e-6)
         self.head: GaussianHead | KrigingHead = (
-            KrigingHead(dim, d_x, d_y, 128, extra) if head == "kriging" else GaussianHead(dim, 256, d_y, min_scale)
+            KrigingHead(dim, d_x, d_y, 128, extra, n_refine)
+            if head == "kriging"
+            else GaussianHead(dim, 256, d_y, min_scale)
         )
 
     def forward(self, xc: Tensor, yc: Tensor, xt: Tensor, context_mask: Tensor | None = None) -> Normal:
