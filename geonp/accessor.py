@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import xarray as xr
 
 if TYPE_CHECKING:
+    import os
+    from typing import Unpack
+
+    import numpy as np
+    import numpy.typing as npt
+
     from geonp.evaluation.comparison import Comparison
+    from geonp.filling import FillPlan
+
+    class FillOptions(TypedDict, total=False):
+        """The options of :func:`geonp.filling.infill`."""
+
+        model: str | os.PathLike[str]
+        mask: xr.DataArray | npt.NDArray[np.bool_] | None
+        max_distance: float | None
+        device: str | None
+        batch_size: int | None
+        seed: int
+        nodata: float | None
+
 
 __all__ = ["GeonpAccessor"]
 
@@ -20,14 +39,17 @@ class GeonpAccessor:
     def __init__(self, obj: xr.DataArray | xr.Dataset) -> None:
         self._obj = obj
 
-    def infill(self, **options: Any) -> xr.Dataset:
-        """Fill missing cells, with a standard error for each; the options of :func:`geonp.filling.infill`."""
+    def infill(self, **options: Unpack[FillOptions]) -> xr.Dataset:
+        """Fill missing cells, with a standard error for each; the options of :func:`geonp.filling.infill`.
+
+        They are ``model``, ``mask``, ``max_distance``, ``device``, ``batch_size``, ``seed`` and ``nodata``.
+        """
         from geonp.filling import infill
 
         return infill(self._obj, **options)
 
-    def plan(self, **options: Any) -> Any:
-        """What :meth:`infill` will do with the same options: a :class:`geonp.filling.FillPlan`."""
+    def plan(self, **options: Unpack[FillOptions]) -> FillPlan:
+        """What :meth:`infill` will do with the same options; see :func:`geonp.filling.plan`."""
         from geonp.filling import plan
 
         return plan(self._obj, **options)

@@ -108,7 +108,7 @@ def load_model(model: str) -> tuple[nn.Module, Card]:
     try:
         network = build(card.architecture, card.config)
         network.load_state_dict(load(data))
-    except (KeyError, TypeError, RuntimeError, SafetensorError) as error:
+    except (TypeError, ValueError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"{file}: cannot be loaded by this version of geonp: {error}") from error
     return network.eval().requires_grad_(False), card
 

@@ -5,6 +5,7 @@ The weights are loaded once a process; all that travels to a worker is a small d
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -96,13 +97,8 @@ class Tile:
     middle: tuple[float, float]
 
 
-def resolve(model: str, device: str | None, batch_size: int | None, memory: int) -> tuple[Predictor, checkpoint.Card]:
-    """Choose device, precision and batch size for a model, and check that its weights load.
-
-    Parameters
-    ----------
-    memory : int
-        Bytes that a batch may take when `batch_size` is not given.
+def resolve(model: str, device: str | None, batch_size: int | None) -> tuple[Predictor, checkpoint.Card]:
+    """Choose device, precision and batch size (tiles) for a model, and check that its weights load.
 
     Raises
     ------
@@ -116,21 +112,33 @@ def resolve(model: str, device: str | None, batch_size: int | None, memory: int)
     _, card = checkpoint.load_model(model)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        torch.empty(0, device=device)
+        kind = torch.device(device).type
+        usable = kind in ("cpu", "cuda") and torch.empty(0, device=device) is not None
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
+        usable, reason = False, f" ({str(error).split('.')[0].splitlines()[0]})"
+    else:
+        reason = ""
+    if not usable:
         raise InputError(
-            f"device {device!r} cannot be used here ({reason}): expected cpu, or cuda on a machine with a GPU"
-        ) from error
-    on_cpu = device.startswith("cpu")
+            f"device {device!r} cannot be used here{reason}: expected cpu, or cuda on a machine with a GPU"
+        )
+    on_cpu = kind == "cpu"
     fast = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()) if on_cpu else torch.cuda.is_bf16_supported()
+    memory = _free_memory() if on_cpu else torch.cuda.mem_get_info(device)[0]
     if batch_size is None:
-        batch_size = max(1, min(CPU_BATCH if on_cpu else 128, memory // tile_bytes(card.neighbourhood)))
+        batch_size = max(1, min(CPU_BATCH if on_cpu else 128, memory // 4 // tile_bytes(card.neighbourhood)))
         batch_size = 1 << (batch_size.bit_length() - 1)
     elif batch_size < 1:
         raise InputError(f"batch_size must be at least 1 tile, got {batch_size}")
     precision = "bf16" if fast else "float32"
     return Predictor(model, card.sha256, device, precision, batch_size, card.neighbourhood), card
+
+
+def _free_memory() -> int:
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # not Linux
+        return 4 * 2**30
 
 
 def tile_bytes(neighbourhood: Neighbourhood) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import dask
+import dask.array as da
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -410,7 +411,7 @@ def test_what_a_model_says_of_padding_does_not_matter(model: str, monkeypatch: p
 
 
 def test_weights_that_differ_on_a_worker_are_refused(model: str) -> None:
-    predictor, _ = prediction.resolve(model, "cpu", 1, 2**30)
+    predictor, _ = prediction.resolve(model, "cpu", 1)
     with pytest.raises(
         CheckpointError, match=r"has other weights here than where the job was made: sha256 .*expected 0"
     ):
@@ -540,3 +541,49 @@ def test_a_plan_counts_all_variables_and_chunks(model: str) -> None:
     )
     assert large.peak_bytes - small.peak_bytes > 4096**2 * 20
     assert plan(raster(), model=model, max_distance=19.5).halo_px == 20
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": None}, "model must be a name or the path"),
+        ({"max_distance": "3"}, "max_distance must be a positive number of cells, got '3'"),
+        ({"seed": 1.5}, r"seed must be an integer, got 1\.5"),
+        ({"device": "meta"}, "device 'meta' cannot be used here: expected cpu"),
+        ({"device": "nonsense"}, r"device 'nonsense' cannot be used here \("),
+    ],
+)
+def test_options_of_the_wrong_kind(model: str, options: dict[str, Any], message: str) -> None:
+    raster = xr.DataArray(np.eye(9, dtype=np.float32), dims=("y", "x"))
+    for function in (infill, plan):
+        with pytest.raises(InputError, match=message):
+            function(raster, **{"model": model, **options})
+
+
+def test_bare_arrays_are_refused_with_the_remedy(model: str) -> None:
+    with pytest.raises(InputError, match=r"got ndarray; wrap an array: xr\.DataArray"):
+        infill(np.eye(9), model=model)
+
+
+def test_paths_are_models_too(model: str) -> None:
+    raster = xr.DataArray(np.eye(9, dtype=np.float32), dims=("y", "x"), name="z")
+    assert infill(raster, model=Path(model)).z.shape == (9, 9)
+
+
+def test_outputs_do_not_collide_with_variables_of_the_user(model: str) -> None:
+    z = xr.DataArray(np.full((9, 9), np.nan, np.float32), dims=("y", "x"))
+    z[::2] = 1.0
+    ds = xr.Dataset({"z": z, "z_fill_flag": z * 0 + 7})
+    with pytest.raises(InputError, match="has a variable 'z_fill_flag' already"):
+        infill(ds, model=model)
+    ds["z"].attrs["ancillary_variables"] = "z_fill_flag"
+    assert set(np.unique(infill(ds, model=model)["z_fill_flag"])) <= {0, 1}
+
+
+def test_the_predicted_peak_counts_the_slices_of_a_chunk(model: str) -> None:
+    def peak(steps: int) -> int:
+        array = xr.DataArray(da.zeros((steps, 512, 512), chunks=(steps, 256, 256)), dims=("time", "y", "x"), name="z")
+        return plan(array, model=model).peak_bytes
+
+    least = 99 * 256 * 256 * 8 * 3  # values and standard errors out, values in
+    assert peak(100) - peak(1) > least

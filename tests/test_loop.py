@@ -20,7 +20,7 @@ from geonp import checkpoint
 from geonp.errors import CheckpointError, RecipeError
 from geonp.training import loop
 from geonp.training.loop import _expected_crps, expected_nll, learning_rate, scores, train
-from geonp.training.recipe import Recipe, Training
+from geonp.training.recipe import Recipe, Training, load
 
 STEPS = 60
 
@@ -318,3 +318,9 @@ def test_scores_of_a_known_prediction(shift: float, widen: float) -> None:
         + shift / spread * math.erf(shift / spread / 2**0.5)
     )
     assert got["crps_ratio"] == pytest.approx(math.sqrt(math.pi) * folded - widen, abs=2e-5)
+
+
+@pytest.mark.parametrize("override", ["model.architecture=foo", "model.config.foo=7", "model.config.heads=7"])
+def test_models_that_cannot_be_built_are_refused(tmp_path: Path, override: str) -> None:
+    with pytest.raises(RecipeError, match="cannot be built"):
+        train(load("tnpkr_sa_raster", [override]), tmp_path / "run")

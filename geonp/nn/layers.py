@@ -37,6 +37,8 @@ class MultiHeadAttention(nn.Module):
 
     def __init__(self, dim: int, heads: int, qk_dim: int, v_dim: int, v_hidden: int = 0) -> None:
         super().__init__()
+        if qk_dim % heads or v_dim % heads:
+            raise ValueError(f"qk_dim and v_dim must be multiples of heads, got {qk_dim}, {v_dim} and {heads}")
         self.heads = heads
         self.to_q, self.to_k = MLP(dim, qk_dim), MLP(dim, qk_dim)
         self.to_v = nn.Sequential(MLP(dim, v_hidden), nn.ReLU(), MLP(v_hidden, v_dim)) if v_hidden else MLP(dim, v_dim)

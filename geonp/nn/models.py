@@ -19,10 +19,12 @@ def build(architecture: str, config: dict[str, Any]) -> nn.Module:
 
     Raises
     ------
-    KeyError
-        For an architecture that is not in :data:`ARCHITECTURES`.
+    ValueError
+        For an architecture that is not in :data:`ARCHITECTURES`, or an option with an impossible value.
     TypeError
         For an option that the architecture does not have.
     """
+    if architecture not in ARCHITECTURES:
+        raise ValueError(f"unknown architecture {architecture!r}, expected one of {', '.join(ARCHITECTURES)}")
     options = {key: tuple(value) if isinstance(value, list) else value for key, value in config.items()}
     return ARCHITECTURES[architecture](**options)

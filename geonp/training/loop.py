@@ -103,7 +103,7 @@ class _Run:
         torch.manual_seed(options.seed)
         self.recipe, self.options = recipe, options
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.network = build(recipe.model.architecture, recipe.model.config).to(self.device)
+        self.network = _build(recipe).to(self.device)
         if options.start:
             self.network.load_state_dict(checkpoint.load_model(options.start)[0].state_dict())
         self.averaged = deepcopy(self.network).eval().requires_grad_(False)
@@ -201,6 +201,15 @@ class _Run:
             scores=self.latest,
         )
         return file
+
+
+def _build(recipe: Recipe) -> nn.Module:
+    try:
+        return build(recipe.model.architecture, recipe.model.config)
+    except (TypeError, ValueError) as error:
+        raise RecipeError(
+            f"recipe {recipe.name}: model.architecture or model.config cannot be built: {error}"
+        ) from error
 
 
 def learning_rate(step: int, options: Training) -> float:
