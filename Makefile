@@ -1,5 +1,5 @@
 # Every target makes .venv by itself; only Python 3.11 or newer and make are needed.
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
