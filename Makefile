@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench bench-speed bench-accuracy clean
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
@@ -19,8 +19,13 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(STAMP)
-	set -e; for script in benchmarks/*.py; do $(BIN)/python $$script; done
+bench: bench-speed bench-accuracy
+
+bench-speed: $(STAMP)
+	$(BIN)/python benchmarks/speed.py
+
+bench-accuracy: $(STAMP)
+	$(BIN)/python benchmarks/accuracy.py
 
 clean:
 	rm -rf $(VENV) demo build dist *.egg-info
