@@ -1,12 +1,19 @@
 """The group of commands, and how errors become messages and exit codes.
 
-Exit codes: 0 done, 1 error, 2 wrong usage. Results go to stdout; progress, notes and errors to stderr. The modules of
-the commands import click alone at the top, so that ``--help`` loads no torch.
+Exit codes: 0 done, 1 error, 2 wrong usage, 130 interrupted. Results go to stdout; progress, notes and errors
+to stderr. The modules of the commands import click alone at the top, so that ``--help`` loads no torch.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 import click
 
@@ -22,14 +29,44 @@ __all__ = ["main"]
 
 
 class _Group(click.Group):
-    """Commands whose GeonpError is printed as one message."""
+    """Commands whose GeonpError is printed as one message, and which end at once when they are interrupted."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         try:
-            return super().invoke(ctx)
+            with _termination_as_interrupt():
+                return super().invoke(ctx)
         except GeonpError as error:
             raise click.ClickException(str(error)) from error
+        except KeyboardInterrupt:
+            _leave("go on with --resume." if ctx.invoked_subcommand == "train" else "no output was written.")
+
+
+@contextmanager
+def _termination_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM raise KeyboardInterrupt, so that what is unfinished is removed; where this is the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    earlier = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, earlier)
+
+
+def _leave(advice: str) -> NoReturn:
+    """End the process without the wait for the tiles that dask's threads are at."""
+    click.echo(f"Interrupted: {advice}", err=True)
+    for process in multiprocessing.active_children():
+        process.terminate()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(130)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
