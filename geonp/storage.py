@@ -67,7 +67,7 @@ def open_raster(
     bbox
         ``(west, south, east, north)`` in the raster's own coordinates: cells with their centre inside are kept.
     nodata
-        Value, as stored in the file, of missing cells: instead of the declared one.
+        Value, as stored in the file, of missing cells: instead of the declared one. NaN for integers: none is missing.
     chunks
         "auto" (some for each core, of at most 16 MiB), cells along each spatial dimension, or a mapping of dimension
         to cells.
@@ -87,6 +87,10 @@ def open_raster(
         if nodata is not None:
             stored = _declare_nodata(stored, nodata)
         ds = _with_crs(xr.decode_cf(stored, decode_timedelta=False))
+        if nodata is not None and math.isnan(nodata):
+            for da in ds.data_vars.values():
+                if da.dtype.kind in "iu":
+                    da.encoding["_FillValue"] = nodata  # for `observed`: no cell is missing; never written
     if variables is not None:
         ds = _select_variables(ds, variables)
     if bands is not None:
@@ -239,13 +243,16 @@ def _declare_nodata(stored: xr.Dataset, nodata: float) -> xr.Dataset:
     for name, da in ds.data_vars.items():
         if da.ndim < 2 or da.dtype.kind not in "iuf":
             continue
+        da.attrs.pop("missing_value", None)
+        if da.dtype.kind in "iu" and math.isnan(nodata):
+            da.attrs.pop("_FillValue", None)
+            continue
         if not holds(da.dtype, nodata):
             limits = np.iinfo(da.dtype)
             raise InputError(
                 f"Variable {name!r} cannot have nodata {nodata:g}: it holds {da.dtype}, expected an integer from "
-                f"{limits.min} to {limits.max}. Correct --nodata."
+                f"{limits.min} to {limits.max}, or nan if none is missing. Correct --nodata."
             )
-        da.attrs.pop("missing_value", None)
         da.attrs["_FillValue"] = da.dtype.type(nodata)
     return ds
 
@@ -296,6 +303,8 @@ def _for_files(ds: xr.Dataset) -> xr.Dataset:
             encoding["dtype"] = encoding["dtype"].newbyteorder("=")
         if name in ds.indexes:
             encoding["_FillValue"] = None
+        elif variable.dtype.kind in "iu" and not holds(variable.dtype, encoding.get("_FillValue", 0)):
+            del encoding["_FillValue"]
         variable.encoding = encoding
     mapping = grid_mapping_name(ds)
     if mapping is not None and (affine := transform(ds)) is not None:

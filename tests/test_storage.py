@@ -16,6 +16,7 @@ from rasterio.transform import from_origin
 
 from geonp.errors import InputError, MissingFileError, OutputError
 from geonp.grid import Grid
+from geonp.metadata import observed
 from geonp.storage import check_output, open_raster, write_raster
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -143,6 +144,20 @@ def test_integers_without_nodata_stay_integers_until_it_is_given(tmp_path: Path)
         InputError, match=r"cannot have nodata -9999: it holds uint8, expected an integer from 0 to 255"
     ):
         open_raster(path, nodata=-9999)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("declared", [None, 3])
+def test_nodata_nan_says_that_no_integer_is_missing(tmp_path: Path, name: str, declared: int | None) -> None:
+    values = np.array([[1, 2, 3]], "int16")
+    write_raster(open_raster(write_tif(tmp_path / "in.tif", values, nodata=declared)), tmp_path / f"in-{name}")
+    ds = open_raster(tmp_path / f"in-{name}", nodata=float("nan"))
+    assert ds["in"].dtype == np.int16
+    np.testing.assert_array_equal(observed(ds["in"]), values)
+    write_raster(ds, tmp_path / name)
+    again = open_raster(tmp_path / name)["in"]
+    assert "_FillValue" not in again.encoding | again.attrs
+    np.testing.assert_array_equal(again, values)
 
 
 @pytest.mark.parametrize("name", ["x.nc", "x.zarr", "x.tif"])
