@@ -15,7 +15,7 @@ import numpy.typing as npt
 import rasterio
 import rasterio.shutil
 import xarray as xr
-from affine import Affine
+from rasterio import Affine
 from rasterio._err import CPLE_BaseError
 from rasterio.enums import MaskFlags
 from rasterio.errors import NotGeoreferencedWarning, RasterioError
@@ -36,6 +36,21 @@ DRIVERS = {
 
 READ_ERRORS = (RasterioError, RioXarrayError)
 """What :func:`open_gdal` raises, beside builtin errors, where a file is no raster."""
+
+# What `gdalinfo --format` lists for each driver (GDAL 3.10 and 3.11; rasterio cannot be asked).
+_SHARED_OPTIONS = """BIGTIFF COMPRESS GEOTIFF_VERSION INTERLEAVE JXL_ALPHA_DISTANCE JXL_DISTANCE JXL_EFFORT JXL_LOSSLESS
+    MAX_Z_ERROR MAX_Z_ERROR_OVERVIEW NBITS NUM_THREADS PREDICTOR SPARSE_OK"""
+_OPTIONS = {
+    "COG": """ADD_ALPHA ALIGNED_LEVELS BLOCKSIZE EXTENT LEVEL OVERVIEWS OVERVIEW_COMPRESS OVERVIEW_COUNT
+        OVERVIEW_PREDICTOR OVERVIEW_QUALITY OVERVIEW_RESAMPLING QUALITY RES RESAMPLING STATISTICS TARGET_SRS
+        TILING_SCHEME WARP_RESAMPLING ZOOM_LEVEL ZOOM_LEVEL_STRATEGY""",
+    "GTiff": """ALPHA BLOCKXSIZE BLOCKYSIZE COLOR_TABLE_MULTIPLIER COPY_SRC_OVERVIEWS DISCARD_LSB ENDIANNESS
+        GEOTIFF_KEYS_FLAVOR JPEGTABLESMODE JPEG_QUALITY LZMA_PRESET PHOTOMETRIC PIXELTYPE PROFILE RPB RPCTXT
+        SOURCE_ICC_PROFILE SOURCE_PRIMARIES_BLUE SOURCE_PRIMARIES_GREEN SOURCE_PRIMARIES_RED SOURCE_WHITEPOINT
+        STREAMABLE_OUTPUT TFW TIFFTAG_TRANSFERFUNCTION_BLUE TIFFTAG_TRANSFERFUNCTION_GREEN
+        TIFFTAG_TRANSFERFUNCTION_RED TIFFTAG_TRANSFERRANGE_BLACK TIFFTAG_TRANSFERRANGE_WHITE TILED WEBP_LEVEL
+        WEBP_LOSSLESS ZLEVEL ZSTD_LEVEL""",
+}
 
 _NAME = "band_data"
 _BAND_TAGS = ("standard_name", "cell_methods")
@@ -93,16 +108,19 @@ def transform(ds: xr.Dataset) -> Affine | None:
 def write_geotiff(ds: xr.Dataset, path: Path, driver: str, options: Mapping[str, str]) -> None:
     """Compute ``ds`` and write it to ``path`` by way of a draft beside it, which is left to the caller to remove.
 
-    Variables and their slices along other dimensions are bands, in order, described by name. GeoTIFF has one dtype and
+    Variables and their slices along other dimensions are bands, in order, described by name; the rows run from north
+    to south, which software expects. GeoTIFF has one dtype and
     one nodata value for all bands: see :func:`geonp.storage.write_raster` for how they are chosen.
 
     Raises
     ------
     InputError
-        For a variable that is not real or not on both spatial dimensions.
+        For a variable that is not real or not on both spatial dimensions, or a creation option that does not exist.
     OutputError
         Where GDAL refuses the creation options.
     """
+    _require_known(driver, options)
+    ds = _north_up(ds)
     grid = Grid.from_xarray(ds)
     stored = _one_storage(ds, grid)
     layers = [layer for name, da in stored.items() for layer in _layers(name, da, grid)]
@@ -134,6 +152,24 @@ def write_geotiff(ds: xr.Dataset, path: Path, driver: str, options: Mapping[str,
             rasterio.shutil.copy(draft, path, driver=driver, **{**DRIVERS[driver], **options})
         except (RasterioError, CPLE_BaseError) as error:
             raise OutputError(f"GDAL cannot write {path.name!r} as {driver}: {error}. Check --co.") from error
+
+
+def _require_known(driver: str, options: Mapping[str, str]) -> None:
+    """Check the names of creation options, of which GDAL passes over those that it does not know."""
+    known = set(f"{_SHARED_OPTIONS} {_OPTIONS[driver]}".split())
+    unknown = sorted({name.upper() for name in options} - known)
+    if unknown:
+        raise InputError(
+            f"Unknown creation option: got {', '.join(unknown)}, expected some of those of GDAL's {driver} driver: "
+            f"{', '.join(sorted(known))}. Correct --co."
+        )
+
+
+def _north_up(ds: xr.Dataset) -> xr.Dataset:
+    """Turn over the rows of a raster whose y coordinate ascends."""
+    grid = Grid.from_xarray(ds)
+    ascends = grid.y_dim in ds.coords and grid.spacing[0] > 0
+    return ds.isel({grid.y_dim: slice(None, None, -1)}) if ascends else ds
 
 
 @dataclass(frozen=True)
@@ -189,7 +225,12 @@ def _layers(name: Hashable, da: xr.DataArray, grid: Grid) -> Iterator[tuple[str,
     for index in np.ndindex(*(da.sizes[dim] for dim in dims)):
         layer = da.isel(dict(zip(dims, index, strict=True))).transpose(grid.y_dim, grid.x_dim)
         labels = [
-            f"{dim}={layer.coords[dim].item() if dim in layer.coords else i}"
+            f"{dim}={_label(layer.coords[dim].values) if dim in layer.coords else i}"
             for dim, i in zip(dims, index, strict=True)
         ]
         yield " ".join([str(name), *labels]), layer
+
+
+def _label(value: npt.NDArray[Any]) -> object:
+    """Value of a coordinate for people: a time as ISO 8601, no finer than it is."""
+    return np.datetime_as_string(value, unit="auto") if value.dtype.kind == "M" else value.item()

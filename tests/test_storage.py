@@ -348,6 +348,12 @@ def test_what_a_geotiff_cannot_hold_is_refused(tmp_path: Path) -> None:
         write_raster(ds, tmp_path / "x.tif")
     with pytest.raises(OutputError, match=r"GDAL cannot write 'x\.tif' as COG: .*Check --co"):
         write_raster(ds[["a"]], tmp_path / "x.tif", creation_options={"COMPRESS": "JPEG"})
+    with pytest.raises(
+        InputError, match=r"Unknown creation option: got FOO, expected .* COG driver: .*BLOCKSIZE, .*--co"
+    ):
+        write_raster(ds[["a"]], tmp_path / "x.tif", creation_options={"FOO": "BAR", "level": "9"})
+    with pytest.raises(InputError, match=r"Unknown creation option: got LEVEL, expected .* GTiff driver: .*ZLEVEL"):
+        write_raster(ds[["a"]], tmp_path / "x.tif", driver="GTiff", creation_options={"LEVEL": "9"})
     with pytest.raises(InputError, match=r"Unknown creation option: got compress, expected zarr_format"):
         write_raster(ds, tmp_path / "x.zarr", creation_options={"COMPRESS": "LZW"})
     assert list(tmp_path.iterdir()) == []
@@ -360,6 +366,27 @@ def test_slices_are_bands_with_their_labels(tmp_path: Path) -> None:
     with rasterio.open(tmp_path / "x.tif") as file:
         assert file.descriptions == ("a time=10", "a time=20")
         np.testing.assert_array_equal(file.read(), ds["a"])
+
+
+def test_times_of_bands_are_written_as_dates(tmp_path: Path) -> None:
+    times = np.array(["2020-01-01", "2020-01-02T06:30"], "datetime64[ns]")
+    ds = xr.Dataset({"sst": (("time", "y", "x"), np.ones((2, 2, 2)))}, coords={"time": times})
+    ds = ds.assign_coords(y=[1.0, 0.0], x=[0.0, 1.0])
+    write_raster(ds, tmp_path / "x.tif")
+    with rasterio.open(tmp_path / "x.tif") as file:
+        assert file.descriptions == ("sst time=2020-01-01", "sst time=2020-01-02T06:30")
+
+
+@pytest.mark.parametrize("driver", ["COG", "GTiff"])
+def test_geotiff_is_written_from_north_to_south(tmp_path: Path, driver: Any) -> None:
+    ds = xr.Dataset({"a": (("lat", "lon"), np.arange(6.0).reshape(3, 2))})
+    ds = ds.assign_coords(lat=[10.0, 20.0, 30.0], lon=[5.0, 15.0]).chunk(lat=2)
+    write_raster(ds, tmp_path / "x.tif", driver=driver)
+    with rasterio.open(tmp_path / "x.tif") as file:
+        assert file.transform == rasterio.Affine(10, 0, 0, 0, -10, 35)
+        np.testing.assert_array_equal(file.read(1), ds["a"].values[::-1])
+    again = open_raster(tmp_path / "x.tif")["a"]
+    np.testing.assert_array_equal(again.sel(y=ds["lat"].values), ds["a"])
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="needs the sample rasters beside the checkout")
