@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -119,6 +121,21 @@ def test_unknown_name_is_an_attribute_error() -> None:
 def test_entry_points_load() -> None:
     (script,) = entry_points(group="console_scripts", name="geonp")
     assert callable(script.load())
+
+
+def test_every_imported_package_is_declared() -> None:
+    project = CONFIG["project"]
+    extras = project["optional-dependencies"].values()
+    listed = [*project["dependencies"], *(line for lines in extras for line in lines)]
+    declared = {re.match(r"[\w-]+", line)[0] for line in listed} | {"geonp"} | sys.stdlib_module_names
+    imported = set()
+    for path in [*(ROOT / "geonp").rglob("*.py"), *(ROOT / "cli").glob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                imported.add(node.module.partition(".")[0])
+    assert sorted(imported - declared) == []
 
 
 def test_tested_torch_is_pinned() -> None:
