@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from .show import to_json
 
 if TYPE_CHECKING:
     from geonp.evaluation.comparison import Comparison
@@ -85,7 +86,7 @@ def evaluate(
         from geonp.evaluation.report import write_report
 
         write_report(found, report, title=source.name)
-    click.echo(json.dumps({"input": str(source), **found.to_dict()}, indent=2) if as_json else _text(found, report))
+    click.echo(to_json({"input": str(source), **found.to_dict()}) if as_json else _text(found, report))
 
 
 def _position(text: str) -> tuple[str, int]:

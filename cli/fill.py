@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from contextlib import nullcontext
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .show import table
+from .show import table, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -82,7 +81,7 @@ def fill(
 
     if dry_run or verbose:
         planned = plan(ds, **settings).summary()
-        text = json.dumps(planned, indent=2) if as_json else table(planned)
+        text = to_json(planned) if as_json else table(planned)
         click.echo(text, err=not dry_run)
     if dry_run:
         return
@@ -95,7 +94,7 @@ def fill(
     seconds = time.perf_counter() - start
     summary = {"input": str(source), "output": str(target), **_provenance(filled), **_summary(target, census, seconds)}
     if as_json:
-        click.echo(json.dumps(summary, indent=2))
+        click.echo(to_json(summary))
     elif not quiet:
         click.echo(_sentence(summary))
 

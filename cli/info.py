@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .show import table
+from .show import table, to_json
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -30,21 +30,24 @@ def info(source: Path, nodata: float | None, as_json: bool) -> None:
     ds = open_raster(source, nodata=nodata)
     grid = Grid.from_xarray(ds)
     facts = {
-        "rows, columns": list(grid.shape),
+        "rows": grid.shape[0],
+        "columns": grid.shape[1],
         "dimensions": [str(grid.y_dim), str(grid.x_dim)],
         "cell": list(grid.spacing),
-        "first centre": list(grid.origin),
+        "first_centre": list(grid.origin),
         "crs": _crs_name(grid.crs),
-        "around the Earth": grid.periodic_x,
-        "evenly spaced": grid.regular,
+        "around_the_earth": grid.periodic_x,
+        "evenly_spaced": grid.regular,
     }
     variables = {str(name): _describe(da, grid) for name, da in ds.data_vars.items()}
     if as_json:
-        click.echo(json.dumps({**facts, "variables": variables}, indent=2))
+        click.echo(to_json({**facts, "variables": variables}))
         return
-    click.echo(table({key: _text(value) for key, value in facts.items() if value is not None}))
+    click.echo(table(_labelled(facts)))
     for name, description in variables.items():
-        click.echo(f"\n{name}\n" + table({key: _text(value) for key, value in description.items()}, indent="  "))
+        if "nodata" in description and "missing" not in description:
+            description["nodata"] = "not declared (--nodata)"
+        click.echo(f"\n{name}\n" + table(_labelled(description), indent="  "))
 
 
 def _describe(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
@@ -59,8 +62,13 @@ def _describe(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
         return description
     fill = da.encoding.get("_FillValue", next(iter(declared_nodata(da)), None))
     if fill is None and da.dtype.kind in "iu":
-        return {**description, "nodata": "not declared (--nodata)"}
-    return {**description, "nodata": None if fill is None else float(fill), **_gaps(da, grid)}
+        return {**description, "nodata": None}
+    return {**description, "nodata": None if fill is None else _number(float(fill)), **_gaps(da, grid)}
+
+
+def _number(value: float) -> float | str:
+    """``value``, or the name of one that JSON does not know: nan, inf or -inf."""
+    return value if math.isfinite(value) else str(value)
 
 
 def _gaps(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
@@ -76,11 +84,11 @@ def _gaps(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
     farthest = max(gaps.farthest_px for gaps in found)
     return {
         "missing": missing,
-        "missing share": round(missing / cells, 6),
+        "missing_share": round(missing / cells, 6),
         "infinite": int(np.isinf(da).sum()),
         "gaps": sum(gaps.gaps for gaps in found),
-        "largest gap": max(gaps.largest for gaps in found),
-        "farthest from data": round(farthest, 2) if np.isfinite(farthest) else None,
+        "largest_gap": max(gaps.largest for gaps in found),
+        "farthest_from_data": round(farthest, 2) if np.isfinite(farthest) else None,
     }
 
 
@@ -88,6 +96,10 @@ def _crs_name(wkt: str | None) -> str | None:
     from geonp.grid import crs_name
 
     return None if wkt is None else crs_name(wkt)
+
+
+def _labelled(facts: dict[str, Any]) -> dict[str, str | None]:
+    return {key.replace("_", " "): _text(value) for key, value in facts.items()}
 
 
 def _text(value: object) -> str | None:

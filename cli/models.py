@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
-from .show import table
+from .show import table, to_json
 
 __all__ = ["models"]
 
@@ -33,4 +31,4 @@ def show_model(name: str) -> None:
     """Print the card of a model, given by NAME or by the path of its weights, as JSON."""
     from geonp.checkpoint import load_card
 
-    click.echo(json.dumps(load_card(name).model_dump(mode="json"), indent=2))
+    click.echo(to_json(load_card(name).model_dump(mode="json")))

@@ -19,6 +19,7 @@ from rasterio.transform import from_origin
 
 from geonp import checkpoint
 from geonp.cli.app import main
+from geonp.cli.show import to_json
 from geonp.training import recipe as recipes
 
 GEONP = Path(sys.executable).with_name("geonp")
@@ -264,27 +265,40 @@ def test_overwriting_needs_leave(tmp_path: Path, source: Path, model: str) -> No
 
 def test_info(source: Path) -> None:
     found = json.loads(geonp("info", source, "--json").stdout)
-    assert found["rows, columns"] == [40, 50]
+    assert (found["rows"], found["columns"]) == (40, 50)
+    assert all(key.isidentifier() for facts in (found, found["variables"]["heights"]) for key in facts)
     assert found["crs"] == "WGS 84 / UTM zone 33N (EPSG:32633)"
     assert found["variables"]["heights"] == {
         "dimensions": {"y": 40, "x": 50},
         "dtype": "int16",
         "nodata": 0.0,
         "missing": 48,
-        "missing share": 0.024,
+        "missing_share": 0.024,
         "infinite": 0,
         "gaps": 1,
-        "largest gap": 48,
-        "farthest from data": 3.0,
+        "largest_gap": 48,
+        "farthest_from_data": 3.0,
     }
     text = geonp("info", source).stdout
     assert "WGS 84 / UTM zone 33N (EPSG:32633)" in text
     assert "y 40, x 50" in text
+    assert "missing share  " in text
+
+
+def test_json_holds_no_nan(tmp_path: Path) -> None:
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    path = write_tif(tmp_path / "in.tif", np.array([[1, np.nan]], "float32"), nodata=np.nan)
+    found = json.loads(geonp("info", path, "--json").stdout, parse_constant=refuse)
+    assert found["variables"]["in"]["nodata"] == "nan"
+    assert json.loads(to_json({"a": (1.5, np.inf), "b": [{"c": np.nan}]})) == {"a": [1.5, None], "b": [{"c": None}]}
 
 
 def test_info_tells_when_nodata_is_not_declared(tmp_path: Path) -> None:
     path = write_tif(tmp_path / "in.tif", np.zeros((4, 4), "uint8"))
     assert "not declared (--nodata)" in geonp("info", path).stdout
+    assert json.loads(geonp("info", path, "--json").stdout)["variables"]["in"]["nodata"] is None
     assert json.loads(geonp("info", path, "--nodata", 0, "--json").stdout)["variables"]["in"]["missing"] == 16
     assert "No such raster" in error("info", tmp_path / "none.tif")
 
