@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from contextlib import nullcontext
@@ -31,7 +32,13 @@ __all__ = ["fill"]
 @click.option("--mask", type=click.Path(path_type=Path), help="Raster of the valid domain: cells with 0 stay empty.")
 @click.option("--max-distance", type=float, help="Leave cells empty that are farther from data, in cells.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
-@click.option("--co", "options", multiple=True, metavar="NAME=VALUE", help="Creation option of the output format.")
+@click.option(
+    "--co",
+    "options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Creation option of the output format; repeatable. GDAL before 3.11 reads Zarr with zarr_format=2 only.",
+)
 @click.option("-f", "--driver", type=click.Choice(["COG", "GTiff"]), help="GeoTIFF driver. Default: COG.")
 @click.option("--model", default="tnpkr-sa", show_default=True, help="Name or path of the model.")
 @click.option("--device", help="cpu, cuda, ... Default: a GPU if there is one.")
@@ -121,28 +128,35 @@ def _domain(path: Path, bbox: tuple[float, float, float, float] | None) -> xr.Da
 
 
 def _census(ds: xr.Dataset) -> dict[Hashable, dict[str, int]]:
-    """Count the cells, the missing and the infinite ones of each variable; refuse one without an observed cell."""
+    """Count cells, slices and what they lack in each variable; refuse one without an observed cell."""
     import numpy as np
-    import xarray as xr
+    from dask.base import compute
 
     from geonp.errors import InputError
+    from geonp.grid import Grid
     from geonp.metadata import fill_variables, observed
 
-    def count(da: xr.DataArray) -> xr.Variable:
-        tallies = [observed(da).isnull().variable.sum(), (abs(da.variable) == np.inf).sum()]
-        counts: xr.Variable = xr.Variable.concat(tallies, "of")
-        return counts
-
-    counted = xr.Dataset({name: count(ds[name]) for name in fill_variables(ds)}).compute()
+    grid = Grid.from_xarray(ds)
+    names = fill_variables(ds)
+    tallies = [
+        (observed(ds[name]).isnull().sum([grid.y_dim, grid.x_dim]).data, (abs(ds[name].variable) == np.inf).sum().data)
+        for name in names
+    ]
     census = {}
-    for name, tally in counted.data_vars.items():
-        missing, infinite = tally.values.tolist()
+    for name, (missing_of_slice, infinite) in zip(names, compute(tallies)[0], strict=True):
+        missing = int(missing_of_slice.sum())
         if missing == ds[name].size:
             raise InputError(
                 f"Variable {name!r} has no observed cell: all {missing} are missing, expected at least one observed. "
                 f"Check --nodata and --bbox, or leave the variable out (--variable)."
             )
-        census[name] = {"cells": ds[name].size, "missing": missing, "infinite": infinite}
+        census[name] = {
+            "cells": ds[name].size,
+            "missing": missing,
+            "infinite": int(infinite),
+            "slices": int(missing_of_slice.size),
+            "empty_slices": int((missing_of_slice == math.prod(grid.shape)).sum()),
+        }
     return census
 
 
@@ -150,6 +164,11 @@ def _note(census: dict[Hashable, dict[str, int]]) -> None:
     for name, counts in census.items():
         if counts["infinite"]:
             click.echo(f"{name}: {counts['infinite']:,} infinite values are treated as missing.", err=True)
+        if empty := counts["empty_slices"]:
+            have, stay = ("has", "stays") if empty == 1 else ("have", "stay")
+            click.echo(
+                f"{name}: {empty:,} of {counts['slices']:,} slices {have} no observed cell and {stay} empty.", err=True
+            )
         if not counts["missing"]:
             click.echo(f"{name}: there are no gaps; it is copied through.", err=True)
 
@@ -178,6 +197,8 @@ def _summary(target: Path, census: dict[Hashable, dict[str, int]], seconds: floa
 
 
 def _flags(target: Path, name: str) -> dict[str, int]:
+    from dask.base import compute
+
     from geonp.metadata import FillFlag
     from geonp.storage import open_raster
 
@@ -190,7 +211,8 @@ def _flags(target: Path, name: str) -> dict[str, int]:
         flags = bands.isel(
             band=[i for i, label in enumerate(bands.attrs["long_name"]) if label.split()[0] == flag_name]
         )
-    return {member.name.lower(): int((flags == member).sum()) for member in FillFlag}
+    counts = compute(*((flags == member).sum() for member in FillFlag))  # in one pass over the file
+    return {member.name.lower(): int(count) for member, count in zip(FillFlag, counts, strict=True)}
 
 
 def _peak_memory() -> int | None:

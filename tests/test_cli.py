@@ -15,11 +15,14 @@ import pytest
 import rasterio
 import xarray as xr
 from click.testing import CliRunner
+from dask.callbacks import Callback
 from rasterio.transform import from_origin
 
 from geonp import checkpoint
 from geonp.cli.app import main
+from geonp.cli.fill import _flags
 from geonp.cli.show import to_json
+from geonp.storage import write_raster
 from geonp.training import recipe as recipes
 
 GEONP = Path(sys.executable).with_name("geonp")
@@ -97,7 +100,8 @@ def test_fill_writes_values_errors_and_flags(tmp_path: Path, source: Path, model
     assert done.stderr == ""
     summary = json.loads(done.stdout)
     assert summary["cells_filled"] == 48
-    counts = {"cells": 2000, "missing": 48, "infinite": 0, "observed": 1952, "filled": 48}
+    counts = {"cells": 2000, "missing": 48, "infinite": 0, "slices": 1, "empty_slices": 0}
+    counts |= {"observed": 1952, "filled": 48}
     assert summary["variables"] == {"heights": {**counts, "beyond_limit": 0, "outside_domain": 0, "failed": 0}}
     assert summary["model"] == "tiny"
     assert summary["weights_sha256"] == checkpoint.load_card(model).sha256
@@ -177,6 +181,36 @@ def test_infinities_are_counted_and_told(tmp_path: Path, model: str) -> None:
     assert done.stderr == "in: 2 infinite values are treated as missing.\n"
     assert json.loads(done.stdout)["variables"]["in"]["infinite"] == 2
     assert geonp("fill", path, tmp_path / "quiet.nc", "--model", model, "--quiet").stderr == ""
+
+
+def test_empty_slices_are_told(tmp_path: Path, model: str) -> None:
+    values = np.ones((4, 20, 20), "float32")
+    values[1] = np.nan
+    values[2, 3, 4] = np.nan
+    path, out = write_tif(tmp_path / "sst.tif", values), tmp_path / "out.nc"
+    done = geonp("fill", path, out, "--model", model, "--json")
+    assert done.stderr == "sst: 1 of 4 slices has no observed cell and stays empty.\n"
+    counts = json.loads(done.stdout)["variables"]["sst"]
+    assert (counts["slices"], counts["empty_slices"], counts["missing"], counts["filled"]) == (4, 1, 401, 1)
+    values[3] = np.nan
+    done = geonp("fill", write_tif(path, values), out, "--model", model, "--overwrite")
+    assert done.stderr == "sst: 2 of 4 slices have no observed cell and stay empty.\n"
+
+
+@pytest.mark.parametrize("name", ["out.zarr", "out.tif"])
+def test_flags_are_counted_in_one_pass(tmp_path: Path, name: str) -> None:
+    flags = np.repeat(np.arange(5, dtype="int8"), [1, 2, 3, 4, 10]).reshape(4, 5)
+    ds = xr.Dataset({"a": (("y", "x"), np.ones((4, 5))), "a_fill_flag": (("y", "x"), flags)})
+    write_raster(ds, tmp_path / name)
+    passes: list[object] = []
+    with Callback(start=passes.append):
+        counts = _flags(tmp_path / name, "a")
+    assert counts == {"observed": 1, "filled": 2, "beyond_limit": 3, "outside_domain": 4, "failed": 10}
+    assert len(passes) == 1
+
+
+def test_help_says_which_zarr_gdal_reads() -> None:
+    assert "GDAL before 3.11 reads Zarr with zarr_format=2 only" in " ".join(geonp("fill", "--help").stdout.split())
 
 
 def test_a_raster_without_gaps_is_copied_and_told(tmp_path: Path, model: str) -> None:
