@@ -32,6 +32,7 @@ UNNAMED = "value"
 _NODATA = ("_FillValue", "missing_value")
 _PACKING = ("scale_factor", "add_offset")
 _EXACT = 2**53
+_CONVENTIONS = {"Conventions": "CF-1.11"}
 _TEMPERATURE_UNITS = {"k", "kelvin", "degc", "celsius", "degree_celsius", "degrees_celsius", "degf", "fahrenheit"}
 
 
@@ -210,7 +211,7 @@ def annotate(
     nodata
         The value that :func:`observed` was given.
     attrs
-        Attributes of the Dataset that ``source`` comes from, to be extended.
+        Attributes of the Dataset that ``source`` comes from, to be extended; ``Conventions`` only where it is absent.
 
     Returns
     -------
@@ -245,7 +246,8 @@ def annotate(
         "geonp_weights_sha256": weights_hash,
     }
     variables = {name: values, error_name: error, flag_name: code}
-    return xr.Dataset(variables, source.coords, {**append_history(attrs or {}, history_line), **provenance})
+    about = {**_CONVENTIONS, **append_history(attrs or {}, history_line), **provenance}
+    return xr.Dataset(variables, source.coords, about)
 
 
 def _fit_dtype(

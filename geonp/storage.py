@@ -19,6 +19,7 @@ from typing import Any, Literal
 import dask
 import numpy as np
 import xarray as xr
+from pyproj import CRS
 from rasterio.errors import NotGeoreferencedWarning
 
 from geonp.errors import GeonpError, InputError, MissingFileError, OutputError
@@ -293,7 +294,7 @@ def _select_box(ds: xr.Dataset, bbox: tuple[float, float, float, float]) -> xr.D
 
 def _for_files(ds: xr.Dataset) -> xr.Dataset:
     """Copy ``ds`` with chunks of one size and none of the encoding that belongs to the file it came from."""
-    ds = ds.copy()
+    ds = _described_axes(ds.copy())
     for name, variable in ds.variables.items():
         if variable.chunks is not None:
             ds[name] = ds[name].chunk({dim: max(sizes) for dim, sizes in variable.chunksizes.items()})
@@ -309,6 +310,16 @@ def _for_files(ds: xr.Dataset) -> xr.Dataset:
     mapping = grid_mapping_name(ds)
     if mapping is not None and (affine := transform(ds)) is not None:
         ds[mapping].attrs["GeoTransform"] = " ".join(map(repr, affine.to_gdal()))
+    return ds
+
+
+def _described_axes(ds: xr.Dataset) -> xr.Dataset:
+    """Say by the CF conventions what the spatial coordinates are, where only the CRS does."""
+    grid = Grid.from_xarray(ds)
+    axes = {} if grid.crs is None else {axis.get("axis"): axis for axis in CRS.from_wkt(grid.crs).cs_to_cf()}
+    for dim, letter in ((grid.y_dim, "Y"), (grid.x_dim, "X")):
+        if dim in ds.coords and not ds.coords[dim].attrs and letter in axes:
+            ds = ds.assign_coords({dim: ds.coords[dim].assign_attrs(axes[letter])})
     return ds
 
 

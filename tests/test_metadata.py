@@ -128,6 +128,7 @@ def test_names_attributes_and_encoding_of_a_filled_raster() -> None:
     ds = annotate(*three(source), source=source, attrs={"title": "T", "history": "made"}, **MODEL)
     assert list(ds.data_vars) == ["t", "t_standard_error", "t_fill_flag"]
     assert ds.attrs == {
+        "Conventions": "CF-1.11",
         "title": "T",
         "history": "made\nfilled",
         "geonp_model": "m",
@@ -153,6 +154,12 @@ def test_names_attributes_and_encoding_of_a_filled_raster() -> None:
 def three(source: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray, xr.DataArray]:
     values = observed(source)
     return values.fillna(1.0), values.isnull().astype("float32"), values.isnull().astype("int64")
+
+
+def test_declared_conventions_are_kept() -> None:
+    source = raster([1.0, np.nan])
+    ds = annotate(*three(source), source=source, attrs={"Conventions": "CF-1.6, ACDD-1.3"}, **MODEL)
+    assert ds.attrs["Conventions"] == "CF-1.6, ACDD-1.3"
 
 
 def test_attributes_that_do_not_apply_are_left_out() -> None:

@@ -99,7 +99,9 @@ def test_zarr_formats(tmp_path: Path, zarr_format: str) -> None:
     assert (tmp_path / "x.zarr" / "zarr.json").exists() == (zarr_format == "3")
     with xr.open_zarr(tmp_path / "x.zarr") as plain:  # without a warning
         np.testing.assert_array_equal(plain["in"], ds["in"])
-    xr.testing.assert_identical(open_raster(tmp_path / "x.zarr").load(), ds.load())
+    again = open_raster(tmp_path / "x.zarr").load()
+    again.x.attrs, again.y.attrs = {}, {}
+    xr.testing.assert_identical(again, ds.load())
     with pytest.raises(InputError, match=r"No Zarr format '4': expected 2 or 3"):
         write_raster(ds, tmp_path / "y.zarr", creation_options={"zarr_format": "4"})
 
@@ -387,6 +389,31 @@ def test_geotiff_is_written_from_north_to_south(tmp_path: Path, driver: Any) -> 
         np.testing.assert_array_equal(file.read(1), ds["a"].values[::-1])
     again = open_raster(tmp_path / "x.tif")["a"]
     np.testing.assert_array_equal(again.sel(y=ds["lat"].values), ds["a"])
+
+
+@pytest.mark.parametrize("name", ["x.nc", "x.zarr"])
+@pytest.mark.parametrize(
+    ("crs", "expected"),
+    [
+        ("EPSG:32633", ("projection_y_coordinate", "metre", "projection_x_coordinate", "metre")),
+        ("EPSG:4326", ("latitude", "degrees_north", "longitude", "degrees_east")),
+        (None, (None, None, None, None)),
+    ],
+)
+def test_coordinates_are_described_by_the_crs(
+    tmp_path: Path, name: str, crs: str | None, expected: tuple[str | None, ...]
+) -> None:
+    path = write_tif(tmp_path / "in.tif", np.ones((2, 3), "float32"), crs=crs, transform=from_origin(10, 50, 1, 1))
+    ds = open_raster(path)
+    write_raster(ds, tmp_path / name)
+    assert (ds.y.attrs, ds.x.attrs) == ({}, {})
+    again = open_raster(tmp_path / name)
+    found = [again[dim].attrs.get(key) for dim in "yx" for key in ("standard_name", "units")]
+    assert tuple(found) == expected
+    assert [again[dim].attrs.get("axis") for dim in "yx"] == (["Y", "X"] if crs else [None, None])
+    again.y.attrs = {"long_name": "own"}
+    write_raster(again, tmp_path / f"own-{name}")
+    assert open_raster(tmp_path / f"own-{name}").y.attrs == {"long_name": "own"}
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="needs the sample rasters beside the checkout")
