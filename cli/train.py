@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import tempfile
 from pathlib import Path
 
 import click
@@ -19,8 +21,10 @@ __all__ = ["recipes", "train"]
 @click.option(
     "--workers", type=click.IntRange(min=0), default=1, show_default=True, help="Processes that make batches."
 )
-@click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
-def train(recipe: str, overrides: tuple[str, ...], out: Path, resume: bool, workers: int, progress: bool) -> None:
+@click.option("--progress/--no-progress", default=None, help="Show a progress bar. Default: in a terminal.")
+def train(
+    recipe: str, overrides: tuple[str, ...], out: Path, resume: bool, workers: int, progress: bool | None
+) -> None:
     """Train the model of RECIPE: the name of one that ships, or a TOML file.
 
     Values of the recipe are overridden by arguments such as training.steps=100.
@@ -28,7 +32,24 @@ def train(recipe: str, overrides: tuple[str, ...], out: Path, resume: bool, work
     from geonp.training.loop import train as run
     from geonp.training.recipe import load
 
-    click.echo(run(load(recipe, overrides), out, resume=resume, workers=workers, progress=progress))
+    wanted = load(recipe, overrides)
+    _make_folder(out)
+    shown = sys.stderr.isatty() if progress is None else progress
+    click.echo(run(wanted, out, resume=resume, workers=workers, progress=shown))
+
+
+def _make_folder(out: Path) -> None:
+    """Make the folder of a run, and see that it can be written to before hours are spent."""
+    from geonp.errors import OutputError
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=out).close()
+    except OSError as error:
+        raise OutputError(
+            f"Cannot write to the folder {str(out)!r}: {error.strerror}. Expected one that is writable or can be made; "
+            f"choose another with --out."
+        ) from error
 
 
 @click.group(invoke_without_command=True)
@@ -52,6 +73,14 @@ def list_recipes() -> None:
 @click.argument("destination", type=click.Path(path_type=Path), default=".")
 def copy_recipe(name: str, destination: Path) -> None:
     """Copy recipe NAME to DESTINATION, a file or folder, to edit it and train from it."""
+    from geonp.errors import OutputError
     from geonp.training.recipe import copy
 
-    click.echo(copy(name, destination))
+    try:
+        file = copy(name, destination)
+    except OSError as error:
+        raise OutputError(
+            f"Cannot copy the recipe to {str(destination)!r}: {error.strerror}. Expected a file or a folder that can "
+            f"be written; choose another."
+        ) from error
+    click.echo(file)

@@ -9,6 +9,7 @@ import sys
 import time
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from geonp.cli.app import main
 from geonp.cli.fill import _flags
 from geonp.cli.show import to_json
 from geonp.storage import write_raster
+from geonp.training import loop
 from geonp.training import recipe as recipes
 
 GEONP = Path(sys.executable).with_name("geonp")
@@ -358,6 +360,30 @@ def test_train_refuses_what_the_recipe_does_not_know(tmp_path: Path) -> None:
     arguments = ("train", "tnpkr_sa_raster", "training.stepps=1", "--out")
     assert "training.stepps" in error(*arguments, tmp_path / "run")
     assert "unknown recipe 'none'" in error("train", "none", "--out", tmp_path / "run")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that refuses even root")
+def test_training_and_recipes_refuse_folders_that_cannot_be_written() -> None:
+    copied = CliRunner().invoke(main, ["recipes", "cp", "tnpkr_sa_raster", "/proc/x.toml"])
+    assert (copied.exit_code, copied.stdout) == (1, "")
+    assert "Cannot copy the recipe to '/proc/x.toml': " in copied.stderr
+    trained = CliRunner().invoke(main, ["train", "tnpkr_sa_raster", "--out", "/proc/x"])
+    assert (trained.exit_code, trained.stdout) == (1, "")
+    assert "Cannot write to the folder '/proc/x': " in trained.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "terminal", "shown"), [([], False, False), ([], True, True), (["--progress"], False, True)]
+)
+def test_training_shows_its_progress_in_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], terminal: bool, shown: bool
+) -> None:
+    options: dict[str, object] = {}
+    monkeypatch.setattr(loop, "train", lambda *_, **given: options.update(given))
+    monkeypatch.setattr("geonp.cli.train.sys", SimpleNamespace(stderr=SimpleNamespace(isatty=lambda: terminal)))
+    done = CliRunner().invoke(main, ["train", "tnpkr_sa_raster", "--out", str(tmp_path), *flags])
+    assert done.exit_code == 0, done.output
+    assert options["progress"] is shown
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
