@@ -56,7 +56,7 @@ def _termination_as_interrupt() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, earlier)
+        signal.signal(signal.SIGTERM, earlier or signal.SIG_DFL)  # None: not set from Python
 
 
 def _leave(advice: str) -> NoReturn:
