@@ -48,7 +48,7 @@ class FillFlag(IntEnum):
     OUTSIDE_DOMAIN = 3
     """Left empty: outside the valid domain that the mask gives."""
     FAILED = 4
-    """Left empty: the model gave no finite value."""
+    """Left empty because it could not be computed. Reserved: today such a fill stops with an error instead."""
 
 
 def fill_variables(ds: xr.Dataset) -> list[Hashable]:

@@ -167,7 +167,7 @@ class _Run:
         os.replace(temporary, file)
 
     def restore(self, state: dict[str, Any], file: Path) -> None:
-        """Take up a saved state; only the number of steps and their schedule may differ from the recipe's."""
+        """Take up a saved state of the same model and neighbourhood; the rest of the recipe may have changed since."""
         stored = Recipe.model_validate_json(state["recipe"])
         if (stored.model, stored.neighbourhood) != (self.recipe.model, self.recipe.neighbourhood):
             raise RecipeError(
