@@ -1,8 +1,8 @@
 """Accuracy on real rasters that no model was trained on, beside the classical methods, as ratios to kriging.
 
 Run as ``python benchmarks/accuracy.py [--model tnpkr-sa] [--data ../shared/data]``. Rasters that are not there are left
-out. Fields are 256 x 256 cuts; what is hidden is scored. No model was trained on any of it, but earlier scores on Jacksboro
-and on SST stripes led to two choices (the likelihood step, smoothed fields in the prior): see RESULTS.md.
+out. Fields are 256 x 256 cuts; what is hidden is scored. No model was trained on any of it, but earlier scores on
+Jacksboro and on SST stripes led to two choices (the likelihood step, smoothed fields in the prior): see RESULTS.md.
 """
 
 from __future__ import annotations
