@@ -217,6 +217,14 @@ def test_statistics_are_the_density_and_the_variogram() -> None:
     torch.testing.assert_close(summary[0, size + 1], whole, rtol=1e-4, atol=1e-4)
 
 
+def test_kernels_are_exact_in_bfloat16_too() -> None:
+    dictionary = KernelDictionary(2, (1.0, 8.0), (4.0,))
+    x = torch.tensor([[[0.0, 0.0], [57.0, 58.0], [101.0, 99.0]]])
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = dictionary(x, x + 0.5)
+    assert torch.equal(rounded, dictionary(x, x + 0.5))
+
+
 def test_statistics_are_exact_in_bfloat16_too() -> None:
     """Rounding the values to 8 bits would hide the variogram of a smooth field, rounding coordinates its scale."""
     network = model(RASTER)

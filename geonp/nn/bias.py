@@ -95,7 +95,9 @@ class KernelDictionary(nn.Module):
 
         No gradient flows to the locations.
         """
-        pq, pk = xq @ self.projections.T, xk @ self.projections.T
+        # bfloat16 would round coordinates to cells, also where scan attention asks for the kernels of a block
+        with torch.autocast(xq.device.type, enabled=False):
+            pq, pk = xq @ self.projections.T, xk @ self.projections.T
         squared = (pq.mT[:, :, :, None] - pk.mT[:, :, None, :]).square_()
         distance = squared[:, : self.d_x].sum(1)
         out = squared.new_empty(xq.shape[0], self.size, xq.shape[1], xk.shape[1])
