@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from geonp.points import Neighbourhood, box_of, halo_for, rank, select_context, standardise
+from geonp.points import Neighbourhood, box_of, halo_for, overlaps, rank, select_context, standardise
 
 NEIGHBOURHOOD = Neighbourhood(tile_px=8, halos_px=(4, 8, 16), n_context=20)
 SIDE = NEIGHBOURHOOD.tile_px + 2 * NEIGHBOURHOOD.reach_px
@@ -213,3 +213,13 @@ def test_a_small_spread_on_a_large_offset_is_kept_in_float64() -> None:
 def test_what_float32_cannot_resolve_is_no_spread() -> None:
     a = np.array([1e6, np.nextafter(np.float32(1e6), np.float32(2e6))], np.float32)
     assert standardise(a).scale == pytest.approx(0.1)
+
+
+def test_tiles_reach_farther_to_what_is_farther_from_data() -> None:
+    observed = np.zeros((9, 12), bool)
+    observed[4, 2] = True
+    reached = overlaps(observed, Neighbourhood(overlap_px=5))
+    assert reached[4].tolist() == [3, 2, 1, 2, 3, 4, 5, 5, 5, 5, 5, 5]
+    assert reached[0, 2] == reached[0, 6] == 5
+    assert (overlaps(np.zeros((3, 3), bool), Neighbourhood(overlap_px=5)) == 5).all()
+    assert (overlaps(observed, Neighbourhood(overlap_px=0)) == 0).all()

@@ -10,7 +10,21 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from geonp.tiling import CHUNK_PX, Piece, Window, aligned, chunk_side, grown, indices, pieces, shown_once, tiles_with
+from geonp.tiling import (
+    CHUNK_PX,
+    MARGIN_PX,
+    Piece,
+    Window,
+    aligned,
+    between,
+    chunk_side,
+    grown,
+    indices,
+    pieces,
+    shown_once,
+    support,
+    tiles_with,
+)
 
 offsets = st.integers(-40, 40)
 windows = st.builds(
@@ -149,3 +163,44 @@ def test_chunks_keep_the_cores_busy_within_bounds() -> None:
     assert sides[0] == CHUNK_PX[0]
     assert sides[-1] == CHUNK_PX[1]
     assert all(side % 128 == 0 for side in sides)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(20, 60), st.integers(20, 60), st.integers(0, 9), st.floats(0.0, 0.01))
+def test_what_lies_between_supported_cells_is_interpolated_from_within_the_margin(
+    seed: int, ny: int, nx: int, start: int, share: float
+) -> None:
+    """A plane comes back exactly; no cell stays open; none is used that is farther off than the margin."""
+    rng = np.random.default_rng(seed)
+    fillable = rng.random((ny, nx)) >= share
+    rows, cols = np.arange(start, start + ny), np.arange(1, nx + 1)
+    supported = support(fillable, rows, cols)
+    assert not (supported & ~fillable).any()
+    plane = 3.0 * rows[:, None] - 2.0 * cols[None, :]
+    values = np.where(supported, [plane, 2 * plane], np.nan)
+    between(values, fillable, supported, rows, cols)
+    np.testing.assert_allclose(values[:, fillable], np.array([plane, 2 * plane])[:, fillable])
+    open_cells = np.argwhere(fillable & ~supported)
+    if len(open_cells):
+        row, col = open_cells[rng.integers(len(open_cells))]
+        near = np.zeros_like(fillable)
+        near[row - MARGIN_PX : row + MARGIN_PX + 1, col - MARGIN_PX : col + MARGIN_PX + 1] = True
+        alone = np.where(supported & near, [plane, plane], np.nan)
+        between(alone, fillable, supported, rows, cols)
+        assert np.isfinite(alone[:, row, col]).all()
+
+
+def test_deep_cells_are_supported_on_a_lattice_fixed_to_the_raster() -> None:
+    fillable = np.ones((80, 80), bool)
+    one = support(fillable, np.arange(10, 90), np.arange(7, 87))
+    other = support(fillable[:, 1:], np.arange(10, 90), np.arange(8, 87))
+    np.testing.assert_array_equal(one[20:60, 25:60], other[20:60, 24:59])
+    assert one[20:60, 25:60].mean() == pytest.approx(1 / 16, abs=0.02)
+    assert one[:4].all()
+
+
+def test_cells_beside_the_seam_of_a_periodic_raster_are_all_supported() -> None:
+    cols = np.arange(60, 120) % 90
+    seam = int(np.flatnonzero(cols == 0)[0])
+    supported = support(np.ones((60, 60), bool), np.arange(60), cols)
+    assert supported[:, seam - 4 : seam + 4].all()
+    assert not supported.all()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.distributions import Normal
 
 from geonp.nn.bias import DictionaryBias, KernelDictionary, RBFBias, rbf_bias
-from geonp.nn.heads import KrigingHead, _condition
+from geonp.nn.heads import KrigingHead, _condition, _inwards, _log_likelihood, _Matern
 from geonp.nn.models import build
 from geonp.nn.tnp_kr import TNPKR
 
@@ -278,3 +278,52 @@ def test_kriging_head_covariance_is_positive_definite() -> None:
     eigenvalues = torch.linalg.eigvalsh(total.double())
     assert float(eigenvalues.min()) > -1e-4
     torch.testing.assert_close(total.diagonal(dim1=-2, dim2=-1), variance[:, None].expand(3, 40), rtol=1e-4, atol=1e-4)
+
+
+def test_derivatives_of_the_kernel_are_right() -> None:
+    torch.manual_seed(0)
+    squared, mixture = torch.rand(2, 4, 5).double() * 9, torch.rand(2, 3).double()
+    assert torch.autograd.gradcheck(_Matern.apply, (squared.requires_grad_(), mixture.requires_grad_()))
+
+
+def test_derivatives_of_the_likelihood_are_right() -> None:
+    torch.manual_seed(0)
+    x, y = torch.rand(2, 7, 2).double() * 3, torch.randn(2, 7, 1)
+    mask = torch.tensor([[True] * 7, [False] * 2 + [True] * 5])
+    kernel, noise = torch.exp(-torch.cdist(x, x)), torch.rand(2, 7).double() + 0.1
+
+    def likelihood(k: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        total = []
+        for i in range(2):
+            keep = mask[i]
+            covariance = k[i][keep][:, keep] + torch.diag(n[i][keep])
+            density = torch.distributions.MultivariateNormal(torch.zeros(len(covariance)).double(), covariance)
+            constant = 0.5 * len(covariance) * np.log(2 * np.pi)
+            total.append((density.log_prob(y[i, keep, 0].double()) + constant) / len(covariance))
+        return torch.stack(total)
+
+    leaves = kernel.requires_grad_(), noise.requires_grad_()
+    expected = likelihood(*leaves)
+    by_kernel, by_noise = torch.autograd.grad(expected.sum(), leaves)
+    found, slope, slope_noise = _log_likelihood(kernel.detach(), noise.detach(), y, mask)
+    torch.testing.assert_close(found, expected.detach().float())
+    torch.testing.assert_close(slope + slope.mT, by_kernel + by_kernel.mT)
+    torch.testing.assert_close(slope_noise, by_noise)
+
+
+@given(st.integers(0, 1000), st.integers(-50, 50))
+@settings(max_examples=20, deadline=None)
+def test_the_order_of_a_context_does_not_hang_on_rounding(seed: int, shift: int) -> None:
+    """Cells of a lattice at equal distances keep their order wherever the origin lies."""
+    rng = np.random.default_rng(seed)
+    cells = rng.choice(81, 30, replace=False)
+    x = torch.tensor(np.stack(np.divmod(cells, 9), -1), dtype=torch.float32)[None] - 4.5
+    mask = torch.tensor(rng.random((1, 30)) < 0.8)
+    order = _inwards(x, mask)
+    assert torch.equal(order, _inwards(x + shift, mask))
+    assert torch.equal(order, _inwards(torch.where(mask[..., None], x, torch.nan), mask))
+    masked = int((~mask).sum())
+    assert not mask[0, order[0, :masked]].any()
+    permuted = torch.from_numpy(rng.permutation(30))
+    kept = permuted[_inwards(x[:, permuted], mask[:, permuted])[0]]
+    assert torch.equal(kept[masked:], order[0, masked:])
