@@ -110,6 +110,23 @@ def run(test: HoldOut, model: str) -> tuple[dict[str, tuple[Scores, float]], Cur
     return found, np.searchsorted(z, stats.norm.ppf((1 + LEVELS) / 2), side="right") / z.size
 
 
+def heaton(folder: Path, model: str) -> None:
+    """Print the scores on the simulated field of the competition of Heaton et al. (2019), where it hides cells."""
+    try:
+        ds = open_raster(folder / "heaton2018_simulated.nc")
+    except geonp.GeonpError as error:
+        print(f"left out: Heaton et al.: {error}")
+        return
+    test = HoldOut(ds["temp_train"].values, ds["temp_full"].values, ds["test_mask"].values == 1)
+    found, _ = run(test, model)
+    print("\n| Heaton et al. | RMSE | MAE | CRPS | 95 % interval score | coverage | s |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
+    for method in ("geonp", "kriging"):
+        scores, seconds = found[method]
+        cells = [scores.rmse, scores.mae, scores.crps, scores.interval_score, scores.coverage(0.95)]
+        print(f"| {method} | {' | '.join(f'{cell:.4f}' for cell in cells)} | {seconds:.0f} |", flush=True)
+
+
 def geometric(values: list[float]) -> float:
     """Geometric mean."""
     return float(np.exp(np.mean(np.log(values))))
@@ -152,6 +169,7 @@ def main() -> None:
     }
     print("\n| summary | |\n|---|---:|")
     print("\n".join(f"| {name} | {value} |" for name, value in summary.items()))
+    heaton(arguments.data, arguments.model)
     if arguments.json:
         arguments.json.write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
 
