@@ -153,30 +153,28 @@ class KrigingHead(nn.Module):
 
     def _kernel(self, xq: Tensor, xk: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         """Covariance ``(batch, n_q, n_k)`` of the stationary part and its variance ``(batch,)``."""
-        total, variance = raw.new_zeros(()), raw.new_zeros(())
-        for length, part in zip(self.lengths, raw.chunk(len(self.lengths), -1), strict=True):
-            shape, weight, smoothness = torch.split(part, [self.n_shape, 1, 4], -1)
-            pq, pk = (x @ self._whitening(shape, length) for x in (xq, xk))
-            squared = [(pq[..., i, None] - pk[:, None, :, i]).square() for i in range(self.d_x)]
-            p = torch.softmax(smoothness, -1)
-            mixture = torch.stack([p[:, 1] + p[:, 2] + p[:, 3], p[:, 2] / 3 + 0.4 * p[:, 3], p[:, 3] / 15], -1)
-            matern: Tensor = _Matern.apply(sum(squared[1:], squared[0]), mixture)  # type: ignore[no-untyped-call]
-            w = torch.exp(4.0 * torch.tanh(weight / 4.0)) / len(self.lengths)
-            total = total + w[..., None] * matern
-            variance = variance + w[:, 0]
-        return total, variance
+        shape, weight, smoothness = raw.unflatten(-1, (len(self.lengths), -1)).split([self.n_shape, 1, 4], -1)
+        whitening = self._whitening(shape)
+        pq, pk = xq[:, None] @ whitening, xk[:, None] @ whitening
+        squared = [(pq[..., i, None] - pk[..., None, :, i]).square() for i in range(self.d_x)]
+        p = torch.softmax(smoothness, -1)
+        mixture = torch.stack([p[..., 1:].sum(-1), p[..., 2] / 3 + 0.4 * p[..., 3], p[..., 3] / 15], -1)
+        matern: Tensor = _Matern.apply(sum(squared[1:], squared[0]), mixture)  # type: ignore[no-untyped-call]
+        w = torch.exp(4.0 * torch.tanh(weight / 4.0)) / len(self.lengths)
+        return (w[..., None] * matern).sum(1), w[..., 0].sum(1)
 
-    def _whitening(self, shape: Tensor, length: float) -> Tensor:
-        """Lower-triangular ``(batch, d_x, d_x)`` matrix that turns coordinate differences into scaled ones."""
+    def _whitening(self, shape: Tensor) -> Tensor:
+        """Lower-triangular ``(batch, kernels, d_x, d_x)`` matrices from coordinate differences to scaled ones."""
         scales, skew = torch.split(shape, [self.d_x, self.n_shape - self.d_x], -1)
         matrix = torch.diag_embed(torch.ones_like(scales))
         rows, cols = torch.tril_indices(self.d_x, self.d_x, -1)
-        matrix[:, rows, cols] = 2.0 * torch.tanh(skew / 2.0)
-        return matrix * (torch.exp(-3.0 * torch.tanh(scales / 3.0)) / length)[:, None, :]
+        matrix[..., rows, cols] = 2.0 * torch.tanh(skew / 2.0)
+        lengths = scales.new_tensor(self.lengths)[:, None]
+        return matrix * (torch.exp(-3.0 * torch.tanh(scales / 3.0)) / lengths)[..., None, :]
 
 
 class _Matern(torch.autograd.Function):
-    """``exp(-r) (1 + b r + c r^2 + d r^3)`` of squared distances and of ``(batch, 3)`` coefficients b, c, d.
+    """``exp(-r) (1 + b r + c r^2 + d r^3)`` of squared distances ``(..., n_q, n_k)``, with b, c, d ``(..., 3)``.
 
     A mixture of Matern 1/2, 3/2, 5/2 and 7/2. A third of the passes over memory that autograd would make.
     """
@@ -185,17 +183,17 @@ class _Matern(torch.autograd.Function):
     def forward(ctx: Any, squared: Tensor, mixture: Tensor) -> Tensor:
         r = (squared + 1e-12).sqrt_()
         decay = torch.exp(-r)
-        b, c, d = mixture[:, :, None, None].unbind(1)
+        b, c, d = mixture[..., None, None].unbind(-3)
         ctx.save_for_backward(r, decay, mixture)
         return (r * d).add_(c).mul_(r).add_(b).mul_(r).add_(1).mul_(decay)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor]:
         r, decay, mixture = ctx.saved_tensors
-        b, c, d = mixture[:, :, None, None].unbind(1)
+        b, c, d = mixture[..., None, None].unbind(-3)
         grad = grad_outputs[0] * decay
         slope = (r * -d).add_(3 * d - c).mul_(r).add_(2 * c - b).mul_(r).add_(b - 1).mul_(grad).div_(r).mul_(0.5)
-        sums = [grad.mul_(r).sum((1, 2)) for _ in range(3)]
+        sums = [grad.mul_(r).sum((-2, -1)) for _ in range(3)]
         return slope, torch.stack(sums, -1)
 
 
