@@ -23,7 +23,7 @@ from geonp.nn.models import build
 from geonp.training.recipe import Recipe, Training
 from geonp.training.tasks import collate, sample_task
 
-__all__ = ["expected_nll", "scores", "train"]
+__all__ = ["expected_crps", "expected_nll", "scores", "train"]
 
 VALIDATION_SEED = 2**31 - 1
 CURVE = ("step", "cpu_hours", "loss", "learning_rate", "gradient_norm", "nll", "kl", "crps_ratio", "coverage_95")
@@ -250,7 +250,7 @@ def scores(network: nn.Module, batches: list[Batch]) -> dict[str, float]:
         mean, variance = batch["mean"][keep], batch["variance"][keep]
         exact = variance.sqrt()
         divergence.append(torch.log(scale / exact) + (variance + (mean - loc).square()) / (2 * scale.square()) - 0.5)
-        crps.append(_expected_crps(loc - mean, scale, exact))
+        crps.append(expected_crps(loc - mean, scale, exact))
         crps_exact.append(exact / math.sqrt(math.pi))
         standard = Normal(0.0, 1.0)
         upper, lower = (standard.cdf((loc - mean + side * 1.959964 * scale) / exact) for side in (1, -1))
@@ -263,7 +263,7 @@ def scores(network: nn.Module, batches: list[Batch]) -> dict[str, float]:
     }
 
 
-def _expected_crps(offset: Tensor, scale: Tensor, exact: Tensor) -> Tensor:
+def expected_crps(offset: Tensor, scale: Tensor, exact: Tensor) -> Tensor:
     """CRPS of N(offset, scale^2), expected over observations from N(0, exact^2): E|X - Y| - E|X - X'| / 2."""
     spread = (scale.square() + exact.square()).sqrt()
     z = offset / spread

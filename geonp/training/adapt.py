@@ -1,0 +1,387 @@
+"""Adapt a model to one raster: a short, careful training on the raster's own observed cells.
+
+A fifth of them, in gap-shaped parts, is held out of the training. Some of their tiles choose the weights to keep, the
+others say whether these are better than the model's own, which are kept if not.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+import time
+from collections.abc import Callable, Hashable
+from copy import deepcopy
+from dataclasses import asdict, dataclass
+from itertools import islice
+from numbers import Integral, Real
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import xarray as xr
+from torch import Tensor, nn
+
+from geonp import checkpoint
+from geonp.errors import InputError, OutputError
+from geonp.filling import domain_of, normalise, spatial_last
+from geonp.metadata import observed
+from geonp.prediction import Predictor, resolve
+from geonp.training.crops import Crop, CropTask, draw_task, held_out_tasks, read_crops
+from geonp.training.loop import expected_crps, expected_nll
+from geonp.training.tasks import collate
+
+__all__ = ["Adapted", "adapt"]
+
+LEAST_CELLS = 500
+"""Observed cells below which nothing reliable can be learned or said about a raster."""
+
+LEAST_TILES = 6
+"""Tiles with held-out cells below which no judgement is made."""
+
+HELD_OUT = 0.2
+CHOICE_TILES, VERDICT_TILES = 48, 96
+VALIDATIONS = 10
+PATIENCE = 4
+
+BATCH_SIZE = 8
+N_TARGETS = 96
+LEARNING_RATE = 5e-4
+WARMUP = 0.05
+CLIP = 1.0
+AVERAGING = 0.97
+
+Batch = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Adapted(os.PathLike[str]):
+    """A model adapted to a raster; it can be given as ``model=`` to :func:`geonp.filling.infill`.
+
+    Attributes
+    ----------
+    file : Path
+        The checkpoint, its card beside it.
+    before, after : float
+        CRPS of the model and of the adapted one on held-out cells that had no part in the training. In the units of the
+        raster; of several variables in the standard deviations of each. Equal if nothing better was found: then the
+        checkpoint holds the weights of the model as they were.
+    units : str
+        Of both.
+    cells, steps : int
+        Held-out cells they are the mean of; training steps that the weights have had.
+    minutes : float
+        Wall-clock time.
+    """
+
+    file: Path
+    before: float
+    after: float
+    units: str
+    cells: int
+    steps: int
+    minutes: float
+
+    def __fspath__(self) -> str:
+        """Return the path of the checkpoint."""
+        return str(self.file)
+
+    @property
+    def improved(self) -> bool:
+        """Whether the checkpoint has other weights than the model it was made from."""
+        return self.after < self.before
+
+
+def adapt(
+    obj: xr.DataArray | xr.Dataset,
+    *,
+    out: str | os.PathLike[str] = "adapted.safetensors",
+    model: str | os.PathLike[str] = "tnpkr-sa",
+    minutes: float = 5.0,
+    steps: int | None = None,
+    mask: xr.DataArray | npt.NDArray[np.bool_] | None = None,
+    nodata: float | None = None,
+    device: str | None = None,
+    seed: int = 0,
+    overwrite: bool = False,
+    progress: Callable[[float, float], object] | None = None,
+) -> Adapted:
+    """Train a model further on the observed cells of a raster, and write it as a checkpoint of its own.
+
+    Observed cells are hidden in the shape of the raster's gaps, moved elsewhere, or of simulated gaps, and predicted
+    from the rest. All slices and variables are drawn from; of a raster larger than
+    :data:`geonp.training.crops.MAX_CELLS` only parts are read. The weights kept are those with the least CRPS on
+    held-out cells, and none but the model's own if they are no better on further held-out cells.
+
+    Parameters
+    ----------
+    obj : DataArray or Dataset
+        As for :func:`geonp.filling.infill`; lazy arrays are read in parts.
+    out : path
+        The checkpoint to write, a ``.safetensors`` file; its card is written beside it.
+    model, mask, nodata, device
+        As in :func:`geonp.filling.infill`.
+    minutes : float
+        Wall-clock time to take, at most.
+    steps : int, optional
+        Take so many steps, however long it takes: the result is then the same each time on one machine.
+    seed : int
+        Of what is held out and trained on, at least 0.
+    overwrite : bool
+        Replace `out` if it exists.
+    progress : callable, optional
+        Called now and then with the share that is done and the CRPS over the model's own, on the tiles that choose.
+
+    Raises
+    ------
+    InputError
+        For a raster or option that cannot be used, or too few observed cells.
+    OutputError
+        For an `out` that exists or cannot be written.
+    ModelError, CheckpointError
+        For a model that does not exist or cannot be loaded.
+    """
+    clock = _Clock(*_checked(minutes, steps, seed))
+    file = Path(out)
+    _check_out(file, overwrite)
+    ds, names, grid = normalise(obj)
+    domain = None if mask is None else domain_of(mask, grid)
+    predictor, card = resolve(os.fspath(model), device, None)
+    rng = np.random.default_rng(seed)
+    arrays = {name: spatial_last(observed(ds[name], nodata), grid) for name in names}
+    crops = read_crops(arrays, domain, HELD_OUT, rng)
+    judge = _judge(crops, predictor, rng)
+    original = deepcopy(checkpoint.load_model(predictor.model)[0]).to(predictor.device)
+    start = time.monotonic()
+    first, before = judge.choice(original), judge.verdict(original)
+    # both will be asked once more
+    clock.reserve(1.1 * (time.monotonic() - start))
+    run = _Run(original, crops, predictor, rng)
+    _train(run, first, judge, clock, progress)
+    after = judge.verdict(run.best)
+    better = _clearly_less(after, before)
+    cells = int(before[:, 1].sum())
+    found = Adapted(
+        file=file,
+        before=float(before[:, 0].sum()) / cells,
+        after=float((after if better else before)[:, 0].sum()) / cells,
+        units=str(ds[names[0]].attrs.get("units", "")) if len(names) == 1 else "standard deviations",
+        cells=cells,
+        steps=run.best_step if better else 0,
+        minutes=round(clock.minutes, 2),
+    )
+    _write(run.best if better else original, found, predictor, card, names, seed)
+    return found
+
+
+def _checked(minutes: float, steps: int | None, seed: int) -> tuple[float, int | None]:
+    if not (isinstance(minutes, Real) and 0 < minutes < math.inf):
+        raise InputError(f"minutes must be a positive number, got {minutes!r}")
+    if steps is not None and not (isinstance(steps, Integral) and steps > 0):
+        raise InputError(f"steps must be a positive integer, or None to go by the minutes, got {steps!r}")
+    if not (isinstance(seed, Integral) and seed >= 0):
+        raise InputError(f"seed must be an integer of at least 0, got {seed!r}")
+    return float(minutes), None if steps is None else int(steps)
+
+
+def _check_out(file: Path, overwrite: bool) -> None:
+    """Check that a checkpoint can be written, before any work is done for it."""
+    if file.suffix != ".safetensors":
+        raise OutputError(f"Unknown checkpoint format: got {str(file)!r}, expected a name that ends in .safetensors.")
+    for path in (file, file.with_suffix(".json")):
+        if path.is_dir() or (path.exists() and not overwrite):
+            raise OutputError(f"The output exists: {str(path)!r}. Choose another name or pass overwrite (--overwrite).")
+    try:
+        tempfile.TemporaryFile(dir=file.parent).close()
+    except OSError as error:
+        raise OutputError(
+            f"Cannot write to the folder {str(file.parent)!r}: {error.strerror}. Expected an existing, writable folder."
+        ) from error
+
+
+class _Clock:
+    """How much of the training is done: by steps where their number is given, else by the time."""
+
+    def __init__(self, minutes: float, steps: int | None) -> None:
+        self.start, self.budget_s, self.steps = time.monotonic(), 60 * minutes, steps
+
+    @property
+    def minutes(self) -> float:
+        """Minutes since the start."""
+        return (time.monotonic() - self.start) / 60
+
+    def reserve(self, seconds: float) -> None:
+        """Keep some of the time for what comes after the training."""
+        self.budget_s -= seconds
+
+    def done(self, step: int) -> float:
+        """Share of the training that is done after so many steps; 1 at its end."""
+        if self.steps is not None:
+            return step / self.steps
+        return min((time.monotonic() - self.start) / max(self.budget_s, 1e-9), 1.0)
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """Tiles with held-out cells, in batches with the scale of each tile's values: some choose, the others judge."""
+
+    predictor: Predictor
+    choosing: list[tuple[Batch, Tensor]]
+    judging: list[tuple[Batch, Tensor]]
+
+    def choice(self, network: nn.Module) -> float:
+        """CRPS on the tiles that choose."""
+        total, cells = self._crps(network, self.choosing).sum(0).tolist()
+        return float(total / cells)
+
+    def verdict(self, network: nn.Module) -> Tensor:
+        """Sum of CRPS and number of cells, float64, of each of the tiles that judge: ``(tiles, 2)``."""
+        return self._crps(network, self.judging)
+
+    @torch.no_grad()
+    def _crps(self, network: nn.Module, batches: list[tuple[Batch, Tensor]]) -> Tensor:
+        device, rows = self.predictor.device, []
+        # in the precision of filling
+        autocast = torch.autocast(device.split(":")[0], torch.bfloat16, enabled=self.predictor.precision == "bf16")
+        for batch, scale in batches:
+            batch = {key: value.to(device) for key, value in batch.items()}
+            with autocast:
+                predicted = network(batch["xc"], batch["yc"], batch["xt"], batch["context_mask"])
+            loc, width = (t[..., 0].double() for t in (predicted.loc, predicted.scale))
+            crps = expected_crps(loc - batch["mean"], width, torch.zeros_like(width)) * scale.to(device)[:, None]
+            keep = batch["target_mask"].double()
+            rows.append(torch.stack([(crps * keep).sum(1), keep.sum(1)], 1).cpu())
+        return torch.cat(rows)
+
+
+def _judge(crops: list[Crop], predictor: Predictor, rng: np.random.Generator) -> _Judge:
+    """Divide the tiles with held-out cells into those that choose and those that judge."""
+    neighbourhood = predictor.neighbourhood
+    n_targets = neighbourhood.tile_px**2
+    tasks = list(islice(held_out_tasks(crops, neighbourhood, n_targets, rng), CHOICE_TILES + VERDICT_TILES))
+    cells = sum(int(np.count_nonzero(crop.observed_mask | crop.held_out_mask)) for crop in crops)
+    if cells < LEAST_CELLS or len(tasks) < LEAST_TILES:
+        raise InputError(
+            f"too little is observed to adapt to: got {cells} observed cells and {len(tasks)} tiles with differing "
+            f"values to judge by, expected at least {LEAST_CELLS} and {LEAST_TILES}; give more of the raster or more "
+            "slices of it, or use the model as it is"
+        )
+    n_choosing = min(CHOICE_TILES, len(tasks) // 3)
+    parts = (tasks[:n_choosing], tasks[n_choosing:])
+    choosing, judging = (
+        [_batch(part[i : i + BATCH_SIZE], neighbourhood.n_context, n_targets) for i in range(0, len(part), BATCH_SIZE)]
+        for part in parts
+    )
+    return _Judge(predictor, choosing, judging)
+
+
+def _batch(tasks: list[CropTask], n_context: int, n_targets: int) -> tuple[Batch, Tensor]:
+    arrays = collate(list(tasks), n_context, n_targets)
+    return {key: torch.from_numpy(value) for key, value in arrays.items()}, torch.tensor([task.scale for task in tasks])
+
+
+def _clearly_less(after: Tensor, before: Tensor) -> bool:
+    """Whether the CRPS over all tiles fell by more than the standard error of its change."""
+    change = after[:, 0] - before[:, 0]
+    return bool(change.sum() < -math.sqrt(change.numel()) * change.std())
+
+
+class _Run:
+    """The training: weights as they are, averaged, and the best so far."""
+
+    def __init__(self, original: nn.Module, crops: list[Crop], predictor: Predictor, rng: np.random.Generator) -> None:
+        self.crops, self.predictor, self.rng = crops, predictor, rng
+        self.network = deepcopy(original).train().requires_grad_(True)
+        self.averaged, self.best = deepcopy(original), deepcopy(original)
+        self.optimiser = torch.optim.AdamW(
+            self.network.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0
+        )
+        self.step = self.best_step = 0
+
+    def optimise(self, rate: float) -> None:
+        """One step on fresh tasks, in float32."""
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        tasks = [self._draw() for _ in range(BATCH_SIZE)]
+        arrays, _ = _batch(tasks, self.predictor.neighbourhood.n_context, N_TARGETS)
+        batch = {key: value.to(self.predictor.device) for key, value in arrays.items()}
+        predicted = self.network(batch["xc"], batch["yc"], batch["xt"], batch["context_mask"])
+        self.optimiser.zero_grad(set_to_none=True)
+        expected_nll(predicted, batch).backward()
+        norm = nn.utils.clip_grad_norm_(self.network.parameters(), CLIP)
+        if bool(torch.isfinite(norm)):
+            self.optimiser.step()
+        self.step += 1
+        decay = min(AVERAGING, (1 + self.step) / (10 + self.step))
+        with torch.no_grad():
+            for mean, now in zip(self.averaged.parameters(), self.network.parameters(), strict=True):
+                mean.lerp_(now, 1 - decay)
+
+    def _draw(self) -> CropTask:
+        task = draw_task(self.crops, self.predictor.neighbourhood, N_TARGETS, self.rng)
+        if task is None:
+            raise InputError(
+                "nothing can be learned from this raster: no gap could be laid upon observed cells with enough others, "
+                "of differing values, around it; use the model as it is"
+            )
+        return task
+
+    def keep(self) -> None:
+        """Take the averaged weights for the best."""
+        self.best, self.best_step = deepcopy(self.averaged), self.step
+
+
+def _train(
+    run: _Run, first: float, judge: _Judge, clock: _Clock, progress: Callable[[float, float], object] | None
+) -> None:
+    """Train until the time is up or validation has been getting no better; `first` is the CRPS to improve on."""
+    best, validations, in_vain = first, 0, 0
+    while in_vain < PATIENCE and (done := clock.done(run.step)) < 1:
+        run.optimise(learning_rate(done))
+        done = clock.done(run.step)
+        if int(done * VALIDATIONS) == validations:
+            continue
+        validations = int(done * VALIDATIONS)
+        score = judge.choice(run.averaged)
+        in_vain += 1
+        if score < best:
+            best, in_vain = score, 0
+            run.keep()
+        if progress is not None:
+            progress(done, score / first)
+
+
+def learning_rate(done: float) -> float:
+    """Linear warm-up over the first of the training, then a cosine to zero."""
+    return LEARNING_RATE * min(1.0, (done + 0.1 * WARMUP) / WARMUP) * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def _write(
+    network: nn.Module, found: Adapted, predictor: Predictor, card: checkpoint.Card, names: list[Hashable], seed: int
+) -> None:
+    raster = ", ".join(map(str, names))
+    checkpoint.save(
+        network,
+        found.file,
+        name=found.file.stem,
+        version=card.version,
+        description=f"{card.name} adapted to {raster}" if found.improved else f"{card.name}, the same as for {raster}",
+        architecture=card.architecture,
+        config=card.config,
+        neighbourhood=asdict(card.neighbourhood),
+        training={
+            "base": card.name,
+            "base_version": card.version,
+            "base_sha256": card.sha256,
+            "base_training": card.training,
+            "raster": raster,
+            "steps": found.steps,
+            "seed": seed,
+            "minutes": found.minutes,
+            "learning_rate": LEARNING_RATE,
+            "batch_size": BATCH_SIZE,
+            "n_targets": N_TARGETS,
+        },
+        scores={"crps_before": found.before, "crps_after": found.after},
+    )
