@@ -73,6 +73,6 @@ def _sentence(found: Adapted) -> str:
     units = f" {found.units}" if found.units else ""
     setting = f"{found.cells:,} held-out cells, in {found.minutes:.1f} minutes: {found.file}"
     if not found.improved:
-        return f"Nothing clearly better was found, the model stays as it was: CRPS {found.before:.4g}{units} on {setting}"
+        return f"Nothing clearly better was found, the model is kept: CRPS {found.before:.4g}{units} on {setting}"
     change = 1 - found.after / found.before
     return f"CRPS {found.before:.4g} before, {found.after:.4g}{units} after ({change:.1%} less) on {setting}"

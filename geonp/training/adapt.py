@@ -1,7 +1,7 @@
 """Adapt a model to one raster: a short, careful training on the raster's own observed cells.
 
-A fifth of them, in gap-shaped parts, is held out of the training. Some of their tiles choose the weights to keep, the
-others say whether these are better than the model's own, which are kept if not.
+About a seventh of them, in gap-shaped parts, is held out of the training. Some of their tiles choose the weights to
+keep, the others say whether these are clearly better than the model's own, which are kept if not.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Hashable
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from numbers import Integral, Real
 from pathlib import Path
@@ -40,17 +40,17 @@ LEAST_CELLS = 500
 LEAST_TILES = 6
 """Tiles with held-out cells below which no judgement is made."""
 
-HELD_OUT = 0.2
+HELD_OUT = 0.15
 CHOICE_TILES, VERDICT_TILES = 48, 96
 VALIDATIONS = 10
 PATIENCE = 4
 
 BATCH_SIZE = 8
 N_TARGETS = 96
-LEARNING_RATE = 5e-4
+LEARNING_RATE = 3e-4
 WARMUP = 0.05
 CLIP = 1.0
-AVERAGING = 0.97
+AVERAGING = 0.98
 
 Batch = dict[str, Tensor]
 
@@ -150,7 +150,7 @@ def adapt(
     predictor, card = resolve(os.fspath(model), device, None)
     rng = np.random.default_rng(seed)
     arrays = {name: spatial_last(observed(ds[name], nodata), grid) for name in names}
-    crops = read_crops(arrays, domain, HELD_OUT, rng)
+    crops = _comparable(read_crops(arrays, domain, HELD_OUT, rng))
     judge = _judge(crops, predictor, rng)
     original = deepcopy(checkpoint.load_model(predictor.model)[0]).to(predictor.device)
     start = time.monotonic()
@@ -198,6 +198,17 @@ def _check_out(file: Path, overwrite: bool) -> None:
         raise OutputError(
             f"Cannot write to the folder {str(file.parent)!r}: {error.strerror}. Expected an existing, writable folder."
         ) from error
+
+
+def _comparable(crops: list[Crop]) -> list[Crop]:
+    """Of several variables, the values over the standard deviation of each; those of a single one as they are."""
+    values: dict[Hashable, list[npt.NDArray[np.floating]]] = {}
+    for crop in crops:
+        values.setdefault(crop.variable, []).append(crop.values.ravel())
+    if len(values) == 1:
+        return crops
+    spread = {name: float(np.nanstd(np.concatenate(parts), dtype=np.float64)) for name, parts in values.items()}
+    return [replace(crop, values=crop.values / (spread[crop.variable] or 1.0)) for crop in crops]
 
 
 class _Clock:
@@ -338,7 +349,10 @@ def _train(
     """Train until the time is up or validation has been getting no better; `first` is the CRPS to improve on."""
     best, validations, in_vain = first, 0, 0
     while in_vain < PATIENCE and (done := clock.done(run.step)) < 1:
-        run.optimise(learning_rate(done))
+        try:
+            run.optimise(learning_rate(done))
+        except torch.linalg.LinAlgError:  # the weights have diverged: what was best before stays
+            return
         done = clock.done(run.step)
         if int(done * VALIDATIONS) == validations:
             continue

@@ -42,9 +42,10 @@ SIMULATED = ("clouds", "random", "blocks", "stripes")
 HARDLY_ANY = 0.01
 """Share of missing cells below which a part of a raster is said to have hardly any gaps."""
 
-P_SIMULATED = 0.25
-HIDDEN_SHARE = 0.3
+P_SIMULATED = 0.1
+HIDDEN_SHARE = 0.2
 ATTEMPTS = 50
+MOVES = 32
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,9 @@ class Crop:
 
 @dataclass(frozen=True)
 class CropTask(Task):
-    """A task whose values times `scale` are in the units of the raster."""
+    """A task whose values are ``loc + scale * z`` in the units of the raster."""
 
+    loc: float
     scale: float
 
 
@@ -88,6 +90,8 @@ def read_crops(
     arrays: Mapping[Hashable, xr.DataArray], domain: Any, held_out: float, rng: np.random.Generator
 ) -> list[Crop]:
     """Parts of slices, chosen at random, of about :data:`MAX_CELLS` cells in all, in memory; some cells are held out.
+
+    What lies beyond the edge of a part counts as missing, also where the raster goes round the Earth.
 
     Parameters
     ----------
@@ -130,14 +134,31 @@ def _crop(
     name: Hashable, values: FloatArray, domain_mask: BoolArray, held_out: float, rng: np.random.Generator
 ) -> Crop:
     known = domain_mask & np.isfinite(values)
-    missing = domain_mask & ~known
-    if _hardly_any(missing, domain_mask):
-        moved = _simulated(values.shape, rng)
-    else:
-        turned = missing[:: rng.choice([-1, 1]), :: rng.choice([-1, 1])]
-        moved = np.roll(turned, [int(rng.integers(n)) for n in missing.shape], axis=(0, 1))
-    hidden = hide_parts(moved, known, held_out, rng)
+    hidden = _held_out(known, domain_mask & ~known, domain_mask, held_out, rng)
     return Crop(name, np.where(known, values, np.nan).astype(values.dtype), domain_mask, known & ~hidden, hidden)
+
+
+def _held_out(
+    known_mask: BoolArray, missing: BoolArray, domain_mask: BoolArray, share: float, rng: np.random.Generator
+) -> BoolArray:
+    """Known cells under gaps that are moved again and again, until they are half of the `share`, at least."""
+    hidden = np.zeros_like(known_mask)
+    known = int(known_mask.sum())
+    for attempt in range(MOVES):
+        so_far = int(hidden.sum())
+        if 2 * so_far >= share * known:
+            break
+        if _hardly_any(missing, domain_mask) or 2 * attempt >= MOVES:
+            pattern = _simulated(known_mask.shape, rng)
+        else:
+            turned = missing[:: rng.choice([-1, 1]), :: rng.choice([-1, 1])]
+            pattern = np.roll(turned, [int(rng.integers(n)) for n in missing.shape], axis=(0, 1))
+        rest = (share * known - so_far) / (known - so_far)
+        more = hidden | hide_parts(pattern, known_mask & ~hidden, rest, rng)
+        # a gap so large that too little would be left to learn from is moved once more
+        if more.sum() < 1.5 * share * known:
+            hidden = more
+    return hidden
 
 
 def _hardly_any(missing: BoolArray, domain_mask: BoolArray) -> bool:
@@ -156,7 +177,7 @@ def hide_parts(pattern: BoolArray, known_mask: BoolArray, share: float, rng: np.
     """
     covered = pattern & known_mask
     parts, count = ndimage.label(covered)
-    keep = share * np.count_nonzero(known_mask) / max(np.count_nonzero(covered), 1)
+    keep = share * int(known_mask.sum()) / max(int(covered.sum()), 1)
     return np.asarray(np.r_[False, rng.random(count) < keep][parts])
 
 
@@ -270,6 +291,7 @@ def _task(
         np.zeros(targets.size, np.float32),
         False,
         "crop",
+        standard.loc,
         standard.scale,
     )
 
