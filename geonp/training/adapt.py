@@ -351,8 +351,8 @@ def _train(
     while in_vain < PATIENCE and (done := clock.done(run.step)) < 1:
         try:
             run.optimise(learning_rate(done))
-        except torch.linalg.LinAlgError:  # the weights have diverged: what was best before stays
-            return
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+            return  # the weights have diverged: what was best before stays
         done = clock.done(run.step)
         if int(done * VALIDATIONS) == validations:
             continue
@@ -394,8 +394,6 @@ def _write(
             "seed": seed,
             "minutes": found.minutes,
             "learning_rate": LEARNING_RATE,
-            "batch_size": BATCH_SIZE,
-            "n_targets": N_TARGETS,
         },
         scores={"crps_before": found.before, "crps_after": found.after},
     )
