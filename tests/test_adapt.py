@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dask.array as da
@@ -125,9 +127,16 @@ def test_it_stops_when_nothing_gets_better(model: str, tmp_path: Path, monkeypat
     assert shares == pytest.approx([(i + 1) / adapting.VALIDATIONS for i in range(adapting.PATIENCE)])
 
 
-def test_the_time_is_kept(model: str, tmp_path: Path) -> None:
-    found = adapt(raster(), out=tmp_path / "my.safetensors", model=model, minutes=0.1)
-    assert found.minutes <= 0.2
+def test_the_time_is_kept(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = itertools.count()
+    monkeypatch.setattr(adapting, "PATIENCE", 99)
+    monkeypatch.setattr(adapting, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
+    done: list[float] = []
+    found = adapt(
+        raster(), out=tmp_path / "my.safetensors", model=model, minutes=1, progress=lambda share, _: done.append(share)
+    )
+    assert 0.8 < found.minutes <= 1
+    assert done[-1] == 1
     clock = adapting._Clock(1.0, None)
     clock.reserve(60.0)
     assert clock.done(0) == 1

@@ -289,7 +289,8 @@ def _judge(crops: list[Crop], predictor: Predictor, rng: np.random.Generator) ->
 
 def _batch(tasks: list[CropTask], n_context: int, n_targets: int) -> tuple[Batch, Tensor]:
     arrays = collate(list(tasks), n_context, n_targets)
-    return {key: torch.from_numpy(value) for key, value in arrays.items()}, torch.tensor([task.scale for task in tasks])
+    scale = torch.tensor([task.scale for task in tasks], dtype=torch.float64)
+    return {key: torch.from_numpy(value) for key, value in arrays.items()}, scale
 
 
 def _clearly_less(after: Tensor, before: Tensor) -> bool:
