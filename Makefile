@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: demo test check bench bench-speed bench-accuracy clean
+.PHONY: demo test check bench bench-speed bench-accuracy bench-exact bench-seams bench-equivariance clean
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
@@ -19,13 +19,22 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: bench-speed bench-accuracy
+bench: bench-speed bench-accuracy bench-exact bench-seams bench-equivariance
 
 bench-speed: $(STAMP)
 	$(BIN)/python benchmarks/speed.py
 
 bench-accuracy: $(STAMP)
 	$(BIN)/python benchmarks/accuracy.py
+
+bench-exact: $(STAMP)
+	$(BIN)/python benchmarks/exact.py
+
+bench-seams: $(STAMP)
+	$(BIN)/python benchmarks/seams.py
+
+bench-equivariance: $(STAMP)
+	$(BIN)/python benchmarks/equivariance.py
 
 clean:
 	rm -rf $(VENV) demo build dist *.egg-info

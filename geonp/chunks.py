@@ -19,9 +19,21 @@ from scipy import ndimage
 
 from geonp.errors import PredictionError
 from geonp.metadata import FillFlag
-from geonp.points import box_of, halo_for, rank, select_context
+from geonp.points import box_of, halo_for, overlaps, rank, select_context
 from geonp.prediction import Predictor, Tile, batches, gather
-from geonp.tiling import Piece, Window, aligned, grown, indices, pieces, shown_once, tiles_with
+from geonp.tiling import (
+    MARGIN_PX,
+    Piece,
+    Window,
+    aligned,
+    between,
+    grown,
+    indices,
+    pieces,
+    shown_once,
+    support,
+    tiles_with,
+)
 
 __all__ = ["Filled", "Job", "fill_chunks", "fill_window"]
 
@@ -63,7 +75,8 @@ class Job:
     def window(self, chunk: Window) -> Window:
         """What is read to fill `chunk`: the tiles that predict its cells, with the frame around them."""
         neighbourhood = self.predictor.neighbourhood
-        return grown(aligned(grown(chunk, neighbourhood.overlap_px), neighbourhood.tile_px), self.frame)
+        predicted = grown(chunk, MARGIN_PX + neighbourhood.overlap_px)
+        return grown(aligned(predicted, neighbourhood.tile_px), self.frame)
 
     def cells(self, chunk: Window) -> tuple[IntArray, IntArray]:
         """Raster rows and columns of :meth:`window`; -1 outside the raster."""
@@ -156,16 +169,43 @@ def fill_window(values: FloatArray, domain_mask: BoolArray, chunk: Window, job: 
     ]
     observed = ~np.isnan(values)
     missing, context_mask = domain_mask & ~observed, domain_mask & observed
-    near = job.max_distance is None or _distance(context_mask) <= job.max_distance
+    fillable = missing & _near(context_mask, job.max_distance)
     flag = np.where(observed, FillFlag.OBSERVED, np.where(domain_mask, FillFlag.BEYOND_LIMIT, FillFlag.OUTSIDE_DOMAIN))
     flag = flag.astype(np.int8)
     value = values.copy()
     error = np.where(observed, 0.0, np.nan).astype(values.dtype)
-    wanted = np.zeros_like(observed)
-    wanted[core] = (missing & near)[core]
-    if not wanted.any():
+    if not fillable[core].any():
         return Filled(value[core], error[core], flag[core])
+    supported = support(fillable, rows, cols)
+    wanted = _wanted(fillable, supported, core)
     tiles = _tiles(context_mask, missing, wanted, rank(rows, cols, job.seed), job)
+    predicted = _predict(tiles, values, rows, cols, job)
+    between(predicted, fillable, supported, rows, cols)
+    filled = fillable & np.isfinite(predicted[0])
+    value[filled], error[filled], flag[filled] = predicted[0, filled], predicted[1, filled], FillFlag.FILLED
+    return Filled(value[core], error[core], flag[core])
+
+
+def _near(context_mask: BoolArray, max_distance: float | None) -> BoolArray:
+    if max_distance is None or not context_mask.any():
+        return np.full(context_mask.shape, max_distance is None)
+    return np.asarray(ndimage.distance_transform_edt(~context_mask) <= max_distance)
+
+
+def _wanted(fillable: BoolArray, supported: BoolArray, core: tuple[slice, slice]) -> BoolArray:
+    """The supported cells of the core, and those around it that its other cells are interpolated from."""
+    ahead = tuple(slice(s.start - MARGIN_PX, s.stop + MARGIN_PX) for s in core)
+    wanted = np.zeros_like(supported)
+    wanted[ahead] = supported[ahead]
+    inside = np.zeros_like(supported)
+    inside[core] = (fillable & ~supported)[core]
+    used = ndimage.binary_dilation(inside, np.ones((3, 3), bool), iterations=MARGIN_PX) if inside.any() else inside
+    used[core] = True
+    return wanted & used
+
+
+def _predict(tiles: list[Tile], values: FloatArray, rows: IntArray, cols: IntArray, job: Job) -> FloatArray:
+    """Blended mean and standard error ``(2, rows, cols)`` of the targets of all tiles, NaN elsewhere."""
     total = np.zeros((3, values.size))
     for batch in batches(tiles, job.predictor.batch_size):
         mean, std = job.predictor(gather(batch, values, job.predictor.neighbourhood.n_context))
@@ -178,18 +218,10 @@ def fill_window(values: FloatArray, domain_mask: BoolArray, chunk: Window, job: 
                     "please report it with the data around this tile"
                 )
             total[:, tile.targets] += tile.weights * np.stack([m[:n], s[:n], np.ones(n)])
-    filled = total[2] > 0
     # Errors of neighbouring tiles stem from the same data: the mean of their standard deviations bounds that of
     # their mean from above, and is reached when they are fully correlated.
-    value.ravel()[filled], error.ravel()[filled] = total[:2, filled] / total[2, filled]
-    flag.ravel()[filled] = FillFlag.FILLED
-    return Filled(value[core], error[core], flag[core])
-
-
-def _distance(observed_mask: BoolArray) -> FloatArray:
-    if not observed_mask.any():
-        return np.full(observed_mask.shape, np.inf)
-    return np.asarray(ndimage.distance_transform_edt(~observed_mask))
+    with np.errstate(invalid="ignore"):
+        return np.asarray(total[:2] / total[2]).reshape(2, *values.shape)
 
 
 def _tiles(
@@ -206,11 +238,12 @@ def _tiles(
     width = missing.shape[1]
     found = []
     inner = missing[frame : missing.shape[0] - frame, frame : missing.shape[1] - frame]
-    blend = _blend_weights(size, lap)
+    reached = overlaps(context_mask, neighbourhood)
     for i, j in tiles_with(inner, size):
         top, left = frame + i * size, frame + j * size
         patch = np.s_[top - lap : top + size + lap, left - lap : left + size + lap]
-        t_row, t_col = np.nonzero(wanted[patch])
+        weights = _blend_weights(reached[patch], size, lap) * wanted[patch]
+        t_row, t_col = np.nonzero(weights)
         if not t_row.size:
             continue
         whole = np.s_[top - reach : top + size + reach, left - reach : left + size + reach]
@@ -230,16 +263,19 @@ def _tiles(
             Tile(
                 (row + origin[0]) * width + col + origin[1],
                 (t_row + top - lap) * width + t_col + left - lap,
-                blend[t_row, t_col],
+                weights[t_row, t_col],
                 (top + (size - 1) / 2, left + (size - 1) / 2),
             )
         )
     return sorted(found, key=lambda tile: tile.targets.size)
 
 
-def _blend_weights(size: int, overlap: int) -> FloatArray:
-    """Weights of a tile's patch, ``(size + 2 overlap)`` squared; those of overlapping patches add up to one."""
-    depth = np.minimum(np.arange(size + 2 * overlap), np.arange(size + 2 * overlap)[::-1]) + 0.5
-    t = np.minimum(depth / max(2 * overlap, 1), 1.0)
-    ramp = t * t * (3 - 2 * t)
-    return np.outer(ramp, ramp)
+def _blend_weights(reached: IntArray, size: int, frame: int) -> FloatArray:
+    """Weight of a tile's prediction of each cell of the tile and a frame around it.
+
+    The weights of all tiles add up to one in the cells where neighbours agree how far to reach.
+    """
+    place = np.arange(reached.shape[0]) - frame + 0.5
+    depth = np.minimum(place, size - place)
+    down, across = (np.clip((d + reached) / np.maximum(2 * reached, 1), 0.0, 1.0) for d in (depth[:, None], depth))
+    return np.asarray(down * across)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy import ndimage
 
-__all__ = ["Neighbourhood", "Standardised", "box_of", "halo_for", "rank", "select_context", "standardise"]
+__all__ = ["Neighbourhood", "Standardised", "box_of", "halo_for", "overlaps", "rank", "select_context", "standardise"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
@@ -36,7 +37,7 @@ class Neighbourhood:
     thinning : float
         How fast context thins out with distance, see :func:`select_context`.
     overlap_px : int
-        How far a tile's predictions reach into its neighbours, to pass over into theirs without a seam.
+        How far a tile's predictions reach into its neighbours at most, see :func:`overlaps`.
     """
 
     tile_px: int = 16
@@ -123,6 +124,23 @@ def select_context(
     key = (distance + 1) * ranks.ravel()[candidates] ** np.float32(1 / neighbourhood.thinning)
     chosen = np.argpartition(key, neighbourhood.n_context - 1)[: neighbourhood.n_context]
     return np.sort(candidates[chosen])
+
+
+def overlaps(observed_mask: BoolArray, neighbourhood: Neighbourhood) -> IntArray:
+    """How far, in cells, the predictions of tiles reach out to each cell to be blended without a seam.
+
+    One more than its distance from the nearest observation, in king's moves: tiles that see the same shore agree about
+    the cells next to it, and differ most about what is far from all data.
+
+    Returns
+    -------
+    array of int
+        Like `observed_mask`, up to ``overlap_px``.
+    """
+    if not observed_mask.any():
+        return np.full(observed_mask.shape, neighbourhood.overlap_px)
+    distance = ndimage.distance_transform_cdt(~observed_mask, "chessboard")
+    return np.asarray(np.minimum(distance + 1, neighbourhood.overlap_px), np.intp)
 
 
 @dataclass(frozen=True)

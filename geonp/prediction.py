@@ -28,7 +28,7 @@ BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
 IntArray = npt.NDArray[np.intp]
 
-TARGET_BUCKETS = (32, 64, 128, 256, 384, 576)
+TARGET_BUCKETS = (32, 64, 128, 256, 384, 576, 768)
 """Targets a tile is padded to: bfloat16 kernels are compiled for each shape, so there are few."""
 
 CPU_BATCH = 4
@@ -123,7 +123,7 @@ def resolve(model: str, device: str | None, batch_size: int | None) -> tuple[Pre
             f"device {device!r} cannot be used here{reason}: expected cpu, or cuda on a machine with a GPU"
         )
     on_cpu = kind == "cpu"
-    fast = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()) if on_cpu else torch.cuda.is_bf16_supported()
+    fast = _cpu_has_bf16() if on_cpu else torch.cuda.is_bf16_supported()
     memory = _free_memory() if on_cpu else torch.cuda.mem_get_info(device)[0]
     if batch_size is None:
         batch_size = max(1, min(CPU_BATCH if on_cpu else 128, memory // 4 // tile_bytes(card.neighbourhood)))
@@ -132,6 +132,14 @@ def resolve(model: str, device: str | None, batch_size: int | None) -> tuple[Pre
         raise InputError(f"batch_size must be at least 1 tile, got {batch_size}")
     precision = "bf16" if fast else "float32"
     return Predictor(model, card.sha256, device, precision, batch_size, card.neighbourhood), card
+
+
+def _cpu_has_bf16() -> bool:
+    """Whether the processor multiplies bfloat16 itself: oneDNN also accepts those where it is emulated, and slower."""
+    import torch
+
+    probes = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(bool(getattr(torch.cpu, probe, bool)()) for probe in probes)
 
 
 def _free_memory() -> int:
@@ -144,7 +152,7 @@ def _free_memory() -> int:
 def tile_bytes(neighbourhood: Neighbourhood) -> int:
     """Bytes that one tile takes in a forward pass, an upper bound: some 50 float32 numbers for each pair of points."""
     n_c = neighbourhood.n_context
-    return 200 * n_c * (n_c + (neighbourhood.tile_px + 2 * neighbourhood.overlap_px) ** 2)
+    return 200 * n_c * (n_c + min(TARGET_BUCKETS[-1], (neighbourhood.tile_px + 2 * neighbourhood.overlap_px) ** 2))
 
 
 @lru_cache(maxsize=4)

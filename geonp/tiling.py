@@ -12,10 +12,32 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy import ndimage
 
-__all__ = ["Piece", "Window", "aligned", "chunk_side", "grown", "indices", "pieces", "shown_once", "tiles_with"]
+__all__ = [
+    "MARGIN_PX",
+    "Piece",
+    "Window",
+    "aligned",
+    "between",
+    "chunk_side",
+    "grown",
+    "indices",
+    "pieces",
+    "shown_once",
+    "support",
+    "tiles_with",
+]
 
 BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.floating]
+IntArray = npt.NDArray[np.intp]
+
+DEEP_PX = (4, 12)
+"""Deeper in a gap than so many cells, every second and every fourth cell is predicted, the others interpolated."""
+
+MARGIN_PX = 3
+"""How far from a cell those lie that it may be interpolated from."""
 
 CHUNK_PX = (256, 1024)
 """Least and greatest side of the chunks that geonp chooses."""
@@ -105,3 +127,38 @@ def tiles_with(cells: BoolArray, tile_px: int) -> list[tuple[int, int]]:
     ny, nx = cells.shape
     any_ = cells.reshape(ny // tile_px, tile_px, nx // tile_px, tile_px).any((1, 3))
     return [(int(i), int(j)) for i, j in zip(*np.nonzero(any_), strict=True)]
+
+
+def support(fillable: BoolArray, rows: IntArray, cols: IntArray) -> BoolArray:
+    """Which of the cells to fill are predicted; :func:`between` interpolates the others.
+
+    Deep inside a gap predictions vary slowly, so that a lattice of them is enough: every second cell in rows and
+    columns at more than four cells from the rim of what is filled, every fourth at more than twelve. The lattice is
+    fixed to the raster.
+
+    Parameters
+    ----------
+    fillable : array
+        ``(len(rows), len(cols))`` of a window.
+    rows, cols : array
+        Raster indices of the window, see :func:`indices`.
+    """
+    # where a periodic raster closes, its lattice may not
+    inside = fillable & (cols > 0)[None, :]
+    depth = ndimage.distance_transform_cdt(np.pad(inside, 1), "chessboard")[1:-1, 1:-1]
+    near, deep = DEEP_PX
+    second, fourth = (((rows % n == 0)[:, None] & (cols % n == 0)[None, :]) for n in (2, 4))
+    return np.asarray(fillable & ((depth <= near) | second & (depth <= deep) | fourth))
+
+
+def between(values: FloatArray, fillable: BoolArray, supported: BoolArray, rows: IntArray, cols: IntArray) -> None:
+    """Interpolate `values` ``(..., len(rows), len(cols))`` bilinearly, in place, where :func:`support` left them."""
+    open_ = np.stack(np.nonzero(fillable & ~supported))
+    # what lies beyond the window has no neighbours to be interpolated from
+    open_ = open_[:, ((open_ >= 2) & (open_ < np.array(fillable.shape)[:, None] - 2)).all(0)]
+    for step in (2, 1):
+        odd_row, odd_col = rows[open_[0]] % (2 * step) != 0, cols[open_[1]] % (2 * step) != 0
+        turn = (rows[open_[0]] % step == 0) & (cols[open_[1]] % step == 0) & (odd_row | odd_col)
+        (i, j), di, dj = open_[:, turn], step * odd_row[turn], step * odd_col[turn]
+        corners = [values[..., i + a * di, j + b * dj] for a in (-1, 1) for b in (-1, 1)]
+        values[..., i, j] = sum(corners[1:], corners[0]) / 4

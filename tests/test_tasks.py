@@ -23,7 +23,7 @@ N_TARGETS = 20
 @pytest.fixture(scope="module")
 def sampled() -> list[Task]:
     rng = np.random.default_rng(0)
-    return [sample_task(rng, RasterPrior(), NEIGHBOURHOOD, N_TARGETS) for _ in range(300)]
+    return [sample_task(rng, RasterPrior(p_scattered=0.0), NEIGHBOURHOOD, N_TARGETS) for _ in range(300)]
 
 
 # --- fields -----------------------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def test_targets_are_in_units_of_the_context(p_gaussian: float) -> None:
     sample = tasks._sample_field(np.random.default_rng(0), RasterPrior(p_gaussian=p_gaussian), size, 2 * size)
     sample = replace(sample, values=100 + 7 * sample.values, covariance=None if p_gaussian == 0 else sample.covariance)
     context, targets = np.arange(0, 256, 9), np.array([1, 130])
-    task = tasks._as_task(sample, context, targets, size, "blocks")
+    task = tasks._as_task(sample, context, targets, size, "blocks", None)
     values = sample.values.ravel()
     loc, scale = values[context].mean(), values[context].std()
     mean, variance = values[targets], np.zeros(2)

@@ -247,9 +247,9 @@ def test_conditioning_is_that_of_a_gaussian_process() -> None:
     y, noise = rng.standard_normal(9), rng.uniform(0.05, 0.2, 9)
     inverse = np.linalg.inv(k[3:, 3:] + np.diag(noise))
     expected = k[:3, 3:] @ inverse @ y, 1.0 - np.einsum("ij,jk,ik->i", k[:3, 3:], inverse, k[:3, 3:])
-    tensor = (torch.tensor(a, dtype=torch.float32)[None] for a in (k[:, 3:], np.ones(3), noise, y[:, None]))
-    kernel, prior, noise_t, y_t = tensor
-    loc, var, surprise = _condition(kernel, prior, noise_t, y_t, torch.ones(1, 9, dtype=torch.bool))
+    kernel, prior = (torch.tensor(a)[None] for a in (k[:, 3:], np.ones(3)))
+    noise_t, y_t = (torch.tensor(a, dtype=torch.float32)[None] for a in (noise, y[:, None]))
+    loc, var, surprise, innovation = _condition(kernel, prior, noise_t, y_t, torch.ones(1, 9, dtype=torch.bool))
     np.testing.assert_allclose(loc[0, :, 0], expected[0], atol=1e-5)
     np.testing.assert_allclose(var[0], expected[1], atol=1e-5)
     rest = np.arange(1, 9)
@@ -257,11 +257,15 @@ def test_conditioning_is_that_of_a_gaussian_process() -> None:
     error = y[0] - k[3, 4:] @ without @ y[rest]
     spread = np.sqrt(1.0 + noise[0] - k[3, 4:] @ without @ k[3, 4:])
     np.testing.assert_allclose(surprise[0, 0, 0], error / spread, atol=1e-4)
+    before = np.linalg.inv(k[3:11, 3:11] + np.diag(noise[:8]))
+    error = y[8] - k[11, 3:11] @ before @ y[:8]
+    spread = np.sqrt(1.0 + noise[8] - k[11, 3:11] @ before @ k[11, 3:11])
+    np.testing.assert_allclose(innovation[0, 8, 0], error / spread, atol=1e-4)
 
 
 def test_conditioning_survives_a_singular_covariance() -> None:
-    kernel = torch.ones(1, 4, 3)
-    loc, var, _ = _condition(kernel, torch.ones(1, 1), torch.zeros(1, 3), torch.ones(1, 3, 1), torch.ones(1, 3).bool())
+    kernel, prior = torch.ones(1, 4, 3).double(), torch.ones(1, 1).double()
+    loc, var, *_ = _condition(kernel, prior, torch.zeros(1, 3), torch.ones(1, 3, 1), torch.ones(1, 3).bool())
     torch.testing.assert_close(loc, torch.ones(1, 1, 1), atol=1e-3, rtol=0)
     assert 0 <= float(var) < 1e-3
 

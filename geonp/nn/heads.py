@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
@@ -10,6 +12,9 @@ from torch.nn import functional as F
 from geonp.nn.layers import MLP, masked_mean
 
 __all__ = ["GaussianHead", "KrigingHead"]
+
+N_RINGS = 4
+"""Groups of context points by distance from the middle, whose misfit the correction sees."""
 
 
 class GaussianHead(nn.Module):
@@ -32,18 +37,19 @@ class KrigingHead(nn.Module):
     The averaged features of the context and statistics of the whole of it (its variogram) give the covariance of a
     local Gaussian process: two anisotropic kernels, each a mixture of Matern 1/2, 3/2, 5/2 and 7/2, plus an unknown
     constant (as in ordinary kriging). Each point's own features give its amplitude and its noise, so that the process
-    need be neither stationary nor equally noisy. One learned step along the gradient of the likelihood of the
-    `n_refine` context points nearest to the middle sharpens it. The process is then conditioned on the context exactly,
-    in float64. A last MLP, which also sees how well the process predicts each context point from the others, shifts the
+    need be neither stationary nor equally noisy. `refine_steps` learned steps along the gradient of the likelihood of
+    `n_refine` context points sharpen it: those nearest to the middle and, in every second step, as many spread over all
+    of the context. The process is then conditioned on the context exactly, in float64. A last MLP shifts the
     conditional mean by a multiple of the conditional standard deviation and rescales the latter: what a Gaussian
-    process can't express (edges, skewed or quantised values).
+    process can't express (edges, skewed or quantised values). It also sees how well the process predicts each context
+    point from the others, and how well from those farther out only, as it has to in a gap.
 
     Deviation from the paper, whose head is :class:`GaussianHead`: softmax attention averages, and interpolation of
     smooth fields needs the precise cancelling weights of a linear solve. It costs ``2 n_c^3 / 3 + n_c^2 n_t``
     multiplications, so it is for a bounded context. The prediction includes the noise of a new measurement.
     """
 
-    noise_floor = 1e-5  # of the variance of the standardised context: what float32 covariances can resolve
+    noise_floor = 1e-6  # of the variance of the standardised context: the rounding of float32 values is far below
 
     def __init__(
         self,
@@ -53,6 +59,7 @@ class KrigingHead(nn.Module):
         hidden: int,
         n_summary: int = 0,
         n_refine: int = 128,
+        refine_steps: int = 3,
         lengths: tuple[float, ...] = (3.0, 24.0),
     ) -> None:
         super().__init__()
@@ -62,10 +69,12 @@ class KrigingHead(nn.Module):
         self.lengths = lengths
         n_raw = len(lengths) * (self.n_shape + 5) + 2
         self.covariance = MLP(dim + n_summary, hidden, n_raw)
-        self.refinement = MLP(dim + n_summary + 2 * n_raw + 1, hidden, n_raw)
+        self.refinements = nn.ModuleList(
+            MLP(dim + n_summary + 2 * n_raw + 1, hidden, n_raw) for _ in range(refine_steps)
+        )
         self.local = MLP(dim, 2)
-        self.correction = MLP(dim + 1 + 3 * d_y, hidden, 2 * d_y)
-        for mlp in (self.covariance, self.refinement, self.local, self.correction):
+        self.correction = MLP(dim + 1 + (3 + N_RINGS) * d_y, hidden, 2 * d_y)
+        for mlp in (self.covariance, *self.refinements, self.local, self.correction):
             # the last weights and biases: all tasks start with the same covariance and no correction
             nn.init.normal_(list(mlp.parameters())[-2], std=1e-3)
 
@@ -86,42 +95,60 @@ class KrigingHead(nn.Module):
         self, targets: Tensor, context: Tensor, xt: Tensor, xc: Tensor, yc: Tensor, mask: Tensor, summary: Tensor
     ) -> Normal:
         n_t = targets.shape[1]
+        order = _inwards(xc, mask)[..., None]
+        context, xc, yc = (t.gather(1, order.expand(-1, -1, t.shape[-1])) for t in (context, xc, yc))
+        mask = mask.gather(1, order[..., 0])
         pooled = torch.cat([masked_mean(context, mask), summary], -1)
         local = self.local(torch.cat([targets, context], 1))
-        raw = self._refined(self.covariance(pooled), pooled, local[:, n_t:], xc, yc, mask)
+        raw = self.covariance(pooled)
+        for i, refinement in enumerate(self.refinements):
+            raw = raw + self._step(refinement, raw, pooled, *self._part(i % 2 == 1, local[:, n_t:], xc, yc, mask))
         kernel, prior, noise = self._process(raw, local, local[:, n_t:], torch.cat([xt, xc], 1), xc)
-        loc, var, surprise = _condition(kernel, prior[:, :n_t], noise[:, n_t:], yc, mask)
+        loc, var, surprise, innovation = _condition(kernel, prior[:, :n_t], noise[:, n_t:], yc, mask)
         scale = (var + noise[:, :n_t]).sqrt()[..., None]
-        features = torch.cat([targets, scale.log(), loc, *_misfit(kernel[:, :n_t], surprise, mask)], -1)
+        misfit = [*_misfit(kernel[:, :n_t].float(), surprise, mask), _by_ring(innovation, mask).expand(-1, n_t, -1)]
+        features = torch.cat([targets, scale.log(), loc, *misfit], -1)
         shift, log_ratio = self.correction(features).chunk(2, -1)
         return Normal(loc + scale * shift, scale * torch.exp(3.0 * torch.tanh(log_ratio / 3.0)), validate_args=False)
 
-    def _refined(self, raw: Tensor, pooled: Tensor, local: Tensor, xc: Tensor, yc: Tensor, mask: Tensor) -> Tensor:
-        """Covariance parameters after a learned step that sees the gradient of the log likelihood at `raw`."""
-        # from the middle of the context, not of the targets: what is asked must not change the answer
-        distance = torch.where(mask, (xc - masked_mean(xc, mask)[:, None]).square().sum(-1), torch.inf)
-        near = distance.topk(min(self.n_refine, xc.shape[1]), largest=False, sorted=False).indices
-        x, y, points = (t.detach().gather(1, near[..., None].expand(-1, -1, t.shape[-1])) for t in (xc, yc, local))
-        kept = mask.gather(1, near)
+    def _part(self, spread: bool, *points: Tensor) -> list[Tensor]:
+        """The `n_refine` innermost points of a sorted context, or as many spread over all of it, with their mask."""
+        *values, mask = points
+        stride = (mask.sum(1) / self.n_refine).ceil().clamp_min(1).long() if spread else mask.new_ones(len(mask)).long()
+        steps = torch.arange(min(self.n_refine, mask.shape[1]), device=mask.device)
+        place = mask.shape[1] - 1 - steps * stride[:, None]
+        index = place.clamp_min(0)
+        parts = [v.gather(1, index[..., None].expand(-1, -1, v.shape[-1])) for v in values]
+        return [*parts, mask.gather(1, index) & (place >= 0)]
+
+    def _step(
+        self, refinement: nn.Module, raw: Tensor, pooled: Tensor, local: Tensor, x: Tensor, y: Tensor, mask: Tensor
+    ) -> Tensor:
+        """A learned step of the covariance parameters that sees the gradient of the log likelihood at `raw`."""
         with torch.enable_grad():
-            start = raw.detach().requires_grad_()
+            start, points = raw.detach().requires_grad_(), local.detach()
             kernel, _, noise = self._process(start, points, points, x, x)
-            likelihood = _log_likelihood(kernel, noise, y, kept) / kept.sum(1).clamp_min(1)
+            likelihood = _log_likelihood(kernel, noise, y, mask) / mask.sum(1).clamp_min(1)
             (gradient,) = torch.autograd.grad(likelihood.sum(), start)
         known = torch.cat([torch.asinh(10 * gradient), start.detach(), likelihood.detach()[:, None]], -1)
-        step: Tensor = self.refinement(torch.cat([pooled, known], -1))
-        return raw + step
+        step: Tensor = refinement(torch.cat([pooled, known], -1))
+        return step
 
     def _process(
         self, raw: Tensor, local_q: Tensor, local_k: Tensor, xq: Tensor, xk: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Covariance ``(batch, n_q, n_k)``, and the variance and the noise variance of the former ``(batch, n_q)``."""
+        """Covariance ``(batch, n_q, n_k)``, and the variance and the noise variance of the former ``(batch, n_q)``.
+
+        The first two in float64: the inverse of a smooth process's covariance would magnify float32's rounding up to a
+        standard error.
+        """
+        raw, local_q, local_k, xq, xk = (t.double() for t in (raw, local_q, local_k, xq, xk))
         amplitude_q, amplitude_k = (torch.exp(1.5 * torch.tanh(t[..., 0] / 1.5)) for t in (local_q, local_k))
         noise = self.noise_floor + torch.exp(-4.0 + 10.0 * torch.tanh((raw[:, -1:] + local_q[..., 1]) / 10.0))
         constant = F.softplus(raw[:, -2])[:, None]
         kernel, variance = self._kernel(xq, xk, raw[:, :-2])
         kernel = kernel * amplitude_q[:, :, None] * amplitude_k[:, None] + constant[:, :, None]
-        return kernel, amplitude_q.square() * variance[:, None] + constant, noise
+        return kernel, amplitude_q.square() * variance[:, None] + constant, noise.float()
 
     def _kernel(self, xq: Tensor, xk: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         """Covariance ``(batch, n_q, n_k)`` of the stationary part and its variance ``(batch,)``."""
@@ -151,7 +178,7 @@ class KrigingHead(nn.Module):
 def _factor(kernel: Tensor, noise: Tensor, mask: Tensor) -> Tensor:
     """Cholesky factor of the covariance of noisy values, float64; masked points are independent of all others."""
     pairs = mask[:, :, None] & mask[:, None, :]
-    matrix = torch.where(pairs, kernel.double(), 0.0) + torch.diag_embed(torch.where(mask, noise, 1.0).double())
+    matrix = torch.where(pairs, kernel, 0.0) + torch.diag_embed(torch.where(mask, noise, 1.0).double())
     factor: Tensor
     factor, info = torch.linalg.cholesky_ex(matrix)
     if bool((info > 0).any()):
@@ -169,7 +196,9 @@ def _log_likelihood(kernel: Tensor, noise: Tensor, yc: Tensor, mask: Tensor) -> 
     return likelihood.float()
 
 
-def _condition(kernel: Tensor, prior: Tensor, noise: Tensor, yc: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _condition(
+    kernel: Tensor, prior: Tensor, noise: Tensor, yc: Tensor, mask: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Condition a Gaussian process on its context.
 
     `kernel` is ``(batch, n_t + n_c, n_c)``, the variance of the targets before conditioning `prior`.
@@ -177,20 +206,46 @@ def _condition(kernel: Tensor, prior: Tensor, noise: Tensor, yc: Tensor, mask: T
     Returns
     -------
     tuple of Tensor
-        Mean ``(batch, n_t, d_y)`` and variance ``(batch, n_t)`` of the targets, and the error of predicting each
-        context value from all others, over its standard deviation, ``(batch, n_c, d_y)``.
+        Mean ``(batch, n_t, d_y)`` and variance ``(batch, n_t)`` of the targets, and the errors of predicting each
+        context value from all others, and from those before it only, over their standard deviations,
+        ``(batch, n_c, d_y)`` each.
     """
     n_t, n_c = prior.shape[1], mask.shape[1]
     factor = _factor(kernel[:, n_t:], noise, mask)
-    k_ct = torch.where(mask[:, :, None], kernel[:, :n_t].mT, 0.0).double()
+    k_ct = torch.where(mask[:, :, None], kernel[:, :n_t].mT, 0.0)
     identity = torch.eye(n_c, dtype=k_ct.dtype, device=k_ct.device).expand(k_ct.shape[0], -1, -1)
     right = torch.cat([k_ct, torch.where(mask[..., None], yc, 0.0).double(), identity], -1)
     solved = torch.linalg.solve_triangular(factor, right, upper=False)
     weights, values, inverse = torch.split(solved, [n_t, yc.shape[-1], n_c], -1)
-    variance = (prior - weights.square().sum(1).float()).clamp_min(0.0)
+    variance = (prior - weights.square().sum(1)).clamp_min(0.0).float()
     # leave-one-out residuals from the inverse of the covariance, Rasmussen & Williams (2006), equation 5.12
     surprise = (inverse.mT @ values) / inverse.square().sum(1).sqrt()[..., None]
-    return (weights.mT @ values).float(), variance, surprise.float()
+    return (weights.mT @ values).float(), variance, surprise.float(), values.float()
+
+
+def _inwards(x: Tensor, mask: Tensor) -> Tensor:
+    """Indices that sort points ``(batch, n, d_x)`` from the farthest to the nearest to their middle, masked ones first.
+
+    The middle is that of the context and not of the targets: what is asked must not change the answer. A lattice has
+    many equal distances, whose order must not depend on rounding: the axes weigh slightly differently.
+    """
+    place = torch.where(mask[..., None], x, 0.0).double()
+    place = place - masked_mean(place, mask)[:, None]
+    axis = torch.arange(1, x.shape[-1] + 1, device=x.device) * math.sqrt(2)
+    distance = (place.square() * (1 + 1e-4 * axis) + place * (1e-4 * axis.square())).sum(-1)
+    return torch.where(mask, distance, torch.inf).argsort(dim=1, descending=True, stable=True)
+
+
+def _by_ring(innovation: Tensor, mask: Tensor) -> Tensor:
+    """Log mean square of `innovation` in each of the rings of a context that is sorted by distance, ``(batch, 1, n)``.
+
+    Masked points come first and have none.
+    """
+    place = torch.cumsum(mask.long(), 1) * N_RINGS - 1
+    ring = place.div(mask.sum(1, keepdim=True).clamp_min(1), rounding_mode="floor").clamp(0, N_RINGS - 1)
+    member = F.one_hot(ring, N_RINGS).to(innovation) * mask[..., None]
+    total = member.mT @ torch.where(mask[..., None], innovation.square(), 0.0)
+    return torch.log(total / member.sum(1)[..., None].clamp_min(1) + 0.01).flatten(1)[:, None]
 
 
 def _misfit(kernel: Tensor, surprise: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

@@ -52,6 +52,7 @@ class TNPKR(nn.Module):
         statistics: bool = False,
         head: str = "gaussian",
         n_refine: int = 128,
+        refine_steps: int = 3,
         min_scale: float = 0.0,
         block_size: int = 1024,
     ) -> None:
@@ -68,7 +69,7 @@ class TNPKR(nn.Module):
         )
         self.norm_out = nn.LayerNorm(dim, eps=1e-6)
         self.head: GaussianHead | KrigingHead = (
-            KrigingHead(dim, d_x, d_y, 128, extra, n_refine)
+            KrigingHead(dim, d_x, d_y, 128, extra, n_refine, refine_steps)
             if head == "kriging"
             else GaussianHead(dim, 256, d_y, min_scale)
         )

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from scipy import fft, linalg, ndimage
 
 from geonp import gaps
-from geonp.points import Neighbourhood, box_of, halo_for, select_context, standardise
+from geonp.points import Neighbourhood, box_of, halo_for, overlaps, select_context, standardise
 
 __all__ = ["RasterPrior", "Task", "collate", "sample_task"]
 
@@ -30,15 +30,17 @@ class RasterPrior:
     """What fields and gaps are drawn. Ranges are log-uniform, lengths in cells, amplitudes in standard deviations."""
 
     smoothness: Range = (0.2, 4.0)
-    length: Range = (1.2, 90.0)
+    length: Range = (1.2, 160.0)
     anisotropy: float = 0.5
-    smoothing: Range = (0.4, 3.0)
-    p_smoothing: float = 0.3
+    smoothing: Range = (0.4, 5.0)
+    p_smoothing: float = 0.33
     noise: Range = (0.003, 0.7)
     p_noise: float = 0.5
     trend: Range = (0.2, 4.0)
     p_trend: float = 0.3
     p_gaussian: float = 0.45
+    p_uneven: float = 0.45
+    p_scattered: float = 0.35  # of random gaps
     p_domain: float = 0.3
     p_wide: float = 0.12
     p_small_tile: float = 0.25
@@ -91,10 +93,17 @@ def sample_task(rng: np.random.Generator, prior: RasterPrior, neighbourhood: Nei
         window = _only(observed, halo - halo_for(observed, neighbourhood) if wide else 0)
         ranks = rng.random(observed.shape, dtype=np.float32)
         context = select_context(window, ranks, box_of(own), neighbourhood)
-        targets = rng.permutation(np.flatnonzero(_only(missing, halo - neighbourhood.overlap_px)))[:n_targets]
+        targets = rng.permutation(np.flatnonzero(missing & _reached(observed, halo, neighbourhood)))[:n_targets]
         # nothing is to be learned from equal values
         if np.ptp(sample.values.ravel()[context]) > 0:
-            return _as_task(sample, context, targets, size, kind)
+            scattered = kind == "random" and rng.random() < prior.p_scattered
+            return _as_task(sample, context, targets, size, kind, _turn(rng) if scattered else None)
+
+
+def _turn(rng: np.random.Generator) -> npt.NDArray[np.float64]:
+    """Rotation and shrinking of coordinates, so that a sparse lattice looks like scattered positions."""
+    angle, scale = rng.uniform(0, 2 * np.pi), _log_uniform(rng, (0.25, 1.0))
+    return scale * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
 
 
 def _only(mask: npt.NDArray[np.bool_], frame: int) -> npt.NDArray[np.bool_]:
@@ -104,8 +113,20 @@ def _only(mask: npt.NDArray[np.bool_], frame: int) -> npt.NDArray[np.bool_]:
     return mask & inside
 
 
+def _reached(observed: npt.NDArray[np.bool_], halo: int, neighbourhood: Neighbourhood) -> npt.NDArray[np.bool_]:
+    """The cells of a window that the tile in its middle predicts: its own, and those that its overlap reaches."""
+    place = np.arange(observed.shape[0])
+    outside = np.maximum(np.maximum(halo - place, place - (observed.shape[0] - 1 - halo)), 0)
+    return np.asarray(np.maximum(outside[:, None], outside[None, :]) <= overlaps(observed, neighbourhood))
+
+
 def _as_task(
-    sample: _Field, context: npt.NDArray[np.intp], targets: npt.NDArray[np.intp], size: int, kind: str
+    sample: _Field,
+    context: npt.NDArray[np.intp],
+    targets: npt.NDArray[np.intp],
+    size: int,
+    kind: str,
+    turn: npt.NDArray[np.float64] | None,
 ) -> Task:
     values = sample.values.ravel()
     standard = standardise(values[context])
@@ -114,6 +135,8 @@ def _as_task(
     else:
         mean, variance = _conditional(sample, context, targets, size)
     xc, xt = (np.stack(np.divmod(i, size), -1) - (size - 1) / 2 for i in (context, targets))
+    if turn is not None:
+        xc, xt = xc @ turn, xt @ turn
     return Task(
         xc.astype(np.float32),
         standard.z,
@@ -178,9 +201,11 @@ def _variance(density: Array) -> float:
     return (2 * float(columns.sum()) - single) / float(torus**2)
 
 
-def _draw(rng: np.random.Generator, density: Array) -> Array:
+def _draw(rng: np.random.Generator, density: Array, volatility: Array | None = None) -> Array:
+    """A field of this spectrum; with `volatility`, white noise of that local amplitude is filtered instead."""
     torus = density.shape[0]
-    white = fft.rfft2(rng.standard_normal((torus, torus), dtype=np.float32))
+    noise = rng.standard_normal((torus, torus), dtype=np.float32)
+    white = fft.rfft2(noise if volatility is None else noise * volatility)
     return np.asarray(fft.irfft2(white * np.sqrt(density), s=(torus, torus)), np.float32)
 
 
@@ -190,9 +215,10 @@ def _sample_field(rng: np.random.Generator, prior: RasterPrior, size: int, torus
     trend = _log_uniform(rng, prior.trend) * 2 if rng.random() < prior.p_trend else 0.0
     slope = trend * rng.standard_normal(2)
     gaussian = rng.random() < prior.p_gaussian
-    z = _draw(rng, density)
+    uneven = not gaussian and rng.random() < prior.p_uneven
+    z = _draw(rng, density, _volatility(rng, prior, torus) if uneven else None)
     if not gaussian:
-        z = _deform(rng, prior, z, size)
+        z = _deform(rng, prior, z, size, 0 if uneven else 1)
     values = z[:size, :size].astype(np.float64)
     axis = np.arange(size) / size - 0.5
     values += slope[0] * axis[:, None] + slope[1] * axis[None, :]
@@ -214,9 +240,20 @@ def _quantise(rng: np.random.Generator, values: npt.NDArray[np.float64]) -> npt.
     return np.asarray(np.round(values / step) * step)
 
 
-def _deform(rng: np.random.Generator, prior: RasterPrior, z: Array, size: int) -> Array:
-    """Make a Gaussian field non-Gaussian or non-stationary in one to three ways; ``(torus, torus)``."""
-    ways = rng.permutation(["warp", "modulate", "boundary", "resample", "pointwise", "pointwise"])[: rng.integers(1, 4)]
+def _volatility(rng: np.random.Generator, prior: RasterPrior, torus: int) -> Array:
+    """Local amplitude of the noise that makes a field: rough hills beside smooth plains, bursts; mean square one."""
+    log = rng.uniform(0.3, 1.3) * _draw(rng, _spectrum(rng, prior, torus, (3.0, 90.0)))
+    if rng.random() < 0.3:
+        # single cells that stand out, as edges and peaks do: heavy tails
+        log = log - 0.5 * np.log(rng.chisquare(4.0, log.shape).astype(np.float32) / 4)
+    amplitude = np.exp(np.minimum(log, 4.0))
+    return np.asarray(amplitude / np.sqrt((amplitude**2).mean()), np.float32)
+
+
+def _deform(rng: np.random.Generator, prior: RasterPrior, z: Array, size: int, least: int) -> Array:
+    """Make a field non-Gaussian or non-stationary in `least` to three ways; ``(torus, torus)``."""
+    names = ["warp", "modulate", "boundary", "resample", "pointwise", "pointwise"]
+    ways = rng.permutation(names)[: rng.integers(least, 4)]
     torus, smooth = z.shape[0], (8.0, 90.0)
     for way in ways:
         if way == "warp":
