@@ -50,7 +50,8 @@ def adapt(
     """Train a model further on the observed cells of the raster IN, and write it to OUT.
 
     OUT is a checkpoint like any other: geonp fill IN --model OUT. Some observed cells are kept out of the training to
-    score the model before and after; when nothing better is found, OUT holds the model as it was, and it is said so.
+    score the model before and after; when nothing clearly better is found, which is common, OUT holds the model as it
+    was, and it is said so.
     """
     from geonp.storage import open_raster
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,14 +18,15 @@ from click.testing import CliRunner
 from scipy import ndimage
 
 import geonp
-from geonp import checkpoint
+from geonp import checkpoint, gaps
 from geonp.cli.app import main
 from geonp.errors import InputError, OutputError
 from geonp.points import Neighbourhood
 from geonp.training import adapt as adapting
 from geonp.training import crops
 from geonp.training.adapt import adapt
-from geonp.training.crops import CropTask, draw_task, held_out_tasks, hide_parts, read_crops
+from geonp.training.crops import Crop, CropTask, Hiding, draw_task, held_out_tasks, hiding_for, read_crops
+from geonp.training.verdict import clearly_less
 
 HOOD = Neighbourhood(tile_px=8, halos_px=(8, 16), n_context=32, min_context=4)
 
@@ -115,9 +117,9 @@ def test_a_change_within_the_noise_is_not_an_improvement() -> None:
     cells = torch.full((20,), 10.0, dtype=torch.float64)
     before = torch.stack([torch.linspace(1, 2, 20, dtype=torch.float64), cells], 1)
     noise = torch.tensor([0.1, -0.12] * 10, dtype=torch.float64)
-    assert not adapting._clearly_less(before + torch.stack([noise, 0 * cells], 1), before)
-    assert not adapting._clearly_less(before, before)
-    assert adapting._clearly_less(before + torch.stack([noise - 0.1, 0 * cells], 1), before)
+    assert not clearly_less(before + torch.stack([noise, 0 * cells], 1), before)
+    assert not clearly_less(before, before)
+    assert clearly_less(before + torch.stack([noise - 0.1, 0 * cells], 1), before)
 
 
 def test_it_stops_when_nothing_gets_better(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,15 +160,20 @@ def cells_of(task: CropTask, z: np.ndarray) -> list[int]:
     return np.rint(numbers).astype(int).tolist()
 
 
+def parts(rng: np.random.Generator) -> tuple[Crop, Hiding]:
+    (crop,) = read_crops({"v": numbered()}, None, 0.2, HOOD.tile_px, rng)
+    return crop, Hiding((crop.missing,), 0.5, np.ones(len(crops.BINS)))
+
+
 def test_held_out_cells_are_in_no_task_to_train_on() -> None:
     rng = np.random.default_rng(0)
-    (crop,) = read_crops({"v": numbered()}, None, 0.2, rng)
+    crop, hiding = parts(rng)
     assert not (crop.observed_mask & crop.held_out_mask).any()
     assert (crop.observed_mask | crop.held_out_mask == np.isfinite(numbered().values)).all()
-    assert 0.1 < crop.held_out_mask.sum() / np.isfinite(crop.values).sum() < 0.3
+    assert 0.2 <= crop.held_out_mask.sum() / np.isfinite(crop.values).sum() < 0.23
     seen: set[int] = set()
     for _ in range(60):
-        task = draw_task([crop], HOOD, 64, rng)
+        task = draw_task([crop], HOOD, hiding, 64, rng)
         assert task is not None
         context, targets = cells_of(task, task.yc), cells_of(task, task.mean)
         assert not set(context) & set(targets)
@@ -175,23 +182,57 @@ def test_held_out_cells_are_in_no_task_to_train_on() -> None:
     assert len(seen) > 0.5 * crop.observed_mask.sum()
 
 
-def test_validation_asks_for_every_held_out_cell_once_and_from_the_others() -> None:
+def test_validation_asks_for_held_out_cells_and_hides_nothing_but_near_them() -> None:
     rng = np.random.default_rng(1)
-    (crop,) = read_crops({"v": numbered()}, None, 0.2, rng)
-    asked: list[int] = []
-    for task in held_out_tasks([crop], HOOD, HOOD.tile_px**2, rng):
-        assert crop.observed_mask.ravel()[cells_of(task, task.yc)].all()
-        asked += cells_of(task, task.mean)
-    assert sorted(asked) == np.flatnonzero(crop.held_out_mask).tolist()
+    crop, hiding = parts(rng)
+    tasks = list(held_out_tasks([crop], HOOD, hiding, HOOD.tile_px**2, 30, rng))
+    tiles = {task.tile for task in tasks}
+    assert len(tiles) == len(crops._lattice(crop.held_out_mask, HOOD.tile_px)) < len(tasks)
+    everything = replace(HOOD, n_context=10**4, halos_px=(16,))
+    for task in held_out_tasks([crop], everything, hiding, HOOD.tile_px**2, 30, rng):
+        targets, context = cells_of(task, task.mean), cells_of(task, task.yc)
+        assert crop.held_out_mask.ravel()[targets].all()
+        row, col = (i // 8 * 8 for i in divmod(targets[0], 56))
+        window = np.zeros(crop.values.shape, bool)
+        window[max(row - 16, 0) : row + 24, max(col - 16, 0) : col + 24] = True
+        box = np.zeros_like(window)
+        box[max(row - 4, 0) : row + 12, max(col - 4, 0) : col + 12] = True
+        known = np.isfinite(crop.values)
+        assert set(np.flatnonzero(known & window & ~box)) <= set(context) <= set(np.flatnonzero(known & window))
+
+
+@pytest.mark.parametrize("kind", ["random", "clouds"])
+def test_targets_are_as_far_from_their_context_as_missing_cells(kind: str) -> None:
+    rng = np.random.default_rng(3)
+    field = np.arange(96.0 * 96).reshape(96, 96)
+    missing = gaps.simulate(kind, field.shape, 0.8 if kind == "random" else 0.2, rng)
+    array = xr.DataArray(np.where(missing, np.nan, field), dims=("y", "x"))
+    (crop,) = read_crops({"v": array}, None, 0.2, HOOD.tile_px, rng)
+    hiding = hiding_for([crop], HOOD, rng)
+    assert (hiding.p_patch < 0.5) == (kind == "random")
+    distance = np.concatenate([draw_task([crop], HOOD, hiding, 64, rng).distance for _ in range(200)])
+    weight = hiding.weigh(distance)
+    real = ndimage.distance_transform_cdt(missing, "chessboard")[missing]
+    for d in (1, 2):
+        share = weight[distance == d].sum() / weight.sum()
+        assert share == pytest.approx((real == d).sum() / ((real > 0) & (real <= 8)).sum(), abs=0.1)
+
+
+def test_without_gaps_simulated_ones_are_hidden() -> None:
+    rng = np.random.default_rng(0)
+    read = read_crops({"v": numbered().fillna(1.0)}, None, 0.2, HOOD.tile_px, rng)
+    hiding = hiding_for(read, HOOD, rng)
+    assert hiding.gaps[0].any()
+    assert draw_task(read, HOOD, hiding, 64, rng) is not None
 
 
 def test_a_tile_is_turned_as_a_whole() -> None:
     """Distances between points stay what they are in the raster."""
     rng = np.random.default_rng(2)
-    (crop,) = read_crops({"v": numbered()}, None, 0.2, rng)
+    crop, hiding = parts(rng)
     orders = set()
     for _ in range(40):
-        task = draw_task([crop], HOOD, 64, rng)
+        task = draw_task([crop], HOOD, hiding, 64, rng)
         assert task is not None
         x, cells = np.concatenate([task.xc, task.xt]), cells_of(task, np.concatenate([task.yc, task.mean]))
         place = np.stack(np.divmod(cells, 56), -1)
@@ -205,27 +246,11 @@ def test_a_mask_keeps_cells_out(model: str, tmp_path: Path) -> None:
     values = numbered()
     mask = np.ones(values.shape, bool)
     mask[:, :20] = False
-    (crop,) = read_crops({"v": values}, mask, 0.2, np.random.default_rng(0))
+    (crop,) = read_crops({"v": values}, mask, 0.2, HOOD.tile_px, np.random.default_rng(0))
     assert not (crop.observed_mask | crop.held_out_mask | crop.missing)[:, :20].any()
     wrong = raster().copy()
     wrong[:, :20] = 1e9
     assert adapt(wrong, out=tmp_path / "a.safetensors", model=model, steps=2, mask=mask).before < 100
-
-
-def test_parts_of_gaps_are_whole_and_about_as_many_as_asked() -> None:
-    rng = np.random.default_rng(0)
-    known = np.ones((200, 200), bool)
-    scattered = rng.random(known.shape) < 0.3
-    assert (hide_parts(scattered, known, 0.5, rng) == scattered).all()
-    few = hide_parts(scattered, known, 0.1, rng)
-    assert few.mean() == pytest.approx(0.1, abs=0.01)
-    parts, count = ndimage.label(scattered)
-    whole = ndimage.mean(few, parts, np.arange(1, count + 1))
-    assert set(np.unique(whole)) == {0.0, 1.0}
-    block = np.zeros_like(known)
-    block[50:90, 20:70] = True
-    hidden = hide_parts(block, known, 0.3, rng)  # 5 % of the cells
-    assert (hidden == block).all()
 
 
 # --- rasters ----------------------------------------------------------------------------------------------------------
@@ -240,7 +265,7 @@ def test_every_slice_and_variable_is_drawn_from(model: str, tmp_path: Path) -> N
     assert (found.units, found.improved) == ("standard deviations", True)
     assert found.before < 2  # b is some 1000 times as large as a
     assert checkpoint.load_card(str(found.file)).training["raster"] == "a, b"
-    read = read_crops({name: ds[name] for name in ("a", "b")}, None, 0.2, np.random.default_rng(0))
+    read = read_crops({name: ds[name] for name in ("a", "b")}, None, 0.2, 8, np.random.default_rng(0))
     assert sorted(str(crop.variable) for crop in read) == ["a", "a", "a", "b"]
 
 
@@ -255,7 +280,7 @@ def test_of_a_large_lazy_raster_only_parts_are_read(monkeypatch: pytest.MonkeyPa
         return np.full((32, 32), np.nan if sum(read[-1]) % 2 else sum(read[-1]), np.float32)
 
     lazy = da.map_blocks(block, chunks=((32,) * 40, (32,) * 40), dtype=np.float32, meta=np.empty((0, 0), np.float32))
-    found = read_crops({"v": xr.DataArray(lazy, dims=("y", "x"))}, None, 0.2, np.random.default_rng(0))
+    found = read_crops({"v": xr.DataArray(lazy, dims=("y", "x"))}, None, 0.2, 8, np.random.default_rng(0))
     assert 6 <= len(found) <= 7
     assert len(read) < 40  # of 1600, half of which are empty
     assert all(np.isfinite(crop.values).all() for crop in found)

@@ -224,11 +224,14 @@ def expected_nll(predicted: Normal, batch: Batch) -> Tensor:
     """Mean over targets of the expected negative log density, up to a constant, under the targets' own distribution.
 
     For a target known to be N(m, v): ``log s + ((m - mu)^2 + v) / (2 s^2)``; a sampled value has v = 0. Beyond four
-    standard deviations the second term grows linearly: a few surprises shall not widen all intervals.
+    standard deviations the second term grows linearly: a few surprises shall not widen all intervals. Where the batch
+    has a ``weight`` for each target, their weighted mean.
     """
     loc, scale = predicted.loc[..., 0], predicted.scale[..., 0]
     squared = ((batch["mean"] - loc).square() + batch["variance"]) / scale.square()
     nll = scale.log() + torch.where(squared <= 16, squared / 2, 4 * squared.clamp_min(1e-12).sqrt() - 8)
+    if "weight" in batch:
+        return (nll * batch["weight"]).sum() / batch["weight"].sum()
     weight = batch["target_mask"].float()
     return ((nll * weight).sum(-1) / weight.sum(-1).clamp_min(1)).mean()
 
