@@ -19,6 +19,7 @@ import click
 
 from geonp.errors import GeonpError
 
+from .adapt import adapt
 from .evaluate import evaluate
 from .fill import fill
 from .info import info
@@ -75,5 +76,5 @@ def main() -> None:
     """Fill gaps in rasters with a pretrained transformer neural process and honest standard errors."""
 
 
-for command in (evaluate, fill, info, models, recipes, train):
+for command in (adapt, evaluate, fill, info, models, recipes, train):
     main.add_command(command)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import xarray as xr
 
-__all__ = ["fill"]
+__all__ = ["fill", "read_mask"]
 
 
 @click.command()
@@ -82,7 +82,7 @@ def fill(
     ds = open_raster(
         source, variables=variables or None, bands=bands or None, bbox=bbox, nodata=nodata, chunks=chunks or "auto"
     )
-    settings["mask"] = None if mask is None else _domain(mask, bbox)
+    settings["mask"] = None if mask is None else read_mask(mask, bbox)
     # Imported only now: torch takes seconds, and a wrong path should be told at once.
     from geonp.filling import infill, plan
 
@@ -113,7 +113,7 @@ def _pair(option: str) -> tuple[str, str]:
     return name, value
 
 
-def _domain(path: Path, bbox: tuple[float, float, float, float] | None) -> xr.DataArray:
+def read_mask(path: Path, bbox: tuple[float, float, float, float] | None) -> xr.DataArray:
     """Read the only variable of the mask at ``path``."""
     from geonp.errors import InputError
     from geonp.storage import open_raster

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from geonp.evaluation.comparison import Comparison
     from geonp.filling import FillPlan
+    from geonp.training.adapt import Adapted
 
     class FillOptions(TypedDict, total=False):
         """The options of :func:`geonp.filling.infill`."""
@@ -59,3 +60,9 @@ class GeonpAccessor:
         from geonp.evaluation.compare import compare
 
         return compare(self._obj, **options)
+
+    def adapt(self, **options: Any) -> Adapted:
+        """Train the model further on this raster's observed cells; see :func:`geonp.training.adapt.adapt`."""
+        from geonp.training.adapt import adapt
+
+        return adapt(self._obj, **options)

@@ -123,6 +123,8 @@ def save(network: nn.Module, file: Path, **card: Any) -> Card:
     file.parent.mkdir(parents=True, exist_ok=True)
     _replace(file, data)
     _replace(file.with_suffix(".json"), (json.dumps(made.model_dump(), indent=2) + "\n").encode())
+    # this process may have loaded what was there before
+    load_model.cache_clear()
     return made
 
 

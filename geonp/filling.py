@@ -23,7 +23,7 @@ from geonp.metadata import annotate, fill_variables, observed
 from geonp.prediction import resolve, tile_bytes
 from geonp.tiling import Window, chunk_side
 
-__all__ = ["FillPlan", "infill", "plan"]
+__all__ = ["FillPlan", "domain_of", "infill", "normalise", "plan", "spatial_last"]
 
 LIBRARIES_BYTES = 500 * 2**20
 """What Python, torch and the kernels that it compiles take before any raster is read."""
@@ -131,9 +131,9 @@ def infill(
     PredictionError
         When computed, if the model returns values that are not finite.
     """
-    ds, names, grid = _normalise(obj)
-    domain = None if mask is None else _domain(mask, grid)
-    arrays = {name: _spatial_last(observed(ds[name], nodata), grid) for name in names}
+    ds, names, grid = normalise(obj)
+    domain = None if mask is None else domain_of(mask, grid)
+    arrays = {name: spatial_last(observed(ds[name], nodata), grid) for name in names}
     for name, array in arrays.items():
         if array.chunks is None and not np.isfinite(array.values).any():
             raise InputError(
@@ -166,10 +166,10 @@ def plan(
     InputError, ModelError, CheckpointError
         As :func:`infill`.
     """
-    ds, names, grid = _normalise(obj)
+    ds, names, grid = normalise(obj)
     if mask is not None:
-        _domain(mask, grid)
-    arrays = [_spatial_last(observed(_without_data(ds[name]), nodata), grid) for name in names]
+        domain_of(mask, grid)
+    arrays = [spatial_last(observed(_without_data(ds[name]), nodata), grid) for name in names]
     job, _ = _job(grid, model, max_distance, device, batch_size, seed)
     predictor, size = job.predictor, job.predictor.neighbourhood.tile_px
     largest = [tuple(max(sizes) for sizes in array.data.chunks) for array in arrays]
@@ -224,7 +224,7 @@ def _job(
     return Job(predictor, grid.shape, grid.periodic_x, max_distance, int(seed)), card
 
 
-def _normalise(obj: Raster) -> tuple[xr.Dataset, list[Hashable], Grid]:
+def normalise(obj: Raster) -> tuple[xr.Dataset, list[Hashable], Grid]:
     """A Dataset, the variables to fill in it, and their grid."""
     if not isinstance(obj, (xr.DataArray, xr.Dataset)):
         raise InputError(
@@ -249,7 +249,8 @@ def _normalise(obj: Raster) -> tuple[xr.Dataset, list[Hashable], Grid]:
     return obj, names, Grid.from_xarray(obj)
 
 
-def _spatial_last(array: xr.DataArray, grid: Grid) -> xr.DataArray:
+def spatial_last(array: xr.DataArray, grid: Grid) -> xr.DataArray:
+    """`array` with its rows and columns as the last two dimensions."""
     return array.transpose(..., grid.y_dim, grid.x_dim)
 
 
@@ -264,7 +265,7 @@ def _chunks_in_memory(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (*(1,) * (len(shape) - 2), *(min(n, side) for n in shape[-2:]))
 
 
-def _domain(mask: xr.DataArray | npt.NDArray[np.bool_], grid: Grid) -> Any:
+def domain_of(mask: xr.DataArray | npt.NDArray[np.bool_], grid: Grid) -> Any:
     """The valid domain as a boolean ``(rows, columns)`` array, NumPy or dask."""
     if isinstance(mask, xr.DataArray):
         mask_grid = Grid.from_xarray(mask)

@@ -19,7 +19,7 @@ from torch.distributions import Normal
 from geonp import checkpoint
 from geonp.errors import CheckpointError, RecipeError
 from geonp.training import loop
-from geonp.training.loop import _expected_crps, expected_nll, learning_rate, scores, train
+from geonp.training.loop import expected_crps, expected_nll, learning_rate, scores, train
 from geonp.training.recipe import Recipe, Training, load
 
 STEPS = 60
@@ -271,7 +271,7 @@ def test_expected_crps_against_quadrature(offset: float, scale: float, exact: fl
     x = np.linspace(-25, 25, 20_001)
     f, g = stats.norm.cdf(x, offset, scale), stats.norm.cdf(x, 0, exact)
     expected = np.trapezoid(f**2 - 2 * f * g + g, x)
-    got = _expected_crps(torch.tensor(offset), torch.tensor(scale), torch.tensor(exact))
+    got = expected_crps(torch.tensor(offset), torch.tensor(scale), torch.tensor(exact))
     assert float(got) == pytest.approx(expected, abs=1e-4)
 
 
@@ -281,7 +281,7 @@ def test_expected_crps_against_monte_carlo() -> None:
     y = exact * rng.standard_normal(n)
     a, b = offset + scale * rng.standard_normal((2, n))
     sample = np.abs(a - y) - np.abs(a - b) / 2
-    got = float(_expected_crps(torch.tensor(offset), torch.tensor(scale), torch.tensor(exact)))
+    got = float(expected_crps(torch.tensor(offset), torch.tensor(scale), torch.tensor(exact)))
     assert got == pytest.approx(sample.mean(), abs=5 * sample.std() / math.sqrt(n))
 
 

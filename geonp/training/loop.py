@@ -23,7 +23,7 @@ from geonp.nn.models import build
 from geonp.training.recipe import Recipe, Training
 from geonp.training.tasks import collate, sample_task
 
-__all__ = ["expected_nll", "scores", "train"]
+__all__ = ["expected_crps", "expected_nll", "scores", "train"]
 
 VALIDATION_SEED = 2**31 - 1
 CURVE = ("step", "cpu_hours", "loss", "learning_rate", "gradient_norm", "nll", "kl", "crps_ratio", "coverage_95")
@@ -224,11 +224,14 @@ def expected_nll(predicted: Normal, batch: Batch) -> Tensor:
     """Mean over targets of the expected negative log density, up to a constant, under the targets' own distribution.
 
     For a target known to be N(m, v): ``log s + ((m - mu)^2 + v) / (2 s^2)``; a sampled value has v = 0. Beyond four
-    standard deviations the second term grows linearly: a few surprises shall not widen all intervals.
+    standard deviations the second term grows linearly: a few surprises shall not widen all intervals. Where the batch
+    has a ``weight`` for each target, their weighted mean.
     """
     loc, scale = predicted.loc[..., 0], predicted.scale[..., 0]
     squared = ((batch["mean"] - loc).square() + batch["variance"]) / scale.square()
     nll = scale.log() + torch.where(squared <= 16, squared / 2, 4 * squared.clamp_min(1e-12).sqrt() - 8)
+    if "weight" in batch:
+        return (nll * batch["weight"]).sum() / batch["weight"].sum()
     weight = batch["target_mask"].float()
     return ((nll * weight).sum(-1) / weight.sum(-1).clamp_min(1)).mean()
 
@@ -250,7 +253,7 @@ def scores(network: nn.Module, batches: list[Batch]) -> dict[str, float]:
         mean, variance = batch["mean"][keep], batch["variance"][keep]
         exact = variance.sqrt()
         divergence.append(torch.log(scale / exact) + (variance + (mean - loc).square()) / (2 * scale.square()) - 0.5)
-        crps.append(_expected_crps(loc - mean, scale, exact))
+        crps.append(expected_crps(loc - mean, scale, exact))
         crps_exact.append(exact / math.sqrt(math.pi))
         standard = Normal(0.0, 1.0)
         upper, lower = (standard.cdf((loc - mean + side * 1.959964 * scale) / exact) for side in (1, -1))
@@ -263,7 +266,7 @@ def scores(network: nn.Module, batches: list[Batch]) -> dict[str, float]:
     }
 
 
-def _expected_crps(offset: Tensor, scale: Tensor, exact: Tensor) -> Tensor:
+def expected_crps(offset: Tensor, scale: Tensor, exact: Tensor) -> Tensor:
     """CRPS of N(offset, scale^2), expected over observations from N(0, exact^2): E|X - Y| - E|X - X'| / 2."""
     spread = (scale.square() + exact.square()).sqrt()
     z = offset / spread

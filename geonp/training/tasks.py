@@ -19,7 +19,7 @@ from scipy import fft, linalg, ndimage
 from geonp import gaps
 from geonp.points import Neighbourhood, box_of, halo_for, overlaps, select_context, standardise
 
-__all__ = ["RasterPrior", "Task", "collate", "sample_task"]
+__all__ = ["RasterPrior", "Task", "collate", "reached", "sample_task"]
 
 Array = npt.NDArray[np.float32]
 Range = tuple[float, float]
@@ -93,7 +93,7 @@ def sample_task(rng: np.random.Generator, prior: RasterPrior, neighbourhood: Nei
         window = _only(observed, halo - halo_for(observed, neighbourhood) if wide else 0)
         ranks = rng.random(observed.shape, dtype=np.float32)
         context = select_context(window, ranks, box_of(own), neighbourhood)
-        targets = rng.permutation(np.flatnonzero(missing & _reached(observed, halo, neighbourhood)))[:n_targets]
+        targets = rng.permutation(np.flatnonzero(missing & reached(observed, halo, neighbourhood)))[:n_targets]
         # nothing is to be learned from equal values
         if np.ptp(sample.values.ravel()[context]) > 0:
             scattered = kind == "random" and rng.random() < prior.p_scattered
@@ -113,7 +113,7 @@ def _only(mask: npt.NDArray[np.bool_], frame: int) -> npt.NDArray[np.bool_]:
     return mask & inside
 
 
-def _reached(observed: npt.NDArray[np.bool_], halo: int, neighbourhood: Neighbourhood) -> npt.NDArray[np.bool_]:
+def reached(observed: npt.NDArray[np.bool_], halo: int, neighbourhood: Neighbourhood) -> npt.NDArray[np.bool_]:
     """The cells of a window that the tile in its middle predicts: its own, and those that its overlap reaches."""
     place = np.arange(observed.shape[0])
     outside = np.maximum(np.maximum(halo - place, place - (observed.shape[0] - 1 - halo)), 0)

@@ -1,0 +1,328 @@
+"""Adapt a model to one raster: a short, careful training of the biases of its head on the raster's own observed cells.
+
+About a fifth of them, in whole tiles, is held out of the training. Some of these tiles choose the weights to keep, the
+others say whether these are clearly better than the model's own, which are kept if not.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+import time
+from collections.abc import Callable, Hashable
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
+from numbers import Integral, Real
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import xarray as xr
+from torch import nn
+
+from geonp import checkpoint
+from geonp.errors import InputError, OutputError
+from geonp.filling import domain_of, normalise, spatial_last
+from geonp.metadata import observed
+from geonp.prediction import Predictor, resolve
+from geonp.training.crops import Crop, CropTask, Hiding, draw_task, hiding_for, read_crops
+from geonp.training.loop import expected_nll
+from geonp.training.verdict import BATCH_SIZE, Judge, appoint, clearly_less, make_batch, mean
+
+__all__ = ["Adapted", "adapt"]
+
+HELD_OUT = 0.2
+VALIDATIONS = 10
+PATIENCE = 4
+
+N_TARGETS = 96
+LEARNING_RATE = 3e-3
+WARMUP = 0.05
+CLIP = 1.0
+AVERAGING = 0.98
+
+
+@dataclass(frozen=True)
+class Adapted(os.PathLike[str]):
+    """A model adapted to a raster; it can be given as ``model=`` to :func:`geonp.filling.infill`.
+
+    Attributes
+    ----------
+    file : Path
+        The checkpoint, its card beside it.
+    before, after : float
+        CRPS of the model and of the adapted one on held-out cells that had no part in the training, weighted like the
+        missing cells. In the units of the raster; of several variables in the standard deviations of each. Equal if
+        nothing better was found: then the checkpoint holds the weights of the model as they were.
+    units : str
+        Of both.
+    cells, steps : int
+        Predictions of held-out cells that they are the mean of; training steps that the weights have had.
+    minutes : float
+        Wall-clock time.
+    """
+
+    file: Path
+    before: float
+    after: float
+    units: str
+    cells: int
+    steps: int
+    minutes: float
+
+    def __fspath__(self) -> str:
+        """Return the path of the checkpoint."""
+        return str(self.file)
+
+    @property
+    def improved(self) -> bool:
+        """Whether the checkpoint has other weights than the model it was made from."""
+        return self.after < self.before
+
+
+def adapt(
+    obj: xr.DataArray | xr.Dataset,
+    *,
+    out: str | os.PathLike[str] = "adapted.safetensors",
+    model: str | os.PathLike[str] = "tnpkr-sa",
+    minutes: float = 5.0,
+    steps: int | None = None,
+    mask: xr.DataArray | npt.NDArray[np.bool_] | None = None,
+    nodata: float | None = None,
+    device: str | None = None,
+    seed: int = 0,
+    overwrite: bool = False,
+    progress: Callable[[float, float], object] | None = None,
+) -> Adapted:
+    """Train a model further on the observed cells of a raster, and write it as a checkpoint of its own.
+
+    Observed cells of one tile are hidden, a few at random or in the shape of the raster's gaps, and predicted from the
+    rest. They are weighted to lie as far from it as the missing cells do (:class:`geonp.training.crops.Hiding`). All
+    slices and variables are drawn from; of a raster larger than
+    :data:`geonp.training.crops.MAX_CELLS` only parts are read. The weights kept are those with the least CRPS on
+    held-out cells, and none but the model's own if they are no better on further held-out cells.
+
+    Parameters
+    ----------
+    obj : DataArray or Dataset
+        As for :func:`geonp.filling.infill`; lazy arrays are read in parts.
+    out : path
+        The checkpoint to write, a ``.safetensors`` file; its card is written beside it.
+    model, mask, nodata, device
+        As in :func:`geonp.filling.infill`.
+    minutes : float
+        Wall-clock time to take, at most.
+    steps : int, optional
+        Take so many steps, however long it takes: the result is then the same each time on one machine.
+    seed : int
+        Of what is held out and trained on, at least 0.
+    overwrite : bool
+        Replace `out` if it exists.
+    progress : callable, optional
+        Called now and then with the share that is done and the CRPS over the model's own, on the tiles that choose.
+
+    Raises
+    ------
+    InputError
+        For a raster or option that cannot be used, or too few observed cells.
+    OutputError
+        For an `out` that exists or cannot be written.
+    ModelError, CheckpointError
+        For a model that does not exist or cannot be loaded.
+    """
+    clock = _Clock(*_checked(minutes, steps, seed))
+    file = Path(out)
+    _check_out(file, overwrite)
+    ds, names, grid = normalise(obj)
+    domain = None if mask is None else domain_of(mask, grid)
+    predictor, card = resolve(os.fspath(model), device, None)
+    rng = np.random.default_rng(seed)
+    arrays = {name: spatial_last(observed(ds[name], nodata), grid) for name in names}
+    crops = _comparable(read_crops(arrays, domain, HELD_OUT, predictor.neighbourhood.tile_px, rng))
+    hiding = hiding_for(crops, predictor.neighbourhood, rng)
+    judge = appoint(crops, hiding, predictor, rng)
+    original = deepcopy(checkpoint.load_model(predictor.model)[0]).to(predictor.device)
+    start = time.monotonic()
+    first, before = judge.choice(original), judge.verdict(original)
+    # both will be asked once more
+    clock.reserve(1.1 * (time.monotonic() - start))
+    run = _Run(original, crops, hiding, predictor, rng)
+    _train(run, first, judge, clock, progress)
+    after = judge.verdict(run.best)
+    better = clearly_less(after, before)
+    found = Adapted(
+        file=file,
+        before=mean(before),
+        after=mean(after if better else before),
+        units=str(ds[names[0]].attrs.get("units", "")) if len(names) == 1 else "standard deviations",
+        cells=judge.cells,
+        steps=run.best_step if better else 0,
+        minutes=round(clock.minutes, 2),
+    )
+    _write(run.best if better else original, found, predictor, card, names, seed)
+    return found
+
+
+def _checked(minutes: float, steps: int | None, seed: int) -> tuple[float, int | None]:
+    if not (isinstance(minutes, Real) and 0 < minutes < math.inf):
+        raise InputError(f"minutes must be a positive number, got {minutes!r}")
+    if steps is not None and not (isinstance(steps, Integral) and steps > 0):
+        raise InputError(f"steps must be a positive integer, or None to go by the minutes, got {steps!r}")
+    if not (isinstance(seed, Integral) and seed >= 0):
+        raise InputError(f"seed must be an integer of at least 0, got {seed!r}")
+    return float(minutes), None if steps is None else int(steps)
+
+
+def _check_out(file: Path, overwrite: bool) -> None:
+    """Check that a checkpoint can be written, before any work is done for it."""
+    if file.suffix != ".safetensors":
+        raise OutputError(f"Unknown checkpoint format: got {str(file)!r}, expected a name that ends in .safetensors.")
+    for path in (file, file.with_suffix(".json")):
+        if path.is_dir() or (path.exists() and not overwrite):
+            raise OutputError(f"The output exists: {str(path)!r}. Choose another name or pass overwrite (--overwrite).")
+    try:
+        tempfile.TemporaryFile(dir=file.parent).close()
+    except OSError as error:
+        raise OutputError(
+            f"Cannot write to the folder {str(file.parent)!r}: {error.strerror}. Expected an existing, writable folder."
+        ) from error
+
+
+def _comparable(crops: list[Crop]) -> list[Crop]:
+    """Of several variables, the values over the standard deviation of each; those of a single one as they are."""
+    values: dict[Hashable, list[npt.NDArray[np.floating]]] = {}
+    for crop in crops:
+        values.setdefault(crop.variable, []).append(crop.values.ravel())
+    if len(values) == 1:
+        return crops
+    spread = {name: float(np.nanstd(np.concatenate(parts), dtype=np.float64)) for name, parts in values.items()}
+    return [replace(crop, values=crop.values / (spread[crop.variable] or 1.0)) for crop in crops]
+
+
+class _Clock:
+    """How much of the training is done: by steps where their number is given, else by the time."""
+
+    def __init__(self, minutes: float, steps: int | None) -> None:
+        self.start, self.budget_s, self.steps = time.monotonic(), 60 * minutes, steps
+
+    @property
+    def minutes(self) -> float:
+        """Minutes since the start."""
+        return (time.monotonic() - self.start) / 60
+
+    def reserve(self, seconds: float) -> None:
+        """Keep some of the time for what comes after the training."""
+        self.budget_s -= seconds
+
+    def done(self, step: int) -> float:
+        """Share of the training that is done after so many steps; 1 at its end."""
+        if self.steps is not None:
+            return step / self.steps
+        return min((time.monotonic() - self.start) / max(self.budget_s, 1e-9), 1.0)
+
+
+class _Run:
+    """The training: weights as they are, averaged, and the best so far; only biases of the head are changed."""
+
+    def __init__(
+        self, original: nn.Module, crops: list[Crop], hiding: Hiding, predictor: Predictor, rng: np.random.Generator
+    ) -> None:
+        self.crops, self.hiding, self.predictor, self.rng = crops, hiding, predictor, rng
+        self.network = deepcopy(original).train().requires_grad_(False)
+        self.averaged, self.best = deepcopy(original), deepcopy(original)
+        # All weights learn some hundred tiles by heart: held-out and hidden cells got worse, and intervals too narrow.
+        biases = [p for name, p in self.network.named_parameters() if name.startswith("head.") and p.ndim == 1]
+        for bias in biases:
+            bias.requires_grad_(True)
+        self.optimiser = torch.optim.AdamW(biases, lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0)
+        self.step = self.best_step = 0
+
+    def optimise(self, rate: float) -> None:
+        """One step on fresh tasks, in float32."""
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        tasks = [self._draw() for _ in range(BATCH_SIZE)]
+        arrays = make_batch(tasks, self.hiding, self.predictor.neighbourhood.n_context, N_TARGETS)
+        batch = {key: value.to(self.predictor.device) for key, value in arrays.items()}
+        predicted = self.network(batch["xc"], batch["yc"], batch["xt"], batch["context_mask"])
+        self.optimiser.zero_grad(set_to_none=True)
+        expected_nll(predicted, batch).backward()
+        norm = nn.utils.clip_grad_norm_(self.network.parameters(), CLIP)
+        if bool(torch.isfinite(norm)):
+            self.optimiser.step()
+        self.step += 1
+        decay = min(AVERAGING, (1 + self.step) / (10 + self.step))
+        with torch.no_grad():
+            for average, now in zip(self.averaged.parameters(), self.network.parameters(), strict=True):
+                average.lerp_(now, 1 - decay)
+
+    def _draw(self) -> CropTask:
+        task = draw_task(self.crops, self.predictor.neighbourhood, self.hiding, N_TARGETS, self.rng)
+        if task is None:
+            raise InputError(
+                "nothing can be learned from this raster: no gap could be laid upon observed cells with enough others, "
+                "of differing values, around it; use the model as it is"
+            )
+        return task
+
+    def keep(self) -> None:
+        """Take the averaged weights for the best."""
+        self.best, self.best_step = deepcopy(self.averaged), self.step
+
+
+def _train(
+    run: _Run, first: float, judge: Judge, clock: _Clock, progress: Callable[[float, float], object] | None
+) -> None:
+    """Train until the time is up or validation has been getting no better; `first` is the CRPS to improve on."""
+    best, validations, in_vain = first, 0, 0
+    while in_vain < PATIENCE and (done := clock.done(run.step)) < 1:
+        try:
+            run.optimise(learning_rate(done))
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+            return  # the weights have diverged: what was best before stays
+        done = clock.done(run.step)
+        if int(done * VALIDATIONS) == validations:
+            continue
+        validations = int(done * VALIDATIONS)
+        score = judge.choice(run.averaged)
+        in_vain += 1
+        if score < best:
+            best, in_vain = score, 0
+            run.keep()
+        if progress is not None:
+            progress(done, score / first)
+
+
+def learning_rate(done: float) -> float:
+    """Linear warm-up over the first of the training, then a cosine to zero."""
+    return LEARNING_RATE * min(1.0, (done + 0.1 * WARMUP) / WARMUP) * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def _write(
+    network: nn.Module, found: Adapted, predictor: Predictor, card: checkpoint.Card, names: list[Hashable], seed: int
+) -> None:
+    raster = ", ".join(map(str, names))
+    checkpoint.save(
+        network,
+        found.file,
+        name=found.file.stem,
+        version=card.version,
+        description=f"{card.name} adapted to {raster}" if found.improved else f"{card.name}, the same as for {raster}",
+        architecture=card.architecture,
+        config=card.config,
+        neighbourhood=asdict(card.neighbourhood),
+        training={
+            "base": card.name,
+            "base_version": card.version,
+            "base_sha256": card.sha256,
+            "base_training": card.training,
+            "raster": raster,
+            "steps": found.steps,
+            "seed": seed,
+            "minutes": found.minutes,
+            "learning_rate": LEARNING_RATE,
+        },
+        scores={"crps_before": found.before, "crps_after": found.after},
+    )

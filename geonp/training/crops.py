@@ -1,0 +1,386 @@
+"""Tasks from a raster's own observed cells: parts of it in memory, what is held out of them, and what is hidden anew.
+
+A task hides cells of one tile and of the frame that its predictions reach into, and nothing beyond: so the context is
+as dense as in filling. Single cells are hidden, or what a patch of the raster's own gaps covers; targets are weighted
+so that they lie as far from their context, on the whole, as the cells that are missing. Some tiles are held out first
+and for good: no task to train on sees them, neither as targets nor as context.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+from dask.base import compute
+from scipy import ndimage
+
+from geonp import gaps
+from geonp.points import Neighbourhood, box_of, halo_for, select_context, standardise
+from geonp.tiling import tiles_with
+from geonp.training.tasks import Task, reached
+
+__all__ = ["Crop", "CropTask", "Hiding", "draw_task", "held_out_tasks", "hiding_for", "read_crops"]
+
+BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.floating[Any]]
+
+CROP_PX = 512
+"""Largest side of a part of the raster that is read."""
+
+MAX_CELLS = 4 * 2**20
+"""Cells that are read and kept at most: a larger raster is represented by parts of it, chosen at random."""
+
+MAX_CROPS = 256
+READ_TOGETHER = 16
+
+HARDLY_ANY = 0.01
+"""Share of missing cells below which a raster is said to have hardly any gaps; simulated ones stand in for them."""
+
+SIMULATED = ("clouds", "random", "blocks", "stripes")
+
+FEW = (0.05, 0.2)
+"""Least and greatest share of the observed cells that is hidden one by one."""
+
+BINS = (1, 2, 3, 5, 8, 12)
+"""Where the groups of targets by their distance from the context begin: cells, in king's moves."""
+
+GREATEST_WEIGHT = 5.0
+SAMPLED = 48
+"""Tasks of each kind that tell how far from the context its targets lie."""
+
+ROUNDS = 12
+"""How often a held-out tile is asked at most: single cells of a sparse raster are few at a time."""
+
+ATTEMPTS = 50
+
+
+@dataclass(frozen=True)
+class Crop:
+    """Part of one slice of a raster, each array ``(rows, cols)``.
+
+    Attributes
+    ----------
+    variable : hashable
+        Its name.
+    values : array of float
+        NaN where missing or outside the domain.
+    domain_mask : array of bool
+        Where values may be.
+    observed_mask : array of bool
+        The cells to train on.
+    held_out_mask : array of bool
+        Observed cells for validation, of whole tiles; none of them is in `observed_mask`.
+    """
+
+    variable: Hashable
+    values: FloatArray
+    domain_mask: BoolArray
+    observed_mask: BoolArray
+    held_out_mask: BoolArray
+
+    @property
+    def missing(self) -> BoolArray:
+        """True where the raster could have a value, and has none."""
+        return self.domain_mask & np.isnan(self.values)
+
+
+@dataclass(frozen=True)
+class CropTask(Task):
+    """A task whose values are ``loc + scale * z`` in the units of the raster.
+
+    `distance` ``(n_t,)`` is that of each target from the nearest cell that is seen, in king's moves; `tile` is the
+    number of the held-out tile it asks for.
+    """
+
+    distance: npt.NDArray[np.intp]
+    loc: float
+    scale: float
+    tile: int = -1
+
+
+@dataclass(frozen=True)
+class Hiding:
+    """What is hidden in tasks, and how much each target counts.
+
+    Attributes
+    ----------
+    gaps : tuple of array
+        Masks of gaps, True = missing, that patches are taken from.
+    p_patch : float
+        Probability of a patch of them; else single cells are hidden.
+    weights : array
+        Of the targets in each of the :data:`BINS`.
+    """
+
+    gaps: tuple[BoolArray, ...]
+    p_patch: float
+    weights: FloatArray
+
+    def weigh(self, distance: npt.NDArray[np.intp]) -> FloatArray:
+        """How much targets at these distances count."""
+        return self.weights[_bin(distance)]
+
+
+def read_crops(
+    arrays: Mapping[Hashable, xr.DataArray], domain: Any, held_out: float, tile_px: int, rng: np.random.Generator
+) -> list[Crop]:
+    """Parts of slices, chosen at random, of about :data:`MAX_CELLS` cells in all, in memory; some tiles are held out.
+
+    What lies beyond the edge of a part counts as missing, also where the raster goes round the Earth.
+
+    Parameters
+    ----------
+    arrays : mapping of name to DataArray
+        Their last two dimensions are ``(rows, cols)``; NaN where missing; NumPy or dask. Only what is chosen is
+        computed.
+    domain : array of bool or None
+        ``(rows, cols)``, NumPy or dask, True where values may be.
+    held_out : float
+        Share of the observed cells of each part to hold out, about.
+    tile_px : int
+        Side of the tiles.
+    """
+    places = [
+        (name, index, window)
+        for name, array in arrays.items()
+        for index in np.ndindex(array.shape[:-2])
+        for window in itertools.product(*(_stretches(n) for n in array.shape[-2:]))
+    ]
+    order = [places[i] for i in rng.permutation(len(places))[: 4 * MAX_CROPS]]
+    crops: list[Crop] = []
+    for start in range(0, len(order), READ_TOGETHER):
+        if len(crops) >= MAX_CROPS or sum(crop.values.size for crop in crops) >= MAX_CELLS:
+            break
+        chosen = order[start : start + READ_TOGETHER]
+        parts = [arrays[name].data[(*index, *window)] for name, index, window in chosen]
+        masks = [None if domain is None else domain[window] for *_, window in chosen]
+        for (name, *_), values, mask in zip(chosen, *compute(parts, masks), strict=True):
+            inside = np.ones(values.shape, bool) if mask is None else mask
+            known = inside & np.isfinite(values)
+            hidden = known & _some_tiles(known, held_out, tile_px, rng)
+            kept = np.where(known, values, np.nan).astype(values.dtype)
+            if (known & ~hidden).any():
+                crops.append(Crop(name, kept, inside, known & ~hidden, hidden))
+    return crops
+
+
+def _stretches(cells: int) -> list[slice]:
+    """Even parts of a dimension of so many cells, none longer than :data:`CROP_PX`."""
+    edges = np.linspace(0, cells, -(-cells // CROP_PX) + 1).astype(int)
+    return [slice(int(start), int(stop)) for start, stop in itertools.pairwise(edges)]
+
+
+def _lattice(mask: BoolArray, tile_px: int) -> list[tuple[int, int]]:
+    """Rows and columns of the tiles that hold a True."""
+    return tiles_with(np.pad(mask, [(0, -n % tile_px) for n in mask.shape]), tile_px)
+
+
+def _some_tiles(known_mask: BoolArray, share: float, tile_px: int, rng: np.random.Generator) -> BoolArray:
+    """True in tiles chosen at random until they hold this share of what is known."""
+    chosen = np.zeros_like(known_mask)
+    for i, j in rng.permutation(np.array(_lattice(known_mask, tile_px)).reshape(-1, 2)):
+        if np.count_nonzero(chosen & known_mask) >= share * np.count_nonzero(known_mask):
+            break
+        chosen[i * tile_px : (i + 1) * tile_px, j * tile_px : (j + 1) * tile_px] = True
+    return chosen
+
+
+def hiding_for(crops: list[Crop], neighbourhood: Neighbourhood, rng: np.random.Generator) -> Hiding:
+    """Find what to hide for targets to lie as far from their context as the missing cells, and weights for the rest.
+
+    Missing cells farther from all data than a task can hide any are not taken into account.
+    """
+    missing = [crop.missing for crop in crops]
+    if sum(map(np.count_nonzero, missing)) < HARDLY_ANY * sum(np.count_nonzero(crop.domain_mask) for crop in crops):
+        missing = [_simulated(crop.values.shape, rng) & crop.domain_mask for crop in crops]
+    wanted = _shares(
+        np.concatenate(
+            [[0], *(_distances(crop.domain_mask & ~gap)[gap] for crop, gap in zip(crops, missing, strict=True))]
+        ),
+        neighbourhood.tile_px // 2 + neighbourhood.overlap_px,
+    )
+    masks = tuple(gap for gap in missing if gap.any())
+    few, patch = (
+        _shares(np.concatenate([[0], *(task.distance for task in _sample(crops, neighbourhood, kind, rng))]))
+        for kind in (Hiding(masks, 0.0, np.ones(len(BINS))), Hiding(masks, 1.0, np.ones(len(BINS))))
+    )
+    # the least chi-squared distance: the mildest weights
+    p_patch = min(np.linspace(0, 1, 11), key=lambda p: (wanted**2 / (p * patch + (1 - p) * few + 1e-3)).sum())
+    weights = wanted / np.maximum(p_patch * patch + (1 - p_patch) * few, 1e-9)
+    return Hiding(masks, float(p_patch), np.minimum(weights, GREATEST_WEIGHT))
+
+
+def _sample(
+    crops: list[Crop], neighbourhood: Neighbourhood, hiding: Hiding, rng: np.random.Generator
+) -> Iterator[CropTask]:
+    for _ in range(SAMPLED):
+        task = draw_task(crops, neighbourhood, hiding, neighbourhood.tile_px**2, rng)
+        if task is None:
+            return
+        yield task
+
+
+def _distances(seen_mask: BoolArray) -> npt.NDArray[np.intp]:
+    """King's moves from each cell to the nearest that is seen; as many as fit where there is none."""
+    if not seen_mask.any():
+        return np.full(seen_mask.shape, max(seen_mask.shape))
+    return np.asarray(ndimage.distance_transform_cdt(~seen_mask, "chessboard"), np.intp)
+
+
+def _bin(distance: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+    return np.maximum(np.searchsorted(BINS, distance, side="right") - 1, 0)
+
+
+def _shares(distance: npt.NDArray[np.intp], farthest: int | None = None) -> FloatArray:
+    """Share of the distances in each of the bins."""
+    within = distance[(distance > 0) & (distance <= (farthest or distance.max(initial=0)))]
+    return np.bincount(_bin(within), minlength=len(BINS)) / max(within.size, 1)
+
+
+def _simulated(shape: tuple[int, ...], rng: np.random.Generator) -> BoolArray:
+    return gaps.simulate(str(rng.choice(SIMULATED)), (shape[0], shape[1]), float(rng.uniform(0.1, 0.6)), rng)
+
+
+def draw_task(
+    crops: list[Crop], neighbourhood: Neighbourhood, hiding: Hiding, n_targets: int, rng: np.random.Generator
+) -> CropTask | None:
+    """A tile somewhere around an observed cell, with cells of it hidden; turned and mirrored at random.
+
+    None where :data:`ATTEMPTS` tiles had too little context or equal values.
+    """
+    sizes = np.array([np.count_nonzero(crop.observed_mask) for crop in crops], float)
+    size, reach = neighbourhood.tile_px, neighbourhood.reach_px
+    for _ in range(ATTEMPTS if crops else 0):
+        crop = crops[int(rng.choice(len(crops), p=sizes / sizes.sum()))]
+        corner = _around(crop.observed_mask, neighbourhood, rng)
+        observed = _square(crop.observed_mask, *corner, size + 2 * reach)
+        hidden = observed & _hidden(observed, hiding, neighbourhood, rng)
+        task = _task(crop, corner, observed & ~hidden, hidden, neighbourhood, n_targets, rng)
+        if task is not None:
+            return _turned(task, rng)
+    return None
+
+
+def _around(mask: BoolArray, neighbourhood: Neighbourhood, rng: np.random.Generator) -> tuple[int, int]:
+    """Where the window of a tile begins that has some True cell of `mask` somewhere in the tile."""
+    row, col = np.unravel_index(rng.choice(np.flatnonzero(mask)), mask.shape)
+    down, across = rng.integers(neighbourhood.tile_px, size=2) + neighbourhood.reach_px
+    return int(row - down), int(col - across)
+
+
+def _hidden(
+    observed_mask: BoolArray, hiding: Hiding, neighbourhood: Neighbourhood, rng: np.random.Generator
+) -> BoolArray:
+    """Single cells, or a patch of gaps, in the tile and the frame that its predictions reach into."""
+    if rng.random() < hiding.p_patch:
+        sizes = np.array([np.count_nonzero(gap) for gap in hiding.gaps], float)
+        gap = hiding.gaps[int(rng.choice(len(sizes), p=sizes / sizes.sum()))]
+        pattern = _square(gap, *_around(gap, neighbourhood, rng), observed_mask.shape[0])
+        pattern = pattern[:: rng.choice([-1, 1]), :: rng.choice([-1, 1])]
+        pattern = pattern.T if rng.random() < 0.5 else pattern
+    else:
+        pattern = rng.random(observed_mask.shape) < rng.uniform(*FEW)
+    return _frame(pattern, neighbourhood.reach_px - neighbourhood.overlap_px)
+
+
+def held_out_tasks(
+    crops: list[Crop],
+    neighbourhood: Neighbourhood,
+    hiding: Hiding,
+    n_targets: int,
+    n_tasks: int,
+    rng: np.random.Generator,
+) -> Iterator[CropTask]:
+    """Tasks that ask for cells of held-out tiles, in random order, each up to :data:`ROUNDS` times; about `n_tasks`.
+
+    Their context is all that is known, beside what is hidden.
+    """
+    size, reach = neighbourhood.tile_px, neighbourhood.reach_px
+    side = size + 2 * reach
+    tiles = [(crop, i, j) for crop in crops for i, j in _lattice(crop.held_out_mask, size)]
+    order = rng.permutation(len(tiles))[:n_tasks]
+    for _ in range(min(ROUNDS, -(-n_tasks // max(len(order), 1)))):
+        for number in order:
+            crop, i, j = tiles[number]
+            corner = (i * size - reach, j * size - reach)
+            known = _square(crop.observed_mask | crop.held_out_mask, *corner, side)
+            hidden = known & _hidden(known, hiding, neighbourhood, rng)
+            # what a tile predicts of its neighbours is theirs, or was trained on
+            task = _task(crop, corner, known & ~hidden, _frame(hidden, reach), neighbourhood, n_targets, rng)
+            if task is not None:
+                yield replace(task, tile=int(number))
+
+
+def _square(mask: BoolArray, top: int, left: int, side: int) -> BoolArray:
+    """A square of `mask` that begins at `top`, `left`; False where it reaches beyond."""
+    out = np.zeros((side, side), bool)
+    first_row, first_col = max(top, 0), max(left, 0)
+    part = mask[first_row : max(top + side, 0), first_col : max(left + side, 0)]
+    row, col = first_row - top, first_col - left
+    out[row : row + part.shape[0], col : col + part.shape[1]] = part
+    return out
+
+
+def _frame(mask: BoolArray, width: int) -> BoolArray:
+    """`mask` without what lies in a frame of this width."""
+    inside = np.zeros_like(mask)
+    inner = np.s_[width : mask.shape[0] - width, width : mask.shape[1] - width]
+    inside[inner] = mask[inner]
+    return inside
+
+
+def _task(
+    crop: Crop,
+    corner: tuple[int, int],
+    seen_mask: BoolArray,
+    hidden: BoolArray,
+    neighbourhood: Neighbourhood,
+    n_targets: int,
+    rng: np.random.Generator,
+) -> CropTask | None:
+    """The tile in the middle of a window of `crop` that begins at `corner`, as filling would see it.
+
+    `seen_mask` is what its context may come from, its targets are drawn from the cells that are `hidden`.
+    """
+    side, reach = seen_mask.shape[0], neighbourhood.reach_px
+    missing = _frame(_square(crop.domain_mask, *corner, side) & ~seen_mask, reach)
+    targets = np.flatnonzero(hidden & reached(seen_mask, reach, neighbourhood))
+    if not missing.any() or not (missing & hidden).any():
+        return None
+    near_mask = _frame(seen_mask, reach - halo_for(seen_mask, neighbourhood))
+    context = select_context(near_mask, rng.random(seen_mask.shape, dtype=np.float32), box_of(missing), neighbourhood)
+    if context.size < neighbourhood.min_context:
+        return None
+    targets = rng.permutation(targets)[:n_targets]
+    (c_row, c_col), (t_row, t_col) = np.divmod(context, side), np.divmod(targets, side)
+    known = crop.values[c_row + corner[0], c_col + corner[1]]
+    # nothing is to be learned from equal values
+    if not np.ptp(known) > 0:
+        return None
+    standard = standardise(known)
+    truth = crop.values[t_row + corner[0], t_col + corner[1]].astype(np.float64)
+    xc, xt = (np.stack(place, -1) - (side - 1) / 2 for place in ((c_row, c_col), (t_row, t_col)))
+    return CropTask(
+        xc.astype(np.float32),
+        standard.z,
+        xt.astype(np.float32),
+        ((truth - standard.loc) / standard.scale).astype(np.float32),
+        np.zeros(targets.size, np.float32),
+        False,
+        "crop",
+        _distances(seen_mask)[t_row, t_col],
+        standard.loc,
+        standard.scale,
+    )
+
+
+def _turned(task: CropTask, rng: np.random.Generator) -> CropTask:
+    """One of the eight ways to turn and mirror a tile."""
+    order = rng.permutation(2)
+    signs = rng.choice(np.array([-1, 1], np.float32), 2)
+    return replace(task, xc=task.xc[:, order] * signs, xt=task.xt[:, order] * signs)
