@@ -232,7 +232,7 @@ class _Run:
         self.crops, self.hiding, self.predictor, self.rng = crops, hiding, predictor, rng
         self.network = deepcopy(original).train().requires_grad_(False)
         self.averaged, self.best = deepcopy(original), deepcopy(original)
-        # All weights learn some hundred tiles by heart: held-out and hidden cells got worse, and intervals too narrow.
+        # a raster has too few tiles to teach more than biases: training all weights made missing cells worse
         biases = [p for name, p in self.network.named_parameters() if name.startswith("head.") and p.ndim == 1]
         for bias in biases:
             bias.requires_grad_(True)
