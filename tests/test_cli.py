@@ -72,6 +72,7 @@ def test_help_is_quick_and_loads_no_torch() -> None:
     text = geonp("--help").stdout
     assert time.perf_counter() - start < 1.0
     assert [line.split()[0] for line in text.partition("Commands:\n")[2].splitlines()] == [
+        "adapt",
         "evaluate",
         "fill",
         "info",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import xarray as xr
 
 from geonp import gaps
@@ -14,7 +13,6 @@ MODEL = "tnpkr-sa"
 SIDE = 96
 
 
-@pytest.mark.xfail(reason="version 1 of the model: 1.25; remove the mark with a model that mends it")
 def test_gradients_across_the_borders_of_tiles_are_no_steeper_than_inside() -> None:
     tile_px = load_card(MODEL).neighbourhood.tile_px
     rng = np.random.default_rng(5)
