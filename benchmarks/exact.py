@@ -28,7 +28,7 @@ from scipy.spatial.distance import cdist
 from geonp import gaps
 from geonp.points import Neighbourhood, box_of, halo_for, rank, select_context, standardise
 from geonp.prediction import Points, Predictor, resolve
-from geonp.training.loop import _expected_crps
+from geonp.training.loop import expected_crps
 
 Array = npt.NDArray[np.float64]
 Correlation = Callable[[Array], Array]
@@ -199,9 +199,9 @@ def predict_fitted(task: Task) -> tuple[Array, Array]:
     return mean + solved.T @ white[:, 0], np.sqrt(variance * share)
 
 
-def expected_crps(task: Task, mean: Array, error: Array) -> Array:
+def crps_of(task: Task, mean: Array, error: Array) -> Array:
     """CRPS of a prediction of each target, expected under the exact process."""
-    return _expected_crps(*(torch.from_numpy(a) for a in (mean - task.mean, error, task.error))).numpy()
+    return expected_crps(*(torch.from_numpy(a) for a in (mean - task.mean, error, task.error))).numpy()
 
 
 def row(name: str, of: npt.NDArray[np.bool_], crps: Array, fifth: npt.NDArray[np.bool_], task: Array) -> str:
@@ -234,8 +234,8 @@ def main() -> None:
         for p in range(len(POSITIONS))
         for i in range(arguments.tasks)
     ]
-    network = [expected_crps(t, *found) for t, found in zip(tasks, predict_network(predictor, tasks), strict=True)]
-    fitted = [expected_crps(t, *predict_fitted(t)) for t in tasks]
+    network = [crps_of(t, *found) for t, found in zip(tasks, predict_network(predictor, tasks), strict=True)]
+    fitted = [crps_of(t, *predict_fitted(t)) for t in tasks]
     error = np.concatenate([t.error for t in tasks])
     crps = np.stack([np.concatenate(network), np.concatenate(fitted), error / math.sqrt(math.pi)])
     index = np.concatenate([np.full(len(t.error), i) for i, t in enumerate(tasks)])
