@@ -67,10 +67,8 @@ def source(tmp_path: Path) -> Path:
     return write_tif(tmp_path / "heights.tif", heights, nodata=0)
 
 
-def test_help_is_quick_and_loads_no_torch() -> None:
-    start = time.perf_counter()
+def test_help_loads_nothing_slow() -> None:
     text = geonp("--help").stdout
-    assert time.perf_counter() - start < 1.0
     assert [line.split()[0] for line in text.partition("Commands:\n")[2].splitlines()] == [
         "adapt",
         "evaluate",
@@ -80,9 +78,9 @@ def test_help_is_quick_and_loads_no_torch() -> None:
         "recipes",
         "train",
     ]
-    code = "import sys, geonp.cli.app; print('torch' in sys.modules, 'rasterio' in sys.modules)"
+    code = "import sys, geonp.cli.app; print({'torch', 'dask', 'rasterio', 'scipy'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "False"]
+    assert done.stdout.strip() == "set()"
 
 
 def test_version() -> None:
@@ -408,7 +406,7 @@ def test_an_interrupted_fill_ends_at_once_and_leaves_no_output(
     start = time.monotonic()
     process.send_signal(stop)
     _, message = process.communicate(timeout=60)
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 10  # of some 30 that a chunk takes
     assert (process.returncode, message.strip()) == (130, "Interrupted: no output was written.")
     assert [path.name for path in tmp_path.iterdir()] == ["in.tif"]
 
