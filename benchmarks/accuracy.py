@@ -19,13 +19,13 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 from matplotlib.cbook import get_sample_data
-from scipy import stats
 
 import geonp
 from geonp.evaluation.baselines import predict
 from geonp.evaluation.holdout import HoldOut, hide_simulated
 from geonp.evaluation.metrics import Scores, score
 from geonp.storage import open_raster
+from geonp.student import half_width
 
 Field = npt.NDArray[np.float32]
 Curve = npt.NDArray[np.float64]
@@ -98,16 +98,17 @@ def run(test: HoldOut, model: str) -> tuple[dict[str, tuple[Scores, float]], Cur
     for method in (*BASELINES, "geonp"):
         start = time.perf_counter()
         if method == "geonp":
-            out = geonp.infill(xr.DataArray(test.values, dims=("y", "x"), name="field"), model=model)
-            mean, error = out["field"].values, out["field_standard_error"].values
+            out = geonp.infill(xr.DataArray(test.values, dims=("y", "x"), name="field"), model=model, tails=True)
+            mean, error, tail = (out[f"field{ending}"].values for ending in ("", "_standard_error", "_tail"))
         else:
             mean, error = predict(method, test.values, np.random.default_rng(0))
+            tail = np.zeros_like(error)
         seconds = time.perf_counter() - start
         scored = test.hidden & np.isfinite(mean)
-        found[method] = score(test.truth, mean, error, scored), seconds
+        found[method] = score(test.truth, mean, error, scored, tail), seconds
     # the model comes last
-    z = np.sort(np.abs((test.truth - mean)[scored] / error[scored]))
-    return found, np.searchsorted(z, stats.norm.ppf((1 + LEVELS) / 2), side="right") / z.size
+    wrong, error, tail = np.abs(test.truth - mean)[scored], error[scored], tail[scored]
+    return found, np.array([(wrong <= half_width(error, tail, level)).mean() for level in LEVELS])
 
 
 def heaton(folder: Path, model: str) -> None:

@@ -28,9 +28,9 @@ ENOUGH = 0.95
 
 def filled(test: HoldOut, model: str | Adapted) -> Scores:
     """Scores of a fill."""
-    out = geonp.infill(xr.DataArray(test.values, dims=("y", "x"), name="field"), model=model)
-    mean, error = out["field"].values, out["field_standard_error"].values
-    return score(test.truth, mean, error, test.hidden & np.isfinite(mean))
+    out = geonp.infill(xr.DataArray(test.values, dims=("y", "x"), name="field"), model=model, tails=True)
+    mean, error, tail = (out[f"field{ending}"].values for ending in ("", "_standard_error", "_tail"))
+    return score(test.truth, mean, error, test.hidden & np.isfinite(mean), tail)
 
 
 def main() -> None:

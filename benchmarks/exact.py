@@ -20,7 +20,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from scipy import linalg
 from scipy.optimize import minimize
 from scipy.spatial.distance import cdist
@@ -143,8 +142,8 @@ def draw_task(rng: np.random.Generator, kernel: str, positions: str, nugget: boo
     return Task(kernel, positions, nugget, xc, factor @ white, xt, solved.T @ white, error)
 
 
-def predict_network(predictor: Predictor, tasks: list[Task]) -> Iterator[tuple[Array, Array]]:
-    """Mean and standard error of each task's targets, standardised, padded and batched as in filling."""
+def predict_network(predictor: Predictor, tasks: list[Task]) -> Iterator[Array]:
+    """Mean, standard error and tail of each task's targets, standardised, padded and batched as in filling."""
     size, n_c = predictor.batch_size, predictor.neighbourhood.n_context
     for batch in (tasks[i : i + size] for i in range(0, len(tasks), size)):
         xc, yc = np.zeros((len(batch), n_c, 2), np.float32), np.zeros((len(batch), n_c, 1), np.float32)
@@ -155,9 +154,9 @@ def predict_network(predictor: Predictor, tasks: list[Task]) -> Iterator[tuple[A
             xc[k, :n], yc[k, :n, 0], mask[k, :n] = task.xc, standard[k].z, True
             xt[k, : len(task.xt)] = task.xt
         loc, scale = (np.array([getattr(s, name) for s in standard]) for name in ("loc", "scale"))
-        mean, error = predictor(Points(xc, yc, mask, xt, loc, scale))
+        found = predictor(Points(xc, yc, mask, xt, loc, scale))
         for k, task in enumerate(batch):
-            yield mean[k, : len(task.xt)], error[k, : len(task.xt)]
+            yield found[:, k, : len(task.xt)]
 
 
 def predict_fitted(task: Task) -> tuple[Array, Array]:
@@ -199,9 +198,9 @@ def predict_fitted(task: Task) -> tuple[Array, Array]:
     return mean + solved.T @ white[:, 0], np.sqrt(variance * share)
 
 
-def crps_of(task: Task, mean: Array, error: Array) -> Array:
+def crps_of(task: Task, mean: Array, error: Array, tail: Array | float = 0.0) -> Array:
     """CRPS of a prediction of each target, expected under the exact process."""
-    return expected_crps(*(torch.from_numpy(a) for a in (mean - task.mean, error, task.error))).numpy()
+    return expected_crps(mean - task.mean, error, np.broadcast_to(tail, error.shape), task.error)
 
 
 def row(name: str, of: npt.NDArray[np.bool_], crps: Array, fifth: npt.NDArray[np.bool_], task: Array) -> str:

@@ -44,6 +44,14 @@ __all__ = ["fill", "read_mask"]
 @click.option("--device", help="cpu, cuda, ... Default: a GPU if there is one.")
 @click.option("--batch-size", type=click.IntRange(min=1), help="Tiles in one pass. Default: by the free memory.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the choice of far context.")
+@click.option(
+    "--quantile",
+    "quantiles",
+    multiple=True,
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    help="Write this quantile too, e.g. 0.05; repeatable.",
+)
+@click.option("--tails", is_flag=True, help="Write the tails of the distributions too: see the README.")
 @click.option("--chunks", type=click.IntRange(min=1), help="Cells of a chunk along y and x. Default: automatic.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the plan too.")

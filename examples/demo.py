@@ -28,7 +28,7 @@ FOLDER = Path("demo")
 SEED = 7
 BASELINES = ("nearest", "linear", "gdal")
 
-Prediction = tuple[NDArray[np.floating], NDArray[np.floating]]
+Prediction = tuple[NDArray[np.floating], ...]  # mean, standard error and, for Student distributions, tail
 Kinds = dict[str, NDArray[np.bool_]]
 
 
@@ -70,9 +70,10 @@ def cut_gaps(truth: NDArray[np.float32]) -> tuple[HoldOut, Kinds]:
 def fill(source: Path, target: Path) -> Prediction:
     """Run `geonp fill` as a user would, and read what it wrote."""
     command = Path(sys.executable).with_name("geonp")
-    subprocess.run([command, "fill", source, target, "--overwrite", "--json"], check=True)
+    subprocess.run([command, "fill", source, target, "--overwrite", "--tails", "--json"], check=True)
     with xr.open_zarr(target) as filled:
-        return filled["elevation"].values.squeeze(), filled["elevation_standard_error"].values.squeeze()
+        mean, error, tail = (filled[f"elevation{part}"].values.squeeze() for part in ("", "_standard_error", "_tail"))
+    return mean, error, tail
 
 
 def table(test: HoldOut, kinds: Kinds, predictions: dict[str, Prediction]) -> str:
@@ -82,8 +83,8 @@ def table(test: HoldOut, kinds: Kinds, predictions: dict[str, Prediction]) -> st
         "|---|---|---:|---:|---:|---:|",
     ]
     for kind, cells in kinds.items():
-        for name, (mean, error) in predictions.items():
-            s = score(test.truth, mean, error, cells & test.hidden)
+        for name, (mean, error, *tail) in predictions.items():
+            s = score(test.truth, mean, error, cells & test.hidden, *tail)
             title = f"{kind}: {s.cells:,}"
             scores = f"{s.rmse:8.2f} | {s.mae:7.2f} | {s.crps:8.2f} | {s.coverage(0.95):20.1%}"
             lines.append(f"| {title:15} | {name:8} | {scores} |")

@@ -8,6 +8,7 @@ import xarray as xr
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
     from typing import Unpack
 
     import numpy as np
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
         batch_size: int | None
         seed: int
         nodata: float | None
+        quantiles: Sequence[float]
+        tails: bool
 
 
 __all__ = ["GeonpAccessor"]
@@ -43,7 +46,8 @@ class GeonpAccessor:
     def infill(self, **options: Unpack[FillOptions]) -> xr.Dataset:
         """Fill missing cells, with a standard error for each; the options of :func:`geonp.filling.infill`.
 
-        They are ``model``, ``mask``, ``max_distance``, ``device``, ``batch_size``, ``seed`` and ``nodata``.
+        They are ``model``, ``mask``, ``max_distance``, ``device``, ``batch_size``, ``seed``, ``nodata``, ``quantiles``
+        and ``tails``.
         """
         from geonp.filling import infill
 

@@ -7,7 +7,7 @@ reads the edges of its neighbours' chunks itself, so that no chunk is ever resha
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import dask.array as da
@@ -87,17 +87,18 @@ class Job:
 
 @dataclass(frozen=True)
 class Filled:
-    """One chunk: values, standard errors and :class:`~geonp.metadata.FillFlag`, each ``(rows, cols)``."""
+    """One chunk: values, standard errors, tails (:mod:`geonp.student`) and flags, each ``(rows, cols)``."""
 
     value: FloatArray
     standard_error: FloatArray
+    tail: FloatArray
     flag: npt.NDArray[np.int8]
 
 
 def fill_chunks(data: da.Array, domain: da.Array | None, job: Job) -> da.Array:
-    """One task a chunk, each reading its neighbours' edges itself: a lazy array of (value, standard_error, flag)."""
+    """One task a chunk, each reading its neighbours' edges itself: a lazy array of the fields of :class:`Filled`."""
     name = "geonp-fill-" + tokenize(data.name, None if domain is None else domain.name, job)
-    dtype = np.dtype([("value", data.dtype), ("standard_error", data.dtype), ("flag", np.int8)])
+    dtype = _record(data.dtype)
     y_chunks, x_chunks = data.chunks[-2:]
     starts = [np.concatenate([[0], np.cumsum(c)]) for c in (y_chunks, x_chunks)]
     graph: dict[Any, Any] = {}
@@ -128,14 +129,18 @@ def _fill_chunk(
     _assemble(domain, masks, down, across, ())
     lead = blocks[0][0].shape[:-2]
     dtype = blocks[0][0].dtype
-    out = np.empty((*lead, *chunk.shape), [("value", dtype), ("standard_error", dtype), ("flag", np.int8)])
+    out = np.empty((*lead, *chunk.shape), _record(dtype))
     for index in np.ndindex(lead):
         values = np.full(window.shape, np.nan, dtype)
         _assemble(values, blocks, down, across, index)
         filled = fill_window(values, domain, chunk, job)
-        out["value"][index], out["standard_error"][index] = filled.value, filled.standard_error
-        out["flag"][index] = filled.flag
+        for field in fields(filled):
+            out[field.name][index] = getattr(filled, field.name)
     return out
+
+
+def _record(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return np.dtype([("value", dtype), ("standard_error", dtype), ("tail", np.float32), ("flag", np.int8)])
 
 
 def _assemble(
@@ -174,16 +179,18 @@ def fill_window(values: FloatArray, domain_mask: BoolArray, chunk: Window, job: 
     flag = flag.astype(np.int8)
     value = values.copy()
     error = np.where(observed, 0.0, np.nan).astype(values.dtype)
+    tail = error.astype(np.float32)
     if not fillable[core].any():
-        return Filled(value[core], error[core], flag[core])
+        return Filled(value[core], error[core], tail[core], flag[core])
     supported = support(fillable, rows, cols)
     wanted = _wanted(fillable, supported, core)
     tiles = _tiles(context_mask, missing, wanted, rank(rows, cols, job.seed), job)
     predicted = _predict(tiles, values, rows, cols, job)
     between(predicted, fillable, supported, rows, cols)
     filled = fillable & np.isfinite(predicted[0])
-    value[filled], error[filled], flag[filled] = predicted[0, filled], predicted[1, filled], FillFlag.FILLED
-    return Filled(value[core], error[core], flag[core])
+    value[filled], error[filled], tail[filled] = predicted[:, filled]
+    flag[filled] = FillFlag.FILLED
+    return Filled(value[core], error[core], tail[core], flag[core])
 
 
 def _near(context_mask: BoolArray, max_distance: float | None) -> BoolArray:
@@ -205,23 +212,24 @@ def _wanted(fillable: BoolArray, supported: BoolArray, core: tuple[slice, slice]
 
 
 def _predict(tiles: list[Tile], values: FloatArray, rows: IntArray, cols: IntArray, job: Job) -> FloatArray:
-    """Blended mean and standard error ``(2, rows, cols)`` of the targets of all tiles, NaN elsewhere."""
-    total = np.zeros((3, values.size))
+    """Blended mean, standard error and tail ``(3, rows, cols)`` of the targets of all tiles, NaN elsewhere."""
+    total = np.zeros((4, values.size))
     for batch in batches(tiles, job.predictor.batch_size):
-        mean, std = job.predictor(gather(batch, values, job.predictor.neighbourhood.n_context))
-        for tile, m, s in zip(batch, mean, std, strict=False):
-            n = tile.targets.size
-            if not (np.isfinite(m[:n]).all() and np.isfinite(s[:n]).all()):
+        predicted = job.predictor(gather(batch, values, job.predictor.neighbourhood.n_context))
+        for k, tile in enumerate(batch):
+            found = predicted[:, k, : tile.targets.size]
+            if not np.isfinite(found).all():
                 row, col = rows[tile.targets[0] // cols.size], cols[tile.targets[0] % cols.size]
                 raise PredictionError(
                     f"the model returned values that are not finite for the tile around row {row}, column {col}; "
                     "please report it with the data around this tile"
                 )
-            total[:, tile.targets] += tile.weights * np.stack([m[:n], s[:n], np.ones(n)])
+            total[:3, tile.targets] += tile.weights * found
+            total[3, tile.targets] += tile.weights
     # Errors of neighbouring tiles stem from the same data: the mean of their standard deviations bounds that of
     # their mean from above, and is reached when they are fully correlated.
     with np.errstate(invalid="ignore"):
-        return np.asarray(total[:2] / total[2]).reshape(2, *values.shape)
+        return np.asarray(total[:3] / total[3]).reshape(3, *values.shape)
 
 
 def _tiles(

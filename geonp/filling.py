@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from numbers import Integral, Real
@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from geonp import checkpoint
+from geonp import checkpoint, student
 from geonp.chunks import Job, fill_chunks
 from geonp.errors import InputError
 from geonp.grid import Grid
-from geonp.metadata import annotate, fill_variables, observed
+from geonp.metadata import annotate, fill_variables, observed, quantile_name
 from geonp.prediction import resolve, tile_bytes
 from geonp.tiling import Window, chunk_side
 
@@ -86,6 +86,8 @@ def infill(
     batch_size: int | None = None,
     seed: int = 0,
     nodata: float | None = None,
+    quantiles: Sequence[float] = (),
+    tails: bool = False,
 ) -> xr.Dataset:
     """Fill the missing cells of a raster, with a standard error for each.
 
@@ -113,14 +115,21 @@ def infill(
         Of the random thinning of far context.
     nodata : float, optional
         Value of missing cells, instead of the declared one.
+    quantiles : sequence of float, optional
+        Probabilities between 0 and 1, at each of which a quantile is added: ``[0.05, 0.95]`` are the ends of the 90 %
+        interval.
+    tails : bool
+        Add the tails, which with mean and standard error make the whole distribution: see :mod:`geonp.student`.
 
     Returns
     -------
     Dataset
         For each variable ``<name>``, filled, its observed cells bit-identical; ``<name>_standard_error``, in the same
         units, of a new measurement there (zero where observed); ``<name>_fill_flag``, see
-        :class:`~geonp.metadata.FillFlag`. Other variables pass through. A DataArray without a name is called
-        ``value``.
+        :class:`~geonp.metadata.FillFlag`; ``<name>_q05`` for a quantile of 0.05, ``<name>_q02_5`` for one of 0.025;
+        ``<name>_tail``. Some 95 of 100 truths lie within 1.96 standard errors of the filled value; for intervals of
+        other levels ask for quantiles: errors may have heavier tails than a normal distribution. Other variables pass
+        through. A DataArray without a name is called ``value``.
 
     Raises
     ------
@@ -131,7 +140,8 @@ def infill(
     PredictionError
         When computed, if the model returns values that are not finite.
     """
-    ds, names, grid = normalise(obj)
+    results = _results(quantiles, tails)
+    ds, names, grid = normalise(obj, results)
     domain = None if mask is None else domain_of(mask, grid)
     arrays = {name: spatial_last(observed(ds[name], nodata), grid) for name in names}
     for name, array in arrays.items():
@@ -143,9 +153,9 @@ def infill(
     job, card = _job(grid, model, max_distance, device, batch_size, seed)
     out = ds.drop_vars(names)
     for name in names:
-        filled = _fill_variable(ds[name], arrays[name], domain, job, card, nodata, out.attrs)
+        filled = _fill_variable(ds[name], arrays[name], domain, job, card, nodata, quantiles, tails, out.attrs)
         out = out.assign(filled.data_vars).assign_attrs(filled.attrs)
-    return out[_ordered(ds, out)]
+    return out[_ordered(ds, out, results)]
 
 
 def plan(
@@ -158,6 +168,8 @@ def plan(
     batch_size: int | None = None,
     seed: int = 0,
     nodata: float | None = None,
+    quantiles: Sequence[float] = (),
+    tails: bool = False,
 ) -> FillPlan:
     """What :func:`infill` will do with the same arguments, found without reading data or filling anything.
 
@@ -166,7 +178,7 @@ def plan(
     InputError, ModelError, CheckpointError
         As :func:`infill`.
     """
-    ds, names, grid = normalise(obj)
+    ds, names, grid = normalise(obj, _results(quantiles, tails))
     if mask is not None:
         domain_of(mask, grid)
     arrays = [spatial_last(observed(_without_data(ds[name]), nodata), grid) for name in names]
@@ -191,7 +203,7 @@ def plan(
         precision=predictor.precision,
         batch_size=predictor.batch_size,
         peak_bytes=LIBRARIES_BYTES + (os.cpu_count() or 1) * max(_task_bytes(c, job, itemsize) for c in largest),
-        result_bytes=cells * (2 * itemsize + 1),
+        result_bytes=cells * ((2 + len(quantiles)) * itemsize + 4 * tails + 1),
     )
 
 
@@ -200,9 +212,9 @@ def _task_bytes(chunk: tuple[int, ...], job: Job, itemsize: int) -> int:
     slices, (rows, cols) = math.prod(chunk[:-2]), chunk[-2:]
     window = math.prod(job.window(Window(0, rows, 0, cols)).shape)
     held = min(9 * rows * cols, window) if slices > 1 else 0
-    result = slices * rows * cols * (2 * itemsize + 1)
+    result = slices * rows * cols * (2 * itemsize + 5)
     model = job.predictor.batch_size * tile_bytes(job.predictor.neighbourhood)
-    return window * (4 * itemsize + 48) + slices * held * itemsize + result + model
+    return window * (4 * itemsize + 68) + slices * held * itemsize + result + model
 
 
 def _job(
@@ -224,8 +236,20 @@ def _job(
     return Job(predictor, grid.shape, grid.periodic_x, max_distance, int(seed)), card
 
 
-def normalise(obj: Raster) -> tuple[xr.Dataset, list[Hashable], Grid]:
-    """A Dataset, the variables to fill in it, and their grid."""
+def _results(quantiles: Sequence[float], tails: bool) -> list[str]:
+    """Endings of the names of what is made for each variable, the filled one aside."""
+    levels = list(quantiles) if isinstance(quantiles, (Sequence, np.ndarray)) else [None]
+    if not all(isinstance(q, Real) and 0 < q < 1 for q in levels):
+        raise InputError(
+            f"quantiles must be a sequence of numbers between 0 and 1, like [0.05, 0.95], got {quantiles!r}"
+        )
+    return ["standard_error", *map(quantile_name, levels), *["tail"] * tails, "fill_flag"]
+
+
+def normalise(
+    obj: Raster, results: Sequence[str] = ("standard_error", "fill_flag")
+) -> tuple[xr.Dataset, list[Hashable], Grid]:
+    """A Dataset, the variables to fill in it, and their grid; no other variable may be called as a result of theirs."""
     if not isinstance(obj, (xr.DataArray, xr.Dataset)):
         raise InputError(
             f"expected an xarray DataArray or Dataset, got {type(obj).__name__}; "
@@ -240,7 +264,7 @@ def normalise(obj: Raster) -> tuple[xr.Dataset, list[Hashable], Grid]:
     names = fill_variables(obj)
     for name in names:
         ancillary = str(obj[name].attrs.get("ancillary_variables", "")).split()
-        for output in (f"{name}_standard_error", f"{name}_fill_flag"):
+        for output in (f"{name}_{result}" for result in results):
             if output in obj.data_vars and output not in ancillary:
                 raise InputError(
                     f"the Dataset has a variable {output!r} already, which the result needs for {name!r}; "
@@ -292,6 +316,8 @@ def _fill_variable(
     job: Job,
     card: checkpoint.Card,
     nodata: float | None,
+    quantiles: Sequence[float],
+    tails: bool,
     attrs: Mapping[Any, Any],
 ) -> xr.Dataset:
     lazy = array.chunks is not None
@@ -299,6 +325,14 @@ def _fill_variable(
     if domain is not None:
         domain = da.asarray(domain).rechunk(data.chunks[-2:])
     parts = fill_chunks(data, domain, job)
+    extra = {
+        quantile_name(q): da.map_blocks(
+            _quantile_of, parts, q, dtype=data.dtype, name=f"geonp-quantile-{parts.name}-{q}"
+        )
+        for q in quantiles
+    }
+    if tails:
+        extra["tail"] = parts["tail"]
     filled, error, flag = (
         array.copy(data=parts[field]).transpose(*source.dims) for field in ("value", "standard_error", "flag")
     )
@@ -308,6 +342,7 @@ def _fill_variable(
         error,
         flag,
         source=source,
+        extra={name: array.copy(data=part).transpose(*source.dims) for name, part in extra.items()},
         nodata=nodata,
         model_name=card.name,
         model_version=card.version,
@@ -318,8 +353,13 @@ def _fill_variable(
     return out if lazy else out.compute()
 
 
-def _ordered(ds: xr.Dataset, out: xr.Dataset) -> list[Hashable]:
-    """Variables in the order of the input, each followed by its standard error and flag."""
+def _quantile_of(parts: npt.NDArray[np.void], level: float) -> npt.NDArray[Any]:
+    found = student.quantile(level, parts["value"], parts["standard_error"], parts["tail"])
+    return found.astype(parts["value"].dtype)
+
+
+def _ordered(ds: xr.Dataset, out: xr.Dataset, results: Sequence[str]) -> list[Hashable]:
+    """Variables in the order of the input, each followed by its `results`."""
     # filling names its outputs with strings, whatever the name of the input was
-    order = (n for name in ds.data_vars for n in (name, str(name), f"{name}_standard_error", f"{name}_fill_flag"))
+    order = (n for name in ds.data_vars for n in (name, str(name), *(f"{name}_{result}" for result in results)))
     return [name for name in dict.fromkeys(order) if name in out]

@@ -181,6 +181,7 @@ def annotate(
     flag: xr.DataArray,
     *,
     source: xr.DataArray,
+    extra: Mapping[str, xr.DataArray] | None = None,
     model_name: str,
     model_version: str,
     weights_hash: str,
@@ -204,6 +205,8 @@ def annotate(
     source
         The array before filling. Its name, attrs, coordinates, encoding and dtype are kept: the result for integers
         holds integers, with the source's own values wherever nothing was filled.
+    extra
+        Quantiles, by :func:`quantile_name`, and ``tail``.
     model_name, model_version, weights_hash
         Written to the attributes ``geonp_model``, ``geonp_model_version`` and ``geonp_weights_sha256``.
     history_line
@@ -216,8 +219,8 @@ def annotate(
     Returns
     -------
     Dataset
-        ``<name>``, ``<name>_standard_error`` (the dtype of ``filled``) and ``<name>_fill_flag`` (int8); ``<name>`` is
-        :data:`UNNAMED` for a source without a name.
+        ``<name>``, ``<name>_standard_error`` (the dtype of ``filled``), ``<name>_fill_flag`` (int8) and the
+        `extra` ones; ``<name>`` is :data:`UNNAMED` for a source without a name.
     """
     name = UNNAMED if source.name is None else str(source.name)
     error_name, flag_name = f"{name}_standard_error", f"{name}_fill_flag"
@@ -226,7 +229,8 @@ def annotate(
     mapping = {key: value for key, value in encoding.items() if key == "grid_mapping"}
 
     values = _fit_dtype(filled, flag, source, markers, encoding)
-    values.attrs = _value_attrs(source, markers, [error_name, flag_name])
+    more = {f"{name}_{key}": array for key, array in (extra or {}).items()}
+    values.attrs = _value_attrs(source, markers, [error_name, flag_name, *more])
     values.encoding = encoding
     error = standard_error.astype(filled.dtype)
     error.attrs = _error_attrs(source, name)
@@ -245,7 +249,10 @@ def annotate(
         "geonp_model_version": model_version,
         "geonp_weights_sha256": weights_hash,
     }
-    variables = {name: values, error_name: error, flag_name: code}
+    for key, array in more.items():
+        array.attrs = _extra_attrs(source, name, key.removeprefix(f"{name}_"))
+        array.encoding = dict(mapping)
+    variables = {name: values, error_name: error, **more, flag_name: code}
     about = {**_CONVENTIONS, **append_history(attrs or {}, history_line), **provenance}
     return xr.Dataset(variables, source.coords, about)
 
@@ -357,6 +364,20 @@ def _error_attrs(source: xr.DataArray, name: str) -> dict[str, Any]:
         if str(attrs["units"]).lower() in _TEMPERATURE_UNITS:
             attrs["units_metadata"] = "temperature: difference"
     return attrs
+
+
+def quantile_name(level: float) -> str:
+    """Ending of the name of a quantile: ``q05`` for 0.05, ``q02_5`` for 0.025."""
+    percent, _, rest = f"{100 * level:.10f}".rstrip("0").partition(".")
+    return f"q{int(percent):02d}{'_' * bool(rest)}{rest}"
+
+
+def _extra_attrs(source: xr.DataArray, name: str, kind: str) -> dict[str, Any]:
+    title = source.attrs.get("long_name", name)
+    if kind == "tail":
+        return {"long_name": f"{title}, inverse degrees of freedom of the Student distribution", "units": "1"}
+    attrs = {"long_name": f"{title}, {kind[1:].replace('_', '.').lstrip('0') or '0'} % quantile"}
+    return {**attrs, **{key: source.attrs[key] for key in ("units", "units_metadata") if key in source.attrs}}
 
 
 def _ancillary(da: xr.DataArray) -> list[str]:

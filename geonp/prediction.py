@@ -58,9 +58,14 @@ class Predictor:
     batch_size: int
     neighbourhood: Neighbourhood
 
-    def __call__(self, points: Points) -> tuple[FloatArray, FloatArray]:
-        """Mean and standard deviation ``(batch, n_t)`` of new measurements, float64, in the units of the values."""
+    def __call__(self, points: Points) -> FloatArray:
+        """Mean, standard deviation (in the units of the values) and tail of new measurements, ``(3, batch, n_t)``.
+
+        The tail is that of :mod:`geonp.student`. All in float64.
+        """
         import torch
+
+        from geonp.nn.heads import tail_of
 
         network = _network(self.model, self.sha256, self.device)
         tensors = (torch.from_numpy(a).to(self.device) for a in (points.xc, points.yc, points.xt, points.mask))
@@ -71,8 +76,11 @@ class Predictor:
             torch.set_num_threads(1)
         with torch.no_grad(), autocast:
             predicted = network(xc, yc, xt, mask)
-        loc, scale = (t[..., 0].float().cpu().numpy().astype(np.float64) for t in (predicted.loc, predicted.scale))
-        return points.loc[:, None] + points.scale[:, None] * loc, points.scale[:, None] * scale
+        moments = torch.stack([predicted.mean, predicted.stddev, tail_of(predicted)])[..., 0]
+        out = moments.float().cpu().numpy().astype(np.float64)
+        out[:2] *= points.scale[:, None]
+        out[0] += points.loc[:, None]
+        return out
 
 
 @dataclass(frozen=True)

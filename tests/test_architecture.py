@@ -22,6 +22,7 @@ LAYERS = {
     "geonp.errors": 0,
     "geonp.grid": 1,
     "geonp.gaps": 1,
+    "geonp.student": 1,
     "geonp.points": 2,
     "geonp.tiling": 2,
     "geonp.metadata": 2,

@@ -97,7 +97,7 @@ def test_wrong_usage_exits_2(arguments: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("name", ["out.zarr", "out.nc"])
 def test_fill_writes_values_errors_and_flags(tmp_path: Path, source: Path, model: str, name: str) -> None:
-    done = geonp("fill", source, tmp_path / name, "--model", model, "--json")
+    done = geonp("fill", source, tmp_path / name, "--model", model, "--quantile", 0.05, "--tails", "--json")
     assert done.stderr == ""
     summary = json.loads(done.stdout)
     assert summary["cells_filled"] == 48
@@ -117,6 +117,8 @@ def test_fill_writes_values_errors_and_flags(tmp_path: Path, source: Path, model
         np.testing.assert_array_equal(ds["heights"].values[~truth.mask], truth.compressed())
         np.testing.assert_array_equal(ds["heights_fill_flag"].values == 1, truth.mask)
         np.testing.assert_array_equal(ds["heights_standard_error"].values > 0, truth.mask)
+        np.testing.assert_array_equal(ds["heights_q05"].values < ds["heights"].values, truth.mask)
+        np.testing.assert_array_equal(ds["heights_tail"].values > 0, truth.mask)
         assert "geonp" in ds.attrs["history"]
 
 

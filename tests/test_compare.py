@@ -72,7 +72,7 @@ def test_no_prediction_sees_what_is_hidden(found: Comparison, model: str) -> Non
 
 def test_scores_are_those_of_the_hidden_cells_and_the_sum_of_their_parts(found: Comparison) -> None:
     for method, p in found.predictions.items():
-        whole = score(found.test.truth, p.mean, p.error, found.test.hidden)
+        whole = score(found.test.truth, p.mean, p.error, found.test.hidden, p.tail)
         assert found.scores[method].as_dict() == pytest.approx(whole.as_dict())
         assert sum(s.cells for s in found.by_distance[method].values()) == whole.cells
         assert found.reliability(method, LEVELS) == pytest.approx([whole.coverage(level) for level in LEVELS])
@@ -115,7 +115,7 @@ def handmade(**errors: float) -> Comparison:
     truth = np.zeros((4, 4), np.float32)
     test = hide(truth, np.eye(4, dtype=bool))
     ones = np.ones_like(truth)
-    predictions = {name: Prediction(wrong * ones, ones, 0.1) for name, wrong in errors.items()}
+    predictions = {name: Prediction(wrong * ones, ones, 0 * ones, 0.1) for name, wrong in errors.items()}
     place: dict[str, Any] = {"shape": (4, 4), "window": Window(0, 4, 0, 4), "y_up": False}
     what: dict[str, Any] = {"holdout": "random", "fraction": 0.25, "seed": 0, "model": {"model": "none"}}
     return Comparison(name="a", units="", selection="", test=test, predictions=predictions, **place, **what)

@@ -18,7 +18,7 @@ from xarray.backends import BackendArray
 from xarray.core.indexing import LazilyIndexedArray
 
 import geonp
-from geonp import prediction
+from geonp import prediction, student
 from geonp.errors import CheckpointError, InputError, ModelError, PredictionError
 from geonp.filling import FillPlan, infill, plan
 from geonp.metadata import FillFlag
@@ -74,6 +74,38 @@ def test_the_result_describes_itself(model: str, card_fields: dict[str, Any]) ->
     [line] = out.attrs["history"].splitlines()
     assert line.endswith("geonp infill: a filled by tiny 1")
     np.testing.assert_array_equal(out.a_fill_flag == FillFlag.FILLED, np.isnan(source))
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_quantiles_and_tails(model: str, lazy: bool) -> None:
+    source = raster()
+    options = {"model": model, "quantiles": [0.025, 0.5, 0.95], "tails": True}
+    out = (source.chunk({"y": 5, "x": 20}) if lazy else source).geonp.infill(**options)
+    assert list(out) == ["a", "a_standard_error", "a_q02_5", "a_q50", "a_q95", "a_tail", "a_fill_flag"]
+    assert all((array.chunks is not None) == lazy for array in out.values())
+    out = out.compute()
+    moments = [out[name].values.astype(float) for name in ("a", "a_standard_error", "a_tail")]
+    for level, name in ((0.025, "a_q02_5"), (0.5, "a_q50"), (0.95, "a_q95")):
+        np.testing.assert_allclose(out[name], student.quantile(level, *moments), rtol=1e-5)
+        assert out[name].attrs["units"] == source.attrs["units"]
+        assert out[name].dtype == source.dtype
+        assert name in out["a"].attrs["ancillary_variables"].split()
+    known = source.notnull()
+    np.testing.assert_array_equal(out["a_q95"].values[known.values], source.values[known.values])
+    gaps = ~known.values
+    assert (out["a_q02_5"].values < out["a_q50"].values)[gaps].all()
+    assert (out["a_tail"].values > 0)[gaps].all()
+    assert "2.5 % quantile" in out["a_q02_5"].attrs["long_name"]
+
+
+@pytest.mark.parametrize("wrong", [[0.0], [1.0], [5], ["a"], 0.5, "0.5"])
+def test_wrong_quantiles_are_refused_by_name(wrong: Any) -> None:
+    refused(raster(), "quantiles must be a sequence of numbers between 0 and 1", quantiles=wrong)
+
+
+def test_a_variable_in_the_way_of_a_quantile_is_refused(model: str) -> None:
+    ds = xr.Dataset({"a": raster(), "a_q05": raster(name=None)})
+    refused(ds, "a_q05", quantiles=[0.05], model=model)
 
 
 def test_filling_is_better_than_the_mean(model: str) -> None:
@@ -386,9 +418,9 @@ def test_a_prediction_that_is_not_finite_is_an_error(
     call = Predictor.__call__
 
     def broken(self: Predictor, points: Points) -> Any:
-        mean, std = call(self, points)
-        (mean if part == "mean" else std)[:, 0] = bad
-        return mean, std
+        found = call(self, points)
+        found[0 if part == "mean" else 1, :, 0] = bad
+        return found
 
     monkeypatch.setattr(Predictor, "__call__", broken)
     with pytest.raises(PredictionError, match=r"not finite for the tile around row 9, column 17; please report it"):
@@ -402,9 +434,9 @@ def test_what_a_model_says_of_padding_does_not_matter(model: str, monkeypatch: p
     call = Predictor.__call__
 
     def broken(self: Predictor, points: Points) -> Any:
-        mean, std = call(self, points)
-        mean[:, 1:], std[:, 1:] = np.nan, np.inf
-        return mean, std
+        found = call(self, points)
+        found[0, :, 1:], found[1, :, 1:] = np.nan, np.inf
+        return found
 
     monkeypatch.setattr(Predictor, "__call__", broken)
     xr.testing.assert_equal(infill(source, model=model), expected)

@@ -253,36 +253,25 @@ def test_expected_nll_is_the_mean_over_samples_and_targets() -> None:
     batch = {"mean": torch.where(mask, mean, 1e6), "variance": variance, "target_mask": mask}
     got = expected_nll(Normal(loc[..., None], scale[..., None]), batch)
     draws = mean + variance.sqrt() * torch.randn(200_000, 3, 4, generator=g)
-    nll = -Normal(loc, scale).log_prob(draws).mean(0) - 0.5 * math.log(2 * math.pi)
+    nll = -Normal(loc, scale).log_prob(draws).mean(0)
     expected = torch.stack([nll[i][mask[i]].mean() for i in range(3)]).mean()
     assert float(got) == pytest.approx(float(expected), abs=0.01)
     sampled = {**batch, "variance": torch.zeros(3, 4)}
-    exact = torch.stack(
-        [-Normal(loc, scale).log_prob(mean)[i][mask[i]].mean() - 0.5 * math.log(2 * math.pi) for i in range(3)]
-    ).mean()
+    exact = torch.stack([-Normal(loc, scale).log_prob(mean)[i][mask[i]].mean() for i in range(3)]).mean()
     assert float(expected_nll(Normal(loc[..., None], scale[..., None]), sampled)) == pytest.approx(
         float(exact), rel=1e-5
     )
 
 
-@given(st.floats(-3, 3), st.floats(0.1, 3), st.floats(0.1, 3))
-def test_expected_crps_against_quadrature(offset: float, scale: float, exact: float) -> None:
+@given(st.floats(-3, 3), st.floats(0.3, 3), st.floats(0.5, 1), st.sampled_from([0.0, 0.05, 0.3]))
+def test_expected_crps_against_quadrature(offset: float, deviation: float, exact: float, tail: float) -> None:
     """CRPS = integral of (F(x) - [y <= x])^2, whose expectation over y is F^2 - 2 F G + G."""
-    x = np.linspace(-25, 25, 20_001)
-    f, g = stats.norm.cdf(x, offset, scale), stats.norm.cdf(x, 0, exact)
+    x = np.linspace(-100, 100, 40_001)
+    student = stats.t(1 / tail, offset, deviation * math.sqrt(1 - 2 * tail)) if tail else stats.norm(offset, deviation)
+    f, g = student.cdf(x), stats.norm.cdf(x, 0, exact)
     expected = np.trapezoid(f**2 - 2 * f * g + g, x)
-    got = expected_crps(torch.tensor(offset), torch.tensor(scale), torch.tensor(exact))
-    assert float(got) == pytest.approx(expected, abs=1e-4)
-
-
-def test_expected_crps_against_monte_carlo() -> None:
-    rng = np.random.default_rng(0)
-    offset, scale, exact, n = 0.7, 1.3, 0.4, 400_000
-    y = exact * rng.standard_normal(n)
-    a, b = offset + scale * rng.standard_normal((2, n))
-    sample = np.abs(a - y) - np.abs(a - b) / 2
-    got = float(expected_crps(torch.tensor(offset), torch.tensor(scale), torch.tensor(exact)))
-    assert got == pytest.approx(sample.mean(), abs=5 * sample.std() / math.sqrt(n))
+    got = expected_crps(*(np.array(a) for a in (offset, deviation, tail, exact)))
+    assert float(got) == pytest.approx(expected, rel=5e-3)
 
 
 class Oracle(nn.Module):

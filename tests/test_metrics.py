@@ -92,7 +92,7 @@ def test_as_dict_names_every_score() -> None:
 
 
 def test_errors_say_what_is_wrong() -> None:
-    with pytest.raises(InputError, match=r"must have one shape, got \[\(2,\), \(3,\), \(3,\)\]"):
+    with pytest.raises(InputError, match=r"must have one shape, got \[\(2,\), \(3,\), \(3,\), \(3,\)\]"):
         score(np.zeros(2), np.zeros(3), np.ones(3))
     with pytest.raises(InputError, match="1 of 2 scored cells have no finite mean"):
         score(np.zeros(2), np.array([0.0, np.nan]), np.ones(2))

@@ -61,7 +61,7 @@ def comparison(ours: float, y_up: bool = False, **options: Any) -> Comparison:
     gaps[10:20, 10:25] = True
     noise = rng.standard_normal(truth.shape)
     predictions = {
-        name: Prediction(truth + wrong * noise, np.full(truth.shape, wrong), 0.1)
+        name: Prediction(truth + wrong * noise, np.full(truth.shape, wrong), np.zeros(truth.shape), 0.1)
         for name, wrong in (("geonp", ours), ("nearest", 1.0))
     }
     place: dict[str, Any] = {"shape": (30, 40), "window": Window(0, 30, 0, 40), "y_up": y_up}

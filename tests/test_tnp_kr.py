@@ -274,7 +274,7 @@ def test_kriging_head_covariance_is_positive_definite() -> None:
     torch.manual_seed(1)
     head = KrigingHead(8, 2, 1, 16)
     x = torch.rand(3, 40, 2) * 30
-    total, variance = head._kernel(x, x, torch.randn(3, 2 * (head.n_shape + 5)) * 3)
+    total, variance = head._kernel(x, x, torch.randn(3, 2 * (head.n_shape + 6)) * 3)
     eigenvalues = torch.linalg.eigvalsh(total.double())
     assert float(eigenvalues.min()) > -1e-4
     torch.testing.assert_close(total.diagonal(dim1=-2, dim2=-1), variance[:, None].expand(3, 40), rtol=1e-4, atol=1e-4)
@@ -282,7 +282,7 @@ def test_kriging_head_covariance_is_positive_definite() -> None:
 
 def test_derivatives_of_the_kernel_are_right() -> None:
     torch.manual_seed(0)
-    squared, mixture = torch.rand(2, 4, 5).double() * 9, torch.rand(2, 3).double()
+    squared, mixture = torch.rand(2, 4, 5).double() * 9, torch.rand(2, 5).double()
     assert torch.autograd.gradcheck(_Matern.apply, (squared.requires_grad_(), mixture.requires_grad_()))
 
 

@@ -95,14 +95,14 @@ def compare(
             progress(method)
         start = time.perf_counter()
         if method == OURS:
-            mean, error = _fill(
-                cut.copy(data=test.values), model=model, seed=seed, device=device, batch_size=batch_size
-            )
+            hidden = cut.copy(data=test.values)
+            found = _fill(hidden, model=model, seed=seed, device=device, batch_size=batch_size)
         else:
             mean, error = predict(method, test.values, np.random.default_rng(seed))
-        predictions[method] = Prediction(mean, error, time.perf_counter() - start)
+            found = mean, error, np.zeros_like(error)
+        predictions[method] = Prediction(*found, time.perf_counter() - start)
     grid = Grid.from_xarray(cut)
-    found = Comparison(
+    comparison = Comparison(
         name=str(cut.name),
         units=str(cut.attrs.get("units", "")),
         selection=selection,
@@ -116,12 +116,12 @@ def compare(
         test=test,
         predictions=predictions,
     )
-    if not found.scored.any():
+    if not comparison.scored.any():
         raise InputError(
             f"The model fills none of the {test.hidden.sum()} hidden cells of {cut.name!r}: all are farther from an "
             f"observation than it reaches. Choose a smaller fraction or another hold-out."
         )
-    return found
+    return comparison
 
 
 def _check_options(holdout: str, fraction: float, baselines: Sequence[str], size: int) -> None:
@@ -214,7 +214,8 @@ def _hide_own_gaps(truth: FloatArray, fraction: float, rng: np.random.Generator)
     return hide(truth, hidden | ~known)
 
 
-def _fill(cut: xr.DataArray, **options: Any) -> tuple[FloatArray, FloatArray]:
-    """Means and standard errors of the model."""
-    out = infill(cut, **options)
-    return out[cut.name].values, out[f"{cut.name}_standard_error"].values
+def _fill(cut: xr.DataArray, **options: Any) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Means, standard errors and tails of the model."""
+    out = infill(cut, tails=True, **options)
+    mean, error, tail = (out[f"{cut.name}{ending}"].values for ending in ("", "_standard_error", "_tail"))
+    return mean, error, tail

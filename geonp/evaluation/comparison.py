@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import ndimage, stats
+from scipy import ndimage
 
 from geonp.evaluation.holdout import HoldOut
 from geonp.evaluation.metrics import LEVELS, Scores, score
+from geonp.student import half_width
 from geonp.tiling import Window
 
 __all__ = ["OURS", "RANKED", "Comparison", "Prediction"]
@@ -46,12 +47,15 @@ class Prediction:
     ----------
     mean, error : array of float
         ``(y, x)``, in the units of the raster: filled values and their standard errors.
+    tail : array of float
+        ``(y, x)``: tails of the predictive distributions, see :mod:`geonp.student`; 0 for normal ones.
     seconds : float
         Time that it took, the loading of the model included.
     """
 
     mean: FloatArray
     error: FloatArray
+    tail: FloatArray
     seconds: float
 
 
@@ -111,7 +115,7 @@ class Comparison:
         names = [f"{low} to {high}" for low, high in itertools.pairwise(ends)] + [f"over {ends[-1]}"]
         cells = {name: self.scored & (level == i) for i, name in enumerate(names)}
         return {
-            method: {name: score(self.test.truth, p.mean, p.error, c) for name, c in cells.items() if c.any()}
+            method: {name: score(self.test.truth, p.mean, p.error, c, p.tail) for name, c in cells.items() if c.any()}
             for method, p in self.predictions.items()
         }
 
@@ -124,8 +128,8 @@ class Comparison:
         """Share of the scored cells within the central interval of each of `levels`, as predicted by `method`."""
         p = self.predictions[method]
         residual = np.abs(p.mean - self.test.truth)[self.scored]
-        half = stats.norm.ppf((1 + np.asarray(levels)) / 2)[:, None] * p.error[self.scored]
-        return np.asarray((residual <= half).mean(axis=1))
+        error, tail = p.error[self.scored], p.tail[self.scored]
+        return np.array([(residual <= half_width(error, tail, level)).mean() for level in levels])
 
     @cached_property
     def winners(self) -> Mapping[str, str]:

@@ -1,13 +1,12 @@
-"""Scores of Gaussian predictions against the truth, as sums that can be merged.
+"""Scores of predictions against the truth, as sums that can be merged.
 
 A score over a raster is the merge of the scores of its tiles, in any order::
 
     total = sum((score(truth, mean, error) for truth, mean, error in tiles), start=Scores())
     total.crps, total.coverage(0.95)
 
-Formulas are those of Gneiting & Raftery (2007), *Strictly proper scoring rules, prediction, and estimation*. CRPS
-and interval score come from ``scoringrules``; its log score takes the logarithm of a density that underflows, scipy's
-does not.
+Formulas are those of Gneiting & Raftery (2007), *Strictly proper scoring rules, prediction, and estimation*. The
+interval score comes from ``scoringrules``, the others from :mod:`geonp.student`.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
+from geonp import student
 from geonp.errors import InputError, MissingExtraError
 
 try:
@@ -115,8 +114,14 @@ class Scores:
         return total / self.cells if self.cells else math.nan
 
 
-def score(truth: FloatArray, mean: FloatArray, error: FloatArray, where: npt.NDArray[np.bool_] | None = None) -> Scores:
-    """Score Gaussian predictions.
+def score(
+    truth: FloatArray,
+    mean: FloatArray,
+    error: FloatArray,
+    where: npt.NDArray[np.bool_] | None = None,
+    tail: FloatArray | None = None,
+) -> Scores:
+    """Score predictions by Student distributions.
 
     Parameters
     ----------
@@ -124,6 +129,8 @@ def score(truth: FloatArray, mean: FloatArray, error: FloatArray, where: npt.NDA
         True values, predicted means and predicted standard errors, of one shape and in the units of the raster.
     where : array of bool, optional
         Cells to score. Cells without a truth are never scored.
+    tail : array, optional
+        Tails of the predictions (:mod:`geonp.student`), of the same shape; normal ones by default.
 
     Returns
     -------
@@ -139,11 +146,12 @@ def score(truth: FloatArray, mean: FloatArray, error: FloatArray, where: npt.NDA
     -----
     A standard error of zero, as of a cell that was observed, counts as ``1e-12``: the scores of a point prediction.
     """
-    shapes = [np.shape(array) for array in (truth, mean, error)]
+    tail = np.zeros(np.shape(error)) if tail is None else tail
+    shapes = [np.shape(array) for array in (truth, mean, error, tail)]
     if len(set(shapes)) > 1:
-        raise InputError(f"truth, mean and standard error must have one shape, got {shapes}")
+        raise InputError(f"truth, mean, standard error and tail must have one shape, got {shapes}")
     scored = np.isfinite(truth) if where is None else np.isfinite(truth) & where
-    y, mu, sigma = (np.asarray(array, np.float64)[scored] for array in (truth, mean, error))
+    y, mu, sigma, tau = (np.asarray(array, np.float64)[scored] for array in (truth, mean, error, tail))
     if bad := int((~np.isfinite(mu) | ~np.isfinite(sigma) | (sigma < 0)).sum()):
         raise InputError(
             f"{bad} of {y.size} scored cells have no finite mean or no finite, non-negative standard error"
@@ -152,15 +160,15 @@ def score(truth: FloatArray, mean: FloatArray, error: FloatArray, where: npt.NDA
         return Scores()
     sigma = np.maximum(sigma, SMALLEST_ERROR)
     residual = mu - y
-    half_widths = {level: stats.norm.ppf((1 + level) / 2) * sigma for level in LEVELS}
+    half_widths = {level: student.half_width(sigma, tau, level) for level in LEVELS}
     half = half_widths[INTERVAL_LEVEL]
     return Scores(
         cells=y.size,
         error=float(residual.sum()),
         absolute=float(np.abs(residual).sum()),
         squared=float((residual**2).sum()),
-        crps_sum=float(np.sum(scoringrules.crps_normal(y, mu, sigma))),
-        log_sum=-float(np.sum(stats.norm.logpdf(residual, scale=sigma))),
+        crps_sum=float(np.sum(student.crps(y, mu, sigma, tau))),
+        log_sum=-float(np.sum(student.log_density(y, mu, sigma, tau))),
         interval_sum=float(np.sum(scoringrules.interval_score(y, mu - half, mu + half, 1 - INTERVAL_LEVEL))),
         covered=tuple(int((np.abs(residual) <= half_widths[level]).sum()) for level in LEVELS),
     )

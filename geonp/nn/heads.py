@@ -7,15 +7,23 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Normal
+from torch.distributions import Distribution, Normal, StudentT
 from torch.nn import functional as F
 
 from geonp.nn.layers import MLP, masked_mean
 
-__all__ = ["GaussianHead", "KrigingHead"]
+__all__ = ["GaussianHead", "KrigingHead", "tail_of"]
 
 N_RINGS = 4
 """Groups of context points by distance from the middle, whose misfit the correction sees."""
+
+HEAVIEST_TAIL = 0.3
+"""Bound of the inverse degrees of freedom: below it, 1.96 standard deviations hold 94.5 to 95.5 %."""
+
+
+def tail_of(predicted: Distribution) -> Tensor:
+    """Inverse degrees of freedom of Student distributions: 0 for normal ones."""
+    return 1 / predicted.df if isinstance(predicted, StudentT) else torch.zeros_like(predicted.mean)
 
 
 class GaussianHead(nn.Module):
@@ -36,21 +44,22 @@ class KrigingHead(nn.Module):
     """Kriging with a covariance that the network reads from the data, and the network's correction of it.
 
     The averaged features of the context and statistics of the whole of it (its variogram) give the covariance of a
-    local Gaussian process: two anisotropic kernels, each a mixture of Matern 1/2, 3/2, 5/2 and 7/2, plus an unknown
-    constant (as in ordinary kriging). Each point's own features give its amplitude and its noise, so that the process
-    need be neither stationary nor equally noisy. `refine_steps` learned steps along the gradient of the likelihood of
-    `n_refine` context points sharpen it: those nearest to the middle and, in every second step, as many spread over all
-    of the context. The process is then conditioned on the context exactly, in float64. A last MLP shifts the
-    conditional mean by a multiple of the conditional standard deviation and rescales the latter: what a Gaussian
-    process can't express (edges, skewed or quantised values). It also sees how well the process predicts each context
-    point from the others, and how well from those farther out only, as it has to in a gap.
+    local Gaussian process: two anisotropic kernels, each a mixture of Matern 1/2, 3/2, 5/2 and 7/2 and of a Gaussian,
+    plus an unknown constant (as in ordinary kriging). Each point's own features give its amplitude and its noise, so
+    that the process need be neither stationary nor equally noisy. `refine_steps` learned steps along the gradient of
+    the likelihood of `n_refine` context points sharpen it: those nearest to the middle and, in every second step, as
+    many spread over all of the context. The process is then conditioned on the context exactly, in float64. A last MLP
+    shifts the conditional mean by a multiple of the conditional standard deviation, rescales the latter and makes the
+    distribution a Student one: what a Gaussian process can't express (edges, skewed or quantised values). It also sees
+    how well the process predicts each context point from the others, and how well from those farther out only, as it
+    has to in a gap.
 
     Deviation from the paper, whose head is :class:`GaussianHead`: softmax attention averages, and interpolation of
     smooth fields needs the precise cancelling weights of a linear solve. It costs ``2 n_c^3 / 3 + n_c^2 n_t``
     multiplications, so it is for a bounded context. The prediction includes the noise of a new measurement.
     """
 
-    noise_floor = 1e-6  # of the variance of the standardised context: the rounding of float32 values is far below
+    noise_floor = 1e-8  # of the variance of the standardised context: the rounding of float32 values is below
 
     def __init__(
         self,
@@ -68,24 +77,24 @@ class KrigingHead(nn.Module):
         self.d_x, self.d_y = d_x, d_y
         self.n_shape = d_x + d_x * (d_x - 1) // 2
         self.lengths = lengths
-        n_raw = len(lengths) * (self.n_shape + 5) + 2
+        n_raw = len(lengths) * (self.n_shape + 6) + 2
         self.covariance = MLP(dim + n_summary, hidden, n_raw)
         self.refinements = nn.ModuleList(
             MLP(dim + n_summary + 2 * n_raw + 1, hidden, n_raw) for _ in range(refine_steps)
         )
         self.local = MLP(dim, 2)
-        self.correction = MLP(dim + 1 + (3 + N_RINGS) * d_y, hidden, 2 * d_y)
+        self.correction = MLP(dim + 1 + (5 + N_RINGS) * d_y, hidden, 3 * d_y)
         for mlp in (self.covariance, *self.refinements, self.local, self.correction):
             # the last weights and biases: all tasks start with the same covariance and no correction
             nn.init.normal_(list(mlp.parameters())[-2], std=1e-3)
 
     def forward(
         self, targets: Tensor, context: Tensor, xt: Tensor, xc: Tensor, yc: Tensor, mask: Tensor, summary: Tensor
-    ) -> Normal:
+    ) -> StudentT:
         """Features, locations, standardised values and mask of the context to the distribution of the targets.
 
         ``(batch, n_t, dim), (batch, n_c, dim), (batch, n_t, d_x), (batch, n_c, d_x), (batch, n_c, d_y), (batch, n_c)``
-        and ``(batch, n_summary)`` to a normal distribution of shape ``(batch, n_t, d_y)``. Masked values must be
+        and ``(batch, n_summary)`` to a Student distribution of shape ``(batch, n_t, d_y)``. Masked values must be
         finite.
         """
         # Rounding an amplitude to bfloat16 would perturb the values it multiplies: the head works in float32.
@@ -94,7 +103,7 @@ class KrigingHead(nn.Module):
 
     def _predict(
         self, targets: Tensor, context: Tensor, xt: Tensor, xc: Tensor, yc: Tensor, mask: Tensor, summary: Tensor
-    ) -> Normal:
+    ) -> StudentT:
         n_t = targets.shape[1]
         order = _inwards(xc, mask)[..., None]
         context, xc, yc = (t.gather(1, order.expand(-1, -1, t.shape[-1])) for t in (context, xc, yc))
@@ -109,8 +118,11 @@ class KrigingHead(nn.Module):
         scale = (var + noise[:, :n_t]).sqrt()[..., None]
         misfit = [*_misfit(kernel[:, :n_t].float(), surprise, mask), _by_ring(innovation, mask).expand(-1, n_t, -1)]
         features = torch.cat([targets, scale.log(), loc, *misfit], -1)
-        shift, log_ratio = self.correction(features).chunk(2, -1)
-        return Normal(loc + scale * shift, scale * torch.exp(3.0 * torch.tanh(log_ratio / 3.0)), validate_args=False)
+        shift, log_ratio, tail = self.correction(features).chunk(3, -1)
+        tail = HEAVIEST_TAIL * torch.sigmoid(tail)
+        deviation = scale * torch.exp(3.0 * torch.tanh(log_ratio / 3.0))
+        # a Student distribution's own scale is below its standard deviation
+        return StudentT(1 / tail, loc + scale * shift, deviation * (1 - 2 * tail).sqrt(), validate_args=False)
 
     def _part(self, spread: bool, *points: Tensor) -> list[Tensor]:
         """The `n_refine` innermost points of a sorted context, or as many spread over all of it, with their mask."""
@@ -145,7 +157,8 @@ class KrigingHead(nn.Module):
         """
         raw, local_q, local_k, xq, xk = (t.double() for t in (raw, local_q, local_k, xq, xk))
         amplitude_q, amplitude_k = (torch.exp(1.5 * torch.tanh(t[..., 0] / 1.5)) for t in (local_q, local_k))
-        noise = self.noise_floor + torch.exp(-4.0 + 10.0 * torch.tanh((raw[:, -1:] + local_q[..., 1]) / 10.0))
+        log_noise = raw[:, -1:] + local_q[..., 1]
+        noise = self.noise_floor + torch.exp(log_noise - 4.0 - F.softplus(log_noise - 6.0))
         constant = F.softplus(raw[:, -2])[:, None]
         kernel, variance = self._kernel(xq, xk, raw[:, :-2])
         kernel = kernel * amplitude_q[:, :, None] * amplitude_k[:, None] + constant[:, :, None]
@@ -153,12 +166,13 @@ class KrigingHead(nn.Module):
 
     def _kernel(self, xq: Tensor, xk: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         """Covariance ``(batch, n_q, n_k)`` of the stationary part and its variance ``(batch,)``."""
-        shape, weight, smoothness = raw.unflatten(-1, (len(self.lengths), -1)).split([self.n_shape, 1, 4], -1)
+        shape, weight, smoothness = raw.unflatten(-1, (len(self.lengths), -1)).split([self.n_shape, 1, 5], -1)
         whitening = self._whitening(shape)
         pq, pk = xq[:, None] @ whitening, xk[:, None] @ whitening
         squared = [(pq[..., i, None] - pk[..., None, :, i]).square() for i in range(self.d_x)]
         p = torch.softmax(smoothness, -1)
-        mixture = torch.stack([p[..., 1:].sum(-1), p[..., 2] / 3 + 0.4 * p[..., 3], p[..., 3] / 15], -1)
+        b, c, d = p[..., 1] + p[..., 2] + p[..., 3], p[..., 2] / 3 + 0.4 * p[..., 3], p[..., 3] / 15
+        mixture = torch.stack([1 - p[..., 4], b, c, d, p[..., 4]], -1)
         matern: Tensor = _Matern.apply(sum(squared[1:], squared[0]), mixture)  # type: ignore[no-untyped-call]
         w = torch.exp(4.0 * torch.tanh(weight / 4.0)) / len(self.lengths)
         return (w[..., None] * matern).sum(1), w[..., 0].sum(1)
@@ -174,26 +188,30 @@ class KrigingHead(nn.Module):
 
 
 class _Matern(torch.autograd.Function):
-    """``exp(-r) (1 + b r + c r^2 + d r^3)`` of squared distances ``(..., n_q, n_k)``, with b, c, d ``(..., 3)``.
+    """``exp(-r) (a + b r + c r^2 + d r^3) + e exp(-r^2 / 10)`` of squared distances ``(..., n_q, n_k)``.
 
-    A mixture of Matern 1/2, 3/2, 5/2 and 7/2. A third of the passes over memory that autograd would make.
+    With a, b, c, d, e ``(..., 5)``: a mixture of Matern 1/2, 3/2, 5/2 and 7/2, and of the Gaussian with the curvature
+    of the last. A third of the passes over memory that autograd would make.
     """
 
     @staticmethod
     def forward(ctx: Any, squared: Tensor, mixture: Tensor) -> Tensor:
         r = (squared + 1e-12).sqrt_()
         decay = torch.exp(-r)
-        b, c, d = mixture[..., None, None].unbind(-3)
-        ctx.save_for_backward(r, decay, mixture)
-        return (r * d).add_(c).mul_(r).add_(b).mul_(r).add_(1).mul_(decay)
+        bell = (squared * -0.1).exp_()
+        a, b, c, d, e = mixture[..., None, None].unbind(-3)
+        ctx.save_for_backward(r, decay, bell, mixture)
+        return (r * d).add_(c).mul_(r).add_(b).mul_(r).add_(a).mul_(decay).addcmul_(bell, e)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor]:
-        r, decay, mixture = ctx.saved_tensors
-        b, c, d = mixture[..., None, None].unbind(-3)
+        r, decay, bell, mixture = ctx.saved_tensors
+        a, b, c, d, e = mixture[..., None, None].unbind(-3)
+        bell = bell * grad_outputs[0]
         grad = grad_outputs[0] * decay
-        slope = (r * -d).add_(3 * d - c).mul_(r).add_(2 * c - b).mul_(r).add_(b - 1).mul_(grad).div_(r).mul_(0.5)
-        sums = [grad.mul_(r).sum((-2, -1)) for _ in range(3)]
+        slope = (r * -d).add_(3 * d - c).mul_(r).add_(2 * c - b).mul_(r).add_(b - a).mul_(grad).div_(r).mul_(0.5)
+        slope.addcmul_(bell, -0.1 * e)
+        sums = [grad.sum((-2, -1)), *(grad.mul_(r).sum((-2, -1)) for _ in range(3)), bell.sum((-2, -1))]
         return slope, torch.stack(sums, -1)
 
 
@@ -285,9 +303,15 @@ def _by_ring(innovation: Tensor, mask: Tensor) -> Tensor:
 
 
 def _misfit(kernel: Tensor, surprise: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Log mean square of `surprise` around each target (weighted by covariance) and overall, ``(batch, n_t, d_y)``."""
-    squares = torch.where(mask[..., None], surprise.square(), 0.0)
+    """Log mean size of `surprise` around each target (weighted by covariance) and overall, ``(batch, n_t, 2 d_y)``.
+
+    Of the squares, and of the absolute values over the root of the former: the less, the heavier are the tails.
+    """
+    d_y = surprise.shape[-1]
+    sizes = torch.where(mask[..., None], torch.cat([surprise.square(), surprise.abs()], -1), 0.0)
     weights = torch.where(mask[:, None], kernel, 0.0)
-    near = (weights @ squares) / weights.sum(-1, keepdim=True).clamp_min(1e-6)
-    overall = masked_mean(squares, mask)[:, None].expand_as(near)
-    return torch.log(near + 0.01), torch.log(overall + 0.01)
+    near = (weights @ sizes) / weights.sum(-1, keepdim=True).clamp_min(1e-6)
+    means = torch.stack([near, masked_mean(sizes, mask)[:, None].expand_as(near)])
+    square, absolute = torch.log(means[..., :d_y] + 0.01), torch.log(means[..., d_y:] + 0.05)
+    near, overall = torch.cat([square, 4 * (absolute - square / 2)], -1)
+    return near, overall

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Normal
+from torch.distributions import Normal, StudentT
 
 from geonp.nn.attention import dense_attention, scan_attention
 from geonp.nn.bias import DictionaryBias, KernelDictionary, RBFBias, dictionary_bias, rbf_bias
@@ -74,7 +74,7 @@ class TNPKR(nn.Module):
             else GaussianHead(dim, 256, d_y, min_scale)
         )
 
-    def forward(self, xc: Tensor, yc: Tensor, xt: Tensor, context_mask: Tensor | None = None) -> Normal:
+    def forward(self, xc: Tensor, yc: Tensor, xt: Tensor, context_mask: Tensor | None = None) -> Normal | StudentT:
         """Predict targets from context.
 
         Parameters
@@ -88,7 +88,7 @@ class TNPKR(nn.Module):
 
         Returns
         -------
-        torch.distributions.Normal
+        torch.distributions.Normal or StudentT
             Of shape ``(batch, n_t, d_y)``: of a new measurement at each target, independent of each other.
         """
         if context_mask is None:

@@ -11,15 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from scipy import special
 from torch import Tensor, nn
-from torch.distributions import Normal
+from torch.distributions import Distribution
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
 from geonp import checkpoint
 from geonp.errors import RecipeError
+from geonp.nn.heads import tail_of
 from geonp.nn.models import build
+from geonp.student import crps, half_width
 from geonp.training.recipe import Recipe, Training
 from geonp.training.tasks import collate, sample_task
 
@@ -28,6 +32,7 @@ __all__ = ["expected_crps", "expected_nll", "scores", "train"]
 VALIDATION_SEED = 2**31 - 1
 CURVE = ("step", "cpu_hours", "loss", "learning_rate", "gradient_norm", "nll", "kl", "crps_ratio", "coverage_95")
 
+Array = npt.NDArray[np.float64]
 Batch = dict[str, Tensor]
 
 
@@ -220,20 +225,29 @@ def learning_rate(step: int, options: Training) -> float:
     return options.learning_rate * min(1.0, (step + 1) / max(options.warmup, 1)) * cosine
 
 
-def expected_nll(predicted: Normal, batch: Batch) -> Tensor:
-    """Mean over targets of the expected negative log density, up to a constant, under the targets' own distribution.
+def expected_nll(predicted: Distribution, batch: Batch) -> Tensor:
+    """Mean over targets of the expected negative log density under the targets' own distribution.
 
-    For a target known to be N(m, v): ``log s + ((m - mu)^2 + v) / (2 s^2)``; a sampled value has v = 0. Beyond four
-    standard deviations the second term grows linearly: a few surprises shall not widen all intervals. Where the batch
-    has a ``weight`` for each target, their weighted mean.
+    A target is known to be N(mean, variance); a sampled value has a variance of zero. Where the batch has a ``weight``
+    for each target, their weighted mean.
     """
-    loc, scale = predicted.loc[..., 0], predicted.scale[..., 0]
-    squared = ((batch["mean"] - loc).square() + batch["variance"]) / scale.square()
-    nll = scale.log() + torch.where(squared <= 16, squared / 2, 4 * squared.clamp_min(1e-12).sqrt() - 8)
+    nll = _expected_nll(predicted, batch["mean"], batch["variance"])
     if "weight" in batch:
         return (nll * batch["weight"]).sum() / batch["weight"].sum()
     weight = batch["target_mask"].float()
     return ((nll * weight).sum(-1) / weight.sum(-1).clamp_min(1)).mean()
+
+
+def _expected_nll(predicted: Distribution, mean: Tensor, variance: Tensor) -> Tensor:
+    nodes, weights = (torch.from_numpy(a).to(mean) for a in _gauss_hermite(8))
+    values = mean + variance.sqrt() * nodes[:, None, None]
+    return -(predicted.log_prob(values[..., None])[..., 0] * weights[:, None, None]).sum(0)
+
+
+def _gauss_hermite(n: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Nodes and weights of the expectation under a standard normal distribution."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(n)
+    return nodes, weights / math.sqrt(2 * math.pi)
 
 
 @torch.no_grad()
@@ -244,34 +258,32 @@ def scores(network: nn.Module, batches: list[Batch]) -> dict[str, float]:
     from it, ``crps_ratio``, the mean CRPS over the exact process's own, and ``coverage_95`` of the predicted interval.
     """
     device = next(network.parameters()).device
-    nll, divergence, crps, crps_exact, coverage = [], [], [], [], []
+    nll, divergence, ours, theirs, coverage = [], [], [], [], []
     for batch in ({key: value.to(device) for key, value in b.items()} for b in batches):
         predicted = network(batch["xc"], batch["yc"], batch["xt"], batch["context_mask"])
+        mean, variance, keep = batch["mean"], batch["variance"], batch["target_mask"] & batch["exact"][:, None]
         nll.append(float(expected_nll(predicted, batch)))
-        keep = batch["target_mask"] & batch["exact"][:, None]
-        loc, scale = predicted.loc[..., 0][keep], predicted.scale[..., 0][keep]
-        mean, variance = batch["mean"][keep], batch["variance"][keep]
-        exact = variance.sqrt()
-        divergence.append(torch.log(scale / exact) + (variance + (mean - loc).square()) / (2 * scale.square()) - 0.5)
-        crps.append(expected_crps(loc - mean, scale, exact))
-        crps_exact.append(exact / math.sqrt(math.pi))
-        standard = Normal(0.0, 1.0)
-        upper, lower = (standard.cdf((loc - mean + side * 1.959964 * scale) / exact) for side in (1, -1))
-        coverage.append(upper - lower)
+        entropy = 0.5 * torch.log(2 * math.pi * math.e * variance.clamp_min(1e-30))
+        divergence.append((_expected_nll(predicted, mean, variance) - entropy)[keep])
+        of = (predicted.mean[..., 0] - mean, predicted.stddev[..., 0], tail_of(predicted)[..., 0], variance.sqrt())
+        offset, deviation, tail, exact = (t[keep].double().cpu().numpy() for t in of)
+        ours.append(expected_crps(offset, deviation, tail, exact))
+        theirs.append(exact / math.sqrt(math.pi))
+        half = half_width(deviation, tail, 0.95)
+        coverage.append(special.ndtr((offset + half) / exact) - special.ndtr((offset - half) / exact))
     return {
         "nll": round(float(np.mean(nll)), 5),
         "kl": round(float(torch.cat(divergence).mean()), 5),
-        "crps_ratio": round(float(torch.cat(crps).sum() / torch.cat(crps_exact).sum()), 5),
-        "coverage_95": round(float(torch.cat(coverage).mean()), 5),
+        "crps_ratio": round(float(np.concatenate(ours).sum() / np.concatenate(theirs).sum()), 5),
+        "coverage_95": round(float(np.concatenate(coverage).mean()), 5),
     }
 
 
-def expected_crps(offset: Tensor, scale: Tensor, exact: Tensor) -> Tensor:
-    """CRPS of N(offset, scale^2), expected over observations from N(0, exact^2): E|X - Y| - E|X - X'| / 2."""
-    spread = (scale.square() + exact.square()).sqrt()
-    z = offset / spread
-    folded = spread * (math.sqrt(2 / math.pi) * torch.exp(-z.square() / 2) + z * torch.erf(z / math.sqrt(2)))
-    return folded - scale / math.sqrt(math.pi)
+def expected_crps(offset: Array, deviation: Array, tail: Array, exact: Array) -> Array:
+    """CRPS of Student distributions (:mod:`geonp.student`), expected over observations from N(0, exact^2)."""
+    nodes, weights = _gauss_hermite(32)
+    by_node = [w * crps(exact * node, offset, deviation, tail) for node, w in zip(nodes, weights, strict=True)]
+    return np.asarray(sum(by_node))
 
 
 def _append(file: Path, row: dict[str, float]) -> None:

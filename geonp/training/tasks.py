@@ -331,10 +331,17 @@ def _gaps(rng: np.random.Generator, kind: str, size: int, wide: bool) -> npt.NDA
 
 
 def _domain(rng: np.random.Generator, size: int) -> npt.NDArray[np.bool_]:
-    """The edge of a raster, or a ragged coast, somewhere in the window."""
-    domain = np.ones((size, size), bool)
-    if rng.random() < 0.35:
+    """A small raster, the edge of a large one, or a ragged coast, somewhere in the window."""
+    domain, way = np.ones((size, size), bool), rng.random()
+    if way < 0.35:
         return ~gaps.cloud_gaps((size, size), rng.uniform(0.1, 0.6), rng, _log_uniform(rng, (8.0, 60.0)))
+    if way < 0.55:
+        for axis in range(2):
+            side = int(_log_uniform(rng, (12.0, size)))
+            first = rng.integers(max(size // 2 - side, 0), min(size // 2, size - side) + 1)
+            np.moveaxis(domain, axis, 0)[:first] = False
+            np.moveaxis(domain, axis, 0)[first + side :] = False
+        return domain
     for _ in range(rng.integers(1, 3)):
         edge = int(rng.uniform(0.0, 0.48) * size)
         np.moveaxis(domain, rng.integers(2), 0)[:: rng.choice([-1, 1])][:edge] = False

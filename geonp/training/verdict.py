@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from geonp import student
 from geonp.errors import InputError
+from geonp.nn.heads import tail_of
 from geonp.prediction import Predictor
 from geonp.training.crops import Crop, CropTask, Hiding, held_out_tasks
-from geonp.training.loop import expected_crps
 from geonp.training.tasks import collate
 
 __all__ = ["Judge", "appoint", "clearly_less", "make_batch", "mean", "weighted_crps"]
@@ -65,8 +66,9 @@ class Judge:
 def weighted_crps(network: nn.Module, batch: Batch) -> Tensor:
     """Weighted sum of CRPS, in the units of the raster, and sum of weights, float64, of each task: ``(batch, 2)``."""
     predicted = network(batch["xc"], batch["yc"], batch["xt"], batch["context_mask"])
-    loc, width = (t[..., 0].double() for t in (predicted.loc, predicted.scale))
-    crps = expected_crps(loc - batch["mean"], width, torch.zeros_like(width)) * batch["scale"][:, None]
+    found = (predicted.mean, predicted.stddev, tail_of(predicted), batch["mean"][..., None])
+    loc, width, tail, truth = (t[..., 0].double().cpu().numpy() for t in found)
+    crps = torch.from_numpy(student.crps(truth, loc, width, tail)).to(batch["scale"]) * batch["scale"][:, None]
     return torch.stack([(crps * batch["weight"]).sum(1), batch["weight"].sum(1)], 1)
 
 
