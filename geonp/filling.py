@@ -19,7 +19,7 @@ from geonp import checkpoint, student
 from geonp.chunks import Job, fill_chunks
 from geonp.errors import InputError
 from geonp.grid import Grid
-from geonp.metadata import annotate, fill_variables, observed, quantile_name
+from geonp.metadata import annotate, fill_variables, observed
 from geonp.prediction import resolve, tile_bytes
 from geonp.tiling import Window, chunk_side
 
@@ -116,8 +116,7 @@ def infill(
     nodata : float, optional
         Value of missing cells, instead of the declared one.
     quantiles : sequence of float, optional
-        Probabilities between 0 and 1, at each of which a quantile is added: ``[0.05, 0.95]`` are the ends of the 90 %
-        interval.
+        Probabilities between 0 and 1 whose quantiles are added: ``[0.05, 0.95]`` are the ends of the 90 % interval.
     tails : bool
         Add the tails, which with mean and standard error make the whole distribution: see :mod:`geonp.student`.
 
@@ -125,11 +124,11 @@ def infill(
     -------
     Dataset
         For each variable ``<name>``, filled, its observed cells bit-identical; ``<name>_standard_error``, in the same
-        units, of a new measurement there (zero where observed); ``<name>_fill_flag``, see
-        :class:`~geonp.metadata.FillFlag`; ``<name>_q05`` for a quantile of 0.05, ``<name>_q02_5`` for one of 0.025;
-        ``<name>_tail``. Some 95 of 100 truths lie within 1.96 standard errors of the filled value; for intervals of
-        other levels ask for quantiles: errors may have heavier tails than a normal distribution. Other variables pass
-        through. A DataArray without a name is called ``value``.
+        units, of a new measurement there (zero where observed); ``<name>_quantile`` along the dimension ``quantile``;
+        ``<name>_tail``; ``<name>_fill_flag``, see :class:`~geonp.metadata.FillFlag`. Some 95 of 100 truths lie within
+        1.96 standard errors of the filled value; for intervals of other levels ask for quantiles: errors may have
+        heavier tails than a normal distribution. Other variables pass through. A DataArray without a name is called
+        ``value``.
 
     Raises
     ------
@@ -243,7 +242,7 @@ def _results(quantiles: Sequence[float], tails: bool) -> list[str]:
         raise InputError(
             f"quantiles must be a sequence of numbers between 0 and 1, like [0.05, 0.95], got {quantiles!r}"
         )
-    return ["standard_error", *map(quantile_name, levels), *["tail"] * tails, "fill_flag"]
+    return ["standard_error", *["quantile"] * bool(levels), *["tail"] * tails, "fill_flag"]
 
 
 def normalise(
@@ -325,14 +324,11 @@ def _fill_variable(
     if domain is not None:
         domain = da.asarray(domain).rechunk(data.chunks[-2:])
     parts = fill_chunks(data, domain, job)
-    extra = {
-        quantile_name(q): da.map_blocks(
-            _quantile_of, parts, q, dtype=data.dtype, name=f"geonp-quantile-{parts.name}-{q}"
-        )
-        for q in quantiles
-    }
-    if tails:
-        extra["tail"] = parts["tail"]
+    extra = {"tail": array.copy(data=parts["tail"]).transpose(*source.dims)} if tails else {}
+    if len(quantiles):
+        levels = [array.copy(data=da.map_blocks(_quantile_of, parts, q, dtype=data.dtype)) for q in quantiles]
+        along = xr.Variable("quantile", np.asarray(quantiles, np.float64))
+        extra["quantile"] = xr.concat(levels, along, coords="minimal").transpose("quantile", *source.dims)
     filled, error, flag = (
         array.copy(data=parts[field]).transpose(*source.dims) for field in ("value", "standard_error", "flag")
     )
@@ -342,7 +338,7 @@ def _fill_variable(
         error,
         flag,
         source=source,
-        extra={name: array.copy(data=part).transpose(*source.dims) for name, part in extra.items()},
+        extra=extra,
         nodata=nodata,
         model_name=card.name,
         model_version=card.version,

@@ -206,7 +206,7 @@ def annotate(
         The array before filling. Its name, attrs, coordinates, encoding and dtype are kept: the result for integers
         holds integers, with the source's own values wherever nothing was filled.
     extra
-        Quantiles, by :func:`quantile_name`, and ``tail``.
+        ``quantile``, along a dimension of that name before all others, and ``tail``; any, or none.
     model_name, model_version, weights_hash
         Written to the attributes ``geonp_model``, ``geonp_model_version`` and ``geonp_weights_sha256``.
     history_line
@@ -366,18 +366,12 @@ def _error_attrs(source: xr.DataArray, name: str) -> dict[str, Any]:
     return attrs
 
 
-def quantile_name(level: float) -> str:
-    """Ending of the name of a quantile: ``q05`` for 0.05, ``q02_5`` for 0.025."""
-    percent, _, rest = f"{100 * level:.10f}".rstrip("0").partition(".")
-    return f"q{int(percent):02d}{'_' * bool(rest)}{rest}"
-
-
 def _extra_attrs(source: xr.DataArray, name: str, kind: str) -> dict[str, Any]:
     title = source.attrs.get("long_name", name)
     if kind == "tail":
         return {"long_name": f"{title}, inverse degrees of freedom of the Student distribution", "units": "1"}
-    attrs = {"long_name": f"{title}, {kind[1:].replace('_', '.').lstrip('0') or '0'} % quantile"}
-    return {**attrs, **{key: source.attrs[key] for key in ("units", "units_metadata") if key in source.attrs}}
+    kept = {key: source.attrs[key] for key in ("units", "units_metadata") if key in source.attrs}
+    return {"long_name": f"{title}, quantile", **kept}
 
 
 def _ancillary(da: xr.DataArray) -> list[str]:
