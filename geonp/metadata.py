@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from enum import IntEnum
-from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
+from geonp.dtypes import fitting, holds
 from geonp.errors import InputError
 from geonp.grid import Grid, grid_mapping_name
 
@@ -21,7 +20,7 @@ __all__ = [
     "append_history",
     "declared_nodata",
     "fill_variables",
-    "holds",
+    "kept_encoding",
     "observed",
     "require_real",
 ]
@@ -31,7 +30,6 @@ UNNAMED = "value"
 
 _NODATA = ("_FillValue", "missing_value")
 _PACKING = ("scale_factor", "add_offset")
-_EXACT = 2**53
 _CONVENTIONS = {"Conventions": "CF-1.11"}
 _TEMPERATURE_UNITS = {"k", "kelvin", "degc", "celsius", "degree_celsius", "degrees_celsius", "degf", "fahrenheit"}
 
@@ -161,14 +159,6 @@ def require_real(da: xr.DataArray) -> None:
         )
 
 
-def holds(dtype: np.dtype[Any], value: float) -> bool:
-    """Whether an array of the real ``dtype`` can hold ``value``; integers hold no NaN."""
-    if dtype.kind == "f":
-        return True
-    info = np.iinfo(dtype)
-    return float(value).is_integer() and info.min <= value <= info.max
-
-
 def append_history(attrs: Mapping[Any, Any], line: str) -> dict[Any, Any]:
     """``attrs`` with ``line`` appended to the CF attribute ``history``."""
     earlier = str(attrs.get("history", "")).rstrip("\n")
@@ -225,10 +215,12 @@ def annotate(
     name = UNNAMED if source.name is None else str(source.name)
     error_name, flag_name = f"{name}_standard_error", f"{name}_fill_flag"
     markers = declared_nodata(source) if nodata is None else (float(nodata),)
-    encoding = _kept_encoding(source, markers)
+    encoding = kept_encoding(source, markers)
     mapping = {key: value for key, value in encoding.items() if key == "grid_mapping"}
 
-    values = _fit_dtype(filled, flag, source, markers, encoding)
+    arrays = [filled, flag == FillFlag.FILLED, *[source] * (source.dtype.kind in "iu")]
+    fit = fitting(source.dtype, markers, encoding)
+    values: xr.DataArray = xr.apply_ufunc(fit, *arrays, dask="parallelized", output_dtypes=[source.dtype])
     more = {f"{name}_{key}": array for key, array in (extra or {}).items()}
     values.attrs = _value_attrs(source, markers, [error_name, flag_name, *more])
     values.encoding = encoding
@@ -257,75 +249,7 @@ def annotate(
     return xr.Dataset(variables, source.coords, about)
 
 
-def _fit_dtype(
-    filled: xr.DataArray,
-    flag: xr.DataArray,
-    source: xr.DataArray,
-    markers: tuple[float, ...],
-    encoding: Mapping[str, Any],
-) -> xr.DataArray:
-    """Give ``filled`` the dtype of ``source`` and only values that its integers, or their encoding, can hold."""
-    stored = np.dtype(encoding.get("dtype", source.dtype))
-    arrays = [filled, flag]
-    kernel: Callable[..., npt.NDArray[Any]]
-    if source.dtype.kind in "iu":
-        arrays.append(source)
-        kernel = partial(_filled_integers, markers=markers)
-    elif stored.kind in "iu":
-        scale, offset = float(encoding.get("scale_factor", 1.0)), float(encoding.get("add_offset", 0.0))
-        fill = (float(encoding["_FillValue"]),)
-        kernel = partial(_within_packing, dtype=stored, markers=fill, scale=scale, offset=offset)
-    else:
-        return filled.astype(source.dtype)
-    fitted: xr.DataArray = xr.apply_ufunc(kernel, *arrays, dask="parallelized", output_dtypes=[source.dtype])
-    return fitted
-
-
-def _filled_integers(
-    filled: npt.NDArray[Any], flag: npt.NDArray[Any], source: npt.NDArray[Any], markers: tuple[float, ...]
-) -> npt.NDArray[Any]:
-    """``source`` with the filled cells rounded to its integers."""
-    cells = flag == FillFlag.FILLED
-    result = source.copy()
-    result[cells] = _nearest_integers(filled[cells], source.dtype, markers)
-    return result
-
-
-def _within_packing(
-    filled: npt.NDArray[Any],
-    flag: npt.NDArray[Any],
-    dtype: np.dtype[Any],
-    markers: tuple[float, ...],
-    scale: float,
-    offset: float,
-) -> npt.NDArray[Any]:
-    """Move those filled cells that ``offset + scale * integer`` cannot hold; leave the others unrounded."""
-    cells = flag == FillFlag.FILLED
-    packed = (filled[cells].astype(np.float64) - offset) / scale
-    integers = _nearest_integers(packed, dtype, markers)
-    result = filled.copy()
-    result[cells] = np.where(integers == np.rint(packed), filled[cells], offset + scale * integers)
-    return result
-
-
-def _nearest_integers(
-    values: npt.NDArray[Any], dtype: np.dtype[Any], markers: tuple[float, ...]
-) -> npt.NDArray[np.float64]:
-    """Round to integers that ``dtype`` holds and that are no marker; at most 2**53 in size, exact in float64."""
-    info = np.iinfo(dtype)
-    low, high = max(info.min, -_EXACT), min(info.max, _EXACT)
-    while low in markers:
-        low += 1
-    while high in markers:
-        high -= 1
-    result = np.clip(np.rint(values.astype(np.float64)), low, high)
-    for marker in markers:
-        aside = np.where(values >= marker, marker + 1, marker - 1)
-        result = np.where(result == marker, aside, result)
-    return result
-
-
-def _kept_encoding(source: xr.DataArray, markers: tuple[float, ...]) -> dict[str, Any]:
+def kept_encoding(source: xr.DataArray, markers: tuple[float, ...]) -> dict[str, Any]:
     """Choose the encoding that any file can take, with one nodata value, in ``_FillValue``.
 
     An integer encoding of floats without a nodata value has no room for cells that stay empty: it is left out.

@@ -22,10 +22,10 @@ import xarray as xr
 from pyproj import CRS
 from rasterio.errors import NotGeoreferencedWarning
 
+from geonp.dtypes import holds
 from geonp.errors import GeonpError, InputError, MissingFileError, OutputError
 from geonp.geotiff import DRIVERS, READ_ERRORS, open_gdal, transform, write_geotiff
 from geonp.grid import Grid, grid_mapping_name
-from geonp.metadata import holds
 from geonp.tiling import chunk_side
 
 __all__ = ["check_output", "open_raster", "write_raster"]

@@ -23,6 +23,7 @@ LAYERS = {
     "geonp.grid": 1,
     "geonp.gaps": 1,
     "geonp.student": 1,
+    "geonp.dtypes": 1,
     "geonp.points": 2,
     "geonp.tiling": 2,
     "geonp.metadata": 2,
