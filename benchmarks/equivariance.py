@@ -22,7 +22,7 @@ from accuracy import FIELDS
 from scipy import fft
 
 import geonp
-from geonp import filling, gaps
+from geonp import gaps, request
 
 Array = npt.NDArray[np.float64]
 
@@ -162,13 +162,13 @@ def difference(raster: xr.DataArray, base: tuple[Array, Array], change: Change, 
 
 def use_float32() -> None:
     """Compute in float32, whatever this machine is best at."""
-    resolve = filling.resolve
+    resolve = request.resolve
 
     def exact(*args: Any) -> Any:
         predictor, card = resolve(*args)
         return replace(predictor, precision="float32"), card
 
-    filling.resolve = exact
+    request.resolve = exact
 
 
 def main() -> None:

@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Sequence
     from typing import Unpack
-
-    import numpy as np
-    import numpy.typing as npt
 
     from geonp.evaluation.comparison import Comparison
     from geonp.filling import FillPlan
+    from geonp.request import FillOptions
     from geonp.training.adapt import Adapted
-
-    class FillOptions(TypedDict, total=False):
-        """The options of :func:`geonp.filling.infill`."""
-
-        model: str | os.PathLike[str]
-        mask: xr.DataArray | npt.NDArray[np.bool_] | None
-        max_distance: float | None
-        device: str | None
-        batch_size: int | None
-        seed: int
-        nodata: float | None
-        quantiles: Sequence[float]
-        tails: bool
-
 
 __all__ = ["GeonpAccessor"]
 

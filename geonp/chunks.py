@@ -17,6 +17,7 @@ from dask.base import tokenize
 from dask.highlevelgraph import HighLevelGraph
 from scipy import ndimage
 
+from geonp import student
 from geonp.errors import PredictionError
 from geonp.metadata import FillFlag
 from geonp.points import box_of, halo_for, overlaps, rank, select_context
@@ -35,7 +36,7 @@ from geonp.tiling import (
     tiles_with,
 )
 
-__all__ = ["Filled", "Job", "fill_chunks", "fill_window"]
+__all__ = ["Filled", "Job", "fill_chunks", "fill_window", "quantile_of", "record"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
@@ -98,7 +99,7 @@ class Filled:
 def fill_chunks(data: da.Array, domain: da.Array | None, job: Job) -> da.Array:
     """One task a chunk, each reading its neighbours' edges itself: a lazy array of the fields of :class:`Filled`."""
     name = "geonp-fill-" + tokenize(data.name, None if domain is None else domain.name, job)
-    dtype = _record(data.dtype)
+    dtype = record(data.dtype)
     y_chunks, x_chunks = data.chunks[-2:]
     starts = [np.concatenate([[0], np.cumsum(c)]) for c in (y_chunks, x_chunks)]
     graph: dict[Any, Any] = {}
@@ -129,7 +130,7 @@ def _fill_chunk(
     _assemble(domain, masks, down, across, ())
     lead = blocks[0][0].shape[:-2]
     dtype = blocks[0][0].dtype
-    out = np.empty((*lead, *chunk.shape), _record(dtype))
+    out = np.empty((*lead, *chunk.shape), record(dtype))
     for index in np.ndindex(lead):
         values = np.full(window.shape, np.nan, dtype)
         _assemble(values, blocks, down, across, index)
@@ -139,8 +140,15 @@ def _fill_chunk(
     return out
 
 
-def _record(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def record(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The fields of :class:`Filled` for a raster of floats of this dtype."""
     return np.dtype([("value", dtype), ("standard_error", dtype), ("tail", np.float32), ("flag", np.int8)])
+
+
+def quantile_of(parts: npt.NDArray[np.void], level: float) -> FloatArray:
+    """The quantile of a result with the fields of :class:`Filled`, in the dtype of its values."""
+    found = student.quantile(level, parts["value"], parts["standard_error"], parts["tail"])
+    return np.asarray(found, parts["value"].dtype)
 
 
 def _assemble(

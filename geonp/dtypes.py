@@ -14,6 +14,7 @@ __all__ = ["Fit", "fitting", "holds"]
 Array = npt.NDArray[Any]
 BoolArray = npt.NDArray[np.bool_]
 Fit = Callable[..., Array]
+"""What :func:`fitting` gives."""
 
 _EXACT = 2**53
 

@@ -7,28 +7,27 @@ import os
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from numbers import Integral, Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dask.array as da
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from geonp import checkpoint, student
-from geonp.chunks import Job, fill_chunks
+from geonp.chunks import Job, fill_chunks, quantile_of, record
 from geonp.errors import InputError
-from geonp.grid import Grid
-from geonp.metadata import annotate, fill_variables, observed
-from geonp.prediction import resolve, tile_bytes
+from geonp.metadata import annotate, observed
+from geonp.prediction import tile_bytes
+from geonp.request import FillOptions, Raster, Request, prepare, spatial_last
 from geonp.tiling import Window, chunk_side
 
-__all__ = ["FillPlan", "domain_of", "infill", "normalise", "plan", "spatial_last"]
+if TYPE_CHECKING:
+    from typing import Unpack
+
+__all__ = ["FillPlan", "infill", "plan", "template"]
 
 LIBRARIES_BYTES = 500 * 2**20
 """What Python, torch and the kernels that it compiles take before any raster is read."""
-
-Raster = xr.DataArray | xr.Dataset
 
 
 @dataclass(frozen=True)
@@ -139,37 +138,39 @@ def infill(
     PredictionError
         When computed, if the model returns values that are not finite.
     """
-    results = _results(quantiles, tails)
-    ds, names, grid = normalise(obj, results)
-    domain = None if mask is None else domain_of(mask, grid)
-    arrays = {name: spatial_last(observed(ds[name], nodata), grid) for name in names}
+    asked = prepare(
+        obj,
+        model=model,
+        mask=mask,
+        max_distance=max_distance,
+        device=device,
+        batch_size=batch_size,
+        seed=seed,
+        nodata=nodata,
+        quantiles=quantiles,
+        tails=tails,
+    )
+    arrays = {name: spatial_last(observed(asked.ds[name], nodata), asked.grid) for name in asked.names}
     for name, array in arrays.items():
         if array.chunks is None and not np.isfinite(array.values).any():
             raise InputError(
                 f"variable {name!r} has no observed cell, so there is nothing to fill from; "
                 "check the nodata value, or leave the variable out"
             )
-    job, card = _job(grid, model, max_distance, device, batch_size, seed)
-    out = ds.drop_vars(names)
-    for name in names:
-        filled = _fill_variable(ds[name], arrays[name], domain, job, card, nodata, quantiles, tails, out.attrs)
-        out = out.assign(filled.data_vars).assign_attrs(filled.attrs)
-    return out[_ordered(ds, out, results)]
+    parts = {name: _parts(asked, array) for name, array in arrays.items()}
+    return _assembled(asked, parts, [name for name, array in arrays.items() if array.chunks is None])
 
 
-def plan(
-    obj: Raster,
-    *,
-    model: str | os.PathLike[str] = "tnpkr-sa",
-    mask: xr.DataArray | npt.NDArray[np.bool_] | None = None,
-    max_distance: float | None = None,
-    device: str | None = None,
-    batch_size: int | None = None,
-    seed: int = 0,
-    nodata: float | None = None,
-    quantiles: Sequence[float] = (),
-    tails: bool = False,
-) -> FillPlan:
+def template(asked: Request, chunks: Mapping[Hashable, tuple[int, ...]]) -> xr.Dataset:
+    """What :func:`infill` gives, of zeros: dask arrays with `chunks` (spatial dimensions last) of each variable."""
+    parts = {}
+    for name in asked.names:
+        array = spatial_last(observed(_without_data(asked.ds[name]), asked.nodata), asked.grid)
+        parts[name] = da.zeros(array.shape, record(array.dtype), chunks=chunks[name])
+    return _assembled(asked, parts)
+
+
+def plan(obj: Raster, **options: Unpack[FillOptions]) -> FillPlan:
     """What :func:`infill` will do with the same arguments, found without reading data or filling anything.
 
     Raises
@@ -177,11 +178,9 @@ def plan(
     InputError, ModelError, CheckpointError
         As :func:`infill`.
     """
-    ds, names, grid = normalise(obj, _results(quantiles, tails))
-    if mask is not None:
-        domain_of(mask, grid)
-    arrays = [spatial_last(observed(_without_data(ds[name]), nodata), grid) for name in names]
-    job, _ = _job(grid, model, max_distance, device, batch_size, seed)
+    asked = prepare(obj, **options)
+    grid, job = asked.grid, asked.job
+    arrays = [spatial_last(observed(_without_data(asked.ds[name]), asked.nodata), grid) for name in asked.names]
     predictor, size = job.predictor, job.predictor.neighbourhood.tile_px
     largest = [tuple(max(sizes) for sizes in array.data.chunks) for array in arrays]
     chunk = (max(sizes[-2] for sizes in largest), max(sizes[-1] for sizes in largest))
@@ -189,7 +188,7 @@ def plan(
     slices = sum(int(np.prod(array.shape[:-2])) for array in arrays)
     cells = slices * grid.shape[0] * grid.shape[1]
     return FillPlan(
-        variables=tuple(str(name) for name in names),
+        variables=tuple(str(name) for name in asked.names),
         shape=grid.shape,
         slices=slices,
         chunk_px=chunk,
@@ -202,7 +201,7 @@ def plan(
         precision=predictor.precision,
         batch_size=predictor.batch_size,
         peak_bytes=LIBRARIES_BYTES + (os.cpu_count() or 1) * max(_task_bytes(c, job, itemsize) for c in largest),
-        result_bytes=cells * ((2 + len(quantiles)) * itemsize + 4 * tails + 1),
+        result_bytes=cells * ((2 + len(asked.quantiles)) * itemsize + 4 * asked.tails + 1),
     )
 
 
@@ -216,67 +215,6 @@ def _task_bytes(chunk: tuple[int, ...], job: Job, itemsize: int) -> int:
     return window * (4 * itemsize + 68) + slices * held * itemsize + result + model
 
 
-def _job(
-    grid: Grid,
-    model: str | os.PathLike[str],
-    max_distance: float | None,
-    device: str | None,
-    batch_size: int | None,
-    seed: int,
-) -> tuple[Job, checkpoint.Card]:
-    """Check the options that do not depend on the values, and load the model."""
-    if max_distance is not None and not (isinstance(max_distance, Real) and max_distance > 0):
-        raise InputError(f"max_distance must be a positive number of cells, got {max_distance!r}")
-    if not isinstance(seed, Integral):
-        raise InputError(f"seed must be an integer, got {seed!r}")
-    if not isinstance(model, (str, os.PathLike)):
-        raise InputError(f"model must be a name or the path of a .safetensors file, got {model!r}")
-    predictor, card = resolve(os.fspath(model), device, batch_size)
-    return Job(predictor, grid.shape, grid.periodic_x, max_distance, int(seed)), card
-
-
-def _results(quantiles: Sequence[float], tails: bool) -> list[str]:
-    """Endings of the names of what is made for each variable, the filled one aside."""
-    levels = list(quantiles) if isinstance(quantiles, (Sequence, np.ndarray)) else [None]
-    if not all(isinstance(q, Real) and 0 < q < 1 for q in levels):
-        raise InputError(
-            f"quantiles must be a sequence of numbers between 0 and 1, like [0.05, 0.95], got {quantiles!r}"
-        )
-    return ["standard_error", *["quantile"] * bool(levels), *["tail"] * tails, "fill_flag"]
-
-
-def normalise(
-    obj: Raster, results: Sequence[str] = ("standard_error", "fill_flag")
-) -> tuple[xr.Dataset, list[Hashable], Grid]:
-    """A Dataset, the variables to fill in it, and their grid; no other variable may be called as a result of theirs."""
-    if not isinstance(obj, (xr.DataArray, xr.Dataset)):
-        raise InputError(
-            f"expected an xarray DataArray or Dataset, got {type(obj).__name__}; "
-            "wrap an array: xr.DataArray(array, dims=('y', 'x'))"
-        )
-    if isinstance(obj, xr.DataArray):
-        name = "value" if obj.name is None else obj.name
-        # observed() explains what is wrong with a variable of another kind
-        names = [name]
-        grid = Grid.from_xarray(obj)
-        return obj.to_dataset(name=name), names, grid
-    names = fill_variables(obj)
-    for name in names:
-        ancillary = str(obj[name].attrs.get("ancillary_variables", "")).split()
-        for output in (f"{name}_{result}" for result in results):
-            if output in obj.data_vars and output not in ancillary:
-                raise InputError(
-                    f"the Dataset has a variable {output!r} already, which the result needs for {name!r}; "
-                    f"rename it, or name it in the attribute ancillary_variables of {name!r} to have it replaced"
-                )
-    return obj, names, Grid.from_xarray(obj)
-
-
-def spatial_last(array: xr.DataArray, grid: Grid) -> xr.DataArray:
-    """`array` with its rows and columns as the last two dimensions."""
-    return array.transpose(..., grid.y_dim, grid.x_dim)
-
-
 def _without_data(array: xr.DataArray) -> xr.DataArray:
     """`array` as a dask array, chunked as it will be filled, none of which is ever computed."""
     chunks = array.chunks or _chunks_in_memory(array.shape)
@@ -288,70 +226,52 @@ def _chunks_in_memory(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (*(1,) * (len(shape) - 2), *(min(n, side) for n in shape[-2:]))
 
 
-def domain_of(mask: xr.DataArray | npt.NDArray[np.bool_], grid: Grid) -> Any:
-    """The valid domain as a boolean ``(rows, columns)`` array, NumPy or dask."""
-    if isinstance(mask, xr.DataArray):
-        mask_grid = Grid.from_xarray(mask)
-        grid.require_same(mask_grid, "mask")
-        spatial = (mask_grid.y_dim, mask_grid.x_dim)
-        single = [dim for dim in mask.dims if dim not in spatial and mask.sizes[dim] == 1]
-        data = mask.squeeze(single, drop=True).transpose(..., *spatial).data
-    else:
-        data = np.asarray(mask)
-    if data.shape != grid.shape:
-        raise InputError(
-            f"the mask has shape {data.shape}, expected {grid.shape} (rows, columns) like the raster; "
-            "cut or transpose it to the raster's grid"
-        )
-    if data.dtype.kind not in "biuf":
-        raise InputError(f"the mask has dtype {data.dtype}, expected booleans (True = valid), or numbers (0 = invalid)")
-    return data if data.dtype == bool else (data != 0) & (data == data)
-
-
-def _fill_variable(
-    source: xr.DataArray,
-    array: xr.DataArray,
-    domain: Any,
-    job: Job,
-    card: checkpoint.Card,
-    nodata: float | None,
-    quantiles: Sequence[float],
-    tails: bool,
-    attrs: Mapping[Any, Any],
-) -> xr.Dataset:
+def _parts(asked: Request, array: xr.DataArray) -> da.Array:
+    """The lazy result for one variable, an array with the fields of :class:`~geonp.chunks.Filled`."""
     lazy = array.chunks is not None
     data = array.data if lazy else da.from_array(array.values, chunks=_chunks_in_memory(array.shape), name=False)
-    if domain is not None:
-        domain = da.asarray(domain).rechunk(data.chunks[-2:])
-    parts = fill_chunks(data, domain, job)
-    extra = {"tail": array.copy(data=parts["tail"]).transpose(*source.dims)} if tails else {}
-    if len(quantiles):
-        levels = [array.copy(data=da.map_blocks(_quantile_of, parts, q, dtype=data.dtype)) for q in quantiles]
-        along = xr.Variable("quantile", np.asarray(quantiles, np.float64))
+    domain = None if asked.domain is None else da.asarray(asked.domain).rechunk(data.chunks[-2:])
+    return fill_chunks(data, domain, asked.job)
+
+
+def _assembled(asked: Request, parts: Mapping[Hashable, da.Array], compute: Sequence[Hashable] = ()) -> xr.Dataset:
+    """The Dataset of the input's other variables and the annotated results, some of them computed."""
+    ds = asked.ds
+    out = ds.drop_vars(asked.names)
+    for name in asked.names:
+        filled = _annotated(asked, ds[name], parts[name], out.attrs)
+        filled = filled.compute() if name in compute else filled
+        out = out.assign(filled.data_vars).assign_attrs(filled.attrs)
+    return out[_ordered(ds, out, asked.results)]
+
+
+def _annotated(asked: Request, source: xr.DataArray, parts: da.Array, attrs: Mapping[Any, Any]) -> xr.Dataset:
+    card = asked.card
+    array = spatial_last(source, asked.grid)
+
+    def shaped(data: da.Array) -> xr.DataArray:
+        return array.copy(data=data).transpose(*source.dims)
+
+    extra = {"tail": shaped(parts["tail"])} if asked.tails else {}
+    if asked.quantiles:
+        dtype = parts.dtype["value"]
+        levels = [shaped(da.map_blocks(quantile_of, parts, q, dtype=dtype)) for q in asked.quantiles]
+        along = xr.Variable("quantile", np.array(asked.quantiles))
         extra["quantile"] = xr.concat(levels, along, coords="minimal").transpose("quantile", *source.dims)
-    filled, error, flag = (
-        array.copy(data=parts[field]).transpose(*source.dims) for field in ("value", "standard_error", "flag")
-    )
     stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    out = annotate(
-        filled,
-        error,
-        flag,
+    return annotate(
+        shaped(parts["value"]),
+        shaped(parts["standard_error"]),
+        shaped(parts["flag"]),
         source=source,
         extra=extra,
-        nodata=nodata,
+        nodata=asked.nodata,
         model_name=card.name,
         model_version=card.version,
         weights_hash=card.sha256,
         history_line=f"{stamp} geonp infill: {source.name or 'value'} filled by {card.name} {card.version}",
         attrs=attrs,
     )
-    return out if lazy else out.compute()
-
-
-def _quantile_of(parts: npt.NDArray[np.void], level: float) -> npt.NDArray[Any]:
-    found = student.quantile(level, parts["value"], parts["standard_error"], parts["tail"])
-    return found.astype(parts["value"].dtype)
 
 
 def _ordered(ds: xr.Dataset, out: xr.Dataset, results: Sequence[str]) -> list[Hashable]:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from geonp import checkpoint, filling, prediction
+from geonp import checkpoint, prediction, request
 from geonp.nn.models import build
 
 settings.register_profile("geonp", deadline=None, derandomize=True)
@@ -93,5 +93,5 @@ def float32() -> Iterator[None]:
         return replace(predictor, precision="float32"), card
 
     with pytest.MonkeyPatch.context() as patch, dask.config.set(scheduler="synchronous"):
-        patch.setattr(filling, "resolve", exact)
+        patch.setattr(request, "resolve", exact)
         yield

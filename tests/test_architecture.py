@@ -47,6 +47,8 @@ LAYERS = {
     "geonp.training.tasks": 4,
     "geonp.training.recipe": 4.1,
     "geonp.training.crops": 4.1,
+    "geonp.journal": 3,
+    "geonp.request": 4.2,
     "geonp.filling": 5,
     "geonp.training.loop": 5,
     "geonp.training.verdict": 5.1,

@@ -12,7 +12,7 @@ import xarray as xr
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from geonp import filling, prediction
+from geonp import prediction, request
 from geonp.filling import infill
 from geonp.metadata import FillFlag
 
@@ -175,7 +175,7 @@ def test_chunks_and_batches_change_little_in_bfloat16(model: str, seed: int, mon
 
     source = raster((40, 33), seed)
     exact = infill(source, model=model)
-    monkeypatch.setattr(filling, "resolve", coarse)
+    monkeypatch.setattr(request, "resolve", coarse)
     whole = infill(source, model=model, batch_size=16)
     with pytest.raises(AssertionError):
         assert_same(exact, whole)  # it is bfloat16 indeed

@@ -1,0 +1,116 @@
+"""What of a job is done: a folder of small records beside its output, so that nothing finished is ever done twice.
+
+``<output>.journal/job.json`` says what the job is: a hash of each thing that its result depends on. Each finished unit
+leaves ``units/<key>.json``, written after its cells; a record that was cut off counts as none. Local folders and object
+stores alike, by fsspec.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import fsspec
+
+from geonp.errors import InputError
+
+__all__ = ["Journal", "Record", "identity"]
+
+Record = dict[str, Any]
+"""What is noted of a finished unit: JSON."""
+
+_EXPLAINED = {
+    "geonp": "the version of geonp",
+    "input": "the input",
+    "model": "the model",
+    "parameters": "an option",
+    "layout": "the chunks of the output",
+}
+
+
+def identity(url: str, options: Mapping[str, Any] | None = None) -> str:
+    """Hash of the names, sizes and times (object stores: tags) of all files at `url`; no content is read."""
+    fs, root = fsspec.core.url_to_fs(url, **(options or {}))
+    found = {root: fs.info(root)} if fs.isfile(root) else fs.find(root, detail=True)
+    files = sorted(
+        (name.removeprefix(root), info["size"], str(info.get("ETag") or info.get("mtime") or info.get("LastModified")))
+        for name, info in found.items()
+    )
+    return hashlib.sha256(json.dumps(files).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Journal:
+    """The records of one job.
+
+    Attributes
+    ----------
+    url : str
+        Of the output; the journal lies beside it.
+    options : mapping
+        Of its file system. They may hold secrets: they are neither shown nor written.
+    """
+
+    url: str
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def job(self) -> dict[str, str] | None:
+        """What the job is that this journal belongs to; None where there is none."""
+        fs, root = self._place()
+        try:
+            found: dict[str, str] = json.loads(fs.cat_file(f"{root}/job.json"))
+        except (FileNotFoundError, ValueError):
+            return None
+        return found
+
+    def begin(self, job: Mapping[str, str]) -> None:
+        """Start anew: forget all records, and write what the job is."""
+        self.remove()
+        fs, root = self._place()
+        fs.makedirs(f"{root}/units", exist_ok=True)
+        fs.pipe_file(f"{root}/job.json", json.dumps(dict(job), indent=1).encode())
+
+    def require_same(self, job: Mapping[str, str]) -> None:
+        """Check that the journal belongs to this very job.
+
+        Raises
+        ------
+        InputError
+            Naming what differs.
+        """
+        stored = self.job() or {}
+        changed = [text for key, text in _EXPLAINED.items() if stored.get(key) != job.get(key)]
+        if changed:
+            raise InputError(
+                f"{self.url!r} was begun by another job: {' and '.join(changed)} changed since, so that its two parts "
+                "would not fit. Resume with what it was begun with, or begin anew with overwrite (--overwrite)."
+            )
+
+    def record(self, key: str, record: Record) -> None:
+        """Note that a unit is finished."""
+        fs, root = self._place()
+        fs.pipe_file(f"{root}/units/{key}.json", json.dumps(record).encode())
+
+    def records(self) -> dict[str, Record]:
+        """All finished units by key."""
+        fs, root = self._place()
+        found = {}
+        for name, text in fs.cat(fs.find(f"{root}/units"), on_error="omit").items():
+            try:
+                found[name.rpartition("/")[2].removesuffix(".json")] = json.loads(text)
+            except ValueError:
+                continue
+        return found
+
+    def remove(self) -> None:
+        """Remove the journal, where there is one."""
+        fs, root = self._place()
+        if fs.exists(root):
+            fs.rm(root, recursive=True)
+
+    def _place(self) -> tuple[Any, str]:
+        fs, root = fsspec.core.url_to_fs(self.url, **self.options)
+        return fs, f"{root.rstrip('/')}.journal"

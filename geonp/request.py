@@ -1,0 +1,181 @@
+"""What is asked of a fill, checked once, before any work starts: variables, grid, domain, model and options."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from geonp import checkpoint
+from geonp.chunks import Job
+from geonp.errors import InputError
+from geonp.grid import Grid
+from geonp.metadata import fill_variables
+from geonp.prediction import resolve
+
+__all__ = ["FillOptions", "Raster", "Request", "domain_of", "normalise", "prepare", "spatial_last"]
+
+Raster = xr.DataArray | xr.Dataset
+"""What can be filled."""
+
+
+class FillOptions(TypedDict, total=False):
+    """The options of :func:`geonp.filling.infill`."""
+
+    model: str | os.PathLike[str]
+    mask: xr.DataArray | npt.NDArray[np.bool_] | None
+    max_distance: float | None
+    device: str | None
+    batch_size: int | None
+    seed: int
+    nodata: float | None
+    quantiles: Sequence[float]
+    tails: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A checked request.
+
+    Attributes
+    ----------
+    ds : Dataset
+    names : list
+        Its variables that are to be filled.
+    results : list of str
+        Endings of the names of what is made for each of them, the filled one aside.
+    grid : Grid
+    domain : array or None
+        Boolean ``(rows, columns)``, NumPy or dask: where the raster is valid.
+    job : Job
+    card : Card
+        Of the model.
+    nodata, quantiles, tails
+        As in :func:`geonp.filling.infill`.
+    """
+
+    ds: xr.Dataset
+    names: list[Hashable]
+    results: list[str]
+    grid: Grid
+    domain: Any
+    job: Job
+    card: checkpoint.Card
+    nodata: float | None
+    quantiles: tuple[float, ...]
+    tails: bool
+
+
+def prepare(
+    obj: Raster,
+    *,
+    model: str | os.PathLike[str] = "tnpkr-sa",
+    mask: xr.DataArray | npt.NDArray[np.bool_] | None = None,
+    max_distance: float | None = None,
+    device: str | None = None,
+    batch_size: int | None = None,
+    seed: int = 0,
+    nodata: float | None = None,
+    quantiles: Sequence[float] = (),
+    tails: bool = False,
+) -> Request:
+    """Check a raster and the options of :func:`geonp.filling.infill`; reads coordinates and weights, no values.
+
+    Raises
+    ------
+    InputError, ModelError, CheckpointError
+        As :func:`geonp.filling.infill`.
+    """
+    results = _results(quantiles, tails)
+    ds, names, grid = normalise(obj, results)
+    domain = None if mask is None else domain_of(mask, grid)
+    job, card = _job(grid, model, max_distance, device, batch_size, seed)
+    levels = tuple(float(q) for q in quantiles)
+    return Request(ds, names, results, grid, domain, job, card, nodata, levels, tails)
+
+
+def _job(
+    grid: Grid,
+    model: str | os.PathLike[str],
+    max_distance: float | None,
+    device: str | None,
+    batch_size: int | None,
+    seed: int,
+) -> tuple[Job, checkpoint.Card]:
+    """Check the options that do not depend on the values, and load the model."""
+    if max_distance is not None and not (isinstance(max_distance, Real) and max_distance > 0):
+        raise InputError(f"max_distance must be a positive number of cells, got {max_distance!r}")
+    if not isinstance(seed, Integral):
+        raise InputError(f"seed must be an integer, got {seed!r}")
+    if not isinstance(model, (str, os.PathLike)):
+        raise InputError(f"model must be a name or the path of a .safetensors file, got {model!r}")
+    predictor, card = resolve(os.fspath(model), device, batch_size)
+    return Job(predictor, grid.shape, grid.periodic_x, max_distance, int(seed)), card
+
+
+def _results(quantiles: Sequence[float], tails: bool) -> list[str]:
+    """Endings of the names of what is made for each variable, the filled one aside."""
+    levels = list(quantiles) if isinstance(quantiles, (Sequence, np.ndarray)) else [None]
+    if not all(isinstance(q, Real) and 0 < q < 1 for q in levels):
+        raise InputError(
+            f"quantiles must be a sequence of numbers between 0 and 1, like [0.05, 0.95], got {quantiles!r}"
+        )
+    return ["standard_error", *["quantile"] * bool(levels), *["tail"] * tails, "fill_flag"]
+
+
+def normalise(
+    obj: Raster, results: Sequence[str] = ("standard_error", "fill_flag")
+) -> tuple[xr.Dataset, list[Hashable], Grid]:
+    """A Dataset, the variables to fill in it, and their grid; no other variable may be called as a result of theirs."""
+    if not isinstance(obj, (xr.DataArray, xr.Dataset)):
+        raise InputError(
+            f"expected an xarray DataArray or Dataset, got {type(obj).__name__}; "
+            "wrap an array: xr.DataArray(array, dims=('y', 'x'))"
+        )
+    if isinstance(obj, xr.DataArray):
+        name = "value" if obj.name is None else obj.name
+        # observed() explains what is wrong with a variable of another kind
+        names = [name]
+        grid = Grid.from_xarray(obj)
+        return obj.to_dataset(name=name), names, grid
+    names = fill_variables(obj)
+    for name in names:
+        ancillary = str(obj[name].attrs.get("ancillary_variables", "")).split()
+        for output in (f"{name}_{result}" for result in results):
+            if output in obj.data_vars and output not in ancillary:
+                raise InputError(
+                    f"the Dataset has a variable {output!r} already, which the result needs for {name!r}; "
+                    f"rename it, or name it in the attribute ancillary_variables of {name!r} to have it replaced"
+                )
+    return obj, names, Grid.from_xarray(obj)
+
+
+def spatial_last(array: xr.DataArray, grid: Grid) -> xr.DataArray:
+    """`array` with its rows and columns as the last two dimensions."""
+    return array.transpose(..., grid.y_dim, grid.x_dim)
+
+
+def domain_of(mask: xr.DataArray | npt.NDArray[np.bool_], grid: Grid) -> Any:
+    """The valid domain as a boolean ``(rows, columns)`` array, NumPy or dask."""
+    if isinstance(mask, xr.DataArray):
+        mask_grid = Grid.from_xarray(mask)
+        grid.require_same(mask_grid, "mask")
+        spatial = (mask_grid.y_dim, mask_grid.x_dim)
+        single = [dim for dim in mask.dims if dim not in spatial and mask.sizes[dim] == 1]
+        data = mask.squeeze(single, drop=True).transpose(..., *spatial).data
+    else:
+        data = np.asarray(mask)
+    if data.shape != grid.shape:
+        raise InputError(
+            f"the mask has shape {data.shape}, expected {grid.shape} (rows, columns) like the raster; "
+            "cut or transpose it to the raster's grid"
+        )
+    if data.dtype.kind not in "biuf":
+        raise InputError(f"the mask has dtype {data.dtype}, expected booleans (True = valid), or numbers (0 = invalid)")
+    return data if data.dtype == bool else (data != 0) & (data == data)
