@@ -28,6 +28,11 @@ from .train import recipes, train
 
 __all__ = ["main"]
 
+_ADVICE = {
+    "train": "go on with --resume.",
+    "fill": "go on with --resume if the output is .zarr; otherwise none was written.",
+}
+
 
 class _Group(click.Group):
     """Commands whose GeonpError is printed as one message, and which end at once when they are interrupted."""
@@ -40,7 +45,7 @@ class _Group(click.Group):
         except GeonpError as error:
             raise click.ClickException(str(error)) from error
         except KeyboardInterrupt:
-            _leave("go on with --resume." if ctx.invoked_subcommand == "train" else "no output was written.")
+            _leave(_ADVICE.get(str(ctx.invoked_subcommand), "no output was written."))
 
 
 @contextmanager

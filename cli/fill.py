@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import time
@@ -11,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .progress import watched
 from .show import table, to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
     from contextlib import AbstractContextManager
 
     import xarray as xr
 
-__all__ = ["fill", "read_mask"]
+__all__ = ["file_system", "fill", "read_mask"]
 
 
 @click.command()
-@click.argument("source", metavar="IN", type=click.Path(path_type=Path))
-@click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
+@click.argument("source", metavar="IN")
+@click.argument("target", metavar="OUT")
 @click.option("-b", "--bidx", "bands", multiple=True, type=int, help="Band to fill, from 1; repeatable. Default: all.")
 @click.option("--variable", "variables", multiple=True, help="Variable to fill; repeatable. Default: all.")
 @click.option("--bbox", type=float, nargs=4, metavar="W S E N", help="Only this box, in the raster's coordinates.")
@@ -32,6 +33,16 @@ __all__ = ["fill", "read_mask"]
 @click.option("--mask", type=click.Path(path_type=Path), help="Raster of the valid domain: cells with 0 stay empty.")
 @click.option("--max-distance", type=float, help="Leave cells empty that are farther from data, in cells.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
+@click.option("--resume", is_flag=True, help="Go on with an unfinished .zarr; begin where there is none.")
+@click.option("--workers", type=click.IntRange(min=1), help="Start so many processes. Default: threads. (.zarr)")
+@click.option("--scheduler", metavar="ADDRESS", help="Use the workers of this running Dask scheduler. (.zarr)")
+@click.option(
+    "--storage-option",
+    "storage",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Option of the file system of URLs, as endpoint_url=http://localhost:9000; repeatable. Never stored.",
+)
 @click.option(
     "--co",
     "options",
@@ -59,14 +70,18 @@ __all__ = ["fill", "read_mask"]
 @click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def fill(
-    source: Path,
-    target: Path,
+    source: str,
+    target: str,
     bands: tuple[int, ...],
     variables: tuple[str, ...],
     bbox: tuple[float, float, float, float] | None,
     nodata: float | None,
     mask: Path | None,
     overwrite: bool,
+    resume: bool,
+    workers: int | None,
+    scheduler: str | None,
+    storage: tuple[str, ...],
     options: tuple[str, ...],
     driver: Any,
     chunks: int | None,
@@ -80,45 +95,122 @@ def fill(
     """Fill the gaps of the raster IN and write values, standard errors and flags to OUT.
 
     IN is a GeoTIFF or another GDAL raster, NetCDF or Zarr. OUT is Zarr (.zarr), NetCDF (.nc) or GeoTIFF (.tif), by its
-    extension. Observed cells stay as they are. OUT appears when it is complete.
+    extension. Observed cells stay as they are. NetCDF and GeoTIFF appear when they are complete; Zarr is written chunk
+    by chunk, says so until it is complete, and can be gone on with after any interruption (--resume). Zarr may lie on
+    an object store (s3://bucket/name.zarr).
     """
-    from geonp.storage import check_output, open_raster, write_raster
+    from geonp.errors import OutputError
+    from geonp.storage import check_output, open_raster
+    from geonp.stores import is_remote
 
     start = time.perf_counter()
-    creation_options = dict(_pair(option) for option in options)
-    check_output(target, overwrite=overwrite, driver=driver)
-    ds = open_raster(
-        source, variables=variables or None, bands=bands or None, bbox=bbox, nodata=nodata, chunks=chunks or "auto"
-    )
+    creation_options = dict(_pair(option, "--co") for option in options)
+    storage_options = file_system(storage)
+    in_units = target.rstrip("/").lower().endswith(".zarr")
+    if not in_units and (resume or workers or scheduler):
+        raise click.UsageError("--resume, --workers and --scheduler need an OUT that ends in .zarr.")
+    if not is_remote(target):
+        check_output(target, overwrite=overwrite or resume, driver=driver)
+    where: Any = {"variables": variables or None, "bands": bands or None, "bbox": bbox, "nodata": nodata}
+    way: Any = None if in_units else chunks or "auto"
+    ds = open_raster(source, chunks=way, storage_options=storage_options if is_remote(source) else None, **where)
     settings["mask"] = None if mask is None else read_mask(mask, bbox)
-    # Imported only now: torch takes seconds, and a wrong path should be told at once.
-    from geonp.filling import infill, plan
-
     if dry_run or verbose:
-        planned = plan(ds, **settings).summary()
-        text = to_json(planned) if as_json else table(planned)
-        click.echo(text, err=not dry_run)
+        summary = _plan(ds, in_units, chunks, workers, settings).summary()
+        click.echo(to_json(summary) if as_json else table(summary), err=not dry_run)
     if dry_run:
         return
-    filled = infill(ds, **settings)
-    census = _census(ds)
-    if not quiet:
-        _note(census)
-    with _progress(sys.stderr.isatty() and not quiet if progress is None else progress):
-        write_raster(filled, target, driver=driver, overwrite=overwrite, creation_options=creation_options)
+    shown = not quiet if progress is None else progress
+    creation = {"overwrite": overwrite, "creation_options": creation_options}
+    if in_units:
+        how = {"resume": resume, "workers": workers, "scheduler": scheduler, "chunks": chunks, **creation}
+        counts, attributes, failed = _fill_store(ds, target, storage_options, shown, quiet, **how, **settings)
+    else:
+        failed = ""
+        counts, attributes = _fill_file(ds, Path(target), shown, quiet, {"driver": driver, **creation}, settings)
     seconds = time.perf_counter() - start
-    summary = {"input": str(source), "output": str(target), **_provenance(filled), **_summary(target, census, seconds)}
+    summary = {"input": source, "output": target, **_provenance(attributes), **_summary(counts, seconds)}
     if as_json:
         click.echo(to_json(summary))
     elif not quiet:
         click.echo(_sentence(summary))
+    if failed:
+        raise OutputError(failed)
 
 
-def _pair(option: str) -> tuple[str, str]:
+def _plan(ds: xr.Dataset, in_units: bool, chunks: int | None, workers: int | None, settings: dict[str, Any]) -> Any:
+    # Imported only now: torch takes seconds, and a wrong path should be told at once.
+    if in_units:
+        from geonp.batch import plan_store
+
+        return plan_store(ds, chunks=chunks, workers=workers, **settings)
+    from geonp.filling import plan
+
+    return plan(ds, **settings)
+
+
+def _fill_store(
+    ds: xr.Dataset, target: str, storage_options: dict[str, Any], shown: bool, quiet: bool, **options: Any
+) -> tuple[dict[str, dict[str, int]], dict[str, Any], str]:
+    """Write a Zarr store by whole units; counts of cells, the attributes of the output, and what failed, in words."""
+    from geonp.batch import fill_store
+    from geonp.stores import Store, is_remote
+
+    source = ds.encoding.get("source", "")
+    of_target, of_source = (storage_options if is_remote(url) else {} for url in (target, source))
+    with watched(shown) as each:
+        report = fill_store(ds, target, storage_options=of_target, source_options=of_source, progress=each, **options)
+    counts: Any = report.variables
+    if not quiet:
+        _note(counts)
+        if not counts:
+            click.echo(f"{target} is complete: there was nothing to do.", err=True)
+        elif report.reused:
+            click.echo(f"{report.reused:,} of {report.units:,} units were finished before.", err=True)
+    failed = ""
+    if report.failed:
+        named = "".join(f"\n  {key}: {reason}" for key, reason in report.failed.items())
+        failed = (
+            f"{len(report.failed)} of {report.units} units failed; their cells are empty and flagged:{named}\n"
+            f"{target!r} stays unfinished. Mend the input, and try them again with --resume."
+        )
+    return counts, Store(target, of_target).attributes(), failed
+
+
+def _fill_file(
+    ds: xr.Dataset, target: Path, shown: bool, quiet: bool, creation: dict[str, Any], settings: dict[str, Any]
+) -> tuple[dict[str, dict[str, int]], dict[Any, Any]]:
+    """Write a file that appears when it is complete; counts of cells, and the attributes of the output."""
+    from geonp.filling import infill
+    from geonp.storage import write_raster
+
+    filled = infill(ds, **settings)
+    census = _census(ds)
+    if not quiet:
+        _note(census)
+    with _progress(shown and sys.stderr.isatty()):
+        write_raster(filled, target, **creation)
+    return {name: {**counts, **_flags(target, name)} for name, counts in census.items()}, filled.attrs
+
+
+def _pair(option: str, hint: str) -> tuple[str, str]:
     name, equals, value = option.partition("=")
     if not (name and equals):
-        raise click.BadParameter(f"got {option!r}, expected NAME=VALUE", param_hint="--co")
+        # the value may be a secret
+        raise click.BadParameter(f"expected NAME=VALUE, got {name!r} without =", param_hint=hint)
     return name, value
+
+
+def file_system(options: tuple[str, ...]) -> dict[str, Any]:
+    """Options of a file system, for fsspec; values that are JSON, such as true or {"timeout": 5}, are decoded."""
+    found: dict[str, Any] = {}
+    for option in options:
+        name, value = _pair(option, "--storage-option")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
 
 
 def read_mask(path: Path, bbox: tuple[float, float, float, float] | None) -> xr.DataArray:
@@ -135,7 +227,7 @@ def read_mask(path: Path, bbox: tuple[float, float, float, float] | None) -> xr.
     return next(iter(ds.data_vars.values()))
 
 
-def _census(ds: xr.Dataset) -> dict[Hashable, dict[str, int]]:
+def _census(ds: xr.Dataset) -> dict[str, dict[str, int]]:
     """Count cells, slices and what they lack in each variable; refuse one without an observed cell."""
     import numpy as np
     from dask.base import compute
@@ -158,7 +250,7 @@ def _census(ds: xr.Dataset) -> dict[Hashable, dict[str, int]]:
                 f"Variable {name!r} has no observed cell: all {missing} are missing, expected at least one observed. "
                 f"Check --nodata and --bbox, or leave the variable out (--variable)."
             )
-        census[name] = {
+        census[str(name)] = {
             "cells": ds[name].size,
             "missing": missing,
             "infinite": int(infinite),
@@ -168,7 +260,7 @@ def _census(ds: xr.Dataset) -> dict[Hashable, dict[str, int]]:
     return census
 
 
-def _note(census: dict[Hashable, dict[str, int]]) -> None:
+def _note(census: dict[str, dict[str, int]]) -> None:
     for name, counts in census.items():
         if counts["infinite"]:
             click.echo(f"{name}: {counts['infinite']:,} infinite values are treated as missing.", err=True)
@@ -187,16 +279,14 @@ def _progress(shown: bool) -> AbstractContextManager[Any]:
     return ProgressBar(out=sys.stderr, minimum=0.5) if shown else nullcontext()
 
 
-def _provenance(filled: xr.Dataset) -> dict[str, Any]:
-    return {key: filled.attrs[f"geonp_{key}"] for key in ("model", "model_version", "weights_sha256")}
+def _provenance(attributes: dict[Any, Any]) -> dict[str, Any]:
+    return {key: attributes[f"geonp_{key}"] for key in ("model", "model_version", "weights_sha256")}
 
 
-def _summary(target: Path, census: dict[Hashable, dict[str, int]], seconds: float) -> dict[str, Any]:
-    """Count what became of the missing cells, from the flags in the output."""
-    variables = {str(name): {**counts, **_flags(target, str(name))} for name, counts in census.items()}
-    filled = sum(counts["filled"] for counts in variables.values())
+def _summary(counts: dict[str, dict[str, int]], seconds: float) -> dict[str, Any]:
+    filled = sum(numbers["filled"] for numbers in counts.values())
     return {
-        "variables": variables,
+        "variables": counts,
         "cells_filled": filled,
         "seconds": round(seconds, 3),
         "cells_per_second": round(filled / seconds, 1),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from .fill import file_system
 from .show import table, to_json
 
 if TYPE_CHECKING:
@@ -19,15 +19,25 @@ __all__ = ["info"]
 
 
 @click.command()
-@click.argument("source", metavar="IN", type=click.Path(path_type=Path))
+@click.argument("source", metavar="IN")
 @click.option("--nodata", type=float, help="Stored value of missing cells, instead of the declared one.")
+@click.option("--storage-option", "storage", multiple=True, metavar="NAME=VALUE", help="As of geonp fill.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def info(source: Path, nodata: float | None, as_json: bool) -> None:
-    """Describe the raster IN: its grid, and of each variable how much is missing and how far its gaps reach."""
+def info(source: str, nodata: float | None, storage: tuple[str, ...], as_json: bool) -> None:
+    """Describe the raster IN: its grid, and of each variable how much is missing and how far its gaps reach.
+
+    Of an unfinished result of geonp fill, tell how far it is.
+    """
     from geonp.grid import Grid
+    from geonp.journal import Journal
     from geonp.storage import open_raster
 
-    ds = open_raster(source, nodata=nodata)
+    storage_options = file_system(storage)
+    progress = Journal(source, storage_options).progress()
+    if progress is not None:
+        click.echo(to_json(progress) if as_json else table(_labelled(progress)))
+        return
+    ds = open_raster(source, nodata=nodata, storage_options=storage_options)
     grid = Grid.from_xarray(ds)
     facts = {
         "rows": grid.shape[0],

@@ -10,7 +10,8 @@
     |-- ModelError        (ValueError)         an unknown model, or one that cannot do this task
     |-- CheckpointError   (ValueError)         weights that are damaged, altered or of another format
     |-- RecipeError       (ValueError)         a recipe with a wrong key or value
-    `-- PredictionError   (RuntimeError)       a model that returned values that are not finite
+    |-- PredictionError   (RuntimeError)       a model that returned values that are not finite
+    `-- ClusterError      (ConnectionError)    a Dask cluster that cannot be reached, or was lost
 
 Every class also inherits the builtin that a caller would catch.
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 __all__ = [
     "CheckpointError",
+    "ClusterError",
     "GeonpError",
     "InputError",
     "MissingExtraError",
@@ -70,3 +72,7 @@ class RecipeError(GeonpError, ValueError):
 
 class PredictionError(GeonpError, RuntimeError):
     """A model returned values that are not finite."""
+
+
+class ClusterError(GeonpError, ConnectionError):
+    """A Dask cluster that cannot be reached, or was lost."""

@@ -166,7 +166,7 @@ def template(asked: Request, chunks: Mapping[Hashable, tuple[int, ...]]) -> xr.D
     parts = {}
     for name in asked.names:
         array = spatial_last(observed(_without_data(asked.ds[name]), asked.nodata), asked.grid)
-        parts[name] = da.zeros(array.shape, record(array.dtype), chunks=chunks[name])
+        parts[name] = da.zeros(array.shape, dtype=record(array.dtype), chunks=chunks[name])
     return _assembled(asked, parts)
 
 

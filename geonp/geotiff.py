@@ -58,7 +58,7 @@ _PACKING = {"scale_factor": 1.0, "add_offset": 0.0}
 _STALE_TAGS = re.compile(r"STATISTICS_|GRIB_|NETCDF_|OVR_")
 
 
-def open_gdal(path: Path) -> xr.Dataset:
+def open_gdal(path: Path, chunks: Any = "auto") -> xr.Dataset:
     """Open a raster lazily without decoding it: values as stored, nodata and packing in attrs.
 
     One variable on ``(band, y, x)``, or ``(y, x)`` for one band; floats with NaN where a mask or alpha band says so.
@@ -77,7 +77,7 @@ def open_gdal(path: Path) -> xr.Dataset:
         masked = any(MaskFlags.per_dataset in flags for flags in file.mask_flag_enums)
         description = file.descriptions[0] if file.count == 1 else None
     opened = xr.open_dataset(
-        path, engine="rasterio", chunks="auto", default_name=_NAME, masked=masked, mask_and_scale=False
+        path, engine="rasterio", chunks=chunks, cache=False, default_name=_NAME, masked=masked, mask_and_scale=False
     )
     da = opened[_NAME]
     name = re.sub(r"\W+", "_", description or path.stem).strip("_") or UNNAMED

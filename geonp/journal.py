@@ -105,6 +105,15 @@ class Journal:
                 continue
         return found
 
+    def progress(self) -> dict[str, int] | None:
+        """How far the job is: ``units``, and how many of them are ``finished`` and ``failed``; None without a job."""
+        job = self.job()
+        if job is None:
+            return None
+        records = self.records().values()
+        failed = sum("error" in record for record in records)
+        return {"units": int(job["units"]), "finished": len(records) - failed, "failed": failed}
+
     def remove(self) -> None:
         """Remove the journal, where there is one."""
         fs, root = self._place()

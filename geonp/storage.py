@@ -26,14 +26,14 @@ from geonp.dtypes import holds
 from geonp.errors import GeonpError, InputError, MissingFileError, OutputError
 from geonp.geotiff import DRIVERS, READ_ERRORS, open_gdal, transform, write_geotiff
 from geonp.grid import Grid, grid_mapping_name
+from geonp.stores import UNFINISHED, Store, is_remote
 from geonp.tiling import chunk_side
 
-__all__ = ["check_output", "open_raster", "write_raster"]
+__all__ = ["check_output", "for_files", "open_raster", "write_raster"]
 
 Chunks = Literal["auto"] | int | Mapping[Any, int]
 
 _NETCDF = {".nc", ".nc4", ".cdf"}
-_ZARR_MARKS = ("zarr.json", ".zgroup", ".zmetadata")
 _CHUNK_BYTES = "16MiB"  # a 2048 x 2048 block of float32: several fit beside the model on a small machine
 _NETCDF_COMPRESSION = {"zlib": True, "complevel": 1}
 _GEOTIFF = {".tif", ".tiff"}
@@ -49,7 +49,8 @@ def open_raster(
     bands: Sequence[int] | None = None,
     bbox: tuple[float, float, float, float] | None = None,
     nodata: float | None = None,
-    chunks: Chunks = "auto",
+    chunks: Chunks | None = "auto",
+    storage_options: Mapping[str, Any] | None = None,
 ) -> xr.Dataset:
     """Open a raster file or store lazily, as a Dataset of dask arrays.
 
@@ -60,7 +61,8 @@ def open_raster(
     Parameters
     ----------
     path
-        GeoTIFF, COG or other GDAL raster; NetCDF (.nc, .nc4, .cdf); Zarr of format 2 or 3 (a folder).
+        GeoTIFF, COG or other GDAL raster; NetCDF (.nc, .nc4, .cdf); Zarr of format 2 or 3 (a folder, or a URL that
+        fsspec knows, such as ``s3://bucket/name.zarr``).
     variables
         Names of the variables to keep; all by default.
     bands
@@ -71,20 +73,26 @@ def open_raster(
         Value, as stored in the file, of missing cells: instead of the declared one. NaN for integers: none is missing.
     chunks
         "auto" (some for each core, of at most 16 MiB), cells along each spatial dimension, or a mapping of dimension
-        to cells.
+        to cells. None: no dask arrays, but those of xarray that read what is asked of them, for
+        :func:`geonp.batch.fill_store`.
+    storage_options
+        Of the file system of a URL, for fsspec. Never logged or stored.
 
     Raises
     ------
     MissingFileError
         Where there is no such file.
     InputError
-        Where it is no raster, or has no such variable, band or cells, or its integers cannot hold ``nodata``.
+        Where it is no raster, or has no such variable, band or cells, or its integers cannot hold ``nodata``; and
+        for a Zarr store that :func:`geonp.batch.fill_store` has not finished.
     """
-    path = Path(path)
-    if not path.exists():
-        raise MissingFileError(f"No such raster: got {str(path)!r}, expected a file or a Zarr folder. Check the path.")
-    with dask.config.set({"array.chunk-size": _CHUNK_BYTES}), _unreadable(path):
-        stored = _open_stored(path)
+    place, options = os.fspath(path), dict(storage_options or {})
+    if not (Store(place, options).exists() if is_remote(place) else Path(place).exists()):
+        raise MissingFileError(f"No such raster: got {place!r}, expected a file or a Zarr folder. Check the path.")
+    with dask.config.set({"array.chunk-size": _CHUNK_BYTES}), _unreadable(place):
+        stored = _open_stored(place, None if chunks is None else "auto", options)
+        if UNFINISHED in stored.attrs:
+            raise InputError(f"{place!r} is an unfinished result of geonp fill: finish it with --resume, or remove it.")
         if nodata is not None:
             stored = _declare_nodata(stored, nodata)
         ds = _with_crs(xr.decode_cf(stored, decode_timedelta=False))
@@ -98,6 +106,9 @@ def open_raster(
         ds = _select_bands(ds, bands)
     if bbox is not None:
         ds = _select_box(ds, bbox)
+    ds.encoding["source"] = place
+    if chunks is None:
+        return ds
     if chunks == "auto":
         return _split_for_cores(ds)
     if isinstance(chunks, int):
@@ -137,8 +148,11 @@ def check_output(path: str | Path, *, overwrite: bool = False, driver: str | Non
             f"NetCDF and Zarr are chosen by the extension alone."
         )
     if path.exists() and not overwrite:
-        raise OutputError(f"The output exists: {str(path)!r}. Choose another name or pass overwrite (--overwrite).")
-    if path.is_dir() and not (suffix == ".zarr" and (_is_zarr(path) or not any(path.iterdir()))):
+        raise OutputError(
+            f"The output exists: {str(path)!r}. Choose another name, pass overwrite (--overwrite), or, where it is an "
+            "unfinished .zarr, resume (--resume)."
+        )
+    if path.is_dir() and not (suffix == ".zarr" and (Store(str(path)).exists() or not any(path.iterdir()))):
         raise OutputError(f"Not overwriting {str(path)!r}: expected a Zarr store, got another folder. Remove it first.")
     try:
         tempfile.TemporaryFile(dir=path.parent).close()
@@ -187,7 +201,7 @@ def write_raster(
     path = Path(path)
     check_output(path, overwrite=overwrite, driver=driver)
     options = {key.lower(): value for key, value in (creation_options or {}).items()}
-    ds = _for_files(ds)
+    ds = for_files(ds)
     with _replacing(path) as unfinished:
         if path.suffix.lower() == ".zarr":
             _write_zarr(ds, unfinished, options)
@@ -198,7 +212,7 @@ def write_raster(
 
 
 @contextmanager
-def _unreadable(path: Path) -> Iterator[None]:
+def _unreadable(place: str) -> Iterator[None]:
     """Turn what the readers raise about a file that is no raster into one InputError."""
     try:
         with warnings.catch_warnings():
@@ -209,23 +223,22 @@ def _unreadable(path: Path) -> Iterator[None]:
         raise
     except (OSError, ValueError, TypeError, *READ_ERRORS) as error:
         raise InputError(
-            f"Not a raster that can be read: got {str(path)!r}, expected GeoTIFF or another GDAL raster, NetCDF "
+            f"Not a raster that can be read: got {place!r}, expected GeoTIFF or another GDAL raster, NetCDF "
             f"({', '.join(sorted(_NETCDF))}) or Zarr. The reader says: {error}"
         ) from error
 
 
-def _is_zarr(path: Path) -> bool:
-    return any((path / mark).exists() for mark in _ZARR_MARKS)
-
-
-def _open_stored(path: Path) -> xr.Dataset:
-    """Open ``path`` without decoding: values as stored, nodata and packing in attrs."""
-    if path.suffix.lower() == ".zarr" or _is_zarr(path):
-        consolidated = (path / ".zmetadata").exists()
-        return xr.open_dataset(path, engine="zarr", chunks="auto", decode_cf=False, consolidated=consolidated)
+def _open_stored(place: str, chunks: Any, options: dict[str, Any]) -> xr.Dataset:
+    """Open a raster without decoding: values as stored, nodata and packing in attrs."""
+    path = Path(place)
+    how: Any = {"chunks": chunks, "decode_cf": False, "cache": False}
+    if path.suffix.lower() == ".zarr" or Store(place, options).exists():
+        how |= {"storage_options": options or None}
+        consolidated = None if is_remote(place) else (path / ".zmetadata").exists()
+        return xr.open_dataset(place, engine="zarr", consolidated=consolidated, **how)
     if path.suffix.lower() in _NETCDF:
-        return xr.open_dataset(path, engine="netcdf4", chunks="auto", decode_cf=False)
-    return open_gdal(path)
+        return xr.open_dataset(path, engine="netcdf4", **how)
+    return open_gdal(path, chunks)
 
 
 def _with_crs(ds: xr.Dataset) -> xr.Dataset:
@@ -292,7 +305,7 @@ def _select_box(ds: xr.Dataset, bbox: tuple[float, float, float, float]) -> xr.D
     return ds.isel(window)
 
 
-def _for_files(ds: xr.Dataset) -> xr.Dataset:
+def for_files(ds: xr.Dataset) -> xr.Dataset:
     """Copy ``ds`` with chunks of one size and none of the encoding that belongs to the file it came from."""
     ds = _described_axes(ds.copy())
     for name, variable in ds.variables.items():

@@ -1,0 +1,165 @@
+"""Zarr stores, local or on an object store, that are created first and then written region by region.
+
+Until all of it is written, the root of a store says that it is unfinished.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import fsspec
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+import zarr
+
+from geonp.errors import OutputError
+
+__all__ = ["UNFINISHED", "Store", "is_remote"]
+
+UNFINISHED = "geonp_unfinished"
+"""Attribute of the root of a store that is not yet complete."""
+
+_MARKS = ("zarr.json", ".zgroup", ".zmetadata")
+_ENCODING = ("dtype", "_FillValue", "scale_factor", "add_offset", "_Unsigned")
+
+_opened: dict[str, dict[str, _Target]] = {}
+
+
+@dataclass(frozen=True)
+class _Target:
+    array: zarr.Array[Any]
+    dims: tuple[str, ...]
+    encoding: dict[str, Any]
+
+
+def is_remote(url: str) -> bool:
+    """Whether `url` names an object store or another remote file system."""
+    return "://" in url and not url.startswith(("file://", "local://"))
+
+
+@dataclass(frozen=True)
+class Store:
+    """A Zarr store.
+
+    Attributes
+    ----------
+    url : str
+        A path, or a URL that fsspec knows.
+    options : mapping
+        Of its file system. They may hold secrets: they are neither shown nor written.
+    """
+
+    url: str
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def exists(self) -> bool:
+        """Whether there is a Zarr store."""
+        fs, root = fsspec.core.url_to_fs(self.url, **self.options)
+        return any(fs.exists(f"{root}/{mark}") for mark in _MARKS)
+
+    def attributes(self) -> dict[str, Any]:
+        """Attributes of its root."""
+        return dict(self._group("r").attrs)
+
+    def remove(self) -> None:
+        """Remove it, where there is one."""
+        fs, root = fsspec.core.url_to_fs(self.url, **self.options)
+        if fs.exists(root):
+            fs.rm(root, recursive=True)
+
+    def create(self, ds: xr.Dataset, later: Sequence[Hashable], encoding: Mapping[Any, Any], zarr_format: Any) -> None:
+        """Write all metadata, coordinates and variables, but the values of those that :meth:`write` brings `later`.
+
+        They are dask arrays, of which nothing is computed. What was there is removed.
+
+        Raises
+        ------
+        OutputError
+            When it cannot be written.
+        """
+        _opened.pop(self._key(), None)
+        # Zarr has settled how to store strings of variable, not of fixed length.
+        ds = ds.assign({name: da.astype(object) for name, da in ds.variables.items() if da.dtype.kind == "U"})
+        ds = ds.assign_attrs({UNFINISHED: "true"})
+        with _writing(self.url), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Consolidated metadata")
+            to: Any = {"consolidated": False, "storage_options": dict(self.options) or None}
+            ds.to_zarr(self.url, mode="w", compute=False, zarr_format=zarr_format, encoding=encoding, **to)
+            rest = [name for name, da in ds.variables.items() if name not in later and da.chunks is not None]
+            if rest:
+                ds[rest].drop_vars([name for name in ds.coords if name not in rest]).to_zarr(self.url, mode="r+", **to)
+
+    def write(self, arrays: Mapping[str, npt.NDArray[Any]], region: Mapping[Hashable, slice]) -> None:
+        """Write decoded values of some variables to a region, whose edges are those of stored chunks (or shards).
+
+        Dimensions that `region` does not name are written whole.
+
+        Raises
+        ------
+        OutputError
+            When they cannot be written.
+        """
+        with _writing(self.url):
+            for name, values in arrays.items():
+                target = self._targets()[name]
+                variable = xr.Variable(target.dims, values, encoding=target.encoding)
+                stored = xr.conventions.encode_cf_variable(variable, name=name)
+                target.array[tuple(region.get(dim, slice(None)) for dim in target.dims)] = np.asarray(stored.values)
+
+    def complete(self, attributes: Mapping[str, Any]) -> None:
+        """Say that it is complete, and give its root further attributes.
+
+        Raises
+        ------
+        OutputError
+            When it cannot be written.
+        """
+        with _writing(self.url), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Consolidated metadata")
+            group = self._group("r+")
+            kept = {key: value for key, value in group.attrs.items() if key != UNFINISHED}
+            group.attrs.put({**kept, **attributes})
+            zarr.consolidate_metadata(group.store)
+        _opened.pop(self._key(), None)
+
+    def _group(self, mode: Any) -> zarr.Group:
+        return zarr.open_group(self.url, mode=mode, use_consolidated=False, storage_options=dict(self.options) or None)
+
+    def _targets(self) -> dict[str, _Target]:
+        """The arrays to write to, opened once a process."""
+        if self._key() not in _opened:
+            group = self._group("r+")
+            how: Any = {"consolidated": False, "storage_options": dict(self.options) or None}
+            ds = xr.open_zarr(self.url, chunks=None, decode_timedelta=False, **how)
+            _opened[self._key()] = {
+                str(name): _Target(
+                    group[str(name)],  # type: ignore[arg-type]
+                    tuple(map(str, da.dims)),
+                    {key: da.encoding[key] for key in _ENCODING if key in da.encoding},
+                )
+                for name, da in ds.data_vars.items()
+            }
+        return _opened[self._key()]
+
+    def _key(self) -> str:
+        return json.dumps([self.url, dict(self.options)], sort_keys=True, default=str)
+
+
+@contextmanager
+def _writing(url: str) -> Iterator[None]:
+    """Turn what file systems raise into one OutputError that says what is kept."""
+    try:
+        yield
+    except OutputError:
+        raise
+    except Exception as error:
+        raise OutputError(
+            f"Stopped while writing {url!r}: {error}. What is finished is kept: check the disk or the connection, and "
+            "go on with resume (--resume)."
+        ) from error

@@ -1,0 +1,130 @@
+"""Where units are filled: threads of this process, or the workers of a Dask cluster."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+from geonp.errors import ClusterError, GeonpError, MissingExtraError
+from geonp.journal import Record
+from geonp.units import Unit, Work, fail_unit, fill_unit
+
+__all__ = ["executor", "run"]
+
+GENTLER = 2
+"""How often a unit that takes too much memory is tried again, with batches of half the size."""
+
+
+@contextmanager
+def executor(
+    workers: int | None, scheduler: str | None, device: str
+) -> Iterator[tuple[Executor, int, Callable[[Work], Any]]]:
+    """Where units are filled, how many of them are to be under way, and how the work that they share gets there.
+
+    A new local cluster of `workers` processes, a running `scheduler`, this process's Dask client, or threads.
+
+    Raises
+    ------
+    ClusterError
+        When no scheduler answers.
+    MissingExtraError
+        Where ``distributed`` is needed and not installed.
+    """
+    if workers is None and scheduler is None and not _has_client():
+        threads = (os.cpu_count() or 1) if device == "cpu" else 2
+        with ThreadPoolExecutor(threads, thread_name_prefix="geonp") as pool:
+            yield pool, threads, lambda work: work
+        return
+    try:
+        from distributed import Client, LocalCluster, get_client
+    except ImportError as error:
+        raise MissingExtraError("distributed", "distributed") from error
+    with ExitStack() as stack:
+        if scheduler is not None:
+            try:
+                client = stack.enter_context(Client(scheduler, set_as_default=False))
+            except (OSError, TimeoutError, ValueError) as error:
+                raise ClusterError(
+                    f"No Dask scheduler answers at {scheduler!r}: {error}. Expected the address that it printed when "
+                    "it started, such as tcp://127.0.0.1:8786."
+                ) from error
+        elif workers is not None:
+            threads = max(1, (os.cpu_count() or 1) // workers)
+            cluster = LocalCluster(n_workers=workers, threads_per_worker=threads, dashboard_address=":0")
+            client = stack.enter_context(Client(stack.enter_context(cluster), set_as_default=False))
+        else:
+            client = get_client()
+        # a task, unlike scattered data, is made again when the worker that holds it is lost
+        executor = stack.enter_context(client.get_executor(pure=False))
+        yield executor, 2 * max(1, sum(client.nthreads().values())), partial(client.submit, _same, pure=False)
+
+
+def _has_client() -> bool:
+    if "distributed" not in sys.modules:
+        return False
+    from distributed import get_client
+
+    try:
+        get_client()
+    except ValueError:
+        return False
+    return True
+
+
+def _same(work: Work) -> Work:
+    return work
+
+
+def run(
+    work: Work, units: list[Unit], executor: Executor, width: int, shared: Callable[[Work], Any]
+) -> Iterator[tuple[Unit, Record]]:
+    """Fill units, a few at a time, and give each with its record when it is done, in no particular order.
+
+    One that takes too much memory is tried again with smaller batches; one that still does has failed.
+
+    Raises
+    ------
+    ClusterError
+        When the cluster is lost.
+    GeonpError
+        Whatever a unit raises on purpose, such as that it cannot be written.
+    """
+    ways = [shared(work)]
+    waiting, pending = iter(units), dict[Future[Record], tuple[Unit, int]]()
+    try:
+        while True:
+            for unit in itertools.islice(waiting, width - len(pending)):
+                pending[executor.submit(fill_unit, ways[0], unit)] = unit, 0
+            if not pending:
+                return
+            done, _ = wait(pending, return_when=FIRST_COMPLETED)
+            for future in done:
+                unit, way = pending.pop(future)
+                try:
+                    record = future.result()
+                except GeonpError:
+                    raise
+                except CancelledError as error:
+                    raise ClusterError(
+                        "The cluster is lost: its scheduler does not answer. What is finished is kept: start a "
+                        "cluster, and go on with resume (--resume)."
+                    ) from error
+                except Exception as error:
+                    if not (isinstance(error, MemoryError) or type(error).__name__ == "KilledWorker"):
+                        raise
+                    if way < GENTLER:
+                        work = work.gentler()
+                        ways = [*ways, shared(work)] if way + 1 == len(ways) else ways
+                        pending[executor.submit(fill_unit, ways[way + 1], unit)] = unit, way + 1
+                        continue
+                    record = fail_unit(work, unit, "out of memory, even with small batches")
+                yield unit, record
+    finally:
+        for future in pending:
+            future.cancel()
