@@ -231,13 +231,18 @@ def _unreadable(place: str) -> Iterator[None]:
 def _open_stored(place: str, chunks: Any, options: dict[str, Any]) -> xr.Dataset:
     """Open a raster without decoding: values as stored, nodata and packing in attrs."""
     path = Path(place)
-    how: Any = {"chunks": chunks, "decode_cf": False, "cache": False}
+    how: Any = {"decode_cf": False, "cache": False}
     if path.suffix.lower() == ".zarr" or Store(place, options).exists():
-        how |= {"storage_options": options or None}
         consolidated = None if is_remote(place) else (path / ".zmetadata").exists()
-        return xr.open_dataset(place, engine="zarr", consolidated=consolidated, **how)
+        how |= {"engine": "zarr", "consolidated": consolidated, "storage_options": options or None}
+        unread = xr.open_dataset(place, **how)
+        if chunks is None:
+            return unread
+        # dask can't tell the size of texts
+        texts = [str(name) for name, da in unread.variables.items() if da.dtype.kind not in "biufcmM"]
+        return xr.open_dataset(place, chunks=chunks, drop_variables=texts, **how).assign(unread[texts].variables)
     if path.suffix.lower() in _NETCDF:
-        return xr.open_dataset(path, engine="netcdf4", **how)
+        return xr.open_dataset(path, engine="netcdf4", chunks=chunks, **how)
     return open_gdal(path, chunks)
 
 
@@ -313,7 +318,7 @@ def for_files(ds: xr.Dataset) -> xr.Dataset:
             ds[name] = ds[name].chunk({dim: max(sizes) for dim, sizes in variable.chunksizes.items()})
     for name, variable in ds.variables.items():
         encoding = {key: value for key, value in variable.encoding.items() if key in _PORTABLE_ENCODING}
-        if isinstance(encoding.get("dtype"), np.dtype):
+        if isinstance(encoding.get("dtype"), np.dtype) and encoding["dtype"].kind in "iuf":
             encoding["dtype"] = encoding["dtype"].newbyteorder("=")
         if name in ds.indexes:
             encoding["_FillValue"] = None

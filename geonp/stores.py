@@ -85,7 +85,7 @@ class Store:
         """
         _opened.pop(self._key(), None)
         # Zarr has settled how to store strings of variable, not of fixed length.
-        ds = ds.assign({name: da.astype(object) for name, da in ds.variables.items() if da.dtype.kind == "U"})
+        ds = ds.assign({name: da.astype(object) for name, da in ds.variables.items() if da.dtype.kind in "UT"})
         ds = ds.assign_attrs({UNFINISHED: "true"})
         with _writing(self.url), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Consolidated metadata")

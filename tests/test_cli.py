@@ -392,9 +392,9 @@ def test_training_shows_its_progress_in_a_terminal(
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 @pytest.mark.parametrize(
     ("stop", "name", "begun"),
-    [(signal.SIGINT, "out.zarr", "out.zarr/in/c/*"), (signal.SIGTERM, "out.tif", "draft-out.tif")],
+    [(signal.SIGINT, "out.zarr", "out.zarr.journal/units/*"), (signal.SIGTERM, "out.tif", ".out.tif.*/draft-out.tif")],
 )
-def test_an_interrupted_fill_ends_at_once_and_leaves_no_output(
+def test_an_interrupted_fill_ends_at_once_and_leaves_nothing_that_looks_complete(
     tmp_path: Path, model: str, stop: signal.Signals, name: str, begun: str
 ) -> None:
     values = np.random.default_rng(0).random((1200, 1200), "float32")
@@ -404,15 +404,21 @@ def test_an_interrupted_fill_ends_at_once_and_leaves_no_output(
     arguments = [GEONP, "fill", source, out, "--model", model, "--chunks", "128" if name == "out.zarr" else "1200"]
     process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
-    while not list(tmp_path.glob(f".{name}.*/{begun}")) and time.monotonic() < deadline:
+    while not list(tmp_path.glob(begun)) and time.monotonic() < deadline:
         time.sleep(0.01)
     time.sleep(0.5)
     start = time.monotonic()
     process.send_signal(stop)
     _, message = process.communicate(timeout=60)
     assert time.monotonic() - start < 10  # of some 30 that a chunk takes
-    assert (process.returncode, message.strip()) == (130, "Interrupted: no output was written.")
-    assert [path.name for path in tmp_path.iterdir()] == ["in.tif"]
+    advice = "go on with --resume if the output is .zarr; otherwise none was written."
+    assert (process.returncode, message.strip()) == (130, f"Interrupted: {advice}")
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == (["in.tif", name, f"{name}.journal"] if name == "out.zarr" else ["in.tif"])
+    if name == "out.zarr":
+        progress = json.loads(geonp("info", out, "--json").stdout)
+        assert progress["finished"] < progress["units"] == 100
+        assert "finish it with --resume" in geonp("fill", out, tmp_path / "again.tif", code=1).stderr
 
 
 def test_the_commands_leave_the_signal_handlers_as_they_were(model: str) -> None:
