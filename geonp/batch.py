@@ -264,7 +264,6 @@ def _begin(
         raise OutputError(f"The output exists: {store.url!r}. {how}, or pass overwrite (--overwrite).")
     zeros = template(asked, {field.name: _parts(field) for field in fields_})
     made = [f"{name}{ending}" for name in asked.names for ending in ("", *(f"_{result}" for result in asked.results))]
-    encoding = {}
     ready = for_files(zeros)
     for name in made:
         sizes = dict(zip(ready[name].dims, (max(c) for c in ready[name].chunks or ()), strict=True))
@@ -272,9 +271,9 @@ def _begin(
         stored = tuple(min(layout.chunk, n) if dim in spatial else n for dim, n in sizes.items())
         # a shard is a whole number of chunks, though the raster may end within it
         whole = tuple(-(-n // c) * c for n, c in zip(sizes.values(), stored, strict=True))
-        encoding[name] = {"chunks": stored, **({"shards": whole} if layout.sharded else {})}
+        ready[name].encoding.update({"chunks": stored, **({"shards": whole} if layout.sharded else {})})
     journal.begin({**job, "units": str(sum(1 for _ in units_of(fields_)))})
-    store.create(ready, made, encoding, layout.zarr_format)
+    store.create(ready, made, layout.zarr_format)
     return {}
 
 

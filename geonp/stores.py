@@ -73,7 +73,7 @@ class Store:
         if fs.exists(root):
             fs.rm(root, recursive=True)
 
-    def create(self, ds: xr.Dataset, later: Sequence[Hashable], encoding: Mapping[Any, Any], zarr_format: Any) -> None:
+    def create(self, ds: xr.Dataset, later: Sequence[Hashable], zarr_format: Any) -> None:
         """Write all metadata, coordinates and variables, but the values of those that :meth:`write` brings `later`.
 
         They are dask arrays, of which nothing is computed. What was there is removed.
@@ -90,7 +90,7 @@ class Store:
         with _writing(self.url), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Consolidated metadata")
             to: Any = {"consolidated": False, "storage_options": dict(self.options) or None}
-            ds.to_zarr(self.url, mode="w", compute=False, zarr_format=zarr_format, encoding=encoding, **to)
+            ds.to_zarr(self.url, mode="w", compute=False, zarr_format=zarr_format, **to)
             rest = [name for name, da in ds.variables.items() if name not in later and da.chunks is not None]
             if rest:
                 ds[rest].drop_vars([name for name in ds.coords if name not in rest]).to_zarr(self.url, mode="r+", **to)

@@ -38,8 +38,14 @@ def executor(
     """
     if workers is None and scheduler is None and not _has_client():
         threads = (os.cpu_count() or 1) if device == "cpu" else 2
-        with ThreadPoolExecutor(threads, thread_name_prefix="geonp") as pool:
+        pool = ThreadPoolExecutor(threads, thread_name_prefix="geonp")
+        try:
             yield pool, threads, lambda work: work
+        except BaseException as error:
+            # the units under way are finished, unless somebody waits at the keyboard
+            pool.shutdown(wait=not isinstance(error, KeyboardInterrupt), cancel_futures=True)
+            raise
+        pool.shutdown()
         return
     try:
         from distributed import Client, LocalCluster, get_client

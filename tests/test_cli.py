@@ -107,7 +107,7 @@ def test_fill_writes_values_errors_and_flags(tmp_path: Path, source: Path, model
     assert summary["model"] == "tiny"
     assert summary["weights_sha256"] == checkpoint.load_card(model).sha256
     assert summary["seconds"] > 0
-    assert summary["cells_per_second"] == pytest.approx(48 / summary["seconds"], rel=0.01)
+    assert summary["cells_per_second"] == pytest.approx(48 / summary["seconds"], abs=0.06)
     assert 50e6 < summary["peak_memory_bytes"] < 4e9
     engine = "zarr" if name.endswith("zarr") else "netcdf4"
     with xr.open_dataset(tmp_path / name, engine=engine) as ds, rasterio.open(source) as file:
