@@ -122,4 +122,5 @@ class Journal:
 
     def _place(self) -> tuple[Any, str]:
         fs, root = fsspec.core.url_to_fs(self.url, **self.options)
+        fs.invalidate_cache()
         return fs, f"{root.rstrip('/')}.journal"

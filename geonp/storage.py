@@ -233,8 +233,8 @@ def _open_stored(place: str, chunks: Any, options: dict[str, Any]) -> xr.Dataset
     path = Path(place)
     how: Any = {"decode_cf": False, "cache": False}
     if path.suffix.lower() == ".zarr" or Store(place, options).exists():
-        consolidated = None if is_remote(place) else (path / ".zmetadata").exists()
-        how |= {"engine": "zarr", "consolidated": consolidated, "storage_options": options or None}
+        store = Store(place, options)
+        how |= {"engine": "zarr", "consolidated": store.consolidated(), "storage_options": options or None}
         unread = xr.open_dataset(place, **how)
         if chunks is None:
             return unread

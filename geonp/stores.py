@@ -63,6 +63,11 @@ class Store:
         fs, root = fsspec.core.url_to_fs(self.url, **self.options)
         return any(fs.exists(f"{root}/{mark}") for mark in _MARKS)
 
+    def consolidated(self) -> bool:
+        """Whether it has the consolidated metadata of Zarr format 2; format 3 keeps them where all readers look."""
+        fs, root = fsspec.core.url_to_fs(self.url, **self.options)
+        return bool(fs.exists(f"{root}/.zmetadata"))
+
     def attributes(self) -> dict[str, Any]:
         """Attributes of its root."""
         return dict(self._group("r").attrs)
