@@ -62,6 +62,7 @@ EMPTY_PACKAGES = {"geonp.nn", "geonp.training", "geonp.evaluation", "geonp.weigh
 
 HOMES = {
     "torch": {"geonp.nn", "geonp.checkpoint", "geonp.prediction", "geonp.training"},
+    "gpytorch": {"geonp.nn.gp"},
     "safetensors": {"geonp.checkpoint"},
     "rasterio": {"geonp.geotiff", "geonp.storage", "geonp.evaluation.baselines"},
     "rioxarray": {"geonp.geotiff", "geonp.storage"},
