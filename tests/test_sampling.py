@@ -54,16 +54,16 @@ def test_samples_of_a_model_of_measurements_have_its_joint_distribution() -> Non
 
 
 def test_noise_is_fed_back_to_models_of_noise_free_values_and_not_returned() -> None:
-    """Without it the context holds values more exact than the model believes them to be."""
+    """With it each target varies as it should; without, values look less exact than they are and too little varies."""
     mean, covariance = posterior(False)
-    for noise, right in ((NOISE, True), (0.0, False)):
+    for noise in (NOISE, 0.0):
         drawn = sample(Exact(False), *task(), 20_000, torch.Generator().manual_seed(0), noise=noise)[:, 0, :, 0]
-        variances = torch.stack([drawn[:, :3].mean(1).var(), (drawn[:, 1] - drawn[:, 0]).var()])
-        w = torch.tensor([[1 / 3, 1 / 3, 1 / 3, 0.0], [-1.0, 1.0, 0.0, 0.0]]).double()
-        expected = (w @ covariance @ w.T).diagonal()
-        # conditioning on noisy values of a noise-free function forgets part of them: too rough, never too smooth
-        assert bool(variances[1] / expected[1] < 2.5) is right or variances[1] > expected[1]
-        torch.testing.assert_close(drawn.mean(0), mean, atol=0.05, rtol=0)
+        torch.testing.assert_close(drawn.mean(0), mean, atol=0.03, rtol=0)
+        ratio = drawn.var(0) / covariance.diagonal()
+        if noise:
+            torch.testing.assert_close(ratio, torch.ones(4).double(), atol=0.05, rtol=0)
+        else:
+            assert (ratio[:3] < 0.97).all()
 
 
 def test_smooth_samples_are_smoother_than_measurements() -> None:
