@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: demo test check bench bench-speed bench-accuracy bench-exact bench-seams bench-equivariance clean
+.PHONY: demo test check bench bench-speed bench-accuracy bench-exact bench-seams bench-equivariance bench-cost clean
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
@@ -19,7 +19,7 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: bench-speed bench-accuracy bench-exact bench-seams bench-equivariance
+bench: bench-speed bench-accuracy bench-exact bench-seams bench-equivariance bench-cost
 
 bench-speed: $(STAMP)
 	$(BIN)/python benchmarks/speed.py
@@ -35,6 +35,9 @@ bench-seams: $(STAMP)
 
 bench-equivariance: $(STAMP)
 	$(BIN)/python benchmarks/equivariance.py
+
+bench-cost: $(STAMP)
+	$(BIN)/python benchmarks/cost.py
 
 clean:
 	rm -rf $(VENV) demo build dist *.egg-info

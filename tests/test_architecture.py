@@ -69,10 +69,11 @@ EMPTY_PACKAGES = {"geonp.nn", "geonp.training", "geonp.evaluation", "geonp.weigh
 
 HOMES = {
     "torch": {"geonp.nn", "geonp.checkpoint", "geonp.prediction", "geonp.training"},
+    "gpytorch": {"geonp.nn.gp"},
     "safetensors": {"geonp.checkpoint"},
     "rasterio": {"geonp.geotiff", "geonp.storage", "geonp.evaluation.baselines"},
     "rioxarray": {"geonp.geotiff", "geonp.storage"},
-    "zarr": {"geonp.storage"},
+    "zarr": {"geonp.storage", "geonp.stores"},
 }
 """The only modules, or packages of them, that may import these third-party packages."""
 

@@ -1,14 +1,24 @@
-"""Scan attention equals dense attention: outputs and gradients, any blocks, any masks."""
+"""Scan attention equals dense attention: outputs and gradients, any blocks, any masks; the others their formulas."""
 
 from __future__ import annotations
+
+import itertools
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geonp.nn.attention import dense_attention, scan_attention
+from geonp.nn.attention import (
+    deep_kernel_attention,
+    dense_attention,
+    orthogonal_features,
+    performer_attention,
+    scan_attention,
+    te_attention,
+)
 from geonp.nn.bias import rbf_bias
+from geonp.nn.layers import MLP
 
 B, H, D, DV = 2, 3, 8, 5
 
@@ -127,3 +137,106 @@ def test_gradients_against_finite_differences() -> None:
         lambda q, k, v, xq, xk, a, b, c: dense_attention(q, k, v, rbf_bias(xq, xk, a, b, c)), inputs
     )
     assert dense
+
+
+def test_performer_attention_is_softmax_attention_with_many_features() -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(B, H, n, D) / 2 for n in (6, 9, 9))
+    mask = torch.arange(9).expand(B, 9) < 7
+    exact = dense_attention(q, k, v, None, mask)
+    # directions of a normal distribution have no bias, those of one length a little
+    for features, tolerance in ((torch.randn(2**15, D), 0.01), (orthogonal_features(64, D), 0.05)):
+        assert float((performer_attention(q, k, v, features, mask) - exact).abs().mean()) < tolerance
+    assert float((performer_attention(q, k, v, orthogonal_features(1, D), mask) - exact).abs().mean()) > 0.05
+
+
+@pytest.mark.parametrize("size", [1.0, 30.0])
+def test_performer_attention_is_its_formula_in_float64_and_never_overflows(size: float) -> None:
+    """The published feature map overflows float32 for large activations: float64 holds it here."""
+    torch.manual_seed(0)
+    q, k, v, features = *(torch.randn(B, H, n, D).double() for n in (6, 9, 9)), orthogonal_features(16, D).double()
+    q, k = q * size, k * size
+    mask = torch.arange(9).expand(B, 9) < 7
+    out = torch.zeros(B, H, 6, D).double()
+    for b, h, i in itertools.product(range(B), range(H), range(6)):
+        log = torch.stack([features @ (q[b, h, i] + k[b, h, j]) / D**0.25 for j in range(7)])
+        log = log - k[b, h, :7].square().sum(-1, keepdim=True) / D**0.5 / 2
+        weight = torch.exp(log - log.max()).sum(1)
+        out[b, h, i] = (weight / weight.sum()) @ v[b, h, :7]
+    single = performer_attention(q.float(), k.float(), v.float(), features.float(), mask)
+    torch.testing.assert_close(performer_attention(q, k, v, features, mask), out, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(single, out.float(), rtol=1e-3, atol=1e-3)
+
+
+def test_orthogonal_features_are_orthogonal_and_of_one_length() -> None:
+    features = orthogonal_features(20, D)
+    torch.testing.assert_close(features[:D] @ features[:D].mT, D * torch.eye(D), atol=1e-4, rtol=0)
+    assert features.shape == (20, D)
+
+
+def test_deep_kernel_attention_is_a_sum_of_outer_products() -> None:
+    torch.manual_seed(0)
+    q, k, v = torch.randn(B, 6, D), torch.randn(B, 9, D), torch.randn(B, 9, DV)
+    mask = torch.arange(9).expand(B, 9) < 7
+    expected = torch.einsum("bid,bjd,bjv->biv", q, k[:, :7], v[:, :7]) / 7
+    torch.testing.assert_close(deep_kernel_attention(q, k, v, mask), expected, rtol=1e-4, atol=1e-5)
+
+
+def te_problem(n_q: int = 7, n_k: int = 9) -> tuple[dict[str, torch.Tensor], MLP, MLP]:
+    p = problem(n_q, n_k)
+    torch.manual_seed(0)
+    return {n: p[n] for n in ("q", "k", "v", "xq", "xk")}, MLP(2 + H, 8, H, relu=True), MLP(H, 8, 2, relu=True)
+
+
+def test_te_attention_is_its_equations_pair_by_pair() -> None:
+    p, rho, phi = te_problem()
+    q, k, v, xq, xk = (t.detach().double() for t in p.values())
+    rho, phi = rho.double(), phi.double()
+    mask = torch.arange(9).expand(B, 9) < 6
+    out, step = te_attention(q, k, v, xq, xk, rho, phi, mask)
+    for b, i in itertools.product(range(B), range(7)):
+        score = [
+            rho(torch.cat([xq[b, i] - xk[b, j], torch.stack([q[b, h, i] @ k[b, h, j] for h in range(H)]) / D**0.5]))
+            for j in range(6)
+        ]
+        weight = torch.stack(score).softmax(0)
+        torch.testing.assert_close(out[b, :, i], torch.einsum("jh,hjv->hv", weight, v[b, :, :6]))
+        moves = torch.stack([(xq[b, i] - xk[b, j]) * phi(weight[j]) for j in range(6)])
+        torch.testing.assert_close(step[b, i], moves.mean(0))
+
+
+@pytest.mark.parametrize("max_pairs", [1, 20, 40])
+def test_te_attention_in_pieces_is_the_same_in_values_and_gradients(max_pairs: int) -> None:
+    mask = torch.arange(9).expand(B, 9) < 7
+    results = []
+    for size in (10**6, max_pairs):
+        p, rho, phi = te_problem()
+        out, step = te_attention(*p.values(), rho, phi, mask, max_pairs=size)
+        (out.square().sum() + step.square().sum()).backward()
+        leaves = [*p.values(), *rho.parameters(), *phi.parameters()]
+        results.append([out.detach(), step.detach(), *(t.grad for t in leaves)])
+    assert_equal(*results)
+
+
+def test_te_attention_keeps_no_activations_of_pairs() -> None:
+    """What autograd keeps grows with points, not with pairs: the network over them is run again instead."""
+    p, rho, phi = te_problem(64, 512)
+    saved: list[int] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.numel()) or t, lambda t: t):
+        out, _ = te_attention(*p.values(), rho, phi, torch.ones(B, 512).bool(), max_pairs=2048)
+    assert max(saved) <= B * H * 512 * D < B * 64 * 512
+    out.sum().backward()
+
+
+@pytest.mark.parametrize("poison", [1e4, float("nan")])
+def test_te_attention_ignores_masked_keys(poison: float) -> None:
+    p, rho, phi = te_problem()
+    mask = torch.arange(9).expand(B, 9) < 7
+    kept = {n: t.detach()[..., :7, :] if n in {"k", "v", "xk"} else t.detach() for n, t in p.items()}
+    dropped = te_attention(*kept.values(), rho, phi, mask[:, :7])
+    for n in ("k", "v", "xk"):
+        p[n].data[..., 7:, :] = poison
+    assert_equal(list(te_attention(*p.values(), rho, phi, mask)), list(dropped))
+    out, step = te_attention(*p.values(), rho, phi, torch.zeros_like(mask))
+    assert (out == 0).all()
+    assert (step == 0).all()

@@ -32,7 +32,18 @@ RASTER = {
 }
 PAPER = {"blocks": 2}
 INVARIANT = {"blocks": 2, "embed_x": False}
-ALL = [pytest.param(c, id=i) for c, i in ((RASTER, "raster"), (PAPER, "paper"), (INVARIANT, "invariant"))]
+DKA = {"blocks": 2, "attention": "dka"}
+PERFORMER = {"blocks": 2, "attention": "performer", "v_dim": 128, "v_hidden": 0, "embed_hidden": (512, 128)}
+FULL = {"blocks": 2, "attention": "full"}
+NAMED = {
+    "raster": RASTER,
+    "paper": PAPER,
+    "invariant": INVARIANT,
+    "dka": DKA,
+    "performer": PERFORMER,
+    "full": FULL,
+}
+ALL = [pytest.param(config, id=name) for name, config in NAMED.items()]
 
 
 def model(config: dict[str, object], **more: object) -> TNPKR:
@@ -113,8 +124,9 @@ def test_translations_change_nothing(config: dict[str, object], dy: int, dx: int
     assert_close(network(xc, yc, xt), network(xc + shift, yc, xt + shift))
 
 
-def test_with_coordinates_in_the_tokens_translations_do_matter() -> None:
-    network = model(PAPER)
+@pytest.mark.parametrize("config", [PAPER, DKA, PERFORMER, FULL])
+def test_with_coordinates_in_the_tokens_translations_do_matter(config: dict[str, object]) -> None:
+    network = model(config)
     xc, yc, xt = task()
     assert (network(xc, yc, xt).loc - network(xc + 3, yc, xt + 3).loc).abs().max() > 1e-3
 
@@ -144,10 +156,58 @@ def test_targets_do_not_see_each_other(config: dict[str, object]) -> None:
     assert_close(Normal(padded.loc[:, :9], padded.scale[:, :9]), whole, 1e-3)
 
 
-def test_published_size() -> None:
-    """501,106 parameters for one-dimensional Gaussian processes (inferred from the published configuration)."""
-    count = sum(p.numel() for p in TNPKR(d_x=1).parameters())
-    assert abs(count / 501_106 - 1) < 0.02
+@pytest.mark.parametrize(("config", "published"), [(PAPER, 501_106), (PERFORMER, 510_346), (DKA, 526_474)])
+def test_published_size(config: dict[str, object], published: int) -> None:
+    """For one-dimensional Gaussian processes; counted from the published configurations."""
+    count = sum(p.numel() for p in TNPKR(**{**config, "d_x": 1, "blocks": 6}).parameters())
+    assert count == published
+
+
+def restated_layer(network: TNPKR, layer: int, *points: torch.Tensor) -> torch.Tensor:
+    """One block in float64: `points` are locations and tokens of the queries, then of the context."""
+    x, queries, xc, z = points
+    block, variant = network.blocks[layer], network.attention
+    a, q, k = block.attention, block.norm_attention(queries), block.norm_attention(z)
+    if variant == "dka":
+        kernel = a.phi(torch.cat([x, q], 1)) @ a.phi(torch.cat([xc, k], 1)).T / 8
+        queries = queries + a.norm(kernel @ a.psi(k) / len(z))
+        return queries + block.ff(block.norm_ff(queries))
+    q, k, v = (m.unflatten(1, (4, -1)).transpose(0, 1) for m in (a.to_q(q), a.to_k(k), a.to_v(k)))
+    weight = torch.exp(q @ k.mT / 32**0.5)
+    if variant == "scan":
+        rbf, d = network.biases[layer], torch.cdist(x, xc)
+        for h, i in np.ndindex(4, 5):
+            weight[h] *= torch.exp(rbf.a[h, i] * torch.exp(-rbf.b[h, i].abs() * (d - rbf.c[h, i]) ** 2))
+    if variant == "performer":
+        w = network.features[layer] / 32**0.25
+        q, k = (torch.exp(m @ w.T - m.square().sum(-1, keepdim=True) / 32**0.5 / 2) for m in (q, k))
+        weight = q @ k.mT
+    queries = queries + a.to_out((weight / weight.sum(-1, keepdim=True) @ v).transpose(0, 1).flatten(1))
+    return queries + block.ff(block.norm_ff(queries))
+
+
+@pytest.mark.parametrize("config", [PAPER, DKA, PERFORMER, FULL])
+def test_restated_in_float64(config: dict[str, object]) -> None:
+    """The second paper's equations 1 to 4 and 9 and algorithm 2 of the first, written out."""
+    network = model(config).double()
+    xc, yc, xt = (t[0].double() / 4 for t in task())
+    flags = network.observed.weight
+    z = torch.cat([flags[[1] * 20], xc, yc], 1)
+    t = torch.cat([flags[[0] * 9], xt, torch.zeros(9, 1).double()], 1)
+    z, t = (network.norm_in(network.embed(part)) for part in (z, t))
+    for layer in range(2):
+        z, t = restated_layer(network, layer, xc, z, xc, z), restated_layer(network, layer, xt, t, xc, z)
+    loc, raw = network.head.mlp(network.norm_out(t)).chunk(2, -1)
+    expected = Normal(loc.float(), torch.log1p(torch.exp(raw)).float())
+    found = network.float()(*(part[None].float() for part in (xc, yc, xt)))
+    assert_close(Normal(found.loc[0], found.scale[0]), expected, 1e-5)
+
+
+def test_what_an_attention_cannot_do_is_said() -> None:
+    with pytest.raises(ValueError, match="one of scan, dka, performer, full, got 'linear'"):
+        TNPKR(attention="linear")
+    with pytest.raises(ValueError, match="all but scan need embed_x=True"):
+        TNPKR(attention="full", embed_x=False)
 
 
 def test_two_hundred_steps_beat_the_mean_of_the_context() -> None:

@@ -1,9 +1,13 @@
-"""Attention as pure functions: dense attention with a ready bias, and scan attention, which computes it on the fly.
+"""Attention as pure functions: dense, by scan, by random features, by a deep kernel, and translation equivariant.
 
 Scan attention is equations 6 to 8 of the second TNP-KR paper (arXiv 2411.12502v2): queries and keys are visited in
 blocks, a running maximum and a running sum renormalise what has been accumulated, and neither the scores nor the bias
 of more than one block pair exists at a time. The backward pass recomputes them block by block from the stored log-sum
 of exponentials, so that memory is constant there too (the published code rematerialises each block instead).
+
+Performer attention and deep kernel attention multiply keys with values before queries, so their cost is linear in both.
+Translation-equivariant attention (TE-TNP, ICML 2024) runs a network over every pair; only a bounded number of pairs
+exists at a time, in the backward pass too.
 
 Shapes: queries ``(batch, heads, n_q, d_k)``, keys ``(batch, heads, n_k, d_k)``, values ``(batch, heads, n_k, d_v)``,
 locations ``(batch, n, d_x)``, key masks ``(batch, n_k)`` with True = attend.
@@ -11,17 +15,31 @@ locations ``(batch, n, d_x)``, key masks ``(batch, n_k)`` with True = attend.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
-__all__ = ["BiasFunction", "dense_attention", "scan_attention"]
+__all__ = [
+    "BiasFunction",
+    "PairFunction",
+    "deep_kernel_attention",
+    "dense_attention",
+    "orthogonal_features",
+    "performer_attention",
+    "scan_attention",
+    "te_attention",
+]
 
 BiasFunction = Callable[..., Tensor]
 """``(xq, xk, *parameters) -> (batch, heads, n_q, n_k)``: the bias of one block pair, differentiable."""
+
+PairFunction = Callable[[Tensor], Tensor]
+"""Features of pairs ``(..., n)`` to others: a network that sees each pair alone."""
 
 
 def dense_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, key_mask: Tensor | None = None) -> Tensor:
@@ -87,6 +105,127 @@ def scan_attention(
     xk = torch.where(key_mask[..., None], xk, 0.0)
     out: Tensor = _ScanAttention.apply(q, k, v, xq, xk, key_mask, bias, block_q, block_k, *parameters)  # type: ignore[no-untyped-call]
     return out
+
+
+def orthogonal_features(n_features: int, d_k: int) -> Tensor:
+    """Random directions of FAVOR+, ``(n_features, d_k)``: orthogonal in blocks of `d_k`, of length ``sqrt(d_k)``."""
+    blocks: list[Tensor] = [torch.linalg.qr(torch.randn(d_k, d_k))[0].mT for _ in range(-(-n_features // d_k))]
+    return torch.cat(blocks)[:n_features] * math.sqrt(d_k)
+
+
+def performer_attention(q: Tensor, k: Tensor, v: Tensor, features: Tensor, key_mask: Tensor) -> Tensor:
+    """Softmax attention estimated by positive random features (FAVOR+; equation 1 of TNP-KR v2), in linear cost.
+
+    ``exp(q.k / sqrt(d_k))`` is the mean over the rows w of `features` of ``exp(w.q' - |q'|^2/2) exp(w.k' - |k'|^2/2)``
+    with ``x' = x / d_k^(1/4)``. Deviation: the published code can overflow. Here each feature's largest exponent over
+    the keys moves to the queries' side, and each query's largest is then dropped, as both cancel: no exponent is above
+    zero and every denominator is at least one.
+
+    Parameters
+    ----------
+    q, k, v, key_mask : Tensor
+        See the module's docstring.
+    features : Tensor
+        ``(n_features, d_k)``, of :func:`orthogonal_features`.
+
+    Returns
+    -------
+    Tensor
+        ``(batch, heads, n_q, d_v)``; zeros for a query all of whose keys are masked.
+    """
+    scale = q.shape[-1] ** -0.25
+    k, v = _zero_masked(k, key_mask) * scale, _zero_masked(v, key_mask)
+    # the queries' -|q'|^2/2 cancels in the ratio
+    log_q, log_k = q * scale @ features.mT, k @ features.mT - k.square().sum(-1, keepdim=True) / 2
+    log_k = torch.where(key_mask[:, None, :, None], log_k, -torch.inf)
+    largest = log_k.detach().amax(2, keepdim=True)
+    largest = torch.where(torch.isinf(largest), 0.0, largest)
+    feature_k = torch.exp(log_k - largest)
+    log_q = log_q + largest
+    feature_q = torch.exp(log_q - log_q.detach().amax(-1, keepdim=True))
+    total = feature_q @ feature_k.sum(2)[..., None]
+    return (feature_q @ (feature_k.mT @ v)) / torch.where(total > 0, total, 1.0)
+
+
+def deep_kernel_attention(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor) -> Tensor:
+    """Mean of the values weighted by ``q.k`` as it is (equation 9 of TNP-KR v2): neither softmax nor denominator.
+
+    ``(batch, n_q, d_k), (batch, n_k, d_k), (batch, n_k, d_v), (batch, n_k) -> (batch, n_q, d_v)``.
+    """
+    keep = key_mask[..., None]
+    v = torch.where(keep, v, 0.0) / keep.sum(1, keepdim=True).clamp_min(1)
+    return q @ (torch.where(keep, k, 0.0).mT @ v)
+
+
+def te_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    xq: Tensor,
+    xk: Tensor,
+    rho: PairFunction,
+    phi: PairFunction | None,
+    key_mask: Tensor,
+    *,
+    max_pairs: int = 2**15,
+) -> tuple[Tensor, Tensor]:
+    """Translation-equivariant attention (TE-TNP, equations 7, 8 and 10) and the step that it gives the queries.
+
+    The score of a pair and head is ``rho([xq - xk, q.k / sqrt(d_k)])``; the step is the mean over the keys of
+    ``(xq - xk) phi(weights)`` with the softmax weights of all heads. Queries are visited some at a time and recomputed
+    in the backward pass, so that the activations of at most `max_pairs` pairs, or of one query's, exist at once.
+
+    Parameters
+    ----------
+    q, k, v, xq, xk, key_mask : Tensor
+        See the module's docstring.
+    rho : PairFunction
+        ``(..., d_x + heads) -> (..., heads)``.
+    phi : PairFunction, optional
+        ``(..., heads) -> (..., d_x)``, as in the published code; equation 10 has one factor for all coordinates.
+        Without it the step is zero.
+
+    Returns
+    -------
+    tuple of Tensor
+        ``(batch, heads, n_q, d_v)`` and ``(batch, n_q, d_x)``; both zero where all keys are masked.
+    """
+    k, v = _zero_masked(k, key_mask), _zero_masked(v, key_mask)
+    xk = torch.where(key_mask[..., None], xk, 0.0)
+    rows = max(1, max_pairs // max(1, k.shape[0] * k.shape[2]))
+
+    def attend(q: Tensor, xq: Tensor) -> tuple[Tensor, Tensor]:
+        return _te_block(q, k, v, xq, xk, rho, phi, key_mask)
+
+    pieces = list(zip(q.split(rows, 2), xq.split(rows, 1), strict=True))
+    if len(pieces) > 1 and torch.is_grad_enabled():
+        parts = [checkpoint(attend, *piece, use_reentrant=False, preserve_rng_state=False) for piece in pieces]
+    else:
+        parts = [attend(*piece) for piece in pieces]
+    outs, steps = zip(*parts, strict=True)
+    return torch.cat(outs, 2), torch.cat(steps, 1)
+
+
+def _te_block(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    xq: Tensor,
+    xk: Tensor,
+    rho: PairFunction,
+    phi: PairFunction | None,
+    key_mask: Tensor,
+) -> tuple[Tensor, Tensor]:
+    difference = xq[:, :, None] - xk[:, None]
+    dots = (q * q.shape[-1] ** -0.5) @ k.mT
+    score = rho(torch.cat([difference, dots.permute(0, 2, 3, 1)], -1)).permute(0, 3, 1, 2)
+    keep = key_mask[:, None, None]
+    # A finite floor keeps rows without any key free of NaN.
+    weight = torch.where(keep, score, torch.finfo(score.dtype).min / 2).softmax(-1) * keep
+    if phi is None:
+        return weight @ v, torch.zeros_like(xq)
+    moves = difference * phi(weight.permute(0, 2, 3, 1)) * key_mask[:, None, :, None]
+    return weight @ v, moves.sum(2) / key_mask.sum(-1).clamp_min(1)[:, None, None]
 
 
 class _ScanAttention(torch.autograd.Function):

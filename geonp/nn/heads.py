@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from geonp.nn.layers import MLP, masked_mean
 
-__all__ = ["GaussianHead", "KrigingHead", "tail_of"]
+__all__ = ["GaussianHead", "KrigingHead", "VarianceHead", "gaussian", "tail_of"]
 
 N_RINGS = 4
 """Groups of context points by distance from the middle, whose misfit the correction sees."""
@@ -26,6 +26,12 @@ def tail_of(predicted: Distribution) -> Tensor:
     return 1 / predicted.df if isinstance(predicted, StudentT) else torch.zeros_like(predicted.mean)
 
 
+def gaussian(raw: Tensor, min_scale: float = 0.0) -> Normal:
+    """``(..., 2 d_y)`` to a normal distribution: ``scale = min_scale + (1 - min_scale) softplus(raw)``."""
+    loc, raw = raw.chunk(2, -1)
+    return Normal(loc, min_scale + (1 - min_scale) * F.softplus(raw), validate_args=False)
+
+
 class GaussianHead(nn.Module):
     """The paper's head: an MLP to mean and raw scale, ``scale = min_scale + (1 - min_scale) softplus(raw)``."""
 
@@ -36,8 +42,22 @@ class GaussianHead(nn.Module):
 
     def forward(self, targets: Tensor) -> Normal:
         """Features ``(batch, n_t, dim)`` to a normal distribution of shape ``(batch, n_t, d_y)``."""
-        loc, raw = self.mlp(targets).chunk(2, -1)
-        return Normal(loc, self.min_scale + (1 - self.min_scale) * F.softplus(raw), validate_args=False)
+        return gaussian(self.mlp(targets), self.min_scale)
+
+
+class VarianceHead(nn.Module):
+    """The head of the TE-TNP paper: an MLP to mean and raw variance, ``scale = min_scale + sqrt(softplus(raw))``."""
+
+    def __init__(self, dim: int, d_y: int, hidden_layers: int = 2, min_scale: float = 0.0) -> None:
+        super().__init__()
+        self.mlp = MLP(*[dim] * (hidden_layers + 1), 2 * d_y, relu=True)
+        self.min_scale = min_scale
+
+    def forward(self, raw: Tensor) -> Normal:
+        """Outputs ``(batch, n_t, 2 d_y)`` of `mlp` to a normal distribution of shape ``(batch, n_t, d_y)``."""
+        loc, raw = raw.chunk(2, -1)
+        # the root of nothing would have an infinite slope
+        return Normal(loc, self.min_scale + F.softplus(raw).clamp_min(1e-12).sqrt(), validate_args=False)
 
 
 class KrigingHead(nn.Module):

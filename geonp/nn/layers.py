@@ -1,4 +1,4 @@
-"""Building blocks shared by the families: multilayer perceptrons and the kernel-regression block of TNP-KR."""
+"""Building blocks shared by the families: perceptrons, attention modules and the blocks that transformers stack."""
 
 from __future__ import annotations
 
@@ -8,20 +8,34 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-__all__ = ["MLP", "Attend", "KRBlock", "MultiHeadAttention", "masked_mean"]
+from geonp.nn.attention import deep_kernel_attention, dense_attention
+
+__all__ = [
+    "MLP",
+    "Attend",
+    "DeepKernelAttention",
+    "KRBlock",
+    "MultiHeadAttention",
+    "PostNormBlock",
+    "PreNormBlock",
+    "drop_masked",
+    "in_chunks",
+    "masked_mean",
+    "plain_attention",
+]
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """``(q, k, v) -> (batch, heads, n_q, d_v)``: how one layer attends, its bias and masks included."""
 
 
 class MLP(nn.Sequential):
-    """Linear layers of the given `widths` with GELU (tanh approximation) between them and a linear end."""
+    """Linear layers of the given `widths` with GELU (tanh approximation) or ReLU between them and a linear end."""
 
-    def __init__(self, *widths: int) -> None:
+    def __init__(self, *widths: int, relu: bool = False) -> None:
         layers: list[nn.Module] = []
         for i, (n_in, n_out) in enumerate(itertools.pairwise(widths)):
             if i:
-                layers.append(nn.GELU(approximate="tanh"))
+                layers.append(nn.ReLU() if relu else nn.GELU(approximate="tanh"))
             linear = nn.Linear(n_in, n_out)
             nn.init.trunc_normal_(linear.weight, std=n_in**-0.5)
             nn.init.zeros_(linear.bias)
@@ -44,13 +58,35 @@ class MultiHeadAttention(nn.Module):
         self.to_v = nn.Sequential(MLP(dim, v_hidden), nn.ReLU(), MLP(v_hidden, v_dim)) if v_hidden else MLP(dim, v_dim)
         self.to_out = MLP(v_dim, dim)
 
-    def forward(self, queries: Tensor, keys: Tensor, attend: Attend) -> Tensor:
-        """``(batch, n_q, dim), (batch, n_k, dim) -> (batch, n_q, dim)``."""
+    def forward(self, queries: Tensor, keys: Tensor, attend: Attend, values: Tensor | None = None) -> Tensor:
+        """``(batch, n_q, dim), (batch, n_k, dim) -> (batch, n_q, dim)``; `values` are read at the keys, or are they."""
         q, k, v = (
             t.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for t in (self.to_q(queries), self.to_k(keys), self.to_v(keys))
+            for t in (self.to_q(queries), self.to_k(keys), self.to_v(keys if values is None else values))
         )
         out: Tensor = self.to_out(attend(q, k, v).transpose(1, 2).flatten(2))
+        return out
+
+
+class DeepKernelAttention(nn.Module):
+    """Deep kernel attention (TNP-KR, arXiv 2411.12502v2, equation 9): a learned kernel of locations and tokens.
+
+    One network phi embeds queries and keys together with their locations, another, psi, the values; a layer norm takes
+    the place of the softmax's denominator and of the output projection. Locations enter as they are, so the model is
+    not translation invariant.
+    """
+
+    def __init__(self, dim: int, d_x: int, hidden: int = 128) -> None:
+        super().__init__()
+        self.phi = MLP(dim + d_x, hidden, hidden)
+        self.psi = MLP(dim, hidden, dim)
+        self.norm = nn.LayerNorm(dim, eps=1e-6)
+
+    def forward(self, queries: Tensor, keys: Tensor, xq: Tensor, xk: Tensor, key_mask: Tensor) -> Tensor:
+        """Tokens ``(batch, n_q, dim)`` and ``(batch, n_k, dim)``, their locations and the keys' mask to queries'."""
+        scale = queries.shape[-1] ** -0.25
+        q, k = (self.phi(torch.cat([x, z], -1)) * scale for x, z in ((xq, queries), (xk, keys)))
+        out: Tensor = self.norm(deep_kernel_attention(q, k, self.psi(keys), key_mask))
         return out
 
 
@@ -59,22 +95,81 @@ class KRBlock(nn.Module):
 
     One layer norm, one attention module and one feed-forward network serve both streams. The two attention calls share
     weights and keys, so they are one call on the concatenated queries, targets first; the keys that targets read are
-    not yet updated by this block.
+    not yet updated by this block. `attention` is a :class:`MultiHeadAttention` or a :class:`DeepKernelAttention`.
+    """
+
+    def __init__(self, dim: int, ff_dim: int, attention: nn.Module) -> None:
+        super().__init__()
+        self.norm_attention = nn.LayerNorm(dim, eps=1e-6)
+        self.attention = attention
+        self.norm_ff = nn.LayerNorm(dim, eps=1e-6)
+        self.ff = MLP(dim, ff_dim, dim)
+
+    def forward(self, tokens: Tensor, n_targets: int, *how: Attend | Tensor) -> Tensor:
+        """``(batch, n_targets + n_context, dim)``, targets first, to the same shape.
+
+        `how` is what the attention module takes after queries and keys.
+        """
+        normed = self.norm_attention(tokens)
+        tokens = tokens + self.attention(normed, normed[:, n_targets:], *how)
+        out: Tensor = tokens + self.ff(self.norm_ff(tokens))
+        return out
+
+
+class PreNormBlock(nn.Module):
+    """Attention and feed-forward network, each behind a layer norm and beside a skip connection; ReLU.
+
+    Queries and keys share the first norm, as in the code of TE-TNP (ICML 2024).
+    """
+
+    def __init__(self, dim: int, heads: int, ff_dim: int) -> None:
+        super().__init__()
+        self.norm_attention, self.norm_ff = nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.attention = MultiHeadAttention(dim, heads, dim, dim)
+        self.ff = MLP(dim, ff_dim, dim, relu=True)
+
+    def forward(self, queries: Tensor, keys: Tensor, attend: Attend) -> Tensor:
+        """``(batch, n_q, dim), (batch, n_k, dim) -> (batch, n_q, dim)``."""
+        queries = queries + self.attention(self.norm_attention(queries), self.norm_attention(keys), attend)
+        out: Tensor = queries + self.ff(self.norm_ff(queries))
+        return out
+
+
+class PostNormBlock(nn.Module):
+    """Attention and feed-forward network, a layer norm after each sum with the skip connection; ReLU.
+
+    The order of the original transformer and of TNP-D; see :class:`MultiHeadAttention` for the widths.
     """
 
     def __init__(self, dim: int, heads: int, qk_dim: int, v_dim: int, v_hidden: int, ff_dim: int) -> None:
         super().__init__()
-        self.norm_attention = nn.LayerNorm(dim, eps=1e-6)
         self.attention = MultiHeadAttention(dim, heads, qk_dim, v_dim, v_hidden)
-        self.norm_ff = nn.LayerNorm(dim, eps=1e-6)
-        self.ff = MLP(dim, ff_dim, dim)
+        self.ff = MLP(dim, ff_dim, dim, relu=True)
+        self.norm_attention, self.norm_ff = nn.LayerNorm(dim, eps=1e-6), nn.LayerNorm(dim, eps=1e-6)
 
-    def forward(self, tokens: Tensor, n_targets: int, attend: Attend) -> Tensor:
-        """``(batch, n_targets + n_context, dim)``, targets first, to the same shape."""
-        normed = self.norm_attention(tokens)
-        tokens = tokens + self.attention(normed, normed[:, n_targets:], attend)
-        out: Tensor = tokens + self.ff(self.norm_ff(tokens))
+    def forward(self, queries: Tensor, keys: Tensor, attend: Attend) -> Tensor:
+        """``(batch, n_q, dim), (batch, n_k, dim) -> (batch, n_q, dim)``."""
+        queries = self.norm_attention(queries + self.attention(queries, keys, attend))
+        out: Tensor = self.norm_ff(queries + self.ff(queries))
         return out
+
+
+def plain_attention(key_mask: Tensor) -> Attend:
+    """Softmax attention (equation 3 of TE-TNP) to the keys that `key_mask`, ``(batch, n_k)``, keeps."""
+    return lambda q, k, v: dense_attention(q, k, v, None, key_mask)
+
+
+def drop_masked(xc: Tensor, yc: Tensor, context_mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Context with zeros for what the mask drops, NaN included, and the mask; all points are kept without one."""
+    if context_mask is None:
+        return xc, yc, torch.ones(xc.shape[:2], dtype=torch.bool, device=xc.device)
+    keep = context_mask[..., None]
+    return torch.where(keep, xc, 0.0), torch.where(keep, yc, 0.0), context_mask
+
+
+def in_chunks(function: Callable[[Tensor], Tensor], points: Tensor, size: int) -> Tensor:
+    """``function(points)`` for a function of each point alone, `size` points ``(batch, n, ...)`` at a time."""
+    return torch.cat([function(part) for part in points.split(size, 1)], 1)
 
 
 def masked_mean(tokens: Tensor, mask: Tensor) -> Tensor:

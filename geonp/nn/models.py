@@ -1,16 +1,39 @@
-"""The models by name: their configurations and how to build them."""
+"""The models by name: their configurations, how to build them and what to train them by."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from geonp.nn.cnp import ANP, BANP, BNP, CANP, CNP, NP, RCNP
+from geonp.nn.convcnp import ConvCNP
+from geonp.nn.pt_tnp import LBANP, PTTNP
+from geonp.nn.te_tnp import TEPTTNP, TETNP
+from geonp.nn.tnp import EQTNP, TNPA, TNPD, TNPND
 from geonp.nn.tnp_kr import TNPKR
 
-__all__ = ["ARCHITECTURES", "build"]
+__all__ = ["ARCHITECTURES", "build", "loss"]
 
-ARCHITECTURES: dict[str, type[nn.Module]] = {"tnp-kr": TNPKR}
+ARCHITECTURES: dict[str, type[nn.Module]] = {
+    "tnp-kr": TNPKR,
+    "te-tnp": TETNP,
+    "te-pt-tnp": TEPTTNP,
+    "pt-tnp": PTTNP,
+    "lbanp": LBANP,
+    "tnp-d": TNPD,
+    "tnp-nd": TNPND,
+    "tnp-a": TNPA,
+    "eqtnp": EQTNP,
+    "cnp": CNP,
+    "np": NP,
+    "anp": ANP,
+    "canp": CANP,
+    "bnp": BNP,
+    "banp": BANP,
+    "rcnp": RCNP,
+    "convcnp": ConvCNP,
+}
 """Architecture name -> module class; its keyword arguments are the configuration."""
 
 
@@ -28,3 +51,19 @@ def build(architecture: str, config: dict[str, Any]) -> nn.Module:
         raise ValueError(f"unknown architecture {architecture!r}, expected one of {', '.join(ARCHITECTURES)}")
     options = {key: tuple(value) if isinstance(value, list) else value for key, value in config.items()}
     return ARCHITECTURES[architecture](**options)
+
+
+def loss(
+    network: nn.Module, xc: Tensor, yc: Tensor, xt: Tensor, yt: Tensor, context_mask: Tensor | None = None
+) -> Tensor:
+    """What to train a model by, a scalar a target value: its own ``loss`` method, else the mean negative log density.
+
+    NP, ANP, BNP, BANP, TNP-A and TNP-ND have their own: their training draws latent variables or bootstraps, reads
+    earlier targets, or scores all targets jointly. Target values `yt` are ``(batch, n_t, d_y)``.
+    """
+    own = getattr(network, "loss", None)
+    if callable(own):
+        found: Tensor = own(xc, yc, xt, yt, context_mask)
+    else:
+        found = -network(xc, yc, xt, context_mask).log_prob(yt).mean()
+    return found

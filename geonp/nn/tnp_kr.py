@@ -6,21 +6,30 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Normal, StudentT
 
-from geonp.nn.attention import dense_attention, scan_attention
+from geonp.nn.attention import dense_attention, orthogonal_features, performer_attention, scan_attention
 from geonp.nn.bias import DictionaryBias, KernelDictionary, RBFBias, dictionary_bias, rbf_bias
 from geonp.nn.heads import GaussianHead, KrigingHead
-from geonp.nn.layers import MLP, Attend, KRBlock
+from geonp.nn.layers import MLP, Attend, DeepKernelAttention, KRBlock, MultiHeadAttention, drop_masked, plain_attention
 
-__all__ = ["TNPKR"]
+__all__ = ["ATTENTIONS", "TNPKR"]
+
+ATTENTIONS = ("scan", "dka", "performer", "full")
+"""The variants of TNP-KR by how they attend."""
 
 
 class TNPKR(nn.Module):
-    """TNP-KR with scan attention: context and targets attend to the context, softly sorted by kernels of distance.
+    """TNP-KR: context and targets attend to the context, with scan attention softly sorted by kernels of distance.
 
     Tokens are ``LayerNorm(MLP([observed?, x, y]))`` (equation 2 of v2) with a learned embedding of the first part; they
     pass through `blocks` KR blocks (algorithm 2 of v1) whose scores carry a kernel bias (equation 4), computed by scan
     attention (equations 6 to 8); a head turns them into a distribution. With ``embed_x=False`` locations enter through
     differences only, and the model is translation invariant.
+
+    `attention` is the variant: ``"scan"`` (SA); ``"dka"``, :class:`~geonp.nn.layers.DeepKernelAttention` of one head;
+    ``"performer"`` (PERF, the first paper's Fast), :func:`~geonp.nn.attention.performer_attention` with `n_features`
+    fixed random features a layer; ``"full"``, softmax attention without bias (the first paper's Full). All but the
+    first know locations through their tokens only, so they are not translation invariant. Published widths that differ
+    from the defaults: PERF has ``v_dim=128, v_hidden=0, embed_hidden=(512, 128)``.
 
     Deviations from the paper, each a switch that defaults to the paper:
 
@@ -33,11 +42,14 @@ class TNPKR(nn.Module):
     * the rbf bias starts with distinct widths (:class:`~geonp.nn.bias.RBFBias`).
     """
 
+    features: Tensor
+
     def __init__(
         self,
         *,
         d_x: int = 2,
         d_y: int = 1,
+        attention: str = "scan",
         dim: int = 64,
         heads: int = 4,
         blocks: int = 6,
@@ -45,7 +57,9 @@ class TNPKR(nn.Module):
         v_dim: int = 64,
         v_hidden: int = 128,
         ff_dim: int = 256,
+        embed_hidden: tuple[int, ...] = (256, 128),
         embed_x: bool = True,
+        n_features: int = 128,
         kernels: str = "rbf",
         scales: tuple[float, ...] = (),
         directional_scales: tuple[float, ...] = (),
@@ -57,16 +71,29 @@ class TNPKR(nn.Module):
         block_size: int = 1024,
     ) -> None:
         super().__init__()
+        if attention not in ATTENTIONS or not (embed_x or attention == "scan"):
+            variants = ", ".join(ATTENTIONS)
+            raise ValueError(f"attention must be one of {variants}, got {attention!r}; all but scan need embed_x=True")
+        self.attention = attention
         self.embed_x, self.statistics, self.block_size = embed_x, statistics, block_size
         self.dictionary = KernelDictionary(d_x, scales, directional_scales) if kernels == "dictionary" else None
         extra = 2 * self.dictionary.size if statistics and self.dictionary is not None else 0
         self.observed = nn.Embedding(2, 4)
-        self.embed = MLP(4 + d_x * embed_x + d_y + extra, 256, 128, dim)
+        self.embed = MLP(4 + d_x * embed_x + d_y + extra, *embed_hidden, dim)
         self.norm_in = nn.LayerNorm(dim, eps=1e-6)
-        self.blocks = nn.ModuleList(KRBlock(dim, heads, qk_dim, v_dim, v_hidden, ff_dim) for _ in range(blocks))
+        modules: list[nn.Module] = [
+            DeepKernelAttention(dim, d_x, qk_dim)
+            if attention == "dka"
+            else MultiHeadAttention(dim, heads, qk_dim, v_dim, v_hidden)
+            for _ in range(blocks)
+        ]
+        self.blocks = nn.ModuleList(KRBlock(dim, ff_dim, module) for module in modules)
         self.biases = nn.ModuleList(
-            RBFBias(heads) if self.dictionary is None else DictionaryBias(heads, self.dictionary) for _ in range(blocks)
+            RBFBias(heads) if self.dictionary is None else DictionaryBias(heads, self.dictionary)
+            for _ in range(blocks * (attention == "scan"))
         )
+        drawn = [orthogonal_features(n_features, qk_dim // heads) for _ in range(blocks * (attention == "performer"))]
+        self.register_buffer("features", torch.stack(drawn) if drawn else None)
         self.norm_out = nn.LayerNorm(dim, eps=1e-6)
         self.head: GaussianHead | KrigingHead = (
             KrigingHead(dim, d_x, d_y, 128, extra, n_refine, refine_steps)
@@ -91,12 +118,10 @@ class TNPKR(nn.Module):
         torch.distributions.Normal or StudentT
             Of shape ``(batch, n_t, d_y)``: of a new measurement at each target, independent of each other.
         """
-        if context_mask is None:
-            context_mask = torch.ones(xc.shape[:2], dtype=torch.bool, device=xc.device)
         if not self.embed_x:
             # Only differences matter; differences from a target keep float32 exact far from the origin.
             xc, xt = xc - xt[:, :1], xt - xt[:, :1]
-        xc, yc = (torch.where(context_mask[..., None], t, 0.0) for t in (xc, yc))
+        xc, yc, context_mask = drop_masked(xc, yc, context_mask)
         n_t, xq = xt.shape[1], torch.cat([xt, xc], 1)
         kernels = None
         # In bfloat16 coordinates would be rounded to cells and small differences of values to nothing.
@@ -107,15 +132,27 @@ class TNPKR(nn.Module):
         tokens = self._embed(xq, yc, local)
         if kernels is not None and torch.is_autocast_enabled(xc.device.type):
             kernels = kernels.to(torch.get_autocast_dtype(xc.device.type))
-        for block, bias in zip(self.blocks, self.biases, strict=True):
-            tokens = block(tokens, n_t, self._attend(bias, xq, xc, kernels, context_mask))
+        for i, block in enumerate(self.blocks):
+            tokens = block(tokens, n_t, *self._attend(i, xq, xc, kernels, context_mask))
         if isinstance(self.head, GaussianHead):
             return self.head.forward(self.norm_out(tokens[:, :n_t]))
         tokens = self.norm_out(tokens)
         return self.head.forward(tokens[:, :n_t], tokens[:, n_t:], xt, xc, yc, context_mask, summary)
 
-    def _attend(self, bias: nn.Module, xq: Tensor, xk: Tensor, kernels: Tensor | None, mask: Tensor) -> Attend:
-        """Attention of one layer: dense when one block holds all pairs and the kernels are shared, else by scan."""
+    def _attend(
+        self, i: int, xq: Tensor, xk: Tensor, kernels: Tensor | None, mask: Tensor
+    ) -> tuple[Attend] | tuple[Tensor, Tensor, Tensor]:
+        """What the attention module of layer `i` takes after queries and keys."""
+        if self.attention == "dka":
+            return xq, xk, mask
+        if self.attention == "performer":
+            features = self.features[i]
+            return (lambda q, k, v: performer_attention(q, k, v, features, mask),)
+        return (plain_attention(mask) if self.attention == "full" else self._scan(i, xq, xk, kernels, mask),)
+
+    def _scan(self, i: int, xq: Tensor, xk: Tensor, kernels: Tensor | None, mask: Tensor) -> Attend:
+        """Attention with the bias of layer `i`: dense when one block holds all pairs' shared kernels, else by scan."""
+        bias = self.biases[i]
         if kernels is not None:
             return lambda q, k, v: dense_attention(q, k, v, bias(kernels), mask)
         size = self.block_size

@@ -1,0 +1,148 @@
+"""What each model costs as context and targets grow, and translation-equivariant attention beside scan attention.
+
+Run as ``python benchmarks/cost.py [--sizes 512 1024 2048 4096] [--models te-pt-tnp cnp] [--fixed 64]``. Exponents are
+least-squares slopes of log time against log size, of one forward pass at published widths, the other size fixed. What
+is linear in both ends near 1; the squares of the others show from some thousand points on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import resource
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from geonp.nn.attention import dense_attention, scan_attention, te_attention
+from geonp.nn.bias import RBFBias, rbf_bias
+from geonp.nn.layers import MLP
+from geonp.nn.models import ARCHITECTURES, build
+
+VARIANTS = {
+    "tnp-kr (scan)": ("tnp-kr", {}),
+    "tnp-kr (dka)": ("tnp-kr", {"attention": "dka"}),
+    "tnp-kr (performer)": ("tnp-kr", {"attention": "performer", "v_dim": 128, "v_hidden": 0}),
+    "tnp-kr (full)": ("tnp-kr", {"attention": "full"}),
+    **{name: (name, {}) for name in ARCHITECTURES if name != "tnp-kr"},
+}
+
+
+def best(function: Callable[[], Any], repeats: int = 3) -> float:
+    """Shortest of some runs after a first one, seconds."""
+    function()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def exponent(sizes: Sequence[int], seconds: Sequence[float]) -> float:
+    """Slope of log time against log size."""
+    return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
+
+
+def forward(network: torch.nn.Module, n_c: int, n_t: int) -> Callable[[], Any]:
+    """One prediction of `n_t` targets from `n_c` context points in the square of the published benchmarks."""
+    torch.manual_seed(0)
+    xc, yc, xt = torch.rand(1, n_c, 2) * 4 - 2, torch.randn(1, n_c, 1), torch.rand(1, n_t, 2) * 4 - 2
+    return lambda: network(xc, yc, xt)
+
+
+@torch.no_grad()
+def models(names: Sequence[str], sizes: Sequence[int], fixed: int) -> None:
+    """Exponents and times of the models of :data:`VARIANTS`."""
+    print(f"| model | exponent in n_c | exponent in n_t | time at n_c = {sizes[-1]}, as a multiple of CNP's |")
+    print("|---|---:|---:|---:|")
+    cnp = build("cnp", {}).eval()
+    reference = best(forward(cnp, sizes[-1], fixed))
+    for name in names:
+        architecture, config = VARIANTS[name]
+        network = build(architecture, config).eval()
+        context = [best(forward(network, n, fixed)) for n in sizes]
+        targets = [best(forward(network, fixed, n)) for n in sizes]
+        slopes = exponent(sizes, context), exponent(sizes, targets)
+        print(f"| {name} | {slopes[0]:.2f} | {slopes[1]:.2f} | {context[-1] / reference:,.1f} |", flush=True)
+
+
+def growth(function: Callable[[], Any]) -> float:
+    """MiB by which the peak memory of a copy of this process grows while it runs `function`."""
+
+    def child(sender: Any) -> None:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        function()
+        sender.send((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**10)
+
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=child, args=(sender,))
+    process.start()
+    found: float = receiver.recv()
+    process.join()
+    return found
+
+
+def attention(n: int, heads: int = 8, d: int = 16) -> None:
+    """Time and memory of one layer's attention, forward and with the backward pass."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, heads, n, d, requires_grad=True) for _ in range(3))
+    x, mask, dim = torch.rand(1, n, 2) * 8, torch.ones(1, n, dtype=torch.bool), heads * d
+    bias, rho, phi = RBFBias(heads), MLP(2 + heads, dim, dim, heads, relu=True), MLP(heads, dim, dim, 2, relu=True)
+    rbf = (bias.a, bias.b, bias.c)
+    kinds: dict[str, Callable[[], torch.Tensor]] = {
+        "dense, RBF bias": lambda: dense_attention(q, k, v, rbf_bias(x, x, *rbf), mask),
+        "scan, RBF bias": lambda: scan_attention(q, k, v, x, x, rbf_bias, rbf, mask),
+        "translation equivariant": lambda: sum(t.sum() for t in te_attention(q, k, v, x, x, rho, phi, mask)),
+        "the same, all pairs at once": lambda: sum(
+            t.sum() for t in te_attention(q, k, v, x, x, rho, phi, mask, max_pairs=n * n)
+        ),
+    }
+    print(f"\n| attention, {n} queries and keys, {heads} heads of {d} | time | with gradients | MiB | with gradients |")
+    print("|---|---:|---:|---:|---:|")
+    reference = None
+    for name, function in kinds.items():
+        predict = torch.no_grad()(function)
+
+        def learn(function: Callable[[], torch.Tensor] = function) -> None:
+            function().sum().backward()
+
+        memory = growth(predict), growth(learn)
+        seconds = best(predict), best(learn)
+        reference = reference or seconds
+        ratios = [s / r for s, r in zip(seconds, reference, strict=True)]
+        print(f"| {name} | {ratios[0]:.1f} | {ratios[1]:.1f} | {memory[0]:,.0f} | {memory[1]:,.0f} |", flush=True)
+
+
+@torch.no_grad()
+def million(n_c: int, n_t: int) -> None:
+    """Time and memory of TE-PT-TNP on a raster without tiles: weights at random, widths of the ERA5 experiment."""
+    network = build("te-pt-tnp", {"dim": 32, "heads": 4, "n_pseudo": 64}).eval()
+    start = time.perf_counter()
+    memory = growth(forward(network, n_c, n_t))
+    seconds = time.perf_counter() - start
+    print(f"\n| te-pt-tnp, {n_c:,} context points, {n_t:,} targets | |\n|---|---:|")
+    print(f"| peak memory, MiB | {memory:,.0f} |\n| cells a second | {n_t / seconds:,.0f} |")
+
+
+def main() -> None:
+    """Run all three benchmarks."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[512, 1024, 2048, 4096], help="points")
+    parser.add_argument("--fixed", type=int, default=64, help="points of the other kind")
+    parser.add_argument("--models", nargs="*", default=list(VARIANTS), help="which of them")
+    parser.add_argument("--pairs", type=int, default=1024, help="queries and keys of the attention table")
+    parser.add_argument("--raster", type=int, nargs=2, default=[100_000, 1_000_000], help="context points and targets")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)  # also because processes are copied below
+    models(arguments.models, arguments.sizes, arguments.fixed)
+    attention(arguments.pairs)
+    million(*arguments.raster)
+
+
+if __name__ == "__main__":
+    main()
