@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import xarray as xr
 
 if TYPE_CHECKING:
+    import os
     from typing import Unpack
 
+    from geonp.batch import Report
     from geonp.evaluation.comparison import Comparison
     from geonp.filling import FillPlan
     from geonp.request import FillOptions
@@ -34,6 +36,12 @@ class GeonpAccessor:
         from geonp.filling import infill
 
         return infill(self._obj, **options)
+
+    def fill_store(self, target: str | os.PathLike[str], **options: Any) -> Report:
+        """Fill into a Zarr store, resumably, in memory that does not grow; see :func:`geonp.batch.fill_store`."""
+        from geonp.batch import fill_store
+
+        return fill_store(self._obj, target, **options)
 
     def plan(self, **options: Unpack[FillOptions]) -> FillPlan:
         """What :meth:`infill` will do with the same options; see :func:`geonp.filling.plan`."""

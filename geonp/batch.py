@@ -15,6 +15,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import xarray as xr
 from dask.base import tokenize
 
 from geonp.dtypes import fitting, holds
@@ -129,7 +130,7 @@ def fill_store(
     """
     asked = prepare(obj, **options)
     layout = _layout(asked, chunks, creation_options or {})
-    fields_ = tuple(_field(asked, name, layout.side) for name in asked.names)
+    fields_ = tuple(_field(asked, name, layout.side) for name in sorted(asked.names, key=str))
     store = Store(os.fspath(target), dict(storage_options or {}))
     journal = Journal(store.url, store.options)
     job = _job(asked, layout, source_options, options)
@@ -215,16 +216,17 @@ def _field(asked: Request, name: Hashable, side: int) -> Field:
 def _job(asked: Request, layout: _Layout, source_options: Any, options: Mapping[str, Any]) -> dict[str, str]:
     """A hash of each thing that the result depends on."""
     source = asked.ds.encoding.get("source")
-    variables = [
+    # some readers give variables in no particular order
+    variables = sorted(
         (str(name), da.dims, da.shape, str(da.dtype), sorted(map(str, da.attrs.items())))
         for name, da in asked.ds.variables.items()
-    ]
-    axes = {str(dim): asked.ds[dim].values for dim in asked.ds.dims if dim in asked.ds.coords}
+    )
+    axes = {str(dim): asked.ds[dim].values for dim in sorted(asked.ds.dims, key=str) if dim in asked.ds.coords}
     lazy = all(asked.ds[name].chunks is None for name in asked.names)
     if isinstance(source, str) and lazy:
         values = identity(source, source_options)
     else:
-        values = tokenize(*(asked.ds[name].data for name in asked.names))
+        values = tokenize(*(asked.ds[name].data for name in sorted(asked.names, key=str)))
     predictor, job = asked.job.predictor, asked.job
     parameters = (job.seed, job.max_distance, asked.nodata, asked.quantiles, asked.tails, tokenize(asked.domain))
     return {
@@ -262,24 +264,23 @@ def _begin(
     if exists and not overwrite:
         how = "Go on with resume (--resume)" if journal.job() is not None else "Choose another name"
         raise OutputError(f"The output exists: {store.url!r}. {how}, or pass overwrite (--overwrite).")
-    zeros = template(asked, {field.name: _parts(field) for field in fields_})
-    made = [f"{name}{ending}" for name in asked.names for ending in ("", *(f"_{result}" for result in asked.results))]
-    ready = for_files(zeros)
-    for name in made:
-        sizes = dict(zip(ready[name].dims, (max(c) for c in ready[name].chunks or ()), strict=True))
-        spatial = (asked.grid.y_dim, asked.grid.x_dim)
-        stored = tuple(min(layout.chunk, n) if dim in spatial else n for dim, n in sizes.items())
-        # a shard is a whole number of chunks, though the raster may end within it
-        whole = tuple(-(-n // c) * c for n, c in zip(sizes.values(), stored, strict=True))
-        ready[name].encoding.update({"chunks": stored, **({"shards": whole} if layout.sharded else {})})
+    ready = for_files(template(asked))
+    endings = ("", *(f"_{result}" for result in asked.results))
+    made = {f"{field.name}{ending}": field for field in fields_ for ending in endings}
+    for name, field in made.items():
+        ready[name].encoding.update(_stored_chunks(ready[name], field, layout))
     journal.begin({**job, "units": str(sum(1 for _ in units_of(fields_)))})
-    store.create(ready, made, layout.zarr_format)
+    store.create(ready, list(made), layout.zarr_format)
     return {}
 
 
-def _parts(field: Field) -> tuple[int, ...]:
-    dims = (*field.leading, *field.spatial)
-    return tuple(min(field.chunks[dim], field.source.sizes[dim]) for dim in dims)
+def _stored_chunks(array: xr.DataArray, field: Field, layout: _Layout) -> dict[str, tuple[int, ...]]:
+    """Encoding of a result whose units are those of `field`; a dimension that only it has is not cut."""
+    unit = {dim: min(field.chunks.get(dim, size), size) for dim, size in array.sizes.items()}
+    chunks = tuple(min(layout.chunk, n) if dim in field.spatial else n for dim, n in unit.items())
+    # a shard is a whole number of chunks, though the raster may end within it
+    shards = tuple(-(-n // chunk) * chunk for n, chunk in zip(unit.values(), chunks, strict=True))
+    return {"chunks": chunks, **({"shards": shards} if layout.sharded else {})}
 
 
 def _digest(job: Mapping[str, str]) -> str:

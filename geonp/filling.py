@@ -161,12 +161,12 @@ def infill(
     return _assembled(asked, parts, [name for name, array in arrays.items() if array.chunks is None])
 
 
-def template(asked: Request, chunks: Mapping[Hashable, tuple[int, ...]]) -> xr.Dataset:
-    """What :func:`infill` gives, of zeros: dask arrays with `chunks` (spatial dimensions last) of each variable."""
+def template(asked: Request) -> xr.Dataset:
+    """What :func:`infill` gives, of zeros: dask arrays of a single chunk each, never to be computed."""
     parts = {}
     for name in asked.names:
         array = spatial_last(observed(_without_data(asked.ds[name]), asked.nodata), asked.grid)
-        parts[name] = da.zeros(array.shape, dtype=record(array.dtype), chunks=chunks[name])
+        parts[name] = da.zeros(array.shape, dtype=record(array.dtype), chunks=-1)
     return _assembled(asked, parts)
 
 

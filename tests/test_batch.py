@@ -122,6 +122,9 @@ def test_other_dimensions_and_dtypes(model: str, tmp_path: Path, dtype: str, zar
     assert (counts["slices"], counts["empty_slices"], counts["beyond_limit"]) == (3, 1, 1200)
     assert counts["missing"] == counts["filled"] + counts["beyond_limit"]
     expected = infill(open_raster(source).load(), model=model)
+    if dtype == "i2":
+        # which is what files hold
+        expected["a"] = expected.a.round()
     with xr.open_zarr(out) as found:
         xr.testing.assert_allclose(found.drop_vars("note").compute(), expected.drop_vars("note"), rtol=1e-4)
         assert found.note.values.tolist() == ["a", "b", "c"]

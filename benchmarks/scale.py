@@ -1,0 +1,133 @@
+"""What a large raster costs beside its gaps: planning it, and copying what is observed, over a plain copy of it.
+
+Run as ``python benchmarks/scale.py [--side 8192] [--gaps 0.001]``. Times are ratios within this run; memory is the peak
+of a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import resource
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+import zarr
+
+CHUNK = 1024
+
+
+def make(path: Path, side: int, gaps: float) -> None:
+    """Write a smooth float32 raster with square gaps of 8 x 8 cells, chunk by chunk."""
+    array = zarr.create_array(
+        path / "a", shape=(side, side), chunks=(CHUNK, CHUNK), dtype="f4", dimension_names=("y", "x"), fill_value=np.nan
+    )
+    zarr.open_group(path, mode="a")
+    rng = np.random.default_rng(0)
+    for row in range(0, side, CHUNK):
+        for col in range(0, side, CHUNK):
+            y, x = np.ogrid[row : row + CHUNK, col : col + CHUNK]
+            block = (np.sin(y / 40) + np.cos(x / 55) + 0.01 * rng.standard_normal((CHUNK, CHUNK))).astype("f4")
+            for i, j in rng.integers(0, CHUNK - 8, (round(gaps * CHUNK**2 / 64), 2)):
+                block[i : i + 8, j : j + 8] = np.nan
+            array[row : row + CHUNK, col : col + CHUNK] = block
+
+
+def copy(source: Path, target: Path) -> None:
+    """Read and write every chunk, by xarray and dask."""
+    xr.open_zarr(source, consolidated=False).to_zarr(target, consolidated=False)
+
+
+def fill(source: Path, target: Path) -> None:
+    """Fill it."""
+    from geonp.batch import fill_store
+    from geonp.storage import open_raster
+
+    fill_store(open_raster(source, chunks=None), target, chunks=CHUNK)
+
+
+def begin(source: Path, target: Path) -> None:
+    """Do all that comes before the first unit."""
+    from geonp.batch import fill_store
+    from geonp.storage import open_raster
+    from geonp.workers import run
+
+    def stop(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    import geonp.batch
+
+    geonp.batch.run = stop
+    try:
+        fill_store(open_raster(source, chunks=None), target, chunks=CHUNK)
+    except KeyboardInterrupt:
+        geonp.batch.run = run
+
+
+def measured(job: Callable[[Path, Path], None], source: Path, target: Path) -> tuple[float, float]:
+    """Seconds and peak MiB of a job in a fresh process, less the seconds of its imports."""
+
+    def work(pipe: Any) -> None:
+        import geonp.batch  # noqa: F401
+
+        start = time.perf_counter()
+        job(source, target)
+        pipe.send((time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
+
+    here, there = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=work, args=(there,))
+    process.start()
+    found: tuple[float, float] = here.recv()
+    process.join()
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.rmtree(f"{target}.journal", ignore_errors=True)
+    return found
+
+
+def main() -> None:
+    """Print what planning and what filling costs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--side", type=int, default=8192, help="rows and columns of the raster that is filled")
+    parser.add_argument("--gaps", type=float, default=0.001, help="share of missing cells")
+    parser.add_argument("--planned", type=int, default=316_000, help="rows and columns of the raster that is planned")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        for name, side, gaps in (("full", arguments.side, 0.0), ("gaps", arguments.side, arguments.gaps)):
+            make(root / name, side, gaps)
+        array = zarr.create_array(
+            root / "vast" / "a",
+            shape=(arguments.planned,) * 2,
+            chunks=(CHUNK, CHUNK),
+            dtype="f4",
+            dimension_names=("y", "x"),
+            fill_value=np.nan,
+        )
+        units = array.nchunks
+        zarr.open_group(root / "vast", mode="a")
+        plain, plain_mib = measured(copy, root / "full", root / "out.zarr")
+        full, full_mib = measured(fill, root / "full", root / "out.zarr")
+        some, some_mib = measured(fill, root / "gaps", root / "out.zarr")
+        plan, plan_mib = measured(begin, root / "vast", root / "out.zarr")
+    print("| job | time / plain copy | peak MiB |\n|---|---:|---:|")
+    for name, seconds, mib in (
+        (f"copy of {arguments.side} x {arguments.side} cells", plain, plain_mib),
+        ("fill of it, without gaps", full, full_mib),
+        (f"fill of it, {arguments.gaps:.2%} missing", some, some_mib),
+    ):
+        print(f"| {name} | {seconds / plain:.2f} | {mib:.0f} |")
+    print(
+        f"\nBefore the first of {units:,} units of {arguments.planned**2:,} cells: "
+        f"{1000 * plan / units:.3f} s for each "
+        f"1,000 units, peak {plan_mib:.0f} MiB"
+    )
+
+
+if __name__ == "__main__":
+    main()
