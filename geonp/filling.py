@@ -92,7 +92,7 @@ def infill(
 
     Missing are NaN, infinities and the nodata value. Each spatial slice is filled on its own; time, band and other
     dimensions are looped over. The result does not depend on the chunks of `obj` or on `batch_size`, but for rounding:
-    some 1e-5 standard errors in float32, at most a few hundredths in bfloat16.
+    some 1e-5 standard errors in float32, about a tenth at most in bfloat16.
 
     Parameters
     ----------

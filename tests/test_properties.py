@@ -180,7 +180,7 @@ def test_chunks_and_batches_change_little_in_bfloat16(model: str, seed: int, mon
     with pytest.raises(AssertionError):
         assert_same(exact, whole)  # it is bfloat16 indeed
     for chunks, batch_size in (({"y": 7, "x": 33}, 1), ({"y": 16, "x": 8}, 4), ({"y": 40, "x": (3, 1, 29)}, 16)):
-        assert_same(whole, infill(source.chunk(chunks), model=model, batch_size=batch_size).compute(), 0.05)
+        assert_same(whole, infill(source.chunk(chunks), model=model, batch_size=batch_size).compute(), 0.15)
 
 
 @few

@@ -290,7 +290,7 @@ def test_outputs_that_are_refused(tmp_path: Path) -> None:
     (tmp_path / "there.nc").touch()
     (tmp_path / "mine.zarr").mkdir()
     (tmp_path / "mine.zarr" / "thesis.tex").touch()
-    with pytest.raises(OutputError, match=r"The output exists: '.*there.nc'\. Choose another name or pass overwrite"):
+    with pytest.raises(OutputError, match=r"The output exists: '.*there.nc'\. Choose another name, pass overwrite"):
         check_output(tmp_path / "there.nc")
     check_output(tmp_path / "there.nc", overwrite=True)
     with pytest.raises(OutputError, match=r"Not overwriting '.*mine.zarr': expected a Zarr store, got another folder"):
