@@ -44,7 +44,7 @@ def main() -> None:
     predictions |= {name: predict(name, test.values, np.random.default_rng(SEED)) for name in BASELINES}
     print(table(test, kinds, predictions))
 
-    draw(test, *predictions["geonp"], terrain.rio.bounds()).savefig(FOLDER / "demo.png", dpi=110)
+    draw(test, *predictions["geonp"][:2], terrain.rio.bounds()).savefig(FOLDER / "demo.png", dpi=110)
     print(f"\nPicture: {FOLDER / 'demo.png'}")
 
 
