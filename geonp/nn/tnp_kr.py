@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.distributions import Normal, StudentT
 
 from geonp.nn.attention import dense_attention, orthogonal_features, performer_attention, scan_attention
-from geonp.nn.bias import DictionaryBias, KernelDictionary, RBFBias, dictionary_bias, rbf_bias
+from geonp.nn.bias import DictionaryBias, KernelDictionary, RBFBias, dictionary_bias, rbf_bias, shared_bias
 from geonp.nn.heads import GaussianHead, KrigingHead
 from geonp.nn.layers import MLP, Attend, DeepKernelAttention, KRBlock, MultiHeadAttention, drop_masked, plain_attention
 
@@ -122,25 +122,44 @@ class TNPKR(nn.Module):
             # Only differences matter; differences from a target keep float32 exact far from the origin.
             xc, xt = xc - xt[:, :1], xt - xt[:, :1]
         xc, yc, context_mask = drop_masked(xc, yc, context_mask)
-        n_t, xq = xt.shape[1], torch.cat([xt, xc], 1)
-        kernels = None
-        # In bfloat16 coordinates would be rounded to cells and small differences of values to nothing.
-        with torch.no_grad(), torch.autocast(xc.device.type, enabled=False):
-            if self.dictionary is not None and xq.shape[1] <= self.block_size:
-                kernels = self.dictionary(xq, xc)
-            local, summary = self._statistics(xq, xc, yc, context_mask, kernels)
-        tokens = self._embed(xq, yc, local)
-        if kernels is not None and torch.is_autocast_enabled(xc.device.type):
-            kernels = kernels.to(torch.get_autocast_dtype(xc.device.type))
-        for i, block in enumerate(self.blocks):
-            tokens = block(tokens, n_t, *self._attend(i, xq, xc, kernels, context_mask))
+        n_t = xt.shape[1]
+        if torch.is_grad_enabled() or xc.device.type != "cpu":
+            tokens, summary = self._trunk(xc, yc, xt, context_mask)
+        else:
+            # one task at a time: the biases of several fit into no cache
+            tasks = zip(*(t.split(1) for t in (xc, yc, xt, context_mask)), strict=True)
+            tokens, summary = (torch.cat(t) for t in zip(*(self._trunk(*task) for task in tasks), strict=True))
         if isinstance(self.head, GaussianHead):
-            return self.head.forward(self.norm_out(tokens[:, :n_t]))
-        tokens = self.norm_out(tokens)
+            return self.head.forward(tokens[:, :n_t])
         return self.head.forward(tokens[:, :n_t], tokens[:, n_t:], xt, xc, yc, context_mask, summary)
 
+    def _trunk(self, xc: Tensor, yc: Tensor, xt: Tensor, context_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Features of targets and context ``(batch, n_t + n_c, dim)`` and statistics of the whole context."""
+        n_t, xq = xt.shape[1], torch.cat([xt, xc], 1)
+        biases, sums = self._shared(xq, xc, yc, context_mask)
+        # In bfloat16 coordinates would be rounded to cells and small differences of values to nothing.
+        with torch.no_grad(), torch.autocast(xc.device.type, enabled=False):
+            local, summary = self._statistics(xq, xc, yc, context_mask, sums)
+        tokens = self._embed(xq, yc, local)
+        for i, block in enumerate(self.blocks):
+            tokens = block(tokens, n_t, *self._attend(i, xq, xc, biases, context_mask))
+        return self.norm_out(tokens), summary
+
+    def _shared(
+        self, xq: Tensor, xc: Tensor, yc: Tensor, mask: Tensor
+    ) -> tuple[tuple[Tensor, ...] | None, Tensor | None]:
+        """The biases of each layer and sums for :meth:`_statistics` where one block holds all pairs, else None."""
+        if self.dictionary is None or self.attention != "scan" or xq.shape[1] > self.block_size:
+            return None, None
+        device = xc.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else xc.dtype
+        amplitudes = torch.stack([bias.amplitudes for bias in self.biases if isinstance(bias, DictionaryBias)])
+        with torch.autocast(device, enabled=False):
+            biases, sums = shared_bias(self.dictionary, xq, xc, amplitudes, _summands(yc, mask), dtype)
+        return biases.unbind(1), sums
+
     def _attend(
-        self, i: int, xq: Tensor, xk: Tensor, kernels: Tensor | None, mask: Tensor
+        self, i: int, xq: Tensor, xk: Tensor, biases: tuple[Tensor, ...] | None, mask: Tensor
     ) -> tuple[Attend] | tuple[Tensor, Tensor, Tensor]:
         """What the attention module of layer `i` takes after queries and keys."""
         if self.attention == "dka":
@@ -148,14 +167,13 @@ class TNPKR(nn.Module):
         if self.attention == "performer":
             features = self.features[i]
             return (lambda q, k, v: performer_attention(q, k, v, features, mask),)
-        return (plain_attention(mask) if self.attention == "full" else self._scan(i, xq, xk, kernels, mask),)
+        return (plain_attention(mask) if self.attention == "full" else self._scan(i, xq, xk, biases, mask),)
 
-    def _scan(self, i: int, xq: Tensor, xk: Tensor, kernels: Tensor | None, mask: Tensor) -> Attend:
+    def _scan(self, i: int, xq: Tensor, xk: Tensor, biases: tuple[Tensor, ...] | None, mask: Tensor) -> Attend:
         """Attention with the bias of layer `i`: dense when one block holds all pairs' shared kernels, else by scan."""
-        bias = self.biases[i]
-        if kernels is not None:
-            return lambda q, k, v: dense_attention(q, k, v, bias(kernels), mask)
-        size = self.block_size
+        if biases is not None:
+            return lambda q, k, v: dense_attention(q, k, v, biases[i], mask)
+        bias, size = self.biases[i], self.block_size
         if isinstance(bias, DictionaryBias):
             dictionary, parameters = self.dictionary, (bias.amplitudes,)
             assert dictionary is not None
@@ -176,7 +194,7 @@ class TNPKR(nn.Module):
         return tokens
 
     def _statistics(
-        self, xq: Tensor, xc: Tensor, yc: Tensor, mask: Tensor, kernels: Tensor | None
+        self, xq: Tensor, xc: Tensor, yc: Tensor, mask: Tensor, sums: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Log density of observations and log variogram by kernel, each of about unit scale.
 
@@ -185,14 +203,12 @@ class TNPKR(nn.Module):
         """
         if not self.statistics or self.dictionary is None:
             return xq.new_zeros(*xq.shape[:2], 0), xq.new_zeros(xq.shape[0], 0)
-        n_t, step = xq.shape[1] - xc.shape[1], xq.shape[1] if kernels is not None else self.block_size
-        values = torch.cat([yc.new_zeros(yc.shape[0], n_t, yc.shape[2]), yc], 1)
-        sums = [
-            _pair_sums(self.dictionary(xq[:, i : i + step], xc) if kernels is None else kernels, v, yc, mask)
-            for i in range(0, xq.shape[1], step)
-            for v in [values[:, i : i + step]]
-        ]
-        density, squares = (torch.cat(part, 1) for part in zip(*sums, strict=True))
+        n_t = xq.shape[1] - xc.shape[1]
+        if sums is None:
+            sums = xq.new_empty(xq.shape[0], self.dictionary.size, xq.shape[1], 2 + yc.shape[-1])
+            for part, rows, kernels in self.dictionary.blocks(xq, xc):
+                sums[part, :, rows] = kernels @ _summands(yc, mask)[part, None]
+        density, squares = _pair_sums(sums, torch.cat([yc.new_zeros(yc.shape[0], n_t, yc.shape[2]), yc], 1))
         local = torch.cat([_log_density(density), _log_variogram(squares, density)], -1)
         local[:, :n_t, self.dictionary.size :] = 0.0
         # without the pair of each point with itself, whose kernel is one
@@ -202,11 +218,16 @@ class TNPKR(nn.Module):
         return local, torch.cat([_log_density(mean_density), _log_variogram(differences, pairs)], -1)
 
 
-def _pair_sums(kernels: Tensor, values: Tensor, yc: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums over the context of w and of w (y - y')^2 for kernels w: ``(batch, n_q, size)`` each."""
-    keep = mask[..., None].to(yc)
-    square = yc.square().mean(-1, keepdim=True)
-    sums = kernels @ torch.cat([keep, keep * square, keep * yc], -1)[:, None]
+def _summands(yc: Tensor, mask: Tensor) -> Tensor:
+    """One, y^2 and y of observed context points, ``(batch, n_c, 2 + d_y)``."""
+    return mask[..., None] * torch.cat([torch.ones_like(yc[..., :1]), yc.square().mean(-1, keepdim=True), yc], -1)
+
+
+def _pair_sums(sums: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums over the context of w and of w (y - y')^2 for kernels w: ``(batch, n_q, size)`` each.
+
+    From those of the summands; y are the `values` of the queries ``(batch, n_q, d_y)``.
+    """
     density, second, first = sums[..., 0], sums[..., 1], sums[..., 2:]
     # the square expanded, so that it is one matrix product over all kernels
     squares = values.square().mean(-1)[:, None] * density - 2 * (values[:, None] * first).mean(-1) + second
