@@ -153,7 +153,7 @@ class MixedProcess:
     kind: Literal["gp_mixed"] = "gp_mixed"
     kernels: Annotated[tuple[Kernel, ...], Field(min_length=1)] = ("rbf", "matern52", "periodic")
     length: tuple[Positive, Positive] = (0.25, 4.0)
-    length_periodic: Positive = math.log(2)
+    length_periodic: Positive = 0.6931471805599453
     n_context: tuple[Count, Count] = (1, 64)
     n_targets: Count = 128
     context_range: tuple[float, float] = (-2.0, 2.0)
