@@ -38,6 +38,8 @@ class Neighbourhood:
         How fast context thins out with distance, see :func:`select_context`.
     overlap_px : int
         How far a tile's predictions reach into its neighbours at most, see :func:`overlaps`.
+    spacing : float
+        Distance of neighbouring cells in the coordinates that the model was trained with.
     """
 
     tile_px: int = 16
@@ -46,6 +48,7 @@ class Neighbourhood:
     min_context: int = 4
     thinning: float = 3.0
     overlap_px: int = 4
+    spacing: float = 1.0
 
     @property
     def reach_px(self) -> int:

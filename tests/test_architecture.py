@@ -47,6 +47,7 @@ LAYERS = {
     "geonp.storage": 4,
     "geonp.training.tasks": 4,
     "geonp.training.processes": 4,
+    "geonp.training.epidemics": 4,
     "geonp.training.curve": 4,
     "geonp.training.objective": 4,
     "geonp.training.recipe": 4.1,

@@ -25,6 +25,7 @@ SHIPPED = {
     "gp1d_periodic": ["model.architecture=np", "model.config.latent=[16,16]"],  # each step draws a latent variable
     "gp1d_matern32": ["model.architecture=bnp"],  # each step draws bootstraps
     "gp2d_rbf": ["model.architecture=cnp"],
+    "sir": [*(f"model.config.{key}={value}" for key, value in TINY_KR.items()), "data.side=16", "data.n_targets=200"],
     "gp1d_shift": ["model.config.dim=16", "model.config.heads=2", "model.config.blocks=1"],
 }
 """Overrides that make a run of each recipe a matter of a second."""

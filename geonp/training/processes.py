@@ -96,7 +96,7 @@ class GaussianProcess:
 
     def batch(self, seed: int, index: int, size: int) -> Batch:
         """Batch number `index`: `size` tasks, see :func:`geonp.training.sources.draw`."""
-        x, covariance_, values, counts, noise = self._draw(seed, index, size)
+        x, _, values, counts, noise = self._draw(seed, index, size)
         xs = torch.from_numpy(x).float().expand(size, -1, -1)
         most = self.n_context[1]
         return {
@@ -138,7 +138,8 @@ class MixedProcess:
     Attributes
     ----------
     kernels : tuple of str
-        Drawn with equal chances. The periodic one draws its period instead of its lengthscale, which is `length_periodic`.
+        Drawn with equal chances. The periodic one draws its period instead of its lengthscale, which is
+        `length_periodic`.
     length : tuple of float
         Range of lengthscales, log-uniform.
     n_context : tuple of int

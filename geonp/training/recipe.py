@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from geonp.errors import RecipeError
 from geonp.points import Neighbourhood
+from geonp.training.epidemics import Epidemic
 from geonp.training.processes import GaussianProcess, MixedProcess
 from geonp.training.tasks import RasterPrior
 
@@ -66,7 +67,7 @@ class Raster:
     kind: Literal["raster"] = "raster"
 
 
-Data = Annotated[Raster | GaussianProcess | MixedProcess, Field(discriminator="kind")]
+Data = Annotated[Raster | GaussianProcess | MixedProcess | Epidemic, Field(discriminator="kind")]
 """What a recipe trains on, by its ``kind``."""
 
 
@@ -90,6 +91,10 @@ class Recipe(_Strict):
             got = self.model.config.get(name, {"d_x": 2, "d_y": 1}[name])
             if got != n:
                 raise ValueError(f"model.config.{name}: got {got}, but the data have {n}; set it to {n}")
+        if (self.data.kind == "sir") != (self.model.config.get("likelihood") == "categorical"):
+            raise ValueError(
+                "model.config.likelihood: must be categorical where the data are classes (data.kind sir) and only there"
+            )
         if self.data.kind != "raster" and self.prior != RasterPrior():
             raise ValueError(f"prior: only data.kind raster has one, this recipe's is {self.data.kind}; leave it out")
         return self
