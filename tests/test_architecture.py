@@ -55,6 +55,7 @@ LAYERS = {
     "geonp.training.optimisers": 4.2,
     "geonp.training.sources": 4.2,
     "geonp.journal": 3,
+    "geonp.era5": 3,
     "geonp.request": 4.2,
     "geonp.stores": 3,
     "geonp.units": 4.3,
@@ -77,6 +78,7 @@ EMPTY_PACKAGES = {"geonp.nn", "geonp.training", "geonp.evaluation", "geonp.weigh
 HOMES = {
     "torch": {"geonp.nn", "geonp.checkpoint", "geonp.prediction", "geonp.training"},
     "gpytorch": {"geonp.nn.gp"},
+    "cdsapi": {"geonp.era5"},
     "lightning_fabric": {"geonp.training.loop"},
     "safetensors": {"geonp.checkpoint"},
     "rasterio": {"geonp.geotiff", "geonp.storage", "geonp.evaluation.baselines"},
