@@ -145,7 +145,8 @@ def fetch(
         if not done:
             _note(journal, {**asked, "done": []})
             _create(fields, [hour for each in wanted for hour in each.hours], out)
-        region: Any = {"time": slice(*np.searchsorted(_times(out), [month.hours[0], month.hours[-1]]) + [0, 1])}
+        first = int(np.searchsorted(_times(out), month.hours[0]))
+        region: Any = {"time": slice(first, first + len(month.hours))}
         fields[["t2m"]].drop_vars(["latitude", "longitude"]).to_zarr(out, region=region, consolidated=True)
         done.append(month.name)
         _note(journal, {**asked, "done": done})

@@ -48,6 +48,7 @@ LAYERS = {
     "geonp.training.tasks": 4,
     "geonp.training.processes": 4,
     "geonp.training.epidemics": 4,
+    "geonp.training.reanalysis": 4,
     "geonp.training.curve": 4,
     "geonp.training.objective": 4,
     "geonp.training.recipe": 4.1,

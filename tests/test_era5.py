@@ -305,7 +305,7 @@ def test_keys_that_are_missing_or_expired(
 
 def test_a_licence_that_was_not_accepted(store: Store, out: Path) -> None:
     store.faults["execution"] = [403]
-    with pytest.raises(FetchError, match="perhaps as the licence .* was not accepted: .*required licences"):
+    with pytest.raises(FetchError, match=r"perhaps as the licence .* was not accepted: .*required licences"):
         get(out)
 
 

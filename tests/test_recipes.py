@@ -7,8 +7,10 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import xarray as xr
 
 from geonp import checkpoint
 from geonp.errors import InputError, MissingExtraError, RecipeError
@@ -26,6 +28,13 @@ SHIPPED = {
     "gp1d_matern32": ["model.architecture=bnp"],  # each step draws bootstraps
     "gp2d_rbf": ["model.architecture=cnp"],
     "sir": [*(f"model.config.{key}={value}" for key, value in TINY_KR.items()), "data.side=16", "data.n_targets=200"],
+    "era5": [
+        "model.config.dim=8",
+        "model.config.heads=2",
+        "model.config.n_pseudo=4",
+        "data.area=[]",
+        "data.test_area=[]",
+    ],
     "gp1d_shift": ["model.config.dim=16", "model.config.heads=2", "model.config.blocks=1"],
 }
 """Overrides that make a run of each recipe a matter of a second."""
@@ -37,6 +46,19 @@ class PowerCutError(Exception):
 
 def tiny(name: str, *overrides: str) -> Recipe:
     return load(name, [*TINY_RUN, *SHIPPED[name], *overrides])
+
+
+def reanalysis(file: str) -> None:
+    """A small file as `geonp fetch era5` would make it."""
+    rng = np.random.default_rng(0)
+    coords = {
+        "time": np.datetime64("2019-03-01", "ns") + np.arange(30) * np.timedelta64(1, "h"),
+        "latitude": 50 - 0.25 * np.arange(16),
+        "longitude": 0.25 * np.arange(16),
+    }
+    t2m = (("time", "latitude", "longitude"), 280 + rng.normal(size=(30, 16, 16)))
+    z = (("latitude", "longitude"), 1000 * rng.random((16, 16)))
+    xr.Dataset({"t2m": t2m, "z": z}, coords).to_netcdf(file)
 
 
 def curve(folder: Path) -> list[dict[str, str]]:
@@ -69,7 +91,11 @@ def run_with_power_cuts(recipe: Recipe, out: Path) -> tuple[Path, list[float]]:
 def test_three_steps_of_each_recipe_resume_as_if_unbroken(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = tiny(name, "training.save_every_s=1e-9")
+    files = ["data.path=field.nc"] if name == "era5" else []
+    if files:
+        monkeypatch.chdir(tmp_path)
+        reanalysis("field.nc")
+    recipe = tiny(name, "training.save_every_s=1e-9", *files)
     broken, losses = run_with_power_cuts(recipe, tmp_path / "broken")
     straight = train(recipe, tmp_path / "straight", workers=0, progress=False)
 

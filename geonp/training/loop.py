@@ -22,7 +22,7 @@ from geonp.training import curve
 from geonp.training.objective import Objective, sampled_scores, scores
 from geonp.training.optimisers import learning_rate, optimiser
 from geonp.training.recipe import Recipe
-from geonp.training.sources import VALIDATION_SEED, draw
+from geonp.training.sources import VALIDATION_SEED, check, draw
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -90,7 +90,8 @@ def train(
     Raises
     ------
     RecipeError
-        When `out` holds a run already and `resume` is not set, or the run there is of another recipe.
+        When `out` holds a run already and `resume` is not set, or the run there is of another recipe; where the data
+        of the recipe are not there.
     MissingExtraError
         Where lightning-fabric or matplotlib are not installed, which the extra ``geonp[train]`` brings.
     InputError
@@ -99,6 +100,7 @@ def train(
     state_file = out / "state.pt"
     if state_file.exists() and not resume:
         raise RecipeError(f"{out} holds a run already: resume it (--resume), or choose another folder")
+    check(recipe)
     out.mkdir(parents=True, exist_ok=True)
     fabric = _fabric(device, devices)
     fabric.launch(_train, recipe, out, workers, progress)

@@ -15,6 +15,7 @@ from geonp.errors import RecipeError
 from geonp.points import Neighbourhood
 from geonp.training.epidemics import Epidemic
 from geonp.training.processes import GaussianProcess, MixedProcess
+from geonp.training.reanalysis import Reanalysis
 from geonp.training.tasks import RasterPrior
 
 __all__ = ["Data", "Model", "Raster", "Recipe", "Training", "available", "copy", "load"]
@@ -67,7 +68,7 @@ class Raster:
     kind: Literal["raster"] = "raster"
 
 
-Data = Annotated[Raster | GaussianProcess | MixedProcess | Epidemic, Field(discriminator="kind")]
+Data = Annotated[Raster | GaussianProcess | MixedProcess | Epidemic | Reanalysis, Field(discriminator="kind")]
 """What a recipe trains on, by its ``kind``."""
 
 

@@ -6,15 +6,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from geonp.training.reanalysis import Reanalysis
 from geonp.training.recipe import Raster, Recipe
 from geonp.training.tasks import collate, sample_task
 
-__all__ = ["VALIDATION_SEED", "draw"]
+__all__ = ["VALIDATION_SEED", "check", "draw"]
 
 Batch = dict[str, Tensor]
 
 VALIDATION_SEED = 2**31 - 1
 """Seed of the held-out batches; recipes have smaller ones."""
+
+
+def check(recipe: Recipe) -> None:
+    """See that the data of a recipe are there, before anything starts.
+
+    Raises
+    ------
+    RecipeError
+        Naming the key that is wrong.
+    """
+    if isinstance(recipe.data, Reanalysis):
+        recipe.data.check()
 
 
 def draw(recipe: Recipe, seed: int, index: int) -> Batch:
@@ -28,8 +41,11 @@ def draw(recipe: Recipe, seed: int, index: int) -> Batch:
         the ``mean`` and ``variance`` of new measurements with ``target_mask`` and ``exact``.
     """
     options = recipe.training
-    if not isinstance(recipe.data, Raster):
-        return recipe.data.batch(seed, index, options.batch_size)
+    data = recipe.data
+    if seed == VALIDATION_SEED and isinstance(data, Reanalysis):
+        data = data.held_out()
+    if not isinstance(data, Raster):
+        return data.batch(seed, index, options.batch_size)
     rng = np.random.default_rng([seed, index])
     tasks = [sample_task(rng, recipe.prior, recipe.neighbourhood, options.n_targets) for _ in range(options.batch_size)]
     arrays = collate(tasks, recipe.neighbourhood.n_context, options.n_targets)
