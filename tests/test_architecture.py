@@ -27,6 +27,7 @@ LAYERS = {
     "geonp.points": 2,
     "geonp.tiling": 2,
     "geonp.metadata": 2,
+    "geonp.classes": 2.1,
     "geonp.nn": 2.2,
     "geonp.nn.attention": 2,
     "geonp.nn.bias": 2,

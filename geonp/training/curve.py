@@ -32,7 +32,6 @@ def cut(file: Path, step: int) -> None:
 
 def draw(file: Path) -> Path:
     """Picture of the curve in `file`, a PNG beside it: training loss and held-out NLL against steps."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     with file.open(newline="", encoding="utf-8") as handle:
@@ -48,6 +47,6 @@ def draw(file: Path) -> Path:
     axes.legend()
     picture = file.with_suffix(".png")
     temporary = picture.with_suffix(".tmp")
-    FigureCanvasAgg(figure).print_png(str(temporary))
+    figure.savefig(temporary, format="png")
     os.replace(temporary, picture)
     return picture

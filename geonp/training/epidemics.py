@@ -123,5 +123,5 @@ def _trajectory(epidemic: Epidemic, seed: int, number: int) -> Tensor:
     first = torch.full((1, epidemic.side**2), SUSCEPTIBLE)
     first[0, torch.from_numpy(rng.choice(epidemic.side**2, rng.integers(1, 5), replace=False))] = INFECTED
     generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
-    rates = (torch.tensor([value]) for value in (infection, recovery))
-    return simulate(first.view(1, epidemic.side, -1), *rates, epidemic.frames - 1, generator)[0]
+    rate, healing = (torch.tensor([value]) for value in (infection, recovery))
+    return simulate(first.view(1, epidemic.side, -1), rate, healing, epidemic.frames - 1, generator)[0]

@@ -103,7 +103,7 @@ def train(
     check(recipe)
     out.mkdir(parents=True, exist_ok=True)
     fabric = _fabric(device, devices)
-    fabric.launch(_train, recipe, out, workers, progress)
+    fabric.launch(_train, recipe, out, workers, progress)  # type: ignore[arg-type]  # the arguments follow
     return out / f"{recipe.name}.safetensors"
 
 
@@ -111,7 +111,7 @@ def _fabric(device: str = "auto", devices: int = 1) -> Fabric:
     try:
         import matplotlib  # noqa: F401  # of the same extra: to be missed now, not when a curve is drawn
         from lightning_fabric import Fabric
-        from lightning_fabric.strategies import DDPStrategy
+        from lightning_fabric.strategies.ddp import DDPStrategy
     except ImportError as error:
         raise MissingExtraError(error.name or "lightning_fabric", "train") from error
     if device == "auto":
