@@ -259,10 +259,11 @@ def _wanted(fillable: BoolArray, supported: BoolArray, core: tuple[slice, slice]
 
 def _predict(tiles: list[Tile], values: FloatArray, rows: IntArray, cols: IntArray, job: Job) -> FloatArray:
     """Blended outputs of the model ``(outputs, rows, cols)`` for the targets of all tiles, NaN elsewhere."""
-    total = np.zeros((job.predictor.outputs + 1, values.size))
+    neighbourhood, total = job.predictor.neighbourhood, np.zeros((job.predictor.outputs + 1, values.size))
+    # the numbers of classes stay what they are
+    standard = (0.0, 1.0) if job.predictor.classes else neighbourhood.standard
     for batch in batches(tiles, job.predictor.batch_size):
-        points = gather(batch, values, job.predictor.neighbourhood.n_context, as_they_are=job.predictor.classes > 0)
-        predicted = job.predictor(points)
+        predicted = job.predictor(gather(batch, values, neighbourhood.n_context, standard))
         for k, tile in enumerate(batch):
             found = predicted[:, k, : tile.targets.size]
             if not np.isfinite(found).all():

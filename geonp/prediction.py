@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from geonp import checkpoint
 from geonp.errors import CheckpointError, InputError
-from geonp.points import Neighbourhood, Standardised, standardise
+from geonp.points import Neighbourhood, standardise
 
 if TYPE_CHECKING:
     from torch import nn
@@ -79,8 +79,9 @@ class Predictor:
         network = _network(self.model, self.sha256, self.device)
         tensors = (torch.from_numpy(a).to(self.device) for a in (points.xc, points.yc, points.xt, points.mask))
         xc, yc, xt, mask = tensors
-        if self.neighbourhood.spacing != 1:
-            xc, xt = xc * self.neighbourhood.spacing, xt * self.neighbourhood.spacing
+        if self.neighbourhood.axes:
+            axes = torch.tensor(self.neighbourhood.axes, device=xc.device)
+            xc, xt = xc @ axes.mT, xt @ axes.mT
         if self.classes:
             yc = torch.nn.functional.one_hot(yc[..., 0].long(), self.classes).to(xc)
         autocast = torch.autocast(self.device.split(":")[0], torch.bfloat16, enabled=self.precision == "bf16")
@@ -207,10 +208,12 @@ def _bucket(tile: Tile) -> int:
     return next((b for b in TARGET_BUCKETS if tile.targets.size <= b), tile.targets.size)
 
 
-def gather(batch: list[Tile], values: FloatArray, n_context: int, *, as_they_are: bool = False) -> Points:
+def gather(
+    batch: list[Tile], values: FloatArray, n_context: int, standard: tuple[float, float] | tuple[()] = ()
+) -> Points:
     """Pad tiles to one shape; the batch to a power of two, by its last tile again, for the sake of few shapes.
 
-    Values are standardised, unless they are to be left `as_they_are`.
+    Values are standardised by the mean and standard deviation in `standard`, else by those of each tile's context.
     """
     size, n_t = 1 << (len(batch) - 1).bit_length(), _bucket(batch[0])
     flat, width = values.ravel(), values.shape[1]
@@ -219,10 +222,9 @@ def gather(batch: list[Tile], values: FloatArray, n_context: int, *, as_they_are
     loc, scale = np.zeros(size), np.ones(size)
     for k, tile in enumerate([*batch, *[batch[-1]] * (size - len(batch))]):
         n = tile.context.size
-        given = flat[tile.context]
-        standard = Standardised(given.astype(np.float32), 0.0, 1.0) if as_they_are else standardise(given)
+        found = standardise(flat[tile.context], standard)
         xc[k, :n] = np.stack(np.divmod(tile.context, width), -1) - np.array(tile.middle)
         xt[k, : tile.targets.size] = np.stack(np.divmod(tile.targets, width), -1) - np.array(tile.middle)
-        yc[k, :n, 0], mask[k, :n] = standard.z, True
-        loc[k], scale[k] = standard.loc, standard.scale
+        yc[k, :n, 0], mask[k, :n] = found.z, True
+        loc[k], scale[k] = found.loc, found.scale
     return Points(xc, yc, mask, xt, loc, scale)

@@ -126,7 +126,7 @@ def _job(
 def _classes(model: object) -> int:
     """How many classes the model has; 0 for models of numbers, and for what is no model, which is refused later."""
     try:
-        return checkpoint.load_card(os.fspath(model)).classes  # type: ignore[call-overload, no-any-return]
+        return checkpoint.load_card(os.fspath(model)).classes  # type: ignore[call-overload]
     except (TypeError, CheckpointError, ModelError):
         return 0
 

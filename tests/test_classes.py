@@ -30,7 +30,13 @@ CONFIG = {
     "ff_dim": 16,
 }
 CONFIG = {**CONFIG, "embed_x": False, "likelihood": "categorical"}
-NEIGHBOURHOOD = {"tile_px": 8, "halos_px": [8, 16], "n_context": 32, "min_context": 4, "spacing": 0.25}
+NEIGHBOURHOOD = {
+    "tile_px": 8,
+    "halos_px": [8, 16],
+    "n_context": 32,
+    "min_context": 4,
+    "axes": [[0.25, 0.0], [0.0, 0.25]],
+}
 
 
 @pytest.fixture(scope="module")

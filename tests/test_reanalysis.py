@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
+from click.testing import CliRunner
 
+import geonp  # noqa: F401
+from geonp import checkpoint
+from geonp.cli.app import main
 from geonp.errors import RecipeError
 from geonp.training.loop import train
 from geonp.training.reanalysis import GRAVITY, Reanalysis
@@ -142,3 +146,48 @@ def test_real_data() -> None:
     x, _ = undone(recipe.data, draw(recipe, VALIDATION_SEED, 0)["xt"], torch.zeros(1))
     assert x[..., 2].min() >= -4.01
     assert -50 < x[..., 3].min() < x[..., 3].max() < 1300
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Reanalysis]:
+    """The checkpoint of three steps on smooth temperatures, and its data."""
+    folder = tmp_path_factory.mktemp("trained")
+    ds = field()
+    ds["t2m"] = 0 * ds["t2m"] + 280 + np.sin(ds["latitude"]) + np.cos(ds["longitude"])
+    ds.to_netcdf(folder / "field.nc")
+    small = ["model.config.dim=8", "model.config.heads=2", "model.config.n_pseudo=4", "training.batch_size=2"]
+    run = ["training.steps=3", "training.validation_batches=1", f"data.path={folder / 'field.nc'}"]
+    recipe = load("era5", [*small, *run, "data.area=[]", "data.test_area=[]"])
+    return str(train(recipe, folder / "run", workers=0, progress=False)), recipe.data
+
+
+@pytest.mark.usefixtures("float32")
+def test_a_checkpoint_fills_rasters_in_the_units_of_its_training(trained: tuple[str, Reanalysis]) -> None:
+    model, data = trained
+    frame = xr.open_dataset(data.path)["t2m"][0].astype("f4").load()
+    raster = frame.isel(latitude=slice(0, 8), longitude=slice(0, 8)).copy()
+    gap = np.random.default_rng(0).random(raster.shape) < 0.4
+    out = raster.where(~gap).geonp.infill(model=model)
+    network, card = checkpoint.load_model(model)
+    scales = data.scales()
+    lat, lon = np.meshgrid(raster["latitude"], raster["longitude"], indexing="ij")
+    x = np.stack([0 * lat, lat / scales.x[1, 1], lon / scales.x[1, 2], 0 * lat], -1)
+    y = (raster.values - scales.y[0]) / scales.y[1]
+    xc, yc, xt = (torch.tensor(a, dtype=torch.float32)[None] for a in (x[~gap], y[~gap][:, None], x[gap]))
+    expected = network(xc, yc, xt)
+    got = out["t2m"].values[gap], out["t2m_standard_error"].values[gap]
+    assert got[0] == pytest.approx(expected.mean[0, :, 0].numpy() * scales.y[1] + scales.y[0], abs=1e-3)
+    assert got[1] == pytest.approx(expected.stddev[0, :, 0].numpy() * scales.y[1], rel=1e-3)
+    assert card.neighbourhood.standard == pytest.approx(scales.y)
+
+
+def test_the_command_fills_with_it(trained: tuple[str, Reanalysis], tmp_path: Path) -> None:
+    model, data = trained
+    frame = xr.open_dataset(data.path)[["t2m"]].isel(time=slice(0, 2)).astype("f4").load()
+    frame["t2m"][:, 5:9, 5:9] = np.nan
+    frame.to_netcdf(tmp_path / "in.nc")
+    done = CliRunner().invoke(main, ["fill", str(tmp_path / "in.nc"), str(tmp_path / "out.nc"), "--model", model])
+    assert done.exit_code == 0, done.output
+    with xr.open_dataset(tmp_path / "out.nc") as out:
+        assert np.isfinite(out["t2m"]).all()
+        assert int((out["t2m_fill_flag"] == 1).sum()) == 32

@@ -22,7 +22,7 @@ from geonp.training import curve
 from geonp.training.objective import Objective, sampled_scores, scores
 from geonp.training.optimisers import learning_rate, optimiser
 from geonp.training.recipe import Recipe
-from geonp.training.sources import VALIDATION_SEED, check, draw
+from geonp.training.sources import VALIDATION_SEED, check, draw, neighbourhood_of
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -281,7 +281,7 @@ class _Run:
             description=self.recipe.description,
             architecture=self.recipe.model.architecture,
             config=self.recipe.model.config,
-            neighbourhood=recipe["neighbourhood"],
+            neighbourhood=neighbourhood_of(self.recipe),
             training={
                 **self.options.model_dump(),
                 **source,

@@ -15,6 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from geonp.errors import RecipeError
+from geonp.points import Neighbourhood
 
 __all__ = ["GRAVITY", "Reanalysis", "Scales"]
 
@@ -121,6 +122,18 @@ class Reanalysis:
     def scales(self) -> Scales:
         """What inputs and values are standardised by."""
         return _scales(replace(self, split="train"))
+
+    def seen_through(self, neighbourhood: Neighbourhood) -> Neighbourhood:
+        """How filling reads a slice of a raster on the same grid, in the units of training.
+
+        Differences of time and, as filling knows no elevation, of elevation are zero.
+        """
+        _, latitude, longitude, _, _ = _region(replace(self, split="train"))
+        scales = self.scales()
+        per_row, per_column = ((a[-1] - a[0]) / (len(a) - 1) for a in (latitude, longitude))
+        axes = [(0.0, 0.0), (per_row / scales.x[1, 1], 0.0), (0.0, per_column / scales.x[1, 2])]
+        axes += [(0.0, 0.0)] * self.elevation
+        return replace(neighbourhood, axes=tuple((float(a), float(b)) for a, b in axes), standard=scales.y)
 
     def batch(self, seed: int, index: int, size: int) -> Batch:
         """Batch number `index`: `size` windows, see :func:`geonp.training.sources.draw`."""

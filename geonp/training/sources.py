@@ -6,11 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from geonp.points import Neighbourhood
 from geonp.training.reanalysis import Reanalysis
 from geonp.training.recipe import Raster, Recipe
 from geonp.training.tasks import collate, sample_task
 
-__all__ = ["VALIDATION_SEED", "check", "draw"]
+__all__ = ["VALIDATION_SEED", "check", "draw", "neighbourhood_of"]
 
 Batch = dict[str, Tensor]
 
@@ -28,6 +29,13 @@ def check(recipe: Recipe) -> None:
     """
     if isinstance(recipe.data, Reanalysis):
         recipe.data.check()
+
+
+def neighbourhood_of(recipe: Recipe) -> Neighbourhood:
+    """How the checkpoint of a recipe reads a raster."""
+    if isinstance(recipe.data, Reanalysis):
+        return recipe.data.seen_through(recipe.neighbourhood)
+    return recipe.neighbourhood
 
 
 def draw(recipe: Recipe, seed: int, index: int) -> Batch:
