@@ -50,6 +50,7 @@ LAYERS = {
     "geonp.training.processes": 4,
     "geonp.training.epidemics": 4,
     "geonp.training.reanalysis": 4,
+    "geonp.training.images": 4,
     "geonp.training.curve": 4,
     "geonp.training.objective": 4,
     "geonp.training.recipe": 4.1,
@@ -80,6 +81,7 @@ EMPTY_PACKAGES = {"geonp.nn", "geonp.training", "geonp.evaluation", "geonp.weigh
 HOMES = {
     "torch": {"geonp.nn", "geonp.checkpoint", "geonp.prediction", "geonp.training"},
     "gpytorch": {"geonp.nn.gp"},
+    "sklearn": {"geonp.training.images"},
     "cdsapi": {"geonp.era5"},
     "lightning_fabric": {"geonp.training.loop"},
     "safetensors": {"geonp.checkpoint"},

@@ -35,6 +35,7 @@ SHIPPED = {
         "data.area=[]",
         "data.test_area=[]",
     ],
+    "images_digits": [f"model.config.{key}={value}" for key, value in TINY_KR.items()],
     "gp1d_shift": ["model.config.dim=16", "model.config.heads=2", "model.config.blocks=1"],
 }
 """Overrides that make a run of each recipe a matter of a second."""
@@ -218,3 +219,16 @@ def test_each_of_several_devices_has_batches_of_its_own() -> None:
     assert torch.equal(first[0]["yt"], one[2]["yt"])
     assert torch.equal(second[0]["yt"], one[3]["yt"])
     assert torch.equal(second[1]["yt"], one[5]["yt"])
+
+
+def test_two_processes_train_as_one_on_both_batches(tmp_path: Path) -> None:
+    """The mean of the gradients of equal batches is the gradient of their union."""
+    recipe = tiny("gp2d_rbf", "training.keep=last")
+    file = train(recipe, tmp_path, workers=0, progress=False, device="cpu", devices=2)
+    run = loop._Run(recipe, loop._fabric("cpu"))
+    for step in range(3):
+        batches = [draw(recipe, recipe.training.seed, 2 * step + rank) for rank in range(2)]
+        run.optimise({key: torch.cat([batch[key] for batch in batches]) for key in batches[0]})
+    together, alone = checkpoint.load_model(str(file))[0].state_dict(), run.averaged.state_dict()
+    assert all(torch.allclose(together[key], alone[key], atol=1e-5) for key in alone)
+    assert [row["step"] for row in curve(tmp_path)] == ["3"]

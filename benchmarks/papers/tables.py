@@ -73,17 +73,26 @@ def variant(name: str, label: str, overrides: list[str], extra: Mapping[str, Any
     return recipe.model_copy(update={"model": Model(architecture=architecture, config=config)})
 
 
-def run(given: argparse.Namespace, score: Score, overrides: list[str], extra: Mapping[str, Any] | None = None) -> Any:
-    """Train and score what is not yet; ``{model: {score: number}}`` of what is."""
+def run(
+    given: argparse.Namespace,
+    score: Score,
+    overrides: list[str],
+    extra: Mapping[str, Any] | None = None,
+    name: str = "scores.json",
+) -> Any:
+    """Train and score what is not yet; ``{model: {score: number}}`` of what is.
+
+    `extra` is configuration of all models, or, by their labels, of each; `name` is that of the file of scores.
+    """
     overrides = [*overrides, f"training.steps={given.steps}"]
     if given.batch_size:
         overrides.append(f"training.batch_size={given.batch_size}")
     found = {}
     for label in given.models:
-        recipe = variant(given.recipe, label, overrides, extra)
+        recipe = variant(given.recipe, label, overrides, (extra or {}).get(label, extra))
         size = recipe.training.batch_size
         folder = given.out / f"{given.recipe}-{given.steps}x{size}" / label.replace(", ", "-").replace(" ", "-")
-        scores = folder / "scores.json"
+        scores = folder / name
         if not scores.exists() and not given.only_print:
             print(f"# {label}: {given.steps} steps of {size} tasks in {folder}", flush=True)
             file = train(recipe, folder, resume=True, progress=False, workers=0)

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from geonp.errors import RecipeError
 from geonp.points import Neighbourhood
 from geonp.training.epidemics import Epidemic
+from geonp.training.images import Digits
 from geonp.training.processes import GaussianProcess, MixedProcess
 from geonp.training.reanalysis import Reanalysis
 from geonp.training.tasks import RasterPrior
@@ -68,7 +69,7 @@ class Raster:
     kind: Literal["raster"] = "raster"
 
 
-Data = Annotated[Raster | GaussianProcess | MixedProcess | Epidemic | Reanalysis, Field(discriminator="kind")]
+Data = Annotated[Raster | GaussianProcess | MixedProcess | Epidemic | Reanalysis | Digits, Field(discriminator="kind")]
 """What a recipe trains on, by its ``kind``."""
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from geonp.points import Neighbourhood
+from geonp.training.images import Digits
 from geonp.training.reanalysis import Reanalysis
 from geonp.training.recipe import Raster, Recipe
 from geonp.training.tasks import collate, sample_task
@@ -26,8 +27,10 @@ def check(recipe: Recipe) -> None:
     ------
     RecipeError
         Naming the key that is wrong.
+    MissingExtraError
+        Where a package is missing that an extra brings.
     """
-    if isinstance(recipe.data, Reanalysis):
+    if isinstance(recipe.data, Reanalysis | Digits):
         recipe.data.check()
 
 
@@ -50,7 +53,7 @@ def draw(recipe: Recipe, seed: int, index: int) -> Batch:
     """
     options = recipe.training
     data = recipe.data
-    if seed == VALIDATION_SEED and isinstance(data, Reanalysis):
+    if seed == VALIDATION_SEED and isinstance(data, Reanalysis | Digits):
         data = data.held_out()
     if not isinstance(data, Raster):
         return data.batch(seed, index, options.batch_size)
