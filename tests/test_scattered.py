@@ -37,7 +37,7 @@ def test_every_place_is_covered_and_squares_follow_the_density(geographic: bool,
     if not clustered and not geographic:
         assert np.isclose(total, 1).mean() > 0.9  # neighbours of one size add up to one
     sides = {square.side for square in squares}
-    assert (len(sides) > 3) == clustered or geographic
+    assert (len(sides) > 5) == clustered or geographic
     inside = [
         np.sum(np.all((observations.xy >= [s.x, s.y]) & (observations.xy < [s.x + s.side, s.y + s.side]), 1))
         for s in squares
