@@ -23,6 +23,7 @@ from .adapt import adapt
 from .evaluate import evaluate
 from .fetch import fetch
 from .fill import fill
+from .grid import grid
 from .info import info
 from .models import models
 from .train import recipes, train
@@ -83,5 +84,5 @@ def main() -> None:
     """Fill gaps in rasters with a pretrained transformer neural process and honest standard errors."""
 
 
-for command in (adapt, evaluate, fetch, fill, info, models, recipes, train):
+for command in (adapt, evaluate, fetch, fill, grid, info, models, recipes, train):
     main.add_command(command)

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import xarray as xr
 from click.testing import CliRunner
 
-import geonp  # noqa: F401
+import geonp
 from geonp import checkpoint
 from geonp.classes import codes
 from geonp.cli.app import main
@@ -147,6 +148,9 @@ def test_what_cannot_be_classified(raster: xr.DataArray, model: str, tmp_path: P
         plain.geonp.infill(model=model)
     with pytest.raises(InputError, match="quantiles and tails are of numbers, and the model predicts classes"):
         raster.geonp.infill(model=model, tails=True)
+    stations = pd.DataFrame({"x": np.arange(9.0), "y": np.arange(9.0), "state": 1.0})
+    with pytest.raises(InputError, match="the model classes reads the cells of rasters alone"):
+        geonp.interpolate(stations, raster, model=model)
     with pytest.raises(InputError, match="predicts classes, which are not filled into a store unit by unit"):
         raster.geonp.fill_store(tmp_path / "out.zarr", model=model)
 

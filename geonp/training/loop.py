@@ -179,7 +179,7 @@ class _Run:
             self.network.load_state_dict(checkpoint.load_model(options.start)[0].state_dict())
         self.averaged = deepcopy(self.network).eval().requires_grad_(False).to(self.fabric.device)
         self.objective, self.optimiser = self.fabric.setup(
-            Objective(self.network, options.precision), optimiser(self.network, options), move_to_device=True
+            Objective(self.network, options.precision, options.mean_weight), optimiser(self.network, options)
         )
         self.step, self.cpu_s = 0, 0.0
         self.loss = torch.zeros((), device=self.fabric.device)

@@ -15,7 +15,7 @@ from geonp.nn import models
 from geonp.nn.heads import tail_of
 from geonp.student import crps, half_width
 
-__all__ = ["Objective", "expected_crps", "expected_nll", "sampled_scores", "scores"]
+__all__ = ["Objective", "expected_crps", "expected_nll", "mean_distance", "sampled_scores", "scores"]
 
 Array = npt.NDArray[np.float64]
 Batch = dict[str, Tensor]
@@ -27,13 +27,14 @@ NORMAL_95 = 1.959964
 class Objective(nn.Module):
     """The loss of a network on a batch, as a module: what :mod:`lightning_fabric` spreads over devices.
 
-    A batch that holds ``mean`` and ``variance`` of its targets is scored by :func:`expected_nll`, one that holds
+    A batch that holds ``mean`` and ``variance`` of its targets is scored by :func:`expected_nll`, plus `mean_weight`
+    times :func:`mean_distance`; one that holds
     sampled values ``yt`` by :func:`geonp.nn.models.loss`: the model's own loss, or the mean negative log density.
     """
 
-    def __init__(self, network: nn.Module, precision: str = "float32") -> None:
+    def __init__(self, network: nn.Module, precision: str = "float32", mean_weight: float = 0.0) -> None:
         super().__init__()
-        self.network, self.precision = network, precision
+        self.network, self.precision, self.mean_weight = network, precision, mean_weight
 
     def forward(self, batch: Batch) -> Tensor:
         """Scalar loss of a batch: see :func:`geonp.training.sources.draw`."""
@@ -43,7 +44,8 @@ class Objective(nn.Module):
             if "yt" in batch:
                 return models.loss(self.network, *points, batch["yt"], mask)
             predicted = self.network(*points, mask)
-        return expected_nll(predicted, batch)
+        nll = expected_nll(predicted, batch)
+        return nll + self.mean_weight * mean_distance(predicted, batch) if self.mean_weight else nll
 
 
 def expected_nll(predicted: Distribution, batch: Batch) -> Tensor:
@@ -63,6 +65,13 @@ def _expected_nll(predicted: Distribution, mean: Tensor, variance: Tensor) -> Te
     nodes, weights = (torch.from_numpy(a).to(mean) for a in _gauss_hermite(8))
     values = mean + variance.sqrt() * nodes[:, None, None]
     return -(predicted.log_prob(values[..., None])[..., 0] * weights[:, None, None]).sum(0)
+
+
+def mean_distance(predicted: Distribution, batch: Batch) -> Tensor:
+    """Mean over targets of ``sqrt(1 + d^2) - 1``, d how far the predicted mean is off, in deviations of the context."""
+    off = (1 + (predicted.mean[..., 0] - batch["mean"]).square()).sqrt() - 1
+    weight = batch["target_mask"].float()
+    return ((off * weight).sum(-1) / weight.sum(-1).clamp_min(1)).mean()
 
 
 def _gauss_hermite(n: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:

@@ -49,7 +49,7 @@ def covariance(kernel: Kernel, x: Array, other: Array, length: float, period: fl
 
 @dataclass(frozen=True)
 class GaussianProcess:
-    """The benchmarks of TNP-KR (arXiv 2411.12502, sections 2.1 and 2.2 of the specification in ``docs/recipes.md``).
+    """The benchmarks of TNP-KR (arXiv 2411.12502) in one and two dimensions.
 
     All functions of a batch share locations and parameters; each has its own number of context points, the first of
     `n_random` uniform locations in ``[-extent, extent]^d_x``. Targets are all random locations and a regular grid.

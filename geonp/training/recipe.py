@@ -39,6 +39,8 @@ class Training(_Strict):
     `averaging` is the decay of the running mean of the weights that is validated and published, 0 for the weights
     themselves; ``keep="best"`` publishes those of the best validation instead of the last. `start` names a checkpoint
     whose weights a new run begins with; it does not affect a resumed one. `n_targets` concerns rasters alone.
+    The loss is the negative log density plus, for rasters, `mean_weight` times a pseudo-Huber distance of the predicted
+    mean from the truth: where densities forgive what their tails explain, means must not go astray.
     """
 
     steps: int = Field(gt=0)
@@ -55,6 +57,7 @@ class Training(_Strict):
     averaging: float = Field(0.999, ge=0, lt=1)
     keep: Literal["last", "best"] = "last"
     precision: Literal["float32", "bf16"] = "bf16"
+    mean_weight: float = Field(0.0, ge=0)
     seed: int = 0
     start: str = ""
     validate_every: int = Field(500, gt=0)
