@@ -101,8 +101,8 @@ def interpolate(
     job, card = checked_job(target.shape, model, max_distance, device, batch_size, seed)
     if card.classes or card.neighbourhood.axes:
         raise InputError(
-            f"the model {card.name} reads the cells of rasters alone, of classes or of the grid that it was trained on; "
-            "for scattered measurements choose another, for example tnpkr-sa"
+            f"the model {card.name} reads the cells of rasters alone, of classes or of the grid of its training; for "
+            "scattered measurements choose another, for example tnpkr-sa"
         )
     least = job.predictor.neighbourhood.min_context
     parts = {}

@@ -74,6 +74,7 @@ def test_help_loads_nothing_slow() -> None:
         "evaluate",
         "fetch",
         "fill",
+        "grid",
         "info",
         "models",
         "recipes",

@@ -27,7 +27,7 @@ def papers() -> Iterator[tuple[ModuleType, ModuleType]]:
         import tables
 
         yield tables, bayesopt
-    for name in ("tables", "bayesopt"):
+    for name in ("tables", "bayesopt", "shift"):
         sys.modules.pop(name, None)
 
 
@@ -98,6 +98,32 @@ def test_the_nll_of_the_exact_process_is_that_of_the_table(papers: tuple[ModuleT
     scores = tables.nll(Exact(), recipe, 3)
     assert scores["nll"] == pytest.approx(scores["exact"], abs=1e-3)
     assert math.isfinite(scores["error"])
+
+
+@pytest.mark.parametrize(
+    ("label", "config", "constant"),
+    [
+        ("TE-TNP", {"dim": 16, "heads": 2, "blocks": 2}, True),
+        ("TE-PT-TNP", {"dim": 16, "heads": 2, "blocks": 2, "n_pseudo": 8}, True),
+        ("TNP-KR-SA, invariant", {"dim": 16, "heads": 2, "blocks": 2, "qk_dim": 16, "v_dim": 16, "v_hidden": 0}, True),
+        ("TNP-D", {}, False),
+        ("CNP", {}, False),
+    ],
+)
+def test_shifts_are_seen_by_models_that_know_places_alone(
+    papers: tuple[ModuleType, ModuleType], label: str, config: dict[str, int], constant: bool
+) -> None:
+    """Whatever the weights: the log-likelihood is constant to 0.01 for shifts up to 100, or it is not."""
+    from geonp.training.loop import _build
+
+    tables, _ = papers
+    import shift
+
+    torch.manual_seed(0)
+    recipe = tables.variant("gp1d_shift", label, ["training.batch_size=2"], config)
+    found = shift.shifted(_build(recipe).eval(), recipe, 2)
+    by_shift = [found[f"{s:g}"] for s in shift.SHIFTS]
+    assert (max(by_shift) - min(by_shift) < 0.01) == constant
 
 
 def test_every_model_of_the_tables_can_be_built(papers: tuple[ModuleType, ModuleType]) -> None:
