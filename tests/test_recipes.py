@@ -12,6 +12,7 @@ import pytest
 import torch
 import xarray as xr
 
+import geonp  # noqa: F401
 from geonp import checkpoint
 from geonp.errors import InputError, MissingExtraError, RecipeError
 from geonp.training import loop, objective
@@ -128,6 +129,21 @@ def test_the_raster_recipe_runs(tmp_path: Path) -> None:
     assert set(checkpoint.load_card(str(train(recipe, tmp_path, workers=0, progress=False))).scores) == set(
         loop.SCORES["raster"]
     )
+
+
+def test_the_checkpoint_of_the_sir_recipe_fills_states(tmp_path: Path) -> None:
+    recipe = tiny("sir")
+    file = train(recipe, tmp_path, workers=0, progress=False)
+    batch = draw(recipe, 0, 5)
+    place = ((batch["xt"][0] + 2) * 15 / 4).round().long()
+    state = np.full((16, 16), 255, np.uint8)
+    state[place[:60, 0], place[:60, 1]] = batch["yt"][0, :60]
+    attrs = {"flag_values": np.arange(3, dtype=np.uint8), "flag_meanings": "infected recovered susceptible"}
+    raster = xr.DataArray(state, {"y": -np.arange(16.0), "x": np.arange(16.0)}, ("y", "x"), "state", attrs)
+    out = raster.geonp.infill(model=str(file), nodata=255)
+    assert (out["state"] < 3).all()
+    assert int((out["state_fill_flag"] == 1).sum()) == 16 * 16 - 60
+    np.testing.assert_allclose(out["state_probability"].sum("category"), 1, rtol=1e-5)
 
 
 def test_all_recipes_are_run() -> None:
