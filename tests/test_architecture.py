@@ -32,6 +32,7 @@ LAYERS = {
     "geonp.nn.bias": 2,
     "geonp.nn.layers": 2.1,
     "geonp.nn.heads": 2.15,
+    "geonp.nn.statistics": 2.15,
     "geonp.nn.models": 2.3,
     "geonp.weights": 2,
     "geonp.geotiff": 3,

@@ -110,7 +110,7 @@ class _Run:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.network = _build(recipe).to(self.device)
         if options.start:
-            self.network.load_state_dict(checkpoint.load_model(options.start)[0].state_dict())
+            checkpoint.start_from(self.network, options.start)
         self.averaged = deepcopy(self.network).eval().requires_grad_(False)
         decayed = [p for p in self.network.parameters() if p.ndim > 1]
         plain = [p for p in self.network.parameters() if p.ndim <= 1]

@@ -31,7 +31,8 @@ class Model(_Strict):
 class Training(_Strict):
     """The optimisation: AdamW, warm-up, a constant rate, a cosine to zero over the last part; averaged weights.
 
-    `start` names a checkpoint whose weights a new run begins with; it does not affect a resumed one.
+    `start` names a checkpoint whose weights a new run begins with (of another architecture those that fit, see
+    :func:`geonp.checkpoint.start_from`); it does not affect a resumed one.
     """
 
     steps: int = Field(gt=0)
