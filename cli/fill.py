@@ -63,6 +63,7 @@ __all__ = ["file_system", "fill", "read_mask"]
     help="Write this quantile too, e.g. 0.05; repeatable.",
 )
 @click.option("--tails", is_flag=True, help="Write the tails of the distributions too: see the README.")
+@click.option("--samples", type=click.IntRange(min=0), default=0, help="Write so many joint samples of small gaps too.")
 @click.option("--chunks", type=click.IntRange(min=1), help="Cells of a chunk along y and x. Default: automatic.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the plan too.")
@@ -106,9 +107,10 @@ def fill(
     start = time.perf_counter()
     creation_options = dict(_pair(option, "--co") for option in options)
     storage_options = file_system(storage)
-    in_units = target.rstrip("/").lower().endswith(".zarr")
+    # samples are drawn from whole slices
+    in_units = target.rstrip("/").lower().endswith(".zarr") and not settings["samples"]
     if not in_units and (resume or workers or scheduler):
-        raise click.UsageError("--resume, --workers and --scheduler need an OUT that ends in .zarr.")
+        raise click.UsageError("--resume, --workers and --scheduler need an OUT that ends in .zarr, and no --samples.")
     if not is_remote(target):
         check_output(target, overwrite=overwrite or resume, driver=driver)
     where: Any = {"variables": variables or None, "bands": bands or None, "bbox": bbox, "nodata": nodata}

@@ -129,6 +129,11 @@ def fill_store(
         When the cluster is lost; what is finished is kept.
     """
     asked = prepare(obj, **options)
+    if asked.samples:
+        raise InputError(
+            f"samples are drawn from whole slices, but a store is filled part by part: got samples={asked.samples}, "
+            "expected none here; use infill(samples=...) and write its result"
+        )
     layout = _layout(asked, chunks, creation_options or {})
     fields_ = tuple(_field(asked, name, layout.side) for name in sorted(asked.names, key=str))
     store = Store(os.fspath(target), dict(storage_options or {}))

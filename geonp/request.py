@@ -37,6 +37,7 @@ class FillOptions(TypedDict, total=False):
     nodata: float | None
     quantiles: Sequence[float]
     tails: bool
+    samples: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +57,7 @@ class Request:
     job : Job
     card : Card
         Of the model.
-    nodata, quantiles, tails
+    nodata, quantiles, tails, samples
         As in :func:`geonp.filling.infill`.
     """
 
@@ -70,6 +71,7 @@ class Request:
     nodata: float | None
     quantiles: tuple[float, ...]
     tails: bool
+    samples: int
 
 
 def prepare(
@@ -84,6 +86,7 @@ def prepare(
     nodata: float | None = None,
     quantiles: Sequence[float] = (),
     tails: bool = False,
+    samples: int = 0,
 ) -> Request:
     """Check a raster and the options of :func:`geonp.filling.infill`; reads coordinates and weights, no values.
 
@@ -92,12 +95,12 @@ def prepare(
     InputError, ModelError, CheckpointError
         As :func:`geonp.filling.infill`.
     """
-    results = _results(quantiles, tails)
+    results = _results(quantiles, tails, samples)
     ds, names, grid = normalise(obj, results)
     domain = None if mask is None else domain_of(mask, grid)
     job, card = _job(grid, model, max_distance, device, batch_size, seed)
     levels = tuple(float(q) for q in quantiles)
-    return Request(ds, names, results, grid, domain, job, card, nodata, levels, tails)
+    return Request(ds, names, results, grid, domain, job, card, nodata, levels, tails, int(samples))
 
 
 def _job(
@@ -119,14 +122,17 @@ def _job(
     return Job(predictor, grid.shape, grid.periodic_x, max_distance, int(seed)), card
 
 
-def _results(quantiles: Sequence[float], tails: bool) -> list[str]:
+def _results(quantiles: Sequence[float], tails: bool, samples: int) -> list[str]:
     """Endings of the names of what is made for each variable, the filled one aside."""
     levels = list(quantiles) if isinstance(quantiles, (Sequence, np.ndarray)) else [None]
     if not all(isinstance(q, Real) and 0 < q < 1 for q in levels):
         raise InputError(
             f"quantiles must be a sequence of numbers between 0 and 1, like [0.05, 0.95], got {quantiles!r}"
         )
-    return ["standard_error", *["quantile"] * bool(levels), *["tail"] * tails, "fill_flag"]
+    if not isinstance(samples, Integral) or isinstance(samples, bool) or samples < 0:
+        raise InputError(f"samples must be the number of joint samples, 0 or more, got {samples!r}")
+    asked = {"quantile": bool(levels), "tail": tails, "sample": samples > 0}
+    return ["standard_error", *(result for result, wanted in asked.items() if wanted), "fill_flag"]
 
 
 def normalise(

@@ -50,6 +50,7 @@ LAYERS = {
     "geonp.training.crops": 4.1,
     "geonp.journal": 3,
     "geonp.request": 4.2,
+    "geonp.samples": 4.2,
     "geonp.stores": 3,
     "geonp.units": 4.3,
     "geonp.workers": 4.4,
