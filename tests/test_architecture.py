@@ -30,6 +30,7 @@ LAYERS = {
     "geonp.nn": 2.2,
     "geonp.nn.attention": 2,
     "geonp.nn.bias": 2,
+    "geonp.nn.covariance": 2,
     "geonp.nn.layers": 2.1,
     "geonp.nn.heads": 2.15,
     "geonp.nn.statistics": 2.15,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.distributions import Normal
 
 from geonp.nn.bias import DictionaryBias, KernelDictionary, RBFBias, rbf_bias
-from geonp.nn.heads import KrigingHead, _condition, _inwards, _log_likelihood, _Matern
+from geonp.nn.heads import KrigingHead, _condition, _inwards, _log_likelihood
 from geonp.nn.models import build
 from geonp.nn.tnp_kr import TNPKR
 
@@ -338,12 +338,6 @@ def test_kriging_head_covariance_is_positive_definite() -> None:
     eigenvalues = torch.linalg.eigvalsh(total.double())
     assert float(eigenvalues.min()) > -1e-4
     torch.testing.assert_close(total.diagonal(dim1=-2, dim2=-1), variance[:, None].expand(3, 40), rtol=1e-4, atol=1e-4)
-
-
-def test_derivatives_of_the_kernel_are_right() -> None:
-    torch.manual_seed(0)
-    squared, mixture = torch.rand(2, 4, 5).double() * 9, torch.rand(2, 5).double()
-    assert torch.autograd.gradcheck(_Matern.apply, (squared.requires_grad_(), mixture.requires_grad_()))
 
 
 def test_derivatives_of_the_likelihood_are_right() -> None:

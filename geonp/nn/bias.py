@@ -8,12 +8,16 @@ basis.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["DictionaryBias", "KernelDictionary", "RBFBias", "dictionary_bias", "rbf_bias"]
+__all__ = ["DictionaryBias", "KernelDictionary", "RBFBias", "dictionary_bias", "rbf_bias", "shared_bias"]
+
+BLOCK_PAIRS = 2**13
+"""Pairs in a block on a CPU: twenty float32 kernels of them stay in a cache of 1 MiB."""
 
 
 def rbf_bias(xq: Tensor, xk: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
@@ -72,6 +76,7 @@ class KernelDictionary(nn.Module):
     """
 
     projections: Tensor
+    exponents: Tensor
 
     def __init__(self, d_x: int, scales: Sequence[float], directional_scales: Sequence[float]) -> None:
         super().__init__()
@@ -83,6 +88,10 @@ class KernelDictionary(nn.Module):
         self.register_buffer("projections", directions, persistent=False)
         self.scales, self.directional_scales = tuple(scales), tuple(directional_scales)
         self.d_x = d_x
+        full = torch.cat([torch.ones(d_x), torch.zeros(len(directions) - d_x)])
+        exponents = [full * (-0.5 / s**2) for s in scales]
+        exponents += [row * (-0.5 / s**2) for s in directional_scales for row in torch.eye(len(directions))]
+        self.register_buffer("exponents", torch.stack(exponents), persistent=False)
 
     @property
     def size(self) -> int:
@@ -95,19 +104,29 @@ class KernelDictionary(nn.Module):
 
         No gradient flows to the locations.
         """
+        out = xq.new_empty(xq.shape[0], self.size, xq.shape[1], xk.shape[1])
+        for part, rows, kernels in self.blocks(xq, xk):
+            out[part, :, rows] = kernels
+        return out
+
+    @torch.no_grad()
+    def blocks(self, xq: Tensor, xk: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
+        """Slices of the batch and of the queries, and their kernels: on a CPU in blocks that stay in its cache."""
+        batch, n_q, n_k = xq.shape[0], xq.shape[1], xk.shape[1]
         # bfloat16 would round coordinates to cells, also where scan attention asks for the kernels of a block
         with torch.autocast(xq.device.type, enabled=False):
-            pq, pk = xq @ self.projections.T, xk @ self.projections.T
-        squared = (pq.mT[:, :, :, None] - pk.mT[:, :, None, :]).square_()
-        distance = squared[:, : self.d_x].sum(1)
-        out = squared.new_empty(xq.shape[0], self.size, xq.shape[1], xk.shape[1])
-        for i, s in enumerate(self.scales):
-            torch.mul(distance, -0.5 / s**2, out=out[:, i])
-        directional = out[:, len(self.scales) :].unflatten(1, (len(self.directional_scales), self.projections.shape[0]))
-        for i, s in enumerate(self.directional_scales):
-            torch.mul(squared, -0.5 / s**2, out=directional[:, i])
-        # the floor keeps clear of subnormal numbers, which cost many times as much
-        return out.clamp_min_(-40.0).exp_()
+            pq, pk = (xq @ self.projections.T).mT, (xk @ self.projections.T).mT
+            on_cpu = xq.device.type == "cpu"
+            elements, step = (1, max(1, BLOCK_PAIRS // max(n_k, 1))) if on_cpu else (batch, n_q)
+            for i in range(0, batch, elements):
+                for start in range(0, n_q, step):
+                    part, rows = slice(i, i + elements), slice(start, start + step)
+                    squared = (pq[part, :, rows, None] - pk[part, :, None]).square_()
+                    exponent = torch.matmul(self.exponents.to(squared), squared.flatten(2)).unflatten(
+                        2, squared.shape[2:]
+                    )
+                    # the floor keeps clear of subnormal numbers, which cost many times as much
+                    yield part, rows, exponent.clamp_min_(-40.0).exp_()
 
 
 def dictionary_bias(kernels: Tensor, amplitudes: Tensor) -> Tensor:
@@ -116,6 +135,67 @@ def dictionary_bias(kernels: Tensor, amplitudes: Tensor) -> Tensor:
     # bmm with an expanded left side: matmul would fold the batch and copy the kernels.
     rows = amplitudes.to(kernels.dtype).expand(batch, -1, -1)
     return torch.bmm(rows, kernels.reshape(batch, size, n_q * n_k)).view(batch, -1, n_q, n_k)
+
+
+def shared_bias(
+    dictionary: KernelDictionary, xq: Tensor, xk: Tensor, amplitudes: Tensor, values: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Biases of several layers at once, and sums over the keys weighted by each kernel, never holding all kernels.
+
+    Parameters
+    ----------
+    dictionary : KernelDictionary
+    xq, xk : Tensor
+        ``(batch, n_q, d_x)`` and ``(batch, n_k, d_x)``.
+    amplitudes : Tensor
+        ``(layers, heads, size)``; the one argument that a gradient flows to.
+    values : Tensor
+        ``(batch, n_k, n)``.
+    dtype : torch.dtype
+        Of the biases.
+
+    Returns
+    -------
+    tuple of Tensor
+        ``(batch, layers, heads, n_q, n_k)`` and ``(batch, size, n_q, n)``.
+    """
+    bias, sums = _SharedBias.apply(dictionary, xq, xk, amplitudes.flatten(0, 1), values, dtype)  # type: ignore[no-untyped-call]
+    return bias.unflatten(1, amplitudes.shape[:2]), sums
+
+
+class _SharedBias(torch.autograd.Function):
+    """Kernels are evaluated block by block, and again on the way back: quicker than writing and reading all of them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        dictionary: KernelDictionary,
+        xq: Tensor,
+        xk: Tensor,
+        amplitudes: Tensor,
+        values: Tensor,
+        dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor]:
+        ctx.dictionary = dictionary
+        ctx.save_for_backward(xq, xk, amplitudes)
+        batch, n_q, n_k = xq.shape[0], xq.shape[1], xk.shape[1]
+        bias = xq.new_empty(batch, len(amplitudes), n_q, n_k, dtype=dtype)
+        sums = xq.new_empty(batch, dictionary.size, n_q, values.shape[-1])
+        rows = amplitudes.to(dtype)
+        for part, queries, kernels in dictionary.blocks(xq, xk):
+            sums[part, :, queries] = kernels @ values[part, None]
+            bias[part, :, queries] = torch.matmul(rows, kernels.flatten(2).to(dtype)).unflatten(2, kernels.shape[2:])
+        ctx.mark_non_differentiable(sums)
+        return bias, sums
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[None, None, None, Tensor, None, None]:
+        xq, xk, amplitudes = ctx.saved_tensors
+        gradient = torch.zeros_like(amplitudes)
+        for part, queries, kernels in ctx.dictionary.blocks(xq, xk):
+            slope = grad_outputs[0][part, :, queries].flatten(2).to(kernels)
+            gradient += (slope @ kernels.flatten(2).mT).sum(0)
+        return None, None, None, gradient, None, None
 
 
 class DictionaryBias(nn.Module):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, Normal, StudentT
 from torch.nn import functional as F
 
+from geonp.nn.covariance import N_KERNELS, matern_mixture
 from geonp.nn.layers import MLP, masked_mean
 
 __all__ = ["GaussianHead", "KrigingHead", "VarianceHead", "gaussian", "tail_of"]
@@ -97,7 +97,7 @@ class KrigingHead(nn.Module):
         self.d_x, self.d_y = d_x, d_y
         self.n_shape = d_x + d_x * (d_x - 1) // 2
         self.lengths = lengths
-        n_raw = len(lengths) * (self.n_shape + 6) + 2
+        n_raw = len(lengths) * (self.n_shape + 1 + N_KERNELS) + 2
         self.covariance = MLP(dim + n_summary, hidden, n_raw)
         self.refinements = nn.ModuleList(
             MLP(dim + n_summary + 2 * n_raw + 1, hidden, n_raw) for _ in range(refine_steps)
@@ -186,16 +186,12 @@ class KrigingHead(nn.Module):
 
     def _kernel(self, xq: Tensor, xk: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         """Covariance ``(batch, n_q, n_k)`` of the stationary part and its variance ``(batch,)``."""
-        shape, weight, smoothness = raw.unflatten(-1, (len(self.lengths), -1)).split([self.n_shape, 1, 5], -1)
+        sizes = [self.n_shape, 1, N_KERNELS]
+        shape, weight, smoothness = raw.unflatten(-1, (len(self.lengths), -1)).split(sizes, -1)
         whitening = self._whitening(shape)
-        pq, pk = xq[:, None] @ whitening, xk[:, None] @ whitening
-        squared = [(pq[..., i, None] - pk[..., None, :, i]).square() for i in range(self.d_x)]
-        p = torch.softmax(smoothness, -1)
-        b, c, d = p[..., 1] + p[..., 2] + p[..., 3], p[..., 2] / 3 + 0.4 * p[..., 3], p[..., 3] / 15
-        mixture = torch.stack([1 - p[..., 4], b, c, d, p[..., 4]], -1)
-        matern: Tensor = _Matern.apply(sum(squared[1:], squared[0]), mixture)  # type: ignore[no-untyped-call]
         w = torch.exp(4.0 * torch.tanh(weight / 4.0)) / len(self.lengths)
-        return (w[..., None] * matern).sum(1), w[..., 0].sum(1)
+        kernel = matern_mixture(xq[:, None] @ whitening, xk[:, None] @ whitening, w * torch.softmax(smoothness, -1))
+        return kernel, w[..., 0].sum(1)
 
     def _whitening(self, shape: Tensor) -> Tensor:
         """Lower-triangular ``(batch, kernels, d_x, d_x)`` matrices from coordinate differences to scaled ones."""
@@ -205,34 +201,6 @@ class KrigingHead(nn.Module):
         matrix[..., rows, cols] = 2.0 * torch.tanh(skew / 2.0)
         lengths = scales.new_tensor(self.lengths)[:, None]
         return matrix * (torch.exp(-3.0 * torch.tanh(scales / 3.0)) / lengths)[..., None, :]
-
-
-class _Matern(torch.autograd.Function):
-    """``exp(-r) (a + b r + c r^2 + d r^3) + e exp(-r^2 / 10)`` of squared distances ``(..., n_q, n_k)``.
-
-    With a, b, c, d, e ``(..., 5)``: a mixture of Matern 1/2, 3/2, 5/2 and 7/2, and of the Gaussian with the curvature
-    of the last. A third of the passes over memory that autograd would make.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, squared: Tensor, mixture: Tensor) -> Tensor:
-        r = (squared + 1e-12).sqrt_()
-        decay = torch.exp(-r)
-        bell = (squared * -0.1).exp_()
-        a, b, c, d, e = mixture[..., None, None].unbind(-3)
-        ctx.save_for_backward(r, decay, bell, mixture)
-        return (r * d).add_(c).mul_(r).add_(b).mul_(r).add_(a).mul_(decay).addcmul_(bell, e)
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor]:
-        r, decay, bell, mixture = ctx.saved_tensors
-        a, b, c, d, e = mixture[..., None, None].unbind(-3)
-        bell = bell * grad_outputs[0]
-        grad = grad_outputs[0] * decay
-        slope = (r * -d).add_(3 * d - c).mul_(r).add_(2 * c - b).mul_(r).add_(b - a).mul_(grad).div_(r).mul_(0.5)
-        slope.addcmul_(bell, -0.1 * e)
-        sums = [grad.sum((-2, -1)), *(grad.mul_(r).sum((-2, -1)) for _ in range(3)), bell.sum((-2, -1))]
-        return slope, torch.stack(sums, -1)
 
 
 def _factor(kernel: Tensor, noise: Tensor, mask: Tensor) -> Tensor:

@@ -7,7 +7,12 @@ from torch import Tensor
 
 from geonp.nn.bias import KernelDictionary
 
-__all__ = ["context_statistics"]
+__all__ = ["context_statistics", "summands"]
+
+
+def summands(yc: Tensor, mask: Tensor) -> Tensor:
+    """One, y^2 and y of observed context points, ``(batch, n_c, 2 + d_y)``: what kernels sum to the statistics."""
+    return mask[..., None] * torch.cat([torch.ones_like(yc[..., :1]), yc.square().mean(-1, keepdim=True), yc], -1)
 
 
 def context_statistics(
@@ -16,8 +21,7 @@ def context_statistics(
     xc: Tensor,
     yc: Tensor,
     mask: Tensor,
-    kernels: Tensor | None = None,
-    step: int = 1024,
+    sums: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log density of observations and log variogram by kernel, each of about unit scale.
 
@@ -32,24 +36,20 @@ def context_statistics(
     xc, yc, mask : Tensor
         The context: ``(batch, n_c, d_x)``, ``(batch, n_c, d_y)`` and ``(batch, n_c)``, True = observed. What the
         others hold must be finite.
-    kernels : Tensor, optional
-        ``dictionary(xq, xc)``, where it is at hand.
-    step : int
-        Points around which kernels exist at a time otherwise.
+    sums : Tensor, optional
+        ``dictionary(xq, xc) @ summands(yc, mask)[:, None]``, ``(batch, size, n_t + n_c, 2 + d_y)``, where at hand.
 
     Returns
     -------
     tuple of Tensor
         Around each point ``(batch, n_t + n_c, 2 size)``, and of the whole context ``(batch, 2 size)``.
     """
-    n_t, step = xq.shape[1] - xc.shape[1], xq.shape[1] if kernels is not None else step
-    values = torch.cat([yc.new_zeros(yc.shape[0], n_t, yc.shape[2]), yc], 1)
-    sums = [
-        _pair_sums(dictionary(xq[:, i : i + step], xc) if kernels is None else kernels, v, yc, mask)
-        for i in range(0, xq.shape[1], step)
-        for v in [values[:, i : i + step]]
-    ]
-    density, squares = (torch.cat(part, 1) for part in zip(*sums, strict=True))
+    n_t = xq.shape[1] - xc.shape[1]
+    if sums is None:
+        sums = xq.new_empty(xq.shape[0], dictionary.size, xq.shape[1], 2 + yc.shape[-1])
+        for part, rows, kernels in dictionary.blocks(xq, xc):
+            sums[part, :, rows] = kernels @ summands(yc, mask)[part, None]
+    density, squares = _pair_sums(sums, torch.cat([yc.new_zeros(yc.shape[0], n_t, yc.shape[2]), yc], 1))
     local = torch.cat([_log_density(density), _log_variogram(squares, density)], -1)
     local[:, :n_t, dictionary.size :] = 0.0
     # without the pair of each point with itself, whose kernel is one
@@ -59,11 +59,11 @@ def context_statistics(
     return local, torch.cat([_log_density(mean_density), _log_variogram(differences, pairs)], -1)
 
 
-def _pair_sums(kernels: Tensor, values: Tensor, yc: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums over the context of w and of w (y - y')^2 for kernels w: ``(batch, n_q, size)`` each."""
-    keep = mask[..., None].to(yc)
-    square = yc.square().mean(-1, keepdim=True)
-    sums = kernels @ torch.cat([keep, keep * square, keep * yc], -1)[:, None]
+def _pair_sums(sums: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums over the context of w and of w (y - y')^2 for kernels w: ``(batch, n_q, size)`` each.
+
+    From those of the summands; y are the `values` of the queries ``(batch, n_q, d_y)``.
+    """
     density, second, first = sums[..., 0], sums[..., 1], sums[..., 2:]
     # the square expanded, so that it is one matrix product over all kernels
     squares = values.square().mean(-1)[:, None] * density - 2 * (values[:, None] * first).mean(-1) + second

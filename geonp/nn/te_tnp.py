@@ -19,9 +19,6 @@ __all__ = ["TEPTTNP", "TETNP", "PseudoLocations", "TEBlock"]
 TARGET_CHUNK = 2**14
 """Targets that pass through the layers at a time: they do not see each other."""
 
-STATISTICS_CHUNK = 128
-"""Points whose kernels exist at a time: they stay in a cache."""
-
 State = tuple[Tensor, Tensor, Tensor]
 """Tokens, locations and mask of what is read in one layer."""
 
@@ -231,7 +228,8 @@ class TEPTTNP(nn.Module):
         # In bfloat16 coordinates would be rounded to cells and small differences of values to nothing.
         with torch.autocast(xc.device.type, enabled=False):
             every = torch.cat([xt, xc], 1)
-            local, summary = context_statistics(self.dictionary, every, xc, yc, mask, step=STATISTICS_CHUNK)
+            with torch.no_grad():
+                local, summary = context_statistics(self.dictionary, every, xc, yc, mask)
             values = torch.cat([yc.new_zeros(len(yc), n_t, yc.shape[2]), yc], 1)
             flags = (torch.arange(every.shape[1], device=xc.device) >= n_t).long().expand(every.shape[:2])
             tokens = self.norm_in(self.embed(torch.cat([self.observed(flags), values, local], -1)))

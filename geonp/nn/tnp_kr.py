@@ -7,10 +7,10 @@ from torch import Tensor, nn
 from torch.distributions import Normal, StudentT
 
 from geonp.nn.attention import dense_attention, orthogonal_features, performer_attention, scan_attention
-from geonp.nn.bias import DictionaryBias, KernelDictionary, RBFBias, dictionary_bias, rbf_bias
+from geonp.nn.bias import DictionaryBias, KernelDictionary, RBFBias, dictionary_bias, rbf_bias, shared_bias
 from geonp.nn.heads import GaussianHead, KrigingHead
 from geonp.nn.layers import MLP, Attend, DeepKernelAttention, KRBlock, MultiHeadAttention, drop_masked, plain_attention
-from geonp.nn.statistics import context_statistics
+from geonp.nn.statistics import context_statistics, summands
 
 __all__ = ["ATTENTIONS", "TNPKR"]
 
@@ -123,25 +123,44 @@ class TNPKR(nn.Module):
             # Only differences matter; differences from a target keep float32 exact far from the origin.
             xc, xt = xc - xt[:, :1], xt - xt[:, :1]
         xc, yc, context_mask = drop_masked(xc, yc, context_mask)
-        n_t, xq = xt.shape[1], torch.cat([xt, xc], 1)
-        kernels = None
-        # In bfloat16 coordinates would be rounded to cells and small differences of values to nothing.
-        with torch.no_grad(), torch.autocast(xc.device.type, enabled=False):
-            if self.dictionary is not None and xq.shape[1] <= self.block_size:
-                kernels = self.dictionary(xq, xc)
-            local, summary = self._statistics(xq, xc, yc, context_mask, kernels)
-        tokens = self._embed(xq, yc, local)
-        if kernels is not None and torch.is_autocast_enabled(xc.device.type):
-            kernels = kernels.to(torch.get_autocast_dtype(xc.device.type))
-        for i, block in enumerate(self.blocks):
-            tokens = block(tokens, n_t, *self._attend(i, xq, xc, kernels, context_mask))
+        n_t = xt.shape[1]
+        if torch.is_grad_enabled() or xc.device.type != "cpu":
+            tokens, summary = self._trunk(xc, yc, xt, context_mask)
+        else:
+            # one task at a time: the biases of several fit into no cache
+            tasks = zip(*(t.split(1) for t in (xc, yc, xt, context_mask)), strict=True)
+            tokens, summary = (torch.cat(t) for t in zip(*(self._trunk(*task) for task in tasks), strict=True))
         if isinstance(self.head, GaussianHead):
-            return self.head.forward(self.norm_out(tokens[:, :n_t]))
-        tokens = self.norm_out(tokens)
+            return self.head.forward(tokens[:, :n_t])
         return self.head.forward(tokens[:, :n_t], tokens[:, n_t:], xt, xc, yc, context_mask, summary)
 
+    def _trunk(self, xc: Tensor, yc: Tensor, xt: Tensor, context_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Features of targets and context ``(batch, n_t + n_c, dim)`` and statistics of the whole context."""
+        n_t, xq = xt.shape[1], torch.cat([xt, xc], 1)
+        biases, sums = self._shared(xq, xc, yc, context_mask)
+        # In bfloat16 coordinates would be rounded to cells and small differences of values to nothing.
+        with torch.no_grad(), torch.autocast(xc.device.type, enabled=False):
+            local, summary = self._statistics(xq, xc, yc, context_mask, sums)
+        tokens = self._embed(xq, yc, local)
+        for i, block in enumerate(self.blocks):
+            tokens = block(tokens, n_t, *self._attend(i, xq, xc, biases, context_mask))
+        return self.norm_out(tokens), summary
+
+    def _shared(
+        self, xq: Tensor, xc: Tensor, yc: Tensor, mask: Tensor
+    ) -> tuple[tuple[Tensor, ...] | None, Tensor | None]:
+        """The biases of each layer and sums for :meth:`_statistics` where one block holds all pairs, else None."""
+        if self.dictionary is None or self.attention != "scan" or xq.shape[1] > self.block_size:
+            return None, None
+        device = xc.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else xc.dtype
+        amplitudes = torch.stack([bias.amplitudes for bias in self.biases if isinstance(bias, DictionaryBias)])
+        with torch.autocast(device, enabled=False):
+            biases, sums = shared_bias(self.dictionary, xq, xc, amplitudes, summands(yc, mask), dtype)
+        return biases.unbind(1), sums
+
     def _attend(
-        self, i: int, xq: Tensor, xk: Tensor, kernels: Tensor | None, mask: Tensor
+        self, i: int, xq: Tensor, xk: Tensor, biases: tuple[Tensor, ...] | None, mask: Tensor
     ) -> tuple[Attend] | tuple[Tensor, Tensor, Tensor]:
         """What the attention module of layer `i` takes after queries and keys."""
         if self.attention == "dka":
@@ -149,14 +168,13 @@ class TNPKR(nn.Module):
         if self.attention == "performer":
             features = self.features[i]
             return (lambda q, k, v: performer_attention(q, k, v, features, mask),)
-        return (plain_attention(mask) if self.attention == "full" else self._scan(i, xq, xk, kernels, mask),)
+        return (plain_attention(mask) if self.attention == "full" else self._scan(i, xq, xk, biases, mask),)
 
-    def _scan(self, i: int, xq: Tensor, xk: Tensor, kernels: Tensor | None, mask: Tensor) -> Attend:
+    def _scan(self, i: int, xq: Tensor, xk: Tensor, biases: tuple[Tensor, ...] | None, mask: Tensor) -> Attend:
         """Attention with the bias of layer `i`: dense when one block holds all pairs' shared kernels, else by scan."""
-        bias = self.biases[i]
-        if kernels is not None:
-            return lambda q, k, v: dense_attention(q, k, v, bias(kernels), mask)
-        size = self.block_size
+        if biases is not None:
+            return lambda q, k, v: dense_attention(q, k, v, biases[i], mask)
+        bias, size = self.biases[i], self.block_size
         if isinstance(bias, DictionaryBias):
             dictionary, parameters = self.dictionary, (bias.amplitudes,)
             assert dictionary is not None
@@ -177,9 +195,9 @@ class TNPKR(nn.Module):
         return tokens
 
     def _statistics(
-        self, xq: Tensor, xc: Tensor, yc: Tensor, mask: Tensor, kernels: Tensor | None
+        self, xq: Tensor, xc: Tensor, yc: Tensor, mask: Tensor, sums: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """:func:`~geonp.nn.statistics.context_statistics`; of size 0 where the model uses none."""
         if not self.statistics or self.dictionary is None:
             return xq.new_zeros(*xq.shape[:2], 0), xq.new_zeros(xq.shape[0], 0)
-        return context_statistics(self.dictionary, xq, xc, yc, mask, kernels, self.block_size)
+        return context_statistics(self.dictionary, xq, xc, yc, mask, sums)

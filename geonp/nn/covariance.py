@@ -1,0 +1,104 @@
+"""Mixtures of stationary covariances of many pairs of points, in blocks that stay in a processor's cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["N_KERNELS", "matern_mixture"]
+
+N_KERNELS = 5
+"""Matern 1/2, 3/2, 5/2, 7/2 and the Gaussian with the curvature of the last."""
+
+BLOCK_PAIRS = 2**14
+"""Pairs in a block on a CPU: four float64 arrays of that size, times two kernels, fill a cache of 1 MiB."""
+
+
+def matern_mixture(xq: Tensor, xk: Tensor, weights: Tensor) -> Tensor:
+    """Sum over mixtures of ``w0 M12(r) + w1 M32(r) + w2 M52(r) + w3 M72(r) + w4 exp(-r^2 / 10)``.
+
+    M is a Matern correlation in units of its length, ``exp(-r)`` times a polynomial, r the distance of a query from a
+    key. Differentiable by all arguments; it saves none of the pairs.
+
+    Parameters
+    ----------
+    xq, xk : Tensor
+        Locations in units of the lengths, ``(batch, mixtures, n_q, d_x)`` and ``(batch, mixtures, n_k, d_x)``.
+    weights : Tensor
+        ``(batch, mixtures, 5)``.
+
+    Returns
+    -------
+    Tensor
+        ``(batch, n_q, n_k)``.
+    """
+    covariance: Tensor = _Mixture.apply(xq, xk, _polynomial(weights))  # type: ignore[no-untyped-call]
+    return covariance
+
+
+def _polynomial(weights: Tensor) -> Tensor:
+    """Coefficients a, b, c, d, e of ``exp(-r) (a + b r + c r^2 + d r^3) + e exp(-r^2 / 10)``."""
+    half, three, five, seven, bell = weights.unbind(-1)
+    long = three + five + seven
+    return torch.stack([half + long, long, five / 3 + 0.4 * seven, seven / 15, bell], -1)
+
+
+class _Mixture(torch.autograd.Function):
+    """The mixture in passes that work in place, a third of those that autograd would make."""
+
+    @staticmethod
+    def forward(ctx: Any, xq: Tensor, xk: Tensor, coefficients: Tensor) -> Tensor:
+        ctx.save_for_backward(xq, xk, coefficients)
+        out = xq.new_empty(xq.shape[0], xq.shape[2], xk.shape[2])
+        for part, rows in _blocks(xq, xk):
+            r, decay, bell = _radial(xq[part, :, rows], xk[part])
+            a, b, c, d, e = coefficients[part, ..., None, None].unbind(2)
+            value = (r * d).add_(c).mul_(r).add_(b).mul_(r).add_(a).mul_(decay).add_(bell.mul_(e))
+            torch.sum(value, 1, out=out[part, rows])
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        xq, xk, coefficients = ctx.saved_tensors
+        by_q, by_k, by_coefficient = (torch.zeros_like(t) for t in ctx.saved_tensors)
+        for part, rows in _blocks(xq, xk):
+            q, k = xq[part, :, rows], xk[part]
+            r, grad, bell = _radial(q, k)
+            a, b, c, d, e = coefficients[part, ..., None, None].unbind(2)
+            grad.mul_(grad_outputs[0][part, None, rows])
+            bell.mul_(grad_outputs[0][part, None, rows])
+            # the derivative by half the square of the distance
+            slope = (r * -d).add_(3 * d - c).mul_(r).add_(2 * c - b).mul_(r).add_(b - a).mul_(grad).div_(r)
+            slope.sub_(bell * (0.2 * e))
+            sums = [grad.sum((-2, -1)), *(grad.mul_(r).sum((-2, -1)) for _ in range(3)), bell.sum((-2, -1))]
+            by_coefficient[part] += torch.stack(sums, -1)
+            by_q[part, :, rows] = q * slope.sum(-1, keepdim=True) - slope @ k
+            by_k[part] += k * slope.sum(-2)[..., None] - slope.mT @ q
+        return by_q, by_k, by_coefficient
+
+
+def _blocks(xq: Tensor, xk: Tensor) -> Iterator[tuple[slice, slice]]:
+    """Slices of the batch and of the queries: on a CPU of one element and of some queries, elsewhere of all."""
+    batch, n_q = xq.shape[0], xq.shape[2]
+    if xq.device.type != "cpu":
+        yield slice(0, batch), slice(0, n_q)
+        return
+    step = max(1, BLOCK_PAIRS // max(xk.shape[2], 1))
+    for i in range(batch):
+        for start in range(0, n_q, step):
+            yield slice(i, i + 1), slice(start, start + step)
+
+
+def _radial(xq: Tensor, xk: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Distance r, ``exp(-r)`` and ``exp(-r^2 / 10)`` of all pairs, ``(batch, mixtures, n_q, n_k)`` each."""
+    squared = (xq[..., :, None, 0] - xk[..., None, :, 0]).square_()
+    for i in range(1, xq.shape[-1]):
+        squared.add_((xq[..., :, None, i] - xk[..., None, :, i]).square_())
+    # farther away all is nothing, but subnormal numbers cost ten times as much
+    bell = (squared.clamp_max_(6400.0) * -0.1).exp_()
+    # no slope is infinite at a distance of zero
+    r = squared.add_(1e-12).sqrt_()
+    return r, torch.neg(r).exp_(), bell
