@@ -71,8 +71,9 @@ def train(networks: dict[str, nn.Module], steps: int) -> None:
             value.backward()
             nn.utils.clip_grad_norm_(network.parameters(), 0.5)
             optimisers[name].step()
-            running[name] = float(value) if math.isnan(running[name]) else 0.99 * running[name] + 0.01 * float(value)
-        if step % 500 == 0:
+            now = float(value.detach())
+            running[name] = now if math.isnan(running[name]) else 0.99 * running[name] + 0.01 * now
+        if step % 100 == 0:
             print(f"step {step}: " + ", ".join(f"{name} {value:.3f}" for name, value in running.items()), flush=True)
 
 
