@@ -5,21 +5,21 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: demo test check bench bench-speed bench-accuracy bench-exact bench-seams bench-equivariance bench-cost clean
+.PHONY: demo test check bench bench-speed bench-accuracy bench-exact bench-seams bench-equivariance bench-cost bench-points bench-scale clean
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP)
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist worksteal
 
 check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: bench-speed bench-accuracy bench-exact bench-seams bench-equivariance bench-cost
+bench: bench-speed bench-accuracy bench-exact bench-seams bench-equivariance bench-cost bench-points bench-scale
 
 bench-speed: $(STAMP)
 	$(BIN)/python benchmarks/speed.py
@@ -38,6 +38,12 @@ bench-equivariance: $(STAMP)
 
 bench-cost: $(STAMP)
 	$(BIN)/python benchmarks/cost.py
+
+bench-points: $(STAMP)
+	$(BIN)/python benchmarks/points.py
+
+bench-scale: $(STAMP)
+	$(BIN)/python benchmarks/scale.py
 
 clean:
 	rm -rf $(VENV) demo build dist *.egg-info

@@ -22,6 +22,7 @@ from geonp.errors import GeonpError
 from .adapt import adapt
 from .evaluate import evaluate
 from .fill import fill
+from .grid import grid
 from .info import info
 from .models import models
 from .train import recipes, train
@@ -81,5 +82,5 @@ def main() -> None:
     """Fill gaps in rasters with a pretrained transformer neural process and honest standard errors."""
 
 
-for command in (adapt, evaluate, fill, info, models, recipes, train):
+for command in (adapt, evaluate, fill, grid, info, models, recipes, train):
     main.add_command(command)

@@ -5,6 +5,7 @@
     import geonp, xarray as xr
 
     filled = xr.open_dataset("sst.nc", engine="netcdf4").geonp.infill()
+    grid = geonp.interpolate(stations, at=filled)  # a table of measurements
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from geonp.errors import GeonpError
 
 if TYPE_CHECKING:
     from geonp.filling import infill
+    from geonp.gridding import interpolate
 
     __version__: str
 
-__all__ = ["GeonpAccessor", "GeonpError", "__version__", "infill"]
+__all__ = ["GeonpAccessor", "GeonpError", "__version__", "infill", "interpolate"]
 
 
 def __getattr__(name: str) -> Any:
@@ -28,6 +30,10 @@ def __getattr__(name: str) -> Any:
         from geonp.filling import infill
 
         return infill
+    if name == "interpolate":
+        from geonp.gridding import interpolate
+
+        return interpolate
     if name == "__version__":
         from importlib.metadata import version
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import fsspec
 
-from geonp.errors import InputError
+from geonp.errors import InputError, OutputError
 
-__all__ = ["Journal", "Record", "identity"]
+__all__ = ["Journal", "Record", "identity", "writing"]
 
 Record = dict[str, Any]
 """What is noted of a finished unit: JSON."""
@@ -29,6 +30,20 @@ _EXPLAINED = {
     "parameters": "an option",
     "layout": "the chunks of the output",
 }
+
+
+@contextmanager
+def writing(url: str) -> Iterator[None]:
+    """Turn what file systems raise into one OutputError that says what is kept."""
+    try:
+        yield
+    except OutputError:
+        raise
+    except Exception as error:
+        raise OutputError(
+            f"Stopped while writing {url!r}: {error}. What is finished is kept: check the disk or the connection, and "
+            "go on with resume (--resume)."
+        ) from error
 
 
 def identity(url: str, options: Mapping[str, Any] | None = None) -> str:
@@ -68,10 +83,11 @@ class Journal:
 
     def begin(self, job: Mapping[str, str]) -> None:
         """Start anew: forget all records, and write what the job is."""
-        self.remove()
-        fs, root = self._place()
-        fs.makedirs(f"{root}/units", exist_ok=True)
-        fs.pipe_file(f"{root}/job.json", json.dumps(dict(job), indent=1).encode())
+        with writing(self.url):
+            self.remove()
+            fs, root = self._place()
+            fs.makedirs(f"{root}/units", exist_ok=True)
+            fs.pipe_file(f"{root}/job.json", json.dumps(dict(job), indent=1).encode())
 
     def require_same(self, job: Mapping[str, str]) -> None:
         """Check that the journal belongs to this very job.
@@ -90,9 +106,16 @@ class Journal:
             )
 
     def record(self, key: str, record: Record) -> None:
-        """Note that a unit is finished."""
-        fs, root = self._place()
-        fs.pipe_file(f"{root}/units/{key}.json", json.dumps(record).encode())
+        """Note that a unit is finished.
+
+        Raises
+        ------
+        OutputError
+            When it can't be written.
+        """
+        with writing(self.url):
+            fs, root = self._place()
+            fs.pipe_file(f"{root}/units/{key}.json", json.dumps(record).encode())
 
     def records(self) -> dict[str, Record]:
         """All finished units by key."""

@@ -22,7 +22,7 @@ from geonp.points import Neighbourhood, standardise
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["TARGET_BUCKETS", "Points", "Predictor", "Tile", "batches", "gather", "resolve", "tile_bytes"]
+__all__ = ["TARGET_BUCKETS", "Points", "Predictor", "Tile", "batches", "bucket", "gather", "resolve", "tile_bytes"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
@@ -180,7 +180,7 @@ def batches(tiles: list[Tile], size: int) -> Iterator[list[Tile]]:
     """Tiles that share a bucket of targets, up to `size` together."""
     batch: list[Tile] = []
     for tile in tiles:
-        if batch and (len(batch) == size or _bucket(tile) != _bucket(batch[0])):
+        if batch and (len(batch) == size or bucket(tile.targets.size) != bucket(batch[0].targets.size)):
             yield batch
             batch = []
         batch.append(tile)
@@ -188,13 +188,14 @@ def batches(tiles: list[Tile], size: int) -> Iterator[list[Tile]]:
         yield batch
 
 
-def _bucket(tile: Tile) -> int:
-    return next((b for b in TARGET_BUCKETS if tile.targets.size <= b), tile.targets.size)
+def bucket(targets: int) -> int:
+    """The number of targets that so many are padded to."""
+    return next((b for b in TARGET_BUCKETS if targets <= b), targets)
 
 
 def gather(batch: list[Tile], values: FloatArray, n_context: int) -> Points:
     """Pad tiles to one shape; the batch to a power of two, by its last tile again, for the sake of few shapes."""
-    size, n_t = 1 << (len(batch) - 1).bit_length(), _bucket(batch[0])
+    size, n_t = 1 << (len(batch) - 1).bit_length(), bucket(batch[0].targets.size)
     flat, width = values.ravel(), values.shape[1]
     xc, xt = np.zeros((size, n_context, 2), np.float32), np.zeros((size, n_t, 2), np.float32)
     yc, mask = np.zeros((size, n_context, 1), np.float32), np.zeros((size, n_context), bool)

@@ -19,7 +19,17 @@ from geonp.grid import Grid
 from geonp.metadata import fill_variables
 from geonp.prediction import resolve
 
-__all__ = ["FillOptions", "Raster", "Request", "domain_of", "normalise", "prepare", "spatial_last"]
+__all__ = [
+    "FillOptions",
+    "Raster",
+    "Request",
+    "checked_job",
+    "checked_results",
+    "domain_of",
+    "normalise",
+    "prepare",
+    "spatial_last",
+]
 
 Raster = xr.DataArray | xr.Dataset
 """What can be filled."""
@@ -95,21 +105,23 @@ def prepare(
     InputError, ModelError, CheckpointError
         As :func:`geonp.filling.infill`.
     """
-    results = _results(quantiles, tails, samples)
+    results = checked_results(quantiles, tails, samples)
     ds, names, grid = normalise(obj, results)
     domain = None if mask is None else domain_of(mask, grid)
-    job, card = _job(grid, model, max_distance, device, batch_size, seed)
+    job, card = checked_job(grid.shape, model, max_distance, device, batch_size, seed, periodic=grid.periodic_x)
     levels = tuple(float(q) for q in quantiles)
     return Request(ds, names, results, grid, domain, job, card, nodata, levels, tails, int(samples))
 
 
-def _job(
-    grid: Grid,
+def checked_job(
+    shape: tuple[int, int],
     model: str | os.PathLike[str],
     max_distance: float | None,
     device: str | None,
     batch_size: int | None,
     seed: int,
+    *,
+    periodic: bool = False,
 ) -> tuple[Job, checkpoint.Card]:
     """Check the options that do not depend on the values, and load the model."""
     if max_distance is not None and not (isinstance(max_distance, Real) and max_distance > 0):
@@ -119,10 +131,10 @@ def _job(
     if not isinstance(model, (str, os.PathLike)):
         raise InputError(f"model must be a name or the path of a .safetensors file, got {model!r}")
     predictor, card = resolve(os.fspath(model), device, batch_size)
-    return Job(predictor, grid.shape, grid.periodic_x, max_distance, int(seed)), card
+    return Job(predictor, shape, periodic, max_distance, int(seed)), card
 
 
-def _results(quantiles: Sequence[float], tails: bool, samples: int) -> list[str]:
+def checked_results(quantiles: Sequence[float], tails: bool, samples: int = 0) -> list[str]:
     """Endings of the names of what is made for each variable, the filled one aside."""
     levels = list(quantiles) if isinstance(quantiles, (Sequence, np.ndarray)) else [None]
     if not all(isinstance(q, Real) and 0 < q < 1 for q in levels):

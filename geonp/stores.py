@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +17,7 @@ import numpy.typing as npt
 import xarray as xr
 import zarr
 
-from geonp.errors import OutputError
+from geonp.journal import writing
 
 __all__ = ["UNFINISHED", "Store", "is_remote"]
 
@@ -92,7 +91,7 @@ class Store:
         # Zarr has settled how to store strings of variable, not of fixed length.
         ds = ds.assign({name: da.astype(object) for name, da in ds.variables.items() if da.dtype.kind in "UT"})
         ds = ds.assign_attrs({UNFINISHED: "true"})
-        with _writing(self.url), warnings.catch_warnings():
+        with writing(self.url), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Consolidated metadata")
             to: Any = {"consolidated": False, "storage_options": dict(self.options) or None}
             ds.to_zarr(self.url, mode="w", compute=False, zarr_format=zarr_format, **to)
@@ -110,7 +109,7 @@ class Store:
         OutputError
             When they cannot be written.
         """
-        with _writing(self.url):
+        with writing(self.url):
             for name, values in arrays.items():
                 target = self._targets()[name]
                 variable = xr.Variable(target.dims, values, encoding=target.encoding)
@@ -125,7 +124,7 @@ class Store:
         OutputError
             When it cannot be written.
         """
-        with _writing(self.url), warnings.catch_warnings():
+        with writing(self.url), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Consolidated metadata")
             group = self._group("r+")
             kept = {key: value for key, value in group.attrs.items() if key != UNFINISHED}
@@ -154,17 +153,3 @@ class Store:
 
     def _key(self) -> str:
         return json.dumps([self.url, dict(self.options)], sort_keys=True, default=str)
-
-
-@contextmanager
-def _writing(url: str) -> Iterator[None]:
-    """Turn what file systems raise into one OutputError that says what is kept."""
-    try:
-        yield
-    except OutputError:
-        raise
-    except Exception as error:
-        raise OutputError(
-            f"Stopped while writing {url!r}: {error}. What is finished is kept: check the disk or the connection, and "
-            "go on with resume (--resume)."
-        ) from error

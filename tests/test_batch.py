@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -347,6 +348,33 @@ def test_a_full_disk_stops_the_job_and_keeps_what_is_done(
     # undone: the precision that the module's fixture sets
     report = fill_store(lazily(source), out, chunks=16, model=model, resume=True)
     assert (report.reused, report.failed) == (4, {})
+    assert_filled(out, infill(open_raster(source).load(), model=model))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own with room for a few units, where the system lets us mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = shutil.which("mount") and subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=160k", "tmpfs", folder], capture_output=True, check=False
+    )
+    if not mounted or mounted.returncode:
+        pytest.skip("file systems can't be mounted here")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def test_a_disk_that_is_really_full_loses_nothing(model: str, small_disk: Path, source: Path) -> None:
+    out = small_disk / "out.zarr"
+    with pytest.raises(OutputError, match=r"No space left on device.*go on with resume"):
+        fill_store(lazily(source), out, chunks=16, model=model)
+    progress = Journal(str(out)).progress()
+    assert progress is not None
+    assert 0 < progress["finished"] < progress["units"]
+    subprocess.run(["mount", "-o", "remount,size=20m", small_disk], check=True)
+    report = fill_store(lazily(source), out, chunks=16, model=model, resume=True)
+    assert (report.reused, report.failed) == (progress["finished"], {})
     assert_filled(out, infill(open_raster(source).load(), model=model))
 
 

@@ -19,7 +19,7 @@ from torch.distributions import Normal
 from geonp import checkpoint
 from geonp.errors import CheckpointError, RecipeError
 from geonp.training import loop
-from geonp.training.loop import expected_crps, expected_nll, learning_rate, scores, train
+from geonp.training.loop import expected_crps, expected_nll, learning_rate, mean_distance, scores, train
 from geonp.training.recipe import Recipe, Training, load
 
 STEPS = 60
@@ -313,3 +313,20 @@ def test_scores_of_a_known_prediction(shift: float, widen: float) -> None:
 def test_models_that_cannot_be_built_are_refused(tmp_path: Path, override: str) -> None:
     with pytest.raises(RecipeError, match="cannot be built"):
         train(load("tnpkr_sa_raster", [override]), tmp_path / "run")
+
+
+def test_the_distance_of_the_mean_counts_as_much_as_asked(tmp_path: Path, card_fields: dict[str, Any]) -> None:
+    """The first loss of a run with it is that of a run without it plus as many times the distance."""
+    first = {}
+    for weight in (0.0, 1.0, 3.0):
+        out = tmp_path / str(weight)
+        train(tiny_recipe(card_fields, steps=1, mean_weight=weight), out, workers=0, progress=False)
+        first[weight] = float(curve(out)[0]["loss"])
+    assert first[1.0] > first[0.0] + 1e-3
+    assert first[3.0] - first[0.0] == pytest.approx(3 * (first[1.0] - first[0.0]), abs=1e-4)
+
+
+def test_the_distance_of_the_mean_is_quadratic_near_and_linear_far() -> None:
+    batch = {"mean": torch.tensor([[0.1, 100.0, 5.0]]), "target_mask": torch.tensor([[True, True, False]])}
+    predicted = Normal(torch.zeros(1, 3, 1), torch.ones(1, 3, 1))
+    assert float(mean_distance(predicted, batch)) == pytest.approx((0.005 + 99.005) / 2, rel=1e-3)

@@ -29,6 +29,7 @@ RASTER = {
     "statistics": True,
     "head": "kriging",
     "n_refine": 8,
+    "whole_steps": 1,
 }
 PAPER = {"blocks": 2}
 INVARIANT = {"blocks": 2, "embed_x": False}

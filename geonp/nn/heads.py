@@ -68,11 +68,11 @@ class KrigingHead(nn.Module):
     plus an unknown constant (as in ordinary kriging). Each point's own features give its amplitude and its noise, so
     that the process need be neither stationary nor equally noisy. `refine_steps` learned steps along the gradient of
     the likelihood of `n_refine` context points sharpen it: those nearest to the middle and, in every second step, as
-    many spread over all of the context. The process is then conditioned on the context exactly, in float64. A last MLP
-    shifts the conditional mean by a multiple of the conditional standard deviation, rescales the latter and makes the
-    distribution a Student one: what a Gaussian process can't express (edges, skewed or quantised values). It also sees
-    how well the process predicts each context point from the others, and how well from those farther out only, as it
-    has to in a gap.
+    many spread over all of the context; `whole_steps` more of them see all of it. The process is then conditioned on
+    the context exactly, in float64. A last MLP shifts the conditional mean by a multiple of the conditional standard
+    deviation, rescales the latter and makes the distribution a Student one: what a Gaussian process can't express
+    (edges, skewed or quantised values). It also sees how well the process predicts each context point from the others,
+    and how well from those farther out only, as it has to in a gap.
 
     Deviation from the paper, whose head is :class:`GaussianHead`: softmax attention averages, and interpolation of
     smooth fields needs the precise cancelling weights of a linear solve. It costs ``2 n_c^3 / 3 + n_c^2 n_t``
@@ -90,17 +90,18 @@ class KrigingHead(nn.Module):
         n_summary: int = 0,
         n_refine: int = 128,
         refine_steps: int = 3,
+        whole_steps: int = 0,
         lengths: tuple[float, ...] = (3.0, 24.0),
     ) -> None:
         super().__init__()
-        self.n_refine = n_refine
+        self.n_refine, self.refine_steps = n_refine, refine_steps
         self.d_x, self.d_y = d_x, d_y
         self.n_shape = d_x + d_x * (d_x - 1) // 2
         self.lengths = lengths
         n_raw = len(lengths) * (self.n_shape + 1 + N_KERNELS) + 2
         self.covariance = MLP(dim + n_summary, hidden, n_raw)
         self.refinements = nn.ModuleList(
-            MLP(dim + n_summary + 2 * n_raw + 1, hidden, n_raw) for _ in range(refine_steps)
+            MLP(dim + n_summary + 2 * n_raw + 1, hidden, n_raw) for _ in range(refine_steps + whole_steps)
         )
         self.local = MLP(dim, 2)
         self.correction = MLP(dim + 1 + (5 + N_RINGS) * d_y, hidden, 3 * d_y)
@@ -132,7 +133,9 @@ class KrigingHead(nn.Module):
         local = self.local(torch.cat([targets, context], 1))
         raw = self.covariance(pooled)
         for i, refinement in enumerate(self.refinements):
-            raw = raw + self._step(refinement, raw, pooled, *self._part(i % 2 == 1, local[:, n_t:], xc, yc, mask))
+            points = [local[:, n_t:], xc, yc, mask]
+            part = self._part(i % 2 == 1, *points) if i < self.refine_steps else points
+            raw = raw + self._step(refinement, raw, pooled, *part)
         kernel, prior, noise = self._process(raw, local, local[:, n_t:], torch.cat([xt, xc], 1), xc)
         loc, var, surprise, innovation = _condition(kernel, prior[:, :n_t], noise[:, n_t:], yc, mask)
         scale = (var + noise[:, :n_t]).sqrt()[..., None]

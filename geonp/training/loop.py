@@ -27,7 +27,7 @@ from geonp.student import crps, half_width
 from geonp.training.recipe import Recipe, Training
 from geonp.training.tasks import collate, sample_task
 
-__all__ = ["expected_crps", "expected_nll", "scores", "train"]
+__all__ = ["expected_crps", "expected_nll", "mean_distance", "scores", "train"]
 
 VALIDATION_SEED = 2**31 - 1
 CURVE = ("step", "cpu_hours", "loss", "learning_rate", "gradient_norm", "nll", "kl", "crps_ratio", "coverage_95")
@@ -134,6 +134,8 @@ class _Run:
         with autocast:
             predicted = self.network(batch["xc"], batch["yc"], batch["xt"], batch["context_mask"])
         loss = expected_nll(predicted, batch)
+        if self.options.mean_weight:
+            loss = loss + self.options.mean_weight * mean_distance(predicted, batch)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), self.options.clip)
@@ -242,6 +244,13 @@ def _expected_nll(predicted: Distribution, mean: Tensor, variance: Tensor) -> Te
     nodes, weights = (torch.from_numpy(a).to(mean) for a in _gauss_hermite(8))
     values = mean + variance.sqrt() * nodes[:, None, None]
     return -(predicted.log_prob(values[..., None])[..., 0] * weights[:, None, None]).sum(0)
+
+
+def mean_distance(predicted: Distribution, batch: Batch) -> Tensor:
+    """Mean over targets of ``sqrt(1 + d^2) - 1``, d how far the predicted mean is off, in deviations of the context."""
+    off = (1 + (predicted.mean[..., 0] - batch["mean"]).square()).sqrt() - 1
+    weight = batch["target_mask"].float()
+    return ((off * weight).sum(-1) / weight.sum(-1).clamp_min(1)).mean()
 
 
 def _gauss_hermite(n: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:

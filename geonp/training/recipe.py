@@ -32,7 +32,9 @@ class Training(_Strict):
     """The optimisation: AdamW, warm-up, a constant rate, a cosine to zero over the last part; averaged weights.
 
     `start` names a checkpoint whose weights a new run begins with (of another architecture those that fit, see
-    :func:`geonp.checkpoint.start_from`); it does not affect a resumed one.
+    :func:`geonp.checkpoint.start_from`); it does not affect a resumed one. The loss is the negative log density plus
+    `mean_weight` times a pseudo-Huber distance of the predicted mean from the truth: where densities forgive what their
+    tails explain, means must not go astray.
     """
 
     steps: int = Field(gt=0)
@@ -45,6 +47,7 @@ class Training(_Strict):
     clip: float = Field(1.0, gt=0)
     averaging: float = Field(0.999, ge=0, lt=1)
     precision: Literal["float32", "bf16"] = "bf16"
+    mean_weight: float = Field(0.0, ge=0)
     seed: int = 0
     start: str = ""
     validate_every: int = Field(500, gt=0)

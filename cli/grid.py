@@ -1,0 +1,109 @@
+"""geonp grid: scattered measurements to a raster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .show import to_json
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+
+@click.command()
+@click.argument("points", metavar="POINTS", type=click.Path(exists=True, dir_okay=True, path_type=Path))
+@click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
+@click.option("--like", type=click.Path(exists=True, path_type=Path), help="Raster whose grid is taken.")
+@click.option("--resolution", nargs=1, type=float, help="Side of a cell, in the unit of the coordinates.")
+@click.option("--bounds", nargs=4, type=float, metavar="W S E N", help="Edges of the grid. Default: all points.")
+@click.option("--value", "values", multiple=True, help="Column to interpolate; repeatable. Default: the only one.")
+@click.option("--x", help="Column of the coordinate x. Default: x, lon, longitude, easting.")
+@click.option("--y", help="Column of the coordinate y. Default: y, lat, latitude, northing.")
+@click.option("--crs", help="Reference system of the points, like EPSG:32633. Default: by the names of the columns.")
+@click.option("--model", default="tnpkr-sa", show_default=True, help="Name of a model, or path of a checkpoint.")
+@click.option("--max-distance", type=float, help="Leave cells empty that are farther from all points, in their unit.")
+@click.option("--device", help="cpu or cuda. Default: the GPU where there is one.")
+@click.option("--seed", default=0, show_default=True, help="Of the choice among far points.")
+@click.option(
+    "--quantile",
+    "quantiles",
+    multiple=True,
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    help="Write this quantile too, e.g. 0.05; repeatable.",
+)
+@click.option("--tails", is_flag=True, help="Write the tails of the distributions too: see the README.")
+@click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+def grid(
+    points: Path,
+    target: Path,
+    like: Path | None,
+    resolution: float | None,
+    bounds: tuple[float, float, float, float] | None,
+    values: tuple[str, ...],
+    x: str | None,
+    y: str | None,
+    crs: str | None,
+    overwrite: bool,
+    quiet: bool,
+    as_json: bool,
+    **settings: Any,
+) -> None:
+    """Interpolate the measurements in POINTS to a grid, and write values, standard errors and flags to OUT.
+
+    POINTS is a table: CSV, Parquet, or NetCDF and Zarr with variables along one dimension. The grid is that of another
+    raster (--like), or made of cells (--resolution). OUT is NetCDF (.nc), Zarr (.zarr) or GeoTIFF (.tif), and appears
+    when it is complete.
+    """
+    from geonp.gridding import interpolate
+    from geonp.storage import check_output, open_raster, write_raster
+    from geonp.tables import lattice_around, read_table
+
+    start = time.perf_counter()
+    if (like is None) == (resolution is None):
+        raise click.UsageError("say what the grid is: either --like RASTER, or --resolution with or without --bounds.")
+    check_output(target, overwrite=overwrite)
+    table = read_points(points)
+    wanted = list(values) or None
+    if like is not None:
+        at: xr.DataArray | xr.Dataset = open_raster(str(like), chunks=None)
+    else:
+        at = lattice_around(read_table(table, wanted, x, y), resolution, bounds, crs)
+    found = interpolate(table, at, values=wanted, x=x, y=y, crs=crs, **settings)
+    write_raster(found, target, overwrite=overwrite)
+    cells = int(found[next(iter(found.data_vars))].size)
+    summary = {"input": str(points), "output": str(target), "cells": cells, "model": found.attrs["geonp_model"]}
+    summary["seconds"] = round(time.perf_counter() - start, 3)
+    if as_json:
+        click.echo(to_json(summary))
+    elif not quiet:
+        click.echo(f"Interpolated {len(table):,} points to {cells:,} cells in {summary['seconds']} s: {target}")
+
+
+def read_points(path: Path) -> pd.DataFrame | xr.Dataset:
+    """Read a table by the extension of its file."""
+    import pandas as pd
+    import xarray as xr
+
+    from geonp.errors import InputError
+
+    readers: dict[str, Callable[[Path], pd.DataFrame | xr.Dataset]] = {
+        ".csv": pd.read_csv,
+        ".parquet": pd.read_parquet,
+        ".nc": lambda file: xr.load_dataset(file, engine="netcdf4"),
+        ".zarr": lambda file: xr.open_zarr(file).load(),
+    }
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise InputError(f"{path} is no table that can be read: got {path.suffix!r}, expected {', '.join(readers)}")
+    try:
+        return reader(path)
+    except (ValueError, OSError, ImportError) as error:
+        raise InputError(f"{path} cannot be read as a table: {error}") from error

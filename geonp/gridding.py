@@ -1,0 +1,343 @@
+"""interpolate(): from measurements at scattered places to a grid or to other places, with a standard error for each."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import dask.array as da
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import xarray as xr
+from dask.base import compute
+from dask.delayed import delayed
+
+from geonp import student
+from geonp.chunks import Job, record
+from geonp.errors import InputError, PredictionError
+from geonp.grid import Grid
+from geonp.metadata import FillFlag, annotate
+from geonp.points import standardise
+from geonp.prediction import TARGET_BUCKETS, Points, bucket
+from geonp.request import checked_job, checked_results
+from geonp.scattered import Observations, Square, blend_weights, grouped, near_first, project, squares_of
+from geonp.tables import Table, read_table, transformed
+
+if TYPE_CHECKING:
+    from geonp.checkpoint import Card
+
+__all__ = ["interpolate"]
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.intp]
+Target = xr.DataArray | xr.Dataset | pd.DataFrame
+
+
+def interpolate(
+    points: pd.DataFrame | xr.Dataset,
+    at: Target,
+    *,
+    values: str | Sequence[str] | None = None,
+    x: str | None = None,
+    y: str | None = None,
+    crs: Any = None,
+    model: str | os.PathLike[str] = "tnpkr-sa",
+    max_distance: float | None = None,
+    device: str | None = None,
+    batch_size: int | None = None,
+    seed: int = 0,
+    quantiles: Sequence[float] = (),
+    tails: bool = False,
+) -> xr.Dataset:
+    """Predict what would be measured at the cells of a grid, or at other places, from scattered measurements.
+
+    Nothing is fitted and nothing is averaged to cells: places are used as exactly as they are given. On longitudes and
+    latitudes distances are those on the sphere, across the date line and at the poles too.
+
+    Parameters
+    ----------
+    points : DataFrame or Dataset
+        One row for each measurement, with columns of coordinates and of values; rows without a finite value or place
+        are left out. A Dataset has variables and coordinates along one dimension.
+    at : DataArray, Dataset or DataFrame
+        Where to predict: the grid of a raster (its values do not matter; chunked by Dask it makes a lazy result), see
+        :func:`geonp.tables.lattice`; or a table of places with the same names of coordinates.
+    values : str or list of str, optional
+        Columns to interpolate, each on its own; by default the only one of numbers that is no coordinate.
+    x, y : str, optional
+        Columns of the coordinates; by default x, lon, longitude or easting, and so on, in any case.
+    crs : optional
+        Of the places, anything that pyproj takes. By default that of `at`, or longitudes and latitudes (EPSG:4326) if
+        the columns are called so.
+    model, device, batch_size, seed, quantiles, tails
+        As for :func:`geonp.filling.infill`.
+    max_distance : float, optional
+        Leave places empty that are farther than this from every measurement, in the unit of the coordinates.
+
+    Returns
+    -------
+    Dataset
+        As :func:`geonp.filling.infill` gives, for each column: on the grid, or along the dimension ``point``. Values
+        and standard errors are those of a new measurement, its noise included, also at the places of measurements.
+
+    Raises
+    ------
+    InputError
+        For tables, grids or options that cannot be used, or fewer than four measurements.
+    ModelError, CheckpointError
+        For a model that does not exist or cannot be loaded.
+    PredictionError
+        When computed, if the model returns values that are not finite.
+    """
+    results = checked_results(quantiles, tails)
+    table = read_table(points, values, x, y)
+    target = _target(at, table)
+    table = transformed(table, crs, target.crs, target.geographic)
+    job, card = checked_job(target.shape, model, max_distance, device, batch_size, seed)
+    least = job.predictor.neighbourhood.min_context
+    parts = {}
+    for name in table.values:
+        observations = table.observations(name, target.geographic, job.seed)
+        if len(observations.values) < least:
+            raise InputError(
+                f"column {name!r} has {len(observations.values)} measurements with a finite value and place, expected "
+                f"at least {least}: no honest standard error comes from less"
+            )
+        parts[name] = target.predict(observations, job)
+    levels = tuple(float(q) for q in quantiles)
+    out = [_annotated(target, table, name, part, card, levels, "tail" in results) for name, part in parts.items()]
+    return xr.merge(out, combine_attrs="override", compat="identical", join="exact")
+
+
+@dataclass(frozen=True)
+class _Target:
+    """Where to predict: `template` is an array of the right dimensions and coordinates, `x` and `y` those of it."""
+
+    template: xr.DataArray
+    x: FloatArray
+    y: FloatArray
+    on_grid: bool
+    geographic: bool
+    crs: str | None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return (len(self.y), len(self.x)) if self.on_grid else (len(self.y), 1)
+
+    def predict(self, observations: Observations, job: Job) -> Any:
+        """An array with the fields of :class:`~geonp.chunks.Filled` like `template`, lazy as that is."""
+        dtype = record(np.result_type(observations.values.dtype, np.float32))
+        if self.template.chunks is None:
+            places = _crossed(self.y, self.x) if self.on_grid else np.stack([self.x, self.y], 1)
+            found = _flagged(_predict_in_parallel(observations, places, job), observations, places, job, dtype)
+            return found.reshape(self.template.shape)
+        chunks = self.template.chunks
+        rows, cols = (da.from_array(a, chunks=c) for a, c in zip((self.y, self.x), chunks, strict=True))
+        held = delayed(observations, pure=True)
+        return da.map_blocks(_block, rows[:, None], cols[None, :], held, job, dtype=dtype, chunks=chunks)
+
+
+def _target(at: Target, table: Table) -> _Target:
+    if isinstance(at, pd.DataFrame):
+        places = read_table(at, (), table.x, table.y)
+        template = xr.DataArray(
+            np.zeros(len(places.xy)),
+            {table.x: ("point", places.xy[:, 0]), table.y: ("point", places.xy[:, 1])},
+            ("point",),
+        )
+        lon, lat = places.xy.T
+        return _Target(template, lon, lat, on_grid=False, geographic=table.named_degrees, crs=None)
+    if not isinstance(at, (xr.DataArray, xr.Dataset)):
+        raise InputError(
+            f"at must be a raster (its grid is used) or a table of places, got {type(at).__name__}; "
+            "geonp.tables.lattice(bounds, resolution) makes a grid"
+        )
+    grid = Grid.from_xarray(at)
+    missing = [dim for dim in (grid.y_dim, grid.x_dim) if dim not in at.coords or at.coords[dim].ndim != 1]
+    if missing:
+        raise InputError(
+            f"the grid in at has no one-dimensional coordinate {missing[0]!r}, expected one along each axis"
+        )
+    y, x = (at.coords[dim].values.astype(np.float64) for dim in (grid.y_dim, grid.x_dim))
+    chunks = dict(zip(at.chunksizes, at.chunksizes.values(), strict=True))
+    shape = (len(y), len(x))
+    lazy = grid.y_dim in chunks and grid.x_dim in chunks
+    data: Any = da.zeros(shape, chunks=(chunks[grid.y_dim], chunks[grid.x_dim])) if lazy else np.zeros(shape)
+    kept = {name: c for name, c in at.coords.items() if set(c.dims) <= {grid.y_dim, grid.x_dim}}
+    template = xr.DataArray(data, kept, (grid.y_dim, grid.x_dim))
+    return _Target(template, x, y, on_grid=True, geographic=grid.geographic, crs=grid.crs)
+
+
+def _crossed(y: FloatArray, x: FloatArray) -> FloatArray:
+    """Every place of a grid ``(len(y) * len(x), 2)``, as x and y."""
+    return np.stack([np.tile(x, len(y)), np.repeat(y, len(x))], 1)
+
+
+def _block(
+    y: FloatArray, x: FloatArray, observations: Observations, job: Job, block_info: Any = None
+) -> npt.NDArray[np.void]:
+    """One chunk of a lazy grid."""
+    places = _crossed(y[:, 0], x[0])
+    dtype = record(np.result_type(observations.values.dtype, np.float32))
+    total = _predict(observations, places, squares_of(observations, _bounds(places)), job)
+    return _flagged(total, observations, places, job, dtype).reshape(len(y), x.shape[1])
+
+
+def _bounds(places: FloatArray) -> tuple[float, float, float, float]:
+    (west, south), (east, north) = places.min(0), places.max(0)
+    return float(west), float(south), float(east), float(north)
+
+
+def _predict_in_parallel(observations: Observations, places: FloatArray, job: Job) -> FloatArray:
+    """Sums as of :func:`_predict`, the squares shared out among Dask's threads or workers."""
+    squares = squares_of(observations, _bounds(places))
+    n = min(len(squares), 8 * (os.cpu_count() or 1))
+    edges = np.linspace(0, len(squares), n + 1).astype(int)
+    held = delayed((observations, places), pure=False)
+    tasks = [delayed(_part)(held, squares[a:b], job) for a, b in itertools.pairwise(edges)]
+    total = np.zeros((4, len(places)))
+    for index, part in compute(*tasks):
+        total[:, index] += part
+    return total
+
+
+def _part(held: tuple[Observations, FloatArray], squares: list[Square], job: Job) -> tuple[IntArray, FloatArray]:
+    observations, places = held
+    total = _predict(observations, places, squares, job)
+    index = np.flatnonzero(total[3])
+    return index, total[:, index]
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """Context and at most as many targets as fit into one pass: offsets in units, standardised values, weights."""
+
+    xc: FloatArray
+    yc: npt.NDArray[np.float32]
+    xt: FloatArray
+    loc: float
+    scale: float
+    index: IntArray
+    weights: FloatArray
+    square: Square
+
+
+def _predict(observations: Observations, places: FloatArray, squares: list[Square], job: Job) -> FloatArray:
+    """Weighted sums of mean, standard error and tail of each place, and the sums of weights, ``(4, n)``."""
+    total = np.zeros((4, len(places)))
+    distance = observations.distance(places)
+    tiles: dict[int, list[_Tile]] = {}
+    for square, index in zip(squares, grouped(places, squares, observations.geographic), strict=True):
+        weights = blend_weights(places[index], distance[index], square, observations.geographic)
+        index, weights = index[weights > 0], weights[weights > 0]
+        for tile in _tiles(observations, places, square, index, weights, job) if index.size else ():
+            waiting = tiles.setdefault(bucket(tile.index.size), [])
+            waiting.append(tile)
+            if len(waiting) == job.predictor.batch_size:
+                _add(total, tiles.pop(bucket(tile.index.size)), job)
+    for waiting in tiles.values():
+        _add(total, waiting, job)
+    return total
+
+
+def _tiles(
+    observations: Observations, places: FloatArray, square: Square, index: IntArray, weights: FloatArray, job: Job
+) -> list[_Tile]:
+    neighbourhood = job.predictor.neighbourhood
+    chosen, xc = near_first(observations, square, neighbourhood.n_context, neighbourhood.thinning)
+    standard = standardise(observations.values[chosen])
+    parts = np.array_split(np.arange(index.size), -(-index.size // TARGET_BUCKETS[-1]))
+    return [
+        _Tile(
+            xc,
+            standard.z,
+            project(places[index[part]], square.middle, observations.geographic) / square.unit,
+            standard.loc,
+            standard.scale,
+            index[part],
+            weights[part],
+            square,
+        )
+        for part in parts
+    ]
+
+
+def _add(total: FloatArray, tiles: list[_Tile], job: Job) -> None:
+    """Predict tiles of one bucket and add them up; padded to a power of two of them, for the sake of few shapes."""
+    size, n_t = 1 << (len(tiles) - 1).bit_length(), bucket(max(tile.index.size for tile in tiles))
+    n_c = job.predictor.neighbourhood.n_context
+    xc, xt = np.zeros((size, n_c, 2), np.float32), np.zeros((size, n_t, 2), np.float32)
+    yc, mask = np.zeros((size, n_c, 1), np.float32), np.zeros((size, n_c), bool)
+    loc, scale = np.zeros(size), np.ones(size)
+    for k, tile in enumerate([*tiles, *[tiles[-1]] * (size - len(tiles))]):
+        n = len(tile.xc)
+        xc[k, :n], yc[k, :n, 0], mask[k, :n] = tile.xc, tile.yc, True
+        xt[k, : tile.index.size] = tile.xt
+        loc[k], scale[k] = tile.loc, tile.scale
+    predicted = job.predictor(Points(xc, yc, mask, xt, loc, scale))
+    for k, tile in enumerate(tiles):
+        found = predicted[:, k, : tile.index.size]
+        if not np.isfinite(found).all():
+            raise PredictionError(
+                f"the model returned values that are not finite around x, y = {tile.square.middle}; "
+                "please report it with the measurements there"
+            )
+        total[:3, tile.index] += tile.weights * found
+        total[3, tile.index] += tile.weights
+
+
+def _flagged(
+    total: FloatArray, observations: Observations, places: FloatArray, job: Job, dtype: np.dtype[Any]
+) -> npt.NDArray[np.void]:
+    """The blended prediction as records, without what lies beyond `max_distance`."""
+    out = np.zeros(len(places), dtype)
+    mean = total[:3] / total[3]
+    near = True if job.max_distance is None else observations.distance(places) <= job.max_distance
+    for name, values in zip(("value", "standard_error", "tail"), mean, strict=True):
+        out[name] = np.where(near, values, np.nan)
+    out["flag"] = np.where(near, FillFlag.FILLED, FillFlag.BEYOND_LIMIT)
+    return out
+
+
+def _annotated(
+    target: _Target,
+    table: Table,
+    name: str,
+    found: Any,
+    card: Card,
+    quantiles: tuple[float, ...],
+    tails: bool,
+) -> xr.Dataset:
+    source = target.template.rename(name).astype(found.dtype["value"]).assign_attrs(table.attrs.get(name, {}))
+
+    def shaped(data: Any) -> xr.DataArray:
+        return source.copy(data=data)
+
+    extra: dict[str, xr.DataArray] = {"tail": shaped(found["tail"])} if tails else {}
+    if quantiles:
+        levels = [shaped(_quantile(found, q)) for q in quantiles]
+        extra["quantile"] = xr.concat(levels, xr.Variable("quantile", np.array(quantiles)), coords="minimal")
+    stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    attrs: Mapping[Hashable, Any] = {}
+    return annotate(
+        shaped(found["value"]),
+        shaped(found["standard_error"]),
+        shaped(found["flag"]),
+        source=source,
+        extra=extra,
+        model_name=card.name,
+        model_version=card.version,
+        weights_hash=card.sha256,
+        history_line=f"{stamp} geonp interpolate: {name} at {len(table.xy)} places, by {card.name} {card.version}",
+        attrs=attrs,
+    )
+
+
+def _quantile(found: Any, level: float) -> Any:
+    levels = student.quantile(level, found["value"], found["standard_error"], found["tail"])
+    return levels.astype(found.dtype["value"])

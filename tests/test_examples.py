@@ -1,0 +1,36 @@
+"""The examples run as a user would run them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import xarray as xr
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def run(*arguments: object) -> str:
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout
+
+
+def test_a_batch_job_on_local_processes_fills_a_store_and_goes_on(tmp_path: Path) -> None:
+    values = np.add.outer(np.sin(np.arange(40) / 5), np.arange(60) / 10).astype(np.float32)
+    values[10:20, 30:40] = np.nan
+    xr.Dataset({"a": (("y", "x"), values)}).to_zarr(tmp_path / "in.zarr")
+    job = (EXAMPLES / "cluster.py", tmp_path / "in.zarr", tmp_path / "out.zarr", "--jobs", 2)
+    assert "1 units, 0 of them from before" in run(*job)
+    with xr.open_zarr(tmp_path / "out.zarr") as filled:
+        assert int((filled["a_fill_flag"] == 1).sum()) == 100
+    assert "1 units, 1 of them from before" in run(*job)
+
+
+def test_the_job_script_for_slurm_asks_for_what_was_asked() -> None:
+    script = run(
+        EXAMPLES / "cluster.py", "in", "out", "--where", "slurm", "--show", "--cores", 4, "--walltime", "01:00:00"
+    )
+    assert {"#SBATCH -t 01:00:00", "#SBATCH --cpus-per-task=4"} <= set(script.splitlines())
+    assert "--lifetime 2700s" in script
