@@ -39,7 +39,8 @@ def bimodal(n: int, _: float) -> Tensor:
 
 def kernel(kind: int, length: float, x: Tensor) -> Tensor:
     """Squared exponential, Matern 5/2, or periodic with `length` as its period: ``(batch, n, n)`` in float64."""
-    d = (x - x.mT).double().abs()
+    x = x.double()
+    d = (x - x.mT).abs()
     if kind == 0:
         return torch.exp(-0.5 * (d / length).square())
     if kind == 1:

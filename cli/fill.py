@@ -107,8 +107,7 @@ def fill(
     start = time.perf_counter()
     creation_options = dict(_pair(option, "--co") for option in options)
     storage_options = file_system(storage)
-    # samples are drawn from whole slices
-    in_units = target.rstrip("/").lower().endswith(".zarr") and not settings["samples"]
+    in_units = target.rstrip("/").lower().endswith(".zarr") and not settings["samples"]  # drawn from whole slices
     if not in_units and (resume or workers or scheduler):
         raise click.UsageError("--resume, --workers and --scheduler need an OUT that ends in .zarr, and no --samples.")
     if not is_remote(target):
