@@ -251,9 +251,12 @@ def _samples(asked: Request, array: xr.DataArray, parts: da.Array) -> da.Array:
 
 
 def _lazy(array: xr.DataArray) -> da.Array:
-    if array.chunks is not None:
-        return array.data
-    return da.from_array(array.values, chunks=_chunks_in_memory(array.shape), name=False)
+    """The values of an array as a dask array, cut as they will be filled."""
+    in_memory = array.chunks is None
+    lazy: da.Array = (
+        da.from_array(array.values, chunks=_chunks_in_memory(array.shape), name=False) if in_memory else array.data
+    )
+    return lazy
 
 
 def _assembled(

@@ -112,7 +112,9 @@ def sample_slice(
     out = np.repeat(values[None], n, 0)
     for step in range(len(cells)):
         places = [path[step] for path in paths]
-        tiles = [_tile(known, ranks, s, *place - (window.row, window.col), job) for s, place in enumerate(places)]
+        tiles = [
+            _tile(known, ranks, s, place[0] - window.row, place[1] - window.col, job) for s, place in enumerate(places)
+        ]
         found = _predict(tiles, drawn.reshape(-1, drawn.shape[-1]), job)
         new = student.draw(rng, *found)
         for s, (row, col) in enumerate(places):
