@@ -140,15 +140,15 @@ class TEPTTNP(nn.Module):
 
     Deviations: what nothing reads does not exist, the last layer's update of the context and step of the targets.
 
-    For rasters there are two switches, both off by default as the paper has neither. `unit` divides coordinates in
-    cells to the paper's order of one. ``head="kriging"`` replaces the normal distribution by
+    For rasters there are three switches, all off by default as the paper has none of them. `unit` divides coordinates
+    in cells to the paper's order of one. `pair_dim` is the width of rho and phi, if not `dim`. ``head="kriging"`` replaces the normal distribution by
     :class:`~geonp.nn.heads.KrigingHead`, for a bounded context, and with it
 
     * the head reads the context's tokens too, so the last layer updates them;
     * tokens start from :func:`~geonp.nn.statistics.context_statistics` beside value and flag, as in
       :class:`~geonp.nn.tnp_kr.TNPKR`, whose embedding, norms and head these are, so that their weights can be taken
       over; they are functions of differences, and the model stays translation equivariant;
-    * the blocks start as the identity, and their networks of pairs have `pair_dim` hidden units instead of `dim`.
+    * the blocks start as the identity.
     """
 
     def __init__(
