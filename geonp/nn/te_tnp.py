@@ -141,8 +141,8 @@ class TEPTTNP(nn.Module):
     Deviations: what nothing reads does not exist, the last layer's update of the context and step of the targets.
 
     For rasters there are three switches, all off by default as the paper has none of them. `unit` divides coordinates
-    in cells to the paper's order of one. `pair_dim` is the width of rho and phi, if not `dim`. ``head="kriging"`` replaces the normal distribution by
-    :class:`~geonp.nn.heads.KrigingHead`, for a bounded context, and with it
+    in cells to the paper's order of one. `pair_dim` is the width of rho and phi, if not `dim`. ``head="kriging"``
+    replaces the normal distribution by :class:`~geonp.nn.heads.KrigingHead`, for a bounded context, and with it
 
     * the head reads the context's tokens too, so the last layer updates them;
     * tokens start from :func:`~geonp.nn.statistics.context_statistics` beside value and flag, as in
