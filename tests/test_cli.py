@@ -73,6 +73,7 @@ def test_help_loads_nothing_slow() -> None:
         "adapt",
         "evaluate",
         "fill",
+        "grid",
         "info",
         "models",
         "recipes",
