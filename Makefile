@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: demo test check bench bench-speed bench-accuracy bench-exact bench-seams bench-equivariance bench-cost bench-points bench-scale clean
+.PHONY: demo test check bench bench-speed bench-accuracy bench-exact bench-seams bench-equivariance bench-cost bench-points bench-scale bench-papers clean
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
@@ -44,6 +44,15 @@ bench-points: $(STAMP)
 
 bench-scale: $(STAMP)
 	$(BIN)/python benchmarks/scale.py
+
+# hours to days: each run goes on where it stopped, and --only-print shows what is finished
+bench-papers: $(STAMP)
+	for name in gp1d_rbf gp1d_periodic gp1d_matern32 gp2d_rbf; do \
+	    $(BIN)/python benchmarks/papers/gp.py --recipe $$name || exit 1; done
+	$(BIN)/python benchmarks/papers/shift.py
+	$(BIN)/python benchmarks/papers/bayesopt.py
+	$(BIN)/python benchmarks/papers/sir.py
+	$(BIN)/python benchmarks/papers/era5.py
 
 clean:
 	rm -rf $(VENV) demo build dist *.egg-info

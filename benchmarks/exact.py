@@ -27,7 +27,7 @@ from scipy.spatial.distance import cdist
 from geonp import gaps
 from geonp.points import Neighbourhood, box_of, halo_for, rank, select_context, standardise
 from geonp.prediction import Points, Predictor, resolve
-from geonp.training.loop import expected_crps
+from geonp.training.objective import expected_crps
 
 Array = npt.NDArray[np.float64]
 Correlation = Callable[[Array], Array]

@@ -21,6 +21,7 @@ from geonp.errors import GeonpError
 
 from .adapt import adapt
 from .evaluate import evaluate
+from .fetch import fetch
 from .fill import fill
 from .grid import grid
 from .info import info
@@ -31,6 +32,7 @@ __all__ = ["main"]
 
 _ADVICE = {
     "train": "go on with --resume.",
+    "fetch": "the same command goes on.",
     "fill": "go on with --resume if the output is .zarr; otherwise none was written.",
 }
 
@@ -82,5 +84,5 @@ def main() -> None:
     """Fill gaps in rasters with a pretrained transformer neural process and honest standard errors."""
 
 
-for command in (adapt, evaluate, fill, grid, info, models, recipes, train):
+for command in (adapt, evaluate, fetch, fill, grid, info, models, recipes, train):
     main.add_command(command)

@@ -107,9 +107,8 @@ def fill(
     start = time.perf_counter()
     creation_options = dict(_pair(option, "--co") for option in options)
     storage_options = file_system(storage)
-    in_units = target.rstrip("/").lower().endswith(".zarr") and not settings["samples"]  # drawn from whole slices
-    if not in_units and (resume or workers or scheduler):
-        raise click.UsageError("--resume, --workers and --scheduler need an OUT that ends in .zarr, and no --samples.")
+    classes = _classes(settings["model"])
+    in_units = _in_units(target, bool(classes) or settings["samples"] > 0, bool(resume or workers or scheduler))
     if not is_remote(target):
         check_output(target, overwrite=overwrite or resume, driver=driver)
     where: Any = {"variables": variables or None, "bands": bands or None, "bbox": bbox, "nodata": nodata}
@@ -128,7 +127,8 @@ def fill(
         counts, attributes, failed = _fill_store(ds, target, storage_options, shown, quiet, **how, **settings)
     else:
         failed = ""
-        counts, attributes = _fill_file(ds, Path(target), shown, quiet, {"driver": driver, **creation}, settings)
+        creation["driver"] = driver
+        counts, attributes = _fill_file(ds, Path(target), shown, quiet, creation, settings, classes)
     seconds = time.perf_counter() - start
     summary = {"input": source, "output": target, **_provenance(attributes), **_summary(counts, seconds)}
     if as_json:
@@ -137,6 +137,19 @@ def fill(
         click.echo(_sentence(summary))
     if failed:
         raise OutputError(failed)
+
+
+def _in_units(target: str, whole: bool, needed: bool) -> bool:
+    """Whether the output is a store that is written unit by unit; a usage error where it is not, but has to be.
+
+    Classes and samples are made of slices as a `whole`.
+    """
+    found = target.rstrip("/").lower().endswith(".zarr") and not whole
+    if needed and not found:
+        raise click.UsageError(
+            "--resume, --workers and --scheduler need an OUT that ends in .zarr, a model of numbers, and no --samples."
+        )
+    return found
 
 
 def _plan(ds: xr.Dataset, in_units: bool, chunks: int | None, workers: int | None, settings: dict[str, Any]) -> Any:
@@ -179,14 +192,20 @@ def _fill_store(
 
 
 def _fill_file(
-    ds: xr.Dataset, target: Path, shown: bool, quiet: bool, creation: dict[str, Any], settings: dict[str, Any]
+    ds: xr.Dataset,
+    target: Path,
+    shown: bool,
+    quiet: bool,
+    creation: dict[str, Any],
+    settings: dict[str, Any],
+    classes: int,
 ) -> tuple[dict[str, dict[str, int]], dict[Any, Any]]:
     """Write a file that appears when it is complete; counts of cells, and the attributes of the output."""
     from geonp.filling import infill
     from geonp.storage import write_raster
 
     filled = infill(ds, **settings)
-    census = _census(ds)
+    census = _census(ds, classes)
     if not quiet:
         _note(census)
     with _progress(shown and sys.stderr.isatty()):
@@ -228,19 +247,28 @@ def read_mask(path: Path, bbox: tuple[float, float, float, float] | None) -> xr.
     return next(iter(ds.data_vars.values()))
 
 
-def _census(ds: xr.Dataset) -> dict[str, dict[str, int]]:
+def _classes(model: str) -> int:
+    """How many classes the model has; 0 for one of numbers."""
+    from geonp.checkpoint import load_card
+
+    return load_card(model).classes
+
+
+def _census(ds: xr.Dataset, classes: int) -> dict[str, dict[str, int]]:
     """Count cells, slices and what they lack in each variable; refuse one without an observed cell."""
     import numpy as np
     from dask.base import compute
 
+    from geonp.classes import class_variables, codes
     from geonp.errors import InputError
     from geonp.grid import Grid
     from geonp.metadata import fill_variables, observed
 
     grid = Grid.from_xarray(ds)
-    names = fill_variables(ds)
+    names = class_variables(ds, classes) if classes else fill_variables(ds)
+    read = codes if classes else observed
     tallies = [
-        (observed(ds[name]).isnull().sum([grid.y_dim, grid.x_dim]).data, (abs(ds[name].variable) == np.inf).sum().data)
+        (read(ds[name]).isnull().sum([grid.y_dim, grid.x_dim]).data, (abs(ds[name].variable) == np.inf).sum().data)
         for name in names
     ]
     census = {}

@@ -21,13 +21,26 @@ __all__ = ["recipes", "train"]
 @click.option(
     "--workers", type=click.IntRange(min=0), default=1, show_default=True, help="Processes that make batches."
 )
+@click.option(
+    "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True, help="Where to train."
+)
+@click.option(
+    "--devices", type=click.IntRange(min=1), default=1, show_default=True, help="How many of them, a batch a step each."
+)
 @click.option("--progress/--no-progress", default=None, help="Show a progress bar. Default: in a terminal.")
 def train(
-    recipe: str, overrides: tuple[str, ...], out: Path, resume: bool, workers: int, progress: bool | None
+    recipe: str,
+    overrides: tuple[str, ...],
+    out: Path,
+    resume: bool,
+    workers: int,
+    device: str,
+    devices: int,
+    progress: bool | None,
 ) -> None:
     """Train the model of RECIPE: the name of one that ships, or a TOML file.
 
-    Values of the recipe are overridden by arguments such as training.steps=100.
+    Values of the recipe are overridden by arguments such as training.steps=100 or model.architecture=cnp.
     """
     from geonp.training.loop import train as run
     from geonp.training.recipe import load
@@ -35,7 +48,7 @@ def train(
     wanted = load(recipe, overrides)
     _make_folder(out)
     shown = sys.stderr.isatty() if progress is None else progress
-    click.echo(run(wanted, out, resume=resume, workers=workers, progress=shown))
+    click.echo(run(wanted, out, resume=resume, workers=workers, progress=shown, device=device, devices=devices))
 
 
 def _make_folder(out: Path) -> None:

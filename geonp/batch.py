@@ -128,12 +128,7 @@ def fill_store(
     ClusterError
         When the cluster is lost; what is finished is kept.
     """
-    asked = prepare(obj, **options)
-    if asked.samples:
-        raise InputError(
-            f"samples are drawn from whole slices, but a store is filled part by part: got samples={asked.samples}, "
-            "expected none here; use infill(samples=...) and write its result"
-        )
+    asked = _prepared(obj, options)
     layout = _layout(asked, chunks, creation_options or {})
     fields_ = tuple(_field(asked, name, layout.side) for name in sorted(asked.names, key=str))
     store = Store(os.fspath(target), dict(storage_options or {}))
@@ -161,13 +156,28 @@ def plan_store(
     obj: Raster, *, chunks: int | None = None, workers: int | None = None, **options: Unpack[FillOptions]
 ) -> FillPlan:
     """What :func:`fill_store` will do with the same arguments; see :func:`geonp.filling.plan`."""
-    asked = prepare(obj, **options)
+    asked = _prepared(obj, options)
     side = _layout(asked, chunks, {}).side
     cut = {name: _field(asked, name, side).chunks for name in asked.names}
     lazy = asked.ds.assign({name: asked.ds[name].chunk(sizes) for name, sizes in cut.items()})
     found = plan(lazy, **options)
     # each process has libraries of its own
     return replace(found, peak_bytes=found.peak_bytes + (workers or 0) * LIBRARIES_BYTES)
+
+
+def _prepared(obj: Raster, options: FillOptions) -> Request:
+    asked = prepare(obj, **options)
+    if asked.card.classes:
+        raise InputError(
+            f"the model {asked.card.name} predicts classes, which are not filled into a store unit by unit: fill with "
+            "infill(...) and write its result with to_zarr, or geonp fill to .nc"
+        )
+    if asked.samples:
+        raise InputError(
+            f"samples are drawn from whole slices, but a store is filled part by part: got samples={asked.samples}, "
+            "expected none here; use infill(samples=...) and write its result"
+        )
+    return asked
 
 
 @dataclass(frozen=True)

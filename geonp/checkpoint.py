@@ -58,6 +58,11 @@ class Card(BaseModel):
     scores: dict[str, float]
     sha256: str
 
+    @property
+    def classes(self) -> int:
+        """How many classes a model of classes has; 0 for one of numbers."""
+        return int(self.config.get("d_y", 1)) if self.config.get("likelihood") == "categorical" else 0
+
 
 def available() -> dict[str, Card]:
     """The shipped checkpoints by name."""

@@ -36,7 +36,7 @@ from geonp.tiling import (
     tiles_with,
 )
 
-__all__ = ["Filled", "Job", "fill_chunks", "fill_window", "quantile_of", "record"]
+__all__ = ["Classified", "Filled", "Job", "classify_window", "fill_chunks", "fill_window", "quantile_of", "record"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
@@ -96,10 +96,22 @@ class Filled:
     flag: npt.NDArray[np.int8]
 
 
+@dataclass(frozen=True)
+class Classified:
+    """One chunk of classes: their numbers, the probability of each ``(rows, cols, classes)``, and flags."""
+
+    value: FloatArray
+    probability: npt.NDArray[np.float32]
+    flag: npt.NDArray[np.int8]
+
+
 def fill_chunks(data: da.Array, domain: da.Array | None, job: Job) -> da.Array:
-    """One task a chunk, each reading its neighbours' edges itself: a lazy array of the fields of :class:`Filled`."""
+    """One task a chunk, each reading its neighbours' edges itself: a lazy array of the fields of :class:`Filled`.
+
+    Of :class:`Classified` for a model of classes, whose `data` are numbers of classes.
+    """
     name = "geonp-fill-" + tokenize(data.name, None if domain is None else domain.name, job)
-    dtype = record(data.dtype)
+    dtype = record(data.dtype, job.predictor.classes)
     y_chunks, x_chunks = data.chunks[-2:]
     starts = [np.concatenate([[0], np.cumsum(c)]) for c in (y_chunks, x_chunks)]
     graph: dict[Any, Any] = {}
@@ -130,18 +142,21 @@ def _fill_chunk(
     _assemble(domain, masks, down, across, ())
     lead = blocks[0][0].shape[:-2]
     dtype = blocks[0][0].dtype
-    out = np.empty((*lead, *chunk.shape), record(dtype))
+    out = np.empty((*lead, *chunk.shape), record(dtype, job.predictor.classes))
+    fill = classify_window if job.predictor.classes else fill_window
     for index in np.ndindex(lead):
         values = np.full(window.shape, np.nan, dtype)
         _assemble(values, blocks, down, across, index)
-        filled = fill_window(values, domain, chunk, job)
+        filled = fill(values, domain, chunk, job)
         for field in fields(filled):
             out[field.name][index] = getattr(filled, field.name)
     return out
 
 
-def record(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The fields of :class:`Filled` for a raster of floats of this dtype."""
+def record(dtype: np.dtype[Any], classes: int = 0) -> np.dtype[Any]:
+    """The fields of :class:`Filled` for a raster of floats of this dtype; of :class:`Classified` for `classes`."""
+    if classes:
+        return np.dtype([("value", dtype), ("probability", np.float32, (classes,)), ("flag", np.int8)])
     return np.dtype([("value", dtype), ("standard_error", dtype), ("tail", np.float32), ("flag", np.int8)])
 
 
@@ -176,6 +191,34 @@ def fill_window(values: FloatArray, domain_mask: BoolArray, chunk: Window, job: 
     PredictionError
         When the model returns a value that is not finite.
     """
+    core, flag, predicted = _predicted(values, domain_mask, chunk, job)
+    observed = ~np.isnan(values)
+    value = values.copy()
+    error = np.where(observed, 0.0, np.nan).astype(values.dtype)
+    tail = error.astype(np.float32)
+    if predicted is not None:
+        filled = flag == FillFlag.FILLED
+        value[filled], error[filled], tail[filled] = predicted[:, filled]
+    return Filled(value[core], error[core], tail[core], flag[core])
+
+
+def classify_window(values: FloatArray, domain_mask: BoolArray, chunk: Window, job: Job) -> Classified:
+    """Fill the missing cells of a chunk with the most probable class; as :func:`fill_window`, of numbers of classes."""
+    core, flag, predicted = _predicted(values, domain_mask, chunk, job)
+    value = values.copy()
+    probability = (values[..., None] == np.arange(job.predictor.classes)).astype(np.float32)
+    probability[np.isnan(values)] = np.nan
+    if predicted is not None:
+        filled = flag == FillFlag.FILLED
+        probability[filled] = predicted[:, filled].T
+        value[filled] = predicted[:, filled].argmax(0)
+    return Classified(value[core], probability[core], flag[core])
+
+
+def _predicted(
+    values: FloatArray, domain_mask: BoolArray, chunk: Window, job: Job
+) -> tuple[tuple[slice, slice], npt.NDArray[np.int8], FloatArray | None]:
+    """Where the chunk lies in its window, the flags, and what is predicted ``(outputs, rows, cols)``, if anything."""
     window, (rows, cols) = job.window(chunk), job.cells(chunk)
     core = np.s_[
         chunk.row - window.row : chunk.row_end - window.row, chunk.col - window.col : chunk.col_end - window.col
@@ -185,20 +228,15 @@ def fill_window(values: FloatArray, domain_mask: BoolArray, chunk: Window, job: 
     fillable = missing & _near(context_mask, job.max_distance)
     flag = np.where(observed, FillFlag.OBSERVED, np.where(domain_mask, FillFlag.BEYOND_LIMIT, FillFlag.OUTSIDE_DOMAIN))
     flag = flag.astype(np.int8)
-    value = values.copy()
-    error = np.where(observed, 0.0, np.nan).astype(values.dtype)
-    tail = error.astype(np.float32)
     if not fillable[core].any():
-        return Filled(value[core], error[core], tail[core], flag[core])
+        return core, flag, None
     supported = support(fillable, rows, cols)
     wanted = _wanted(fillable, supported, core)
     tiles = _tiles(context_mask, missing, wanted, rank(rows, cols, job.seed), job)
     predicted = _predict(tiles, values, rows, cols, job)
     between(predicted, fillable, supported, rows, cols)
-    filled = fillable & np.isfinite(predicted[0])
-    value[filled], error[filled], tail[filled] = predicted[:, filled]
-    flag[filled] = FillFlag.FILLED
-    return Filled(value[core], error[core], tail[core], flag[core])
+    flag[fillable & np.isfinite(predicted[0])] = FillFlag.FILLED
+    return core, flag, predicted
 
 
 def _near(context_mask: BoolArray, max_distance: float | None) -> BoolArray:
@@ -220,10 +258,12 @@ def _wanted(fillable: BoolArray, supported: BoolArray, core: tuple[slice, slice]
 
 
 def _predict(tiles: list[Tile], values: FloatArray, rows: IntArray, cols: IntArray, job: Job) -> FloatArray:
-    """Blended mean, standard error and tail ``(3, rows, cols)`` of the targets of all tiles, NaN elsewhere."""
-    total = np.zeros((4, values.size))
+    """Blended outputs of the model ``(outputs, rows, cols)`` for the targets of all tiles, NaN elsewhere."""
+    neighbourhood, total = job.predictor.neighbourhood, np.zeros((job.predictor.outputs + 1, values.size))
+    # the numbers of classes stay what they are
+    standard = (0.0, 1.0) if job.predictor.classes else neighbourhood.standard
     for batch in batches(tiles, job.predictor.batch_size):
-        predicted = job.predictor(gather(batch, values, job.predictor.neighbourhood.n_context))
+        predicted = job.predictor(gather(batch, values, neighbourhood.n_context, standard))
         for k, tile in enumerate(batch):
             found = predicted[:, k, : tile.targets.size]
             if not np.isfinite(found).all():
@@ -232,12 +272,12 @@ def _predict(tiles: list[Tile], values: FloatArray, rows: IntArray, cols: IntArr
                     f"the model returned values that are not finite for the tile around row {row}, column {col}; "
                     "please report it with the data around this tile"
                 )
-            total[:3, tile.targets] += tile.weights * found
-            total[3, tile.targets] += tile.weights
+            total[:-1, tile.targets] += tile.weights * found
+            total[-1, tile.targets] += tile.weights
     # Errors of neighbouring tiles stem from the same data: the mean of their standard deviations bounds that of
     # their mean from above, and is reached when they are fully correlated.
     with np.errstate(invalid="ignore"):
-        return np.asarray(total[:3] / total[3]).reshape(3, *values.shape)
+        return np.asarray(total[:-1] / total[-1]).reshape(-1, *values.shape)
 
 
 def _tiles(

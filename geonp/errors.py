@@ -10,6 +10,7 @@
     |-- ModelError        (ValueError)         an unknown model, or one that cannot do this task
     |-- CheckpointError   (ValueError)         weights that are damaged, altered or of another format
     |-- RecipeError       (ValueError)         a recipe with a wrong key or value
+    |-- FetchError        (ConnectionError)    data that a service refused, or sent broken
     |-- PredictionError   (RuntimeError)       a model that returned values that are not finite
     `-- ClusterError      (ConnectionError)    a Dask cluster that cannot be reached, or was lost
 
@@ -21,6 +22,7 @@ from __future__ import annotations
 __all__ = [
     "CheckpointError",
     "ClusterError",
+    "FetchError",
     "GeonpError",
     "InputError",
     "MissingExtraError",
@@ -68,6 +70,10 @@ class CheckpointError(GeonpError, ValueError):
 
 class RecipeError(GeonpError, ValueError):
     """A training recipe with an unknown key or a value of the wrong type."""
+
+
+class FetchError(GeonpError, ConnectionError):
+    """Data that a service did not give, or gave broken."""
 
 
 class PredictionError(GeonpError, RuntimeError):

@@ -15,8 +15,9 @@ import numpy.typing as npt
 import xarray as xr
 
 from geonp.chunks import Job, fill_chunks, quantile_of, record
+from geonp.classes import annotate_classes, codes
 from geonp.errors import InputError
-from geonp.metadata import annotate, observed
+from geonp.metadata import annotate, observed, provenance
 from geonp.prediction import tile_bytes
 from geonp.request import FillOptions, Raster, Request, prepare, spatial_last
 from geonp.samples import sample_chunks
@@ -137,6 +138,10 @@ def infill(
         heavier tails than a normal distribution. Other variables pass through. A DataArray without a name is called
         ``value``.
 
+        A model of classes (``likelihood = "categorical"``) fills the CF flag variables that have as many
+        ``flag_values`` as it has classes, in its order: ``<name>``, ``<name>_probability`` of each class along
+        ``category``, and ``<name>_fill_flag``.
+
     Raises
     ------
     InputError
@@ -160,7 +165,7 @@ def infill(
         tails=tails,
         samples=samples,
     )
-    arrays = {name: spatial_last(observed(asked.ds[name], nodata), asked.grid) for name in asked.names}
+    arrays = {name: _values(asked, asked.ds[name]) for name in asked.names}
     for name, array in arrays.items():
         if array.chunks is None and not np.isfinite(array.values).any():
             raise InputError(
@@ -176,7 +181,7 @@ def template(asked: Request) -> xr.Dataset:
     """What :func:`infill` gives, of zeros: dask arrays of a single chunk each, never to be computed."""
     parts = {}
     for name in asked.names:
-        array = spatial_last(observed(_without_data(asked.ds[name]), asked.nodata), asked.grid)
+        array = _values(asked, _without_data(asked.ds[name]))
         parts[name] = da.zeros(array.shape, dtype=record(array.dtype), chunks=-1)
     return _assembled(asked, parts, {})
 
@@ -190,8 +195,8 @@ def plan(obj: Raster, **options: Unpack[FillOptions]) -> FillPlan:
         As :func:`infill`.
     """
     asked = prepare(obj, **options)
-    grid, job = asked.grid, asked.job
-    arrays = [spatial_last(observed(_without_data(asked.ds[name]), asked.nodata), grid) for name in asked.names]
+    grid, job, card = asked.grid, asked.job, asked.card
+    arrays = [_values(asked, _without_data(asked.ds[name])) for name in asked.names]
     predictor, size = job.predictor, job.predictor.neighbourhood.tile_px
     largest = [tuple(max(sizes) for sizes in array.data.chunks) for array in arrays]
     chunk = (max(sizes[-2] for sizes in largest), max(sizes[-1] for sizes in largest))
@@ -212,7 +217,8 @@ def plan(obj: Raster, **options: Unpack[FillOptions]) -> FillPlan:
         precision=predictor.precision,
         batch_size=predictor.batch_size,
         peak_bytes=LIBRARIES_BYTES + (os.cpu_count() or 1) * max(_task_bytes(c, job, itemsize) for c in largest),
-        result_bytes=cells * ((2 + len(asked.quantiles) + asked.samples) * itemsize + 4 * asked.tails + 1),
+        result_bytes=cells
+        * ((2 + len(asked.quantiles) + asked.samples) * itemsize + 4 * asked.tails + 4 * card.classes + 1),
     )
 
 
@@ -221,9 +227,15 @@ def _task_bytes(chunk: tuple[int, ...], job: Job, itemsize: int) -> int:
     slices, (rows, cols) = math.prod(chunk[:-2]), chunk[-2:]
     window = math.prod(job.window(Window(0, rows, 0, cols)).shape)
     held = min(9 * rows * cols, window) if slices > 1 else 0
-    result = slices * rows * cols * (2 * itemsize + 5)
+    result = slices * rows * cols * (2 * itemsize + 5 + 4 * job.predictor.classes)
     model = job.predictor.batch_size * tile_bytes(job.predictor.neighbourhood)
     return window * (4 * itemsize + 68) + slices * held * itemsize + result + model
+
+
+def _values(asked: Request, array: xr.DataArray) -> xr.DataArray:
+    """What the model reads of a variable: numbers, or numbers of classes, NaN where missing, rows and columns last."""
+    read = codes if asked.card.classes else observed
+    return spatial_last(read(array, asked.nodata), asked.grid)
 
 
 def _without_data(array: xr.DataArray) -> xr.DataArray:
@@ -284,6 +296,20 @@ def _annotated(
     def shaped(data: da.Array) -> xr.DataArray:
         return array.copy(data=data).transpose(*source.dims)
 
+    stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    line = f"{stamp} geonp infill: {source.name or 'value'} filled by {card.name} {card.version}"
+    if card.classes:
+        each = [shaped(parts["probability"][..., i]) for i in range(card.classes)]
+        return annotate_classes(
+            shaped(parts["value"]),
+            xr.concat(each, "category", coords="minimal").transpose("category", *source.dims),
+            shaped(parts["flag"]),
+            source=source,
+            provenance=provenance(card.name, card.version, card.sha256),
+            history_line=line,
+            nodata=asked.nodata,
+            attrs=attrs,
+        )
     extra = {"tail": shaped(parts["tail"])} if asked.tails else {}
     if asked.quantiles:
         dtype = parts.dtype["value"]
@@ -294,7 +320,6 @@ def _annotated(
         each = [shaped(drawn[i]) for i in range(len(drawn))]
         along = xr.Variable("sample", np.arange(len(each)), {"standard_name": "realization", "units": "1"})
         extra["sample"] = xr.concat(each, along, coords="minimal").transpose("sample", *source.dims)
-    stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return annotate(
         shaped(parts["value"]),
         shaped(parts["standard_error"]),
@@ -305,7 +330,7 @@ def _annotated(
         model_name=card.name,
         model_version=card.version,
         weights_hash=card.sha256,
-        history_line=f"{stamp} geonp infill: {source.name or 'value'} filled by {card.name} {card.version}",
+        history_line=line,
         attrs=attrs,
     )
 

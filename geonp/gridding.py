@@ -99,6 +99,11 @@ def interpolate(
     target = _target(at, table)
     table = transformed(table, crs, target.crs, target.geographic)
     job, card = checked_job(target.shape, model, max_distance, device, batch_size, seed)
+    if card.classes or card.neighbourhood.axes:
+        raise InputError(
+            f"the model {card.name} reads the cells of rasters alone, of classes or of the grid of its training; for "
+            "scattered measurements choose another, for example tnpkr-sa"
+        )
     least = job.predictor.neighbourhood.min_context
     parts = {}
     for name in table.values:

@@ -20,8 +20,10 @@ __all__ = [
     "append_history",
     "declared_nodata",
     "fill_variables",
+    "flag_attrs",
     "kept_encoding",
     "observed",
+    "provenance",
     "require_real",
 ]
 
@@ -228,25 +230,35 @@ def annotate(
     error.attrs = _error_attrs(source, name)
     error.encoding = dict(mapping)
     code = flag.astype(np.int8)
-    code.attrs = {
+    code.attrs = flag_attrs(source, name)
+    code.encoding = dict(mapping)
+
+    for key, array in more.items():
+        array.attrs = _extra_attrs(source, name, key.removeprefix(f"{name}_"))
+        array.encoding = dict(mapping)
+    variables = {name: values, error_name: error, **more, flag_name: code}
+    about = {**_CONVENTIONS, **append_history(attrs or {}, history_line)}
+    about |= provenance(model_name, model_version, weights_hash)
+    return xr.Dataset(variables, source.coords, about)
+
+
+def provenance(model_name: str, model_version: str, weights_hash: str) -> dict[str, str]:
+    """Attributes of a Dataset that say which model made it."""
+    return {
+        "geonp_model": model_name,
+        "geonp_model_version": model_version,
+        "geonp_weights_sha256": weights_hash,
+    }
+
+
+def flag_attrs(source: xr.DataArray, name: str) -> dict[str, Any]:
+    """Attributes of the array of :class:`FillFlag` that tells of ``source``, which is called `name` in the result."""
+    return {
         "long_name": f"{source.attrs.get('long_name', name)} fill flag",
         "standard_name": "status_flag",
         "flag_values": np.array([int(member) for member in FillFlag], dtype=np.int8),
         "flag_meanings": " ".join(member.name.lower() for member in FillFlag),
     }
-    code.encoding = dict(mapping)
-
-    provenance = {
-        "geonp_model": model_name,
-        "geonp_model_version": model_version,
-        "geonp_weights_sha256": weights_hash,
-    }
-    for key, array in more.items():
-        array.attrs = _extra_attrs(source, name, key.removeprefix(f"{name}_"))
-        array.encoding = dict(mapping)
-    variables = {name: values, error_name: error, **more, flag_name: code}
-    about = {**_CONVENTIONS, **append_history(attrs or {}, history_line), **provenance}
-    return xr.Dataset(variables, source.coords, about)
 
 
 def kept_encoding(source: xr.DataArray, markers: tuple[float, ...]) -> dict[str, Any]:

@@ -38,6 +38,11 @@ class Neighbourhood:
         How fast context thins out with distance, see :func:`select_context`.
     overlap_px : int
         How far a tile's predictions reach into its neighbours at most, see :func:`overlaps`.
+    axes : tuple of tuple of float
+        For each input of the model, how much it grows from row to row and from column to column. Empty: its inputs are
+        the numbers of rows and columns.
+    standard : tuple of float
+        Mean and standard deviation that values are standardised by. Empty: those of the context.
     """
 
     tile_px: int = 16
@@ -46,6 +51,8 @@ class Neighbourhood:
     min_context: int = 4
     thinning: float = 3.0
     overlap_px: int = 4
+    axes: tuple[tuple[float, float], ...] = ()
+    standard: tuple[float, float] | tuple[()] = ()
 
     @property
     def reach_px(self) -> int:
@@ -152,14 +159,17 @@ class Standardised:
     scale: float
 
 
-def standardise(values: FloatArray) -> Standardised:
-    """Subtract the mean of a tile's context and divide by its standard deviation, in float64.
+def standardise(values: FloatArray, standard: tuple[float, float] | tuple[()] = ()) -> Standardised:
+    """Subtract the mean of a tile's context and divide by its standard deviation, in float64; or by those given.
 
     Equal values have no spread; their scale is what their dtype resolves at their magnitude (of float64 a bit less, for
     the rounding of the mean), so that a constant field is filled with the constant and a negligible standard error.
     """
     resolution = 1e-7 if values.dtype.itemsize <= 4 else 1e-13
     values = values.astype(np.float64, copy=False)
+    if standard:
+        loc, scale = standard
+        return Standardised(((values - loc) / scale).astype(np.float32), loc, scale)
     loc = float(values.mean())
     smallest = max(float(np.abs(values).max()) * resolution, 1e-30)
     scale = max(float(values.std()), smallest)

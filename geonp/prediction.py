@@ -49,6 +49,8 @@ class Predictor:
         Tiles in one forward pass, at most.
     neighbourhood : Neighbourhood
         The context that the model was trained with.
+    classes : int
+        How many classes a model of classes has; 0 for one of numbers.
     """
 
     model: str
@@ -57,11 +59,18 @@ class Predictor:
     precision: str
     batch_size: int
     neighbourhood: Neighbourhood
+    classes: int = 0
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers are predicted for a cell."""
+        return self.classes or 3
 
     def __call__(self, points: Points) -> FloatArray:
         """Mean, standard deviation (in the units of the values) and tail of new measurements, ``(3, batch, n_t)``.
 
-        The tail is that of :mod:`geonp.student`. All in float64.
+        The tail is that of :mod:`geonp.student`. For a model of classes, whose values are numbers of classes: the
+        probability of each, ``(classes, batch, n_t)``. All in float64.
         """
         import torch
 
@@ -70,12 +79,19 @@ class Predictor:
         network = _network(self.model, self.sha256, self.device)
         tensors = (torch.from_numpy(a).to(self.device) for a in (points.xc, points.yc, points.xt, points.mask))
         xc, yc, xt, mask = tensors
+        if self.neighbourhood.axes:
+            axes = torch.tensor(self.neighbourhood.axes, device=xc.device)
+            xc, xt = xc @ axes.mT, xt @ axes.mT
+        if self.classes:
+            yc = torch.nn.functional.one_hot(yc[..., 0].long(), self.classes).to(xc)
         autocast = torch.autocast(self.device.split(":")[0], torch.bfloat16, enabled=self.precision == "bf16")
         if threading.current_thread() is not threading.main_thread():
             # Dask's threads fill the cores with chunks, which scales better than threads inside of each operation.
             torch.set_num_threads(1)
         with torch.no_grad(), autocast:
             predicted = network(xc, yc, xt, mask)
+        if self.classes:
+            return predicted.probs.permute(2, 0, 1).cpu().numpy().astype(np.float64)  # type: ignore[no-any-return]
         moments = torch.stack([predicted.mean, predicted.stddev, tail_of(predicted)])[..., 0]
         out = moments.float().cpu().numpy().astype(np.float64)
         out[:2] *= points.scale[:, None]
@@ -139,7 +155,7 @@ def resolve(model: str, device: str | None, batch_size: int | None) -> tuple[Pre
     elif batch_size < 1:
         raise InputError(f"batch_size must be at least 1 tile, got {batch_size}")
     precision = "bf16" if fast else "float32"
-    return Predictor(model, card.sha256, device, precision, batch_size, card.neighbourhood), card
+    return Predictor(model, card.sha256, device, precision, batch_size, card.neighbourhood, card.classes), card
 
 
 def _cpu_has_bf16() -> bool:
@@ -193,8 +209,13 @@ def bucket(targets: int) -> int:
     return next((b for b in TARGET_BUCKETS if targets <= b), targets)
 
 
-def gather(batch: list[Tile], values: FloatArray, n_context: int) -> Points:
-    """Pad tiles to one shape; the batch to a power of two, by its last tile again, for the sake of few shapes."""
+def gather(
+    batch: list[Tile], values: FloatArray, n_context: int, standard: tuple[float, float] | tuple[()] = ()
+) -> Points:
+    """Pad tiles to one shape; the batch to a power of two, by its last tile again, for the sake of few shapes.
+
+    Values are standardised by the mean and standard deviation in `standard`, else by those of each tile's context.
+    """
     size, n_t = 1 << (len(batch) - 1).bit_length(), bucket(batch[0].targets.size)
     flat, width = values.ravel(), values.shape[1]
     xc, xt = np.zeros((size, n_context, 2), np.float32), np.zeros((size, n_t, 2), np.float32)
@@ -202,9 +223,9 @@ def gather(batch: list[Tile], values: FloatArray, n_context: int) -> Points:
     loc, scale = np.zeros(size), np.ones(size)
     for k, tile in enumerate([*batch, *[batch[-1]] * (size - len(batch))]):
         n = tile.context.size
-        standard = standardise(flat[tile.context])
+        found = standardise(flat[tile.context], standard)
         xc[k, :n] = np.stack(np.divmod(tile.context, width), -1) - np.array(tile.middle)
         xt[k, : tile.targets.size] = np.stack(np.divmod(tile.targets, width), -1) - np.array(tile.middle)
-        yc[k, :n, 0], mask[k, :n] = standard.z, True
-        loc[k], scale[k] = standard.loc, standard.scale
+        yc[k, :n, 0], mask[k, :n] = found.z, True
+        loc[k], scale[k] = found.loc, found.scale
     return Points(xc, yc, mask, xt, loc, scale)

@@ -14,7 +14,8 @@ import xarray as xr
 
 from geonp import checkpoint
 from geonp.chunks import Job
-from geonp.errors import InputError
+from geonp.classes import class_variables
+from geonp.errors import CheckpointError, InputError, ModelError
 from geonp.grid import Grid
 from geonp.metadata import fill_variables
 from geonp.prediction import resolve
@@ -105,8 +106,11 @@ def prepare(
     InputError, ModelError, CheckpointError
         As :func:`geonp.filling.infill`.
     """
-    results = checked_results(quantiles, tails, samples)
-    ds, names, grid = normalise(obj, results)
+    classes = _classes(model)
+    if classes and (np.size(quantiles) or tails or samples):
+        raise InputError("quantiles, tails and samples are of numbers, and the model predicts classes: leave them out")
+    results = ["probability", "fill_flag"] if classes else checked_results(quantiles, tails, samples)
+    ds, names, grid = normalise(obj, results, classes)
     domain = None if mask is None else domain_of(mask, grid)
     job, card = checked_job(grid.shape, model, max_distance, device, batch_size, seed, periodic=grid.periodic_x)
     levels = tuple(float(q) for q in quantiles)
@@ -134,6 +138,14 @@ def checked_job(
     return Job(predictor, shape, periodic, max_distance, int(seed)), card
 
 
+def _classes(model: object) -> int:
+    """How many classes the model has; 0 for models of numbers, and for what is no model, which is refused later."""
+    try:
+        return checkpoint.load_card(os.fspath(model)).classes  # type: ignore[call-overload]
+    except (TypeError, CheckpointError, ModelError):
+        return 0
+
+
 def checked_results(quantiles: Sequence[float], tails: bool, samples: int = 0) -> list[str]:
     """Endings of the names of what is made for each variable, the filled one aside."""
     levels = list(quantiles) if isinstance(quantiles, (Sequence, np.ndarray)) else [None]
@@ -148,9 +160,12 @@ def checked_results(quantiles: Sequence[float], tails: bool, samples: int = 0) -
 
 
 def normalise(
-    obj: Raster, results: Sequence[str] = ("standard_error", "fill_flag")
+    obj: Raster, results: Sequence[str] = ("standard_error", "fill_flag"), classes: int = 0
 ) -> tuple[xr.Dataset, list[Hashable], Grid]:
-    """A Dataset, the variables to fill in it, and their grid; no other variable may be called as a result of theirs."""
+    """A Dataset, the variables to fill in it, and their grid; no other variable may be called as a result of theirs.
+
+    With `classes`, the variables are those of so many classes, see :func:`geonp.classes.class_variables`.
+    """
     if not isinstance(obj, (xr.DataArray, xr.Dataset)):
         raise InputError(
             f"expected an xarray DataArray or Dataset, got {type(obj).__name__}; "
@@ -161,8 +176,9 @@ def normalise(
         # observed() explains what is wrong with a variable of another kind
         names = [name]
         grid = Grid.from_xarray(obj)
-        return obj.to_dataset(name=name), names, grid
-    names = fill_variables(obj)
+        alone = obj.to_dataset(name=name)
+        return alone, class_variables(alone, classes) if classes else names, grid
+    names = class_variables(obj, classes) if classes else fill_variables(obj)
     for name in names:
         ancillary = str(obj[name].attrs.get("ancillary_variables", "")).split()
         for output in (f"{name}_{result}" for result in results):

@@ -72,6 +72,7 @@ def test_help_loads_nothing_slow() -> None:
     assert [line.split()[0] for line in text.partition("Commands:\n")[2].splitlines()] == [
         "adapt",
         "evaluate",
+        "fetch",
         "fill",
         "grid",
         "info",

@@ -19,7 +19,9 @@ from torch.distributions import Normal
 from geonp import checkpoint
 from geonp.errors import CheckpointError, RecipeError
 from geonp.training import loop
-from geonp.training.loop import expected_crps, expected_nll, learning_rate, mean_distance, scores, train
+from geonp.training.loop import train
+from geonp.training.objective import expected_crps, expected_nll, mean_distance, scores
+from geonp.training.optimisers import learning_rate
 from geonp.training.recipe import Recipe, Training, load
 
 STEPS = 60
@@ -82,9 +84,15 @@ def unbroken(card_fields: dict[str, Any], tmp_path_factory: pytest.TempPathFacto
 def test_a_run_of_three_steps(recipe: Recipe, tmp_path: Path) -> None:
     file = train(recipe, tmp_path / "runs" / "a", workers=0, progress=False)
     assert file == tmp_path / "runs" / "a" / "tiny.safetensors"
-    assert sorted(p.name for p in file.parent.iterdir()) == ["curve.csv", "state.pt", "tiny.json", "tiny.safetensors"]
+    assert sorted(p.name for p in file.parent.iterdir()) == [
+        "curve.csv",
+        "curve.png",
+        "state.pt",
+        "tiny.json",
+        "tiny.safetensors",
+    ]
     [row] = curve(file.parent)
-    assert tuple(row) == tuple(name for name in loop.CURVE if name != "cpu_hours")
+    assert tuple(row) == tuple(name for name in loop.COLUMNS + loop.SCORES["raster"] if name != "cpu_hours")
     assert row["step"] == "3"
     assert all(math.isfinite(float(value)) for value in row.values())
     network, card = checkpoint.load_model(str(file))

@@ -127,7 +127,8 @@ def test_every_imported_package_is_declared() -> None:
     project = CONFIG["project"]
     extras = project["optional-dependencies"].values()
     listed = [*project["dependencies"], *(line for lines in extras for line in lines)]
-    declared = {re.match(r"[\w-]+", line)[0] for line in listed} | {"geonp"} | sys.stdlib_module_names
+    named = {re.match(r"[\w-]+", line)[0].replace("-", "_") for line in listed}
+    declared = named | {"geonp", "sklearn"} | sys.stdlib_module_names
     imported = set()
     for path in [*(ROOT / "geonp").rglob("*.py"), *(ROOT / "cli").glob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -6,13 +6,13 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Distribution, Normal, StudentT
+from torch.distributions import Categorical, Distribution, Normal, StudentT
 from torch.nn import functional as F
 
 from geonp.nn.covariance import N_KERNELS, matern_mixture
 from geonp.nn.layers import MLP, masked_mean
 
-__all__ = ["GaussianHead", "KrigingHead", "VarianceHead", "gaussian", "tail_of"]
+__all__ = ["Classifier", "GaussianHead", "KrigingHead", "VarianceHead", "gaussian", "tail_of"]
 
 N_RINGS = 4
 """Groups of context points by distance from the middle, whose misfit the correction sees."""
@@ -30,6 +30,22 @@ def gaussian(raw: Tensor, min_scale: float = 0.0) -> Normal:
     """``(..., 2 d_y)`` to a normal distribution: ``scale = min_scale + (1 - min_scale) softplus(raw)``."""
     loc, raw = raw.chunk(2, -1)
     return Normal(loc, min_scale + (1 - min_scale) * F.softplus(raw), validate_args=False)
+
+
+class Classifier(nn.Module):
+    """A model of numbers as one of classes: the means that it predicts are the logits of its `d_y` classes.
+
+    Context values are one-hot, ``(batch, n_c, d_y)``. The network is built for numbers, with a scale beside each mean,
+    which nothing reads here: some hundred weights.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, xc: Tensor, yc: Tensor, xt: Tensor, context_mask: Tensor | None = None) -> Categorical:
+        """Predict the classes of targets ``(batch, n_t)`` from context: see :meth:`geonp.nn.tnp_kr.TNPKR.forward`."""
+        return Categorical(logits=self.network(xc, yc, xt, context_mask).loc, validate_args=False)
 
 
 class GaussianHead(nn.Module):

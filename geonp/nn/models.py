@@ -8,12 +8,13 @@ from torch import Tensor, nn
 
 from geonp.nn.cnp import ANP, BANP, BNP, CANP, CNP, NP, RCNP
 from geonp.nn.convcnp import ConvCNP
+from geonp.nn.heads import Classifier
 from geonp.nn.pt_tnp import LBANP, PTTNP
 from geonp.nn.te_tnp import TEPTTNP, TETNP
 from geonp.nn.tnp import EQTNP, TNPA, TNPD, TNPND
 from geonp.nn.tnp_kr import TNPKR
 
-__all__ = ["ARCHITECTURES", "build", "loss"]
+__all__ = ["ARCHITECTURES", "LIKELIHOODS", "build", "loss"]
 
 ARCHITECTURES: dict[str, type[nn.Module]] = {
     "tnp-kr": TNPKR,
@@ -36,9 +37,15 @@ ARCHITECTURES: dict[str, type[nn.Module]] = {
 }
 """Architecture name -> module class; its keyword arguments are the configuration."""
 
+LIKELIHOODS = ("gaussian", "categorical")
+"""What a model predicts: numbers, or one of several classes."""
+
 
 def build(architecture: str, config: dict[str, Any]) -> nn.Module:
     """Build a model with fresh weights.
+
+    The option ``likelihood`` concerns every architecture: ``"gaussian"``, the default, is its own distribution of
+    numbers; ``"categorical"`` makes it a :class:`~geonp.nn.heads.Classifier` of `d_y` classes.
 
     Raises
     ------
@@ -50,7 +57,15 @@ def build(architecture: str, config: dict[str, Any]) -> nn.Module:
     if architecture not in ARCHITECTURES:
         raise ValueError(f"unknown architecture {architecture!r}, expected one of {', '.join(ARCHITECTURES)}")
     options = {key: tuple(value) if isinstance(value, list) else value for key, value in config.items()}
-    return ARCHITECTURES[architecture](**options)
+    likelihood = options.pop("likelihood", "gaussian")
+    if likelihood not in LIKELIHOODS:
+        raise ValueError(f"likelihood must be one of {', '.join(LIKELIHOODS)}, got {likelihood!r}")
+    network = ARCHITECTURES[architecture](**options)
+    if likelihood == "gaussian":
+        return network
+    if hasattr(network, "loss"):
+        raise ValueError(f"{architecture} has a loss of its own, for numbers alone: it cannot be categorical")
+    return Classifier(network)
 
 
 def loss(

@@ -28,7 +28,7 @@ from geonp.metadata import observed
 from geonp.prediction import Predictor, resolve
 from geonp.request import domain_of, normalise, spatial_last
 from geonp.training.crops import Crop, CropTask, Hiding, draw_task, hiding_for, read_crops
-from geonp.training.loop import expected_nll
+from geonp.training.objective import expected_nll
 from geonp.training.verdict import BATCH_SIZE, Judge, appoint, clearly_less, make_batch, mean
 
 __all__ = ["Adapted", "adapt"]

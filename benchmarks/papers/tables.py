@@ -1,0 +1,162 @@
+"""What the papers' tables have in common: train every model at one budget, score all on the same tasks, print a table.
+
+A benchmark is a recipe; its models differ in ``model.architecture`` and ``model.config`` alone. Runs live in
+``OUT/<recipe>/<model>`` and are taken up where they stopped; so are the scores, in ``scores.json`` there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import statistics
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from torch import nn
+
+from geonp import checkpoint
+from geonp.training.loop import train
+from geonp.training.recipe import Model, Recipe, load
+from geonp.training.sources import draw
+
+TEST_SEED = 2**31 - 2
+"""Neither of training nor of validation."""
+
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "CNP": ("cnp", {}),
+    "NP": ("np", {}),
+    "CANP": ("canp", {}),
+    "ANP": ("anp", {}),
+    "BNP": ("bnp", {}),
+    "BANP": ("banp", {}),
+    "TNP-D": ("tnp-d", {}),
+    "TNP-KR-DKA": ("tnp-kr", {"attention": "dka"}),
+    "TNP-KR-PERF": ("tnp-kr", {"attention": "performer", "v_dim": 128, "v_hidden": 0, "embed_hidden": [512, 128]}),
+    "TNP-KR-SA": ("tnp-kr", {}),
+    "TNP-KR-SA, invariant": ("tnp-kr", {"embed_x": False}),
+    "ConvCNP": ("convcnp", {}),
+    "EQTNP": ("eqtnp", {}),
+    "PT-TNP": ("pt-tnp", {}),
+    "RCNP": ("rcnp", {}),
+    # activations of all pairs fit into memory here: nothing is computed twice
+    "TE-TNP": ("te-tnp", {"max_pairs": 2**20}),
+    "TE-PT-TNP": ("te-pt-tnp", {"max_pairs": 2**20}),
+}
+"""Models of the tables, cheapest first: architecture, and configuration beside the dimensions of the data."""
+
+Score = Callable[[nn.Module, Recipe], dict[str, float]]
+
+
+def arguments(description: str, recipes: Iterable[str], models: Iterable[str]) -> argparse.ArgumentParser:
+    """The options that all benchmarks share."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--recipe", choices=list(recipes), default=next(iter(recipes)))
+    parser.add_argument("--models", nargs="*", choices=[*MODELS], default=list(models), metavar="MODEL")
+    parser.add_argument("--steps", type=int, default=5000)
+    parser.add_argument("--batch-size", type=int, default=0, help="tasks in a batch; default: the recipe's")
+    parser.add_argument("--test-batches", type=int, default=100)
+    parser.add_argument("--out", type=Path, default=Path("runs/papers"))
+    parser.add_argument("--only-print", action="store_true", help="print the runs that are finished, train none")
+    return parser
+
+
+def variant(name: str, label: str, overrides: list[str], extra: Mapping[str, Any] | None = None) -> Recipe:
+    """Recipe `name` for the model called `label` in the tables."""
+    recipe = load(name, overrides)
+    architecture, options = MODELS[label]
+    config = {**getattr(recipe.data, "dimensions", {}), **options, **(extra or {})}
+    return recipe.model_copy(update={"model": Model(architecture=architecture, config=config)})
+
+
+def run(
+    given: argparse.Namespace,
+    score: Score,
+    overrides: list[str],
+    extra: Mapping[str, Any] | None = None,
+    name: str = "scores.json",
+) -> Any:
+    """Train and score what is not yet; ``{model: {score: number}}`` of what is.
+
+    `extra` is configuration of all models, or, by their labels, of each; `name` is that of the file of scores.
+    """
+    overrides = [*overrides, f"training.steps={given.steps}"]
+    if given.batch_size:
+        overrides.append(f"training.batch_size={given.batch_size}")
+    found = {}
+    for label in given.models:
+        recipe = variant(given.recipe, label, overrides, (extra or {}).get(label, extra))
+        size = recipe.training.batch_size
+        folder = given.out / f"{given.recipe}-{given.steps}x{size}" / label.replace(", ", "-").replace(" ", "-")
+        scores = folder / name
+        if not scores.exists() and not given.only_print:
+            print(f"# {label}: {given.steps} steps of {size} tasks in {folder}", flush=True)
+            file = train(recipe, folder, resume=True, progress=False, workers=0)
+            network, _ = checkpoint.load_model(str(file))
+            minutes = 60 * float(curve(folder)[-1]["cpu_hours"])
+            made = {"steps": given.steps, "batch": size, "minutes": minutes, **score(network, recipe)}
+            scores.write_text(json.dumps(made))
+        if scores.exists():
+            found[label] = json.loads(scores.read_text())
+            found[label]["folder"] = str(folder)
+    return found
+
+
+def curve(folder: Path) -> list[dict[str, str]]:
+    """Rows of the learning curve of a run."""
+    with (folder / "curve.csv").open(newline="") as handle:
+        return list(csv.DictReader(handle))
+
+
+@torch.no_grad()
+def nll(network: nn.Module, recipe: Recipe, batches: int) -> dict[str, float]:
+    """Mean NLL over test batches, its standard error over them, and the exact process's on the same tasks."""
+    ours, exact = [], []
+    for i in range(batches):
+        batch = draw(recipe, TEST_SEED, i)
+        predicted = network(batch["xc"], batch["yc"], batch["xt"], batch["context_mask"])
+        ours.append(-float(predicted.log_prob(batch["yt"]).mean()))
+        if hasattr(recipe.data, "exact"):
+            moments = recipe.data.exact(TEST_SEED, i, recipe.training.batch_size)
+            exact.append(-float(torch.distributions.Normal(*moments).log_prob(batch["yt"].double()).mean()))
+    out = {"nll": statistics.fmean(ours), "error": statistics.stdev(ours) / len(ours) ** 0.5}
+    return {**out, "exact": statistics.fmean(exact)} if exact else out
+
+
+def table(columns: list[str], rows: Iterable[Iterable[object]]) -> str:
+    """A Markdown table."""
+    lines = [columns, ["---"] * len(columns), *[[str(cell) for cell in row] for row in rows]]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def report(found: Mapping[str, Mapping[str, Any]], published: Mapping[str, float], digits: int = 3) -> str:
+    """Our NLL beside the paper's at 100,000 steps and the exact process's."""
+    rows = [
+        [
+            label,
+            f"{row['nll']:.{digits}f} ± {row['error']:.{digits}f}",
+            published.get(label, "-"),
+            f"{row['exact']:.{digits}f}" if "exact" in row else "-",
+            f"{row['steps']:,} x {row['batch']}",
+            f"{row['minutes']:.1f}",
+        ]
+        for label, row in sorted(found.items(), key=lambda item: item[1]["nll"])
+    ]
+    return table(["model", "NLL", "paper, 100,000 steps", "exact process", "steps x tasks", "CPU minutes"], rows)
+
+
+def plot(found: Mapping[str, Mapping[str, Any]], file: Path, title: str) -> None:
+    """Held-out NLL of all runs against steps."""
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    for label, row in found.items():
+        points = [(int(r["step"]), float(r["nll"])) for r in curve(Path(row["folder"])) if r["nll"]]
+        axes.plot(*zip(*points, strict=True), marker=".", label=label)
+    axes.set(xlabel="step", ylabel="NLL of held-out tasks", title=title)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    FigureCanvasAgg(figure).print_png(str(file))

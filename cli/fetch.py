@@ -1,0 +1,50 @@
+"""``geonp fetch era5``."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+__all__ = ["fetch"]
+
+DAY = click.DateTime(formats=["%Y-%m-%d"])
+
+
+@click.group()
+def fetch() -> None:
+    """Download data to train on."""
+
+
+@fetch.command("era5")
+@click.option("--area", type=float, nargs=4, required=True, metavar="N W S E", help="Degrees.")
+@click.option("--start", type=DAY, required=True, help="First day, YYYY-MM-DD.")
+@click.option("--end", type=DAY, required=True, help="Last day, included.")
+@click.option("--tries", type=click.IntRange(min=1), default=3, show_default=True, help="Of each request.")
+@click.option(
+    "--wait", type=click.FloatRange(min=0), default=120.0, show_default=True, help="Longest pause in between, seconds."
+)
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr.")
+@click.argument("out", type=click.Path(path_type=Path), metavar="OUT.zarr")
+def era5(
+    area: tuple[float, float, float, float],
+    start: datetime,
+    end: datetime,
+    tries: int,
+    wait: float,
+    quiet: bool,
+    out: Path,
+) -> None:
+    """Download ERA5 2 m temperature and surface geopotential to OUT.zarr, a month a request.
+
+    Needs an account of the Climate Data Store, whose url and key stand in ~/.cdsapirc or in CDSAPI_URL and CDSAPI_KEY.
+    The same command goes on with what was interrupted.
+    """
+    from geonp.era5 import fetch as run
+
+    def report(line: str) -> None:
+        if not quiet:
+            click.echo(line, err=True)
+
+    click.echo(run(area, start.date(), end.date(), out, tries=tries, wait_s=wait, report=report))

@@ -1,0 +1,52 @@
+"""The learning curve of a run: rows appended to a CSV file, and a picture of it."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+__all__ = ["append", "cut", "draw"]
+
+
+def append(file: Path, columns: Sequence[str], row: Mapping[str, float]) -> None:
+    """Add a row; a new file gets a header first."""
+    new = not file.exists()
+    with file.open("a", newline="", encoding="utf-8") as handle:
+        writer = csv.DictWriter(handle, columns, restval="")
+        if new:
+            writer.writeheader()
+        writer.writerow(row)
+
+
+def cut(file: Path, step: int) -> None:
+    """Drop what an interrupted run wrote after its last saved state: it will be written again."""
+    lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+    kept = [line for line in lines[1:] if line.endswith(b"\n") and int(line.partition(b",")[0]) <= step]
+    if len(kept) < len(lines) - 1:
+        temporary = file.with_suffix(".tmp")
+        temporary.write_bytes(b"".join([lines[0], *kept]))
+        os.replace(temporary, file)
+
+
+def draw(file: Path) -> Path:
+    """Picture of the curve in `file`, a PNG beside it: training loss and held-out NLL against steps."""
+    from matplotlib.figure import Figure
+
+    with file.open(newline="", encoding="utf-8") as handle:
+        rows = list(csv.DictReader(handle))
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    for column, label in (("loss", "training, smoothed"), ("nll", "held-out tasks")):
+        points = [(int(row["step"]), float(row[column])) for row in rows if row.get(column)]
+        if points:
+            axes.plot(*zip(*points, strict=True), marker="." if column == "nll" else "", label=label)
+    axes.set(xlabel="step", ylabel="negative log density a target")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    picture = file.with_suffix(".png")
+    temporary = picture.with_suffix(".tmp")
+    figure.savefig(temporary, format="png")
+    os.replace(temporary, picture)
+    return picture

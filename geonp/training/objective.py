@@ -1,0 +1,141 @@
+"""What training minimises and how well a model does on held-out tasks: for exact processes, sampled values, classes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy import special
+from torch import Tensor, nn
+from torch.distributions import Categorical, Distribution
+
+from geonp.nn import models
+from geonp.nn.heads import tail_of
+from geonp.student import crps, half_width
+
+__all__ = ["Objective", "expected_crps", "expected_nll", "mean_distance", "sampled_scores", "scores"]
+
+Array = npt.NDArray[np.float64]
+Batch = dict[str, Tensor]
+
+NORMAL_95 = 1.959964
+"""Half of the 95 % interval of a normal distribution, in standard deviations."""
+
+
+class Objective(nn.Module):
+    """The loss of a network on a batch, as a module: what :mod:`lightning_fabric` spreads over devices.
+
+    A batch that holds ``mean`` and ``variance`` of its targets is scored by :func:`expected_nll`, plus `mean_weight`
+    times :func:`mean_distance`; one that holds
+    sampled values ``yt`` by :func:`geonp.nn.models.loss`: the model's own loss, or the mean negative log density.
+    """
+
+    def __init__(self, network: nn.Module, precision: str = "float32", mean_weight: float = 0.0) -> None:
+        super().__init__()
+        self.network, self.precision, self.mean_weight = network, precision, mean_weight
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Scalar loss of a batch: see :func:`geonp.training.sources.draw`."""
+        points, mask = (batch["xc"], batch["yc"], batch["xt"]), batch["context_mask"]
+        # of this module, not of Fabric, which would round the coordinates too
+        with torch.autocast(mask.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+            if "yt" in batch:
+                return models.loss(self.network, *points, batch["yt"], mask)
+            predicted = self.network(*points, mask)
+        nll = expected_nll(predicted, batch)
+        return nll + self.mean_weight * mean_distance(predicted, batch) if self.mean_weight else nll
+
+
+def expected_nll(predicted: Distribution, batch: Batch) -> Tensor:
+    """Mean over targets of the expected negative log density under the targets' own distribution.
+
+    A target is known to be N(mean, variance); a sampled value has a variance of zero. Where the batch has a ``weight``
+    for each target, their weighted mean.
+    """
+    nll = _expected_nll(predicted, batch["mean"], batch["variance"])
+    if "weight" in batch:
+        return (nll * batch["weight"]).sum() / batch["weight"].sum()
+    weight = batch["target_mask"].float()
+    return ((nll * weight).sum(-1) / weight.sum(-1).clamp_min(1)).mean()
+
+
+def _expected_nll(predicted: Distribution, mean: Tensor, variance: Tensor) -> Tensor:
+    nodes, weights = (torch.from_numpy(a).to(mean) for a in _gauss_hermite(8))
+    values = mean + variance.sqrt() * nodes[:, None, None]
+    return -(predicted.log_prob(values[..., None])[..., 0] * weights[:, None, None]).sum(0)
+
+
+def mean_distance(predicted: Distribution, batch: Batch) -> Tensor:
+    """Mean over targets of ``sqrt(1 + d^2) - 1``, d how far the predicted mean is off, in deviations of the context."""
+    off = (1 + (predicted.mean[..., 0] - batch["mean"]).square()).sqrt() - 1
+    weight = batch["target_mask"].float()
+    return ((off * weight).sum(-1) / weight.sum(-1).clamp_min(1)).mean()
+
+
+def _gauss_hermite(n: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Nodes and weights of the expectation under a standard normal distribution."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(n)
+    return nodes, weights / math.sqrt(2 * math.pi)
+
+
+@torch.no_grad()
+def scores(network: nn.Module, batches: list[Batch]) -> dict[str, float]:
+    """Held-out scores on synthetic tasks.
+
+    ``nll`` over all tasks; against the exact process where it is known: ``kl``, the mean divergence of the prediction
+    from it, ``crps_ratio``, the mean CRPS over the exact process's own, and ``coverage_95`` of the predicted interval.
+    """
+    device = next(network.parameters()).device
+    nll, divergence, ours, theirs, coverage = [], [], [], [], []
+    for batch in ({key: value.to(device) for key, value in b.items()} for b in batches):
+        predicted = network(batch["xc"], batch["yc"], batch["xt"], batch["context_mask"])
+        mean, variance, keep = batch["mean"], batch["variance"], batch["target_mask"] & batch["exact"][:, None]
+        nll.append(float(expected_nll(predicted, batch)))
+        entropy = 0.5 * torch.log(2 * math.pi * math.e * variance.clamp_min(1e-30))
+        divergence.append((_expected_nll(predicted, mean, variance) - entropy)[keep])
+        of = (predicted.mean[..., 0] - mean, predicted.stddev[..., 0], tail_of(predicted)[..., 0], variance.sqrt())
+        offset, deviation, tail, exact = (t[keep].double().cpu().numpy() for t in of)
+        ours.append(expected_crps(offset, deviation, tail, exact))
+        theirs.append(exact / math.sqrt(math.pi))
+        half = half_width(deviation, tail, 0.95)
+        coverage.append(special.ndtr((offset + half) / exact) - special.ndtr((offset - half) / exact))
+    return {
+        "nll": round(float(np.mean(nll)), 5),
+        "kl": round(float(torch.cat(divergence).mean()), 5),
+        "crps_ratio": round(float(np.concatenate(ours).sum() / np.concatenate(theirs).sum()), 5),
+        "coverage_95": round(float(np.concatenate(coverage).mean()), 5),
+    }
+
+
+def expected_crps(offset: Array, deviation: Array, tail: Array, exact: Array) -> Array:
+    """CRPS of Student distributions (:mod:`geonp.student`), expected over observations from N(0, exact^2)."""
+    nodes, weights = _gauss_hermite(32)
+    by_node = [w * crps(exact * node, offset, deviation, tail) for node, w in zip(nodes, weights, strict=True)]
+    return np.asarray(sum(by_node))
+
+
+@torch.no_grad()
+def sampled_scores(network: nn.Module, batches: list[Batch]) -> dict[str, float]:
+    """Held-out scores on tasks whose targets are sampled: mean ``nll`` over targets, then by what is predicted.
+
+    For numbers ``rmse`` and ``coverage_95``, the fraction of targets within 1.96 predicted standard deviations of the
+    mean; for classes ``accuracy``, the fraction whose most probable class is the true one.
+    """
+    device = next(network.parameters()).device
+    found = [_sampled(network, {key: value.to(device) for key, value in batch.items()}) for batch in batches]
+    out = {key: math.fsum(row[key] for row in found) / len(found) for key in found[0]}
+    if "mse" in out:
+        out["rmse"] = math.sqrt(out.pop("mse"))
+    return {key: round(value, 5) for key, value in out.items()}
+
+
+def _sampled(network: nn.Module, batch: Batch) -> dict[str, float]:
+    predicted, yt = network(batch["xc"], batch["yc"], batch["xt"], batch["context_mask"]), batch["yt"]
+    nll = {"nll": -float(predicted.log_prob(yt).mean())}
+    if isinstance(predicted, Categorical):
+        return {**nll, "accuracy": float((predicted.logits.argmax(-1) == yt).float().mean())}
+    error = (predicted.mean - yt).abs()
+    inside = (error <= NORMAL_95 * predicted.stddev).float().mean()
+    return {**nll, "mse": float(error.square().mean()), "coverage_95": float(inside)}

@@ -1,0 +1,210 @@
+"""Tasks drawn from Gaussian processes whose parameters are known: the synthetic benchmarks of the papers.
+
+A batch is a function of a seed and its number alone, so that runs resume exactly and all models see the same tasks.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import Field
+from scipy import linalg
+from torch import Tensor
+
+__all__ = ["GaussianProcess", "Kernel", "MixedProcess", "Moments", "covariance"]
+
+Array = npt.NDArray[np.float64]
+Batch = dict[str, Tensor]
+Kernel = Literal["rbf", "matern12", "matern32", "matern52", "periodic"]
+"""Kernels of unit variance; see :func:`covariance`."""
+
+Moments = tuple[Tensor, Tensor]
+"""Mean and standard deviation of every target under the exact process, ``(batch, n_t, 1)`` each, float64."""
+
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(gt=0)]
+
+
+def covariance(kernel: Kernel, x: Array, other: Array, length: float, period: float = 1.0) -> Array:
+    """Covariance of unit variance of all pairs of points ``(..., n, d)`` and ``(..., m, d)``, ``(..., n, m)``.
+
+    With the Euclidean distance d: rbf ``exp(-d^2 / 2 l^2)``; Matern 1/2, 3/2 and 5/2; periodic
+    ``exp(-2 sin^2(pi d / p) / l^2)``.
+    """
+    d = np.sqrt(((x[..., :, None, :] - other[..., None, :, :]) ** 2).sum(-1))
+    if kernel == "periodic":
+        return np.asarray(np.exp(-2 * np.sin(np.pi * d / period) ** 2 / length**2))
+    if kernel == "rbf":
+        return np.asarray(np.exp(-0.5 * (d / length) ** 2))
+    order = {"matern12": 1, "matern32": 3, "matern52": 5}[kernel]
+    r = math.sqrt(order) * d / length
+    polynomial = {1: 1.0, 3: 1 + r, 5: 1 + r + r**2 / 3}[order]
+    return np.asarray(polynomial * np.exp(-r))
+
+
+@dataclass(frozen=True)
+class GaussianProcess:
+    """The benchmarks of TNP-KR (arXiv 2411.12502) in one and two dimensions.
+
+    All functions of a batch share locations and parameters; each has its own number of context points, the first of
+    `n_random` uniform locations in ``[-extent, extent]^d_x``. Targets are all random locations and a regular grid.
+    Noise is added to context values only: targets are the function itself.
+
+    Attributes
+    ----------
+    d_x : int
+        Dimensions of the locations.
+    kernel : str
+        Of unit variance.
+    extent : float
+        Half the side of the domain.
+    n_random, n_grid : int
+        Uniform locations, and points of the grid along each axis.
+    n_context : tuple of int
+        Fewest and most context points.
+    noise : float
+        Standard deviation of the noise of context values.
+    length : tuple of float
+        Parameters of the Beta distribution that lengthscales are drawn from.
+    period : tuple of float
+        Range of the period of the periodic kernel.
+    jitter : float
+        Variance of the white noise that is part of the function.
+    """
+
+    kind: Literal["gp"] = "gp"
+    d_x: Literal[1, 2] = 1
+    kernel: Kernel = "rbf"
+    extent: Positive = 2.0
+    n_random: Count = 50
+    n_grid: Count = 100
+    n_context: tuple[Count, Count] = (3, 49)
+    noise: Positive = 0.1
+    length: tuple[Positive, Positive] = (3.0, 7.0)
+    period: tuple[Positive, Positive] = (0.5, 2.0)
+    jitter: Positive = 1e-5
+
+    @property
+    def dimensions(self) -> dict[str, int]:
+        """What a model of these data must be built with."""
+        return {"d_x": self.d_x, "d_y": 1}
+
+    def batch(self, seed: int, index: int, size: int) -> Batch:
+        """Batch number `index`: `size` tasks, see :func:`geonp.training.sources.draw`."""
+        x, _, values, counts, noise = self._draw(seed, index, size)
+        xs = torch.from_numpy(x).float().expand(size, -1, -1)
+        most = self.n_context[1]
+        return {
+            "xc": xs[:, :most],
+            "yc": torch.from_numpy(values[:, :most] + noise).float()[..., None],
+            "context_mask": torch.arange(most) < torch.from_numpy(counts)[:, None],
+            "xt": xs,
+            "yt": torch.from_numpy(values).float()[..., None],
+        }
+
+    def exact(self, seed: int, index: int, size: int) -> Moments:
+        """Prediction of all targets of the same batch by the process that made it, with its true parameters."""
+        _, k, values, counts, noise = self._draw(seed, index, size)
+        found = [_condition(k, y[:n] + e[:n], self.noise) for y, e, n in zip(values, noise, counts, strict=True)]
+        mean, scale = (torch.from_numpy(np.stack(part))[..., None] for part in zip(*found, strict=True))
+        return mean, scale
+
+    def _draw(self, seed: int, index: int, size: int) -> tuple[Array, Array, Array, npt.NDArray[np.int64], Array]:
+        """Locations, covariance, functions ``(size, n)``, context counts, and noise of the context."""
+        rng = np.random.default_rng([seed, index])
+        length, period = rng.beta(*self.length), rng.uniform(*self.period)
+        axis = np.linspace(-self.extent, self.extent, self.n_grid)
+        grid = np.stack(np.meshgrid(*[axis] * self.d_x, indexing="ij"), -1).reshape(-1, self.d_x)
+        x = np.concatenate([rng.uniform(-self.extent, self.extent, (self.n_random, self.d_x)), grid])
+        k = covariance(self.kernel, x, x, length, period) + self.jitter * np.eye(len(x))
+        values = rng.standard_normal((size, len(x))) @ linalg.cholesky(k, check_finite=False)
+        fewest, most = self.n_context
+        counts = rng.integers(fewest, most, size, endpoint=True)
+        return x, k, values, counts, self.noise * rng.standard_normal((size, most))
+
+
+@dataclass(frozen=True)
+class MixedProcess:
+    """The synthetic benchmark of TE-TNP (ICML 2024, section F.1), and its shift experiment.
+
+    Each batch has one kernel and one lengthscale; each task its own locations, uniform in `context_range` and
+    `target_range`. All values are noisy. `shift` moves all locations, which no equivariant model can tell.
+
+    Attributes
+    ----------
+    kernels : tuple of str
+        Drawn with equal chances. The periodic one draws its period instead of its lengthscale, which is
+        `length_periodic`.
+    length : tuple of float
+        Range of lengthscales, log-uniform.
+    n_context : tuple of int
+        Fewest and most context points, one number a batch.
+    n_targets : int
+    noise : float
+        Standard deviation of the noise of all values.
+    shift : float
+        Added to all locations.
+    """
+
+    kind: Literal["gp_mixed"] = "gp_mixed"
+    kernels: Annotated[tuple[Kernel, ...], Field(min_length=1)] = ("rbf", "matern52", "periodic")
+    length: tuple[Positive, Positive] = (0.25, 4.0)
+    length_periodic: Positive = 0.6931471805599453
+    n_context: tuple[Count, Count] = (1, 64)
+    n_targets: Count = 128
+    context_range: tuple[float, float] = (-2.0, 2.0)
+    target_range: tuple[float, float] = (-3.0, 3.0)
+    noise: Positive = 0.2
+    shift: float = 0.0
+
+    @property
+    def dimensions(self) -> dict[str, int]:
+        """What a model of these data must be built with."""
+        return {"d_x": 1, "d_y": 1}
+
+    def batch(self, seed: int, index: int, size: int) -> Batch:
+        """Batch number `index`: `size` tasks, see :func:`geonp.training.sources.draw`."""
+        x, _, values, n = self._draw(seed, index, size)
+        xs = torch.from_numpy(x + self.shift).float()
+        ys = torch.from_numpy(values).float()[..., None]
+        mask = torch.ones(size, n, dtype=torch.bool)
+        return {"xc": xs[:, :n], "yc": ys[:, :n], "context_mask": mask, "xt": xs[:, n:], "yt": ys[:, n:]}
+
+    def exact(self, seed: int, index: int, size: int) -> Moments:
+        """Prediction of all targets of the same batch by the process that made it, noise included."""
+        _, k, values, n = self._draw(seed, index, size)
+        found = [_condition(each, y[:n], self.noise) for each, y in zip(k, values, strict=True)]
+        mean = np.stack([m[n:] for m, _ in found])
+        scale = np.stack([np.sqrt(s[n:] ** 2 + self.noise**2) for _, s in found])
+        return torch.from_numpy(mean)[..., None], torch.from_numpy(scale)[..., None]
+
+    def _draw(self, seed: int, index: int, size: int) -> tuple[Array, Array, Array, int]:
+        """Locations (context first), covariance without noise, noisy values, and the number of context points."""
+        rng = np.random.default_rng([seed, index])
+        kernel = self.kernels[rng.integers(len(self.kernels))]
+        drawn = float(np.exp(rng.uniform(*np.log(self.length))))
+        n = int(rng.integers(*self.n_context, endpoint=True))
+        context, targets = (
+            rng.uniform(*bounds, (size, count, 1))
+            for bounds, count in ((self.context_range, n), (self.target_range, self.n_targets))
+        )
+        x = np.concatenate([context, targets], 1)
+        length, period = (self.length_periodic, drawn) if kernel == "periodic" else (drawn, 1.0)
+        k = covariance(kernel, x, x, length, period)
+        lower = np.linalg.cholesky(k + self.noise**2 * np.eye(x.shape[1]))
+        values = (lower @ rng.standard_normal((size, x.shape[1], 1)))[..., 0]
+        return x, k, values, n
+
+
+def _condition(k: Array, observed: Array, noise: float) -> tuple[Array, Array]:
+    """Mean and standard deviation at all points with covariance `k`, given noisy values of the first of them."""
+    n = len(observed)
+    factor = linalg.cho_factor(k[:n, :n] + noise**2 * np.eye(n), check_finite=False)
+    weights = linalg.cho_solve(factor, k[:n], check_finite=False)
+    variance = np.diagonal(k) - (k[:n] * weights).sum(0)
+    return weights.T @ observed, np.sqrt(np.maximum(variance, 1e-12))

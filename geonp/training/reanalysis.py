@@ -1,0 +1,226 @@
+"""Windows of hourly reanalysis fields: the ERA5 benchmark of TE-TNP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import xarray as xr
+from pydantic import Field
+from torch import Tensor
+
+from geonp.errors import RecipeError
+from geonp.points import Neighbourhood
+
+__all__ = ["GRAVITY", "Reanalysis", "Scales"]
+
+Batch = dict[str, Tensor]
+Array = npt.NDArray[np.float32]
+Area = tuple[float, float, float, float]
+Count = Annotated[int, Field(gt=0)]
+
+GRAVITY = 9.80665
+"""Geopotential over elevation, m s-2."""
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Means and standard deviations of the training region and period that everything is standardised by.
+
+    Attributes
+    ----------
+    x : array
+        ``(2, 4)``: mean and standard deviation of hours, latitude, longitude and elevation.
+    y : tuple of float
+        Of temperature, K.
+    """
+
+    x: npt.NDArray[np.float64]
+    y: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Reanalysis:
+    """Temperatures of windows in space and time, as in TE-TNP (ICML 2024, section F.4), from a Zarr store or NetCDF.
+
+    A task is a block of `window` frames, rows and columns; frames are `step_h` hours apart. Its inputs are time,
+    latitude, longitude and elevation. All tasks of a batch share the block in space and the fraction of cells that are
+    context; their times differ. All other cells are targets. Everything is standardised by the training region.
+
+    Attributes
+    ----------
+    path : str
+        What ``geonp fetch era5`` made: ``t2m (time, latitude, longitude)`` and the geopotential ``z``.
+    geopotential : str
+        Another file with the geopotential, where `path` has none.
+    area, test_area : tuple of float
+        North, west, south, east of training and of held-out windows. Empty: all there is.
+    period, test_period : tuple of str
+        First and last day of training and of held-out windows. Empty: all there is.
+    window : tuple of int
+        Frames, rows, columns.
+    fraction : tuple of float
+        Smallest and largest fraction of the cells of a window that are context.
+    min_valid : int
+        A block with fewer valid cells than this, in its first frame times its frames, is drawn again.
+    elevation : bool
+        Whether elevation is an input.
+    split : str
+        Which of the windows are drawn.
+
+    Notes
+    -----
+    The published figures were made from WFDE5, 0.5 degree and land only, probably with consecutive hours instead of
+    frames 6 hours apart.
+    """
+
+    kind: Literal["era5"] = "era5"
+    path: str = ""
+    geopotential: str = ""
+    area: Area | tuple[()] = ()
+    period: tuple[str, str] | tuple[()] = ()
+    test_area: Area | tuple[()] = ()
+    test_period: tuple[str, str] | tuple[()] = ()
+    window: tuple[Count, Count, Count] = (5, 15, 15)
+    step_h: Count = 6
+    fraction: tuple[float, float] = (0.01, 0.3)
+    min_valid: Count = 100
+    elevation: bool = True
+    split: Literal["train", "test"] = "train"
+
+    @property
+    def dimensions(self) -> dict[str, int]:
+        """What a model of these data must be built with."""
+        return {"d_x": 3 + self.elevation, "d_y": 1}
+
+    def held_out(self) -> Reanalysis:
+        """The same data, of which the held-out windows are drawn."""
+        return replace(self, split="test")
+
+    def check(self) -> None:
+        """See that the data are there.
+
+        Raises
+        ------
+        RecipeError
+            Naming the key that is wrong.
+        """
+        for split in (self, self.held_out()):
+            times, block = len(_region(split)[0]), _region(split)[3].shape[1:]
+            needs = ((self.window[0] - 1) * self.step_h + 1, *self.window[1:])
+            if any(n < need for n, need in zip((times, *block), needs, strict=True)):
+                raise RecipeError(
+                    f"data.{'period' if times < needs[0] else 'area'}: the {split.split} windows need {needs} hours, "
+                    f"rows and columns, but there are {(times, *block)}; choose a larger one"
+                )
+
+    def scales(self) -> Scales:
+        """What inputs and values are standardised by."""
+        return _scales(replace(self, split="train"))
+
+    def seen_through(self, neighbourhood: Neighbourhood) -> Neighbourhood:
+        """How filling reads a slice of a raster on the same grid, in the units of training.
+
+        Differences of time and, as filling knows no elevation, of elevation are zero.
+        """
+        _, latitude, longitude, _, _ = _region(replace(self, split="train"))
+        scales = self.scales()
+        per_row, per_column = ((a[-1] - a[0]) / (len(a) - 1) for a in (latitude, longitude))
+        axes = [(0.0, 0.0), (per_row / scales.x[1, 1], 0.0), (0.0, per_column / scales.x[1, 2])]
+        axes += [(0.0, 0.0)] * self.elevation
+        return replace(neighbourhood, axes=tuple((float(a), float(b)) for a, b in axes), standard=scales.y)
+
+    def batch(self, seed: int, index: int, size: int) -> Batch:
+        """Batch number `index`: `size` windows, see :func:`geonp.training.sources.draw`."""
+        rng = np.random.default_rng([seed, index])
+        x, y = self._windows(rng, size)
+        scales, n = self.scales(), x.shape[1]
+        x = (x - scales.x[0, : x.shape[-1]]) / scales.x[1, : x.shape[-1]]
+        y = (y - scales.y[0]) / scales.y[1]
+        n_c = max(1, round(rng.uniform(*self.fraction) * n))
+        order = np.argsort(rng.random((size, n)), 1)[..., None]
+        xs, ys = (torch.from_numpy(np.take_along_axis(a, order, 1)).float() for a in (x, y))
+        mask = torch.ones(size, n_c, dtype=torch.bool)
+        return {"xc": xs[:, :n_c], "yc": ys[:, :n_c], "context_mask": mask, "xt": xs[:, n_c:], "yt": ys[:, n_c:]}
+
+    def _windows(self, rng: np.random.Generator, size: int) -> tuple[npt.NDArray[np.float64], Array]:
+        """Inputs ``(size, n, 3 or 4)`` and temperatures ``(size, n, 1)`` of the valid cells of windows."""
+        n, *sides = self.window
+        hours, latitude, longitude, values, elevation = _region(self)
+        last = len(hours) - (n - 1) * self.step_h
+        while True:
+            row, col = (rng.integers(m - k, endpoint=True) for m, k in zip(values.shape[1:], sides, strict=True))
+            block = (slice(row, row + sides[0]), slice(col, col + sides[1]))
+            frames = rng.integers(last, size=size)[:, None] + self.step_h * np.arange(n)
+            y = values[frames][(..., *block)]
+            valid = np.isfinite(y).all((0, 1)) & np.isfinite(elevation[block])
+            if valid.sum() * n >= self.min_valid:
+                break
+        grids = np.meshgrid(latitude[block[0]], longitude[block[1]], indexing="ij")
+        columns = [hours[frames][..., None], *(grid[valid] for grid in (*grids, elevation[block]))]
+        kept = columns if self.elevation else columns[:-1]
+        shape = (size, n, int(valid.sum()))
+        x = np.stack([np.broadcast_to(column, shape) for column in kept], -1)
+        return x.reshape(size, -1, len(kept)), y[..., valid].reshape(size, -1, 1)
+
+
+@lru_cache(maxsize=8)
+def _region(data: Reanalysis) -> tuple[Any, Any, Any, Array, Array]:
+    """Hours since 2000, latitude, longitude, temperature and elevation of the region and period of a split."""
+    area, period = (data.area, data.period) if data.split == "train" else (data.test_area, data.test_period)
+    ds = _open(data)
+    if period:
+        ds = ds.sel(time=slice(*period))
+    if area:
+        north, west, south, east = area
+        inside = (ds["latitude"] <= north) & (ds["latitude"] >= south)
+        ds = ds.sel(latitude=inside, longitude=(ds["longitude"] >= west) & (ds["longitude"] <= east))
+    hours = (ds["time"].values - np.datetime64("2000-01-01")) / np.timedelta64(1, "h")
+    values = ds["t2m"].transpose("time", "latitude", "longitude").values.astype(np.float32)
+    elevation = (ds["z"].transpose("latitude", "longitude").values / GRAVITY).astype(np.float32)
+    return hours, ds["latitude"].values, ds["longitude"].values, values, elevation
+
+
+def _open(data: Reanalysis) -> xr.Dataset:
+    """``t2m`` and ``z`` with longitudes from -180 to 180, rising."""
+    ds = _read(data.path, "data.path")
+    other = _read(data.geopotential, "data.geopotential") if data.geopotential else ds
+    names = [name for name in ("z", "geopotential") if name in other]
+    if "t2m" not in ds or (data.elevation and not names):
+        raise RecipeError(
+            f"data.path: {data.path} has {', '.join(map(str, ds.data_vars))}, expected t2m and z as geonp fetch era5 "
+            "makes them; the geopotential may come from another file, data.geopotential"
+        )
+    if not names:
+        return ds[["t2m"]].assign(z=xr.zeros_like(ds["t2m"].isel(time=0, drop=True)))
+    surface = other[names[0]]
+    surface = surface.isel(time=0, drop=True) if "time" in surface.dims else surface
+    if other is not ds:
+        surface = surface.reindex(latitude=ds["latitude"], longitude=ds["longitude"], method="nearest", tolerance=0.01)
+    return ds[["t2m"]].assign(z=surface)
+
+
+def _read(path: str, key: str) -> xr.Dataset:
+    if not path or not Path(path).exists():
+        raise RecipeError(
+            f"{key}: no data at {path!r}: expected a Zarr store or NetCDF file; make one with geonp fetch era5, and "
+            f"give it as {key}=PATH"
+        )
+    engine: Any = "zarr" if Path(path).is_dir() else "netcdf4"
+    ds = xr.open_dataset(path, engine=engine, chunks=None)
+    return ds.assign_coords(longitude=(ds["longitude"].astype(float) + 180) % 360 - 180).sortby("longitude")
+
+
+@lru_cache(maxsize=8)
+def _scales(data: Reanalysis) -> Scales:
+    hours, latitude, longitude, values, elevation = _region(data)
+    columns = [np.asarray(a, np.float64).ravel() for a in (hours, latitude, longitude, elevation)]
+    # flat land and a single hour have no spread
+    x = np.array([[np.nanmean(c) for c in columns], [np.nanstd(c) or 1.0 for c in columns]])
+    y = values.astype(np.float64)
+    return Scales(x, (float(np.nanmean(y)), float(np.nanstd(y))))

@@ -1,0 +1,351 @@
+"""ERA5 is fetched by the real client from a server that speaks the data store's API, through all that can go wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from datetime import date
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from click.testing import CliRunner
+
+from geonp.cli.app import main
+from geonp.era5 import fetch, months
+from geonp.errors import FetchError, InputError, MissingExtraError, OutputError
+
+KEY = "0123-secret-4567"
+AREA = (52.0, 0.0, 51.0, 1.5)
+PERIOD = (date(2019, 2, 27), date(2019, 3, 2))
+
+
+class Store(ThreadingHTTPServer):
+    """A Climate Data Store on this machine; `faults` are used up one by one, by the kind of request they concern."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.folder, self.requests, self.faults = folder, [], {"execution": [], "results": [], "file": [], "status": []}
+        self.looks: dict[str, int] = {}
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/api"
+
+    def make(self, inputs: dict[str, Any]) -> Path:
+        """The file that a request asks for, named as the data store names things."""
+        file = self.folder / f"job{len(self.requests)}.nc"
+        year, month = inputs["year"][0], inputs["month"][0]
+        times = np.concatenate(
+            [
+                np.datetime64(f"{year}-{month}-{day}", "ns") + np.arange(24) * np.timedelta64(1, "h")
+                for day in inputs["day"]
+            ]
+        )
+        north, west, south, east = inputs["area"]
+        latitude, longitude = np.arange(north, south - 0.1, -0.25), np.arange(west, east + 0.1, 0.25)
+        shape = (len(times), len(latitude), len(longitude))
+        hours = (times - np.datetime64("2019-01-01")) / np.timedelta64(1, "h")
+        t2m = 280 + 5 * np.sin(hours[:, None, None] / 4) + latitude[:, None] / 10 + longitude
+        z = np.broadcast_to(latitude[:, None] * longitude * 10, shape)
+        dims = ("valid_time", "latitude", "longitude")
+        xr.Dataset(
+            {"t2m": (dims, t2m.astype("f4")), "z": (dims, z.astype("f4"))},
+            {
+                "valid_time": times,
+                "latitude": latitude,
+                "longitude": longitude,
+                "number": 0,
+                "expver": ("valid_time", ["0001"] * len(times)),
+            },
+        ).to_netcdf(file)
+        return file
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None: ...
+
+    def reply(self, content: Any, status: int = 200) -> None:
+        data = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def fault(self, kind: str) -> Any:
+        waiting = self.server.faults[kind]
+        return waiting.pop(0) if waiting else None
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_POST(self) -> None:
+        inputs = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["inputs"]
+        if self.headers.get("PRIVATE-TOKEN") != KEY:
+            return self.reply({"title": "Unauthorized", "detail": "operation not allowed"}, 401)
+        match self.fault("execution"):
+            case None:
+                self.server.requests.append(inputs)
+                self.server.make(inputs)
+                number = len(self.server.requests)
+                href = f"{self.server.url}/retrieve/v1/jobs/{number}"
+                self.reply(
+                    {"jobID": str(number), "status": "accepted", "links": [{"rel": "monitor", "href": href}]}, 201
+                )
+            case status:
+                self.reply({"title": "no", "detail": "required licences not accepted"}, status)
+
+    def do_GET(self) -> None:
+        self.path = self.path.partition("?")[0]
+        job = re.fullmatch(r"/api/retrieve/v1/jobs/(\d+)", self.path)
+        results = re.fullmatch(r"/api/retrieve/v1/jobs/(\d+)/results", self.path)
+        file = re.fullmatch(r"/files/(job\d+\.nc)", self.path)
+        if "/processes/" in self.path:
+            self.reply({"id": "reanalysis-era5-single-levels"})
+        elif job:
+            count = self.server.looks[job[1]] = self.server.looks.get(job[1], 0) + 1
+            status = self.fault("status") or ["accepted", "running", "successful"][min(count, 3) - 1]
+            href = f"{self.server.url}/retrieve/v1/jobs/{job[1]}"
+            self.reply({"jobID": job[1], "status": status, "links": [{"rel": "self", "href": href}]})
+        elif results:
+            if self.fault("results"):
+                return self.reply({"title": "The job has failed", "traceback": "MARS: no such field"}, 400)
+            path = self.server.folder / f"job{results[1]}.nc"
+            value = {"href": f"/files/{path.name}", "file:size": path.stat().st_size, "type": "application/x-netcdf"}
+            self.reply({"asset": {"value": value}})
+        elif file:
+            self.send_file((self.server.folder / file[1]).read_bytes())
+        else:
+            self.reply({"messages": []})
+
+    def send_file(self, data: bytes) -> None:
+        fault = self.fault("file") if self.command == "GET" else None
+        sent = {"broken": b"x" * len(data), "truncated": data[: len(data) // 2]}.get(fault, data)
+        self.send_response(200)
+        self.send_header("Content-Type", "application/x-netcdf")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(sent)
+        if fault == "truncated":
+            self.close_connection = True
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    folder = tmp_path / "server"
+    folder.mkdir()
+    with Store(folder) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        monkeypatch.setenv("CDSAPI_URL", server.url)
+        monkeypatch.setenv("CDSAPI_KEY", KEY)
+        monkeypatch.setenv("CDSAPI_RC", str(tmp_path / "no-such-file"))
+        # the client waits a second before its second look, whatever it is told
+        monkeypatch.setattr("ecmwf.datastores.processing.time.sleep", lambda _: None)
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "era5.zarr"
+
+
+def get(out: Path, **options: Any) -> Path:
+    return fetch(AREA, *PERIOD, out, **{"tries": 2, "wait_s": 0.0, **options})
+
+
+def whole(out: Path) -> None:
+    """The store holds what was asked for, and nothing lies beside it but the journal."""
+    with xr.open_zarr(out) as ds:
+        assert ds["t2m"].shape == (4 * 24, 5, 7)
+        assert ds["time"].values[0] == np.datetime64("2019-02-27T00")
+        assert ds["time"].values[-1] == np.datetime64("2019-03-02T23")
+        hours = (ds["time"] - np.datetime64("2019-01-01")) / np.timedelta64(1, "h")
+        expected = 280 + 5 * np.sin(hours / 4) + ds["latitude"] / 10 + ds["longitude"]
+        np.testing.assert_allclose(ds["t2m"], expected, rtol=1e-6)
+        np.testing.assert_allclose(ds["z"], ds["latitude"] * ds["longitude"] * 10, rtol=1e-6)
+    assert sorted(p.name for p in out.parent.iterdir() if p.name != "server") == ["era5.zarr", "era5.zarr.journal.json"]
+
+
+def test_months() -> None:
+    got = list(months(date(2019, 12, 30), date(2020, 2, 3)))
+    assert [(m.name, m.first.day, m.last.day) for m in got] == [
+        ("2019-12", 30, 31),
+        ("2020-01", 1, 31),
+        ("2020-02", 1, 3),
+    ]
+    assert len(got[1].hours) == 31 * 24
+
+
+def test_a_request_a_month_queued_running_completed(store: Store, out: Path) -> None:
+    lines: list[str] = []
+    assert get(out, report=lines.append) == out
+    whole(out)
+    assert [(r["year"], r["month"], r["day"]) for r in store.requests] == [
+        (["2019"], ["02"], ["27", "28"]),
+        (["2019"], ["03"], ["01", "02"]),
+    ]
+    assert store.requests[0]["area"] == list(AREA)
+    assert store.requests[0]["variable"] == ["2m_temperature", "geopotential"]
+    assert min(store.looks["1"], store.looks["2"]) >= 3  # accepted, running, successful
+    assert lines[-1] == f"2019-03: added to {out}"
+    assert get(out) == out  # nothing is left to do
+    assert len(store.requests) == 2
+
+
+def test_the_store_is_described_by_the_cf_conventions(store: Store, out: Path) -> None:
+    get(out)
+    with xr.open_zarr(out) as ds:
+        assert ds.attrs["Conventions"] == "CF-1.11"
+        assert "Copernicus" in ds.attrs["license"]
+        assert (ds["t2m"].attrs["standard_name"], ds["t2m"].attrs["units"]) == ("air_temperature", "K")
+        assert (ds["z"].attrs["standard_name"], ds["z"].attrs["units"]) == ("surface_geopotential", "m2 s-2")
+        assert ds["z"].dims == ("latitude", "longitude")
+        assert ds["latitude"].attrs["units"] == "degrees_north"
+        assert ds["time"].attrs["standard_name"] == "time"
+        assert ds["time"].dtype == "datetime64[ns]"
+
+
+@pytest.mark.parametrize("fault", ["broken", "truncated"])
+def test_a_bad_download_is_asked_for_again(fault: str, store: Store, out: Path) -> None:
+    store.faults["file"] = [None, fault]
+    get(out)
+    whole(out)
+
+
+def test_a_service_that_only_sends_broken_files(store: Store, out: Path) -> None:
+    store.faults["file"] = ["broken"] * 9
+    with pytest.raises(FetchError, match=r"2019-02: the file that came is not what was asked for: .*; asked 2 times"):
+        get(out)
+    assert not out.exists()
+
+
+def test_a_rate_limit_and_an_outage_are_waited_for(store: Store, out: Path) -> None:
+    store.faults["execution"] = [429, 503]
+    get(out, tries=4)
+    whole(out)
+
+
+def test_a_run_goes_on_after_the_month_that_failed(store: Store, out: Path) -> None:
+    store.faults["results"] = [None, "failed"]
+    store.faults["status"] = [None, None, None, "failed"]
+    with pytest.raises(FetchError, match=r"2019-03: the Climate Data Store failed: .*MARS: no such field"):
+        get(out)
+    with xr.open_zarr(out) as ds:
+        assert int(np.isfinite(ds["t2m"]).sum()) == 2 * 24 * 5 * 7
+    assert len(store.requests) == 2
+    get(out)
+    whole(out)
+    assert [r["month"] for r in store.requests] == [["02"], ["03"], ["03"]]
+
+
+def test_a_run_that_was_cut_off_uses_what_it_had_downloaded(
+    store: Store, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as cut:
+        cut.setattr(xr.Dataset, "to_zarr", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            get(out)
+    assert (out.parent / "era5.zarr.2019-02.nc").exists()
+    get(out)
+    whole(out)
+    assert [r["month"] for r in store.requests] == [["02"], ["03"]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda ds: ds.isel(valid_time=slice(5)), "it has 5 hours, expected the 48 of the days asked for"),
+        (lambda ds: ds.drop_vars("z"), "it has no z"),
+        (lambda ds: ds.assign(t2m=ds["t2m"] * 0), "temperatures beyond 150 to 350 K"),
+        (
+            lambda ds: ds.assign_coords(longitude=ds["longitude"] + 20),
+            r"it spans 52 20 51 21\.5, expected 52 0 51 1\.5",
+        ),
+    ],
+)
+def test_files_are_checked(change: Any, message: str, store: Store, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = Store.make
+
+    def other(self: Store, inputs: dict[str, Any]) -> None:
+        path = make(self, inputs)
+        changed = change(xr.load_dataset(path))
+        path.unlink()
+        changed.to_netcdf(path)
+
+    monkeypatch.setattr(Store, "make", other)
+    with pytest.raises(FetchError, match=message):
+        get(out, tries=1)
+
+
+def test_keys_that_are_missing_or_expired(
+    store: Store, out: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    monkeypatch.setenv("CDSAPI_KEY", "old-secret")
+    with pytest.raises(FetchError, match="does not know the key, or it has expired") as refused:
+        get(out)
+    monkeypatch.delenv("CDSAPI_KEY")
+    with pytest.raises(FetchError, match=r"no credentials .* ~/\.cdsapirc, or in CDSAPI_URL and CDSAPI_KEY"):
+        get(out)
+    assert "secret" not in str(refused.value) + caplog.text
+    assert not out.exists()
+
+
+def test_a_licence_that_was_not_accepted(store: Store, out: Path) -> None:
+    store.faults["execution"] = [403]
+    with pytest.raises(FetchError, match=r"perhaps as the licence .* was not accepted: .*required licences"):
+        get(out)
+
+
+def test_the_key_is_never_logged(store: Store, out: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    get(out)
+    assert "secret" not in caplog.text
+
+
+def test_stores_of_something_else_are_left_alone(store: Store, out: Path) -> None:
+    get(out)
+    with pytest.raises(OutputError, match=r"but .*2019-03-01.* was asked for: choose another name"):
+        fetch(AREA, PERIOD[0], date(2019, 3, 1), out)
+    out.with_name("era5.zarr.journal.json").unlink()
+    with pytest.raises(OutputError, match="was not made by this command"):
+        get(out)
+
+
+@pytest.mark.parametrize(
+    ("area", "end", "message"),
+    [((50.0, 0.0, 51.0, 1.0), PERIOD[1], "north west south east"), (AREA, date(2019, 1, 1), "expected start <= end")],
+)
+def test_requests_that_cannot_be(area: Any, end: date, message: str, out: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        fetch(area, PERIOD[0], end, out)
+
+
+def test_without_its_extra_fetching_says_what_to_install(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "cdsapi", None)
+    with pytest.raises(MissingExtraError, match=r"geonp\[era5\]"):
+        get(out)
+
+
+def test_the_command(store: Store, out: Path) -> None:
+    area = ["--area", *map(str, AREA)]
+    done = CliRunner().invoke(
+        main, ["fetch", "era5", *area, "--start", "2019-02-27", "--end", "2019-03-02", "--wait", "0", str(out)]
+    )
+    assert (done.exit_code, done.stdout) == (0, f"{out}\n")
+    assert "2019-02: asking for 2019-02-27 to 2019-02-28" in done.stderr
+    whole(out)
+    wrong = CliRunner().invoke(main, ["fetch", "era5", *area, "--start", "yesterday", "--end", "2019-03-02", str(out)])
+    assert wrong.exit_code == 2

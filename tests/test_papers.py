@@ -1,0 +1,134 @@
+"""The benchmarks of the papers' tables: one budget for all, what is finished is not done again, and true regrets."""
+
+from __future__ import annotations
+
+import math
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from scipy import integrate, stats
+from torch import nn
+from torch.distributions import Normal
+
+FOLDER = Path(__file__).parents[1] / "benchmarks" / "papers"
+
+
+@pytest.fixture(scope="module")
+def papers() -> Iterator[tuple[ModuleType, ModuleType]]:
+    """The modules `tables` and `bayesopt`, as scripts of their folder see them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(FOLDER))
+        import bayesopt
+        import tables
+
+        yield tables, bayesopt
+    for name in ("tables", "bayesopt", "shift"):
+        sys.modules.pop(name, None)
+
+
+class Known(nn.Module):
+    """Predicts ``(x - 1)^2``, sure of it."""
+
+    def forward(self, xc: torch.Tensor, yc: torch.Tensor, xt: torch.Tensor) -> Normal:
+        return Normal((xt - 1).square(), torch.full_like(xt, 1e-3))
+
+
+def test_a_model_that_knows_the_function_has_no_regret(papers: tuple[ModuleType, ModuleType]) -> None:
+    _, bayesopt = papers
+    x = torch.linspace(-2, 2, 81)[torch.randperm(81, generator=torch.Generator().manual_seed(0))]
+    x = x.expand(3, -1)[..., None]
+    for acquire in (bayesopt.expected_improvement, bayesopt.confidence_bound):
+        assert bayesopt.regret(Known(), x, (x - 1).square(), acquire, steps=1).tolist() == [0, 0, 0]
+    # and one that is asked for nothing has that of what was known
+    expected = (x[:, :10] - 1).square().amin((1, 2)) - (x - 1).square().amin((1, 2))
+    assert torch.equal(bayesopt.regret(Known(), x, (x - 1).square(), bayesopt.confidence_bound, steps=0), expected)
+
+
+def test_expected_improvement_is_an_expectation(papers: tuple[ModuleType, ModuleType]) -> None:
+    _, bayesopt = papers
+    for mean, scale, best in ((0.3, 0.5, 0.1), (-1.0, 0.2, 0.0), (2.0, 1.0, 0.0)):
+        got = bayesopt.expected_improvement(*(torch.tensor([[v]], dtype=torch.float64) for v in (mean, scale, best)), 1)
+        density = stats.norm(mean, scale + 1e-5).pdf
+        expected, _ = integrate.quad(lambda y, d=density, b=best: max(b - y, 0) * d(y), -10, best)
+        assert float(got) == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_table_is_made_once(papers: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
+    tables, _ = papers
+    given = Namespace(
+        recipe="gp1d_rbf", models=["CNP", "CANP"], steps=2, batch_size=2, out=tmp_path, only_print=False, test_batches=3
+    )
+    overrides = ["training.validation_batches=1"]
+
+    def score(network: nn.Module, recipe: object) -> dict[str, float]:
+        return tables.nll(network, recipe, given.test_batches)
+
+    found = tables.run(given, score, overrides)
+    assert set(found) == {"CNP", "CANP"}
+    assert found["CNP"]["exact"] == found["CANP"]["exact"] < found["CNP"]["nll"]
+    text = tables.report(found, {"CNP": -0.1})
+    assert text.count("\n") == 3
+    assert "| 2 x 2 |" in text
+    tables.plot(found, tmp_path / "plot.png", "a title")
+    assert (tmp_path / "plot.png").stat().st_size > 0
+
+    def never(*_: object) -> dict[str, float]:
+        raise AssertionError("scored again")
+
+    assert tables.run(given, never, overrides) == found
+
+
+def test_the_nll_of_the_exact_process_is_that_of_the_table(papers: tuple[ModuleType, ModuleType]) -> None:
+    """A network that is the exact process scores what the column says."""
+    tables, _ = papers
+    recipe = tables.variant("gp1d_rbf", "CNP", ["training.batch_size=4"])
+
+    class Exact(nn.Module):
+        number = 0
+
+        def forward(self, *_: torch.Tensor) -> Normal:
+            self.number += 1
+            return Normal(*(m.float() for m in recipe.data.exact(tables.TEST_SEED, self.number - 1, 4)))
+
+    scores = tables.nll(Exact(), recipe, 3)
+    assert scores["nll"] == pytest.approx(scores["exact"], abs=1e-3)
+    assert math.isfinite(scores["error"])
+
+
+@pytest.mark.parametrize(
+    ("label", "config", "constant"),
+    [
+        ("TE-TNP", {"dim": 16, "heads": 2, "blocks": 2}, True),
+        ("TE-PT-TNP", {"dim": 16, "heads": 2, "blocks": 2, "n_pseudo": 8}, True),
+        ("TNP-KR-SA, invariant", {"dim": 16, "heads": 2, "blocks": 2, "qk_dim": 16, "v_dim": 16, "v_hidden": 0}, True),
+        ("TNP-D", {}, False),
+        ("CNP", {}, False),
+    ],
+)
+def test_shifts_are_seen_by_models_that_know_places_alone(
+    papers: tuple[ModuleType, ModuleType], label: str, config: dict[str, int], constant: bool
+) -> None:
+    """Whatever the weights: the log-likelihood is constant to 0.01 for shifts up to 100, or it is not."""
+    from geonp.training.loop import _build
+
+    tables, _ = papers
+    import shift
+
+    torch.manual_seed(0)
+    recipe = tables.variant("gp1d_shift", label, ["training.batch_size=2"], config)
+    found = shift.shifted(_build(recipe).eval(), recipe, 2)
+    by_shift = [found[f"{s:g}"] for s in shift.SHIFTS]
+    assert (max(by_shift) - min(by_shift) < 0.01) == constant
+
+
+def test_every_model_of_the_tables_can_be_built(papers: tuple[ModuleType, ModuleType]) -> None:
+    from geonp.training.loop import _build
+
+    tables, _ = papers
+    for label in tables.MODELS:
+        assert sum(p.numel() for p in _build(tables.variant("gp1d_rbf", label, [])).parameters()) > 100_000
