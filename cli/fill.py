@@ -63,6 +63,7 @@ __all__ = ["file_system", "fill", "read_mask"]
     help="Write this quantile too, e.g. 0.05; repeatable.",
 )
 @click.option("--tails", is_flag=True, help="Write the tails of the distributions too: see the README.")
+@click.option("--samples", type=click.IntRange(min=0), default=0, help="Write so many joint samples of small gaps too.")
 @click.option("--chunks", type=click.IntRange(min=1), help="Cells of a chunk along y and x. Default: automatic.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the plan too.")
@@ -107,7 +108,7 @@ def fill(
     creation_options = dict(_pair(option, "--co") for option in options)
     storage_options = file_system(storage)
     classes = _classes(settings["model"])
-    in_units = _in_units(target, classes, bool(resume or workers or scheduler))
+    in_units = _in_units(target, bool(classes) or settings["samples"] > 0, bool(resume or workers or scheduler))
     if not is_remote(target):
         check_output(target, overwrite=overwrite or resume, driver=driver)
     where: Any = {"variables": variables or None, "bands": bands or None, "bbox": bbox, "nodata": nodata}
@@ -138,12 +139,15 @@ def fill(
         raise OutputError(failed)
 
 
-def _in_units(target: str, classes: int, needed: bool) -> bool:
-    """Whether the output is a store that is written unit by unit; a usage error where it is not, but has to be."""
-    found = target.rstrip("/").lower().endswith(".zarr") and not classes
+def _in_units(target: str, whole: bool, needed: bool) -> bool:
+    """Whether the output is a store that is written unit by unit; a usage error where it is not, but has to be.
+
+    Classes and samples are made of slices as a `whole`.
+    """
+    found = target.rstrip("/").lower().endswith(".zarr") and not whole
     if needed and not found:
         raise click.UsageError(
-            "--resume, --workers and --scheduler need an OUT that ends in .zarr, and a model of numbers."
+            "--resume, --workers and --scheduler need an OUT that ends in .zarr, a model of numbers, and no --samples."
         )
     return found
 

@@ -19,10 +19,15 @@ def models(context: click.Context) -> None:
 
 @models.command("list")
 def list_models() -> None:
-    """List the models that ship with geonp."""
+    """List the models that ship with geonp, and the architectures that recipes can train."""
     from geonp.checkpoint import available
+    from geonp.nn.models import ARCHITECTURES
 
-    click.echo(table({name: card.description for name, card in available().items()}))
+    click.echo("Models with weights, for --model:")
+    click.echo(table({name: card.description for name, card in available().items()}, indent="  "))
+    click.echo("\nArchitectures without, for recipes and geonp.nn.models.build:")
+    about = {name: str(kind.__doc__).partition("\n")[0] for name, kind in ARCHITECTURES.items()}
+    click.echo(table(about, indent="  "))
 
 
 @models.command("show")

@@ -30,8 +30,8 @@ class GeonpAccessor:
     def infill(self, **options: Unpack[FillOptions]) -> xr.Dataset:
         """Fill missing cells, with a standard error for each; the options of :func:`geonp.filling.infill`.
 
-        They are ``model``, ``mask``, ``max_distance``, ``device``, ``batch_size``, ``seed``, ``nodata``, ``quantiles``
-        and ``tails``.
+        They are ``model``, ``mask``, ``max_distance``, ``device``, ``batch_size``, ``seed``, ``nodata``, ``quantiles``,
+        ``tails`` and ``samples``.
         """
         from geonp.filling import infill
 

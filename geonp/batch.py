@@ -172,6 +172,11 @@ def _prepared(obj: Raster, options: FillOptions) -> Request:
             f"the model {asked.card.name} predicts classes, which are not filled into a store unit by unit: fill with "
             "infill(...) and write its result with to_zarr, or geonp fill to .nc"
         )
+    if asked.samples:
+        raise InputError(
+            f"samples are drawn from whole slices, but a store is filled part by part: got samples={asked.samples}, "
+            "expected none here; use infill(samples=...) and write its result"
+        )
     return asked
 
 

@@ -18,7 +18,7 @@ from geonp.points import Neighbourhood
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Card", "available", "load_card", "load_model", "save"]
+__all__ = ["Card", "available", "load_card", "load_model", "save", "start_from"]
 
 FORMAT = 1
 
@@ -116,6 +116,36 @@ def load_model(model: str) -> tuple[nn.Module, Card]:
     except (TypeError, ValueError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"{file}: cannot be loaded by this version of geonp: {error}") from error
     return network.eval().requires_grad_(False), card
+
+
+def start_from(network: nn.Module, model: str) -> None:
+    """Give `network` the weights of a checkpoint: all of them, or of another architecture those that fit.
+
+    Between two architectures weights of the same name and shape are taken over, as of the embedding and the head that
+    TNP-KR and TE-PT-TNP share; the rest keeps what it was initialised with. Of one architecture all must fit.
+
+    Raises
+    ------
+    ModelError
+        When there is no such model, or none of its weights fits.
+    CheckpointError
+        When it cannot be loaded, or is of the same architecture with weights of other names or shapes.
+    """
+    source, card = load_model(model)
+    if type(source) is type(network):
+        try:
+            network.load_state_dict(source.state_dict())
+        except RuntimeError as error:
+            raise CheckpointError(f"cannot start from {model!r}, whose options differ: {error}") from error
+        return
+    own = network.state_dict()
+    fitting = {key: value for key, value in source.state_dict().items() if key in own and own[key].shape == value.shape}
+    if not fitting:
+        raise ModelError(
+            f"cannot start from {model!r}: its architecture is {card.architecture!r}, and none of its weights has the "
+            "name and shape of one of the model's; start from another model, or from none"
+        )
+    network.load_state_dict(fitting, strict=False)
 
 
 def save(network: nn.Module, file: Path, **card: Any) -> Card:

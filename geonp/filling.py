@@ -20,6 +20,7 @@ from geonp.errors import InputError
 from geonp.metadata import annotate, observed, provenance
 from geonp.prediction import tile_bytes
 from geonp.request import FillOptions, Raster, Request, prepare, spatial_last
+from geonp.samples import sample_chunks
 from geonp.tiling import Window, chunk_side
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ def infill(
     nodata: float | None = None,
     quantiles: Sequence[float] = (),
     tails: bool = False,
+    samples: int = 0,
 ) -> xr.Dataset:
     """Fill the missing cells of a raster, with a standard error for each.
 
@@ -119,13 +121,19 @@ def infill(
         Probabilities between 0 and 1 whose quantiles are added: ``[0.05, 0.95]`` are the ends of the 90 % interval.
     tails : bool
         Add the tails, which with mean and standard error make the whole distribution: see :mod:`geonp.student`.
+    samples : int
+        Add so many joint samples of the filled cells: possible rasters, in which neighbouring cells differ as they do
+        in truth, for what depends on several cells at once (a mean over a gap, a slope, a flow). Each cell is drawn
+        on its own given all before it, so gaps must be small: see :data:`geonp.samples.MAX_GAP`. Each slice is then
+        held in memory whole, `samples` times.
 
     Returns
     -------
     Dataset
         For each variable ``<name>``, filled, its observed cells bit-identical; ``<name>_standard_error``, in the same
         units, of a new measurement there (zero where observed); ``<name>_quantile`` along the dimension ``quantile``;
-        ``<name>_tail``; ``<name>_fill_flag``, see :class:`~geonp.metadata.FillFlag`. Some 95 of 100 truths lie within
+        ``<name>_tail``; ``<name>_sample`` along the dimension ``sample``, noise of a new measurement included;
+        ``<name>_fill_flag``, see :class:`~geonp.metadata.FillFlag`. Some 95 of 100 truths lie within
         1.96 standard errors of the filled value; for intervals of other levels ask for quantiles: errors may have
         heavier tails than a normal distribution. Other variables pass through. A DataArray without a name is called
         ``value``.
@@ -137,7 +145,8 @@ def infill(
     Raises
     ------
     InputError
-        For a raster, mask or option that cannot be used, or an array in memory without any observed cell.
+        For a raster, mask or option that cannot be used, or an array in memory without any observed cell; for a gap
+        that is too large for samples, when computed.
     ModelError, CheckpointError
         For a model that does not exist or cannot be loaded.
     PredictionError
@@ -154,6 +163,7 @@ def infill(
         nodata=nodata,
         quantiles=quantiles,
         tails=tails,
+        samples=samples,
     )
     arrays = {name: _values(asked, asked.ds[name]) for name in asked.names}
     for name, array in arrays.items():
@@ -163,7 +173,8 @@ def infill(
                 "check the nodata value, or leave the variable out"
             )
     parts = {name: _parts(asked, array) for name, array in arrays.items()}
-    return _assembled(asked, parts, [name for name, array in arrays.items() if array.chunks is None])
+    drawn = {name: _samples(asked, array, parts[name]) for name, array in arrays.items() if asked.samples}
+    return _assembled(asked, parts, drawn, [name for name, array in arrays.items() if array.chunks is None])
 
 
 def template(asked: Request) -> xr.Dataset:
@@ -172,7 +183,7 @@ def template(asked: Request) -> xr.Dataset:
     for name in asked.names:
         array = _values(asked, _without_data(asked.ds[name]))
         parts[name] = da.zeros(array.shape, dtype=record(array.dtype), chunks=-1)
-    return _assembled(asked, parts)
+    return _assembled(asked, parts, {})
 
 
 def plan(obj: Raster, **options: Unpack[FillOptions]) -> FillPlan:
@@ -184,7 +195,7 @@ def plan(obj: Raster, **options: Unpack[FillOptions]) -> FillPlan:
         As :func:`infill`.
     """
     asked = prepare(obj, **options)
-    grid, job = asked.grid, asked.job
+    grid, job, card = asked.grid, asked.job, asked.card
     arrays = [_values(asked, _without_data(asked.ds[name])) for name in asked.names]
     predictor, size = job.predictor, job.predictor.neighbourhood.tile_px
     largest = [tuple(max(sizes) for sizes in array.data.chunks) for array in arrays]
@@ -206,7 +217,8 @@ def plan(obj: Raster, **options: Unpack[FillOptions]) -> FillPlan:
         precision=predictor.precision,
         batch_size=predictor.batch_size,
         peak_bytes=LIBRARIES_BYTES + (os.cpu_count() or 1) * max(_task_bytes(c, job, itemsize) for c in largest),
-        result_bytes=cells * ((2 + len(asked.quantiles)) * itemsize + 4 * asked.tails + 4 * asked.card.classes + 1),
+        result_bytes=cells
+        * ((2 + len(asked.quantiles) + asked.samples) * itemsize + 4 * asked.tails + 4 * card.classes + 1),
     )
 
 
@@ -239,24 +251,45 @@ def _chunks_in_memory(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def _parts(asked: Request, array: xr.DataArray) -> da.Array:
     """The lazy result for one variable, an array with the fields of :class:`~geonp.chunks.Filled`."""
-    lazy = array.chunks is not None
-    data = array.data if lazy else da.from_array(array.values, chunks=_chunks_in_memory(array.shape), name=False)
+    data = _lazy(array)
     domain = None if asked.domain is None else da.asarray(asked.domain).rechunk(data.chunks[-2:])
     return fill_chunks(data, domain, asked.job)
 
 
-def _assembled(asked: Request, parts: Mapping[Hashable, da.Array], compute: Sequence[Hashable] = ()) -> xr.Dataset:
+def _samples(asked: Request, array: xr.DataArray, parts: da.Array) -> da.Array:
+    """Lazy joint samples of what `parts` fills."""
+    domain = None if asked.domain is None else da.asarray(asked.domain)
+    return sample_chunks(_lazy(array), parts, domain, asked.job, asked.samples, str(array.name))
+
+
+def _lazy(array: xr.DataArray) -> da.Array:
+    """The values of an array as a dask array, cut as they will be filled."""
+    in_memory = array.chunks is None
+    lazy: da.Array = (
+        da.from_array(array.values, chunks=_chunks_in_memory(array.shape), name=False) if in_memory else array.data
+    )
+    return lazy
+
+
+def _assembled(
+    asked: Request,
+    parts: Mapping[Hashable, da.Array],
+    drawn: Mapping[Hashable, da.Array],
+    compute: Sequence[Hashable] = (),
+) -> xr.Dataset:
     """The Dataset of the input's other variables and the annotated results, some of them computed."""
     ds = asked.ds
     out = ds.drop_vars(asked.names)
     for name in asked.names:
-        filled = _annotated(asked, ds[name], parts[name], out.attrs)
+        filled = _annotated(asked, ds[name], parts[name], drawn.get(name), out.attrs)
         filled = filled.compute() if name in compute else filled
         out = out.assign(filled.data_vars).assign_attrs(filled.attrs)
     return out[_ordered(ds, out, asked.results)]
 
 
-def _annotated(asked: Request, source: xr.DataArray, parts: da.Array, attrs: Mapping[Any, Any]) -> xr.Dataset:
+def _annotated(
+    asked: Request, source: xr.DataArray, parts: da.Array, drawn: da.Array | None, attrs: Mapping[Any, Any]
+) -> xr.Dataset:
     card = asked.card
     array = spatial_last(source, asked.grid)
 
@@ -283,6 +316,10 @@ def _annotated(asked: Request, source: xr.DataArray, parts: da.Array, attrs: Map
         levels = [shaped(da.map_blocks(quantile_of, parts, q, dtype=dtype)) for q in asked.quantiles]
         along = xr.Variable("quantile", np.array(asked.quantiles))
         extra["quantile"] = xr.concat(levels, along, coords="minimal").transpose("quantile", *source.dims)
+    if drawn is not None:
+        each = [shaped(drawn[i]) for i in range(len(drawn))]
+        along = xr.Variable("sample", np.arange(len(each)), {"standard_name": "realization", "units": "1"})
+        extra["sample"] = xr.concat(each, along, coords="minimal").transpose("sample", *source.dims)
     return annotate(
         shaped(parts["value"]),
         shaped(parts["standard_error"]),

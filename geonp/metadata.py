@@ -198,7 +198,7 @@ def annotate(
         The array before filling. Its name, attrs, coordinates, encoding and dtype are kept: the result for integers
         holds integers, with the source's own values wherever nothing was filled.
     extra
-        ``quantile``, along a dimension of that name before all others, and ``tail``; any, or none.
+        ``quantile`` and ``sample``, each along a dimension of its name before all others, and ``tail``; any, or none.
     model_name, model_version, weights_hash
         Written to the attributes ``geonp_model``, ``geonp_model_version`` and ``geonp_weights_sha256``.
     history_line
@@ -307,7 +307,7 @@ def _extra_attrs(source: xr.DataArray, name: str, kind: str) -> dict[str, Any]:
     if kind == "tail":
         return {"long_name": f"{title}, inverse degrees of freedom of the Student distribution", "units": "1"}
     kept = {key: source.attrs[key] for key in ("units", "units_metadata") if key in source.attrs}
-    return {"long_name": f"{title}, quantile", **kept}
+    return {"long_name": f"{title}, {'joint sample' if kind == 'sample' else kind}", **kept}
 
 
 def _ancillary(da: xr.DataArray) -> list[str]:

@@ -48,6 +48,7 @@ class FillOptions(TypedDict, total=False):
     nodata: float | None
     quantiles: Sequence[float]
     tails: bool
+    samples: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +68,7 @@ class Request:
     job : Job
     card : Card
         Of the model.
-    nodata, quantiles, tails
+    nodata, quantiles, tails, samples
         As in :func:`geonp.filling.infill`.
     """
 
@@ -81,6 +82,7 @@ class Request:
     nodata: float | None
     quantiles: tuple[float, ...]
     tails: bool
+    samples: int
 
 
 def prepare(
@@ -95,6 +97,7 @@ def prepare(
     nodata: float | None = None,
     quantiles: Sequence[float] = (),
     tails: bool = False,
+    samples: int = 0,
 ) -> Request:
     """Check a raster and the options of :func:`geonp.filling.infill`; reads coordinates and weights, no values.
 
@@ -104,14 +107,14 @@ def prepare(
         As :func:`geonp.filling.infill`.
     """
     classes = _classes(model)
-    if classes and (np.size(quantiles) or tails):
-        raise InputError("quantiles and tails are of numbers, and the model predicts classes: leave them out")
-    results = ["probability", "fill_flag"] if classes else checked_results(quantiles, tails)
+    if classes and (np.size(quantiles) or tails or samples):
+        raise InputError("quantiles, tails and samples are of numbers, and the model predicts classes: leave them out")
+    results = ["probability", "fill_flag"] if classes else checked_results(quantiles, tails, samples)
     ds, names, grid = normalise(obj, results, classes)
     domain = None if mask is None else domain_of(mask, grid)
     job, card = checked_job(grid.shape, model, max_distance, device, batch_size, seed, periodic=grid.periodic_x)
     levels = tuple(float(q) for q in quantiles)
-    return Request(ds, names, results, grid, domain, job, card, nodata, levels, tails)
+    return Request(ds, names, results, grid, domain, job, card, nodata, levels, tails, int(samples))
 
 
 def checked_job(
@@ -143,14 +146,17 @@ def _classes(model: object) -> int:
         return 0
 
 
-def checked_results(quantiles: Sequence[float], tails: bool) -> list[str]:
+def checked_results(quantiles: Sequence[float], tails: bool, samples: int = 0) -> list[str]:
     """Endings of the names of what is made for each variable, the filled one aside."""
     levels = list(quantiles) if isinstance(quantiles, (Sequence, np.ndarray)) else [None]
     if not all(isinstance(q, Real) and 0 < q < 1 for q in levels):
         raise InputError(
             f"quantiles must be a sequence of numbers between 0 and 1, like [0.05, 0.95], got {quantiles!r}"
         )
-    return ["standard_error", *["quantile"] * bool(levels), *["tail"] * tails, "fill_flag"]
+    if not isinstance(samples, Integral) or isinstance(samples, bool) or samples < 0:
+        raise InputError(f"samples must be the number of joint samples, 0 or more, got {samples!r}")
+    asked = {"quantile": bool(levels), "tail": tails, "sample": samples > 0}
+    return ["standard_error", *(result for result, wanted in asked.items() if wanted), "fill_flag"]
 
 
 def normalise(

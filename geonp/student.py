@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-__all__ = ["crps", "half_width", "log_density", "quantile"]
+__all__ = ["crps", "draw", "half_width", "log_density", "quantile"]
 
 FloatArray = npt.NDArray[np.floating[Any]]
 
@@ -25,6 +25,12 @@ def quantile(level: float, mean: FloatArray, deviation: FloatArray, tail: FloatA
     """The value that the variable stays below with probability `level`."""
     side = 1.0 if level >= 0.5 else -1.0
     return np.asarray(mean + side * half_width(deviation, tail, abs(2 * level - 1)))
+
+
+def draw(rng: np.random.Generator, mean: FloatArray, deviation: FloatArray, tail: FloatArray) -> FloatArray:
+    """A random value of each distribution, independent of each other."""
+    df, scale = _student(deviation, tail)
+    return np.asarray(mean + scale * rng.standard_t(df))
 
 
 def half_width(deviation: FloatArray, tail: FloatArray, level: float) -> FloatArray:

@@ -162,3 +162,34 @@ def test_shipped_models_are_listed_and_load(monkeypatch: pytest.MonkeyPatch, mod
     assert checkpoint.load_card("tiny") == checkpoint.load_card(model)
     with pytest.raises(ModelError, match="unknown model 'other': expected one of tiny, or"):
         checkpoint.load_card("other")
+
+
+# --- starting from other weights --------------------------------------------------------------------------------------
+
+
+def test_starting_from_the_same_architecture_takes_all_weights(model: str, card_fields: dict[str, Any]) -> None:
+    network = build(card_fields["architecture"], card_fields["config"])
+    checkpoint.start_from(network, model)
+    expected = checkpoint.load_model(model)[0].state_dict()
+    assert all(torch.equal(value, expected[key]) for key, value in network.state_dict().items())
+
+
+def test_starting_from_another_architecture_takes_what_fits(model: str, card_fields: dict[str, Any]) -> None:
+    """TE-PT-TNP for rasters has embedding, norms and head of TNP-KR; all else stays as it was initialised."""
+    shared = ("dim", "heads", "scales", "directional_scales", "head", "n_refine")
+    network = build("te-pt-tnp", {**{key: card_fields["config"][key] for key in shared}, "blocks": 1})
+    before = {key: value.clone() for key, value in network.state_dict().items()}
+    checkpoint.start_from(network, model)
+    source, own = checkpoint.load_model(model)[0].state_dict(), network.state_dict()
+    taken = {key for key in own if key in source}
+    assert {key.partition(".")[0] for key in taken} == {"observed", "embed", "norm_in", "norm_out", "head"}
+    assert all(torch.equal(own[key], source[key] if key in taken else before[key]) for key in own)
+
+
+def test_starting_from_what_does_not_fit_is_refused(model: str, card_fields: dict[str, Any]) -> None:
+    with pytest.raises(
+        ModelError, match=r"cannot start from .*'tnp-kr', and none of its weights has the name and shape"
+    ):
+        checkpoint.start_from(build("convcnp", {"d_x": 2, "channels": 8, "blocks": 1}), model)
+    with pytest.raises(CheckpointError, match=r"cannot start from .*whose options differ"):
+        checkpoint.start_from(build("tnp-kr", {**card_fields["config"], "blocks": 2}), model)

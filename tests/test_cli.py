@@ -126,6 +126,26 @@ def test_fill_writes_values_errors_and_flags(tmp_path: Path, source: Path, model
         assert "geonp" in ds.attrs["history"]
 
 
+@pytest.mark.parametrize("name", ["out.zarr", "out.nc", "out.tif"])
+def test_fill_writes_samples(tmp_path: Path, model: str, name: str) -> None:
+    heights = np.add.outer(5.0 * np.arange(12), 3.0 * np.arange(14)).astype("float32")
+    heights[4:6, 5:8] = np.nan
+    path, out = write_tif(tmp_path / "in.tif", heights, nodata=np.nan), tmp_path / name
+    geonp("fill", path, out, "--model", model, "--samples", 2)
+    if name.endswith("tif"):
+        with rasterio.open(out) as file:
+            drawn = file.read([i for i, text in zip(file.indexes, file.descriptions, strict=True) if "_sample" in text])
+    else:
+        with xr.open_dataset(out, engine="zarr" if name.endswith("zarr") else "netcdf4") as ds:
+            assert ds["sample"].attrs["standard_name"] == "realization"
+            drawn = ds["in_sample"].values
+    gaps = np.isnan(heights)
+    assert drawn.shape == (2, *heights.shape)
+    np.testing.assert_array_equal(drawn[:, ~gaps], [heights[~gaps]] * 2)
+    assert (drawn[0] != drawn[1])[gaps].all()
+    assert "no --samples" in geonp("fill", path, tmp_path / "b.zarr", "--samples", 2, "--resume", code=2).stderr
+
+
 def test_fill_writes_geotiff(tmp_path: Path, source: Path, model: str) -> None:
     out = tmp_path / "out.tif"
     done = geonp(

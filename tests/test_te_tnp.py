@@ -167,3 +167,40 @@ def test_gradients_reach_the_locations() -> None:
     away(TEPTTNP(**SMALL, n_pseudo=3))(xc, torch.cat([yc, yc[:, :1]], 1), xt).loc.sum().backward()
     assert torch.isfinite(xc.grad).all()
     assert (xc.grad != 0).any()
+
+
+RASTER: dict[str, Any] = {**SMALL, "n_pseudo": 3, "head": "kriging", "scales": (1.0, 4.0), "unit": 4.0}
+
+
+@pytest.mark.parametrize("options", [{"head": "kriging"}, {"scales": (1.0,)}, {"head": "normal"}])
+def test_a_head_without_its_options_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match='head must be "variance", or "kriging" with scales, got'):
+        TEPTTNP(**SMALL, **options)
+
+
+def test_on_rasters_the_blocks_start_as_the_identity() -> None:
+    """So that a run may begin with embedding and head of another model; away from it the pseudo-tokens matter."""
+    torch.manual_seed(0)
+    network, (xc, yc, xt) = TEPTTNP(**RASTER).eval(), task()
+    seen: list[Tensor] = []
+    forward = network.head.forward
+    network.head.forward = lambda targets, context, *rest: seen.append(context) or forward(targets, context, *rest)
+    network(xc, yc, xt)
+    away(network)(xc, yc, xt)
+    network.pseudo.data.neg_()
+    network(xc, yc, xt)
+    start, moved, turned = seen
+    variance = start.var(-1, unbiased=False)
+    torch.testing.assert_close(variance, torch.ones_like(variance), rtol=1e-3, atol=1e-3)
+    assert (moved - turned).abs().max() > 1e-3
+
+
+def test_on_rasters_cells_are_exact_in_bfloat16_too() -> None:
+    """Rounding coordinates to 8 bits would move cells; only the head's networks may differ, and they are float32."""
+    torch.manual_seed(0)
+    network, (xc, yc, xt) = away(TEPTTNP(**RASTER)), task(20)
+    exact = network(xc * 30, yc, xt * 30)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = network(xc * 30, yc, xt * 30)
+    torch.testing.assert_close(found.loc, exact.loc)
+    torch.testing.assert_close(found.scale, exact.scale)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Normal
+from torch.distributions import Normal, StudentT
 
 from geonp.nn.attention import dense_attention, te_attention
-from geonp.nn.heads import VarianceHead
+from geonp.nn.bias import KernelDictionary
+from geonp.nn.heads import KrigingHead, VarianceHead
 from geonp.nn.layers import MLP, drop_masked, in_chunks, masked_mean
+from geonp.nn.statistics import context_statistics
 
 __all__ = ["TEPTTNP", "TETNP", "PseudoLocations", "TEBlock"]
 
 TARGET_CHUNK = 2**14
 """Targets that pass through the layers at a time: they do not see each other."""
+
+State = tuple[Tensor, Tensor, Tensor]
+"""Tokens, locations and mask of what is read in one layer."""
 
 
 class TEBlock(nn.Module):
@@ -26,16 +31,19 @@ class TEBlock(nn.Module):
     location factor a head instead of one a coordinate).
     """
 
-    def __init__(self, dim: int, heads: int, d_x: int, move: bool = True, max_pairs: int = 2**15) -> None:
+    def __init__(
+        self, dim: int, heads: int, d_x: int, move: bool = True, max_pairs: int = 2**15, pair_dim: int = 0
+    ) -> None:
         super().__init__()
         if dim % heads:
             raise ValueError(f"dim must be a multiple of heads, got {dim} and {heads}")
         self.heads, self.max_pairs = heads, max_pairs
+        wide = pair_dim or dim
         self.norm_attention, self.norm_ff = nn.LayerNorm(dim), nn.LayerNorm(dim)
         self.to_q, self.to_k, self.to_v = (nn.Linear(dim, dim, bias=False) for _ in range(3))
         self.to_out = nn.Linear(dim, dim)
-        self.rho = MLP(d_x + heads, dim, dim, heads, relu=True)
-        self.phi = MLP(heads, dim, dim, d_x, relu=True) if move else None
+        self.rho = MLP(d_x + heads, wide, wide, heads, relu=True)
+        self.phi = MLP(heads, wide, wide, d_x, relu=True) if move else None
         self.ff = MLP(dim, dim, dim, relu=True)
 
     def forward(self, zq: Tensor, xq: Tensor, zk: Tensor, xk: Tensor, key_mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -131,6 +139,16 @@ class TEPTTNP(nn.Module):
     them in inference.
 
     Deviations: what nothing reads does not exist, the last layer's update of the context and step of the targets.
+
+    For rasters there are three switches, all off by default as the paper has none of them. `unit` divides coordinates
+    in cells to the paper's order of one. `pair_dim` is the width of rho and phi, if not `dim`. ``head="kriging"``
+    replaces the normal distribution by :class:`~geonp.nn.heads.KrigingHead`, for a bounded context, and with it
+
+    * the head reads the context's tokens too, so the last layer updates them;
+    * tokens start from :func:`~geonp.nn.statistics.context_statistics` beside value and flag, as in
+      :class:`~geonp.nn.tnp_kr.TNPKR`, whose embedding, norms and head these are, so that their weights can be taken
+      over; they are functions of differences, and the model stays translation equivariant;
+    * the blocks start as the identity.
     """
 
     def __init__(
@@ -146,24 +164,56 @@ class TEPTTNP(nn.Module):
         locate: bool = True,
         min_scale: float = 0.0,
         max_pairs: int = 2**15,
+        pair_dim: int = 0,
+        unit: float = 1.0,
+        head: str = "variance",
+        embed_hidden: tuple[int, ...] = (256, 128),
+        scales: tuple[float, ...] = (),
+        directional_scales: tuple[float, ...] = (),
+        n_refine: int = 128,
+        refine_steps: int = 3,
     ) -> None:
         super().__init__()
-        shape = (dim, heads, d_x)
-        self.embed = MLP(d_y + 1, dim, dim, dim, relu=True)
+        if head not in ("variance", "kriging") or (head == "kriging") != bool(scales):
+            raise ValueError(f'head must be "variance", or "kriging" with scales, got {head!r} and scales={scales}')
+        self.unit = unit
+        kriging = head == "kriging"
+        layer = (dim, heads, d_x, move_locations, max_pairs, pair_dim)
         self.pseudo = nn.Parameter(torch.randn(n_pseudo, dim))
         self.locate = PseudoLocations(n_pseudo, dim, heads, d_x, locate)
-        self.gather = nn.ModuleList(TEBlock(*shape, move_locations, max_pairs) for _ in range(blocks))
-        self.spread = nn.ModuleList(TEBlock(*shape, move_locations, max_pairs) for _ in range(blocks - 1))
-        self.read = _layers(blocks, *shape, move_locations, max_pairs)
-        self.head = VarianceHead(dim, d_y, min_scale=min_scale)
+        self.gather = nn.ModuleList(TEBlock(*layer) for _ in range(blocks))
+        # the kriging head reads the context's last tokens, but nothing their last locations
+        self.spread = _layers(blocks, *layer) if kriging else nn.ModuleList(TEBlock(*layer) for _ in range(blocks - 1))
+        self.read = _layers(blocks, *layer)
+        self.head: VarianceHead | KrigingHead
+        if kriging:
+            self.dictionary = KernelDictionary(d_x, scales, directional_scales)
+            extra = 2 * self.dictionary.size
+            self.observed = nn.Embedding(2, 4)
+            self.embed = MLP(4 + d_y + extra, *embed_hidden, dim)
+            self.norm_in, self.norm_out = nn.LayerNorm(dim, eps=1e-6), nn.LayerNorm(dim, eps=1e-6)
+            self.head = KrigingHead(dim, d_x, d_y, 128, extra, n_refine, refine_steps)
+            for block in (*self.gather, *self.spread, *self.read):
+                nn.init.zeros_(block.to_out.weight)
+                nn.init.zeros_(block.ff[-1].weight)
+        else:
+            self.embed = MLP(d_y + 1, dim, dim, dim, relu=True)
+            self.head = VarianceHead(dim, d_y, min_scale=min_scale)
 
-    def forward(self, xc: Tensor, yc: Tensor, xt: Tensor, context_mask: Tensor | None = None) -> Normal:
+    def forward(self, xc: Tensor, yc: Tensor, xt: Tensor, context_mask: Tensor | None = None) -> Normal | StudentT:
         """Predict targets from context: shapes, mask and result as in :meth:`geonp.nn.tnp_kr.TNPKR.forward`."""
         # Only differences matter; differences from a target keep float32 exact far from the origin.
         xc, yc, context_mask = drop_masked(xc - xt[:, :1], yc, context_mask)
-        z, x = self.embed(_with_flag(yc, 0.0)), xc
+        xt = xt - xt[:, :1]
+        if isinstance(self.head, KrigingHead):
+            return self._krige(self.head, xc, yc, xt, context_mask)
+        _, states = self._read_context(self.embed(_with_flag(yc, 0.0)), xc / self.unit, context_mask)
+        return _decode(xt / self.unit, list(self.read), states, self.embed, self.head, yc.shape[-1])
+
+    def _read_context(self, z: Tensor, x: Tensor, context_mask: Tensor) -> tuple[Tensor, list[State]]:
+        """Tokens and locations of the context to its last tokens and to what targets read, layer by layer."""
         v = self.locate(self.pseudo, z, x, context_mask)
-        u = self.pseudo.expand(len(xc), -1, -1)
+        u = self.pseudo.expand(len(x), -1, -1)
         every = torch.ones(u.shape[:2], dtype=torch.bool, device=u.device)
         states = []
         for i, gather in enumerate(self.gather):
@@ -171,12 +221,27 @@ class TEPTTNP(nn.Module):
             states.append((u, v, every))
             if i < len(self.spread):
                 z, x = self.spread[i](z, x, u, v, every)
-        return _decode(xt - xt[:, :1], list(self.read), states, self.embed, self.head, yc.shape[-1])
+        return z, states
+
+    def _krige(self, head: KrigingHead, xc: Tensor, yc: Tensor, xt: Tensor, mask: Tensor) -> StudentT:
+        n_t = xt.shape[1]
+        # In bfloat16 coordinates would be rounded to cells and small differences of values to nothing.
+        with torch.autocast(xc.device.type, enabled=False):
+            every = torch.cat([xt, xc], 1)
+            with torch.no_grad():
+                local, summary = context_statistics(self.dictionary, every, xc, yc, mask)
+            values = torch.cat([yc.new_zeros(len(yc), n_t, yc.shape[2]), yc], 1)
+            flags = (torch.arange(every.shape[1], device=xc.device) >= n_t).long().expand(every.shape[:2])
+            tokens = self.norm_in(self.embed(torch.cat([self.observed(flags), values, local], -1)))
+            zc, states = self._read_context(tokens[:, n_t:], xc / self.unit, mask)
+            zt = _through(self.read, states, tokens[:, :n_t], xt / self.unit)
+            targets, context = self.norm_out(zt), self.norm_out(zc)
+        return head.forward(targets, context, xt, xc, yc, mask, summary)
 
 
-def _layers(n: int, dim: int, heads: int, d_x: int, move: bool, max_pairs: int) -> nn.ModuleList:
-    """Blocks of the targets, the last of which moves nothing."""
-    return nn.ModuleList(TEBlock(dim, heads, d_x, move and i + 1 < n, max_pairs) for i in range(n))
+def _layers(n: int, dim: int, heads: int, d_x: int, move: bool, max_pairs: int, pair_dim: int = 0) -> nn.ModuleList:
+    """Blocks the last of which moves nothing."""
+    return nn.ModuleList(TEBlock(dim, heads, d_x, move and i + 1 < n, max_pairs, pair_dim) for i in range(n))
 
 
 def _with_flag(values: Tensor, flag: float) -> Tensor:
@@ -186,7 +251,7 @@ def _with_flag(values: Tensor, flag: float) -> Tensor:
 def _decode(
     xt: Tensor,
     blocks: Sequence[nn.Module],
-    states: Sequence[tuple[Tensor, Tensor, Tensor]],
+    states: Sequence[State],
     embed: nn.Module,
     head: VarianceHead,
     d_y: int,
@@ -195,9 +260,14 @@ def _decode(
 
     def decode(x: Tensor) -> Tensor:
         z = embed(_with_flag(x.new_zeros(*x.shape[:2], d_y), 1.0))
-        for block, state in zip(blocks, states, strict=True):
-            z, x = block(z, x, *state)
-        out: Tensor = head.mlp(z)
+        out: Tensor = head.mlp(_through(blocks, states, z, x))
         return out
 
     return head(in_chunks(decode, xt, TARGET_CHUNK))  # type: ignore[no-any-return]
+
+
+def _through(blocks: Iterable[nn.Module], states: Sequence[State], z: Tensor, x: Tensor) -> Tensor:
+    """Tokens of targets at `x` after they have read, layer by layer, what `states` holds."""
+    for block, state in zip(blocks, states, strict=True):
+        z, x = block(z, x, *state)
+    return z

@@ -10,6 +10,7 @@ from geonp.nn.attention import dense_attention, orthogonal_features, performer_a
 from geonp.nn.bias import DictionaryBias, KernelDictionary, RBFBias, dictionary_bias, rbf_bias, shared_bias
 from geonp.nn.heads import GaussianHead, KrigingHead
 from geonp.nn.layers import MLP, Attend, DeepKernelAttention, KRBlock, MultiHeadAttention, drop_masked, plain_attention
+from geonp.nn.statistics import context_statistics, summands
 
 __all__ = ["ATTENTIONS", "TNPKR"]
 
@@ -156,7 +157,7 @@ class TNPKR(nn.Module):
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else xc.dtype
         amplitudes = torch.stack([bias.amplitudes for bias in self.biases if isinstance(bias, DictionaryBias)])
         with torch.autocast(device, enabled=False):
-            biases, sums = shared_bias(self.dictionary, xq, xc, amplitudes, _summands(yc, mask), dtype)
+            biases, sums = shared_bias(self.dictionary, xq, xc, amplitudes, summands(yc, mask), dtype)
         return biases.unbind(1), sums
 
     def _attend(
@@ -197,47 +198,7 @@ class TNPKR(nn.Module):
     def _statistics(
         self, xq: Tensor, xc: Tensor, yc: Tensor, mask: Tensor, sums: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Log density of observations and log variogram by kernel, each of about unit scale.
-
-        Around each point ``(batch, n_t + n_c, 2 size)`` (no variogram around targets), and of the whole context
-        ``(batch, 2 size)``; of size 0 where the model uses none.
-        """
+        """:func:`~geonp.nn.statistics.context_statistics`; of size 0 where the model uses none."""
         if not self.statistics or self.dictionary is None:
             return xq.new_zeros(*xq.shape[:2], 0), xq.new_zeros(xq.shape[0], 0)
-        n_t = xq.shape[1] - xc.shape[1]
-        if sums is None:
-            sums = xq.new_empty(xq.shape[0], self.dictionary.size, xq.shape[1], 2 + yc.shape[-1])
-            for part, rows, kernels in self.dictionary.blocks(xq, xc):
-                sums[part, :, rows] = kernels @ _summands(yc, mask)[part, None]
-        density, squares = _pair_sums(sums, torch.cat([yc.new_zeros(yc.shape[0], n_t, yc.shape[2]), yc], 1))
-        local = torch.cat([_log_density(density), _log_variogram(squares, density)], -1)
-        local[:, :n_t, self.dictionary.size :] = 0.0
-        # without the pair of each point with itself, whose kernel is one
-        pairs = ((density[:, n_t:] - 1.0) * mask[..., None]).sum(1)
-        differences = (squares[:, n_t:] * mask[..., None]).sum(1)
-        mean_density = pairs / mask.sum(1, keepdim=True).clamp_min(1)
-        return local, torch.cat([_log_density(mean_density), _log_variogram(differences, pairs)], -1)
-
-
-def _summands(yc: Tensor, mask: Tensor) -> Tensor:
-    """One, y^2 and y of observed context points, ``(batch, n_c, 2 + d_y)``."""
-    return mask[..., None] * torch.cat([torch.ones_like(yc[..., :1]), yc.square().mean(-1, keepdim=True), yc], -1)
-
-
-def _pair_sums(sums: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums over the context of w and of w (y - y')^2 for kernels w: ``(batch, n_q, size)`` each.
-
-    From those of the summands; y are the `values` of the queries ``(batch, n_q, d_y)``.
-    """
-    density, second, first = sums[..., 0], sums[..., 1], sums[..., 2:]
-    # the square expanded, so that it is one matrix product over all kernels
-    squares = values.square().mean(-1)[:, None] * density - 2 * (values[:, None] * first).mean(-1) + second
-    return density.mT, squares.mT.clamp_min(0.0)
-
-
-def _log_density(density: Tensor) -> Tensor:
-    return 0.3 * torch.log(density.clamp_min(0.0) + 0.01)
-
-
-def _log_variogram(squares: Tensor, density: Tensor) -> Tensor:
-    return 0.25 * (torch.log(squares / density.clamp_min(1e-3) + 1e-6) + 4.0)
+        return context_statistics(self.dictionary, xq, xc, yc, mask, sums)

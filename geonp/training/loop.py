@@ -176,7 +176,7 @@ class _Run:
         self.recipe, self.options, self.fabric = recipe, options, fabric or _fabric()
         self.network = _build(recipe)
         if options.start:
-            self.network.load_state_dict(checkpoint.load_model(options.start)[0].state_dict())
+            checkpoint.start_from(self.network, options.start)
         self.averaged = deepcopy(self.network).eval().requires_grad_(False).to(self.fabric.device)
         self.objective, self.optimiser = self.fabric.setup(
             Objective(self.network, options.precision, options.mean_weight), optimiser(self.network, options)

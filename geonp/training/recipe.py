@@ -38,7 +38,8 @@ class Training(_Strict):
 
     `averaging` is the decay of the running mean of the weights that is validated and published, 0 for the weights
     themselves; ``keep="best"`` publishes those of the best validation instead of the last. `start` names a checkpoint
-    whose weights a new run begins with; it does not affect a resumed one. `n_targets` concerns rasters alone.
+    whose weights a new run begins with (of another architecture those that fit, see
+    :func:`geonp.checkpoint.start_from`); it does not affect a resumed one. `n_targets` concerns rasters alone.
     The loss is the negative log density plus, for rasters, `mean_weight` times a pseudo-Huber distance of the predicted
     mean from the truth: where densities forgive what their tails explain, means must not go astray.
     """

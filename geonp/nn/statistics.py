@@ -1,0 +1,78 @@
+"""What a context says about its field before any weights: density of observations and variogram, kernel by kernel."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from geonp.nn.bias import KernelDictionary
+
+__all__ = ["context_statistics", "summands"]
+
+
+def summands(yc: Tensor, mask: Tensor) -> Tensor:
+    """One, y^2 and y of observed context points, ``(batch, n_c, 2 + d_y)``: what kernels sum to the statistics."""
+    return mask[..., None] * torch.cat([torch.ones_like(yc[..., :1]), yc.square().mean(-1, keepdim=True), yc], -1)
+
+
+def context_statistics(
+    dictionary: KernelDictionary,
+    xq: Tensor,
+    xc: Tensor,
+    yc: Tensor,
+    mask: Tensor,
+    sums: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Log density of observations and log variogram by kernel, each of about unit scale.
+
+    A function of differences of locations alone. Nothing is known of the values of targets, so there is no variogram
+    around them.
+
+    Parameters
+    ----------
+    dictionary : KernelDictionary
+    xq : Tensor
+        Locations of targets and context, in this order, ``(batch, n_t + n_c, d_x)``.
+    xc, yc, mask : Tensor
+        The context: ``(batch, n_c, d_x)``, ``(batch, n_c, d_y)`` and ``(batch, n_c)``, True = observed. What the
+        others hold must be finite.
+    sums : Tensor, optional
+        ``dictionary(xq, xc) @ summands(yc, mask)[:, None]``, ``(batch, size, n_t + n_c, 2 + d_y)``, where at hand.
+
+    Returns
+    -------
+    tuple of Tensor
+        Around each point ``(batch, n_t + n_c, 2 size)``, and of the whole context ``(batch, 2 size)``.
+    """
+    n_t = xq.shape[1] - xc.shape[1]
+    if sums is None:
+        sums = xq.new_empty(xq.shape[0], dictionary.size, xq.shape[1], 2 + yc.shape[-1])
+        for part, rows, kernels in dictionary.blocks(xq, xc):
+            sums[part, :, rows] = kernels @ summands(yc, mask)[part, None]
+    density, squares = _pair_sums(sums, torch.cat([yc.new_zeros(yc.shape[0], n_t, yc.shape[2]), yc], 1))
+    local = torch.cat([_log_density(density), _log_variogram(squares, density)], -1)
+    local[:, :n_t, dictionary.size :] = 0.0
+    # without the pair of each point with itself, whose kernel is one
+    pairs = ((density[:, n_t:] - 1.0) * mask[..., None]).sum(1)
+    differences = (squares[:, n_t:] * mask[..., None]).sum(1)
+    mean_density = pairs / mask.sum(1, keepdim=True).clamp_min(1)
+    return local, torch.cat([_log_density(mean_density), _log_variogram(differences, pairs)], -1)
+
+
+def _pair_sums(sums: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums over the context of w and of w (y - y')^2 for kernels w: ``(batch, n_q, size)`` each.
+
+    From those of the summands; y are the `values` of the queries ``(batch, n_q, d_y)``.
+    """
+    density, second, first = sums[..., 0], sums[..., 1], sums[..., 2:]
+    # the square expanded, so that it is one matrix product over all kernels
+    squares = values.square().mean(-1)[:, None] * density - 2 * (values[:, None] * first).mean(-1) + second
+    return density.mT, squares.mT.clamp_min(0.0)
+
+
+def _log_density(density: Tensor) -> Tensor:
+    return 0.3 * torch.log(density.clamp_min(0.0) + 0.01)
+
+
+def _log_variogram(squares: Tensor, density: Tensor) -> Tensor:
+    return 0.25 * (torch.log(squares / density.clamp_min(1e-3) + 1e-6) + 4.0)
