@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from geonp import gaps
 from geonp.points import Neighbourhood
 from geonp.training import tasks
-from geonp.training.tasks import RasterPrior, Task, collate, sample_task
+from geonp.training.tasks import RasterPrior, Task, _terrain, collate, sample_task
 
 NEIGHBOURHOOD = Neighbourhood(tile_px=8, halos_px=(8, 16), n_context=32)
 N_TARGETS = 20
@@ -217,3 +217,15 @@ def test_collate_pads_and_masks(sampled: list[Task]) -> None:
         np.testing.assert_array_equal(batch["variance"][i][targets], task.variance)
         assert batch["exact"][i] == task.exact
     assert (batch["variance"][~batch["target_mask"]] == 1).all()
+
+
+def test_terrain_has_sharp_ridges_and_no_sharp_valleys() -> None:
+    """The curvature across the crests is far stronger than that of anything that is low."""
+    curvature = []
+    for seed in range(6):
+        z = _terrain(np.random.default_rng(seed), RasterPrior(), 256).astype(np.float64)
+        assert abs(z.mean()) < 1e-3
+        assert abs(z.std() - 1) < 1e-3
+        bend = np.roll(z, 1, 0) + np.roll(z, -1, 0) + np.roll(z, 1, 1) + np.roll(z, -1, 1) - 4 * z
+        curvature.append(-np.quantile(bend, 0.001) / np.quantile(bend, 0.999))
+    assert np.median(curvature) > 1.2

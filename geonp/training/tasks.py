@@ -9,7 +9,7 @@ targets are the values themselves.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -252,7 +252,7 @@ def _volatility(rng: np.random.Generator, prior: RasterPrior, torus: int) -> Arr
 
 def _deform(rng: np.random.Generator, prior: RasterPrior, z: Array, size: int, least: int) -> Array:
     """Make a field non-Gaussian or non-stationary in `least` to three ways; ``(torus, torus)``."""
-    names = ["warp", "modulate", "boundary", "resample", "pointwise", "pointwise"]
+    names = ["warp", "modulate", "boundary", "resample", "terrain", "pointwise", "pointwise"]
     ways = rng.permutation(names)[: rng.integers(least, 4)]
     torus, smooth = z.shape[0], (8.0, 90.0)
     for way in ways:
@@ -271,10 +271,30 @@ def _deform(rng: np.random.Generator, prior: RasterPrior, z: Array, size: int, l
             factor = rng.choice([f for f in (1, 2, 3, 4) if torus % f == 0])
             coarse = z[: torus // factor, : torus // factor]
             z = ndimage.zoom(coarse, factor, order=rng.choice([1, 3]), mode="grid-wrap", grid_mode=True)
+        elif way == "terrain":
+            z = z * rng.uniform(0.0, 0.5) + _terrain(rng, prior, torus)
         else:
             z = _pointwise(rng, z)
         z = (z / max(float(z.std()), 1e-6)).astype(np.float32)
     return z
+
+
+def _terrain(rng: np.random.Generator, prior: RasterPrior, torus: int) -> Array:
+    """Ridges with ridges on their flanks and plains between them, ``(torus, torus)``.
+
+    A ridged multifractal (Musgrave, in Ebert et al., Texturing and Modeling, 2003, chapter 16): octaves of
+    ``(1 - |z| / 2)^2`` of smooth fields, each as strong as the one before it is high.
+    """
+    smooth = replace(prior, smoothness=(2.0, 6.0), p_smoothing=0.0)
+    length, persistence = _log_uniform(rng, (15.0, 120.0)), 2 ** -rng.uniform(0.6, 1.3)
+    total, weight = np.zeros((torus, torus), np.float32), np.ones((torus, torus), np.float32)
+    for octave in range(5):
+        scale = length / 2**octave
+        octaves = _draw(rng, _spectrum(rng, smooth, torus, (scale, 1.2 * scale)))
+        signal = np.maximum(1 - np.abs(octaves) / 2, 0) ** 2 * weight
+        weight = np.clip(2 * signal, 0, 1)
+        total += persistence**octave * signal
+    return np.asarray((total - total.mean()) / max(float(total.std()), 1e-6), np.float32)
 
 
 def _pointwise(rng: np.random.Generator, z: Array) -> Array:
