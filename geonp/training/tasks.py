@@ -256,6 +256,7 @@ def _deform(rng: np.random.Generator, prior: RasterPrior, z: Array, size: int, l
     ways = rng.permutation(names)[: rng.integers(least, 4)]
     torus, smooth = z.shape[0], (8.0, 90.0)
     for way in ways:
+        before = z
         if way == "warp":
             reach = _log_uniform(rng, (2.0, 20.0))
             shift = np.stack([_draw(rng, _spectrum(rng, prior, torus, smooth)) for _ in range(2)])
@@ -275,7 +276,9 @@ def _deform(rng: np.random.Generator, prior: RasterPrior, z: Array, size: int, l
             z = z * rng.uniform(0.0, 0.5) + _terrain(rng, prior, torus)
         else:
             z = _pointwise(rng, z)
-        z = (z / max(float(z.std()), 1e-6)).astype(np.float32)
+        spread = float(z.std())
+        flat = float(np.ptp(z[:size, :size])) <= max(1e-3 * spread, 1e-6)
+        z = before if flat else (z / spread).astype(np.float32)
     return z
 
 
