@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: demo test check bench bench-speed bench-accuracy bench-exact bench-seams bench-equivariance bench-cost bench-points bench-scale bench-papers clean
+.PHONY: demo test check bench bench-speed bench-accuracy bench-exact bench-seams bench-equivariance bench-cost bench-points bench-scale bench-cluster bench-papers clean
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
@@ -19,7 +19,7 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: bench-speed bench-accuracy bench-exact bench-seams bench-equivariance bench-cost bench-points bench-scale
+bench: bench-speed bench-accuracy bench-exact bench-seams bench-equivariance bench-cost bench-points bench-scale bench-cluster
 
 bench-speed: $(STAMP)
 	$(BIN)/python benchmarks/speed.py
@@ -41,6 +41,9 @@ bench-cost: $(STAMP)
 
 bench-points: $(STAMP)
 	$(BIN)/python benchmarks/points.py
+
+bench-cluster: $(STAMP)
+	$(BIN)/python benchmarks/cluster.py
 
 bench-scale: $(STAMP)
 	$(BIN)/python benchmarks/scale.py

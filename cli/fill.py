@@ -127,7 +127,7 @@ def fill(
         counts, attributes, failed = _fill_store(ds, target, storage_options, shown, quiet, **how, **settings)
     else:
         failed = ""
-        creation["driver"] = driver
+        creation = {"driver": driver, **creation}
         counts, attributes = _fill_file(ds, Path(target), shown, quiet, creation, settings, classes)
     seconds = time.perf_counter() - start
     summary = {"input": source, "output": target, **_provenance(attributes), **_summary(counts, seconds)}

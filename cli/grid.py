@@ -67,12 +67,14 @@ def grid(
     from geonp.tables import lattice_around, read_table
 
     start = time.perf_counter()
+    if like is not None and bounds is not None:
+        raise click.UsageError("--bounds goes with --resolution: the grid of --like has bounds of its own.")
     if (like is None) == (resolution is None):
         raise click.UsageError("say what the grid is: either --like RASTER, or --resolution with or without --bounds.")
     check_output(target, overwrite=overwrite)
     table = read_points(points)
     wanted = list(values) or None
-    if like is not None:
+    if resolution is None:
         at: xr.DataArray | xr.Dataset = open_raster(str(like), chunks=None)
     else:
         at = lattice_around(read_table(table, wanted, x, y), resolution, bounds, crs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -150,6 +150,11 @@ class _Target:
 def _target(at: Target, table: Table) -> _Target:
     if isinstance(at, pd.DataFrame):
         places = read_table(at, (), table.x, table.y)
+        if not len(places.xy) or not np.isfinite(places.xy).all():
+            raise InputError(
+                f"the table at has {len(places.xy)} places, {int((~np.isfinite(places.xy).all(1)).sum())} of them not "
+                "finite, expected one or more, all finite; drop the others, e.g. at.dropna()"
+            )
         template = xr.DataArray(
             np.zeros(len(places.xy)),
             {table.x: ("point", places.xy[:, 0]), table.y: ("point", places.xy[:, 1])},
@@ -183,9 +188,7 @@ def _crossed(y: FloatArray, x: FloatArray) -> FloatArray:
     return np.stack([np.tile(x, len(y)), np.repeat(y, len(x))], 1)
 
 
-def _block(
-    y: FloatArray, x: FloatArray, observations: Observations, job: Job, block_info: Any = None
-) -> npt.NDArray[np.void]:
+def _block(y: FloatArray, x: FloatArray, observations: Observations, job: Job) -> npt.NDArray[np.void]:
     """One chunk of a lazy grid."""
     places = _crossed(y[:, 0], x[0])
     dtype = record(np.result_type(observations.values.dtype, np.float32))
@@ -328,7 +331,6 @@ def _annotated(
         levels = [shaped(_quantile(found, q)) for q in quantiles]
         extra["quantile"] = xr.concat(levels, xr.Variable("quantile", np.array(quantiles)), coords="minimal")
     stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    attrs: Mapping[Hashable, Any] = {}
     return annotate(
         shaped(found["value"]),
         shaped(found["standard_error"]),
@@ -339,7 +341,6 @@ def _annotated(
         model_version=card.version,
         weights_hash=card.sha256,
         history_line=f"{stamp} geonp interpolate: {name} at {len(table.xy)} places, by {card.name} {card.version}",
-        attrs=attrs,
     )
 
 

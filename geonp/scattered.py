@@ -123,9 +123,9 @@ def project(xy: FloatArray, middle: tuple[float, float], geographic: bool) -> Fl
 
 
 def squares_of(observations: Observations, bounds: tuple[float, float, float, float]) -> list[Square]:
-    """The squares that hold or reach the places within `bounds` (west, south, east, north), finest first in none.
+    """The squares that hold or reach the places within `bounds` (west, south, east, north).
 
-    They do not depend on the bounds, but for how many there are: asked for in parts, a prediction stays the same.
+    The bounds only choose among them: asked for in parts, a prediction stays the same.
     """
     x, y, side = _root(observations)
     west, south, east, north = bounds

@@ -167,7 +167,8 @@ def lattice(
         raise InputError(f"crs is not known: got {crs!r}, expected e.g. 'EPSG:4326' ({error})") from error
     degrees = system is not None and system.is_geographic
     dims = ("lat", "lon") if degrees else ("y", "x")
-    units = ("degrees_north", "degrees_east") if degrees else ("m", "m")
+    unit = "m" if system is None or system.axis_info[0].unit_name == "metre" else system.axis_info[0].unit_name
+    units = ("degrees_north", "degrees_east") if degrees else (unit, unit)
     kinds = ("latitude", "longitude") if degrees else ("projection_y_coordinate", "projection_x_coordinate")
     described = [
         {"standard_name": k, "units": u} if system is not None else {} for k, u in zip(kinds, units, strict=True)
@@ -179,7 +180,7 @@ def lattice(
 
 
 def lattice_around(
-    table: Table, resolution: float | None, bounds: tuple[float, float, float, float] | None, crs: Any = None
+    table: Table, resolution: float, bounds: tuple[float, float, float, float] | None, crs: Any = None
 ) -> xr.DataArray:
     """:func:`lattice` of the places of a table, or of `bounds`, in the reference system of the places.
 
@@ -189,12 +190,11 @@ def lattice_around(
         As :func:`lattice`; for a table without any finite place.
     """
     own = crs if crs is not None else ("EPSG:4326" if table.named_degrees else None)
-    if bounds is None:
-        places = table.xy[np.isfinite(table.xy).all(1)]
-        if not len(places):
-            raise InputError("the table has no row with a finite place")
-        step = resolution or 1.0
-        low, high = np.floor(places.min(0) / step) * step, np.ceil(places.max(0) / step) * step
-        high = np.maximum(high, low + step)
-        bounds = (float(low[0]), float(low[1]), float(high[0]), float(high[1]))
-    return lattice(bounds, resolution or 1.0, own)
+    places = table.xy[np.isfinite(table.xy).all(1)]
+    if not len(places):
+        raise InputError("the table has no row with a finite place")
+    if bounds is None and resolution > 0:
+        low, high = np.floor(places.min(0) / resolution), np.ceil(places.max(0) / resolution)
+        (west, south), (east, north) = (low * resolution).tolist(), (np.maximum(high, low + 1) * resolution).tolist()
+        bounds = (west, south, east, north)
+    return lattice(bounds or (0.0, 0.0, 1.0, 1.0), resolution, own)
