@@ -126,15 +126,13 @@ def fill(
         how = {"resume": resume, "workers": workers, "scheduler": scheduler, "chunks": chunks, **creation}
         counts, attributes, failed = _fill_store(ds, target, storage_options, shown, quiet, **how, **settings)
     else:
-        failed = ""
         creation = {"driver": driver, **creation}
         counts, attributes = _fill_file(ds, Path(target), shown, quiet, creation, settings, classes)
+        failed = ""
     seconds = time.perf_counter() - start
     summary = {"input": source, "output": target, **_provenance(attributes), **_summary(counts, seconds)}
-    if as_json:
-        click.echo(to_json(summary))
-    elif not quiet:
-        click.echo(_sentence(summary))
+    if as_json or not quiet:
+        click.echo(to_json(summary) if as_json else _sentence(summary))
     if failed:
         raise OutputError(failed)
 
