@@ -277,11 +277,15 @@ class _ScanAttention(torch.autograd.Function):
         grad_xq, grad_xk = torch.zeros_like(xq), torch.zeros_like(xk)
         grad_parameters = [torch.zeros_like(p) for p in parameters]
         delta = (grad * out).sum(-1, keepdim=True).float()
+        wanted = (*ctx.needs_input_grad[3:5], *ctx.needs_input_grad[9:])
         for rows in _blocks(q.shape[2], ctx.block_q):
             scaled = q[:, :, rows] * scale
             for cols in _blocks(k.shape[2], ctx.block_k):
                 with torch.enable_grad():
-                    leaves = [t.detach().requires_grad_() for t in (xq[:, rows], xk[:, cols], *parameters)]
+                    leaves = [
+                        t.detach().requires_grad_(needed)
+                        for t, needed in zip((xq[:, rows], xk[:, cols], *parameters), wanted, strict=True)
+                    ]
                     block_bias = ctx.bias(*leaves)
                 score = _score(scaled, k[:, :, cols], block_bias.detach(), key_mask[:, cols])
                 weight = torch.exp(score - log_sum[:, :, rows, None])
@@ -293,9 +297,12 @@ class _ScanAttention(torch.autograd.Function):
                 grad_k[:, :, cols] += grad_score.mT @ scaled
                 if not block_bias.requires_grad:
                     continue
-                parts = torch.autograd.grad(block_bias, leaves, grad_score.to(block_bias.dtype), allow_unused=True)
                 sums = (grad_xq[:, rows], grad_xk[:, cols], *grad_parameters)
-                for whole, part in zip(sums, parts, strict=True):
+                pairs = [(whole, leaf) for whole, leaf in zip(sums, leaves, strict=True) if leaf.requires_grad]
+                parts = torch.autograd.grad(
+                    block_bias, [leaf for _, leaf in pairs], grad_score.to(block_bias.dtype), allow_unused=True
+                )
+                for (whole, _), part in zip(pairs, parts, strict=True):
                     if part is not None:
                         whole += part
         return grad_q, grad_k, grad_v, grad_xq, grad_xk, None, None, None, None, *grad_parameters

@@ -37,12 +37,65 @@ def rbf_bias(xq: Tensor, xk: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """
     squared = (xq[:, :, None] - xk[:, None]).square().sum(-1)
     # The inner floor gives coincident points a gradient of zero instead of NaN.
-    distance = torch.where(squared > 0, squared.clamp_min(1e-24).sqrt(), 0.0)[:, None]
-    out = torch.zeros(()).to(distance)
-    for i in range(a.shape[1]):
-        ai, bi, ci = (t[:, i, None, None] for t in (a, b, c))
-        out = out + ai * torch.exp(-bi.abs() * (distance - ci).square())
+    distance = torch.where(squared > 0, squared.clamp_min(1e-24).sqrt(), 0.0)
+    out: Tensor = _RBF.apply(distance, a, b, c)  # type: ignore[no-untyped-call]
     return out
+
+
+class _RBF(torch.autograd.Function):
+    """Exponents are one small matrix product with ``[d^2, d, 1]``, and so are all gradients: no graph of many steps."""
+
+    @staticmethod
+    def forward(ctx: Any, distance: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        ctx.save_for_backward(distance, a, b, c)
+        out = distance.new_empty(distance.shape[0], a.shape[0], *distance.shape[1:])
+        for part, rows, _, basis in _rbf_blocks(distance, b, c):
+            block = (a[:, None] @ basis.unflatten(1, a.shape))[:, :, 0]
+            out[part, :, rows] = block.unflatten(2, (-1, distance.shape[2]))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,) = grad_outputs
+        distance, a, b, c = ctx.saved_tensors
+        moves = ctx.needs_input_grad[0]
+        grad_distance = torch.zeros_like(distance) if moves else None
+        moments = a.new_zeros(*a.shape, 3)
+        slopes = _rbf_coefficients(b, c)[:, :2].unflatten(0, a.shape) * a[..., None]
+        for part, rows, powers, basis in _rbf_blocks(distance, b, c):
+            above, basis = grad[part, :, rows].flatten(2), basis.unflatten(1, a.shape)
+            moments += (basis @ (above[:, :, None] * powers[:, None]).mT).sum(0)
+            if grad_distance is not None:
+                by_square, by_distance = ((slopes.mT @ basis) * above[:, :, None]).sum(1).unbind(1)
+                step = 2 * powers[:, 1] * by_square + by_distance
+                grad_distance[part, rows] = step.unflatten(1, (-1, distance.shape[2]))
+        by_square, by_distance, grad_a = moments.unbind(-1)
+        grad_b = a * b.sign() * (2 * c * by_distance - by_square - c.square() * grad_a)
+        return grad_distance, grad_a, grad_b, 2 * a * b.abs() * (by_distance - c * grad_a)
+
+
+def _rbf_coefficients(b: Tensor, c: Tensor) -> Tensor:
+    """``-|b| (d - c)^2`` as a polynomial: ``(heads * bases, 3)``, of ``d^2``, ``d`` and 1."""
+    b = b.abs()
+    return torch.stack([-b, 2 * b * c, -b * c.square()], -1).flatten(0, 1)
+
+
+def _rbf_blocks(distance: Tensor, b: Tensor, c: Tensor) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
+    """Slices of batch and queries, powers ``(part, 3, pairs)``, functions ``(part, heads * bases, pairs)``."""
+    coefficients = _rbf_coefficients(b, c)
+    for part, rows in _pair_blocks(len(distance), distance.shape[1], distance.shape[2], distance.device.type):
+        d = distance[part, rows].flatten(1)
+        powers = torch.stack([d.square(), d, torch.ones_like(d)], 1)
+        # the floor keeps clear of subnormal numbers, which cost many times as much
+        yield part, rows, powers, torch.matmul(coefficients, powers).clamp_min_(-80.0).exp_()
+
+
+def _pair_blocks(batch: int, n_q: int, n_k: int, device: str) -> Iterator[tuple[slice, slice]]:
+    """Slices of the batch and of the queries: on a CPU one task and few queries, which stay in its cache."""
+    tasks, step = (1, max(1, BLOCK_PAIRS // max(n_k, 1))) if device == "cpu" else (batch, n_q)
+    for i in range(0, batch, tasks):
+        for start in range(0, n_q, step):
+            yield slice(i, i + tasks), slice(start, start + step)
 
 
 class RBFBias(nn.Module):
@@ -112,21 +165,14 @@ class KernelDictionary(nn.Module):
     @torch.no_grad()
     def blocks(self, xq: Tensor, xk: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
         """Slices of the batch and of the queries, and their kernels: on a CPU in blocks that stay in its cache."""
-        batch, n_q, n_k = xq.shape[0], xq.shape[1], xk.shape[1]
         # bfloat16 would round coordinates to cells, also where scan attention asks for the kernels of a block
         with torch.autocast(xq.device.type, enabled=False):
             pq, pk = (xq @ self.projections.T).mT, (xk @ self.projections.T).mT
-            on_cpu = xq.device.type == "cpu"
-            elements, step = (1, max(1, BLOCK_PAIRS // max(n_k, 1))) if on_cpu else (batch, n_q)
-            for i in range(0, batch, elements):
-                for start in range(0, n_q, step):
-                    part, rows = slice(i, i + elements), slice(start, start + step)
-                    squared = (pq[part, :, rows, None] - pk[part, :, None]).square_()
-                    exponent = torch.matmul(self.exponents.to(squared), squared.flatten(2)).unflatten(
-                        2, squared.shape[2:]
-                    )
-                    # the floor keeps clear of subnormal numbers, which cost many times as much
-                    yield part, rows, exponent.clamp_min_(-40.0).exp_()
+            for part, rows in _pair_blocks(len(xq), xq.shape[1], xk.shape[1], xq.device.type):
+                squared = (pq[part, :, rows, None] - pk[part, :, None]).square_()
+                exponent = torch.matmul(self.exponents.to(squared), squared.flatten(2)).unflatten(2, squared.shape[2:])
+                # the floor keeps clear of subnormal numbers, which cost many times as much
+                yield part, rows, exponent.clamp_min_(-40.0).exp_()
 
 
 def dictionary_bias(kernels: Tensor, amplitudes: Tensor) -> Tensor:
