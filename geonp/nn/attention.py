@@ -24,6 +24,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from geonp.nn.bias import SCAN_PAIRS, pair_blocks
+
 __all__ = [
     "BiasFunction",
     "PairFunction",
@@ -90,7 +92,8 @@ def scan_attention(
     parameters : tuple of Tensor
         Passed to `bias`; they receive gradients.
     block_q, block_k : int
-        Block sizes; the extra memory is ``batch * heads * block_q * block_k``.
+        Block sizes, at most: on a CPU they stay in its cache. The extra memory is ``batch * heads * block_q * block_k``
+        elsewhere.
 
     Returns
     -------
@@ -246,24 +249,25 @@ class _ScanAttention(torch.autograd.Function):
         scale = q.shape[-1] ** -0.5
         out = q.new_empty(*q.shape[:3], v.shape[-1])
         log_sum = q.new_empty(q.shape[:3], dtype=torch.float32)
-        for rows in _blocks(q.shape[2], block_q):
-            scaled = q[:, :, rows] * scale
+        for part, rows in pair_blocks(len(q), q.shape[2], min(block_k, k.shape[2]), q.device.type, SCAN_PAIRS, block_q):
+            scaled = q[part, :, rows] * scale
             peak = q.new_full(scaled.shape[:3], -torch.inf, dtype=torch.float32)
             total = torch.zeros_like(peak)
             mean = q.new_zeros(*scaled.shape[:3], v.shape[-1], dtype=torch.float32)
             for cols in _blocks(k.shape[2], block_k):
-                score = _score(scaled, k[:, :, cols], bias(xq[:, rows], xk[:, cols], *parameters), key_mask[:, cols])
+                block_bias = bias(xq[part, rows], xk[part, cols], *parameters)
+                score = _score(scaled, k[part, :, cols], block_bias, key_mask[part, cols])
                 new_peak = torch.maximum(peak, score.amax(-1))
                 # exp(-inf - finite) = 0 renormalises; a row without keys so far keeps a finite reference.
                 reference = torch.where(torch.isinf(new_peak), 0.0, new_peak)
-                weight = torch.exp(score - reference[..., None])
+                weight = score.sub_(reference[..., None]).exp_()
                 decay = torch.exp(peak - reference)
                 total = total * decay + weight.sum(-1)
-                mean = mean * decay[..., None] + (weight.to(v.dtype) @ v[:, :, cols]).float()
+                mean = mean * decay[..., None] + (weight.to(v.dtype) @ v[part, :, cols]).float()
                 peak = new_peak
             has_keys = total > 0
-            out[:, :, rows] = (mean / torch.where(has_keys, total, 1.0)[..., None]).to(out.dtype)
-            log_sum[:, :, rows] = torch.where(has_keys, peak + total.clamp_min(1e-38).log(), torch.inf)
+            out[part, :, rows] = (mean / torch.where(has_keys, total, 1.0)[..., None]).to(out.dtype)
+            log_sum[part, :, rows] = torch.where(has_keys, peak + total.clamp_min(1e-38).log(), torch.inf)
         ctx.save_for_backward(q, k, v, xq, xk, key_mask, out, log_sum, *parameters)
         ctx.bias, ctx.block_q, ctx.block_k = bias, block_q, block_k
         return out
@@ -278,33 +282,35 @@ class _ScanAttention(torch.autograd.Function):
         grad_parameters = [torch.zeros_like(p) for p in parameters]
         delta = (grad * out).sum(-1, keepdim=True).float()
         wanted = (*ctx.needs_input_grad[3:5], *ctx.needs_input_grad[9:])
-        for rows in _blocks(q.shape[2], ctx.block_q):
-            scaled = q[:, :, rows] * scale
+        for part, rows in pair_blocks(
+            len(q), q.shape[2], min(ctx.block_k, k.shape[2]), q.device.type, SCAN_PAIRS, ctx.block_q
+        ):
+            scaled = q[part, :, rows] * scale
             for cols in _blocks(k.shape[2], ctx.block_k):
                 with torch.enable_grad():
                     leaves = [
                         t.detach().requires_grad_(needed)
-                        for t, needed in zip((xq[:, rows], xk[:, cols], *parameters), wanted, strict=True)
+                        for t, needed in zip((xq[part, rows], xk[part, cols], *parameters), wanted, strict=True)
                     ]
                     block_bias = ctx.bias(*leaves)
-                score = _score(scaled, k[:, :, cols], block_bias.detach(), key_mask[:, cols])
-                weight = torch.exp(score - log_sum[:, :, rows, None])
-                grad_rows = grad[:, :, rows]
-                grad_v[:, :, cols] += weight.to(grad.dtype).mT @ grad_rows
-                grad_score = weight * ((grad_rows @ v[:, :, cols].mT).float() - delta[:, :, rows])
+                score = _score(scaled, k[part, :, cols], block_bias.detach(), key_mask[part, cols])
+                weight = score.sub_(log_sum[part, :, rows, None]).exp_()
+                grad_rows = grad[part, :, rows]
+                grad_v[part, :, cols] += weight.to(grad.dtype).mT @ grad_rows
+                grad_score = (grad_rows @ v[part, :, cols].mT).float().sub_(delta[part, :, rows]).mul_(weight)
                 grad_score = grad_score.to(q.dtype)
-                grad_q[:, :, rows] += (grad_score @ k[:, :, cols]) * scale
-                grad_k[:, :, cols] += grad_score.mT @ scaled
+                grad_q[part, :, rows] += (grad_score @ k[part, :, cols]) * scale
+                grad_k[part, :, cols] += grad_score.mT @ scaled
                 if not block_bias.requires_grad:
                     continue
-                sums = (grad_xq[:, rows], grad_xk[:, cols], *grad_parameters)
+                sums = (grad_xq[part, rows], grad_xk[part, cols], *grad_parameters)
                 pairs = [(whole, leaf) for whole, leaf in zip(sums, leaves, strict=True) if leaf.requires_grad]
-                parts = torch.autograd.grad(
+                found = torch.autograd.grad(
                     block_bias, [leaf for _, leaf in pairs], grad_score.to(block_bias.dtype), allow_unused=True
                 )
-                for (whole, _), part in zip(pairs, parts, strict=True):
-                    if part is not None:
-                        whole += part
+                for (whole, _), piece in zip(pairs, found, strict=True):
+                    if piece is not None:
+                        whole += piece
         return grad_q, grad_k, grad_v, grad_xq, grad_xk, None, None, None, None, *grad_parameters
 
 
@@ -313,7 +319,8 @@ def _blocks(n: int, size: int) -> list[slice]:
 
 
 def _score(scaled: Tensor, k: Tensor, bias: Tensor, key_mask: Tensor) -> Tensor:
-    return torch.where(key_mask[:, None, None], (scaled @ k.mT).float() + bias.float(), -torch.inf)
+    score = (scaled @ k.mT).float().add_(bias)
+    return score if bool(key_mask.all()) else score.masked_fill_(~key_mask[:, None, None], -torch.inf)
 
 
 def _zero_masked(t: Tensor, key_mask: Tensor) -> Tensor:

@@ -14,10 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["DictionaryBias", "KernelDictionary", "RBFBias", "dictionary_bias", "rbf_bias", "shared_bias"]
+__all__ = ["DictionaryBias", "KernelDictionary", "RBFBias", "dictionary_bias", "pair_blocks", "rbf_bias", "shared_bias"]
 
 BLOCK_PAIRS = 2**13
 """Pairs in a block on a CPU: twenty float32 kernels of them stay in a cache of 1 MiB."""
+
+SCAN_PAIRS = 2**16
+"""The same for scan attention, which does so much in each block that its calls count more than the cache."""
 
 
 def rbf_bias(xq: Tensor, xk: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
@@ -47,29 +50,34 @@ class _RBF(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, distance: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        ctx.save_for_backward(distance, a, b, c)
         out = distance.new_empty(distance.shape[0], a.shape[0], *distance.shape[1:])
-        for part, rows, _, basis in _rbf_blocks(distance, b, c):
+        for part, rows, *kept in _rbf_blocks(distance, b, c):
+            basis = kept[1]
             block = (a[:, None] @ basis.unflatten(1, a.shape))[:, :, 0]
             out[part, :, rows] = block.unflatten(2, (-1, distance.shape[2]))
+        # of a single block, as scan attention asks for, the functions are at hand on the way back
+        ctx.single = out[:, 0].numel() == basis[:, 0].numel()
+        ctx.save_for_backward(distance, a, b, c, *(kept if ctx.single else ()))
         return out
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = grad_outputs
-        distance, a, b, c = ctx.saved_tensors
+        distance, a, b, c, *kept = ctx.saved_tensors
+        every = slice(None)
+        blocks = [(every, every, *kept)] if ctx.single else _rbf_blocks(distance, b, c)
         moves = ctx.needs_input_grad[0]
         grad_distance = torch.zeros_like(distance) if moves else None
-        moments = a.new_zeros(*a.shape, 3)
+        moments = a.new_zeros(a.shape[0], 3, a.shape[1])
         slopes = _rbf_coefficients(b, c)[:, :2].unflatten(0, a.shape) * a[..., None]
-        for part, rows, powers, basis in _rbf_blocks(distance, b, c):
+        for part, rows, powers, basis in blocks:
             above, basis = grad[part, :, rows].flatten(2), basis.unflatten(1, a.shape)
-            moments += (basis @ (above[:, :, None] * powers[:, None]).mT).sum(0)
+            moments += ((above[:, :, None] * powers[:, None]) @ basis.mT).sum(0)
             if grad_distance is not None:
                 by_square, by_distance = ((slopes.mT @ basis) * above[:, :, None]).sum(1).unbind(1)
                 step = 2 * powers[:, 1] * by_square + by_distance
                 grad_distance[part, rows] = step.unflatten(1, (-1, distance.shape[2]))
-        by_square, by_distance, grad_a = moments.unbind(-1)
+        by_square, by_distance, grad_a = moments.unbind(1)
         grad_b = a * b.sign() * (2 * c * by_distance - by_square - c.square() * grad_a)
         return grad_distance, grad_a, grad_b, 2 * a * b.abs() * (by_distance - c * grad_a)
 
@@ -83,19 +91,25 @@ def _rbf_coefficients(b: Tensor, c: Tensor) -> Tensor:
 def _rbf_blocks(distance: Tensor, b: Tensor, c: Tensor) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
     """Slices of batch and queries, powers ``(part, 3, pairs)``, functions ``(part, heads * bases, pairs)``."""
     coefficients = _rbf_coefficients(b, c)
-    for part, rows in _pair_blocks(len(distance), distance.shape[1], distance.shape[2], distance.device.type):
+    batch, n_q, n_k = distance.shape
+    for part, rows in pair_blocks(batch, n_q, n_k, distance.device.type, SCAN_PAIRS):
         d = distance[part, rows].flatten(1)
         powers = torch.stack([d.square(), d, torch.ones_like(d)], 1)
         # the floor keeps clear of subnormal numbers, which cost many times as much
         yield part, rows, powers, torch.matmul(coefficients, powers).clamp_min_(-80.0).exp_()
 
 
-def _pair_blocks(batch: int, n_q: int, n_k: int, device: str) -> Iterator[tuple[slice, slice]]:
-    """Slices of the batch and of the queries: on a CPU one task and few queries, which stay in its cache."""
-    tasks, step = (1, max(1, BLOCK_PAIRS // max(n_k, 1))) if device == "cpu" else (batch, n_q)
+def pair_blocks(
+    batch: int, n_q: int, n_k: int, device: str, pairs: int, most: int | None = None
+) -> Iterator[tuple[slice, slice]]:
+    """Slices of the batch and of the queries, `most` of them: on a CPU of one task and about so many `pairs`."""
+    tasks, step = (1, max(1, pairs // max(n_k, 1))) if device == "cpu" else (batch, n_q)
+    # equal parts: a small rest costs as many calls as a whole one
+    parts = -(-n_q // max(1, min(step, most or step)))
+    step = -(-n_q // max(parts, 1))
     for i in range(0, batch, tasks):
-        for start in range(0, n_q, step):
-            yield slice(i, i + tasks), slice(start, start + step)
+        for start in range(0, n_q, max(step, 1)):
+            yield slice(i, i + tasks), slice(start, min(start + step, n_q))
 
 
 class RBFBias(nn.Module):
@@ -168,7 +182,7 @@ class KernelDictionary(nn.Module):
         # bfloat16 would round coordinates to cells, also where scan attention asks for the kernels of a block
         with torch.autocast(xq.device.type, enabled=False):
             pq, pk = (xq @ self.projections.T).mT, (xk @ self.projections.T).mT
-            for part, rows in _pair_blocks(len(xq), xq.shape[1], xk.shape[1], xq.device.type):
+            for part, rows in pair_blocks(len(xq), xq.shape[1], xk.shape[1], xq.device.type, BLOCK_PAIRS):
                 squared = (pq[part, :, rows, None] - pk[part, :, None]).square_()
                 exponent = torch.matmul(self.exponents.to(squared), squared.flatten(2)).unflatten(2, squared.shape[2:])
                 # the floor keeps clear of subnormal numbers, which cost many times as much
