@@ -32,8 +32,8 @@ from geonp.tiling import (
     indices,
     pieces,
     shown_once,
+    squares,
     support,
-    tiles_with,
 )
 
 __all__ = ["Classified", "Filled", "Job", "classify_window", "fill_chunks", "fill_window", "quantile_of", "record"]
@@ -77,7 +77,7 @@ class Job:
         """What is read to fill `chunk`: the tiles that predict its cells, with the frame around them."""
         neighbourhood = self.predictor.neighbourhood
         predicted = grown(chunk, MARGIN_PX + neighbourhood.overlap_px)
-        return grown(aligned(predicted, neighbourhood.tile_px), self.frame)
+        return grown(aligned(predicted, neighbourhood.tile_px * neighbourhood.merge), self.frame)
 
     def cells(self, chunk: Window) -> tuple[IntArray, IntArray]:
         """Raster rows and columns of :meth:`window`; -1 outside the raster."""
@@ -289,14 +289,17 @@ def _tiles(
 ) -> list[Tile]:
     """The tiles that have wanted cells and enough context, rising in the number of the former."""
     neighbourhood, frame = job.predictor.neighbourhood, job.frame
-    size, reach, lap = neighbourhood.tile_px, neighbourhood.reach_px, neighbourhood.overlap_px
+    reach, lap = neighbourhood.reach_px, neighbourhood.overlap_px
     period = job.shape[1] if job.periodic else None
     width = missing.shape[1]
     found = []
-    inner = missing[frame : missing.shape[0] - frame, frame : missing.shape[1] - frame]
+    inner, around = (
+        mask[frame - n : mask.shape[0] - frame + n, frame - n : mask.shape[1] - frame + n]
+        for mask, n in ((missing, 0), (context_mask, lap))
+    )
     reached = overlaps(context_mask, neighbourhood)
-    for i, j in tiles_with(inner, size):
-        top, left = frame + i * size, frame + j * size
+    for row, col, size in squares(inner, around, neighbourhood.tile_px, neighbourhood.merge, neighbourhood.n_context):
+        top, left = frame + row, frame + col
         patch = np.s_[top - lap : top + size + lap, left - lap : left + size + lap]
         weights = _blend_weights(reached[patch], size, lap) * wanted[patch]
         t_row, t_col = np.nonzero(weights)
@@ -314,10 +317,10 @@ def _tiles(
         chosen = select_context(near, near_ranks, box, neighbourhood)
         if chosen.size < neighbourhood.min_context:
             continue
-        row, col = np.divmod(chosen, side)
+        c_row, c_col = np.divmod(chosen, side)
         found.append(
             Tile(
-                (row + origin[0]) * width + col + origin[1],
+                (c_row + origin[0]) * width + c_col + origin[1],
                 (t_row + top - lap) * width + t_col + left - lap,
                 weights[t_row, t_col],
                 (top + (size - 1) / 2, left + (size - 1) / 2),

@@ -18,7 +18,7 @@ from geonp.chunks import Job, fill_chunks, quantile_of, record
 from geonp.classes import annotate_classes, codes
 from geonp.errors import InputError
 from geonp.metadata import annotate, observed, provenance
-from geonp.prediction import tile_bytes
+from geonp.prediction import batch_bytes
 from geonp.request import FillOptions, Raster, Request, prepare, spatial_last
 from geonp.samples import sample_chunks
 from geonp.tiling import Window, chunk_side
@@ -228,7 +228,7 @@ def _task_bytes(chunk: tuple[int, ...], job: Job, itemsize: int) -> int:
     window = math.prod(job.window(Window(0, rows, 0, cols)).shape)
     held = min(9 * rows * cols, window) if slices > 1 else 0
     result = slices * rows * cols * (2 * itemsize + 5 + 4 * job.predictor.classes)
-    model = job.predictor.batch_size * tile_bytes(job.predictor.neighbourhood)
+    model = batch_bytes(job.predictor.neighbourhood, job.predictor.batch_size)
     return window * (4 * itemsize + 68) + slices * held * itemsize + result + model
 
 

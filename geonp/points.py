@@ -38,6 +38,9 @@ class Neighbourhood:
         How fast context thins out with distance, see :func:`select_context`.
     overlap_px : int
         How far a tile's predictions reach into its neighbours at most, see :func:`overlaps`.
+    merge : int
+        Where data are sparse, up to ``merge x merge`` tiles are filled as one, see :func:`geonp.tiling.squares`: 1, 2,
+        4 and so on.
     axes : tuple of tuple of float
         For each input of the model, how much it grows from row to row and from column to column. Empty: its inputs are
         the numbers of rows and columns.
@@ -51,6 +54,7 @@ class Neighbourhood:
     min_context: int = 4
     thinning: float = 3.0
     overlap_px: int = 4
+    merge: int = 1
     axes: tuple[tuple[float, float], ...] = ()
     standard: tuple[float, float] | tuple[()] = ()
 

@@ -22,7 +22,7 @@ from geonp.points import Neighbourhood, standardise
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["TARGET_BUCKETS", "Points", "Predictor", "Tile", "batches", "bucket", "gather", "resolve", "tile_bytes"]
+__all__ = ["TARGET_BUCKETS", "Points", "Predictor", "Tile", "batch_bytes", "batches", "bucket", "gather", "resolve"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
@@ -150,7 +150,7 @@ def resolve(model: str, device: str | None, batch_size: int | None) -> tuple[Pre
     fast = _cpu_has_bf16() if on_cpu else torch.cuda.is_bf16_supported()
     memory = _free_memory() if on_cpu else torch.cuda.mem_get_info(device)[0]
     if batch_size is None:
-        batch_size = max(1, min(CPU_BATCH if on_cpu else 128, memory // 4 // tile_bytes(card.neighbourhood)))
+        batch_size = max(1, min(CPU_BATCH if on_cpu else 128, memory // 4 // batch_bytes(card.neighbourhood, 1)))
         batch_size = 1 << (batch_size.bit_length() - 1)
     elif batch_size < 1:
         raise InputError(f"batch_size must be at least 1 tile, got {batch_size}")
@@ -173,10 +173,11 @@ def _free_memory() -> int:
         return 4 * 2**30
 
 
-def tile_bytes(neighbourhood: Neighbourhood) -> int:
-    """Bytes that one tile takes in a forward pass, an upper bound: some 50 float32 numbers for each pair of points."""
-    n_c = neighbourhood.n_context
-    return 200 * n_c * (n_c + min(TARGET_BUCKETS[-1], (neighbourhood.tile_px + 2 * neighbourhood.overlap_px) ** 2))
+def batch_bytes(neighbourhood: Neighbourhood, tiles: int) -> int:
+    """Bytes that a batch takes in a forward pass, an upper bound: some 50 float32 numbers for each pair of points."""
+    n_c, frame = neighbourhood.n_context, 2 * neighbourhood.overlap_px
+    single, merged = (neighbourhood.tile_px + frame) ** 2, (neighbourhood.tile_px * neighbourhood.merge + frame) ** 2
+    return 200 * n_c * max(tiles * (n_c + min(TARGET_BUCKETS[-1], single)), n_c + merged)
 
 
 @lru_cache(maxsize=4)
@@ -193,10 +194,12 @@ def _network(model: str, sha256: str, device: str) -> nn.Module:
 
 
 def batches(tiles: list[Tile], size: int) -> Iterator[list[Tile]]:
-    """Tiles that share a bucket of targets, up to `size` together."""
+    """Tiles that share a bucket of targets, up to `size` together, fewer of those with more than common targets."""
     batch: list[Tile] = []
     for tile in tiles:
-        if batch and (len(batch) == size or bucket(tile.targets.size) != bucket(batch[0].targets.size)):
+        n_t = bucket(tile.targets.size)
+        full = batch and len(batch) >= min(size, max(1, size * TARGET_BUCKETS[-1] // n_t))
+        if batch and (full or n_t != bucket(batch[0].targets.size)):
             yield batch
             batch = []
         batch.append(tile)
@@ -206,7 +209,7 @@ def batches(tiles: list[Tile], size: int) -> Iterator[list[Tile]]:
 
 def bucket(targets: int) -> int:
     """The number of targets that so many are padded to."""
-    return next((b for b in TARGET_BUCKETS if targets <= b), targets)
+    return next((b for b in TARGET_BUCKETS if targets <= b), -(-targets // 512) * 512)
 
 
 def gather(

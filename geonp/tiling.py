@@ -25,6 +25,7 @@ __all__ = [
     "indices",
     "pieces",
     "shown_once",
+    "squares",
     "support",
     "tiles_with",
 ]
@@ -38,6 +39,9 @@ DEEP_PX = (4, 12)
 
 MARGIN_PX = 3
 """How far from a cell those lie that it may be interpolated from."""
+
+UNEVEN = 0.5
+"""Tiles become one square if none has a lower density of observations, in multiples of the square's."""
 
 CHUNK_PX = (256, 1024)
 """Least and greatest side of the chunks that geonp chooses."""
@@ -127,6 +131,45 @@ def tiles_with(cells: BoolArray, tile_px: int) -> list[tuple[int, int]]:
     ny, nx = cells.shape
     any_ = cells.reshape(ny // tile_px, tile_px, nx // tile_px, tile_px).any((1, 3))
     return [(int(i), int(j)) for i, j in zip(*np.nonzero(any_), strict=True)]
+
+
+def squares(cells: BoolArray, observed: BoolArray, tile_px: int, merge: int, most: int) -> list[tuple[int, int, int]]:
+    """First row and column and the side of squares that hold a True: of single tiles, and of several merged into one.
+
+    Where data are sparse, the context of a tile reaches much farther than the tile, so that neighbours see nearly the
+    same: a square of ``2 x 2``, ``4 x 4``, up to ``merge x merge`` tiles is filled at once if the observations in it
+    and in the frame that its predictions reach to are at most `most`, and evenly spread: not where it looks at a shore,
+    of which neighbours see different parts.
+
+    Parameters
+    ----------
+    cells : array
+        Begins on the lattice of the largest squares, its sides whole ones.
+    observed : array
+        Of `cells` and a frame around them.
+    """
+    frame = (observed.shape[0] - cells.shape[0]) // 2
+    count = np.pad(observed, ((1, 0), (1, 0))).cumsum(0).cumsum(1)
+
+    def observations(side: int) -> IntArray:
+        rows, cols = (np.arange(0, n, side) for n in cells.shape)
+        ends = [count[np.ix_(a, b)] for a in (rows, rows + side + 2 * frame) for b in (cols, cols + side + 2 * frame)]
+        return np.asarray(ends[3] - ends[2] - ends[1] + ends[0])
+
+    open_, found, side = cells.copy(), [], tile_px * merge
+    least = observations(tile_px)
+    while side > tile_px:
+        n = side // tile_px
+        fewest = least.reshape(least.shape[0] // n, n, -1, n).min((1, 3))
+        inside = observations(side)
+        even = fewest * (side + 2 * frame) ** 2 >= UNEVEN * inside * (tile_px + 2 * frame) ** 2
+        sparse = (inside <= most) & even & (fewest > 0)
+        for i, j in tiles_with(open_, side):
+            if sparse[i, j]:
+                found.append((i * side, j * side, side))
+                open_[i * side : (i + 1) * side, j * side : (j + 1) * side] = False
+        side //= 2
+    return [*found, *((i * tile_px, j * tile_px, tile_px) for i, j in tiles_with(open_, tile_px))]
 
 
 def support(fillable: BoolArray, rows: IntArray, cols: IntArray) -> BoolArray:

@@ -39,7 +39,14 @@ CARD: dict[str, Any] = {
         "head": "kriging",
         "n_refine": 8,
     },
-    "neighbourhood": {"tile_px": 8, "halos_px": [8, 16], "n_context": 32, "min_context": 4, "thinning": 3.0},
+    "neighbourhood": {
+        "tile_px": 8,
+        "halos_px": [8, 16],
+        "n_context": 32,
+        "min_context": 4,
+        "thinning": 3.0,
+        "merge": 2,
+    },
     "training": {},
     "scores": {},
 }

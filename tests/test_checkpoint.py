@@ -40,7 +40,7 @@ def test_round_trip(tmp_path: Path, card_fields: dict[str, Any]) -> None:
     assert {key: getattr(card, key) for key in card_fields.keys() - {"neighbourhood"}} == {
         key: value for key, value in card_fields.items() if key != "neighbourhood"
     }
-    assert card.neighbourhood == Neighbourhood(tile_px=8, halos_px=(8, 16), n_context=32)
+    assert card.neighbourhood == Neighbourhood(tile_px=8, halos_px=(8, 16), n_context=32, merge=2)
     assert not loaded.training
     assert not any(p.requires_grad for p in loaded.parameters())
     expected = network.state_dict()

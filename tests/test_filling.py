@@ -264,8 +264,8 @@ def test_one_chunk_is_filled_from_its_neighbourhood_alone(model: str) -> None:
     lazy = lazy.copy(data=lazy.data.map_blocks(spy, meta=np.empty((0, 0), "f4")))
     part = infill(lazy, model=model).isel(x=slice(96, 104)).compute()
     np.testing.assert_allclose(part.a, whole.a[:, 96:104], rtol=1e-5)
-    # its tile, the neighbours whose predictions reach into it, and 16 cells around these
-    assert read == set(range(96 - 8 - 16, 104 + 8 + 16, 8))
+    # the squares of tiles whose predictions reach into it, and 16 cells around these
+    assert read == set(range(80 - 16, 112 + 16, 8))
 
 
 def test_the_same_job_has_the_same_graph(model: str) -> None:
@@ -370,6 +370,28 @@ def test_only_tiles_with_gaps_are_computed_and_only_once(
     monkeypatch.setattr(Predictor, "__call__", spy)
     infill(source.chunk(chunks), model=model, batch_size=1).compute()
     assert tiles == [1, 1]
+
+
+def test_sparse_data_are_filled_by_fewer_tiles_whatever_the_chunks(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    values = np.where(rng.random((48, 80)) < 0.04, rng.standard_normal((48, 80)), np.nan)
+    source = xr.DataArray(values.astype("f4"), dims=("y", "x"), name="a")
+    tiles = 0
+    call = Predictor.__call__
+
+    def spy(self: Predictor, points: Points) -> Any:
+        nonlocal tiles
+        tiles += len(points.xc)
+        return call(self, points)
+
+    monkeypatch.setattr(Predictor, "__call__", spy)
+    whole = infill(source, model=model, batch_size=1)
+    assert 15 <= tiles < 60
+    monkeypatch.undo()
+    for chunks in ({"y": 16, "x": 16}, {"y": 7, "x": 80}):
+        part = infill(source.chunk(chunks), model=model).compute()
+        for name in whole:
+            np.testing.assert_allclose(part[name], whole[name], rtol=1e-4, atol=1e-5)
 
 
 # --- mask -------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from itertools import pairwise
 
 import numpy as np
@@ -22,6 +23,7 @@ from geonp.tiling import (
     indices,
     pieces,
     shown_once,
+    squares,
     support,
     tiles_with,
 )
@@ -94,6 +96,37 @@ def test_tiles_of_any_shape(shape: tuple[int, int]) -> None:
     rows, columns = -(-shape[0] // 16), -(-shape[1] // 16)
     assert tiles_with(wanted, 16) == [(i, j) for i in range(rows) for j in range(columns)]
     assert tiles_with(~wanted & False, 16) == []
+
+
+@given(st.integers(0, 999), st.floats(0, 1), st.floats(0, 1), st.sampled_from([1, 2, 4]), st.integers(0, 300))
+def test_squares_hold_each_cell_once_and_are_as_large_as_data_are_sparse(
+    seed: int, gaps: float, share: float, merge: int, most: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    cells, observed = rng.random((32, 64)) < gaps**4, rng.random((38, 70)) < share * np.linspace(0, 1, 70) ** 2
+
+    def sparse(row: int, col: int, side: int) -> bool:
+        tiles = [
+            np.s_[row + i : row + i + 14, col + j : col + j + 14] for i in range(0, side, 8) for j in range(0, side, 8)
+        ]
+        whole = observed[row : row + side + 6, col : col + side + 6]
+        fewest = min(observed[tile].mean() for tile in tiles)
+        return bool(whole.sum() <= most and fewest > 0 and fewest >= 0.5 * whole.mean() * (1 - 1e-12))
+
+    owner = np.zeros(cells.shape, int)
+    for row, col, side in squares(cells, observed, 8, merge, most):
+        square = np.s_[row : row + side, col : col + side]
+        assert row % side == col % side == 0
+        assert cells[square].any()
+        assert side == 8 or sparse(row, col, side)
+        assert (owner[square] == 0).all()
+        owner[square] = side
+    assert (owner[cells] > 0).all()
+    for side in (16, 32)[: merge // 2]:
+        for row, col in itertools.product(range(0, 32, side), range(0, 64, side)):
+            square = np.s_[row : row + side, col : col + side]
+            if cells[square].any() and sparse(row, col, side):
+                assert (owner[square] >= side).all()
 
 
 @given(offsets, st.integers(1, 90), st.integers(1, 50))

@@ -150,8 +150,8 @@ class TNPKR(nn.Module):
     def _shared(
         self, xq: Tensor, xc: Tensor, yc: Tensor, mask: Tensor
     ) -> tuple[tuple[Tensor, ...] | None, Tensor | None]:
-        """The biases of each layer and sums for :meth:`_statistics` where one block holds all pairs, else None."""
-        if self.dictionary is None or self.attention != "scan" or xq.shape[1] > self.block_size:
+        """The biases of each layer and sums for :meth:`_statistics` where two blocks hold all pairs, else None."""
+        if self.dictionary is None or self.attention != "scan" or xq.shape[1] * xc.shape[1] > 2 * self.block_size**2:
             return None, None
         device = xc.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else xc.dtype
