@@ -23,7 +23,7 @@ from geonp.errors import InputError, PredictionError
 from geonp.grid import Grid
 from geonp.metadata import FillFlag, annotate
 from geonp.points import standardise
-from geonp.prediction import TARGET_BUCKETS, Points, bucket
+from geonp.prediction import MOST_TARGETS, Points, bucket, together
 from geonp.request import checked_job, checked_results
 from geonp.scattered import Observations, Square, blend_weights, grouped, near_first, project, squares_of
 from geonp.tables import Table, read_table, transformed
@@ -244,10 +244,11 @@ def _predict(observations: Observations, places: FloatArray, squares: list[Squar
         weights = blend_weights(places[index], distance[index], square, observations.geographic)
         index, weights = index[weights > 0], weights[weights > 0]
         for tile in _tiles(observations, places, square, index, weights, job) if index.size else ():
-            waiting = tiles.setdefault(bucket(tile.index.size), [])
+            n_t = bucket(tile.index.size)
+            waiting = tiles.setdefault(n_t, [])
             waiting.append(tile)
-            if len(waiting) == job.predictor.batch_size:
-                _add(total, tiles.pop(bucket(tile.index.size)), job)
+            if len(waiting) == together(job.predictor.batch_size, n_t):
+                _add(total, tiles.pop(n_t), job)
     for waiting in tiles.values():
         _add(total, waiting, job)
     return total
@@ -259,7 +260,7 @@ def _tiles(
     neighbourhood = job.predictor.neighbourhood
     chosen, xc = near_first(observations, square, neighbourhood.n_context, neighbourhood.thinning)
     standard = standardise(observations.values[chosen])
-    parts = np.array_split(np.arange(index.size), -(-index.size // TARGET_BUCKETS[-1]))
+    parts = np.array_split(np.arange(index.size), -(-index.size // MOST_TARGETS))
     return [
         _Tile(
             xc,

@@ -22,7 +22,18 @@ from geonp.points import Neighbourhood, standardise
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["TARGET_BUCKETS", "Points", "Predictor", "Tile", "batch_bytes", "batches", "bucket", "gather", "resolve"]
+__all__ = [
+    "MOST_TARGETS",
+    "Points",
+    "Predictor",
+    "Tile",
+    "batch_bytes",
+    "batches",
+    "bucket",
+    "gather",
+    "resolve",
+    "together",
+]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
@@ -30,6 +41,9 @@ IntArray = npt.NDArray[np.intp]
 
 TARGET_BUCKETS = (32, 64, 128, 256, 384, 576, 768)
 """Targets a tile is padded to: bfloat16 kernels are compiled for each shape, so there are few."""
+
+MOST_TARGETS = 3072
+"""Targets of one pass: more would take longer to keep in memory than to read the context again."""
 
 CPU_BATCH = 4
 """Tiles in a batch on a CPU: more of them fit neither into its caches nor into memory that malloc keeps."""
@@ -198,13 +212,18 @@ def batches(tiles: list[Tile], size: int) -> Iterator[list[Tile]]:
     batch: list[Tile] = []
     for tile in tiles:
         n_t = bucket(tile.targets.size)
-        full = batch and len(batch) >= min(size, max(1, size * TARGET_BUCKETS[-1] // n_t))
+        full = len(batch) >= together(size, n_t)
         if batch and (full or n_t != bucket(batch[0].targets.size)):
             yield batch
             batch = []
         batch.append(tile)
     if batch:
         yield batch
+
+
+def together(size: int, n_t: int) -> int:
+    """How many tiles of `n_t` targets take about as much as `size` common ones."""
+    return min(size, max(1, size * TARGET_BUCKETS[-1] // n_t))
 
 
 def bucket(targets: int) -> int:
