@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from geonp.nn import bias
 from geonp.nn.attention import (
     deep_kernel_attention,
     dense_attention,
@@ -137,6 +138,22 @@ def test_gradients_against_finite_differences() -> None:
         lambda q, k, v, xq, xk, a, b, c: dense_attention(q, k, v, rbf_bias(xq, xk, a, b, c)), inputs
     )
     assert dense
+
+
+def test_rbf_bias_is_its_formula_in_any_number_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = problem(11, 13, dtype=torch.float64)
+    inputs = [p[name] for name in ("xq", "xk", "a", "b", "c")]
+    xq, xk, a, b, c = inputs
+    distance = torch.cdist(xq, xk, compute_mode="donot_use_mm_for_euclid_dist")[:, None, None]
+    a, b, c = (t[:, :, None, None] for t in (a, b, c))
+    expected = (a * torch.exp(-b.abs() * (distance - c) ** 2)).sum(2)
+    above = torch.linspace(-1, 1, expected.numel()).double().view_as(expected)
+    slopes = torch.autograd.grad(expected, inputs, above)
+    for pairs in (2**16, 40, 1):
+        monkeypatch.setattr(bias, "SCAN_PAIRS", pairs)
+        found = rbf_bias(*inputs)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(torch.autograd.grad(found, inputs, above), slopes)
 
 
 def test_performer_attention_is_softmax_attention_with_many_features() -> None:
