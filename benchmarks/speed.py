@@ -1,6 +1,7 @@
 """Speed and memory of filling, and of scan attention, as ratios to baselines measured in the same run.
 
-Run as ``python benchmarks/speed.py [--size 2000] [--share 0.1] [--model tnpkr-sa]``.
+Run as ``python benchmarks/speed.py [--size 2000] [--share 0.1] [--model tnpkr-sa]``. With ``--methods`` it times local
+kriging with 32 neighbours, ``rio.interpolate_na`` and ``rasterio.fill`` on the same raster with the same gaps instead.
 """
 
 from __future__ import annotations
@@ -15,16 +16,23 @@ from typing import Any
 
 import dask
 import numpy as np
+import numpy.typing as npt
+import rioxarray  # noqa: F401  # its accessor
 import torch
 import xarray as xr
 from torch.nn import functional as F
 
 import geonp
 from geonp import gaps
+from geonp.evaluation.baselines import gdal
+from geonp.evaluation.kriging import fit, krige
 from geonp.nn import tnp_kr
 from geonp.nn.attention import dense_attention, scan_attention
 from geonp.nn.bias import KernelDictionary, RBFBias, dictionary_bias, rbf_bias
 from geonp.prediction import Predictor
+
+KRIGED = 20_000
+"""Cells that kriging is timed on."""
 
 
 def best(function: Callable[[], Any], repeats: int = 5) -> float:
@@ -114,6 +122,44 @@ def filling(size: int, share: float, model: str) -> None:
     print(f"| cores | {os.cpu_count()} |\n")
 
 
+def methods(size: int, share: float, model: str) -> None:
+    """Seconds of other methods over geonp's, and the share of its RMSE that each has."""
+    array, whole = raster(size, share), raster(size, 0.0)
+    missing = array.isnull().values
+    sites, at = np.argwhere(~missing), np.argwhere(missing)
+    known = array.values[~missing].astype(float)
+
+    def kriging() -> npt.NDArray[np.floating]:
+        # a part of the targets is enough to time it, but for finding neighbours among all sites
+        near = krige(
+            sites, known, at[:: max(1, len(at) // KRIGED)], fit(sites, known, np.random.default_rng(0)), neighbours=32
+        )
+        return near[0]
+
+    def projected() -> npt.NDArray[np.floating]:
+        there = array.assign_coords(y=np.arange(size), x=np.arange(size)).rio.write_nodata(np.nan).rio.write_crs(3857)
+        return np.asarray(there.rio.interpolate_na(method="linear"))[missing]
+
+    fills: dict[str, Callable[[], npt.NDArray[np.floating]]] = {
+        f"geonp, {model}": lambda: geonp.infill(array, model=model).field.values[missing],
+        f"kriging, 32 neighbours, from {min(KRIGED, len(at)):,} of the cells": kriging,
+        "`rio.interpolate_na`, linear": projected,
+        "`rasterio.fill`": lambda: gdal(array.values)[missing],
+    }
+    geonp.infill(array[:128, :128], model=model)
+    print(f"| {size} x {size}, {share:.0%} clouds: {len(at):,} cells | time over geonp's | RMSE over geonp's |")
+    print("|---|---:|---:|")
+    truth, own = whole.values[missing].astype(float), None
+    for name, fill in fills.items():
+        start = time.perf_counter()
+        found = fill()
+        seconds = (time.perf_counter() - start) * len(at) / len(found)
+        rmse = float(np.sqrt(np.nanmean((found - truth[:: max(1, len(at) // len(found))]) ** 2)))
+        own = own or (seconds, rmse)
+        print(f"| {name} | {seconds / own[0]:.3f} | {rmse / own[1]:.3f} |", flush=True)
+    print()
+
+
 def attention(n: int = 2048, heads: int = 4, d: int = 16) -> None:
     """Scan attention beside fused attention with a ready-made bias, and beside fused attention that must make it."""
     torch.manual_seed(0)
@@ -142,7 +188,11 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=2000, help="rows and columns of the raster")
     parser.add_argument("--share", type=float, default=0.1, help="share of missing cells")
     parser.add_argument("--model", default="tnpkr-sa", help="name or path of a checkpoint")
+    parser.add_argument("--methods", action="store_true", help="compare with other methods instead")
     arguments = parser.parse_args()
+    if arguments.methods:
+        methods(arguments.size, arguments.share, arguments.model)
+        return
     filling(arguments.size, arguments.share, arguments.model)
     attention()
 

@@ -79,7 +79,9 @@ def krige_gaps(values: FloatArray, rng: np.random.Generator) -> tuple[FloatArray
     return mean, error
 
 
-def krige(sites: FloatArray, known: FloatArray, targets: FloatArray, model: Matern) -> tuple[FloatArray, FloatArray]:
+def krige(
+    sites: FloatArray, known: FloatArray, targets: FloatArray, model: Matern, neighbours: int = NEIGHBOURS
+) -> tuple[FloatArray, FloatArray]:
     """Predict new measurements by ordinary kriging from the nearest sites.
 
     Parameters
@@ -90,6 +92,8 @@ def krige(sites: FloatArray, known: FloatArray, targets: FloatArray, model: Mate
         ``(n,)``: values at the sites.
     model : Matern
         Covariance.
+    neighbours : int
+        How many of the nearest sites a target is predicted from, at most.
 
     Returns
     -------
@@ -97,7 +101,7 @@ def krige(sites: FloatArray, known: FloatArray, targets: FloatArray, model: Mate
         ``(m,)``, in the units of `known`. At a site, without a nugget, they are its value and zero.
     """
     tree = KDTree(sites)
-    count = min(NEIGHBOURS, len(sites))
+    count = min(neighbours, len(sites))
     parts = []
     for start in range(0, len(targets), BATCH):
         target = targets[start : start + BATCH]
