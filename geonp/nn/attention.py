@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from geonp.nn.bias import SCAN_PAIRS, pair_blocks
+from geonp.nn.blocks import SCAN_PAIRS, pair_blocks
 
 __all__ = [
     "BiasFunction",

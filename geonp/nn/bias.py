@@ -14,13 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["DictionaryBias", "KernelDictionary", "RBFBias", "dictionary_bias", "pair_blocks", "rbf_bias", "shared_bias"]
+from geonp.nn.blocks import SCAN_PAIRS, pair_blocks
+
+__all__ = ["DictionaryBias", "KernelDictionary", "RBFBias", "dictionary_bias", "rbf_bias", "shared_bias"]
 
 BLOCK_PAIRS = 2**13
 """Pairs in a block on a CPU: twenty float32 kernels of them stay in a cache of 1 MiB."""
-
-SCAN_PAIRS = 2**16
-"""The same for scan attention, which does so much in each block that its calls count more than the cache."""
 
 
 def rbf_bias(xq: Tensor, xk: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
@@ -97,19 +96,6 @@ def _rbf_blocks(distance: Tensor, b: Tensor, c: Tensor) -> Iterator[tuple[slice,
         powers = torch.stack([d.square(), d, torch.ones_like(d)], 1)
         # the floor keeps clear of subnormal numbers, which cost many times as much
         yield part, rows, powers, torch.matmul(coefficients, powers).clamp_min_(-80.0).exp_()
-
-
-def pair_blocks(
-    batch: int, n_q: int, n_k: int, device: str, pairs: int, most: int | None = None
-) -> Iterator[tuple[slice, slice]]:
-    """Slices of the batch and of the queries, `most` of them: on a CPU of one task and about so many `pairs`."""
-    tasks, step = (1, max(1, pairs // max(n_k, 1))) if device == "cpu" else (batch, n_q)
-    # equal parts: a small rest costs as many calls as a whole one
-    parts = -(-n_q // max(1, min(step, most or step)))
-    step = -(-n_q // max(parts, 1))
-    for i in range(0, batch, tasks):
-        for start in range(0, n_q, max(step, 1)):
-            yield slice(i, i + tasks), slice(start, min(start + step, n_q))
 
 
 class RBFBias(nn.Module):

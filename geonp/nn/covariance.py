@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from geonp.nn.blocks import pair_blocks
 
 __all__ = ["N_KERNELS", "matern_mixture"]
 
@@ -53,7 +54,7 @@ class _Mixture(torch.autograd.Function):
     def forward(ctx: Any, xq: Tensor, xk: Tensor, coefficients: Tensor) -> Tensor:
         ctx.save_for_backward(xq, xk, coefficients)
         out = xq.new_empty(xq.shape[0], xq.shape[2], xk.shape[2])
-        for part, rows in _blocks(xq, xk):
+        for part, rows in pair_blocks(len(xq), xq.shape[2], xk.shape[2], xq.device.type, BLOCK_PAIRS):
             r, decay, bell = _radial(xq[part, :, rows], xk[part])
             a, b, c, d, e = coefficients[part, ..., None, None].unbind(2)
             value = (r * d).add_(c).mul_(r).add_(b).mul_(r).add_(a).mul_(decay).add_(bell.mul_(e))
@@ -64,7 +65,7 @@ class _Mixture(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         xq, xk, coefficients = ctx.saved_tensors
         by_q, by_k, by_coefficient = (torch.zeros_like(t) for t in ctx.saved_tensors)
-        for part, rows in _blocks(xq, xk):
+        for part, rows in pair_blocks(len(xq), xq.shape[2], xk.shape[2], xq.device.type, BLOCK_PAIRS):
             q, k = xq[part, :, rows], xk[part]
             r, grad, bell = _radial(q, k)
             a, b, c, d, e = coefficients[part, ..., None, None].unbind(2)
@@ -78,18 +79,6 @@ class _Mixture(torch.autograd.Function):
             by_q[part, :, rows] = q * slope.sum(-1, keepdim=True) - slope @ k
             by_k[part] += k * slope.sum(-2)[..., None] - slope.mT @ q
         return by_q, by_k, by_coefficient
-
-
-def _blocks(xq: Tensor, xk: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Slices of the batch and of the queries: on a CPU of one element and of some queries, elsewhere of all."""
-    batch, n_q = xq.shape[0], xq.shape[2]
-    if xq.device.type != "cpu":
-        yield slice(0, batch), slice(0, n_q)
-        return
-    step = max(1, BLOCK_PAIRS // max(xk.shape[2], 1))
-    for i in range(batch):
-        for start in range(0, n_q, step):
-            yield slice(i, i + 1), slice(start, start + step)
 
 
 def _radial(xq: Tensor, xk: Tensor) -> tuple[Tensor, Tensor, Tensor]:

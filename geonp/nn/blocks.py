@@ -1,0 +1,23 @@
+"""Pairs of points in blocks: on a CPU of one task and some queries, which stay in its cache, elsewhere of all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+__all__ = ["SCAN_PAIRS", "pair_blocks"]
+
+SCAN_PAIRS = 2**16
+"""Pairs in a block of scan attention: it does so much in each that its calls count more than the cache."""
+
+
+def pair_blocks(
+    batch: int, n_q: int, n_k: int, device: str, pairs: int, most: int | None = None
+) -> Iterator[tuple[slice, slice]]:
+    """Slices of the batch and of the queries, `most` of these; on a CPU of one task and about so many `pairs`."""
+    tasks, step = (1, max(1, pairs // max(n_k, 1))) if device == "cpu" else (batch, n_q)
+    # equal parts: a small rest costs as many calls as a whole one
+    parts = -(-n_q // max(1, min(step, most or step)))
+    step = -(-n_q // max(parts, 1))
+    for i in range(0, batch, max(tasks, 1)):
+        for start in range(0, n_q, max(step, 1)):
+            yield slice(i, i + tasks), slice(start, min(start + step, n_q))
