@@ -1,4 +1,4 @@
-"""Pairs of points in blocks: on a CPU of one task and some queries, which stay in its cache, elsewhere of all."""
+"""Pairs of points in blocks: on a CPU of a few tasks or of some queries of one, for its cache, elsewhere of all."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ SCAN_PAIRS = 2**16
 def pair_blocks(
     batch: int, n_q: int, n_k: int, device: str, pairs: int, most: int | None = None
 ) -> Iterator[tuple[slice, slice]]:
-    """Slices of the batch and of the queries, `most` of these; on a CPU of one task and about so many `pairs`."""
-    tasks, step = (1, max(1, pairs // max(n_k, 1))) if device == "cpu" else (batch, n_q)
+    """Slices of the batch and of the queries, `most` of these; on a CPU of about so many `pairs`."""
+    tasks, step = batch, n_q
+    if device == "cpu":
+        tasks, step = max(1, pairs // max(n_q * n_k, 1)), max(1, pairs // max(n_k, 1))
     # equal parts: a small rest costs as many calls as a whole one
     parts = -(-n_q // max(1, min(step, most or step)))
     step = -(-n_q // max(parts, 1))
