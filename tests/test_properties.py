@@ -226,7 +226,7 @@ def test_a_constant_is_filled_with_itself(model: str, seed: int, constant: float
 def test_a_rolled_globe_gives_a_rolled_result(
     model: str, seed: int, squares: int, chunks: list[int], distance: bool
 ) -> None:
-    """Rolled by whole squares of merged tiles, and so sparse that all context is taken: its thinning depends on the place."""
+    """Rolled by whole squares of tiles, and so sparse that all context is taken: its thinning depends on the place."""
     shape = (8, 64)
     rng = np.random.default_rng(seed)
     values = np.full(shape, np.nan, np.float32)
