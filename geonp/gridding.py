@@ -23,7 +23,7 @@ from geonp.errors import InputError, PredictionError
 from geonp.grid import Grid
 from geonp.metadata import FillFlag, annotate
 from geonp.points import standardise
-from geonp.prediction import MOST_TARGETS, Points, bucket, together
+from geonp.prediction import Points, bucket, together
 from geonp.request import checked_job, checked_results
 from geonp.scattered import Observations, Square, blend_weights, grouped, near_first, project, squares_of
 from geonp.tables import Table, read_table, transformed
@@ -117,6 +117,10 @@ def interpolate(
     levels = tuple(float(q) for q in quantiles)
     out = [_annotated(target, table, name, part, card, levels, "tail" in results) for name, part in parts.items()]
     return xr.merge(out, combine_attrs="override", compat="identical", join="exact")
+
+
+MOST_TARGETS = 3072
+"""Places that one pass predicts, at most: it bounds the memory of a square with many of them."""
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,10 @@ class Neighbourhood:
     axes: tuple[tuple[float, float], ...] = ()
     standard: tuple[float, float] | tuple[()] = ()
 
+    def __post_init__(self) -> None:
+        if self.merge < 1 or self.merge & (self.merge - 1):
+            raise ValueError(f"merge must be 1, 2, 4 or another power of two, got {self.merge}")
+
     @property
     def reach_px(self) -> int:
         """The widest halo: nothing farther from a tile is ever read for it."""

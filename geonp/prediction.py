@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from torch import nn
 
 __all__ = [
-    "MOST_TARGETS",
     "Points",
     "Predictor",
     "Tile",
@@ -41,9 +40,6 @@ IntArray = npt.NDArray[np.intp]
 
 TARGET_BUCKETS = (32, 64, 128, 256, 384, 576, 768)
 """Targets a tile is padded to: bfloat16 kernels are compiled for each shape, so there are few."""
-
-MOST_TARGETS = 3072
-"""Targets of one pass: more would take longer to keep in memory than to read the context again."""
 
 CPU_BATCH = 4
 """Tiles in a batch on a CPU: more of them fit neither into its caches nor into memory that malloc keeps."""

@@ -59,6 +59,15 @@ def card_fields() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
+def unmerged_model(model: str) -> str:
+    """The same checkpoint, but for its tiles: none of them are merged."""
+    network, _ = checkpoint.load_model(model)
+    file = Path(model).with_name("unmerged.safetensors")
+    checkpoint.save(network, file, **{**CARD, "neighbourhood": {**CARD["neighbourhood"], "merge": 1}})
+    return str(file)
+
+
+@pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Path of a checkpoint with the raster architecture, tiny and with seeded random weights."""
     with torch.random.fork_rng(devices=[]):

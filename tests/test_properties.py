@@ -222,22 +222,25 @@ def test_a_constant_is_filled_with_itself(model: str, seed: int, constant: float
 
 
 @few
-@given(seeds, st.integers(1, 3), st.lists(st.integers(1, 40), min_size=1, max_size=3), st.booleans())
+@given(seeds, st.integers(1, 7), st.lists(st.integers(1, 40), min_size=1, max_size=3), st.booleans())
 def test_a_rolled_globe_gives_a_rolled_result(
-    model: str, seed: int, squares: int, chunks: list[int], distance: bool
+    model: str, unmerged_model: str, seed: int, tiles: int, chunks: list[int], distance: bool
 ) -> None:
-    """Rolled by whole squares of tiles, and so sparse that all context is taken: its thinning depends on the place."""
+    """Rolled by whole tiles (squares of merged ones): all context is taken, as its thinning depends on the place."""
     shape = (8, 64)
     rng = np.random.default_rng(seed)
     values = np.full(shape, np.nan, np.float32)
     cells = rng.permutation(values.size)[:31]
     values.ravel()[cells] = field(shape, seed).ravel()[cells]
     globe = xr.DataArray(values, dims=("lat", "lon"), coords={"lon": np.arange(64) * 5.625}, name="a")
-    rolled = globe.roll(lon=16 * squares)
-    options: dict[str, Any] = {"model": model, "max_distance": 6.0 if distance else None}
+    rolled = globe.roll(lon=8 * tiles)
+    options: dict[str, Any] = {
+        "model": unmerged_model if tiles % 2 else model,
+        "max_distance": 6.0 if distance else None,
+    }
     edges = [*np.cumsum(chunks)[np.cumsum(chunks) < 64].tolist(), 64]
     one, other = infill(globe, **options), infill(rolled.chunk(lon=tuple(np.diff([0, *edges]))), **options)
-    assert_same(one.roll(lon=16 * squares), other.compute())
+    assert_same(one.roll(lon=8 * tiles), other.compute())
     # and the seam does matter
     flat = infill(globe.drop_vars("lon").rename(lat="y", lon="x"), **options)
     assert not np.array_equal(flat.a.values, one.a.values, equal_nan=True)

@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from geonp.points import Neighbourhood
 from geonp.tiling import (
     CHUNK_PX,
     MARGIN_PX,
@@ -127,6 +128,12 @@ def test_squares_hold_each_cell_once_and_are_as_large_as_data_are_sparse(
             square = np.s_[row : row + side, col : col + side]
             if cells[square].any() and sparse(row, col, side):
                 assert (owner[square] >= side).all()
+
+
+@pytest.mark.parametrize("merge", [0, 3, -2])
+def test_tiles_merge_by_powers_of_two(merge: int) -> None:
+    with pytest.raises(ValueError, match=f"power of two, got {merge}"):
+        Neighbourhood(merge=merge)
 
 
 @given(offsets, st.integers(1, 90), st.integers(1, 50))

@@ -50,12 +50,14 @@ class _RBF(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, distance: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         out = distance.new_empty(distance.shape[0], a.shape[0], *distance.shape[1:])
+        n_blocks, kept = 0, list[Tensor]()
         for part, rows, *kept in _rbf_blocks(distance, b, c):
+            n_blocks += 1
             basis = kept[1]
             block = (a[:, None] @ basis.unflatten(1, a.shape))[:, :, 0]
             out[part, :, rows] = block.unflatten(2, (-1, distance.shape[2]))
         # of a single block, as scan attention asks for, the functions are at hand on the way back
-        ctx.single = out[:, 0].numel() == basis[:, 0].numel()
+        ctx.single = n_blocks == 1
         ctx.save_for_backward(distance, a, b, c, *(kept if ctx.single else ()))
         return out
 
