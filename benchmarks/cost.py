@@ -20,7 +20,7 @@ import torch
 
 from geonp.nn.attention import dense_attention, scan_attention, te_attention
 from geonp.nn.bias import RBFBias, rbf_bias
-from geonp.nn.layers import MLP
+from geonp.nn.layers import PairMLP
 from geonp.nn.models import ARCHITECTURES, build
 
 VARIANTS = {
@@ -93,7 +93,7 @@ def attention(n: int, heads: int = 8, d: int = 16) -> None:
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, heads, n, d, requires_grad=True) for _ in range(3))
     x, mask, dim = torch.rand(1, n, 2) * 8, torch.ones(1, n, dtype=torch.bool), heads * d
-    bias, rho, phi = RBFBias(heads), MLP(2 + heads, dim, dim, heads, relu=True), MLP(heads, dim, dim, 2, relu=True)
+    bias, rho, phi = RBFBias(heads), PairMLP(2 + heads, dim, dim, heads), PairMLP(heads, dim, dim, 2)
     rbf = (bias.a, bias.b, bias.c)
     kinds: dict[str, Callable[[], torch.Tensor]] = {
         "dense, RBF bias": lambda: dense_attention(q, k, v, rbf_bias(x, x, *rbf), mask),

@@ -33,6 +33,7 @@ LAYERS = {
     "geonp.nn": 2.2,
     "geonp.nn.attention": 2,
     "geonp.nn.blocks": 1.9,
+    "geonp.nn.lattice": 1.9,
     "geonp.nn.bias": 2,
     "geonp.nn.covariance": 2,
     "geonp.nn.layers": 2.1,

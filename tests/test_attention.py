@@ -19,7 +19,7 @@ from geonp.nn.attention import (
     te_attention,
 )
 from geonp.nn.bias import rbf_bias
-from geonp.nn.layers import MLP
+from geonp.nn.layers import PairMLP
 
 B, H, D, DV = 2, 3, 8, 5
 
@@ -199,10 +199,10 @@ def test_deep_kernel_attention_is_a_sum_of_outer_products() -> None:
     torch.testing.assert_close(deep_kernel_attention(q, k, v, mask), expected, rtol=1e-4, atol=1e-5)
 
 
-def te_problem(n_q: int = 7, n_k: int = 9) -> tuple[dict[str, torch.Tensor], MLP, MLP]:
+def te_problem(n_q: int = 7, n_k: int = 9) -> tuple[dict[str, torch.Tensor], PairMLP, PairMLP]:
     p = problem(n_q, n_k)
     torch.manual_seed(0)
-    return {n: p[n] for n in ("q", "k", "v", "xq", "xk")}, MLP(2 + H, 8, H, relu=True), MLP(H, 8, 2, relu=True)
+    return {n: p[n] for n in ("q", "k", "v", "xq", "xk")}, PairMLP(2 + H, 8, H), PairMLP(H, 8, 2)
 
 
 def test_te_attention_is_its_equations_pair_by_pair() -> None:
@@ -211,6 +211,7 @@ def test_te_attention_is_its_equations_pair_by_pair() -> None:
     rho, phi = rho.double(), phi.double()
     mask = torch.arange(9).expand(B, 9) < 6
     out, step = te_attention(q, k, v, xq, xk, rho, phi, mask)
+    rho, phi = torch.nn.Sequential(*rho), torch.nn.Sequential(*phi)
     for b, i in itertools.product(range(B), range(7)):
         score = [
             rho(torch.cat([xq[b, i] - xk[b, j], torch.stack([q[b, h, i] @ k[b, h, j] for h in range(H)]) / D**0.5]))

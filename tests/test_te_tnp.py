@@ -35,7 +35,7 @@ def restated_block(block: TEBlock, zq: Tensor, xq: Tensor, zk: Tensor, xk: Tenso
         score = []
         for m in range(len(zk)):
             dots = (q[n] * k[m]).sum(-1) / q.shape[-1] ** 0.5
-            score.append(block.rho(torch.cat([xq[n] - xk[m], dots])))
+            score.append(nn.Sequential(*block.rho)(torch.cat([xq[n] - xk[m], dots])))
         weight = torch.exp(torch.stack(score))
         weight = weight / weight.sum(0)
         read = block.to_out(sum(weight[m][:, None] * v[m] for m in range(len(zk))).flatten())
@@ -43,7 +43,7 @@ def restated_block(block: TEBlock, zq: Tensor, xq: Tensor, zk: Tensor, xk: Tenso
         tokens.append(z + block.ff(block.norm_ff(z)))
         step = torch.zeros_like(xq[n])
         if block.phi is not None:
-            step = sum((xq[n] - xk[m]) * block.phi(weight[m]) for m in range(len(zk))) / len(zk)
+            step = sum((xq[n] - xk[m]) * nn.Sequential(*block.phi)(weight[m]) for m in range(len(zk))) / len(zk)
         locations.append(xq[n] + step)
     return torch.stack(tokens), torch.stack(locations)
 

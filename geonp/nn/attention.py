@@ -41,7 +41,10 @@ BiasFunction = Callable[..., Tensor]
 """``(xq, xk, *parameters) -> (batch, heads, n_q, n_k)``: the bias of one block pair, differentiable."""
 
 PairFunction = Callable[[Tensor], Tensor]
-"""Features of pairs ``(..., n)`` to others: a network that sees each pair alone."""
+"""Features of pairs ``(batch, n, pairs)`` to others: a network that sees each pair alone."""
+
+TE_PAIRS = 2**14
+"""Pairs in a block of translation-equivariant attention on a CPU, if no gradients are wanted: for its cache."""
 
 
 def dense_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, key_mask: Tensor | None = None) -> Tensor:
@@ -183,10 +186,10 @@ def te_attention(
     q, k, v, xq, xk, key_mask : Tensor
         See the module's docstring.
     rho : PairFunction
-        ``(..., d_x + heads) -> (..., heads)``.
+        ``(batch, d_x + heads, pairs) -> (batch, heads, pairs)``, see :class:`geonp.nn.layers.PairMLP`.
     phi : PairFunction, optional
-        ``(..., heads) -> (..., d_x)``, as in the published code; equation 10 has one factor for all coordinates.
-        Without it the step is zero.
+        ``(batch, heads, pairs) -> (batch, d_x, pairs)``, as in the published code; equation 10 has one factor for all
+        coordinates. Without it the step is zero.
 
     Returns
     -------
@@ -195,6 +198,8 @@ def te_attention(
     """
     k, v = _zero_masked(k, key_mask), _zero_masked(v, key_mask)
     xk = torch.where(key_mask[..., None], xk, 0.0)
+    if not torch.is_grad_enabled() and q.device.type == "cpu":
+        max_pairs = min(max_pairs, TE_PAIRS)
     rows = max(1, max_pairs // max(1, k.shape[0] * k.shape[2]))
 
     def attend(q: Tensor, xq: Tensor) -> tuple[Tensor, Tensor]:
@@ -219,16 +224,16 @@ def _te_block(
     phi: PairFunction | None,
     key_mask: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    difference = xq[:, :, None] - xk[:, None]
+    difference = xq.mT[..., None] - xk.mT[:, :, None]
     dots = (q * q.shape[-1] ** -0.5) @ k.mT
-    score = rho(torch.cat([difference, dots.permute(0, 2, 3, 1)], -1)).permute(0, 3, 1, 2)
+    score = rho(torch.cat([difference, dots], 1).flatten(2)).view(dots.shape)
     keep = key_mask[:, None, None]
     # A finite floor keeps rows without any key free of NaN.
     weight = torch.where(keep, score, torch.finfo(score.dtype).min / 2).softmax(-1) * keep
     if phi is None:
         return weight @ v, torch.zeros_like(xq)
-    moves = difference * phi(weight.permute(0, 2, 3, 1)) * key_mask[:, None, :, None]
-    return weight @ v, moves.sum(2) / key_mask.sum(-1).clamp_min(1)[:, None, None]
+    moves = difference * phi(weight.flatten(2)).view(difference.shape) * keep
+    return weight @ v, moves.sum(-1).mT / key_mask.sum(-1).clamp_min(1)[:, None, None]
 
 
 class _ScanAttention(torch.autograd.Function):

@@ -10,6 +10,7 @@ from torch.distributions import Categorical, Distribution, Normal, StudentT
 from torch.nn import functional as F
 
 from geonp.nn.covariance import N_KERNELS, matern_mixture
+from geonp.nn.lattice import differences
 from geonp.nn.layers import MLP, masked_mean
 
 __all__ = ["Classifier", "GaussianHead", "KrigingHead", "VarianceHead", "gaussian", "tail_of"]
@@ -209,7 +210,13 @@ class KrigingHead(nn.Module):
         shape, weight, smoothness = raw.unflatten(-1, (len(self.lengths), -1)).split(sizes, -1)
         whitening = self._whitening(shape)
         w = torch.exp(4.0 * torch.tanh(weight / 4.0)) / len(self.lengths)
-        kernel = matern_mixture(xq[:, None] @ whitening, xk[:, None] @ whitening, w * torch.softmax(smoothness, -1))
+        weights = w * torch.softmax(smoothness, -1)
+        found = differences(xq, xk)
+        if found is None:
+            kernel = matern_mixture(xq[:, None] @ whitening, xk[:, None] @ whitening, weights)
+        else:
+            places = found.values @ whitening
+            kernel = found.of_pairs(matern_mixture(places, torch.zeros_like(places[..., :1, :]), weights)[..., 0])
         return kernel, w[..., 0].sum(1)
 
     def _whitening(self, shape: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ __all__ = [
     "DeepKernelAttention",
     "KRBlock",
     "MultiHeadAttention",
+    "PairMLP",
     "PostNormBlock",
     "PreNormBlock",
     "drop_masked",
@@ -41,6 +42,25 @@ class MLP(nn.Sequential):
             nn.init.zeros_(linear.bias)
             layers.append(linear)
         super().__init__(*layers)
+
+
+class PairMLP(MLP):
+    """:class:`MLP` with ReLU over columns, ``(batch, n, pairs) -> (batch, m, pairs)``.
+
+    Of many pairs with few features each, columns take a third to a half of the time of rows.
+    """
+
+    def __init__(self, *widths: int) -> None:
+        super().__init__(*widths, relu=True)
+
+    def forward(self, columns: Tensor) -> Tensor:
+        """Apply the layers to each column."""
+        for layer in self:
+            if isinstance(layer, nn.Linear):
+                columns = torch.baddbmm(layer.bias[:, None], layer.weight.expand(len(columns), -1, -1), columns)
+            else:
+                columns = columns.relu_()
+        return columns
 
 
 class MultiHeadAttention(nn.Module):

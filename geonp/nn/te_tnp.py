@@ -11,7 +11,7 @@ from torch.distributions import Normal, StudentT
 from geonp.nn.attention import dense_attention, te_attention
 from geonp.nn.bias import KernelDictionary
 from geonp.nn.heads import KrigingHead, VarianceHead
-from geonp.nn.layers import MLP, drop_masked, in_chunks, masked_mean
+from geonp.nn.layers import MLP, PairMLP, drop_masked, in_chunks, masked_mean
 from geonp.nn.statistics import context_statistics
 
 __all__ = ["TEPTTNP", "TETNP", "PseudoLocations", "TEBlock"]
@@ -42,8 +42,8 @@ class TEBlock(nn.Module):
         self.norm_attention, self.norm_ff = nn.LayerNorm(dim), nn.LayerNorm(dim)
         self.to_q, self.to_k, self.to_v = (nn.Linear(dim, dim, bias=False) for _ in range(3))
         self.to_out = nn.Linear(dim, dim)
-        self.rho = MLP(d_x + heads, wide, wide, heads, relu=True)
-        self.phi = MLP(heads, wide, wide, d_x, relu=True) if move else None
+        self.rho = PairMLP(d_x + heads, wide, wide, heads)
+        self.phi = PairMLP(heads, wide, wide, d_x) if move else None
         self.ff = MLP(dim, dim, dim, relu=True)
 
     def forward(self, zq: Tensor, xq: Tensor, zk: Tensor, xk: Tensor, key_mask: Tensor) -> tuple[Tensor, Tensor]:

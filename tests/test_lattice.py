@@ -1,0 +1,67 @@
+"""Differences on a lattice: every pair finds its own, and nothing else is taken for a lattice."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from geonp.nn import heads
+from geonp.nn.heads import KrigingHead
+from geonp.nn.lattice import differences
+
+
+def lattice(d_x: int, n_q: int = 90, n_k: int = 80, shift: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Places of three tasks far from each other, whole numbers apart within each."""
+    generator = torch.Generator().manual_seed(0)
+    side = {1: 40, 2: 9, 3: 4}[d_x]
+    xq, xk = (torch.randint(0, side, (3, n, d_x), generator=generator).float() for n in (n_q, n_k))
+    tasks = torch.tensor([0.0, -300.0, 7000.0])[:, None, None]
+    return xq + tasks + shift, xk + tasks + shift
+
+
+@pytest.mark.parametrize("d_x", [1, 2, 3])
+@pytest.mark.parametrize("shift", [0.0, 0.5])
+def test_every_pair_finds_its_difference(d_x: int, shift: float) -> None:
+    xq, xk = lattice(d_x, shift=shift)
+    found = differences(xq, xk)
+    assert found is not None
+    assert len(found.values) < xq.shape[1] * xk.shape[1]
+    assert torch.equal(found.values[found.index.long()], xq[:, :, None] - xk[:, None])
+
+
+def test_pairs_read_the_table_of_their_task_and_pass_on_slopes() -> None:
+    found = differences(*lattice(2))
+    assert found is not None
+    table = torch.randn(3, len(found.values), generator=torch.Generator().manual_seed(0)).requires_grad_()
+    pairs = found.of_pairs(table)
+    for task in range(3):
+        assert torch.equal(pairs[task], table[task][found.index[task].long()])
+    (slope,) = torch.autograd.grad(pairs.sum(), table)
+    assert torch.equal(slope, torch.stack([torch.bincount(i.flatten(), minlength=table.shape[1]) for i in found.index]))
+
+
+def test_other_places_are_no_lattice() -> None:
+    xq, xk = lattice(2)
+    assert differences(xq + 0.25, xk) is None
+    assert differences(xq, torch.cat([xk[:, :-1], xk[:, -1:] + 0.01], 1)) is None
+    assert differences(xq * 100, xk * 100) is None  # more differences than pairs
+    assert differences(xq[:, :0], xk) is None
+
+
+def test_kriging_is_the_same_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    head = KrigingHead(8, 2, 1, 16, whole_steps=1)
+    xt, _ = lattice(2, 40)
+    cells = torch.cartesian_prod(torch.arange(9.0), torch.arange(9.0))
+    xc = cells + torch.tensor([0.0, -300.0, 7000.0])[:, None, None]
+    targets, context, yc = torch.randn(3, 40, 8), torch.randn(3, 81, 8), torch.randn(3, 81, 1)
+    arguments = (targets, context, xt, xc, yc, torch.rand(3, 81) < 0.9, torch.zeros(3, 0))
+    calls: list[bool] = []
+    monkeypatch.setattr(heads, "differences", lambda *x: calls.append(differences(*x) is not None) or differences(*x))
+    found = head(*arguments)
+    assert any(calls)
+    monkeypatch.setattr(heads, "differences", lambda *x: None)
+    expected = head(*arguments)
+    assert ((found.mean - expected.mean).abs() < 1e-3 * expected.stddev).all()
+    torch.testing.assert_close(found.stddev, expected.stddev, rtol=1e-3, atol=0.0)
