@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from geonp.nn import heads
+from geonp.nn import lattice as lattices
+from geonp.nn.bias import KernelDictionary, shared_bias
 from geonp.nn.heads import KrigingHead
 from geonp.nn.lattice import differences
 
@@ -65,3 +67,46 @@ def test_kriging_is_the_same_without_it(monkeypatch: pytest.MonkeyPatch) -> None
     expected = head(*arguments)
     assert ((found.mean - expected.mean).abs() < 1e-3 * expected.stddev).all()
     torch.testing.assert_close(found.stddev, expected.stddev, rtol=1e-3, atol=0.0)
+
+
+DICTIONARY = KernelDictionary(2, (0.75, 3.0, 12.0), (2.0, 8.0)).double()
+
+
+def off_lattice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lattices, "_whole", lambda *x: None)
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.5])
+def test_sums_on_a_grid_are_those_of_all_pairs(monkeypatch: pytest.MonkeyPatch, shift: float) -> None:
+    xq, xk = (x.double() for x in lattice(2, shift=shift))
+    values = torch.randn(3, 80, 2, generator=torch.Generator().manual_seed(1)).double()
+    found = DICTIONARY.grid_sums(xq, xk, values)
+    assert found is not None
+    off_lattice(monkeypatch)
+    assert DICTIONARY.grid_sums(xq, xk, values) is None
+    torch.testing.assert_close(found, DICTIONARY.sums(xq, xk, values))
+    torch.testing.assert_close(found, DICTIONARY(xq, xk) @ values[:, None])
+
+
+def test_sums_of_a_wide_grid_or_of_other_places_go_by_pairs() -> None:
+    xq, xk = (x.double() for x in lattice(2))
+    values = torch.ones(3, 80, 1).double()
+    assert DICTIONARY.grid_sums(xq + 0.25, xk, values) is None
+    assert DICTIONARY.grid_sums(xq * 50, xk * 50, values) is None
+    assert KernelDictionary(1, (2.0,), ()).grid_sums(*lattice(1), values) is None
+
+
+def test_biases_of_a_lattice_are_those_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    xq, xk = (x.double() for x in lattice(2))
+    generator = torch.Generator().manual_seed(2)
+    values, slope = (torch.randn(n, generator=generator).double() for n in ((3, 80, 2), (3, 2, 4, 90, 80)))
+    amplitudes = torch.randn(2, 4, DICTIONARY.size, generator=generator).double().requires_grad_()
+    results = []
+    for _ in range(2):
+        biases, sums = shared_bias(DICTIONARY, xq, xk, amplitudes, values, torch.float64)
+        assert sums is not None
+        results.append([biases.detach(), sums, *torch.autograd.grad(biases, amplitudes, slope)])
+        off_lattice(monkeypatch)
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected)
+    assert shared_bias(DICTIONARY, xq, xk, amplitudes, None, torch.float64)[1] is None

@@ -196,14 +196,16 @@ def te_attention(
     tuple of Tensor
         ``(batch, heads, n_q, d_v)`` and ``(batch, n_q, d_x)``; both zero where all keys are masked.
     """
-    k, v = _zero_masked(k, key_mask), _zero_masked(v, key_mask)
-    xk = torch.where(key_mask[..., None], xk, 0.0)
+    every = bool(key_mask.all())
+    if not every:
+        k, v = _zero_masked(k, key_mask), _zero_masked(v, key_mask)
+        xk = torch.where(key_mask[..., None], xk, 0.0)
     if not torch.is_grad_enabled() and q.device.type == "cpu":
         max_pairs = min(max_pairs, TE_PAIRS)
     rows = max(1, max_pairs // max(1, k.shape[0] * k.shape[2]))
 
     def attend(q: Tensor, xq: Tensor) -> tuple[Tensor, Tensor]:
-        return _te_block(q, k, v, xq, xk, rho, phi, key_mask)
+        return _te_block(q, k, v, xq, xk, rho, phi, None if every else key_mask)
 
     pieces = list(zip(q.split(rows, 2), xq.split(rows, 1), strict=True))
     if len(pieces) > 1 and torch.is_grad_enabled():
@@ -222,18 +224,23 @@ def _te_block(
     xk: Tensor,
     rho: PairFunction,
     phi: PairFunction | None,
-    key_mask: Tensor,
+    key_mask: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     difference = xq.mT[..., None] - xk.mT[:, :, None]
     dots = (q * q.shape[-1] ** -0.5) @ k.mT
     score = rho(torch.cat([difference, dots], 1).flatten(2)).view(dots.shape)
-    keep = key_mask[:, None, None]
-    # A finite floor keeps rows without any key free of NaN.
-    weight = torch.where(keep, score, torch.finfo(score.dtype).min / 2).softmax(-1) * keep
+    if key_mask is None:
+        weight = score.softmax(-1)
+    else:
+        keep = key_mask[:, None, None]
+        # A finite floor keeps rows without any key free of NaN.
+        weight = torch.where(keep, score, torch.finfo(score.dtype).min / 2).softmax(-1) * keep
     if phi is None:
         return weight @ v, torch.zeros_like(xq)
-    moves = difference * phi(weight.flatten(2)).view(difference.shape) * keep
-    return weight @ v, moves.sum(-1).mT / key_mask.sum(-1).clamp_min(1)[:, None, None]
+    moves = difference * phi(weight.flatten(2)).view(difference.shape)
+    if key_mask is None:
+        return weight @ v, moves.mean(-1).mT
+    return weight @ v, (moves * keep).sum(-1).mT / key_mask.sum(-1).clamp_min(1)[:, None, None]
 
 
 class _ScanAttention(torch.autograd.Function):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from geonp.nn.blocks import SCAN_PAIRS, pair_blocks
+from geonp.nn.lattice import differences, gaussian_sums
 
 __all__ = ["DictionaryBias", "KernelDictionary", "RBFBias", "dictionary_bias", "rbf_bias", "shared_bias"]
 
@@ -172,9 +173,31 @@ class KernelDictionary(nn.Module):
             pq, pk = (xq @ self.projections.T).mT, (xk @ self.projections.T).mT
             for part, rows in pair_blocks(len(xq), xq.shape[1], xk.shape[1], xq.device.type, BLOCK_PAIRS):
                 squared = (pq[part, :, rows, None] - pk[part, :, None]).square_()
-                exponent = torch.matmul(self.exponents.to(squared), squared.flatten(2)).unflatten(2, squared.shape[2:])
-                # the floor keeps clear of subnormal numbers, which cost many times as much
-                yield part, rows, exponent.clamp_min_(-40.0).exp_()
+                yield part, rows, self._kernels(squared.flatten(2)).unflatten(2, squared.shape[2:])
+
+    @torch.no_grad()
+    def sums(self, xq: Tensor, xk: Tensor, values: Tensor) -> Tensor:
+        """Sums over the keys of `values` ``(batch, n_k, n)``, weighted by each kernel: ``(batch, size, n_q, n)``."""
+        found = self.grid_sums(xq, xk, values)
+        if found is None:
+            found = xq.new_empty(xq.shape[0], self.size, xq.shape[1], values.shape[-1])
+            for part, rows, kernels in self.blocks(xq, xk):
+                found[part, :, rows] = kernels @ values[part, None]
+        return found
+
+    def grid_sums(self, xq: Tensor, xk: Tensor, values: Tensor) -> Tensor | None:
+        """:meth:`sums` where they take less time than the kernels of all pairs, else None."""
+        with torch.autocast(xq.device.type, enabled=False):
+            return gaussian_sums(xq, xk, values, self.scales, self.projections, self.directional_scales)
+
+    def at(self, differences: Tensor) -> Tensor:
+        """Kernels ``(size, n)`` of differences ``(n, d_x)``."""
+        return self._kernels((differences @ self.projections.T).mT.square())
+
+    def _kernels(self, squared: Tensor) -> Tensor:
+        """Kernels ``(..., size, n)`` of squared projections ``(..., directions, n)``."""
+        # the floor keeps clear of subnormal numbers, which cost many times as much
+        return torch.matmul(self.exponents.to(squared), squared).clamp_min_(-40.0).exp_()
 
 
 def dictionary_bias(kernels: Tensor, amplitudes: Tensor) -> Tensor:
@@ -186,8 +209,13 @@ def dictionary_bias(kernels: Tensor, amplitudes: Tensor) -> Tensor:
 
 
 def shared_bias(
-    dictionary: KernelDictionary, xq: Tensor, xk: Tensor, amplitudes: Tensor, values: Tensor, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
+    dictionary: KernelDictionary,
+    xq: Tensor,
+    xk: Tensor,
+    amplitudes: Tensor,
+    values: Tensor | None,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor | None]:
     """Biases of several layers at once, and sums over the keys weighted by each kernel, never holding all kernels.
 
     Parameters
@@ -197,7 +225,7 @@ def shared_bias(
         ``(batch, n_q, d_x)`` and ``(batch, n_k, d_x)``.
     amplitudes : Tensor
         ``(layers, heads, size)``; the one argument that a gradient flows to.
-    values : Tensor
+    values : Tensor, optional
         ``(batch, n_k, n)``.
     dtype : torch.dtype
         Of the biases.
@@ -205,14 +233,17 @@ def shared_bias(
     Returns
     -------
     tuple of Tensor
-        ``(batch, layers, heads, n_q, n_k)`` and ``(batch, size, n_q, n)``.
+        ``(batch, layers, heads, n_q, n_k)`` and, of values, ``(batch, size, n_q, n)``.
     """
     bias, sums = _SharedBias.apply(dictionary, xq, xk, amplitudes.flatten(0, 1), values, dtype)  # type: ignore[no-untyped-call]
     return bias.unflatten(1, amplitudes.shape[:2]), sums
 
 
 class _SharedBias(torch.autograd.Function):
-    """Kernels are evaluated block by block, and again on the way back: quicker than writing and reading all of them."""
+    """Kernels are evaluated block by block, and again on the way back: quicker than writing and reading all of them.
+
+    On a lattice once for each difference; then biases are looked up.
+    """
 
     @staticmethod
     def forward(
@@ -221,24 +252,38 @@ class _SharedBias(torch.autograd.Function):
         xq: Tensor,
         xk: Tensor,
         amplitudes: Tensor,
-        values: Tensor,
+        values: Tensor | None,
         dtype: torch.dtype,
-    ) -> tuple[Tensor, Tensor]:
-        ctx.dictionary = dictionary
+    ) -> tuple[Tensor, Tensor | None]:
+        ctx.dictionary, ctx.found = dictionary, differences(xq, xk)
         ctx.save_for_backward(xq, xk, amplitudes)
         batch, n_q, n_k = xq.shape[0], xq.shape[1], xk.shape[1]
         bias = xq.new_empty(batch, len(amplitudes), n_q, n_k, dtype=dtype)
-        sums = xq.new_empty(batch, dictionary.size, n_q, values.shape[-1])
-        rows = amplitudes.to(dtype)
-        for part, queries, kernels in dictionary.blocks(xq, xk):
-            sums[part, :, queries] = kernels @ values[part, None]
-            bias[part, :, queries] = torch.matmul(rows, kernels.flatten(2).to(dtype)).unflatten(2, kernels.shape[2:])
-        ctx.mark_non_differentiable(sums)
+        if ctx.found is not None:
+            table = (amplitudes @ dictionary.at(ctx.found.values)).to(dtype)
+            for whole, index in zip(bias.flatten(2), ctx.found.index.flatten(1), strict=True):
+                torch.index_select(table, 1, index, out=whole)
+            sums = None if values is None else dictionary.sums(xq, xk, values)
+        else:
+            sums = None if values is None else xq.new_empty(batch, dictionary.size, n_q, values.shape[-1])
+            rows = amplitudes.to(dtype)
+            for part, queries, kernels in dictionary.blocks(xq, xk):
+                if sums is not None and values is not None:
+                    sums[part, :, queries] = kernels @ values[part, None]
+                bias[part, :, queries] = (rows @ kernels.flatten(2).to(dtype)).unflatten(2, kernels.shape[2:])
+        if sums is not None:
+            ctx.mark_non_differentiable(sums)
         return bias, sums
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[None, None, None, Tensor, None, None]:
         xq, xk, amplitudes = ctx.saved_tensors
+        if ctx.found is not None:
+            kernels = ctx.dictionary.at(ctx.found.values)
+            slope = kernels.new_zeros(len(amplitudes), kernels.shape[1])
+            for grad, index in zip(grad_outputs[0].flatten(2), ctx.found.index.flatten(1), strict=True):
+                slope.scatter_add_(1, index.long().expand(len(slope), -1), grad.to(slope))
+            return None, None, None, slope @ kernels.mT, None, None
         gradient = torch.zeros_like(amplitudes)
         for part, queries, kernels in ctx.dictionary.blocks(xq, xk):
             slope = grad_outputs[0][part, :, queries].flatten(2).to(kernels)

@@ -282,9 +282,8 @@ def _condition(
     factor = _factor(kernel[:, n_t:], noise, mask)
     k_ct = torch.where(mask[:, :, None], kernel[:, :n_t].mT, 0.0)
     identity = torch.eye(n_c, dtype=k_ct.dtype, device=k_ct.device).expand(k_ct.shape[0], -1, -1)
-    right = torch.cat([k_ct, torch.where(mask[..., None], yc, 0.0).double(), identity], -1)
-    solved = torch.linalg.solve_triangular(factor, right, upper=False)
-    weights, values, inverse = torch.split(solved, [n_t, yc.shape[-1], n_c], -1)
+    inverse = torch.linalg.solve_triangular(factor, identity, upper=False)
+    weights, values = inverse @ k_ct, inverse @ torch.where(mask[..., None], yc, 0.0).double()
     variance = (prior - weights.square().sum(1)).clamp_min(0.0).float()
     # leave-one-out residuals from the inverse of the covariance, Rasmussen & Williams (2006), equation 5.12
     surprise = (inverse.mT @ values) / inverse.square().sum(1).sqrt()[..., None]

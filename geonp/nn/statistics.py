@@ -37,7 +37,7 @@ def context_statistics(
         The context: ``(batch, n_c, d_x)``, ``(batch, n_c, d_y)`` and ``(batch, n_c)``, True = observed. What the
         others hold must be finite.
     sums : Tensor, optional
-        ``dictionary(xq, xc) @ summands(yc, mask)[:, None]``, ``(batch, size, n_t + n_c, 2 + d_y)``, where at hand.
+        ``dictionary.sums(xq, xc, summands(yc, mask))``, ``(batch, size, n_t + n_c, 2 + d_y)``, where at hand.
 
     Returns
     -------
@@ -46,9 +46,7 @@ def context_statistics(
     """
     n_t = xq.shape[1] - xc.shape[1]
     if sums is None:
-        sums = xq.new_empty(xq.shape[0], dictionary.size, xq.shape[1], 2 + yc.shape[-1])
-        for part, rows, kernels in dictionary.blocks(xq, xc):
-            sums[part, :, rows] = kernels @ summands(yc, mask)[part, None]
+        sums = dictionary.sums(xq, xc, summands(yc, mask))
     density, squares = _pair_sums(sums, torch.cat([yc.new_zeros(yc.shape[0], n_t, yc.shape[2]), yc], 1))
     local = torch.cat([_log_density(density), _log_variogram(squares, density)], -1)
     local[:, :n_t, dictionary.size :] = 0.0
