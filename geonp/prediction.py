@@ -38,7 +38,7 @@ BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
 IntArray = npt.NDArray[np.intp]
 
-TARGET_BUCKETS = (32, 64, 128, 256, 384, 576, 768)
+TARGET_BUCKETS = (32, 64, 96, 128, 192, 256, 320, 384, 512, 768)
 """Targets a tile is padded to: bfloat16 kernels are compiled for each shape, so there are few."""
 
 CPU_BATCH = 4
@@ -243,7 +243,9 @@ def gather(
         n = tile.context.size
         found = standardise(flat[tile.context], standard)
         xc[k, :n] = np.stack(np.divmod(tile.context, width), -1) - np.array(tile.middle)
-        xt[k, : tile.targets.size] = np.stack(np.divmod(tile.targets, width), -1) - np.array(tile.middle)
+        # padding stays on the lattice of cells, where models are quicker
+        targets = np.pad(tile.targets, (0, n_t - tile.targets.size), mode="edge")
+        xt[k] = np.stack(np.divmod(targets, width), -1) - np.array(tile.middle)
         yc[k, :n, 0], mask[k, :n] = found.z, True
         loc[k], scale[k] = found.loc, found.scale
     return Points(xc, yc, mask, xt, loc, scale)

@@ -11,13 +11,15 @@ from torch import Tensor
 
 __all__ = ["Differences", "differences", "gaussian_sums"]
 
-WORTHWHILE = 40
+WORTHWHILE = 30
 """Products of :func:`gaussian_sums` that take as long as evaluating one pair."""
 
 
 @dataclass(frozen=True)
 class Differences:
-    """All differences in the box of those between some queries and keys, and which of them each pair has.
+    """Differences that queries and keys may have, and which of them each pair has: of any two opposite ones, one.
+
+    So they are for even functions.
 
     Attributes
     ----------
@@ -47,15 +49,19 @@ def differences(xq: Tensor, xk: Tensor) -> Differences | None:
     if found is None:
         return None
     queries, keys = found
-    first = (queries.amin(1) - keys.amax(1)).amin(0)
-    sizes = ((queries.amax(1) - keys.amin(1)).amax(0) - first + 1).tolist()
-    if not math.prod(sizes) < xq.shape[1] * xk.shape[1]:
+    farthest = torch.maximum(queries.amax(1) - keys.amin(1), keys.amax(1) - queries.amin(1)).amax(0)
+    sizes = (2 * farthest + 1).tolist()
+    n = math.prod(sizes)
+    if not n < 2 * xq.shape[1] * xk.shape[1]:
         return None
     strides = torch.tensor([math.prod(sizes[i + 1 :]) for i in range(len(sizes))], dtype=xq.dtype)
     # whole numbers below 2^24, exact in float32
-    at_q, at_k = ((x @ strides).to(torch.int32) for x in (queries - first, keys))
-    values = torch.cartesian_prod(*(torch.arange(size, dtype=xq.dtype) for size in sizes)).view(-1, len(sizes)) + first
-    return Differences(values, at_q[:, :, None] - at_k[:, None])
+    at_q, at_k = ((x @ strides).to(torch.int32) for x in (queries, keys))
+    # counted from the difference of nothing, in the middle of the box
+    index = (at_q[:, :, None] - at_k[:, None]).abs_()
+    ranges = (torch.arange(size, dtype=xq.dtype) for size in sizes)
+    values = torch.cartesian_prod(*ranges).view(-1, len(sizes))[int(n) // 2 :] - farthest
+    return Differences(values, index)
 
 
 @torch.no_grad()
