@@ -10,7 +10,7 @@ from geonp.nn import heads
 from geonp.nn import lattice as lattices
 from geonp.nn.bias import KernelDictionary, shared_bias
 from geonp.nn.heads import KrigingHead
-from geonp.nn.lattice import differences
+from geonp.nn.lattice import differences, gaussian_sums
 
 
 def lattice(d_x: int, n_q: int = 90, n_k: int = 80, shift: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -50,6 +50,9 @@ def test_other_places_are_no_lattice() -> None:
     assert differences(xq, torch.cat([xk[:, :-1], xk[:, -1:] + 0.01], 1)) is None
     assert differences(xq * 100, xk * 100) is None  # more differences than pairs
     assert differences(xq[:, :0], xk) is None
+    far = torch.cat([xq[:, :-1], xq[:, -1:] + 10**6], 1)
+    assert differences(far, xk) is None
+    assert sums(far[0].double(), xk[0].double(), xk[0].double()) is None
 
 
 def test_kriging_is_the_same_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,24 +80,31 @@ def off_lattice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lattices, "_whole", lambda *x: None)
 
 
+def sums(xq: Tensor, xk: Tensor, values: Tensor) -> Tensor | None:
+    return gaussian_sums(xq, xk, values, DICTIONARY.scales, DICTIONARY.projections, DICTIONARY.directional_scales)
+
+
 @pytest.mark.parametrize("shift", [0.0, 0.5])
-def test_sums_on_a_grid_are_those_of_all_pairs(monkeypatch: pytest.MonkeyPatch, shift: float) -> None:
+def test_sums_on_a_grid_are_those_of_all_pairs(shift: float) -> None:
     xq, xk = (x.double() for x in lattice(2, shift=shift))
     values = torch.randn(3, 80, 2, generator=torch.Generator().manual_seed(1)).double()
-    found = DICTIONARY.grid_sums(xq, xk, values)
-    assert found is not None
-    off_lattice(monkeypatch)
-    assert DICTIONARY.grid_sums(xq, xk, values) is None
-    torch.testing.assert_close(found, DICTIONARY.sums(xq, xk, values))
-    torch.testing.assert_close(found, DICTIONARY(xq, xk) @ values[:, None])
+    expected = DICTIONARY(xq, xk) @ values[:, None]
+    torch.testing.assert_close(DICTIONARY.sums(xq, xk, values), expected)
+    for task in range(3):
+        found = sums(xq[task], xk[task], values[task])
+        assert found is not None
+        torch.testing.assert_close(found, expected[task])
 
 
 def test_sums_of_a_wide_grid_or_of_other_places_go_by_pairs() -> None:
     xq, xk = (x.double() for x in lattice(2))
-    values = torch.ones(3, 80, 1).double()
-    assert DICTIONARY.grid_sums(xq + 0.25, xk, values) is None
-    assert DICTIONARY.grid_sums(xq * 50, xk * 50, values) is None
-    assert KernelDictionary(1, (2.0,), ()).grid_sums(*lattice(1), values) is None
+    values = torch.randn(3, 80, 1, generator=torch.Generator().manual_seed(1)).double()
+    for q, k in ((xq + 0.25, xk), (xq * 50, xk * 50)):
+        assert sums(q[0], k[0], values[0]) is None
+        torch.testing.assert_close(DICTIONARY.sums(q, k, values), DICTIONARY(q, k) @ values[:, None])
+    x = lattice(1)[0]
+    line = KernelDictionary(1, (2.0,), ())
+    torch.testing.assert_close(line.sums(x, x, x), line(x, x) @ x[:, None])
 
 
 def test_biases_of_a_lattice_are_those_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,10 +114,8 @@ def test_biases_of_a_lattice_are_those_of_all_pairs(monkeypatch: pytest.MonkeyPa
     amplitudes = torch.randn(2, 4, DICTIONARY.size, generator=generator).double().requires_grad_()
     results = []
     for _ in range(2):
-        biases, sums = shared_bias(DICTIONARY, xq, xk, amplitudes, values, torch.float64)
-        assert sums is not None
-        results.append([biases.detach(), sums, *torch.autograd.grad(biases, amplitudes, slope)])
+        biases, weighted = shared_bias(DICTIONARY, xq, xk, amplitudes, values, torch.float64)
+        results.append([biases.detach(), weighted, *torch.autograd.grad(biases, amplitudes, slope)])
         off_lattice(monkeypatch)
     for found, expected in zip(*results, strict=True):
         torch.testing.assert_close(found, expected)
-    assert shared_bias(DICTIONARY, xq, xk, amplitudes, None, torch.float64)[1] is None

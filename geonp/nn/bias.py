@@ -178,17 +178,16 @@ class KernelDictionary(nn.Module):
     @torch.no_grad()
     def sums(self, xq: Tensor, xk: Tensor, values: Tensor) -> Tensor:
         """Sums over the keys of `values` ``(batch, n_k, n)``, weighted by each kernel: ``(batch, size, n_q, n)``."""
-        found = self.grid_sums(xq, xk, values)
-        if found is None:
-            found = xq.new_empty(xq.shape[0], self.size, xq.shape[1], values.shape[-1])
-            for part, rows, kernels in self.blocks(xq, xk):
-                found[part, :, rows] = kernels @ values[part, None]
-        return found
-
-    def grid_sums(self, xq: Tensor, xk: Tensor, values: Tensor) -> Tensor | None:
-        """:meth:`sums` where they take less time than the kernels of all pairs, else None."""
+        sums = xq.new_empty(xq.shape[0], self.size, xq.shape[1], values.shape[-1])
         with torch.autocast(xq.device.type, enabled=False):
-            return gaussian_sums(xq, xk, values, self.scales, self.projections, self.directional_scales)
+            for task, (q, k, v) in enumerate(zip(xq, xk, values, strict=True)):
+                found = gaussian_sums(q, k, v, self.scales, self.projections, self.directional_scales)
+                if found is not None:
+                    sums[task] = found
+                    continue
+                for _, rows, kernels in self.blocks(q[None], k[None]):
+                    sums[task, :, rows] = kernels[0] @ v
+        return sums
 
     def at(self, differences: Tensor) -> Tensor:
         """Kernels ``(size, n)`` of differences ``(n, d_x)``."""
@@ -213,9 +212,9 @@ def shared_bias(
     xq: Tensor,
     xk: Tensor,
     amplitudes: Tensor,
-    values: Tensor | None,
+    values: Tensor,
     dtype: torch.dtype,
-) -> tuple[Tensor, Tensor | None]:
+) -> tuple[Tensor, Tensor]:
     """Biases of several layers at once, and sums over the keys weighted by each kernel, never holding all kernels.
 
     Parameters
@@ -225,7 +224,7 @@ def shared_bias(
         ``(batch, n_q, d_x)`` and ``(batch, n_k, d_x)``.
     amplitudes : Tensor
         ``(layers, heads, size)``; the one argument that a gradient flows to.
-    values : Tensor, optional
+    values : Tensor
         ``(batch, n_k, n)``.
     dtype : torch.dtype
         Of the biases.
@@ -233,7 +232,7 @@ def shared_bias(
     Returns
     -------
     tuple of Tensor
-        ``(batch, layers, heads, n_q, n_k)`` and, of values, ``(batch, size, n_q, n)``.
+        ``(batch, layers, heads, n_q, n_k)`` and ``(batch, size, n_q, n)``.
     """
     bias, sums = _SharedBias.apply(dictionary, xq, xk, amplitudes.flatten(0, 1), values, dtype)  # type: ignore[no-untyped-call]
     return bias.unflatten(1, amplitudes.shape[:2]), sums
@@ -252,9 +251,9 @@ class _SharedBias(torch.autograd.Function):
         xq: Tensor,
         xk: Tensor,
         amplitudes: Tensor,
-        values: Tensor | None,
+        values: Tensor,
         dtype: torch.dtype,
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor]:
         ctx.dictionary, ctx.found = dictionary, differences(xq, xk)
         ctx.save_for_backward(xq, xk, amplitudes)
         batch, n_q, n_k = xq.shape[0], xq.shape[1], xk.shape[1]
@@ -263,16 +262,14 @@ class _SharedBias(torch.autograd.Function):
             table = (amplitudes @ dictionary.at(ctx.found.values)).to(dtype)
             for whole, index in zip(bias.flatten(2), ctx.found.index.flatten(1), strict=True):
                 torch.index_select(table, 1, index, out=whole)
-            sums = None if values is None else dictionary.sums(xq, xk, values)
+            sums = dictionary.sums(xq, xk, values)
         else:
-            sums = None if values is None else xq.new_empty(batch, dictionary.size, n_q, values.shape[-1])
+            sums = xq.new_empty(batch, dictionary.size, n_q, values.shape[-1])
             rows = amplitudes.to(dtype)
             for part, queries, kernels in dictionary.blocks(xq, xk):
-                if sums is not None and values is not None:
-                    sums[part, :, queries] = kernels @ values[part, None]
+                sums[part, :, queries] = kernels @ values[part, None]
                 bias[part, :, queries] = (rows @ kernels.flatten(2).to(dtype)).unflatten(2, kernels.shape[2:])
-        if sums is not None:
-            ctx.mark_non_differentiable(sums)
+        ctx.mark_non_differentiable(sums)
         return bias, sums
 
     @staticmethod

@@ -11,8 +11,12 @@ from torch import Tensor
 
 __all__ = ["Differences", "differences", "gaussian_sums"]
 
-WORTHWHILE = 30
-"""Products of :func:`gaussian_sums` that take as long as evaluating one pair."""
+WORTHWHILE = 60
+"""Products of :func:`gaussian_sums` that take as long as evaluating a pair of keys, and one with a target."""
+
+
+FAR = 4
+"""How far queries may lie from the keys before they are too far: in multiples of the work of evaluating all pairs."""
 
 
 @dataclass(frozen=True)
@@ -43,16 +47,18 @@ class Differences:
 def differences(xq: Tensor, xk: Tensor) -> Differences | None:
     """Differences of queries ``(batch, n_q, d_x)`` from keys ``(batch, n_k, d_x)`` that are whole numbers, else None.
 
-    None also if there are not fewer than pairs, and on a GPU, which computes faster than it looks up.
+    None also if there are not fewer than pairs of keys (whatever is asked, it must not change even a rounding), and on
+    a GPU, which computes faster than it looks up.
     """
     found = _whole(xq, xk)
     if found is None:
         return None
     queries, keys = found
+    if bool(((2 * (keys.amax(1) - keys.amin(1)) + 1).prod(-1) > 2 * xk.shape[1] ** 2).any()):
+        return None
     farthest = torch.maximum(queries.amax(1) - keys.amin(1), keys.amax(1) - queries.amin(1)).amax(0)
     sizes = (2 * farthest + 1).tolist()
-    n = math.prod(sizes)
-    if not n < 2 * xq.shape[1] * xk.shape[1]:
+    if math.prod(sizes) > FAR * xq.shape[1] * xk.shape[1]:
         return None
     strides = torch.tensor([math.prod(sizes[i + 1 :]) for i in range(len(sizes))], dtype=xq.dtype)
     # whole numbers below 2^24, exact in float32
@@ -60,7 +66,8 @@ def differences(xq: Tensor, xk: Tensor) -> Differences | None:
     # counted from the difference of nothing, in the middle of the box
     index = (at_q[:, :, None] - at_k[:, None]).abs_()
     ranges = (torch.arange(size, dtype=xq.dtype) for size in sizes)
-    values = torch.cartesian_prod(*ranges).view(-1, len(sizes))[int(n) // 2 :] - farthest
+    values = torch.cartesian_prod(*ranges).view(-1, len(sizes))
+    values = values[len(values) // 2 :] - farthest
     return Differences(values, index)
 
 
@@ -76,12 +83,12 @@ def gaussian_sums(
     """Sums over the keys, weighted by Gaussians of the distance and of single directions, for points of a plane.
 
     On a grid, a Gaussian is a product of one of the rows and one of the columns, so that all sums are few small
-    products of matrices.
+    products of matrices. One task at a time: what others are in a batch must not change even a rounding.
 
     Parameters
     ----------
     xq, xk, values : Tensor
-        ``(batch, n_q, 2)``, ``(batch, n_k, 2)`` and ``(batch, n_k, n)``.
+        ``(n_q, 2)``, ``(n_k, 2)`` and ``(n_k, n)``.
     scales, directional_scales : sequence of float
         Standard deviations of the Gaussians.
     directions : Tensor
@@ -90,59 +97,53 @@ def gaussian_sums(
     Returns
     -------
     Tensor or None
-        ``(batch, len(scales) + len(directional_scales) * n_directions, n_q, n)``; None where locations are not whole
-        numbers apart, the grid is so wide that evaluating the pairs is quicker, or on a GPU.
+        ``(len(scales) + len(directional_scales) * n_directions, n_q, n)``; None where locations are not whole numbers
+        apart, the grid is so wide that evaluating the pairs is quicker, or on a GPU.
     """
     found = _whole(xq, xk) if xq.shape[-1] == 2 else None
     if found is None:
         return None
-    queries, keys = found
-    (rows, cols), (q_rows, q_cols) = ((x.amax((0, 1)) - x.amin((0, 1)) + 1).tolist() for x in (keys, queries))
-    if rows * q_cols * (cols + q_rows) > WORTHWHILE * xq.shape[1] * xk.shape[1]:
+    down, across = (_Axis(*(x[:, i] for x in found)) for i in range(2))
+    products = [
+        down.n_k * cols * (across.n_k + rows) for rows, cols in ((down.n_k, across.n_k), (down.n_q, across.n_q))
+    ]
+    if products[0] > WORTHWHILE * len(xk) ** 2 or products[1] > FAR * WORTHWHILE * len(xq) * len(xk):
         return None
-    values = values.mT
-    down, across = (_Axis(queries[..., i], keys[..., i]) for i in range(2))
-    grid = values.new_zeros(*values.shape[:2], down.n_k * across.n_k)
-    grid.scatter_add_(2, (down.at_k * across.n_k + across.at_k)[:, None].expand_as(values), values)
+    values = values.mT.contiguous()
+    grid = values.new_zeros(len(values), down.n_k * across.n_k)
+    grid.index_add_(1, down.at_k * across.n_k + across.at_k, values)
     by_col = grid.view(-1, across.n_k) @ across.gaussians(scales).mT
     both = down.gaussians(scales)[:, None] @ by_col.unflatten(1, (-1, down.n_k))
-    place = (down.at_q * across.n_q + across.at_q)[:, None]
-    parts = [part.view(*values.shape[:2], -1).gather(2, place.expand(-1, values.shape[1], -1)) for part in both]
-    lines = []
+    parts = [both.flatten(2)[:, :, down.at_q * across.n_q + across.at_q]]
     for direction in directions:
         unit = float(direction.abs().max())
         axis = _Axis(*((x @ (direction / unit)).round() for x in found))
-        line = values.new_zeros(*values.shape[:2], axis.n_k)
-        line.scatter_add_(2, axis.at_k[:, None].expand_as(values), values)
-        smooth = line @ axis.gaussians(directional_scales, unit).mT[:, None]
-        lines.append([part.gather(2, axis.at_q[:, None].expand(-1, values.shape[1], -1)) for part in smooth])
-    parts += [line[i] for i in range(len(directional_scales)) for line in lines]
-    return torch.stack(parts, 1).mT
+        line = values.new_zeros(len(values), axis.n_k).index_add_(1, axis.at_k, values)
+        parts.append((line @ axis.gaussians(directional_scales, unit).mT)[:, :, axis.at_q])
+    return torch.cat([parts[0], torch.stack(parts[1:], 1).flatten(0, 1)]).mT
 
 
 class _Axis:
-    """Whole numbers of queries and keys ``(batch, n)`` as places in two common ranges of `n_q` and `n_k`."""
+    """Whole numbers of queries and keys as places in two ranges of `n_q` and `n_k`."""
 
     def __init__(self, queries: Tensor, keys: Tensor) -> None:
-        self.first_q, self.first_k = queries.amin(), keys.amin()
-        self.at_q, self.at_k = (queries - self.first_q).long(), (keys - self.first_k).long()
+        first_q, first_k = queries.amin(), keys.amin()
+        self.at_q, self.at_k = (queries - first_q).long(), (keys - first_k).long()
         self.n_q, self.n_k = (int(at.max()) + 1 for at in (self.at_q, self.at_k))
+        self.first = first_q - first_k
 
     def gaussians(self, scales: Sequence[float], unit: float = 1.0) -> Tensor:
         """``(len(scales), n_q, n_k)``."""
-        at = [
-            torch.arange(n, device=first.device) + first
-            for n, first in ((self.n_q, self.first_q), (self.n_k, self.first_k))
-        ]
-        squared = ((at[0][:, None] - at[1]) * unit).square()
+        apart = torch.arange(self.n_q)[:, None] + self.first - torch.arange(self.n_k)
+        exponent = torch.stack([(apart * (unit / scale)).square() for scale in scales]) * -0.5
         # the floor keeps clear of subnormal numbers, which cost many times as much
-        return torch.stack([(squared * (-0.5 / scale**2)).clamp_min_(-40.0).exp_() for scale in scales])
+        return exponent.clamp_min_(-40.0).exp_()
 
 
 def _whole(xq: Tensor, xk: Tensor) -> tuple[Tensor, Tensor] | None:
     """Locations relative to each task's lowest keys if all of these are whole numbers, and on a CPU."""
     if xq.device.type != "cpu" or not xq.numel() or not xk.numel():
         return None
-    origin = xk.amin(1, keepdim=True)
+    origin = xk.amin(-2, keepdim=True)
     queries, keys = xq - origin, xk - origin
     return (queries, keys) if all(bool((x == x.round()).all()) for x in (queries, keys)) else None

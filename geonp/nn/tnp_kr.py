@@ -128,23 +128,17 @@ class TNPKR(nn.Module):
         if torch.is_grad_enabled() or xc.device.type != "cpu":
             tokens, summary = self._trunk(xc, yc, xt, context_mask)
         else:
-            sums = None
-            if self.statistics and self.dictionary is not None:
-                sums = self.dictionary.grid_sums(torch.cat([xt, xc], 1), xc, summands(yc, context_mask))
-            given = (xc, yc, xt, context_mask) if sums is None else (xc, yc, xt, context_mask, sums)
             # one task at a time: the biases of several fit into no cache
-            tasks = zip(*(t.split(1) for t in given), strict=True)
+            tasks = zip(*(t.split(1) for t in (xc, yc, xt, context_mask)), strict=True)
             tokens, summary = (torch.cat(t) for t in zip(*(self._trunk(*task) for task in tasks), strict=True))
         if isinstance(self.head, GaussianHead):
             return self.head.forward(tokens[:, :n_t])
         return self.head.forward(tokens[:, :n_t], tokens[:, n_t:], xt, xc, yc, context_mask, summary)
 
-    def _trunk(
-        self, xc: Tensor, yc: Tensor, xt: Tensor, context_mask: Tensor, sums: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def _trunk(self, xc: Tensor, yc: Tensor, xt: Tensor, context_mask: Tensor) -> tuple[Tensor, Tensor]:
         """Features of targets and context ``(batch, n_t + n_c, dim)`` and statistics of the whole context."""
         n_t, xq = xt.shape[1], torch.cat([xt, xc], 1)
-        biases, sums = self._shared(xq, xc, yc, context_mask, sums)
+        biases, sums = self._shared(xq, xc, yc, context_mask)
         # In bfloat16 coordinates would be rounded to cells and small differences of values to nothing.
         with torch.no_grad(), torch.autocast(xc.device.type, enabled=False):
             local, summary = self._statistics(xq, xc, yc, context_mask, sums)
@@ -154,18 +148,16 @@ class TNPKR(nn.Module):
         return self.norm_out(tokens), summary
 
     def _shared(
-        self, xq: Tensor, xc: Tensor, yc: Tensor, mask: Tensor, sums: Tensor | None
+        self, xq: Tensor, xc: Tensor, yc: Tensor, mask: Tensor
     ) -> tuple[tuple[Tensor, ...] | None, Tensor | None]:
         """The biases of each layer and sums for :meth:`_statistics` where two blocks hold all pairs, else None."""
         if self.dictionary is None or self.attention != "scan" or xq.shape[1] * xc.shape[1] > 2 * self.block_size**2:
-            return None, sums
+            return None, None
         device = xc.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else xc.dtype
         amplitudes = torch.stack([bias.amplitudes for bias in self.biases if isinstance(bias, DictionaryBias)])
         with torch.autocast(device, enabled=False):
-            values = summands(yc, mask) if sums is None else None
-            biases, made = shared_bias(self.dictionary, xq, xc, amplitudes, values, dtype)
-            sums = made if sums is None else sums
+            biases, sums = shared_bias(self.dictionary, xq, xc, amplitudes, summands(yc, mask), dtype)
         return biases.unbind(1), sums
 
     def _attend(
