@@ -40,6 +40,9 @@ DEEP_PX = (4, 12)
 MARGIN_PX = 3
 """How far from a cell those lie that it may be interpolated from."""
 
+SPARSE = 1.25
+"""Observations in and around a square of tiles that becomes one, at most, in multiples of its context."""
+
 UNEVEN = 0.5
 """Tiles become one square if none has a lower density of observations, in multiples of the square's."""
 
@@ -133,13 +136,15 @@ def tiles_with(cells: BoolArray, tile_px: int) -> list[tuple[int, int]]:
     return [(int(i), int(j)) for i, j in zip(*np.nonzero(any_), strict=True)]
 
 
-def squares(cells: BoolArray, observed: BoolArray, tile_px: int, merge: int, most: int) -> list[tuple[int, int, int]]:
+def squares(
+    cells: BoolArray, observed: BoolArray, tile_px: int, merge: int, n_context: int
+) -> list[tuple[int, int, int]]:
     """First row and column and the side of squares that hold a True: of single tiles, and of several merged into one.
 
     Where data are sparse, the context of a tile reaches much farther than the tile, so that neighbours see nearly the
     same: a square of ``2 x 2``, ``4 x 4``, up to ``merge x merge`` tiles is filled at once if the observations in it
-    and in the frame that its predictions reach to are at most `most`, and evenly spread: not where it looks at a shore,
-    of which neighbours see different parts.
+    and in the frame that its predictions reach to are few for a context of `n_context`, and evenly spread: not where it
+    looks at a shore, of which neighbours see different parts.
 
     Parameters
     ----------
@@ -163,7 +168,7 @@ def squares(cells: BoolArray, observed: BoolArray, tile_px: int, merge: int, mos
         fewest = least.reshape(least.shape[0] // n, n, -1, n).min((1, 3))
         inside = observations(side)
         even = fewest * (side + 2 * frame) ** 2 >= UNEVEN * inside * (tile_px + 2 * frame) ** 2
-        sparse = (inside <= most) & even & (fewest > 0)
+        sparse = (inside <= SPARSE * n_context) & even & (fewest > 0)
         for i, j in tiles_with(open_, side):
             if sparse[i, j]:
                 found.append((i * side, j * side, side))
