@@ -14,7 +14,6 @@ __all__ = ["Differences", "differences", "gaussian_sums"]
 WORTHWHILE = 60
 """Products of :func:`gaussian_sums` that take as long as evaluating a pair of keys, and one with a target."""
 
-
 FAR = 4
 """How far queries may lie from the keys before they are too far: in multiples of the work of evaluating all pairs."""
 
@@ -58,10 +57,10 @@ def differences(xq: Tensor, xk: Tensor) -> Differences | None:
         return None
     farthest = torch.maximum(queries.amax(1) - keys.amin(1), keys.amax(1) - queries.amin(1)).amax(0)
     sizes = (2 * farthest + 1).tolist()
-    if math.prod(sizes) > FAR * xq.shape[1] * xk.shape[1]:
+    if math.prod(sizes) > min(FAR * xq.shape[1] * xk.shape[1], 2**24):
         return None
     strides = torch.tensor([math.prod(sizes[i + 1 :]) for i in range(len(sizes))], dtype=xq.dtype)
-    # whole numbers below 2^24, exact in float32
+    # no number is above 2^24: they are exact in float32
     at_q, at_k = ((x @ strides).to(torch.int32) for x in (queries, keys))
     # counted from the difference of nothing, in the middle of the box
     index = (at_q[:, :, None] - at_k[:, None]).abs_()
