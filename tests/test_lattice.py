@@ -102,6 +102,9 @@ def test_sums_of_a_wide_grid_or_of_other_places_go_by_pairs() -> None:
     for q, k in ((xq + 0.25, xk), (xq * 50, xk * 50)):
         assert sums(q[0], k[0], values[0]) is None
         torch.testing.assert_close(DICTIONARY.sums(q, k, values), DICTIONARY(q, k) @ values[:, None])
+    # a task that is a grid beside one that is not
+    mixed = torch.stack([xq[0], xq[1] + 0.25])
+    torch.testing.assert_close(DICTIONARY.sums(mixed, xk[:2], values[:2]), DICTIONARY(mixed, xk[:2]) @ values[:2, None])
     x = lattice(1)[0]
     line = KernelDictionary(1, (2.0,), ())
     torch.testing.assert_close(line.sums(x, x, x), line(x, x) @ x[:, None])

@@ -178,16 +178,15 @@ class KernelDictionary(nn.Module):
     @torch.no_grad()
     def sums(self, xq: Tensor, xk: Tensor, values: Tensor) -> Tensor:
         """Sums over the keys of `values` ``(batch, n_k, n)``, weighted by each kernel: ``(batch, size, n_q, n)``."""
-        sums = xq.new_empty(xq.shape[0], self.size, xq.shape[1], values.shape[-1])
+        gaussians = (self.scales, self.projections, self.directional_scales)
         with torch.autocast(xq.device.type, enabled=False):
-            for task, (q, k, v) in enumerate(zip(xq, xk, values, strict=True)):
-                found = gaussian_sums(q, k, v, self.scales, self.projections, self.directional_scales)
-                if found is not None:
-                    sums[task] = found
-                    continue
-                for _, rows, kernels in self.blocks(q[None], k[None]):
-                    sums[task, :, rows] = kernels[0] @ v
-        return sums
+            found = [gaussian_sums(*task, *gaussians) for task in zip(xq, xk, values, strict=True)]
+            left = [task for task, sums in enumerate(found) if sums is None]
+            others = xq.new_empty(len(left), self.size, xq.shape[1], values.shape[-1])
+            for part, rows, kernels in self.blocks(xq[left], xk[left]):
+                others[part, :, rows] = kernels @ values[left][part, None]
+        by_pairs = iter(others)
+        return torch.stack([next(by_pairs) if sums is None else sums for sums in found])
 
     def at(self, differences: Tensor) -> Tensor:
         """Kernels ``(size, n)`` of differences ``(n, d_x)``."""
@@ -208,12 +207,7 @@ def dictionary_bias(kernels: Tensor, amplitudes: Tensor) -> Tensor:
 
 
 def shared_bias(
-    dictionary: KernelDictionary,
-    xq: Tensor,
-    xk: Tensor,
-    amplitudes: Tensor,
-    values: Tensor,
-    dtype: torch.dtype,
+    dictionary: KernelDictionary, xq: Tensor, xk: Tensor, amplitudes: Tensor, values: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """Biases of several layers at once, and sums over the keys weighted by each kernel, never holding all kernels.
 
