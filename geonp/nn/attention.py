@@ -196,16 +196,19 @@ def te_attention(
     tuple of Tensor
         ``(batch, heads, n_q, d_v)`` and ``(batch, n_q, d_x)``; both zero where all keys are masked.
     """
-    every = bool(key_mask.all())
-    if not every:
+    kept, n_kept = None, key_mask.numel()
+    if not bool(key_mask.all()):
         k, v = _zero_masked(k, key_mask), _zero_masked(v, key_mask)
         xk = torch.where(key_mask[..., None], xk, 0.0)
+        kept = key_mask.flatten().nonzero()[:, 0]
+        n_kept = len(kept)
+    n_keys = key_mask.sum(-1).clamp_min(1)[:, None, None]
     if not torch.is_grad_enabled() and q.device.type == "cpu":
         max_pairs = min(max_pairs, TE_PAIRS)
-    rows = max(1, max_pairs // max(1, k.shape[0] * k.shape[2]))
+    rows = max(1, max_pairs // max(1, n_kept))
 
     def attend(q: Tensor, xq: Tensor) -> tuple[Tensor, Tensor]:
-        return _te_block(q, k, v, xq, xk, rho, phi, None if every else key_mask)
+        return _te_block(q, k, v, xq, xk, rho, phi, kept, n_keys)
 
     pieces = list(zip(q.split(rows, 2), xq.split(rows, 1), strict=True))
     if len(pieces) > 1 and torch.is_grad_enabled():
@@ -224,23 +227,28 @@ def _te_block(
     xk: Tensor,
     rho: PairFunction,
     phi: PairFunction | None,
-    key_mask: Tensor | None,
+    kept: Tensor | None,
+    n_keys: Tensor,
 ) -> tuple[Tensor, Tensor]:
     difference = xq.mT[..., None] - xk.mT[:, :, None]
     dots = (q * q.shape[-1] ** -0.5) @ k.mT
-    score = rho(torch.cat([difference, dots], 1).flatten(2)).view(dots.shape)
-    if key_mask is None:
-        weight = score.softmax(-1)
-    else:
-        keep = key_mask[:, None, None]
-        # A finite floor keeps rows without any key free of NaN.
-        weight = torch.where(keep, score, torch.finfo(score.dtype).min / 2).softmax(-1) * keep
+    # A finite floor keeps rows without any key free of NaN; what such rows weigh is zero.
+    weight = _of_pairs(rho, torch.cat([difference, dots], 1), kept, torch.finfo(dots.dtype).min / 2).softmax(-1)
     if phi is None:
         return weight @ v, torch.zeros_like(xq)
-    moves = difference * phi(weight.flatten(2)).view(difference.shape)
-    if key_mask is None:
-        return weight @ v, moves.mean(-1).mT
-    return weight @ v, (moves * keep).sum(-1).mT / key_mask.sum(-1).clamp_min(1)[:, None, None]
+    return weight @ v, (difference * _of_pairs(phi, weight, kept, 0.0)).sum(-1).mT / n_keys
+
+
+def _of_pairs(function: PairFunction, pairs: Tensor, kept: Tensor | None, fill: float) -> Tensor:
+    """`function` of pairs ``(batch, n, n_q, n_k)``; with `kept`, numbers of keys of all tasks, `fill` at the others."""
+    batch, _, n_q, n_k = pairs.shape
+    if kept is None:
+        return function(pairs.flatten(2)).view(batch, -1, n_q, n_k)
+    columns = pairs.permute(1, 2, 0, 3).flatten(2).index_select(2, kept)
+    found = function(columns.flatten(1)[None])[0].unflatten(1, (n_q, -1))
+    whole = found.new_full((*found.shape[:2], batch * n_k), fill).index_copy(2, kept, found)
+    out: Tensor = whole.unflatten(2, (batch, n_k)).permute(2, 0, 1, 3)
+    return out
 
 
 class _ScanAttention(torch.autograd.Function):
