@@ -21,7 +21,7 @@ from geonp import student
 from geonp.errors import PredictionError
 from geonp.metadata import FillFlag
 from geonp.points import box_of, halo_for, overlaps, rank, select_context
-from geonp.prediction import Predictor, Tile, batches, gather
+from geonp.prediction import Predictor, Tile, batches, gather, on_cores
 from geonp.tiling import (
     MARGIN_PX,
     Piece,
@@ -262,8 +262,12 @@ def _predict(tiles: list[Tile], values: FloatArray, rows: IntArray, cols: IntArr
     neighbourhood, total = job.predictor.neighbourhood, np.zeros((job.predictor.outputs + 1, values.size))
     # the numbers of classes stay what they are
     standard = (0.0, 1.0) if job.predictor.classes else neighbourhood.standard
-    for batch in batches(tiles, job.predictor.batch_size):
-        predicted = job.predictor(gather(batch, values, neighbourhood.n_context, standard))
+
+    def predict(batch: list[Tile]) -> FloatArray:
+        return job.predictor(gather(batch, values, neighbourhood.n_context, standard))
+
+    together = list(batches(tiles, job.predictor.batch_size))
+    for batch, predicted in zip(together, on_cores(predict, together, job.predictor.device), strict=True):
         for k, tile in enumerate(batch):
             found = predicted[:, k, : tile.targets.size]
             if not np.isfinite(found).all():

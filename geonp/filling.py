@@ -21,7 +21,7 @@ from geonp.metadata import annotate, observed, provenance
 from geonp.prediction import batch_bytes
 from geonp.request import FillOptions, Raster, Request, prepare, spatial_last
 from geonp.samples import sample_chunks
-from geonp.tiling import Window, chunk_side
+from geonp.tiling import CHUNK_PX, Window
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -245,8 +245,7 @@ def _without_data(array: xr.DataArray) -> xr.DataArray:
 
 
 def _chunks_in_memory(shape: tuple[int, ...]) -> tuple[int, ...]:
-    side = chunk_side(math.prod(shape))
-    return (*(1,) * (len(shape) - 2), *(min(n, side) for n in shape[-2:]))
+    return (*(1,) * (len(shape) - 2), *(min(n, CHUNK_PX[1]) for n in shape[-2:]))
 
 
 def _parts(asked: Request, array: xr.DataArray) -> da.Array:

@@ -6,14 +6,17 @@ The weights are loaded once a process; all that travels to a worker is a small d
 from __future__ import annotations
 
 import os
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from dask.system import CPU_COUNT
 
 from geonp import checkpoint
 from geonp.errors import CheckpointError, InputError
@@ -30,6 +33,7 @@ __all__ = [
     "batches",
     "bucket",
     "gather",
+    "on_cores",
     "resolve",
     "together",
 ]
@@ -37,6 +41,9 @@ __all__ = [
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
 IntArray = npt.NDArray[np.intp]
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 TARGET_BUCKETS = (32, 64, 96, 128, 192, 256, 320, 384, 512, 768)
 """Targets a tile is padded to: bfloat16 kernels are compiled for each shape, so there are few."""
@@ -96,7 +103,7 @@ class Predictor:
             yc = torch.nn.functional.one_hot(yc[..., 0].long(), self.classes).to(xc)
         autocast = torch.autocast(self.device.split(":")[0], torch.bfloat16, enabled=self.precision == "bf16")
         if threading.current_thread() is not threading.main_thread():
-            # Dask's threads fill the cores with chunks, which scales better than threads inside of each operation.
+            # Threads fill the cores with batches, which scales better than threads inside of each operation.
             torch.set_num_threads(1)
         with torch.no_grad(), autocast:
             predicted = network(xc, yc, xt, mask)
@@ -215,6 +222,44 @@ def batches(tiles: list[Tile], size: int) -> Iterator[list[Tile]]:
         batch.append(tile)
     if batch:
         yield batch
+
+
+def on_cores(function: Callable[[T], U], items: Iterable[T], device: str) -> Iterator[U]:
+    """``map(function, items)``, on a CPU in threads that all chunks under way share, one for each core.
+
+    So a raster of one chunk keeps the cores busy as well as one of many. A Dask worker has as many as its own threads.
+    """
+    if device != "cpu":
+        yield from map(function, items)
+        return
+    pool = _threads(os.getpid(), *_cores())
+    waiting = [pool.submit(function, item) for item in items]
+    try:
+        for future in waiting:
+            yield future.result()
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def _cores() -> tuple[int, str]:
+    """How many cores there are for this task, and the Dask worker, if any, that they are of."""
+    if "distributed" in sys.modules:
+        from distributed import get_worker
+
+        try:
+            worker = get_worker()
+        except ValueError:
+            pass
+        else:
+            return worker.state.nthreads, worker.address
+    return CPU_COUNT, ""
+
+
+@lru_cache(maxsize=16)
+def _threads(process: int, cores: int, worker: str) -> ThreadPoolExecutor:
+    """Threads of this process: a forked one has none of its parent's."""
+    return ThreadPoolExecutor(cores, thread_name_prefix="geonp-model")
 
 
 def together(size: int, n_t: int) -> int:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from scipy import ndimage
 
 __all__ = [
+    "CHUNK_PX",
     "MARGIN_PX",
     "Piece",
     "Window",
