@@ -13,6 +13,7 @@ from geonp.nn import bias
 from geonp.nn.attention import (
     deep_kernel_attention,
     dense_attention,
+    masked_locations,
     orthogonal_features,
     performer_attention,
     scan_attention,
@@ -110,6 +111,61 @@ def test_poisoned_padding_changes_nothing(poison: float, blocks: tuple[int, int]
     first, second = run(clean, mask, blocks), run(dirty, mask, blocks)
     for one, other in zip(first, second, strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("blocks", [(4, 5), (99, 99)])
+@pytest.mark.parametrize("shared", [True, False])
+def test_tasks_at_the_same_locations_share_their_biases(blocks: tuple[int, int], shared: bool) -> None:
+    """Same locations but for masked ones, which hold anything: the bias is asked for once, the results are the same."""
+    p = problem(6, 12)
+    mask = torch.arange(12) < torch.tensor([[5], [12]])
+    xq, xk = (p.pop(name).detach()[:1].repeat(B, 1, 1) for name in ("xq", "xk"))
+    xk[0, 9] = torch.nan
+    if not shared:
+        xk[0, 3, 1] += 0.5
+    parameters, tasks = (p["a"], p["b"], p["c"]), []
+
+    def counted(xq: torch.Tensor, xk: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
+        tasks.append(len(xq))
+        return rbf_bias(xq, xk, *parameters)
+
+    found = []
+    for scan in (True, False):
+        for t in p.values():
+            t.grad = None
+        if scan:
+            out = scan_attention(
+                p["q"], p["k"], p["v"], xq, xk, counted, parameters, mask, block_q=blocks[0], block_k=blocks[1]
+            )
+        else:
+            known = torch.where(mask[..., None], xk, 0.0)
+            out = dense_attention(p["q"], p["k"], p["v"], rbf_bias(xq, known, *parameters), mask)
+        (out * torch.linspace(-1, 1, out.numel()).view_as(out)).sum().backward()
+        found.append([out.detach(), *(t.grad.clone() for t in p.values())])
+    assert_equal(*found)
+    assert set(tasks) == ({1} if shared else {B})
+
+
+def test_masked_locations_are_those_of_other_tasks_or_zeros() -> None:
+    x = torch.randn(1, 5, 2).repeat(3, 1, 1)
+    mask = torch.tensor([[1, 1, 0, 1, 0], [1, 0, 0, 1, 0], [1, 1, 1, 1, 0]], dtype=torch.bool)
+    dirty = torch.where(mask[..., None], x, torch.nan)
+    assert torch.equal(masked_locations(dirty, mask)[:, :4], x[:, :4])
+    assert (masked_locations(dirty, mask)[:, 4] == 0).all()
+    assert masked_locations(x, torch.ones_like(mask)) is x
+    dirty[0, 0] += 1.0
+    assert torch.equal(masked_locations(dirty, mask), torch.where(mask[..., None], dirty, 0.0))
+
+
+def test_scores_far_apart_are_the_same() -> None:
+    p = problem(6, 12)
+    with torch.no_grad():
+        p["q"] *= 60
+        p["v"] *= 0.01
+    mask = torch.arange(12) < torch.tensor([[5], [12]])
+    for blocks in ((3, 4), (99, 99)):
+        for one, other in zip(run(p, mask, blocks), run(p, mask, None), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
 def test_memory_of_the_backward_pass_does_not_grow_with_the_keys() -> None:

@@ -16,7 +16,7 @@ locations ``(batch, n, d_x)``, key masks ``(batch, n_k)`` with True = attend.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -31,6 +31,7 @@ __all__ = [
     "PairFunction",
     "deep_kernel_attention",
     "dense_attention",
+    "masked_locations",
     "orthogonal_features",
     "performer_attention",
     "scan_attention",
@@ -43,8 +44,25 @@ BiasFunction = Callable[..., Tensor]
 PairFunction = Callable[[Tensor], Tensor]
 """Features of pairs ``(batch, n, pairs)`` to others: a network that sees each pair alone."""
 
+FLOOR = -1e30
+"""Added to the scores of masked keys."""
+
 TE_PAIRS = 2**14
 """Pairs in a block of translation-equivariant attention on a CPU, if no gradients are wanted: for its cache."""
+
+
+def masked_locations(x: Tensor, key_mask: Tensor) -> Tensor:
+    """Locations ``(batch, n, d_x)`` with others in place of those that the mask drops, which may hold anything.
+
+    Those of the tasks that keep them, if they agree, so that all tasks of a batch have the same locations if what they
+    keep allows it, and their biases are computed once; else zeros.
+    """
+    keep = key_mask[..., None]
+    if bool(keep.all()):
+        return x
+    x = torch.where(keep, x, 0.0)
+    first = x.gather(0, key_mask.byte().argmax(0)[None, :, None].expand(1, -1, x.shape[2]))
+    return first.expand_as(x) if bool(((x == first) | ~keep).all()) else x
 
 
 def dense_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, key_mask: Tensor | None = None) -> Tensor:
@@ -107,8 +125,10 @@ def scan_attention(
         raise ValueError(f"block sizes must be at least 1, got block_q={block_q}, block_k={block_k}")
     if key_mask is None:
         key_mask = torch.ones(k.shape[0], k.shape[2], dtype=torch.bool, device=k.device)
-    k, v = _zero_masked(k, key_mask), _zero_masked(v, key_mask)
-    xk = torch.where(key_mask[..., None], xk, 0.0)
+    q, k, v = q.contiguous(), _zero_masked(k, key_mask).contiguous(), _zero_masked(v, key_mask).contiguous()
+    xk = masked_locations(xk, key_mask)
+    if not (xq.requires_grad or xk.requires_grad) and all(bool((x == x[:1]).all()) for x in (xq, xk)):
+        xq, xk = xq[:1], xk[:1]
     out: Tensor = _ScanAttention.apply(q, k, v, xq, xk, key_mask, bias, block_q, block_k, *parameters)  # type: ignore[no-untyped-call]
     return out
 
@@ -266,22 +286,21 @@ class _ScanAttention(torch.autograd.Function):
         block_k: int,
         *parameters: Tensor,
     ) -> Tensor:
-        scale = q.shape[-1] ** -0.5
+        scale, mask = q.shape[-1] ** -0.5, _Mask(key_mask)
         out = q.new_empty(*q.shape[:3], v.shape[-1])
         log_sum = q.new_empty(q.shape[:3], dtype=torch.float32)
-        for part, rows in pair_blocks(len(q), q.shape[2], min(block_k, k.shape[2]), q.device.type, SCAN_PAIRS, block_q):
+        for part, at, rows in _scan_blocks(q, k, xq, block_q, block_k):
             scaled = q[part, :, rows] * scale
             peak = q.new_full(scaled.shape[:3], -torch.inf, dtype=torch.float32)
             total = torch.zeros_like(peak)
             mean = q.new_zeros(*scaled.shape[:3], v.shape[-1], dtype=torch.float32)
             for cols in _blocks(k.shape[2], block_k):
-                block_bias = bias(xq[part, rows], xk[part, cols], *parameters)
-                score = _score(scaled, k[part, :, cols], block_bias, key_mask[part, cols])
+                block_bias = bias(xq[at, rows], xk[at, cols], *parameters)
+                score = _score(scaled, k[part, :, cols], block_bias, mask[part, cols])
                 new_peak = torch.maximum(peak, score.amax(-1))
-                # exp(-inf - finite) = 0 renormalises; a row without keys so far keeps a finite reference.
-                reference = torch.where(torch.isinf(new_peak), 0.0, new_peak)
-                weight = score.sub_(reference[..., None]).exp_()
-                decay = torch.exp(peak - reference)
+                # exp(-inf - finite) = 0 renormalises
+                weight = _weight(score, new_peak, mask[part, cols])
+                decay = torch.exp(peak - new_peak)
                 total = total * decay + weight.sum(-1)
                 mean = mean * decay[..., None] + (weight.to(v.dtype) @ v[part, :, cols]).float()
                 peak = new_peak
@@ -296,25 +315,23 @@ class _ScanAttention(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = grad_outputs
         q, k, v, xq, xk, key_mask, out, log_sum, *parameters = ctx.saved_tensors
-        scale = q.shape[-1] ** -0.5
+        scale, mask = q.shape[-1] ** -0.5, _Mask(key_mask)
         grad_q, grad_k, grad_v = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
         grad_xq, grad_xk = torch.zeros_like(xq), torch.zeros_like(xk)
         grad_parameters = [torch.zeros_like(p) for p in parameters]
         delta = (grad * out).sum(-1, keepdim=True).float()
         wanted = (*ctx.needs_input_grad[3:5], *ctx.needs_input_grad[9:])
-        for part, rows in pair_blocks(
-            len(q), q.shape[2], min(ctx.block_k, k.shape[2]), q.device.type, SCAN_PAIRS, ctx.block_q
-        ):
+        for part, at, rows in _scan_blocks(q, k, xq, ctx.block_q, ctx.block_k):
             scaled = q[part, :, rows] * scale
             for cols in _blocks(k.shape[2], ctx.block_k):
                 with torch.enable_grad():
                     leaves = [
                         t.detach().requires_grad_(needed)
-                        for t, needed in zip((xq[part, rows], xk[part, cols], *parameters), wanted, strict=True)
+                        for t, needed in zip((xq[at, rows], xk[at, cols], *parameters), wanted, strict=True)
                     ]
                     block_bias = ctx.bias(*leaves)
-                score = _score(scaled, k[part, :, cols], block_bias.detach(), key_mask[part, cols])
-                weight = score.sub_(log_sum[part, :, rows, None]).exp_()
+                score = _score(scaled, k[part, :, cols], block_bias.detach(), mask[part, cols])
+                weight = _weight(score, log_sum[part, :, rows], mask[part, cols])
                 grad_rows = grad[part, :, rows]
                 grad_v[part, :, cols] += weight.to(grad.dtype).mT @ grad_rows
                 grad_score = (grad_rows @ v[part, :, cols].mT).float().sub_(delta[part, :, rows]).mul_(weight)
@@ -323,7 +340,9 @@ class _ScanAttention(torch.autograd.Function):
                 grad_k[part, :, cols] += grad_score.mT @ scaled
                 if not block_bias.requires_grad:
                     continue
-                sums = (grad_xq[part, rows], grad_xk[part, cols], *grad_parameters)
+                if len(block_bias) < len(grad_score):
+                    grad_score = grad_score.sum(0, keepdim=True)
+                sums = (grad_xq[at, rows], grad_xk[at, cols], *grad_parameters)
                 pairs = [(whole, leaf) for whole, leaf in zip(sums, leaves, strict=True) if leaf.requires_grad]
                 found = torch.autograd.grad(
                     block_bias, [leaf for _, leaf in pairs], grad_score.to(block_bias.dtype), allow_unused=True
@@ -334,13 +353,40 @@ class _ScanAttention(torch.autograd.Function):
         return grad_q, grad_k, grad_v, grad_xq, grad_xk, None, None, None, None, *grad_parameters
 
 
+def _scan_blocks(q: Tensor, k: Tensor, xq: Tensor, block_q: int, block_k: int) -> Iterator[tuple[slice, slice, slice]]:
+    """Tasks, the locations of which these are, and queries: all tasks at once where they share their locations."""
+    n_k, every = min(block_k, k.shape[2]), slice(None)
+    if len(xq) < len(q):
+        for _, rows in pair_blocks(1, q.shape[2], len(q) * n_k, q.device.type, 2 * SCAN_PAIRS, block_q):
+            yield every, every, rows
+        return
+    for part, rows in pair_blocks(len(q), q.shape[2], n_k, q.device.type, SCAN_PAIRS, block_q):
+        yield part, part, rows
+
+
 def _blocks(n: int, size: int) -> list[slice]:
     return [slice(i, min(i + size, n)) for i in range(0, n, size)]
 
 
-def _score(scaled: Tensor, k: Tensor, bias: Tensor, key_mask: Tensor) -> Tensor:
+class _Mask:
+    """Which keys to attend to, as numbers to multiply weights and to add to scores; None where all are."""
+
+    def __init__(self, key_mask: Tensor) -> None:
+        self.keep = None if bool(key_mask.all()) else key_mask.float()[:, None, None]
+
+    def __getitem__(self, place: tuple[slice, slice]) -> Tensor | None:
+        return None if self.keep is None else self.keep[place[0], :, :, place[1]]
+
+
+def _score(scaled: Tensor, k: Tensor, bias: Tensor, keep: Tensor | None) -> Tensor:
     score = (scaled @ k.mT).float().add_(bias)
-    return score if bool(key_mask.all()) else score.masked_fill_(~key_mask[:, None, None], -torch.inf)
+    return score if keep is None else score.add_((1 - keep) * FLOOR)
+
+
+def _weight(score: Tensor, reference: Tensor, keep: Tensor | None) -> Tensor:
+    # exponentials of infinity and those that underflow take 20 to 200 times as long as others
+    weight = score.sub_(reference[..., None]).clamp_min_(-80.0).exp_()
+    return weight if keep is None else weight.mul_(keep)
 
 
 def _zero_masked(t: Tensor, key_mask: Tensor) -> Tensor:

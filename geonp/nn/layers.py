@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from geonp.nn.attention import deep_kernel_attention, dense_attention
+from geonp.nn.attention import deep_kernel_attention, dense_attention, masked_locations
 
 __all__ = [
     "MLP",
@@ -180,11 +180,11 @@ def plain_attention(key_mask: Tensor) -> Attend:
 
 
 def drop_masked(xc: Tensor, yc: Tensor, context_mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Context with zeros for what the mask drops, NaN included, and the mask; all points are kept without one."""
+    """Context with other numbers for what the mask drops, NaN included, and the mask; without one, all is kept."""
     if context_mask is None:
         return xc, yc, torch.ones(xc.shape[:2], dtype=torch.bool, device=xc.device)
-    keep = context_mask[..., None]
-    return torch.where(keep, xc, 0.0), torch.where(keep, yc, 0.0), context_mask
+    yc = torch.where(context_mask[..., None], yc, 0.0)
+    return masked_locations(xc, context_mask), yc, context_mask
 
 
 def in_chunks(function: Callable[[Tensor], Tensor], points: Tensor, size: int) -> Tensor:
