@@ -203,6 +203,9 @@ def plan(obj: Raster, **options: Unpack[FillOptions]) -> FillPlan:
     itemsize = max(array.dtype.itemsize for array in arrays)
     slices = sum(int(np.prod(array.shape[:-2])) for array in arrays)
     cells = slices * grid.shape[0] * grid.shape[1]
+    cores = os.cpu_count() or 1
+    windows = min(cores, sum(math.prod(array.data.numblocks) for array in arrays))
+    batch = batch_bytes(predictor.neighbourhood, predictor.batch_size)
     return FillPlan(
         variables=tuple(str(name) for name in asked.names),
         shape=grid.shape,
@@ -216,20 +219,19 @@ def plan(obj: Raster, **options: Unpack[FillOptions]) -> FillPlan:
         device=predictor.device,
         precision=predictor.precision,
         batch_size=predictor.batch_size,
-        peak_bytes=LIBRARIES_BYTES + (os.cpu_count() or 1) * max(_task_bytes(c, job, itemsize) for c in largest),
+        peak_bytes=LIBRARIES_BYTES + cores * batch + windows * max(_task_bytes(c, job, itemsize) for c in largest),
         result_bytes=cells
         * ((2 + len(asked.quantiles) + asked.samples) * itemsize + 4 * asked.tails + 4 * card.classes + 1),
     )
 
 
 def _task_bytes(chunk: tuple[int, ...], job: Job, itemsize: int) -> int:
-    """Bytes that the task of a chunk takes, an upper bound: its window, its neighbours, its result and a batch."""
+    """Bytes that the task of a chunk takes beside batches, an upper bound: its window, its neighbours, its result."""
     slices, (rows, cols) = math.prod(chunk[:-2]), chunk[-2:]
     window = math.prod(job.window(Window(0, rows, 0, cols)).shape)
     held = min(9 * rows * cols, window) if slices > 1 else 0
     result = slices * rows * cols * (2 * itemsize + 5 + 4 * job.predictor.classes)
-    model = batch_bytes(job.predictor.neighbourhood, job.predictor.batch_size)
-    return window * (4 * itemsize + 68) + slices * held * itemsize + result + model
+    return window * (4 * itemsize + 68) + slices * held * itemsize + result
 
 
 def _values(asked: Request, array: xr.DataArray) -> xr.DataArray:

@@ -129,7 +129,7 @@ def checked_job(
 ) -> tuple[Job, checkpoint.Card]:
     """Check the options that do not depend on the values, and load the model."""
     if max_distance is not None and not (isinstance(max_distance, Real) and max_distance > 0):
-        raise InputError(f"max_distance must be a positive number of cells, got {max_distance!r}")
+        raise InputError(f"max_distance must be a positive number, got {max_distance!r}")
     if not isinstance(seed, Integral):
         raise InputError(f"seed must be an integer, got {seed!r}")
     if not isinstance(model, (str, os.PathLike)):

@@ -531,9 +531,9 @@ def test_masks_that_do_not_fit(mask: Any, message: str, model: str) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"max_distance": 0}, InputError, "max_distance must be a positive number of cells, got 0"),
-        ({"max_distance": -1.5}, InputError, r"max_distance must be a positive number of cells, got -1\.5"),
-        ({"max_distance": float("nan")}, InputError, "max_distance must be a positive number of cells, got nan"),
+        ({"max_distance": 0}, InputError, "max_distance must be a positive number, got 0"),
+        ({"max_distance": -1.5}, InputError, r"max_distance must be a positive number, got -1\.5"),
+        ({"max_distance": float("nan")}, InputError, "max_distance must be a positive number, got nan"),
         ({"batch_size": 0}, InputError, "batch_size must be at least 1 tile, got 0"),
         ({"device": "abacus"}, InputError, r"device 'abacus' cannot be used here \(.*\): expected cpu, or cuda on"),
         ({"model": "tnpkr-xl"}, ModelError, "unknown model 'tnpkr-xl': expected one of"),
@@ -602,7 +602,7 @@ def test_a_plan_counts_all_variables_and_chunks(model: str) -> None:
     ("options", "message"),
     [
         ({"model": None}, "model must be a name or the path"),
-        ({"max_distance": "3"}, "max_distance must be a positive number of cells, got '3'"),
+        ({"max_distance": "3"}, "max_distance must be a positive number, got '3'"),
         ({"seed": 1.5}, r"seed must be an integer, got 1\.5"),
         ({"device": "meta"}, "device 'meta' cannot be used here: expected cpu"),
         ({"device": "nonsense"}, r"device 'nonsense' cannot be used here \("),

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributions import Normal
 
-from geonp.nn.bias import DictionaryBias, KernelDictionary, RBFBias, rbf_bias
+from geonp.nn.bias import DictionaryBias, KernelDictionary, RBFBias, dictionary_bias, rbf_bias
 from geonp.nn.heads import KrigingHead, _condition, _inwards, _log_likelihood
 from geonp.nn.models import build
 from geonp.nn.tnp_kr import TNPKR
@@ -256,7 +256,7 @@ def test_dictionary_tells_directions_apart() -> None:
     expected = torch.exp(torch.tensor(-0.5 * 9 / 64))
     torch.testing.assert_close(north[1], expected)
     bias = DictionaryBias(3, dictionary)
-    assert bias(dictionary(origin, origin)).shape == (1, 3, 1, 1)
+    assert dictionary_bias(dictionary(origin, origin), bias.amplitudes).shape == (1, 3, 1, 1)
 
 
 def test_statistics_are_the_density_and_the_variogram() -> None:

@@ -294,7 +294,3 @@ class DictionaryBias(nn.Module):
         for head in range(heads):
             start[head, round(head * (len(dictionary.scales) - 1) / max(heads - 1, 1))] = 2.0
         self.amplitudes = nn.Parameter(start + 0.05 * torch.randn_like(start))
-
-    def forward(self, kernels: Tensor) -> Tensor:
-        """Bias from the kernels of all pairs, ``(batch, heads, n_q, n_k)``."""
-        return dictionary_bias(kernels, self.amplitudes)
