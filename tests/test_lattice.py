@@ -122,3 +122,9 @@ def test_biases_of_a_lattice_are_those_of_all_pairs(monkeypatch: pytest.MonkeyPa
         off_lattice(monkeypatch)
     for found, expected in zip(*results, strict=True):
         torch.testing.assert_close(found, expected)
+
+
+def test_sums_without_single_directions() -> None:
+    xq, xk = (x.double() for x in lattice(2))
+    round_ = KernelDictionary(2, (0.75, 3.0), ()).double()
+    torch.testing.assert_close(round_.sums(xq, xk, xk), round_(xq, xk) @ xk[:, None])

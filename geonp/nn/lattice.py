@@ -91,7 +91,7 @@ def gaussian_sums(
     scales, directional_scales : sequence of float
         Standard deviations of the Gaussians.
     directions : Tensor
-        ``(n_directions, 2)``, each of whose rows is a multiple of whole numbers.
+        ``(n_directions, 2)``, each of whose rows is a multiple of whole numbers, the two axes first.
 
     Returns
     -------
@@ -102,41 +102,44 @@ def gaussian_sums(
     found = _whole(xq, xk) if xq.shape[-1] == 2 else None
     if found is None:
         return None
-    down, across = (_Axis(*(x[:, i] for x in found)) for i in range(2))
-    products = [
-        down.n_k * cols * (across.n_k + rows) for rows, cols in ((down.n_k, across.n_k), (down.n_q, across.n_q))
-    ]
+    units = directions.abs().amax(1)
+    lines = _Lines(*found, directions / units[:, None])
+    (rows_q, cols_q, *_), (rows_k, cols_k, *_) = lines.n_q, lines.n_k
+    products = [rows_k * cols * (cols_k + rows) for rows, cols in ((rows_k, cols_k), (rows_q, cols_q))]
     if products[0] > WORTHWHILE * len(xk) ** 2 or products[1] > FAR * WORTHWHILE * len(xq) * len(xk):
         return None
     values = values.mT.contiguous()
-    grid = values.new_zeros(len(values), down.n_k * across.n_k)
-    grid.index_add_(1, down.at_k * across.n_k + across.at_k, values)
-    by_col = grid.view(-1, across.n_k) @ across.gaussians(scales).mT
-    both = down.gaussians(scales)[:, None] @ by_col.unflatten(1, (-1, down.n_k))
-    parts = [both.flatten(2)[:, :, down.at_q * across.n_q + across.at_q]]
-    for direction in directions:
-        unit = float(direction.abs().max())
-        axis = _Axis(*((x @ (direction / unit)).round() for x in found))
-        line = values.new_zeros(len(values), axis.n_k).index_add_(1, axis.at_k, values)
-        parts.append((line @ axis.gaussians(directional_scales, unit).mT)[:, :, axis.at_q])
-    return torch.cat([parts[0], torch.stack(parts[1:], 1).flatten(0, 1)]).mT
+    rates = -0.5 * torch.tensor([*scales, *directional_scales], dtype=values.dtype) ** -2
+    of_axes = [lines.gaussians(axis, rates).split([len(scales), len(directional_scales)]) for axis in range(2)]
+    grid = values.new_zeros(len(values), rows_k * cols_k)
+    grid.index_add_(1, lines.at_k[0] * cols_k + lines.at_k[1], values)
+    (down, _), (across, _) = of_axes
+    by_col = grid.view(-1, cols_k) @ across.mT
+    both = down[:, None] @ by_col.unflatten(1, (-1, rows_k))
+    out = both.flatten(2)[:, :, lines.at_q[0] * cols_q + lines.at_q[1]]
+    parts = []
+    for i in range(len(directions) if directional_scales else 0):
+        single = of_axes[i][1] if i < 2 else lines.gaussians(i, rates[len(scales) :] * units[i] ** 2)
+        line = values.new_zeros(len(values), lines.n_k[i]).index_add_(1, lines.at_k[i], values)
+        parts.append((line @ single.mT)[:, :, lines.at_q[i]])
+    return (torch.cat([out, torch.stack(parts, 1).flatten(0, 1)]) if parts else out).mT
 
 
-class _Axis:
-    """Whole numbers of queries and keys as places in two ranges of `n_q` and `n_k`."""
+class _Lines:
+    """Places of queries and keys on lines ``(n_lines, 2)`` as numbers from zero on, below `n_q` and `n_k` of each."""
 
-    def __init__(self, queries: Tensor, keys: Tensor) -> None:
-        first_q, first_k = queries.amin(), keys.amin()
-        self.at_q, self.at_k = (queries - first_q).long(), (keys - first_k).long()
-        self.n_q, self.n_k = (int(at.max()) + 1 for at in (self.at_q, self.at_k))
+    def __init__(self, queries: Tensor, keys: Tensor, lines: Tensor) -> None:
+        q, k = ((x @ lines.T).round().T for x in (queries, keys))
+        first_q, first_k = q.amin(1, keepdim=True), k.amin(1, keepdim=True)
+        self.at_q, self.at_k = (q - first_q).long(), (k - first_k).long()
+        self.n_q, self.n_k = ((at.amax(1) + 1).tolist() for at in (self.at_q, self.at_k))
         self.first = first_q - first_k
 
-    def gaussians(self, scales: Sequence[float], unit: float = 1.0) -> Tensor:
-        """``(len(scales), n_q, n_k)``."""
-        apart = torch.arange(self.n_q)[:, None] + self.first - torch.arange(self.n_k)
-        exponent = torch.stack([(apart * (unit / scale)).square() for scale in scales]) * -0.5
+    def gaussians(self, line: int, rates: Tensor) -> Tensor:
+        """Exponentials of each rate times the squared difference on a line, ``(len(rates), n_q, n_k)``."""
+        apart = torch.arange(self.n_q[line])[:, None] + self.first[line] - torch.arange(self.n_k[line])
         # the floor keeps clear of subnormal numbers, which cost many times as much
-        return exponent.clamp_min_(-40.0).exp_()
+        return (apart.square() * rates[:, None, None]).clamp_min_(-40.0).exp_()
 
 
 def _whole(xq: Tensor, xk: Tensor) -> tuple[Tensor, Tensor] | None:
