@@ -103,7 +103,7 @@ def filling(size: int, share: float, model: str) -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
     copy = best(lambda: array.copy(deep=True))
     # shares are of one thread's time: two at once would be counted twice
-    with dask.config.set(scheduler="single-threaded"), one_thread():
+    with dask.config.set(scheduler="single-threaded", num_workers=1), one_thread():
         start = time.perf_counter()
         with watched(tnp_kr, "dense_attention") as attention, watched(Predictor, "__call__") as forward:
             geonp.infill(part, model=model)

@@ -13,6 +13,7 @@ import dask.array as da
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
+from dask.system import CPU_COUNT
 
 from geonp.chunks import Job, fill_chunks, quantile_of, record
 from geonp.classes import annotate_classes, codes
@@ -203,8 +204,7 @@ def plan(obj: Raster, **options: Unpack[FillOptions]) -> FillPlan:
     itemsize = max(array.dtype.itemsize for array in arrays)
     slices = sum(int(np.prod(array.shape[:-2])) for array in arrays)
     cells = slices * grid.shape[0] * grid.shape[1]
-    cores = os.cpu_count() or 1
-    windows = min(cores, sum(math.prod(array.data.numblocks) for array in arrays))
+    windows = min(CPU_COUNT, sum(math.prod(array.data.numblocks) for array in arrays))
     batch = batch_bytes(predictor.neighbourhood, predictor.batch_size)
     return FillPlan(
         variables=tuple(str(name) for name in asked.names),
@@ -219,7 +219,7 @@ def plan(obj: Raster, **options: Unpack[FillOptions]) -> FillPlan:
         device=predictor.device,
         precision=predictor.precision,
         batch_size=predictor.batch_size,
-        peak_bytes=LIBRARIES_BYTES + cores * batch + windows * max(_task_bytes(c, job, itemsize) for c in largest),
+        peak_bytes=LIBRARIES_BYTES + CPU_COUNT * batch + windows * max(_task_bytes(c, job, itemsize) for c in largest),
         result_bytes=cells
         * ((2 + len(asked.quantiles) + asked.samples) * itemsize + 4 * asked.tails + 4 * card.classes + 1),
     )

@@ -16,6 +16,7 @@ import pandas as pd
 import xarray as xr
 from dask.base import compute
 from dask.delayed import delayed
+from dask.system import CPU_COUNT
 
 from geonp import student
 from geonp.chunks import Job, record
@@ -208,7 +209,7 @@ def _bounds(places: FloatArray) -> tuple[float, float, float, float]:
 def _predict_in_parallel(observations: Observations, places: FloatArray, job: Job) -> FloatArray:
     """Sums as of :func:`_predict`, the squares shared out among Dask's threads or workers."""
     squares = squares_of(observations, _bounds(places))
-    n = min(len(squares), 8 * (os.cpu_count() or 1))
+    n = min(len(squares), 8 * CPU_COUNT)
     edges = np.linspace(0, len(squares), n + 1).astype(int)
     held = delayed((observations, places), pure=False)
     tasks = [delayed(_part)(held, squares[a:b], job) for a, b in itertools.pairwise(edges)]

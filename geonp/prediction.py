@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
+import dask
 import numpy as np
 import numpy.typing as npt
 from dask.system import CPU_COUNT
@@ -101,7 +102,7 @@ class Predictor:
             xc, xt = xc @ axes.mT, xt @ axes.mT
         if self.classes:
             yc = torch.nn.functional.one_hot(yc[..., 0].long(), self.classes).to(xc)
-        autocast = torch.autocast(self.device.split(":")[0], torch.bfloat16, enabled=self.precision == "bf16")
+        autocast = torch.autocast(_kind(self.device), torch.bfloat16, enabled=self.precision == "bf16")
         if threading.current_thread() is not threading.main_thread():
             # Threads fill the cores with batches, which scales better than threads inside of each operation.
             torch.set_num_threads(1)
@@ -175,6 +176,10 @@ def resolve(model: str, device: str | None, batch_size: int | None) -> tuple[Pre
     return Predictor(model, card.sha256, device, precision, batch_size, card.neighbourhood, card.classes), card
 
 
+def _kind(device: str) -> str:
+    return device.partition(":")[0]
+
+
 def _cpu_has_bf16() -> bool:
     """Whether the processor multiplies bfloat16 itself: oneDNN also accepts those where it is emulated, and slower."""
     import torch
@@ -207,7 +212,7 @@ def _network(model: str, sha256: str, device: str) -> nn.Module:
             f"model {model!r} has other weights here than where the job was made: sha256 {card.sha256[:12]}..., "
             f"expected {sha256[:12]}...; install the same geonp, or copy the same checkpoint, everywhere"
         )
-    return network if device == "cpu" else deepcopy(network).to(device)
+    return network if _kind(device) == "cpu" else deepcopy(network).to(device)
 
 
 def batches(tiles: list[Tile], size: int) -> Iterator[list[Tile]]:
@@ -227,19 +232,12 @@ def batches(tiles: list[Tile], size: int) -> Iterator[list[Tile]]:
 def on_cores(function: Callable[[T], U], items: Iterable[T], device: str) -> Iterator[U]:
     """``map(function, items)``, on a CPU in threads that all chunks under way share, one for each core.
 
-    So a raster of one chunk keeps the cores busy as well as one of many. A Dask worker has as many as its own threads.
+    So a raster of one chunk keeps the cores busy as well as one of many. There are as many threads as Dask's setting
+    ``num_workers`` says, if it does; a worker of a cluster has as many as its own.
     """
-    if device != "cpu":
-        yield from map(function, items)
-        return
-    pool = _threads(os.getpid(), *_cores())
-    waiting = [pool.submit(function, item) for item in items]
-    try:
-        for future in waiting:
-            yield future.result()
-    finally:
-        for future in waiting:
-            future.cancel()
+    if _kind(device) != "cpu":
+        return map(function, items)
+    return _threads(os.getpid(), *_cores()).map(function, items)
 
 
 def _cores() -> tuple[int, str]:
@@ -253,7 +251,7 @@ def _cores() -> tuple[int, str]:
             pass
         else:
             return worker.state.nthreads, worker.address
-    return CPU_COUNT, ""
+    return dask.config.get("num_workers", None) or CPU_COUNT, ""
 
 
 @lru_cache(maxsize=16)

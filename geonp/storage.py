@@ -19,6 +19,7 @@ from typing import Any, Literal
 import dask
 import numpy as np
 import xarray as xr
+from dask.system import CPU_COUNT
 from pyproj import CRS
 from rasterio.errors import NotGeoreferencedWarning
 
@@ -123,7 +124,7 @@ def _split_for_cores(ds: xr.Dataset) -> xr.Dataset:
     for name, da in ds.data_vars.items():
         blocks = [len(sizes) for sizes in da.chunks or ()]
         side = chunk_side(da.size)
-        if da.ndim > 1 and math.prod(blocks) < 4 * (os.cpu_count() or 1) and max(da.shape[-2:]) > side:
+        if da.ndim > 1 and math.prod(blocks) < 4 * CPU_COUNT and max(da.shape[-2:]) > side:
             split[name] = da.chunk(dict.fromkeys(da.dims[-2:], side))
     return ds.assign(split)
 

@@ -6,12 +6,12 @@ Neither Dask chunks nor batches move a tile, so that they can't change a result.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from dask.system import CPU_COUNT
 from scipy import ndimage
 
 __all__ = [
@@ -81,7 +81,7 @@ def chunk_side(cells: int) -> int:
 
     Some chunks for each core, but not so small that reading their surroundings takes long; whole tiles of most sizes.
     """
-    side = math.sqrt(cells / (4 * (os.cpu_count() or 1)))
+    side = math.sqrt(cells / (4 * CPU_COUNT))
     return int(np.clip(-(-side // 128) * 128, *CHUNK_PX))
 
 

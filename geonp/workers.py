@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
+
+from dask.system import CPU_COUNT
 
 from geonp.errors import ClusterError, GeonpError, MissingExtraError
 from geonp.journal import Record
@@ -37,7 +38,7 @@ def executor(
         Where ``distributed`` is needed and not installed.
     """
     if workers is None and scheduler is None and not _has_client():
-        threads = (os.cpu_count() or 1) if device == "cpu" else 2
+        threads = CPU_COUNT if device == "cpu" else 2
         pool = ThreadPoolExecutor(threads, thread_name_prefix="geonp")
         try:
             yield pool, threads, lambda work: work
@@ -61,7 +62,7 @@ def executor(
                     "it started, such as tcp://127.0.0.1:8786."
                 ) from error
         elif workers is not None:
-            threads = max(1, (os.cpu_count() or 1) // workers)
+            threads = max(1, CPU_COUNT // workers)
             cluster = LocalCluster(n_workers=workers, threads_per_worker=threads, dashboard_address=":0")
             client = stack.enter_context(Client(stack.enter_context(cluster), set_as_default=False))
         else:

@@ -146,6 +146,16 @@ def test_tasks_at_the_same_locations_share_their_biases(blocks: tuple[int, int],
     assert set(tasks) == ({1} if shared else {B})
 
 
+def test_shared_locations_have_gradients_of_their_own() -> None:
+    p = problem(6, 12)
+    p["xk"] = p["xk"].detach()[:1].repeat(B, 1, 1).requires_grad_()
+    p["xq"] = p["xq"].detach()[:1].repeat(B, 1, 1).requires_grad_()
+    mask = torch.arange(12) < torch.tensor([[5], [12]])
+    assert_equal(run(p, mask, (4, 5)), run(p, mask, None))
+    masked_locations(p["xk"], mask)[1].sum().backward()
+    assert (p["xk"].grad[1] != 0).all()
+
+
 def test_masked_locations_are_those_of_other_tasks_or_zeros() -> None:
     x = torch.randn(1, 5, 2).repeat(3, 1, 1)
     mask = torch.tensor([[1, 1, 0, 1, 0], [1, 0, 0, 1, 0], [1, 1, 1, 1, 0]], dtype=torch.bool)
@@ -155,6 +165,31 @@ def test_masked_locations_are_those_of_other_tasks_or_zeros() -> None:
     assert masked_locations(x, torch.ones_like(mask)) is x
     dirty[0, 0] += 1.0
     assert torch.equal(masked_locations(dirty, mask), torch.where(mask[..., None], dirty, 0.0))
+
+
+def test_masked_scores_do_not_count_however_far_below_them_the_others_are() -> None:
+    q, v = torch.ones(1, 1, 1, 1), torch.tensor([[[[1.0], [2.0], [5.0]]]])
+    k = torch.tensor([[[[-200.0], [-300.0], [0.0]]]])
+    x, mask = torch.zeros(1, 3, 2), torch.tensor([[True, True, False]])
+
+    def none(xq: torch.Tensor, xk: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(1, 1, xq.shape[1], xk.shape[1])
+
+    for block in (1, 2, 3):
+        assert float(scan_attention(q, k, v, x[:, :1], x, none, (), mask, block_k=block)) == 1.0
+
+
+@pytest.mark.parametrize("block", [2, 3, 12])
+def test_a_bias_may_shut_out_pairs(block: int) -> None:
+    p = problem(6, 12)
+    q, k, v, xq, xk = (p[name].detach() for name in ("q", "k", "v", "xq", "xk"))
+    xq, xk = (torch.arange(float(n))[None, :, None].expand(B, -1, 1) for n in (6, 12))
+
+    def later(xq: torch.Tensor, xk: torch.Tensor) -> torch.Tensor:
+        return torch.where(xk[:, None, :, 0] < xq[:, :, None, 0] + 4, -torch.inf, 0.0)[:, None].expand(-1, H, -1, -1)
+
+    expected = dense_attention(q, k, v, later(xq, xk))
+    torch.testing.assert_close(scan_attention(q, k, v, xq, xk, later, block_q=block, block_k=block), expected)
 
 
 def test_scores_far_apart_are_the_same() -> None:
@@ -300,6 +335,32 @@ def test_te_attention_keeps_no_activations_of_pairs() -> None:
         out, _ = te_attention(*p.values(), rho, phi, torch.ones(B, 512).bool(), max_pairs=2048)
     assert max(saved) <= B * H * 512 * D < B * 64 * 512
     out.sum().backward()
+
+
+@pytest.mark.parametrize("n_kept", [1, 100, 512])
+def test_te_attention_computes_pairs_of_kept_keys_alone_and_few_at_a_time(n_kept: int) -> None:
+    p, rho, phi = te_problem(64, 512)
+    columns: list[int] = []
+
+    def counted(pairs: torch.Tensor) -> torch.Tensor:
+        columns.append(pairs.shape[0] * pairs.shape[2])
+        return rho(pairs)
+
+    mask = (torch.arange(512) < n_kept).expand(B, 512)
+    te_attention(*(t.detach() for t in p.values()), counted, phi, mask, max_pairs=2048)
+    assert sum(columns) == B * 64 * n_kept
+    assert max(columns) <= 2048
+    assert len(columns) >= B * 64 * 512 / (8 * 2048)
+
+
+@pytest.mark.parametrize(("n_q", "n_k"), [(3, 0), (0, 3)])
+def test_te_attention_of_nothing_is_nothing(n_q: int, n_k: int) -> None:
+    p, rho, phi = te_problem(n_q, n_k)
+    for mask in (torch.ones(B, n_k, dtype=torch.bool), torch.zeros(B, n_k, dtype=torch.bool)):
+        out, step = te_attention(*p.values(), rho, phi, mask)
+        assert out.shape == (B, H, n_q, DV)
+        assert (out == 0).all()
+        assert torch.equal(step, torch.zeros(B, n_q, 2))
 
 
 @pytest.mark.parametrize("poison", [1e4, float("nan")])

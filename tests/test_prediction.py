@@ -6,7 +6,9 @@ import itertools
 import multiprocessing
 import threading
 import time
+import weakref
 
+import dask
 import numpy as np
 import pytest
 from dask.system import CPU_COUNT
@@ -53,7 +55,7 @@ def test_padding_repeats_cells_and_tiles() -> None:
 # --- cores ------------------------------------------------------------------------------------------------------------
 
 
-def at_once(n: int = 4) -> list[int]:
+def at_once(n: int = 4, device: str = "cpu") -> list[int]:
     """How many calls of :func:`on_cores` were running when each began."""
     lock, running = threading.Lock(), 0
 
@@ -67,7 +69,7 @@ def at_once(n: int = 4) -> list[int]:
             running -= 1
         return seen
 
-    return list(on_cores(call, range(n), "cpu"))
+    return list(on_cores(call, range(n), device))
 
 
 def test_all_cores_work_at_once_and_give_results_in_order() -> None:
@@ -79,6 +81,24 @@ def test_all_cores_work_at_once_and_give_results_in_order() -> None:
 
     assert list(on_cores(call, range(3 * CPU_COUNT), "cpu")) == list(range(3 * CPU_COUNT))
     assert max(at_once(4 * CPU_COUNT)) <= CPU_COUNT
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu:0"])
+def test_dask_may_be_told_to_use_fewer(device: str) -> None:
+    assert max(at_once(2 * CPU_COUNT)) == CPU_COUNT
+    with dask.config.set(num_workers=1):
+        assert at_once(4, device) == [1] * 4
+
+
+def test_results_are_let_go() -> None:
+    class Result:
+        pass
+
+    found: list[weakref.ref[Result]] = []
+    results = on_cores(lambda _: Result(), range(50), "cpu")
+    for _ in range(45):
+        found.append(weakref.ref(next(results)))
+    assert sum(reference() is not None for reference in found) <= 1
 
 
 def test_a_device_is_given_one_batch_after_the_other_by_its_own_thread() -> None:

@@ -45,7 +45,7 @@ PairFunction = Callable[[Tensor], Tensor]
 """Features of pairs ``(batch, n, pairs)`` to others: a network that sees each pair alone."""
 
 FLOOR = -1e30
-"""Added to the scores of masked keys."""
+"""Added to the scores of masked keys: below all others, and finite."""
 
 TE_PAIRS = 2**14
 """Pairs in a block of translation-equivariant attention on a CPU, if no gradients are wanted: for its cache."""
@@ -62,7 +62,7 @@ def masked_locations(x: Tensor, key_mask: Tensor) -> Tensor:
         return x
     x = torch.where(keep, x, 0.0)
     first = x.gather(0, key_mask.byte().argmax(0)[None, :, None].expand(1, -1, x.shape[2]))
-    return first.expand_as(x) if bool(((x == first) | ~keep).all()) else x
+    return torch.where(keep, x, first.detach()) if bool(((x == first) | ~keep).all()) else x
 
 
 def dense_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, key_mask: Tensor | None = None) -> Tensor:
@@ -225,7 +225,8 @@ def te_attention(
     n_keys = key_mask.sum(-1).clamp_min(1)[:, None, None]
     if not torch.is_grad_enabled() and q.device.type == "cpu":
         max_pairs = min(max_pairs, TE_PAIRS)
-    rows = max(1, max_pairs // max(1, n_kept))
+    # of all pairs, masked ones too, there is some eight times less than what the networks make of those that are kept
+    rows = max(1, max_pairs // max(1, n_kept, key_mask.numel() // 8))
 
     def attend(q: Tensor, xq: Tensor) -> tuple[Tensor, Tensor]:
         return _te_block(q, k, v, xq, xk, rho, phi, kept, n_keys)
@@ -263,9 +264,10 @@ def _of_pairs(function: PairFunction, pairs: Tensor, kept: Tensor | None, fill: 
     """`function` of pairs ``(batch, n, n_q, n_k)``; with `kept`, numbers of keys of all tasks, `fill` at the others."""
     batch, _, n_q, n_k = pairs.shape
     if kept is None:
-        return function(pairs.flatten(2)).view(batch, -1, n_q, n_k)
+        spread: Tensor = function(pairs.flatten(2)).unflatten(2, (n_q, n_k))
+        return spread
     columns = pairs.permute(1, 2, 0, 3).flatten(2).index_select(2, kept)
-    found = function(columns.flatten(1)[None])[0].unflatten(1, (n_q, -1))
+    found = function(columns.flatten(1)[None])[0].unflatten(1, (n_q, len(kept)))
     whole = found.new_full((*found.shape[:2], batch * n_k), fill).index_copy(2, kept, found)
     out: Tensor = whole.unflatten(2, (batch, n_k)).permute(2, 0, 1, 3)
     return out
@@ -291,14 +293,13 @@ class _ScanAttention(torch.autograd.Function):
         log_sum = q.new_empty(q.shape[:3], dtype=torch.float32)
         for part, at, rows in _scan_blocks(q, k, xq, block_q, block_k):
             scaled = q[part, :, rows] * scale
-            peak = q.new_full(scaled.shape[:3], -torch.inf, dtype=torch.float32)
+            peak = q.new_full(scaled.shape[:3], FLOOR, dtype=torch.float32)
             total = torch.zeros_like(peak)
             mean = q.new_zeros(*scaled.shape[:3], v.shape[-1], dtype=torch.float32)
             for cols in _blocks(k.shape[2], block_k):
                 block_bias = bias(xq[at, rows], xk[at, cols], *parameters)
                 score = _score(scaled, k[part, :, cols], block_bias, mask[part, cols])
                 new_peak = torch.maximum(peak, score.amax(-1))
-                # exp(-inf - finite) = 0 renormalises
                 weight = _weight(score, new_peak, mask[part, cols])
                 decay = torch.exp(peak - new_peak)
                 total = total * decay + weight.sum(-1)

@@ -109,7 +109,7 @@ class TETNP(nn.Module):
         blocks: int = 5,
         move_locations: bool = True,
         min_scale: float = 0.0,
-        max_pairs: int = 2**16,
+        max_pairs: int = 2**15,
     ) -> None:
         super().__init__()
         self.embed = MLP(d_y + 1, dim, dim, dim, relu=True)
