@@ -424,7 +424,12 @@ def test_an_interrupted_fill_ends_at_once_and_leaves_nothing_that_looks_complete
     source, out = write_tif(tmp_path / "in.tif", values), tmp_path / name
     # One chunk takes a thread many seconds, for which Python would wait before it ends.
     arguments = [GEONP, "fill", source, out, "--model", model, "--chunks", "128" if name == "out.zarr" else "1200"]
-    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
+
+    def heed() -> None:
+        # a shell lets what it starts in the background ignore interrupts
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, preexec_fn=heed)
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob(begun)) and time.monotonic() < deadline:
         time.sleep(0.01)
