@@ -266,8 +266,8 @@ def _predict(tiles: list[Tile], values: FloatArray, rows: IntArray, cols: IntArr
     def predict(batch: list[Tile]) -> FloatArray:
         return job.predictor(gather(batch, values, neighbourhood.n_context, standard))
 
-    together = list(batches(tiles, job.predictor.batch_size))
-    for batch, predicted in zip(together, on_cores(predict, together, job.predictor.device), strict=True):
+    grouped = list(batches(tiles, job.predictor.batch_size))
+    for batch, predicted in zip(grouped, on_cores(predict, grouped, job.predictor.device), strict=True):
         for k, tile in enumerate(batch):
             found = predicted[:, k, : tile.targets.size]
             if not np.isfinite(found).all():

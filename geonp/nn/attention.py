@@ -125,10 +125,11 @@ def scan_attention(
         raise ValueError(f"block sizes must be at least 1, got block_q={block_q}, block_k={block_k}")
     if key_mask is None:
         key_mask = torch.ones(k.shape[0], k.shape[2], dtype=torch.bool, device=k.device)
-    q, k, v = q.contiguous(), _zero_masked(k, key_mask).contiguous(), _zero_masked(v, key_mask).contiguous()
+    k, v = _zero_masked(k, key_mask).contiguous(), _zero_masked(v, key_mask).contiguous()
     xk = masked_locations(xk, key_mask)
     if not (xq.requires_grad or xk.requires_grad) and all(bool((x == x[:1]).all()) for x in (xq, xk)):
-        xq, xk = xq[:1], xk[:1]
+        # blocks hold all tasks then: of a layout of its own each would be copied
+        q, xq, xk = q.contiguous(), xq[:1], xk[:1]
     out: Tensor = _ScanAttention.apply(q, k, v, xq, xk, key_mask, bias, block_q, block_k, *parameters)  # type: ignore[no-untyped-call]
     return out
 
