@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geonp.nn import bias
+from geonp.nn import bias, layers
 from geonp.nn.attention import (
     deep_kernel_attention,
     dense_attention,
@@ -325,6 +325,24 @@ def test_te_attention_in_pieces_is_the_same_in_values_and_gradients(max_pairs: i
         leaves = [*p.values(), *rho.parameters(), *phi.parameters()]
         results.append([out.detach(), step.detach(), *(t.grad for t in leaves)])
     assert_equal(*results)
+
+
+@pytest.mark.parametrize("widths", [(5, 3), (5, 8, 3), (5, 16, 7, 3), (2, 4, 4, 4, 1)])
+@pytest.mark.parametrize("block", [1, 64, 10**6])
+def test_pair_networks_in_blocks_have_the_values_and_gradients_of_their_layers(
+    widths: tuple[int, ...], block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layers, "COLUMN_BLOCK", block)
+    torch.manual_seed(0)
+    network = PairMLP(*widths).double()
+    columns = torch.randn(B, 11, widths[0], dtype=torch.float64).mT.requires_grad_()
+    grad = torch.randn(B, widths[-1], 11, dtype=torch.float64)
+    leaves = [columns, *network.parameters()]
+    out, expected = network(columns), torch.nn.Sequential(*network)(columns.mT).mT
+    torch.testing.assert_close(out, expected)
+    torch.testing.assert_close(torch.autograd.grad(out, leaves, grad), torch.autograd.grad(expected, leaves, grad))
+    with torch.no_grad():
+        torch.testing.assert_close(network(columns), expected)
 
 
 def test_te_attention_keeps_no_activations_of_pairs() -> None:

@@ -43,9 +43,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "EQTNP": ("eqtnp", {}),
     "PT-TNP": ("pt-tnp", {}),
     "RCNP": ("rcnp", {}),
-    # activations of all pairs fit into memory here: nothing is computed twice
-    "TE-TNP": ("te-tnp", {"max_pairs": 2**20}),
-    "TE-PT-TNP": ("te-pt-tnp", {"max_pairs": 2**20}),
+    "TE-TNP": ("te-tnp", {}),
+    "TE-PT-TNP": ("te-pt-tnp", {}),
 }
 """Models of the tables, cheapest first: architecture, and configuration beside the dimensions of the data."""
 

@@ -194,13 +194,13 @@ def te_attention(
     phi: PairFunction | None,
     key_mask: Tensor,
     *,
-    max_pairs: int = 2**15,
+    max_pairs: int = 2**20,
 ) -> tuple[Tensor, Tensor]:
     """Translation-equivariant attention (TE-TNP, equations 7, 8 and 10) and the step that it gives the queries.
 
     The score of a pair and head is ``rho([xq - xk, q.k / sqrt(d_k)])``; the step is the mean over the keys of
     ``(xq - xk) phi(weights)`` with the softmax weights of all heads. Queries are visited some at a time and recomputed
-    in the backward pass, so that the activations of at most `max_pairs` pairs, or of one query's, exist at once.
+    in the backward pass, so that what is kept for at most `max_pairs` pairs, or for one query's, exists at once.
 
     Parameters
     ----------

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from geonp.nn.attention import deep_kernel_attention, dense_attention, masked_locations
 
@@ -24,6 +26,9 @@ __all__ = [
     "masked_mean",
     "plain_attention",
 ]
+
+COLUMN_BLOCK = 2**17
+"""Features of one layer in a block of :class:`PairMLP` with gradients on a CPU: half a mebibyte, for its cache."""
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """``(q, k, v) -> (batch, heads, n_q, d_v)``: how one layer attends, its bias and masks included."""
@@ -47,7 +52,9 @@ class MLP(nn.Sequential):
 class PairMLP(MLP):
     """:class:`MLP` with ReLU over columns, ``(batch, n, pairs) -> (batch, m, pairs)``.
 
-    Of many pairs with few features each, columns take a third to a half of the time of rows.
+    Of many pairs with few features each, columns take a third to a half of the time of rows. With gradients they pass
+    in blocks, on a CPU of what fits its cache, and activations are computed again in the backward pass: less time than
+    storing them takes (0.6 of it for widths of 32, 0.8 of 128), and no memory beyond inputs, outputs and a block.
     """
 
     def __init__(self, *widths: int) -> None:
@@ -55,12 +62,60 @@ class PairMLP(MLP):
 
     def forward(self, columns: Tensor) -> Tensor:
         """Apply the layers to each column."""
+        if torch.is_grad_enabled() and not torch.is_autocast_enabled(columns.device.type):
+            out: Tensor = _Columns.apply(columns, *self.parameters())  # type: ignore[no-untyped-call]
+            return out
         for layer in self:
             if isinstance(layer, nn.Linear):
                 columns = torch.baddbmm(layer.bias[:, None], layer.weight.expand(len(columns), -1, -1), columns)
             else:
                 columns = columns.relu_()
         return columns
+
+
+class _Columns(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, columns: Tensor, *layers: Tensor) -> Tensor:
+        ctx.save_for_backward(columns, *layers)
+        out = columns.new_empty(len(columns), len(layers[-1]), columns.shape[2])
+        for part, to in zip(_column_blocks(columns, layers), _column_blocks(out, layers), strict=True):
+            to.copy_(torch.addmm(layers[-1][:, None], layers[-2], _activations(part, layers)[-1].T))
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        columns, *layers = ctx.saved_tensors
+        grads = [torch.zeros_like(t) for t in layers]
+        grad_columns = torch.empty_like(columns)
+        blocks = (_column_blocks(t, layers) for t in (columns, grad, grad_columns))
+        for part, above, to in zip(*blocks, strict=True):
+            seen, rows = _activations(part, layers), above.T
+            for i in range(len(seen) - 1, 0, -1):
+                grads[2 * i].addmm_(rows.T, seen[i])
+                grads[2 * i + 1].add_(rows.sum(0))
+                rows = (rows @ layers[2 * i]).mul_(seen[i].sign_())
+            # of two transposes BLAS makes inner products over pairs, at a third of the speed
+            grads[0].add_((part @ rows).T)
+            grads[1].add_(rows.sum(0))
+            to.copy_(layers[0].T @ rows.T)
+        return grad_columns, *grads
+
+
+def _column_blocks(columns: Tensor, layers: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Views of some columns of one task at a time."""
+    on_cpu = columns.device.type == "cpu"
+    size = COLUMN_BLOCK // max(len(t) for t in layers) if on_cpu else columns.shape[2]
+    for task in columns:
+        yield from task.split(max(1, size), 1)
+
+
+def _activations(columns: Tensor, layers: Sequence[Tensor]) -> list[Tensor]:
+    """What each layer reads, in rows, in which products with gradients are fastest; weights and biases in turn."""
+    seen = [columns.T]
+    for weight, bias in zip(layers[:-2:2], layers[1:-2:2], strict=True):
+        seen.append(torch.addmm(bias, seen[-1], weight.T).relu_())
+    return seen
 
 
 class MultiHeadAttention(nn.Module):

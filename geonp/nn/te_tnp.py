@@ -32,7 +32,7 @@ class TEBlock(nn.Module):
     """
 
     def __init__(
-        self, dim: int, heads: int, d_x: int, move: bool = True, max_pairs: int = 2**15, pair_dim: int = 0
+        self, dim: int, heads: int, d_x: int, move: bool = True, max_pairs: int = 2**20, pair_dim: int = 0
     ) -> None:
         super().__init__()
         if dim % heads:
@@ -109,7 +109,7 @@ class TETNP(nn.Module):
         blocks: int = 5,
         move_locations: bool = True,
         min_scale: float = 0.0,
-        max_pairs: int = 2**15,
+        max_pairs: int = 2**20,
     ) -> None:
         super().__init__()
         self.embed = MLP(d_y + 1, dim, dim, dim, relu=True)
@@ -163,7 +163,7 @@ class TEPTTNP(nn.Module):
         move_locations: bool = True,
         locate: bool = True,
         min_scale: float = 0.0,
-        max_pairs: int = 2**15,
+        max_pairs: int = 2**20,
         pair_dim: int = 0,
         unit: float = 1.0,
         head: str = "variance",
