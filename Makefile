@@ -51,7 +51,7 @@ bench-scale: $(STAMP)
 
 # hours to days: each run goes on where it stopped, and --only-print shows what is finished
 bench-papers: $(STAMP)
-	for name in gp1d_rbf gp1d_periodic gp1d_matern32 gp2d_rbf; do \
+	for name in gp1d_rbf gp1d_periodic gp1d_matern32 gp2d_rbf images_digits; do \
 	    $(BIN)/python benchmarks/papers/gp.py --recipe $$name || exit 1; done
 	$(BIN)/python benchmarks/papers/shift.py
 	$(BIN)/python benchmarks/papers/bayesopt.py

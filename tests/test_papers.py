@@ -13,7 +13,7 @@ import pytest
 import torch
 from scipy import integrate, stats
 from torch import nn
-from torch.distributions import Normal
+from torch.distributions import Categorical, Normal
 
 FOLDER = Path(__file__).parents[1] / "benchmarks" / "papers"
 
@@ -27,7 +27,7 @@ def papers() -> Iterator[tuple[ModuleType, ModuleType]]:
         import tables
 
         yield tables, bayesopt
-    for name in ("tables", "bayesopt", "shift"):
+    for name in ("tables", "bayesopt", "shift", "sir", "era5"):
         sys.modules.pop(name, None)
 
 
@@ -81,6 +81,74 @@ def test_a_table_is_made_once(papers: tuple[ModuleType, ModuleType], tmp_path: P
         raise AssertionError("scored again")
 
     assert tables.run(given, never, overrides) == found
+    # scores of another number of batches are others, but their models are trained
+    given.test_batches = 4
+    again = tables.run(given, score, overrides)
+    assert again["CNP"]["nll"] != found["CNP"]["nll"]
+    assert again["CNP"]["minutes"] == found["CNP"]["minutes"]
+
+
+def test_models_are_scored_on_images_that_training_does_not_see(papers: tuple[ModuleType, ModuleType]) -> None:
+    tables, _ = papers
+    recipe = tables.variant("images_digits", "CNP", [], {"min_scale": 0.05})
+    seen: list[torch.Tensor] = []
+
+    class Watching(nn.Module):
+        def forward(self, xc: torch.Tensor, yc: torch.Tensor, xt: torch.Tensor, mask: torch.Tensor) -> Normal:
+            seen.append(yc)
+            return Normal(torch.zeros_like(xt[..., :1]), 1.0)
+
+    tables.nll(Watching(), recipe, 2)
+    held_out = recipe.data.held_out()
+    expected = [held_out.batch(tables.TEST_SEED, i, recipe.training.batch_size)["yc"] for i in range(2)]
+    assert all(torch.equal(a, b) for a, b in zip(seen, expected, strict=True))
+
+
+@pytest.mark.parametrize("size", [8, 1])
+def test_every_batch_is_of_another_epidemic(papers: tuple[ModuleType, ModuleType], size: int) -> None:
+    """A network that knows the context and nothing else: targets that are context are told apart."""
+    tables, _ = papers
+    import sir
+
+    from geonp.training.epidemics import Epidemic
+
+    data = Epidemic(side=16, frames=9, n_context=(20, 40), n_targets=100)
+    recipe = tables.variant("sir", "CNP", [f"training.batch_size={size}"], {"likelihood": "categorical"})
+    recipe = recipe.model_copy(update={"data": data})
+    seen: list[torch.Tensor] = []
+
+    class Certain(nn.Module):
+        def forward(self, xc: torch.Tensor, yc: torch.Tensor, xt: torch.Tensor, mask: torch.Tensor) -> Categorical:
+            seen.append(yc)
+            logits = torch.zeros(*xt.shape[:2], 3)
+            logits[:, : yc.shape[1]] = 1e3 * yc * mask[..., None]
+            return Categorical(logits=logits)
+
+    found = sir.class_nll(Certain(), recipe, 3)
+    assert found["missing"] == pytest.approx(math.log(3), rel=1e-5)
+    assert 0 < found["nll"] < found["missing"]
+    deals = max(1, 9 // size)
+    assert all(torch.equal(yc, data.batch(tables.TEST_SEED, i * deals, size)["yc"]) for i, yc in enumerate(seen))
+
+
+@pytest.mark.skipif(not Path("../shared/data/era5_t2m_uk_2019-03_hourly.nc").exists(), reason="needs the shared data")
+def test_era5_is_scored_on_later_days_and_elsewhere(papers: tuple[ModuleType, ModuleType]) -> None:
+    tables, _ = papers
+    import era5
+
+    overrides = [f"data.path={era5.SHARED}/era5_t2m_uk_2019-03_hourly.nc", "training.batch_size=2"]
+    overrides += [f"data.geopotential={era5.SHARED}/era5_geopotential_global_0p25.nc"]
+    overrides += [f"data.area={list(era5.WEST)}", f'data.period=["{era5.EARLY[0]}", "{era5.EARLY[1]}"]']
+    recipe = tables.variant("era5", "CNP", overrides, era5.SIZES["CNP"])
+
+    class Standard(nn.Module):
+        def forward(self, xc: torch.Tensor, yc: torch.Tensor, xt: torch.Tensor, mask: torch.Tensor) -> Normal:
+            return Normal(torch.zeros_like(xt[..., :1]), 1.0)
+
+    found = era5.scores(Standard(), recipe, 3)
+    assert {name: len(values) for name, values in found.items()} == {"later": 3, "elsewhere": 3}
+    assert found["later"] != found["elsewhere"]
+    assert era5.EAST[1] > era5.WEST[3]  # no column of cells is in both
 
 
 def test_the_nll_of_the_exact_process_is_that_of_the_table(papers: tuple[ModuleType, ModuleType]) -> None:

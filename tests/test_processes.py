@@ -28,6 +28,16 @@ def test_kernels_are_those_of_scikit_learn(kernel: str, d_x: int) -> None:
     assert covariance(kernel, x, other, 0.7, 1.3) == pytest.approx(KERNELS[kernel](x, other))
 
 
+def test_the_periodic_process_of_te_tnp_has_the_kernel_of_gpytorch() -> None:
+    """Whose default lengthscale is not squared, as in the published code."""
+    kernels = pytest.importorskip("gpytorch").kernels
+    x = torch.linspace(-3, 3, 31, dtype=torch.float64)[:, None]
+    theirs = kernels.PeriodicKernel().double()
+    theirs.period_length = 1.7
+    ours = covariance("periodic", x.numpy(), x.numpy(), MixedProcess().length_periodic, 1.7)
+    assert ours == pytest.approx(theirs(x).to_dense().detach().numpy())
+
+
 def nll(moments: tuple[torch.Tensor, torch.Tensor], yt: torch.Tensor) -> float:
     return -float(Normal(*moments).log_prob(yt.double()).mean())
 

@@ -1,7 +1,9 @@
 """What the papers' tables have in common: train every model at one budget, score all on the same tasks, print a table.
 
 A benchmark is a recipe; its models differ in ``model.architecture`` and ``model.config`` alone. Runs live in
-``OUT/<recipe>/<model>`` and are taken up where they stopped; so are the scores, in ``scores.json`` there.
+``OUT/<recipe>/<model>`` and are taken up where they stopped; so are the scores, in ``scores.json`` there, as long as
+the arguments that they depend on are the same. Minutes are those of the CPU in the steps of training: making batches
+and validation are not counted.
 """
 
 from __future__ import annotations
@@ -48,17 +50,21 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Models of the tables, cheapest first: architecture, and configuration beside the dimensions of the data."""
 
+COST = ("steps x tasks", "CPU minutes")
+
 Score = Callable[[nn.Module, Recipe], dict[str, float]]
 
 
-def arguments(description: str, recipes: Iterable[str], models: Iterable[str]) -> argparse.ArgumentParser:
+def arguments(
+    description: str, recipes: Iterable[str], models: Iterable[str], test_batches: int = 100
+) -> argparse.ArgumentParser:
     """The options that all benchmarks share."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--recipe", choices=list(recipes), default=next(iter(recipes)))
     parser.add_argument("--models", nargs="*", choices=[*MODELS], default=list(models), metavar="MODEL")
     parser.add_argument("--steps", type=int, default=5000)
     parser.add_argument("--batch-size", type=int, default=0, help="tasks in a batch; default: the recipe's")
-    parser.add_argument("--test-batches", type=int, default=100)
+    parser.add_argument("--test-batches", type=int, default=test_batches)
     parser.add_argument("--out", type=Path, default=Path("runs/papers"))
     parser.add_argument("--only-print", action="store_true", help="print the runs that are finished, train none")
     return parser
@@ -78,11 +84,14 @@ def run(
     overrides: list[str],
     extra: Mapping[str, Any] | None = None,
     name: str = "scores.json",
+    asked: Iterable[str] = ("test_batches",),
 ) -> Any:
     """Train and score what is not yet; ``{model: {score: number}}`` of what is.
 
-    `extra` is configuration of all models, or, by their labels, of each; `name` is that of the file of scores.
+    `extra` is configuration of all models, or, by their labels, of each; `name` is that of the file of scores, which
+    depend on the arguments `asked`.
     """
+    wanted = {key: str(getattr(given, key)) for key in asked}
     overrides = [*overrides, f"training.steps={given.steps}"]
     if given.batch_size:
         overrides.append(f"training.batch_size={given.batch_size}")
@@ -92,17 +101,30 @@ def run(
         size = recipe.training.batch_size
         folder = given.out / f"{given.recipe}-{given.steps}x{size}" / label.replace(", ", "-").replace(" ", "-")
         scores = folder / name
-        if not scores.exists() and not given.only_print:
+        made = read_scores(scores, wanted)
+        if not made and not given.only_print:
             print(f"# {label}: {given.steps} steps of {size} tasks in {folder}", flush=True)
             file = train(recipe, folder, resume=True, progress=False, workers=0)
             network, _ = checkpoint.load_model(str(file))
             minutes = 60 * float(curve(folder)[-1]["cpu_hours"])
             made = {"steps": given.steps, "batch": size, "minutes": minutes, **score(network, recipe)}
-            scores.write_text(json.dumps(made))
-        if scores.exists():
-            found[label] = json.loads(scores.read_text())
-            found[label]["folder"] = str(folder)
+            write_scores(scores, made, wanted)
+        if made:
+            found[label] = {**made, "folder": str(folder)}
     return found
+
+
+def read_scores(file: Path, asked: Mapping[str, str]) -> dict[str, Any]:
+    """Scores that were written for the same arguments; nothing where there are none."""
+    made: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    return made if made.pop("asked", None) == asked else {}
+
+
+def write_scores(file: Path, made: Mapping[str, Any], asked: Mapping[str, str]) -> None:
+    """Write a file of scores, which appears when it is complete."""
+    part = file.with_suffix(".part")
+    part.write_text(json.dumps({**made, "asked": asked}))
+    part.replace(file)
 
 
 def curve(folder: Path) -> list[dict[str, str]]:
@@ -114,6 +136,8 @@ def curve(folder: Path) -> list[dict[str, str]]:
 @torch.no_grad()
 def nll(network: nn.Module, recipe: Recipe, batches: int) -> dict[str, float]:
     """Mean NLL over test batches, its standard error over them, and the exact process's on the same tasks."""
+    if hasattr(recipe.data, "held_out"):
+        recipe = recipe.model_copy(update={"data": recipe.data.held_out()})
     ours, exact = [], []
     for i in range(batches):
         batch = draw(recipe, TEST_SEED, i)
@@ -124,6 +148,11 @@ def nll(network: nn.Module, recipe: Recipe, batches: int) -> dict[str, float]:
             exact.append(-float(torch.distributions.Normal(*moments).log_prob(batch["yt"].double()).mean()))
     out = {"nll": statistics.fmean(ours), "error": statistics.stdev(ours) / len(ours) ** 0.5}
     return {**out, "exact": statistics.fmean(exact)} if exact else out
+
+
+def cost(row: Mapping[str, Any]) -> list[str]:
+    """The cells of a row that say what it cost: see :data:`COST`."""
+    return [f"{row['steps']:,} x {row['batch']}", f"{row['minutes']:.1f}"]
 
 
 def table(columns: list[str], rows: Iterable[Iterable[object]]) -> str:
@@ -140,12 +169,11 @@ def report(found: Mapping[str, Mapping[str, Any]], published: Mapping[str, float
             f"{row['nll']:.{digits}f} ± {row['error']:.{digits}f}",
             published.get(label, "-"),
             f"{row['exact']:.{digits}f}" if "exact" in row else "-",
-            f"{row['steps']:,} x {row['batch']}",
-            f"{row['minutes']:.1f}",
+            *cost(row),
         ]
         for label, row in sorted(found.items(), key=lambda item: item[1]["nll"])
     ]
-    return table(["model", "NLL", "paper, 100,000 steps", "exact process", "steps x tasks", "CPU minutes"], rows)
+    return table(["model", "NLL", "paper, 100,000 steps", "exact process", *COST], rows)
 
 
 def plot(found: Mapping[str, Mapping[str, Any]], file: Path, title: str) -> None:

@@ -139,7 +139,7 @@ class MixedProcess:
     ----------
     kernels : tuple of str
         Drawn with equal chances. The periodic one draws its period instead of its lengthscale, which is
-        `length_periodic`.
+        `length_periodic`: GPyTorch's default, as in the published code, whose kernel divides by it unsquared.
     length : tuple of float
         Range of lengthscales, log-uniform.
     n_context : tuple of int
@@ -154,7 +154,7 @@ class MixedProcess:
     kind: Literal["gp_mixed"] = "gp_mixed"
     kernels: Annotated[tuple[Kernel, ...], Field(min_length=1)] = ("rbf", "matern52", "periodic")
     length: tuple[Positive, Positive] = (0.25, 4.0)
-    length_periodic: Positive = 0.6931471805599453
+    length_periodic: Positive = math.log(2) ** 0.5
     n_context: tuple[Count, Count] = (1, 64)
     n_targets: Count = 128
     context_range: tuple[float, float] = (-2.0, 2.0)
