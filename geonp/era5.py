@@ -2,43 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
+from geonp.era5_files import DATASET, Area, check_same, checked, described
 from geonp.errors import FetchError, InputError, MissingExtraError, OutputError
+from geonp.stores import UNFINISHED, Store
 
 __all__ = ["Area", "fetch", "months"]
 
-Area = tuple[float, float, float, float]
-"""North, west, south, east, degrees."""
-
-DATASET = "reanalysis-era5-single-levels"
 VARIABLES = ("2m_temperature", "geopotential")
-PLAUSIBLE_K = (150.0, 350.0)
-"""Temperatures of the air that a file may hold."""
-
-_ATTRS: dict[str, dict[str, str]] = {
-    "t2m": {"standard_name": "air_temperature", "long_name": "2 metre temperature", "units": "K"},
-    "z": {"standard_name": "surface_geopotential", "long_name": "geopotential of the surface", "units": "m2 s-2"},
-    "latitude": {"standard_name": "latitude", "units": "degrees_north", "axis": "Y"},
-    "longitude": {"standard_name": "longitude", "units": "degrees_east", "axis": "X"},
-    "time": {"standard_name": "time", "axis": "T"},
-}
-_ATTRS["z"]["comment"] = "divide by 9.80665 m s-2 for the elevation"
-_GLOBAL = {
-    "Conventions": "CF-1.11",
-    "title": "ERA5 hourly 2 m temperature",
-    "source": f"Copernicus Climate Data Store, {DATASET}",
-    "license": "contains modified Copernicus Climate Change Service information",
-}
 
 
 @dataclass(frozen=True)
@@ -95,15 +80,16 @@ def fetch(
     """Download hourly ERA5 to the Zarr store `out`, month by month; a run that was cut off goes on where it stopped.
 
     Credentials come from where cdsapi looks for them (``CDSAPI_URL`` and ``CDSAPI_KEY``, or ``~/.cdsapirc``) and are
-    never logged. Each file is checked (its hours, area and values) before it is added to the store; what is done is
-    noted in ``<out>.journal.json``, and the file that is being downloaded lies beside it.
+    never logged. Each file is checked (its hours, grid and values, and that its grid and geopotential are those of the
+    store) before it is added; what is done is noted in ``<out>.journal.json``, and the file that is being downloaded
+    lies beside it. Until all is there, the root of the store has the attribute ``geonp_unfinished``.
 
     Parameters
     ----------
     area : tuple of float
         North, west, south, east; degrees, on the 0.25 degree grid.
     start, end : date
-        First and last day, both included.
+        First and last day, both included; none after today.
     tries : int
         How often a month is asked for before giving up; the client itself repeats single requests as often.
     wait_s : float
@@ -124,7 +110,7 @@ def fetch(
     FetchError
         Where the data store refuses, fails, or sends files that are not what was asked for.
     OutputError
-        When `out` holds something else.
+        When `out` holds something else, or it cannot be written, which is seen before anything is asked for.
     MissingExtraError
         Where cdsapi is not installed, which the extra ``geonp[era5]`` brings.
     """
@@ -133,25 +119,25 @@ def fetch(
     asked = {"area": list(area), "start": str(start), "end": str(end)}
     journal = out.with_name(out.name + ".journal.json")
     done = _done(out, journal, asked)
-    if len(done) == len(wanted):
-        return out
-    client = _client(tries, wait_s)
+    if len(done) < len(wanted):
+        _check_folder(out.parent)
+        client = _client(tries, wait_s)
     for month in wanted:
         if month.name in done:
             continue
         report(f"{month.name}: asking for {month.first} to {month.last}")
         part = out.with_name(f"{out.name}.{month.name}.nc")
-        fields = _month(client, month, area, part, tries, report)
-        if not done:
-            _note(journal, {**asked, "done": []})
-            _create(fields, [hour for each in wanted for hour in each.hours], out)
-        first = int(np.searchsorted(_times(out), month.hours[0]))
-        region: Any = {"time": slice(first, first + len(month.hours))}
-        fields[["t2m"]].drop_vars(["latitude", "longitude"]).to_zarr(out, region=region, consolidated=True)
-        done.append(month.name)
-        _note(journal, {**asked, "done": done})
-        part.unlink()
+        fields = _month(client, month, area, part, _lattice(out) if done else None, tries, report)
+        with _writing(out):
+            if not done:
+                _note(journal, {**asked, "done": []})
+                _create(fields, [hour for each in wanted for hour in each.hours], out)
+            _append(fields, month, out)
+            done.append(month.name)
+            _note(journal, {**asked, "done": done})
+            part.unlink()
         report(f"{month.name}: added to {out}")
+    _finish(out)
     return out
 
 
@@ -161,6 +147,36 @@ def _check_request(area: Area, start: date, end: date) -> None:
         raise InputError(f"the area must be north west south east in degrees, got {north} {west} {south} {east}")
     if not date(1940, 1, 1) <= start <= end:
         raise InputError(f"ERA5 has days from 1940-01-01 on, got start {start}, end {end}; expected start <= end")
+    today = datetime.now(UTC).date()
+    if end > today:
+        raise InputError(
+            f"ERA5 has no days to come, got end {end}; expected at most today, {today}, and rather some days before "
+            "it, as they appear late"
+        )
+
+
+def _check_folder(folder: Path) -> None:
+    """Make the folder of the output and see that it can be written to, before hours of waiting are spent."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise OutputError(
+            f"Cannot write to the folder {str(folder)!r}: {error.strerror}. Expected one that is writable or can be "
+            "made; choose another for the store."
+        ) from error
+
+
+@contextmanager
+def _writing(out: Path) -> Iterator[None]:
+    """Say of a disk that is full or fails that it is the disk."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(
+            f"Stopped while writing {str(out)!r}: {error.strerror or error}. What is finished is kept: make room or "
+            "check the disk, and run the same command again."
+        ) from error
 
 
 def _done(out: Path, journal: Path, asked: dict[str, Any]) -> list[str]:
@@ -169,8 +185,14 @@ def _done(out: Path, journal: Path, asked: dict[str, Any]) -> list[str]:
         if out.exists():
             raise OutputError(f"{out} exists and was not made by this command: choose another name, or remove it")
         return []
-    noted = json.loads(journal.read_text(encoding="utf-8"))
-    months_ = list(noted.pop("done"))
+    try:
+        noted = dict(json.loads(journal.read_text(encoding="utf-8")))
+        months_ = [str(name) for name in noted.pop("done")]
+    except (ValueError, TypeError, KeyError) as error:
+        raise OutputError(
+            f"{journal} is empty or damaged, so what {out} holds is not known: remove both to begin again, or choose "
+            "another name"
+        ) from error
     if noted != asked:
         raise OutputError(f"{out} holds {noted}, but {asked} was asked for: choose another name for it")
     return months_ if out.exists() else []
@@ -200,33 +222,57 @@ def _client(tries: int, wait_s: float) -> Any:
             info_callback=silent,
             debug_callback=silent,
         )
-    except Exception as error:  # cdsapi raises plain Exception where url or key are missing
+    except Exception as error:
+        if type(error) is Exception:  # what cdsapi raises where url or key are missing
+            problem = "no credentials for the Climate Data Store"
+        else:
+            problem = f"the client of the Climate Data Store cannot be set up: {_without_secrets(str(error))}"
         raise FetchError(
-            "no credentials for the Climate Data Store: expected its url and your key in ~/.cdsapirc, or in CDSAPI_URL "
-            "and CDSAPI_KEY; see https://cds.climate.copernicus.eu/how-to-api"
-        ) from error
+            f"{problem}: expected its url and your key in ~/.cdsapirc, or in CDSAPI_URL and CDSAPI_KEY; see "
+            "https://cds.climate.copernicus.eu/how-to-api"
+        ) from None
 
 
-def _month(client: Any, month: Month, area: Area, part: Path, tries: int, report: Callable[[str], None]) -> xr.Dataset:
-    """The checked fields of a month; what an earlier run left is used if it is whole."""
+def _month(
+    client: Any,
+    month: Month,
+    area: Area,
+    part: Path,
+    lattice: xr.Dataset | None,
+    tries: int,
+    report: Callable[[str], None],
+) -> xr.Dataset:
+    """The checked fields of a month, on the `lattice` of the store; what an earlier run left is used if it is whole."""
     problem = ""
     for _ in range(tries + part.exists()):
         if not part.exists():
             try:
                 client.retrieve(DATASET, month.request(area), str(part))
             except Exception as error:  # of requests, multiurl and the client, which has classes of its own
+                if _of_the_disk(error):
+                    part.unlink(missing_ok=True)
+                    with _writing(part):
+                        raise
                 problem = _refusal(error, client)
                 if _final(error):
                     raise FetchError(f"{month.name}: {problem}") from None
                 report(f"{month.name}: {problem}")
                 continue
         try:
-            return _checked(part, month, area)
-        except (FetchError, OSError, ValueError, KeyError) as error:
-            problem = f"the file that came is not what was asked for: {error}"
+            fields = checked(part, month.hours, area)
+            check_same(fields, lattice)
+            return fields
+        except Exception as error:  # damaged bytes lead to whatever netCDF4, HDF5 and xarray raise
+            problem = f"the file that came is not what was asked for: {error or type(error).__name__}"
             report(f"{month.name}: {problem}")
             part.unlink(missing_ok=True)
     raise FetchError(f"{month.name}: {problem}; asked {tries} times, run the same command again later") from None
+
+
+def _of_the_disk(error: Exception) -> bool:
+    """Whether the file could not be written here: errors of requests are OSErrors too, but have no number."""
+    ours = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ENOENT, errno.EACCES, errno.EPERM)
+    return isinstance(error, OSError) and error.errno in ours
 
 
 def _final(error: Exception) -> bool:
@@ -237,7 +283,7 @@ def _final(error: Exception) -> bool:
 
 def _refusal(error: Exception, client: Any) -> str:
     status = getattr(getattr(error, "response", None), "status_code", 0)
-    text = " ".join(str(error).split()).replace(str(client.key), "<key>")[:300]
+    text = _without_secrets(" ".join(str(error).split()).replace(str(client.key), "<key>"))[:300]
     if status == 401:
         return "the Climate Data Store does not know the key, or it has expired: get a new one from your profile there"
     if status == 403:
@@ -247,45 +293,9 @@ def _refusal(error: Exception, client: Any) -> str:
     return f"the Climate Data Store failed: {text or type(error).__name__}"
 
 
-def _checked(part: Path, month: Month, area: Area) -> xr.Dataset:
-    """The fields of a file, named and described, if it holds the hours and the area and values that can be.
-
-    Raises
-    ------
-    FetchError
-        Saying what is wrong with it.
-    """
-    with xr.open_dataset(part, engine="netcdf4") as stored:
-        names = {"valid_time": "time", "geopotential": "z"}
-        ds = stored.rename({old: new for old, new in names.items() if old in stored.variables}).load()
-    missing = [name for name in ("t2m", "z", "time", "latitude", "longitude") if name not in ds.variables]
-    if missing:
-        raise FetchError(f"it has no {', '.join(missing)}")
-    if ds["time"].shape != month.hours.shape or (ds["time"].values.astype("datetime64[ns]") != month.hours).any():
-        raise FetchError(f"it has {ds.sizes['time']} hours, expected the {len(month.hours)} of the days asked for")
-    north, west, south, east = area
-    latitude, longitude = ds["latitude"].values, ds["longitude"].values
-    ends = np.array([latitude.max() - north, latitude.min() - south, longitude.min() - west, longitude.max() - east])
-    ends[2:] = (ends[2:] + 180) % 360 - 180
-    if (np.abs(ends) > 0.25).any():
-        raise FetchError(
-            f"it spans {latitude.max():g} {longitude.min():g} {latitude.min():g} {longitude.max():g}, "
-            f"expected {north:g} {west:g} {south:g} {east:g}"
-        )
-    low, high = PLAUSIBLE_K
-    if not bool(((ds["t2m"] >= low) & (ds["t2m"] <= high)).all()) or not bool(np.isfinite(ds["z"]).all()):
-        raise FetchError(f"it has values that are missing, or temperatures beyond {low:g} to {high:g} K")
-    still = ds["z"].isel(time=0, drop=True) if "time" in ds["z"].dims else ds["z"]
-    coords = {name: ds[name] for name in ("time", "latitude", "longitude")}
-    return _described(xr.Dataset({"t2m": ds["t2m"].astype(np.float32), "z": still.astype(np.float32)}, coords))
-
-
-def _described(ds: xr.Dataset) -> xr.Dataset:
-    ds = ds.drop_vars([name for name in ds.coords if name not in _ATTRS])
-    for name, variable in ds.variables.items():
-        variable.attrs, variable.encoding = dict(_ATTRS[str(name)]), {}
-    ds.attrs = dict(_GLOBAL)
-    return ds
+def _without_secrets(text: str) -> str:
+    """`text` without the user and password that a URL may begin with."""
+    return re.sub(r"(?<=://)[^/\s]*@", "", text)
 
 
 def _create(fields: xr.Dataset, hours: list[Any], out: Path) -> None:
@@ -293,12 +303,33 @@ def _create(fields: xr.Dataset, hours: list[Any], out: Path) -> None:
     shape = (len(hours), *fields["t2m"].shape[1:])
     empty = xr.DataArray(np.full(shape, np.nan, np.float32), dims=("time", "latitude", "longitude"))
     coords = {"time": np.array(hours), "latitude": fields["latitude"], "longitude": fields["longitude"]}
-    whole = _described(xr.Dataset({"t2m": empty, "z": fields["z"]}, coords))
+    whole = described(xr.Dataset({"t2m": empty, "z": fields["z"]}, coords))
     chunks = (min(shape[0], 240), *shape[1:])
     encoding = {"t2m": {"chunks": chunks}, "time": {"units": "hours since 1900-01-01", "dtype": "int64"}}
+    whole.attrs[UNFINISHED] = "geonp fetch era5"
     whole.to_zarr(out, mode="w", encoding=encoding, consolidated=True)
 
 
-def _times(out: Path) -> Any:
+def _append(fields: xr.Dataset, month: Month, out: Path) -> None:
     with xr.open_zarr(out) as ds:
-        return ds["time"].values.astype("datetime64[ns]")
+        first = int(np.searchsorted(ds["time"].values.astype("datetime64[ns]"), month.hours[0]))
+    region: Any = {"time": slice(first, first + len(month.hours))}
+    fields[["t2m"]].drop_vars(["latitude", "longitude"]).to_zarr(out, region=region, consolidated=True)
+
+
+def _lattice(out: Path) -> xr.Dataset:
+    """Latitude, longitude and geopotential of the store, and the attributes of its root."""
+    try:
+        with xr.open_zarr(out) as ds:
+            kept: xr.Dataset = ds[["z"]].load()
+            return kept
+    except Exception as error:  # of zarr, its codecs and xarray
+        raise OutputError(
+            f"{out} cannot be read, though its journal says what it holds: {error}. Remove both to begin again."
+        ) from error
+
+
+def _finish(out: Path) -> None:
+    """Take off the mark of an unfinished store."""
+    if UNFINISHED in _lattice(out).attrs:
+        Store(str(out)).complete({})

@@ -27,7 +27,7 @@ from geonp.dtypes import holds
 from geonp.errors import GeonpError, InputError, MissingFileError, OutputError
 from geonp.geotiff import DRIVERS, READ_ERRORS, open_gdal, transform, write_geotiff
 from geonp.grid import Grid, grid_mapping_name
-from geonp.stores import UNFINISHED, Store, is_remote
+from geonp.stores import Store, is_remote, unfinished
 from geonp.tiling import chunk_side
 
 __all__ = ["check_output", "for_files", "open_raster", "write_raster"]
@@ -92,8 +92,8 @@ def open_raster(
         raise MissingFileError(f"No such raster: got {place!r}, expected a file or a Zarr folder. Check the path.")
     with dask.config.set({"array.chunk-size": _CHUNK_BYTES}), _unreadable(place):
         stored = _open_stored(place, None if chunks is None else "auto", options)
-        if UNFINISHED in stored.attrs:
-            raise InputError(f"{place!r} is an unfinished result of geonp fill: finish it with --resume, or remove it.")
+        if problem := unfinished(place, stored.attrs):
+            raise InputError(problem)
         if nodata is not None:
             stored = _declare_nodata(stored, nodata)
         ds = _with_crs(xr.decode_cf(stored, decode_timedelta=False))
@@ -203,13 +203,13 @@ def write_raster(
     check_output(path, overwrite=overwrite, driver=driver)
     options = {key.lower(): value for key, value in (creation_options or {}).items()}
     ds = for_files(ds)
-    with _replacing(path) as unfinished:
+    with _replacing(path) as temporary:
         if path.suffix.lower() == ".zarr":
-            _write_zarr(ds, unfinished, options)
+            _write_zarr(ds, temporary, options)
         elif path.suffix.lower() in _NETCDF:
-            _write_netcdf(ds, unfinished, options)
+            _write_netcdf(ds, temporary, options)
         else:
-            write_geotiff(ds, unfinished, driver or "COG", options)
+            write_geotiff(ds, temporary, driver or "COG", options)
 
 
 @contextmanager

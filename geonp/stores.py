@@ -19,10 +19,10 @@ import zarr
 
 from geonp.journal import writing
 
-__all__ = ["UNFINISHED", "Store", "is_remote"]
+__all__ = ["UNFINISHED", "Store", "is_remote", "unfinished"]
 
 UNFINISHED = "geonp_unfinished"
-"""Attribute of the root of a store that is not yet complete."""
+"""Attribute of the root of a store that is not yet complete; names the command that makes it if not geonp fill."""
 
 _MARKS = ("zarr.json", ".zgroup", ".zmetadata")
 _ENCODING = ("dtype", "_FillValue", "scale_factor", "add_offset", "_Unsigned")
@@ -40,6 +40,17 @@ class _Target:
 def is_remote(url: str) -> bool:
     """Whether `url` names an object store or another remote file system."""
     return "://" in url and not url.startswith(("file://", "local://"))
+
+
+def unfinished(url: str, attributes: Mapping[Any, Any]) -> str:
+    """What is wrong with the store at `url` if it is unfinished by its attributes; empty if it is complete."""
+    match attributes.get(UNFINISHED):
+        case None:
+            return ""
+        case "true":
+            return f"{url!r} is an unfinished result of geonp fill: finish it with --resume, or remove it."
+        case command:
+            return f"{url!r} is an unfinished result of {command}: run the same command again to finish it."
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from click.testing import CliRunner
 from geonp.cli.app import main
 from geonp.era5 import fetch, months
 from geonp.errors import FetchError, InputError, MissingExtraError, OutputError
+from geonp.storage import open_raster
 
 KEY = "0123-secret-4567"
 AREA = (52.0, 0.0, 51.0, 1.5)
@@ -63,8 +64,14 @@ class Store(ThreadingHTTPServer):
                 "number": 0,
                 "expver": ("valid_time", ["0001"] * len(times)),
             },
-        ).to_netcdf(file)
+        ).to_netcdf(file, encoding={"t2m": {"zlib": True, "complevel": 9, "shuffle": True}})
         return file
+
+
+def damaged(data: bytes) -> bytes:
+    """A file whose header is whole and whose compressed values are not."""
+    start = data.index(b"\x78\xda")
+    return data[: start + 2] + bytes(200) + data[start + 202 :]
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -128,7 +135,15 @@ class Handler(BaseHTTPRequestHandler):
 
     def send_file(self, data: bytes) -> None:
         fault = self.fault("file") if self.command == "GET" else None
-        sent = {"broken": b"x" * len(data), "truncated": data[: len(data) // 2]}.get(fault, data)
+        match fault:
+            case "broken":
+                sent = b"x" * len(data)
+            case "truncated":
+                sent = data[: len(data) // 2]
+            case "damaged":
+                sent = damaged(data)
+            case _:
+                sent = data
         self.send_response(200)
         self.send_header("Content-Type", "application/x-netcdf")
         self.send_header("Content-Length", str(len(data)))
@@ -217,10 +232,27 @@ def test_the_store_is_described_by_the_cf_conventions(store: Store, out: Path) -
         assert ds["time"].dtype == "datetime64[ns]"
 
 
-@pytest.mark.parametrize("fault", ["broken", "truncated"])
+@pytest.mark.parametrize("fault", ["broken", "truncated", "damaged"])
 def test_a_bad_download_is_asked_for_again(fault: str, store: Store, out: Path) -> None:
     store.faults["file"] = [None, fault]
     get(out)
+    whole(out)
+
+
+def test_damaged_values_are_what_netcdf_has_an_error_of_its_own_for(store: Store, tmp_path: Path) -> None:
+    file = store.make(next(months(*PERIOD)).request(AREA))
+    (tmp_path / "damaged.nc").write_bytes(damaged(file.read_bytes()))
+    with (
+        xr.open_dataset(tmp_path / "damaged.nc", engine="netcdf4") as ds,
+        pytest.raises(RuntimeError, match="HDF error"),
+    ):
+        ds.load()
+
+
+def test_a_damaged_file_of_an_earlier_run_is_asked_for_again(store: Store, out: Path) -> None:
+    file = store.make(next(months(*PERIOD)).request(AREA))
+    out.with_name("era5.zarr.2019-02.nc").write_bytes(damaged(file.read_bytes()))
+    get(out, tries=1)
     whole(out)
 
 
@@ -289,6 +321,165 @@ def test_files_are_checked(change: Any, message: str, store: Store, out: Path, m
         get(out, tries=1)
 
 
+def sent_changed(monkeypatch: pytest.MonkeyPatch, month: str, change: Any) -> None:
+    """Let the server send something else for one month."""
+    make = Store.make
+
+    def other(self: Store, inputs: dict[str, Any]) -> Path:
+        path = make(self, inputs)
+        if inputs["month"] == [month]:
+            changed = change(xr.load_dataset(path))
+            path.unlink()
+            changed.to_netcdf(path)
+        return path
+
+    monkeypatch.setattr(Store, "make", other)
+
+
+def shifted(name: str, degrees: float) -> Any:
+    return lambda ds: ds.assign_coords({name: ds[name] + degrees})
+
+
+OTHER_GRIDS = [
+    (shifted("latitude", 0.25), r"it spans 52\.25 0 51\.25 1\.5, expected 52 0 51 1\.5"),
+    (shifted("longitude", -0.25), r"it spans 52 -0\.25 51 1\.25, expected 52 0 51 1\.5"),
+    (
+        lambda ds: ds.isel(latitude=slice(None, None, 2), longitude=slice(None, None, 2)),
+        r"cells are 0\.5 to 0\.5 degrees",
+    ),
+    (lambda ds: ds.isel(latitude=slice(1, None)), r"it spans 51\.75 0 51 1\.5, expected 52 0 51 1\.5"),
+    (lambda ds: ds.isel(latitude=slice(None, None, -1)), r"cells are -0\.25 to 0\.25 .* rows from north to south"),
+    (lambda ds: ds.isel(longitude=[0, 1, 2, 4, 5, 6]), r"cells are 0\.25 to 0\.5 degrees apart"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), OTHER_GRIDS)
+@pytest.mark.parametrize("month", ["02", "03"])
+def test_files_of_another_grid_are_refused(
+    month: str, change: Any, message: str, store: Store, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent_changed(monkeypatch, month, change)
+    with pytest.raises(FetchError, match=rf"2019-{month}: .*{message}"):
+        get(out, tries=1)
+    if month == "02":
+        assert not out.exists()
+    else:
+        with xr.open_zarr(out) as ds:
+            assert np.isfinite(ds["t2m"][:48]).all()
+            assert np.isnan(ds["t2m"][48:]).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            shifted("longitude", 0.125),
+            r"its longitude has 6 values from 0\.225 to 1\.475, expected the 6 from 0\.1 to 1\.35",
+        ),
+        (lambda ds: ds.assign(z=ds["z"] + 100), r"its geopotential differs from the store's by 100 m2 s-2"),
+    ],
+)
+def test_later_files_are_on_the_grid_and_the_surface_of_the_first(
+    change: Any, message: str, store: Store, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent_changed(monkeypatch, "03", change)
+    with pytest.raises(FetchError, match=message):
+        fetch((52.0, 0.1, 51.0, 1.4), *PERIOD, out, tries=1, wait_s=0.0)
+
+
+def test_an_unfinished_store_says_so(store: Store, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.faults["results"] = [None, "failed"]
+    with pytest.raises(FetchError):
+        get(out)
+    with xr.open_zarr(out) as ds:
+        assert ds.attrs["geonp_unfinished"] == "geonp fetch era5"
+    with pytest.raises(InputError, match="is an unfinished result of geonp fetch era5"):
+        open_raster(out)
+    with monkeypatch.context() as cut:
+        cut.setattr("geonp.era5._finish", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            get(out)
+    get(out)
+    whole(out)
+    with xr.open_zarr(out) as ds:
+        assert "geonp_unfinished" not in ds.attrs
+        assert ds.attrs["Conventions"] == "CF-1.11"
+
+
+def test_folders_are_made_and_seen_to_be_writable_before_anything_is_asked_for(store: Store, out: Path) -> None:
+    deep = out.parent / "new" / "folder" / "era5.zarr"
+    get(deep)
+    whole(deep)
+    asked = len(store.requests)
+    (out.parent / "file").touch()
+    with pytest.raises(OutputError, match=r"Cannot write to the folder '.*file'.*choose another for the store"):
+        get(out.parent / "file" / "era5.zarr")
+    assert len(store.requests) == asked
+
+
+def test_a_full_disk_is_no_failure_of_the_service(store: Store, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, target: str, **__: object) -> None:
+        Path(target).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr("multiurl.download", full)
+        with pytest.raises(
+            OutputError, match=r"Stopped while writing '.*2019-02.nc': No space left on device\. .*make room"
+        ):
+            get(out, tries=5)
+    assert len(store.requests) == 1
+    with monkeypatch.context() as disk:
+        disk.setattr(xr.Dataset, "to_zarr", lambda *_, **__: full(target=str(out.parent / "server" / "x")))
+        with pytest.raises(OutputError, match=r"Stopped while writing '.*era5.zarr': No space left"):
+            get(out)
+    get(out)
+    whole(out)
+    assert len(store.requests) == 3
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "3", '{"area": []}', '{"done": 3}'])
+def test_a_journal_that_cannot_be_read(content: str, store: Store, out: Path) -> None:
+    get(out)
+    out.with_name("era5.zarr.journal.json").write_text(content)
+    with pytest.raises(OutputError, match=r"journal\.json is empty or damaged, .*: remove both to begin again"):
+        get(out)
+
+
+def test_a_store_that_cannot_be_read(store: Store, out: Path) -> None:
+    store.faults["results"] = [None, "failed"]
+    with pytest.raises(FetchError):
+        get(out)
+    (out / "zarr.json").write_text("{")
+    with pytest.raises(OutputError, match="cannot be read, though its journal says what it holds"):
+        get(out)
+
+
+def test_a_client_that_cannot_be_set_up_lacks_no_credentials(
+    store: Store, out: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rc = tmp_path / "rc"
+    rc.write_text(f"url: {store.url}\nkey: {KEY}\nverify: perhaps\n")
+    monkeypatch.setenv("CDSAPI_RC", str(rc))
+    monkeypatch.delenv("CDSAPI_URL")
+    with pytest.raises(FetchError, match=r"the client .* cannot be set up: .*'perhaps'.*CDSAPI_KEY") as refused:
+        get(out)
+    assert "no credentials" not in str(refused.value)
+
+
+@pytest.mark.parametrize("status", [403, 500, 404])
+def test_a_password_in_the_url_is_never_shown(
+    status: int, store: Store, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CDSAPI_URL", store.url.replace("://", "://someone:p@ssword@"))
+    store.faults["execution"] = [status] * 9
+    lines: list[str] = []
+    with pytest.raises(FetchError) as refused:
+        get(out, report=lines.append)
+    assert "ssword" not in str(refused.value) + "".join(lines)
+    assert "someone" not in str(refused.value)
+
+
 def test_keys_that_are_missing_or_expired(
     store: Store, out: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -326,7 +517,11 @@ def test_stores_of_something_else_are_left_alone(store: Store, out: Path) -> Non
 
 @pytest.mark.parametrize(
     ("area", "end", "message"),
-    [((50.0, 0.0, 51.0, 1.0), PERIOD[1], "north west south east"), (AREA, date(2019, 1, 1), "expected start <= end")],
+    [
+        ((50.0, 0.0, 51.0, 1.0), PERIOD[1], "north west south east"),
+        (AREA, date(2019, 1, 1), "expected start <= end"),
+        (AREA, date(2999, 1, 1), r"no days to come, got end 2999-01-01; expected at most today, 2\d\d\d-"),
+    ],
 )
 def test_requests_that_cannot_be(area: Any, end: date, message: str, out: Path) -> None:
     with pytest.raises(InputError, match=message):
