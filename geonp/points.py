@@ -6,11 +6,13 @@ model sees in use is what it saw in training.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 from scipy import ndimage
+
+from geonp.grid import Grid
 
 __all__ = ["Neighbourhood", "Standardised", "box_of", "halo_for", "overlaps", "rank", "select_context", "standardise"]
 
@@ -44,6 +46,9 @@ class Neighbourhood:
     axes : tuple of tuple of float
         For each input of the model, how much it grows from row to row and from column to column. Empty: its inputs are
         the numbers of rows and columns.
+    spacing : tuple of float
+        What `axes` are for: how much latitude and longitude grow from row to row and from column to column, degrees.
+        Empty: they are for any raster.
     standard : tuple of float
         Mean and standard deviation that values are standardised by. Empty: those of the context.
     """
@@ -56,6 +61,7 @@ class Neighbourhood:
     overlap_px: int = 4
     merge: int = 1
     axes: tuple[tuple[float, float], ...] = ()
+    spacing: tuple[float, float] | tuple[()] = ()
     standard: tuple[float, float] | tuple[()] = ()
 
     def __post_init__(self) -> None:
@@ -66,6 +72,22 @@ class Neighbourhood:
     def reach_px(self) -> int:
         """The widest halo: nothing farther from a tile is ever read for it."""
         return self.halos_px[-1]
+
+    def on(self, grid: Grid) -> Neighbourhood:
+        """The same, with axes that grow as the coordinates of `grid` do.
+
+        Its rows and columns run as they run there, whatever the order in training; where the coordinates are degrees
+        they are as far apart, too. A raster without coordinates is taken for one on the grid of training.
+        """
+        if not self.spacing or (grid.spacing == (1.0, 1.0) and grid.origin == (0.0, 0.0)):
+            return self
+        factors = np.divide(grid.spacing, self.spacing)
+        if not grid.geographic:
+            factors = np.sign(factors)
+        # what float32 coordinates are off by is no other spacing
+        near = np.abs(np.abs(factors) - 1) < 0.01
+        down, across = np.where(near, np.sign(factors), factors).tolist()
+        return replace(self, axes=tuple((a * down, b * across) for a, b in self.axes))
 
 
 def rank(rows: npt.NDArray[np.integer], cols: npt.NDArray[np.integer], seed: int = 0) -> npt.NDArray[np.float32]:

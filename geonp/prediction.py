@@ -20,7 +20,7 @@ import numpy.typing as npt
 from dask.system import CPU_COUNT
 
 from geonp import checkpoint
-from geonp.errors import CheckpointError, InputError
+from geonp.errors import CheckpointError, InputError, ModelError
 from geonp.points import Neighbourhood, standardise
 
 if TYPE_CHECKING:
@@ -145,13 +145,14 @@ def resolve(model: str, device: str | None, batch_size: int | None) -> tuple[Pre
     Raises
     ------
     ModelError, CheckpointError
-        For a model that does not exist or cannot be loaded.
+        For a model that does not exist, cannot be loaded, or is not for rasters.
     InputError
         For a device that this machine does not have.
     """
     import torch
 
     _, card = checkpoint.load_model(model)
+    _check_rasters(card)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         kind = torch.device(device).type
@@ -174,6 +175,33 @@ def resolve(model: str, device: str | None, batch_size: int | None) -> tuple[Pre
         raise InputError(f"batch_size must be at least 1 tile, got {batch_size}")
     precision = "bf16" if fast else "float32"
     return Predictor(model, card.sha256, device, precision, batch_size, card.neighbourhood, card.classes), card
+
+
+def _check_rasters(card: checkpoint.Card) -> None:
+    """See that the numbers of rows and columns can be made the inputs of the model."""
+    from geonp.nn.models import translation_equivariant
+
+    axes, n = card.neighbourhood.axes, int(card.config.get("d_x", 2))
+    data = card.training.get("data")
+    kind = data.get("kind") if isinstance(data, dict) else None
+    remedy = "choose another, for example tnpkr-sa"
+    if n != len(axes or (0, 1)):
+        raise ModelError(
+            f"the model {card.name} fills no rasters: its inputs are {n} coordinates, and its card says how "
+            f"{len(axes)} of them grow from cell to cell, expected 2 coordinates, or all of them in neighbourhood.axes "
+            f"of its recipe; {remedy}"
+        )
+    if kind is not None and not axes:
+        raise ModelError(
+            f"the model {card.name} fills no rasters: it was trained on data of kind {kind}, and its card does not say "
+            f"how far apart cells are in the units of these, expected neighbourhood.axes in its recipe; {remedy}"
+        )
+    if kind == "era5" and not translation_equivariant(card.architecture, card.config):
+        raise ModelError(
+            f"the model {card.name} fills no rasters: its architecture, {card.architecture}, knows places by their "
+            "coordinates, which filling does not have, expected one that knows them by differences, as te-pt-tnp; "
+            f"{remedy}"
+        )
 
 
 def _kind(device: str) -> str:

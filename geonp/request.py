@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any, TypedDict
 
@@ -113,6 +113,7 @@ def prepare(
     ds, names, grid = normalise(obj, results, classes)
     domain = None if mask is None else domain_of(mask, grid)
     job, card = checked_job(grid.shape, model, max_distance, device, batch_size, seed, periodic=grid.periodic_x)
+    job = replace(job, predictor=replace(job.predictor, neighbourhood=job.predictor.neighbourhood.on(grid)))
     levels = tuple(float(q) for q in quantiles)
     return Request(ds, names, results, grid, domain, job, card, nodata, levels, tails, int(samples))
 

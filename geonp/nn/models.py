@@ -14,7 +14,7 @@ from geonp.nn.te_tnp import TEPTTNP, TETNP
 from geonp.nn.tnp import EQTNP, TNPA, TNPD, TNPND
 from geonp.nn.tnp_kr import TNPKR
 
-__all__ = ["ARCHITECTURES", "LIKELIHOODS", "build", "loss"]
+__all__ = ["ARCHITECTURES", "LIKELIHOODS", "build", "loss", "translation_equivariant"]
 
 ARCHITECTURES: dict[str, type[nn.Module]] = {
     "tnp-kr": TNPKR,
@@ -82,3 +82,13 @@ def loss(
     else:
         found = -network(xc, yc, xt, context_mask).log_prob(yt).mean()
     return found
+
+
+def translation_equivariant(architecture: str, config: dict[str, Any]) -> bool:
+    """Whether a model knows places by their differences alone, so that moving all of them changes no prediction.
+
+    ConvCNP is not among them: places count from the cells of its grid.
+    """
+    return architecture in ("te-tnp", "te-pt-tnp", "rcnp") or (
+        architecture == "tnp-kr" and not config.get("embed_x", True)
+    )

@@ -138,6 +138,11 @@ def adapt(
     ds, names, grid = normalise(obj)
     domain = None if mask is None else domain_of(mask, grid)
     predictor, card = resolve(os.fspath(model), device, None)
+    if card.classes or card.neighbourhood.axes:
+        raise InputError(
+            f"the model {card.name} cannot be adapted: it predicts classes, or reads the grid of its training; "
+            "expected a model of numbers on any raster, for example tnpkr-sa"
+        )
     rng = np.random.default_rng(seed)
     arrays = {name: spatial_last(observed(ds[name], nodata), grid) for name in names}
     crops = _comparable(read_crops(arrays, domain, HELD_OUT, predictor.neighbourhood.tile_px, rng))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import date
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from geonp.errors import RecipeError
 from geonp.points import Neighbourhood
+from geonp.stores import unfinished
 
 __all__ = ["GRAVITY", "Reanalysis", "Scales"]
 
@@ -26,6 +28,8 @@ Count = Annotated[int, Field(gt=0)]
 
 GRAVITY = 9.80665
 """Geopotential over elevation, m s-2."""
+MOST_DRAWS = 10_000
+"""How often a block may be drawn again for its valid cells."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,8 @@ class Reanalysis:
     geopotential : str
         Another file with the geopotential, where `path` has none.
     area, test_area : tuple of float
-        North, west, south, east of training and of held-out windows. Empty: all there is.
+        North, west, south, east of training and of held-out windows. Empty: all there is. Of several `test_area` the
+        held-out batches take turns.
     period, test_period : tuple of str
         First and last day of training and of held-out windows. Empty: all there is.
     window : tuple of int
@@ -84,7 +89,7 @@ class Reanalysis:
     geopotential: str = ""
     area: Area | tuple[()] = ()
     period: tuple[str, str] | tuple[()] = ()
-    test_area: Area | tuple[()] = ()
+    test_area: Area | tuple[Area, ...] = ()
     test_period: tuple[str, str] | tuple[()] = ()
     window: tuple[Count, Count, Count] = (5, 15, 15)
     step_h: Count = 6
@@ -98,6 +103,13 @@ class Reanalysis:
         """What a model of these data must be built with."""
         return {"d_x": 3 + self.elevation, "d_y": 1}
 
+    @property
+    def areas(self) -> tuple[Area | tuple[()], ...]:
+        """Where windows of the split lie, at least one area; one that is empty is all there is."""
+        area: Any = self.area if self.split == "train" else self.test_area
+        several = bool(area) and not isinstance(area[0], float | int)
+        return tuple(area) if several else (area,)
+
     def held_out(self) -> Reanalysis:
         """The same data, of which the held-out windows are drawn."""
         return replace(self, split="test")
@@ -110,14 +122,23 @@ class Reanalysis:
         RecipeError
             Naming the key that is wrong.
         """
+        needs = ((self.window[0] - 1) * self.step_h + 1, *self.window[1:])
         for split in (self, self.held_out()):
-            times, block = len(_region(split)[0]), _region(split)[3].shape[1:]
-            needs = ((self.window[0] - 1) * self.step_h + 1, *self.window[1:])
-            if any(n < need for n, need in zip((times, *block), needs, strict=True)):
-                raise RecipeError(
-                    f"data.{'period' if times < needs[0] else 'area'}: the {split.split} windows need {needs} hours, "
-                    f"rows and columns, but there are {(times, *block)}; choose a larger one"
-                )
+            kind, prefix = split.split, _PREFIX[split.split]
+            for area in split.areas:
+                shape = _region(split, area).values.shape
+                if any(n < need for n, need in zip(shape, needs, strict=True)):
+                    raise RecipeError(
+                        f"data.{prefix}{'period' if shape[0] < needs[0] else 'area'}: the {kind} windows need {needs} "
+                        f"hours, rows and columns, but there are {shape}; choose a larger one"
+                    )
+                if (most := int(_room(split, area).max())) < self.min_valid:
+                    cells = self.window[0] * self.window[1] * self.window[2]
+                    raise RecipeError(
+                        f"data.{f'{prefix}area' if cells >= self.min_valid else 'min_valid'}: no {kind} window has "
+                        f"{self.min_valid} valid cells, at most {most} of its {cells}; choose another area, a larger "
+                        "data.window or a smaller data.min_valid"
+                    )
 
     def scales(self) -> Scales:
         """What inputs and values are standardised by."""
@@ -128,17 +149,21 @@ class Reanalysis:
 
         Differences of time and, as filling knows no elevation, of elevation are zero.
         """
-        _, latitude, longitude, _, _ = _region(replace(self, split="train"))
-        scales = self.scales()
-        per_row, per_column = ((a[-1] - a[0]) / (len(a) - 1) for a in (latitude, longitude))
+        region, scales = _region(replace(self, split="train"), self.area), self.scales()
+        per_row, per_column = (float(a[-1] - a[0]) / (len(a) - 1) for a in (region.latitude, region.longitude))
         axes = [(0.0, 0.0), (per_row / scales.x[1, 1], 0.0), (0.0, per_column / scales.x[1, 2])]
         axes += [(0.0, 0.0)] * self.elevation
-        return replace(neighbourhood, axes=tuple((float(a), float(b)) for a, b in axes), standard=scales.y)
+        return replace(
+            neighbourhood,
+            axes=tuple((float(a), float(b)) for a, b in axes),
+            spacing=(per_row, per_column),
+            standard=scales.y,
+        )
 
     def batch(self, seed: int, index: int, size: int) -> Batch:
         """Batch number `index`: `size` windows, see :func:`geonp.training.sources.draw`."""
         rng = np.random.default_rng([seed, index])
-        x, y = self._windows(rng, size)
+        x, y = self._windows(rng, size, self.areas[index % len(self.areas)])
         scales, n = self.scales(), x.shape[1]
         x = (x - scales.x[0, : x.shape[-1]]) / scales.x[1, : x.shape[-1]]
         y = (y - scales.y[0]) / scales.y[1]
@@ -148,20 +173,30 @@ class Reanalysis:
         mask = torch.ones(size, n_c, dtype=torch.bool)
         return {"xc": xs[:, :n_c], "yc": ys[:, :n_c], "context_mask": mask, "xt": xs[:, n_c:], "yt": ys[:, n_c:]}
 
-    def _windows(self, rng: np.random.Generator, size: int) -> tuple[npt.NDArray[np.float64], Array]:
+    def _windows(
+        self, rng: np.random.Generator, size: int, area: Area | tuple[()]
+    ) -> tuple[npt.NDArray[np.float64], Array]:
         """Inputs ``(size, n, 3 or 4)`` and temperatures ``(size, n, 1)`` of the valid cells of windows."""
         n, *sides = self.window
-        hours, latitude, longitude, values, elevation = _region(self)
+        region, room = _region(self, area), _room(self, area)
+        hours, values, elevation = region.hours, region.values, region.elevation
         last = len(hours) - (n - 1) * self.step_h
-        while True:
+        for _ in range(MOST_DRAWS):
             row, col = (rng.integers(m - k, endpoint=True) for m, k in zip(values.shape[1:], sides, strict=True))
             block = (slice(row, row + sides[0]), slice(col, col + sides[1]))
             frames = rng.integers(last, size=size)[:, None] + self.step_h * np.arange(n)
-            y = values[frames][(..., *block)]
+            if room[row, col] < self.min_valid:
+                continue
+            y = values[frames, *block]
             valid = np.isfinite(y).all((0, 1)) & np.isfinite(elevation[block])
             if valid.sum() * n >= self.min_valid:
                 break
-        grids = np.meshgrid(latitude[block[0]], longitude[block[1]], indexing="ij")
+        else:
+            raise RecipeError(
+                f"data.{_PREFIX[self.split]}area: none of {MOST_DRAWS} {self.split} windows had {self.min_valid} valid "
+                "cells; choose another area or period, or a smaller data.min_valid"
+            )
+        grids = np.meshgrid(region.latitude[block[0]], region.longitude[block[1]], indexing="ij")
         columns = [hours[frames][..., None], *(grid[valid] for grid in (*grids, elevation[block]))]
         kept = columns if self.elevation else columns[:-1]
         shape = (size, n, int(valid.sum()))
@@ -169,26 +204,75 @@ class Reanalysis:
         return x.reshape(size, -1, len(kept)), y[..., valid].reshape(size, -1, 1)
 
 
+_PREFIX = {"train": "", "test": "test_"}
+"""What the names of the keys of a split begin with."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Region:
+    """An area and period: hours since 2000, degrees, temperature ``(time, row, column)``, K, and elevation, m."""
+
+    hours: npt.NDArray[np.float64]
+    latitude: npt.NDArray[np.float64]
+    longitude: npt.NDArray[np.float64]
+    values: Array
+    elevation: Array
+
+
 @lru_cache(maxsize=8)
-def _region(data: Reanalysis) -> tuple[Any, Any, Any, Array, Array]:
-    """Hours since 2000, latitude, longitude, temperature and elevation of the region and period of a split."""
-    area, period = (data.area, data.period) if data.split == "train" else (data.test_area, data.test_period)
-    ds = _open(data)
-    if period:
-        ds = ds.sel(time=slice(*period))
+def _region(data: Reanalysis, area: Area | tuple[()]) -> _Region:
+    """One of the areas of a split, in its period."""
+    ds = _of_period(_open(data), data)
     if area:
         north, west, south, east = area
         inside = (ds["latitude"] <= north) & (ds["latitude"] >= south)
         ds = ds.sel(latitude=inside, longitude=(ds["longitude"] >= west) & (ds["longitude"] <= east))
     hours = (ds["time"].values - np.datetime64("2000-01-01")) / np.timedelta64(1, "h")
+    uneven = np.flatnonzero(np.abs(np.diff(hours) - 1) > 1e-6)
+    if uneven.size:
+        first, second = ds["time"].values[uneven[0] : uneven[0] + 2].astype("datetime64[m]")
+        raise RecipeError(
+            f"data.path: the times of {data.path} are not hourly: {second} follows on {first}; complete them, or "
+            f"choose data.{_PREFIX[data.split]}period without the break"
+        )
     values = ds["t2m"].transpose("time", "latitude", "longitude").values.astype(np.float32)
     elevation = (ds["z"].transpose("latitude", "longitude").values / GRAVITY).astype(np.float32)
-    return hours, ds["latitude"].values, ds["longitude"].values, values, elevation
+    return _Region(hours, ds["latitude"].values, ds["longitude"].values, values, elevation)
+
+
+@lru_cache(maxsize=8)
+def _room(data: Reanalysis, area: Area | tuple[()]) -> npt.NDArray[np.intp]:
+    """How many valid cells the window at each first row and column has, at most; of one of the areas of a split."""
+    n, *sides = data.window
+    region = _region(data, area)
+    valid = np.isfinite(region.values).any(0) & np.isfinite(region.elevation)
+    sums = np.pad(valid.cumsum(0).cumsum(1), ((1, 0), (1, 0)))
+    down, across = sides
+    found = sums[down:, across:] - sums[:-down, across:] - sums[down:, :-across] + sums[:-down, :-across]
+    return np.asarray(n * found, np.intp)
+
+
+def _of_period(ds: xr.Dataset, data: Reanalysis) -> xr.Dataset:
+    key = f"{_PREFIX[data.split]}period"
+    period: tuple[str, ...] = getattr(data, key)
+    try:
+        days = [date.fromisoformat(day).isoformat() for day in period]
+    except ValueError as error:
+        raise RecipeError(
+            f"data.{key}: got {list(period)}, expected its first and last day, as in ['2019-03-01', '2019-03-17']"
+        ) from error
+    ds = ds if ds.indexes["time"].is_monotonic_increasing else ds.sortby("time")
+    return ds.sel(time=slice(*days)) if days else ds
 
 
 def _open(data: Reanalysis) -> xr.Dataset:
     """``t2m`` and ``z`` with longitudes from -180 to 180, rising."""
     ds = _read(data.path, "data.path")
+    if not np.issubdtype(getattr(ds.indexes.get("time"), "dtype", object), np.datetime64):
+        raise RecipeError(
+            f"data.path: {data.path} has no dates along a dimension time, expected the hours of t2m as geonp fetch "
+            "era5 makes them"
+        )
     other = _read(data.geopotential, "data.geopotential") if data.geopotential else ds
     names = [name for name in ("z", "geopotential") if name in other]
     if "t2m" not in ds or (data.elevation and not names):
@@ -212,15 +296,29 @@ def _read(path: str, key: str) -> xr.Dataset:
             f"give it as {key}=PATH"
         )
     engine: Any = "zarr" if Path(path).is_dir() else "netcdf4"
-    ds = xr.open_dataset(path, engine=engine, chunks=None)
+    try:
+        ds = xr.open_dataset(path, engine=engine, chunks=None)
+    except Exception as error:  # of netCDF4, zarr, its codecs and xarray
+        raise RecipeError(
+            f"{key}: {path} cannot be read: {error}; expected a Zarr store or NetCDF file as geonp fetch era5 makes it"
+        ) from error
+    if problem := unfinished(path, ds.attrs):
+        raise RecipeError(f"{key}: {problem}")
+    missing = [axis for axis in ("latitude", "longitude") if axis not in ds.indexes]
+    if missing:
+        raise RecipeError(
+            f"{key}: {path} has no coordinate {missing[0]} along a dimension of that name, expected latitude and "
+            "longitude as geonp fetch era5 makes them"
+        )
     return ds.assign_coords(longitude=(ds["longitude"].astype(float) + 180) % 360 - 180).sortby("longitude")
 
 
 @lru_cache(maxsize=8)
 def _scales(data: Reanalysis) -> Scales:
-    hours, latitude, longitude, values, elevation = _region(data)
-    columns = [np.asarray(a, np.float64).ravel() for a in (hours, latitude, longitude, elevation)]
+    region = _region(data, data.area)
+    inputs = (region.hours, region.latitude, region.longitude, region.elevation)
+    columns = [np.asarray(a, np.float64).ravel() for a in inputs]
     # flat land and a single hour have no spread
     x = np.array([[np.nanmean(c) for c in columns], [np.nanstd(c) or 1.0 for c in columns]])
-    y = values.astype(np.float64)
+    y = region.values.astype(np.float64)
     return Scales(x, (float(np.nanmean(y)), float(np.nanstd(y))))
