@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from pathlib import Path
 
 import click
@@ -46,23 +45,8 @@ def train(
     from geonp.training.recipe import load
 
     wanted = load(recipe, overrides)
-    _make_folder(out)
     shown = sys.stderr.isatty() if progress is None else progress
     click.echo(run(wanted, out, resume=resume, workers=workers, progress=shown, device=device, devices=devices))
-
-
-def _make_folder(out: Path) -> None:
-    """Make the folder of a run, and see that it can be written to before hours are spent."""
-    from geonp.errors import OutputError
-
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=out).close()
-    except OSError as error:
-        raise OutputError(
-            f"Cannot write to the folder {str(out)!r}: {error.strerror}. Expected one that is writable or can be made; "
-            f"choose another with --out."
-        ) from error
 
 
 @click.group(invoke_without_command=True)

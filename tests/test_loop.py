@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
+import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from torch import nn
 from torch.distributions import Normal
 
 from geonp import checkpoint
-from geonp.errors import CheckpointError, RecipeError
+from geonp.errors import CheckpointError, ModelError, RecipeError
 from geonp.training import loop
 from geonp.training.loop import train
 from geonp.training.objective import expected_crps, expected_nll, mean_distance, scores
@@ -105,12 +108,12 @@ def test_a_run_of_three_steps(recipe: Recipe, tmp_path: Path) -> None:
     assert all(torch.isfinite(p).all() for p in network.parameters())
 
 
-def test_the_curve_is_written_every_fifty_steps_and_at_the_end(unbroken: Path) -> None:
+def test_the_curve_is_written_every_fifty_steps_at_every_validation_and_at_the_end(unbroken: Path) -> None:
     rows = curve(unbroken.parent)
-    assert [row["step"] for row in rows] == ["50", "60"]
-    # 50 is a step of validation, 60 the last
+    # 25 and 50 are steps of validation, 60 is the last
+    assert [row["step"] for row in rows] == ["25", "50", "60"]
     assert all(row["nll"] for row in rows)
-    assert float(rows[1]["learning_rate"]) < float(rows[0]["learning_rate"])
+    assert float(rows[2]["learning_rate"]) < float(rows[1]["learning_rate"])
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -136,7 +139,7 @@ def test_an_interrupted_run_resumes_as_if_unbroken(
         with pytest.raises(PowerCutError):
             train(recipe, tmp_path, workers=workers, progress=False)
     assert not list(tmp_path.glob("*.safetensors"))
-    assert [row["step"] for row in curve(tmp_path)] == ["50"]
+    assert [row["step"] for row in curve(tmp_path)] == ["25", "50"]
     with (tmp_path / "curve.csv").open("a") as handle:
         handle.write("5")  # of a row that was being written
     torch.rand(7)  # another process would have other random numbers
@@ -160,8 +163,8 @@ def test_a_run_can_be_prolonged_and_not_shortened(card_fields: dict[str, Any], t
     train(tiny_recipe(card_fields, steps=2), tmp_path, workers=0, progress=False)
     train(tiny_recipe(card_fields, steps=4), tmp_path, resume=True, workers=0, progress=False)
     assert [row["step"] for row in curve(tmp_path)] == ["2", "4"]
-    shorter = train(tiny_recipe(card_fields, steps=1), tmp_path, resume=True, workers=0, progress=False)
-    assert checkpoint.load_card(str(shorter)).scores
+    with pytest.raises(RecipeError, match=r"training\.steps: got 1, but the run in .* is at step 4 already"):
+        train(tiny_recipe(card_fields, steps=1), tmp_path, resume=True, workers=0, progress=False)
 
 
 def test_a_folder_that_holds_a_run_is_refused(recipe: Recipe, tmp_path: Path) -> None:
@@ -172,7 +175,7 @@ def test_a_folder_that_holds_a_run_is_refused(recipe: Recipe, tmp_path: Path) ->
     other = recipe.model_copy(
         update={"model": recipe.model.model_copy(update={"config": {**recipe.model.config, "dim": 32}})}
     )
-    with pytest.raises(RecipeError, match=r"state\.pt was written by another recipe: its model or neighbourhood"):
+    with pytest.raises(RecipeError, match=r"by another recipe: model\.config\.dim was 16, now is 32; set back"):
         train(other, tmp_path, resume=True, workers=0, progress=False)
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
 
@@ -214,6 +217,143 @@ def test_a_gradient_that_is_not_finite_changes_no_weight(card_fields: dict[str, 
     assert all(torch.equal(value, before[key]) for key, value in run.network.state_dict().items())
     run.optimise(loop._Batches(recipe, 0, 0, 1)[0])
     assert any(not torch.equal(value, before[key]) for key, value in run.network.state_dict().items())
+
+
+def test_a_loss_that_is_not_finite_leaves_the_smoothed_one_as_it_is(card_fields: dict[str, Any]) -> None:
+    recipe = tiny_recipe(card_fields)
+    run, good, bad = loop._Run(recipe), loop._Batches(recipe, 0, 0, 1)[0], loop._Batches(recipe, 0, 0, 1)[0]
+    bad["mean"][:] = math.nan
+    assert math.isnan(run.optimise(bad)["loss"])
+    first = run.optimise(good)["loss"]
+    assert math.isfinite(first)
+    assert run.optimise(bad)["loss"] == first
+    assert math.isfinite(run.optimise(good)["loss"])
+
+
+# --- interruptions ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_run_that_died_before_its_first_state_leaves_nothing_in_the_curve(
+    resume: bool, card_fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, optimise = tiny_recipe(card_fields, steps=4, validate_every=1), loop._Run.optimise
+
+    def short_lived(run: loop._Run, batch: dict[str, torch.Tensor]) -> dict[str, float]:
+        if run.step == 2:
+            raise PowerCutError
+        return optimise(run, batch)
+
+    with monkeypatch.context() as cut:
+        cut.setattr(loop._Run, "optimise", short_lived)
+        with pytest.raises(PowerCutError):
+            train(recipe, tmp_path, workers=0, progress=False)
+    assert [row["step"] for row in curve(tmp_path)] == ["1", "2"]
+    train(recipe, tmp_path, resume=resume, workers=0, progress=False)
+    assert [row["step"] for row in curve(tmp_path)] == ["1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_interrupt_is_heeded_after_the_step_and_saves_the_state(
+    workers: int, card_fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, optimise = tiny_recipe(card_fields, steps=6), loop._Run.optimise
+    straight = train(recipe, tmp_path / "straight", workers=0, progress=False)
+
+    def interrupted(run: loop._Run, batch: dict[str, torch.Tensor]) -> dict[str, float]:
+        if run.step == 2:
+            signal.raise_signal(signal.SIGINT)
+        return optimise(run, batch)
+
+    out = tmp_path / "broken"
+    handler = signal.getsignal(signal.SIGINT)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop._Run, "optimise", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe, out, workers=workers, progress=False)
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert torch.load(out / "state.pt", weights_only=True)["step"] == 3
+    file = train(recipe, out, resume=True, workers=workers, progress=False)
+    expected = weights(straight)
+    assert all(torch.equal(value, expected[key]) for key, value in weights(file).items())
+    assert curve(out) == curve(straight.parent)
+
+
+def test_a_second_interrupt_ends_a_step_at_once(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def twice(*_: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError("still running")
+
+    monkeypatch.setattr(loop._Run, "optimise", twice)
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, tmp_path / "new" / "run", workers=0, progress=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- runs that are taken up -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("seed", 1, r"training\.seed was 0, now is 1"),
+        ("batch_size", 2, r"training\.batch_size was 1, now is 2"),
+        ("optimiser", "yogi", r"training\.optimiser was 'adamw', now is 'yogi'"),
+        ("precision", "bf16", r"training\.precision was 'float32', now is 'bf16'"),
+        ("keep", "best", r"training\.keep was 'last', now is 'best'"),
+    ],
+)
+def test_what_would_make_it_another_run_is_named(
+    key: str, value: object, message: str, recipe: Recipe, tmp_path: Path, card_fields: dict[str, Any]
+) -> None:
+    train(recipe, tmp_path, workers=0, progress=False)
+    with pytest.raises(RecipeError, match=rf"state\.pt was written by another recipe: {message}; set back"):
+        train(tiny_recipe(card_fields, **{key: value}), tmp_path, resume=True, workers=0, progress=False)
+
+
+def test_another_prior_or_number_of_devices_makes_another_run(recipe: Recipe, tmp_path: Path) -> None:
+    train(recipe, tmp_path, workers=0, progress=False)
+    other = recipe.model_copy(update={"prior": replace(recipe.prior, p_gaussian=0.5)})
+    with pytest.raises(RecipeError, match=r"prior\.p_gaussian was 0\.7, now is 0\.5"):
+        train(other, tmp_path, resume=True, workers=0, progress=False)
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    torch.save({**state, "devices": 2}, tmp_path / "state.pt")
+    with pytest.raises(RecipeError, match="--devices was 2, now is 1"):
+        train(recipe, tmp_path, resume=True, workers=0, progress=False)
+
+
+def test_states_of_older_versions_are_taken_up(recipe: Recipe, tmp_path: Path) -> None:
+    train(recipe, tmp_path, workers=0, progress=False)
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    stored = json.loads(state["recipe"])
+    del state["devices"], stored["training"]["mean_weight"], stored["prior"]["p_wide"]
+    stored["training"]["momentum"] = 0.5
+    torch.save({**state, "recipe": json.dumps(stored)}, tmp_path / "state.pt")
+    assert train(recipe, tmp_path, resume=True, workers=0, progress=False).is_file()
+
+
+def test_how_often_a_run_is_looked_at_may_change_and_its_start_may_be_gone(
+    card_fields: dict[str, Any], model: str, tmp_path: Path
+) -> None:
+    started = tiny_recipe(card_fields, steps=2, start=model)
+    train(started, tmp_path, workers=0, progress=False)
+    gone = str(tmp_path / "gone.safetensors")
+    later = tiny_recipe(card_fields, steps=4, start=gone, validate_every=1, save_every_s=1.0)
+    train(later, tmp_path, resume=True, workers=0, progress=False)
+    assert [row["step"] for row in curve(tmp_path)] == ["2", "3", "4"]
+    with pytest.raises(ModelError, match="no checkpoint at"):
+        train(later, tmp_path / "new", workers=0, progress=False)
+    assert not (tmp_path / "new").exists()
+
+
+def test_cards_hold_no_nan(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "scores", lambda *_: {"nll": math.nan, "kl": 1.0, "crps_ratio": 1.0, "coverage_95": 0.9})
+    file = train(recipe, tmp_path, workers=0, progress=False)
+    assert checkpoint.load_card(str(file)).scores == {"kl": 1.0, "crps_ratio": 1.0, "coverage_95": 0.9}
+    assert "NaN" not in file.with_suffix(".json").read_text()
 
 
 # --- batches and schedule ---------------------------------------------------------------------------------------------
@@ -317,10 +457,22 @@ def test_scores_of_a_known_prediction(shift: float, widen: float) -> None:
     assert got["crps_ratio"] == pytest.approx(math.sqrt(math.pi) * folded - widen, abs=2e-5)
 
 
-@pytest.mark.parametrize("override", ["model.architecture=foo", "model.config.foo=7", "model.config.heads=7"])
-def test_models_that_cannot_be_built_are_refused(tmp_path: Path, override: str) -> None:
-    with pytest.raises(RecipeError, match="cannot be built"):
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.config.heads=7", r"qk_dim and v_dim must be multiples of heads"),
+        ("model.config.dim=0", r"model\.config\.dim=0.*; expected options that go together"),
+        ("model.config.likelihood=count", "likelihood must be one of gaussian, categorical, got 'count'"),
+    ],
+)
+def test_models_that_cannot_be_built_are_refused_before_anything_is_made(
+    tmp_path: Path, override: str, message: str
+) -> None:
+    before = torch.get_rng_state()
+    with pytest.raises(RecipeError, match=f"recipe tnpkr-sa: tnp-kr cannot be built with .*{message}"):
         train(load("tnpkr_sa_raster", [override]), tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_the_distance_of_the_mean_counts_as_much_as_asked(tmp_path: Path, card_fields: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geonp.errors import RecipeError
-from geonp.nn.models import build
+from geonp.nn.models import ARCHITECTURES, build
 from geonp.points import Neighbourhood
 from geonp.training import recipe
 
@@ -50,9 +50,10 @@ def test_a_copied_recipe_is_the_same_and_never_overwrites(name: str, tmp_path: P
 
 def test_unknown_recipes(tmp_path: Path) -> None:
     missing = str(tmp_path / "none.toml")
-    for name in ("no_such", missing):
-        with pytest.raises(RecipeError, match=rf"unknown recipe {name!r}: expected one of .*{SHIPPED[0]}"):
-            recipe.load(name)
+    with pytest.raises(RecipeError, match=rf"unknown recipe 'no_such': expected one of .*{SHIPPED[0]}"):
+        recipe.load("no_such")
+    with pytest.raises(RecipeError, match=rf"cannot read the recipe file {missing!r}: No such file .*{SHIPPED[0]}"):
+        recipe.load(missing)
     with pytest.raises(RecipeError, match="unknown recipe 'no_such'"):
         recipe.copy("no_such", tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -101,11 +102,49 @@ def test_any_number_can_be_overridden(tmp_path_factory: pytest.TempPathFactory, 
         ("training.steps=0", r"training\.steps: Input should be greater than 0"),
         ("training.decay=1.5", r"training\.decay: Input should be less than or equal to 1"),
         ("training.precision=fp8", r"training\.precision: Input should be 'float32' or 'bf16'"),
-        ("model=3", "model: Input should be a valid dictionary or instance of Model"),
+        ("model=3", "model: Input should be an object, got 3"),
         ("neighbourhood.tile_px=wide", r"neighbourhood\.tile_px: Input should be a valid integer"),
         ("neighbourhood.tile=8", r"neighbourhood\.tile: Unexpected keyword argument"),
         ("prior.noise=[0.1]", r"prior\.noise"),
         ("prior.gap_weights.random=often", r"prior\.gap_weights\.random: Input should be a valid number"),
+        *[
+            (f"training.{key}={value}", rf"training\.{key}: Input should be a valid {kind}, got {got}")
+            for key, value, kind, got in [
+                ("steps", '"3"', "integer", "'3'"),
+                ("steps", "3.0", "integer", "3.0"),
+                ("learning_rate", '"0.001"', "number", "'0.001'"),
+                ("batch_size", "true", "integer", "True"),
+                ("averaging", "false", "number", "False"),
+                ("start", "3", "string", "3"),
+            ]
+        ],
+        ("training.learning_rate=inf", r"training\.learning_rate: Input should be a finite number"),
+        ("training.seed=-1", r"training\.seed: Input should be greater than or equal to 0"),
+        ("training.seed=2147483645", r"training\.seed: Input should be less than 2147483632"),
+        ("training.betas=[2,3]", r"training\.betas\.0: Input should be less than 1"),
+        ("name=../../escape", r"name: expected letters, digits and _, after the first also - and \., got '\.\./"),
+        ("name=.hidden", "name: expected letters"),
+        ('neighbourhood.tile_px="8"', r"neighbourhood\.tile_px: Input should be a valid integer"),
+        ("neighbourhood.tile_px=0", r"neighbourhood\.tile_px: got 0, expected at least 2"),
+        ("neighbourhood.halos_px=[16,8]", r"neighbourhood\.halos_px: got \[16, 8\], expected rising widths"),
+        ("neighbourhood.merge=3", "neighbourhood: merge must be 1, 2, 4"),
+        ("neighbourhood.min_context=999", r"neighbourhood\.min_context: got 999, expected at most n_context"),
+        ("neighbourhood.thinning=0", r"neighbourhood\.thinning: got 0\.0, expected a number above 0"),
+        ("neighbourhood.axes=[[1.0,0.0]]", r"neighbourhood\.axes: got 1, expected one for each of the model's 2"),
+        ("neighbourhood.standard=[0,0]", r"neighbourhood\.standard: got \[0\.0, 0\.0\], expected a deviation above"),
+        ("prior.p_noise=true", r"prior\.p_noise: Input should be a valid number"),
+        ("prior.p_noise=2", r"prior\.p_noise: got 2\.0, expected a probability"),
+        ("prior.noise=[0.7,0.1]", r"prior\.noise: got \[0\.7, 0\.1\], expected the smallest and the largest"),
+        ("prior.gap_weights.holes=1", r"prior\.gap_weights\.holes: there are no such gaps, expected some of random"),
+        ("prior.gap_weights.random=0", r"prior\.gap_weights: got .*, expected weights of at least 0"),
+        ("model.architecture=foo", r"model\.architecture: got 'foo', expected one of tnp-kr, te-tnp"),
+        ("model.config.foo=7", r"my\.toml: model\.config\.foo: tnp-kr has no such option, expected some of d_x"),
+        ("model.config.dim=x", r"my\.toml: model\.config\.dim: expected int, got 'x'"),
+        ("model.config.dim=1.5", r"model\.config\.dim: expected int, got 1\.5"),
+        ("model.config.dim=-4", r"model\.config\.dim: expected at least 0, got -4"),
+        ("model.config.blocks=true", r"model\.config\.blocks: expected int, got True"),
+        ("model.config.min_scale=nan", r"model\.config\.min_scale: expected float, got nan"),
+        ("model.config.scales=[1.0,true]", r"model\.config\.scales: expected a list of float, got \[1\.0, True\]"),
         ("training", "cannot read the override 'training': expected key=value, for example training.steps=100"),
         ("=3", "cannot read the override '=3': expected key=value"),
         ("name.first=a", "the override 'name.first=a' goes below 'name', which is not a table"),
@@ -131,3 +170,34 @@ def test_broken_toml_is_named(tmp_path: Path) -> None:
     (tmp_path / "my.toml").write_text("[model]\nname = = 1\n")
     with pytest.raises(RecipeError, match=r"my\.toml: not valid TOML: .*line 2"):
         recipe.load(str(tmp_path / "my.toml"))
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    (tmp_path / "my.toml").write_bytes(b"name = '\xff'")
+    with pytest.raises(RecipeError, match=r"cannot read the recipe file .*my\.toml': it is no text in UTF-8"):
+        recipe.load(str(tmp_path / "my.toml"))
+    (tmp_path / "folder.toml").mkdir()
+    with pytest.raises(RecipeError, match=r"folder\.toml': Is a directory"):
+        recipe.load(str(tmp_path / "folder.toml"))
+
+
+# --- another architecture ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_recipe_loads_with_every_architecture(architecture: str) -> None:
+    for name in SHIPPED:
+        own, loaded = recipe.load(name), recipe.load(name, [f"model.architecture={architecture}"])
+        assert loaded.model.architecture == architecture
+        assert loaded == own if own.model.architecture == architecture else not loaded.training.start
+        # what both know stays, the dimensions of the data among them
+        assert loaded.model.config.items() <= own.model.config.items()
+        assert ("d_x" in loaded.model.config) == ("d_x" in own.model.config)
+
+
+def test_options_that_were_given_must_be_known_by_the_other_architecture() -> None:
+    loaded = recipe.load("sir", ["model.architecture=cnp", "model.config.decoder=[16, 16]"])
+    assert loaded.model.config == {"d_x": 2, "d_y": 3, "likelihood": "categorical", "decoder": [16, 16]}
+    for option in ("model.config.dim=16", "model.config.embed_x=false"):
+        with pytest.raises(RecipeError, match=r"model\.config\.\w+: cnp has no such option, expected some of d_x, d_y"):
+            recipe.load("sir", ["model.architecture=cnp", option])

@@ -169,9 +169,33 @@ def test_a_wrong_key_of_the_data_is_named(override: str, message: str) -> None:
         load("gp1d_rbf", [override])
 
 
+@pytest.mark.parametrize(
+    ("name", "override", "message"),
+    [
+        ("gp1d_rbf", "data.n_context=[40,3]", r"data\.n_context: got \[40, 3\], but the first is the smaller"),
+        ("gp1d_rbf", "data.n_context=[3,200]", r"data\.n_context: got \[3, 200\], .* the 50 random locations"),
+        ("gp1d_rbf", "data.period=[2,1]", r"data\.period: got \[2\.0, 1\.0\], but the first is the smaller"),
+        ("gp1d_rbf", 'data.noise="0.1"', r"data\.noise: Input should be a valid number, got '0\.1'"),
+        ("gp1d_shift", "data.length=[4,1]", r"data\.length: got \[4\.0, 1\.0\], but the first is the smaller"),
+        ("gp1d_shift", "data.n_context=[9,1]", r"data\.n_context: got \[9, 1\]"),
+        ("gp1d_shift", "data.target_range=[3,-3]", r"data\.target_range: got \[3\.0, -3\.0\]"),
+        ("sir", "data.n_context=[600,500]", r"data\.n_context: got \[600, 500\], but the first is the smaller"),
+        ("sir", "data.side=8", r"data\.n_context: got \[128, 511\], but there are 64 cells to choose from"),
+        ("images_digits", "data.n_context=[65,66]", r"data\.n_context: got \[65, 66\], but there are 64 cells"),
+        ("images_digits", "data.n_targets=true", r"data\.n_targets: Input should be a valid integer"),
+        ("era5", "data.fraction=[0.9,1.5]", r"data\.fraction: got \[0\.9, 1\.5\], expected from 0 to less than 1"),
+        ("era5", "data.fraction=[-0.1,0.5]", r"data\.fraction: got \[-0\.1, 0\.5\]"),
+        ("era5", "data.min_valid=2000", r"data\.min_valid: got 2000, but a window has 1125 cells"),
+    ],
+)
+def test_impossible_values_of_the_data_are_named(name: str, override: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        load(name, [override])
+
+
 def test_runs_of_other_data_are_not_taken_up(tmp_path: Path) -> None:
     train(tiny("gp2d_rbf"), tmp_path, workers=0, progress=False)
-    with pytest.raises(RecipeError, match="its model or neighbourhood or data differs"):
+    with pytest.raises(RecipeError, match=r"data\.noise was 0\.1, now is 0\.2; set back what differs"):
         train(tiny("gp2d_rbf", "data.noise=0.2"), tmp_path, resume=True, workers=0, progress=False)
 
 

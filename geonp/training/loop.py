@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,12 +19,12 @@ from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
 from geonp import checkpoint
-from geonp.errors import InputError, MissingExtraError, RecipeError
+from geonp.errors import InputError, MissingExtraError, OutputError, RecipeError
 from geonp.nn.models import build
-from geonp.training import curve
+from geonp.training import curve, interrupts
 from geonp.training.objective import Objective, sampled_scores, scores
 from geonp.training.optimisers import learning_rate, optimiser
-from geonp.training.recipe import Recipe
+from geonp.training.recipe import Recipe, differences
 from geonp.training.sources import VALIDATION_SEED, check, draw, neighbourhood_of
 
 if TYPE_CHECKING:
@@ -71,7 +74,8 @@ def train(
 ) -> Path:
     """Train a recipe and write ``out/<name>.safetensors`` with its card.
 
-    ``out/curve.csv`` grows as training goes, ``out/curve.png`` shows it, ``out/state.pt`` is saved every few minutes.
+    ``out/curve.csv`` grows as training goes, ``out/curve.png`` shows it, ``out/state.pt`` is saved every few minutes
+    and when the run is interrupted, which it heeds at the end of a step; a second interrupt ends it at once.
     Batches come from `workers` processes (0: from this one); the result does not depend on it.
 
     Parameters
@@ -90,8 +94,10 @@ def train(
     Raises
     ------
     RecipeError
-        When `out` holds a run already and `resume` is not set, or the run there is of another recipe; where the data
-        of the recipe are not there.
+        When `out` holds a run already and `resume` is not set, or the run there is of another recipe; where the model
+        of the recipe cannot be built, or its data are not there.
+    OutputError
+        Where `out` cannot be written to.
     MissingExtraError
         Where lightning-fabric or matplotlib are not installed, which the extra ``geonp[train]`` brings.
     InputError
@@ -101,10 +107,38 @@ def train(
     if state_file.exists() and not resume:
         raise RecipeError(f"{out} holds a run already: resume it (--resume), or choose another folder")
     check(recipe)
-    out.mkdir(parents=True, exist_ok=True)
     fabric = _fabric(device, devices)
-    fabric.launch(_train, recipe, out, workers, progress)  # type: ignore[arg-type]  # the arguments follow
+    with _folder(out):
+        launch: Any = fabric.launch
+        if devices > 1:
+            with interrupts.passed_on():
+                finished = launch(_train, recipe, out, workers, progress)
+        else:
+            finished = launch(_train, recipe, out, workers, progress)
+        if not finished:
+            raise KeyboardInterrupt
     return out / f"{recipe.name}.safetensors"
+
+
+@contextmanager
+def _folder(out: Path) -> Iterator[None]:
+    """Make the folder of a run, and see that it can be written to; what is empty when the run fails is removed."""
+    made = [folder for folder in (out, *out.parents) if not folder.exists()]
+    try:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=out).close()
+        except OSError as error:
+            raise OutputError(
+                f"Cannot write to the folder {str(out)!r}: {error.strerror}. Expected one that is writable or can be "
+                f"made; choose another with --out."
+            ) from error
+        yield
+    except BaseException:
+        for folder in made:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
 
 
 def _fabric(device: str = "auto", devices: int = 1) -> Fabric:
@@ -128,61 +162,74 @@ def _fabric(device: str = "auto", devices: int = 1) -> Fabric:
     return Fabric(accelerator=device, strategy=strategy, devices=devices)
 
 
-def _train(fabric: Fabric, recipe: Recipe, out: Path, workers: int, progress: bool) -> None:
-    """One process of a run; the first writes for all."""
+def _train(fabric: Fabric, recipe: Recipe, out: Path, workers: int, progress: bool) -> bool:
+    """One process of a run; the first writes for all. Whether the run came to its end, or else was interrupted."""
     options, leads = recipe.training, fabric.is_global_zero
     state_file, curve_file = out / "state.pt", out / "curve.csv"
-    run = _Run(recipe, fabric)
-    if state_file.exists():
+    resumed = state_file.exists()
+    run = _Run(recipe, fabric, resumed)
+    if resumed:
         run.restore(torch.load(state_file, weights_only=True, map_location=fabric.device), state_file)
-        if leads:
-            curve.cut(curve_file, run.step)
+    if leads:
+        curve.cut(curve_file, run.step)
     data = _Batches(recipe, options.seed, run.step, options.steps, fabric.global_rank, fabric.world_size)
     # a generator of its own: the loader must not take from the random numbers of the models
     loader = DataLoader(
-        data, batch_size=None, num_workers=workers, worker_init_fn=_one_thread, generator=torch.Generator()
+        data, batch_size=None, num_workers=workers, worker_init_fn=_begin_worker, generator=torch.Generator()
     )
     validation = [draw(recipe, VALIDATION_SEED, i) for i in range(options.validation_batches if leads else 0)]
     hidden = not (progress and leads)
     bar = tqdm(loader, initial=run.step, total=options.steps, disable=hidden, unit="step", mininterval=5)
     saved = time.monotonic()
-    for batch in bar:
-        row = run.optimise(batch)
-        if not leads:
-            continue
-        last = run.step == options.steps
-        due = run.step % options.validate_every == 0 or last
-        if due:
-            run.validate(validation)
-        if run.step % 50 == 0 or last:
-            curve.append(curve_file, run.columns, {**row, **(run.latest if due else {})})
-            bar.set_postfix(loss=f"{row['loss']:.3f}", nll=f"{run.latest.get('nll', math.nan):.3f}")
-            if due:
-                curve.draw(curve_file)
-        if time.monotonic() - saved > options.save_every_s or last:
-            run.save(state_file)
-            saved = time.monotonic()
+    with interrupts.awaited(one_of_several=fabric.world_size > 1) as asked:
+        for batch in bar:
+            row = run.optimise(batch)
+            last = run.step == options.steps
+            ends = not last and _any(fabric, asked.to_end)
+            if leads:
+                due = run.step % options.validate_every == 0 or last
+                if due:
+                    run.validate(validation)
+                if due or run.step % 50 == 0:
+                    curve.append(curve_file, run.columns, {**row, **(run.latest if due else {})})
+                    bar.set_postfix(loss=f"{row['loss']:.3f}", nll=f"{run.latest.get('nll', math.nan):.3f}")
+                if due:
+                    curve.draw(curve_file)
+                if time.monotonic() - saved > options.save_every_s or last or ends:
+                    run.save(state_file)
+                    saved = time.monotonic()
+            if ends:
+                return False
     if leads:
         run.publish(out)
     fabric.barrier()
+    return True
+
+
+def _any(fabric: Fabric, asked: bool) -> bool:
+    """Whether one of the processes of a run was asked to end: all must leave after the same step."""
+    if fabric.world_size == 1:
+        return asked
+    total = fabric.all_reduce(torch.tensor(float(asked), device=fabric.device), reduce_op="sum")
+    return float(total) > 0  # type: ignore[arg-type]  # of a tensor it is one
 
 
 class _Run:
     """Everything that must survive an interruption."""
 
-    def __init__(self, recipe: Recipe, fabric: Fabric | None = None) -> None:
+    def __init__(self, recipe: Recipe, fabric: Fabric | None = None, resumed: bool = False) -> None:
         options = recipe.training
         torch.manual_seed(options.seed)
         self.recipe, self.options, self.fabric = recipe, options, fabric or _fabric()
-        self.network = _build(recipe)
-        if options.start:
+        self.network = build(recipe.model.architecture, recipe.model.config)
+        if options.start and not resumed:
             checkpoint.start_from(self.network, options.start)
         self.averaged = deepcopy(self.network).eval().requires_grad_(False).to(self.fabric.device)
         self.objective, self.optimiser = self.fabric.setup(
             Objective(self.network, options.precision, options.mean_weight), optimiser(self.network, options)
         )
         self.step, self.cpu_s = 0, 0.0
-        self.loss = torch.zeros((), device=self.fabric.device)
+        self.loss = torch.full((), math.nan, device=self.fabric.device)
         self.latest: dict[str, float] = {}
         self.best: dict[str, Any] = {}
 
@@ -214,7 +261,7 @@ class _Run:
         with torch.no_grad():
             for mean, now in zip(self.averaged.parameters(), self.network.parameters(), strict=True):
                 mean.lerp_(now, 1 - decay)
-            self.loss = loss.detach() if self.step == 1 else self.loss.lerp(loss.detach(), 0.02)
+            self.loss = _smoothed(self.loss, loss.detach())
         self.cpu_s += time.process_time() - start
         return {
             "step": self.step,
@@ -236,6 +283,7 @@ class _Run:
         """Write the state by replacing the file, so that an interruption leaves the last one."""
         state = {
             "recipe": self.recipe.model_dump_json(),
+            "devices": self.fabric.world_size,
             "network": self.network.state_dict(),
             "averaged": self.averaged.state_dict(),
             "optimiser": self.optimiser.state_dict(),
@@ -250,14 +298,21 @@ class _Run:
         os.replace(temporary, file)
 
     def restore(self, state: dict[str, Any], file: Path) -> None:
-        """Take up a saved state of the same model and data; the rest of the recipe may have changed since."""
-        stored = Recipe.model_validate_json(state["recipe"])
-        for part in ("model", "neighbourhood", "data"):
-            if getattr(stored, part) != getattr(self.recipe, part):
-                raise RecipeError(
-                    f"{file} was written by another recipe: its model or neighbourhood or data differs; "
-                    "choose another folder"
-                )
+        """Take up a saved state of the same run; how long it lasts and how often it is looked at may have changed."""
+        changed = differences(state["recipe"], self.recipe)
+        devices = (state.get("devices", self.fabric.world_size), self.fabric.world_size)
+        if devices[0] != devices[1]:
+            changed.append(f"--devices was {devices[0]}, now is {devices[1]}")
+        if changed:
+            raise RecipeError(
+                f"{file} was written by another recipe: {'; '.join(changed)}; set back what differs to go on with that "
+                "run, or choose another folder for a new one"
+            )
+        if self.options.steps < state["step"]:
+            raise RecipeError(
+                f"training.steps: got {self.options.steps}, but the run in {file} is at step {state['step']} already; "
+                "expected as many or more"
+            )
         self.network.load_state_dict(state["network"])
         self.averaged.load_state_dict(state["averaged"])
         self.optimiser.load_state_dict(state["optimiser"])
@@ -288,19 +343,18 @@ class _Run:
                 "steps_done": self.step,
                 "cpu_hours": round(self.cpu_s / 3600, 2),
             },
-            scores=self.best.get("scores", self.latest),
+            # JSON knows no NaN
+            scores={key: value for key, value in self.best.get("scores", self.latest).items() if math.isfinite(value)},
         )
         return file
 
 
-def _build(recipe: Recipe) -> nn.Module:
-    try:
-        return build(recipe.model.architecture, recipe.model.config)
-    except (TypeError, ValueError) as error:
-        raise RecipeError(
-            f"recipe {recipe.name}: model.architecture or model.config cannot be built: {error}"
-        ) from error
+def _smoothed(mean: Tensor, loss: Tensor) -> Tensor:
+    """The running mean of the losses, none of which is NaN; a loss that is not finite leaves it as it is."""
+    following = torch.where(mean.isfinite(), mean.lerp(loss, 0.02), loss)
+    return torch.where(loss.isfinite(), following, mean)
 
 
-def _one_thread(_: int) -> None:
+def _begin_worker(_: int) -> None:
     torch.set_num_threads(1)
+    interrupts.default_in_worker()

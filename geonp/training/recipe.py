@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from geonp.errors import RecipeError
+from geonp.nn.models import ARCHITECTURES
 from geonp.points import Neighbourhood
+from geonp.training import limits
 from geonp.training.epidemics import Epidemic
 from geonp.training.images import Digits
 from geonp.training.processes import GaussianProcess, MixedProcess
 from geonp.training.reanalysis import Reanalysis
 from geonp.training.tasks import RasterPrior
 
-__all__ = ["Data", "Model", "Raster", "Recipe", "Training", "available", "copy", "load"]
+__all__ = ["Data", "Model", "Raster", "Recipe", "Training", "available", "copy", "differences", "load"]
+
+CHANGEABLE = {
+    "name",
+    "description",
+    *(f"training.{key}" for key in ("steps", "start", "validate_every", "save_every_s")),
+}
+"""Keys that may change when a run is taken up: its length, how often it is looked at, what only its start reads."""
+
+RESERVED_SEEDS = 16
+"""The largest of the seeds below 2^31 are those of held-out tasks, of validation and of benchmarks."""
+
+Momentum = Annotated[float, Field(ge=0, lt=1)]
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Model(_Strict):
@@ -31,6 +47,46 @@ class Model(_Strict):
 
     architecture: str
     config: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _options_fit(self) -> Model:
+        if self.architecture not in ARCHITECTURES:
+            names = ", ".join(ARCHITECTURES)
+            raise ValueError(f"model.architecture: got {self.architecture!r}, expected one of {names}")
+        if problems := list(_wrong_options(self.architecture, self.config)):
+            raise ValueError("; ".join(problems))
+        return self
+
+
+def _options(architecture: str) -> dict[str, Any]:
+    """Options of an architecture and their types."""
+    hints = get_type_hints(ARCHITECTURES[architecture].__init__)
+    del hints["return"]
+    return {**hints, "likelihood": str}
+
+
+def _wrong_options(architecture: str, config: dict[str, Any]) -> Iterator[str]:
+    known = _options(architecture)
+    for key, value in config.items():
+        if key not in known:
+            yield f"model.config.{key}: {architecture} has no such option, expected some of {', '.join(known)}"
+            continue
+        adapter = TypeAdapter(known[key], config=ConfigDict(strict=True, allow_inf_nan=False))
+        try:
+            adapter.validate_python(tuple(value) if isinstance(value, list) else value)
+        except ValidationError:
+            yield f"model.config.{key}: expected {_described(known[key])}, got {value!r}"
+            continue
+        if any(size < 0 for size in (value if isinstance(value, list | tuple) else [value]) if isinstance(size, int)):
+            yield f"model.config.{key}: expected at least 0, got {value!r}"
+
+
+def _described(kind: Any) -> str:
+    """Name of the type of an option, as users of TOML know it."""
+    inner = [part.__name__ for part in get_args(kind) if part not in (Ellipsis, type(None))]
+    if get_origin(kind) is tuple:
+        return f"a list of {inner[0]}"
+    return inner[0] if inner else str(kind.__name__)
 
 
 class Training(_Strict):
@@ -48,7 +104,7 @@ class Training(_Strict):
     batch_size: int = Field(16, gt=0)
     n_targets: int = Field(96, gt=0)
     optimiser: Literal["adamw", "yogi"] = "adamw"
-    betas: tuple[float, float] = (0.9, 0.98)
+    betas: tuple[Momentum, Momentum] = (0.9, 0.98)
     learning_rate: float = Field(1e-3, gt=0)
     warmup: int = Field(300, ge=0)
     decay: float = Field(0.3, ge=0, le=1)
@@ -59,7 +115,7 @@ class Training(_Strict):
     keep: Literal["last", "best"] = "last"
     precision: Literal["float32", "bf16"] = "bf16"
     mean_weight: float = Field(0.0, ge=0)
-    seed: int = 0
+    seed: int = Field(0, ge=0, lt=2**31 - RESERVED_SEEDS)
     start: str = ""
     validate_every: int = Field(500, gt=0)
     validation_batches: int = Field(16, gt=0)
@@ -80,10 +136,11 @@ Data = Annotated[Raster | GaussianProcess | MixedProcess | Epidemic | Reanalysis
 class Recipe(_Strict):
     """Everything that determines a checkpoint; it is stored in the checkpoint's card.
 
-    `prior` belongs to rasters alone; `neighbourhood` is how the checkpoint reads a raster, whatever it was trained on.
+    `name` is that of the checkpoint's file. `prior` belongs to rasters alone; `neighbourhood` is how the checkpoint
+    reads a raster, whatever it was trained on.
     """
 
-    name: str
+    name: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=100)
     description: str
     model: Model
     data: Data = Raster()
@@ -103,13 +160,19 @@ class Recipe(_Strict):
             )
         if self.data.kind != "raster" and self.prior != RasterPrior():
             raise ValueError(f"prior: only data.kind raster has one, this recipe's is {self.data.kind}; leave it out")
+        wrong = [
+            *limits.of_data(self.data),
+            *limits.of_prior(self.prior),
+            *limits.of_neighbourhood(self.neighbourhood, self.model.config.get("d_x", 2)),
+        ]
+        if wrong:
+            raise ValueError("; ".join(wrong))
         return self
 
 
 def available() -> dict[str, str]:
     """Names and descriptions of the recipes that ship with geonp."""
-    names = sorted(p.name.removesuffix(".toml") for p in _folder().iterdir() if p.name.endswith(".toml"))
-    return {name: str(tomllib.loads(text(name))["description"]) for name in names}
+    return {name: str(tomllib.loads(text(name))["description"]) for name in _names()}
 
 
 def text(name: str) -> str:
@@ -122,7 +185,7 @@ def text(name: str) -> str:
     """
     file = _folder() / f"{name}.toml"
     if not file.is_file():
-        names = ", ".join(sorted(p.name.removesuffix(".toml") for p in _folder().iterdir() if p.name.endswith(".toml")))
+        names = ", ".join(_names())
         raise RecipeError(f"unknown recipe {name!r}: expected one of {names}, or the path of a .toml file")
     return str(file.read_text(encoding="utf-8"))
 
@@ -146,24 +209,76 @@ def copy(name: str, destination: Path) -> Path:
 def load(name: str, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe by its name or the path of a TOML file, and apply overrides like ``training.steps=100``.
 
+    Where they name another architecture, the recipe's own options that it does not have are left out, and so is the
+    checkpoint that training starts from.
+
     Raises
     ------
     RecipeError
         Naming the key, for one that does not exist or has a value of the wrong type.
     """
-    path = Path(name)
-    source = path.read_text(encoding="utf-8") if path.suffix == ".toml" and path.is_file() else text(name)
+    data = _overridden(_read(name), overrides)
     try:
-        data = tomllib.loads(source)
+        # as JSON, where types are strict but lists are tuples, and tables are dataclasses
+        return Recipe.model_validate_json(json.dumps(data, default=str), strict=True)
+    except ValidationError as error:
+        problems = "; ".join(_problem(dict(each)) for each in error.errors())
+        raise RecipeError(f"recipe {name}: {problems}") from error
+
+
+def differences(stored: str, given: Recipe) -> list[str]:
+    """What of a recipe is not as in a `stored` one (its JSON) in such a way that it would make another run.
+
+    Keys that the stored one does not have, as it is older, differ only from their defaults, or not at all where it can
+    no longer be read.
+    """
+    try:
+        before = Recipe.model_validate_json(stored).model_dump(mode="json")
+    except ValidationError:
+        before = json.loads(stored)
+    was, now = _flat(before), _flat(given.model_dump(mode="json"))
+    free = {key for key in (*was, *now) if key.startswith("model.config.")}
+    compared = (set(was) & set(now) | free) - CHANGEABLE
+    changed = [key for key in dict.fromkeys((*was, *now)) if key in compared and was.get(key) != now.get(key)]
+    return [f"{key} was {was.get(key, 'not set')!r}, now is {now.get(key, 'not set')!r}" for key in changed]
+
+
+def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Values by their dotted keys."""
+    out: dict[str, Any] = {}
+    for key, value in table.items():
+        out.update(_flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value})
+    return out
+
+
+def _read(name: str) -> dict[str, Any]:
+    """The tables of a recipe."""
+    path = Path(name)
+    try:
+        source = path.read_text(encoding="utf-8") if path.suffix == ".toml" else text(name)
+        return tomllib.loads(source)
     except tomllib.TOMLDecodeError as error:
         raise RecipeError(f"{name}: not valid TOML: {error}") from error
-    for override in overrides:
-        _apply(data, override)
-    try:
-        return Recipe.model_validate(data)
-    except ValidationError as error:
-        problems = "; ".join(f"{_key(e['loc'])}: {e['msg']}" for e in error.errors())
-        raise RecipeError(f"recipe {name}: {problems}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        problem = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        names = ", ".join(_names())
+        raise RecipeError(
+            f"cannot read the recipe file {name!r}: {problem}; expected a TOML file, or the name of a recipe that "
+            f"ships: {names}"
+        ) from error
+
+
+def _problem(found: dict[str, Any]) -> str:
+    """An error of pydantic as a sentence that begins with the key."""
+    key, value = _key(found["loc"]), found["input"]
+    if found["type"] == "value_error":
+        message = str(found["ctx"]["error"])
+        return message if not found["loc"] or message.startswith(f"{key}.") else f"{key}: {message}"
+    message = str(found["msg"])
+    if found["type"] == "string_pattern_mismatch":
+        message = "expected letters, digits and _, after the first also - and ."
+    named = found["type"] in {"missing", "extra_forbidden", "unexpected_keyword_argument"}
+    return f"{key}: {message}" if named or isinstance(value, dict) else f"{key}: {message}, got {value!r}"
 
 
 def _key(place: tuple[int | str, ...]) -> str:
@@ -172,20 +287,48 @@ def _key(place: tuple[int | str, ...]) -> str:
     return ".".join(map(str, parts)) or "recipe"
 
 
-def _apply(data: dict[str, Any], override: str) -> None:
-    key, equals, value = override.partition("=")
-    if not equals or not key:
-        raise RecipeError(f"cannot read the override {override!r}: expected key=value, for example training.steps=100")
-    try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        parsed = value
-    *parents, last = key.split(".")
-    for parent in parents:
-        data = data.setdefault(parent, {})
-        if not isinstance(data, dict):
-            raise RecipeError(f"the override {override!r} goes below {parent!r}, which is not a table")
-    data[last] = parsed
+def _overridden(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """`data` with overrides, without what would be left over of the model of another architecture."""
+    wanted = _apply(deepcopy(data), overrides)
+    own, architecture = (_table(table, "model").get("architecture") for table in (data, wanted))
+    if own == architecture or architecture not in ARCHITECTURES:
+        return wanted
+    kept, config = _options(architecture), _table(_table(data, "model"), "config")
+    for key in [key for key in config if key not in kept]:
+        del config[key]
+    _table(data, "training").pop("start", None)
+    return _apply(data, overrides)
+
+
+def _table(parent: dict[str, Any], key: str) -> dict[str, Any]:
+    found = parent.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _apply(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Write overrides into `data`."""
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals or not key:
+            raise RecipeError(
+                f"cannot read the override {override!r}: expected key=value, for example training.steps=100"
+            )
+        try:
+            parsed = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            parsed = value
+        *parents, last = key.split(".")
+        table: Any = data
+        for parent in parents:
+            table = table.setdefault(parent, {})
+            if not isinstance(table, dict):
+                raise RecipeError(f"the override {override!r} goes below {parent!r}, which is not a table")
+        table[last] = parsed
+    return data
+
+
+def _names() -> list[str]:
+    return sorted(p.name.removesuffix(".toml") for p in _folder().iterdir() if p.name.endswith(".toml"))
 
 
 def _folder() -> Any:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import torch
 from torch import Tensor
 
+from geonp.errors import RecipeError
+from geonp.nn.models import build
 from geonp.points import Neighbourhood
 from geonp.training.images import Digits
 from geonp.training.reanalysis import Reanalysis
@@ -21,7 +25,7 @@ VALIDATION_SEED = 2**31 - 1
 
 
 def check(recipe: Recipe) -> None:
-    """See that the data of a recipe are there, before anything starts.
+    """See that the model of a recipe can be built and its data are there, before anything starts.
 
     Raises
     ------
@@ -30,8 +34,30 @@ def check(recipe: Recipe) -> None:
     MissingExtraError
         Where a package is missing that an extra brings.
     """
+    _try_model(recipe)
     if isinstance(recipe.data, Reanalysis | Digits):
         recipe.data.check()
+
+
+def _try_model(recipe: Recipe) -> None:
+    """Build the model and predict three targets: what is impossible in its options shows."""
+    config = recipe.model.config
+    d_x, d_y = config.get("d_x", 2), config.get("d_y", 1)
+    # the random numbers of this process stay as they are; layers without weights warn
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        try:
+            network = build(recipe.model.architecture, config)
+            if any(weights.numel() == 0 for weights in network.parameters()):
+                raise ValueError("some of its layers have no weights")
+            network(torch.rand(1, 4, d_x), torch.rand(1, 4, d_y), torch.rand(1, 3, d_x))
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            none = {key: value for key, value in config.items() if value == 0 and value is not False}
+            options = ", ".join(f"model.config.{key}={value}" for key, value in (none or config).items())
+            raise RecipeError(
+                f"recipe {recipe.name}: {recipe.model.architecture} cannot be built with {options or 'its defaults'}: "
+                f"{error}; expected options that go together"
+            ) from error
 
 
 def neighbourhood_of(recipe: Recipe) -> Neighbourhood:
