@@ -271,8 +271,9 @@ def _month(
 
 def _of_the_disk(error: Exception) -> bool:
     """Whether the file could not be written here: errors of requests are OSErrors too, but have no number."""
-    ours = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ENOENT, errno.EACCES, errno.EPERM)
-    return isinstance(error, OSError) and error.errno in ours
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+    forbidden = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
+    return isinstance(error, OSError) and error.errno in (*full, *forbidden)
 
 
 def _final(error: Exception) -> bool:

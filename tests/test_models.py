@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
-from geonp.nn.models import ARCHITECTURES, build, loss
+from geonp.nn.models import ARCHITECTURES, build, loss, translation_equivariant
 
 DOCS = Path(__file__).parents[1] / "docs" / "models.md"
 
@@ -139,6 +139,12 @@ def test_translations(name: str) -> None:
         assert_close(here, there)
     else:
         assert (here.mean - there.mean).abs().max() > 1e-3
+
+
+@every
+def test_equivariance_is_known_by_name(name: str) -> None:
+    assert translation_equivariant(architecture(name), SMALL[name]) == (name in EQUIVARIANT - {"convcnp"})
+    assert not translation_equivariant("tnp-kr", KR)
 
 
 @every
