@@ -80,6 +80,25 @@ def test_scan_equals_dense(n_q: int, n_k: int, block_q: int, block_k: int, keep:
     assert_equal(run(p, None, (block_q, block_k)), run(p, None, None))
 
 
+@pytest.mark.parametrize("keep", [1.0, 0.6])
+@pytest.mark.parametrize("block_k", [8, 64])
+def test_scan_in_bfloat16_keeps_the_bias_exact(keep: float, block_k: int) -> None:
+    """Large biases, whose rounding would change the weights by several per cent."""
+    p = problem(9, 40)
+    mask = torch.rand(B, 40, generator=torch.Generator().manual_seed(1)) <= keep
+    q, k, v = (p[n].detach().bfloat16() for n in "qkv")
+    score = torch.linspace(300, 310, B * H * 9 * 40).view(B, H, 9, 40)
+    x = torch.arange(40.0).expand(B, -1)[..., None]
+
+    def bias(xq: torch.Tensor, xk: torch.Tensor) -> torch.Tensor:
+        return score[:, :, xq[0, :, 0].long()][..., xk[0, :, 0].long()]
+
+    out = scan_attention(q, k, v, x[:, :9], x, bias, (), mask, block_k=block_k)
+    expected = dense_attention(q.float(), k.float(), v.float(), score, mask)
+    assert out.dtype == torch.bfloat16
+    torch.testing.assert_close(out.float(), expected, rtol=0.02, atol=0.02)
+
+
 def test_a_fully_masked_block_adds_nothing() -> None:
     p = problem(6, 12)
     mask = torch.ones(B, 12, dtype=torch.bool)
@@ -91,7 +110,7 @@ def test_queries_without_any_key_get_zeros_and_no_gradient() -> None:
     p = problem(6, 12)
     mask = torch.ones(B, 12, dtype=torch.bool)
     mask[0] = False
-    for blocks in (None, (4, 4)):
+    for blocks in (None, (4, 4), (4, 12)):
         out, *gradients = run(p, mask, blocks)
         assert (out[0] == 0).all()
         assert (out[1] != 0).all()
@@ -99,7 +118,7 @@ def test_queries_without_any_key_get_zeros_and_no_gradient() -> None:
 
 
 @pytest.mark.parametrize("poison", [1e4, float("nan"), float("inf")])
-@pytest.mark.parametrize("blocks", [None, (4, 5)])
+@pytest.mark.parametrize("blocks", [None, (4, 5), (4, 12)])
 def test_poisoned_padding_changes_nothing(poison: float, blocks: tuple[int, int] | None) -> None:
     clean, dirty = problem(6, 12), problem(6, 12)
     mask = torch.ones(B, 12, dtype=torch.bool)

@@ -292,6 +292,15 @@ class _ScanAttention(torch.autograd.Function):
         scale, mask = q.shape[-1] ** -0.5, _Mask(key_mask)
         out = q.new_empty(*q.shape[:3], v.shape[-1])
         log_sum = q.new_empty(q.shape[:3], dtype=torch.float32)
+        ctx.bias, ctx.block_q, ctx.block_k = bias, block_q, block_k
+        # on a GPU the fused kernels round the bias to the precision of the queries
+        ctx.fused = k.shape[2] <= block_k and (q.dtype == torch.float32 or q.device.type == "cpu")
+        if ctx.fused:
+            fused = _with_floor(q * scale, k, v, mask)
+            for part, at, rows in _scan_blocks(q, k, xq, block_q, block_k):
+                out[part, :, rows] = _fused(*fused, part, rows, bias(xq[at, rows], xk[at], *parameters), v.shape[-1])
+            ctx.save_for_backward(q, k, v, xq, xk, key_mask, out, log_sum, *parameters)
+            return out
         for part, at, rows in _scan_blocks(q, k, xq, block_q, block_k):
             scaled = q[part, :, rows] * scale
             peak = q.new_full(scaled.shape[:3], FLOOR, dtype=torch.float32)
@@ -310,7 +319,6 @@ class _ScanAttention(torch.autograd.Function):
             out[part, :, rows] = (mean / torch.where(has_keys, total, 1.0)[..., None]).to(out.dtype)
             log_sum[part, :, rows] = torch.where(has_keys, peak + total.clamp_min(1e-38).log(), torch.inf)
         ctx.save_for_backward(q, k, v, xq, xk, key_mask, out, log_sum, *parameters)
-        ctx.bias, ctx.block_q, ctx.block_k = bias, block_q, block_k
         return out
 
     @staticmethod
@@ -333,7 +341,11 @@ class _ScanAttention(torch.autograd.Function):
                     ]
                     block_bias = ctx.bias(*leaves)
                 score = _score(scaled, k[part, :, cols], block_bias.detach(), mask[part, cols])
-                weight = _weight(score, log_sum[part, :, rows], mask[part, cols])
+                if ctx.fused:
+                    weight = _weight(score, score.amax(-1), mask[part, cols])
+                    weight.div_(weight.sum(-1, keepdim=True).clamp_min(1e-38))
+                else:
+                    weight = _weight(score, log_sum[part, :, rows], mask[part, cols])
                 grad_rows = grad[part, :, rows]
                 grad_v[part, :, cols] += weight.to(grad.dtype).mT @ grad_rows
                 grad_score = (grad_rows @ v[part, :, cols].mT).float().sub_(delta[part, :, rows]).mul_(weight)
@@ -389,6 +401,28 @@ def _weight(score: Tensor, reference: Tensor, keep: Tensor | None) -> Tensor:
     # exponentials of infinity and those that underflow take 20 to 200 times as long as others
     weight = score.sub_(reference[..., None]).clamp_min_(-80.0).exp_()
     return weight if keep is None else weight.mul_(keep)
+
+
+def _fused(q: Tensor, k: Tensor, v: Tensor, part: slice, rows: slice, bias: Tensor, d_v: int) -> Tensor:
+    """Attention of some queries to all keys, scores scaled already."""
+    with torch.autocast(q.device.type, enabled=False):
+        out = F.scaled_dot_product_attention(q[part, :, rows], k[part], v[part], attn_mask=bias.float(), scale=1.0)
+    return out[..., :d_v]
+
+
+def _with_floor(q: Tensor, k: Tensor, v: Tensor, mask: _Mask) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values with one more feature, which adds :data:`FLOOR` to the scores of masked keys.
+
+    Adding it to the bias would make one for each task and head of what tasks share.
+    """
+    if mask.keep is None:
+        return q, k, v
+    floor = ((1 - mask.keep) * FLOOR).mT.to(k.dtype).expand(*k.shape[:3], 1)
+    return (
+        torch.cat([q, torch.ones_like(q[..., :1])], -1),
+        torch.cat([k, floor], -1),
+        torch.cat([v, torch.zeros_like(v[..., :1])], -1),
+    )
 
 
 def _zero_masked(t: Tensor, key_mask: Tensor) -> Tensor:
