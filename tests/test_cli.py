@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import rasterio
+import torch
 import xarray as xr
 from click.testing import CliRunner
 from dask.callbacks import Callback
@@ -385,6 +386,43 @@ def test_train_refuses_what_the_recipe_does_not_know(tmp_path: Path) -> None:
     arguments = ("train", "tnpkr_sa_raster", "training.stepps=1", "--out")
     assert "training.stepps" in error(*arguments, tmp_path / "run")
     assert "unknown recipe 'none'" in error("train", "none", "--out", tmp_path / "run")
+    assert "cannot read the recipe file 'none.toml': No such file" in error("train", "none.toml", "--out", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.config.dim=0", "cannot be built with model.config.dim=0"),
+        ("training.start=none.safetensors", "no checkpoint at 'none.safetensors'"),
+    ],
+)
+def test_training_that_fails_leaves_no_empty_folder(tmp_path: Path, override: str, message: str) -> None:
+    arguments = ["train", "tnpkr_sa_raster", override, "--out", str(tmp_path / "new" / "run")]
+    failed = CliRunner().invoke(main, arguments)
+    assert (failed.exit_code, failed.stdout) == (1, "")
+    assert message in failed.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+@pytest.mark.parametrize(("stop", "devices"), [(signal.SIGINT, "1"), (signal.SIGTERM, "2")])
+def test_an_interrupted_training_goes_on_with_resume(tmp_path: Path, stop: signal.Signals, devices: str) -> None:
+    small = ["model.architecture=cnp", "training.batch_size=1", "training.validation_batches=1"]
+    often = ["training.validate_every=1", "--device", "cpu", "--devices", devices]
+    arguments = [GEONP, "train", "gp2d_rbf", *small, *often, "--out", tmp_path / "run", "training.steps=9999"]
+
+    def heed() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, preexec_fn=heed)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "run" / "curve.csv").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(stop)
+    _, message = process.communicate(timeout=60)
+    assert (process.returncode, message.splitlines()[-1]) == (130, "Interrupted: go on with --resume.")
+    rows = (tmp_path / "run" / "curve.csv").read_text().splitlines()
+    assert torch.load(tmp_path / "run" / "state.pt", weights_only=True)["step"] == len(rows) - 1
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that refuses even root")
