@@ -182,21 +182,22 @@ def test_shifts_are_seen_by_models_that_know_places_alone(
     papers: tuple[ModuleType, ModuleType], label: str, config: dict[str, int], constant: bool
 ) -> None:
     """Whatever the weights: the log-likelihood is constant to 0.01 for shifts up to 100, or it is not."""
-    from geonp.training.loop import _build
+    from geonp.nn.models import build
 
     tables, _ = papers
     import shift
 
     torch.manual_seed(0)
     recipe = tables.variant("gp1d_shift", label, ["training.batch_size=2"], config)
-    found = shift.shifted(_build(recipe).eval(), recipe, 2)
+    found = shift.shifted(build(recipe.model.architecture, recipe.model.config).eval(), recipe, 2)
     by_shift = [found[f"{s:g}"] for s in shift.SHIFTS]
     assert (max(by_shift) - min(by_shift) < 0.01) == constant
 
 
 def test_every_model_of_the_tables_can_be_built(papers: tuple[ModuleType, ModuleType]) -> None:
-    from geonp.training.loop import _build
+    from geonp.nn.models import build
 
     tables, _ = papers
     for label in tables.MODELS:
-        assert sum(p.numel() for p in _build(tables.variant("gp1d_rbf", label, [])).parameters()) > 100_000
+        model = tables.variant("gp1d_rbf", label, []).model
+        assert sum(p.numel() for p in build(model.architecture, model.config).parameters()) > 100_000
