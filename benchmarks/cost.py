@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from geonp.nn.attention import dense_attention, scan_attention, te_attention
+from geonp.nn.attention import dense_attention, te_attention
 from geonp.nn.bias import RBFBias, rbf_bias
 from geonp.nn.layers import PairMLP
 from geonp.nn.models import ARCHITECTURES, build
+from geonp.nn.scan import scan_attention
 
 VARIANTS = {
     "tnp-kr (scan)": ("tnp-kr", {}),

@@ -27,8 +27,9 @@ from geonp import gaps
 from geonp.evaluation.baselines import gdal
 from geonp.evaluation.kriging import fit, krige
 from geonp.nn import tnp_kr
-from geonp.nn.attention import dense_attention, scan_attention
+from geonp.nn.attention import dense_attention
 from geonp.nn.bias import KernelDictionary, RBFBias, dictionary_bias, rbf_bias
+from geonp.nn.scan import scan_attention
 from geonp.prediction import Predictor
 
 

@@ -32,6 +32,7 @@ LAYERS = {
     "geonp.classes": 2.1,
     "geonp.nn": 2.2,
     "geonp.nn.attention": 2,
+    "geonp.nn.scan": 2.05,
     "geonp.nn.blocks": 1.9,
     "geonp.nn.lattice": 1.9,
     "geonp.nn.bias": 2,

@@ -16,11 +16,11 @@ from geonp.nn.attention import (
     masked_locations,
     orthogonal_features,
     performer_attention,
-    scan_attention,
     te_attention,
 )
 from geonp.nn.bias import rbf_bias
 from geonp.nn.layers import PairMLP
+from geonp.nn.scan import scan_attention
 
 B, H, D, DV = 2, 3, 8, 5
 

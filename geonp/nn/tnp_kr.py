@@ -6,10 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Normal, StudentT
 
-from geonp.nn.attention import dense_attention, orthogonal_features, performer_attention, scan_attention
+from geonp.nn.attention import dense_attention, orthogonal_features, performer_attention
 from geonp.nn.bias import DictionaryBias, KernelDictionary, RBFBias, dictionary_bias, rbf_bias, shared_bias
 from geonp.nn.heads import GaussianHead, KrigingHead
 from geonp.nn.layers import MLP, Attend, DeepKernelAttention, KRBlock, MultiHeadAttention, drop_masked, plain_attention
+from geonp.nn.scan import scan_attention
 from geonp.nn.statistics import context_statistics, summands
 
 __all__ = ["ATTENTIONS", "TNPKR"]
