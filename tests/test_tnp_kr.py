@@ -382,3 +382,17 @@ def test_the_order_of_a_context_does_not_hang_on_rounding(seed: int, shift: int)
     permuted = torch.from_numpy(rng.permutation(30))
     kept = permuted[_inwards(x[:, permuted], mask[:, permuted])[0]]
     assert torch.equal(kept[masked:], order[0, masked:])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kernels": "matern"}, 'kernels must be "rbf", or "dictionary" with scales, got \'matern\''),
+        ({"kernels": "dictionary"}, 'kernels must be "rbf", or "dictionary" with scales, got \'dictionary\''),
+        ({"scales": (1.0, 2.0)}, r"got 'rbf' and scales=\(1.0, 2.0\)"),
+        ({"head": "normal"}, 'head must be "gaussian" or "kriging", got \'normal\''),
+    ],
+)
+def test_options_without_effect_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TNPKR(**options)  # type: ignore[arg-type]

@@ -77,6 +77,12 @@ class TNPKR(nn.Module):
         if attention not in ATTENTIONS or not (embed_x or attention == "scan"):
             variants = ", ".join(ATTENTIONS)
             raise ValueError(f"attention must be one of {variants}, got {attention!r}; all but scan need embed_x=True")
+        if kernels not in ("rbf", "dictionary") or (kernels == "dictionary") != bool(scales):
+            raise ValueError(
+                f'kernels must be "rbf", or "dictionary" with scales, got {kernels!r} and scales={tuple(scales)}'
+            )
+        if head not in ("gaussian", "kriging"):
+            raise ValueError(f'head must be "gaussian" or "kriging", got {head!r}')
         self.attention = attention
         self.embed_x, self.statistics, self.block_size = embed_x, statistics, block_size
         self.dictionary = KernelDictionary(d_x, scales, directional_scales) if kernels == "dictionary" else None
