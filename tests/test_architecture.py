@@ -38,6 +38,7 @@ LAYERS = {
     "geonp.nn.bias": 2,
     "geonp.nn.covariance": 2,
     "geonp.nn.layers": 2.1,
+    "geonp.nn.likelihood": 2,
     "geonp.nn.heads": 2.15,
     "geonp.nn.statistics": 2.15,
     "geonp.nn.models": 2.3,

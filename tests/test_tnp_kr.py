@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch.distributions import Normal
 
 from geonp.nn.bias import DictionaryBias, KernelDictionary, RBFBias, dictionary_bias, rbf_bias
-from geonp.nn.heads import KrigingHead, _condition, _inwards, _log_likelihood
+from geonp.nn.heads import KrigingHead, _condition, _inwards
+from geonp.nn.likelihood import information, log_likelihood
 from geonp.nn.models import build
 from geonp.nn.tnp_kr import TNPKR
 
@@ -31,6 +32,7 @@ RASTER = {
     "n_refine": 8,
     "whole_steps": 1,
 }
+SCORING = {**RASTER, "scoring_steps": 2}
 PAPER = {"blocks": 2}
 INVARIANT = {"blocks": 2, "embed_x": False}
 DKA = {"blocks": 2, "attention": "dka"}
@@ -38,6 +40,7 @@ PERFORMER = {"blocks": 2, "attention": "performer", "v_dim": 128, "v_hidden": 0,
 FULL = {"blocks": 2, "attention": "full"}
 NAMED = {
     "raster": RASTER,
+    "scoring": SCORING,
     "paper": PAPER,
     "invariant": INVARIANT,
     "dka": DKA,
@@ -360,10 +363,55 @@ def test_derivatives_of_the_likelihood_are_right() -> None:
     leaves = kernel.requires_grad_(), noise.requires_grad_()
     expected = likelihood(*leaves)
     by_kernel, by_noise = torch.autograd.grad(expected.sum(), leaves)
-    found, slope, slope_noise = _log_likelihood(kernel.detach(), noise.detach(), y, mask)
+    found, slope, slope_noise = log_likelihood(kernel.detach(), noise.detach(), y, mask)
     torch.testing.assert_close(found, expected.detach().float())
     torch.testing.assert_close(slope + slope.mT, by_kernel + by_kernel.mT)
     torch.testing.assert_close(slope_noise, by_noise)
+
+
+def test_information_is_the_covariance_of_the_slope() -> None:
+    """That of its definition by exact derivatives, and of what is not masked alone."""
+    torch.manual_seed(0)
+    x = torch.rand(2, 9, 2).double() * 3
+    mask = torch.tensor([[True] * 9, [False] * 3 + [True] * 6])
+    raw = torch.randn(2, 3) * 0.5
+
+    def covariance(r: torch.Tensor, points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        amplitude, length, noise = r.double().exp().unbind(-1)
+        kernel = amplitude[:, None, None] * torch.exp(-torch.cdist(points, points) / length[:, None, None])
+        return kernel, noise[:, None].expand(-1, points.shape[1])
+
+    found = information(lambda r: covariance(r, x.repeat(4, 1, 1)), raw, mask)
+    for i in range(2):
+        kept = x[i, mask[i]][None]
+
+        def noisy(r: torch.Tensor, kept: torch.Tensor = kept) -> torch.Tensor:
+            kernel, noise = covariance(r[None], kept)
+            return (kernel + torch.diag_embed(noise))[0]
+
+        derivative = torch.autograd.functional.jacobian(noisy, raw[i].double())
+        inverse = torch.linalg.inv(noisy(raw[i].double()))
+        expected = torch.einsum("ab,bci,cd,daj->ij", inverse, derivative, inverse, derivative) / (2 * kept.shape[1])
+        torch.testing.assert_close(found[i], expected, rtol=1e-3, atol=1e-5)
+
+
+def test_scoring_steps_climb_the_likelihood() -> None:
+    """Of a context unlike what the head expects, and no farther with more steps than the one before by much."""
+    head = model(SCORING).head
+    assert isinstance(head, KrigingHead)
+    torch.manual_seed(0)
+    x = torch.cartesian_prod(torch.arange(6.0), torch.arange(6.0)).expand(2, -1, -1)
+    covariance = torch.exp(-((torch.cdist(x, x) / 9) ** 2)).double() + 1e-4 * torch.eye(36)
+    y = (torch.linalg.cholesky(covariance) @ torch.randn(2, 36, 1).double()).float()
+    local, mask, raw = torch.zeros(2, 36, 2), torch.ones(2, 36, dtype=torch.bool), torch.zeros(2, 20)
+    found = []
+    for steps in range(4):
+        head.scoring_steps = steps
+        moved = head._score(raw, local, x, y, mask)
+        found.append(head._slope(moved, local, x, y, mask)[0])
+    assert (found[1] > found[0] + 0.1).all()
+    assert (found[3] > found[1] - 0.01).all()
+    assert torch.equal(raw, torch.zeros_like(raw))
 
 
 @given(st.integers(0, 1000), st.integers(-50, 50))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -12,11 +13,18 @@ from torch.nn import functional as F
 from geonp.nn.covariance import N_KERNELS, matern_mixture
 from geonp.nn.lattice import differences
 from geonp.nn.layers import MLP, masked_mean
+from geonp.nn.likelihood import factor_of, information, log_likelihood
 
 __all__ = ["Classifier", "GaussianHead", "KrigingHead", "VarianceHead", "gaussian", "tail_of"]
 
 N_RINGS = 4
 """Groups of context points by distance from the middle, whose misfit the correction sees."""
+
+HOLD = 0.004
+"""Weight, per point of the context, of the squared way from where scoring steps start, beside the information."""
+
+LONGEST_STEP = 1.0
+"""Of a covariance parameter, in one scoring step."""
 
 HEAVIEST_TAIL = 0.3
 """Bound of the inverse degrees of freedom: below it, 1.96 standard deviations hold 94.5 to 95.5 %."""
@@ -85,7 +93,9 @@ class KrigingHead(nn.Module):
     plus an unknown constant (as in ordinary kriging). Each point's own features give its amplitude and its noise, so
     that the process need be neither stationary nor equally noisy. `refine_steps` learned steps along the gradient of
     the likelihood of `n_refine` context points sharpen it: those nearest to the middle and, in every second step, as
-    many spread over all of the context; `whole_steps` more of them see all of it. The process is then conditioned on
+    many spread over all of the context; `whole_steps` more of them see all of it. `scoring_steps` steps that are not
+    learned then climb the likelihood of the whole context (Fisher scoring, held back towards where they started), for
+    fields unlike those of training; they take as long as the rest of the model each. The process is then conditioned on
     the context exactly, in float64. A last MLP shifts the conditional mean by a multiple of the conditional standard
     deviation, rescales the latter and makes the distribution a Student one: what a Gaussian process can't express
     (edges, skewed or quantised values). It also sees how well the process predicts each context point from the others,
@@ -108,10 +118,11 @@ class KrigingHead(nn.Module):
         n_refine: int = 128,
         refine_steps: int = 3,
         whole_steps: int = 0,
+        scoring_steps: int = 0,
         lengths: tuple[float, ...] = (3.0, 24.0),
     ) -> None:
         super().__init__()
-        self.n_refine, self.refine_steps = n_refine, refine_steps
+        self.n_refine, self.refine_steps, self.scoring_steps = n_refine, refine_steps, scoring_steps
         self.d_x, self.d_y = d_x, d_y
         self.n_shape = d_x + d_x * (d_x - 1) // 2
         self.lengths = lengths
@@ -153,6 +164,7 @@ class KrigingHead(nn.Module):
             points = [local[:, n_t:], xc, yc, mask]
             part = self._part(i % 2 == 1, *points) if i < self.refine_steps else points
             raw = raw + self._step(refinement, raw, pooled, *part)
+        raw = self._score(raw, local[:, n_t:], xc, yc, mask)
         kernel, prior, noise = self._process(raw, local, local[:, n_t:], torch.cat([xt, xc], 1), xc)
         loc, var, surprise, innovation = _condition(kernel, prior[:, :n_t], noise[:, n_t:], yc, mask)
         scale = (var + noise[:, :n_t]).sqrt()[..., None]
@@ -178,14 +190,39 @@ class KrigingHead(nn.Module):
         self, refinement: nn.Module, raw: Tensor, pooled: Tensor, local: Tensor, x: Tensor, y: Tensor, mask: Tensor
     ) -> Tensor:
         """A learned step of the covariance parameters that sees the gradient of the log likelihood at `raw`."""
+        likelihood, gradient = self._slope(raw, local, x, y, mask)
+        known = torch.cat([torch.asinh(10 * gradient), raw.detach(), likelihood[:, None]], -1)
+        step: Tensor = refinement(torch.cat([pooled, known], -1))
+        return step
+
+    def _slope(self, raw: Tensor, local: Tensor, x: Tensor, y: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Log likelihood per point ``(batch,)`` and its gradient by the covariance parameters."""
         with torch.enable_grad():
             start, points = raw.detach().requires_grad_(), local.detach()
             kernel, _, noise = self._process(start, points, points, x, x)
-        likelihood, by_kernel, by_noise = _log_likelihood(kernel.detach(), noise.detach(), y, mask)
+        likelihood, by_kernel, by_noise = log_likelihood(kernel.detach(), noise.detach(), y, mask)
         (gradient,) = torch.autograd.grad((kernel, noise), start, (by_kernel, by_noise))
-        known = torch.cat([torch.asinh(10 * gradient), start.detach(), likelihood[:, None]], -1)
-        step: Tensor = refinement(torch.cat([pooled, known], -1))
-        return step
+        return likelihood, gradient
+
+    @torch.no_grad()
+    def _score(self, raw: Tensor, local: Tensor, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+        """Steps of Fisher scoring, the information that of `n_refine` points; gradients pass to `raw` as it was."""
+        start, now = raw.detach().double(), raw.detach().double()
+        for _ in range(self.scoring_steps):
+            _, gradient = self._slope(now.to(raw), local, x, y, mask)
+            points, places, _, kept = self._part(True, local, x, y, mask)
+            n = raw.shape[1] + 1
+            points, places = points.repeat(n, 1, 1), places.repeat(n, 1, 1)
+            known = information(partial(self._noisy, points, places), now, kept)
+            known = known + HOLD * torch.eye(raw.shape[1]).to(known)
+            step = torch.linalg.solve(known, gradient.double() - HOLD * (now - start))
+            now = now + step * (LONGEST_STEP / step.abs().amax(1, keepdim=True)).clamp_max(1.0)
+        return raw + (now - start).to(raw)
+
+    def _noisy(self, local: Tensor, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
+        """Covariance of the values at points, without noise, and the variance of their noise."""
+        kernel, _, noise = self._process(raw, local, local, x, x)
+        return kernel, noise
 
     def _process(
         self, raw: Tensor, local_q: Tensor, local_k: Tensor, xq: Tensor, xk: Tensor
@@ -229,41 +266,6 @@ class KrigingHead(nn.Module):
         return matrix * (torch.exp(-3.0 * torch.tanh(scales / 3.0)) / lengths)[..., None, :]
 
 
-def _factor(kernel: Tensor, noise: Tensor, mask: Tensor) -> Tensor:
-    """Cholesky factor of the covariance of noisy values, float64; masked points are independent of all others."""
-    pairs = mask[:, :, None] & mask[:, None, :]
-    matrix = torch.where(pairs, kernel, 0.0) + torch.diag_embed(torch.where(mask, noise, 1.0).double())
-    factor: Tensor
-    factor, info = torch.linalg.cholesky_ex(matrix)
-    if bool((info > 0).any()):
-        ridge = 1e-4 * matrix.diagonal(dim1=-2, dim2=-1).amax(-1)[:, None].expand(-1, matrix.shape[-1])
-        factor = torch.linalg.cholesky(matrix + torch.diag_embed(torch.where(info[:, None] > 0, ridge, 0.0)))
-    return factor
-
-
-@torch.no_grad()
-def _log_likelihood(kernel: Tensor, noise: Tensor, yc: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Log density of a context under the process up to a constant, mean over channels, and its derivatives.
-
-    All per context point. The derivatives are those of Rasmussen & Williams (2006), equation 5.9: for a quarter of the
-    cost of differentiating the factor.
-
-    Returns
-    -------
-    tuple of Tensor
-        ``(batch,)``, and the derivatives by the kernel ``(batch, n, n)`` and by the noise ``(batch, n)``.
-    """
-    factor = _factor(kernel, noise, mask)
-    y = torch.where(mask[..., None], yc, 0.0).double()
-    weights = torch.cholesky_solve(y, factor)
-    log_determinant = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    count = mask.sum(1).clamp_min(1)
-    likelihood = -0.5 * ((y * weights).sum(1).mean(-1) + log_determinant) / count
-    slope = 0.5 * (weights @ weights.mT / y.shape[-1] - torch.cholesky_inverse(factor)) / count[:, None, None]
-    slope = torch.where(mask[:, :, None] & mask[:, None, :], slope, 0.0)
-    return likelihood.float(), slope, slope.diagonal(dim1=-2, dim2=-1).to(noise)
-
-
 def _condition(
     kernel: Tensor, prior: Tensor, noise: Tensor, yc: Tensor, mask: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -279,7 +281,7 @@ def _condition(
         ``(batch, n_c, d_y)`` each.
     """
     n_t, n_c = prior.shape[1], mask.shape[1]
-    factor = _factor(kernel[:, n_t:], noise, mask)
+    factor = factor_of(kernel[:, n_t:], noise, mask)
     k_ct = torch.where(mask[:, :, None], kernel[:, :n_t].mT, 0.0)
     identity = torch.eye(n_c, dtype=k_ct.dtype, device=k_ct.device).expand(k_ct.shape[0], -1, -1)
     inverse = torch.linalg.solve_triangular(factor, identity, upper=False)

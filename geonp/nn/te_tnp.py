@@ -172,6 +172,7 @@ class TEPTTNP(nn.Module):
         directional_scales: tuple[float, ...] = (),
         n_refine: int = 128,
         refine_steps: int = 3,
+        scoring_steps: int = 0,
     ) -> None:
         super().__init__()
         if head not in ("variance", "kriging") or (head == "kriging") != bool(scales):
@@ -192,7 +193,7 @@ class TEPTTNP(nn.Module):
             self.observed = nn.Embedding(2, 4)
             self.embed = MLP(4 + d_y + extra, *embed_hidden, dim)
             self.norm_in, self.norm_out = nn.LayerNorm(dim, eps=1e-6), nn.LayerNorm(dim, eps=1e-6)
-            self.head = KrigingHead(dim, d_x, d_y, 128, extra, n_refine, refine_steps)
+            self.head = KrigingHead(dim, d_x, d_y, 128, extra, n_refine, refine_steps, 0, scoring_steps)
             for block in (*self.gather, *self.spread, *self.read):
                 nn.init.zeros_(block.to_out.weight)
                 nn.init.zeros_(block.ff[-1].weight)

@@ -70,6 +70,7 @@ class TNPKR(nn.Module):
         n_refine: int = 128,
         refine_steps: int = 3,
         whole_steps: int = 0,
+        scoring_steps: int = 0,
         min_scale: float = 0.0,
         block_size: int = 1024,
     ) -> None:
@@ -105,7 +106,7 @@ class TNPKR(nn.Module):
         self.register_buffer("features", torch.stack(drawn) if drawn else None)
         self.norm_out = nn.LayerNorm(dim, eps=1e-6)
         self.head: GaussianHead | KrigingHead = (
-            KrigingHead(dim, d_x, d_y, 128, extra, n_refine, refine_steps, whole_steps)
+            KrigingHead(dim, d_x, d_y, 128, extra, n_refine, refine_steps, whole_steps, scoring_steps)
             if head == "kriging"
             else GaussianHead(dim, 256, d_y, min_scale)
         )
