@@ -149,10 +149,14 @@ def start_from(network: nn.Module, model: str) -> None:
 
 
 def save(network: nn.Module, file: Path, **card: Any) -> Card:
-    """Write weights and card; the keyword arguments are the card's fields but `parameters` and `sha256`."""
+    """Write weights and card; the keyword arguments are the card's fields but `parameters` and `sha256`.
+
+    The weights are stored with what else predictions depend on, so that one hash tells models apart.
+    """
     from safetensors.torch import save as serialise
 
-    data = serialise({key: value.contiguous() for key, value in network.state_dict().items()})
+    about = {key: json.dumps(card.get(key), sort_keys=True) for key in ("architecture", "config", "neighbourhood")}
+    data = serialise({key: value.contiguous() for key, value in network.state_dict().items()}, about)
     n_parameters = sum(p.numel() for p in network.parameters())
     made = Card(parameters=n_parameters, sha256=hashlib.sha256(data).hexdigest(), **card)
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -108,6 +108,29 @@ def test_the_checkpoint_is_one_like_any_other(model: str, tmp_path: Path) -> Non
     assert filled["t2m"].notnull().all()
 
 
+def test_on_a_raster_unlike_its_training_the_head_climbs(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is learned here: what gets better does so by the scoring steps, which the checkpoint asks for."""
+    monkeypatch.setattr(adapting, "LEARNING_RATE", 0.0)
+    network, card = checkpoint.load_model(model)
+    plain_head, file = deepcopy(network), str(tmp_path / "plain.safetensors")
+    for weights in plain_head.head.correction[-1].parameters():  # type: ignore[union-attr, index]
+        weights.data.zero_()
+    known = {key: value for key, value in card.model_dump().items() if key not in {"parameters", "sha256", "format"}}
+    checkpoint.save(plain_head, Path(file), **known)
+    found = adapt(raster(), out=tmp_path / "climbs.safetensors", model=file, steps=2)
+    assert found.improved
+    assert found.steps == 0
+    network, card = checkpoint.load_model(str(found.file))
+    assert card.config["scoring_steps"] == adapting.SCORING_STEPS
+    assert all(torch.equal(value, plain_head.state_dict()[name]) for name, value in network.state_dict().items())
+    # the same weights, but another model
+    assert card.sha256 != checkpoint.load_card(file).sha256
+    plain, climbed = (geonp.infill(raster(), model=which) for which in (file, found))
+    assert not np.array_equal(plain["t2m"], climbed["t2m"])
+
+
 def test_with_a_number_of_steps_it_is_deterministic(model: str, tmp_path: Path) -> None:
     files = [tmp_path / f"{name}.safetensors" for name in "abc"]
     for file, seed in zip(files, (1, 1, 2), strict=True):
