@@ -64,6 +64,10 @@ class Card(BaseModel):
         return int(self.config.get("d_y", 1)) if self.config.get("likelihood") == "categorical" else 0
 
 
+HASHED = {"architecture", "config", "neighbourhood"}
+"""Fields of a card that predictions depend on beside the weights."""
+
+
 def available() -> dict[str, Card]:
     """The shipped checkpoints by name."""
     cards = (_read_card(Path(str(p))) for p in sorted(_weights().iterdir()) if p.suffix == ".json")
@@ -155,10 +159,11 @@ def save(network: nn.Module, file: Path, **card: Any) -> Card:
     """
     from safetensors.torch import save as serialise
 
-    about = {key: json.dumps(card.get(key), sort_keys=True) for key in ("architecture", "config", "neighbourhood")}
-    data = serialise({key: value.contiguous() for key, value in network.state_dict().items()}, about)
-    n_parameters = sum(p.numel() for p in network.parameters())
-    made = Card(parameters=n_parameters, sha256=hashlib.sha256(data).hexdigest(), **card)
+    made = Card(parameters=sum(p.numel() for p in network.parameters()), sha256="", **card)
+    about = json.dumps(made.model_dump(mode="json", include=HASHED), sort_keys=True)
+    # one key: of several the order would be another each time
+    data = serialise({key: value.contiguous() for key, value in network.state_dict().items()}, {"geonp": about})
+    made = made.model_copy(update={"sha256": hashlib.sha256(data).hexdigest()})
     file.parent.mkdir(parents=True, exist_ok=True)
     _replace(file, data)
     _replace(file.with_suffix(".json"), (json.dumps(made.model_dump(), indent=2) + "\n").encode())

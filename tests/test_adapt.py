@@ -22,6 +22,7 @@ import geonp
 from geonp import checkpoint, gaps
 from geonp.cli.app import main
 from geonp.errors import InputError, OutputError
+from geonp.nn.models import build
 from geonp.points import Neighbourhood
 from geonp.training import adapt as adapting
 from geonp.training import crops
@@ -347,6 +348,13 @@ def test_a_new_checkpoint_in_the_place_of_an_old_one_is_the_one_used(model: str,
 def test_wrong_options_are_named(model: str, tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         adapt(raster(), out=tmp_path / "my.safetensors", model=model, **options)
+
+
+def test_a_model_without_a_head_to_train_is_refused(card_fields: dict[str, Any], tmp_path: Path) -> None:
+    fields = {**card_fields, "name": "mean", "architecture": "cnp", "config": {"d_x": 2}}
+    checkpoint.save(build("cnp", fields["config"]), tmp_path / "mean.safetensors", **fields)
+    with pytest.raises(InputError, match="mean cannot be adapted: its architecture, cnp, has no head"):
+        adapt(raster(), out=tmp_path / "my.safetensors", model=tmp_path / "mean.safetensors")
 
 
 @pytest.mark.parametrize("empty", [False, True])

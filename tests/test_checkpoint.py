@@ -48,6 +48,19 @@ def test_round_trip(tmp_path: Path, card_fields: dict[str, Any]) -> None:
     assert all(torch.equal(value, expected[key]) for key, value in loaded.state_dict().items())
 
 
+def test_a_hash_tells_models_of_the_same_weights_apart(tmp_path: Path, card_fields: dict[str, Any]) -> None:
+    network = build(card_fields["architecture"], card_fields["config"])
+    cards = [checkpoint.save(network, tmp_path / f"{i}.safetensors", **card_fields) for i in range(2)]
+    assert cards[0].sha256 == cards[1].sha256
+    # of several keys the order is another in each process
+    data = (tmp_path / "0.safetensors").read_bytes()
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    assert list(header["__metadata__"]) == ["geonp"]
+    config = {**card_fields["config"], "scoring_steps": 1}
+    other = checkpoint.save(network, tmp_path / "other.safetensors", **{**card_fields, "config": config})
+    assert other.sha256 != cards[0].sha256
+
+
 def test_saving_again_replaces_both_files(checkpoint_copy: Path, card_fields: dict[str, Any]) -> None:
     network = build(card_fields["architecture"], card_fields["config"])
     before = checkpoint.load_card(str(checkpoint_copy))

@@ -395,6 +395,17 @@ def test_information_is_the_covariance_of_the_slope() -> None:
         torch.testing.assert_close(found[i], expected, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize("scoring_steps", [0, 2])
+def test_every_weight_of_the_head_is_trained(scoring_steps: int) -> None:
+    network = model(RASTER, scoring_steps=scoring_steps).train()
+    xc, yc, xt = task()
+    network(xc, yc, xt).log_prob(torch.ones(2, 9, 1)).mean().backward()
+    for name, p in network.head.named_parameters():
+        assert p.grad is not None, name
+        assert torch.isfinite(p.grad).all(), name
+        assert (p.grad != 0).any(), name
+
+
 def test_scoring_steps_climb_the_likelihood() -> None:
     """Of a context unlike what the head expects, and no farther with more steps than the one before by much."""
     head = model(SCORING).head
@@ -407,7 +418,7 @@ def test_scoring_steps_climb_the_likelihood() -> None:
     found = []
     for steps in range(4):
         head.scoring_steps = steps
-        moved = head._score(raw, local, x, y, mask)
+        moved = raw + head._climb(raw, local, x, y, mask)
         found.append(head._slope(moved, local, x, y, mask)[0])
     assert (found[1] > found[0] + 0.1).all()
     assert (found[3] > found[1] - 0.01).all()

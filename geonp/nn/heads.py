@@ -164,7 +164,8 @@ class KrigingHead(nn.Module):
             points = [local[:, n_t:], xc, yc, mask]
             part = self._part(i % 2 == 1, *points) if i < self.refine_steps else points
             raw = raw + self._step(refinement, raw, pooled, *part)
-        raw = self._score(raw, local[:, n_t:], xc, yc, mask)
+        if self.scoring_steps:
+            raw = raw + self._climb(raw.detach(), local[:, n_t:].detach(), xc, yc, mask)
         kernel, prior, noise = self._process(raw, local, local[:, n_t:], torch.cat([xt, xc], 1), xc)
         loc, var, surprise, innovation = _condition(kernel, prior[:, :n_t], noise[:, n_t:], yc, mask)
         scale = (var + noise[:, :n_t]).sqrt()[..., None]
@@ -205,19 +206,20 @@ class KrigingHead(nn.Module):
         return likelihood, gradient
 
     @torch.no_grad()
-    def _score(self, raw: Tensor, local: Tensor, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
-        """Steps of Fisher scoring, the information that of `n_refine` points; gradients pass to `raw` as it was."""
-        start, now = raw.detach().double(), raw.detach().double()
+    def _climb(self, raw: Tensor, local: Tensor, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+        """Sum of the steps of Fisher scoring from `raw`; the information is that of `n_refine` points."""
+        now = start = raw.double()
+        n = raw.shape[1] + 1
         for _ in range(self.scoring_steps):
             _, gradient = self._slope(now.to(raw), local, x, y, mask)
             points, places, _, kept = self._part(True, local, x, y, mask)
-            n = raw.shape[1] + 1
-            points, places = points.repeat(n, 1, 1), places.repeat(n, 1, 1)
-            known = information(partial(self._noisy, points, places), now, kept)
-            known = known + HOLD * torch.eye(raw.shape[1]).to(known)
-            step = torch.linalg.solve(known, gradient.double() - HOLD * (now - start))
-            now = now + step * (LONGEST_STEP / step.abs().amax(1, keepdim=True)).clamp_max(1.0)
-        return raw + (now - start).to(raw)
+            noisy = partial(self._noisy, points.repeat(n, 1, 1), places.repeat(n, 1, 1))
+            known = information(noisy, now, kept) + HOLD * torch.eye(n - 1).to(now)
+            step = torch.linalg.solve_ex(known, gradient.double() - HOLD * (now - start))[0]
+            step = step * (LONGEST_STEP / step.abs().amax(1, keepdim=True).clamp_min(LONGEST_STEP))
+            # where a matrix was singular, what was found before stays
+            now = now + torch.where(step.isfinite().all(1, keepdim=True), step, 0.0)
+        return (now - start).to(raw)
 
     def _noisy(self, local: Tensor, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         """Covariance of the values at points, without noise, and the variance of their noise."""

@@ -152,7 +152,10 @@ class _ScanAttention(torch.autograd.Function):
                     weight = _weight(score, log_sum[part, :, rows], mask[part, cols])
                 grad_rows = grad[part, :, rows]
                 grad_v[part, :, cols] += weight.to(grad.dtype).mT @ grad_rows
-                grad_score = (grad_rows @ v[part, :, cols].mT).float().sub_(delta[part, :, rows]).mul_(weight)
+                grad_score = (grad_rows @ v[part, :, cols].mT).float()
+                # by these weights, which are not rounded as those of the fused kernel are, sums of rows vanish
+                shift = (grad_score * weight).sum(-1, keepdim=True) if ctx.fused else delta[part, :, rows]
+                grad_score = grad_score.sub_(shift).mul_(weight)
                 grad_score = grad_score.to(q.dtype)
                 grad_q[part, :, rows] += (grad_score @ k[part, :, cols]) * scale
                 grad_k[part, :, cols] += grad_score.mT @ scaled
@@ -222,8 +225,8 @@ def _with_floor(q: Tensor, k: Tensor, v: Tensor, mask: _Mask) -> tuple[Tensor, T
     if mask.keep is None:
         return q, k, v
     floor = ((1 - mask.keep) * FLOOR).mT.to(k.dtype).expand(*k.shape[:3], 1)
-    return (
-        torch.cat([q, torch.ones_like(q[..., :1])], -1),
-        torch.cat([k, floor], -1),
-        torch.cat([v, torch.zeros_like(v[..., :1])], -1),
-    )
+    found = [torch.cat(pair, -1) for pair in ((q, torch.ones_like(q[..., :1])), (k, floor), (v, v[..., :1] * 0))]
+    # kernels of GPUs want even sizes
+    pad = 0 if q.device.type == "cpu" else -found[0].shape[-1] % 8
+    q, k, v = (F.pad(t, (0, pad)) for t in found)
+    return q, k, v

@@ -107,9 +107,9 @@ def adapt(
     rest. They are weighted to lie as far from it as the missing cells do (:class:`geonp.training.crops.Hiding`). All
     slices and variables are drawn from; of a raster larger than
     :data:`geonp.training.crops.MAX_CELLS` only parts are read. The weights kept are those with the least CRPS on
-    held-out cells, and none but the model's own if they are no better on further held-out cells. On rasters unlike
-    those of its training the head also learns to climb the likelihood of each context: such a checkpoint says so
-    (``scoring_steps`` in its card) and fills at some 0.4 of the speed.
+    held-out cells, and none but the model's own if they are no better on further held-out cells. Where it makes the
+    model better, as on rasters unlike those of its training, the head also climbs the likelihood of each context: such
+    a checkpoint says so (``scoring_steps`` in its card) and fills at some 0.4 of the speed.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def adapt(
     crops = _comparable(read_crops(arrays, domain, HELD_OUT, predictor.neighbourhood.tile_px, rng))
     hiding = hiding_for(crops, predictor.neighbourhood, rng)
     judge = appoint(crops, hiding, predictor, rng)
-    original = deepcopy(checkpoint.load_model(predictor.model)[0]).to(predictor.device)
+    original = _adaptable(deepcopy(checkpoint.load_model(predictor.model)[0]), card).to(predictor.device)
     start = time.monotonic()
     before = judge.verdict(original)
     seconds = time.monotonic() - start
@@ -180,6 +180,20 @@ def adapt(
     return found
 
 
+def _adaptable(network: nn.Module, card: checkpoint.Card) -> nn.Module:
+    if not _biases(network):
+        raise InputError(
+            f"the model {card.name} cannot be adapted: its architecture, {card.architecture}, has no head with biases "
+            "to train; expected one that has, for example tnpkr-sa"
+        )
+    return network
+
+
+def _biases(network: nn.Module) -> list[nn.Parameter]:
+    """What is trained: a raster has too few tiles to teach more; training all weights made missing cells worse."""
+    return [p for name, p in network.named_parameters() if name.startswith("head.") and p.ndim == 1]
+
+
 def _climbing(network: nn.Module) -> list[nn.Module]:
     """The same model, its head with scoring steps, if it can have any that it has not."""
     copy = deepcopy(network)
@@ -190,9 +204,13 @@ def _climbing(network: nn.Module) -> list[nn.Module]:
 
 
 def _judged(network: nn.Module, judge: Judge) -> tuple[float, float, nn.Module]:
-    """CRPS on the tiles that choose, the seconds that it took, and the network."""
+    """CRPS on the tiles that choose, infinite where it fails, the seconds that it took, and the network."""
     start = time.monotonic()
-    return judge.choice(network), time.monotonic() - start, network
+    try:
+        found = judge.choice(network)
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        found = math.inf
+    return found, time.monotonic() - start, network
 
 
 def _checked(minutes: float, steps: int | None, seed: int) -> tuple[float, int | None]:
@@ -262,8 +280,7 @@ class _Run:
         self.crops, self.hiding, self.predictor, self.rng = crops, hiding, predictor, rng
         self.network = deepcopy(original).train().requires_grad_(False)
         self.averaged, self.best = deepcopy(original), deepcopy(original)
-        # a raster has too few tiles to teach more than biases: training all weights made missing cells worse
-        biases = [p for name, p in self.network.named_parameters() if name.startswith("head.") and p.ndim == 1]
+        biases = _biases(self.network)
         for bias in biases:
             bias.requires_grad_(True)
         self.optimiser = torch.optim.AdamW(biases, lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0)
@@ -316,7 +333,7 @@ def _train(
         if int(done * VALIDATIONS) == validations:
             continue
         validations = int(done * VALIDATIONS)
-        score = judge.choice(run.averaged)
+        score, _, _ = _judged(run.averaged, judge)
         in_vain += 1
         if score < best:
             best, in_vain = score, 0

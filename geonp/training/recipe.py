@@ -29,8 +29,10 @@ CHANGEABLE = {
     "name",
     "description",
     *(f"training.{key}" for key in ("steps", "start", "validate_every", "save_every_s")),
+    *(f"data.{key}" for key in ("path", "geopotential")),
 }
-"""Keys that may change when a run is taken up: its length, how often it is looked at, what only its start reads."""
+"""Keys that may change when a run is taken up: its length, how often it is looked at, what only its start reads, and
+where its data lie."""
 
 RESERVED_SEEDS = 16
 """The largest of the seeds below 2^31 are those of held-out tasks, of validation and of benchmarks."""
