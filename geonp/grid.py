@@ -35,9 +35,13 @@ class Grid:
     spacing
         ``(dy, dx)``: signed step from one cell centre to the next, in units of the coordinates (the mean step where
         they are uneven). 1.0 along a dimension without a one-dimensional numeric coordinate; for a single cell the size
-        in GDAL's GeoTransform, or 1.0.
+        in GDAL's GeoTransform, or 1.0. Longitudes that wrap, from 359 to 0 or from 180 to -179, are taken to go on.
     origin
         ``(y, x)`` of the centre of cell (0, 0); 0.0 along a dimension without such a coordinate.
+    placed
+        ``(y, x)``: True along a dimension with such a coordinate.
+    even
+        ``(y, x)``: True along a dimension whose coordinate is evenly spaced to within 1 % of a cell, or absent.
     crs
         Coordinate reference system as WKT, or None where the raster declares none.
     geographic
@@ -45,7 +49,7 @@ class Grid:
     periodic_x
         True where the columns go round the whole Earth, so that the last column neighbours the first.
     regular
-        True where both coordinates are evenly spaced to within 1 % of a cell, or absent. geonp works in cells, so that
+        True where both dimensions are `even`, and the grid is not curvilinear. geonp works in cells, so that
         False (Gaussian latitudes, curvilinear grids) is allowed and merely recorded.
     """
 
@@ -54,6 +58,8 @@ class Grid:
     shape: tuple[int, int]
     spacing: tuple[float, float]
     origin: tuple[float, float]
+    placed: tuple[bool, bool]
+    even: tuple[bool, bool]
     crs: str | None
     geographic: bool
     periodic_x: bool
@@ -79,10 +85,10 @@ class Grid:
                 f"The raster has no cells: got shape {shape} (rows, columns). Select at least one of each."
             )
         dy_written, dx_written = _written_spacing(obj)
-        y0, dy, y_even = _ramp(obj, y_dim, dy_written)
-        x0, dx, x_even = _ramp(obj, x_dim, dx_written)
         crs = _crs_wkt(obj)
         geographic = _is_geographic(obj, x_dim, crs)
+        y0, dy, y_even = _ramp(obj, y_dim, dy_written, wraps=False)
+        x0, dx, x_even = _ramp(obj, x_dim, dx_written, wraps=geographic)
         circle = abs(shape[1] * abs(dx) - _FULL_CIRCLE) <= abs(dx) / 2
         return cls(
             y_dim=y_dim,
@@ -90,6 +96,8 @@ class Grid:
             shape=shape,
             spacing=(dy, dx),
             origin=(y0, x0),
+            placed=(_has_numbers(obj, y_dim), _has_numbers(obj, x_dim)),
+            even=(y_even, x_even),
             crs=crs,
             geographic=geographic,
             periodic_x=geographic and x_even and circle,
@@ -184,9 +192,15 @@ def _written_spacing(obj: xr.DataArray | xr.Dataset) -> tuple[float, float]:
     return (float(terms[5]), float(terms[1])) if len(terms) == 6 else (1.0, 1.0)
 
 
-def _ramp(obj: xr.DataArray | xr.Dataset, dim: Hashable, step_of_one: float) -> tuple[float, float, bool]:
-    """First value, mean step and evenness of the coordinate along ``dim``."""
-    if dim not in obj.coords or obj.coords[dim].dtype.kind not in "iuf":
+def _has_numbers(obj: xr.DataArray | xr.Dataset, dim: Hashable) -> bool:
+    return dim in obj.coords and obj.coords[dim].dtype.kind in "iuf"
+
+
+def _ramp(
+    obj: xr.DataArray | xr.Dataset, dim: Hashable, step_of_one: float, *, wraps: bool
+) -> tuple[float, float, bool]:
+    """First value, mean step and evenness of the coordinate along ``dim``, which starts again after a full circle."""
+    if not _has_numbers(obj, dim):
         return 0.0, 1.0, True
     values = np.asarray(obj.coords[dim].values, dtype=np.float64)
     if not np.isfinite(values).all():
@@ -196,6 +210,8 @@ def _ramp(obj: xr.DataArray | xr.Dataset, dim: Hashable, step_of_one: float) -> 
         )
     if values.size == 1:
         return float(values[0]), step_of_one, True
+    if wraps:
+        values = np.unwrap(values, period=_FULL_CIRCLE)
     step = float(values[-1] - values[0]) / (values.size - 1)
     offset = np.abs(values - (values[0] + step * np.arange(values.size)))
     return float(values[0]), step, bool(offset.max() <= _EVEN_TOLERANCE * abs(step))

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import ndimage
 
+from geonp.errors import InputError
 from geonp.grid import Grid
 
 __all__ = ["Neighbourhood", "Standardised", "box_of", "halo_for", "overlaps", "rank", "select_context", "standardise"]
@@ -77,13 +78,27 @@ class Neighbourhood:
         """The same, with axes that grow as the coordinates of `grid` do.
 
         Its rows and columns run as they run there, whatever the order in training; where the coordinates are degrees
-        they are as far apart, too. A raster without coordinates is taken for one on the grid of training.
+        they are as far apart, too. Along a dimension without coordinates the raster is taken for one on the grid of
+        training.
+
+        Raises
+        ------
+        InputError
+            Where the coordinates are not evenly spaced.
         """
-        if not self.spacing or (grid.spacing == (1.0, 1.0) and grid.origin == (0.0, 0.0)):
+        if not self.spacing:
             return self
+        for dim, even in zip((grid.y_dim, grid.x_dim), grid.even, strict=True):
+            if not even:
+                raise InputError(
+                    f"The coordinate {dim!r} is not evenly spaced, as this model needs it: got cells that are off by "
+                    f"more than 1 % of a step, expected equal steps (longitudes in degrees may wrap). Interpolate the "
+                    f"raster to an even grid, or drop_vars({dim!r}) to fill it as on the grid of training."
+                )
         factors = np.divide(grid.spacing, self.spacing)
         if not grid.geographic:
             factors = np.sign(factors)
+        factors = np.where(grid.placed, factors, 1.0)
         # what float32 coordinates are off by is no other spacing
         near = np.abs(np.abs(factors) - 1) < 0.01
         down, across = np.where(near, np.sign(factors), factors).tolist()

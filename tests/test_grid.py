@@ -72,6 +72,22 @@ def test_spacing_and_origin_keep_their_signs() -> None:
     assert (bare.spacing, bare.origin, bare.regular, bare.geographic) == ((1.0, 1.0), (0.0, 0.0), True, False)
 
 
+@pytest.mark.parametrize("lon", [[358.0, 359, 0, 1], [178.0, 179, -180, -179], [1.0, 0, 359, 358]])
+def test_longitudes_that_wrap_go_on(lon: list[float]) -> None:
+    step = lon[1] - lon[0]
+    grid = Grid.from_xarray(raster("lat", "lon", lat=[50.0, 49.5, 49.0], lon=lon))
+    assert (grid.spacing, grid.origin, grid.regular) == ((-0.5, step), (50.0, lon[0]), True)
+    assert not Grid.from_xarray(raster(x=lon)).regular
+    world = Grid.from_xarray(raster("lat", "lon", (3, 360), lon=np.roll(np.arange(360.0), 90)))
+    assert world.periodic_x
+
+
+def test_presence_and_evenness_of_coordinates_are_recorded() -> None:
+    grid = Grid.from_xarray(raster(x=[0.0, 1, 2, 4]))
+    assert (grid.placed, grid.even) == ((False, True), (True, False))
+    assert Grid.from_xarray(raster(y=["a", "b", "c"], x=[0.0, 1, 2, 3])).placed == (False, True)
+
+
 def test_uneven_spacing_is_recorded() -> None:
     assert not Grid.from_xarray(raster(y=[0.0, 1.0, 2.1])).regular
     assert Grid.from_xarray(raster(y=[0.0, 1.0, 2.001])).regular

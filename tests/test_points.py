@@ -7,10 +7,13 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 import pytest
+import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from geonp.errors import InputError
+from geonp.grid import Grid
 from geonp.points import Neighbourhood, box_of, halo_for, overlaps, rank, select_context, standardise
 
 NEIGHBOURHOOD = Neighbourhood(tile_px=8, halos_px=(4, 8, 16), n_context=20)
@@ -223,3 +226,36 @@ def test_tiles_reach_farther_to_what_is_farther_from_data() -> None:
     assert reached[0, 2] == reached[0, 6] == 5
     assert (overlaps(np.zeros((3, 3), bool), Neighbourhood(overlap_px=5)) == 5).all()
     assert (overlaps(observed, Neighbourhood(overlap_px=0)) == 0).all()
+
+
+TRAINED = Neighbourhood(axes=((0.0, 0.0), (-0.1, 0.0), (0.0, 0.1)), spacing=(-0.25, 0.25))
+
+
+def axes_on(y_dim: str = "latitude", x_dim: str = "longitude", **coords: object) -> tuple[float, float]:
+    """How much the inputs of a model for 0.25 degrees grow per row and column, in those of training."""
+    sizes = {y_dim: 40, x_dim: 80}
+    da = xr.DataArray(np.zeros((40, 80)), dims=(y_dim, x_dim), coords={k: v for k, v in coords.items() if k in sizes})
+    axes = TRAINED.on(Grid.from_xarray(da)).axes
+    return axes[1][0] / -0.1, axes[2][1] / 0.1
+
+
+def test_longitudes_that_wrap_are_as_far_apart_as_those_that_do_not() -> None:
+    latitude, longitude = 50 - 0.25 * np.arange(40), -10 + 0.25 * np.arange(80)
+    straight = axes_on(latitude=latitude, longitude=longitude)
+    assert straight == axes_on(latitude=latitude, longitude=longitude % 360) == (1.0, 1.0)
+    assert axes_on(latitude=latitude[::-1], longitude=(longitude % 360)[::-1]) == (-1.0, -1.0)
+
+
+@pytest.mark.parametrize("names", [("latitude", "longitude"), ("y", "x")])
+def test_uneven_coordinates_are_refused(names: tuple[str, str]) -> None:
+    uneven = np.r_[np.arange(40.0), 100 + np.arange(40)]
+    with pytest.raises(InputError, match=rf"{names[1]}' is not evenly spaced.*drop_vars\('{names[1]}'\)"):
+        axes_on(*names, **{names[1]: uneven})
+
+
+def test_cells_of_a_degree_from_zero_on_are_not_taken_for_none() -> None:
+    assert axes_on(latitude=np.arange(40.0), longitude=np.arange(80.0)) == (-4.0, 4.0)
+    assert axes_on(longitude=np.arange(80.0)) == (1.0, 4.0)
+    assert axes_on(latitude=np.arange(40.0)) == (-4.0, 1.0)
+    assert axes_on("y", "x", x=np.arange(80.0)[::-1]) == (1.0, -1.0)
+    assert axes_on() == (1.0, 1.0)

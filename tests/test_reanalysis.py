@@ -212,6 +212,30 @@ def test_areas_of_the_sea_are_refused(tmp_path: Path) -> None:
     assert "data.area: no train window has 100 valid cells, at most 25 of its 1125; choose another area" in said
 
 
+def test_areas_across_the_antimeridian_are_refused(tmp_path: Path) -> None:
+    field(longitude=178.0).to_netcdf(tmp_path / "t2m.nc")
+    data = Reanalysis(path=str(tmp_path / "t2m.nc"))
+    said = r"data\.area: the longitudes of the train .* 178 follows on .*; choose an area on one side of 180 degrees"
+    with pytest.raises(RecipeError, match=said):
+        data.check()
+    east = (50.0, -180.0, 40.0, -170.0)
+    with pytest.raises(RecipeError, match=r"data\.test_area: the longitudes of the test windows"):
+        replace(data, area=east, window=(5, 8, 8)).check()
+    replace(data, area=east, test_area=east, window=(5, 8, 8)).check()
+
+
+def test_latitudes_with_a_break_are_refused(tmp_path: Path) -> None:
+    field().isel(latitude=[*range(8), *range(9, 20)]).to_netcdf(tmp_path / "t2m.nc")
+    with pytest.raises(RecipeError, match=r"data\.area: the latitudes of the train .*without the break"):
+        Reanalysis(path=str(tmp_path / "t2m.nc")).check()
+
+
+@pytest.mark.parametrize("window", ["[9,1,15]", "[9,15,1]"])
+def test_windows_of_one_row_or_column_are_refused(window: str) -> None:
+    with pytest.raises(RecipeError, match=r"data\.window: got .* at least 2 rows and 2 columns"):
+        load("era5", [f"data.window={window}"])
+
+
 def test_cells_that_are_never_valid_together_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("geonp.training.reanalysis.MOST_DRAWS", 20)
     ds = field()

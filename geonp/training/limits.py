@@ -41,6 +41,8 @@ def of_data(data: object) -> Iterator[str]:
 
 def _of_windows(data: Reanalysis) -> Iterator[str]:
     cells, largest = math.prod(data.window), data.fraction[1]
+    if min(data.window[1:]) < 2:
+        yield f"data.window: got {list(data.window)}, expected frames and at least 2 rows and 2 columns; choose more"
     if data.min_valid > cells:
         yield f"data.min_valid: got {data.min_valid}, but a window has {cells} cells; choose fewer"
     if data.fraction[0] < 0 or max(1, round(largest * data.min_valid)) >= data.min_valid:

@@ -28,6 +28,8 @@ Count = Annotated[int, Field(gt=0)]
 
 GRAVITY = 9.80665
 """Geopotential over elevation, m s-2."""
+EVEN_TOLERANCE = 0.01
+"""How much of a cell steps of latitude or longitude may differ by."""
 MOST_DRAWS = 10_000
 """How often a block may be drawn again for its valid cells."""
 
@@ -227,6 +229,7 @@ def _region(data: Reanalysis, area: Area | tuple[()]) -> _Region:
         north, west, south, east = area
         inside = (ds["latitude"] <= north) & (ds["latitude"] >= south)
         ds = ds.sel(latitude=inside, longitude=(ds["longitude"] >= west) & (ds["longitude"] <= east))
+    _require_even(ds, data)
     hours = (ds["time"].values - np.datetime64("2000-01-01")) / np.timedelta64(1, "h")
     uneven = np.flatnonzero(np.abs(np.diff(hours) - 1) > 1e-6)
     if uneven.size:
@@ -238,6 +241,22 @@ def _region(data: Reanalysis, area: Area | tuple[()]) -> _Region:
     values = ds["t2m"].transpose("time", "latitude", "longitude").values.astype(np.float32)
     elevation = (ds["z"].transpose("latitude", "longitude").values / GRAVITY).astype(np.float32)
     return _Region(hours, ds["latitude"].values, ds["longitude"].values, values, elevation)
+
+
+def _require_even(ds: xr.Dataset, data: Reanalysis) -> None:
+    for axis, advice in (("latitude", "without the break"), ("longitude", "on one side of 180 degrees")):
+        values = ds[axis].values.astype(np.float64)
+        steps = np.diff(values)
+        if not steps.size:
+            continue
+        usual = float(np.median(steps))
+        worst = int(np.argmax(np.abs(steps - usual)))
+        if abs(steps[worst] - usual) > EVEN_TOLERANCE * abs(usual):
+            raise RecipeError(
+                f"data.{_PREFIX[data.split]}area: the {axis}s of the {data.split} windows are not evenly spaced: "
+                f"{values[worst + 1]:g} follows on {values[worst]:g}, expected steps of {usual:g} degrees; choose an "
+                f"area {advice}"
+            )
 
 
 @lru_cache(maxsize=8)
