@@ -114,13 +114,15 @@ def test_on_a_raster_unlike_its_training_the_head_climbs(
 ) -> None:
     """Nothing is learned here: what gets better does so by the scoring steps, which the checkpoint asks for."""
     monkeypatch.setattr(adapting, "LEARNING_RATE", 0.0)
+    monkeypatch.setattr(adapting, "SCORING_STEPS", 4)
+    wide = raster(shape=(128, 128))
     network, card = checkpoint.load_model(model)
     plain_head, file = deepcopy(network), str(tmp_path / "plain.safetensors")
     for weights in plain_head.head.correction[-1].parameters():  # type: ignore[union-attr, index]
         weights.data.zero_()
     known = {key: value for key, value in card.model_dump().items() if key not in {"parameters", "sha256", "format"}}
     checkpoint.save(plain_head, Path(file), **known)
-    found = adapt(raster(), out=tmp_path / "climbs.safetensors", model=file, steps=2)
+    found = adapt(wide, out=tmp_path / "climbs.safetensors", model=file, steps=2)
     assert found.improved
     assert found.steps == 0
     network, card = checkpoint.load_model(str(found.file))
@@ -128,7 +130,7 @@ def test_on_a_raster_unlike_its_training_the_head_climbs(
     assert all(torch.equal(value, plain_head.state_dict()[name]) for name, value in network.state_dict().items())
     # the same weights, but another model
     assert card.sha256 != checkpoint.load_card(file).sha256
-    plain, climbed = (geonp.infill(raster(), model=which) for which in (file, found))
+    plain, climbed = (geonp.infill(wide, model=which) for which in (file, found))
     assert not np.array_equal(plain["t2m"], climbed["t2m"])
 
 

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import signal
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -233,6 +234,14 @@ def test_a_loss_that_is_not_finite_leaves_the_smoothed_one_as_it_is(card_fields:
 # --- interruptions ----------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def heeded() -> Iterator[None]:
+    """Interrupts raise KeyboardInterrupt, which a shell takes from what it starts in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_run_that_died_before_its_first_state_leaves_nothing_in_the_curve(
     resume: bool, card_fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -253,6 +262,7 @@ def test_a_run_that_died_before_its_first_state_leaves_nothing_in_the_curve(
     assert [row["step"] for row in curve(tmp_path)] == ["1", "2", "3", "4"]
 
 
+@pytest.mark.usefixtures("heeded")
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_interrupt_is_heeded_after_the_step_and_saves_the_state(
     workers: int, card_fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -279,6 +289,7 @@ def test_an_interrupt_is_heeded_after_the_step_and_saves_the_state(
     assert curve(out) == curve(straight.parent)
 
 
+@pytest.mark.usefixtures("heeded")
 def test_a_second_interrupt_ends_a_step_at_once(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,12 +78,7 @@ class TNPKR(nn.Module):
         if attention not in ATTENTIONS or not (embed_x or attention == "scan"):
             variants = ", ".join(ATTENTIONS)
             raise ValueError(f"attention must be one of {variants}, got {attention!r}; all but scan need embed_x=True")
-        if kernels not in ("rbf", "dictionary") or (kernels == "dictionary") != bool(scales):
-            raise ValueError(
-                f'kernels must be "rbf", or "dictionary" with scales, got {kernels!r} and scales={tuple(scales)}'
-            )
-        if head not in ("gaussian", "kriging"):
-            raise ValueError(f'head must be "gaussian" or "kriging", got {head!r}')
+        _check(kernels, scales, head)
         self.attention = attention
         self.embed_x, self.statistics, self.block_size = embed_x, statistics, block_size
         self.dictionary = KernelDictionary(d_x, scales, directional_scales) if kernels == "dictionary" else None
@@ -210,3 +205,12 @@ class TNPKR(nn.Module):
         if not self.statistics or self.dictionary is None:
             return xq.new_zeros(*xq.shape[:2], 0), xq.new_zeros(xq.shape[0], 0)
         return context_statistics(self.dictionary, xq, xc, yc, mask, sums)
+
+
+def _check(kernels: str, scales: tuple[float, ...], head: str) -> None:
+    if kernels not in ("rbf", "dictionary") or (kernels == "dictionary") != bool(scales):
+        raise ValueError(
+            f'kernels must be "rbf", or "dictionary" with scales, got {kernels!r} and scales={tuple(scales)}'
+        )
+    if head not in ("gaussian", "kriging"):
+        raise ValueError(f'head must be "gaussian" or "kriging", got {head!r}')

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import xarray as xr
-from torch import nn
+from torch import Tensor, nn
 
 from geonp import checkpoint
 from geonp.errors import InputError, OutputError
@@ -160,11 +160,11 @@ def adapt(
     before = judge.verdict(original)
     seconds = time.monotonic() - start
     own, *others = [_judged(network, judge) for network in (original, *_climbing(original))]
-    best = min(own, *others, key=lambda found: found[0])
+    best = next((other for other in others if clearly_less(other[0], own[0])), own)
     # the verdict will be asked for once more
     clock.reserve(1.1 * seconds * best[1] / own[1])
     run = _Run(best[2], crops, hiding, predictor, rng)
-    _train(run, best[0], own[0], judge, clock, progress)
+    _train(run, mean(best[0]), mean(own[0]), judge, clock, progress)
     after = judge.verdict(run.best)
     better = clearly_less(after, before)
     found = Adapted(
@@ -203,13 +203,13 @@ def _climbing(network: nn.Module) -> list[nn.Module]:
     return [copy]
 
 
-def _judged(network: nn.Module, judge: Judge) -> tuple[float, float, nn.Module]:
-    """CRPS on the tiles that choose, infinite where it fails, the seconds that it took, and the network."""
+def _judged(network: nn.Module, judge: Judge) -> tuple[Tensor, float, nn.Module]:
+    """What the tiles that choose say, infinite where it fails, the seconds that it took, and the network."""
     start = time.monotonic()
     try:
         found = judge.choice(network)
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-        found = math.inf
+        found = torch.tensor([[math.inf, 1.0]], dtype=torch.float64)
     return found, time.monotonic() - start, network
 
 
@@ -333,7 +333,7 @@ def _train(
         if int(done * VALIDATIONS) == validations:
             continue
         validations = int(done * VALIDATIONS)
-        score, _, _ = _judged(run.averaged, judge)
+        score = mean(_judged(run.averaged, judge)[0])
         in_vain += 1
         if score < best:
             best, in_vain = score, 0

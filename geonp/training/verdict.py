@@ -43,9 +43,9 @@ class Judge:
         """Predictions that the verdict rests on."""
         return sum(int(batch["target_mask"].sum()) for batch in self.judging)
 
-    def choice(self, network: nn.Module) -> float:
-        """Weighted mean CRPS on the tiles that choose."""
-        return mean(self._of(network, self.choosing))
+    def choice(self, network: nn.Module) -> Tensor:
+        """Of each of the tiles that choose, as of those that judge."""
+        return self._of(network, self.choosing)
 
     def verdict(self, network: nn.Module) -> Tensor:
         """Weighted sum of CRPS and sum of weights, float64, of each of the tiles that judge: ``(tiles, 2)``."""
