@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ import xarray as xr
 
 from geonp.era5_files import DATASET, Area, check_same, checked, described
 from geonp.errors import FetchError, InputError, MissingExtraError, OutputError
-from geonp.stores import UNFINISHED, Store
+from geonp.stores import UNFINISHED, Store, check_writable
 
 __all__ = ["Area", "fetch", "months"]
 
@@ -120,7 +119,10 @@ def fetch(
     journal = out.with_name(out.name + ".journal.json")
     done = _done(out, journal, asked)
     if len(done) < len(wanted):
-        _check_folder(out.parent)
+        expected = "Expected one that is writable or can be made; choose another for the store."
+        check_writable(out.parent, expected, make=True)
+            out.parent, "Expected one that is writable or can be made; choose another for the store.", make=True
+        )
         client = _client(tries, wait_s)
     for month in wanted:
         if month.name in done:
@@ -153,18 +155,6 @@ def _check_request(area: Area, start: date, end: date) -> None:
             f"ERA5 has no days to come, got end {end}; expected at most today, {today}, and rather some days before "
             "it, as they appear late"
         )
-
-
-def _check_folder(folder: Path) -> None:
-    """Make the folder of the output and see that it can be written to, before hours of waiting are spent."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise OutputError(
-            f"Cannot write to the folder {str(folder)!r}: {error.strerror}. Expected one that is writable or can be "
-            "made; choose another for the store."
-        ) from error
 
 
 @contextmanager

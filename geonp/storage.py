@@ -27,7 +27,7 @@ from geonp.dtypes import holds
 from geonp.errors import GeonpError, InputError, MissingFileError, OutputError
 from geonp.geotiff import DRIVERS, READ_ERRORS, open_gdal, transform, write_geotiff
 from geonp.grid import Grid, grid_mapping_name
-from geonp.stores import Store, is_remote, unfinished
+from geonp.stores import Store, check_writable, is_remote, unfinished
 from geonp.tiling import chunk_side
 
 __all__ = ["check_output", "for_files", "open_raster", "write_raster"]
@@ -155,12 +155,7 @@ def check_output(path: str | Path, *, overwrite: bool = False, driver: str | Non
         )
     if path.is_dir() and not (suffix == ".zarr" and (Store(str(path)).exists() or not any(path.iterdir()))):
         raise OutputError(f"Not overwriting {str(path)!r}: expected a Zarr store, got another folder. Remove it first.")
-    try:
-        tempfile.TemporaryFile(dir=path.parent).close()
-    except OSError as error:
-        raise OutputError(
-            f"Cannot write to the folder {str(path.parent)!r}: {error.strerror}. Expected an existing, writable folder."
-        ) from error
+    check_writable(path.parent, "Expected an existing, writable folder.")
 
 
 def write_raster(

@@ -6,9 +6,11 @@ Until all of it is written, the root of a store says that it is unfinished.
 from __future__ import annotations
 
 import json
+import tempfile
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -17,9 +19,10 @@ import numpy.typing as npt
 import xarray as xr
 import zarr
 
+from geonp.errors import OutputError
 from geonp.journal import writing
 
-__all__ = ["UNFINISHED", "Store", "is_remote", "unfinished"]
+__all__ = ["UNFINISHED", "Store", "check_writable", "is_remote", "unfinished"]
 
 UNFINISHED = "geonp_unfinished"
 """Attribute of the root of a store that is not yet complete; names the command that makes it if not geonp fill."""
@@ -40,6 +43,22 @@ class _Target:
 def is_remote(url: str) -> bool:
     """Whether `url` names an object store or another remote file system."""
     return "://" in url and not url.startswith(("file://", "local://"))
+
+
+def check_writable(folder: Path, expected: str, *, make: bool = False) -> None:
+    """See that a local folder can be written to, before any work is done for what it is to hold; `make` it if asked.
+
+    Raises
+    ------
+    OutputError
+        Which ends in what is `expected`, a sentence.
+    """
+    try:
+        if make:
+            folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise OutputError(f"Cannot write to the folder {str(folder)!r}: {error.strerror}. {expected}") from error
 
 
 def unfinished(url: str, attributes: Mapping[Any, Any]) -> str:

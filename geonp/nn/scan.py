@@ -95,7 +95,6 @@ class _ScanAttention(torch.autograd.Function):
     ) -> Tensor:
         scale, mask = q.shape[-1] ** -0.5, _Mask(key_mask)
         out = q.new_empty(*q.shape[:3], v.shape[-1])
-        log_sum = q.new_empty(q.shape[:3], dtype=torch.float32)
         ctx.bias, ctx.block_q, ctx.block_k = bias, block_q, block_k
         # on a GPU the fused kernels round the bias to the precision of the queries
         ctx.fused = k.shape[2] <= block_k and (q.dtype == torch.float32 or q.device.type == "cpu")
@@ -103,8 +102,9 @@ class _ScanAttention(torch.autograd.Function):
             fused = _with_floor(q * scale, k, v, mask)
             for part, at, rows in _scan_blocks(q, k, xq, block_q, block_k):
                 out[part, :, rows] = _fused(*fused, part, rows, bias(xq[at, rows], xk[at], *parameters), v.shape[-1])
-            ctx.save_for_backward(q, k, v, xq, xk, key_mask, out, log_sum, *parameters)
+            ctx.save_for_backward(q, k, v, xq, xk, key_mask, out, q.new_empty(0), *parameters)
             return out
+        log_sum = q.new_empty(q.shape[:3], dtype=torch.float32)
         for part, at, rows in _scan_blocks(q, k, xq, block_q, block_k):
             scaled = q[part, :, rows] * scale
             peak = q.new_full(scaled.shape[:3], FLOOR, dtype=torch.float32)
@@ -225,8 +225,11 @@ def _with_floor(q: Tensor, k: Tensor, v: Tensor, mask: _Mask) -> tuple[Tensor, T
     if mask.keep is None:
         return q, k, v
     floor = ((1 - mask.keep) * FLOOR).mT.to(k.dtype).expand(*k.shape[:3], 1)
-    found = [torch.cat(pair, -1) for pair in ((q, torch.ones_like(q[..., :1])), (k, floor), (v, v[..., :1] * 0))]
-    # kernels of GPUs want even sizes
+    found = [
+        torch.cat(pair, -1)
+        for pair in ((q, torch.ones_like(q[..., :1])), (k, floor), (v, torch.zeros_like(v[..., :1])))
+    ]
+    # kernels of GPUs want multiples of 8
     pad = 0 if q.device.type == "cpu" else -found[0].shape[-1] % 8
     q, k, v = (F.pad(t, (0, pad)) for t in found)
     return q, k, v

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,8 +18,9 @@ from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
 from geonp import checkpoint
-from geonp.errors import InputError, MissingExtraError, OutputError, RecipeError
+from geonp.errors import InputError, MissingExtraError, RecipeError
 from geonp.nn.models import build
+from geonp.stores import check_writable
 from geonp.training import curve, interrupts
 from geonp.training.objective import Objective, sampled_scores, scores
 from geonp.training.optimisers import learning_rate, optimiser
@@ -125,14 +125,7 @@ def _folder(out: Path) -> Iterator[None]:
     """Make the folder of a run, and see that it can be written to; what is empty when the run fails is removed."""
     made = [folder for folder in (out, *out.parents) if not folder.exists()]
     try:
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=out).close()
-        except OSError as error:
-            raise OutputError(
-                f"Cannot write to the folder {str(out)!r}: {error.strerror}. Expected one that is writable or can be "
-                f"made; choose another with --out."
-            ) from error
+        check_writable(out, "Expected one that is writable or can be made; choose another with --out.", make=True)
         yield
     except BaseException:
         for folder in made:
