@@ -121,8 +121,6 @@ def fetch(
     if len(done) < len(wanted):
         expected = "Expected one that is writable or can be made; choose another for the store."
         check_writable(out.parent, expected, make=True)
-            out.parent, "Expected one that is writable or can be made; choose another for the store.", make=True
-        )
         client = _client(tries, wait_s)
     for month in wanted:
         if month.name in done:
