@@ -166,7 +166,7 @@ def resolve(model: str, device: str | None, batch_size: int | None) -> tuple[Pre
             f"device {device!r} cannot be used here{reason}: expected cpu, or cuda on a machine with a GPU"
         )
     on_cpu = kind == "cpu"
-    fast = _cpu_has_bf16() if on_cpu else torch.cuda.is_bf16_supported()
+    fast = _cpu_has_amx() if on_cpu else torch.cuda.is_bf16_supported()
     memory = _free_memory() if on_cpu else torch.cuda.mem_get_info(device)[0]
     if batch_size is None:
         batch_size = max(1, min(CPU_BATCH if on_cpu else 128, memory // 4 // batch_bytes(card.neighbourhood, 1)))
@@ -208,12 +208,15 @@ def _kind(device: str) -> str:
     return device.partition(":")[0]
 
 
-def _cpu_has_bf16() -> bool:
-    """Whether the processor multiplies bfloat16 itself: oneDNN also accepts those where it is emulated, and slower."""
+def _cpu_has_amx() -> bool:
+    """Whether the processor has matrix units for bfloat16.
+
+    Without them the small products of a tile are no faster in it (with AVX512-BF16) or slower (where it is emulated),
+    and results would depend on the shapes of batches.
+    """
     import torch
 
-    probes = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    return any(bool(getattr(torch.cpu, probe, bool)()) for probe in probes)
+    return bool(getattr(torch.cpu, "_is_amx_tile_supported", bool)())
 
 
 def _free_memory() -> int:

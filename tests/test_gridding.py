@@ -30,7 +30,7 @@ def measurements(n: int = 400, noise: float = 0.0, seed: int = 0) -> pd.DataFram
 
 
 @pytest.fixture(scope="module")
-def gridded() -> xr.Dataset:
+def gridded(float32: None) -> xr.Dataset:
     return geonp.interpolate(measurements(noise=0.1), lattice((0, 0, 50, 50), 1), quantiles=[0.25, 0.75], tails=True)
 
 

@@ -267,6 +267,29 @@ def test_unknown_architectures_and_options_are_named() -> None:
         build("cnp", {"depth": 3})
 
 
+@every
+def test_training_in_bfloat16_has_a_loss_and_gradients_in_float32(name: str) -> None:
+    network, (xc, yc, xt) = model(name).train(), task()
+    yt = torch.randn(2, 5, 1)
+    torch.manual_seed(1)
+    exact = loss(network, xc, yc, xt, yt)
+    torch.manual_seed(1)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = loss(network, xc, yc, xt, yt)
+    assert rounded.dtype == torch.float32
+    torch.testing.assert_close(rounded, exact, rtol=0.05, atol=0.05)
+    rounded.backward()
+    grads = [p.grad for p in network.parameters() if p.grad is not None]
+    assert all(g.dtype == torch.float32 and bool(g.isfinite().all()) for g in grads)
+    assert any(g.any() for g in grads)
+
+
+def test_classes_in_bfloat16_have_a_loss_in_float32() -> None:
+    network, (xc, yc, xt) = build("cnp", {**SMALL["cnp"], "d_y": 3, "likelihood": "categorical"}), task(d_y=3)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert loss(network, xc, yc, xt, torch.zeros(2, 5)).dtype == torch.float32
+
+
 def _own(name: str) -> Callable[..., Any] | None:
     return getattr(ARCHITECTURES[name], "loss", None)
 

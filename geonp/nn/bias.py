@@ -254,8 +254,11 @@ class _SharedBias(torch.autograd.Function):
         bias = xq.new_empty(batch, len(amplitudes), n_q, n_k, dtype=dtype)
         if ctx.found is not None:
             table = (amplitudes @ dictionary.at(ctx.found.values)).to(dtype)
+            # torch looks numbers of 16 bits up in several rows at once at a third to a tenth of the speed
+            parts = (slice(None),) if table.element_size() > 2 else range(len(table))
             for whole, index in zip(bias.flatten(2), ctx.found.index.flatten(1), strict=True):
-                torch.index_select(table, 1, index, out=whole)
+                for i in parts:
+                    torch.index_select(table[i], -1, index, out=whole[i])
             sums = dictionary.sums(xq, xk, values)
         else:
             sums = xq.new_empty(batch, dictionary.size, n_q, values.shape[-1])

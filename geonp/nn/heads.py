@@ -36,8 +36,8 @@ def tail_of(predicted: Distribution) -> Tensor:
 
 
 def gaussian(raw: Tensor, min_scale: float = 0.0) -> Normal:
-    """``(..., 2 d_y)`` to a normal distribution: ``scale = min_scale + (1 - min_scale) softplus(raw)``."""
-    loc, raw = raw.chunk(2, -1)
+    """``(..., 2 d_y)`` to a normal distribution: ``scale = min_scale + (1 - min_scale) softplus(raw)``, in float32."""
+    loc, raw = raw.float().chunk(2, -1)
     return Normal(loc, min_scale + (1 - min_scale) * F.softplus(raw), validate_args=False)
 
 
@@ -54,7 +54,7 @@ class Classifier(nn.Module):
 
     def forward(self, xc: Tensor, yc: Tensor, xt: Tensor, context_mask: Tensor | None = None) -> Categorical:
         """Predict the classes of targets ``(batch, n_t)`` from context: see :meth:`geonp.nn.tnp_kr.TNPKR.forward`."""
-        return Categorical(logits=self.network(xc, yc, xt, context_mask).loc, validate_args=False)
+        return Categorical(logits=self.network(xc, yc, xt, context_mask).loc.float(), validate_args=False)
 
 
 class GaussianHead(nn.Module):
@@ -80,7 +80,7 @@ class VarianceHead(nn.Module):
 
     def forward(self, raw: Tensor) -> Normal:
         """Outputs ``(batch, n_t, 2 d_y)`` of `mlp` to a normal distribution of shape ``(batch, n_t, d_y)``."""
-        loc, raw = raw.chunk(2, -1)
+        loc, raw = raw.float().chunk(2, -1)
         # the root of nothing would have an infinite slope
         return Normal(loc, self.min_scale + F.softplus(raw).clamp_min(1e-12).sqrt(), validate_args=False)
 
