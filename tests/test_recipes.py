@@ -121,10 +121,22 @@ def test_three_steps_of_each_recipe_resume_as_if_unbroken(
     assert torch.isfinite(predicted.log_prob(batch["yt"])).all()
 
 
+@pytest.mark.parametrize("name", SHIPPED)
+def test_recipes_run_in_bfloat16(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = ["data.path=field.nc"] if name == "era5" else []
+    if files:
+        monkeypatch.chdir(tmp_path)
+        reanalysis("field.nc")
+    short = ["training.steps=2", "training.precision=bf16"]
+    card = checkpoint.load_card(str(train(tiny(name, *files, *short), tmp_path, workers=0, progress=False)))
+    assert math.isfinite(card.scores["nll"])
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
 @pytest.mark.parametrize("name", TINY_RASTER)
-def test_the_raster_recipes_run(name: str, tmp_path: Path) -> None:
+def test_the_raster_recipes_run(name: str, precision: str, tmp_path: Path) -> None:
     small = [f"model.config.{option}" for option in TINY_RASTER[name]]
-    run = [*TINY_RUN, "prior.p_gaussian=1.0", "training.precision=float32", "training.start=", *small]
+    run = [*TINY_RUN, "prior.p_gaussian=1.0", f"training.precision={precision}", "training.start=", *small]
     file = train(load(name, run), tmp_path, workers=0, progress=False)
     assert set(checkpoint.load_card(str(file)).scores) == set(loop.SCORES["raster"])
 

@@ -33,6 +33,7 @@ RASTER = {
     "whole_steps": 1,
 }
 SCORING = {**RASTER, "scoring_steps": 2}
+MEANS = {**RASTER, "statistics": False, "means": True, "head": "gaussian", "n_refine": 128, "whole_steps": 0}
 PAPER = {"blocks": 2}
 INVARIANT = {"blocks": 2, "embed_x": False}
 DKA = {"blocks": 2, "attention": "dka"}
@@ -41,6 +42,7 @@ FULL = {"blocks": 2, "attention": "full"}
 NAMED = {
     "raster": RASTER,
     "scoring": SCORING,
+    "means": MEANS,
     "paper": PAPER,
     "invariant": INVARIANT,
     "dka": DKA,
@@ -279,6 +281,21 @@ def test_statistics_are_the_density_and_the_variogram() -> None:
     others = weights - torch.eye(17)
     whole = 0.25 * (torch.log((others * squares).sum() / others.sum() + 1e-6) + 4.0)
     torch.testing.assert_close(summary[0, size + 1], whole, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("statistics", [False, True])
+def test_means_are_of_the_values_around_by_kernel(statistics: bool) -> None:
+    network = model(MEANS, d_y=2, statistics=statistics)
+    xc, yc, xt = task(batch=1)
+    yc = torch.cat([yc, yc.square()], -1)
+    mask = torch.arange(20)[None] < 17
+    local, _ = network._statistics(torch.cat([xt, xc], 1), xc, yc, mask, None)
+    kernels = network.dictionary(torch.cat([xt, xc], 1), xc)[0, :, :, :17]
+    expected = kernels @ yc[0, :17] / (kernels.sum(-1, keepdim=True) + 0.01)
+    found = local[0, :, -2 * network.dictionary.size :].unflatten(1, (-1, 2)).transpose(0, 1)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    with pytest.raises(ValueError, match='kernels must be "dictionary"'):
+        build("tnp-kr", {"means": True})
 
 
 def test_kernels_are_exact_in_bfloat16_too() -> None:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from geonp.nn.bias import KernelDictionary
 
-__all__ = ["context_statistics", "summands"]
+__all__ = ["context_means", "context_statistics", "summands"]
 
 
 def summands(yc: Tensor, mask: Tensor) -> Tensor:
@@ -55,6 +55,16 @@ def context_statistics(
     differences = (squares[:, n_t:] * mask[..., None]).sum(1)
     mean_density = pairs / mask.sum(1, keepdim=True).clamp_min(1)
     return local, torch.cat([_log_density(mean_density), _log_variogram(differences, pairs)], -1)
+
+
+def context_means(sums: Tensor) -> Tensor:
+    """Kernel-weighted means of the values around each point, nearly 0 far from all: ``(batch, n_q, size * d_y)``.
+
+    `sums` are those of the :func:`summands`, ``(batch, size, n_q, 2 + d_y)``.
+    """
+    density, _, first = sums.split([1, 1, sums.shape[-1] - 2], -1)
+    means: Tensor = first / (density + 0.01)
+    return means.transpose(1, 2).flatten(2)
 
 
 def _pair_sums(sums: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

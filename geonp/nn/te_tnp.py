@@ -148,7 +148,9 @@ class TEPTTNP(nn.Module):
     * tokens start from :func:`~geonp.nn.statistics.context_statistics` beside value and flag, as in
       :class:`~geonp.nn.tnp_kr.TNPKR`, whose embedding, norms and head these are, so that their weights can be taken
       over; they are functions of differences, and the model stays translation equivariant;
-    * the blocks start as the identity.
+    * the blocks start as the identity;
+    * `lengths` are those that its kernels start from, in the units of the coordinates: a learned factor of up to 20
+      (up or down) follows.
     """
 
     def __init__(
@@ -173,6 +175,7 @@ class TEPTTNP(nn.Module):
         n_refine: int = 128,
         refine_steps: int = 3,
         scoring_steps: int = 0,
+        lengths: tuple[float, ...] = (3.0, 24.0),
     ) -> None:
         super().__init__()
         if head not in ("variance", "kriging") or (head == "kriging") != bool(scales):
@@ -193,7 +196,7 @@ class TEPTTNP(nn.Module):
             self.observed = nn.Embedding(2, 4)
             self.embed = MLP(4 + d_y + extra, *embed_hidden, dim)
             self.norm_in, self.norm_out = nn.LayerNorm(dim, eps=1e-6), nn.LayerNorm(dim, eps=1e-6)
-            self.head = KrigingHead(dim, d_x, d_y, 128, extra, n_refine, refine_steps, 0, scoring_steps)
+            self.head = KrigingHead(dim, d_x, d_y, 128, extra, n_refine, refine_steps, 0, scoring_steps, lengths)
             for block in (*self.gather, *self.spread, *self.read):
                 nn.init.zeros_(block.to_out.weight)
                 nn.init.zeros_(block.ff[-1].weight)

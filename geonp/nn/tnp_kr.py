@@ -11,7 +11,7 @@ from geonp.nn.bias import DictionaryBias, KernelDictionary, RBFBias, dictionary_
 from geonp.nn.heads import GaussianHead, KrigingHead
 from geonp.nn.layers import MLP, Attend, DeepKernelAttention, KRBlock, MultiHeadAttention, drop_masked, plain_attention
 from geonp.nn.scan import scan_attention
-from geonp.nn.statistics import context_statistics, summands
+from geonp.nn.statistics import context_means, context_statistics, summands
 
 __all__ = ["ATTENTIONS", "TNPKR"]
 
@@ -40,6 +40,7 @@ class TNPKR(nn.Module):
     * `statistics`: each token also sees, at every kernel of the dictionary, how many observations there are around it
       and, in the context, the mean squared difference of its value from theirs: a variogram by scale and direction,
       which squashed values can't convey for smooth fields.
+    * `means`: each token also sees the mean of the values around it by every kernel of the dictionary.
     * `head` ``"kriging"``: see :class:`~geonp.nn.heads.KrigingHead`.
     * the rbf bias starts with distinct widths (:class:`~geonp.nn.bias.RBFBias`).
     """
@@ -66,6 +67,7 @@ class TNPKR(nn.Module):
         scales: tuple[float, ...] = (),
         directional_scales: tuple[float, ...] = (),
         statistics: bool = False,
+        means: bool = False,
         head: str = "gaussian",
         n_refine: int = 128,
         refine_steps: int = 3,
@@ -75,16 +77,16 @@ class TNPKR(nn.Module):
         block_size: int = 1024,
     ) -> None:
         super().__init__()
-        if attention not in ATTENTIONS or not (embed_x or attention == "scan"):
-            variants = ", ".join(ATTENTIONS)
-            raise ValueError(f"attention must be one of {variants}, got {attention!r}; all but scan need embed_x=True")
-        _check(kernels, scales, head)
+        _check_attention(attention, embed_x)
+        _check(kernels, scales, statistics or means, head)
         self.attention = attention
-        self.embed_x, self.statistics, self.block_size = embed_x, statistics, block_size
+        self.embed_x, self.block_size = embed_x, block_size
+        self.statistics, self.means = statistics, means
         self.dictionary = KernelDictionary(d_x, scales, directional_scales) if kernels == "dictionary" else None
-        extra = 2 * self.dictionary.size if statistics and self.dictionary is not None else 0
+        n_kernels = 0 if self.dictionary is None else self.dictionary.size
+        extra = 2 * n_kernels * statistics
         self.observed = nn.Embedding(2, 4)
-        self.embed = MLP(4 + d_x * embed_x + d_y + extra, *embed_hidden, dim)
+        self.embed = MLP(4 + d_x * embed_x + d_y + extra + d_y * n_kernels * means, *embed_hidden, dim)
         self.norm_in = nn.LayerNorm(dim, eps=1e-6)
         modules: list[nn.Module] = [
             DeepKernelAttention(dim, d_x, qk_dim)
@@ -201,16 +203,29 @@ class TNPKR(nn.Module):
     def _statistics(
         self, xq: Tensor, xc: Tensor, yc: Tensor, mask: Tensor, sums: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """:func:`~geonp.nn.statistics.context_statistics`; of size 0 where the model uses none."""
-        if not self.statistics or self.dictionary is None:
-            return xq.new_zeros(*xq.shape[:2], 0), xq.new_zeros(xq.shape[0], 0)
-        return context_statistics(self.dictionary, xq, xc, yc, mask, sums)
+        """:func:`~geonp.nn.statistics.context_statistics`, and means; of size 0 where the model uses none."""
+        local, summary = xq.new_zeros(*xq.shape[:2], 0), xq.new_zeros(xq.shape[0], 0)
+        if self.dictionary is None or not (self.statistics or self.means):
+            return local, summary
+        if sums is None:
+            sums = self.dictionary.sums(xq, xc, summands(yc, mask))
+        if self.statistics:
+            local, summary = context_statistics(self.dictionary, xq, xc, yc, mask, sums)
+        return torch.cat([local, context_means(sums)], -1) if self.means else local, summary
 
 
-def _check(kernels: str, scales: tuple[float, ...], head: str) -> None:
+def _check_attention(attention: str, embed_x: bool) -> None:
+    if attention not in ATTENTIONS or not (embed_x or attention == "scan"):
+        variants = ", ".join(ATTENTIONS)
+        raise ValueError(f"attention must be one of {variants}, got {attention!r}; all but scan need embed_x=True")
+
+
+def _check(kernels: str, scales: tuple[float, ...], by_kernel: bool, head: str) -> None:
     if kernels not in ("rbf", "dictionary") or (kernels == "dictionary") != bool(scales):
         raise ValueError(
             f'kernels must be "rbf", or "dictionary" with scales, got {kernels!r} and scales={tuple(scales)}'
         )
+    if by_kernel and kernels != "dictionary":
+        raise ValueError('statistics and means are by the kernels of a dictionary: kernels must be "dictionary"')
     if head not in ("gaussian", "kriging"):
         raise ValueError(f'head must be "gaussian" or "kriging", got {head!r}')
