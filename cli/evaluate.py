@@ -99,5 +99,4 @@ def _position(text: str) -> tuple[str, int]:
 
 
 def _text(found: Comparison, report: Path | None) -> str:
-    parts = [found.setting, found.table(), found.verdict]
-    return "\n\n".join([*parts, f"Report: {report}"] if report else parts)
+    return f"{found}\n\nReport: {report}" if report else str(found)

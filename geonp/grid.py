@@ -107,7 +107,7 @@ class Grid:
     def require_same(self, other: Grid, what: str) -> None:
         """Check that ``other`` has the same cells as this grid: shape, origin and CRS.
 
-        A CRS that only one of them declares, and the origin of a grid without coordinates, are not compared.
+        A CRS that only one of them declares, and the origin along a dimension without coordinates, are not compared.
 
         Parameters
         ----------
@@ -132,8 +132,8 @@ class Grid:
                 f"{crs_name(self.crs)}. Reproject the {what} to the raster's grid."
             )
         half_cell = np.abs(self.spacing) / 2
-        placed = (0.0, 0.0) not in (self.origin, other.origin)
-        if placed and np.any(np.abs(np.subtract(self.origin, other.origin)) > half_cell):
+        apart = np.abs(np.subtract(self.origin, other.origin)) > half_cell
+        if np.any(apart & np.array(self.placed) & np.array(other.placed)):
             raise InputError(
                 f"The {what} lies elsewhere than the raster: the centre (y, x) of its first cell is {other.origin}, "
                 f"expected {self.origin}. Cut the {what} to the raster's grid, rows in the same order."

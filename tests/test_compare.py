@@ -97,6 +97,7 @@ def test_the_result_says_what_was_done(found: Comparison) -> None:
     assert values["scores"][OURS]["rmse"] == found.scores[OURS].rmse
     assert values["winners"] == found.winners
     assert values["model"] == "tiny"
+    assert repr(found) == f"{found.setting}\n\n{found.table()}\n\n{found.verdict}", "arrays tell nothing"
     top, _, bottom = found.table().partition("\n\n")
     rows = [line.split() for line in top.splitlines()]
     assert [row[0] for row in rows] == ["method", OURS, *METHODS]

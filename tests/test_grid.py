@@ -167,6 +167,14 @@ def test_same_grid() -> None:
     upside_down = Grid.from_xarray(raster(y=[1.0, 2, 3], x=[0.0, 1, 2, 3]))
     with pytest.raises(InputError, match=r"The mask lies elsewhere.*\(1\.0, 0\.0\), expected \(3\.0, 0\.0\)"):
         here.require_same(upside_down, "mask")
+    # an origin of (0, 0) is a place, not the lack of coordinates
+    origin = Grid.from_xarray(raster(y=[0.0, 1, 2], x=[0.0, 1, 2, 3]))
+    for first, second in ((origin, upside_down), (upside_down, origin)):
+        with pytest.raises(InputError, match="The mask lies elsewhere"):
+            first.require_same(second, "mask")
+    one = Grid.from_xarray(raster(x=[5.0, 6, 7, 8]))
+    with pytest.raises(InputError, match="The mask lies elsewhere"):
+        one.require_same(origin, "mask")
 
 
 def test_reading_a_grid_computes_nothing(computes_nothing: Any) -> None:

@@ -59,9 +59,9 @@ class Prediction:
     seconds: float
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """The predictions of all methods for the cells hidden from one raster, and their scores.
+    """The predictions of all methods for the cells hidden from one raster, and their scores; printed as tables.
 
     Attributes
     ----------
@@ -223,6 +223,9 @@ class Comparison:
         units = f" ({self.units})" if self.units else ""
         title = f"CRPS{units} by distance to the nearest observation:"
         return f"{_aligned(self.rows())}\n\n{title}\n{_aligned(self.distance_rows())}"
+
+    def __repr__(self) -> str:
+        return f"{self.setting}\n\n{self.table()}\n\n{self.verdict}"
 
 
 def _listed(names: Sequence[str]) -> str:
