@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -231,8 +232,10 @@ def test_another_job_is_not_gone_on_with(model: str, tmp_path: Path, source: Pat
 
 ZYGOTE = """
 import os, random, signal, sys, time
+from geonp import prediction
 from geonp.batch import fill_store
 from geonp.storage import open_raster
+prediction._cpu_has_amx = bool  # float32, as in the other tests
 source, out, model, seed = sys.argv[1:]
 rng, kills = random.Random(int(seed)), 0
 while True:
@@ -327,12 +330,14 @@ def test_a_full_disk_stops_the_job_and_keeps_what_is_done(
     model: str, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, write, left = tmp_path / "out.zarr", Store.write, [4]
+    one_at_a_time = threading.Lock()
 
     def full(self: Store, *arguments: Any) -> None:
-        left[0] -= 1
-        if left[0] < 0:
-            monkeypatch.setattr(zarr.Array, "__setitem__", no_space)
-        write(self, *arguments)
+        with one_at_a_time:
+            left[0] -= 1
+            if left[0] < 0:
+                monkeypatch.setattr(zarr.Array, "__setitem__", no_space)
+            write(self, *arguments)
 
     def no_space(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
