@@ -25,7 +25,7 @@ from scipy.optimize import minimize
 from scipy.spatial.distance import cdist
 
 from geonp import gaps
-from geonp.points import Neighbourhood, box_of, halo_for, rank, select_context, standardise
+from geonp.points import Neighbourhood, halo_for, rank, select_context, standardise
 from geonp.prediction import Points, Predictor, resolve
 from geonp.training.objective import expected_crps
 
@@ -114,7 +114,7 @@ def draw_lattice(rng: np.random.Generator, kind: str, neighbourhood: Neighbourho
     window[cut : size - cut, cut : size - cut] = True
     first = rng.integers(10_000, size=2)
     ranks = rank(first[0] + np.arange(size), first[1] + np.arange(size))
-    context = select_context(~missing & window, ranks, box_of(own), neighbourhood)
+    context = select_context(~missing & window, ranks, own, neighbourhood)
     patch = slice(reach - lap, reach + tile + lap)
     targets = np.argwhere(missing[patch, patch]) + reach - lap
     targets = rng.permutation(targets)[:TARGETS]

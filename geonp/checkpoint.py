@@ -126,7 +126,8 @@ def start_from(network: nn.Module, model: str) -> None:
     """Give `network` the weights of a checkpoint: all of them, or of another architecture those that fit.
 
     Between two architectures weights of the same name and shape are taken over, as of the embedding and the head that
-    TNP-KR and TE-PT-TNP share; the rest keeps what it was initialised with. Of one architecture all must fit.
+    TNP-KR and TE-PT-TNP share; the rest keeps what it was initialised with. Of one architecture all weights of the
+    checkpoint must fit; the network may have more layers.
 
     Raises
     ------
@@ -137,8 +138,9 @@ def start_from(network: nn.Module, model: str) -> None:
     """
     source, card = load_model(model)
     if type(source) is type(network):
+        weights = {**network.state_dict(), **source.state_dict()}
         try:
-            network.load_state_dict(source.state_dict())
+            network.load_state_dict(weights)
         except RuntimeError as error:
             raise CheckpointError(f"cannot start from {model!r}, whose options differ: {error}") from error
         return

@@ -20,7 +20,7 @@ from scipy import ndimage
 from geonp import student
 from geonp.errors import PredictionError
 from geonp.metadata import FillFlag
-from geonp.points import box_of, halo_for, overlaps, rank, select_context
+from geonp.points import halo_for, overlaps, rank, select_context
 from geonp.prediction import Predictor, Tile, batches, gather, on_cores
 from geonp.tiling import (
     MARGIN_PX,
@@ -297,12 +297,8 @@ def _tiles(
     period = job.shape[1] if job.periodic else None
     width = missing.shape[1]
     found = []
-    inner, around = (
-        mask[frame - n : mask.shape[0] - frame + n, frame - n : mask.shape[1] - frame + n]
-        for mask, n in ((missing, 0), (context_mask, lap))
-    )
     reached = overlaps(context_mask, neighbourhood)
-    for row, col, size in squares(inner, around, neighbourhood.tile_px, neighbourhood.merge, neighbourhood.n_context):
+    for row, col, size in squares(missing, context_mask, frame, neighbourhood):
         top, left = frame + row, frame + col
         patch = np.s_[top - lap : top + size + lap, left - lap : left + size + lap]
         weights = _blend_weights(reached[patch], size, lap) * wanted[patch]
@@ -315,10 +311,9 @@ def _tiles(
         side = size + 2 * halo
         origin = (top - halo, left - halo)
         near = near[reach - halo : reach - halo + side, reach - halo : reach - halo + side]
-        first_row, last_row, first_col, last_col = box_of(missing[top : top + size, left : left + size])
-        box = (first_row + halo, last_row + halo, first_col + halo, last_col + halo)
+        own = np.pad(missing[top : top + size, left : left + size], halo)
         near_ranks = ranks[origin[0] : origin[0] + side, origin[1] : origin[1] + side]
-        chosen = select_context(near, near_ranks, box, neighbourhood)
+        chosen = select_context(near, near_ranks, own, neighbourhood)
         if chosen.size < neighbourhood.min_context:
             continue
         c_row, c_col = np.divmod(chosen, side)

@@ -15,7 +15,7 @@ from scipy import ndimage
 from geonp.errors import InputError
 from geonp.grid import Grid
 
-__all__ = ["Neighbourhood", "Standardised", "box_of", "halo_for", "overlaps", "rank", "select_context", "standardise"]
+__all__ = ["Neighbourhood", "Standardised", "halo_for", "overlaps", "rank", "select_context", "standardise"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
@@ -42,8 +42,8 @@ class Neighbourhood:
     overlap_px : int
         How far a tile's predictions reach into its neighbours at most, see :func:`overlaps`.
     merge : int
-        Where data are sparse, up to ``merge x merge`` tiles are filled as one, see :func:`geonp.tiling.squares`: 1, 2,
-        4 and so on.
+        Where their context has room for it, up to ``merge x merge`` tiles are filled as one, see
+        :func:`geonp.tiling.squares`: 1, 2, 4 and so on.
     axes : tuple of tuple of float
         For each input of the model, how much it grows from row to row and from column to column. Empty: its inputs are
         the numbers of rows and columns.
@@ -125,12 +125,6 @@ def rank(rows: npt.NDArray[np.integer], cols: npt.NDArray[np.integer], seed: int
     return ((h >> np.uint32(8)).astype(np.float32) + np.float32(1.0)) / np.float32(2**24)
 
 
-def box_of(target_mask: BoolArray) -> tuple[int, int, int, int]:
-    """First and last row and column, inclusive, that hold a True."""
-    rows, cols = np.flatnonzero(target_mask.any(1)), np.flatnonzero(target_mask.any(0))
-    return int(rows[0]), int(rows[-1]), int(cols[0]), int(cols[-1])
-
-
 def halo_for(observed_mask: BoolArray, neighbourhood: Neighbourhood) -> int:
     """The narrowest halo that holds enough context, from the mask of a tile with its widest halo around it."""
     for halo in neighbourhood.halos_px[:-1]:
@@ -142,37 +136,29 @@ def halo_for(observed_mask: BoolArray, neighbourhood: Neighbourhood) -> int:
 
 
 def select_context(
-    observed_mask: BoolArray,
-    ranks: FloatArray,
-    box: tuple[int, int, int, int],
-    neighbourhood: Neighbourhood,
+    observed_mask: BoolArray, ranks: FloatArray, target_mask: BoolArray, neighbourhood: Neighbourhood
 ) -> IntArray:
     """Choose the context of a tile: all that is near, ever less of what is far.
 
     The `n_context` observed cells with the smallest ``(d + 1) rank^(1 / thinning)`` are taken, where d is the distance
-    from the box of the targets: up to a radius t all cells, beyond it each with probability
+    from the nearest target: up to a radius t all cells, beyond it each with probability
     ``(t / (d + 1))^thinning``. So a gap sees its shores in detail, and all of them, at any size.
 
     Parameters
     ----------
-    observed_mask, ranks : array
-        ``(rows, cols)`` of one window: which cells have values, and their :func:`rank`.
-    box : tuple of int
-        :func:`box_of` the targets, in the window's rows and columns.
+    observed_mask, ranks, target_mask : array
+        ``(rows, cols)`` of one window: which cells have values, their :func:`rank`, and which are targets, at least
+        one.
 
     Returns
     -------
     array of int
         Flat indices into the window, rising; at most ``n_context``.
     """
-    first_row, last_row, first_col, last_col = box
-    rows, cols = np.arange(observed_mask.shape[0]), np.arange(observed_mask.shape[1])
-    dy = np.maximum(np.maximum(first_row - rows, rows - last_row), 0).astype(np.float32)
-    dx = np.maximum(np.maximum(first_col - cols, cols - last_col), 0).astype(np.float32)
     candidates = np.flatnonzero(observed_mask)
     if candidates.size <= neighbourhood.n_context:
         return candidates
-    distance = np.sqrt(dy[:, None] ** 2 + dx[None, :] ** 2).ravel()[candidates]
+    distance = ndimage.distance_transform_edt(~target_mask).ravel()[candidates].astype(np.float32)
     key = (distance + 1) * ranks.ravel()[candidates] ** np.float32(1 / neighbourhood.thinning)
     chosen = np.argpartition(key, neighbourhood.n_context - 1)[: neighbourhood.n_context]
     return np.sort(candidates[chosen])

@@ -156,8 +156,9 @@ def _tile(known: BoolArray, ranks: FloatArray, sample: int, row: int, col: int, 
     cut, side = reach - halo, size + 2 * halo
     near = near[cut : cut + side, cut : cut + side]
     first_row, first_col = top - halo, left - halo
-    box = (row - first_row, row - first_row, col - first_col, col - first_col)
-    chosen = select_context(near, ranks[first_row : first_row + side, first_col : first_col + side], box, neighbourhood)
+    own = np.zeros_like(near)
+    own[row - first_row, col - first_col] = True
+    chosen = select_context(near, ranks[first_row : first_row + side, first_col : first_col + side], own, neighbourhood)
     down, across = np.divmod(chosen, side)
     height, width = known.shape[1:]
     offset = sample * height

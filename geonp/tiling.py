@@ -14,6 +14,8 @@ import numpy.typing as npt
 from dask.system import CPU_COUNT
 from scipy import ndimage
 
+from geonp.points import Neighbourhood
+
 __all__ = [
     "CHUNK_PX",
     "MARGIN_PX",
@@ -41,11 +43,8 @@ DEEP_PX = (4, 12)
 MARGIN_PX = 3
 """How far from a cell those lie that it may be interpolated from."""
 
-SPARSE = 1.25
-"""Observations in and around a square of tiles that becomes one, at most, in multiples of its context."""
-
-UNEVEN = 0.5
-"""Tiles become one square if none has a lower density of observations, in multiples of the square's."""
+NEXT_PX = 2
+"""How far from missing cells, in king's moves, tiles must see all observations to be merged."""
 
 CHUNK_PX = (256, 1024)
 """Least and greatest side of the chunks that geonp chooses."""
@@ -138,44 +137,35 @@ def tiles_with(cells: BoolArray, tile_px: int) -> list[tuple[int, int]]:
 
 
 def squares(
-    cells: BoolArray, observed: BoolArray, tile_px: int, merge: int, n_context: int
+    missing: BoolArray, observed: BoolArray, frame: int, neighbourhood: Neighbourhood
 ) -> list[tuple[int, int, int]]:
-    """First row and column and the side of squares that hold a True: of single tiles, and of several merged into one.
+    """First row and column and the side of squares with missing cells: of single tiles, and of several merged into one.
 
-    Where data are sparse, the context of a tile reaches much farther than the tile, so that neighbours see nearly the
-    same: a square of ``2 x 2``, ``4 x 4``, up to ``merge x merge`` tiles is filled at once if the observations in it
-    and in the frame that its predictions reach to are few for a context of `n_context`, and evenly spread: not where it
-    looks at a shore, of which neighbours see different parts.
+    A square of ``2 x 2``, ``4 x 4``, up to ``merge x merge`` tiles is filled at once if its context has room for all
+    observations next to its missing cells (:data:`NEXT_PX`): where data are sparse, gaps few, or clouds wide.
 
     Parameters
     ----------
-    cells : array
-        Begins on the lattice of the largest squares, its sides whole ones.
-    observed : array
-        Of `cells` and a frame around them.
+    missing, observed : array
+        With a frame of so many cells; what is inside begins on the lattice of the largest squares, its sides whole
+        ones. Rows and columns count from there.
     """
-    frame = (observed.shape[0] - cells.shape[0]) // 2
-    count = np.pad(observed, ((1, 0), (1, 0))).cumsum(0).cumsum(1)
-
-    def observations(side: int) -> IntArray:
-        rows, cols = (np.arange(0, n, side) for n in cells.shape)
-        ends = [count[np.ix_(a, b)] for a in (rows, rows + side + 2 * frame) for b in (cols, cols + side + 2 * frame)]
-        return np.asarray(ends[3] - ends[2] - ends[1] + ends[0])
-
-    open_, found, side = cells.copy(), [], tile_px * merge
-    least = observations(tile_px)
-    while side > tile_px:
-        n = side // tile_px
-        fewest = least.reshape(least.shape[0] // n, n, -1, n).min((1, 3))
-        inside = observations(side)
-        even = fewest * (side + 2 * frame) ** 2 >= UNEVEN * inside * (tile_px + 2 * frame) ** 2
-        sparse = (inside <= SPARSE * n_context) & even & (fewest > 0)
+    px, height, width = neighbourhood.tile_px, missing.shape[0] - 2 * frame, missing.shape[1] - 2 * frame
+    lap = min(NEXT_PX, frame)
+    next_ = observed & (ndimage.distance_transform_cdt(~missing, "chessboard") <= lap)
+    count = np.pad(next_, ((1, 0), (1, 0))).cumsum(0).cumsum(1)
+    open_, found = missing[frame : frame + height, frame : frame + width].copy(), []
+    side = px * neighbourhood.merge
+    while side > px:
+        rows, cols = (frame - lap + np.arange(0, n, side) for n in (height, width))
+        ends = [count[np.ix_(a, b)] for a in (rows, rows + side + 2 * lap) for b in (cols, cols + side + 2 * lap)]
+        seen = ends[3] - ends[2] - ends[1] + ends[0] <= neighbourhood.n_context
         for i, j in tiles_with(open_, side):
-            if sparse[i, j]:
+            if seen[i, j]:
                 found.append((i * side, j * side, side))
                 open_[i * side : (i + 1) * side, j * side : (j + 1) * side] = False
         side //= 2
-    return [*found, *((i * tile_px, j * tile_px, tile_px) for i, j in tiles_with(open_, tile_px))]
+    return [*found, *((i * px, j * px, px) for i, j in tiles_with(open_, px))]
 
 
 def support(fillable: BoolArray, rows: IntArray, cols: IntArray) -> BoolArray:

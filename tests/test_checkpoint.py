@@ -204,5 +204,15 @@ def test_starting_from_what_does_not_fit_is_refused(model: str, card_fields: dic
         ModelError, match=r"cannot start from .*'tnp-kr', and none of its weights has the name and shape"
     ):
         checkpoint.start_from(build("convcnp", {"d_x": 2, "channels": 8, "blocks": 1}), model)
-    with pytest.raises(CheckpointError, match=r"cannot start from .*whose options differ"):
-        checkpoint.start_from(build("tnp-kr", {**card_fields["config"], "blocks": 2}), model)
+    for option, value in (("dim", 32), ("blocks", 0)):
+        with pytest.raises(CheckpointError, match=r"cannot start from .*whose options differ"):
+            checkpoint.start_from(build("tnp-kr", {**card_fields["config"], option: value}), model)
+
+
+def test_starting_a_deeper_network_takes_what_there_is(model: str, card_fields: dict[str, Any]) -> None:
+    network = build("tnp-kr", {**card_fields["config"], "scoring_steps": 1})
+    before = {key: value.clone() for key, value in network.state_dict().items()}
+    checkpoint.start_from(network, model)
+    source = checkpoint.load_model(model)[0].state_dict()
+    assert {key for key in before if key not in source} == {key for key in before if key.startswith("head.priors.")}
+    assert all(torch.equal(value, source.get(key, before[key])) for key, value in network.state_dict().items())

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from geonp.errors import InputError
 from geonp.grid import Grid
-from geonp.points import Neighbourhood, box_of, halo_for, overlaps, rank, select_context, standardise
+from geonp.points import Neighbourhood, halo_for, overlaps, rank, select_context, standardise
 
 NEIGHBOURHOOD = Neighbourhood(tile_px=8, halos_px=(4, 8, 16), n_context=20)
 SIDE = NEIGHBOURHOOD.tile_px + 2 * NEIGHBOURHOOD.reach_px
@@ -54,15 +54,7 @@ def test_ranks_differ_between_seeds_rows_and_columns() -> None:
     assert np.unique(rank(far, far)).size == 16
 
 
-# --- boxes and halos --------------------------------------------------------------------------------------------------
-
-
-@given(windows.filter(lambda a: a.any()))
-def test_box_is_the_smallest_that_holds_the_targets(targets: npt.NDArray[np.bool_]) -> None:
-    first_row, last_row, first_col, last_col = box_of(targets)
-    cells = np.argwhere(targets)
-    assert (first_row, first_col) == tuple(cells.min(0))
-    assert (last_row, last_col) == tuple(cells.max(0))
+# --- halos ------------------------------------------------------------------------------------------------------------
 
 
 @given(seeds, st.floats(0, 0.2))
@@ -97,29 +89,37 @@ def test_context_is_observed_bounded_rising_and_deterministic(
 ) -> None:
     ranks = rank(np.arange(observed.shape[0]), np.arange(observed.shape[1]), seed)
     neighbourhood = replace(NEIGHBOURHOOD, n_context=n_context)
-    chosen = select_context(observed, ranks, (0, 0, 0, 0), neighbourhood)
+    corner = at(observed.shape, [(0, 0)])
+    chosen = select_context(observed, ranks, corner, neighbourhood)
     assert chosen.size == min(n_context, observed.sum())
     assert (np.diff(chosen) > 0).all()
     assert observed.ravel()[chosen].all()
-    np.testing.assert_array_equal(chosen, select_context(observed, ranks, (0, 0, 0, 0), neighbourhood))
+    np.testing.assert_array_equal(chosen, select_context(observed, ranks, corner, neighbourhood))
 
 
-def distances(shape: tuple[int, int], box: tuple[int, int, int, int]) -> npt.NDArray[np.float64]:
-    """Brute force: from each cell to the nearest one of the box."""
-    cells = np.indices(shape).reshape(2, -1).T
-    inner = np.argwhere(np.ones((box[1] - box[0] + 1, box[3] - box[2] + 1))) + np.array([box[0], box[2]])
-    return np.sqrt(((cells[:, None] - inner[None]) ** 2).sum(-1)).min(1).reshape(shape)
+def at(shape: tuple[int, ...], cells: list[tuple[int, int]]) -> npt.NDArray[np.bool_]:
+    """These cells alone as a mask."""
+    mask = np.zeros(shape, bool)
+    mask[tuple(np.transpose(cells))] = True
+    return mask
+
+
+def distances(targets: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+    """Brute force: from each cell to the nearest target."""
+    cells = np.indices(targets.shape).reshape(2, -1).T
+    away = np.sqrt(((cells[:, None] - np.argwhere(targets)[None]) ** 2).sum(-1))
+    return np.asarray(away.min(1)).reshape(targets.shape)
 
 
 @given(seeds, st.integers(5, 200), st.sampled_from([1.0, 2.0, 3.0, 8.0]))
 def test_near_cells_are_all_taken_and_far_ones_thinned(seed: int, n_context: int, thinning: float) -> None:
     rng = np.random.default_rng(seed)
     observed = rng.random((30, 26)) < 0.7
-    box = (8, 12, 10, 11)
-    observed[8:13, 10:12] = False
+    targets = at(observed.shape, [(8, 10), (9, 10), (12, 11), (20, 4)])
+    observed[targets] = False
     ranks = rank(np.arange(100, 130), np.arange(7, 33), seed)
-    chosen = select_context(observed, ranks, box, replace(NEIGHBOURHOOD, n_context=n_context, thinning=thinning))
-    d = distances(observed.shape, box).ravel()
+    chosen = select_context(observed, ranks, targets, replace(NEIGHBOURHOOD, n_context=n_context, thinning=thinning))
+    d = distances(targets).ravel()
     key = (d + 1) * ranks.ravel().astype(np.float64) ** (1 / thinning)
     rest = np.setdiff1d(np.flatnonzero(observed), chosen)
     t = key[rest].min()
@@ -129,14 +129,13 @@ def test_near_cells_are_all_taken_and_far_ones_thinned(seed: int, n_context: int
 
 
 def test_the_share_taken_falls_with_the_distance_as_documented() -> None:
-    box = (50, 50, 50, 50)
-    observed = np.ones((101, 101), bool)
-    observed[50, 50] = False
-    d = distances(observed.shape, box).ravel()
+    target = at((101, 101), [(50, 50)])
+    observed = ~target
+    d = distances(target).ravel()
     taken, radii = np.zeros(d.size), []
     for seed in range(60):
         ranks = rank(np.arange(101), np.arange(101), seed)
-        chosen = select_context(observed, ranks, box, replace(NEIGHBOURHOOD, n_context=400))
+        chosen = select_context(observed, ranks, target, replace(NEIGHBOURHOOD, n_context=400))
         taken[chosen] += 1 / 60
         radii.append(((d + 1) * ranks.ravel() ** (1 / 3))[chosen].max())
     t = np.mean(radii)
@@ -153,10 +152,10 @@ def test_context_does_not_depend_on_values_of_unobserved_ranks(order: list[int])
     ranks = rank(np.arange(4), np.arange(12))
     other = ranks.copy()
     other[1::2] = other[1::2][:, order]
-    neighbourhood = replace(NEIGHBOURHOOD, n_context=9)
+    neighbourhood, targets = replace(NEIGHBOURHOOD, n_context=9), at(observed.shape, [(1, 3), (3, 4)])
     np.testing.assert_array_equal(
-        select_context(observed, ranks, (1, 1, 3, 4), neighbourhood),
-        select_context(observed, other, (1, 1, 3, 4), neighbourhood),
+        select_context(observed, ranks, targets, neighbourhood),
+        select_context(observed, other, targets, neighbourhood),
     )
 
 
@@ -165,11 +164,12 @@ def test_context_does_not_depend_on_the_window(seed: int, up: int, left: int) ->
     """A wider window with nothing more in it, or seen from elsewhere, gives the same cells."""
     observed = np.random.default_rng(seed).random((12, 12)) < 0.8
     rows, cols = np.arange(200, 212), np.arange(300, 312)
-    chosen = select_context(observed, rank(rows, cols), (4, 7, 4, 7), NEIGHBOURHOOD)
+    targets = at(observed.shape, [(4, 7), (7, 5)])
+    chosen = select_context(observed, rank(rows, cols), targets, NEIGHBOURHOOD)
     wide = np.pad(observed, ((up, 3), (left, 5)))
     wide_ranks = rank(np.arange(200 - up, 215), np.arange(300 - left, 317))
-    box = (4 + up, 7 + up, 4 + left, 7 + left)
-    row, col = np.divmod(select_context(wide, wide_ranks, box, NEIGHBOURHOOD), wide.shape[1])
+    moved = np.pad(targets, ((up, 3), (left, 5)))
+    row, col = np.divmod(select_context(wide, wide_ranks, moved, NEIGHBOURHOOD), wide.shape[1])
     np.testing.assert_array_equal((row - up) * 12 + col - left, chosen)
 
 

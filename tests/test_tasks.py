@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from geonp import gaps
 from geonp.points import Neighbourhood
-from geonp.training import tasks
-from geonp.training.tasks import RasterPrior, Task, _terrain, collate, sample_task
+from geonp.training import fields, tasks
+from geonp.training.fields import RasterPrior, _terrain, sample_field
+from geonp.training.tasks import Task, collate, sample_task
 
 NEIGHBOURHOOD = Neighbourhood(tile_px=8, halos_px=(8, 16), n_context=32)
 N_TARGETS = 20
@@ -33,7 +34,7 @@ def sampled() -> list[Task]:
 def test_spectra_have_unit_variance(torus: int) -> None:
     rng = np.random.default_rng(torus)
     for _ in range(20):
-        density = tasks._spectrum(rng, RasterPrior(), torus)
+        density = fields._spectrum(rng, RasterPrior(), torus)
         assert density.shape == (torus, torus // 2 + 1)
         assert (density >= 0).all()
         covariance = np.fft.irfft2(density, s=(torus, torus))
@@ -43,12 +44,12 @@ def test_spectra_have_unit_variance(torus: int) -> None:
 @pytest.mark.parametrize("torus", [16, 27])
 def test_the_covariance_table_is_that_of_the_fields(torus: int) -> None:
     rng = np.random.default_rng(1)
-    density = tasks._spectrum(rng, RasterPrior(length=(2.0, 3.0), anisotropy=1.0), torus)
+    density = fields._spectrum(rng, RasterPrior(length=(2.0, 3.0), anisotropy=2.0, p_isotropic=0.0), torus)
     table = np.fft.irfft2(density, s=(torus, torus))
     n = 4000
     products = []
     for _ in range(n):
-        field = tasks._draw(rng, density).astype(np.float64)
+        field = fields._draw(rng, density).astype(np.float64)
         products.append(np.fft.irfft2(np.abs(np.fft.rfft2(field)) ** 2, s=field.shape) / field.size)
     error = np.std(products, axis=0) / math.sqrt(n)
     assert (np.abs(np.mean(products, 0) - table) < 5 * error).all()
@@ -63,7 +64,7 @@ def conditionals(
     rng, size = np.random.default_rng(seed), 24
     z, explained, near = [], [], []
     for _ in range(n):
-        sample = tasks._sample_field(rng, prior, size, 2 * size)
+        sample = sample_field(rng, prior, size, 2 * size)
         assert sample.covariance is not None
         cells = rng.permutation(size * size)
         context, targets = np.sort(cells[:40]), cells[40:43]
@@ -98,7 +99,7 @@ def test_the_conditional_is_exact(p_noise: float, p_trend: float) -> None:
 
 def test_observations_without_noise_are_reproduced() -> None:
     rng = np.random.default_rng(0)
-    sample = tasks._sample_field(rng, RasterPrior(length=(2.0, 3.0), p_gaussian=1, p_noise=0, p_trend=0), 16, 32)
+    sample = sample_field(rng, RasterPrior(length=(2.0, 3.0), p_gaussian=1, p_noise=0, p_trend=0), 16, 32)
     cells = np.arange(0, 256, 7)
     mean, variance = tasks._conditional(sample, cells, cells[:5], 16)
     np.testing.assert_allclose(mean, sample.values.ravel()[cells[:5]], atol=1e-3)
@@ -108,7 +109,7 @@ def test_observations_without_noise_are_reproduced() -> None:
 def test_fields_that_are_not_gaussian_have_no_covariance_and_are_finite() -> None:
     rng = np.random.default_rng(0)
     for _ in range(200):
-        sample = tasks._sample_field(rng, RasterPrior(p_gaussian=0.0), 24, 48)
+        sample = sample_field(rng, RasterPrior(p_gaussian=0.0), 24, 48)
         assert sample.covariance is None
         assert np.isfinite(sample.values).all()
         assert np.ptp(sample.values) > 0
@@ -158,7 +159,7 @@ def test_tasks_look_like_tiles_in_use(sampled: list[Task]) -> None:
 @pytest.mark.parametrize("p_gaussian", [0.0, 1.0])
 def test_targets_are_in_units_of_the_context(p_gaussian: float) -> None:
     size = 16
-    sample = tasks._sample_field(np.random.default_rng(0), RasterPrior(p_gaussian=p_gaussian), size, 2 * size)
+    sample = sample_field(np.random.default_rng(0), RasterPrior(p_gaussian=p_gaussian), size, 2 * size)
     sample = replace(sample, values=100 + 7 * sample.values, covariance=None if p_gaussian == 0 else sample.covariance)
     context, targets = np.arange(0, 256, 9), np.array([1, 130])
     task = tasks._as_task(sample, context, targets, size, "blocks", None)

@@ -15,6 +15,7 @@ from geonp.points import Neighbourhood
 from geonp.tiling import (
     CHUNK_PX,
     MARGIN_PX,
+    NEXT_PX,
     Piece,
     Window,
     aligned,
@@ -99,34 +100,44 @@ def test_tiles_of_any_shape(shape: tuple[int, int]) -> None:
     assert tiles_with(~wanted & False, 16) == []
 
 
-@given(st.integers(0, 999), st.floats(0, 1), st.floats(0, 1), st.sampled_from([1, 2, 4]), st.integers(0, 300))
-def test_squares_hold_each_cell_once_and_are_as_large_as_data_are_sparse(
-    seed: int, gaps: float, share: float, merge: int, n_context: int
+@given(
+    st.integers(0, 999),
+    st.floats(0, 1),
+    st.floats(0, 1),
+    st.sampled_from([1, 2, 4]),
+    st.integers(0, 300),
+    st.sampled_from([0, 2, 6]),
+)
+def test_squares_hold_each_cell_once_and_are_as_large_as_their_context_allows(
+    seed: int, gaps: float, share: float, merge: int, n_context: int, frame: int
 ) -> None:
     rng = np.random.default_rng(seed)
-    cells, observed = rng.random((32, 64)) < gaps**4, rng.random((38, 70)) < share * np.linspace(0, 1, 70) ** 2
+    shape = (32 + 2 * frame, 64 + 2 * frame)
+    missing = rng.random(shape) < gaps**4
+    observed = ~missing & (rng.random(shape) < share * np.linspace(0, 1, shape[1]) ** 2)
+    near, lap = np.zeros(shape, bool), min(NEXT_PX, frame)
+    for i, j in np.argwhere(missing):
+        near[max(i - lap, 0) : i + lap + 1, max(j - lap, 0) : j + lap + 1] = True
 
-    def sparse(row: int, col: int, side: int) -> bool:
-        tiles = [
-            np.s_[row + i : row + i + 14, col + j : col + j + 14] for i in range(0, side, 8) for j in range(0, side, 8)
-        ]
-        whole = observed[row : row + side + 6, col : col + side + 6]
-        fewest = min(observed[tile].mean() for tile in tiles)
-        return bool(whole.sum() <= 1.25 * n_context and fewest > 0 and fewest >= 0.5 * whole.mean() * (1 - 1e-12))
+    def fits(row: int, col: int, side: int) -> bool:
+        first, last = frame - lap, frame + side + lap
+        return bool((near & observed)[row + first : row + last, col + first : col + last].sum() <= n_context)
 
+    cells = missing[frame : frame + 32, frame : frame + 64]
     owner = np.zeros(cells.shape, int)
-    for row, col, side in squares(cells, observed, 8, merge, n_context):
+    neighbourhood = Neighbourhood(tile_px=8, merge=merge, n_context=n_context)
+    for row, col, side in squares(missing, observed, frame, neighbourhood):
         square = np.s_[row : row + side, col : col + side]
         assert row % side == col % side == 0
         assert cells[square].any()
-        assert side == 8 or sparse(row, col, side)
+        assert side == 8 or fits(row, col, side)
         assert (owner[square] == 0).all()
         owner[square] = side
     assert (owner[cells] > 0).all()
     for side in (16, 32)[: merge // 2]:
         for row, col in itertools.product(range(0, 32, side), range(0, 64, side)):
             square = np.s_[row : row + side, col : col + side]
-            if cells[square].any() and sparse(row, col, side):
+            if cells[square].any() and fits(row, col, side):
                 assert (owner[square] >= side).all()
 
 

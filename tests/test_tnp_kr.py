@@ -425,17 +425,19 @@ def test_every_weight_of_the_head_is_trained(scoring_steps: int) -> None:
 
 def test_scoring_steps_climb_the_likelihood() -> None:
     """Of a context unlike what the head expects, and no farther with more steps than the one before by much."""
-    head = model(SCORING).head
+    head = model(SCORING, scoring_steps=3).head
     assert isinstance(head, KrigingHead)
     torch.manual_seed(0)
     x = torch.cartesian_prod(torch.arange(6.0), torch.arange(6.0)).expand(2, -1, -1)
     covariance = torch.exp(-((torch.cdist(x, x) / 9) ** 2)).double() + 1e-4 * torch.eye(36)
     y = (torch.linalg.cholesky(covariance) @ torch.randn(2, 36, 1).double()).float()
     local, mask, raw = torch.zeros(2, 36, 2), torch.ones(2, 36, dtype=torch.bool), torch.zeros(2, 20)
-    found = []
-    for steps in range(4):
-        head.scoring_steps = steps
-        moved = raw + head._climb(raw, local, x, y, mask)
+    pooled = torch.zeros(2, head.covariance[0].in_features)
+    found = [head._slope(raw, local, x, y, mask)[0]]
+    steps = list(head.priors)
+    for n in range(1, 4):
+        head.priors = torch.nn.ModuleList(steps[:n])
+        moved = head._climb(raw, pooled, local, x, y, mask)
         found.append(head._slope(moved, local, x, y, mask)[0])
     assert (found[1] > found[0] + 0.1).all()
     assert (found[3] > found[1] - 0.01).all()

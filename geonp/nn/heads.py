@@ -23,6 +23,9 @@ N_RINGS = 4
 HOLD = 0.004
 """Weight, per point of the context, of the squared way from where scoring steps start, beside the information."""
 
+N_INFORMATION = 64
+"""Points of a context, spread over it, whose information stands for that of all."""
+
 LONGEST_STEP = 1.0
 """Of a covariance parameter, in one scoring step."""
 
@@ -93,13 +96,13 @@ class KrigingHead(nn.Module):
     plus an unknown constant (as in ordinary kriging). Each point's own features give its amplitude and its noise, so
     that the process need be neither stationary nor equally noisy. `refine_steps` learned steps along the gradient of
     the likelihood of `n_refine` context points sharpen it: those nearest to the middle and, in every second step, as
-    many spread over all of the context; `whole_steps` more of them see all of it. `scoring_steps` steps that are not
-    learned then climb the likelihood of the whole context (Fisher scoring, held back towards where they started), for
-    fields unlike those of training; each takes some 0.6 of the time of all the rest. The process is then conditioned on
-    the context exactly, in float64. A last MLP shifts the conditional mean by a multiple of the conditional standard
-    deviation, rescales the latter and makes the distribution a Student one: what a Gaussian process can't express
-    (edges, skewed or quantised values). It also sees how well the process predicts each context point from the others,
-    and how well from those farther out only, as it has to in a gap.
+    many spread over all of the context; `whole_steps` more of them see all of it. `scoring_steps` then climb the
+    likelihood of the whole context by Fisher scoring, held back by a prior of the parameters that each learns: around
+    where they started, until it is trained. The process is then conditioned on the context exactly, in float64. A last
+    MLP shifts the conditional mean by a multiple of the conditional standard deviation, rescales the latter and makes
+    the distribution a Student one: what a Gaussian process can't express (edges, skewed or quantised values). It also
+    sees how well the process predicts each context point from the others, and how well from those farther out only, as
+    it has to in a gap.
 
     Deviation from the paper, whose head is :class:`GaussianHead`: softmax attention averages, and interpolation of
     smooth fields needs the precise cancelling weights of a linear solve. It costs ``2 n_c^3 / 3 + n_c^2 n_t``
@@ -122,7 +125,7 @@ class KrigingHead(nn.Module):
         lengths: tuple[float, ...] = (3.0, 24.0),
     ) -> None:
         super().__init__()
-        self.n_refine, self.refine_steps, self.scoring_steps = n_refine, refine_steps, scoring_steps
+        self.n_refine, self.refine_steps = n_refine, refine_steps
         self.d_x, self.d_y = d_x, d_y
         self.n_shape = d_x + d_x * (d_x - 1) // 2
         self.lengths = lengths
@@ -131,9 +134,12 @@ class KrigingHead(nn.Module):
         self.refinements = nn.ModuleList(
             MLP(dim + n_summary + 2 * n_raw + 1, hidden, n_raw) for _ in range(refine_steps + whole_steps)
         )
+        self.priors = nn.ModuleList(
+            MLP(dim + n_summary + 2 * n_raw + 1, hidden, 2 * n_raw) for _ in range(scoring_steps)
+        )
         self.local = MLP(dim, 2)
         self.correction = MLP(dim + 1 + (5 + N_RINGS) * d_y, hidden, 3 * d_y)
-        for mlp in (self.covariance, *self.refinements, self.local, self.correction):
+        for mlp in (self.covariance, *self.refinements, *self.priors, self.local, self.correction):
             # the last weights and biases: all tasks start with the same covariance and no correction
             nn.init.normal_(list(mlp.parameters())[-2], std=1e-3)
 
@@ -162,13 +168,12 @@ class KrigingHead(nn.Module):
         raw = self.covariance(pooled)
         for i, refinement in enumerate(self.refinements):
             points = [local[:, n_t:], xc, yc, mask]
-            part = self._part(i % 2 == 1, *points) if i < self.refine_steps else points
+            part = _part(self.n_refine, i % 2 == 1, *points) if i < self.refine_steps else points
             raw = raw + self._step(refinement, raw, pooled, *part)
-        if self.scoring_steps:
-            raw = raw + self._climb(raw.detach(), local[:, n_t:].detach(), xc, yc, mask)
+        raw = self._climb(raw, pooled, local[:, n_t:], xc, yc, mask)
         kernel, prior, noise = self._process(raw, local, local[:, n_t:], torch.cat([xt, xc], 1), xc)
         loc, var, surprise, innovation = _condition(kernel, prior[:, :n_t], noise[:, n_t:], yc, mask)
-        scale = (var + noise[:, :n_t]).sqrt()[..., None]
+        scale = (var + noise[:, :n_t].float()).sqrt()[..., None]
         misfit = [*_misfit(kernel[:, :n_t].float(), surprise, mask), _by_ring(innovation, mask).expand(-1, n_t, -1)]
         features = torch.cat([targets, scale.log(), loc, *misfit], -1)
         shift, log_ratio, tail = self.correction(features).chunk(3, -1)
@@ -177,23 +182,12 @@ class KrigingHead(nn.Module):
         # a Student distribution's own scale is below its standard deviation
         return StudentT(1 / tail, loc + scale * shift, deviation * (1 - 2 * tail).sqrt(), validate_args=False)
 
-    def _part(self, spread: bool, *points: Tensor) -> list[Tensor]:
-        """The `n_refine` innermost points of a sorted context, or as many spread over all of it, with their mask."""
-        *values, mask = points
-        stride = (mask.sum(1) / self.n_refine).ceil().clamp_min(1).long() if spread else mask.new_ones(len(mask)).long()
-        steps = torch.arange(min(self.n_refine, mask.shape[1]), device=mask.device)
-        place = mask.shape[1] - 1 - steps * stride[:, None]
-        index = place.clamp_min(0)
-        parts = [v.gather(1, index[..., None].expand(-1, -1, v.shape[-1])) for v in values]
-        return [*parts, mask.gather(1, index) & (place >= 0)]
-
     def _step(
         self, refinement: nn.Module, raw: Tensor, pooled: Tensor, local: Tensor, x: Tensor, y: Tensor, mask: Tensor
     ) -> Tensor:
         """A learned step of the covariance parameters that sees the gradient of the log likelihood at `raw`."""
         likelihood, gradient = self._slope(raw, local, x, y, mask)
-        known = torch.cat([torch.asinh(10 * gradient), raw.detach(), likelihood[:, None]], -1)
-        step: Tensor = refinement(torch.cat([pooled, known], -1))
+        step: Tensor = refinement(_seen(pooled, raw, likelihood, gradient))
         return step
 
     def _slope(self, raw: Tensor, local: Tensor, x: Tensor, y: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -205,21 +199,27 @@ class KrigingHead(nn.Module):
         (gradient,) = torch.autograd.grad((kernel, noise), start, (by_kernel, by_noise))
         return likelihood, gradient
 
-    @torch.no_grad()
-    def _climb(self, raw: Tensor, local: Tensor, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
-        """Sum of the steps of Fisher scoring from `raw`; the information is that of `n_refine` points."""
-        now = start = raw.double()
+    def _climb(self, raw: Tensor, pooled: Tensor, local: Tensor, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+        """Fisher scoring from `raw`, each step with a normal prior of its own; the information is that of some points.
+
+        Gradients flow to `raw` and to the priors, whose centres are relative to where the first step started.
+        """
+        raw = start = raw.double()
+        points, places, _, kept = _part(N_INFORMATION, True, local.detach(), x, y, mask)
         n = raw.shape[1] + 1
-        for _ in range(self.scoring_steps):
-            _, gradient = self._slope(now.to(raw), local, x, y, mask)
-            points, places, _, kept = self._part(True, local, x, y, mask)
-            noisy = partial(self._noisy, points.repeat(n, 1, 1), places.repeat(n, 1, 1))
-            known = information(noisy, now, kept) + HOLD * torch.eye(n - 1).to(now)
-            step = torch.linalg.solve_ex(known, gradient.double() - HOLD * (now - start))[0]
-            step = step * (LONGEST_STEP / step.abs().amax(1, keepdim=True).clamp_min(LONGEST_STEP))
-            # where a matrix was singular, what was found before stays
-            now = now + torch.where(step.isfinite().all(1, keepdim=True), step, 0.0)
-        return (now - start).to(raw)
+        noisy = partial(self._noisy, points.repeat(n, 1, 1), places.repeat(n, 1, 1))
+        for prior in self.priors:
+            likelihood, gradient = self._slope(raw, local, x, y, mask)
+            centre, strength = prior(_seen(pooled, raw.float(), likelihood, gradient.float())).double().chunk(2, -1)
+            hold = HOLD * torch.exp(3.0 * torch.tanh(strength / 3.0))
+            known = information(noisy, raw.detach(), kept)
+            found = known.isfinite().all(-1).all(-1)[:, None] & gradient.isfinite().all(-1, keepdim=True)
+            # where a matrix was singular, only the prior is known
+            known, gradient = torch.where(found[..., None], known, 0.0), torch.where(found, gradient, 0.0)
+            pull = hold * (centre + (start - raw).detach())
+            step = torch.linalg.solve(known + torch.diag_embed(hold), gradient + pull)
+            raw = raw + step * (LONGEST_STEP / step.abs().amax(1, keepdim=True).clamp_min(LONGEST_STEP))
+        return raw.float()
 
     def _noisy(self, local: Tensor, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         """Covariance of the values at points, without noise, and the variance of their noise."""
@@ -231,8 +231,8 @@ class KrigingHead(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Covariance ``(batch, n_q, n_k)``, and the variance and the noise variance of the former ``(batch, n_q)``.
 
-        The first two in float64: the inverse of a smooth process's covariance would magnify float32's rounding up to a
-        standard error.
+        In float64: the inverse of a smooth process's covariance would magnify float32's rounding up to a standard
+        error.
         """
         raw, local_q, local_k, xq, xk = (t.double() for t in (raw, local_q, local_k, xq, xk))
         amplitude_q, amplitude_k = (torch.exp(1.5 * torch.tanh(t[..., 0] / 1.5)) for t in (local_q, local_k))
@@ -241,7 +241,7 @@ class KrigingHead(nn.Module):
         constant = F.softplus(raw[:, -2])[:, None]
         kernel, variance = self._kernel(xq, xk, raw[:, :-2])
         kernel = kernel * amplitude_q[:, :, None] * amplitude_k[:, None] + constant[:, :, None]
-        return kernel, amplitude_q.square() * variance[:, None] + constant, noise.float()
+        return kernel, amplitude_q.square() * variance[:, None] + constant, noise
 
     def _kernel(self, xq: Tensor, xk: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         """Covariance ``(batch, n_q, n_k)`` of the stationary part and its variance ``(batch,)``."""
@@ -266,6 +266,22 @@ class KrigingHead(nn.Module):
         matrix[..., rows, cols] = 2.0 * torch.tanh(skew / 2.0)
         lengths = scales.new_tensor(self.lengths)[:, None]
         return matrix * (torch.exp(-3.0 * torch.tanh(scales / 3.0)) / lengths)[..., None, :]
+
+
+def _part(n: int, spread: bool, *points: Tensor) -> list[Tensor]:
+    """The `n` innermost points of a sorted context, or as many spread over all of it, with their mask."""
+    *values, mask = points
+    stride = (mask.sum(1) / n).ceil().clamp_min(1).long() if spread else mask.new_ones(len(mask)).long()
+    steps = torch.arange(min(n, mask.shape[1]), device=mask.device)
+    place = mask.shape[1] - 1 - steps * stride[:, None]
+    index = place.clamp_min(0)
+    parts = [v.gather(1, index[..., None].expand(-1, -1, v.shape[-1])) for v in values]
+    return [*parts, mask.gather(1, index) & (place >= 0)]
+
+
+def _seen(pooled: Tensor, raw: Tensor, likelihood: Tensor, gradient: Tensor) -> Tensor:
+    """What a learned step knows: the context, the parameters, their log likelihood and its gradient."""
+    return torch.cat([pooled, torch.asinh(10 * gradient), raw.detach(), likelihood[:, None]], -1)
 
 
 def _condition(

@@ -10,7 +10,7 @@ from torch import Tensor
 __all__ = ["factor_of", "information", "log_likelihood"]
 
 DIFFERENCE = 1e-4
-"""Change of a parameter by which the covariance is differentiated, in float64; the noise, in float32, to 0.1 %."""
+"""Change of a parameter by which the covariance is differentiated, in float64."""
 
 
 def factor_of(kernel: Tensor, noise: Tensor, mask: Tensor) -> Tensor:

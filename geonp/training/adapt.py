@@ -26,6 +26,7 @@ from geonp import checkpoint
 from geonp.errors import InputError, OutputError
 from geonp.metadata import observed
 from geonp.nn.heads import KrigingHead
+from geonp.nn.models import build
 from geonp.prediction import Predictor, resolve
 from geonp.request import domain_of, normalise, spatial_last
 from geonp.stores import check_writable
@@ -159,7 +160,7 @@ def adapt(
     start = time.monotonic()
     before = judge.verdict(original)
     seconds = time.monotonic() - start
-    own, *others = [_judged(network, judge) for network in (original, *_climbing(original))]
+    own, *others = [_judged(network, judge) for network in (original, *_climbing(original, card, seed))]
     best = next((other for other in others if clearly_less(other[0], own[0])), own)
     # the verdict will be asked for once more
     clock.reserve(1.1 * seconds * best[1] / own[1])
@@ -194,13 +195,15 @@ def _biases(network: nn.Module) -> list[nn.Parameter]:
     return [p for name, p in network.named_parameters() if name.startswith("head.") and p.ndim == 1]
 
 
-def _climbing(network: nn.Module) -> list[nn.Module]:
-    """The same model, its head with scoring steps, if it can have any that it has not."""
-    copy = deepcopy(network)
-    if not isinstance(copy.head, KrigingHead) or copy.head.scoring_steps:
+def _climbing(network: nn.Module, card: checkpoint.Card, seed: int) -> list[nn.Module]:
+    """The same model, its head with more scoring steps, if it can have any that it has not."""
+    if not isinstance(network.head, KrigingHead) or len(network.head.priors) >= SCORING_STEPS:
         return []
-    copy.head.scoring_steps = SCORING_STEPS
-    return [copy]
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        other = build(card.architecture, {**card.config, "scoring_steps": SCORING_STEPS})
+    other.load_state_dict({**other.state_dict(), **network.state_dict()})
+    return [other.to(next(network.parameters()).device).eval()]
 
 
 def _judged(network: nn.Module, judge: Judge) -> tuple[Tensor, float, nn.Module]:
@@ -346,7 +349,7 @@ def _write(
     network: nn.Module, found: Adapted, predictor: Predictor, card: checkpoint.Card, names: list[Hashable], seed: int
 ) -> None:
     raster = ", ".join(map(str, names))
-    steps = getattr(network.head, "scoring_steps", 0)
+    steps = len(network.head.priors) if isinstance(network.head, KrigingHead) else 0
     checkpoint.save(
         network,
         found.file,

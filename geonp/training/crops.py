@@ -20,7 +20,7 @@ from dask.base import compute
 from scipy import ndimage
 
 from geonp import gaps
-from geonp.points import Neighbourhood, box_of, halo_for, select_context, standardise
+from geonp.points import Neighbourhood, halo_for, select_context, standardise
 from geonp.tiling import tiles_with
 from geonp.training.tasks import Task, reached
 
@@ -353,7 +353,7 @@ def _task(
     if not missing.any() or not (missing & hidden).any():
         return None
     near_mask = _frame(seen_mask, reach - halo_for(seen_mask, neighbourhood))
-    context = select_context(near_mask, rng.random(seen_mask.shape, dtype=np.float32), box_of(missing), neighbourhood)
+    context = select_context(near_mask, rng.random(seen_mask.shape, dtype=np.float32), missing, neighbourhood)
     if context.size < neighbourhood.min_context:
         return None
     targets = rng.permutation(targets)[:n_targets]

@@ -8,10 +8,10 @@ from dataclasses import fields
 
 from geonp.points import Neighbourhood
 from geonp.training.epidemics import Epidemic
+from geonp.training.fields import RasterPrior
 from geonp.training.images import Digits
 from geonp.training.processes import GaussianProcess, MixedProcess
 from geonp.training.reanalysis import Reanalysis
-from geonp.training.tasks import RasterPrior
 
 __all__ = ["of_data", "of_neighbourhood", "of_prior"]
 

@@ -18,10 +18,10 @@ from geonp.nn.models import ARCHITECTURES
 from geonp.points import Neighbourhood
 from geonp.training import limits
 from geonp.training.epidemics import Epidemic
+from geonp.training.fields import RasterPrior
 from geonp.training.images import Digits
 from geonp.training.processes import GaussianProcess, MixedProcess
 from geonp.training.reanalysis import Reanalysis
-from geonp.training.tasks import RasterPrior
 
 __all__ = ["Data", "Model", "Raster", "Recipe", "Training", "available", "copy", "differences", "load"]
 
