@@ -142,7 +142,8 @@ def squares(
     """First row and column and the side of squares with missing cells: of single tiles, and of several merged into one.
 
     A square of ``2 x 2``, ``4 x 4``, up to ``merge x merge`` tiles is filled at once if its context has room for all
-    observations next to its missing cells (:data:`NEXT_PX`): where data are sparse, gaps few, or clouds wide.
+    observations next to its missing cells (:data:`NEXT_PX`), and none of these lies deep in a gap (:data:`DEEP_PX`),
+    where each tile sees shores of its own.
 
     Parameters
     ----------
@@ -152,20 +153,33 @@ def squares(
     """
     px, height, width = neighbourhood.tile_px, missing.shape[0] - 2 * frame, missing.shape[1] - 2 * frame
     lap = min(NEXT_PX, frame)
-    next_ = observed & (ndimage.distance_transform_cdt(~missing, "chessboard") <= lap)
-    count = np.pad(next_, ((1, 0), (1, 0))).cumsum(0).cumsum(1)
+    near = observed & (ndimage.distance_transform_cdt(~missing, "chessboard") <= lap)
+    deep = missing & (_distance(observed) > DEEP_PX[1])
+    counts = [(np.pad(mask, ((1, 0), (1, 0))).cumsum(0).cumsum(1), n) for mask, n in ((near, lap), (deep, 0))]
     open_, found = missing[frame : frame + height, frame : frame + width].copy(), []
     side = px * neighbourhood.merge
     while side > px:
-        rows, cols = (frame - lap + np.arange(0, n, side) for n in (height, width))
-        ends = [count[np.ix_(a, b)] for a in (rows, rows + side + 2 * lap) for b in (cols, cols + side + 2 * lap)]
-        seen = ends[3] - ends[2] - ends[1] + ends[0] <= neighbourhood.n_context
+        n_near, n_deep = (_sums(count, frame - n, side + 2 * n, side, (height, width)) for count, n in counts)
         for i, j in tiles_with(open_, side):
-            if seen[i, j]:
+            if n_near[i, j] <= neighbourhood.n_context and not n_deep[i, j]:
                 found.append((i * side, j * side, side))
                 open_[i * side : (i + 1) * side, j * side : (j + 1) * side] = False
         side //= 2
     return [*found, *((i * px, j * px, px) for i, j in tiles_with(open_, px))]
+
+
+def _distance(observed: BoolArray) -> IntArray:
+    """From each cell to the nearest observation in king's moves; very far where there is none."""
+    if not observed.any():
+        return np.full(observed.shape, np.iinfo(np.intp).max)
+    return np.asarray(ndimage.distance_transform_cdt(~observed, "chessboard"), np.intp)
+
+
+def _sums(count: IntArray, first: int, size: int, step: int, extent: tuple[int, int]) -> IntArray:
+    """Sums over squares of side `size` that begin at `first` and every `step` cells after it, from cumulative ones."""
+    rows, cols = (first + np.arange(0, n, step) for n in extent)
+    ends = [count[np.ix_(a, b)] for a in (rows, rows + size) for b in (cols, cols + size)]
+    return np.asarray(ends[3] - ends[2] - ends[1] + ends[0])
 
 
 def support(fillable: BoolArray, rows: IntArray, cols: IntArray) -> BoolArray:

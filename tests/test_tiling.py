@@ -119,9 +119,16 @@ def test_squares_hold_each_cell_once_and_are_as_large_as_their_context_allows(
     for i, j in np.argwhere(missing):
         near[max(i - lap, 0) : i + lap + 1, max(j - lap, 0) : j + lap + 1] = True
 
+    places = np.argwhere(observed)
+    away = [min((np.abs(cell - places).max(1)), default=99) for cell in np.argwhere(missing)]
+    deep = np.zeros(shape, bool)
+    deep[missing] = np.array(away) > 12
+
     def fits(row: int, col: int, side: int) -> bool:
         first, last = frame - lap, frame + side + lap
-        return bool((near & observed)[row + first : row + last, col + first : col + last].sum() <= n_context)
+        square = deep[row + frame : row + frame + side, col + frame : col + frame + side]
+        near_ = (near & observed)[row + first : row + last, col + first : col + last]
+        return bool(near_.sum() <= n_context and not square.any())
 
     cells = missing[frame : frame + 32, frame : frame + 64]
     owner = np.zeros(cells.shape, int)
