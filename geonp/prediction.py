@@ -298,7 +298,7 @@ def together(size: int, n_t: int) -> int:
 
 def bucket(targets: int) -> int:
     """The number of targets that so many are padded to."""
-    return next((b for b in TARGET_BUCKETS if targets <= b), -(-targets // 512) * 512)
+    return next((b for b in TARGET_BUCKETS if targets <= b), -(-targets // 128) * 128)
 
 
 def gather(

@@ -39,6 +39,7 @@ LAYERS = {
     "geonp.nn.covariance": 2,
     "geonp.nn.layers": 2.1,
     "geonp.nn.likelihood": 2,
+    "geonp.nn.process": 2.1,
     "geonp.nn.heads": 2.15,
     "geonp.nn.statistics": 2.15,
     "geonp.nn.models": 2.3,

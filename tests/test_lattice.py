@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from geonp.nn import heads
 from geonp.nn import lattice as lattices
+from geonp.nn import process
 from geonp.nn.bias import KernelDictionary, shared_bias
 from geonp.nn.heads import KrigingHead
-from geonp.nn.lattice import differences, gaussian_sums
+from geonp.nn.lattice import differences, gaussian_sums, symmetric
 
 
 def lattice(d_x: int, n_q: int = 90, n_k: int = 80, shift: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -42,6 +42,22 @@ def test_pairs_read_the_table_of_their_task_and_pass_on_slopes() -> None:
         assert torch.equal(pairs[task], table[task][found.index[task].long()])
     (slope,) = torch.autograd.grad(pairs.sum(), table)
     assert torch.equal(slope, torch.stack([torch.bincount(i.flatten(), minlength=table.shape[1]) for i in found.index]))
+    torch.testing.assert_close(found.sums(torch.ones_like(pairs)), slope)
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.5])
+def test_differences_of_points_from_each_other(shift: float) -> None:
+    """On a lattice or not, each pair finds its own, or the opposite."""
+    x = lattice(2)[1] * (1 + shift)
+    found = symmetric(x)
+    values = found.values.expand(3, -1, -1)
+    read = torch.stack([found.of_pairs(values[..., i].contiguous()) for i in range(2)], -1)
+    expected = x[:, :, None] - x[:, None]
+    assert ((read == expected).all(-1) | (read == -expected).all(-1)).all()
+    assert found.values.shape[-2] <= 80 * 81 // 2
+    weights = torch.rand(3, 80, 80, generator=torch.Generator().manual_seed(0)).double()
+    table = torch.rand(3, found.values.shape[-2], generator=torch.Generator().manual_seed(1)).double()
+    torch.testing.assert_close((found.of_pairs(table) * weights).sum(), (table * found.sums(weights)).sum())
 
 
 def test_other_places_are_no_lattice() -> None:
@@ -64,10 +80,15 @@ def test_kriging_is_the_same_without_it(monkeypatch: pytest.MonkeyPatch) -> None
     targets, context, yc = torch.randn(3, 40, 8), torch.randn(3, 81, 8), torch.randn(3, 81, 1)
     arguments = (targets, context, xt, xc, yc, torch.rand(3, 81) < 0.9, torch.zeros(3, 0))
     calls: list[bool] = []
-    monkeypatch.setattr(heads, "differences", lambda *x: calls.append(differences(*x) is not None) or differences(*x))
+    for module in (process, lattices):
+        monkeypatch.setattr(
+            module, "differences", lambda *x: calls.append(differences(*x) is not None) or differences(*x)
+        )
     found = head(*arguments)
-    assert any(calls)
-    monkeypatch.setattr(heads, "differences", lambda *x: None)
+    assert all(calls)
+    assert len(calls) == 5
+    for module in (process, lattices):
+        monkeypatch.setattr(module, "differences", lambda *x: None)
     expected = head(*arguments)
     assert ((found.mean - expected.mean).abs() < 1e-3 * expected.stddev).all()
     torch.testing.assert_close(found.stddev, expected.stddev, rtol=1e-3, atol=0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,10 +10,13 @@ from torch import Tensor
 
 from geonp.nn.blocks import pair_blocks
 
-__all__ = ["N_KERNELS", "matern_mixture"]
+__all__ = ["N_KERNELS", "Terms", "matern_mixture", "mixture_terms", "polynomial"]
 
 N_KERNELS = 5
 """Matern 1/2, 3/2, 5/2, 7/2 and the Gaussian with the curvature of the last."""
+
+FARTHEST = 6400.0
+"""Squared distance beyond which all is nothing; but subnormal numbers cost ten times as much."""
 
 BLOCK_PAIRS = 2**14
 """Pairs in a block on a CPU: four float64 arrays of that size, times two kernels, fill a cache of 1 MiB."""
@@ -36,15 +40,77 @@ def matern_mixture(xq: Tensor, xk: Tensor, weights: Tensor) -> Tensor:
     Tensor
         ``(batch, n_q, n_k)``.
     """
-    covariance: Tensor = _Mixture.apply(xq, xk, _polynomial(weights))  # type: ignore[no-untyped-call]
+    covariance: Tensor = _Mixture.apply(xq, xk, polynomial(weights))  # type: ignore[no-untyped-call]
     return covariance
 
 
-def _polynomial(weights: Tensor) -> Tensor:
+def polynomial(weights: Tensor) -> Tensor:
     """Coefficients a, b, c, d, e of ``exp(-r) (a + b r + c r^2 + d r^3) + e exp(-r^2 / 10)``."""
     half, three, five, seven, bell = weights.unbind(-1)
     long = three + five + seven
     return torch.stack([half + long, long, five / 3 + 0.4 * seven, seven / 15, bell], -1)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Mixtures at some differences of places, and what they change by with their parameters.
+
+    Attributes
+    ----------
+    value : Tensor
+        The sum of the mixtures, ``(batch, n)``.
+    basis : Tensor
+        What each coefficient of :func:`polynomial` multiplies, ``(batch, mixtures, 5, n)``.
+    slope : Tensor
+        Derivative by half the square of the distance, ``(batch, mixtures, n)``.
+    products : Tensor
+        What each entry of a metric multiplies in that half, ``(..., n_entries, n)``.
+    """
+
+    value: Tensor
+    basis: Tensor
+    slope: Tensor
+    products: Tensor
+
+    def gradient(self, by_value: Tensor) -> Tensor:
+        """Of a function, from that by `value`: by coefficients and metric of each mixture, ``(batch, parameters)``."""
+        by_coefficient = (self.basis @ by_value[:, None, :, None])[..., 0]
+        by_metric = (self.slope * by_value[:, None]) @ self.products.mT
+        return torch.cat([by_coefficient, by_metric], -1).flatten(1)
+
+    def changes(self) -> Tensor:
+        """Derivatives of `value` by coefficients and metric of each mixture, ``(batch, parameters, n)``."""
+        by_metric = self.slope[:, :, None] * self.products[..., None, :, :]
+        return torch.cat([self.basis, by_metric], 2).flatten(1, 2)
+
+
+def mixture_terms(coefficients: Tensor, metric: Tensor, places: Tensor) -> Terms:
+    """The mixtures of :func:`matern_mixture` with their derivatives, without gradients.
+
+    Parameters
+    ----------
+    coefficients : Tensor
+        Of :func:`polynomial`, ``(batch, mixtures, 5)``.
+    metric : Tensor
+        Lower triangles, row by row, of the matrices that give squared distances, ``(batch, mixtures, n_entries)``.
+    places : Tensor
+        Differences of places, of all tasks ``(n, d_x)`` or of each ``(batch, n, d_x)``.
+    """
+    d_x = places.shape[-1]
+    rows, cols = torch.tril_indices(d_x, d_x, device=places.device)
+    products = (places[..., rows] * places[..., cols] * torch.where(rows == cols, 0.5, 1.0).to(places)).mT
+    squared = (2 * metric @ products).clamp_(1e-12, FARTHEST)
+    basis = squared.new_empty(*squared.shape[:2], 5, squared.shape[2])
+    r = squared.sqrt()
+    torch.neg(r, out=basis[:, :, 0]).exp_()
+    for i in range(1, 4):
+        torch.mul(basis[:, :, i - 1], r, out=basis[:, :, i])
+    torch.mul(squared, -0.1, out=(bell := basis[:, :, 4])).exp_()
+    a, b, c, d, e = coefficients.unbind(2)
+    of_decay = torch.stack([b - a, 2 * c - b, 3 * d - c, -d], -1)[:, :, None]
+    slope = (of_decay @ basis[:, :, :4])[:, :, 0].div_(r).addcmul_(bell, e[..., None], value=-0.2)
+    value = coefficients.flatten(1)[:, None] @ basis.flatten(1, 2)
+    return Terms(value[:, 0], basis, slope, products)
 
 
 class _Mixture(torch.autograd.Function):
@@ -86,8 +152,7 @@ def _radial(xq: Tensor, xk: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     squared = (xq[..., :, None, 0] - xk[..., None, :, 0]).square_()
     for i in range(1, xq.shape[-1]):
         squared.add_((xq[..., :, None, i] - xk[..., None, :, i]).square_())
-    # farther away all is nothing, but subnormal numbers cost ten times as much
-    bell = (squared.clamp_max_(6400.0) * -0.1).exp_()
+    bell = (squared.clamp_max_(FARTHEST) * -0.1).exp_()
     # no slope is infinite at a distance of zero
     r = squared.add_(1e-12).sqrt_()
     return r, torch.neg(r).exp_(), bell

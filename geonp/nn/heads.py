@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution, Normal, StudentT
 from torch.nn import functional as F
 
-from geonp.nn.covariance import N_KERNELS, matern_mixture
-from geonp.nn.lattice import differences
 from geonp.nn.layers import MLP, masked_mean
-from geonp.nn.likelihood import factor_of, information, log_likelihood
+from geonp.nn.likelihood import factor_of
+from geonp.nn.process import Family
 
 __all__ = ["Classifier", "GaussianHead", "KrigingHead", "VarianceHead", "gaussian", "tail_of"]
 
@@ -126,10 +124,8 @@ class KrigingHead(nn.Module):
     ) -> None:
         super().__init__()
         self.n_refine, self.refine_steps = n_refine, refine_steps
-        self.d_x, self.d_y = d_x, d_y
-        self.n_shape = d_x + d_x * (d_x - 1) // 2
-        self.lengths = lengths
-        n_raw = len(lengths) * (self.n_shape + 1 + N_KERNELS) + 2
+        self.family = Family(d_x, tuple(lengths), self.noise_floor)
+        n_raw = self.family.size
         self.covariance = MLP(dim + n_summary, hidden, n_raw)
         self.refinements = nn.ModuleList(
             MLP(dim + n_summary + 2 * n_raw + 1, hidden, n_raw) for _ in range(refine_steps + whole_steps)
@@ -171,7 +167,7 @@ class KrigingHead(nn.Module):
             part = _part(self.n_refine, i % 2 == 1, *points) if i < self.refine_steps else points
             raw = raw + self._step(refinement, raw, pooled, *part)
         raw = self._climb(raw, pooled, local[:, n_t:], xc, yc, mask)
-        kernel, prior, noise = self._process(raw, local, local[:, n_t:], torch.cat([xt, xc], 1), xc)
+        kernel, prior, noise = self.family.covariance(raw, local, local[:, n_t:], torch.cat([xt, xc], 1), xc)
         loc, var, surprise, innovation = _condition(kernel, prior[:, :n_t], noise[:, n_t:], yc, mask)
         scale = (var + noise[:, :n_t].float()).sqrt()[..., None]
         misfit = [*_misfit(kernel[:, :n_t].float(), surprise, mask), _by_ring(innovation, mask).expand(-1, n_t, -1)]
@@ -186,18 +182,9 @@ class KrigingHead(nn.Module):
         self, refinement: nn.Module, raw: Tensor, pooled: Tensor, local: Tensor, x: Tensor, y: Tensor, mask: Tensor
     ) -> Tensor:
         """A learned step of the covariance parameters that sees the gradient of the log likelihood at `raw`."""
-        likelihood, gradient = self._slope(raw, local, x, y, mask)
-        step: Tensor = refinement(_seen(pooled, raw, likelihood, gradient))
+        likelihood, gradient = self.family.slope(raw, local, x, y, mask)
+        step: Tensor = refinement(_seen(pooled, raw, likelihood, gradient.float()))
         return step
-
-    def _slope(self, raw: Tensor, local: Tensor, x: Tensor, y: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Log likelihood per point ``(batch,)`` and its gradient by the covariance parameters."""
-        with torch.enable_grad():
-            start, points = raw.detach().requires_grad_(), local.detach()
-            kernel, _, noise = self._process(start, points, points, x, x)
-        likelihood, by_kernel, by_noise = log_likelihood(kernel.detach(), noise.detach(), y, mask)
-        (gradient,) = torch.autograd.grad((kernel, noise), start, (by_kernel, by_noise))
-        return likelihood, gradient
 
     def _climb(self, raw: Tensor, pooled: Tensor, local: Tensor, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
         """Fisher scoring from `raw`, each step with a normal prior of its own; the information is that of some points.
@@ -206,13 +193,11 @@ class KrigingHead(nn.Module):
         """
         raw = start = raw.double()
         points, places, _, kept = _part(N_INFORMATION, True, local.detach(), x, y, mask)
-        n = raw.shape[1] + 1
-        noisy = partial(self._noisy, points.repeat(n, 1, 1), places.repeat(n, 1, 1))
         for prior in self.priors:
-            likelihood, gradient = self._slope(raw, local, x, y, mask)
+            likelihood, gradient = self.family.slope(raw, local, x, y, mask)
             centre, strength = prior(_seen(pooled, raw.float(), likelihood, gradient.float())).double().chunk(2, -1)
             hold = HOLD * torch.exp(3.0 * torch.tanh(strength / 3.0))
-            known = information(noisy, raw.detach(), kept)
+            known = self.family.information(raw, points, places, kept)
             found = known.isfinite().all(-1).all(-1)[:, None] & gradient.isfinite().all(-1, keepdim=True)
             # where a matrix was singular, only the prior is known
             known, gradient = torch.where(found[..., None], known, 0.0), torch.where(found, gradient, 0.0)
@@ -220,52 +205,6 @@ class KrigingHead(nn.Module):
             step = torch.linalg.solve(known + torch.diag_embed(hold), gradient + pull)
             raw = raw + step * (LONGEST_STEP / step.abs().amax(1, keepdim=True).clamp_min(LONGEST_STEP))
         return raw.float()
-
-    def _noisy(self, local: Tensor, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
-        """Covariance of the values at points, without noise, and the variance of their noise."""
-        kernel, _, noise = self._process(raw, local, local, x, x)
-        return kernel, noise
-
-    def _process(
-        self, raw: Tensor, local_q: Tensor, local_k: Tensor, xq: Tensor, xk: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Covariance ``(batch, n_q, n_k)``, and the variance and the noise variance of the former ``(batch, n_q)``.
-
-        In float64: the inverse of a smooth process's covariance would magnify float32's rounding up to a standard
-        error.
-        """
-        raw, local_q, local_k, xq, xk = (t.double() for t in (raw, local_q, local_k, xq, xk))
-        amplitude_q, amplitude_k = (torch.exp(1.5 * torch.tanh(t[..., 0] / 1.5)) for t in (local_q, local_k))
-        log_noise = raw[:, -1:] + local_q[..., 1]
-        noise = self.noise_floor + torch.exp(log_noise - 4.0 - F.softplus(log_noise - 6.0))
-        constant = F.softplus(raw[:, -2])[:, None]
-        kernel, variance = self._kernel(xq, xk, raw[:, :-2])
-        kernel = kernel * amplitude_q[:, :, None] * amplitude_k[:, None] + constant[:, :, None]
-        return kernel, amplitude_q.square() * variance[:, None] + constant, noise
-
-    def _kernel(self, xq: Tensor, xk: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
-        """Covariance ``(batch, n_q, n_k)`` of the stationary part and its variance ``(batch,)``."""
-        sizes = [self.n_shape, 1, N_KERNELS]
-        shape, weight, smoothness = raw.unflatten(-1, (len(self.lengths), -1)).split(sizes, -1)
-        whitening = self._whitening(shape)
-        w = torch.exp(4.0 * torch.tanh(weight / 4.0)) / len(self.lengths)
-        weights = w * torch.softmax(smoothness, -1)
-        found = differences(xq, xk)
-        if found is None:
-            kernel = matern_mixture(xq[:, None] @ whitening, xk[:, None] @ whitening, weights)
-        else:
-            places = found.values @ whitening
-            kernel = found.of_pairs(matern_mixture(places, torch.zeros_like(places[..., :1, :]), weights)[..., 0])
-        return kernel, w[..., 0].sum(1)
-
-    def _whitening(self, shape: Tensor) -> Tensor:
-        """Lower-triangular ``(batch, kernels, d_x, d_x)`` matrices from coordinate differences to scaled ones."""
-        scales, skew = torch.split(shape, [self.d_x, self.n_shape - self.d_x], -1)
-        matrix = torch.diag_embed(torch.ones_like(scales))
-        rows, cols = torch.tril_indices(self.d_x, self.d_x, -1)
-        matrix[..., rows, cols] = 2.0 * torch.tanh(skew / 2.0)
-        lengths = scales.new_tensor(self.lengths)[:, None]
-        return matrix * (torch.exp(-3.0 * torch.tanh(scales / 3.0)) / lengths)[..., None, :]
 
 
 def _part(n: int, spread: bool, *points: Tensor) -> list[Tensor]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Differences", "differences", "gaussian_sums"]
+__all__ = ["Differences", "differences", "gaussian_sums", "symmetric"]
 
 WORTHWHILE = 60
 """Products of :func:`gaussian_sums` that take as long as evaluating a pair of keys, and one with a target."""
@@ -27,9 +27,9 @@ class Differences:
     Attributes
     ----------
     values : Tensor
-        ``(n, d_x)``.
+        Of all tasks ``(n, d_x)``, or of each its own ``(batch, n, d_x)``.
     index : Tensor
-        ``(batch, n_q, n_k)``, int32.
+        ``(batch or 1, n_q, n_k)``, int32.
     """
 
     values: Tensor
@@ -37,9 +37,31 @@ class Differences:
 
     def of_pairs(self, table: Tensor) -> Tensor:
         """What `table` ``(batch, n)`` of each task holds for its pairs: ``(batch, n_q, n_k)``."""
-        start = torch.arange(len(table), device=table.device, dtype=torch.int32) * table.shape[1]
-        index = self.index + start[:, None, None]
+        index = self._places(len(table))
         return table.flatten().index_select(0, index.flatten()).view(index.shape)
+
+    def sums(self, pairs: Tensor) -> Tensor:
+        """Sums over the pairs ``(batch, n_q, n_k)`` that have each difference: ``(batch, n)``, without gradients."""
+        n = self.values.shape[-2]
+        total = torch.bincount(self._places(len(pairs)).flatten(), pairs.detach().flatten(), len(pairs) * n)
+        return total.view(len(pairs), n).to(pairs)
+
+    def _places(self, batch: int) -> Tensor:
+        """Places of the pairs in the tables of all tasks, one after the other."""
+        starts = torch.arange(batch, device=self.index.device, dtype=torch.int32) * self.values.shape[-2]
+        return self.index + starts[:, None, None]
+
+
+@torch.no_grad()
+def symmetric(x: Tensor) -> Differences:
+    """Differences of all pairs of points ``(batch, n, d_x)``: on a lattice of those it has, else of each pair."""
+    found, n = differences(x, x), x.shape[1]
+    if found is not None and len(found.values) <= n * (n + 1) // 2:
+        return found
+    rows, cols = torch.tril_indices(n, n, device=x.device)
+    index = torch.empty(1, n, n, dtype=torch.int32, device=x.device)
+    index[0, rows, cols] = index[0, cols, rows] = torch.arange(len(rows), dtype=torch.int32, device=x.device)
+    return Differences(x[:, rows] - x[:, cols], index)
 
 
 @torch.no_grad()
