@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from geonp.nn.process import Family
+from geonp.nn.process import Family, Sample
 
 MASK = torch.tensor([[True] * 12, [False] * 4 + [True] * 8])
 
@@ -32,7 +32,7 @@ def test_slope_is_the_gradient_of_the_likelihood(d_x: int, lattice: bool) -> Non
     family = Family(d_x, (1.0, 4.0), 1e-8)
     x, local, y = points(d_x, lattice=lattice)
     raw = torch.randn(2, family.size, generator=torch.Generator().manual_seed(1)).double()
-    likelihood, gradient = family.slope(raw, local, x, y, MASK)
+    likelihood, gradient = family.slope(raw, Sample(local, x, y, MASK))
     for i, kept in enumerate(MASK):
         start = raw[i].clone().requires_grad_()
         covariance = noisy(family, start, local[i, kept], x[i, kept])
@@ -48,9 +48,9 @@ def test_slope_is_the_gradient_of_the_likelihood(d_x: int, lattice: bool) -> Non
 def test_information_is_that_of_its_definition(d_x: int) -> None:
     """By exact derivatives of the covariance, of what is not masked alone."""
     family = Family(d_x, (1.0, 4.0), 1e-8)
-    x, local, _ = points(d_x, lattice=False)
+    x, local, y = points(d_x, lattice=False)
     raw = torch.randn(2, family.size, generator=torch.Generator().manual_seed(2)).double()
-    found = family.information(raw, local, x, MASK)
+    found = family.information(raw, Sample(local, x, y, MASK))
     for i, kept in enumerate(MASK):
         places = local[i, kept], x[i, kept]
         derivative = torch.autograd.functional.jacobian(lambda r, p=places: noisy(family, r, *p), raw[i])
@@ -74,5 +74,7 @@ def test_what_masked_points_hold_has_no_effect() -> None:
     x, local, y = points(2, lattice=True)
     raw = torch.zeros(2, family.size)
     moved = torch.where(MASK[..., None], x, 3.0), torch.where(MASK[..., None], y, 9.0)
-    for a, b in zip(family.slope(raw, local, x, y, MASK), family.slope(raw, local, *moved, MASK), strict=True):
+    for a, b in zip(
+        family.slope(raw, Sample(local, x, y, MASK)), family.slope(raw, Sample(local, *moved, MASK)), strict=True
+    ):
         torch.testing.assert_close(a, b)

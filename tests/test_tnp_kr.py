@@ -13,6 +13,7 @@ from geonp.nn.bias import DictionaryBias, KernelDictionary, RBFBias, dictionary_
 from geonp.nn.heads import KrigingHead, _condition, _inwards
 from geonp.nn.likelihood import log_likelihood
 from geonp.nn.models import build
+from geonp.nn.process import Sample
 from geonp.nn.tnp_kr import TNPKR
 
 RASTER = {
@@ -395,14 +396,14 @@ def test_scoring_steps_climb_the_likelihood() -> None:
     x = torch.cartesian_prod(torch.arange(6.0), torch.arange(6.0)).expand(2, -1, -1)
     covariance = torch.exp(-((torch.cdist(x, x) / 9) ** 2)).double() + 1e-4 * torch.eye(36)
     y = (torch.linalg.cholesky(covariance) @ torch.randn(2, 36, 1).double()).float()
-    local, mask, raw = torch.zeros(2, 36, 2), torch.ones(2, 36, dtype=torch.bool), torch.zeros(2, 20)
+    whole, raw = Sample(torch.zeros(2, 36, 2), x, y, torch.ones(2, 36, dtype=torch.bool)), torch.zeros(2, 20)
     pooled = torch.zeros(2, head.covariance[0].in_features)
-    found = [head.family.slope(raw, local, x, y, mask)[0]]
+    found = [head.family.slope(raw, whole)[0]]
     steps = list(head.priors)
     for n in range(1, 4):
         head.priors = torch.nn.ModuleList(steps[:n])
-        moved = head._climb(raw, pooled, local, x, y, mask)
-        found.append(head.family.slope(moved, local, x, y, mask)[0])
+        moved = head._climb(raw, pooled, whole)
+        found.append(head.family.slope(moved, whole)[0])
     assert (found[1] > found[0] + 0.1).all()
     assert (found[3] > found[1] - 0.01).all()
     assert torch.equal(raw, torch.zeros_like(raw))

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from geonp.nn.layers import MLP, masked_mean
 from geonp.nn.likelihood import factor_of
-from geonp.nn.process import Family
+from geonp.nn.process import Family, Sample
 
 __all__ = ["Classifier", "GaussianHead", "KrigingHead", "VarianceHead", "gaussian", "tail_of"]
 
@@ -162,11 +162,11 @@ class KrigingHead(nn.Module):
         pooled = torch.cat([masked_mean(context, mask), summary], -1)
         local = self.local(torch.cat([targets, context], 1))
         raw = self.covariance(pooled)
+        whole = Sample(local[:, n_t:].detach(), xc, yc, mask)
+        parts = [_part(self.n_refine, whole, spread=spread) for spread in (False, True)]
         for i, refinement in enumerate(self.refinements):
-            points = [local[:, n_t:], xc, yc, mask]
-            part = _part(self.n_refine, i % 2 == 1, *points) if i < self.refine_steps else points
-            raw = raw + self._step(refinement, raw, pooled, *part)
-        raw = self._climb(raw, pooled, local[:, n_t:], xc, yc, mask)
+            raw = raw + self._step(refinement, raw, pooled, parts[i % 2] if i < self.refine_steps else whole)
+        raw = self._climb(raw, pooled, whole)
         kernel, prior, noise = self.family.covariance(raw, local, local[:, n_t:], torch.cat([xt, xc], 1), xc)
         loc, var, surprise, innovation = _condition(kernel, prior[:, :n_t], noise[:, n_t:], yc, mask)
         scale = (var + noise[:, :n_t].float()).sqrt()[..., None]
@@ -178,26 +178,24 @@ class KrigingHead(nn.Module):
         # a Student distribution's own scale is below its standard deviation
         return StudentT(1 / tail, loc + scale * shift, deviation * (1 - 2 * tail).sqrt(), validate_args=False)
 
-    def _step(
-        self, refinement: nn.Module, raw: Tensor, pooled: Tensor, local: Tensor, x: Tensor, y: Tensor, mask: Tensor
-    ) -> Tensor:
+    def _step(self, refinement: nn.Module, raw: Tensor, pooled: Tensor, sample: Sample) -> Tensor:
         """A learned step of the covariance parameters that sees the gradient of the log likelihood at `raw`."""
-        likelihood, gradient = self.family.slope(raw, local, x, y, mask)
+        likelihood, gradient = self.family.slope(raw, sample)
         step: Tensor = refinement(_seen(pooled, raw, likelihood, gradient.float()))
         return step
 
-    def _climb(self, raw: Tensor, pooled: Tensor, local: Tensor, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+    def _climb(self, raw: Tensor, pooled: Tensor, whole: Sample) -> Tensor:
         """Fisher scoring from `raw`, each step with a normal prior of its own; the information is that of some points.
 
         Gradients flow to `raw` and to the priors, whose centres are relative to where the first step started.
         """
         raw = start = raw.double()
-        points, places, _, kept = _part(N_INFORMATION, True, local.detach(), x, y, mask)
+        some = _part(N_INFORMATION, whole, spread=True)
         for prior in self.priors:
-            likelihood, gradient = self.family.slope(raw, local, x, y, mask)
+            likelihood, gradient = self.family.slope(raw, whole)
             centre, strength = prior(_seen(pooled, raw.float(), likelihood, gradient.float())).double().chunk(2, -1)
             hold = HOLD * torch.exp(3.0 * torch.tanh(strength / 3.0))
-            known = self.family.information(raw, points, places, kept)
+            known = self.family.information(raw, some)
             found = known.isfinite().all(-1).all(-1)[:, None] & gradient.isfinite().all(-1, keepdim=True)
             # where a matrix was singular, only the prior is known
             known, gradient = torch.where(found[..., None], known, 0.0), torch.where(found, gradient, 0.0)
@@ -207,15 +205,13 @@ class KrigingHead(nn.Module):
         return raw.float()
 
 
-def _part(n: int, spread: bool, *points: Tensor) -> list[Tensor]:
-    """The `n` innermost points of a sorted context, or as many spread over all of it, with their mask."""
-    *values, mask = points
+def _part(n: int, whole: Sample, *, spread: bool) -> Sample:
+    """The `n` innermost points of a sorted context, or as many spread over all of it."""
+    mask = whole.mask
     stride = (mask.sum(1) / n).ceil().clamp_min(1).long() if spread else mask.new_ones(len(mask)).long()
     steps = torch.arange(min(n, mask.shape[1]), device=mask.device)
     place = mask.shape[1] - 1 - steps * stride[:, None]
-    index = place.clamp_min(0)
-    parts = [v.gather(1, index[..., None].expand(-1, -1, v.shape[-1])) for v in values]
-    return [*parts, mask.gather(1, index) & (place >= 0)]
+    return whole.at(place.clamp_min(0), place >= 0)
 
 
 def _seen(pooled: Tensor, raw: Tensor, likelihood: Tensor, gradient: Tensor) -> Tensor:

@@ -11,8 +11,8 @@ from torch import Tensor
 
 __all__ = ["Differences", "differences", "gaussian_sums", "symmetric"]
 
-WORTHWHILE = 60
-"""Products of :func:`gaussian_sums` that take as long as evaluating a pair of keys, and one with a target."""
+DENSE = 32
+"""Cells of a grid for each query in it up to which sums at all cells take less time than at the queries alone."""
 
 FAR = 4
 """How far queries may lie from the keys before they are too far: in multiples of the work of evaluating all pairs."""
@@ -77,8 +77,8 @@ def differences(xq: Tensor, xk: Tensor) -> Differences | None:
     queries, keys = found
     if bool(((2 * (keys.amax(1) - keys.amin(1)) + 1).prod(-1) > 2 * xk.shape[1] ** 2).any()):
         return None
-    farthest = torch.maximum(queries.amax(1) - keys.amin(1), keys.amax(1) - queries.amin(1)).amax(0)
-    sizes = (2 * farthest + 1).tolist()
+    farthest = torch.maximum(queries.amax(1) - keys.amin(1), keys.amax(1) - queries.amin(1)).amax(0).tolist()
+    sizes = [2 * int(far) + 1 for far in farthest]
     if math.prod(sizes) > min(FAR * xq.shape[1] * xk.shape[1], 2**24):
         return None
     strides = torch.tensor([math.prod(sizes[i + 1 :]) for i in range(len(sizes))], dtype=xq.dtype)
@@ -86,10 +86,9 @@ def differences(xq: Tensor, xk: Tensor) -> Differences | None:
     at_q, at_k = ((x @ strides).to(torch.int32) for x in (queries, keys))
     # counted from the difference of nothing, in the middle of the box
     index = (at_q[:, :, None] - at_k[:, None]).abs_()
-    ranges = (torch.arange(size, dtype=xq.dtype) for size in sizes)
+    ranges = (torch.arange(-far if i else 0, far + 1, dtype=xq.dtype) for i, far in enumerate(farthest))
     values = torch.cartesian_prod(*ranges).view(-1, len(sizes))
-    values = values[len(values) // 2 :] - farthest
-    return Differences(values, index)
+    return Differences(values[math.prod(sizes[1:]) // 2 :], index)
 
 
 @torch.no_grad()
@@ -104,7 +103,8 @@ def gaussian_sums(
     """Sums over the keys, weighted by Gaussians of the distance and of single directions, for points of a plane.
 
     On a grid, a Gaussian is a product of one of the rows and one of the columns, so that all sums are few small
-    products of matrices. One task at a time: what others are in a batch must not change even a rounding.
+    products of matrices; those at the keys themselves, the last queries, are found apart from the others. One task at a
+    time: what others are in a batch must not change even a rounding.
 
     Parameters
     ----------
@@ -119,32 +119,52 @@ def gaussian_sums(
     -------
     Tensor or None
         ``(len(scales) + len(directional_scales) * n_directions, n_q, n)``; None where locations are not whole numbers
-        apart, the grid is so wide that evaluating the pairs is quicker, or on a GPU.
+        apart, the lines are so many that evaluating the pairs is quicker, or on a GPU.
     """
     found = _whole(xq, xk) if xq.shape[-1] == 2 else None
     if found is None:
         return None
     units = directions.abs().amax(1)
     lines = _Lines(*found, directions / units[:, None])
-    (rows_q, cols_q, *_), (rows_k, cols_k, *_) = lines.n_q, lines.n_k
-    products = [rows_k * cols * (cols_k + rows) for rows, cols in ((rows_k, cols_k), (rows_q, cols_q))]
-    if products[0] > WORTHWHILE * len(xk) ** 2 or products[1] > FAR * WORTHWHILE * len(xq) * len(xk):
+    if any(n_q * n_k > FAR * xq.shape[0] * xk.shape[0] for n_q, n_k in zip(lines.n_q, lines.n_k, strict=True)):
         return None
-    values = values.mT.contiguous()
     rates = -0.5 * torch.tensor([*scales, *directional_scales], dtype=values.dtype) ** -2
-    of_axes = [lines.gaussians(axis, rates).split([len(scales), len(directional_scales)]) for axis in range(2)]
-    grid = values.new_zeros(len(values), rows_k * cols_k)
-    grid.index_add_(1, lines.at_k[0] * cols_k + lines.at_k[1], values)
-    (down, _), (across, _) = of_axes
-    by_col = grid.view(-1, cols_k) @ across.mT
-    both = down[:, None] @ by_col.unflatten(1, (-1, rows_k))
-    out = both.flatten(2)[:, :, lines.at_q[0] * cols_q + lines.at_q[1]]
-    parts = []
+    of_distance, of_lines = rates.split([len(scales), len(directional_scales)])
+    n_t = len(xq) - len(xk) if torch.equal(xq[len(xq) - len(xk) :], xk) else len(xq)
+    parts = [_round_sums(queries, found[1], values, of_distance) for queries in found[0].split([n_t, len(xq) - n_t])]
+    of_all, singles, values = torch.cat(parts, 1), [], values.mT.contiguous()
     for i in range(len(directions) if directional_scales else 0):
-        single = of_axes[i][1] if i < 2 else lines.gaussians(i, rates[len(scales) :] * units[i] ** 2)
+        weights = lines.gaussians(i, of_lines * units[i] ** 2)
         line = values.new_zeros(len(values), lines.n_k[i]).index_add_(1, lines.at_k[i], values)
-        parts.append((line @ single.mT)[:, :, lines.at_q[i]])
-    return (torch.cat([out, torch.stack(parts, 1).flatten(0, 1)]) if parts else out).mT
+        singles.append((line @ weights.mT)[:, :, lines.at_q[i]].mT)
+    return torch.cat([of_all, torch.stack(singles, 1).flatten(0, 1)]) if singles else of_all
+
+
+def _round_sums(queries: Tensor, keys: Tensor, values: Tensor, rates: Tensor) -> Tensor:
+    """Sums weighted by exponentials of each rate times the squared distance, ``(len(rates), n_q, n)``.
+
+    At all cells of the grid of the queries, if these are dense: there an exponential is a product of one of the rows
+    and one of the columns.
+    """
+    if not len(queries):
+        return values.new_empty(len(rates), 0, values.shape[1])
+    first, (rows, cols) = queries.amin(0), (queries.amax(0) - queries.amin(0) + 1).long().tolist()
+    if rows * cols > DENSE * len(queries):
+        apart = torch.cdist(queries, keys, compute_mode="donot_use_mm_for_euclid_dist").square_()
+        return _exponentials(apart, rates) @ values
+    down, across = (
+        _exponentials((first[i] + torch.arange(n)[:, None] - keys[:, i]).square_(), rates)
+        for i, n in enumerate((rows, cols))
+    )
+    weighted = (down[:, None] * values.mT[:, None]).flatten(1, 2) @ across.mT
+    place = (queries - first).long()
+    found: Tensor = weighted.unflatten(1, (-1, rows)).flatten(2)[:, :, place[:, 0] * cols + place[:, 1]]
+    return found.mT
+
+
+def _exponentials(squared: Tensor, rates: Tensor) -> Tensor:
+    # the floor keeps clear of subnormal numbers, which cost many times as much
+    return (squared * rates[:, None, None]).clamp_min_(-40.0).exp_()
 
 
 class _Lines:
@@ -160,8 +180,7 @@ class _Lines:
     def gaussians(self, line: int, rates: Tensor) -> Tensor:
         """Exponentials of each rate times the squared difference on a line, ``(len(rates), n_q, n_k)``."""
         apart = torch.arange(self.n_q[line])[:, None] + self.first[line] - torch.arange(self.n_k[line])
-        # the floor keeps clear of subnormal numbers, which cost many times as much
-        return (apart.square() * rates[:, None, None]).clamp_min_(-40.0).exp_()
+        return _exponentials(apart.square_(), rates)
 
 
 def _whole(xq: Tensor, xk: Tensor) -> tuple[Tensor, Tensor] | None:

@@ -3,19 +3,43 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from geonp.nn.covariance import N_KERNELS, Terms, matern_mixture, mixture_terms, polynomial
-from geonp.nn.lattice import differences, symmetric
+from geonp.nn.lattice import Differences, differences, symmetric
 from geonp.nn.likelihood import information, log_likelihood
 
-__all__ = ["Family"]
+__all__ = ["Family", "Sample"]
 
 DIFFERENCE = 1e-5
 """Change of a raw parameter by which the natural ones are differentiated, in float64."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Some points of contexts: what is local ``(batch, n, 2)``, locations, values and mask.
+
+    ``(batch, n, d_x)``, ``(batch, n, d_y)`` and ``(batch, n)``.
+    """
+
+    local: Tensor
+    x: Tensor
+    y: Tensor
+    mask: Tensor
+
+    @cached_property
+    def pairs(self) -> Differences:
+        """Differences of all pairs, float64."""
+        return symmetric(self.x.double())
+
+    def at(self, index: Tensor, mask: Tensor) -> Sample:
+        """The points ``(batch, n)`` of these, where `mask` has them."""
+        local, x, y = (t.gather(1, index[..., None].expand(-1, -1, t.shape[-1])) for t in (self.local, self.x, self.y))
+        return Sample(local, x, y, self.mask.gather(1, index) & mask)
 
 
 @dataclass(frozen=True)
@@ -69,18 +93,15 @@ class Family:
         return kernel.add(constant[:, :, None]), variance, self._noise(raw[:, -1:], local_q)
 
     @torch.no_grad()
-    def slope(self, raw: Tensor, local: Tensor, x: Tensor, y: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Log likelihood of a context, per point ``(batch,)``, and its gradient by the raw parameters, float64.
-
-        Of points ``(batch, n, 2)``, ``(batch, n, d_x)``, ``(batch, n, d_y)`` and ``(batch, n)``.
-        """
-        local, pairs = local.double(), symmetric(x.double())
+    def slope(self, raw: Tensor, sample: Sample) -> tuple[Tensor, Tensor]:
+        """Log likelihood of a sample, per point ``(batch,)``, and its gradient by the raw parameters, in float64."""
+        local, pairs = sample.local.double(), sample.pairs
         natural, change = self._linearised(raw.double())
         amplitude, noise = _amplitude(local), self._noise(natural[:, -1:], local)
         terms = self._terms(natural, pairs.values)
         kernel = pairs.of_pairs(terms.value)
         kernel.mul_(amplitude[:, :, None]).mul_(amplitude[:, None]).add_(natural[:, -2, None, None])
-        likelihood, by_kernel = log_likelihood(kernel, noise, y, mask)
+        likelihood, by_kernel = log_likelihood(kernel, noise, sample.y, sample.mask)
         by_noise = by_kernel.diagonal(dim1=1, dim2=2) * self._noise_slope(natural[:, -1:], local, noise)
         rest = torch.stack([by_kernel.sum((1, 2)), by_noise.sum(1)], 1)
         by_kernel.mul_(amplitude[:, :, None]).mul_(amplitude[:, None])
@@ -88,12 +109,11 @@ class Family:
         return likelihood, (gradient[:, None] @ change)[:, 0]
 
     @torch.no_grad()
-    def information(self, raw: Tensor, local: Tensor, x: Tensor, mask: Tensor) -> Tensor:
-        """Fisher information of the raw parameters in a context, per point, ``(batch, size, size)`` in float64."""
-        local = local.double()
+    def information(self, raw: Tensor, sample: Sample) -> Tensor:
+        """Fisher information of the raw parameters in a sample, per point, ``(batch, size, size)`` in float64."""
+        local, x = sample.local.double(), sample.x.double()
         natural, change = self._linearised(raw.double())
         amplitude, noise = _amplitude(local), self._noise(natural[:, -1:], local)
-        x = x.double()
         apart = x[:, :, None] - x[:, None]
         terms = self._terms(natural, apart.flatten(1, 2))
         amplitudes = (amplitude[:, :, None] * amplitude[:, None]).flatten(1)
@@ -101,7 +121,7 @@ class Family:
         by_noise = torch.diag_embed(self._noise_slope(natural[:, -1:], local, noise))
         changes = (terms.changes() * amplitudes[:, None]).unflatten(2, apart.shape[1:3])
         changes = torch.cat([changes, torch.ones_like(kernel)[:, None], by_noise[:, None]], 1)
-        return change.mT @ information(kernel, noise, changes, mask) @ change
+        return change.mT @ information(kernel, noise, changes, sample.mask) @ change
 
     def _split(self, raw: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Whitening ``(batch, kernels, d_x, d_x)``, weights ``(batch, kernels, 5)`` and constant ``(batch, 1)``."""
