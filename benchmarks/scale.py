@@ -1,15 +1,15 @@
 """What a large raster costs beside its gaps: planning it, and copying what is observed, over a plain copy of it.
 
 Run as ``python benchmarks/scale.py [--side 8192] [--gaps 0.001]``. Times are ratios within this run; memory is the peak
-of a process of its own.
+of a process of its own and of those that it starts.
 """
 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-import resource
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -71,23 +71,21 @@ def begin(source: Path, target: Path) -> None:
 
 
 def measured(job: Callable[[Path, Path], None], source: Path, target: Path) -> tuple[float, float]:
-    """Seconds and peak MiB of a job in a fresh process, less the seconds of its imports."""
-
-    def work(pipe: Any) -> None:
-        import geonp.batch  # noqa: F401
-
-        start = time.perf_counter()
-        job(source, target)
-        pipe.send((time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
-
-    here, there = multiprocessing.Pipe()
-    process = multiprocessing.get_context("fork").Process(target=work, args=(there,))
-    process.start()
-    found: tuple[float, float] = here.recv()
-    process.join()
+    """Seconds and peak MiB of a job in a fresh process and those that it starts, less the seconds of its imports."""
+    command = [sys.executable, __file__, "--job", job.__name__, str(source), str(target)]
+    seconds, mib = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split()
     shutil.rmtree(target, ignore_errors=True)
     shutil.rmtree(f"{target}.journal", ignore_errors=True)
-    return found
+    return float(seconds), float(mib)
+
+
+def measure(job: str, source: str, target: str) -> None:
+    """Do one job, and print what :func:`measured` asks for."""
+    from geonp.cores import peak_bytes
+
+    start = time.perf_counter()
+    {"copy": copy, "fill": fill, "begin": begin}[job](Path(source), Path(target))
+    print(time.perf_counter() - start, (peak_bytes() or 0) / 2**20)
 
 
 def main() -> None:
@@ -96,7 +94,10 @@ def main() -> None:
     parser.add_argument("--side", type=int, default=8192, help="rows and columns of the raster that is filled")
     parser.add_argument("--gaps", type=float, default=0.001, help="share of missing cells")
     parser.add_argument("--planned", type=int, default=316_000, help="rows and columns of the raster that is planned")
+    parser.add_argument("--job", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.job:
+        return measure(*arguments.job)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         for name, side, gaps in (("full", arguments.side, 0.0), ("gaps", arguments.side, arguments.gaps)):

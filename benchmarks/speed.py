@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from torch.nn import functional as F
 
 import geonp
 from geonp import gaps
+from geonp.cores import peak_bytes
 from geonp.evaluation.baselines import gdal
 from geonp.evaluation.kriging import fit, krige
 from geonp.nn import tnp_kr
@@ -101,7 +101,7 @@ def filling(size: int, share: float, model: str) -> None:
     start = time.perf_counter()
     geonp.infill(array, model=model)
     total = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    peak = (peak_bytes() or 0) / 2**20
     copy = best(lambda: array.copy(deep=True))
     # shares are of one thread's time: two at once would be counted twice
     with dask.config.set(scheduler="single-threaded", num_workers=1), one_thread():
@@ -116,7 +116,7 @@ def filling(size: int, share: float, model: str) -> None:
     print(f"| share of time in attention | {attention.seconds / alone:.0%} |")
     print(f"| share of time in the rest of the model | {(forward.seconds - attention.seconds) / alone:.0%} |")
     print(f"| share of time outside of it | {1 - forward.seconds / alone:.0%} |")
-    print(f"| peak memory of the process, MiB (the raster: {raster_mb:.0f}) | {peak:,.0f} |")
+    print(f"| peak memory of the processes, MiB (the raster: {raster_mb:.0f}) | {peak:,.0f} |")
     print(f"| cores | {os.cpu_count()} |\n")
 
 

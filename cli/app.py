@@ -7,6 +7,7 @@ to stderr. The modules of the commands import click alone at the top, so that ``
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.util
 import os
 import signal
 import sys
@@ -71,6 +72,8 @@ def _termination_as_interrupt() -> Iterator[None]:
 def _leave(advice: str) -> NoReturn:
     """End the process without the wait for the tiles that dask's threads are at."""
     click.echo(f"Interrupted: {advice}", err=True)
+    # removes semaphores, which would be reported as leaked
+    multiprocessing.util._run_finalizers(0)  # type: ignore[attr-defined]
     for process in multiprocessing.active_children():
         process.terminate()
     sys.stdout.flush()

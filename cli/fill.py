@@ -311,13 +311,15 @@ def _provenance(attributes: dict[Any, Any]) -> dict[str, Any]:
 
 
 def _summary(counts: dict[str, dict[str, int]], seconds: float) -> dict[str, Any]:
+    from geonp.cores import peak_bytes
+
     filled = sum(numbers["filled"] for numbers in counts.values())
     return {
         "variables": counts,
         "cells_filled": filled,
         "seconds": round(seconds, 3),
         "cells_per_second": round(filled / seconds, 1),
-        "peak_memory_bytes": _peak_memory(),
+        "peak_memory_bytes": peak_bytes(),
     }
 
 
@@ -338,16 +340,6 @@ def _flags(target: Path, name: str) -> dict[str, int]:
         )
     counts = compute(*((flags == member).sum() for member in FillFlag))  # in one pass over the file
     return {member.name.lower(): int(count) for member, count in zip(FillFlag, counts, strict=True)}
-
-
-def _peak_memory() -> int | None:
-    """Peak resident memory of this process in bytes; None where the system does not tell."""
-    if sys.platform == "win32":
-        return None
-    import resource
-
-    # macOS counts bytes, Linux kibibytes.
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _sentence(summary: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ from dask.base import tokenize
 
 from geonp.dtypes import fitting, holds
 from geonp.errors import InputError, OutputError
-from geonp.filling import LIBRARIES_BYTES, FillPlan, plan, template
+from geonp.filling import LIBRARIES_BYTES, FillPlan, plan, processes_bytes, template
 from geonp.journal import Journal, Record, identity
 from geonp.metadata import FillFlag, declared_nodata, kept_encoding
 from geonp.request import FillOptions, Raster, Request, prepare
@@ -161,8 +161,11 @@ def plan_store(
     cut = {name: _field(asked, name, side).chunks for name in asked.names}
     lazy = asked.ds.assign({name: asked.ds[name].chunk(sizes) for name, sizes in cut.items()})
     found = plan(lazy, **options)
-    # each process has libraries of its own
-    return replace(found, peak_bytes=found.peak_bytes + (workers or 0) * LIBRARIES_BYTES)
+    if workers is None:
+        return found
+    # each worker has libraries of its own, and threads instead of processes
+    others = workers * LIBRARIES_BYTES - processes_bytes(found.tiles, found.device)
+    return replace(found, peak_bytes=found.peak_bytes + others)
 
 
 def _prepared(obj: Raster, options: FillOptions) -> Request:

@@ -18,10 +18,11 @@ from dask.highlevelgraph import HighLevelGraph
 from scipy import ndimage
 
 from geonp import student
+from geonp.cores import on_cores
 from geonp.errors import PredictionError
 from geonp.metadata import FillFlag
 from geonp.points import halo_for, overlaps, rank, select_context
-from geonp.prediction import Predictor, Tile, batches, gather, on_cores
+from geonp.prediction import Predictor, Tile, batches, gather
 from geonp.tiling import (
     MARGIN_PX,
     Piece,
@@ -263,11 +264,10 @@ def _predict(tiles: list[Tile], values: FloatArray, rows: IntArray, cols: IntArr
     # the numbers of classes stay what they are
     standard = (0.0, 1.0) if job.predictor.classes else neighbourhood.standard
 
-    def predict(batch: list[Tile]) -> FloatArray:
-        return job.predictor(gather(batch, values, neighbourhood.n_context, standard))
-
     grouped = list(batches(tiles, job.predictor.batch_size))
-    for batch, predicted in zip(grouped, on_cores(predict, grouped, job.predictor.device), strict=True):
+    points = (gather(batch, values, neighbourhood.n_context, standard) for batch in grouped)
+    results = on_cores(job.predictor, points, job.predictor.device, len(grouped))
+    for batch, predicted in zip(grouped, results, strict=True):
         for k, tile in enumerate(batch):
             found = predicted[:, k, : tile.targets.size]
             if not np.isfinite(found).all():

@@ -50,10 +50,14 @@ class MissingExtraError(GeonpError, ImportError):
     """A package is not installed that an extra of geonp brings."""
 
     def __init__(self, package: str, extra: str) -> None:
+        self.package, self.extra = package, extra
         super().__init__(
             f"The package {package!r} is not installed: expected with the extra {extra!r} of geonp. "
             f"Install it with pip install 'geonp[{extra}]'."
         )
+
+    def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str]]:
+        return MissingExtraError, (self.package, self.extra)
 
 
 class OutputError(GeonpError, OSError):

@@ -17,6 +17,7 @@ from dask.system import CPU_COUNT
 
 from geonp.chunks import Job, fill_chunks, quantile_of, record
 from geonp.classes import annotate_classes, codes
+from geonp.cores import WORKER_BYTES, number_of_cores, number_of_processes
 from geonp.errors import InputError
 from geonp.metadata import annotate, observed, provenance
 from geonp.prediction import batch_bytes
@@ -27,7 +28,7 @@ from geonp.tiling import CHUNK_PX, Window
 if TYPE_CHECKING:
     from typing import Unpack
 
-__all__ = ["FillPlan", "infill", "plan", "template"]
+__all__ = ["FillPlan", "infill", "plan", "processes_bytes", "template"]
 
 LIBRARIES_BYTES = 500 * 2**20
 """What Python, torch and the kernels that it compiles take before any raster is read."""
@@ -206,6 +207,7 @@ def plan(obj: Raster, **options: Unpack[FillOptions]) -> FillPlan:
     cells = slices * grid.shape[0] * grid.shape[1]
     windows = min(CPU_COUNT, sum(math.prod(array.data.numblocks) for array in arrays))
     batch = batch_bytes(predictor.neighbourhood, predictor.batch_size)
+    tiles = slices * -(-grid.shape[0] // size) * -(-grid.shape[1] // size)
     return FillPlan(
         variables=tuple(str(name) for name in asked.names),
         shape=grid.shape,
@@ -214,15 +216,23 @@ def plan(obj: Raster, **options: Unpack[FillOptions]) -> FillPlan:
         tile_px=size,
         halo_px=job.frame,
         n_context=predictor.neighbourhood.n_context,
-        tiles=slices * -(-grid.shape[0] // size) * -(-grid.shape[1] // size),
+        tiles=tiles,
         model=predictor.model,
         device=predictor.device,
         precision=predictor.precision,
         batch_size=predictor.batch_size,
-        peak_bytes=LIBRARIES_BYTES + CPU_COUNT * batch + windows * max(_task_bytes(c, job, itemsize) for c in largest),
+        peak_bytes=LIBRARIES_BYTES
+        + number_of_cores() * batch
+        + windows * max(_task_bytes(c, job, itemsize) for c in largest)
+        + processes_bytes(tiles, predictor.device),
         result_bytes=cells
         * ((2 + len(asked.quantiles) + asked.samples) * itemsize + 4 * asked.tails + 4 * card.classes + 1),
     )
+
+
+def processes_bytes(tiles: int, device: str) -> int:
+    """Bytes that the processes take that so many tiles start here, beside their batches; an upper bound."""
+    return number_of_processes(tiles) * WORKER_BYTES if device.partition(":")[0] == "cpu" else 0
 
 
 def _task_bytes(chunk: tuple[int, ...], job: Job, itemsize: int) -> int:

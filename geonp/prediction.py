@@ -6,18 +6,14 @@ The weights are loaded once a process; all that travels to a worker is a small d
 from __future__ import annotations
 
 import os
-import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-import dask
 import numpy as np
 import numpy.typing as npt
-from dask.system import CPU_COUNT
 
 from geonp import checkpoint
 from geonp.errors import CheckpointError, InputError, ModelError
@@ -34,7 +30,6 @@ __all__ = [
     "batches",
     "bucket",
     "gather",
-    "on_cores",
     "resolve",
     "together",
 ]
@@ -42,9 +37,6 @@ __all__ = [
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
 IntArray = npt.NDArray[np.intp]
-
-T = TypeVar("T")
-U = TypeVar("U")
 
 TARGET_BUCKETS = (32, 64, 96, 128, 192, 256, 320, 384, 512, 768)
 """Targets a tile is padded to: bfloat16 kernels are compiled for each shape, so there are few."""
@@ -258,37 +250,6 @@ def batches(tiles: list[Tile], size: int) -> Iterator[list[Tile]]:
         batch.append(tile)
     if batch:
         yield batch
-
-
-def on_cores(function: Callable[[T], U], items: Iterable[T], device: str) -> Iterator[U]:
-    """``map(function, items)``, on a CPU in threads that all chunks under way share, one for each core.
-
-    So a raster of one chunk keeps the cores busy as well as one of many. There are as many threads as Dask's setting
-    ``num_workers`` says, if it does; a worker of a cluster has as many as its own.
-    """
-    if _kind(device) != "cpu":
-        return map(function, items)
-    return _threads(os.getpid(), *_cores()).map(function, items)
-
-
-def _cores() -> tuple[int, str]:
-    """How many cores there are for this task, and the Dask worker, if any, that they are of."""
-    if "distributed" in sys.modules:
-        from distributed import get_worker
-
-        try:
-            worker = get_worker()
-        except ValueError:
-            pass
-        else:
-            return worker.state.nthreads, worker.address
-    return dask.config.get("num_workers", None) or CPU_COUNT, ""
-
-
-@lru_cache(maxsize=16)
-def _threads(process: int, cores: int, worker: str) -> ThreadPoolExecutor:
-    """Threads of this process: a forked one has none of its parent's."""
-    return ThreadPoolExecutor(cores, thread_name_prefix="geonp-model")
 
 
 def together(size: int, n_t: int) -> int:

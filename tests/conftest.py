@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from geonp import checkpoint, prediction, request
+from geonp import checkpoint, cores, prediction, request
 from geonp.nn.models import build
 
 settings.register_profile("geonp", deadline=None, derandomize=True)
@@ -50,6 +50,14 @@ CARD: dict[str, Any] = {
     "training": {},
     "scores": {},
 }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def threads_only() -> Iterator[None]:
+    """No processes are started because many small fills are one large one: tests of processes lower this number."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cores, "START_AFTER", 10**9)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -51,6 +51,7 @@ LAYERS = {
     "geonp.evaluation.kriging": 3,
     "geonp.evaluation.baselines": 3.1,
     "geonp.evaluation.comparison": 3.1,
+    "geonp.cores": 4,
     "geonp.prediction": 4,
     "geonp.chunks": 4.1,
     "geonp.storage": 4,

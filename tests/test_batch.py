@@ -22,7 +22,7 @@ import zarr
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from geonp import prediction, units
+from geonp import cores, prediction, units
 from geonp.batch import Report, fill_store, plan_store
 from geonp.errors import ClusterError, InputError, OutputError, PredictionError
 from geonp.filling import infill
@@ -169,6 +169,15 @@ def test_memory_is_planned_for_units(model: str, source: Path) -> None:
     assert (
         small.peak_bytes < large.peak_bytes < plan_store(lazily(source), chunks=64, workers=3, model=model).peak_bytes
     )
+
+
+def test_the_workers_of_a_cluster_start_no_processes(model: str, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def peak() -> int:
+        return plan_store(lazily(source), chunks=16, workers=2, model=model, device="cpu").peak_bytes
+
+    alone = peak()
+    monkeypatch.setattr(cores, "START_AFTER", 1)
+    assert peak() == alone
 
 
 # --- resuming ---------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from xarray.backends import BackendArray
 from xarray.core.indexing import LazilyIndexedArray
 
 import geonp
-from geonp import prediction, student
+from geonp import cores, prediction, student
 from geonp.errors import CheckpointError, InputError, ModelError, PredictionError
 from geonp.filling import FillPlan, infill, plan
 from geonp.metadata import FillFlag
@@ -645,3 +645,16 @@ def test_the_predicted_peak_counts_the_slices_of_a_chunk(model: str) -> None:
 
     least = 99 * 256 * 256 * 8 * 3  # values and standard errors out, values in
     assert peak(100) - peak(1) > least
+
+
+def test_the_predicted_peak_counts_the_processes_of_large_fills(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def peak(side: int, **options: Any) -> int:
+        array = xr.DataArray(da.zeros((side, side), chunks=(64, 64)), dims=("y", "x"), name="z")
+        return plan(array, model=model, device="cpu", **options).peak_bytes
+
+    with dask.config.set(num_workers=3):
+        alone = [peak(64), peak(640)]
+        monkeypatch.setattr(cores, "START_AFTER", 65)  # 64 tiles, and 6,400
+        assert [peak(64), peak(640)] == [alone[0], alone[1] + 3 * cores.WORKER_BYTES]
+    with dask.config.set(num_workers=1):
+        assert peak(640) < alone[1]

@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import multiprocessing
-import threading
-import time
-import weakref
 
-import dask
 import numpy as np
-import pytest
-from dask.system import CPU_COUNT
 
-from geonp.prediction import TARGET_BUCKETS, Tile, batches, bucket, gather, on_cores, together
+from geonp.prediction import TARGET_BUCKETS, Tile, batches, bucket, gather, together
 
 WIDTH = 60
 
@@ -50,91 +43,3 @@ def test_padding_repeats_cells_and_tiles() -> None:
         assert points.mask[i].sum() == t.context.size
         known = points.loc[i] + points.scale[i] * points.yc[i, points.mask[i], 0]
         np.testing.assert_allclose(known, values.ravel()[t.context], rtol=1e-6)
-
-
-# --- cores ------------------------------------------------------------------------------------------------------------
-
-
-def at_once(n: int = 4, device: str = "cpu") -> list[int]:
-    """How many calls of :func:`on_cores` were running when each began."""
-    lock, running = threading.Lock(), 0
-
-    def call(_: int) -> int:
-        nonlocal running
-        with lock:
-            running += 1
-            seen = running
-        time.sleep(0.05)
-        with lock:
-            running -= 1
-        return seen
-
-    return list(on_cores(call, range(n), device))
-
-
-def test_all_cores_work_at_once_and_give_results_in_order() -> None:
-    met = threading.Barrier(CPU_COUNT)
-
-    def call(i: int) -> int:
-        met.wait(timeout=30)
-        return i
-
-    assert list(on_cores(call, range(3 * CPU_COUNT), "cpu")) == list(range(3 * CPU_COUNT))
-    assert max(at_once(4 * CPU_COUNT)) <= CPU_COUNT
-
-
-@pytest.mark.parametrize("device", ["cpu", "cpu:0"])
-def test_dask_may_be_told_to_use_fewer(device: str) -> None:
-    assert max(at_once(2 * CPU_COUNT)) == CPU_COUNT
-    with dask.config.set(num_workers=1):
-        assert at_once(4, device) == [1] * 4
-
-
-def test_results_are_let_go() -> None:
-    class Result:
-        pass
-
-    found: list[weakref.ref[Result]] = []
-    results = on_cores(lambda _: Result(), range(50), "cpu")
-    for _ in range(45):
-        found.append(weakref.ref(next(results)))
-    assert sum(reference() is not None for reference in found) <= 1
-
-
-def test_a_device_is_given_one_batch_after_the_other_by_its_own_thread() -> None:
-    threads = on_cores(lambda _: threading.current_thread(), range(9), "cuda")
-    assert set(threads) == {threading.current_thread()}
-
-
-def test_nothing_more_is_begun_after_an_error() -> None:
-    begun = []
-
-    def call(i: int) -> int:
-        begun.append(i)
-        time.sleep(0.002)
-        if i == 2:
-            raise MemoryError("no room")
-        return i
-
-    results = on_cores(call, range(5000), "cpu")
-    assert [next(results), next(results)] == [0, 1]
-    with pytest.raises(MemoryError, match="no room"):
-        next(results)
-    assert at_once(1) == [1]
-    assert len(begun) < 2500
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_process_has_cores_of_its_own() -> None:
-    assert at_once(1) == [1]
-    with multiprocessing.get_context("fork").Pool(1) as pool:
-        assert len(pool.apply_async(at_once).get(timeout=60)) == 4
-
-
-def test_a_dask_worker_keeps_to_its_own_threads() -> None:
-    distributed = pytest.importorskip("distributed")
-    with (
-        distributed.LocalCluster(1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        assert client.submit(at_once).result(timeout=60) == [1] * 4
