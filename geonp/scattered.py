@@ -26,8 +26,8 @@ SIDE_UNITS = 16
 OVERLAP_UNITS = 8.0
 """How far the predictions of a square may reach into its neighbours, at most."""
 
-CROWD = 200
-"""A square is split if twice its side holds more observations: then it has 12 to 50 of its own."""
+CROWD = 320
+"""A square is split if twice its side holds more observations: then it has 20 to 80 of its own."""
 
 CANDIDATES = 1024
 """Nearest observations of a square that its context is chosen from."""
@@ -155,9 +155,9 @@ def _root(observations: Observations) -> tuple[float, float, float]:
         return -180.0, -180.0, 360.0
     xy = observations.xy
     low, extent = xy.min(0), np.ptp(xy, axis=0)
-    # a square of the average density has 32 observations of its own, far from being split or joined by chance
+    # a square of the average density has 64 observations of its own, far from being split or joined by chance
     area = float(np.prod(np.maximum(extent, 1e-3 * extent.max())))
-    side = math.sqrt(32 * area / len(xy)) if area > 0 else 1.0
+    side = math.sqrt(64 * area / len(xy)) if area > 0 else 1.0
     return float(low[0]), float(low[1]), side * 2.0 ** math.ceil(math.log2(max(float(extent.max()) / side, 1.0)))
 
 
