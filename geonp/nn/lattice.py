@@ -11,7 +11,7 @@ from torch import Tensor
 
 __all__ = ["Differences", "differences", "gaussian_sums", "symmetric"]
 
-DENSE = 32
+DENSE = 8
 """Cells of a grid for each query in it up to which sums at all cells take less time than at the queries alone."""
 
 FAR = 4
@@ -131,8 +131,9 @@ def gaussian_sums(
     rates = -0.5 * torch.tensor([*scales, *directional_scales], dtype=values.dtype) ** -2
     of_distance, of_lines = rates.split([len(scales), len(directional_scales)])
     n_t = len(xq) - len(xk) if torch.equal(xq[len(xq) - len(xk) :], xk) else len(xq)
+    values = values.mT.contiguous()
     parts = [_round_sums(queries, found[1], values, of_distance) for queries in found[0].split([n_t, len(xq) - n_t])]
-    of_all, singles, values = torch.cat(parts, 1), [], values.mT.contiguous()
+    of_all, singles = torch.cat(parts, 1), []
     for i in range(len(directions) if directional_scales else 0):
         weights = lines.gaussians(i, of_lines * units[i] ** 2)
         line = values.new_zeros(len(values), lines.n_k[i]).index_add_(1, lines.at_k[i], values)
@@ -141,22 +142,22 @@ def gaussian_sums(
 
 
 def _round_sums(queries: Tensor, keys: Tensor, values: Tensor, rates: Tensor) -> Tensor:
-    """Sums weighted by exponentials of each rate times the squared distance, ``(len(rates), n_q, n)``.
+    """Sums of `values` ``(n, n_k)``, weighted by exponentials of rates times squared distances: ``(n_rates, n_q, n)``.
 
     At all cells of the grid of the queries, if these are dense: there an exponential is a product of one of the rows
     and one of the columns.
     """
     if not len(queries):
-        return values.new_empty(len(rates), 0, values.shape[1])
+        return values.new_empty(len(rates), 0, len(values))
     first, (rows, cols) = queries.amin(0), (queries.amax(0) - queries.amin(0) + 1).long().tolist()
     if rows * cols > DENSE * len(queries):
-        apart = torch.cdist(queries, keys, compute_mode="donot_use_mm_for_euclid_dist").square_()
-        return _exponentials(apart, rates) @ values
+        down, across = ((queries[:, None, i] - keys[:, i]).square_() for i in range(2))
+        return _exponentials(down.add_(across), rates) @ values.mT
     down, across = (
         _exponentials((first[i] + torch.arange(n)[:, None] - keys[:, i]).square_(), rates)
         for i, n in enumerate((rows, cols))
     )
-    weighted = (down[:, None] * values.mT[:, None]).flatten(1, 2) @ across.mT
+    weighted = (down[:, None] * values[:, None]).flatten(1, 2) @ across.mT
     place = (queries - first).long()
     found: Tensor = weighted.unflatten(1, (-1, rows)).flatten(2)[:, :, place[:, 0] * cols + place[:, 1]]
     return found.mT
