@@ -29,11 +29,11 @@ from geonp.tiling import (
     Window,
     aligned,
     between,
+    groups,
     grown,
     indices,
     pieces,
     shown_once,
-    squares,
     support,
 )
 
@@ -293,47 +293,52 @@ def _tiles(
 ) -> list[Tile]:
     """The tiles that have wanted cells and enough context, rising in the number of the former."""
     neighbourhood, frame = job.predictor.neighbourhood, job.frame
-    reach, lap = neighbourhood.reach_px, neighbourhood.overlap_px
+    px, reach, lap = neighbourhood.tile_px, neighbourhood.reach_px, neighbourhood.overlap_px
     period = job.shape[1] if job.periodic else None
     width = missing.shape[1]
     found = []
     reached = overlaps(context_mask, neighbourhood)
-    for row, col, size in squares(missing, context_mask, frame, neighbourhood):
-        top, left = frame + row, frame + col
-        patch = np.s_[top - lap : top + size + lap, left - lap : left + size + lap]
-        weights = _blend_weights(reached[patch], size, lap) * wanted[patch]
+    for corners in groups(missing, context_mask, frame, neighbourhood):
+        tiles, box = frame + corners, np.array([corners.min(0), corners.max(0) + px]) + frame
+        patch = _around(box, lap)
+        weights = wanted[patch] * np.sum([_blend_weights(reached[patch], tile - box[0], px, lap) for tile in tiles], 0)
         t_row, t_col = np.nonzero(weights)
         if not t_row.size:
             continue
-        whole = np.s_[top - reach : top + size + reach, left - reach : left + size + reach]
-        near = shown_once(context_mask[whole], period)
+        near = shown_once(context_mask[_around(box, reach)], period)
         halo = halo_for(near, neighbourhood)
-        side = size + 2 * halo
-        origin = (top - halo, left - halo)
-        near = near[reach - halo : reach - halo + side, reach - halo : reach - halo + side]
-        own = np.pad(missing[top : top + size, left : left + size], halo)
-        near_ranks = ranks[origin[0] : origin[0] + side, origin[1] : origin[1] + side]
-        chosen = select_context(near, near_ranks, own, neighbourhood)
+        surroundings, cut = _around(box, halo), reach - halo
+        near = near[cut : near.shape[0] - cut, cut : near.shape[1] - cut]
+        own = np.zeros_like(near)
+        for row, col in halo + tiles - box[0]:
+            own[row : row + px, col : col + px] = True
+        chosen = select_context(near, ranks[surroundings], own & missing[surroundings], neighbourhood)
         if chosen.size < neighbourhood.min_context:
             continue
-        c_row, c_col = np.divmod(chosen, side)
+        c_row, c_col = np.divmod(chosen, near.shape[1])
         found.append(
             Tile(
-                (c_row + origin[0]) * width + c_col + origin[1],
-                (t_row + top - lap) * width + t_col + left - lap,
+                (c_row + surroundings[0].start) * width + c_col + surroundings[1].start,
+                (t_row + patch[0].start) * width + t_col + patch[1].start,
                 weights[t_row, t_col],
-                (top + (size - 1) / 2, left + (size - 1) / 2),
+                ((box[0, 0] + box[1, 0] - 1) / 2, (box[0, 1] + box[1, 1] - 1) / 2),
             )
         )
     return sorted(found, key=lambda tile: tile.targets.size)
 
 
-def _blend_weights(reached: IntArray, size: int, frame: int) -> FloatArray:
-    """Weight of a tile's prediction of each cell of the tile and a frame around it.
+def _around(box: IntArray, px: int) -> tuple[slice, slice]:
+    """A box (its first and last corner) with a frame of so many cells."""
+    (top, left), (bottom, right) = box.tolist()
+    return slice(top - px, bottom + px), slice(left - px, right + px)
+
+
+def _blend_weights(reached: IntArray, corner: IntArray, px: int, frame: int) -> FloatArray:
+    """Weight of a tile's prediction of each cell of a patch: a frame around a box, in which the tile has a corner.
 
     The weights of all tiles add up to one in the cells where neighbours agree how far to reach.
     """
-    place = np.arange(reached.shape[0]) - frame + 0.5
-    depth = np.minimum(place, size - place)
-    down, across = (np.clip((d + reached) / np.maximum(2 * reached, 1), 0.0, 1.0) for d in (depth[:, None], depth))
-    return np.asarray(down * across)
+    down, across = (np.arange(n) - frame - start + 0.5 for n, start in zip(reached.shape, corner, strict=True))
+    depths = np.minimum(down, px - down)[:, None], np.minimum(across, px - across)
+    ramps = (np.clip((depth + reached) / np.maximum(2 * reached, 1), 0.0, 1.0) for depth in depths)
+    return np.asarray(next(ramps) * next(ramps))

@@ -43,7 +43,7 @@ class Neighbourhood:
         How far a tile's predictions reach into its neighbours at most, see :func:`overlaps`.
     merge : int
         Where their context has room for it, up to ``merge x merge`` tiles are filled as one, see
-        :func:`geonp.tiling.squares`: 1, 2, 4 and so on.
+        :func:`geonp.tiling.groups`: 1, 2, 4 and so on.
     axes : tuple of tuple of float
         For each input of the model, how much it grows from row to row and from column to column. Empty: its inputs are
         the numbers of rows and columns.

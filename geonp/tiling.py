@@ -24,11 +24,11 @@ __all__ = [
     "aligned",
     "between",
     "chunk_side",
+    "groups",
     "grown",
     "indices",
     "pieces",
     "shown_once",
-    "squares",
     "support",
     "tiles_with",
 ]
@@ -131,19 +131,16 @@ def pieces(index: npt.NDArray[np.intp], chunks: Sequence[int]) -> list[Piece]:
 
 def tiles_with(cells: BoolArray, tile_px: int) -> list[tuple[int, int]]:
     """Rows and columns of the tiles that hold a True; `cells` begins on the lattice, its sides whole tiles."""
-    ny, nx = cells.shape
-    any_ = cells.reshape(ny // tile_px, tile_px, nx // tile_px, tile_px).any((1, 3))
-    return [(int(i), int(j)) for i, j in zip(*np.nonzero(any_), strict=True)]
+    return [(int(i), int(j)) for i, j in np.argwhere(_any_in_tiles(cells, tile_px))]
 
 
-def squares(
-    missing: BoolArray, observed: BoolArray, frame: int, neighbourhood: Neighbourhood
-) -> list[tuple[int, int, int]]:
-    """First row and column and the side of squares with missing cells: of single tiles, and of several merged into one.
+def groups(missing: BoolArray, observed: BoolArray, frame: int, neighbourhood: Neighbourhood) -> list[IntArray]:
+    """Rows and columns ``(n, 2)`` where tiles with missing cells begin, those together that are filled as one.
 
-    A square of ``2 x 2``, ``4 x 4``, up to ``merge x merge`` tiles is filled at once if its context has room for all
-    observations next to its missing cells (:data:`NEXT_PX`), and none of these lies deep in a gap (:data:`DEEP_PX`),
-    where each tile sees shores of its own.
+    Each square of ``2 x 2`` tiles is parted into as few groups as can be: the context of several tiles must have room
+    for all observations next to their missing cells (:data:`NEXT_PX`), and none of these may lie deep in a gap
+    (:data:`DEEP_PX`), where each tile sees shores of its own. Squares of ``4 x 4`` up to ``merge x merge`` tiles are
+    tried before, as a whole.
 
     Parameters
     ----------
@@ -151,21 +148,74 @@ def squares(
         With a frame of so many cells; what is inside begins on the lattice of the largest squares, its sides whole
         ones. Rows and columns count from there.
     """
-    px, height, width = neighbourhood.tile_px, missing.shape[0] - 2 * frame, missing.shape[1] - 2 * frame
-    lap = min(NEXT_PX, frame)
+    px, merge, lap = neighbourhood.tile_px, neighbourhood.merge, min(NEXT_PX, frame)
     near = observed & (ndimage.distance_transform_cdt(~missing, "chessboard") <= lap)
-    deep = missing & (_distance(observed) > DEEP_PX[1])
-    counts = [(np.pad(mask, ((1, 0), (1, 0))).cumsum(0).cumsum(1), n) for mask, n in ((near, lap), (deep, 0))]
-    open_, found = missing[frame : frame + height, frame : frame + width].copy(), []
-    side = px * neighbourhood.merge
-    while side > px:
-        n_near, n_deep = (_sums(count, frame - n, side + 2 * n, side, (height, width)) for count, n in counts)
-        for i, j in tiles_with(open_, side):
-            if n_near[i, j] <= neighbourhood.n_context and not n_deep[i, j]:
-                found.append((i * side, j * side, side))
-                open_[i * side : (i + 1) * side, j * side : (j + 1) * side] = False
-        side //= 2
-    return [*found, *((i * px, j * px, px) for i, j in tiles_with(open_, px))]
+    count = np.pad(near, ((1, 0), (1, 0))).cumsum(0).cumsum(1)
+    inside = np.s_[frame : missing.shape[0] - frame, frame : missing.shape[1] - frame]
+    open_ = _any_in_tiles(missing[inside], px)
+    deep = _any_in_tiles((missing & (_distance(observed) > DEEP_PX[1]))[inside], px)
+    found: list[IntArray] = []
+    while merge > 2:
+        side = px * merge
+        starts = [frame - lap + np.arange(0, n * px, side) for n in open_.shape]
+        room = _sums(count, [(start, start + side + 2 * lap) for start in starts]) <= neighbourhood.n_context
+        for i, j in np.argwhere(room & ~_any_in_tiles(deep, merge) & _any_in_tiles(open_, merge)):
+            square = open_[i * merge : (i + 1) * merge, j * merge : (j + 1) * merge]
+            found.append(np.argwhere(square) + np.array([i, j]) * merge)
+            square[:] = False
+        merge //= 2
+    if merge == 2:
+        found += _parted(open_, deep, count, frame - lap, lap, neighbourhood)
+    else:
+        found += list(np.argwhere(open_)[:, None])
+    return [px * tiles for tiles in found]
+
+
+def _parted(
+    open_: BoolArray, deep: BoolArray, count: IntArray, first: int, lap: int, neighbourhood: Neighbourhood
+) -> list[IntArray]:
+    """The groups of each 2 x 2 tiles, in tiles; `count` are cumulative sums, `first` where its first frame begins."""
+    px = neighbourhood.tile_px
+    # each tile and its frame consist of two of three bands of rows, and of columns
+    edges = np.array([0, px, px + 2 * lap, 2 * (px + lap)])
+    bounds = [first + np.arange(0, n * px, 2 * px)[:, None] + edges for n in open_.shape]
+    bands = _sums(count, [(bound[:, :-1].ravel(), bound[:, 1:].ravel()) for bound in bounds])
+    bands = bands.reshape(-1, 3, bounds[1].shape[0], 3)
+    members = np.array([[s >> tile & 1 for tile in range(4)] for s in range(16)], bool)
+    seen = np.zeros((16, 3, 3), bool)
+    for tile in range(4):
+        i, j = divmod(tile, 2)
+        seen[members[:, tile], i : i + 2, j : j + 2] = True
+    room = np.einsum("sij,yixj->syx", seen.astype(int), bands) <= neighbourhood.n_context
+    present, shut = (sum(mask[i::2, j::2] << 2 * i + j for i in range(2) for j in range(2)) for mask in (open_, deep))
+    fits = (room & (np.arange(16)[:, None, None] & shut == 0)) | (members.sum(1) < 2)[:, None, None]
+    sets = [np.array([part & present for part in parts]) for parts in PARTITIONS]
+    cost = [np.where(np.take_along_axis(fits, s, 0).all(0), (s > 0).sum(0), len(members)) for s in sets]
+    best = np.argmin(cost, 0)
+    return [
+        np.argwhere(members[part].reshape(2, 2)) + 2 * np.array([i, j])
+        for i, j in np.argwhere(present)
+        for part in sets[best[i, j]][:, i, j]
+        if part
+    ]
+
+
+def _partitions(members: tuple[int, ...]) -> list[list[int]]:
+    """All ways of parting single bits into groups, those as the sums of their bits."""
+    if not members:
+        return [[]]
+    first, ways = members[0], _partitions(members[1:])
+    joined = [[*way[:i], way[i] | first, *way[i + 1 :]] for way in ways for i in range(len(way))]
+    return joined + [[first, *way] for way in ways]
+
+
+PARTITIONS = sorted(_partitions((1, 2, 4, 8)), key=len)
+"""The fifteen ways of parting the tiles of a square, fewest groups first."""
+
+
+def _any_in_tiles(mask: BoolArray, px: int) -> BoolArray:
+    ny, nx = mask.shape
+    return np.asarray(mask.reshape(ny // px, px, nx // px, px).any((1, 3)))
 
 
 def _distance(observed: BoolArray) -> IntArray:
@@ -175,10 +225,9 @@ def _distance(observed: BoolArray) -> IntArray:
     return np.asarray(ndimage.distance_transform_cdt(~observed, "chessboard"), np.intp)
 
 
-def _sums(count: IntArray, first: int, size: int, step: int, extent: tuple[int, int]) -> IntArray:
-    """Sums over squares of side `size` that begin at `first` and every `step` cells after it, from cumulative ones."""
-    rows, cols = (first + np.arange(0, n, step) for n in extent)
-    ends = [count[np.ix_(a, b)] for a in (rows, rows + size) for b in (cols, cols + size)]
+def _sums(count: IntArray, bounds: Sequence[tuple[IntArray, IntArray]]) -> IntArray:
+    """Sums over rectangles, from cumulative ones: between the first and last rows of `bounds`, and the columns."""
+    ends = [count[np.ix_(rows, cols)] for rows in bounds[0] for cols in bounds[1]]
     return np.asarray(ends[3] - ends[2] - ends[1] + ends[0])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -21,11 +22,11 @@ from geonp.tiling import (
     aligned,
     between,
     chunk_side,
+    groups,
     grown,
     indices,
     pieces,
     shown_once,
-    squares,
     support,
     tiles_with,
 )
@@ -108,7 +109,7 @@ def test_tiles_of_any_shape(shape: tuple[int, int]) -> None:
     st.integers(0, 300),
     st.sampled_from([0, 2, 6]),
 )
-def test_squares_hold_each_cell_once_and_are_as_large_as_their_context_allows(
+def test_groups_hold_each_tile_once_and_are_as_few_as_their_context_allows(
     seed: int, gaps: float, share: float, merge: int, n_context: int, frame: int
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -118,34 +119,46 @@ def test_squares_hold_each_cell_once_and_are_as_large_as_their_context_allows(
     near, lap = np.zeros(shape, bool), min(NEXT_PX, frame)
     for i, j in np.argwhere(missing):
         near[max(i - lap, 0) : i + lap + 1, max(j - lap, 0) : j + lap + 1] = True
-
     places = np.argwhere(observed)
     away = [min((np.abs(cell - places).max(1)), default=99) for cell in np.argwhere(missing)]
     deep = np.zeros(shape, bool)
     deep[missing] = np.array(away) > 12
 
-    def fits(row: int, col: int, side: int) -> bool:
-        first, last = frame - lap, frame + side + lap
-        square = deep[row + frame : row + frame + side, col + frame : col + frame + side]
-        near_ = (near & observed)[row + first : row + last, col + first : col + last]
-        return bool(near_.sum() <= n_context and not square.any())
+    def fits(tiles: Iterable[tuple[int, int]], side: int = 8) -> bool:
+        seen, own = np.zeros(shape, bool), np.zeros(shape, bool)
+        for row, col in tiles:
+            seen[row + frame - lap : row + frame + side + lap, col + frame - lap : col + frame + side + lap] = True
+            own[row + frame : row + frame + side, col + frame : col + frame + side] = True
+        return bool((near & observed & seen).sum() <= n_context and not (deep & own).any())
 
-    cells = missing[frame : frame + 32, frame : frame + 64]
-    owner = np.zeros(cells.shape, int)
     neighbourhood = Neighbourhood(tile_px=8, merge=merge, n_context=n_context)
-    for row, col, side in squares(missing, observed, frame, neighbourhood):
-        square = np.s_[row : row + side, col : col + side]
-        assert row % side == col % side == 0
-        assert cells[square].any()
-        assert side == 8 or fits(row, col, side)
-        assert (owner[square] == 0).all()
-        owner[square] = side
-    assert (owner[cells] > 0).all()
-    for side in (16, 32)[: merge // 2]:
-        for row, col in itertools.product(range(0, 32, side), range(0, 64, side)):
-            square = np.s_[row : row + side, col : col + side]
-            if cells[square].any() and fits(row, col, side):
-                assert (owner[square] >= side).all()
+    found = [[tuple(tile) for tile in group.tolist()] for group in groups(missing, observed, frame, neighbourhood)]
+    cells = missing[frame : frame + 32, frame : frame + 64]
+    occupied = [(8 * i, 8 * j) for i, j in np.argwhere(cells.reshape(4, 8, 8, 8).any((1, 3)))]
+    assert sorted(itertools.chain(*found)) == occupied
+    if merge == 1:
+        assert all(len(group) == 1 for group in found)
+    whole = [(r, c) for r in (0,) for c in (0, 32) if merge == 4 and fits([(r, c)], 32)]
+    for corner in itertools.product(range(0, 32, 16), range(0, 64, 16)) if merge > 1 else ():
+        inside = [tile for tile in occupied if (tile[0] // 16 * 16, tile[1] // 16 * 16) == corner]
+        own = [group for group in found if set(group) & set(inside)]
+        if (0, corner[1] // 32 * 32) in whole:
+            assert len(own) <= 1
+            continue
+        assert all(set(group) <= set(inside) and (len(group) == 1 or fits(group)) for group in own)
+        fewest = next(n for n in range(len(inside) + 1) if any(map(fits_all(fits, n), assignments(inside, n))))
+        assert len(own) == fewest
+
+
+def assignments(tiles: list[tuple[int, int]], n: int) -> Iterator[list[list[tuple[int, int]]]]:
+    """All ways of sharing tiles out among `n` groups."""
+    for labels in itertools.product(range(n), repeat=len(tiles)):
+        yield [[t for t, label in zip(tiles, labels, strict=True) if label == k] for k in range(n)]
+
+
+def fits_all(fits: Callable[[list[tuple[int, int]]], bool], n: int) -> Callable[[list[list[tuple[int, int]]]], bool]:
+    """Whether `n` groups have each a single tile, or fit."""
+    return lambda groups: len(groups) == n and all(len(group) == 1 or (group and fits(group)) for group in groups)
 
 
 @pytest.mark.parametrize("merge", [0, 3, -2])

@@ -16,7 +16,7 @@ from scipy import fft, linalg
 
 from geonp import gaps
 from geonp.points import Neighbourhood, halo_for, overlaps, select_context, standardise
-from geonp.tiling import squares
+from geonp.tiling import groups
 from geonp.training.fields import Field, RasterPrior, log_uniform, sample_field
 
 __all__ = ["Task", "collate", "reached", "sample_task"]
@@ -53,7 +53,7 @@ def sample_task(rng: np.random.Generator, prior: RasterPrior, neighbourhood: Nei
         size = tile + 2 * halo
         kind, observed, domain = _observed(rng, prior, size, wide)
         missing = domain & ~observed
-        if tile > px and squares(missing, observed, halo, neighbourhood) != [(0, 0, tile)]:
+        if tile > px and len(groups(missing, observed, halo, neighbourhood)) != 1:
             cut, size = (tile - px) // 2, px + 2 * halo
             observed, domain, missing = (m[cut : cut + size, cut : cut + size] for m in (observed, domain, missing))
         own = _only(missing, halo)
