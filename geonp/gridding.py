@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from dask.system import CPU_COUNT
 
 from geonp import student
 from geonp.chunks import Job, record
+from geonp.cores import on_cores
 from geonp.errors import InputError, PredictionError
 from geonp.grid import Grid
 from geonp.metadata import FillFlag, annotate
@@ -242,7 +244,21 @@ class _Tile:
 
 def _predict(observations: Observations, places: FloatArray, squares: list[Square], job: Job) -> FloatArray:
     """Weighted sums of mean, standard error and tail of each place, and the sums of weights, ``(4, n)``."""
-    total = np.zeros((4, len(places)))
+    total, under_way = np.zeros((4, len(places))), deque[list[_Tile]]()
+
+    def points() -> Iterator[Points]:
+        for tiles in _batches(observations, places, squares, job):
+            under_way.append(tiles)
+            yield _points(tiles, job)
+
+    expected = -(-len(squares) // job.predictor.batch_size)
+    for predicted in on_cores(job.predictor, points(), job.predictor.device, expected):
+        _add(total, under_way.popleft(), predicted)
+    return total
+
+
+def _batches(observations: Observations, places: FloatArray, squares: list[Square], job: Job) -> Iterator[list[_Tile]]:
+    """Tiles of one bucket, as many as are predicted together."""
     distance = observations.distance(places)
     tiles: dict[int, list[_Tile]] = {}
     for square, index in zip(squares, grouped(places, squares, observations.geographic), strict=True):
@@ -253,10 +269,8 @@ def _predict(observations: Observations, places: FloatArray, squares: list[Squar
             waiting = tiles.setdefault(n_t, [])
             waiting.append(tile)
             if len(waiting) == together(job.predictor.batch_size, n_t):
-                _add(total, tiles.pop(n_t), job)
-    for waiting in tiles.values():
-        _add(total, waiting, job)
-    return total
+                yield tiles.pop(n_t)
+    yield from tiles.values()
 
 
 def _tiles(
@@ -281,8 +295,8 @@ def _tiles(
     ]
 
 
-def _add(total: FloatArray, tiles: list[_Tile], job: Job) -> None:
-    """Predict tiles of one bucket and add them up; padded to a power of two of them, for the sake of few shapes."""
+def _points(tiles: list[_Tile], job: Job) -> Points:
+    """Tiles of one bucket, padded; to a power of two of them, for the sake of few shapes."""
     size, n_t = 1 << (len(tiles) - 1).bit_length(), bucket(max(tile.index.size for tile in tiles))
     n_c = job.predictor.neighbourhood.n_context
     xc, xt = np.zeros((size, n_c, 2), np.float32), np.zeros((size, n_t, 2), np.float32)
@@ -293,7 +307,11 @@ def _add(total: FloatArray, tiles: list[_Tile], job: Job) -> None:
         xc[k, :n], yc[k, :n, 0], mask[k, :n] = tile.xc, tile.yc, True
         xt[k, : tile.index.size] = tile.xt
         loc[k], scale[k] = tile.loc, tile.scale
-    predicted = job.predictor(Points(xc, yc, mask, xt, loc, scale))
+    return Points(xc, yc, mask, xt, loc, scale)
+
+
+def _add(total: FloatArray, tiles: list[_Tile], predicted: npt.NDArray[np.floating]) -> None:
+    """Add up what was predicted for tiles."""
     for k, tile in enumerate(tiles):
         found = predicted[:, k, : tile.index.size]
         if not np.isfinite(found).all():
