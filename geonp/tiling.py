@@ -44,7 +44,10 @@ MARGIN_PX = 3
 """How far from a cell those lie that it may be interpolated from."""
 
 NEXT_PX = 2
-"""How far from missing cells, in king's moves, tiles must see all observations to be merged."""
+"""How far from missing cells, in king's moves, tiles must see all observations to be filled as one."""
+
+SHALLOW_PX = 10
+"""How deep in a gap, in king's moves, the missing cells of tiles may lie at most that are filled as one."""
 
 CHUNK_PX = (256, 1024)
 """Least and greatest side of the chunks that geonp chooses."""
@@ -139,7 +142,7 @@ def groups(missing: BoolArray, observed: BoolArray, frame: int, neighbourhood: N
 
     Each square of ``2 x 2`` tiles is parted into as few groups as can be: the context of several tiles must have room
     for all observations next to their missing cells (:data:`NEXT_PX`), and none of these may lie deep in a gap
-    (:data:`DEEP_PX`), where each tile sees shores of its own. Squares of ``4 x 4`` up to ``merge x merge`` tiles are
+    (:data:`SHALLOW_PX`), where each tile sees shores of its own. Squares of ``4 x 4`` up to ``merge x merge`` tiles are
     tried before, as a whole.
 
     Parameters
@@ -153,7 +156,7 @@ def groups(missing: BoolArray, observed: BoolArray, frame: int, neighbourhood: N
     count = np.pad(near, ((1, 0), (1, 0))).cumsum(0).cumsum(1)
     inside = np.s_[frame : missing.shape[0] - frame, frame : missing.shape[1] - frame]
     open_ = _any_in_tiles(missing[inside], px)
-    deep = _any_in_tiles((missing & (_distance(observed) > DEEP_PX[1]))[inside], px)
+    deep = _any_in_tiles((missing & (_distance(observed) > SHALLOW_PX))[inside], px)
     found: list[IntArray] = []
     while merge > 2:
         side = px * merge

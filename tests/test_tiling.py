@@ -17,6 +17,7 @@ from geonp.tiling import (
     CHUNK_PX,
     MARGIN_PX,
     NEXT_PX,
+    SHALLOW_PX,
     Piece,
     Window,
     aligned,
@@ -122,7 +123,7 @@ def test_groups_hold_each_tile_once_and_are_as_few_as_their_context_allows(
     places = np.argwhere(observed)
     away = [min((np.abs(cell - places).max(1)), default=99) for cell in np.argwhere(missing)]
     deep = np.zeros(shape, bool)
-    deep[missing] = np.array(away) > 12
+    deep[missing] = np.array(away) > SHALLOW_PX
 
     def fits(tiles: Iterable[tuple[int, int]], side: int = 8) -> bool:
         seen, own = np.zeros(shape, bool), np.zeros(shape, bool)
