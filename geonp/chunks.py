@@ -266,7 +266,7 @@ def _predict(tiles: list[Tile], values: FloatArray, rows: IntArray, cols: IntArr
 
     grouped = list(batches(tiles, job.predictor.batch_size))
     points = (gather(batch, values, neighbourhood.n_context, standard) for batch in grouped)
-    results = on_cores(job.predictor, points, job.predictor.device, len(grouped))
+    results = on_cores(job.predictor.rooted(), points, job.predictor.device, len(grouped))
     for batch, predicted in zip(grouped, results, strict=True):
         for k, tile in enumerate(batch):
             found = predicted[:, k, : tile.targets.size]
@@ -291,7 +291,7 @@ def _tiles(
     ranks: FloatArray,
     job: Job,
 ) -> list[Tile]:
-    """The tiles that have wanted cells and enough context, rising in the number of the former."""
+    """The groups of tiles that have wanted cells and enough context, rising in the number of the former."""
     neighbourhood, frame = job.predictor.neighbourhood, job.frame
     px, reach, lap = neighbourhood.tile_px, neighbourhood.reach_px, neighbourhood.overlap_px
     period = job.shape[1] if job.periodic else None
@@ -299,9 +299,11 @@ def _tiles(
     found = []
     reached = overlaps(context_mask, neighbourhood)
     for corners in groups(missing, context_mask, frame, neighbourhood):
-        tiles, box = frame + corners, np.array([corners.min(0), corners.max(0) + px]) + frame
+        members, box = frame + corners, np.array([corners.min(0), corners.max(0) + px]) + frame
         patch = _around(box, lap)
-        weights = wanted[patch] * np.sum([_blend_weights(reached[patch], tile - box[0], px, lap) for tile in tiles], 0)
+        weights = wanted[patch] * np.sum(
+            [_blend_weights(reached[patch], member - box[0], px, lap) for member in members], 0
+        )
         t_row, t_col = np.nonzero(weights)
         if not t_row.size:
             continue
@@ -310,7 +312,7 @@ def _tiles(
         surroundings, cut = _around(box, halo), reach - halo
         near = near[cut : near.shape[0] - cut, cut : near.shape[1] - cut]
         own = np.zeros_like(near)
-        for row, col in halo + tiles - box[0]:
+        for row, col in halo + members - box[0]:
             own[row : row + px, col : col + px] = True
         chosen = select_context(near, ranks[surroundings], own & missing[surroundings], neighbourhood)
         if chosen.size < neighbourhood.min_context:

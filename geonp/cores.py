@@ -37,6 +37,9 @@ two processes take 6 s for them, and 3 s to start."""
 IDLE_S = 60.0
 """Processes without work end after so many seconds."""
 
+MOST_FAILURES = 8
+"""So many items that only processes failed at are the fault of these."""
+
 WORKER_BYTES = 250 * 2**20
 """What a process takes for libraries and a model, an upper bound, beside the code that all processes share."""
 
@@ -86,7 +89,7 @@ def number_of_processes(expected: int) -> int:
     started, as there are others beside it.
     """
     cores, worker = _cores()
-    alone = not worker and multiprocessing.parent_process() is None
+    alone = not worker and multiprocessing.parent_process() is None and not multiprocessing.current_process().daemon
     return cores if alone and cores > 1 and expected >= START_AFTER else 0
 
 
@@ -127,6 +130,9 @@ def _cores() -> tuple[int, str]:
     return dask.config.get("num_workers", None) or CPU_COUNT, ""
 
 
+_LOCK = threading.Lock()
+
+
 @lru_cache(maxsize=16)
 def _threads(process: int, cores: int, worker: str) -> ThreadPoolExecutor:
     """Threads of this process: a forked one has none of its parent's."""
@@ -142,7 +148,8 @@ def _processes(process: int, cores: int) -> _Processes:
 def _in_order(function: Callable[[T], U], items: Iterable[T], expected: int) -> Iterator[U]:
     """Results in the order of the items, of which a few are under way ahead of what is asked for."""
     cores, worker = _cores()
-    threads, processes = _threads(os.getpid(), cores, worker), _processes(os.getpid(), cores)
+    with _LOCK:  # a cache may make the same thing twice for two threads
+        threads, processes = _threads(os.getpid(), cores, worker), _processes(os.getpid(), cores)
     processes.expect(expected)
     under_way = deque[tuple[T, Future[U], bool]]()
 
@@ -157,7 +164,7 @@ def _in_order(function: Callable[[T], U], items: Iterable[T], expected: int) -> 
             if not elsewhere:
                 raise
             found = threads.submit(function, item).result()  # raises what is the fault of the item
-            processes.give_up(error)
+            processes.failed(error)
             return found
 
     try:
@@ -183,6 +190,7 @@ class _Processes:
         self.expected = 0
         self.used = time.monotonic()
         self.lost = False
+        self.failures = 0
 
     def expect(self, items: int) -> None:
         """Count items that will come: from zero, without processes, when these have been idle for long."""
@@ -196,9 +204,9 @@ class _Processes:
     def submit(self, function: Callable[[T], U], item: T) -> Future[U] | None:
         """What a process will give for an item; None while none is ready."""
         with self.lock:
+            self.used = time.monotonic()
             if self.lost or not number_of_processes(self.expected):
                 return None
-            self.used = time.monotonic()
             try:
                 if self.executor is None:
                     self.executor = _executor(self.cores)
@@ -208,10 +216,16 @@ class _Processes:
                 if all(rehearsal.done() for rehearsal in self.rehearsals):
                     return self.executor.submit(function, item)
                 return None
-            except (BrokenExecutor, ImportError, NotImplementedError, OSError) as error:
+            except Exception as error:  # whatever a system refuses: threads do it as well
                 problem = error
         self.give_up(problem)
         return None
+
+    def failed(self, error: Exception) -> None:
+        """Count what a process could not do and this one could; broken processes, or several failures, end them all."""
+        self.failures += 1
+        if isinstance(error, BrokenExecutor) or self.failures == MOST_FAILURES:
+            self.give_up(error)
 
     def give_up(self, error: Exception) -> None:
         """Warn, once, that threads do the rest: processes that were killed for their memory would be again."""

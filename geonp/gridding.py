@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -209,7 +210,7 @@ def _bounds(places: FloatArray) -> tuple[float, float, float, float]:
 
 
 def _predict_in_parallel(observations: Observations, places: FloatArray, job: Job) -> FloatArray:
-    """Sums as of :func:`_predict`, the squares shared out among Dask's threads or workers."""
+    """Sums as of :func:`_predict`, the squares shared out among Dask's threads or workers, which share the cores."""
     squares = squares_of(observations, _bounds(places))
     n = min(len(squares), 8 * CPU_COUNT)
     edges = np.linspace(0, len(squares), n + 1).astype(int)
@@ -245,23 +246,32 @@ class _Tile:
 def _predict(observations: Observations, places: FloatArray, squares: list[Square], job: Job) -> FloatArray:
     """Weighted sums of mean, standard error and tail of each place, and the sums of weights, ``(4, n)``."""
     total, under_way = np.zeros((4, len(places))), deque[list[_Tile]]()
+    reached = list(zip(squares, grouped(places, squares, observations.geographic), strict=True))
 
     def points() -> Iterator[Points]:
-        for tiles in _batches(observations, places, squares, job):
+        for tiles in _batches(observations, places, reached, job):
             under_way.append(tiles)
             yield _points(tiles, job)
 
-    expected = -(-len(squares) // job.predictor.batch_size)
-    for predicted in on_cores(job.predictor, points(), job.predictor.device, expected):
+    expected = _expected([index.size for _, index in reached], job)
+    for predicted in on_cores(job.predictor.rooted(), points(), job.predictor.device, expected):
         _add(total, under_way.popleft(), predicted)
     return total
 
 
-def _batches(observations: Observations, places: FloatArray, squares: list[Square], job: Job) -> Iterator[list[_Tile]]:
+def _expected(sizes: list[int], job: Job) -> int:
+    """About how many batches squares with so many places each will be."""
+    parts = [(-(-size // MOST_TARGETS), bucket(min(size, MOST_TARGETS))) for size in sizes if size]
+    return math.ceil(sum(n / together(job.predictor.batch_size, n_t) for n, n_t in parts))
+
+
+def _batches(
+    observations: Observations, places: FloatArray, reached: list[tuple[Square, IntArray]], job: Job
+) -> Iterator[list[_Tile]]:
     """Tiles of one bucket, as many as are predicted together."""
     distance = observations.distance(places)
     tiles: dict[int, list[_Tile]] = {}
-    for square, index in zip(squares, grouped(places, squares, observations.geographic), strict=True):
+    for square, index in reached:
         weights = blend_weights(places[index], distance[index], square, observations.geographic)
         index, weights = index[weights > 0], weights[weights > 0]
         for tile in _tiles(observations, places, square, index, weights, job) if index.size else ():

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -75,6 +75,11 @@ class Predictor:
     def outputs(self) -> int:
         """How many numbers are predicted for a cell."""
         return self.classes or 3
+
+    def rooted(self) -> Predictor:
+        """The same for another process of this machine, whose working directory may be another."""
+        path = os.path.abspath(self.model) if self.model.endswith(".safetensors") else self.model
+        return replace(self, model=path)
 
     def __call__(self, points: Points) -> FloatArray:
         """Mean, standard deviation (in the units of the values) and tail of new measurements, ``(3, batch, n_t)``.

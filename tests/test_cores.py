@@ -14,6 +14,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ from dask.system import CPU_COUNT
 from geonp import cores, errors, infill
 from geonp.cores import number_of_processes, on_cores, peak_bytes
 from geonp.errors import GeonpError, MissingExtraError
-from geonp.prediction import Points, resolve
+from geonp.points import Neighbourhood
+from geonp.prediction import Points, Predictor, resolve
 
 # --- threads ----------------------------------------------------------------------------------------------------------
 
@@ -316,6 +318,36 @@ def test_nothing_is_started_for_little_nor_where_others_work_too(monkeypatch: py
     for method in ("fork", "spawn"):
         with multiprocessing.get_context(method).Pool(1) as pool:
             assert pool.apply_async(number_of_processes, (10**6,)).get(timeout=60) == 0
+
+
+def test_long_work_in_threads_counts_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its items are expected now and then, longer apart than idle processes wait."""
+    processes = cores._Processes(2)
+    monkeypatch.setattr(cores, "IDLE_S", 0.2)
+    monkeypatch.setattr(cores, "START_AFTER", 1000)
+    for _ in range(4):
+        processes.expect(16)
+        for _ in range(3):
+            time.sleep(0.1)
+            assert processes.submit(abs, 1) is None
+    assert processes.expected == 64
+
+
+def test_one_failure_of_a_process_ends_nothing() -> None:
+    processes = cores._Processes(2)
+    for _ in range(cores.MOST_FAILURES - 1):
+        processes.failed(MemoryError())
+    assert not processes.lost
+    with pytest.warns(RuntimeWarning, match="goes on in threads"):
+        processes.failed(MemoryError())
+    assert processes.lost
+
+
+def test_a_model_beside_the_script_is_found_by_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    predictor = Predictor("mine.safetensors", "", "cpu", "float32", 4, Neighbourhood())
+    assert predictor.rooted().model == str(tmp_path / "mine.safetensors")
+    assert replace(predictor, model="tnpkr-sa").rooted().model == "tnpkr-sa"
 
 
 def test_nothing_is_started_in_a_dask_worker(monkeypatch: pytest.MonkeyPatch) -> None:

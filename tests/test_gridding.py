@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 from scipy.interpolate import LinearNDInterpolator
 
 import geonp
+from geonp import gridding
 from geonp.cli.app import main
 from geonp.errors import InputError
 from geonp.tables import lattice, lattice_around, read_table
@@ -200,3 +202,19 @@ def test_the_command_writes_a_raster(tmp_path: Path) -> None:
     )
     assert result.exit_code == 1
     assert "is no table that can be read" in result.output
+
+
+@pytest.mark.parametrize(("n", "cells"), [(300, 60), (3000, 60), (40, 200)])
+def test_as_many_batches_are_expected_as_come(monkeypatch: pytest.MonkeyPatch, n: int, cells: int) -> None:
+    """Few measurements for many places make many batches, too."""
+    counts: list[tuple[int, int]] = []
+
+    def count(function: Any, items: Iterable[Any], device: str, expected: int) -> Iterator[Any]:
+        made = list(items)
+        counts.append((expected, len(made)))
+        return (np.ones((3, len(points.xc), points.xt.shape[1])) for points in made)
+
+    monkeypatch.setattr(gridding, "on_cores", count)
+    geonp.interpolate(measurements(n), lattice((0, 0, 50, 50), 50 / cells))
+    expected, made = np.sum(counts, 0)
+    assert made / 3 <= expected <= 2 * made + len(counts)

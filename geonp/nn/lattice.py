@@ -14,6 +14,9 @@ __all__ = ["Differences", "differences", "gaussian_sums", "symmetric"]
 DENSE = 8
 """Cells of a grid for each query in it up to which sums at all cells take less time than at the queries alone."""
 
+SPARSE_PAIRS = 2**20
+"""Pairs of scattered queries and keys that are held at once; of more, others evaluate some at a time."""
+
 FAR = 4
 """How far queries may lie from the keys before they are too far: in multiples of the work of evaluating all pairs."""
 
@@ -43,6 +46,12 @@ class Differences:
     def sums(self, pairs: Tensor) -> Tensor:
         """Sums over the pairs ``(batch, n_q, n_k)`` that have each difference: ``(batch, n)``, without gradients."""
         n = self.values.shape[-2]
+        if self.values.ndim == 3:
+            # of points and themselves, each pair and its opposite
+            both = pairs.detach() + pairs.detach().mT
+            both.diagonal(dim1=1, dim2=2).mul_(0.5)
+            rows, cols = torch.tril_indices(*both.shape[1:], device=both.device)
+            return both[:, rows, cols]
         total = torch.bincount(self._places(len(pairs)).flatten(), pairs.detach().flatten(), len(pairs) * n)
         return total.view(len(pairs), n).to(pairs)
 
@@ -119,7 +128,7 @@ def gaussian_sums(
     -------
     Tensor or None
         ``(len(scales) + len(directional_scales) * n_directions, n_q, n)``; None where locations are not whole numbers
-        apart, the lines are so many that evaluating the pairs is quicker, or on a GPU.
+        apart, these or their lines are too many and too scattered, or on a GPU.
     """
     found = _whole(xq, xk) if xq.shape[-1] == 2 else None
     if found is None:
@@ -132,7 +141,10 @@ def gaussian_sums(
     of_distance, of_lines = rates.split([len(scales), len(directional_scales)])
     n_t = len(xq) - len(xk) if torch.equal(xq[len(xq) - len(xk) :], xk) else len(xq)
     values = values.mT.contiguous()
-    parts = [_round_sums(queries, found[1], values, of_distance) for queries in found[0].split([n_t, len(xq) - n_t])]
+    queries = found[0].split([n_t, len(xq) - n_t])
+    if any(len(part) * len(xk) > SPARSE_PAIRS and not _dense(part) for part in queries):
+        return None
+    parts = [_round_sums(part, found[1], values, of_distance) for part in queries]
     of_all, singles = torch.cat(parts, 1), []
     for i in range(len(directions) if directional_scales else 0):
         weights = lines.gaussians(i, of_lines * units[i] ** 2)
@@ -149,10 +161,10 @@ def _round_sums(queries: Tensor, keys: Tensor, values: Tensor, rates: Tensor) ->
     """
     if not len(queries):
         return values.new_empty(len(rates), 0, len(values))
-    first, (rows, cols) = queries.amin(0), (queries.amax(0) - queries.amin(0) + 1).long().tolist()
-    if rows * cols > DENSE * len(queries):
+    if not _dense(queries):
         down, across = ((queries[:, None, i] - keys[:, i]).square_() for i in range(2))
         return _exponentials(down.add_(across), rates) @ values.mT
+    first, (rows, cols) = queries.amin(0), (queries.amax(0) - queries.amin(0) + 1).long().tolist()
     down, across = (
         _exponentials((first[i] + torch.arange(n)[:, None] - keys[:, i]).square_(), rates)
         for i, n in enumerate((rows, cols))
@@ -161,6 +173,10 @@ def _round_sums(queries: Tensor, keys: Tensor, values: Tensor, rates: Tensor) ->
     place = (queries - first).long()
     found: Tensor = weighted.unflatten(1, (-1, rows)).flatten(2)[:, :, place[:, 0] * cols + place[:, 1]]
     return found.mT
+
+
+def _dense(queries: Tensor) -> bool:
+    return bool((queries.amax(0) - queries.amin(0) + 1).prod() <= DENSE * len(queries))
 
 
 def _exponentials(squared: Tensor, rates: Tensor) -> Tensor:

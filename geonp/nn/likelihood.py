@@ -39,7 +39,7 @@ def log_likelihood(kernel: Tensor, noise: Tensor, yc: Tensor, mask: Tensor) -> t
     count = mask.sum(1).clamp_min(1)
     likelihood = -0.5 * ((y * weights).sum(1).mean(-1) + log_determinant) / count
     slope = torch.cholesky_inverse(factor).baddbmm_(weights, weights.mT, beta=-1, alpha=1 / y.shape[-1])
-    slope.mul_(_shown(0.5 / count, mask))
+    slope.mul_(_of_shown_pairs(0.5 / count, mask))
     return likelihood.float(), slope
 
 
@@ -66,7 +66,7 @@ def information(kernel: Tensor, noise: Tensor, changes: Tensor, mask: Tensor) ->
     return 0.5 * products / mask.sum(1).clamp_min(1)[:, None, None]
 
 
-def _shown(scale: Tensor, mask: Tensor) -> Tensor:
+def _of_shown_pairs(scale: Tensor, mask: Tensor) -> Tensor:
     """A number of each task ``(batch,)`` where both points of a pair are shown, else zero: ``(batch, n or 1, ...)``."""
     if bool(mask.all()):
         return scale[:, None, None]

@@ -21,9 +21,13 @@ DIFFERENCE = 1e-5
 
 @dataclass(frozen=True)
 class Sample:
-    """Some points of contexts: what is local ``(batch, n, 2)``, locations, values and mask.
+    """Some points of contexts.
 
-    ``(batch, n, d_x)``, ``(batch, n, d_y)`` and ``(batch, n)``.
+    Attributes
+    ----------
+    local, x, y, mask : Tensor
+        What is local ``(batch, n, 2)``, locations ``(batch, n, d_x)``, values ``(batch, n, d_y)``, and which points
+        there are ``(batch, n)``.
     """
 
     local: Tensor
@@ -94,7 +98,10 @@ class Family:
 
     @torch.no_grad()
     def slope(self, raw: Tensor, sample: Sample) -> tuple[Tensor, Tensor]:
-        """Log likelihood of a sample, per point ``(batch,)``, and its gradient by the raw parameters, in float64."""
+        """Log likelihood of a sample, per point ``(batch,)``, and its gradient by the raw parameters, in float64.
+
+        It holds some ten numbers of float64 for each pair and mixture.
+        """
         local, pairs = sample.local.double(), sample.pairs
         natural, change = self._linearised(raw.double())
         amplitude, noise = _amplitude(local), self._noise(natural[:, -1:], local)

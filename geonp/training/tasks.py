@@ -53,7 +53,7 @@ def sample_task(rng: np.random.Generator, prior: RasterPrior, neighbourhood: Nei
         size = tile + 2 * halo
         kind, observed, domain = _observed(rng, prior, size, wide)
         missing = domain & ~observed
-        if tile > px and len(groups(missing, observed, halo, neighbourhood)) != 1:
+        if tile > px and not _whole(groups(missing, observed, halo, neighbourhood), tile - px):
             cut, size = (tile - px) // 2, px + 2 * halo
             observed, domain, missing = (m[cut : cut + size, cut : cut + size] for m in (observed, domain, missing))
         own = _only(missing, halo)
@@ -68,6 +68,11 @@ def sample_task(rng: np.random.Generator, prior: RasterPrior, neighbourhood: Nei
         if np.ptp(sample.values.ravel()[context]) > 0:
             scattered = kind == "random" and rng.random() < prior.p_scattered
             return _as_task(sample, context, targets, size, kind, _turn(rng) if scattered else None)
+
+
+def _whole(found: list[npt.NDArray[np.intp]], extent: int) -> bool:
+    """Whether tiles that begin in a square of this extent are one group that spans it."""
+    return len(found) == 1 and bool((np.ptp(found[0], axis=0) == extent).all())
 
 
 def _turn(rng: np.random.Generator) -> npt.NDArray[np.float64]:
