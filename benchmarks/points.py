@@ -6,7 +6,6 @@ Run as ``python benchmarks/points.py [--points 100000] [--size 1000] [--model tn
 from __future__ import annotations
 
 import argparse
-import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ import pandas as pd
 from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator, RBFInterpolator
 
 import geonp
+from geonp.cores import peak_bytes
 from geonp.evaluation.kriging import fit, krige
 from geonp.evaluation.metrics import score
 from geonp.tables import lattice
@@ -107,11 +107,11 @@ def many(n: int, size: int, model: str) -> None:
     table = pd.DataFrame({"x": xy[:, 0], "y": xy[:, 1], "value": field(xy) + 0.05 * rng.standard_normal(n)})
     grid = lattice((0, 0, size, size), 1)
     geonp.interpolate(table, grid[:64, :64], model=model)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    before = (peak_bytes() or 0) / 2**20
     start = time.perf_counter()
     found = geonp.interpolate(table, grid, model=model)
     seconds = {"geonp": time.perf_counter() - start}
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    peak = (peak_bytes() or 0) / 2**20
     places = np.stack([np.tile(grid.x.values, size), np.repeat(grid.y.values, size)], 1)
     truth, means = field(places), {"geonp": found["value"].values.ravel()}
     part = slice(0, places.shape[0], 20)  # the slower ones predict a twentieth

@@ -1,8 +1,8 @@
 """The cores of this machine, which all chunks under way share batch by batch: in threads, and then in processes.
 
-Half of the time of a batch passes in Python, whose lock lets one thread run at a time: on two cores two threads fill
-1.3 times as fast as one, and two processes twice as fast. But a process takes seconds to start and memory of its own,
-so threads do small jobs, and begin larger ones. What is computed is the same either way.
+A batch is thousands of short calls, between which Python's lock lets one thread run at a time: on two cores two threads
+fill 1.3 times as fast as one, and two processes twice as fast. But a process takes seconds to start and memory of its
+own, so threads do small jobs, and begin larger ones. What is computed is the same either way.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 START_AFTER = 64
-"""Items expected in all before processes start. So many batches are some 12 seconds of one core, or 9 s of two threads;
-two processes take 6 s for them, and 3 s to start."""
+"""Items expected in all before processes start. So many batches are 8 to 10 seconds of one core; two processes need
+about as long to start and to do them."""
 
 IDLE_S = 60.0
 """Processes without work end after so many seconds."""
@@ -223,8 +223,10 @@ class _Processes:
 
     def failed(self, error: Exception) -> None:
         """Count what a process could not do and this one could; broken processes, or several failures, end them all."""
-        self.failures += 1
-        if isinstance(error, BrokenExecutor) or self.failures == MOST_FAILURES:
+        with self.lock:
+            self.failures += 1
+            last = self.failures >= MOST_FAILURES
+        if last or isinstance(error, BrokenExecutor):
             self.give_up(error)
 
     def give_up(self, error: Exception) -> None:

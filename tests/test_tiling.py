@@ -139,7 +139,7 @@ def test_groups_hold_each_tile_once_and_are_as_few_as_their_context_allows(
     assert sorted(itertools.chain(*found)) == occupied
     if merge == 1:
         assert all(len(group) == 1 for group in found)
-    whole = [(r, c) for r in (0,) for c in (0, 32) if merge == 4 and fits([(r, c)], 32)]
+    whole = [(0, col) for col in (0, 32) if merge == 4 and fits([(0, col)], 32)]
     for corner in itertools.product(range(0, 32, 16), range(0, 64, 16)) if merge > 1 else ():
         inside = [tile for tile in occupied if (tile[0] // 16 * 16, tile[1] // 16 * 16) == corner]
         own = [group for group in found if set(group) & set(inside)]

@@ -176,6 +176,7 @@ def _round_sums(queries: Tensor, keys: Tensor, values: Tensor, rates: Tensor) ->
 
 
 def _dense(queries: Tensor) -> bool:
+    """Whether queries fill enough of the grid around them: see :data:`DENSE`."""
     return bool((queries.amax(0) - queries.amin(0) + 1).prod() <= DENSE * len(queries))
 
 
