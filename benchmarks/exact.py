@@ -25,7 +25,7 @@ from scipy.optimize import minimize
 from scipy.spatial.distance import cdist
 
 from geonp import gaps
-from geonp.points import Neighbourhood, halo_for, rank, select_context, standardise
+from geonp.points import Neighbourhood, halo_for, select_context, standardise, start_of
 from geonp.prediction import Points, Predictor, resolve
 from geonp.training.objective import expected_crps
 
@@ -112,9 +112,7 @@ def draw_lattice(rng: np.random.Generator, kind: str, neighbourhood: Neighbourho
     cut = reach - halo_for(~missing, neighbourhood)
     window = np.zeros((size, size), bool)
     window[cut : size - cut, cut : size - cut] = True
-    first = rng.integers(10_000, size=2)
-    ranks = rank(first[0] + np.arange(size), first[1] + np.arange(size))
-    context = select_context(~missing & window, ranks, own, neighbourhood)
+    context = select_context(~missing & window, own, neighbourhood, start_of(int(rng.integers(10_000, size=2)[0])))
     patch = slice(reach - lap, reach + tile + lap)
     targets = np.argwhere(missing[patch, patch]) + reach - lap
     targets = rng.permutation(targets)[:TARGETS]

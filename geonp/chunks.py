@@ -21,7 +21,7 @@ from geonp import student
 from geonp.cores import on_cores
 from geonp.errors import PredictionError
 from geonp.metadata import FillFlag
-from geonp.points import halo_for, overlaps, rank, select_context
+from geonp.points import halo_for, overlaps, select_context, start_of
 from geonp.prediction import Predictor, Tile, batches, gather
 from geonp.tiling import (
     MARGIN_PX,
@@ -233,7 +233,7 @@ def _predicted(
         return core, flag, None
     supported = support(fillable, rows, cols)
     wanted = _wanted(fillable, supported, core)
-    tiles = _tiles(context_mask, missing, wanted, rank(rows, cols, job.seed), job)
+    tiles = _tiles(context_mask, missing, wanted, job)
     predicted = _predict(tiles, values, rows, cols, job)
     between(predicted, fillable, supported, rows, cols)
     flag[fillable & np.isfinite(predicted[0])] = FillFlag.FILLED
@@ -284,13 +284,7 @@ def _predict(tiles: list[Tile], values: FloatArray, rows: IntArray, cols: IntArr
         return np.asarray(total[:-1] / total[-1]).reshape(-1, *values.shape)
 
 
-def _tiles(
-    context_mask: BoolArray,
-    missing: BoolArray,
-    wanted: BoolArray,
-    ranks: FloatArray,
-    job: Job,
-) -> list[Tile]:
+def _tiles(context_mask: BoolArray, missing: BoolArray, wanted: BoolArray, job: Job) -> list[Tile]:
     """The groups of tiles that have wanted cells and enough context, rising in the number of the former."""
     neighbourhood, frame = job.predictor.neighbourhood, job.frame
     px, reach, lap = neighbourhood.tile_px, neighbourhood.reach_px, neighbourhood.overlap_px
@@ -314,7 +308,7 @@ def _tiles(
         own = np.zeros_like(near)
         for row, col in halo + members - box[0]:
             own[row : row + px, col : col + px] = True
-        chosen = select_context(near, ranks[surroundings], own & missing[surroundings], neighbourhood)
+        chosen = select_context(near, own & missing[surroundings], neighbourhood, start_of(job.seed))
         if chosen.size < neighbourhood.min_context:
             continue
         c_row, c_col = np.divmod(chosen, near.shape[1])

@@ -7,6 +7,7 @@ model sees in use is what it saw in training.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +16,33 @@ from scipy import ndimage
 from geonp.errors import InputError
 from geonp.grid import Grid
 
-__all__ = ["Neighbourhood", "Standardised", "halo_for", "overlaps", "rank", "select_context", "standardise"]
+__all__ = [
+    "Neighbourhood",
+    "Standardised",
+    "curve",
+    "halo_for",
+    "overlaps",
+    "select_context",
+    "standardise",
+    "start_of",
+    "thinned",
+]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
 IntArray = npt.NDArray[np.intp]
+
+GOLDEN = (5**0.5 - 1) / 2
+"""Multiples of it, but for their whole parts, are spread evenly."""
+
+SPREADING = (
+    (16, 0x0000FFFF0000FFFF),
+    (8, 0x00FF00FF00FF00FF),
+    (4, 0x0F0F0F0F0F0F0F0F),
+    (2, 0x3333333333333333),
+    (1, 0x5555555555555555),
+)
+"""Shifts and masks that put a zero before each bit of a number of 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +61,7 @@ class Neighbourhood:
     min_context : int
         A tile with fewer observations in reach is left empty: no honest standard error comes from less.
     thinning : float
-        How fast context thins out with distance, see :func:`select_context`.
+        How fast context thins out with distance, see :func:`thinned`.
     overlap_px : int
         How far a tile's predictions reach into its neighbours at most, see :func:`overlaps`.
     merge : int
@@ -105,24 +128,9 @@ class Neighbourhood:
         return replace(self, axes=tuple((a * down, b * across) for a, b in self.axes))
 
 
-def rank(rows: npt.NDArray[np.integer], cols: npt.NDArray[np.integer], seed: int = 0) -> npt.NDArray[np.float32]:
-    """A fixed random number in (0, 1] for each cell of a window, from its `rows` and `cols` in the whole raster.
-
-    It depends on the cell's place and on `seed` alone, so that the choice of context does not depend on how the raster
-    is cut. (An integer hash; the constants are those of MurmurHash's and xxHash's 32-bit finalisers.)
-
-    Returns
-    -------
-    array
-        ``(len(rows), len(cols))``.
-    """
-    down, across = (np.asarray(i, np.int64).astype(np.uint32) for i in (rows, cols))
-    salt = np.uint32((seed * 0x27D4EB2F) & 0xFFFFFFFF)
-    h = (down * np.uint32(0x9E3779B1) ^ salt)[:, None] ^ (across * np.uint32(0x85EBCA77) + np.uint32(0x165667B1))
-    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
-        h = (h ^ (h >> np.uint32(shift))) * np.uint32(factor)
-    h ^= h >> np.uint32(16)
-    return ((h >> np.uint32(8)).astype(np.float32) + np.float32(1.0)) / np.float32(2**24)
+def start_of(seed: int) -> float:
+    """Where :func:`thinned` begins to count, in [0, 1): another place for each seed."""
+    return (0.5 + seed * GOLDEN) % 1.0
 
 
 def halo_for(observed_mask: BoolArray, neighbourhood: Neighbourhood) -> int:
@@ -136,32 +144,83 @@ def halo_for(observed_mask: BoolArray, neighbourhood: Neighbourhood) -> int:
 
 
 def select_context(
-    observed_mask: BoolArray, ranks: FloatArray, target_mask: BoolArray, neighbourhood: Neighbourhood
+    observed_mask: BoolArray, target_mask: BoolArray, neighbourhood: Neighbourhood, start: float = 0.5
 ) -> IntArray:
-    """Choose the context of a tile: all that is near, ever less of what is far.
+    """Choose the context of a tile: all that is near, ever less of what is far, evenly spread.
 
-    The `n_context` observed cells with the smallest ``(d + 1) rank^(1 / thinning)`` are taken, where d is the distance
-    from the nearest target: up to a radius t all cells, beyond it each with probability
-    ``(t / (d + 1))^thinning``. So a gap sees its shores in detail, and all of them, at any size.
+    Of the observed cells, `n_context` are taken by :func:`thinned` along a curve through the window, d their distance
+    from the nearest target. So a gap sees its shores in detail, and all of them, at any size.
 
     Parameters
     ----------
-    observed_mask, ranks, target_mask : array
-        ``(rows, cols)`` of one window: which cells have values, their :func:`rank`, and which are targets, at least
-        one.
+    observed_mask, target_mask : array
+        ``(rows, cols)`` of one window: which cells have values, and which are targets, at least one.
+    start : float
+        See :func:`thinned`.
 
     Returns
     -------
     array of int
         Flat indices into the window, rising; at most ``n_context``.
     """
-    candidates = np.flatnonzero(observed_mask)
-    if candidates.size <= neighbourhood.n_context:
-        return candidates
-    distance = ndimage.distance_transform_edt(~target_mask).ravel()[candidates].astype(np.float32)
-    key = (distance + 1) * ranks.ravel()[candidates] ** np.float32(1 / neighbourhood.thinning)
-    chosen = np.argpartition(key, neighbourhood.n_context - 1)[: neighbourhood.n_context]
-    return np.sort(candidates[chosen])
+    if np.count_nonzero(observed_mask) <= neighbourhood.n_context:
+        return np.flatnonzero(observed_mask)
+    order = _order_of(observed_mask)
+    candidates = order[observed_mask.ravel()[order]]
+    distance = ndimage.distance_transform_edt(~target_mask).ravel()[candidates]
+    return np.sort(candidates[thinned(distance, neighbourhood.n_context, neighbourhood.thinning, start)])
+
+
+def thinned(distance: FloatArray, n: int, thinning: float, start: float = 0.5) -> IntArray:
+    """Indices of `n` of more points, all near ones and ever fewer of the others, as evenly as they lie.
+
+    Up to a radius t all points are taken, beyond it each with probability ``(t / (d + 1))^thinning``. That is done by
+    systematic sampling (Madow, Annals of Mathematical Statistics 20, 1949): the probabilities are added up along the
+    order of the points, and one is taken whenever the sum passes another whole number. Where neighbours follow each
+    other, as along :func:`curve`, every part of the plane gets its share; points drawn one by one would leave holes.
+
+    Parameters
+    ----------
+    distance : array
+        ``(points,)``, of points that lie along a curve.
+    start : float
+        In [0, 1): what the sum begins below zero with.
+    """
+    weight = (distance.astype(np.float64) + 1) ** -thinning
+    largest = -np.sort(np.partition(-weight, n - 1)[:n])
+    rest = weight.sum() - np.concatenate([[0.0], largest.cumsum()[:-1]])
+    left = np.arange(n, 0, -1)
+    near = int(np.argmax(left * largest <= rest))
+    probability = np.minimum(weight * (left[near] / rest[near]), 1.0)
+    passed = np.floor(probability.cumsum() - start)
+    return np.flatnonzero(np.diff(passed, prepend=np.floor(-start)))
+
+
+def curve(rows: npt.NDArray[np.integer], cols: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+    """Places along the Z-order curve (Morton, 1966) of cells below ``2^31``, broadcast: neighbours are close on it."""
+    place = np.zeros(np.broadcast_shapes(rows.shape, cols.shape), np.int64)
+    for index, bit in ((rows, 1), (cols, 0)):
+        spread = np.asarray(index, np.int64)
+        for shift, mask in SPREADING:
+            spread = (spread | spread << shift) & mask
+        place |= spread << bit
+    return place
+
+
+def _order_of(observed_mask: BoolArray) -> IntArray:
+    """Flat indices of a window's cells along a curve, turned by where the observed ones lie: with them, if they are."""
+    down, across = (
+        int(observed_mask.sum(1 - axis) @ (2 * np.arange(n) - n + 1)) for axis, n in enumerate(observed_mask.shape)
+    )
+    return _turned_order(observed_mask.shape, down < 0, across < 0, abs(down) < abs(across))
+
+
+@lru_cache(maxsize=64)
+def _turned_order(shape: tuple[int, int], flip_rows: bool, flip_cols: bool, swap: bool) -> IntArray:
+    cells = np.arange(shape[0] * shape[1]).reshape(shape)[:: -1 if flip_rows else 1, :: -1 if flip_cols else 1]
+    cells = cells.T if swap else cells
+    height, width = cells.shape
+    return cells.ravel()[np.argsort(curve(np.arange(height)[:, None], np.arange(width)), axis=None)]
 
 
 def overlaps(observed_mask: BoolArray, neighbourhood: Neighbourhood) -> IntArray:

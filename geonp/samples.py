@@ -19,7 +19,7 @@ from geonp import student
 from geonp.chunks import Job
 from geonp.errors import InputError
 from geonp.metadata import FillFlag
-from geonp.points import halo_for, rank, select_context
+from geonp.points import halo_for, select_context, start_of
 from geonp.prediction import Tile, batches, gather
 from geonp.tiling import Window, shown_once
 
@@ -106,15 +106,12 @@ def sample_slice(
     padded = np.where(inside & domain_mask[np.ix_(rows, cols)], values[np.ix_(rows, cols)], np.nan)
     drawn = np.repeat(padded[None], n, 0)
     known = ~np.isnan(drawn)
-    ranks = rank(rows, cols, job.seed)
     cells = np.argwhere(wanted)
     paths = [rng.permutation(cells) for _ in range(n)]
     out = np.repeat(values[None], n, 0)
     for step in range(len(cells)):
         places = [path[step] for path in paths]
-        tiles = [
-            _tile(known, ranks, s, place[0] - window.row, place[1] - window.col, job) for s, place in enumerate(places)
-        ]
+        tiles = [_tile(known, s, place[0] - window.row, place[1] - window.col, job) for s, place in enumerate(places)]
         found = _predict(tiles, drawn.reshape(-1, drawn.shape[-1]), job)
         new = student.draw(rng, *found)
         for s, (row, col) in enumerate(places):
@@ -143,7 +140,7 @@ def _require_small(wanted: BoolArray) -> None:
         )
 
 
-def _tile(known: BoolArray, ranks: FloatArray, sample: int, row: int, col: int, job: Job) -> Tile:
+def _tile(known: BoolArray, sample: int, row: int, col: int, job: Job) -> Tile:
     """One cell of the window of a sample as a target, with the context that filling would choose for it."""
     neighbourhood = job.predictor.neighbourhood
     size, reach = neighbourhood.tile_px, neighbourhood.reach_px
@@ -158,7 +155,7 @@ def _tile(known: BoolArray, ranks: FloatArray, sample: int, row: int, col: int, 
     first_row, first_col = top - halo, left - halo
     own = np.zeros_like(near)
     own[row - first_row, col - first_col] = True
-    chosen = select_context(near, ranks[first_row : first_row + side, first_col : first_col + side], own, neighbourhood)
+    chosen = select_context(near, own, neighbourhood, start_of(job.seed))
     down, across = np.divmod(chosen, side)
     height, width = known.shape[1:]
     offset = sample * height

@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial import cKDTree
 
+from geonp.points import curve, start_of, thinned
+
 __all__ = ["OVERLAP_UNITS", "Observations", "Square", "blend_weights", "near_first", "project", "squares_of"]
 
 FloatArray = npt.NDArray[np.float64]
@@ -33,6 +35,10 @@ CANDIDATES = 1024
 """Nearest observations of a square that its context is chosen from."""
 
 
+CURVE_STEPS = 2**16
+"""Cells along a side of what context is chosen from, whose order along a curve is that of the observations."""
+
+
 @dataclass(frozen=True, eq=False)
 class Observations:
     """Values at places: longitudes and latitudes in degrees if `geographic`, else any plane coordinates.
@@ -45,7 +51,7 @@ class Observations:
         ``(n,)``, finite.
     geographic : bool
     seed : int
-        Of the random thinning of far context.
+        Of the choice of far context.
     """
 
     xy: FloatArray
@@ -62,14 +68,6 @@ class Observations:
     def flat(self) -> cKDTree:
         """Of the coordinates themselves, longitudes going round."""
         return _flat_tree(self.xy, self.geographic)
-
-    @cached_property
-    def ranks(self) -> FloatArray:
-        """A fixed random number in (0, 1] for each observation, whatever the order they are given in."""
-        drawn = np.empty(len(self.xy))
-        order = np.lexsort((self.values, *self.xy.T))
-        drawn[order] = 1 - np.random.default_rng(self.seed).random(len(self.xy))
-        return drawn
 
     def distance(self, xy: FloatArray) -> FloatArray:
         """Distance of places ``(n, 2)`` from the nearest observation, in the unit of the coordinates."""
@@ -196,8 +194,8 @@ def near_first(
 ) -> tuple[IntArray, FloatArray]:
     """Choose the context of a square: all that is near, ever less of what is far.
 
-    As :func:`geonp.points.select_context` does for rasters: the `n_context` observations with the smallest
-    ``(d + 1) rank^(1 / thinning)``, d the distance from the square in its units.
+    As :func:`geonp.points.select_context` does for rasters: by :func:`geonp.points.thinned`, d the distance from the
+    square in its units.
 
     Returns
     -------
@@ -210,9 +208,17 @@ def near_first(
     offset = project(observations.xy[near], square.middle, observations.geographic) / square.unit
     half = np.array([SIDE_UNITS / 2, SIDE_UNITS / 2 * _narrowing(square, observations.geographic)])
     distance = np.linalg.norm(np.maximum(np.abs(offset) - half, 0.0), axis=1)
-    key = (distance + 1) * observations.ranks[near] ** (1 / thinning)
-    chosen = np.argsort(key, kind="stable")[:n_context]
-    return near[chosen], offset[chosen]
+    order = _along(offset, observations.values[near])
+    if len(order) > n_context:
+        order = order[thinned(distance[order], n_context, thinning, start_of(observations.seed))]
+    return near[order], offset[order]
+
+
+def _along(offset: FloatArray, values: FloatArray) -> IntArray:
+    """Order of places ``(n, 2)`` along a curve, whatever the order they are given in."""
+    fraction = (offset - offset.min(0)) / max(float(np.ptp(offset, axis=0).max()), 1e-300)
+    cols, rows = (fraction * CURVE_STEPS).astype(np.int64).T
+    return np.lexsort((values, *offset.T, curve(rows, cols)))
 
 
 def _narrowing(square: Square, geographic: bool) -> float:

@@ -140,10 +140,10 @@ def tiles_with(cells: BoolArray, tile_px: int) -> list[tuple[int, int]]:
 def groups(missing: BoolArray, observed: BoolArray, frame: int, neighbourhood: Neighbourhood) -> list[IntArray]:
     """Rows and columns ``(n, 2)`` where tiles with missing cells begin, those together that are filled as one.
 
-    Each square of ``2 x 2`` tiles is parted into as few groups as can be: the context of several tiles must have room
-    for all observations next to their missing cells (:data:`NEXT_PX`), and none of these may lie deep in a gap
-    (:data:`SHALLOW_PX`), where each tile sees shores of its own. Squares of ``4 x 4`` up to ``merge x merge`` tiles are
-    tried before, as a whole.
+    Each square of ``2 x 2`` tiles is parted into as few groups as can be, and as evenly: the context of several tiles
+    must have room for all observations next to their missing cells (:data:`NEXT_PX`), and none of these may lie deep in
+    a gap (:data:`SHALLOW_PX`), where each tile sees shores of its own. Squares of ``4 x 4`` up to ``merge x merge``
+    tiles are tried before, as a whole.
 
     Parameters
     ----------
@@ -189,12 +189,15 @@ def _parted(
     for tile in range(4):
         i, j = divmod(tile, 2)
         seen[members[:, tile], i : i + 2, j : j + 2] = True
-    room = np.einsum("sij,yixj->syx", seen.astype(int), bands) <= neighbourhood.n_context
+    near = np.einsum("sij,yixj->syx", seen.astype(int), bands)
     present, shut = (sum(mask[i::2, j::2] << 2 * i + j for i in range(2) for j in range(2)) for mask in (open_, deep))
-    fits = (room & (np.arange(16)[:, None, None] & shut == 0)) | (members.sum(1) < 2)[:, None, None]
+    fits = (near <= neighbourhood.n_context) & (np.arange(16)[:, None, None] & shut == 0)
+    fits |= (members.sum(1) < 2)[:, None, None]
     sets = [np.array([part & present for part in parts]) for parts in PARTITIONS]
-    cost = [np.where(np.take_along_axis(fits, s, 0).all(0), (s > 0).sum(0), len(members)) for s in sets]
-    best = np.argmin(cost, 0)
+    # the fewest groups; of as many, those of which the fullest has most room
+    cost = [(s > 0).sum(0) * (count.max() + 1) + np.take_along_axis(near, s, 0).max(0) for s in sets]
+    allowed = [np.take_along_axis(fits, s, 0).all(0) for s in sets]
+    best = np.argmin([np.where(a, c, np.inf) for a, c in zip(allowed, cost, strict=True)], 0)
     return [
         np.argwhere(members[part].reshape(2, 2)) + 2 * np.array([i, j])
         for i, j in np.argwhere(present)
@@ -212,8 +215,8 @@ def _partitions(members: tuple[int, ...]) -> list[list[int]]:
     return joined + [[first, *way] for way in ways]
 
 
-PARTITIONS = sorted(_partitions((1, 2, 4, 8)), key=len)
-"""The fifteen ways of parting the tiles of a square, fewest groups first."""
+PARTITIONS = _partitions((1, 2, 4, 8))
+"""The fifteen ways of parting the tiles of a square."""
 
 
 def _any_in_tiles(mask: BoolArray, px: int) -> BoolArray:

@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import xarray as xr
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from geonp.errors import InputError
 from geonp.grid import Grid
-from geonp.points import Neighbourhood, halo_for, overlaps, rank, select_context, standardise
+from geonp.points import Neighbourhood, curve, halo_for, overlaps, select_context, standardise, start_of
 
 NEIGHBOURHOOD = Neighbourhood(tile_px=8, halos_px=(4, 8, 16), n_context=20)
 SIDE = NEIGHBOURHOOD.tile_px + 2 * NEIGHBOURHOOD.reach_px
@@ -22,36 +22,27 @@ seeds = st.integers(0, 2**32 - 1)
 windows = hnp.arrays(bool, hnp.array_shapes(min_dims=2, max_dims=2, max_side=24))
 
 
-# --- rank -------------------------------------------------------------------------------------------------------------
+# --- curve ------------------------------------------------------------------------------------------------------------
 
 
-@given(st.integers(0, 80), st.integers(0, 80), st.integers(1, 20), st.integers(1, 20), st.integers(-5, 2**40))
-def test_a_cell_has_the_same_rank_in_every_window(row: int, col: int, height: int, width: int, seed: int) -> None:
-    whole = rank(np.arange(100), np.arange(100), seed)
-    rows, cols = np.arange(row, row + height), np.arange(col, col + width)
-    np.testing.assert_array_equal(rank(rows, cols, seed), whole[row : row + height, col : col + width])
+def test_the_curve_goes_through_every_cell_once_and_quarter_by_quarter() -> None:
+    place = curve(np.arange(64)[:, None], np.arange(64))
+    np.testing.assert_array_equal(np.sort(place, axis=None), np.arange(64**2))
+    for side in (2, 8, 32):
+        squares = place.reshape(64 // side, side, 64 // side, side) // side**2
+        assert (squares == squares[:, :1, :, :1]).all()
 
 
-def test_ranks_are_uniform_and_independent_of_their_neighbours() -> None:
-    n = 400
-    u = rank(np.arange(n), np.arange(n)).astype(np.float64)
-    assert u.min() > 0
-    assert u.max() <= 1
-    counts, _ = np.histogram(u, 64, (0, 1))
-    expected = n * n / 64
-    chi_squared = ((counts - expected) ** 2 / expected).sum()
-    assert abs(chi_squared - 63) < 5 * np.sqrt(2 * 63)
-    for a, b in ((u[1:], u[:-1]), (u[:, 1:], u[:, :-1]), (u, u.T), (u, rank(np.arange(n), np.arange(n), 1))):
-        off = a != b
-        assert abs(np.corrcoef(a[off], b[off])[0, 1]) < 5 / n
+def test_the_curve_tells_the_farthest_cells_apart() -> None:
+    far = np.arange(2**31 - 4, 2**31)
+    assert np.unique(curve(far[:, None], far)).size == 16
 
 
-def test_ranks_differ_between_seeds_rows_and_columns() -> None:
-    cells = np.arange(50)
-    assert (rank(cells, cells, 0) != rank(cells, cells, 1)).mean() > 0.99
-    assert np.unique(rank(cells, cells)).size > 0.999 * 50 * 50
-    far = np.arange(2**31 - 2, 2**31 + 2)
-    assert np.unique(rank(far, far)).size == 16
+def test_seeds_begin_to_count_at_places_far_from_each_other() -> None:
+    starts = np.sort([start_of(seed) for seed in range(20)])
+    assert starts[0] >= 0
+    assert starts[-1] < 1
+    assert np.diff(starts).min() > 0.25 / 20
 
 
 # --- halos ------------------------------------------------------------------------------------------------------------
@@ -87,14 +78,13 @@ def test_every_halo_is_used() -> None:
 def test_context_is_observed_bounded_rising_and_deterministic(
     observed: npt.NDArray[np.bool_], seed: int, n_context: int
 ) -> None:
-    ranks = rank(np.arange(observed.shape[0]), np.arange(observed.shape[1]), seed)
-    neighbourhood = replace(NEIGHBOURHOOD, n_context=n_context)
+    neighbourhood, start = replace(NEIGHBOURHOOD, n_context=n_context), start_of(seed)
     corner = at(observed.shape, [(0, 0)])
-    chosen = select_context(observed, ranks, corner, neighbourhood)
+    chosen = select_context(observed, corner, neighbourhood, start)
     assert chosen.size == min(n_context, observed.sum())
     assert (np.diff(chosen) > 0).all()
     assert observed.ravel()[chosen].all()
-    np.testing.assert_array_equal(chosen, select_context(observed, ranks, corner, neighbourhood))
+    np.testing.assert_array_equal(chosen, select_context(observed, corner, neighbourhood, start))
 
 
 def at(shape: tuple[int, ...], cells: list[tuple[int, int]]) -> npt.NDArray[np.bool_]:
@@ -111,66 +101,57 @@ def distances(targets: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
     return np.asarray(away.min(1)).reshape(targets.shape)
 
 
-@given(seeds, st.integers(5, 200), st.sampled_from([1.0, 2.0, 3.0, 8.0]))
+@given(seeds, st.integers(5, 200), st.sampled_from([1.0, 2.0, 3.5, 8.0]))
 def test_near_cells_are_all_taken_and_far_ones_thinned(seed: int, n_context: int, thinning: float) -> None:
-    rng = np.random.default_rng(seed)
-    observed = rng.random((30, 26)) < 0.7
+    observed = np.random.default_rng(seed).random((30, 26)) < 0.7
     targets = at(observed.shape, [(8, 10), (9, 10), (12, 11), (20, 4)])
     observed[targets] = False
-    ranks = rank(np.arange(100, 130), np.arange(7, 33), seed)
-    chosen = select_context(observed, ranks, targets, replace(NEIGHBOURHOOD, n_context=n_context, thinning=thinning))
+    neighbourhood = replace(NEIGHBOURHOOD, n_context=n_context, thinning=thinning)
+    starts = (np.arange(200) + 0.5) / 200
+    chosen = [select_context(observed, targets, neighbourhood, start) for start in starts]
+    taken = np.bincount(np.concatenate(chosen), minlength=observed.size) / len(starts)
     d = distances(targets).ravel()
-    key = (d + 1) * ranks.ravel().astype(np.float64) ** (1 / thinning)
-    rest = np.setdiff1d(np.flatnonzero(observed), chosen)
-    t = key[rest].min()
-    # up to the radius t everything is taken; beyond it, those of rank below (t / (d + 1))^thinning, and no others
-    assert (d[rest] + 1 >= t * (1 - 1e-6)).all()
-    assert (ranks.ravel()[chosen] <= (t / (d[chosen] + 1)) ** thinning * (1 + 1e-5)).all()
+    # the radius up to which all are taken, by bisection
+    low, high = 0.0, 1e4
+    for _ in range(60):
+        t = (low + high) / 2
+        expected = observed.ravel() * np.minimum((t / (d + 1)) ** thinning, 1)
+        low, high = (t, high) if expected.sum() < n_context else (low, t)
+    np.testing.assert_allclose(taken, expected, atol=2 / len(starts))
 
 
-def test_the_share_taken_falls_with_the_distance_as_documented() -> None:
+def test_far_context_is_spread_more_evenly_than_by_chance() -> None:
     target = at((101, 101), [(50, 50)])
-    observed = ~target
-    d = distances(target).ravel()
-    taken, radii = np.zeros(d.size), []
-    for seed in range(60):
-        ranks = rank(np.arange(101), np.arange(101), seed)
-        chosen = select_context(observed, ranks, target, replace(NEIGHBOURHOOD, n_context=400))
-        taken[chosen] += 1 / 60
-        radii.append(((d + 1) * ranks.ravel() ** (1 / 3))[chosen].max())
-    t = np.mean(radii)
-    assert taken[(d > 0) & (d + 1 < min(radii))].min() == pytest.approx(1)
-    for low, high in ((15, 18), (25, 30), (40, 50)):
-        ring = (d >= low) & (d < high)
-        assert taken[ring].mean() == pytest.approx(((t / (d[ring] + 1)) ** 3).mean(), rel=0.1)
+    rng = np.random.default_rng(0)
+    observed = ~target & (rng.random(target.shape) < 0.5)
+    counts, expected = [], 0.0
+    for start in (np.arange(40) + 0.5) / 40:
+        chosen = np.zeros(target.shape)
+        chosen.ravel()[select_context(observed, target, replace(NEIGHBOURHOOD, n_context=400), start)] = 1
+        # squares of 20 cells far from the target
+        counts.append(chosen[:20].reshape(1, 20, -1)[:, :, :100].reshape(20, 5, 20).sum((0, 2)))
+        expected = np.mean(counts)
+    # independent draws would have the variance of their mean
+    assert expected > 2
+    assert np.var(counts, axis=0).mean() < 0.4 * expected
 
 
-@given(st.permutations(range(12)))
-def test_context_does_not_depend_on_values_of_unobserved_ranks(order: list[int]) -> None:
-    observed = np.zeros((4, 12), bool)
-    observed[::2] = True
-    ranks = rank(np.arange(4), np.arange(12))
-    other = ranks.copy()
-    other[1::2] = other[1::2][:, order]
-    neighbourhood, targets = replace(NEIGHBOURHOOD, n_context=9), at(observed.shape, [(1, 3), (3, 4)])
-    np.testing.assert_array_equal(
-        select_context(observed, ranks, targets, neighbourhood),
-        select_context(observed, other, targets, neighbourhood),
-    )
-
-
-@given(seeds, st.integers(0, 50), st.integers(0, 50))
-def test_context_does_not_depend_on_the_window(seed: int, up: int, left: int) -> None:
-    """A wider window with nothing more in it, or seen from elsewhere, gives the same cells."""
-    observed = np.random.default_rng(seed).random((12, 12)) < 0.8
-    rows, cols = np.arange(200, 212), np.arange(300, 312)
+@given(seeds, st.integers(0, 3), st.booleans())
+def test_context_turns_with_the_window(seed: int, quarters: int, mirrored: bool) -> None:
+    observed = np.random.default_rng(seed).random((24, 31)) < 0.6
+    down, across = (abs(int(observed.sum(1 - axis) @ (2 * np.arange(n) - n + 1))) for axis, n in ((0, 24), (1, 31)))
+    assume(down and across and down != across)
     targets = at(observed.shape, [(4, 7), (7, 5)])
-    chosen = select_context(observed, rank(rows, cols), targets, NEIGHBOURHOOD)
-    wide = np.pad(observed, ((up, 3), (left, 5)))
-    wide_ranks = rank(np.arange(200 - up, 215), np.arange(300 - left, 317))
-    moved = np.pad(targets, ((up, 3), (left, 5)))
-    row, col = np.divmod(select_context(wide, wide_ranks, moved, NEIGHBOURHOOD), wide.shape[1])
-    np.testing.assert_array_equal((row - up) * 12 + col - left, chosen)
+
+    def turn(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        return np.rot90(mask[::-1] if mirrored else mask, quarters)
+
+    def chosen(mask: npt.NDArray[np.bool_], of: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        found = np.zeros(mask.size, bool)
+        found[select_context(mask, of, NEIGHBOURHOOD)] = True
+        return found.reshape(mask.shape)
+
+    np.testing.assert_array_equal(chosen(turn(observed), turn(targets)), turn(chosen(observed, targets)))
 
 
 # --- standardise ------------------------------------------------------------------------------------------------------

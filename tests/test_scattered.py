@@ -82,13 +82,16 @@ def test_context_is_all_that_is_near_and_some_of_what_is_far() -> None:
 
 
 @settings(deadline=None, max_examples=20)
-@given(st.integers(4, 60), st.integers(0, 2**32 - 1))
+@given(st.integers(4, 600), st.integers(0, 2**32 - 1))
 def test_the_order_of_observations_does_not_matter(n: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     observations = scattered(n, geographic=False, seed=seed)
     order = rng.permutation(n)
     shuffled = Observations(observations.xy[order], observations.values[order], False)
-    np.testing.assert_array_equal(shuffled.ranks, observations.ranks[order])
+    square = squares_of(observations, (0.3, 0.4, 0.3, 0.4))[0]
+    (chosen, offset), (again, same) = (near_first(o, square, 100, 3.0) for o in (observations, shuffled))
+    np.testing.assert_array_equal(order[again], chosen)
+    np.testing.assert_array_equal(same, offset)
 
 
 @pytest.mark.parametrize("xy", [np.zeros((5, 2)), np.array([[i, 2.0 * i] for i in range(9)]), np.ones((300, 2))])

@@ -110,7 +110,7 @@ def test_tiles_of_any_shape(shape: tuple[int, int]) -> None:
     st.integers(0, 300),
     st.sampled_from([0, 2, 6]),
 )
-def test_groups_hold_each_tile_once_and_are_as_few_as_their_context_allows(
+def test_groups_hold_each_tile_once_and_are_as_few_and_as_even_as_their_context_allows(
     seed: int, gaps: float, share: float, merge: int, n_context: int, frame: int
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -125,12 +125,16 @@ def test_groups_hold_each_tile_once_and_are_as_few_as_their_context_allows(
     deep = np.zeros(shape, bool)
     deep[missing] = np.array(away) > SHALLOW_PX
 
-    def fits(tiles: Iterable[tuple[int, int]], side: int = 8) -> bool:
+    def held(tiles: Iterable[tuple[int, int]], side: int = 8) -> tuple[int, bool]:
         seen, own = np.zeros(shape, bool), np.zeros(shape, bool)
         for row, col in tiles:
             seen[row + frame - lap : row + frame + side + lap, col + frame - lap : col + frame + side + lap] = True
             own[row + frame : row + frame + side, col + frame : col + frame + side] = True
-        return bool((near & observed & seen).sum() <= n_context and not (deep & own).any())
+        return int((near & observed & seen).sum()), bool((deep & own).any())
+
+    def fits(tiles: Iterable[tuple[int, int]], side: int = 8) -> bool:
+        count, far = held(tiles, side)
+        return count <= n_context and not far
 
     neighbourhood = Neighbourhood(tile_px=8, merge=merge, n_context=n_context)
     found = [[tuple(tile) for tile in group.tolist()] for group in groups(missing, observed, frame, neighbourhood)]
@@ -147,8 +151,11 @@ def test_groups_hold_each_tile_once_and_are_as_few_as_their_context_allows(
             assert len(own) <= 1
             continue
         assert all(set(group) <= set(inside) and (len(group) == 1 or fits(group)) for group in own)
-        fewest = next(n for n in range(len(inside) + 1) if any(map(fits_all(fits, n), assignments(inside, n))))
-        assert len(own) == fewest
+        possible = (list(filter(fits_all(fits, n), assignments(inside, n))) for n in range(len(inside) + 1))
+        fewest = next(filter(None, possible))
+        assert len(own) == len(fewest[0])
+        fullest = [max((held(group)[0] for group in way), default=0) for way in (own, *fewest)]
+        assert fullest[0] == min(fullest)
 
 
 def assignments(tiles: list[tuple[int, int]], n: int) -> Iterator[list[list[tuple[int, int]]]]:

@@ -353,7 +353,7 @@ def _task(
     if not missing.any() or not (missing & hidden).any():
         return None
     near_mask = _frame(seen_mask, reach - halo_for(seen_mask, neighbourhood))
-    context = select_context(near_mask, rng.random(seen_mask.shape, dtype=np.float32), missing, neighbourhood)
+    context = select_context(near_mask, missing, neighbourhood, rng.random())
     if context.size < neighbourhood.min_context:
         return None
     targets = rng.permutation(targets)[:n_targets]

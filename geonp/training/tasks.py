@@ -61,8 +61,7 @@ def sample_task(rng: np.random.Generator, prior: RasterPrior, neighbourhood: Nei
             continue
         sample = sample_field(rng, prior, size, fft.next_fast_len(2 * size if wide else max(2 * size, 256), real=True))
         window = _only(observed, halo - halo_for(observed, neighbourhood) if wide else 0)
-        ranks = rng.random(observed.shape, dtype=np.float32)
-        context = select_context(window, ranks, own, neighbourhood)
+        context = select_context(window, own, neighbourhood, rng.random())
         targets = rng.permutation(np.flatnonzero(missing & reached(observed, halo, neighbourhood)))[:n_targets]
         # nothing is to be learned from equal values
         if np.ptp(sample.values.ravel()[context]) > 0:
