@@ -24,6 +24,7 @@ bench: bench-speed bench-accuracy bench-exact bench-seams bench-equivariance ben
 bench-speed: $(STAMP)
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/speed.py --methods --size 1000
+	$(BIN)/python benchmarks/floor.py
 
 bench-accuracy: $(STAMP)
 	$(BIN)/python benchmarks/accuracy.py

@@ -1,7 +1,8 @@
 """What a large raster costs beside its gaps: planning it, and copying what is observed, over a plain copy of it.
 
 Run as ``python benchmarks/scale.py [--side 8192] [--gaps 0.001]``. Times are ratios within this run; memory is the peak
-of a process of its own and of those that it starts.
+of a process of its own and of those that it starts. ``--flat 10000 40000`` instead fills rasters of these sides, 1 % of
+them missing in squares of 100 x 100 cells, and prints the peaks beside those that were planned.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ import zarr
 CHUNK = 1024
 
 
-def make(path: Path, side: int, gaps: float) -> None:
-    """Write a smooth float32 raster with square gaps of 8 x 8 cells, chunk by chunk."""
+def make(path: Path, side: int, gaps: float, gap: int = 8) -> None:
+    """Write a smooth float32 raster with square gaps of `gap` x `gap` cells, chunk by chunk."""
     array = zarr.create_array(
         path / "a", shape=(side, side), chunks=(CHUNK, CHUNK), dtype="f4", dimension_names=("y", "x"), fill_value=np.nan
     )
@@ -34,25 +35,25 @@ def make(path: Path, side: int, gaps: float) -> None:
         for col in range(0, side, CHUNK):
             y, x = np.ogrid[row : row + CHUNK, col : col + CHUNK]
             block = (np.sin(y / 40) + np.cos(x / 55) + 0.01 * rng.standard_normal((CHUNK, CHUNK))).astype("f4")
-            for i, j in rng.integers(0, CHUNK - 8, (round(gaps * CHUNK**2 / 64), 2)):
-                block[i : i + 8, j : j + 8] = np.nan
-            array[row : row + CHUNK, col : col + CHUNK] = block
+            for i, j in rng.integers(0, CHUNK - gap, (round(gaps * CHUNK**2 / gap**2), 2)):
+                block[i : i + gap, j : j + gap] = np.nan
+            array[row : row + CHUNK, col : col + CHUNK] = block[: side - row, : side - col]
 
 
-def copy(source: Path, target: Path) -> None:
+def copy(source: Path, target: Path, _: str) -> None:
     """Read and write every chunk, by xarray and dask."""
     xr.open_zarr(source, consolidated=False).to_zarr(target, consolidated=False)
 
 
-def fill(source: Path, target: Path) -> None:
+def fill(source: Path, target: Path, model: str) -> None:
     """Fill it."""
     from geonp.batch import fill_store
     from geonp.storage import open_raster
 
-    fill_store(open_raster(source, chunks=None), target, chunks=CHUNK)
+    fill_store(open_raster(source, chunks=None), target, chunks=CHUNK, model=model)
 
 
-def begin(source: Path, target: Path) -> None:
+def begin(source: Path, target: Path, model: str) -> None:
     """Do all that comes before the first unit."""
     from geonp.batch import fill_store
     from geonp.storage import open_raster
@@ -65,27 +66,42 @@ def begin(source: Path, target: Path) -> None:
 
     geonp.batch.run = stop
     try:
-        fill_store(open_raster(source, chunks=None), target, chunks=CHUNK)
+        fill_store(open_raster(source, chunks=None), target, chunks=CHUNK, model=model)
     except KeyboardInterrupt:
         geonp.batch.run = run
 
 
-def measured(job: Callable[[Path, Path], None], source: Path, target: Path) -> tuple[float, float]:
+def measured(job: Callable[[Path, Path, str], None], source: Path, target: Path, model: str) -> tuple[float, float]:
     """Seconds and peak MiB of a job in a fresh process and those that it starts, less the seconds of its imports."""
-    command = [sys.executable, __file__, "--job", job.__name__, str(source), str(target)]
+    command = [sys.executable, __file__, "--job", job.__name__, str(source), str(target), model]
     seconds, mib = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split()
     shutil.rmtree(target, ignore_errors=True)
     shutil.rmtree(f"{target}.journal", ignore_errors=True)
     return float(seconds), float(mib)
 
 
-def measure(job: str, source: str, target: str) -> None:
+def measure(job: str, source: str, target: str, model: str) -> None:
     """Do one job, and print what :func:`measured` asks for."""
     from geonp.cores import peak_bytes
 
     start = time.perf_counter()
-    {"copy": copy, "fill": fill, "begin": begin}[job](Path(source), Path(target))
+    {"copy": copy, "fill": fill, "begin": begin}[job](Path(source), Path(target), model)
     print(time.perf_counter() - start, (peak_bytes() or 0) / 2**20)
+
+
+def print_flat(sides: list[int], model: str) -> None:
+    """Print the peaks of filling rasters of several sides, and those that were planned."""
+    from geonp.batch import plan_store
+    from geonp.storage import open_raster
+
+    print("| side | peak MiB | planned | seconds |\n|---:|---:|---:|---:|")
+    for side in sides:
+        with tempfile.TemporaryDirectory() as folder:
+            source = Path(folder, "gaps")
+            make(source, side, 0.01, 100)
+            found = plan_store(open_raster(source, chunks=None), chunks=CHUNK, model=model)
+            seconds, mib = measured(fill, source, Path(folder, "out.zarr"), model)
+        print(f"| {side:,} | {mib:.0f} | {found.peak_bytes / 2**20:.0f} | {seconds:.0f} |", flush=True)
 
 
 def main() -> None:
@@ -94,10 +110,14 @@ def main() -> None:
     parser.add_argument("--side", type=int, default=8192, help="rows and columns of the raster that is filled")
     parser.add_argument("--gaps", type=float, default=0.001, help="share of missing cells")
     parser.add_argument("--planned", type=int, default=316_000, help="rows and columns of the raster that is planned")
-    parser.add_argument("--job", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--model", default="tnpkr-sa", help="name or path of a checkpoint")
+    parser.add_argument("--flat", type=int, nargs="*", help="sides of rasters whose peak memory is compared instead")
+    parser.add_argument("--job", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.job:
         return measure(*arguments.job)
+    if arguments.flat:
+        return print_flat(arguments.flat, arguments.model)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         for name, side, gaps in (("full", arguments.side, 0.0), ("gaps", arguments.side, arguments.gaps)):
@@ -112,10 +132,10 @@ def main() -> None:
         )
         units = array.nchunks
         zarr.open_group(root / "vast", mode="a")
-        plain, plain_mib = measured(copy, root / "full", root / "out.zarr")
-        full, full_mib = measured(fill, root / "full", root / "out.zarr")
-        some, some_mib = measured(fill, root / "gaps", root / "out.zarr")
-        plan, plan_mib = measured(begin, root / "vast", root / "out.zarr")
+        plain, plain_mib = measured(copy, root / "full", root / "out.zarr", arguments.model)
+        full, full_mib = measured(fill, root / "full", root / "out.zarr", arguments.model)
+        some, some_mib = measured(fill, root / "gaps", root / "out.zarr", arguments.model)
+        plan, plan_mib = measured(begin, root / "vast", root / "out.zarr", arguments.model)
     print("| job | time / plain copy | peak MiB |\n|---|---:|---:|")
     for name, seconds, mib in (
         (f"copy of {arguments.side} x {arguments.side} cells", plain, plain_mib),

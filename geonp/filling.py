@@ -116,7 +116,7 @@ def infill(
     batch_size : int, optional
         Tiles in one forward pass; chosen from the free memory by default.
     seed : int
-        Of the random thinning of far context.
+        Of the choice of far context.
     nodata : float, optional
         Value of missing cells, instead of the declared one.
     quantiles : sequence of float, optional

@@ -1,0 +1,131 @@
+"""How near filling comes to what its arithmetic alone would take: the share of the floor.
+
+Run as ``python benchmarks/floor.py [--size 512] [--model tnpkr-sa]``. A raster is filled in one thread, and all calls
+of matrix products, attention and factorisations are noted with the shapes, layouts and types of what they work on. The
+same calls on random numbers, one kind after the other, are the floor. The share is the floor's time over that of the
+whole fill, tiling and stitching included, in the same run, both as processor time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import dask
+import numpy as np
+import torch
+import xarray as xr
+from speed import one_thread
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import geonp
+from geonp import gaps
+from geonp.prediction import Predictor
+
+PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_dot_product_flash_attention_for_cpu")
+FACTORS = ("linalg_cholesky_ex", "linalg_solve_triangular", "cholesky_inverse", "_linalg_solve_ex")
+KINDS = (("random", 0.9), ("clouds", 0.3), ("random", 0.1))
+
+REPEATS = 20
+
+Signature = tuple[Any, ...]
+
+
+class Calls(TorchDispatchMode):
+    """Counts calls of the functions above by what they are called with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Counter[Signature] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Note the call, and make it."""
+        if func.overloadpacket.__name__ in PRODUCTS + FACTORS and "out" not in (kwargs or {}):
+            described = tuple((tuple(a.shape), a.stride(), a.dtype) if isinstance(a, Tensor) else a for a in args)
+            options = tuple(
+                (key, (tuple(a.shape), a.stride(), a.dtype) if isinstance(a, Tensor) else a)
+                for key, a in (kwargs or {}).items()
+            )
+            self.found[func, described, options] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def noted() -> Iterator[Calls]:
+    """Note the calls of all predictions, in whichever thread they are made."""
+    calls, predict = Calls(), Predictor.__call__
+
+    def predict_noted(self: Predictor, *args: Any) -> Any:
+        with calls:
+            return predict(self, *args)
+
+    Predictor.__call__ = predict_noted  # type: ignore[method-assign]
+    try:
+        yield calls
+    finally:
+        Predictor.__call__ = predict  # type: ignore[method-assign]
+
+
+def like(described: Any) -> Any:
+    """Random numbers of this shape, layout and type, diagonally dominant where square; other arguments as they are."""
+    if not (isinstance(described, tuple) and len(described) == 3 and isinstance(described[2], torch.dtype)):
+        return described
+    shape, stride, dtype = described
+    size = sum((n - 1) * step for n, step in zip(shape, stride, strict=True)) + 1
+    made = torch.randn(size, dtype=dtype).as_strided(shape, stride)
+    if len(shape) > 1 and shape[-1] == shape[-2] and 0 not in stride:
+        made.diagonal(dim1=-2, dim2=-1).add_(4.0 * shape[-1])
+    return made
+
+
+def seconds(calls: Counter[Signature], names: tuple[str, ...]) -> float:
+    """What the noted calls of some functions take by themselves."""
+    total = 0.0
+    for (func, described, options), count in calls.items():
+        if func.overloadpacket.__name__ in names:
+            args, kwargs = [like(d) for d in described], {key: like(d) for key, d in options}
+            func(*args, **kwargs)
+            start = time.process_time()
+            for _ in range(REPEATS):
+                func(*args, **kwargs)
+            total += count * (time.process_time() - start) / REPEATS
+    return total
+
+
+def raster(size: int, kind: str, share: float) -> xr.DataArray:
+    """A rough synthetic field with gaps."""
+    rng = np.random.default_rng(0)
+    k = np.hypot(np.fft.fftfreq(size)[:, None], np.fft.rfftfreq(size)[None, :])
+    field = np.fft.irfft2(np.fft.rfft2(rng.standard_normal((size, size))) * (k + 1 / 200) ** -2, s=(size, size))
+    values = np.where(gaps.simulate(kind, field.shape, share, rng), np.nan, field / field.std())
+    return xr.DataArray(values.astype(np.float32), dims=("y", "x"), name="field")
+
+
+def main() -> None:
+    """Print the share of the floor for three kinds of gaps."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", type=int, default=256, help="rows and columns of the raster")
+    parser.add_argument("--model", default="tnpkr-sa", help="name or path of a checkpoint")
+    arguments = parser.parse_args()
+    print("| gaps | floor / fill | of it products and attention | factorisations | calls |\n|---|---:|---:|---:|---:|")
+    with dask.config.set(scheduler="single-threaded", num_workers=1), one_thread(), torch.no_grad():
+        for kind, share in KINDS:
+            array = raster(arguments.size, kind, share)
+            geonp.infill(array, model=arguments.model)
+            start = time.process_time()
+            geonp.infill(array, model=arguments.model)
+            whole = time.process_time() - start
+            with noted() as calls:
+                geonp.infill(array, model=arguments.model)
+            parts = [seconds(calls.found, names) / whole for names in (PRODUCTS, FACTORS)]
+            row = [f"{sum(parts):.0%}", *(f"{part:.0%}" for part in parts), f"{calls.found.total():,}"]
+            print(f"| {kind} {share:.0%} | {' | '.join(row)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
