@@ -136,6 +136,25 @@ def test_on_a_raster_unlike_its_training_the_head_climbs(
     assert not np.array_equal(plain["t2m"], climbed["t2m"])
 
 
+def test_further_scoring_steps_are_as_the_last_of_the_model(
+    card_fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adapting, "LEARNING_RATE", 0.0)
+    monkeypatch.setattr(adapting, "SCORING_STEPS", 3)
+    # whatever is judged is said to be better
+    monkeypatch.setattr(adapting, "clearly_less", lambda after, before: True)
+    torch.manual_seed(0)
+    network = build("tnp-kr", {**card_fields["config"], "scoring_steps": 1})
+    fields = {**card_fields, "config": {**card_fields["config"], "scoring_steps": 1}}
+    checkpoint.save(network, tmp_path / "one.safetensors", **fields)
+    adapt(raster(), out=tmp_path / "three.safetensors", model=tmp_path / "one.safetensors", steps=1)
+    found: Any = checkpoint.load_model(str(tmp_path / "three.safetensors"))[0]
+    priors = found.head.priors
+    assert len(priors) == 3
+    for prior in priors:
+        assert all(torch.equal(a, b) for a, b in zip(prior.parameters(), priors[0].parameters(), strict=True))
+
+
 def test_with_a_number_of_steps_it_is_deterministic(model: str, tmp_path: Path) -> None:
     files = [tmp_path / f"{name}.safetensors" for name in "abc"]
     for file, seed in zip(files, (1, 1, 2), strict=True):
