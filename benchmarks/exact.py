@@ -112,7 +112,7 @@ def draw_lattice(rng: np.random.Generator, kind: str, neighbourhood: Neighbourho
     cut = reach - halo_for(~missing, neighbourhood)
     window = np.zeros((size, size), bool)
     window[cut : size - cut, cut : size - cut] = True
-    context = select_context(~missing & window, own, neighbourhood, start_of(int(rng.integers(10_000, size=2)[0])))
+    context = select_context(~missing & window, own, neighbourhood, start_of(int(rng.integers(10_000))))
     patch = slice(reach - lap, reach + tile + lap)
     targets = np.argwhere(missing[patch, patch]) + reach - lap
     targets = rng.permutation(targets)[:TARGETS]

@@ -1,6 +1,6 @@
 """How near filling comes to what its arithmetic alone would take: the share of the floor.
 
-Run as ``python benchmarks/floor.py [--size 512] [--model tnpkr-sa]``. A raster is filled in one thread, and all calls
+Run as ``python benchmarks/floor.py [--size 256] [--model tnpkr-sa]``. A raster is filled in one thread, and all calls
 of matrix products, attention and factorisations are noted with the shapes, layouts and types of what they work on. The
 same calls on random numbers, one kind after the other, are the floor. The share is the floor's time over that of the
 whole fill, tiling and stitching included, in the same run, both as processor time.

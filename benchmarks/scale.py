@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--gaps", type=float, default=0.001, help="share of missing cells")
     parser.add_argument("--planned", type=int, default=316_000, help="rows and columns of the raster that is planned")
     parser.add_argument("--model", default="tnpkr-sa", help="name or path of a checkpoint")
-    parser.add_argument("--flat", type=int, nargs="*", help="sides of rasters whose peak memory is compared instead")
+    parser.add_argument("--flat", type=int, nargs="+", help="sides of rasters whose peak memory is compared instead")
     parser.add_argument("--job", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.job:

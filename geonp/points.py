@@ -32,8 +32,8 @@ BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
 IntArray = npt.NDArray[np.intp]
 
-GOLDEN = (5**0.5 - 1) / 2
-"""Multiples of it, but for their whole parts, are spread evenly."""
+GOLDEN = 0x9E3779B97F4A7C15
+"""The golden section of 2^64: its multiples, modulo 2^64, are spread evenly."""
 
 SPREADING = (
     (16, 0x0000FFFF0000FFFF),
@@ -129,8 +129,8 @@ class Neighbourhood:
 
 
 def start_of(seed: int) -> float:
-    """Where :func:`thinned` begins to count, in [0, 1): another place for each seed."""
-    return (0.5 + seed * GOLDEN) % 1.0
+    """Where :func:`thinned` begins to count, in [0, 1): another place for each seed, far from its neighbours'."""
+    return ((seed * GOLDEN + 2**63) % 2**64 >> 11) / 2**53
 
 
 def halo_for(observed_mask: BoolArray, neighbourhood: Neighbourhood) -> int:
@@ -172,7 +172,7 @@ def select_context(
 
 
 def thinned(distance: FloatArray, n: int, thinning: float, start: float = 0.5) -> IntArray:
-    """Indices of `n` of more points, all near ones and ever fewer of the others, as evenly as they lie.
+    """Indices, rising, of `n` of more points: all near ones and ever fewer of the others, as evenly as they lie.
 
     Up to a radius t all points are taken, beyond it each with probability ``(t / (d + 1))^thinning``. That is done by
     systematic sampling (Madow, Annals of Mathematical Statistics 20, 1949): the probabilities are added up along the
@@ -182,22 +182,29 @@ def thinned(distance: FloatArray, n: int, thinning: float, start: float = 0.5) -
     Parameters
     ----------
     distance : array
-        ``(points,)``, of points that lie along a curve.
+        ``(points,)``, more than `n`, finite, of points that lie along a curve.
     start : float
-        In [0, 1): what the sum begins below zero with.
+        In [0, 1): how far the sum is from a whole number at first.
     """
-    weight = (distance.astype(np.float64) + 1) ** -thinning
-    largest = -np.sort(np.partition(-weight, n - 1)[:n])
-    rest = weight.sum() - np.concatenate([[0.0], largest.cumsum()[:-1]])
+    weight = ((distance.min() + 1.0) / (distance.astype(np.float64) + 1)) ** thinning
+    order = np.argpartition(-weight, n - 1)
+    largest = -np.sort(-weight[order[:n]])
+    # the k nearest are sure to be taken where the others, in proportion to their weights, share what is left of n
+    rest = weight[order[n:]].sum() + largest[::-1].cumsum()[::-1]
     left = np.arange(n, 0, -1)
     near = int(np.argmax(left * largest <= rest))
-    probability = np.minimum(weight * (left[near] / rest[near]), 1.0)
-    passed = np.floor(probability.cumsum() - start)
-    return np.flatnonzero(np.diff(passed, prepend=np.floor(-start)))
+    total = np.minimum(weight * (left[near] / rest[near]), 1.0).cumsum()
+    # rounding must make them neither more nor fewer
+    k = np.arange(n)
+    found = np.searchsorted(total, (start + k) * (total[-1] / n))
+    return np.asarray(np.minimum(np.maximum.accumulate(found - k) + k, distance.size - n + k))
 
 
 def curve(rows: npt.NDArray[np.integer], cols: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
-    """Places along the Z-order curve (Morton, 1966) of cells below ``2^31``, broadcast: neighbours are close on it."""
+    """Places along the Z-order curve (Morton, 1966) of cells below ``2^31``, broadcast.
+
+    What is close on the curve is mostly close in the plane.
+    """
     place = np.zeros(np.broadcast_shapes(rows.shape, cols.shape), np.int64)
     for index, bit in ((rows, 1), (cols, 0)):
         spread = np.asarray(index, np.int64)
@@ -208,7 +215,11 @@ def curve(rows: npt.NDArray[np.integer], cols: npt.NDArray[np.integer]) -> npt.N
 
 
 def _order_of(observed_mask: BoolArray) -> IntArray:
-    """Flat indices of a window's cells along a curve, turned by where the observed ones lie: with them, if they are."""
+    """Flat indices of a window's cells along a curve, which turns with the window.
+
+    It is mirrored and transposed by the first moments of the observed cells, so that it turns with them unless one is
+    zero or both are equal.
+    """
     down, across = (
         int(observed_mask.sum(1 - axis) @ (2 * np.arange(n) - n + 1)) for axis, n in enumerate(observed_mask.shape)
     )
@@ -220,7 +231,9 @@ def _turned_order(shape: tuple[int, int], flip_rows: bool, flip_cols: bool, swap
     cells = np.arange(shape[0] * shape[1]).reshape(shape)[:: -1 if flip_rows else 1, :: -1 if flip_cols else 1]
     cells = cells.T if swap else cells
     height, width = cells.shape
-    return cells.ravel()[np.argsort(curve(np.arange(height)[:, None], np.arange(width)), axis=None)]
+    order = cells.ravel()[np.argsort(curve(np.arange(height)[:, None], np.arange(width)), axis=None)]
+    order.setflags(write=False)
+    return order
 
 
 def overlaps(observed_mask: BoolArray, neighbourhood: Neighbourhood) -> IntArray:

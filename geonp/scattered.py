@@ -36,7 +36,7 @@ CANDIDATES = 1024
 
 
 CURVE_STEPS = 2**16
-"""Cells along a side of what context is chosen from, whose order along a curve is that of the observations."""
+"""Observations are put on a lattice of so many cells a side, to be ordered along a curve."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,8 +194,7 @@ def near_first(
 ) -> tuple[IntArray, FloatArray]:
     """Choose the context of a square: all that is near, ever less of what is far.
 
-    As :func:`geonp.points.select_context` does for rasters: by :func:`geonp.points.thinned`, d the distance from the
-    square in its units.
+    By :func:`geonp.points.thinned`, as for rasters, d the distance from the square in its units.
 
     Returns
     -------
@@ -217,7 +216,7 @@ def near_first(
 def _along(offset: FloatArray, values: FloatArray) -> IntArray:
     """Order of places ``(n, 2)`` along a curve, whatever the order they are given in."""
     fraction = (offset - offset.min(0)) / max(float(np.ptp(offset, axis=0).max()), 1e-300)
-    cols, rows = (fraction * CURVE_STEPS).astype(np.int64).T
+    rows, cols = (fraction * CURVE_STEPS).astype(np.int64).T
     return np.lexsort((values, *offset.T, curve(rows, cols)))
 
 

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from geonp.errors import InputError
 from geonp.grid import Grid
-from geonp.points import Neighbourhood, curve, halo_for, overlaps, select_context, standardise, start_of
+from geonp.points import Neighbourhood, curve, halo_for, overlaps, select_context, standardise, start_of, thinned
 
 NEIGHBOURHOOD = Neighbourhood(tile_px=8, halos_px=(4, 8, 16), n_context=20)
 SIDE = NEIGHBOURHOOD.tile_px + 2 * NEIGHBOURHOOD.reach_px
@@ -39,10 +39,11 @@ def test_the_curve_tells_the_farthest_cells_apart() -> None:
 
 
 def test_seeds_begin_to_count_at_places_far_from_each_other() -> None:
-    starts = np.sort([start_of(seed) for seed in range(20)])
-    assert starts[0] >= 0
-    assert starts[-1] < 1
-    assert np.diff(starts).min() > 0.25 / 20
+    for first in (0, -10, 2**53, 2**63 - 10, -(10**400)):
+        starts = np.sort([start_of(first + i) for i in range(20)])
+        assert starts[0] >= 0
+        assert starts[-1] < 1
+        assert np.diff(starts).min() > 0.25 / 20
 
 
 # --- halos ------------------------------------------------------------------------------------------------------------
@@ -120,17 +121,35 @@ def test_near_cells_are_all_taken_and_far_ones_thinned(seed: int, n_context: int
     np.testing.assert_allclose(taken, expected, atol=2 / len(starts))
 
 
+@pytest.mark.parametrize("start", [0.0, 1e-16, 1e-12, 0.5, 1 - 2.0**-53])
+@pytest.mark.parametrize("thinning", [1.0, 3.5, 8.0, 20.0])
+@pytest.mark.parametrize("n", [1, 53, 256])
+def test_exactly_as_many_are_taken_as_asked_for(start: float, thinning: float, n: int) -> None:
+    distances = (
+        np.r_[np.zeros(100), np.full(1000, 1e5)],
+        np.tile(np.arange(1.0, 170.0), 4),
+        np.r_[np.ones(28), np.full(260, 2.0)],
+        np.full(300, 1e100),
+        np.geomspace(1e-6, 1e12, 300),
+    )
+    for distance in distances:
+        chosen = thinned(distance, n, thinning, start)
+        assert chosen.size == n
+        assert (np.diff(chosen) > 0).all()
+        assert 0 <= chosen[0] <= chosen[-1] < distance.size
+
+
 def test_far_context_is_spread_more_evenly_than_by_chance() -> None:
     target = at((101, 101), [(50, 50)])
     rng = np.random.default_rng(0)
     observed = ~target & (rng.random(target.shape) < 0.5)
-    counts, expected = [], 0.0
+    counts = []
     for start in (np.arange(40) + 0.5) / 40:
         chosen = np.zeros(target.shape)
         chosen.ravel()[select_context(observed, target, replace(NEIGHBOURHOOD, n_context=400), start)] = 1
         # squares of 20 cells far from the target
         counts.append(chosen[:20].reshape(1, 20, -1)[:, :, :100].reshape(20, 5, 20).sum((0, 2)))
-        expected = np.mean(counts)
+    expected = np.mean(counts)
     # independent draws would have the variance of their mean
     assert expected > 2
     assert np.var(counts, axis=0).mean() < 0.4 * expected
