@@ -41,7 +41,7 @@ VALIDATIONS = 10
 PATIENCE = 4
 
 SCORING_STEPS = 3
-"""Of the head, where they make the model better; a second one takes a tenth of the time of all the rest, or less."""
+"""Of the head, where they make the model better."""
 
 N_TARGETS = 96
 LEARNING_RATE = 3e-3
