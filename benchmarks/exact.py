@@ -25,8 +25,9 @@ from scipy.optimize import minimize
 from scipy.spatial.distance import cdist
 
 from geonp import gaps
-from geonp.points import Neighbourhood, halo_for, select_context, standardise, start_of
+from geonp.points import Neighbourhood, halo_for, select_context, standardise
 from geonp.prediction import Points, Predictor, resolve
+from geonp.thinning import start_of
 from geonp.training.objective import expected_crps
 
 Array = npt.NDArray[np.float64]

@@ -21,8 +21,9 @@ from geonp import student
 from geonp.cores import on_cores
 from geonp.errors import PredictionError
 from geonp.metadata import FillFlag
-from geonp.points import halo_for, overlaps, select_context, start_of
+from geonp.points import halo_for, overlaps, select_context
 from geonp.prediction import Predictor, Tile, batches, gather
+from geonp.thinning import start_of
 from geonp.tiling import (
     MARGIN_PX,
     Piece,

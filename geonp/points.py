@@ -15,34 +15,20 @@ from scipy import ndimage
 
 from geonp.errors import InputError
 from geonp.grid import Grid
+from geonp.thinning import curve, thinned
 
 __all__ = [
     "Neighbourhood",
     "Standardised",
-    "curve",
     "halo_for",
     "overlaps",
     "select_context",
     "standardise",
-    "start_of",
-    "thinned",
 ]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
 IntArray = npt.NDArray[np.intp]
-
-GOLDEN = 0x9E3779B97F4A7C15
-"""The golden section of 2^64: its multiples, modulo 2^64, are spread evenly."""
-
-SPREADING = (
-    (16, 0x0000FFFF0000FFFF),
-    (8, 0x00FF00FF00FF00FF),
-    (4, 0x0F0F0F0F0F0F0F0F),
-    (2, 0x3333333333333333),
-    (1, 0x5555555555555555),
-)
-"""Shifts and masks that put a zero before each bit of a number of 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +47,7 @@ class Neighbourhood:
     min_context : int
         A tile with fewer observations in reach is left empty: no honest standard error comes from less.
     thinning : float
-        How fast context thins out with distance, see :func:`thinned`.
+        How fast context thins out with distance, see :func:`geonp.thinning.thinned`.
     overlap_px : int
         How far a tile's predictions reach into its neighbours at most, see :func:`overlaps`.
     merge : int
@@ -128,11 +114,6 @@ class Neighbourhood:
         return replace(self, axes=tuple((a * down, b * across) for a, b in self.axes))
 
 
-def start_of(seed: int) -> float:
-    """Where :func:`thinned` begins to count, in [0, 1): another place for each seed, far from its neighbours'."""
-    return ((seed * GOLDEN + 2**63) % 2**64 >> 11) / 2**53
-
-
 def halo_for(observed_mask: BoolArray, neighbourhood: Neighbourhood) -> int:
     """The narrowest halo that holds enough context, from the mask of a tile with its widest halo around it."""
     for halo in neighbourhood.halos_px[:-1]:
@@ -148,15 +129,15 @@ def select_context(
 ) -> IntArray:
     """Choose the context of a tile: all that is near, ever less of what is far, evenly spread.
 
-    Of the observed cells, `n_context` are taken by :func:`thinned` along a curve through the window, d their distance
-    from the nearest target. So a gap sees its shores in detail, and all of them, at any size.
+    Of the observed cells, `n_context` are taken by :func:`geonp.thinning.thinned` along a curve through the window, d
+    their distance from the nearest target. So a gap sees its shores in detail, and all of them, at any size.
 
     Parameters
     ----------
     observed_mask, target_mask : array
         ``(rows, cols)`` of one window: which cells have values, and which are targets, at least one.
     start : float
-        See :func:`thinned`.
+        See :func:`geonp.thinning.thinned`.
 
     Returns
     -------
@@ -169,49 +150,6 @@ def select_context(
     candidates = order[observed_mask.ravel()[order]]
     distance = ndimage.distance_transform_edt(~target_mask).ravel()[candidates]
     return np.sort(candidates[thinned(distance, neighbourhood.n_context, neighbourhood.thinning, start)])
-
-
-def thinned(distance: FloatArray, n: int, thinning: float, start: float = 0.5) -> IntArray:
-    """Indices, rising, of `n` of more points: all near ones and ever fewer of the others, as evenly as they lie.
-
-    Up to a radius t all points are taken, beyond it each with probability ``(t / (d + 1))^thinning``. That is done by
-    systematic sampling (Madow, Annals of Mathematical Statistics 20, 1949): the probabilities are added up along the
-    order of the points, and one is taken whenever the sum passes another whole number. Where neighbours follow each
-    other, as along :func:`curve`, every part of the plane gets its share; points drawn one by one would leave holes.
-
-    Parameters
-    ----------
-    distance : array
-        ``(points,)``, more than `n`, finite, of points that lie along a curve.
-    start : float
-        In [0, 1): how far the sum is from a whole number at first.
-    """
-    weight = ((distance.min() + 1.0) / (distance.astype(np.float64) + 1)) ** thinning
-    order = np.argpartition(-weight, n - 1)
-    largest = -np.sort(-weight[order[:n]])
-    # the k nearest are sure to be taken where the others, in proportion to their weights, share what is left of n
-    rest = weight[order[n:]].sum() + largest[::-1].cumsum()[::-1]
-    left = np.arange(n, 0, -1)
-    near = int(np.argmax(left * largest <= rest))
-    total = np.minimum(weight * (left[near] / rest[near]), 1.0).cumsum()
-    # rounding must make them neither more nor fewer
-    k = np.arange(n)
-    found = np.searchsorted(total, (start + k) * (total[-1] / n))
-    return np.asarray(np.minimum(np.maximum.accumulate(found - k) + k, distance.size - n + k))
-
-
-def curve(rows: npt.NDArray[np.integer], cols: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
-    """Places along the Z-order curve (Morton, 1966) of cells below ``2^31``, broadcast.
-
-    What is close on the curve is mostly close in the plane.
-    """
-    place = np.zeros(np.broadcast_shapes(rows.shape, cols.shape), np.int64)
-    for index, bit in ((rows, 1), (cols, 0)):
-        spread = np.asarray(index, np.int64)
-        for shift, mask in SPREADING:
-            spread = (spread | spread << shift) & mask
-        place |= spread << bit
-    return place
 
 
 def _order_of(observed_mask: BoolArray) -> IntArray:

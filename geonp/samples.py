@@ -19,8 +19,9 @@ from geonp import student
 from geonp.chunks import Job
 from geonp.errors import InputError
 from geonp.metadata import FillFlag
-from geonp.points import halo_for, select_context, start_of
+from geonp.points import halo_for, select_context
 from geonp.prediction import Tile, batches, gather
+from geonp.thinning import start_of
 from geonp.tiling import Window, shown_once
 
 __all__ = ["MAX_CELLS", "MAX_GAP", "sample_chunks", "sample_slice"]

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial import cKDTree
 
-from geonp.points import curve, start_of, thinned
+from geonp.thinning import curve, start_of, thinned
 
 __all__ = ["OVERLAP_UNITS", "Observations", "Square", "blend_weights", "near_first", "project", "squares_of"]
 
@@ -194,7 +194,7 @@ def near_first(
 ) -> tuple[IntArray, FloatArray]:
     """Choose the context of a square: all that is near, ever less of what is far.
 
-    By :func:`geonp.points.thinned`, as for rasters, d the distance from the square in its units.
+    By :func:`geonp.thinning.thinned`, as for rasters, d the distance from the square in its units.
 
     Returns
     -------

@@ -24,6 +24,7 @@ LAYERS = {
     "geonp.gaps": 1,
     "geonp.student": 1,
     "geonp.dtypes": 1,
+    "geonp.thinning": 1,
     "geonp.points": 2,
     "geonp.scattered": 2,
     "geonp.tables": 2.1,

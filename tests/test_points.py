@@ -14,7 +14,8 @@ from hypothesis.extra import numpy as hnp
 
 from geonp.errors import InputError
 from geonp.grid import Grid
-from geonp.points import Neighbourhood, curve, halo_for, overlaps, select_context, standardise, start_of, thinned
+from geonp.points import Neighbourhood, halo_for, overlaps, select_context, standardise
+from geonp.thinning import curve, start_of, thinned
 
 NEIGHBOURHOOD = Neighbourhood(tile_px=8, halos_px=(4, 8, 16), n_context=20)
 SIDE = NEIGHBOURHOOD.tile_px + 2 * NEIGHBOURHOOD.reach_px
