@@ -1,9 +1,10 @@
 """How near filling comes to what its arithmetic alone would take: the share of the floor.
 
 Run as ``python benchmarks/floor.py [--size 256] [--model tnpkr-sa]``. A raster is filled in one thread, and all calls
-of matrix products, attention and factorisations are noted with the shapes, layouts and types of what they work on. The
-same calls on random numbers, one kind after the other, are the floor. The share is the floor's time over that of the
-whole fill, tiling and stitching included, in the same run, both as processor time.
+of matrix products, attention and factorisations are noted with the shapes, layouts and types of what they work on, but
+for those that write into an array of the caller's. The same calls on random numbers, one kind after the other, are the
+floor. The share is the floor's time over that of the whole fill, tiling and stitching included, in the same run, both
+as processor time.
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ from typing import Any
 import dask
 import numpy as np
 import torch
-import xarray as xr
-from speed import one_thread
+from speed import one_thread, rough, with_gaps
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -36,6 +36,11 @@ REPEATS = 20
 Signature = tuple[Any, ...]
 
 
+def describe(argument: Any) -> Any:
+    """Shape, strides and type of a tensor; anything else as it is."""
+    return (tuple(argument.shape), argument.stride(), argument.dtype) if isinstance(argument, Tensor) else argument
+
+
 class Calls(TorchDispatchMode):
     """Counts calls of the functions above by what they are called with."""
 
@@ -46,12 +51,8 @@ class Calls(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Note the call, and make it."""
         if func.overloadpacket.__name__ in PRODUCTS + FACTORS and "out" not in (kwargs or {}):
-            described = tuple((tuple(a.shape), a.stride(), a.dtype) if isinstance(a, Tensor) else a for a in args)
-            options = tuple(
-                (key, (tuple(a.shape), a.stride(), a.dtype) if isinstance(a, Tensor) else a)
-                for key, a in (kwargs or {}).items()
-            )
-            self.found[func, described, options] += 1
+            options = tuple((key, describe(value)) for key, value in (kwargs or {}).items())
+            self.found[func, tuple(map(describe, args)), options] += 1
         return func(*args, **(kwargs or {}))
 
 
@@ -97,15 +98,6 @@ def seconds(calls: Counter[Signature], names: tuple[str, ...]) -> float:
     return total
 
 
-def raster(size: int, kind: str, share: float) -> xr.DataArray:
-    """A rough synthetic field with gaps."""
-    rng = np.random.default_rng(0)
-    k = np.hypot(np.fft.fftfreq(size)[:, None], np.fft.rfftfreq(size)[None, :])
-    field = np.fft.irfft2(np.fft.rfft2(rng.standard_normal((size, size))) * (k + 1 / 200) ** -2, s=(size, size))
-    values = np.where(gaps.simulate(kind, field.shape, share, rng), np.nan, field / field.std())
-    return xr.DataArray(values.astype(np.float32), dims=("y", "x"), name="field")
-
-
 def main() -> None:
     """Print the share of the floor for three kinds of gaps."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -115,7 +107,9 @@ def main() -> None:
     print("| gaps | floor / fill | of it products and attention | factorisations | calls |\n|---|---:|---:|---:|---:|")
     with dask.config.set(scheduler="single-threaded", num_workers=1), one_thread(), torch.no_grad():
         for kind, share in KINDS:
-            array = raster(arguments.size, kind, share)
+            rng = np.random.default_rng(0)
+            field = rough(arguments.size, rng)
+            array = with_gaps(field, gaps.simulate(kind, field.shape, share, rng))
             geonp.infill(array, model=arguments.model)
             start = time.process_time()
             geonp.infill(array, model=arguments.model)

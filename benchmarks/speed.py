@@ -85,10 +85,20 @@ def one_thread() -> Iterator[None]:
 def raster(size: int, share: float) -> xr.DataArray:
     """A rough synthetic field with cloud gaps, ``(size, size)`` float32."""
     rng = np.random.default_rng(0)
+    field = rough(size, rng)
+    return with_gaps(field, gaps.cloud_gaps(field.shape, share, rng, scale=30))
+
+
+def rough(size: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
+    """A field with a spectrum that falls with the fourth power, of variance one, ``(size, size)``."""
     k = np.hypot(np.fft.fftfreq(size)[:, None], np.fft.rfftfreq(size)[None, :])
     field = np.fft.irfft2(np.fft.rfft2(rng.standard_normal((size, size))) * (k + 1 / 200) ** -2, s=(size, size))
-    values = np.where(gaps.cloud_gaps((size, size), share, rng, scale=30), np.nan, field / field.std())
-    return xr.DataArray(values.astype(np.float32), dims=("y", "x"), name="field")
+    return np.asarray(field / field.std())
+
+
+def with_gaps(field: npt.NDArray[np.float64], missing: npt.NDArray[np.bool_]) -> xr.DataArray:
+    """A field as a raster of float32 with missing cells."""
+    return xr.DataArray(np.where(missing, np.nan, field).astype(np.float32), dims=("y", "x"), name="field")
 
 
 def filling(size: int, share: float, model: str) -> None:
