@@ -25,6 +25,7 @@ __all__ = ["adapt"]
 )
 @click.option("--minutes", type=float, default=5.0, show_default=True, help="Time to take, at most.")
 @click.option("--steps", type=int, help="Take so many training steps instead, however long it takes.")
+@click.option("--closer/--no-closer", default=True, show_default=True, help="Also try closer looks, which take longer.")
 @click.option("-b", "--bidx", "bands", multiple=True, type=int, help="Band to learn, from 1; repeatable. Default: all.")
 @click.option("--variable", "variables", multiple=True, help="Variable to learn; repeatable. Default: all.")
 @click.option("--bbox", type=float, nargs=4, metavar="W S E N", help="Only this box, in the raster's coordinates.")
@@ -50,8 +51,7 @@ def adapt(
     """Train a model further on the observed cells of the raster IN, and write it to OUT.
 
     OUT is a checkpoint like any other: geonp fill IN --model OUT. Some observed cells are kept out of the training to
-    score the model before and after; when nothing clearly better is found, which is common, OUT holds the model as it
-    was, and it is said so.
+    score the model before and after; when nothing better is found, OUT holds the model as it was, and it is said so.
     """
     from geonp.storage import open_raster
 
@@ -74,6 +74,7 @@ def _sentence(found: Adapted) -> str:
     units = f" {found.units}" if found.units else ""
     setting = f"{found.cells:,} held-out cells, in {found.minutes:.1f} minutes: {found.file}"
     if not found.improved:
-        return f"Nothing clearly better was found, the model is kept: CRPS {found.before:.4g}{units} on {setting}"
+        return f"Nothing better was found, the model is kept: CRPS {found.before:.4g}{units} on {setting}"
     change = 1 - found.after / found.before
-    return f"CRPS {found.before:.4g} before, {found.after:.4g}{units} after ({change:.1%} less) on {setting}"
+    slower = f"; a fill takes {found.slowdown:.1f} times as long" if found.slowdown > 1.2 else ""
+    return f"CRPS {found.before:.4g} before, {found.after:.4g}{units} after ({change:.1%} less) on {setting}{slower}"

@@ -1,8 +1,9 @@
-"""Adapt a model to one raster: a short, careful training of the biases of its head on the raster's own observed cells.
+"""Adapt a model to one raster: how closely it looks, and a short training on the raster's own observed cells.
 
-About a fifth of them, in whole tiles, is held out of the training. Some of these tiles choose the weights to keep, and
-whether the head takes scoring steps (:class:`geonp.nn.heads.KrigingHead`), the others say whether the result is clearly
-better than the model as it was, which is kept if not.
+A pretrained model takes a raster for as homogeneous as most are. Where it is not, smaller tiles and less context tell
+more; and some hundred steps teach its weights what is special about the raster. About a fifth of the observed cells is
+held out: half of their tiles choose the look and the weights to keep, the others say whether the result is better than
+the model as it was, which is kept if not (:mod:`geonp.training.verdict`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from numbers import Integral, Real
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,27 +28,31 @@ from torch import Tensor, nn
 from geonp import checkpoint
 from geonp.errors import InputError, OutputError
 from geonp.metadata import observed
-from geonp.nn.heads import KrigingHead
-from geonp.nn.models import build
-from geonp.prediction import Predictor, resolve
+from geonp.points import Neighbourhood
+from geonp.prediction import resolve
 from geonp.request import domain_of, normalise, spatial_last
 from geonp.stores import check_writable
-from geonp.training.crops import Crop, CropTask, Hiding, draw_task, hiding_for, read_crops
-from geonp.training.objective import expected_nll
-from geonp.training.verdict import BATCH_SIZE, Judge, appoint, clearly_less, make_batch, mean
+from geonp.training.crops import Crop, Hiding, draw_task, hiding_for, hold_out, read_crops
+from geonp.training.objective import expected_nll, relative_crps
+from geonp.training.tasks import collate
+from geonp.training.verdict import Judge, Verdict, appoint
 
 __all__ = ["Adapted", "adapt"]
 
 HELD_OUT = 0.2
-VALIDATIONS = 10
-PATIENCE = 4
+VALIDATIONS = 6
 
-SCORING_STEPS = 3
-"""Of the head, where they make the model better."""
+CLOSER = 0.95
+"""A closer look is taken if its CRPS is below so many times the model's own: less would not be worth its time."""
 
-N_TARGETS = 96
-LEARNING_RATE = 3e-3
-WARMUP = 0.05
+SEARCH = 0.3
+"""Share of the time after which no closer look is tried."""
+
+BATCH_SIZE = 8
+N_TARGETS = 192
+LEARNING_RATE = 8e-4
+CRPS_WEIGHT = 1.0
+WARMUP = 0.1
 CLIP = 1.0
 AVERAGING = 0.98
 
@@ -68,6 +75,8 @@ class Adapted(os.PathLike[str]):
         Predictions of held-out cells that they are the mean of; training steps that the weights have had.
     minutes : float
         Wall-clock time.
+    slowdown : float
+        How many times as long filling takes with the adapted model, about.
     """
 
     file: Path
@@ -77,6 +86,7 @@ class Adapted(os.PathLike[str]):
     cells: int
     steps: int
     minutes: float
+    slowdown: float
 
     def __fspath__(self) -> str:
         """Return the path of the checkpoint."""
@@ -95,6 +105,7 @@ def adapt(
     model: str | os.PathLike[str] = "tnpkr-sa",
     minutes: float = 5.0,
     steps: int | None = None,
+    closer: bool = True,
     mask: xr.DataArray | npt.NDArray[np.bool_] | None = None,
     nodata: float | None = None,
     device: str | None = None,
@@ -104,13 +115,12 @@ def adapt(
 ) -> Adapted:
     """Train a model further on the observed cells of a raster, and write it as a checkpoint of its own.
 
-    Observed cells of one tile are hidden, a few at random or in the shape of the raster's gaps, and predicted from the
-    rest. They are weighted to lie as far from it as the missing cells do (:class:`geonp.training.crops.Hiding`). All
-    slices and variables are drawn from; of a raster larger than
-    :data:`geonp.training.crops.MAX_CELLS` only parts are read. The weights kept are those with the least CRPS on
-    held-out cells, and none but the model's own if they are no better on further held-out cells. Where it makes the
-    model better, as on rasters unlike those of its training, the head also climbs the likelihood of each context
-    farther: such a checkpoint says so (``scoring_steps`` in its card) and fills at some 0.9 of the speed.
+    First, closer looks are tried, unless `closer` is False: no merged tiles, smaller tiles, less context for each. Then
+    all weights are trained: observed cells of one tile are hidden, a few at random or in the shape of the raster's
+    gaps, and predicted from the rest. They are weighted to lie as far from it as the missing cells do
+    (:class:`geonp.training.crops.Hiding`). All slices and variables are drawn from; of a raster larger than
+    :data:`geonp.training.crops.MAX_CELLS` only parts are read. The look and the weights kept are those with the least
+    CRPS on held-out cells, and none but the model's own if they are not better on further held-out cells.
 
     Parameters
     ----------
@@ -124,6 +134,8 @@ def adapt(
         Wall-clock time to take, at most.
     steps : int, optional
         Take so many steps, however long it takes: the result is then the same each time on one machine.
+    closer : bool
+        Also try closer looks, with which filling takes some times as long (``slowdown`` of the result).
     seed : int
         Of what is held out and trained on, at least 0.
     overwrite : bool
@@ -146,7 +158,6 @@ def adapt(
     ds, names, grid = normalise(obj)
     domain = None if mask is None else domain_of(mask, grid)
     predictor, card = resolve(os.fspath(model), device, None)
-    original = _adaptable(deepcopy(checkpoint.load_model(predictor.model)[0]), card).to(predictor.device)
     if card.classes or card.neighbourhood.axes:
         raise InputError(
             f"the model {card.name} cannot be adapted: it predicts classes, or reads the grid of its training; "
@@ -154,69 +165,74 @@ def adapt(
         )
     rng = np.random.default_rng(seed)
     arrays = {name: spatial_last(observed(ds[name], nodata), grid) for name in names}
-    crops = _comparable(read_crops(arrays, domain, HELD_OUT, predictor.neighbourhood.tile_px, rng))
+    crops = _comparable(read_crops(arrays, domain, rng))
     hiding = hiding_for(crops, predictor.neighbourhood, rng)
-    judge = appoint(crops, hiding, predictor, rng)
-    start = time.monotonic()
-    before = judge.verdict(original)
-    seconds = time.monotonic() - start
-    own, *others = [_judged(network, judge) for network in (original, *_climbing(original, card, seed))]
-    best = next((other for other in others if clearly_less(other[0], own[0])), own)
-    # the verdict will be asked for once more
-    clock.reserve(1.1 * seconds * best[1] / own[1])
-    run = _Run(best[2], crops, hiding, predictor, rng)
-    _train(run, mean(best[0]), mean(own[0]), judge, clock, progress)
-    after = judge.verdict(run.best)
-    better = clearly_less(after, before)
-    found = Adapted(
+    crops = hold_out(crops, hiding, HELD_OUT, predictor.neighbourhood.tile_px * predictor.neighbourhood.merge, rng)
+    judge = appoint(crops, hiding, predictor.neighbourhood, predictor.device, rng)
+    with TemporaryDirectory() as folder:
+        trials = _Trials(Path(folder), judge, card)
+        network = deepcopy(checkpoint.load_model(predictor.model)[0])
+        # the first fill also starts processes and compiles kernels
+        trials.of(network, predictor.neighbourhood)
+        own = look = trials.of(network, predictor.neighbourhood)
+        for neighbourhood in _closer(predictor.neighbourhood) if closer else ():
+            if clock.done(0) < SEARCH:
+                look = min(look, trials.of(network, neighbourhood), key=lambda trial: trial.verdict.choice)
+        look = look if look.verdict.choice < CLOSER * own.verdict.choice else own
+        run = _Run(look, crops, hiding, predictor.device, rng)
+        # for the last verdict, and for writing
+        clock.reserve(1.0 + 1.1 * look.seconds)
+        found = _train(run, own, trials, clock, progress)
+    better = found.verdict.below(own.verdict)
+    best = found if better else own
+    adapted = Adapted(
         file=file,
-        before=mean(before),
-        after=mean(after if better else before),
+        before=own.verdict.crps,
+        after=best.verdict.crps,
         units=str(ds[names[0]].attrs.get("units", "")) if len(names) == 1 else "standard deviations",
         cells=judge.cells,
-        steps=run.best_step if better else 0,
+        steps=best.step,
         minutes=round(clock.minutes, 2),
+        slowdown=1.0 if best.neighbourhood == own.neighbourhood else round(look.seconds / own.seconds, 2),
     )
-    _write(run.best if better else original, found, predictor, card, names, seed)
-    return found
+    _write(best, adapted, card, names, seed)
+    return adapted
 
 
-def _adaptable(network: nn.Module, card: checkpoint.Card) -> nn.Module:
-    if not _biases(network):
-        raise InputError(
-            f"the model {card.name} cannot be adapted: its architecture, {card.architecture}, has no head with biases "
-            "to train; expected one that has, for example tnpkr-sa"
-        )
-    return network
+def _closer(neighbourhood: Neighbourhood) -> list[Neighbourhood]:
+    """Closer looks, one after the other: single tiles, smaller ones, each with less context."""
+    alone = replace(neighbourhood, merge=1)
+    small = replace(alone, tile_px=max(neighbourhood.tile_px // 2, 1))
+    fewer = replace(small, n_context=max(neighbourhood.n_context // 2, neighbourhood.min_context))
+    looks = [alone, small, fewer]
+    return [look for look in dict.fromkeys(looks) if look != neighbourhood]
 
 
-def _biases(network: nn.Module) -> list[nn.Parameter]:
-    """What is trained: a raster has too few tiles to teach more; training all weights made missing cells worse."""
-    return [p for name, p in network.named_parameters() if name.startswith("head.") and p.ndim == 1]
+@dataclass(frozen=True)
+class _Trial:
+    """Weights and a look, what the judge says of them, the seconds that it took, and the steps of the weights."""
+
+    network: nn.Module
+    neighbourhood: Neighbourhood
+    verdict: Verdict
+    seconds: float
+    step: int
 
 
-def _climbing(network: nn.Module, card: checkpoint.Card, seed: int) -> list[nn.Module]:
-    """The same model, its head with more scoring steps, as its last, if it can have any that it has not."""
-    if not isinstance(network.head, KrigingHead) or len(network.head.priors) >= SCORING_STEPS:
-        return []
-    own = list(network.head.priors)
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        other = build(card.architecture, {**card.config, "scoring_steps": SCORING_STEPS})
-    other.load_state_dict({**other.state_dict(), **network.state_dict()})
-    for prior in other.head.priors[len(own) :] if own else []:  # type: ignore[index, union-attr]
-        prior.load_state_dict(own[-1].state_dict())
-    return [other.to(next(network.parameters()).device).eval()]
+class _Trials:
+    """Writes checkpoints into a folder, to be filled with and judged."""
 
+    def __init__(self, folder: Path, judge: Judge, card: checkpoint.Card) -> None:
+        self.folder, self.judge, self.card, self.number = folder, judge, card, 0
 
-def _judged(network: nn.Module, judge: Judge) -> tuple[Tensor, float, nn.Module]:
-    """What the tiles that choose say, infinite where it fails, the seconds that it took, and the network."""
-    start = time.monotonic()
-    try:
-        found = judge.choice(network)
-    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-        found = torch.tensor([[math.inf, 1.0]], dtype=torch.float64)
-    return found, time.monotonic() - start, network
+    def of(self, network: nn.Module, neighbourhood: Neighbourhood, step: int = 0) -> _Trial:
+        """Judge a network as it is now."""
+        self.number += 1
+        file, network = self.folder / f"{self.number}.safetensors", deepcopy(network).cpu().eval()
+        fields = self.card.model_dump(exclude={"parameters", "sha256", "neighbourhood"})
+        checkpoint.save(network, file, **fields, neighbourhood=asdict(neighbourhood))
+        start = time.monotonic()
+        return _Trial(network, neighbourhood, self.judge(file), time.monotonic() - start, step)
 
 
 def _checked(minutes: float, steps: int | None, seed: int) -> tuple[float, int | None]:
@@ -273,30 +289,24 @@ class _Clock:
 
 
 class _Run:
-    """The training: weights as they are, averaged, and the best so far; only biases of the head are changed."""
+    """The training: weights as they are, and averaged."""
 
-    def __init__(
-        self, original: nn.Module, crops: list[Crop], hiding: Hiding, predictor: Predictor, rng: np.random.Generator
-    ) -> None:
-        self.crops, self.hiding, self.predictor, self.rng = crops, hiding, predictor, rng
-        self.network = deepcopy(original).train().requires_grad_(False)
-        self.averaged, self.best = deepcopy(original), deepcopy(original)
-        biases = _biases(self.network)
-        for bias in biases:
-            bias.requires_grad_(True)
-        self.optimiser = torch.optim.AdamW(biases, lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0)
-        self.step = self.best_step = 0
+    def __init__(self, look: _Trial, crops: list[Crop], hiding: Hiding, device: str, rng: np.random.Generator) -> None:
+        self.look, self.crops, self.hiding, self.device, self.rng = look, crops, hiding, device, rng
+        self.network = deepcopy(look.network).to(device).train().requires_grad_(True)
+        self.averaged = deepcopy(self.network).requires_grad_(False)
+        self.optimiser = torch.optim.AdamW(self.network.parameters(), betas=(0.9, 0.98), weight_decay=0.0)
+        self.step = 0
 
     def optimise(self, rate: float) -> None:
         """One step on fresh tasks, in float32."""
         for group in self.optimiser.param_groups:
             group["lr"] = rate
-        tasks = [self._draw() for _ in range(BATCH_SIZE)]
-        arrays = make_batch(tasks, self.hiding, self.predictor.neighbourhood.n_context, N_TARGETS)
-        batch = {key: value.to(self.predictor.device) for key, value in arrays.items()}
+        batch = self._draw()
         predicted = self.network(batch["xc"], batch["yc"], batch["xt"], batch["context_mask"])
+        loss = expected_nll(predicted, batch) + CRPS_WEIGHT * relative_crps(predicted, batch)
         self.optimiser.zero_grad(set_to_none=True)
-        expected_nll(predicted, batch).backward()
+        loss.backward()
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), CLIP)
         if bool(torch.isfinite(norm)):
             self.optimiser.step()
@@ -306,41 +316,49 @@ class _Run:
             for average, now in zip(self.averaged.parameters(), self.network.parameters(), strict=True):
                 average.lerp_(now, 1 - decay)
 
-    def _draw(self) -> CropTask:
-        task = draw_task(self.crops, self.predictor.neighbourhood, self.hiding, N_TARGETS, self.rng)
-        if task is None:
+    def _draw(self) -> dict[str, Tensor]:
+        """Tasks as tensors, with the weight of each target: zero for padding, larger where the values vary more."""
+        neighbourhood = self.look.neighbourhood
+        tasks = [draw_task(self.crops, neighbourhood, self.hiding, N_TARGETS, self.rng) for _ in range(BATCH_SIZE)]
+        drawn = [task for task in tasks if task is not None]
+        if len(drawn) < len(tasks):
             raise InputError(
                 "nothing can be learned from this raster: no gap could be laid upon observed cells with enough others, "
                 "of differing values, around it; use the model as it is"
             )
-        return task
-
-    def keep(self) -> None:
-        """Take the averaged weights for the best."""
-        self.best, self.best_step = deepcopy(self.averaged), self.step
+        arrays: dict[str, Any] = dict(collate(list(drawn), neighbourhood.n_context, N_TARGETS))
+        arrays["weight"] = np.zeros(arrays["mean"].shape, np.float32)
+        for row, task in zip(arrays["weight"], drawn, strict=True):
+            row[: task.distance.size] = self.hiding.weigh(task.distance)
+        arrays["scale"] = np.array([task.scale for task in drawn], np.float32)
+        return {key: torch.from_numpy(value).to(self.device) for key, value in arrays.items()}
 
 
 def _train(
-    run: _Run, first: float, own: float, judge: Judge, clock: _Clock, progress: Callable[[float, float], object] | None
-) -> None:
-    """Train until the time is up or validation has been getting no better than `first`; `own` is the model's CRPS."""
-    best, validations, in_vain = first, 0, 0
-    while in_vain < PATIENCE and (done := clock.done(run.step)) < 1:
+    run: _Run, own: _Trial, trials: _Trials, clock: _Clock, progress: Callable[[float, float], object] | None
+) -> _Trial:
+    """Train until the time is up; what was best at some validation is returned, the look where nothing was better.
+
+    Weights in the middle of the training are noisy, and tell little of those at its end: it is not stopped early.
+    """
+    best, validations = run.look, 0
+    done = clock.done(0)
+    while done < 1:
         try:
             run.optimise(learning_rate(done))
         except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-            return  # the weights have diverged: what was best before stays
+            break  # the weights have diverged: what was best before stays
         done = clock.done(run.step)
         if int(done * VALIDATIONS) == validations:
             continue
         validations = int(done * VALIDATIONS)
-        score = mean(_judged(run.averaged, judge)[0])
-        in_vain += 1
-        if score < best:
-            best, in_vain = score, 0
-            run.keep()
+        trial = trials.of(run.averaged, run.look.neighbourhood, run.step)
+        if trial.verdict.choice < best.verdict.choice:
+            best = trial
         if progress is not None:
-            progress(done, score / own)
+            progress(done, trial.verdict.choice / own.verdict.choice)
+        done = clock.done(run.step)
+    return best
 
 
 def learning_rate(done: float) -> float:
@@ -348,30 +366,28 @@ def learning_rate(done: float) -> float:
     return LEARNING_RATE * min(1.0, (done + 0.1 * WARMUP) / WARMUP) * 0.5 * (1 + math.cos(math.pi * done))
 
 
-def _write(
-    network: nn.Module, found: Adapted, predictor: Predictor, card: checkpoint.Card, names: list[Hashable], seed: int
-) -> None:
+def _write(best: _Trial, adapted: Adapted, card: checkpoint.Card, names: list[Hashable], seed: int) -> None:
     raster = ", ".join(map(str, names))
-    steps = len(network.head.priors) if isinstance(network.head, KrigingHead) else 0
+    about = f"{card.name} adapted to {raster}" if adapted.improved else f"{card.name}, the same as for {raster}"
     checkpoint.save(
-        network,
-        found.file,
-        name=found.file.stem,
+        best.network,
+        adapted.file,
+        name=adapted.file.stem,
         version=card.version,
-        description=f"{card.name} adapted to {raster}" if found.improved else f"{card.name}, the same as for {raster}",
+        description=about,
         architecture=card.architecture,
-        config={**card.config, "scoring_steps": steps} if steps else card.config,
-        neighbourhood=asdict(card.neighbourhood),
+        config=card.config,
+        neighbourhood=asdict(best.neighbourhood),
         training={
             "base": card.name,
             "base_version": card.version,
             "base_sha256": card.sha256,
             "base_training": card.training,
             "raster": raster,
-            "steps": found.steps,
+            "steps": adapted.steps,
             "seed": seed,
-            "minutes": found.minutes,
+            "minutes": adapted.minutes,
             "learning_rate": LEARNING_RATE,
         },
-        scores={"crps_before": found.before, "crps_after": found.after},
+        scores={"crps_before": adapted.before, "crps_after": adapted.after, "slowdown": adapted.slowdown},
     )

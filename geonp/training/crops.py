@@ -2,8 +2,8 @@
 
 A task hides cells of one tile and of the frame that its predictions reach into, and nothing beyond: so the context is
 as dense as in filling. Single cells are hidden, or what a patch of the raster's own gaps covers; targets are weighted
-so that they lie as far from their context, on the whole, as the cells that are missing. Some tiles are held out first
-and for good: no task to train on sees them, neither as targets nor as context.
+so that they lie as far from their context, on the whole, as the cells that are missing. Some cells are held out in the
+same way, for good: no task to train on sees them, neither as targets nor as context.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from scipy import ndimage
 
 from geonp import gaps
 from geonp.points import Neighbourhood, halo_for, select_context, standardise
-from geonp.tiling import tiles_with
 from geonp.training.tasks import Task, reached
 
-__all__ = ["Crop", "CropTask", "Hiding", "draw_task", "held_out_tasks", "hiding_for", "read_crops"]
+__all__ = ["Crop", "CropTask", "Hiding", "distances", "draw_task", "hiding_for", "hold_out", "read_crops"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating[Any]]
@@ -53,8 +52,8 @@ GREATEST_WEIGHT = 5.0
 SAMPLED = 48
 """Tasks of each kind that tell how far from the context its targets lie."""
 
-ROUNDS = 12
-"""How often a held-out tile is asked at most: single cells of a sparse raster are few at a time."""
+PASSES = 4
+"""How often cells of the same squares are held out, where those before are fewer than asked for."""
 
 ATTEMPTS = 50
 
@@ -74,7 +73,7 @@ class Crop:
     observed_mask : array of bool
         The cells to train on.
     held_out_mask : array of bool
-        Observed cells for validation, of whole tiles; none of them is in `observed_mask`.
+        Observed cells for validation; none of them is in `observed_mask`.
     """
 
     variable: Hashable
@@ -93,14 +92,12 @@ class Crop:
 class CropTask(Task):
     """A task whose values are ``loc + scale * z`` in the units of the raster.
 
-    `distance` ``(n_t,)`` is that of each target from the nearest cell that is seen, in king's moves; `tile` is the
-    number of the held-out tile it asks for.
+    `distance` ``(n_t,)`` is that of each target from the nearest cell that is seen, in king's moves.
     """
 
     distance: npt.NDArray[np.intp]
     loc: float
     scale: float
-    tile: int = -1
 
 
 @dataclass(frozen=True)
@@ -113,23 +110,26 @@ class Hiding:
         Masks of gaps, True = missing, that patches are taken from.
     p_patch : float
         Probability of a patch of them; else single cells are hidden.
-    weights : array
-        Of the targets in each of the :data:`BINS`.
+    wanted, found : array
+        Share of the targets that should lie in each of the :data:`BINS`, and of those of tasks that do.
     """
 
     gaps: tuple[BoolArray, ...]
     p_patch: float
-    weights: FloatArray
+    wanted: FloatArray
+    found: FloatArray
 
     def weigh(self, distance: npt.NDArray[np.intp]) -> FloatArray:
-        """How much targets at these distances count."""
-        return self.weights[_bin(distance)]
+        """How much targets of tasks at these distances count."""
+        return np.minimum(self.wanted / np.maximum(self.found, 1e-9), GREATEST_WEIGHT)[_bin(distance)]
+
+    def among(self, distance: npt.NDArray[np.intp]) -> Hiding:
+        """The same for targets that lie at these distances, all together."""
+        return replace(self, found=_shares(distance))
 
 
-def read_crops(
-    arrays: Mapping[Hashable, xr.DataArray], domain: Any, held_out: float, tile_px: int, rng: np.random.Generator
-) -> list[Crop]:
-    """Parts of slices, chosen at random, of about :data:`MAX_CELLS` cells in all, in memory; some tiles are held out.
+def read_crops(arrays: Mapping[Hashable, xr.DataArray], domain: Any, rng: np.random.Generator) -> list[Crop]:
+    """Parts of slices, chosen at random, of about :data:`MAX_CELLS` cells in all, in memory.
 
     What lies beyond the edge of a part counts as missing, also where the raster goes round the Earth.
 
@@ -140,10 +140,6 @@ def read_crops(
         computed.
     domain : array of bool or None
         ``(rows, cols)``, NumPy or dask, True where values may be.
-    held_out : float
-        Share of the observed cells of each part to hold out, about.
-    tile_px : int
-        Side of the tiles.
     """
     places = [
         (name, index, window)
@@ -162,10 +158,9 @@ def read_crops(
         for (name, *_), values, mask in zip(chosen, *compute(parts, masks), strict=True):
             inside = np.ones(values.shape, bool) if mask is None else mask
             known = inside & np.isfinite(values)
-            hidden = known & _some_tiles(known, held_out, tile_px, rng)
             kept = np.where(known, values, np.nan).astype(values.dtype)
-            if (known & ~hidden).any():
-                crops.append(Crop(name, kept, inside, known & ~hidden, hidden))
+            if known.any():
+                crops.append(Crop(name, kept, inside, known, np.zeros_like(known)))
     return crops
 
 
@@ -175,19 +170,20 @@ def _stretches(cells: int) -> list[slice]:
     return [slice(int(start), int(stop)) for start, stop in itertools.pairwise(edges)]
 
 
-def _lattice(mask: BoolArray, tile_px: int) -> list[tuple[int, int]]:
-    """Rows and columns of the tiles that hold a True."""
-    return tiles_with(np.pad(mask, [(0, -n % tile_px) for n in mask.shape]), tile_px)
+def hold_out(crops: list[Crop], hiding: Hiding, share: float, side: int, rng: np.random.Generator) -> list[Crop]:
+    """Hold out up to this share of the observed cells of each crop, hidden in squares of this side at random."""
+    return [_held_out(crop, hiding, share * np.count_nonzero(crop.observed_mask), side, rng) for crop in crops]
 
 
-def _some_tiles(known_mask: BoolArray, share: float, tile_px: int, rng: np.random.Generator) -> BoolArray:
-    """True in tiles chosen at random until they hold this share of what is known."""
-    chosen = np.zeros_like(known_mask)
-    for i, j in rng.permutation(np.array(_lattice(known_mask, tile_px)).reshape(-1, 2)):
-        if np.count_nonzero(chosen & known_mask) >= share * np.count_nonzero(known_mask):
+def _held_out(crop: Crop, hiding: Hiding, cells: float, side: int, rng: np.random.Generator) -> Crop:
+    observed, out = crop.observed_mask, np.zeros_like(crop.observed_mask)
+    squares = np.stack(np.meshgrid(*(np.arange(0, n, side) for n in out.shape), indexing="ij"), -1).reshape(-1, 2)
+    for i, j in (corner for _ in range(PASSES) for corner in rng.permutation(squares)):
+        if np.count_nonzero(out) >= cells:
             break
-        chosen[i * tile_px : (i + 1) * tile_px, j * tile_px : (j + 1) * tile_px] = True
-    return chosen
+        square = np.s_[i : i + side, j : j + side]
+        out[square] |= observed[square] & _pattern(hiding, side, 0, rng)[: out.shape[0] - i, : out.shape[1] - j]
+    return replace(crop, observed_mask=observed & ~out, held_out_mask=out)
 
 
 def hiding_for(crops: list[Crop], neighbourhood: Neighbourhood, rng: np.random.Generator) -> Hiding:
@@ -200,19 +196,18 @@ def hiding_for(crops: list[Crop], neighbourhood: Neighbourhood, rng: np.random.G
         missing = [_simulated(crop.values.shape, rng) & crop.domain_mask for crop in crops]
     wanted = _shares(
         np.concatenate(
-            [[0], *(_distances(crop.domain_mask & ~gap)[gap] for crop, gap in zip(crops, missing, strict=True))]
+            [[0], *(distances(crop.domain_mask & ~gap)[gap] for crop, gap in zip(crops, missing, strict=True))]
         ),
         neighbourhood.tile_px // 2 + neighbourhood.overlap_px,
     )
     masks = tuple(gap for gap in missing if gap.any())
     few, patch = (
         _shares(np.concatenate([[0], *(task.distance for task in _sample(crops, neighbourhood, kind, rng))]))
-        for kind in (Hiding(masks, 0.0, np.ones(len(BINS))), Hiding(masks, 1.0, np.ones(len(BINS))))
+        for kind in (Hiding(masks, p, wanted, wanted) for p in (0.0, 1.0))
     )
     # the least chi-squared distance: the mildest weights
     p_patch = min(np.linspace(0, 1, 11), key=lambda p: (wanted**2 / (p * patch + (1 - p) * few + 1e-3)).sum())
-    weights = wanted / np.maximum(p_patch * patch + (1 - p_patch) * few, 1e-9)
-    return Hiding(masks, float(p_patch), np.minimum(weights, GREATEST_WEIGHT))
+    return Hiding(masks, float(p_patch), wanted, p_patch * patch + (1 - p_patch) * few)
 
 
 def _sample(
@@ -225,7 +220,7 @@ def _sample(
         yield task
 
 
-def _distances(seen_mask: BoolArray) -> npt.NDArray[np.intp]:
+def distances(seen_mask: BoolArray) -> npt.NDArray[np.intp]:
     """King's moves from each cell to the nearest that is seen; as many as fit where there is none."""
     if not seen_mask.any():
         return np.full(seen_mask.shape, max(seen_mask.shape))
@@ -257,63 +252,32 @@ def draw_task(
     size, reach = neighbourhood.tile_px, neighbourhood.reach_px
     for _ in range(ATTEMPTS if crops else 0):
         crop = crops[int(rng.choice(len(crops), p=sizes / sizes.sum()))]
-        corner = _around(crop.observed_mask, neighbourhood, rng)
+        corner = _around(crop.observed_mask, size, reach, rng)
         observed = _square(crop.observed_mask, *corner, size + 2 * reach)
-        hidden = observed & _hidden(observed, hiding, neighbourhood, rng)
+        frame = neighbourhood.overlap_px
+        hidden = observed & np.pad(_pattern(hiding, size + 2 * frame, frame, rng), reach - frame)
         task = _task(crop, corner, observed & ~hidden, hidden, neighbourhood, n_targets, rng)
         if task is not None:
             return _turned(task, rng)
     return None
 
 
-def _around(mask: BoolArray, neighbourhood: Neighbourhood, rng: np.random.Generator) -> tuple[int, int]:
-    """Where the window of a tile begins that has some True cell of `mask` somewhere in the tile."""
+def _around(mask: BoolArray, size: int, frame: int, rng: np.random.Generator) -> tuple[int, int]:
+    """Where a window begins that has some True cell of `mask` somewhere in it, but for a frame."""
     row, col = np.unravel_index(rng.choice(np.flatnonzero(mask)), mask.shape)
-    down, across = rng.integers(neighbourhood.tile_px, size=2) + neighbourhood.reach_px
+    down, across = rng.integers(size, size=2) + frame
     return int(row - down), int(col - across)
 
 
-def _hidden(
-    observed_mask: BoolArray, hiding: Hiding, neighbourhood: Neighbourhood, rng: np.random.Generator
-) -> BoolArray:
-    """Single cells, or a patch of gaps, in the tile and the frame that its predictions reach into."""
-    if rng.random() < hiding.p_patch:
-        sizes = np.array([np.count_nonzero(gap) for gap in hiding.gaps], float)
-        gap = hiding.gaps[int(rng.choice(len(sizes), p=sizes / sizes.sum()))]
-        pattern = _square(gap, *_around(gap, neighbourhood, rng), observed_mask.shape[0])
-        pattern = pattern[:: rng.choice([-1, 1]), :: rng.choice([-1, 1])]
-        pattern = pattern.T if rng.random() < 0.5 else pattern
-    else:
-        pattern = rng.random(observed_mask.shape) < rng.uniform(*FEW)
-    return _frame(pattern, neighbourhood.reach_px - neighbourhood.overlap_px)
-
-
-def held_out_tasks(
-    crops: list[Crop],
-    neighbourhood: Neighbourhood,
-    hiding: Hiding,
-    n_targets: int,
-    n_tasks: int,
-    rng: np.random.Generator,
-) -> Iterator[CropTask]:
-    """Tasks that ask for cells of held-out tiles, in random order, each up to :data:`ROUNDS` times; about `n_tasks`.
-
-    Their context is all that is known, beside what is hidden.
-    """
-    size, reach = neighbourhood.tile_px, neighbourhood.reach_px
-    side = size + 2 * reach
-    tiles = [(crop, i, j) for crop in crops for i, j in _lattice(crop.held_out_mask, size)]
-    order = rng.permutation(len(tiles))[:n_tasks]
-    for _ in range(min(ROUNDS, -(-n_tasks // max(len(order), 1)))):
-        for number in order:
-            crop, i, j = tiles[number]
-            corner = (i * size - reach, j * size - reach)
-            known = _square(crop.observed_mask | crop.held_out_mask, *corner, side)
-            hidden = known & _hidden(known, hiding, neighbourhood, rng)
-            # what a tile predicts of its neighbours is theirs, or was trained on
-            task = _task(crop, corner, known & ~hidden, _frame(hidden, reach), neighbourhood, n_targets, rng)
-            if task is not None:
-                yield replace(task, tile=int(number))
+def _pattern(hiding: Hiding, side: int, frame: int, rng: np.random.Generator) -> BoolArray:
+    """What to hide in a square: single cells, or a patch of gaps, of which some cell is not in the frame."""
+    if rng.random() >= hiding.p_patch:
+        return np.asarray(rng.random((side, side)) < rng.uniform(*FEW))
+    sizes = np.array([np.count_nonzero(gap) for gap in hiding.gaps], float)
+    gap = hiding.gaps[int(rng.choice(len(sizes), p=sizes / sizes.sum()))]
+    patch = _square(gap, *_around(gap, side - 2 * frame, frame, rng), side)
+    patch = patch[:: rng.choice([-1, 1]), :: rng.choice([-1, 1])]
+    return patch.T if rng.random() < 0.5 else patch
 
 
 def _square(mask: BoolArray, top: int, left: int, side: int) -> BoolArray:
@@ -373,7 +337,7 @@ def _task(
         np.zeros(targets.size, np.float32),
         False,
         "crop",
-        _distances(seen_mask)[t_row, t_col],
+        distances(seen_mask)[t_row, t_col],
         standard.loc,
         standard.scale,
     )

@@ -15,7 +15,7 @@ from geonp.nn import models
 from geonp.nn.heads import tail_of
 from geonp.student import crps, half_width
 
-__all__ = ["Objective", "expected_crps", "expected_nll", "mean_distance", "sampled_scores", "scores"]
+__all__ = ["Objective", "expected_crps", "expected_nll", "mean_distance", "relative_crps", "sampled_scores", "scores"]
 
 Array = npt.NDArray[np.float64]
 Batch = dict[str, Tensor]
@@ -72,6 +72,20 @@ def mean_distance(predicted: Distribution, batch: Batch) -> Tensor:
     off = (1 + (predicted.mean[..., 0] - batch["mean"]).square()).sqrt() - 1
     weight = batch["target_mask"].float()
     return ((off * weight).sum(-1) / weight.sum(-1).clamp_min(1)).mean()
+
+
+def relative_crps(predicted: Distribution, batch: Batch) -> Tensor:
+    """CRPS over what it would be if the predicted deviations were right; both are sums over all targets of a batch.
+
+    That of normal distributions with the predicted means and deviations, in the units of the raster: what varies more
+    counts for more. Targets are values, with a ``weight`` each and a ``scale`` of each task.
+    """
+    deviation = predicted.stddev[..., 0]
+    z = (batch["mean"] - predicted.mean[..., 0]) / deviation
+    density = torch.exp(-0.5 * z.square()) * math.sqrt(2 / math.pi)
+    crps = deviation * (z * torch.erf(z * math.sqrt(0.5)) + density - 1 / math.sqrt(math.pi))
+    weight = batch["weight"] * batch["scale"][:, None]
+    return (crps * weight).sum() / (deviation.detach() * weight).sum() * math.sqrt(math.pi)
 
 
 def _gauss_hermite(n: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:

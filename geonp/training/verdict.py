@@ -1,22 +1,25 @@
-"""What an adapted model is judged by: tasks of held-out tiles, some of which choose among weights, the others judge."""
+"""What an adapted model is judged by: the fill of held-out cells; some tiles choose among models, the others judge."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import dask
 import numpy as np
+import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+import xarray as xr
 
 from geonp import student
-from geonp.errors import InputError
-from geonp.nn.heads import tail_of
-from geonp.prediction import Predictor
-from geonp.training.crops import Crop, CropTask, Hiding, held_out_tasks
-from geonp.training.tasks import collate
+from geonp.errors import InputError, PredictionError
+from geonp.filling import infill
+from geonp.points import Neighbourhood
+from geonp.training.crops import Crop, Hiding, distances
 
-__all__ = ["Judge", "appoint", "clearly_less", "make_batch", "mean", "weighted_crps"]
+__all__ = ["Judge", "Verdict", "appoint"]
 
 LEAST_CELLS = 500
 """Observed cells below which nothing reliable can be learned or said about a raster."""
@@ -24,97 +27,166 @@ LEAST_CELLS = 500
 LEAST_TILES = 6
 """Tiles with held-out cells below which no judgement is made."""
 
-HELD_OUT_TASKS = 144
-BATCH_SIZE = 8
+MAX_SQUARES = 64
+"""Squares of tiles that are filled at most."""
 
-Batch = dict[str, Tensor]
+BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """CRPS of a model on the hidden cells.
+
+    Attributes
+    ----------
+    sums : array
+        Weighted sum of CRPS and sum of weights of each tile, ``(tiles, 2)``; infinite sums where the model fails.
+    choosing : array of bool
+        ``(tiles,)``, the tiles that choose among models; the others judge.
+    """
+
+    sums: npt.NDArray[np.float64]
+    choosing: BoolArray
+
+    @property
+    def choice(self) -> float:
+        """Mean CRPS on the tiles that choose."""
+        return _mean(self.sums[self.choosing])
+
+    @property
+    def crps(self) -> float:
+        """Mean CRPS on the tiles that judge."""
+        return _mean(self.sums[~self.choosing])
+
+    def below(self, other: Verdict) -> bool:
+        """Whether the CRPS is lower: on the tiles that judge, and over all tiles by a standard error of the change."""
+        if not self.crps < other.crps:
+            return False
+        change = (self.sums - other.sums)[:, 0]
+        return bool(change.sum() < -math.sqrt(change.size) * change.std(ddof=1))
+
+
+def _mean(sums: npt.NDArray[np.float64]) -> float:
+    total, weight = sums.sum(0)
+    return float(total / weight) if weight > 0 else math.inf
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of the raster ``(rows, cols)`` with held-out cells hidden from its `values`.
+
+    Of the `hidden` cells to score, one after the other, `truth`, `distance` from the nearest that is seen, and row and
+    column of the `tile`.
+    """
+
+    values: FloatArray
+    domain_mask: BoolArray
+    hidden: BoolArray
+    truth: FloatArray
+    distance: npt.NDArray[np.intp]
+    tile: npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Tasks of held-out tiles, in batches: some tiles choose, the others judge."""
+    """Parts of the raster with held-out cells hidden, to be filled as the raster will be.
 
-    predictor: Predictor
-    choosing: list[Batch]
-    judging: list[Batch]
+    Attributes
+    ----------
+    parts : list
+    tile, weight : array
+        Number of the tile and weight of each hidden cell, one part after the other.
+    choosing : array of bool
+        ``(tiles,)``, see :class:`Verdict`.
+    device : str
+        Where to fill.
+    """
+
+    parts: list[_Part]
+    tile: npt.NDArray[np.intp]
+    weight: FloatArray
+    choosing: BoolArray
+    device: str
 
     @property
     def cells(self) -> int:
-        """Predictions that the verdict rests on."""
-        return sum(int(batch["target_mask"].sum()) for batch in self.judging)
+        """Predictions that are judged by."""
+        return int(np.count_nonzero(~self.choosing[self.tile]))
 
-    def choice(self, network: nn.Module) -> Tensor:
-        """Of each of the tiles that choose, as of those that judge."""
-        return self._of(network, self.choosing)
-
-    def verdict(self, network: nn.Module) -> Tensor:
-        """Weighted sum of CRPS and sum of weights, float64, of each of the tiles that judge: ``(tiles, 2)``."""
-        return self._of(network, self.judging)
-
-    @torch.no_grad()
-    def _of(self, network: nn.Module, batches: list[Batch]) -> Tensor:
-        device, rows = self.predictor.device, []
-        # in the precision of filling
-        autocast = torch.autocast(device.split(":")[0], torch.bfloat16, enabled=self.predictor.precision == "bf16")
-        for batch in ({key: value.to(device) for key, value in batch.items()} for batch in batches):
-            with autocast:
-                rows.append(weighted_crps(network, batch).cpu())
-        _, tile = torch.cat([batch["tile"] for batch in batches]).unique(return_inverse=True)
-        return torch.zeros(int(tile.max()) + 1, 2, dtype=torch.float64).index_add_(0, tile, torch.cat(rows))
+    def __call__(self, model: Path) -> Verdict:
+        """Score the fills of a checkpoint."""
+        try:
+            crps = np.concatenate([_crps(part, model, self.device) for part in self.parts])
+        except (PredictionError, torch.linalg.LinAlgError):  # type: ignore[attr-defined]
+            crps = np.full(self.tile.size, math.inf)
+        # some are too far from everything to be filled, whatever the model
+        counted = ~np.isnan(crps) & (self.weight > 0)
+        tile, weight = self.tile[counted], self.weight[counted]
+        sums = [np.bincount(tile, amount, self.choosing.size) for amount in (weight * crps[counted], weight)]
+        return Verdict(np.stack(sums, 1), self.choosing)
 
 
-def weighted_crps(network: nn.Module, batch: Batch) -> Tensor:
-    """Weighted sum of CRPS, in the units of the raster, and sum of weights, float64, of each task: ``(batch, 2)``."""
-    predicted = network(batch["xc"], batch["yc"], batch["xt"], batch["context_mask"])
-    found = (predicted.mean, predicted.stddev, tail_of(predicted), batch["mean"][..., None])
-    loc, width, tail, truth = (t[..., 0].double().cpu().numpy() for t in found)
-    crps = torch.from_numpy(student.crps(truth, loc, width, tail)).to(batch["scale"]) * batch["scale"][:, None]
-    return torch.stack([(crps * batch["weight"]).sum(1), batch["weight"].sum(1)], 1)
+def _crps(part: _Part, model: Path, device: str) -> FloatArray:
+    """CRPS of each hidden cell, NaN where it is left empty."""
+    raster = xr.DataArray(part.values, dims=("y", "x"), name="v")
+    # here: workers of a cluster may not see the checkpoint
+    with dask.config.set(scheduler="threads"):
+        out = infill(raster, model=model, mask=part.domain_mask, device=device, tails=True)
+    mean, error, tail = (out[name].values[part.hidden].astype(float) for name in ("v", "v_standard_error", "v_tail"))
+    return student.crps(part.truth, mean, error, tail)
 
 
-def mean(sums: Tensor) -> float:
-    """Weighted mean from sums and weights ``(n, 2)``."""
-    total, weight = sums.sum(0).tolist()
-    return float(total / weight)
+def appoint(
+    crops: list[Crop], hiding: Hiding, neighbourhood: Neighbourhood, device: str, rng: np.random.Generator
+) -> Judge:
+    """Hide what is held out, in some squares of tiles; half of the tiles will choose, the others judge.
 
-
-def appoint(crops: list[Crop], hiding: Hiding, predictor: Predictor, rng: np.random.Generator) -> Judge:
-    """Divide the held-out tiles into those that choose, a third, and those that judge."""
-    neighbourhood = predictor.neighbourhood
-    n_targets = neighbourhood.tile_px**2
-    found = held_out_tasks(crops, neighbourhood, hiding, n_targets, HELD_OUT_TASKS, rng)
-    tasks = [task for task in found if hiding.weigh(task.distance).any()]
-    tiles = list(dict.fromkeys(task.tile for task in tasks))
-    cells = sum(int(np.count_nonzero(crop.observed_mask | crop.held_out_mask)) for crop in crops)
-    if cells < LEAST_CELLS or len(tiles) < LEAST_TILES:
+    Raises
+    ------
+    InputError
+        Where too little is observed.
+    """
+    px, side = neighbourhood.tile_px, neighbourhood.tile_px * neighbourhood.merge
+    differing = [crop for crop in crops if np.ptp(crop.values[~np.isnan(crop.values)]) > 0]
+    places = [(n, i, j) for n, crop in enumerate(differing) for i, j in _squares(crop, side)]
+    chosen = [places[k] for k in rng.permutation(len(places))[:MAX_SQUARES]]
+    squares = {n: [(i, j) for m, i, j in chosen if m == n] for n in sorted({n for n, *_ in chosen})}
+    parts = [_part(differing[n], corners, side, px) for n, corners in squares.items()]
+    tile = np.concatenate([np.zeros((0, 3), int), *(np.insert(part.tile, 0, n, 1) for n, part in enumerate(parts))])
+    tile = np.unique(tile, axis=0, return_inverse=True)[1].reshape(-1)
+    distance = np.concatenate([np.zeros(0, np.intp), *(part.distance for part in parts)])
+    weight = hiding.among(distance).weigh(distance)
+    cells, tiles = sum(int(np.count_nonzero(~np.isnan(crop.values))) for crop in crops), tile.max(initial=-1) + 1
+    if cells < LEAST_CELLS or tiles < LEAST_TILES:
         raise InputError(
-            f"too little is observed to adapt to: got {cells} observed cells and {len(tiles)} tiles with differing "
+            f"too little is observed to adapt to: got {cells} observed cells and {tiles} tiles with differing "
             f"values to judge by, expected at least {LEAST_CELLS} and {LEAST_TILES}; give more of the raster or more "
             "slices of it, or use the model as it is"
         )
-    choosers = set(tiles[: len(tiles) // 3])
-    parts = ([task for task in tasks if (task.tile in choosers) == chooses] for chooses in (True, False))
-    choosing, judging = (
-        [
-            make_batch(part[i : i + BATCH_SIZE], hiding, neighbourhood.n_context, n_targets)
-            for i in range(0, len(part), BATCH_SIZE)
-        ]
-        for part in parts
+    choosing = np.zeros(tiles, bool)
+    choosing[rng.permutation(tiles)[: tiles // 2]] = True
+    return Judge(parts, tile, weight, choosing, device)
+
+
+def _squares(crop: Crop, side: int) -> list[tuple[int, int]]:
+    """Where the squares that hold held-out cells begin."""
+    return [(i * side, j * side) for i, j in np.unique(np.argwhere(crop.held_out_mask) // side, axis=0).tolist()]
+
+
+def _part(crop: Crop, squares: list[tuple[int, int]], side: int, px: int) -> _Part:
+    """A part as it is to be filled: only its squares."""
+    chosen = np.zeros(crop.values.shape, bool)
+    for i, j in squares:
+        chosen[i : i + side, j : j + side] = True
+    hidden = crop.held_out_mask & chosen
+    row, col = np.nonzero(hidden)
+    values = np.where(crop.held_out_mask, np.nan, crop.values).astype(crop.values.dtype)
+    return _Part(
+        values,
+        crop.observed_mask | (crop.domain_mask & chosen),
+        hidden,
+        crop.values[hidden].astype(np.float64),
+        distances(crop.observed_mask)[hidden],
+        np.stack([row, col], 1) // px,
     )
-    return Judge(predictor, choosing, judging)
-
-
-def make_batch(tasks: list[CropTask], hiding: Hiding, n_context: int, n_targets: int) -> Batch:
-    """Tasks as tensors, with the weight of each target, zero for padding, and each task's scale and tile."""
-    batch = {key: torch.from_numpy(value) for key, value in collate(list(tasks), n_context, n_targets).items()}
-    weight = torch.zeros(len(tasks), n_targets, dtype=torch.float64)
-    for row, task in zip(weight, tasks, strict=True):
-        row[: task.distance.size] = torch.from_numpy(hiding.weigh(task.distance))
-    scale = torch.tensor([task.scale for task in tasks], dtype=torch.float64)
-    return {**batch, "weight": weight, "scale": scale, "tile": torch.tensor([task.tile for task in tasks])}
-
-
-def clearly_less(after: Tensor, before: Tensor) -> bool:
-    """Whether the CRPS over all tiles fell by more than two standard errors of its change."""
-    change = after[:, 0] - before[:, 0]
-    return bool(change.sum() < -2 * math.sqrt(change.numel()) * change.std())
