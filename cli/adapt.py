@@ -51,7 +51,8 @@ def adapt(
     """Train a model further on the observed cells of the raster IN, and write it to OUT.
 
     OUT is a checkpoint like any other: geonp fill IN --model OUT. Some observed cells are kept out of the training to
-    score the model before and after; when nothing better is found, OUT holds the model as it was, and it is said so.
+    score the model before and after; when nothing clearly better is found, which is common, OUT holds the model as it
+    was, and it is said so.
     """
     from geonp.storage import open_raster
 
@@ -74,7 +75,7 @@ def _sentence(found: Adapted) -> str:
     units = f" {found.units}" if found.units else ""
     setting = f"{found.cells:,} held-out cells, in {found.minutes:.1f} minutes: {found.file}"
     if not found.improved:
-        return f"Nothing better was found, the model is kept: CRPS {found.before:.4g}{units} on {setting}"
+        return f"Nothing clearly better was found, the model is kept: CRPS {found.before:.4g}{units} on {setting}"
     change = 1 - found.after / found.before
     slower = f"; a fill takes {found.slowdown:.1f} times as long" if found.slowdown > 1.2 else ""
     return f"CRPS {found.before:.4g} before, {found.after:.4g}{units} after ({change:.1%} less) on {setting}{slower}"

@@ -111,7 +111,7 @@ def far_sighted(model: str, folder: Path) -> str:
     """The tiny model with tiles so large that the context of one is thinned out over all of it."""
     network, card = checkpoint.load_model(model)
     known = {key: value for key, value in card.model_dump().items() if key not in {"parameters", "sha256", "format"}}
-    hood = {**known["neighbourhood"], "tile_px": 32, "n_context": 40, "merge": 1}
+    hood = {**known["neighbourhood"], "tile_px": 32, "n_context": 12, "merge": 1}
     checkpoint.save(network, folder / "far.safetensors", **{**known, "neighbourhood": hood})
     return str(folder / "far.safetensors")
 
@@ -170,12 +170,12 @@ def test_a_change_within_the_noise_is_not_an_improvement() -> None:
         return Verdict(before + np.stack([np.broadcast_to(change, 40), np.zeros(40)], 1), choosing)
 
     own, noise = Verdict(before, choosing), np.tile([0.1, -0.102], 20)
-    assert after(noise - 0.02).below(own)
-    assert not after(noise).below(own)
-    assert not own.below(own)
+    assert after(noise - 0.04).clearly_below(own)
+    assert not after(noise).clearly_below(own)
+    assert not own.clearly_below(own)
     # what was chosen by is no evidence
-    assert not after(noise - np.where(choosing, 0.5, -0.01)).below(own)
-    assert not after(np.inf).below(own)
+    assert not after(noise - np.where(choosing, 0.5, -0.01)).clearly_below(own)
+    assert not after(np.inf).clearly_below(own)
     assert own.choice == pytest.approx(before[:20, 0].sum() / 200)
     assert own.crps == pytest.approx(before[20:, 0].sum() / 200)
 
@@ -281,7 +281,7 @@ def test_targets_are_as_far_from_their_context_as_missing_cells(kind: str) -> No
     real = ndimage.distance_transform_cdt(missing, "chessboard")[missing]
     for d in (1, 2):
         share = weight[distance == d].sum() / weight.sum()
-        assert share == pytest.approx((real == d).sum() / ((real > 0) & (real <= 8)).sum(), abs=0.1)
+        assert share == pytest.approx((real == d).sum() / (real > 0).sum(), abs=0.1)
 
 
 def test_without_gaps_simulated_ones_are_hidden() -> None:
@@ -442,7 +442,7 @@ def test_command_says_when_nothing_better_was_found(
     arguments = ("--out", tmp_path / "my.safetensors", "--model", model, "--steps", 10, "--no-closer")
     done = command("adapt", tmp_path / "in.nc", *arguments)
     assert done.exit_code == 0
-    assert done.stdout.startswith("Nothing better was found, the model is kept: CRPS ")
+    assert done.stdout.startswith("Nothing clearly better was found, the model is kept: CRPS ")
 
 
 def test_command_without_out_is_wrong_usage(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 A pretrained model takes a raster for as homogeneous as most are. Where it is not, smaller tiles and less context tell
 more; and some hundred steps teach its weights what is special about the raster. About a fifth of the observed cells is
-held out: half of their tiles choose the look and the weights to keep, the others say whether the result is better than
-the model as it was, which is kept if not (:mod:`geonp.training.verdict`).
+held out: half of their tiles choose the look and the weights to keep, the others say whether the result is clearly
+better than the model as it was, which is kept if not (:mod:`geonp.training.verdict`).
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ from geonp.training.verdict import Judge, Verdict, appoint
 __all__ = ["Adapted", "adapt"]
 
 HELD_OUT = 0.2
+HELD_OUT_PX = 64
+"""Side of the squares that a patch of gaps is held out from: so wide that it is as deep as they are."""
+
 VALIDATIONS = 6
 
 CLOSER = 0.95
@@ -120,7 +123,7 @@ def adapt(
     gaps, and predicted from the rest. They are weighted to lie as far from it as the missing cells do
     (:class:`geonp.training.crops.Hiding`). All slices and variables are drawn from; of a raster larger than
     :data:`geonp.training.crops.MAX_CELLS` only parts are read. The look and the weights kept are those with the least
-    CRPS on held-out cells, and none but the model's own if they are not better on further held-out cells.
+    CRPS on held-out cells, and none but the model's own if they are not clearly better on further held-out cells.
 
     Parameters
     ----------
@@ -167,7 +170,7 @@ def adapt(
     arrays = {name: spatial_last(observed(ds[name], nodata), grid) for name in names}
     crops = _comparable(read_crops(arrays, domain, rng))
     hiding = hiding_for(crops, predictor.neighbourhood, rng)
-    crops = hold_out(crops, hiding, HELD_OUT, predictor.neighbourhood.tile_px * predictor.neighbourhood.merge, rng)
+    crops = hold_out(crops, hiding, HELD_OUT, HELD_OUT_PX, rng)
     judge = appoint(crops, hiding, predictor.neighbourhood, predictor.device, rng)
     with TemporaryDirectory() as folder:
         trials = _Trials(Path(folder), judge, card)
@@ -183,8 +186,7 @@ def adapt(
         # for the last verdict, and for writing
         clock.reserve(1.0 + 1.1 * look.seconds)
         found = _train(run, own, trials, clock, progress)
-    better = found.verdict.below(own.verdict)
-    best = found if better else own
+    best = next((trial for trial in (found, look) if trial.verdict.clearly_below(own.verdict)), own)
     adapted = Adapted(
         file=file,
         before=own.verdict.crps,

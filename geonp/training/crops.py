@@ -1,8 +1,8 @@
 """Tasks from a raster's own observed cells: parts of it in memory, what is held out of them, and what is hidden anew.
 
-A task hides cells of one tile and of the frame that its predictions reach into, and nothing beyond: so the context is
-as dense as in filling. Single cells are hidden, or what a patch of the raster's own gaps covers; targets are weighted
-so that they lie as far from their context, on the whole, as the cells that are missing. Some cells are held out in the
+A task hides cells of one tile and of a frame around it, and nothing beyond: so the context is as dense as in filling.
+Single cells are hidden, or what a patch of the raster's own gaps covers, as deep as they are; targets are weighted so
+that they lie as far from their context, on the whole, as the cells that are missing. Some cells are held out in the
 same way, for good: no task to train on sees them, neither as targets nor as context.
 """
 
@@ -44,6 +44,9 @@ SIMULATED = ("clouds", "random", "blocks", "stripes")
 
 FEW = (0.05, 0.2)
 """Least and greatest share of the observed cells that is hidden one by one."""
+
+FRAME_PX = 32
+"""How far around a tile a patch of gaps is hidden; of single cells, those that its predictions reach."""
 
 BINS = (1, 2, 3, 5, 8, 12)
 """Where the groups of targets by their distance from the context begin: cells, in king's moves."""
@@ -182,7 +185,8 @@ def _held_out(crop: Crop, hiding: Hiding, cells: float, side: int, rng: np.rando
         if np.count_nonzero(out) >= cells:
             break
         square = np.s_[i : i + side, j : j + side]
-        out[square] |= observed[square] & _pattern(hiding, side, 0, rng)[: out.shape[0] - i, : out.shape[1] - j]
+        pattern = _patch(hiding, side, 0, rng) if rng.random() < hiding.p_patch else _few((side, side), rng)
+        out[square] |= observed[square] & pattern[: out.shape[0] - i, : out.shape[1] - j]
     return replace(crop, observed_mask=observed & ~out, held_out_mask=out)
 
 
@@ -198,7 +202,7 @@ def hiding_for(crops: list[Crop], neighbourhood: Neighbourhood, rng: np.random.G
         np.concatenate(
             [[0], *(distances(crop.domain_mask & ~gap)[gap] for crop, gap in zip(crops, missing, strict=True))]
         ),
-        neighbourhood.tile_px // 2 + neighbourhood.overlap_px,
+        neighbourhood.tile_px // 2 + FRAME_PX,
     )
     masks = tuple(gap for gap in missing if gap.any())
     few, patch = (
@@ -254,8 +258,7 @@ def draw_task(
         crop = crops[int(rng.choice(len(crops), p=sizes / sizes.sum()))]
         corner = _around(crop.observed_mask, size, reach, rng)
         observed = _square(crop.observed_mask, *corner, size + 2 * reach)
-        frame = neighbourhood.overlap_px
-        hidden = observed & np.pad(_pattern(hiding, size + 2 * frame, frame, rng), reach - frame)
+        hidden = observed & _hidden(hiding, neighbourhood, rng)
         task = _task(crop, corner, observed & ~hidden, hidden, neighbourhood, n_targets, rng)
         if task is not None:
             return _turned(task, rng)
@@ -269,10 +272,25 @@ def _around(mask: BoolArray, size: int, frame: int, rng: np.random.Generator) ->
     return int(row - down), int(col - across)
 
 
-def _pattern(hiding: Hiding, side: int, frame: int, rng: np.random.Generator) -> BoolArray:
-    """What to hide in a square: single cells, or a patch of gaps, of which some cell is not in the frame."""
-    if rng.random() >= hiding.p_patch:
-        return np.asarray(rng.random((side, side)) < rng.uniform(*FEW))
+def _hidden(hiding: Hiding, neighbourhood: Neighbourhood, rng: np.random.Generator) -> BoolArray:
+    """What to hide in the window of a tile."""
+    size, reach = neighbourhood.tile_px, neighbourhood.reach_px
+    if rng.random() < hiding.p_patch:
+        frame = min(FRAME_PX, reach)
+        hidden = _patch(hiding, size + 2 * frame, frame, rng)
+    else:
+        frame = neighbourhood.overlap_px
+        hidden = _few((size + 2 * frame,) * 2, rng)
+    return np.pad(hidden, reach - frame)
+
+
+def _few(shape: tuple[int, ...], rng: np.random.Generator) -> BoolArray:
+    """Single cells."""
+    return np.asarray(rng.random(shape) < rng.uniform(*FEW))
+
+
+def _patch(hiding: Hiding, side: int, frame: int, rng: np.random.Generator) -> BoolArray:
+    """A square patch of gaps, some cell of which is not in the frame."""
     sizes = np.array([np.count_nonzero(gap) for gap in hiding.gaps], float)
     gap = hiding.gaps[int(rng.choice(len(sizes), p=sizes / sizes.sum()))]
     patch = _square(gap, *_around(gap, side - 2 * frame, frame, rng), side)

@@ -27,7 +27,7 @@ LEAST_CELLS = 500
 LEAST_TILES = 6
 """Tiles with held-out cells below which no judgement is made."""
 
-MAX_SQUARES = 64
+MAX_SQUARES = 128
 """Squares of tiles that are filled at most."""
 
 BoolArray = npt.NDArray[np.bool_]
@@ -59,12 +59,15 @@ class Verdict:
         """Mean CRPS on the tiles that judge."""
         return _mean(self.sums[~self.choosing])
 
-    def below(self, other: Verdict) -> bool:
-        """Whether the CRPS is lower: on the tiles that judge, and over all tiles by a standard error of the change."""
+    def clearly_below(self, other: Verdict) -> bool:
+        """Whether the CRPS is lower on the tiles that judge, and over all tiles by two standard errors of the change.
+
+        The sums of few tiles may be most of the whole: with less evidence worse weights were taken for better ones.
+        """
         if not self.crps < other.crps:
             return False
         change = (self.sums - other.sums)[:, 0]
-        return bool(change.sum() < -math.sqrt(change.size) * change.std(ddof=1))
+        return bool(change.sum() < -2 * math.sqrt(change.size) * change.std(ddof=1))
 
 
 def _mean(sums: npt.NDArray[np.float64]) -> float:
