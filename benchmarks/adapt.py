@@ -1,9 +1,9 @@
 """What adapting the model to a raster is worth: CRPS of hidden cells before and after, and the minutes it takes.
 
 Run as ``python benchmarks/adapt.py [--minutes 5] [--steps N] [--gaps clouds random] [--model tnpkr-sa]``. The rasters
-are those of ``accuracy.py``, which led to one choice in :mod:`geonp.training.adapt`: it had stopped early on two of them,
-and does so no more. What is hidden and scored here is not part of what the model is adapted to. The cuts are larger than there: some hundred tiles are needed to tell
-a few per cent from chance.
+are those of ``accuracy.py``, which led to one choice in :mod:`geonp.training.adapt`: it had stopped early on two of
+them, and does so no more. What is hidden and scored here is not part of what the model is adapted to. The cuts are
+larger than there: some hundred tiles are needed to tell a few per cent from chance.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ def test_the_time_is_kept(model: str, tmp_path: Path, monkeypatch: pytest.Monkey
     assert 0.8 < found.minutes <= 1
     assert done[-1] > 0.85
     clock = adapting._Clock(1.0, None)
-    clock.reserve(60.0)
+    clock.begin(60.0)
     assert clock.done(0) == 1
 
 

@@ -184,7 +184,7 @@ def adapt(
         look = look if look.verdict.choice < CLOSER * own.verdict.choice else own
         run = _Run(look, crops, hiding, predictor.device, rng)
         # for the last verdict, and for writing
-        clock.reserve(1.0 + 1.1 * look.seconds)
+        clock.begin(1.0 + 1.1 * look.seconds)
         found = _train(run, own, trials, clock, progress)
     best = next((trial for trial in (found, look) if trial.verdict.clearly_below(own.verdict)), own)
     adapted = Adapted(
@@ -269,25 +269,28 @@ def _comparable(crops: list[Crop]) -> list[Crop]:
 
 
 class _Clock:
-    """How much of the training is done: by steps where their number is given, else by the time."""
+    """How much of the search, then of the training, is done: by steps where their number is given, else by the time."""
 
     def __init__(self, minutes: float, steps: int | None) -> None:
-        self.start, self.budget_s, self.steps = time.monotonic(), 60 * minutes, steps
+        self.start = self.begun = time.monotonic()
+        self.budget_s, self.steps = 60 * minutes, steps
 
     @property
     def minutes(self) -> float:
         """Minutes since the start."""
         return (time.monotonic() - self.start) / 60
 
-    def reserve(self, seconds: float) -> None:
-        """Keep some of the time for what comes after the training."""
-        self.budget_s -= seconds
+    def begin(self, reserve_s: float) -> None:
+        """Begin the training, in what is left of the time but for so many seconds."""
+        self.begun = time.monotonic()
+        self.budget_s -= reserve_s
 
     def done(self, step: int) -> float:
-        """Share of the training that is done after so many steps; 1 at its end."""
+        """Share of what has begun that is done, after so many steps of training; 1 at its end."""
         if self.steps is not None:
             return step / self.steps
-        return min((time.monotonic() - self.start) / max(self.budget_s, 1e-9), 1.0)
+        left = self.start + self.budget_s - self.begun
+        return min((time.monotonic() - self.begun) / left, 1.0) if left > 0 else 1.0
 
 
 class _Run:
