@@ -202,7 +202,7 @@ def adapt(
 
 
 def _closer(neighbourhood: Neighbourhood) -> list[Neighbourhood]:
-    """Closer looks, one after the other: single tiles, smaller ones, each with less context."""
+    """Closer and closer looks: single tiles, smaller ones, and these with less context."""
     alone = replace(neighbourhood, merge=1)
     small = replace(alone, tile_px=max(neighbourhood.tile_px // 2, 1))
     fewer = replace(small, n_context=max(neighbourhood.n_context // 2, neighbourhood.min_context))

@@ -174,7 +174,7 @@ def _stretches(cells: int) -> list[slice]:
 
 
 def hold_out(crops: list[Crop], hiding: Hiding, share: float, side: int, rng: np.random.Generator) -> list[Crop]:
-    """Hold out up to this share of the observed cells of each crop, hidden in squares of this side at random."""
+    """Hold out about this share of the observed cells of each crop, hidden in squares of this side at random."""
     return [_held_out(crop, hiding, share * np.count_nonzero(crop.observed_mask), side, rng) for crop in crops]
 
 
