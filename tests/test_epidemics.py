@@ -123,8 +123,37 @@ def test_a_classifier_is_trained_by_cross_entropy() -> None:
         assert torch.allclose(loss(network, *given, batch["yt"], batch["context_mask"]), expected, rtol=1e-5)
 
 
-def test_models_with_a_loss_of_their_own_cannot_be_classifiers() -> None:
-    with pytest.raises(ValueError, match="np has a loss of its own, for numbers alone: it cannot be categorical"):
-        build("np", {"d_y": 3, "likelihood": "categorical"})
+@pytest.mark.parametrize("name", ["np", "anp"])
+def test_a_latent_classifier_averages_chances_and_is_trained_by_its_bound(name: str) -> None:
+    batch = Epidemic(side=16, n_targets=60, n_context=(5, 20)).batch(0, 0, 2)
+    torch.manual_seed(0)
+    network = build(name, {"d_x": 2, "d_y": 3, "n_latents": 4, "likelihood": "categorical"})
+    (xc, yc, xt, yt), mask = (batch[key] for key in ("xc", "yc", "xt", "yt")), batch["context_mask"]
+    with torch.no_grad():
+        network.network.to_z[-1].weight.mul_(30)  # latent variables that matter
+        logits = network.network(xc, yc, xt, mask).component_distribution.loc
+        chances = network(xc, yc, xt, mask).probs
+        one_hot = torch.nn.functional.one_hot(yt, 3).float()
+        torch.manual_seed(1)
+        bound = loss(network, xc, yc, xt, yt, mask)
+        r, prior = network.network.encoder(xc, yc, xt, mask), network.network._latent(xc, yc, mask)
+        every = torch.cat([mask, torch.ones_like(yt, dtype=torch.bool)], 1)
+        posterior = network.network._latent(torch.cat([xc, xt], 1), torch.cat([yc, one_hot], 1), every)
+        torch.manual_seed(1)
+        drawn = network.network._decode(r, posterior.rsample(), xt).loc
+    assert float(logits.std(-1).mean()) > 1e-3
+    torch.testing.assert_close(chances, logits.softmax(-2).mean(-1))
+    error = torch.nn.functional.cross_entropy(drawn.flatten(0, 1), yt.flatten())
+    divergence = torch.distributions.kl_divergence(posterior, prior).sum(-1).mean() / xt.shape[1]
+    torch.testing.assert_close(bound, error + divergence)
+
+
+@pytest.mark.parametrize("name", ["bnp", "banp", "tnp-a", "tnp-nd"])
+def test_models_whose_loss_is_of_numbers_cannot_be_classifiers(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} has a loss of its own, for numbers alone: it cannot be categorical"):
+        build(name, {"d_y": 3, "likelihood": "categorical"})
+
+
+def test_an_unknown_likelihood_is_named() -> None:
     with pytest.raises(ValueError, match="likelihood must be one of gaussian, categorical, got 'poisson'"):
         build("cnp", {"likelihood": "poisson"})

@@ -7,7 +7,7 @@ and what is added to it (nothing, a latent variable, a bootstrap) are independen
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -137,17 +137,26 @@ class NP(nn.Module):
         return _mixture(self._decode(r, z.loc + z.scale * noise, xt) for noise in self.noise)
 
     def loss(self, xc: Tensor, yc: Tensor, xt: Tensor, yt: Tensor, context_mask: Tensor | None = None) -> Tensor:
-        """Negative evidence bound a target: mean NLL with one z of the posterior, plus ``KL(posterior, prior) / n_t``.
+        """Negative evidence bound a target: see :meth:`bound`; target values are ``(batch, n_t, d_y)``."""
+        return self.bound((xc, yc), (xt, yt), lambda predicted: predicted.log_prob(yt), context_mask)
 
-        The prior sees the context, the posterior context and targets; target values are ``(batch, n_t, d_y)``.
+    def bound(
+        self,
+        context: tuple[Tensor, Tensor],
+        targets: tuple[Tensor, Tensor],
+        density: Callable[[Normal], Tensor],
+        context_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Mean of minus the log `density` with one z of the posterior, plus ``KL(posterior, prior) / n_t``.
+
+        The prior sees the context, the posterior context and targets: locations and values of each.
         """
-        xc, yc, context_mask = drop_masked(xc, yc, context_mask)
+        (xc, yc, context_mask), (xt, yt) = drop_masked(*context, context_mask), targets
         prior = self._latent(xc, yc, context_mask)
         every = torch.cat([context_mask, context_mask.new_ones(xt.shape[:2])], 1)
         posterior = self._latent(torch.cat([xc, xt], 1), torch.cat([yc, yt], 1), every)
         predicted = self._decode(self.encoder(xc, yc, xt, context_mask), posterior.rsample(), xt)
-        density: Tensor = predicted.log_prob(yt)
-        return kl_divergence(posterior, prior).sum(-1).mean() / xt.shape[1] - density.mean()
+        return kl_divergence(posterior, prior).sum(-1).mean() / xt.shape[1] - density(predicted).mean()
 
     def _latent(self, x: Tensor, y: Tensor, mask: Tensor) -> Normal:
         tokens = self.latent(torch.cat([x, y], -1))

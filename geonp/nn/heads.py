@@ -6,14 +6,14 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Categorical, Distribution, Normal, StudentT
+from torch.distributions import Categorical, Distribution, MixtureSameFamily, Normal, StudentT
 from torch.nn import functional as F
 
 from geonp.nn.layers import MLP, masked_mean
 from geonp.nn.likelihood import factor_of
 from geonp.nn.process import Family, Sample
 
-__all__ = ["Classifier", "GaussianHead", "KrigingHead", "VarianceHead", "gaussian", "tail_of"]
+__all__ = ["Classifier", "GaussianHead", "KrigingHead", "LatentClassifier", "VarianceHead", "gaussian", "tail_of"]
 
 N_RINGS = 4
 """Groups of context points by distance from the middle, whose misfit the correction sees."""
@@ -45,8 +45,8 @@ def gaussian(raw: Tensor, min_scale: float = 0.0) -> Normal:
 class Classifier(nn.Module):
     """A model of numbers as one of classes: the means that it predicts are the logits of its `d_y` classes.
 
-    Context values are one-hot, ``(batch, n_c, d_y)``. The network is built for numbers, with a scale beside each mean,
-    which nothing reads here: some hundred weights.
+    Context values are one-hot, ``(batch, n_c, d_y)``. Of a mixture, the probabilities are averaged. The network is
+    built for numbers, with a scale beside each mean, which nothing reads here: some hundred weights.
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -55,7 +55,26 @@ class Classifier(nn.Module):
 
     def forward(self, xc: Tensor, yc: Tensor, xt: Tensor, context_mask: Tensor | None = None) -> Categorical:
         """Predict the classes of targets ``(batch, n_t)`` from context: see :meth:`geonp.nn.tnp_kr.TNPKR.forward`."""
-        return Categorical(logits=self.network(xc, yc, xt, context_mask).loc.float(), validate_args=False)
+        return classes(self.network(xc, yc, xt, context_mask))
+
+
+class LatentClassifier(Classifier):
+    """A :class:`Classifier` whose network has a latent variable, and so a bound to be trained by."""
+
+    def loss(self, xc: Tensor, yc: Tensor, xt: Tensor, yt: Tensor, context_mask: Tensor | None = None) -> Tensor:
+        """Negative evidence bound a target, as of :class:`geonp.nn.cnp.NP`; `yt` are classes, ``(batch, n_t)``."""
+        bound: Tensor = self.network.bound(  # type: ignore[operator]
+            (xc, yc), (xt, F.one_hot(yt, yc.shape[-1]).to(yc)), lambda found: classes(found).log_prob(yt), context_mask
+        )
+        return bound
+
+
+def classes(predicted: Distribution) -> Categorical:
+    """The classes whose logits are the means that a network predicts, ``(..., d_y)``."""
+    if isinstance(predicted, MixtureSameFamily):
+        chances = predicted.component_distribution.mean.float().log_softmax(-2)
+        return Categorical(logits=chances.logsumexp(-1), validate_args=False)
+    return Categorical(logits=predicted.mean.float(), validate_args=False)
 
 
 class GaussianHead(nn.Module):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from geonp.nn.cnp import ANP, BANP, BNP, CANP, CNP, NP, RCNP
 from geonp.nn.convcnp import ConvCNP
-from geonp.nn.heads import Classifier
+from geonp.nn.heads import Classifier, LatentClassifier
 from geonp.nn.pt_tnp import LBANP, PTTNP
 from geonp.nn.te_tnp import TEPTTNP, TETNP
 from geonp.nn.tnp import EQTNP, TNPA, TNPD, TNPND
@@ -63,6 +63,8 @@ def build(architecture: str, config: dict[str, Any]) -> nn.Module:
     network = ARCHITECTURES[architecture](**options)
     if likelihood == "gaussian":
         return network
+    if isinstance(network, NP):
+        return LatentClassifier(network)
     if hasattr(network, "loss"):
         raise ValueError(f"{architecture} has a loss of its own, for numbers alone: it cannot be categorical")
     return Classifier(network)
