@@ -13,6 +13,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import dask.array as da
 import numpy as np
 import xarray as xr
 
@@ -290,13 +291,15 @@ def _without_secrets(text: str) -> str:
 def _create(fields: xr.Dataset, hours: list[Any], out: Path) -> None:
     """A store of the whole period, of missing values yet, replacing what an earlier run left unfinished."""
     shape = (len(hours), *fields["t2m"].shape[1:])
-    empty = xr.DataArray(np.full(shape, np.nan, np.float32), dims=("time", "latitude", "longitude"))
+    chunks = (min(shape[0], 240), *shape[1:])
+    # lazy, and never computed: years of the globe fit into no memory
+    nothing = da.full(shape, np.nan, np.float32, chunks=chunks)
+    empty = xr.DataArray(nothing, dims=("time", "latitude", "longitude"))
     coords = {"time": np.array(hours), "latitude": fields["latitude"], "longitude": fields["longitude"]}
     whole = described(xr.Dataset({"t2m": empty, "z": fields["z"]}, coords))
-    chunks = (min(shape[0], 240), *shape[1:])
-    encoding = {"t2m": {"chunks": chunks}, "time": {"units": "hours since 1900-01-01", "dtype": "int64"}}
+    encoding = {"t2m": {"chunks": chunks, "fill_value": np.nan}, "time": {"units": "hours since 1900-01-01", "dtype": "int64"}}
     whole.attrs[UNFINISHED] = "geonp fetch era5"
-    whole.to_zarr(out, mode="w", encoding=encoding, consolidated=True)
+    whole.to_zarr(out, mode="w", encoding=encoding, consolidated=True, compute=False)
 
 
 def _append(fields: xr.Dataset, month: Month, out: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -406,7 +408,7 @@ def test_training_that_fails_leaves_no_empty_folder(tmp_path: Path, override: st
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 @pytest.mark.parametrize(("stop", "devices"), [(signal.SIGINT, "1"), (signal.SIGTERM, "2")])
-def test_an_interrupted_training_goes_on_with_resume(tmp_path: Path, stop: signal.Signals, devices: str) -> None:
+def test_an_interrupted_training_ends_after_its_step(tmp_path: Path, stop: signal.Signals, devices: str) -> None:
     small = ["model.architecture=cnp", "training.batch_size=1", "training.validation_batches=1"]
     often = ["training.validate_every=1", "--device", "cpu", "--devices", devices]
     arguments = [GEONP, "train", "gp2d_rbf", *small, *often, "--out", tmp_path / "run", "training.steps=9999"]
@@ -423,6 +425,34 @@ def test_an_interrupted_training_goes_on_with_resume(tmp_path: Path, stop: signa
     assert (process.returncode, message.splitlines()[-1]) == (130, "Interrupted: go on with --resume.")
     rows = (tmp_path / "run" / "curve.csv").read_text().splitlines()
     assert torch.load(tmp_path / "run" / "state.pt", weights_only=True)["step"] == len(rows) - 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs groups of processes")
+@pytest.mark.parametrize(("devices", "precision"), [("1", "float32"), ("2", "bf16")])
+def test_a_training_that_was_killed_goes_on_at_its_step(tmp_path: Path, devices: str, precision: str) -> None:
+    small = ["model.architecture=cnp", "training.batch_size=2", "training.validation_batches=1", "training.steps=60"]
+    often = [f"training.precision={precision}", "training.validate_every=1", "training.save_every_s=0.01"]
+    start = [GEONP, "train", "gp1d_rbf", *small, *often, "--device", "cpu", "--devices", devices, "--out"]
+    state = tmp_path / "killed" / "state.pt"
+    killed = subprocess.Popen([*start, tmp_path / "killed"], stderr=subprocess.DEVNULL, start_new_session=True)
+    while not state.exists() and killed.poll() is None:
+        time.sleep(0.01)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    assert 0 < torch.load(state, weights_only=True)["step"] < 60
+    assert not (tmp_path / "killed" / "gp1d_rbf.safetensors").exists()
+
+    subprocess.run([*start, tmp_path / "killed", "--resume"], check=True, capture_output=True, timeout=120)
+    subprocess.run([*start, tmp_path / "straight"], check=True, capture_output=True, timeout=120)
+    rows = []
+    for name in ("killed", "straight"):
+        with (tmp_path / name / "curve.csv").open(newline="") as handle:
+            rows.append([{**row, "cpu_hours": ""} for row in csv.DictReader(handle)])
+    assert len(rows[0]) == 60
+    assert rows[0] == rows[1]
+    files = [tmp_path / name / "gp1d_rbf.safetensors" for name in ("killed", "straight")]
+    one, other = (checkpoint.load_model(str(file))[0].state_dict() for file in files)
+    assert all(torch.equal(one[key], other[key]) for key in one)
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that refuses even root")

@@ -16,6 +16,7 @@ import pytest
 import xarray as xr
 from click.testing import CliRunner
 
+from geonp import era5
 from geonp.cli.app import main
 from geonp.era5 import fetch, months
 from geonp.errors import FetchError, InputError, MissingExtraError, OutputError
@@ -261,6 +262,17 @@ def test_a_service_that_only_sends_broken_files(store: Store, out: Path) -> None
     with pytest.raises(FetchError, match=r"2019-02: the file that came is not what was asked for: .*; asked 2 times"):
         get(out)
     assert not out.exists()
+
+
+def test_years_of_the_globe_need_no_memory_before_they_come(out: Path) -> None:
+    lattice = {"latitude": np.linspace(90, -90, 721), "longitude": np.arange(1440) / 4}
+    hour = xr.DataArray(np.zeros((1, 721, 1440), np.float32), {**lattice, "time": [0]}, ("time", *lattice))
+    fields = xr.Dataset({"t2m": hour, "z": hour[0].drop_vars("time")})
+    hours = list(np.arange("1970-01-01", "2020-01-01", dtype="datetime64[h]").astype("datetime64[ns]"))
+    era5._create(fields, hours, out)  # 1.8 TB, if it were held
+    with xr.open_zarr(out, chunks={}) as ds:
+        assert ds["t2m"].shape == (438_288, 721, 1440)
+        assert bool(ds["t2m"][-1, :2, :2].isnull().all())
 
 
 def test_a_rate_limit_and_an_outage_are_waited_for(store: Store, out: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -60,8 +59,8 @@ def test_expected_improvement_is_an_expectation(papers: tuple[ModuleType, Module
 
 def test_a_table_is_made_once(papers: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
     tables, _ = papers
-    given = Namespace(
-        recipe="gp1d_rbf", models=["CNP", "CANP"], steps=2, batch_size=2, out=tmp_path, only_print=False, test_batches=3
+    given = tables.arguments("", ["gp1d_rbf"], ["CNP", "CANP"], test_batches=3).parse_args(
+        ["--steps", "2", "--batch-size", "2", "--out", str(tmp_path), "--pages", str(tmp_path / "pages")]
     )
     overrides = ["training.validation_batches=1"]
 
@@ -74,8 +73,12 @@ def test_a_table_is_made_once(papers: tuple[ModuleType, ModuleType], tmp_path: P
     text = tables.report(found, {"CNP": -0.1})
     assert text.count("\n") == 3
     assert "| 2 x 2 |" in text
-    tables.plot(found, tmp_path / "plot.png", "a title")
-    assert (tmp_path / "plot.png").stat().st_size > 0
+    tables.publish(given, found, "rbf", tables.budget(given), text)
+    page = (tmp_path / "pages" / "rbf.md").read_text()
+    assert "2 steps of 2 tasks for every model, seed 0; all are scored on the same 6 test tasks." in page
+    assert text in page
+    assert "(rbf.png)" in page
+    assert (tmp_path / "pages" / "rbf.png").read_bytes().startswith(b"\x89PNG")
 
     def never(*_: object) -> dict[str, float]:
         raise AssertionError("scored again")

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from tables import COST, TEST_SEED, arguments, cost, plot, read_scores, run, table, write_scores
+from tables import COST, TEST_SEED, arguments, budget, cost, publish, read_scores, run, table, write_scores
 from torch import nn
 
 from geonp.nn.gp import GP
@@ -95,7 +95,6 @@ def main() -> None:
         rows[FITTED] = fitted, ["-", "-"]
     if rows:
         first = OURS if OURS in rows else next(iter(rows))
-        print(f"Log-likelihood a target, and by how much {first} is ahead on the same batches.\n")
         best = rows[first][0]
         cells = [
             [
@@ -108,9 +107,9 @@ def main() -> None:
             for label, (row, paid) in rows.items()
         ]
         ahead = [f"ahead, {s}" for s in SETS]
-        print(table(["model", *SETS, *ahead, "paper: C / W / N Europe", *COST], cells))
-        if found:
-            plot(found, given.out / f"era5-{given.steps}.png", "era5")
+        head = table(["model", *SETS, *ahead, "paper: C / W / N Europe", *COST], cells)
+        text = f"Log-likelihood a target, and by how much {first} is ahead on the same batches:"
+        publish(given, found, "era5", budget(given, "windows of each set"), text, head)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ Run as ``python benchmarks/papers/gp.py --recipe gp1d_rbf --steps 5000``. Target
 
 from __future__ import annotations
 
-from tables import MODELS, arguments, nll, plot, report, run
+from tables import MODELS, arguments, budget, nll, publish, report, run
 
 PUBLISHED: dict[str, dict[str, float]] = {
     "gp1d_rbf": {
@@ -39,8 +39,7 @@ def main() -> None:
         {key: {"min_scale": 0.05} for key in given.models} if given.recipe == "images_digits" else None,
     )
     if found:
-        print(report(found, PUBLISHED[given.recipe]))
-        plot(found, given.out / f"{given.recipe}-{given.steps}.png", given.recipe)
+        publish(given, found, given.recipe, budget(given), report(found, PUBLISHED[given.recipe]))
 
 
 if __name__ == "__main__":

@@ -84,7 +84,8 @@ def arguments(
     parser.add_argument("--steps", type=int, default=5000)
     parser.add_argument("--batch-size", type=int, default=0, help="tasks in a batch; default: the recipe's")
     parser.add_argument("--test-batches", type=several, default=test_batches)
-    parser.add_argument("--out", type=Path, default=Path("runs/papers"))
+    parser.add_argument("--out", type=Path, default=Path("runs/papers"), help="folder of the runs")
+    parser.add_argument("--pages", type=Path, help="folder of the tables and plots; default: that of the runs")
     parser.add_argument("--only-print", action="store_true", help="print the runs that are finished, train none")
     return parser
 
@@ -176,6 +177,15 @@ def nll(network: nn.Module, recipe: Recipe, batches: int) -> dict[str, float]:
     return {**out, "exact": statistics.fmean(exact)} if exact else out
 
 
+def budget(given: argparse.Namespace, tasks: str = "test tasks") -> str:
+    """What all models of a table were given."""
+    size = given.batch_size or load(given.recipe).training.batch_size
+    return (
+        f"Recipe `{given.recipe}`: {given.steps:,} steps of {size} tasks for every model, seed 0; all are scored on "
+        f"the same {given.test_batches * size:,} {tasks}. Minutes are CPU time of the steps alone."
+    )
+
+
 def cost(row: Mapping[str, Any]) -> list[str]:
     """The cells of a row that say what it cost: see :data:`COST`."""
     return [f"{row['steps']:,} x {row['batch']}", f"{row['minutes']:.1f}"]
@@ -202,6 +212,17 @@ def report(found: Mapping[str, Mapping[str, Any]], published: Mapping[str, float
     return table(["model", "NLL", "paper, 100,000 steps", "exact process", *COST], rows)
 
 
+def publish(given: argparse.Namespace, found: Mapping[str, Mapping[str, Any]], name: str, *parts: str) -> None:
+    """Print texts and tables, and write them as the page ``NAME.md`` beside a plot of the runs."""
+    text = "\n\n".join(parts)
+    print(text)
+    folder: Path = given.pages or given.out
+    folder.mkdir(parents=True, exist_ok=True)
+    plot(found, folder / f"{name}.png", name)
+    curves = f"![Held-out NLL of each model against its steps of training]({name}.png)"
+    (folder / f"{name}.md").write_text(f"# {name}\n\n{text}\n\n{curves}\n", encoding="utf-8")
+
+
 def plot(found: Mapping[str, Mapping[str, Any]], file: Path, title: str) -> None:
     """Held-out NLL of all runs against steps."""
     figure = Figure(figsize=(8, 5), layout="constrained")
@@ -212,4 +233,4 @@ def plot(found: Mapping[str, Mapping[str, Any]], file: Path, title: str) -> None
     axes.set(xlabel="step", ylabel="NLL of held-out tasks", title=title)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
-    FigureCanvasAgg(figure).print_png(str(file))
+    FigureCanvasAgg(figure).print_figure(str(file), dpi=70)
