@@ -54,9 +54,11 @@ bench-scale: $(STAMP)
 bench-papers: $(STAMP)
 	for name in gp1d_rbf gp1d_periodic gp1d_matern32 gp2d_rbf images_digits; do \
 	    $(BIN)/python benchmarks/papers/gp.py --recipe $$name || exit 1; done
+	$(BIN)/python benchmarks/papers/gp.py --steps 20000 --models TNP-KR-SA --pages runs/papers/20000
+	for name in gp1d_rbf gp1d_periodic gp1d_matern32; do \
+	    $(BIN)/python benchmarks/papers/bayesopt.py --recipe $$name || exit 1; done
 	$(BIN)/python benchmarks/papers/shift.py
-	$(BIN)/python benchmarks/papers/bayesopt.py
-	$(BIN)/python benchmarks/papers/sir.py
+	$(BIN)/python benchmarks/papers/sir.py --filled 1024
 	$(BIN)/python benchmarks/papers/era5.py
 
 clean:

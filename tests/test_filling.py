@@ -12,6 +12,7 @@ import dask.array as da
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 import xarray as xr
 from pyproj import CRS
 from xarray.backends import BackendArray
@@ -658,3 +659,16 @@ def test_the_predicted_peak_counts_the_processes_of_large_fills(model: str, monk
         assert [peak(64), peak(640)] == [alone[0], alone[1] + 3 * cores.WORKER_BYTES]
     with dask.config.set(num_workers=1):
         assert peak(640) < alone[1]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("model", ["tnpkr-sa", "te-pt-tnp"])
+def test_a_gpu_fills_as_a_cpu_does(model: str) -> None:
+    rng = np.random.default_rng(0)
+    values = np.cumsum(np.cumsum(rng.normal(size=(64, 64)), 0), 1)
+    values[rng.random((64, 64)) < 0.5] = np.nan
+    array = xr.DataArray(values, dims=("y", "x"), name="a")
+    on_cpu, on_gpu = (infill(array, model=model, device=device).load() for device in ("cpu", "cuda"))
+    error = on_cpu["a_standard_error"].where(np.isnan(array))
+    assert float(np.sqrt((((on_gpu["a"] - on_cpu["a"]) / error) ** 2).mean())) < 0.1
+    assert float(abs(np.log(on_gpu["a_standard_error"] / error)).mean()) < 0.1

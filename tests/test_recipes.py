@@ -27,7 +27,7 @@ SHIPPED = {
     "gp1d_rbf": [f"model.config.{key}={value}" for key, value in TINY_KR.items()],
     "gp1d_periodic": ["model.architecture=np", "model.config.latent=[16,16]"],  # each step draws a latent variable
     "gp1d_matern32": ["model.architecture=bnp"],  # each step draws bootstraps
-    "gp2d_rbf": ["model.architecture=cnp"],
+    "gp2d_rbf": [f"model.config.{key}={value}" for key, value in TINY_KR.items()],
     "sir": [*(f"model.config.{key}={value}" for key, value in TINY_KR.items()), "data.side=16", "data.n_targets=200"],
     "era5": [
         "model.config.dim=8",
@@ -140,6 +140,15 @@ def test_the_raster_recipes_run(name: str, precision: str, tmp_path: Path) -> No
     file = train(load(name, run), tmp_path, workers=0, progress=False)
     assert set(checkpoint.load_card(str(file)).scores) == set(loop.SCORES["raster"])
 
+    rng = np.random.default_rng(0)
+    truth = np.cumsum(rng.normal(size=(32, 32)), 0)
+    raster = xr.DataArray(np.where(rng.random((32, 32)) < 0.2, np.nan, truth), dims=("y", "x"), name="v")
+    out = raster.geonp.infill(model=file)
+    missing = np.isnan(raster)
+    assert np.isfinite(out["v"]).all()
+    assert bool((out["v_standard_error"] > 0).where(missing, True).all())
+    xr.testing.assert_equal(out["v"].where(~missing), raster)
+
 
 def test_the_checkpoint_of_the_sir_recipe_fills_states(tmp_path: Path) -> None:
     recipe = tiny("sir")
@@ -154,6 +163,20 @@ def test_the_checkpoint_of_the_sir_recipe_fills_states(tmp_path: Path) -> None:
     assert (out["state"] < 3).all()
     assert int((out["state_fill_flag"] == 1).sum()) == 16 * 16 - 60
     np.testing.assert_allclose(out["state_probability"].sum("category"), 1, rtol=1e-5)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_a_gpu_trains_and_goes_on(precision: str, tmp_path: Path) -> None:
+    recipe = tiny("gp1d_rbf", "training.save_every_s=1e-9", f"training.precision={precision}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop._Run, "validate", lambda *_: (_ for _ in ()).throw(PowerCutError))
+        with pytest.raises(PowerCutError):
+            train(recipe, tmp_path, device="cuda", workers=0, progress=False)
+    file = train(recipe, tmp_path, device="cuda", resume=True, workers=0, progress=False)
+    network, card = checkpoint.load_model(str(file))
+    assert math.isfinite(card.scores["nll"])
+    assert all(torch.isfinite(value).all() for value in network.state_dict().values())
 
 
 def test_all_recipes_are_run() -> None:
