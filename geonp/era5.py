@@ -297,7 +297,8 @@ def _create(fields: xr.Dataset, hours: list[Any], out: Path) -> None:
     empty = xr.DataArray(nothing, dims=("time", "latitude", "longitude"))
     coords = {"time": np.array(hours), "latitude": fields["latitude"], "longitude": fields["longitude"]}
     whole = described(xr.Dataset({"t2m": empty, "z": fields["z"]}, coords))
-    encoding = {"t2m": {"chunks": chunks, "fill_value": np.nan}, "time": {"units": "hours since 1900-01-01", "dtype": "int64"}}
+    hourly = {"units": "hours since 1900-01-01", "dtype": "int64"}
+    encoding = {"t2m": {"chunks": chunks, "fill_value": np.nan}, "time": hourly}
     whole.attrs[UNFINISHED] = "geonp fetch era5"
     whole.to_zarr(out, mode="w", encoding=encoding, consolidated=True, compute=False)
 

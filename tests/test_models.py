@@ -214,6 +214,15 @@ def test_published_size(name: str, config: dict[str, Any], published: int) -> No
     assert abs(count / published - 1) < 0.02
 
 
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize(("n_c", "n_t"), [(5, 0), (0, 4), (0, 0)])
+def test_there_may_be_no_context_and_no_targets(name: str, n_c: int, n_t: int) -> None:
+    with torch.no_grad():
+        predicted = model(name)(torch.randn(2, n_c, 2), torch.randn(2, n_c, 1), torch.randn(2, n_t, 2))
+    assert predicted.mean.shape == (2, n_t, 1)
+    assert bool(predicted.mean.isfinite().all())
+
+
 def test_the_table_of_models_is_right() -> None:
     """docs/models.md has a row for each architecture, whose number of parameters is true."""
     rows = re.findall(

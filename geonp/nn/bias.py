@@ -56,7 +56,7 @@ class _RBF(torch.autograd.Function):
             n_blocks += 1
             basis = kept[1]
             block = (a[:, None] @ basis.unflatten(1, a.shape))[:, :, 0]
-            out[part, :, rows] = block.unflatten(2, (-1, distance.shape[2]))
+            out[part, :, rows] = block.unflatten(2, distance[part, rows].shape[1:])
         # of a single block, as scan attention asks for, the functions are at hand on the way back
         ctx.single = n_blocks == 1
         ctx.save_for_backward(distance, a, b, c, *(kept if ctx.single else ()))
@@ -78,7 +78,7 @@ class _RBF(torch.autograd.Function):
             if grad_distance is not None:
                 by_square, by_distance = ((slopes.mT @ basis) * above[:, :, None]).sum(1).unbind(1)
                 step = 2 * powers[:, 1] * by_square + by_distance
-                grad_distance[part, rows] = step.unflatten(1, (-1, distance.shape[2]))
+                grad_distance[part, rows] = step.view_as(distance[part, rows])
         by_square, by_distance, grad_a = moments.unbind(1)
         grad_b = a * b.sign() * (2 * c * by_distance - by_square - c.square() * grad_a)
         return grad_distance, grad_a, grad_b, 2 * a * b.abs() * (by_distance - c * grad_a)

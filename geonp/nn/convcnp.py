@@ -72,6 +72,8 @@ class ConvCNP(nn.Module):
             When the points span more than ``MAX_CELLS`` cells of the grid.
         """
         xc, yc, context_mask = drop_masked(xc, yc, context_mask)
+        if not xt.shape[1]:
+            return gaussian(yc.new_zeros(len(xt), 0, 2 * yc.shape[-1]))
         axes = self._axes(xc, xt, context_mask)
         values = torch.cat([torch.ones_like(yc[..., :1]), yc], -1) * context_mask[..., None]
         grid = _to_grid(_kernels(xc, axes, self.log_length_in), values)

@@ -136,7 +136,7 @@ class MultiHeadAttention(nn.Module):
     def forward(self, queries: Tensor, keys: Tensor, attend: Attend, values: Tensor | None = None) -> Tensor:
         """``(batch, n_q, dim), (batch, n_k, dim) -> (batch, n_q, dim)``; `values` are read at the keys, or are they."""
         q, k, v = (
-            t.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            t.unflatten(-1, (self.heads, t.shape[-1] // self.heads)).transpose(1, 2)
             for t in (self.to_q(queries), self.to_k(keys), self.to_v(keys if values is None else values))
         )
         out: Tensor = self.to_out(attend(q, k, v).transpose(1, 2).flatten(2))
@@ -232,6 +232,14 @@ class PostNormBlock(nn.Module):
 def plain_attention(key_mask: Tensor) -> Attend:
     """Softmax attention (equation 3 of TE-TNP) to the keys that `key_mask`, ``(batch, n_k)``, keeps."""
     return lambda q, k, v: dense_attention(q, k, v, None, key_mask)
+
+
+def origin(xc: Tensor, xt: Tensor) -> Tensor:
+    """A point of each task that others are counted from, ``(batch, 1, d_x)``: a target, for exact differences from it.
+
+    Without targets a context point; without any points none, ``(batch, 0, d_x)``.
+    """
+    return (xt if xt.shape[1] else xc)[:, :1]
 
 
 def drop_masked(xc: Tensor, yc: Tensor, context_mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:

@@ -11,7 +11,7 @@ from torch.distributions import Normal, StudentT
 from geonp.nn.attention import dense_attention, te_attention
 from geonp.nn.bias import KernelDictionary
 from geonp.nn.heads import KrigingHead, VarianceHead
-from geonp.nn.layers import MLP, PairMLP, drop_masked, in_chunks, masked_mean
+from geonp.nn.layers import MLP, PairMLP, drop_masked, in_chunks, masked_mean, origin
 from geonp.nn.statistics import context_statistics
 
 __all__ = ["TEPTTNP", "TETNP", "PseudoLocations", "TEBlock"]
@@ -50,7 +50,7 @@ class TEBlock(nn.Module):
         """Tokens ``(batch, n, dim)`` and locations ``(batch, n, d_x)`` of queries and keys to those of the queries."""
         normed = self.norm_attention(zk)
         q, k, v = (
-            t.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            t.unflatten(-1, (self.heads, t.shape[-1] // self.heads)).transpose(1, 2)
             for t in (self.to_q(self.norm_attention(zq)), self.to_k(normed), self.to_v(normed))
         )
         out, step = te_attention(q, k, v, xq, xk, self.rho, self.phi, key_mask, max_pairs=self.max_pairs)
@@ -78,7 +78,7 @@ class PseudoLocations(nn.Module):
         if not self.attention:
             return self.offset + masked_mean(xc, context_mask)[:, None]
         q = self.to_q(u).unflatten(-1, (self.heads, -1)).expand(len(zc), -1, -1, -1)
-        k = self.to_k(zc).unflatten(-1, (self.heads, -1))
+        k = self.to_k(zc).unflatten(-1, q.shape[-2:])
         # one head at a time: the weights of all of them at once would be the largest tensor of the model
         averages = [
             dense_attention(q[:, None, :, i], k[:, None, :, i], xc[:, None], None, context_mask)[:, 0]
@@ -118,14 +118,15 @@ class TETNP(nn.Module):
 
     def forward(self, xc: Tensor, yc: Tensor, xt: Tensor, context_mask: Tensor | None = None) -> Normal:
         """Predict targets from context: shapes, mask and result as in :meth:`geonp.nn.tnp_kr.TNPKR.forward`."""
-        # Only differences matter; differences from a target keep float32 exact far from the origin.
-        xc, yc, context_mask = drop_masked(xc - xt[:, :1], yc, context_mask)
+        # only differences matter: these keep float32 exact far from the coordinates' own origin
+        first = origin(xc, xt)
+        xc, yc, context_mask = drop_masked(xc - first, yc, context_mask)
         z, x, states = self.embed(_with_flag(yc, 0.0)), xc, []
         for i, block in enumerate(self.blocks):
             states.append((z, x, context_mask))
             if i + 1 < len(self.blocks):
                 z, x = block(z, x, z, x, context_mask)
-        return _decode(xt - xt[:, :1], list(self.blocks), states, self.embed, self.head, yc.shape[-1])
+        return _decode(xt - first, list(self.blocks), states, self.embed, self.head, yc.shape[-1])
 
 
 class TEPTTNP(nn.Module):
@@ -206,9 +207,10 @@ class TEPTTNP(nn.Module):
 
     def forward(self, xc: Tensor, yc: Tensor, xt: Tensor, context_mask: Tensor | None = None) -> Normal | StudentT:
         """Predict targets from context: shapes, mask and result as in :meth:`geonp.nn.tnp_kr.TNPKR.forward`."""
-        # Only differences matter; differences from a target keep float32 exact far from the origin.
-        xc, yc, context_mask = drop_masked(xc - xt[:, :1], yc, context_mask)
-        xt = xt - xt[:, :1]
+        # only differences matter: these keep float32 exact far from the coordinates' own origin
+        first = origin(xc, xt)
+        xc, yc, context_mask = drop_masked(xc - first, yc, context_mask)
+        xt = xt - first
         if isinstance(self.head, KrigingHead):
             return self._krige(self.head, xc, yc, xt, context_mask)
         _, states = self._read_context(self.embed(_with_flag(yc, 0.0)), xc / self.unit, context_mask)

@@ -9,7 +9,16 @@ from torch.distributions import Normal, StudentT
 from geonp.nn.attention import dense_attention, orthogonal_features, performer_attention
 from geonp.nn.bias import DictionaryBias, KernelDictionary, RBFBias, dictionary_bias, rbf_bias, shared_bias
 from geonp.nn.heads import GaussianHead, KrigingHead
-from geonp.nn.layers import MLP, Attend, DeepKernelAttention, KRBlock, MultiHeadAttention, drop_masked, plain_attention
+from geonp.nn.layers import (
+    MLP,
+    Attend,
+    DeepKernelAttention,
+    KRBlock,
+    MultiHeadAttention,
+    drop_masked,
+    origin,
+    plain_attention,
+)
 from geonp.nn.scan import scan_attention
 from geonp.nn.statistics import context_means, context_statistics, summands
 
@@ -126,8 +135,9 @@ class TNPKR(nn.Module):
             Of shape ``(batch, n_t, d_y)``: of a new measurement at each target, independent of each other.
         """
         if not self.embed_x:
-            # Only differences matter; differences from a target keep float32 exact far from the origin.
-            xc, xt = xc - xt[:, :1], xt - xt[:, :1]
+            # only differences matter: these keep float32 exact far from the coordinates' own origin
+            first = origin(xc, xt)
+            xc, xt = xc - first, xt - first
         xc, yc, context_mask = drop_masked(xc, yc, context_mask)
         n_t = xt.shape[1]
         if torch.is_grad_enabled() or xc.device.type != "cpu":
