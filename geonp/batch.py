@@ -28,7 +28,7 @@ from geonp.storage import for_files
 from geonp.stores import Store
 from geonp.tiling import chunk_side
 from geonp.units import Field, Unit, Work, units_of
-from geonp.workers import executor, run
+from geonp.workers import executor, processes, run
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -103,8 +103,8 @@ def fill_store(
     overwrite : bool
         Remove what is at `target`, and begin anew.
     workers : int, optional
-        Start so many processes on this machine. By default the cluster of this process's Dask client, if it has one,
-        else threads.
+        Start so many processes on this machine, at most one for each core. By default the cluster of this process's
+        Dask client, if it has one, else threads.
     scheduler : str, optional
         Address of a running Dask scheduler.
     storage_options, source_options : mapping, optional
@@ -131,22 +131,27 @@ def fill_store(
     asked = _prepared(obj, options)
     layout = _layout(asked, chunks, creation_options or {})
     fields_ = tuple(_field(asked, name, layout.side) for name in sorted(asked.names, key=str))
-    store = Store(os.fspath(target), dict(storage_options or {}))
-    journal = Journal(store.url, store.options)
     job = _job(asked, layout, source_options, options)
+    store = Store(os.fspath(target), dict(storage_options or {}), _digest(job))
+    journal = Journal(store.url, store.options)
     units = list(units_of(fields_))
     done = _begin(asked, store, journal, job, layout, fields_, resume=resume, overwrite=overwrite)
     if done is None:
         return Report({}, len(units), len(units), {})
     todo = [unit for unit in units if unit.key not in done]
-    parts = (asked.domain, asked.job, store, journal, asked.nodata, asked.quantiles, asked.tails)
+    work = Work(fields_, asked.domain, asked.job, store, journal, asked.nodata, asked.quantiles, asked.tails)
     reused = len(done)
-    with executor(workers, scheduler, asked.job.predictor.device) as (pool, width, shared):
-        for unit, record in run(Work(fields_, *parts), todo, pool, width, shared):
-            done[unit.key] = record
-            if progress is not None:
-                progress(record, len(done), len(units))
-    report = Report(_tally(fields_, units, done), len(units), reused, _failures(done))
+    with executor(workers, scheduler, asked.job.predictor.device) as (submit, width, shared):
+        # a second time what had to do without cells that could not be read, in case they can be now
+        for _ in range(2):
+            for unit, record in run(work, todo, submit, width, shared):
+                done[unit.key] = record
+                if progress is not None:
+                    progress(record, len(done), len(units))
+            todo = [unit for unit in units if "unread" in done[unit.key]]
+            if any("error" in record for record in done.values()):
+                break
+    report = Report(_tally(fields_, units, done), len(units), reused, _failures(fields_, units, done))
     if not report.failed:
         _finish(report, store, journal, job)
     return report
@@ -164,7 +169,7 @@ def plan_store(
     if workers is None:
         return found
     # each worker has libraries of its own, and threads instead of processes
-    others = workers * LIBRARIES_BYTES - processes_bytes(found.tiles, found.device)
+    others = processes(workers) * LIBRARIES_BYTES - processes_bytes(found.tiles, found.device)
     return replace(found, peak_bytes=found.peak_bytes + others)
 
 
@@ -268,20 +273,27 @@ def _begin(
     overwrite: bool,
 ) -> dict[str, Record] | None:
     """The records of the units that need not be done again; None where the store is complete."""
-    exists = store.exists()
-    if resume and exists:
-        if journal.job() is not None:
-            journal.require_same(job)
+    exists, begun = store.exists(), journal.job() is not None
+    if resume and exists and begun:
+        journal.require_same(job)
+        if journal.created():
+            store.sweep()
             return {key: record for key, record in journal.records().items() if not {"error", "unread"} & set(record)}
+    elif resume and exists:
         if store.attributes().get(JOB) == _digest(job):
+            journal.remove()
             return None
         raise InputError(
             f"Nothing to resume: {store.url!r} has no journal, and was not made by this job. Choose another output, or "
             "begin anew with overwrite (--overwrite)."
         )
-    if exists and not overwrite:
-        how = "Go on with resume (--resume)" if journal.job() is not None else "Choose another name"
+    if exists and not overwrite and not (resume and begun):
+        how = "Go on with resume (--resume)" if begun else "Choose another name"
         raise OutputError(f"The output exists: {store.url!r}. {how}, or pass overwrite (--overwrite).")
+    if not begun and store.occupied():
+        raise OutputError(
+            f"{store.url!r} is no Zarr store, and is not empty: it stays as it is. Choose another name, or remove it."
+        )
     ready = for_files(template(asked))
     endings = ("", *(f"_{result}" for result in asked.results))
     made = {f"{field.name}{ending}": field for field in fields_ for ending in endings}
@@ -289,6 +301,7 @@ def _begin(
         ready[name].encoding.update(_stored_chunks(ready[name], field, layout))
     journal.begin({**job, "units": str(sum(1 for _ in units_of(fields_)))})
     store.create(ready, list(made), layout.zarr_format)
+    journal.note_created()
     return {}
 
 
@@ -318,8 +331,16 @@ def _tally(fields_: tuple[Field, ...], units: list[Unit], done: Mapping[str, Rec
     return found
 
 
-def _failures(done: Mapping[str, Record]) -> dict[str, str]:
-    return {key: str(record["error"]) for key, record in done.items() if "error" in record}
+def _failures(fields_: tuple[Field, ...], units: list[Unit], done: Mapping[str, Record]) -> dict[str, str]:
+    """Which units failed, where they are, and why: those that could not be filled, else those filled with less."""
+    found = {unit: done[unit.key]["error"] for unit in units if "error" in done[unit.key]}
+    if not found:
+        less = "cells around could not be read, though later they could"
+        found = {unit: less for unit in units if "unread" in done[unit.key]}
+    places = {
+        unit.key: ", ".join(f"{dim}={part.start}:{part.stop}" for dim, part in unit.region.items()) for unit in found
+    }
+    return {unit.key: f"{fields_[unit.field].name}[{places[unit.key]}]: {why}" for unit, why in found.items()}
 
 
 def _finish(report: Report, store: Store, journal: Journal, job: dict[str, str]) -> None:

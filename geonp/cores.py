@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -65,12 +65,13 @@ def on_cores(function: Callable[[T], U], items: Iterable[T], device: str, expect
     items : iterable
         Taken in the calling thread.
     device : str
-        What `function` computes on; with a GPU it is called in the calling thread, for one item after the other.
+        What `function` computes on; with a GPU it is called in the calling thread, for one item after the other,
+        whichever thread it is of.
     expected : int
         How many items there will be: enough of them make processes start.
     """
     if device.partition(":")[0] != "cpu":
-        return map(function, items)
+        return map(partial(_alone, function), items)
     return _in_order(function, items, expected)
 
 
@@ -131,6 +132,13 @@ def _cores() -> tuple[int, str]:
 
 
 _LOCK = threading.Lock()
+_GPU = threading.Lock()
+
+
+def _alone(function: Callable[[T], U], item: T) -> U:
+    """Its memory is for one batch at a time."""
+    with _GPU:
+        return function(item)
 
 
 @lru_cache(maxsize=16)

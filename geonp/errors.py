@@ -11,7 +11,7 @@
     |-- CheckpointError   (ValueError)         weights that are damaged, altered or of another format
     |-- RecipeError       (ValueError)         a recipe with a wrong key or value
     |-- FetchError        (ConnectionError)    data that a service refused, or sent broken
-    |-- PredictionError   (RuntimeError)       a model that returned values that are not finite
+    |-- PredictionError   (RuntimeError)       a model that failed, or returned values that are not finite
     `-- ClusterError      (ConnectionError)    a Dask cluster that cannot be reached, or was lost
 
 Every class also inherits the builtin that a caller would catch.

@@ -1,7 +1,8 @@
 """What of a job is done: a folder of small records beside its output, so that nothing finished is ever done twice.
 
-``<output>.journal/job.json`` says what the job is: a hash of each thing that its result depends on. Each finished unit
-leaves ``units/<key>.json``, written after its cells; a record that was cut off counts as none. Local folders and object
+``<output>.journal/job.json`` says what the job is: a hash of each thing that its result depends on. ``created`` says
+that the output is ready for units to be written to. Each finished one leaves ``units/<key>.json``, written after its
+cells; a record that was cut off counts as none. Local folders and object
 stores alike, by fsspec.
 """
 
@@ -89,6 +90,23 @@ class Journal:
             fs.makedirs(f"{root}/units", exist_ok=True)
             fs.pipe_file(f"{root}/job.json", json.dumps(dict(job), indent=1).encode())
 
+    def created(self) -> bool:
+        """Whether the output has been created, so that units may be written to it."""
+        fs, root = self._place()
+        return bool(fs.exists(f"{root}/created"))
+
+    def note_created(self) -> None:
+        """Note that the output has been created.
+
+        Raises
+        ------
+        OutputError
+            When it can't be written.
+        """
+        with writing(self.url):
+            fs, root = self._place()
+            fs.pipe_file(f"{root}/created", b"")
+
     def require_same(self, job: Mapping[str, str]) -> None:
         """Check that the journal belongs to this very job.
 
@@ -121,7 +139,9 @@ class Journal:
         """All finished units by key."""
         fs, root = self._place()
         found = {}
-        for name, text in fs.cat(fs.find(f"{root}/units"), on_error="omit").items():
+        files = fs.find(f"{root}/units")
+        # fsspec takes no files for a missing one
+        for name, text in (fs.cat(files, on_error="omit") if files else {}).items():
             try:
                 found[name.rpartition("/")[2].removesuffix(".json")] = json.loads(text)
             except ValueError:
@@ -140,6 +160,9 @@ class Journal:
     def remove(self) -> None:
         """Remove the journal, where there is one."""
         fs, root = self._place()
+        # first what makes it one: half of it must not look like a job
+        if fs.exists(f"{root}/job.json"):
+            fs.rm_file(f"{root}/job.json")
         if fs.exists(root):
             fs.rm(root, recursive=True)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from geonp import checkpoint
-from geonp.errors import CheckpointError, InputError, ModelError
+from geonp.errors import CheckpointError, InputError, ModelError, PredictionError
 from geonp.points import Neighbourhood, standardise
 
 if TYPE_CHECKING:
@@ -86,6 +87,13 @@ class Predictor:
 
         The tail is that of :mod:`geonp.student`. For a model of classes, whose values are numbers of classes: the
         probability of each, ``(classes, batch, n_t)``. All in float64.
+
+        Raises
+        ------
+        PredictionError
+            Where the model refuses the points, or its own numbers, as those of damaged weights.
+        MemoryError
+            Where the device has too little memory for the batch.
         """
         import torch
 
@@ -103,7 +111,7 @@ class Predictor:
         if threading.current_thread() is not threading.main_thread():
             # Threads fill the cores with batches, which scales better than threads inside of each operation.
             torch.set_num_threads(1)
-        with torch.no_grad(), autocast:
+        with torch.no_grad(), autocast, _told():
             predicted = network(xc, yc, xt, mask)
         if self.classes:
             return predicted.probs.permute(2, 0, 1).cpu().numpy().astype(np.float64)  # type: ignore[no-any-return]
@@ -112,6 +120,21 @@ class Predictor:
         out[:2] *= points.scale[:, None]
         out[0] += points.loc[:, None]
         return out
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Tell what a model raises by its causes: torch has one class for most of them."""
+    import torch
+
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise MemoryError(str(error)) from error
+    except (ValueError, RuntimeError) as error:  # torch.linalg's errors are of the latter
+        if "DefaultCPUAllocator" in str(error):
+            raise MemoryError(str(error)) from error
+        raise PredictionError(f"the model failed: {str(error).splitlines()[0]}") from error
 
 
 @dataclass(frozen=True)
@@ -163,7 +186,7 @@ def resolve(model: str, device: str | None, batch_size: int | None) -> tuple[Pre
             f"device {device!r} cannot be used here{reason}: expected cpu, or cuda on a machine with a GPU"
         )
     on_cpu = kind == "cpu"
-    fast = _cpu_has_amx() if on_cpu else torch.cuda.is_bf16_supported()
+    fast = _cpu_has_amx() if on_cpu else torch.cuda.is_bf16_supported(including_emulation=False)
     memory = _free_memory() if on_cpu else torch.cuda.mem_get_info(device)[0]
     if batch_size is None:
         batch_size = max(1, min(CPU_BATCH if on_cpu else 128, memory // 4 // batch_bytes(card.neighbourhood, 1)))

@@ -82,15 +82,23 @@ class Store:
         A path, or a URL that fsspec knows.
     options : mapping
         Of its file system. They may hold secrets: they are neither shown nor written.
+    job : str
+        What it was created for: a process that has written to another store of this name opens this one anew.
     """
 
     url: str
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    job: str = ""
 
     def exists(self) -> bool:
         """Whether there is a Zarr store."""
         fs, root = fsspec.core.url_to_fs(self.url, **self.options)
         return any(fs.exists(f"{root}/{mark}") for mark in _MARKS)
+
+    def occupied(self) -> bool:
+        """Whether there is something else: a file, or a folder that holds any but no Zarr store."""
+        fs, root = fsspec.core.url_to_fs(self.url, **self.options)
+        return not self.exists() and fs.exists(root) and (not fs.isdir(root) or bool(fs.ls(root)))
 
     def consolidated(self) -> bool:
         """Whether it has the consolidated metadata of Zarr format 2; format 3 keeps them where all readers look."""
@@ -104,8 +112,20 @@ class Store:
     def remove(self) -> None:
         """Remove it, where there is one."""
         fs, root = fsspec.core.url_to_fs(self.url, **self.options)
+        # first what makes it one: half of it must not look like a store
+        for mark in _MARKS:
+            if fs.exists(f"{root}/{mark}"):
+                fs.rm_file(f"{root}/{mark}")
         if fs.exists(root):
             fs.rm(root, recursive=True)
+
+    def sweep(self) -> None:
+        """Remove what a killed process may have left: files that Zarr had not yet given their names."""
+        if not is_remote(self.url):
+            fs, root = fsspec.core.url_to_fs(self.url, **self.options)
+            for name in fs.find(root):
+                if name.endswith(".partial"):
+                    fs.rm_file(name)
 
     def create(self, ds: xr.Dataset, later: Sequence[Hashable], zarr_format: Any) -> None:
         """Write all metadata, coordinates and variables, but the values of those that :meth:`write` brings `later`.
@@ -124,7 +144,11 @@ class Store:
         with writing(self.url), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Consolidated metadata")
             to: Any = {"consolidated": False, "storage_options": dict(self.options) or None}
-            ds.to_zarr(self.url, mode="w", compute=False, zarr_format=zarr_format, **to)
+            self.remove()
+            # with its attribute from its first file on
+            at = {"zarr_format": zarr_format, "storage_options": to["storage_options"]}
+            zarr.create_group(self.url, attributes={UNFINISHED: "true"}, **at)
+            ds.to_zarr(self.url, mode="a", compute=False, zarr_format=zarr_format, **to)
             rest = [name for name, da in ds.variables.items() if name not in later and da.chunks is not None]
             if rest:
                 ds[rest].drop_vars([name for name in ds.coords if name not in rest]).to_zarr(self.url, mode="r+", **to)
@@ -182,4 +206,4 @@ class Store:
         return _opened[self._key()]
 
     def _key(self) -> str:
-        return json.dumps([self.url, dict(self.options)], sort_keys=True, default=str)
+        return json.dumps([self.url, dict(self.options), self.job], sort_keys=True, default=str)

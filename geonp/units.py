@@ -62,7 +62,7 @@ class Field:
         return tuple(dim for dim in self.source.dims if dim not in self.spatial)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Unit:
     """Cells of one variable that are filled and written together.
 

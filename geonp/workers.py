@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import sys
+import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 from dask.system import CPU_COUNT
 
@@ -16,17 +18,26 @@ from geonp.errors import ClusterError, GeonpError, MissingExtraError
 from geonp.journal import Record
 from geonp.units import Unit, Work, fail_unit, fill_unit
 
-__all__ = ["executor", "run"]
+__all__ = ["executor", "processes", "run"]
 
 GENTLER = 2
 """How often a unit that takes too much memory is tried again, with batches of half the size."""
 
 
+Submit = Callable[[Any, Unit], "Future[Record]"]
+"""Starts a unit of some shared work."""
+
+
+def processes(workers: int) -> int:
+    """How many processes are started where `workers` are asked for: no more than there are cores."""
+    return min(workers, CPU_COUNT)
+
+
 @contextmanager
 def executor(
     workers: int | None, scheduler: str | None, device: str
-) -> Iterator[tuple[Executor, int, Callable[[Work], Any]]]:
-    """Where units are filled, how many of them are to be under way, and how the work that they share gets there.
+) -> Iterator[tuple[Submit, int, Callable[[Work], Any]]]:
+    """What fills units, how many of them are to be under way, and how the work that they share gets there.
 
     A new local cluster of `workers` processes, a running `scheduler`, this process's Dask client, or threads.
 
@@ -41,7 +52,7 @@ def executor(
         threads = CPU_COUNT if device == "cpu" else 2
         pool = ThreadPoolExecutor(threads, thread_name_prefix="geonp")
         try:
-            yield pool, threads, lambda work: work
+            yield (lambda work, unit: pool.submit(fill_unit, work, unit)), threads, lambda work: work
         except BaseException as error:
             # the units under way are finished, unless somebody waits at the keyboard
             pool.shutdown(wait=not isinstance(error, KeyboardInterrupt), cancel_futures=True)
@@ -62,14 +73,20 @@ def executor(
                     "it started, such as tcp://127.0.0.1:8786."
                 ) from error
         elif workers is not None:
-            threads = max(1, CPU_COUNT // workers)
-            cluster = LocalCluster(n_workers=workers, threads_per_worker=threads, dashboard_address=":0")
+            n = processes(workers)
+            if n < workers:
+                warnings.warn(f"{n} workers are started instead of {workers}: one for each core.", stacklevel=4)
+            cluster = LocalCluster(n_workers=n, threads_per_worker=CPU_COUNT // n, dashboard_address=":0")
             client = stack.enter_context(Client(stack.enter_context(cluster), set_as_default=False))
         else:
             client = get_client()
         # a task, unlike scattered data, is made again when the worker that holds it is lost
-        executor = stack.enter_context(client.get_executor(pure=False))
-        yield executor, 2 * max(1, sum(client.nthreads().values())), partial(client.submit, _same, pure=False)
+        pool = stack.enter_context(client.get_executor(pure=False))
+
+        def submit(work: Any, unit: Unit) -> Future[Record]:
+            return pool.submit(fill_unit, work, unit, key=f"fill_unit-{unit.key}-{uuid4().hex}")  # type: ignore[no-any-return]
+
+        yield submit, 2 * max(1, sum(client.nthreads().values())), partial(client.submit, _same, pure=False)
 
 
 def _has_client() -> bool:
@@ -89,7 +106,7 @@ def _same(work: Work) -> Work:
 
 
 def run(
-    work: Work, units: list[Unit], executor: Executor, width: int, shared: Callable[[Work], Any]
+    work: Work, units: list[Unit], submit: Submit, width: int, shared: Callable[[Work], Any]
 ) -> Iterator[tuple[Unit, Record]]:
     """Fill units, a few at a time, and give each with its record when it is done, in no particular order.
 
@@ -107,7 +124,7 @@ def run(
     try:
         while True:
             for unit in itertools.islice(waiting, width - len(pending)):
-                pending[executor.submit(fill_unit, ways[0], unit)] = unit, 0
+                pending[submit(ways[0], unit)] = unit, 0
             if not pending:
                 return
             done, _ = wait(pending, return_when=FIRST_COMPLETED)
@@ -126,9 +143,10 @@ def run(
                     if not (isinstance(error, MemoryError) or type(error).__name__ == "KilledWorker"):
                         raise
                     if way < GENTLER:
-                        work = work.gentler()
-                        ways = [*ways, shared(work)] if way + 1 == len(ways) else ways
-                        pending[executor.submit(fill_unit, ways[way + 1], unit)] = unit, way + 1
+                        if way + 1 == len(ways):
+                            work = work.gentler()
+                            ways.append(shared(work))
+                        pending[submit(ways[way + 1], unit)] = unit, way + 1
                         continue
                     record = fail_unit(work, unit, "out of memory, even with small batches")
                 yield unit, record

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import shutil
 import signal
@@ -11,23 +12,27 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import dask
 import numpy as np
 import pytest
+import torch
 import xarray as xr
 import zarr
+from dask.system import CPU_COUNT
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from geonp import cores, prediction, units
+from geonp import checkpoint, cores, prediction, units
 from geonp.batch import Report, fill_store, plan_store
 from geonp.errors import ClusterError, InputError, OutputError, PredictionError
 from geonp.filling import infill
 from geonp.journal import Journal
 from geonp.metadata import FillFlag
+from geonp.nn.tnp_kr import TNPKR
 from geonp.storage import open_raster
 from geonp.stores import Store
 
@@ -282,21 +287,98 @@ def test_killed_at_random_moments_the_store_is_the_same(model: str, tmp_path: Pa
     assert not Path(f"{out}.journal").exists()
 
 
+KILLED_AT = """
+import os, pathlib, sys
+from geonp import prediction
+from geonp.batch import fill_store
+from geonp.storage import open_raster
+prediction._cpu_has_amx = bool  # float32, as in the other tests
+source, folder, model, every = sys.argv[1:]
+rename = pathlib.Path.replace
+
+def fill(out, kill_at):
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    left = [kill_at]
+    def renamed(self, target):
+        left[0] -= 1
+        if left[0] < 0:
+            os._exit(9)
+        return rename(self, target)
+    pathlib.Path.replace = renamed
+    fill_store(open_raster(source, chunks=None), out, chunks=40, model=model, resume=True)
+    os._exit(0)
+
+number, died = 0, 9
+while died:
+    died = fill(f"{folder}/{number}.zarr", number)
+    assert died in (0, 9) and fill(f"{folder}/{number}.zarr", 10**9) == 0, number
+    number += int(every)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
+def test_killed_before_any_of_its_files_gets_its_name_the_store_is_the_same(
+    model: str, tmp_path: Path, source: Path
+) -> None:
+    """From the first file of its metadata to the last of its journal: nothing is lost, nothing is left over."""
+    command = [sys.executable, "-W", "ignore", "-c", KILLED_AT, source, tmp_path / "killed", model, "3"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    stores = sorted((tmp_path / "killed").glob("*.zarr"), key=lambda path: int(path.stem))
+    assert len(stores) > 8
+    assert not list((tmp_path / "killed").glob("*.journal"))
+    unbroken = stored(stores[-1])
+    for out in stores[:-1]:
+        assert stored(out) == unbroken, out.name
+    assert_filled(stores[0], infill(open_raster(source).load(), model=model))
+
+
+def test_a_folder_that_is_no_store_stays_as_it_is(model: str, tmp_path: Path, source: Path) -> None:
+    out = tmp_path / "precious"
+    out.mkdir()
+    (out / "thesis.txt").write_text("all of it")
+    for options in ({}, {"overwrite": True}, {"resume": True}):
+        with pytest.raises(OutputError, match=r"precious' is no Zarr store, and is not empty: it stays as it is"):
+            fill_store(lazily(source), out, model=model, **options)
+    assert (out / "thesis.txt").read_text() == "all of it"
+
+
 # --- faults -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    distributed = pytest.importorskip("distributed")
+    with (
+        dask.config.set({"distributed.worker.daemon": True, "distributed.comm.timeouts.connect": "5s"}),
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(params=["threads", "cluster"])
+def where(request: pytest.FixtureRequest) -> dict[str, str]:
+    """Options that fill on threads of this process, or on the workers of a cluster."""
+    return {"scheduler": request.getfixturevalue("client").scheduler.address} if request.param == "cluster" else {}
+
+
 def test_a_corrupt_input_chunk_fails_its_unit_alone_until_it_is_mended(
-    model: str, tmp_path: Path, source: Path
+    model: str, tmp_path: Path, source: Path, where: dict[str, str]
 ) -> None:
     whole, out = tmp_path / "whole.zarr", tmp_path / "out.zarr"
-    fill_store(lazily(source), whole, chunks=20, model=model)
+    fill_store(lazily(source), whole, chunks=20, model=model, **where)
     bad = source / "a" / "c" / "1" / "2"
     good, times = bad.read_bytes(), bad.stat()
     bad.write_bytes(b"x" * len(good))
     os.utime(bad, ns=(times.st_atime_ns, times.st_mtime_ns))
-    report = fill_store(lazily(source), out, chunks=20, model=model)
+    report = fill_store(lazily(source), out, chunks=20, model=model, **where)
     # columns 50 to 75 of rows 20 to 40 can't be read: those of units 2 and 3
     assert set(report.failed) == {"0.1.2", "0.1.3"}
+    assert report.failed["0.1.2"].startswith("a[y=20:40, x=40:60]: ")
     with pytest.raises(InputError, match="unfinished"):
         open_raster(out)
     with xr.open_zarr(out, consolidated=False) as ds, xr.open_zarr(whole) as right:
@@ -309,7 +391,7 @@ def test_a_corrupt_input_chunk_fails_its_unit_alone_until_it_is_mended(
         assert np.isfinite(ds.a.values[:20]).all()
     bad.write_bytes(good)
     os.utime(bad, ns=(times.st_atime_ns, times.st_mtime_ns))
-    again = fill_store(lazily(source), out, chunks=20, model=model, resume=True)
+    again = fill_store(lazily(source), out, chunks=20, model=model, resume=True, **where)
     assert again.failed == {}
     assert again.reused < again.units - 2, "the neighbours of what failed are filled again"
     assert stored(out) == stored(whole)
@@ -333,6 +415,65 @@ def test_a_prediction_that_is_not_finite_fails_its_unit(
         flag, part = ds.a_fill_flag.values[20:40, 20:40], given_.a.values[20:40, 20:40]
         np.testing.assert_array_equal(flag == FillFlag.FAILED, np.isnan(part))
         np.testing.assert_array_equal(ds.a.values[20:40, 20:40], part)
+
+
+@pytest.mark.parametrize("part", ["correction", "covariance"])
+def test_damaged_weights_fail_the_units_that_need_them(
+    part: str, tmp_path: Path, source: Path, where: dict[str, str]
+) -> None:
+    """What they raise, and where: in distributions, in factorisations."""
+    network, card = checkpoint.load_model("tnpkr-sa")
+    network = deepcopy(network)
+    with torch.no_grad():
+        list(getattr(network.head, part).parameters())[-1].fill_(math.nan)
+    fields = card.model_dump(exclude={"parameters", "sha256"})
+    checkpoint.save(network, tmp_path / "damaged.safetensors", **{**fields, "name": "damaged"})
+    ds = open_raster(source).load()
+    ds.a[40:] = ds.a[40:].fillna(0.0)
+    fill_from = written(ds.drop_encoding(), tmp_path / "few.zarr")
+    model, out = tmp_path / "damaged.safetensors", tmp_path / "out.zarr"
+    report = fill_store(lazily(fill_from), out, chunks=40, model=model, **where)
+    assert set(report.failed) == {"0.0.0", "0.0.1"}
+    assert all("PredictionError: the model" in why for why in report.failed.values())
+    with xr.open_zarr(out, consolidated=False) as filled:
+        np.testing.assert_array_equal(filled.a.values, ds.a.values)
+
+
+@pytest.mark.parametrize("lasts", [False, True])
+def test_a_unit_that_missed_cells_around_it_is_filled_again(
+    lasts: bool, model: str, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that fails for a while must not leave cells that others would have, in a store that is complete."""
+    whole, out, read, reads = tmp_path / "whole.zarr", tmp_path / "out.zarr", units._read, [0]
+    fill_store(lazily(source), whole, chunks=40, model=model)
+    window, around = units._window, threading.local()
+
+    def looking_around(*arguments: Any) -> Any:
+        around.now = True
+        try:
+            return window(*arguments)
+        finally:
+            around.now = False
+
+    def flaky(*arguments: Any) -> Any:
+        now = getattr(around, "now", False)
+        reads[0] += now
+        if now and (lasts or reads[0] < 8):
+            raise OSError("connection reset")
+        return read(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(units, "_read", flaky)
+        patch.setattr(units, "_window", looking_around)
+        report = fill_store(lazily(source), out, chunks=40, model=model)
+    assert reads[0] > 8
+    if lasts:
+        assert "cells around could not be read" in report.failed["0.0.0"]
+        with pytest.raises(InputError, match="unfinished"):
+            open_raster(out)
+        report = fill_store(lazily(source), out, chunks=40, model=model, resume=True)
+    assert report.failed == {}
+    assert stored(out) == stored(whole)
 
 
 def test_a_full_disk_stops_the_job_and_keeps_what_is_done(
@@ -379,10 +520,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", folder], check=True)
 
 
-def test_a_disk_that_is_really_full_loses_nothing(model: str, small_disk: Path, source: Path) -> None:
+def test_a_disk_that_is_really_full_loses_nothing(
+    model: str, small_disk: Path, source: Path, where: dict[str, str]
+) -> None:
     out = small_disk / "out.zarr"
     with pytest.raises(OutputError, match=r"No space left on device.*go on with resume"):
-        fill_store(lazily(source), out, chunks=16, model=model)
+        fill_store(lazily(source), out, chunks=16, model=model, **where)
     progress = Journal(str(out)).progress()
     assert progress is not None
     assert 0 < progress["finished"] < progress["units"]
@@ -408,8 +551,29 @@ def test_too_little_memory_is_met_with_smaller_batches(
     assert report.failed == {}
     assert {4, 2, 1} == set(sizes)
     hungry = fill_store(lazily(source), tmp_path / "hungry.zarr", chunks=32, model=model, batch_size=16)
-    assert set(hungry.failed.values()) == {"out of memory, even with small batches"}
+    assert hungry.failed["0.0.0"] == "a[y=0:32, x=0:32]: out of memory, even with small batches"
+    assert len(hungry.failed) == hungry.units
     assert hungry.variables["a"]["failed"] == hungry.variables["a"]["cells"]
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_too_little_memory_is_told_from_other_errors_of_torch(
+    kind: str, model: str, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call, sizes = TNPKR.forward, []
+
+    def greedy(self: TNPKR, xc: torch.Tensor, *others: torch.Tensor) -> Any:
+        sizes.append(len(xc))
+        if len(xc) > 1:
+            if kind == "cuda":
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            torch.empty(2**60)
+        return call(self, xc, *others)
+
+    monkeypatch.setattr(TNPKR, "forward", greedy)
+    report = fill_store(lazily(source), tmp_path / "out.zarr", chunks=32, model=model, batch_size=2)
+    assert report.failed == {}
+    assert {1, 2} == set(sizes)
 
 
 def test_a_variable_without_observations_leaves_nothing(model: str, tmp_path: Path) -> None:
@@ -420,17 +584,6 @@ def test_a_variable_without_observations_leaves_nothing(model: str, tmp_path: Pa
 
 
 # --- clusters ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    distributed = pytest.importorskip("distributed")
-    with (
-        dask.config.set({"distributed.worker.daemon": True, "distributed.comm.timeouts.connect": "5s"}),
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
-        distributed.Client(cluster, set_as_default=False) as client,
-    ):
-        yield client
 
 
 def test_a_cluster_gives_the_same_although_a_worker_is_killed(
@@ -451,6 +604,34 @@ def test_a_cluster_gives_the_same_although_a_worker_is_killed(
     with xr.open_zarr(out) as one, xr.open_zarr(whole) as other:
         for name in one:
             np.testing.assert_allclose(one[name].values, other[name].values, rtol=1e-5, atol=1e-5)
+
+
+def test_workers_that_live_on_write_to_the_store_that_there_is_now(
+    model: str, tmp_path: Path, source: Path, client: Any
+) -> None:
+    out, address = tmp_path / "out.zarr", client.scheduler.address
+    for chunks in (32, 16):
+        fill_store(lazily(source), out, chunks=chunks, model=model, scheduler=address, overwrite=True)
+    assert zarr.open_group(out, mode="r")["a"].chunks == (16, 16)
+    assert_filled(out, infill(open_raster(source).load(), model=model))
+
+
+def test_no_more_processes_are_started_than_there_are_cores(model: str, tmp_path: Path, source: Path) -> None:
+    pytest.importorskip("distributed")
+    with pytest.warns(UserWarning, match=f"{CPU_COUNT} workers are started instead of 99: one for each core"):
+        fill_store(lazily(source), tmp_path / "out.zarr", chunks=64, model=model, workers=99)
+    assert_filled(tmp_path / "out.zarr", infill(open_raster(source).load(), model=model))
+
+
+def test_tasks_on_a_cluster_are_named_by_their_units(model: str, tmp_path: Path, source: Path, client: Any) -> None:
+    seen: set[str] = set()
+
+    def note(*_: object) -> None:
+        seen.update(client.run_on_scheduler(lambda dask_scheduler: [str(key) for key in dask_scheduler.tasks]))
+
+    address = client.scheduler.address
+    fill_store(lazily(source), tmp_path / "out.zarr", chunks=16, model=model, scheduler=address, progress=note)
+    assert {"fill_unit-0.0.0", "fill_unit-0.3.4"} <= {key.rpartition("-")[0] for key in seen}
 
 
 def test_a_client_is_used_without_being_named(model: str, tmp_path: Path, source: Path, client: Any) -> None:
