@@ -154,7 +154,10 @@ def _plan(ds: xr.Dataset, in_units: bool, chunks: int | None, workers: int | Non
     # Imported only now: torch takes seconds, and a wrong path should be told at once.
     if in_units:
         from geonp.batch import plan_store
+        from geonp.filling import COUNTED_CELLS
 
+        if sum(array.size for array in ds.data_vars.values()) <= COUNTED_CELLS:
+            ds = ds.compute()  # then its gaps are counted
         return plan_store(ds, chunks=chunks, workers=workers, **settings)
     from geonp.filling import plan
 

@@ -20,7 +20,7 @@ from dask.base import tokenize
 
 from geonp.dtypes import fitting, holds
 from geonp.errors import InputError, OutputError
-from geonp.filling import LIBRARIES_BYTES, FillPlan, plan, processes_bytes, template
+from geonp.filling import LIBRARIES_BYTES, FillPlan, planned, processes_bytes, template
 from geonp.journal import Journal, Record, identity
 from geonp.metadata import FillFlag, declared_nodata, kept_encoding
 from geonp.request import FillOptions, Raster, Request, prepare
@@ -163,13 +163,11 @@ def plan_store(
     """What :func:`fill_store` will do with the same arguments; see :func:`geonp.filling.plan`."""
     asked = _prepared(obj, options)
     side = _layout(asked, chunks, {}).side
-    cut = {name: _field(asked, name, side).chunks for name in asked.names}
-    lazy = asked.ds.assign({name: asked.ds[name].chunk(sizes) for name, sizes in cut.items()})
-    found = plan(lazy, **options)
+    found = planned(asked, {name: _field(asked, name, side).chunks for name in asked.names})
     if workers is None:
         return found
     # each worker has libraries of its own, and threads instead of processes
-    others = processes(workers) * LIBRARIES_BYTES - processes_bytes(found.tiles, found.device)
+    others = processes(workers) * LIBRARIES_BYTES - processes_bytes(found.batches, found.device)
     return replace(found, peak_bytes=found.peak_bytes + others)
 
 

@@ -20,18 +20,21 @@ from geonp.classes import annotate_classes, codes
 from geonp.cores import WORKER_BYTES, number_of_cores, number_of_processes
 from geonp.errors import InputError
 from geonp.metadata import annotate, observed, provenance
-from geonp.prediction import batch_bytes
+from geonp.prediction import TARGET_BUCKETS, batch_bytes
 from geonp.request import FillOptions, Raster, Request, prepare, spatial_last
 from geonp.samples import sample_chunks
-from geonp.tiling import CHUNK_PX, Window
+from geonp.tiling import CHUNK_PX, Window, tiles_with
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-__all__ = ["FillPlan", "infill", "plan", "processes_bytes", "template"]
+__all__ = ["FillPlan", "infill", "plan", "planned", "processes_bytes", "template"]
 
-LIBRARIES_BYTES = 500 * 2**20
+LIBRARIES_BYTES = 450 * 2**20
 """What Python, torch and the kernels that it compiles take before any raster is read."""
+
+COUNTED_CELLS = 2**24
+"""Cells up to which a plan counts gaps: whether processes start, which take as much as all else, hangs on them."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,8 @@ class FillPlan:
         Rows and columns of the largest chunk.
     tile_px, halo_px, n_context : int
         Side of a tile, the farthest its context may come from, and the number of context points.
-    tiles : int
-        All tiles; only those with gaps are computed.
+    tiles, batches : int
+        All tiles, of which only those with gaps are computed; and in how many forward passes, at most.
     model, device, precision : str
     batch_size : int
         Tiles in one forward pass.
@@ -67,6 +70,7 @@ class FillPlan:
     halo_px: int
     n_context: int
     tiles: int
+    batches: int
     model: str
     device: str
     precision: str
@@ -191,23 +195,34 @@ def template(asked: Request) -> xr.Dataset:
 def plan(obj: Raster, **options: Unpack[FillOptions]) -> FillPlan:
     """What :func:`infill` will do with the same arguments, found without reading data or filling anything.
 
+    Gaps of up to :data:`COUNTED_CELLS` cells in memory are counted; else any tile may have some.
+
     Raises
     ------
     InputError, ModelError, CheckpointError
         As :func:`infill`.
     """
-    asked = prepare(obj, **options)
+    return planned(prepare(obj, **options))
+
+
+def planned(asked: Request, chunks: Mapping[Hashable, Mapping[Hashable, int]] | None = None) -> FillPlan:
+    """The plan of what was asked for, its variables cut into `chunks` by name and dimension if these are given."""
     grid, job, card = asked.grid, asked.job, asked.card
-    arrays = [_values(asked, _without_data(asked.ds[name])) for name in asked.names]
+    cut = chunks or {}
+    arrays = [_values(asked, _without_data(asked.ds[name], cut.get(name))) for name in asked.names]
     predictor, size = job.predictor, job.predictor.neighbourhood.tile_px
     largest = [tuple(max(sizes) for sizes in array.data.chunks) for array in arrays]
     chunk = (max(sizes[-2] for sizes in largest), max(sizes[-1] for sizes in largest))
     itemsize = max(array.dtype.itemsize for array in arrays)
     slices = sum(int(np.prod(array.shape[:-2])) for array in arrays)
     cells = slices * grid.shape[0] * grid.shape[1]
-    windows = min(CPU_COUNT, sum(math.prod(array.data.numblocks) for array in arrays))
-    batch = batch_bytes(predictor.neighbourhood, predictor.batch_size)
+    blocks = sum(math.prod(array.data.numblocks) for array in arrays)
+    windows = min(CPU_COUNT, blocks)
     tiles = slices * -(-grid.shape[0] // size) * -(-grid.shape[1] // size)
+    few = cells <= COUNTED_CELLS and all(asked.ds[name].variable._in_memory for name in asked.names)
+    gaps = sum(_tiles_with_gaps(asked, name) for name in asked.names) if few else tiles
+    n_batches = min(-(-gaps // predictor.batch_size) + blocks * len(TARGET_BUCKETS), gaps)
+    at_once = min(number_of_cores(), max(n_batches, 1)) if _on_cpu(predictor.device) else 1
     return FillPlan(
         variables=tuple(str(name) for name in asked.names),
         shape=grid.shape,
@@ -217,22 +232,39 @@ def plan(obj: Raster, **options: Unpack[FillOptions]) -> FillPlan:
         halo_px=job.frame,
         n_context=predictor.neighbourhood.n_context,
         tiles=tiles,
+        batches=n_batches,
         model=predictor.model,
         device=predictor.device,
         precision=predictor.precision,
         batch_size=predictor.batch_size,
         peak_bytes=LIBRARIES_BYTES
-        + number_of_cores() * batch
+        + at_once * batch_bytes(predictor.neighbourhood, predictor.batch_size, predictor.device)
         + windows * max(_task_bytes(c, job, itemsize) for c in largest)
-        + processes_bytes(tiles, predictor.device),
+        + processes_bytes(n_batches, predictor.device),
         result_bytes=cells
         * ((2 + len(asked.quantiles) + asked.samples) * itemsize + 4 * asked.tails + 4 * card.classes + 1),
     )
 
 
-def processes_bytes(tiles: int, device: str) -> int:
-    """Bytes that the processes take that so many tiles start here, beside their batches; an upper bound."""
-    return number_of_processes(tiles) * WORKER_BYTES if device.partition(":")[0] == "cpu" else 0
+def _tiles_with_gaps(asked: Request, name: Hashable) -> int:
+    """How many tiles of a variable have missing cells, counted slice by slice."""
+    px, dims = asked.job.predictor.neighbourhood.tile_px, (asked.grid.y_dim, asked.grid.x_dim)
+    others = [dim for dim in asked.ds[name].dims if dim not in dims]
+    found = 0
+    for index in np.ndindex(*(asked.ds[name].sizes[dim] for dim in others)):
+        missing = np.isnan(_values(asked, asked.ds[name].isel(dict(zip(others, index, strict=True)))).values)
+        missing = np.pad(missing, [(0, -n % px) for n in missing.shape])
+        found += len(tiles_with(missing, px))
+    return found
+
+
+def _on_cpu(device: str) -> bool:
+    return device.partition(":")[0] == "cpu"
+
+
+def processes_bytes(n_batches: int, device: str) -> int:
+    """Bytes that the processes take that so many batches start here, beside these; an upper bound."""
+    return number_of_processes(n_batches) * WORKER_BYTES if _on_cpu(device) else 0
 
 
 def _task_bytes(chunk: tuple[int, ...], job: Job, itemsize: int) -> int:
@@ -250,9 +282,11 @@ def _values(asked: Request, array: xr.DataArray) -> xr.DataArray:
     return spatial_last(read(array, asked.nodata), asked.grid)
 
 
-def _without_data(array: xr.DataArray) -> xr.DataArray:
+def _without_data(array: xr.DataArray, cut: Mapping[Hashable, int] | None = None) -> xr.DataArray:
     """`array` as a dask array, chunked as it will be filled, none of which is ever computed."""
-    chunks = array.chunks or _chunks_in_memory(array.shape)
+    chunks: Any = array.chunks or _chunks_in_memory(array.shape)
+    if cut is not None:
+        chunks = tuple(cut[dim] for dim in array.dims)
     return array.copy(data=da.zeros(array.shape, chunks=chunks, dtype=array.dtype))
 
 

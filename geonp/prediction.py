@@ -189,7 +189,7 @@ def resolve(model: str, device: str | None, batch_size: int | None) -> tuple[Pre
     fast = _cpu_has_amx() if on_cpu else torch.cuda.is_bf16_supported(including_emulation=False)
     memory = _free_memory() if on_cpu else torch.cuda.mem_get_info(device)[0]
     if batch_size is None:
-        batch_size = max(1, min(CPU_BATCH if on_cpu else 128, memory // 4 // batch_bytes(card.neighbourhood, 1)))
+        batch_size = max(1, min(CPU_BATCH if on_cpu else 128, memory // 4 // batch_bytes(card.neighbourhood, 1, kind)))
         batch_size = 1 << (batch_size.bit_length() - 1)
     elif batch_size < 1:
         raise InputError(f"batch_size must be at least 1 tile, got {batch_size}")
@@ -246,11 +246,15 @@ def _free_memory() -> int:
         return 4 * 2**30
 
 
-def batch_bytes(neighbourhood: Neighbourhood, tiles: int) -> int:
-    """Bytes that a batch takes in a forward pass, an upper bound: some 50 float32 numbers for each pair of points."""
+def batch_bytes(neighbourhood: Neighbourhood, tiles: int, device: str) -> int:
+    """Bytes that a batch takes in a forward pass, an upper bound: some float32 numbers for each pair of points.
+
+    Fewer on a CPU, which holds the pairs of one tile at a time.
+    """
     n_c, frame = neighbourhood.n_context, 2 * neighbourhood.overlap_px
     single, merged = (neighbourhood.tile_px + frame) ** 2, (neighbourhood.tile_px * neighbourhood.merge + frame) ** 2
-    return 200 * n_c * max(tiles * (n_c + min(TARGET_BUCKETS[-1], single)), n_c + merged)
+    each = 60 if _kind(device) == "cpu" else 300
+    return each * n_c * max(tiles * (n_c + min(TARGET_BUCKETS[-1], single)), n_c + merged)
 
 
 @lru_cache(maxsize=4)

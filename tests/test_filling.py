@@ -661,6 +661,20 @@ def test_the_predicted_peak_counts_the_processes_of_large_fills(model: str, monk
         assert peak(640) < alone[1]
 
 
+def test_a_plan_counts_the_gaps_of_what_is_no_dask_array(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "START_AFTER", 20)
+    full = xr.DataArray(np.zeros((2, 80, 80)), dims=("time", "y", "x"), name="z")
+    few, many = full.copy(), full.copy()
+    few[1, 40, 40] = np.nan
+    many[:, ::4, ::4] = np.nan
+    with dask.config.set(num_workers=2):
+        plans = [plan(array, model=model, device="cpu", batch_size=1) for array in (full, few, many, full.chunk())]
+    assert [p.batches for p in plans] == [0, 1, plans[2].tiles, plans[3].tiles]
+    peaks = [p.peak_bytes for p in plans]
+    assert peaks[0] == peaks[1] < min(peaks[2:])
+    assert peaks[2] - peaks[1] >= 2 * cores.WORKER_BYTES
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("model", ["tnpkr-sa", "te-pt-tnp"])
 def test_a_gpu_fills_as_a_cpu_does(model: str) -> None:
