@@ -339,7 +339,7 @@ def _flags(target: Path, name: str) -> dict[str, int]:
     else:  # the bands of a GeoTIFF
         (bands,) = ds.data_vars.values()
         flags = bands.isel(
-            band=[i for i, label in enumerate(bands.attrs["long_name"]) if label.split()[0] == flag_name]
+            band=[i for i, label in enumerate(bands["band_name"].values) if label.split()[0] == flag_name]
         )
     counts = compute(*((flags == member).sum() for member in FillFlag))  # in one pass over the file
     return {member.name.lower(): int(count) for member, count in zip(FillFlag, counts, strict=True)}

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     __version__: str
 
+_SUBMODULES = ("batch", "gaps", "nn", "storage", "student", "tables", "training")
+"""Those that documentation names; the others are geonp's own."""
+
 __all__ = ["GeonpAccessor", "GeonpError", "__version__", "infill", "interpolate"]
 
 
@@ -34,6 +37,10 @@ def __getattr__(name: str) -> Any:
         from geonp.gridding import interpolate
 
         return interpolate
+    if name in _SUBMODULES:
+        from importlib import import_module
+
+        return import_module(f"geonp.{name}")
     if name == "__version__":
         from importlib.metadata import version
 
@@ -43,4 +50,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """List the public names, the lazy ones among them."""
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_SUBMODULES})

@@ -134,6 +134,7 @@ def fill_store(
     job = _job(asked, layout, source_options, options)
     store = Store(os.fspath(target), dict(storage_options or {}), _digest(job))
     journal = Journal(store.url, store.options)
+    _check_elsewhere(asked, store)
     units = list(units_of(fields_))
     done = _begin(asked, store, journal, job, layout, fields_, resume=resume, overwrite=overwrite)
     if done is None:
@@ -257,6 +258,17 @@ def _job(asked: Request, layout: _Layout, source_options: Any, options: Mapping[
         "parameters": tokenize(*parameters),
         "layout": tokenize(layout),
     }
+
+
+def _check_elsewhere(asked: Request, store: Store) -> None:
+    """See that the output is not the input, of which nothing would be left to read."""
+    found = (asked.ds.encoding, *(da.encoding for da in asked.ds.variables.values()))
+    sources = {encoding["source"] for encoding in found if isinstance(encoding.get("source"), str)}
+    if any(store.is_at(source) for source in sources):
+        raise InputError(
+            f"The input and the output are one: got {store.url!r} for both, expected another name for the output. "
+            "Fill into a new store, and rename it."
+        )
 
 
 def _begin(

@@ -17,6 +17,7 @@ import rasterio.shutil
 import xarray as xr
 from rasterio import Affine
 from rasterio._err import CPLE_BaseError
+from rasterio.control import GroundControlPoint
 from rasterio.enums import MaskFlags
 from rasterio.errors import NotGeoreferencedWarning, RasterioError
 from rasterio.windows import Window
@@ -62,6 +63,8 @@ def open_gdal(path: Path, chunks: Any = "auto") -> xr.Dataset:
     """Open a raster lazily without decoding it: values as stored, nodata and packing in attrs.
 
     One variable on ``(band, y, x)``, or ``(y, x)`` for one band; floats with NaN where a mask or alpha band says so.
+    Descriptions of several bands are the coordinate ``band_name``. A raster that no transform places has no
+    coordinates: ground control points stay in the variable of its CRS.
 
     Raises
     ------
@@ -75,23 +78,36 @@ def open_gdal(path: Path, chunks: Any = "auto") -> xr.Dataset:
             )
         # Internal masks and alpha bands mark missing cells without a nodata value.
         masked = any(MaskFlags.per_dataset in flags for flags in file.mask_flag_enums)
-        description = file.descriptions[0] if file.count == 1 else None
+        descriptions, tags = file.descriptions, set(file.tags())
+        placed = not file.transform.is_identity
     opened = xr.open_dataset(
         path, engine="rasterio", chunks=chunks, cache=False, default_name=_NAME, masked=masked, mask_and_scale=False
     )
     da = opened[_NAME]
+    description = descriptions[0] if len(descriptions) == 1 else None
     name = re.sub(r"\W+", "_", description or path.stem).strip("_") or UNNAMED
+    about = {key: value for key, value in da.attrs.items() if key in tags and not _STALE_TAGS.match(key)}
     da.attrs = {
-        key: value for key, value in da.attrs.items() if not _STALE_TAGS.match(key) and value != _PACKING.get(key)
+        key: value
+        for key, value in da.attrs.items()
+        if not _STALE_TAGS.match(key) and value != _PACKING.get(key) and key not in about
     }
-    if description:
+    if any(descriptions):
         da.attrs.pop("long_name", None)
+        if description is None:
+            names = [text or f"band {number}" for number, text in enumerate(descriptions, start=1)]
+            da = da.assign_coords(band_name=("band", np.array(names, object)))
+    if isinstance(da.attrs.get("units"), tuple) and len(set(da.attrs["units"])) == 1:
+        da.attrs["units"] = da.attrs["units"][0]
+    if not placed:
+        da = da.drop_vars([name for name in ("y", "x") if name in da.coords])
     for key in ("_FillValue", *_PACKING):
         if key in da.encoding:
             da.attrs[key] = da.encoding.pop(key)
     if da.sizes["band"] == 1:
         da = da.squeeze("band", drop=True)
-    return da.to_dataset(name=name)
+    # a file may be called as a coordinate is
+    return da.to_dataset(name=UNNAMED if name in da.coords or name in da.dims else name).assign_attrs(about)
 
 
 def transform(ds: xr.Dataset) -> Affine | None:
@@ -125,19 +141,28 @@ def write_geotiff(ds: xr.Dataset, path: Path, driver: str, options: Mapping[str,
     stored = _one_storage(ds, grid)
     layers = [layer for name, da in stored.items() for layer in _layers(name, da, grid)]
     first = layers[0][1]
+    affine, gcps = transform(ds), _ground_control_points(ds)
+    if affine is None and not gcps and set(ds.coords) & {grid.y_dim, grid.x_dim}:
+        warnings.warn(
+            f"{path.name} is written without a place on the Earth: its cells are not evenly spaced, and a GeoTIFF has "
+            "no other. Write .nc or .zarr to keep the coordinates.",
+            stacklevel=2,
+        )
     profile = {
         "height": grid.shape[0],
         "width": grid.shape[1],
         "count": len(layers),
         "dtype": first.dtype,
         "nodata": first.attrs.get("_FillValue"),
-        "crs": grid.crs,
-        "transform": transform(ds),
+        "crs": None if affine is None or gcps else grid.crs,
+        "transform": None if gcps else affine,
     }
     draft = path.with_name(f"draft-{path.name}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotGeoreferencedWarning)
         with rasterio.open(draft, "w", driver="GTiff", tiled=True, BIGTIFF="IF_SAFER", **profile) as file:
+            if gcps:
+                file.gcps = gcps, grid.crs
             file.update_tags(**{key: value for key, value in ds.attrs.items() if isinstance(value, str | int | float)})
             for band, (description, da) in enumerate(layers, start=1):
                 file.set_band_description(band, description)
@@ -163,6 +188,13 @@ def _require_known(driver: str, options: Mapping[str, str]) -> None:
             f"Unknown creation option: got {', '.join(unknown)}, expected some of those of GDAL's {driver} driver: "
             f"{', '.join(sorted(known))}. Correct --co."
         )
+
+
+def _ground_control_points(ds: xr.Dataset) -> list[GroundControlPoint]:
+    """Those that rioxarray has noted with the CRS."""
+    mapping = grid_mapping_name(ds)
+    text = ds[mapping].attrs.get("gcps") if mapping is not None else None
+    return ds.rio.get_gcps() or [] if text else []
 
 
 def _north_up(ds: xr.Dataset) -> xr.Dataset:
@@ -224,8 +256,11 @@ def _layers(name: Hashable, da: xr.DataArray, grid: Grid) -> Iterator[tuple[str,
     dims = [dim for dim in da.dims if dim not in (grid.y_dim, grid.x_dim)]
     for index in np.ndindex(*(da.sizes[dim] for dim in dims)):
         layer = da.isel(dict(zip(dims, index, strict=True))).transpose(grid.y_dim, grid.x_dim)
+        named = layer.coords.get("band_name")
         labels = [
-            f"{dim}={_label(layer.coords[dim].values) if dim in layer.coords else i}"
+            str(named.item())
+            if named is not None and dim == "band"
+            else f"{dim}={_label(layer.coords[dim].values) if dim in layer.coords else i}"
             for dim, i in zip(dims, index, strict=True)
         ]
         yield " ".join([str(name), *labels]), layer

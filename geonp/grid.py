@@ -105,9 +105,9 @@ class Grid:
         )
 
     def require_same(self, other: Grid, what: str) -> None:
-        """Check that ``other`` has the same cells as this grid: shape, origin and CRS.
+        """Check that ``other`` has the same cells as this grid: shape, first and last cell, and CRS.
 
-        A CRS that only one of them declares, and the origin along a dimension without coordinates, are not compared.
+        A CRS that only one of them declares, and the places along a dimension without coordinates, are not compared.
 
         Parameters
         ----------
@@ -132,12 +132,15 @@ class Grid:
                 f"{crs_name(self.crs)}. Reproject the {what} to the raster's grid."
             )
         half_cell = np.abs(self.spacing) / 2
-        apart = np.abs(np.subtract(self.origin, other.origin)) > half_cell
-        if np.any(apart & np.array(self.placed) & np.array(other.placed)):
-            raise InputError(
-                f"The {what} lies elsewhere than the raster: the centre (y, x) of its first cell is {other.origin}, "
-                f"expected {self.origin}. Cut the {what} to the raster's grid, rows in the same order."
-            )
+        for which, cell in (("first", (0, 0)), ("last", np.subtract(self.shape, 1))):
+            ours, theirs = (np.add(grid.origin, np.multiply(cell, grid.spacing)) for grid in (self, other))
+            apart = np.abs(ours - theirs) > half_cell
+            if np.any(apart & np.array(self.placed) & np.array(other.placed)):
+                raise InputError(
+                    f"The {what} lies elsewhere than the raster: the centre (y, x) of its {which} cell is "
+                    f"{tuple(theirs.tolist())}, expected {tuple(ours.tolist())}. Cut the {what} to the raster's grid, "
+                    "cells of the same size, rows in the same order."
+                )
 
 
 def grid_mapping_name(obj: xr.DataArray | xr.Dataset) -> str | None:

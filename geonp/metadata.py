@@ -277,6 +277,9 @@ def kept_encoding(source: xr.DataArray, markers: tuple[float, ...]) -> dict[str,
     if fill is not None:
         encoding["_FillValue"] = fill
     stored = np.dtype(encoding.get("dtype", source.dtype))
+    if stored.kind in "iu" and not encoded and fill is not None:  # given in the units of the values
+        fill = round((fill - encoding.get("add_offset", 0.0)) / encoding.get("scale_factor", 1.0))
+        encoding["_FillValue"] = fill
     if stored.kind in "iu" and (fill is None or "_Unsigned" in source.encoding):
         encoding = {key: value for key, value in encoding.items() if key == "grid_mapping"}
     return encoding
@@ -299,6 +302,8 @@ def _error_attrs(source: xr.DataArray, name: str) -> dict[str, Any]:
         attrs["units"] = source.attrs["units"]
         if str(attrs["units"]).lower() in _TEMPERATURE_UNITS:
             attrs["units_metadata"] = "temperature: difference"
+    if "scale_factor" in source.attrs:  # numbers as stored: a difference has the scale alone
+        attrs["scale_factor"] = abs(source.attrs["scale_factor"])
     return attrs
 
 
@@ -306,7 +311,7 @@ def _extra_attrs(source: xr.DataArray, name: str, kind: str) -> dict[str, Any]:
     title = source.attrs.get("long_name", name)
     if kind == "tail":
         return {"long_name": f"{title}, inverse degrees of freedom of the Student distribution", "units": "1"}
-    kept = {key: source.attrs[key] for key in ("units", "units_metadata") if key in source.attrs}
+    kept = {key: source.attrs[key] for key in ("units", "units_metadata", *_PACKING) if key in source.attrs}
     return {"long_name": f"{title}, {'joint sample' if kind == 'sample' else kind}", **kept}
 
 

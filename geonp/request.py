@@ -17,7 +17,7 @@ from geonp.chunks import Job
 from geonp.classes import class_variables
 from geonp.errors import CheckpointError, InputError, ModelError
 from geonp.grid import Grid
-from geonp.metadata import fill_variables
+from geonp.metadata import declared_nodata, fill_variables
 from geonp.prediction import resolve
 
 __all__ = [
@@ -110,7 +110,11 @@ def prepare(
     if classes and (np.size(quantiles) or tails or samples):
         raise InputError("quantiles, tails and samples are of numbers, and the model predicts classes: leave them out")
     results = ["probability", "fill_flag"] if classes else checked_results(quantiles, tails, samples)
+    if nodata is not None and not isinstance(nodata, Real):
+        raise InputError(f"nodata must be a number, got {nodata!r}")
     ds, names, grid = normalise(obj, results, classes)
+    if np.size(quantiles):
+        _check_scales(ds, names)
     domain = None if mask is None else domain_of(mask, grid)
     job, card = checked_job(grid.shape, model, max_distance, device, batch_size, seed, periodic=grid.periodic_x)
     job = replace(job, predictor=replace(job.predictor, neighbourhood=job.predictor.neighbourhood.on(grid)))
@@ -177,6 +181,7 @@ def normalise(
         # observed() explains what is wrong with a variable of another kind
         names = [name]
         grid = Grid.from_xarray(obj)
+        _check_names(obj.coords, obj.dims, name, results)
         alone = obj.to_dataset(name=name)
         return alone, class_variables(alone, classes) if classes else names, grid
     names = class_variables(obj, classes) if classes else fill_variables(obj)
@@ -188,7 +193,29 @@ def normalise(
                     f"the Dataset has a variable {output!r} already, which the result needs for {name!r}; "
                     f"rename it, or name it in the attribute ancillary_variables of {name!r} to have it replaced"
                 )
+        _check_names(obj.coords, obj[name].dims, name, results)
     return obj, names, Grid.from_xarray(obj)
+
+
+def _check_names(coords: Any, dims: Sequence[Hashable], name: Hashable, results: Sequence[str]) -> None:
+    """See that results can be called as they are."""
+    taken = [output for result in results if (output := f"{name}_{result}") in coords]
+    taken += [dim for dim in ("quantile", "sample") if dim in dims and dim in results]
+    if taken:
+        raise InputError(
+            f"the raster has a coordinate or dimension {', '.join(map(repr, taken))} already, which the result needs "
+            f"for {name!r}: rename it"
+        )
+
+
+def _check_scales(ds: xr.Dataset, names: Sequence[Hashable]) -> None:
+    """See that quantiles of numbers as stored are those of what they stand for."""
+    for name in names:
+        if "scale_factor" in ds[name].attrs and not ds[name].attrs["scale_factor"] > 0:
+            raise InputError(
+                f"the variable {name!r} is stored with a negative scale_factor, which turns quantiles around: decode "
+                "it first, with xr.decode_cf or rioxarray's mask_and_scale=True"
+            )
 
 
 def spatial_last(array: xr.DataArray, grid: Grid) -> xr.DataArray:
@@ -198,7 +225,14 @@ def spatial_last(array: xr.DataArray, grid: Grid) -> xr.DataArray:
 
 def domain_of(mask: xr.DataArray | npt.NDArray[np.bool_], grid: Grid) -> Any:
     """The valid domain as a boolean ``(rows, columns)`` array, NumPy or dask."""
+    if isinstance(mask, xr.Dataset):
+        raise InputError(
+            f"the mask is a Dataset of {', '.join(map(repr, mask.data_vars)) or 'no variables'}, expected an array: "
+            "choose one of its variables, mask[name]"
+        )
+    nodata: tuple[float, ...] = ()
     if isinstance(mask, xr.DataArray):
+        nodata = declared_nodata(mask) if mask.dtype.kind in "iuf" else ()
         mask_grid = Grid.from_xarray(mask)
         grid.require_same(mask_grid, "mask")
         spatial = (mask_grid.y_dim, mask_grid.x_dim)
@@ -213,4 +247,9 @@ def domain_of(mask: xr.DataArray | npt.NDArray[np.bool_], grid: Grid) -> Any:
         )
     if data.dtype.kind not in "biuf":
         raise InputError(f"the mask has dtype {data.dtype}, expected booleans (True = valid), or numbers (0 = invalid)")
-    return data if data.dtype == bool else (data != 0) & (data == data)
+    if data.dtype == bool:
+        return data
+    valid = (data != 0) & (data == data)
+    for value in nodata:
+        valid = valid & (data != value)
+    return valid

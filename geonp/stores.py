@@ -95,6 +95,13 @@ class Store:
         fs, root = fsspec.core.url_to_fs(self.url, **self.options)
         return any(fs.exists(f"{root}/{mark}") for mark in _MARKS)
 
+    def is_at(self, place: str) -> bool:
+        """Whether a path or URL is this store's."""
+        if is_remote(self.url) or is_remote(place):
+            return self.url.rstrip("/") == place.rstrip("/")
+        paths = (Path(text.removeprefix("file://").removeprefix("local://")) for text in (self.url, place))
+        return len({path.resolve() for path in paths}) == 1
+
     def occupied(self) -> bool:
         """Whether there is something else: a file, or a folder that holds any but no Zarr store."""
         fs, root = fsspec.core.url_to_fs(self.url, **self.options)

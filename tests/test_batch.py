@@ -336,6 +336,20 @@ def test_killed_before_any_of_its_files_gets_its_name_the_store_is_the_same(
     assert_filled(stores[0], infill(open_raster(source).load(), model=model))
 
 
+@pytest.mark.parametrize("opened", ["lazily", "by xarray"])
+def test_a_store_is_not_filled_into_itself(
+    opened: str, model: str, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = stored(source)
+    (tmp_path / "link.zarr").symlink_to(source)
+    monkeypatch.chdir(tmp_path)
+    ds = lazily(source) if opened == "lazily" else xr.open_zarr(source, consolidated=False)
+    for target in (source, "./in.zarr", "link.zarr"):
+        with pytest.raises(InputError, match="The input and the output are one"):
+            fill_store(ds, target, overwrite=True, model=model)
+    assert stored(source) == before
+
+
 def test_a_folder_that_is_no_store_stays_as_it_is(model: str, tmp_path: Path, source: Path) -> None:
     out = tmp_path / "precious"
     out.mkdir()

@@ -23,6 +23,7 @@ from dask.callbacks import Callback
 from rasterio.transform import from_origin
 
 from geonp import checkpoint
+from geonp.cli import progress
 from geonp.cli.app import main
 from geonp.cli.fill import _flags
 from geonp.cli.show import to_json
@@ -404,6 +405,35 @@ def test_training_that_fails_leaves_no_empty_folder(tmp_path: Path, override: st
     assert (failed.exit_code, failed.stdout) == (1, "")
     assert message in failed.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_logs_get_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    now = [0.0]
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    with progress.watched(True) as each:
+        assert each is not None
+        for done, at in ((3, 10.0), (4, 59.0), (5, 60.0), (6, 100.0), (7, 120.0)):
+            now[0] = at
+            each({"filled": 1000}, done, 9)
+    assert capsys.readouterr().err.splitlines() == [
+        "5 of 9 units, 3,000 cells filled, 50 cells/s, 1 min left",
+        "7 of 9 units, 5,000 cells filled, 42 cells/s, 1 min left",
+    ]
+    with progress.watched(False) as each:
+        assert each is None
+
+
+def test_people_see_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "120")
+    with progress.watched(True) as each:
+        assert each is not None
+        each({"filled": 1000}, 3, 9)
+    shown = capsys.readouterr().err
+    assert "Filling" in shown
+    assert "3/9" in shown
+    assert "cells/s" in shown
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")

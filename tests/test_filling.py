@@ -567,6 +567,65 @@ def test_a_raster_without_any_observation_is_refused(values: float, model: str) 
         infill(nodata, model=model, nodata=-9999)
 
 
+def test_masks_of_other_cells_and_with_nodata(model: str) -> None:
+    source = raster()
+    coarse = xr.ones_like(source, bool).assign_coords(y=1000.0 - 20.0 * np.arange(12), x=500.0 + 20.0 * np.arange(20))
+    with pytest.raises(InputError, match=r"the centre \(y, x\) of its last cell is \(780.0, 880.0\), expected \(890"):
+        infill(source, model=model, mask=coarse)
+    numbers = xr.where(xr.DataArray(DOMAIN, dims=("y", "x")), 1, 255).astype("uint8").assign_attrs(_FillValue=255)
+    expected = infill(source, model=model, mask=DOMAIN)
+    xr.testing.assert_identical(infill(source, model=model, mask=numbers), expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        (lambda a: a, {"mask": xr.Dataset({"m": raster()})}, r"the mask is a Dataset of 'm', expected an array"),
+        (lambda a: a, {"nodata": "x"}, r"nodata must be a number, got 'x'"),
+        (
+            lambda a: a.expand_dims(quantile=2),
+            {"quantiles": [0.5]},
+            r"a coordinate or dimension 'quantile' already, which the result needs for 'a': rename it",
+        ),
+        (lambda a: a.assign_coords(a_fill_flag=1), {}, r"a coordinate or dimension 'a_fill_flag' already"),
+        (lambda a: a.assign_coords(a_fill_flag=1).to_dataset(), {}, r"a coordinate or dimension 'a_fill_flag'"),
+    ],
+)
+def test_what_would_fail_later_is_told_at_once(model: str, change: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        infill(change(raster()), model=model, **options)
+
+
+def test_results_of_numbers_as_stored_have_their_packing(model: str, tmp_path: Path) -> None:
+    """As rioxarray opens rasters: integers, with scale and offset in attrs."""
+    truth = raster() / 10 + 270
+    stored = ((truth - 280) / 0.01).round().fillna(-9999).astype("int16")
+    stored.attrs = {"scale_factor": 0.01, "add_offset": 280.0, "_FillValue": np.int16(-9999), "units": "K"}
+    out = infill(stored.rename("a"), model=model, quantiles=[0.5])
+    out.to_netcdf(tmp_path / "x.nc")
+    expected = infill(truth.rename("a"), model=model, quantiles=[0.5])
+    with xr.open_dataset(tmp_path / "x.nc") as found:
+        for name in ("a", "a_standard_error", "a_quantile"):
+            np.testing.assert_allclose(found[name], expected[name], rtol=1e-3, atol=0.01)
+    with pytest.raises(InputError, match=r"'a' is stored with a negative scale_factor, which turns quantiles around"):
+        infill(stored.assign_attrs(scale_factor=-0.01).rename("a"), model=model, quantiles=[0.5])
+
+
+def test_nodata_in_the_units_of_packed_values_is_packed(model: str, tmp_path: Path) -> None:
+    packed = (raster() * 10).fillna(-500).round().astype("int16")
+    packed.attrs = {"units": "K", "scale_factor": 0.01, "add_offset": 270.0}
+    packed.to_netcdf(tmp_path / "in.nc")
+    with xr.open_dataset(tmp_path / "in.nc") as ds:
+        nodata = float(ds["a"].min())
+        out = infill(ds["a"].load(), model=model, nodata=nodata, max_distance=1.0)
+        empty = out["a"].isnull().values
+        assert 0 < empty.sum() < empty.size
+        out.to_netcdf(tmp_path / "out.nc")
+    with xr.open_dataset(tmp_path / "out.nc") as found:
+        np.testing.assert_array_equal(found["a"].isnull(), empty)
+        np.testing.assert_allclose(found["a"], out["a"], atol=0.006)
+
+
 # --- plan -------------------------------------------------------------------------------------------------------------
 
 

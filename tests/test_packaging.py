@@ -109,6 +109,12 @@ def test_public_names_resolve() -> None:
     assert set(geonp.__all__) <= set(dir(geonp))
 
 
+def test_the_modules_of_the_documentation_need_no_import() -> None:
+    code = "import geonp; print(geonp.tables.lattice.__name__, geonp.batch.fill_store.__name__, geonp.student.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["lattice", "fill_store", "geonp.student"]
+
+
 def test_version_is_the_installed_one() -> None:
     assert geonp.__version__ == CONFIG["project"]["version"]
 

@@ -12,6 +12,8 @@ import rasterio
 import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rasterio.control import GroundControlPoint
+from rasterio.crs import CRS
 from rasterio.transform import from_origin
 
 from geonp.errors import InputError, MissingFileError, OutputError
@@ -134,6 +136,69 @@ def test_bands_are_one_variable(tmp_path: Path) -> None:
     np.testing.assert_array_equal(kept, ds["three_bands"].values[[2, 0]])
     with pytest.raises(InputError, match=r"No band 0, 4: the raster has bands 1 to 3"):
         open_raster(path, bands=[0, 2, 4])
+
+
+def test_what_a_file_says_of_itself_and_its_bands_survives(tmp_path: Path) -> None:
+    path = write_tif(tmp_path / "in.tif", np.arange(12, dtype="int16").reshape(3, 2, 2), nodata=-1)
+    with rasterio.open(path, "r+") as file:
+        file.descriptions = "red", None, "near infrared"
+        file.units = "K", "K", "K"
+        file.update_tags(SENSOR="OLI", AREA_OR_POINT="Point")
+    ds = open_raster(path)
+    assert ds["in"].attrs["units"] == "K"
+    assert ds["in"].coords["band_name"].values.tolist() == ["red", "band 2", "near infrared"]
+    assert ds.attrs["SENSOR"] == "OLI"
+    for name in FORMATS:
+        write_raster(ds, tmp_path / name)
+        again = open_raster(tmp_path / name)
+        ending = "in " if name == "x.tif" else ""
+        expected = [ending + band for band in ("red", "band 2", "near infrared")]
+        assert again.coords["band_name"].values.tolist() == expected
+        assert again.attrs["SENSOR"] == "OLI"
+    with rasterio.open(tmp_path / "x.tif") as file:
+        assert file.descriptions == ("in red", "in band 2", "in near infrared")
+        assert file.units == ("K", "K", "K")
+        assert file.tags()["SENSOR"] == "OLI"
+
+
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+def test_rasters_without_georeference_keep_their_rows(tmp_path: Path) -> None:
+    values = np.arange(6, dtype="float32").reshape(2, 3)
+    path = write_tif(tmp_path / "in.tif", values, crs=None, transform=None)
+    write_raster(open_raster(path), tmp_path / "out.tif")
+    stored, tags = stored_bands(tmp_path / "out.tif")
+    np.testing.assert_array_equal(stored[0], values)
+    assert (tags["crs"], tags["transform"]) == (None, rasterio.Affine.identity())
+
+
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+def test_ground_control_points_survive(tmp_path: Path) -> None:
+    points = [
+        GroundControlPoint(row, col, 10.0 + col, 50.0 - row, 0.0) for row, col in ((0, 0), (0, 3), (2, 0), (2, 3))
+    ]
+    path, values = tmp_path / "in.tif", np.arange(6, dtype="float32").reshape(2, 3)
+    with rasterio.open(path, "w", driver="GTiff", height=2, width=3, count=1, dtype="float32") as file:
+        file.write(values, 1)
+        file.gcps = points, CRS.from_epsg(4326)
+    write_raster(open_raster(path), tmp_path / "out.tif", driver="GTiff")
+    with rasterio.open(tmp_path / "out.tif") as file:
+        np.testing.assert_array_equal(file.read(1), values)
+        found, crs = file.gcps
+        assert [(p.row, p.col, p.x, p.y) for p in found] == [(p.row, p.col, p.x, p.y) for p in points]
+        assert crs.to_epsg() == 4326
+        assert file.transform.is_identity
+
+
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+def test_a_geotiff_of_uneven_cells_lies_nowhere_and_says_so(tmp_path: Path) -> None:
+    coords = {"lat": [50.0, 49.0, 47.0], "lon": [1.0, 2.0]}
+    ds = xr.Dataset({"a": (("lat", "lon"), np.arange(6.0).reshape(3, 2))}, coords)
+    ds = ds.assign_coords(crs=xr.Variable((), 0, {"crs_wkt": CRS.from_epsg(4326).to_wkt()}))
+    ds["a"].attrs["grid_mapping"] = "crs"
+    with pytest.warns(UserWarning, match=r"x.tif is written without a place on the Earth: its cells are not evenly"):
+        write_raster(ds, tmp_path / "x.tif")
+    with rasterio.open(tmp_path / "x.tif") as file:
+        assert (file.crs, file.transform) == (None, rasterio.Affine.identity())
 
 
 def test_integers_without_nodata_stay_integers_until_it_is_given(tmp_path: Path) -> None:

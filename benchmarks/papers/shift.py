@@ -44,7 +44,7 @@ def main() -> None:
         rows = [
             [
                 label,
-                *(f"{row[key]:.3f}" for key in keys),
+                *(f"{row[key]:.3f}" if row[key] > -1e3 else f"{row[key]:.1e}" for key in keys),
                 f"{-row['exact']:.3f}",
                 PUBLISHED.get(label, "-"),
                 *cost(row),
