@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
@@ -115,6 +116,12 @@ def prepare(
     ds, names, grid = normalise(obj, results, classes)
     if np.size(quantiles):
         _check_scales(ds, names)
+    if before := [name for name in names if "geonp_model" in ds.attrs and f"{name}_fill_flag" in ds]:
+        warnings.warn(
+            f"{', '.join(map(str, before))} was filled by geonp before: what was filled then counts as observed now, "
+            "without error. Fill what was observed: ds[name].where(ds[f'{name}_fill_flag'] == 0).",
+            stacklevel=3,
+        )
     domain = None if mask is None else domain_of(mask, grid)
     job, card = checked_job(grid.shape, model, max_distance, device, batch_size, seed, periodic=grid.periodic_x)
     job = replace(job, predictor=replace(job.predictor, neighbourhood=job.predictor.neighbourhood.on(grid)))
