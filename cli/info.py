@@ -45,6 +45,7 @@ def info(source: str, nodata: float | None, storage: tuple[str, ...], as_json: b
         "dimensions": [str(grid.y_dim), str(grid.x_dim)],
         "cell": list(grid.spacing),
         "first_centre": list(grid.origin),
+        "bounds": _bounds(grid),
         "crs": _crs_name(grid.crs),
         "around_the_earth": grid.periodic_x,
         "evenly_spaced": grid.regular,
@@ -67,6 +68,7 @@ def _describe(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
     description: dict[str, Any] = {
         "dimensions": {str(dim): size for dim, size in da.sizes.items()},
         "dtype": str(da.encoding.get("dtype", da.dtype)),
+        "units": str(da.attrs["units"]) if "units" in da.attrs else None,
     }
     if da.dtype.kind not in "iuf" or not {grid.y_dim, grid.x_dim} <= set(da.dims):
         return description
@@ -74,6 +76,18 @@ def _describe(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
     if fill is None and da.dtype.kind in "iu":
         return {**description, "nodata": None}
     return {**description, "nodata": None if fill is None else _number(float(fill)), **_gaps(da, grid)}
+
+
+def _bounds(grid: Grid) -> list[float] | None:
+    """West, south, east and north, in the raster's own coordinates; None where not both dimensions have any."""
+    if not all(grid.placed) or not grid.regular:
+        return None
+    ends = [
+        sorted((first - step / 2, first + step * (n - 0.5)))
+        for first, step, n in zip(grid.origin, grid.spacing, grid.shape, strict=True)
+    ]
+    (south, north), (west, east) = ends
+    return [west, south, east, north]
 
 
 def _number(value: float) -> float | str:
@@ -88,11 +102,17 @@ def _gaps(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
     from geonp.gaps import census
     from geonp.metadata import observed
 
-    observed_mask = observed(da).notnull().transpose(..., grid.y_dim, grid.x_dim)
-    found = [census(observed_mask[index].values) for index in np.ndindex(observed_mask.shape[:-2])]
+    values = observed(da).transpose(..., grid.y_dim, grid.x_dim)
+    found, ends = [], []
+    for index in np.ndindex(values.shape[:-2]):
+        one = values[index].values
+        found.append(census(~np.isnan(one)))
+        ends += [end(one[~np.isnan(one)]) for end in (np.min, np.max) if not np.isnan(one).all()]
     missing, cells = sum(gaps.missing for gaps in found), sum(gaps.cells for gaps in found)
     farthest = max(gaps.farthest_px for gaps in found)
     return {
+        "least": float(min(ends)) if ends else None,
+        "greatest": float(max(ends)) if ends else None,
         "missing": missing,
         "missing_share": round(missing / cells, 6),
         "infinite": int(np.isinf(da).sum()),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import click
 
 from .show import table, to_json
@@ -26,8 +28,13 @@ def list_models() -> None:
     click.echo("Models with weights, for --model:")
     click.echo(table({name: card.description for name, card in available().items()}, indent="  "))
     click.echo("\nArchitectures without, for recipes and geonp.nn.models.build:")
-    about = {name: str(kind.__doc__).partition("\n")[0] for name, kind in ARCHITECTURES.items()}
+    about = {name: _plain(str(kind.__doc__).partition("\n")[0]) for name, kind in ARCHITECTURES.items()}
     click.echo(table(about, indent="  "))
+
+
+def _plain(text: str) -> str:
+    """A line of a docstring without its markup."""
+    return re.sub(r":\w+:`~?([^`]*)`", r"\1", text).replace("`", "")
 
 
 @models.command("show")

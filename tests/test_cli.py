@@ -27,7 +27,7 @@ from geonp.cli import progress
 from geonp.cli.app import main
 from geonp.cli.fill import _flags
 from geonp.cli.show import to_json
-from geonp.storage import write_raster
+from geonp.storage import open_raster, write_raster
 from geonp.training import loop
 from geonp.training import recipe as recipes
 
@@ -333,9 +333,13 @@ def test_info(source: Path) -> None:
     assert (found["rows"], found["columns"]) == (40, 50)
     assert all(key.isidentifier() for facts in (found, found["variables"]["heights"]) for key in facts)
     assert found["crs"] == "WGS 84 / UTM zone 33N (EPSG:32633)"
-    assert found["variables"]["heights"] == {
+    assert found["bounds"] == [500_000.0, 5_200_000.0 - 40 * 30, 500_000.0 + 50 * 30, 5_200_000.0]
+    facts, values = found["variables"]["heights"], open_raster(source)["heights"]
+    assert (facts.pop("least"), facts.pop("greatest")) == (float(values.min()), float(values.max()))
+    assert facts == {
         "dimensions": {"y": 40, "x": 50},
         "dtype": "int16",
+        "units": None,
         "nodata": 0.0,
         "missing": 48,
         "missing_share": 0.024,
@@ -372,6 +376,7 @@ def test_models(model: str) -> None:
     listed = geonp("models").stdout
     assert listed == geonp("models", "list").stdout
     assert all(name in listed for name in checkpoint.available())
+    assert "`" not in listed
     assert json.loads(geonp("models", "show", model).stdout)["name"] == "tiny"
     assert "unknown model 'gp9000'" in geonp("models", "show", "gp9000", code=1).stderr
 
