@@ -81,7 +81,7 @@ class FetchError(GeonpError, ConnectionError):
 
 
 class PredictionError(GeonpError, RuntimeError):
-    """A model returned values that are not finite."""
+    """A model failed, or returned values that are not finite."""
 
 
 class ClusterError(GeonpError, ConnectionError):

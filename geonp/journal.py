@@ -2,8 +2,7 @@
 
 ``<output>.journal/job.json`` says what the job is: a hash of each thing that its result depends on. ``created`` says
 that the output is ready for units to be written to. Each finished one leaves ``units/<key>.json``, written after its
-cells; a record that was cut off counts as none. Local folders and object
-stores alike, by fsspec.
+cells; a record that was cut off counts as none. Local folders and object stores alike, by fsspec.
 """
 
 from __future__ import annotations
@@ -103,9 +102,7 @@ class Journal:
         OutputError
             When it can't be written.
         """
-        with writing(self.url):
-            fs, root = self._place()
-            fs.pipe_file(f"{root}/created", b"")
+        self._write("created", b"")
 
     def require_same(self, job: Mapping[str, str]) -> None:
         """Check that the journal belongs to this very job.
@@ -131,9 +128,7 @@ class Journal:
         OutputError
             When it can't be written.
         """
-        with writing(self.url):
-            fs, root = self._place()
-            fs.pipe_file(f"{root}/units/{key}.json", json.dumps(record).encode())
+        self._write(f"units/{key}.json", json.dumps(record).encode())
 
     def records(self) -> dict[str, Record]:
         """All finished units by key."""
@@ -165,6 +160,11 @@ class Journal:
             fs.rm_file(f"{root}/job.json")
         if fs.exists(root):
             fs.rm(root, recursive=True)
+
+    def _write(self, name: str, content: bytes) -> None:
+        with writing(self.url):
+            fs, root = self._place()
+            fs.pipe_file(f"{root}/{name}", content)
 
     def _place(self) -> tuple[Any, str]:
         fs, root = fsspec.core.url_to_fs(self.url, **self.options)

@@ -48,7 +48,7 @@ class FillFlag(IntEnum):
     OUTSIDE_DOMAIN = 3
     """Left empty: outside the valid domain that the mask gives."""
     FAILED = 4
-    """Left empty because it could not be computed. Reserved: today such a fill stops with an error instead."""
+    """Left empty because it could not be read or computed: in stores, which go on; other fills stop with an error."""
 
 
 def fill_variables(ds: xr.Dataset) -> list[Hashable]:
