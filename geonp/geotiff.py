@@ -142,7 +142,8 @@ def write_geotiff(ds: xr.Dataset, path: Path, driver: str, options: Mapping[str,
     layers = [layer for name, da in stored.items() for layer in _layers(name, da, grid)]
     first = layers[0][1]
     affine, gcps = transform(ds), _ground_control_points(ds)
-    if affine is None and not gcps and set(ds.coords) & {grid.y_dim, grid.x_dim}:
+    nowhere = affine is None and not gcps and not grid.regular
+    if nowhere:
         warnings.warn(
             f"{path.name} is written without a place on the Earth: its cells are not evenly spaced, and a GeoTIFF has "
             "no other. Write .nc or .zarr to keep the coordinates.",
@@ -154,7 +155,7 @@ def write_geotiff(ds: xr.Dataset, path: Path, driver: str, options: Mapping[str,
         "count": len(layers),
         "dtype": first.dtype,
         "nodata": first.attrs.get("_FillValue"),
-        "crs": None if affine is None or gcps else grid.crs,
+        "crs": None if nowhere or gcps else grid.crs,
         "transform": None if gcps else affine,
     }
     draft = path.with_name(f"draft-{path.name}")

@@ -201,6 +201,14 @@ def test_a_geotiff_of_uneven_cells_lies_nowhere_and_says_so(tmp_path: Path) -> N
         assert (file.crs, file.transform) == (None, rasterio.Affine.identity())
 
 
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+def test_a_crs_without_coordinates_is_kept(tmp_path: Path) -> None:
+    ds = xr.Dataset({"a": (("y", "x"), np.arange(6.0).reshape(2, 3), {"grid_mapping": "crs"})})
+    ds = ds.assign_coords(crs=xr.Variable((), 0, {"crs_wkt": CRS.from_epsg(32633).to_wkt()}))
+    write_raster(ds, tmp_path / "x.tif")
+    assert stored_bands(tmp_path / "x.tif")[1]["crs"].to_epsg() == 32633
+
+
 def test_integers_without_nodata_stay_integers_until_it_is_given(tmp_path: Path) -> None:
     path = write_tif(tmp_path / "in.tif", np.array([[0, 1], [2, 255]], dtype="uint8"))
     assert open_raster(path)["in"].dtype == np.uint8
