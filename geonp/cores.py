@@ -7,8 +7,10 @@ own, so threads do small jobs, and begin larger ones. What is computed is the sa
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
+import platform
 import signal
 import sys
 import threading
@@ -25,7 +27,15 @@ from typing import TypeVar
 import dask
 from dask.system import CPU_COUNT
 
-__all__ = ["START_AFTER", "WORKER_BYTES", "number_of_cores", "number_of_processes", "on_cores", "peak_bytes"]
+__all__ = [
+    "START_AFTER",
+    "WORKER_BYTES",
+    "memory_kept",
+    "number_of_cores",
+    "number_of_processes",
+    "on_cores",
+    "peak_bytes",
+]
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -50,6 +60,9 @@ ENVIRONMENT = {
     "LOKY_MAX_MEMORY_LEAK_SIZE": str(2**62),
 }
 """Of each process: it has one core."""
+
+MALLOPT = ((-4, 0, 65536), (-1, -1, 2**17))
+"""M_MMAP_MAX and M_TRIM_THRESHOLD of glibc: number, value that keeps memory, and default."""
 
 
 def on_cores(function: Callable[[T], U], items: Iterable[T], device: str, expected: int) -> Iterator[U]:
@@ -106,6 +119,27 @@ def peak_bytes() -> int | None:
     # macOS counts bytes, Linux kibibytes
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     return own + sum(_own_peak_bytes(process.pid) for process in multiprocessing.active_children())
+
+
+@contextmanager
+def memory_kept() -> Iterator[None]:
+    """Within it freed memory is kept for what follows, where the C library is glibc; elsewhere it does nothing.
+
+    Else large arrays are given back to the system, and every step of a training gets their pages anew: on a virtual
+    machine that can take longer than computing what is in them.
+    """
+    if "glibc" not in platform.libc_ver():
+        yield
+        return
+    libc = ctypes.CDLL(None)
+    for option, kept, _ in MALLOPT:
+        libc.mallopt(option, kept)
+    try:
+        yield
+    finally:
+        for option, _, default in MALLOPT:
+            libc.mallopt(option, default)
+        libc.malloc_trim(0)
 
 
 def _own_peak_bytes(pid: int | None) -> int:

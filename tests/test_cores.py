@@ -6,6 +6,7 @@ import inspect
 import multiprocessing
 import os
 import pickle
+import platform
 import signal
 import subprocess
 import sys
@@ -309,6 +310,31 @@ def test_the_memory_of_processes_is_counted(processes: cores._Processes) -> None
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def pages_of_large_arrays() -> int:
+    """That the system gives for one array after the other of the same 16,384 pages."""
+    import resource
+
+    def given() -> int:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+    torch.ones(2**24)
+    before = given()
+    for _ in range(5):
+        torch.ones(2**24)
+    return given() - before
+
+
+@pytest.mark.skipif("glibc" not in platform.libc_ver(), reason="of glibc")
+def test_memory_is_kept_for_what_follows_and_given_back_at_the_end() -> None:
+    code = "from test_cores import *\nbefore = pages_of_large_arrays()\nwith cores.memory_kept():\n"
+    code += "    within = pages_of_large_arrays()\nprint(before, within, pages_of_large_arrays())"
+    # of a process of its own: another one's heap holds free memory
+    found = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, stdout=subprocess.PIPE, check=True)
+    before, within, after = map(int, found.stdout.split())
+    assert within < 0.5 * before
+    assert after > 0.9 * before
+
+
 def test_nothing_is_started_for_little_nor_where_others_work_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores, "START_AFTER", 64)
     with dask.config.set(num_workers=3):

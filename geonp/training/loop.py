@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
 from geonp import checkpoint
+from geonp.cores import memory_kept
 from geonp.errors import InputError, MissingExtraError, RecipeError
 from geonp.nn.models import build
 from geonp.stores import check_writable
@@ -174,7 +175,7 @@ def _train(fabric: Fabric, recipe: Recipe, out: Path, workers: int, progress: bo
     hidden = not (progress and leads)
     bar = tqdm(loader, initial=run.step, total=options.steps, disable=hidden, unit="step", mininterval=5)
     saved = time.monotonic()
-    with interrupts.awaited(one_of_several=fabric.world_size > 1) as asked:
+    with memory_kept(), interrupts.awaited(one_of_several=fabric.world_size > 1) as asked:
         for batch in bar:
             row = run.optimise(batch)
             last = run.step == options.steps
