@@ -22,7 +22,7 @@ from geonp.dtypes import fitting, holds
 from geonp.errors import InputError, OutputError
 from geonp.filling import LIBRARIES_BYTES, FillPlan, planned, processes_bytes, template
 from geonp.journal import Journal, Record, identity
-from geonp.metadata import FillFlag, declared_nodata, kept_encoding
+from geonp.metadata import FillFlag, declared_nodata, kept_encoding, reader
 from geonp.request import FillOptions, Raster, Request, prepare
 from geonp.storage import for_files
 from geonp.stores import Store
@@ -140,7 +140,7 @@ def fill_store(
     if done is None:
         return Report({}, len(units), len(units), {})
     todo = [unit for unit in units if unit.key not in done]
-    work = Work(fields_, asked.domain, asked.job, store, journal, asked.nodata, asked.quantiles, asked.tails)
+    work = Work(fields_, asked.domain, asked.job, store, journal, asked.quantiles, asked.tails)
     reused = len(done)
     with executor(workers, scheduler, asked.job.predictor.device) as (submit, width, shared):
         # a second time what had to do without cells that could not be read, in case they can be now
@@ -232,7 +232,7 @@ def _field(asked: Request, name: Hashable, side: int) -> Field:
         room = max(1, room // source.sizes[dim])
     fit = fitting(source.dtype, markers, kept_encoding(source, markers))
     empty = next((marker for marker in markers if holds(source.dtype, marker)), 0)
-    return Field(name, source.variable, (grid.y_dim, grid.x_dim), fit, empty, chunks)
+    return Field(name, source.variable, (grid.y_dim, grid.x_dim), reader(source, asked.nodata), fit, empty, chunks)
 
 
 def _job(asked: Request, layout: _Layout, source_options: Any, options: Mapping[str, Any]) -> dict[str, str]:

@@ -7,6 +7,7 @@ reads the edges of its neighbours' chunks itself, so that no chunk is ever resha
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -18,9 +19,10 @@ from dask.highlevelgraph import HighLevelGraph
 from scipy import ndimage
 
 from geonp import student
+from geonp.classes import ClassReader
 from geonp.cores import on_cores
 from geonp.errors import PredictionError
-from geonp.metadata import FillFlag
+from geonp.metadata import FillFlag, Reader
 from geonp.points import halo_for, overlaps, select_context
 from geonp.prediction import Predictor, Tile, batches, gather
 from geonp.thinning import start_of
@@ -107,13 +109,14 @@ class Classified:
     flag: npt.NDArray[np.int8]
 
 
-def fill_chunks(data: da.Array, domain: da.Array | None, job: Job) -> da.Array:
+def fill_chunks(data: da.Array, domain: da.Array | None, job: Job, read: Reader | ClassReader) -> da.Array:
     """One task a chunk, each reading its neighbours' edges itself: a lazy array of the fields of :class:`Filled`.
 
-    Of :class:`Classified` for a model of classes, whose `data` are numbers of classes.
+    Of :class:`Classified` for a model of classes. `data` are as they are stored, rows and columns last: each task does
+    to what it sees of them what `read` says, so that nothing but the source is behind it.
     """
-    name = "geonp-fill-" + tokenize(data.name, None if domain is None else domain.name, job)
-    dtype = record(data.dtype, job.predictor.classes)
+    name = "geonp-fill-" + tokenize(data.name, None if domain is None else domain.name, job, read)
+    dtype = record(read.dtype, job.predictor.classes)
     y_chunks, x_chunks = data.chunks[-2:]
     starts = [np.concatenate([[0], np.cumsum(c)]) for c in (y_chunks, x_chunks)]
     graph: dict[Any, Any] = {}
@@ -124,7 +127,7 @@ def fill_chunks(data: da.Array, domain: da.Array | None, job: Job) -> da.Array:
         masks = None if domain is None else [[(domain.name, a.chunk, b.chunk) for b in across] for a in down]
         for lead in itertools.product(*(range(n) for n in data.numblocks[:-2])):
             blocks = [[(data.name, *lead, a.chunk, b.chunk) for b in across] for a in down]
-            graph[(name, *lead, i, j)] = (_fill_chunk, blocks, masks, chunk, down, across, job)
+            graph[(name, *lead, i, j)] = (_fill_chunk, blocks, masks, chunk, down, across, job, read)
     sources: list[Any] = [data] if domain is None else [data, domain]
     layers = HighLevelGraph.from_collections(name, graph, dependencies=sources)
     return da.Array(layers, name, data.chunks, dtype=dtype)
@@ -137,18 +140,18 @@ def _fill_chunk(
     down: list[Piece],
     across: list[Piece],
     job: Job,
+    read: Reader | ClassReader,
 ) -> npt.NDArray[np.void]:
     """Fill every slice of one chunk from its own and its neighbours' blocks."""
     window = job.window(chunk)
     domain = np.zeros(window.shape, bool)
     _assemble(domain, masks, down, across, ())
     lead = blocks[0][0].shape[:-2]
-    dtype = blocks[0][0].dtype
-    out = np.empty((*lead, *chunk.shape), record(dtype, job.predictor.classes))
+    out = np.empty((*lead, *chunk.shape), record(read.dtype, job.predictor.classes))
     fill = classify_window if job.predictor.classes else fill_window
     for index in np.ndindex(lead):
-        values = np.full(window.shape, np.nan, dtype)
-        _assemble(values, blocks, down, across, index)
+        values = np.full(window.shape, np.nan, read.dtype)
+        _assemble(values, blocks, down, across, index, read)
         filled = fill(values, domain, chunk, job)
         for field in fields(filled):
             out[field.name][index] = getattr(filled, field.name)
@@ -169,13 +172,18 @@ def quantile_of(parts: npt.NDArray[np.void], level: float) -> FloatArray:
 
 
 def _assemble(
-    window: npt.NDArray[Any], blocks: Blocks | None, down: list[Piece], across: list[Piece], index: tuple[int, ...]
+    window: npt.NDArray[Any],
+    blocks: Blocks | None,
+    down: list[Piece],
+    across: list[Piece],
+    index: tuple[int, ...],
+    read: Callable[[npt.NDArray[Any]], npt.NDArray[Any]] = np.asarray,
 ) -> None:
-    """Copy the pieces of the blocks into their places in `window`; True everywhere in the raster without blocks."""
+    """Put what is read of the blocks into its places in `window`; True everywhere in the raster without blocks."""
     for i, a in enumerate(down):
         for j, b in enumerate(across):
             place = np.s_[a.offset : a.offset + a.stop - a.start, b.offset : b.offset + b.stop - b.start]
-            window[place] = True if blocks is None else blocks[i][j][index][a.start : a.stop, b.start : b.stop]
+            window[place] = True if blocks is None else read(blocks[i][j][index][a.start : a.stop, b.start : b.stop])
 
 
 def fill_window(values: FloatArray, domain_mask: BoolArray, chunk: Window, job: Job) -> Filled:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +17,14 @@ from geonp.metadata import (
     UNNAMED,
     FillFlag,
     append_history,
+    cellwise,
     declared_nodata,
     flag_attrs,
     kept_encoding,
     require_real,
 )
 
-__all__ = ["annotate_classes", "class_variables", "codes", "labels"]
+__all__ = ["ClassReader", "annotate_classes", "class_reader", "class_variables", "codes", "labels"]
 
 
 def class_variables(ds: xr.Dataset, n_classes: int) -> list[Hashable]:
@@ -59,21 +61,31 @@ def codes(da: xr.DataArray, nodata: float | None = None) -> xr.DataArray:
 
     Missing are NaN, the nodata value, declared or given, and everything that is no flag value. float32.
     """
+    read = class_reader(da, nodata)
+    return cellwise(read, da, dtype=read.dtype)
+
+
+@dataclass(frozen=True)
+class ClassReader:
+    """How values as they are stored become numbers of classes: places among `known`, and NaN for all others."""
+
+    known: tuple[float, ...]
+    dtype: ClassVar[np.dtype[np.float32]] = np.dtype(np.float32)
+
+    def __call__(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Numbers of the same shape."""
+        out = np.full(values.shape, np.nan, self.dtype)
+        for number, value in enumerate(self.known):
+            out[values == value] = number
+        return out
+
+
+def class_reader(da: xr.DataArray, nodata: float | None = None) -> ClassReader:
+    """The function of arrays that :func:`codes` applies, which may also be read piece by piece."""
     require_real(da)
     markers = declared_nodata(da) if nodata is None else (float(nodata),)
     known = np.asarray(da.attrs["flag_values"], np.float64).ravel()
-    known = np.where(np.isin(known, markers), np.nan, known)
-    coded: xr.DataArray = xr.apply_ufunc(
-        partial(_codes, known), da, dask="parallelized", output_dtypes=[np.float32], keep_attrs=False
-    )
-    return coded
-
-
-def _codes(known: npt.NDArray[np.float64], values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    out = np.full(values.shape, np.nan, np.float32)
-    for number, value in enumerate(known):
-        out[values == value] = number
-    return out
+    return ClassReader(tuple(np.where(np.isin(known, markers), np.nan, known).tolist()))
 
 
 def labels(da: xr.DataArray) -> npt.NDArray[Any]:
@@ -121,9 +133,7 @@ def annotate_classes(
     encoding = kept_encoding(source, markers)
     mapping = {key: value for key, value in encoding.items() if key == "grid_mapping"}
     restored = partial(_restored, np.ravel(source.attrs["flag_values"]))
-    values: xr.DataArray = xr.apply_ufunc(
-        restored, filled, flag == FillFlag.FILLED, source, dask="parallelized", output_dtypes=[source.dtype]
-    )
+    values = cellwise(restored, filled, flag, source, dtype=source.dtype)
     added = [f"{name}_probability", f"{name}_fill_flag"]
     ancillary = dict.fromkeys([*str(source.attrs.get("ancillary_variables", "")).split(), *added])
     kept = {key: value for key, value in source.attrs.items() if key != "grid_mapping"}
@@ -140,8 +150,9 @@ def annotate_classes(
 
 
 def _restored(
-    known: npt.NDArray[Any], number: npt.NDArray[Any], filled: npt.NDArray[np.bool_], source: npt.NDArray[Any]
+    known: npt.NDArray[Any], number: npt.NDArray[Any], flag: npt.NDArray[np.int8], source: npt.NDArray[Any]
 ) -> npt.NDArray[Any]:
     """Flag values where classes were filled in, the source's own values elsewhere."""
+    filled = flag == FillFlag.FILLED
     chosen = known[np.where(filled, number, 0).astype(np.intp)].astype(source.dtype)
     return np.where(filled, chosen, source)

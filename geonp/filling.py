@@ -16,10 +16,10 @@ import xarray as xr
 from dask.system import CPU_COUNT
 
 from geonp.chunks import Job, fill_chunks, quantile_of, record
-from geonp.classes import annotate_classes, codes
+from geonp.classes import annotate_classes, class_reader, codes
 from geonp.cores import WORKER_BYTES, number_of_cores, number_of_processes
 from geonp.errors import InputError
-from geonp.metadata import annotate, observed, provenance
+from geonp.metadata import annotate, observed, provenance, reader
 from geonp.prediction import TARGET_BUCKETS, batch_bytes
 from geonp.request import FillOptions, Raster, Request, prepare, spatial_last
 from geonp.samples import sample_chunks
@@ -178,7 +178,7 @@ def infill(
                 f"variable {name!r} has no observed cell, so there is nothing to fill from; "
                 "check the nodata value, or leave the variable out"
             )
-    parts = {name: _parts(asked, array) for name, array in arrays.items()}
+    parts = {name: _parts(asked, asked.ds[name]) for name in arrays}
     drawn = {name: _samples(asked, array, parts[name]) for name, array in arrays.items() if asked.samples}
     return _assembled(asked, parts, drawn, [name for name, array in arrays.items() if array.chunks is None])
 
@@ -294,11 +294,12 @@ def _chunks_in_memory(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (*(1,) * (len(shape) - 2), *(min(n, CHUNK_PX[1]) for n in shape[-2:]))
 
 
-def _parts(asked: Request, array: xr.DataArray) -> da.Array:
+def _parts(asked: Request, source: xr.DataArray) -> da.Array:
     """The lazy result for one variable, an array with the fields of :class:`~geonp.chunks.Filled`."""
-    data = _lazy(array)
+    data = _lazy(spatial_last(source, asked.grid))
     domain = None if asked.domain is None else da.asarray(asked.domain).rechunk(data.chunks[-2:])
-    return fill_chunks(data, domain, asked.job)
+    read = (class_reader if asked.card.classes else reader)(source, asked.nodata)
+    return fill_chunks(data, domain, asked.job, read)
 
 
 def _samples(asked: Request, array: xr.DataArray, parts: da.Array) -> da.Array:

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import xarray as xr
 
-from geonp.dtypes import fitting, holds
+from geonp.dtypes import Fit, fitting, holds
 from geonp.errors import InputError
 from geonp.grid import Grid, grid_mapping_name
 
 __all__ = [
     "UNNAMED",
     "FillFlag",
+    "Reader",
     "annotate",
     "append_history",
+    "cellwise",
     "declared_nodata",
     "fill_variables",
     "flag_attrs",
     "kept_encoding",
     "observed",
     "provenance",
+    "reader",
     "require_real",
 ]
 
@@ -128,6 +134,30 @@ def observed(da: xr.DataArray, nodata: float | None = None) -> xr.DataArray:
     InputError
         Where ``da`` holds no real numbers, or integers without any nodata value.
     """
+    read = reader(da, nodata)
+    values = cellwise(read, da, dtype=read.dtype)
+    values.attrs = _without(da.attrs, _NODATA)
+    return values
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How values as they are stored become floats of `dtype`, NaN where they are not finite or one of `markers`."""
+
+    markers: tuple[float, ...]
+    dtype: np.dtype[Any]
+
+    def __call__(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Floats of the same shape."""
+        with np.errstate(over="ignore"):
+            missing = ~np.isfinite(values)
+            for marker in self.markers:
+                missing |= values == values.dtype.type(marker)
+        return np.where(missing, np.nan, values).astype(self.dtype)
+
+
+def reader(da: xr.DataArray, nodata: float | None = None) -> Reader:
+    """The function of arrays that :func:`observed` applies, which may also be read piece by piece; same errors."""
     require_real(da)
     markers = declared_nodata(da) if nodata is None else (float(nodata),)
     if da.dtype.kind in "iu" and not markers:
@@ -136,14 +166,29 @@ def observed(da: xr.DataArray, nodata: float | None = None) -> xr.DataArray:
             f"cells cannot be told from data. Give the value with nodata= (command line: --nodata), or nodata=nan "
             f"if none is missing, or leave the variable out."
         )
-    with np.errstate(over="ignore"):
-        valid = np.isfinite(da)
-        for marker in markers:
-            if np.isfinite(marker) and holds(da.dtype, marker):
-                valid = valid & (da != da.dtype.type(marker))
-    values = da.astype(_float_dtype(da.dtype)).where(valid)
-    values.attrs = _without(da.attrs, _NODATA)
-    return values
+    held = tuple(marker for marker in markers if np.isfinite(marker) and holds(da.dtype, marker))
+    return Reader(held, np.dtype(_float_dtype(da.dtype)))
+
+
+def cellwise(
+    function: Callable[..., npt.NDArray[Any]], *arrays: xr.DataArray, dtype: np.dtype[Any] | type[np.generic]
+) -> xr.DataArray:
+    """``function`` of the values of arrays that agree in their dimensions: one task a chunk of the first, if any.
+
+    Returns
+    -------
+    DataArray
+        With the coordinates and the name of the first array, no attrs and no encoding.
+    """
+    first = arrays[0]
+    if first.chunks is None:
+        data = function(*(array.values for array in arrays))
+    else:
+        from dask.array import asarray
+
+        blocks = [asarray(array.data).rechunk(first.chunks) for array in arrays]
+        data = blocks[0].map_blocks(function, *blocks[1:], dtype=dtype, meta=np.empty((0,) * first.ndim, dtype))
+    return xr.DataArray(xr.Variable(first.dims, data), first.coords, name=first.name)
 
 
 def require_real(da: xr.DataArray) -> None:
@@ -220,9 +265,9 @@ def annotate(
     encoding = kept_encoding(source, markers)
     mapping = {key: value for key, value in encoding.items() if key == "grid_mapping"}
 
-    arrays = [filled, flag == FillFlag.FILLED, *[source] * (source.dtype.kind in "iu")]
-    fit = fitting(source.dtype, markers, encoding)
-    values: xr.DataArray = xr.apply_ufunc(fit, *arrays, dask="parallelized", output_dtypes=[source.dtype])
+    arrays = [filled, flag, *[source] * (source.dtype.kind in "iu")]
+    fitted = partial(_fitted, fitting(source.dtype, markers, encoding))
+    values = cellwise(fitted, *arrays, dtype=source.dtype)
     more = {f"{name}_{key}": array for key, array in (extra or {}).items()}
     values.attrs = _value_attrs(source, markers, [error_name, flag_name, *more])
     values.encoding = encoding
@@ -240,6 +285,10 @@ def annotate(
     about = {**_CONVENTIONS, **append_history(attrs or {}, history_line)}
     about |= provenance(model_name, model_version, weights_hash)
     return xr.Dataset(variables, source.coords, about)
+
+
+def _fitted(fit: Fit, filled: npt.NDArray[Any], flag: npt.NDArray[np.int8], *source: Any) -> npt.NDArray[Any]:
+    return fit(filled, flag == FillFlag.FILLED, *source)
 
 
 def provenance(model_name: str, model_version: str, weights_hash: str) -> dict[str, str]:

@@ -21,7 +21,7 @@ from geonp.chunks import Filled, Job, fill_window, quantile_of, record
 from geonp.dtypes import Fit
 from geonp.errors import PredictionError
 from geonp.journal import Journal, Record
-from geonp.metadata import FillFlag, observed
+from geonp.metadata import FillFlag, Reader
 from geonp.stores import Store
 from geonp.tiling import Piece, Window, pieces
 
@@ -38,9 +38,11 @@ class Field:
     ----------
     name : hashable
     source : Variable
-        Unread, without coordinates, with the attributes and the encoding that say which cells are missing.
+        Unread, without coordinates.
     spatial : tuple
         Its dimensions of rows and of columns.
+    read : callable
+        Makes numbers of stored values; see :class:`geonp.metadata.Reader`.
     fit : callable
         Gives filled values its dtype; see :func:`geonp.dtypes.fitting`.
     empty : float
@@ -52,6 +54,7 @@ class Field:
     name: Hashable
     source: xr.Variable
     spatial: tuple[Hashable, Hashable]
+    read: Reader
     fit: Fit
     empty: float
     chunks: Mapping[Hashable, int]
@@ -89,7 +92,6 @@ class Work:
     job: Job
     store: Store
     journal: Journal
-    nodata: float | None
     quantiles: tuple[float, ...]
     tails: bool
 
@@ -167,7 +169,7 @@ def _filled(work: Work, unit: Unit) -> tuple[Array, Array, Record]:
     shape = (*(s.stop - s.start for s in lead), *chunk.shape)
     try:
         raw = _read(field, lead, rows, cols)
-        core = _observed(field, raw, work.nodata)
+        core = field.read(raw)
     except MemoryError:
         raise
     except Exception as error:  # what readers of files raise has no common class
@@ -208,7 +210,7 @@ def _failed(work: Work, unit: Unit, reason: str) -> tuple[Array, Array, Record]:
     field = work.fields[unit.field]
     shape = tuple(unit.region[dim].stop - unit.region[dim].start for dim in (*field.leading, *field.spatial))
     raw = np.full(shape, field.empty, field.source.dtype)
-    out = np.empty(shape, record(_observed(field, raw, work.nodata).dtype))
+    out = np.empty(shape, record(field.read.dtype))
     out["value"] = out["standard_error"] = out["tail"] = np.nan
     out["flag"] = FillFlag.FAILED
     return out, raw, {"error": reason}
@@ -241,7 +243,7 @@ def _window(
         for a, b in itertools.product(down, across):
             place = np.s_[a.offset : a.offset + a.stop - a.start, b.offset : b.offset + b.stop - b.start]
             try:
-                values[(..., *place)] = _observed(field, _read(field, lead, *map(_slice, (a, b), sizes)), work.nodata)
+                values[(..., *place)] = field.read(_read(field, lead, *map(_slice, (a, b), sizes)))
             except MemoryError:
                 raise
             except Exception:  # as above
@@ -264,9 +266,3 @@ def _read(field: Field, lead: list[slice], rows: slice, cols: slice) -> Array:
     dims = (*field.leading, *field.spatial)
     values = np.asarray(field.source.isel(dict(zip(dims, (*lead, rows, cols), strict=True))).values)
     return values.transpose([field.source.dims.index(dim) for dim in dims])
-
-
-def _observed(field: Field, raw: Array, nodata: float | None) -> Array:
-    dims = [f"dim_{i}" for i in range(raw.ndim)]
-    array = xr.DataArray(xr.Variable(dims, raw, field.source.attrs, field.source.encoding), name=field.name)
-    return np.asarray(observed(array, nodata).values)

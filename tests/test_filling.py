@@ -280,6 +280,16 @@ def test_the_same_job_has_the_same_graph(model: str) -> None:
     assert first.a_fill_flag.data.name != other.a_fill_flag.data.name
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int16"])
+def test_a_chunk_costs_one_task_and_one_for_each_result(model: str, dtype: str) -> None:
+    lazy = raster().fillna(0).astype(dtype).chunk(x=8)
+    lazy.attrs["_FillValue"] = 0
+    n_chunks, source = len(lazy.chunks[1]), len(lazy.__dask_graph__())
+    assert len(infill(lazy, model=model).__dask_graph__()) - source <= (1 + 3 + 1) * n_chunks
+    (found,) = dask.optimize(infill(lazy, model=model))
+    assert len(dict(found.__dask_graph__())) - source <= (1 + 3) * n_chunks
+
+
 def test_the_graph_can_be_pickled_and_holds_no_weights(model: str) -> None:
     lazy = infill(raster().chunk(x=8), model=model, mask=np.ones((12, 20), bool))
     data = pickle.dumps(lazy)
