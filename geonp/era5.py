@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -122,7 +123,8 @@ def fetch(
     if len(done) < len(wanted):
         expected = "Expected one that is writable or can be made; choose another for the store."
         check_writable(out.parent, expected, make=True)
-        client = _client(tries, wait_s)
+        with _without_warnings():
+            client = _client(tries, wait_s)
     for month in wanted:
         if month.name in done:
             continue
@@ -193,6 +195,14 @@ def _note(journal: Path, content: dict[str, Any]) -> None:
     os.replace(temporary, journal)
 
 
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Those of the client may hold its URL, and with it a password; zarr's is about consolidated metadata."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
 def _client(tries: int, wait_s: float) -> Any:
     try:
         import cdsapi
@@ -203,13 +213,19 @@ def _client(tries: int, wait_s: float) -> Any:
         """The client would log its key at the level of debugging."""
 
     try:
+        # a key with a line break, as files of variables leave it, would be quoted by whoever refuses it
+        url, key, verify = cdsapi.api.get_url_key_verify(None, None, None)
         return cdsapi.Client(
+            url=url.strip(),
+            key=key.strip(),
+            verify=verify,
             quiet=True,
             progress=False,
             retry_max=tries,
             sleep_max=wait_s,
             info_callback=silent,
             debug_callback=silent,
+            warning_callback=silent,
         )
     except Exception as error:
         if type(error) is Exception:  # what cdsapi raises where url or key are missing
@@ -236,7 +252,8 @@ def _month(
     for _ in range(tries + part.exists()):
         if not part.exists():
             try:
-                client.retrieve(DATASET, month.request(area), str(part))
+                with _without_warnings():
+                    client.retrieve(DATASET, month.request(area), str(part))
             except Exception as error:  # of requests, multiurl and the client, which has classes of its own
                 if _of_the_disk(error):
                     part.unlink(missing_ok=True)
@@ -273,7 +290,8 @@ def _final(error: Exception) -> bool:
 
 def _refusal(error: Exception, client: Any) -> str:
     status = getattr(getattr(error, "response", None), "status_code", 0)
-    text = _without_secrets(" ".join(str(error).split()).replace(str(client.key), "<key>"))[:300]
+    text = _without_secrets(str(error).replace(client.key, "<key>").replace(repr(client.key)[1:-1], "<key>"))
+    text = " ".join(text.split())[:300]
     if status == 401:
         return "the Climate Data Store does not know the key, or it has expired: get a new one from your profile there"
     if status == 403:
@@ -300,14 +318,16 @@ def _create(fields: xr.Dataset, hours: list[Any], out: Path) -> None:
     hourly = {"units": "hours since 1900-01-01", "dtype": "int64"}
     encoding = {"t2m": {"chunks": chunks, "fill_value": np.nan}, "time": hourly}
     whole.attrs[UNFINISHED] = "geonp fetch era5"
-    whole.to_zarr(out, mode="w", encoding=encoding, consolidated=True, compute=False)
+    with _without_warnings():
+        whole.to_zarr(out, mode="w", encoding=encoding, consolidated=True, compute=False)
 
 
 def _append(fields: xr.Dataset, month: Month, out: Path) -> None:
     with xr.open_zarr(out) as ds:
         first = int(np.searchsorted(ds["time"].values.astype("datetime64[ns]"), month.hours[0]))
     region: Any = {"time": slice(first, first + len(month.hours))}
-    fields[["t2m"]].drop_vars(["latitude", "longitude"]).to_zarr(out, region=region, consolidated=True)
+    with _without_warnings():
+        fields[["t2m"]].drop_vars(["latitude", "longitude"]).to_zarr(out, region=region, consolidated=True)
 
 
 def _lattice(out: Path) -> xr.Dataset:

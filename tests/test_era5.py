@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import warnings
 from collections.abc import Iterator
 from datetime import date
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -32,7 +33,11 @@ class Store(ThreadingHTTPServer):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.folder, self.requests, self.faults = folder, [], {"execution": [], "results": [], "file": [], "status": []}
+        self.folder, self.requests, self.faults = (
+            folder,
+            [],
+            {kind: [] for kind in ("execution", "results", "file", "status", "messages")},
+        )
         self.looks: dict[str, int] = {}
 
     @property
@@ -132,7 +137,7 @@ class Handler(BaseHTTPRequestHandler):
         elif file:
             self.send_file((self.server.folder / file[1]).read_bytes())
         else:
-            self.reply({"messages": []})
+            self.reply({"messages": []}, self.fault("messages") or 200)
 
     def send_file(self, data: bytes) -> None:
         fault = self.fault("file") if self.command == "GET" else None
@@ -516,6 +521,32 @@ def test_the_key_is_never_logged(store: Store, out: Path, caplog: pytest.LogCapt
     caplog.set_level("DEBUG")
     get(out)
     assert "secret" not in caplog.text
+
+
+@pytest.mark.parametrize("end", ["\n", "\r"])
+def test_a_key_with_a_line_break_is_used_without(
+    end: str, store: Store, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CDSAPI_KEY", KEY + end)
+    get(out)
+    monkeypatch.setenv("CDSAPI_KEY", f"0123\n-secret{end}")
+    with pytest.raises(FetchError) as refused:
+        get(out.with_name("other.zarr"))
+    assert "secret" not in str(refused.value)
+
+
+def test_nothing_that_the_client_says_reaches_the_terminal(
+    store: Store, out: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store.faults["messages"] = [404]
+    store.faults["execution"] = [503]
+    monkeypatch.setenv("CDSAPI_URL", store.url.replace("://", "://someone:p@ssword@"))
+    with warnings.catch_warnings():
+        # as outside of tests, where they are printed
+        warnings.simplefilter("always")
+        get(out)
+    assert not store.faults["messages"]
+    assert capfd.readouterr() == ("", "")
 
 
 def test_stores_of_something_else_are_left_alone(store: Store, out: Path) -> None:
