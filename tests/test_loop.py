@@ -325,6 +325,15 @@ def test_what_would_make_it_another_run_is_named(
         train(tiny_recipe(card_fields, **{key: value}), tmp_path, resume=True, workers=0, progress=False)
 
 
+@pytest.mark.parametrize("kept", [0, 1000])
+def test_a_damaged_state_is_named(kept: int, recipe: Recipe, tmp_path: Path) -> None:
+    train(recipe, tmp_path, workers=0, progress=False)
+    file = tmp_path / "state.pt"
+    file.write_bytes(file.read_bytes()[:kept])
+    with pytest.raises(RecipeError, match=r"state\.pt cannot be read, so the run cannot go on .* Remove its folder"):
+        train(recipe, tmp_path, resume=True, workers=0, progress=False)
+
+
 def test_another_prior_or_number_of_devices_makes_another_run(recipe: Recipe, tmp_path: Path) -> None:
     train(recipe, tmp_path, workers=0, progress=False)
     other = recipe.model_copy(update={"prior": replace(recipe.prior, p_gaussian=0.5)})

@@ -147,12 +147,44 @@ def test_any_number_can_be_overridden(tmp_path_factory: pytest.TempPathFactory, 
         ("model.config.scales=[1.0,true]", r"model\.config\.scales: expected a list of float, got \[1\.0, True\]"),
         ("training", "cannot read the override 'training': expected key=value, for example training.steps=100"),
         ("=3", "cannot read the override '=3': expected key=value"),
+        (".steps=3", r"cannot read the override '\.steps=3': expected key=value"),
+        (
+            "training.steps=99999999999999999999999",
+            r"training\.steps: Input should be less than or equal to",
+        ),
+        ("training.batch_size=99999999999", r"training\.batch_size: Input should be less than or equal to 1000000"),
+        ("model.architecture=[1]", r"model\.architecture: Input should be a valid string"),
         ("name.first=a", "the override 'name.first=a' goes below 'name', which is not a table"),
     ],
 )
 def test_a_wrong_override_names_the_key(minimal: str, override: str, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         recipe.load(minimal, [override])
+
+
+@pytest.mark.parametrize(
+    ("name", "override", "message"),
+    [
+        (
+            "gp2d_rbf",
+            "data.kernel=periodic",
+            r"data\.kernel: got periodic, which is a covariance in one dimension only",
+        ),
+        ("images_digits", "data.split=test", r"data\.split: got test, but recipes train on train"),
+        ("era5", "data.split=test", r"data\.split: got test"),
+        ("era5", "data.area=[42.0,8.0,53.0,28.0]", r"data\.area: got .*, expected north, west, south, east"),
+        ("era5", "data.test_area=[53.0,28.0,42.0,8.0]", r"data\.test_area: got .*, expected north, west, south, east"),
+    ],
+)
+def test_data_that_cannot_be_is_named(name: str, override: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        recipe.load(name, [override])
+
+
+@pytest.mark.parametrize("name", ["../pyproject", "../recipes/gp1d_rbf", "README"])
+def test_what_is_no_recipe_is_not_copied(name: str, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="unknown recipe"):
+        recipe.copy(name, tmp_path)
 
 
 def test_all_wrong_keys_are_named_at_once(minimal: str) -> None:

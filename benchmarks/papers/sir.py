@@ -177,7 +177,11 @@ def page(given: argparse.Namespace, found: dict[str, dict[str, Any]]) -> list[st
         for label, r in found.items()
         for side, p in ((s, f"{s}_" if s in LARGER else "") for s in given.sides)
     ]
-    parts = [budget(given), report(found, PUBLISHED), larger]
+    trained = (
+        f"{budget(given)} All are trained as the recipe is (AdamW, a warm-up, a rate that falls to zero), which is not "
+        f"the paper's way (Yogi). `{OURS}` is the recipe's model, `{INVARIANT}` the paper's."
+    )
+    parts = [trained, report(found, PUBLISHED), larger]
     parts.append(table(["model", "side", "all cells", "missing cells", "seconds", "paper"], rows))
     for side in given.filled if OURS in found else ():
         folder = Path(found[OURS]["folder"])

@@ -197,7 +197,7 @@ def table(columns: list[str], rows: Iterable[Iterable[object]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def report(found: Mapping[str, Mapping[str, Any]], published: Mapping[str, float], digits: int = 3) -> str:
+def report(found: Mapping[str, Mapping[str, Any]], published: Mapping[str, float | str], digits: int = 3) -> str:
     """Our NLL beside the paper's at 100,000 steps and the exact process's."""
     rows = [
         [

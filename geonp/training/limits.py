@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import fields
+from typing import Any
 
 from geonp.points import Neighbourhood
 from geonp.training.epidemics import Epidemic
@@ -31,12 +32,17 @@ def of_data(data: object) -> Iterator[str]:
             f"data.n_context: got {list(data.n_context)}, but context is taken from the {data.n_random} random "
             "locations; choose fewer, or more data.n_random"
         )
+    if isinstance(data, GaussianProcess) and data.kernel == "periodic" and data.d_x > 1:
+        yield "data.kernel: got periodic, which is a covariance in one dimension only; set data.d_x=1"
+    if isinstance(data, Digits | Reanalysis) and data.split != "train":
+        yield f"data.split: got {data.split}, but recipes train on train; what is held out scores them"
     if isinstance(data, Epidemic | Digits):
         cells = min(data.n_targets or data.side**2, data.side**2) if isinstance(data, Epidemic) else data.n_targets
         if data.n_context[0] > cells:
             yield f"data.n_context: got {list(data.n_context)}, but there are {cells} cells to choose from; take fewer"
     if isinstance(data, Reanalysis):
         yield from _of_windows(data)
+        yield from _of_areas(data)
 
 
 def _of_windows(data: Reanalysis) -> Iterator[str]:
@@ -50,6 +56,16 @@ def _of_windows(data: Reanalysis) -> Iterator[str]:
             f"data.fraction: got {list(data.fraction)}, expected from 0 to less than 1, so that some of the "
             f"{data.min_valid} cells (data.min_valid) of the smallest window are left as targets"
         )
+
+
+def _of_areas(data: Reanalysis) -> Iterator[str]:
+    held_out: Any = data.test_area
+    several = bool(held_out) and not isinstance(held_out[0], float | int)
+    for key, areas in (("area", (data.area,)), ("test_area", held_out if several else (held_out,))):
+        for area in filter(None, areas):
+            north, west, south, east = area
+            if north <= south or west >= east:
+                yield f"data.{key}: got {[north, west, south, east]}, expected north, west, south, east: put them so"
 
 
 def of_prior(prior: RasterPrior) -> Iterator[str]:

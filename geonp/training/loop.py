@@ -163,7 +163,7 @@ def _train(fabric: Fabric, recipe: Recipe, out: Path, workers: int, progress: bo
     resumed = state_file.exists()
     run = _Run(recipe, fabric, resumed)
     if resumed:
-        run.restore(torch.load(state_file, weights_only=True, map_location=fabric.device), state_file)
+        run.restore(_state(state_file, fabric), state_file)
     if leads:
         curve.cut(curve_file, run.step)
     data = _Batches(recipe, options.seed, run.step, options.steps, fabric.global_rank, fabric.world_size)
@@ -198,6 +198,17 @@ def _train(fabric: Fabric, recipe: Recipe, out: Path, workers: int, progress: bo
         run.publish(out)
     fabric.barrier()
     return True
+
+
+def _state(file: Path, fabric: Fabric) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = torch.load(file, weights_only=True, map_location=fabric.device)
+    except Exception as error:  # torch, pickle and zipfile have no common class for damage
+        raise RecipeError(
+            f"{file} cannot be read, so the run cannot go on from it ({type(error).__name__}): it is damaged, or no "
+            "state of a run. Remove its folder, or train into another one, to begin again."
+        ) from error
+    return state
 
 
 def _any(fabric: Fabric, asked: bool) -> bool:
@@ -288,7 +299,11 @@ class _Run:
             "best": self.best,
         }
         temporary = file.with_suffix(".tmp")
-        torch.save(state, temporary)
+        with temporary.open("wb") as handle:
+            torch.save(state, handle)
+            # else the name may reach the disk before what it names
+            handle.flush()
+            os.fsync(handle.fileno())
         os.replace(temporary, file)
 
     def restore(self, state: dict[str, Any], file: Path) -> None:

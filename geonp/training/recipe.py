@@ -102,8 +102,8 @@ class Training(_Strict):
     mean from the truth: where densities forgive what their tails explain, means must not go astray.
     """
 
-    steps: int = Field(gt=0)
-    batch_size: int = Field(16, gt=0)
+    steps: int = Field(gt=0, le=10**9)
+    batch_size: int = Field(16, gt=0, le=10**6)
     n_targets: int = Field(96, gt=0)
     optimiser: Literal["adamw", "yogi"] = "adamw"
     betas: tuple[Momentum, Momentum] = (0.9, 0.98)
@@ -185,11 +185,10 @@ def text(name: str) -> str:
     RecipeError
         For a name that is not shipped.
     """
-    file = _folder() / f"{name}.toml"
-    if not file.is_file():
+    if name not in _names():
         names = ", ".join(_names())
         raise RecipeError(f"unknown recipe {name!r}: expected one of {names}, or the path of a .toml file")
-    return str(file.read_text(encoding="utf-8"))
+    return str((_folder() / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def copy(name: str, destination: Path) -> Path:
@@ -293,7 +292,7 @@ def _overridden(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any
     """`data` with overrides, without what would be left over of the model of another architecture."""
     wanted = _apply(deepcopy(data), overrides)
     own, architecture = (_table(table, "model").get("architecture") for table in (data, wanted))
-    if own == architecture or architecture not in ARCHITECTURES:
+    if own == architecture or not isinstance(architecture, str) or architecture not in ARCHITECTURES:
         return wanted
     kept, config = _options(architecture), _table(_table(data, "model"), "config")
     for key in [key for key in config if key not in kept]:
@@ -311,7 +310,7 @@ def _apply(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """Write overrides into `data`."""
     for override in overrides:
         key, equals, value = override.partition("=")
-        if not equals or not key:
+        if not equals or not all(key.split(".")):
             raise RecipeError(
                 f"cannot read the override {override!r}: expected key=value, for example training.steps=100"
             )
