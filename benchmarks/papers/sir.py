@@ -151,10 +151,11 @@ def main() -> None:
     if given.filled and OURS not in given.models:
         parser.error(f"--filled is of {OURS!r} alone: add it to --models")
     asked = ("test_batches", "sides", "larger_frames", "larger_targets")
+    every = max(1, given.steps // 10)
     found = run(
         given,
         lambda network, recipe: scores(network, recipe, *(getattr(given, name) for name in asked)),
-        [f"training.validate_every={max(1, given.steps // 20)}", "training.save_every_s=60"],
+        [f"training.validate_every={every}", "training.validation_batches=8", "training.save_every_s=60"],
         {key: {"likelihood": "categorical"} for key in given.models},
         asked=asked,
     )
