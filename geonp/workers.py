@@ -150,6 +150,11 @@ def run(
                         continue
                     record = fail_unit(work, unit, "out of memory, even with small batches")
                 yield unit, record
+    except GeonpError as error:
+        if not isinstance(error, ClusterError):
+            # as threads are waited for: a worker goes on with what is cancelled, and would write beside who resumes
+            wait(pending)
+        raise
     finally:
         for future in pending:
             future.cancel()
