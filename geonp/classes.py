@@ -42,18 +42,22 @@ def class_variables(ds: xr.Dataset, n_classes: int) -> list[Hashable]:
     names = [
         name
         for name, da in ds.data_vars.items()
-        if spatial <= set(da.dims)
-        and np.size(da.attrs.get("flag_values", ())) == n_classes
-        and da.attrs.get("standard_name") != "status_flag"
+        if spatial <= set(da.dims) and _n_classes(da) == n_classes and da.attrs.get("standard_name") != "status_flag"
     ]
     if not names:
-        got = "; ".join(f"{name!r} with {np.size(v.attrs.get('flag_values', ()))}" for name, v in ds.data_vars.items())
+        got = "; ".join(f"{name!r} with {_n_classes(da)}" for name, da in ds.data_vars.items())
         raise InputError(
             f"No variable can be filled by a model of {n_classes} classes: got {got or 'no variables'}, expected one "
             f"with {n_classes} flag_values on ({grid.y_dim!r}, {grid.x_dim!r}). Give the variable the CF attributes "
             "flag_values and flag_meanings, in the order of the model's classes."
         )
     return names
+
+
+def _n_classes(da: xr.DataArray) -> int:
+    """How many flag values there are; of those in a text, as some writers leave them, too."""
+    given = da.attrs.get("flag_values", ())
+    return len(given.replace(",", " ").split()) if isinstance(given, str) else np.size(given)
 
 
 def codes(da: xr.DataArray, nodata: float | None = None) -> xr.DataArray:
@@ -81,11 +85,31 @@ class ClassReader:
 
 
 def class_reader(da: xr.DataArray, nodata: float | None = None) -> ClassReader:
-    """The function of arrays that :func:`codes` applies, which may also be read piece by piece."""
+    """The function of arrays that :func:`codes` applies, which may also be read piece by piece.
+
+    Raises
+    ------
+    InputError
+        For flag values that are no different numbers, or of which one is the nodata value.
+    """
     require_real(da)
     markers = declared_nodata(da) if nodata is None else (float(nodata),)
-    known = np.asarray(da.attrs["flag_values"], np.float64).ravel()
-    return ClassReader(tuple(np.where(np.isin(known, markers), np.nan, known).tolist()))
+    given = da.attrs["flag_values"]
+    try:
+        known = np.asarray(given, np.float64).ravel()
+    except (TypeError, ValueError):
+        known = np.empty(0)
+    if not known.size or len(set(known.tolist())) < known.size:
+        raise InputError(
+            f"The flag_values of {da.name!r} must be numbers that differ: got {given!r}. Correct the attribute, for "
+            f"example to np.array([0, 1, 2], {str(da.dtype)!r})."
+        )
+    if missing := sorted(set(known.tolist()) & set(markers)):
+        raise InputError(
+            f"{missing[0]:g} is a class of {da.name!r} (flag_values) and its nodata value too: what is filled with it "
+            "would look missing. Give another nodata value, or leave the class out of a model of fewer classes."
+        )
+    return ClassReader(tuple(known.tolist()))
 
 
 def labels(da: xr.DataArray) -> npt.NDArray[Any]:

@@ -129,7 +129,7 @@ def fetch(
         if month.name in done:
             continue
         report(f"{month.name}: asking for {month.first} to {month.last}")
-        part = out.with_name(f"{out.name}.{month.name}.nc")
+        part = _part(out, month)
         fields = _month(client, month, area, part, _lattice(out) if done else None, tries, report)
         with _writing(out):
             if not done:
@@ -140,8 +140,15 @@ def fetch(
             _note(journal, {**asked, "done": done})
             part.unlink()
         report(f"{month.name}: added to {out}")
+    for month in wanted:  # of a run that ended between noting a month and removing its file
+        _part(out, month).unlink(missing_ok=True)
     _finish(out)
     return out
+
+
+def _part(out: Path, month: Month) -> Path:
+    """The file that a month is downloaded to."""
+    return out.with_name(f"{out.name}.{month.name}.nc")
 
 
 def _check_request(area: Area, start: date, end: date) -> None:
@@ -283,9 +290,10 @@ def _of_the_disk(error: Exception) -> bool:
 
 
 def _final(error: Exception) -> bool:
-    """Whether asking again cannot help: the data store refused, or tried and failed."""
+    """Whether asking again cannot help: the data store refused, or tried and failed, or its address is none."""
     status = getattr(getattr(error, "response", None), "status_code", 0)
-    return (400 <= status < 500 and status != 429) or type(error).__name__ == "ProcessingFailedError"
+    final = {"ProcessingFailedError", "MissingSchema", "InvalidSchema", "InvalidURL"}
+    return (400 <= status < 500 and status != 429) or type(error).__name__ in final
 
 
 def _refusal(error: Exception, client: Any) -> str:
@@ -298,7 +306,7 @@ def _refusal(error: Exception, client: Any) -> str:
         return f"the Climate Data Store refused, perhaps as the licence of {DATASET} was not accepted: {text}"
     if status == 429:
         return "the Climate Data Store limits the rate of requests"
-    return f"the Climate Data Store failed: {text or type(error).__name__}"
+    return f"the Climate Data Store failed: {text or f'it did not say why ({type(error).__name__})'}"
 
 
 def _without_secrets(text: str) -> str:

@@ -15,7 +15,7 @@ import xarray as xr
 
 from geonp import checkpoint
 from geonp.chunks import Job
-from geonp.classes import class_variables
+from geonp.classes import class_reader, class_variables
 from geonp.errors import CheckpointError, InputError, ModelError
 from geonp.grid import Grid
 from geonp.metadata import declared_nodata, fill_variables
@@ -114,6 +114,8 @@ def prepare(
     if nodata is not None and not isinstance(nodata, Real):
         raise InputError(f"nodata must be a number, got {nodata!r}")
     ds, names, grid = normalise(obj, results, classes)
+    for name in names if classes else ():
+        class_reader(ds[name], nodata)  # for its errors, while nothing has begun
     if np.size(quantiles):
         _check_scales(ds, names)
     if before := [name for name in names if "geonp_model" in ds.attrs and f"{name}_fill_flag" in ds]:

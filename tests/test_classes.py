@@ -69,7 +69,7 @@ def test_codes(raster: xr.DataArray) -> None:
     coded = codes(raster)
     assert (coded.isnull() == (raster == 0)).all()
     assert (coded.fillna(-1) * 10 + 10 == raster).all()
-    assert codes(raster, nodata=20).isnull().sum() == (raster == 0).sum() + (raster == 20).sum()
+    assert codes(raster, nodata=99).isnull().sum() == (raster == 0).sum()
 
 
 def test_infill_gives_classes_and_their_probabilities(raster: xr.DataArray, model: str) -> None:
@@ -153,6 +153,24 @@ def test_what_cannot_be_classified(raster: xr.DataArray, model: str, tmp_path: P
         geonp.interpolate(stations, raster, model=model)
     with pytest.raises(InputError, match="predicts classes, which are not filled into a store unit by unit"):
         raster.geonp.fill_store(tmp_path / "out.zarr", model=model)
+
+
+@pytest.mark.parametrize(
+    ("values", "nodata", "message"),
+    [
+        ("10b, 20b, 30b", None, r"flag_values of 'state' must be numbers that differ: got '10b, 20b, 30b'.*uint8"),
+        ([10, 20, 20], None, r"flag_values of 'state' must be numbers that differ: got \[10, 20, 20\]"),
+        ([0, 10, 20], None, r"0 is a class of 'state' \(flag_values\) and its nodata value too"),
+        ([10, 20, 30], 20, r"20 is a class of 'state' \(flag_values\) and its nodata value too"),
+    ],
+)
+def test_flag_values_that_name_no_classes(
+    values: Any, nodata: float | None, message: str, raster: xr.DataArray, model: str
+) -> None:
+    raster.attrs["flag_values"] = values
+    for call in (raster.geonp.infill, raster.geonp.plan):
+        with pytest.raises(InputError, match=message):
+            call(model=model, nodata=nodata)
 
 
 @pytest.mark.parametrize("ending", [".nc", ".zarr"])

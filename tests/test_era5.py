@@ -312,6 +312,22 @@ def test_a_run_that_was_cut_off_uses_what_it_had_downloaded(
     assert [r["month"] for r in store.requests] == [["02"], ["03"]]
 
 
+def test_a_run_that_was_cut_off_before_it_removed_a_file_removes_it(store: Store, out: Path) -> None:
+    get(out)
+    (out.parent / "era5.zarr.2019-02.nc").write_bytes(b"of a month that is in the store")
+    get(out)
+    whole(out)
+    assert len(store.requests) == 2
+
+
+def test_a_rejected_request_says_so(store: Store, out: Path) -> None:
+    store.faults["status"] = ["rejected"]
+    store.faults["results"] = ["failed"]
+    with pytest.raises(FetchError, match=r"2019-02: the Climate Data Store failed: .*MARS: no such field"):
+        get(out)
+    assert len(store.requests) == 1
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -509,6 +525,17 @@ def test_keys_that_are_missing_or_expired(
         get(out)
     assert "secret" not in str(refused.value) + caplog.text
     assert not out.exists()
+
+
+@pytest.mark.parametrize("url", ["cds.example/api", "ftp://cds.example/api", "http://"])
+def test_an_address_that_is_none_is_not_tried_again(
+    url: str, store: Store, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CDSAPI_URL", url)
+    lines: list[str] = []
+    with pytest.raises(FetchError, match=r"2019-02: the Climate Data Store failed: .*(URL|adapters)"):
+        get(out, report=lines.append)
+    assert lines == ["2019-02: asking for 2019-02-27 to 2019-02-28"]
 
 
 def test_a_licence_that_was_not_accepted(store: Store, out: Path) -> None:

@@ -142,7 +142,7 @@ def test_an_interrupted_run_resumes_as_if_unbroken(
     assert not list(tmp_path.glob("*.safetensors"))
     assert [row["step"] for row in curve(tmp_path)] == ["25", "50"]
     with (tmp_path / "curve.csv").open("a") as handle:
-        handle.write("5")  # of a row that was being written
+        handle.write("garbage\n5")  # of a disk, and of a row that was being written
     torch.rand(7)  # another process would have other random numbers
     file = train(recipe, tmp_path, resume=True, workers=workers, progress=False)
 

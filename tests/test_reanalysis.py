@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,12 @@ from geonp.training.sources import VALIDATION_SEED, draw
 
 SHARED = Path("/work/shared/data")
 README = Path(__file__).parents[1] / "README.md"
+
+THREE_STEPS = [
+    *("model.config.dim=8", "model.config.heads=2", "model.config.n_pseudo=4", "training.batch_size=2"),
+    *("training.steps=3", "training.validation_batches=1", "data.area=[]", "data.test_area=[]"),
+]
+"""Overrides of the recipe for a short run on all of a small file."""
 
 
 def field(times: int = 60, longitude: float = -3.0) -> xr.Dataset:
@@ -298,10 +305,26 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Reanalysis]:
     ds = field()
     ds["t2m"] = 0 * ds["t2m"] + 280 + np.sin(ds["latitude"]) + np.cos(ds["longitude"])
     ds.to_netcdf(folder / "field.nc")
-    small = ["model.config.dim=8", "model.config.heads=2", "model.config.n_pseudo=4", "training.batch_size=2"]
-    run = ["training.steps=3", "training.validation_batches=1", f"data.path={folder / 'field.nc'}"]
-    recipe = load("era5", [*small, *run, "data.area=[]", "data.test_area=[]"])
+    recipe = load("era5", [*THREE_STEPS, f"data.path={folder / 'field.nc'}"])
     return str(train(recipe, folder / "run", workers=0, progress=False)), recipe.data
+
+
+def test_a_run_goes_on_where_its_data_have_moved_and_not_with_others(
+    trained: tuple[str, Reanalysis], tmp_path: Path
+) -> None:
+    model, data = trained
+    shutil.copytree(Path(model).parent, tmp_path / "run")
+    ds = xr.open_dataset(data.path).load()
+    ds.to_zarr(tmp_path / "moved.zarr")
+    ds["t2m"][3, 4, 5] += 1
+    ds.to_netcdf(tmp_path / "other.nc")
+    longer = [*THREE_STEPS, "training.steps=4"]
+    with pytest.raises(
+        RecipeError, match=r"another recipe: the values at data\.path or data\.geopotential are not those"
+    ):
+        train(load("era5", [*longer, f"data.path={tmp_path / 'other.nc'}"]), tmp_path / "run", resume=True)
+    moved = load("era5", [*longer, f"data.path={tmp_path / 'moved.zarr'}"])
+    assert checkpoint.load_card(str(train(moved, tmp_path / "run", resume=True, workers=0))).training["steps"] == 4
 
 
 @pytest.mark.usefixtures("float32")

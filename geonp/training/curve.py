@@ -21,12 +21,20 @@ def append(file: Path, columns: Sequence[str], row: Mapping[str, float]) -> None
 
 
 def cut(file: Path, step: int) -> None:
-    """Drop what an interrupted run wrote after `step`, that of its last saved state, or 0: it will be written again."""
+    """Drop what an interrupted run wrote after `step`, that of its last saved state, or 0: it will be written again.
+
+    Rows without a step, which no run wrote, are dropped too.
+    """
     lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
     if step == 0 or not lines or not lines[0].endswith(b"\n"):
         file.unlink(missing_ok=True)
         return
-    kept = [line for line in lines[1:] if line.endswith(b"\n") and int(line.partition(b",")[0]) <= step]
+    steps = [line.partition(b",")[0] for line in lines]
+    kept = [
+        line
+        for line, found in zip(lines[1:], steps[1:], strict=True)
+        if line.endswith(b"\n") and found.isdigit() and int(found) <= step
+    ]
     if len(kept) < len(lines) - 1:
         temporary = file.with_suffix(".tmp")
         temporary.write_bytes(b"".join([lines[0], *kept]))

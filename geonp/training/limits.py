@@ -19,6 +19,9 @@ __all__ = ["of_data", "of_neighbourhood", "of_prior"]
 RANGES = ("n_context", "fraction", "context_range", "target_range")
 """Keys of data that hold a smallest and a largest value; some kinds have more."""
 
+MOST_LOCATIONS = 10_000
+"""Of a function of a Gaussian process: their covariances are a matrix of 800 MB, whose root is taken."""
+
 
 def of_data(data: object) -> Iterator[str]:
     """What is wrong with the values of a kind of data, a sentence each that begins with the key."""
@@ -32,6 +35,9 @@ def of_data(data: object) -> Iterator[str]:
             f"data.n_context: got {list(data.n_context)}, but context is taken from the {data.n_random} random "
             "locations; choose fewer, or more data.n_random"
         )
+    if isinstance(data, GaussianProcess) and data.n_random + data.n_grid**data.d_x > MOST_LOCATIONS:
+        key, n = ("n_random", data.n_random) if data.n_random > MOST_LOCATIONS else ("n_grid", data.n_grid)
+        yield f"data.{key}: got {n}, but functions are drawn exactly, at {MOST_LOCATIONS} locations at most; take fewer"
     if isinstance(data, GaussianProcess) and data.kernel == "periodic" and data.d_x > 1:
         yield "data.kernel: got periodic, which is a covariance in one dimension only; set data.d_x=1"
     if isinstance(data, Digits | Reanalysis) and data.split != "train":

@@ -26,7 +26,7 @@ from geonp.training import curve, interrupts
 from geonp.training.objective import Objective, sampled_scores, scores
 from geonp.training.optimisers import learning_rate, optimiser
 from geonp.training.recipe import Recipe, differences
-from geonp.training.sources import VALIDATION_SEED, check, draw, neighbourhood_of
+from geonp.training.sources import VALIDATION_SEED, check, draw, fingerprint, neighbourhood_of
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -233,6 +233,7 @@ class _Run:
         self.objective, self.optimiser = self.fabric.setup(
             Objective(self.network, options.precision, options.mean_weight), optimiser(self.network, options)
         )
+        self.data = fingerprint(recipe)
         self.step, self.cpu_s = 0, 0.0
         self.loss = torch.full((), math.nan, device=self.fabric.device)
         self.latest: dict[str, float] = {}
@@ -289,6 +290,7 @@ class _Run:
         state = {
             "recipe": self.recipe.model_dump_json(),
             "devices": self.fabric.world_size,
+            "data": self.data,
             "network": self.network.state_dict(),
             "averaged": self.averaged.state_dict(),
             "optimiser": self.optimiser.state_dict(),
@@ -312,6 +314,8 @@ class _Run:
         devices = (state.get("devices", self.fabric.world_size), self.fabric.world_size)
         if devices[0] != devices[1]:
             changed.append(f"--devices was {devices[0]}, now is {devices[1]}")
+        if state.get("data", self.data) != self.data:
+            changed.append("the values at data.path or data.geopotential are not those it began with")
         if changed:
             raise RecipeError(
                 f"{file} was written by another recipe: {'; '.join(changed)}; set back what differs to go on with that "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import lru_cache
@@ -145,6 +146,13 @@ class Reanalysis:
     def scales(self) -> Scales:
         """What inputs and values are standardised by."""
         return _scales(replace(self, split="train"))
+
+    def fingerprint(self) -> str:
+        """A hash of all that training sees, wherever its files lie."""
+        region, digest = _region(replace(self, split="train"), self.area), hashlib.sha256()
+        for part in (region.hours, region.latitude, region.longitude, region.values, region.elevation):
+            digest.update(np.ascontiguousarray(part).data)
+        return digest.hexdigest()
 
     def seen_through(self, neighbourhood: Neighbourhood) -> Neighbourhood:
         """How filling reads a slice of a raster on the same grid, in the units of training.

@@ -223,8 +223,7 @@ def load(name: str, overrides: Sequence[str] = ()) -> Recipe:
         # as JSON, where types are strict but lists are tuples, and tables are dataclasses
         return Recipe.model_validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
-        problems = "; ".join(_problem(dict(each)) for each in error.errors())
-        raise RecipeError(f"recipe {name}: {problems}") from error
+        raise RecipeError(f"recipe {name}: {'; '.join(_problems(error, data))}") from error
 
 
 def differences(stored: str, given: Recipe) -> list[str]:
@@ -267,6 +266,23 @@ def _read(name: str) -> dict[str, Any]:
             f"cannot read the recipe file {name!r}: {problem}; expected a TOML file, or the name of a recipe that "
             f"ships: {names}"
         ) from error
+
+
+def _problems(error: ValidationError, data: dict[str, Any]) -> Iterator[str]:
+    """A sentence for each wrong key. Where a list may be of several forms, pydantic says what is wrong with each."""
+    forms: dict[tuple[int | str, ...], dict[str, None]] = {}
+    for found in error.errors():
+        place = found["loc"]
+        form = next((i for i, part in enumerate(place) if str(part).startswith("tuple[")), None)
+        if form is None:
+            yield _problem(dict(found))
+        else:
+            forms.setdefault(place[:form], {})[str(place[form]).replace("tuple", "")] = None
+    for place, expected in forms.items():
+        value: Any = data
+        for part in _key(place).split("."):
+            value = value[part]
+        yield f"{_key(place)}: got {value!r}, expected {' or '.join(expected)}"
 
 
 def _problem(found: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ from geonp.training.reanalysis import Reanalysis
 from geonp.training.recipe import Raster, Recipe
 from geonp.training.tasks import collate, sample_task
 
-__all__ = ["VALIDATION_SEED", "check", "draw", "neighbourhood_of"]
+__all__ = ["VALIDATION_SEED", "check", "draw", "fingerprint", "neighbourhood_of"]
 
 Batch = dict[str, Tensor]
 
@@ -65,6 +65,11 @@ def neighbourhood_of(recipe: Recipe) -> Neighbourhood:
     if isinstance(recipe.data, Reanalysis):
         return recipe.data.seen_through(recipe.neighbourhood)
     return recipe.neighbourhood
+
+
+def fingerprint(recipe: Recipe) -> str:
+    """What tells the data of a recipe from others under the same name: a hash of them, empty for all that are made."""
+    return recipe.data.fingerprint() if isinstance(recipe.data, Reanalysis) else ""
 
 
 def draw(recipe: Recipe, seed: int, index: int) -> Batch:
