@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -44,7 +45,7 @@ class _Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         try:
-            with _termination_as_interrupt():
+            with _termination_as_interrupt(), _warnings_as_lines():
                 return super().invoke(ctx)
         except GeonpError as error:
             raise click.ClickException(str(error)) from error
@@ -67,6 +68,14 @@ def _termination_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, earlier or signal.SIG_DFL)  # None: not set from Python
+
+
+@contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """Print warnings as errors are printed, without the line of code that they come from."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: click.echo(f"Warning: {message}", err=True)
+        yield
 
 
 def _leave(advice: str) -> NoReturn:

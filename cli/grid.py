@@ -58,9 +58,9 @@ def grid(
 ) -> None:
     """Interpolate the measurements in POINTS to a grid, and write values, standard errors and flags to OUT.
 
-    POINTS is a table: CSV, Parquet, or NetCDF and Zarr with variables along one dimension. The grid is that of another
-    raster (--like), or made of cells (--resolution). OUT is NetCDF (.nc), Zarr (.zarr) or GeoTIFF (.tif), and appears
-    when it is complete.
+    POINTS is a table: CSV (with commas, semicolons or tabs), Parquet, or NetCDF and Zarr with variables along one
+    dimension. The grid is that of another raster (--like), or made of cells (--resolution). OUT is NetCDF (.nc), Zarr
+    (.zarr) or GeoTIFF (.tif), and appears when it is complete.
     """
     from geonp.gridding import interpolate
     from geonp.storage import check_output, open_raster, write_raster
@@ -81,12 +81,18 @@ def grid(
     found = interpolate(table, at, values=wanted, x=x, y=y, crs=crs, **settings)
     write_raster(found, target, overwrite=overwrite)
     cells = int(found[next(iter(found.data_vars))].size)
-    summary = {"input": str(points), "output": str(target), "cells": cells, "model": found.attrs["geonp_model"]}
+    read = read_table(table, wanted, x, y)
+    used = {name: int(read.usable(name).sum()) for name in read.values}
+    summary: dict[str, Any] = {"input": str(points), "output": str(target), "rows": len(read.xy), "points": used}
+    summary |= {"cells": cells, "model": found.attrs["geonp_model"]}
     summary["seconds"] = round(time.perf_counter() - start, 3)
     if as_json:
         click.echo(to_json(summary))
     elif not quiet:
-        click.echo(f"Interpolated {len(table):,} points to {cells:,} cells in {summary['seconds']} s: {target}")
+        least, most = min(used.values()), max(used.values())
+        left_out = f" of {len(read.xy):,} rows" if least < len(read.xy) else ""
+        n = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+        click.echo(f"Interpolated {n} points{left_out} to {cells:,} cells in {summary['seconds']} s: {target}")
 
 
 def read_points(path: Path) -> pd.DataFrame | xr.Dataset:
@@ -97,7 +103,9 @@ def read_points(path: Path) -> pd.DataFrame | xr.Dataset:
     from geonp.errors import InputError
 
     readers: dict[str, Callable[[Path], pd.DataFrame | xr.Dataset]] = {
-        ".csv": pd.read_csv,
+        ".csv": _read_text,
+        ".tsv": _read_text,
+        ".txt": _read_text,
         ".parquet": pd.read_parquet,
         ".nc": lambda file: xr.load_dataset(file, engine="netcdf4"),
         ".zarr": lambda file: xr.open_zarr(file).load(),
@@ -109,3 +117,15 @@ def read_points(path: Path) -> pd.DataFrame | xr.Dataset:
         return reader(path)
     except (ValueError, OSError, ImportError) as error:
         raise InputError(f"{path} cannot be read as a table: {error}") from error
+
+
+def _read_text(path: Path) -> pd.DataFrame:
+    """Columns parted by commas, tabs or semicolons, by which the header has; with semicolons decimals may be commas."""
+    import pandas as pd
+
+    with path.open(encoding="utf-8-sig") as handle:
+        header = handle.readline()
+    separator = max(",;\t", key=header.count)
+    decimals = ".," if separator == ";" else "."
+    tables = [pd.read_csv(path, sep=separator, decimal=decimal, encoding="utf-8-sig") for decimal in decimals]
+    return max(tables, key=lambda table: table.select_dtypes("number").shape[1])

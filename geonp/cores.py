@@ -8,6 +8,7 @@ own, so threads do small jobs, and begin larger ones. What is computed is the sa
 from __future__ import annotations
 
 import ctypes
+import math
 import multiprocessing
 import os
 import platform
@@ -30,6 +31,7 @@ from dask.system import CPU_COUNT
 __all__ = [
     "START_AFTER",
     "WORKER_BYTES",
+    "memory_bytes",
     "memory_kept",
     "number_of_cores",
     "number_of_processes",
@@ -140,6 +142,14 @@ def memory_kept() -> Iterator[None]:
         for option, _, default in MALLOPT:
             libc.mallopt(option, default)
         libc.malloc_trim(0)
+
+
+def memory_bytes() -> float:
+    """Of this machine; infinite where it does not tell."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # not Unix
+        return math.inf
 
 
 def _own_peak_bytes(pid: int | None) -> int:

@@ -22,7 +22,7 @@ from dask.system import CPU_COUNT
 
 from geonp import student
 from geonp.chunks import Job, record
-from geonp.cores import on_cores
+from geonp.cores import memory_bytes, on_cores
 from geonp.errors import InputError, PredictionError
 from geonp.grid import Grid
 from geonp.metadata import FillFlag, annotate
@@ -110,6 +110,8 @@ def interpolate(
         )
     least = job.predictor.neighbourhood.min_context
     parts = {}
+    target.check_memory(len(table.values))
+    table.warn_of_marks()
     for name in table.values:
         observations = table.observations(name, target.geographic, job.seed)
         if len(observations.values) < least:
@@ -126,6 +128,9 @@ def interpolate(
 MOST_TARGETS = 3072
 """Places that one pass predicts, at most: it bounds the memory of a square with many of them."""
 
+CELL_BYTES = 128
+"""Memory of one predicted place, with its sums and results."""
+
 
 @dataclass(frozen=True)
 class _Target:
@@ -141,6 +146,16 @@ class _Target:
     @property
     def shape(self) -> tuple[int, int]:
         return (len(self.y), len(self.x)) if self.on_grid else (len(self.y), 1)
+
+    def check_memory(self, n_values: int) -> None:
+        """See that what is not lazy fits into the memory of this machine."""
+        needed = CELL_BYTES * self.template.size * n_values
+        if self.template.chunks is None and needed > (there_is := memory_bytes()):
+            raise InputError(
+                f"{self.template.size:.3g} places take {needed / 2**30:,.0f} GiB of {there_is / 2**30:,.0f} that there "
+                "are: choose a larger resolution (--resolution), or a grid in chunks, at.chunk(1024), to be computed "
+                "and written lazily"
+            )
 
     def predict(self, observations: Observations, job: Job) -> Any:
         """An array with the fields of :class:`~geonp.chunks.Filled` like `template`, lazy as that is."""
@@ -185,7 +200,9 @@ def _target(at: Target, table: Table) -> _Target:
     chunks = dict(zip(at.chunksizes, at.chunksizes.values(), strict=True))
     shape = (len(y), len(x))
     lazy = grid.y_dim in chunks and grid.x_dim in chunks
-    data: Any = da.zeros(shape, chunks=(chunks[grid.y_dim], chunks[grid.x_dim])) if lazy else np.zeros(shape)
+    data: Any = (
+        da.zeros(shape, chunks=(chunks[grid.y_dim], chunks[grid.x_dim])) if lazy else np.broadcast_to(0.0, shape)
+    )
     kept = {name: c for name, c in at.coords.items() if set(c.dims) <= {grid.y_dim, grid.x_dim}}
     template = xr.DataArray(data, kept, (grid.y_dim, grid.x_dim))
     return _Target(template, x, y, on_grid=True, geographic=grid.geographic, crs=grid.crs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +21,14 @@ __all__ = ["Table", "lattice", "lattice_around", "read_table", "transformed"]
 
 _X_NAMES = ("lon", "longitude", "long", "x", "easting", "east")
 _Y_NAMES = ("lat", "latitude", "y", "northing", "north")
-_DEGREES = {"lon", "longitude", "long", "lat", "latitude"}
+_LONGITUDES, _LATITUDES = {"lon", "longitude", "long"}, {"lat", "latitude"}
+_MARKS = (-9999.0, -999.0, -99.0, -32768.0, -99999.0, 9999.0, 99999.0, 1e20)
+"""Numbers that mark missing measurements in files that have no empty cells."""
+_APART = 3.0
+"""A mark is as many times the range of the others away from them."""
+
+MOST_CELLS = 2**40
+"""Of a grid made from a resolution: more than the Earth has at 30 m."""
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -38,11 +46,29 @@ class Table:
     @property
     def named_degrees(self) -> bool:
         """Whether the coordinates are called longitude and latitude."""
-        return {self.x.lower(), self.y.lower()} <= _DEGREES
+        return self.x.lower() in _LONGITUDES and self.y.lower() in _LATITUDES
+
+    def usable(self, name: str) -> npt.NDArray[np.bool_]:
+        """Which rows have a finite value of one column, and a finite place."""
+        return np.asarray(np.isfinite(self.values[name]) & np.isfinite(self.xy).all(1))
+
+    def warn_of_marks(self) -> None:
+        """Warn of numbers far from all others that usually mark missing measurements."""
+        for name in self.values:
+            values = self.values[name][self.usable(name)].astype(np.float64)
+            for mark in _MARKS:
+                found = np.isclose(values, mark, rtol=1e-6, atol=0)
+                others = values[~found]
+                if found.any() and others.size and np.abs(others - mark).min() > _APART * max(np.ptp(others), 1e-9):
+                    warnings.warn(
+                        f"column {name!r} holds {mark:g}, far from all else, in {found.sum()} rows, and it counts as "
+                        "measured. Where it marks what is missing, leave such cells empty.",
+                        stacklevel=3,
+                    )
 
     def observations(self, name: str, geographic: bool, seed: int) -> Observations:
         """The finite measurements of one column."""
-        keep = np.isfinite(self.values[name]) & np.isfinite(self.xy).all(1)
+        keep = self.usable(name)
         values = np.asarray(self.values[name][keep])
         values = values if values.dtype == np.float32 else values.astype(np.float64)
         return Observations(self.xy[keep], values, geographic, seed)
@@ -74,23 +100,40 @@ def read_table(
         )
     columns = [str(name) for name in points.columns]
     points = points.set_axis(columns, axis=1)
+    given = [x, y, *([values] if isinstance(values, str) else values or ())]
+    if unknown := [name for name in given if name is not None and name not in columns]:
+        raise InputError(f"the table has no column {unknown[0]!r}, got {columns}")
     x, y = _coordinate(columns, x, _X_NAMES, "x"), _coordinate(columns, y, _Y_NAMES, "y")
+    if x.lower() in _LATITUDES or y.lower() in _LONGITUDES:
+        raise InputError(
+            f"x is the longitude and y the latitude: got x={x!r} and y={y!r}; exchange them, or rename the columns"
+        )
     names = [values] if isinstance(values, str) else values
     if names is None:
         numbers = [c for c in columns if c not in (x, y) and points[c].dtype.kind in "iuf"]
         if len(numbers) != 1:
+            texts = [f"{c!r} holds {text!r}" for c in columns if (text := _a_text(points[c])) is not None]
             raise InputError(
-                f"say which columns to interpolate by values=...: the table has {numbers or 'none'} of numbers "
-                "beside the coordinates"
+                f"say which columns to interpolate by values=... (--value): the table has {numbers or 'none'} of "
+                f"numbers beside the coordinates{f', and {texts[0]}' if texts else ''}"
             )
         names = numbers
     for name in (x, y, *names):
-        if name not in columns:
-            raise InputError(f"the table has no column {name!r}, got {columns}")
         if points[name].dtype.kind not in "iuf":
-            raise InputError(f"column {name!r} holds {points[name].dtype}, expected numbers")
+            text = _a_text(points[name])
+            held = points[name].dtype if text is None else f"{text!r}"
+            raise InputError(f"column {name!r} holds {held}, expected numbers; leave cells without one empty")
+    if both := [name for name in names if name in (x, y)]:
+        raise InputError(f"column {both[0]!r} is a coordinate: expected another to interpolate, of {columns}")
     xy = points[[x, y]].to_numpy(np.float64)
     return Table(xy, {name: points[name].to_numpy() for name in names}, x, y, attrs)
+
+
+def _a_text(column: Any) -> str | None:
+    """The first entry of a column that is a text and no number."""
+    if column.dtype.kind != "O":
+        return None
+    return next((v for v in column[pd.to_numeric(column, errors="coerce").isna()] if isinstance(v, str)), None)
 
 
 def _coordinate(columns: list[str], given: str | None, names: tuple[str, ...], axis: str) -> str:
@@ -99,8 +142,8 @@ def _coordinate(columns: list[str], given: str | None, names: tuple[str, ...], a
     found = [column for column in columns if column.lower() in names]
     if len(found) != 1:
         raise InputError(
-            f"say which column is the coordinate {axis} by {axis}=...: expected one of {', '.join(names)}, got "
-            f"{found or columns}"
+            f"say which column is the coordinate {axis} by {axis}=... (--{axis}): expected one of {', '.join(names)}, "
+            f"got {found or columns}"
         )
     return found[0]
 
@@ -122,6 +165,11 @@ def transformed(table: Table, crs: Any, target: str | None, geographic: bool) ->
         if target is None and not (geographic and source.is_geographic):
             raise InputError(
                 "the places have a crs, but the target has none: give the grid one, e.g. at.rio.write_crs('EPSG:32633')"
+            )
+        if table.named_degrees and not source.is_geographic:
+            raise InputError(
+                f"the places are in columns {table.x!r} and {table.y!r}, but their crs is {source.name}, which has no "
+                "degrees: leave crs out (--crs), and for a grid in it give a raster of that grid (at=..., --like)"
             )
         goal = pyproj.CRS.from_user_input(target or "EPSG:4326")
         if source != goal:
@@ -151,13 +199,18 @@ def lattice(
     Raises
     ------
     InputError
-        For empty bounds, a resolution that is not positive, or an unknown crs.
+        For empty bounds, a resolution that is not positive or too small, latitudes beyond the poles, or an unknown crs.
     """
     west, south, east, north = bounds
     dx, dy = resolution if isinstance(resolution, tuple) else (resolution, resolution)
-    if not (east > west and north > south and dx > 0 and dy > 0):
+    if not (0 < dx < np.inf and 0 < dy < np.inf):
+        raise InputError(f"the resolution must be a number above 0, got {resolution}")
+    if not (np.isfinite(bounds).all() and east > west and north > south):
+        raise InputError(f"the bounds must be west < east and south < north, got {west:g} {south:g} {east:g} {north:g}")
+    if (cells := (east - west) / dx * (north - south) / dy) > MOST_CELLS:
         raise InputError(
-            f"expected bounds west < east and south < north, and a resolution above 0, got {bounds} and {resolution}"
+            f"a resolution of {resolution} makes {cells:.2g} cells of bounds {west:g} {south:g} {east:g} {north:g}; "
+            "both are in the unit of the coordinates: choose a larger resolution, or smaller bounds"
         )
     x = west + dx * (np.arange(max(round((east - west) / dx), 1)) + 0.5)
     y = north - dy * (np.arange(max(round((north - south) / dy), 1)) + 0.5)
@@ -166,6 +219,11 @@ def lattice(
     except CRSError as error:
         raise InputError(f"crs is not known: got {crs!r}, expected e.g. 'EPSG:4326' ({error})") from error
     degrees = system is not None and system.is_geographic
+    if degrees and np.abs(y).max() > 90:
+        raise InputError(
+            f"the grid would have cells at latitude {y[np.abs(y).argmax()]:g}, beyond the pole; resolution and bounds "
+            f"are in degrees here: got {resolution} and {west:g} {south:g} {east:g} {north:g}"
+        )
     dims = ("lat", "lon") if degrees else ("y", "x")
     unit = "m" if system is None or system.axis_info[0].unit_name == "metre" else system.axis_info[0].unit_name
     units = ("degrees_north", "degrees_east") if degrees else (unit, unit)
@@ -176,7 +234,18 @@ def lattice(
     coords: dict[str, Any] = {dim: (dim, c, a) for dim, c, a in zip(dims, (y, x), described, strict=True)}
     if system is not None:
         coords["spatial_ref"] = ((), 0, {**system.to_cf(), "spatial_ref": system.to_wkt()})
-    return xr.DataArray(np.zeros((len(y), len(x)), np.float32), coords, dims)
+    return xr.DataArray(np.broadcast_to(np.float32(0), (len(y), len(x))), coords, dims)
+
+
+def _around(longitudes: FloatArray) -> FloatArray:
+    """Longitudes that are no farther apart than they must be: across 0 or 180 degrees where all lie around it."""
+    rising = np.unique(longitudes % 360)
+    gaps = np.diff(rising, append=rising[0] + 360)
+    if 360 - gaps.max() >= np.ptp(longitudes):
+        return longitudes
+    first = rising[(gaps.argmax() + 1) % len(rising)]
+    west = (first + 180) % 360 - 180
+    return np.asarray((longitudes - first) % 360 + west)
 
 
 def lattice_around(
@@ -193,7 +262,9 @@ def lattice_around(
     places = table.xy[np.isfinite(table.xy).all(1)]
     if not len(places):
         raise InputError("the table has no row with a finite place")
-    if bounds is None and resolution > 0:
+    if table.named_degrees:
+        places = np.stack([_around(places[:, 0]), places[:, 1]], 1)
+    if bounds is None and 0 < resolution < np.inf:
         low, high = np.floor(places.min(0) / resolution), np.ceil(places.max(0) / resolution)
         (west, south), (east, north) = (low * resolution).tolist(), (np.maximum(high, low + 1) * resolution).tolist()
         bounds = (west, south, east, north)

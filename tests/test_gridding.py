@@ -139,6 +139,7 @@ def test_points_are_moved_to_the_reference_system_of_the_grid() -> None:
         (lambda t: t.rename(columns={"x": "a"}), "say which column is the coordinate x by x="),
         (lambda t: t.assign(other=1.0), r"say which columns to interpolate by values=.*'value', 'other'"),
         (lambda t: t.assign(value="high"), "say which columns to interpolate by values=.*none of numbers"),
+        (lambda t: t.assign(value=["-", *["1"] * 19]), "none of numbers beside the coordinates, and 'value' holds '-'"),
         (lambda t: t[:3], "has 3 measurements with a finite value and place, expected at least 4"),
         (lambda t: t.to_numpy(), "points must be a pandas DataFrame or an xarray Dataset, got ndarray"),
     ],
@@ -152,6 +153,13 @@ def test_other_bad_input_is_refused() -> None:
     table, grid = measurements(20), lattice((0, 0, 50, 50), 5)
     with pytest.raises(InputError, match="the table has no column 'rain'"):
         geonp.interpolate(table, grid, values="rain")
+    with pytest.raises(InputError, match="column 'x' is a coordinate: expected another to interpolate"):
+        geonp.interpolate(table, grid, values="x")
+    places = table.rename(columns={"x": "lon", "y": "lat"})
+    with pytest.raises(InputError, match="x is the longitude and y the latitude: got x='lat' and y='lon'"):
+        geonp.interpolate(places, grid, x="lat", y="lon")
+    with pytest.raises(InputError, match=r"'lon' and 'lat', but their crs is WGS 84 / UTM zone 32N, which has no deg"):
+        geonp.interpolate(places, lattice((0, 0, 50, 50), 5, "EPSG:32632"), crs="EPSG:32632")
     with pytest.raises(InputError, match=r"at must be a raster .* or a table of places, got tuple"):
         geonp.interpolate(table, (0, 1))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="crs is not known: got 'EPSG:x'"):
@@ -162,7 +170,13 @@ def test_other_bad_input_is_refused() -> None:
         geonp.interpolate(table.assign(y=table.y + 120 - table.y.max()), lattice((0, 0, 9, 9), 1, "EPSG:4326"))
     with pytest.raises(InputError, match="west < east"):
         lattice((5, 0, 0, 5), 1)
-    with pytest.raises(InputError, match=r"a resolution above 0, got .* and 0"):
+    with pytest.raises(InputError, match=r"a resolution of 1e-07 makes 2\.5e\+15 cells of bounds 0 0 5 5; both are"):
+        lattice((0, 0, 5, 5), 1e-7)
+    with pytest.raises(InputError, match=r"cells at latitude 97\.5, beyond the pole; resolution and bounds are"):
+        lattice((0, 50, 50, 100), 5, "EPSG:4326")
+    with pytest.raises(InputError, match=r"2\.5e\+11 places take .* GiB .* at\.chunk\(1024\)"):
+        geonp.interpolate(table, lattice((0, 0, 50, 50), 1e-4))
+    with pytest.raises(InputError, match=r"the resolution must be a number above 0, got 0"):
         lattice_around(read_table(table, None, None, None), 0, None)
     with pytest.raises(InputError, match="the table at has 2 places, 1 of them not finite"):
         geonp.interpolate(table, pd.DataFrame({"x": [1.0, np.nan], "y": [1.0, 2.0]}))
@@ -204,6 +218,32 @@ def test_the_command_writes_a_raster(tmp_path: Path) -> None:
     assert "is no table that can be read" in result.output
 
 
+@pytest.mark.filterwarnings("always:column 'value' holds -9999")
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("bom.csv", {"encoding": "utf-8-sig"}),
+        ("german.csv", {"sep": ";", "decimal": ","}),
+        ("semicolons.csv", {"sep": ";"}),
+        ("tabs.tsv", {"sep": "\t"}),
+        ("tabs.txt", {"sep": "\t"}),
+    ],
+)
+def test_the_command_reads_tables_as_they_are_written(name: str, how: dict[str, str], tmp_path: Path) -> None:
+    table = measurements(30).assign(station="0a,b")
+    table.loc[[0, 7], "value"] = np.nan
+    table.loc[5, "value"] = -9999.0
+    table.to_csv(tmp_path / name, index=False, **how)
+    command = ["grid", str(tmp_path / name), str(tmp_path / "o.nc"), "--resolution", "10"]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("Interpolated 28 points of 30 rows to ")
+    assert "Warning: column 'value' holds -9999, far from all else, in 1 rows" in done.stderr.splitlines()[0]
+    with pytest.warns(UserWarning, match="-9999"):
+        expected = geonp.interpolate(table.dropna(), xr.open_dataset(tmp_path / "o.nc"), values="value")
+    np.testing.assert_allclose(xr.open_dataset(tmp_path / "o.nc")["value"], expected["value"])
+
+
 @pytest.mark.parametrize(("n", "cells"), [(300, 60), (3000, 60), (40, 200)])
 def test_as_many_batches_are_expected_as_come(monkeypatch: pytest.MonkeyPatch, n: int, cells: int) -> None:
     """Few measurements for many places make many batches, too."""
@@ -218,3 +258,25 @@ def test_as_many_batches_are_expected_as_come(monkeypatch: pytest.MonkeyPatch, n
     geonp.interpolate(measurements(n), lattice((0, 0, 50, 50), 50 / cells))
     expected, made = np.sum(counts, 0)
     assert made / 3 <= expected <= 2 * made + len(counts)
+
+
+def test_what_marks_missing_measurements_is_told() -> None:
+    table = measurements(20)
+    table.loc[3:4, "value"] = -9999.0
+    with pytest.warns(UserWarning, match="column 'value' holds -9999, far from all else, in 2 rows, and it counts as"):
+        geonp.interpolate(table, lattice((0, 0, 50, 50), 10))
+    # a depth among depths
+    table["value"] = np.linspace(-11000, -5000, 20)
+    table.loc[3, "value"] = -9999.0
+    geonp.interpolate(table, lattice((0, 0, 50, 50), 10))
+
+
+@pytest.mark.parametrize(("middle", "west", "east"), [(0.0, -5.0, 5.0), (180.0, 175.0, 185.0), (90.0, 85.0, 95.0)])
+@pytest.mark.parametrize("turn", [0.0, 360.0])
+def test_a_grid_around_places_does_not_go_round_the_globe(middle: float, west: float, east: float, turn: float) -> None:
+    lon = np.linspace(middle - 4.6, middle + 4.6, 30)
+    lon = lon % 360 if turn else (lon + 180) % 360 - 180
+    table = pd.DataFrame({"lon": lon, "lat": np.linspace(40, 44.5, 30), "value": np.arange(30.0)})
+    grid = lattice_around(read_table(table, None, None, None), 1.0, None)
+    assert (grid["lon"].values[[0, -1]] - 0.5 + [0, 1]).tolist() == [west, east]
+    assert grid.sizes == {"lat": 5, "lon": 10}
