@@ -57,11 +57,12 @@ class FillFlag(IntEnum):
     """Left empty because it could not be read or computed: in stores, which go on; other fills stop with an error."""
 
 
-def fill_variables(ds: xr.Dataset) -> list[Hashable]:
+def fill_variables(ds: xr.Dataset, nodata: float | None = None) -> list[Hashable]:
     """Names of the variables of ``ds`` to fill: real numbers on both spatial dimensions, in the order of ``ds``.
 
     Ancillary variables of others (standard errors, flags) and CF flag variables hold no measured field: like all other
-    variables they pass through.
+    variables they pass through. So do, beside others, integers that declare no nodata value where none is given, as
+    layers of quality usually do.
 
     Raises
     ------
@@ -85,7 +86,8 @@ def fill_variables(ds: xr.Dataset) -> list[Hashable]:
             f"No variable can be filled: got {got}; expected real numbers on the dimensions "
             f"({grid.y_dim!r}, {grid.x_dim!r}). Convert the variable, for example ds['name'].astype('float32')."
         )
-    return names
+    told = [name for name in names if ds[name].dtype.kind == "f" or nodata is not None or declared_nodata(ds[name])]
+    return told or names
 
 
 def declared_nodata(da: xr.DataArray) -> tuple[float, ...]:

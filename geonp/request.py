@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Hashable, Sequence
@@ -113,7 +114,7 @@ def prepare(
     results = ["probability", "fill_flag"] if classes else checked_results(quantiles, tails, samples)
     if nodata is not None and not isinstance(nodata, Real):
         raise InputError(f"nodata must be a number, got {nodata!r}")
-    ds, names, grid = normalise(obj, results, classes)
+    ds, names, grid = normalise(obj, results, classes, nodata)
     for name in names if classes else ():
         class_reader(ds[name], nodata)  # for its errors, while nothing has begun
     if np.size(quantiles):
@@ -174,7 +175,10 @@ def checked_results(quantiles: Sequence[float], tails: bool, samples: int = 0) -
 
 
 def normalise(
-    obj: Raster, results: Sequence[str] = ("standard_error", "fill_flag"), classes: int = 0
+    obj: Raster,
+    results: Sequence[str] = ("standard_error", "fill_flag"),
+    classes: int = 0,
+    nodata: float | None = None,
 ) -> tuple[xr.Dataset, list[Hashable], Grid]:
     """A Dataset, the variables to fill in it, and their grid; no other variable may be called as a result of theirs.
 
@@ -193,7 +197,13 @@ def normalise(
         _check_names(obj.coords, obj.dims, name, results)
         alone = obj.to_dataset(name=name)
         return alone, class_variables(alone, classes) if classes else names, grid
-    names = class_variables(obj, classes) if classes else fill_variables(obj)
+    names = class_variables(obj, classes) if classes else fill_variables(obj, nodata)
+    if not classes and (whole := [name for name in fill_variables(obj, math.nan) if name not in names]):
+        warnings.warn(
+            f"{', '.join(map(str, whole))}: integers without a declared nodata value pass through as they are. If "
+            "cells of theirs are missing, give the value with nodata= (--nodata).",
+            stacklevel=4,
+        )
     for name in names:
         ancillary = str(obj[name].attrs.get("ancillary_variables", "")).split()
         for output in (f"{name}_{result}" for result in results):

@@ -756,3 +756,13 @@ def test_a_gpu_fills_as_a_cpu_does(model: str) -> None:
     error = on_cpu["a_standard_error"].where(np.isnan(array))
     assert float(np.sqrt((((on_gpu["a"] - on_cpu["a"]) / error) ** 2).mean())) < 0.1
     assert float(abs(np.log(on_gpu["a_standard_error"] / error)).mean()) < 0.1
+
+
+def test_integers_without_nodata_pass_through_beside_others(model: str) -> None:
+    ds = raster().to_dataset(name="a")
+    ds["quality"] = ds["a"].fillna(0).astype("i2")
+    with pytest.warns(UserWarning, match="quality: integers without a declared nodata value pass through as they are"):
+        out = infill(ds, model=model)
+    assert set(out.data_vars) == {"a", "a_standard_error", "a_fill_flag", "quality"}
+    xr.testing.assert_identical(out["quality"].variable, ds["quality"].variable)
+    assert "quality_fill_flag" in infill(ds, model=model, nodata=0)

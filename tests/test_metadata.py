@@ -112,6 +112,10 @@ def test_variables_to_fill() -> None:
             "height": (("y", "x"), np.ones((2, 2), "int16")),
         }
     )
+    assert fill_variables(ds, nodata=0) == ["sst", "height"]
+    # the integers have no nodata value of their own
+    assert fill_variables(ds) == ["sst"]
+    ds["height"].attrs["_FillValue"] = -1
     assert fill_variables(ds) == ["sst", "height"]
 
 

@@ -137,7 +137,7 @@ def _check_options(holdout: str, fraction: float, baselines: Sequence[str], size
 
 def _slice(obj: xr.DataArray | xr.Dataset, index: Mapping[str, int], nodata: float | None) -> tuple[xr.DataArray, str]:
     """The ``(y, x)`` slice to evaluate, with NaN where missing, and which it is in words."""
-    array = obj[fill_variables(obj)[0]] if isinstance(obj, xr.Dataset) else obj
+    array = obj[fill_variables(obj, nodata)[0]] if isinstance(obj, xr.Dataset) else obj
     grid = Grid.from_xarray(array)
     sizes = {dim: n for dim, n in array.sizes.items() if dim not in (grid.y_dim, grid.x_dim)}
     for dim, position in index.items():

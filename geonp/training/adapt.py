@@ -158,7 +158,7 @@ def adapt(
     clock = _Clock(*_checked(minutes, steps, seed))
     file = Path(out)
     _check_out(file, overwrite)
-    ds, names, grid = normalise(obj)
+    ds, names, grid = normalise(obj, nodata=nodata)
     domain = None if mask is None else domain_of(mask, grid)
     predictor, card = resolve(os.fspath(model), device, None)
     if card.classes or card.neighbourhood.axes:
