@@ -53,6 +53,8 @@ _OPTIONS = {
         WEBP_LOSSLESS ZLEVEL ZSTD_LEVEL""",
 }
 
+_COMPRESSIONS = {"NONE", "DEFLATE", "LZW", "ZSTD", "LZMA", "JPEG", "WEBP", "JXL", "LERC", "LERC_DEFLATE", "LERC_ZSTD"}
+
 _NAME = "band_data"
 _BAND_TAGS = ("standard_name", "cell_methods")
 _PACKING = {"scale_factor": 1.0, "add_offset": 0.0}
@@ -181,13 +183,19 @@ def write_geotiff(ds: xr.Dataset, path: Path, driver: str, options: Mapping[str,
 
 
 def _require_known(driver: str, options: Mapping[str, str]) -> None:
-    """Check the names of creation options, of which GDAL passes over those that it does not know."""
+    """Check the names of creation options, and the compression: GDAL passes over what it does not know of them."""
     known = set(f"{_SHARED_OPTIONS} {_OPTIONS[driver]}".split())
     unknown = sorted({name.upper() for name in options} - known)
     if unknown:
         raise InputError(
             f"Unknown creation option: got {', '.join(unknown)}, expected some of those of GDAL's {driver} driver: "
             f"{', '.join(sorted(known))}. Correct --co."
+        )
+    methods = _COMPRESSIONS | ({"PACKBITS"} if driver == "GTiff" else set())
+    given = next((value for name, value in options.items() if name.upper() == "COMPRESS"), "NONE")
+    if given.upper() not in methods:
+        raise InputError(
+            f"Unknown compression: got {given}, expected one of {', '.join(sorted(methods))}. Correct --co COMPRESS."
         )
 
 
