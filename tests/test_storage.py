@@ -430,7 +430,7 @@ def test_what_a_geotiff_cannot_hold_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"Unknown compression: got packbits, expected one of DEFLATE, .*--co COMPRESS"
     ):
-        write_raster(ds, tmp_path / "out.tif", options={"compress": "packbits"})
+        write_raster(ds[["a"]], tmp_path / "x.tif", creation_options={"compress": "packbits"})
     with pytest.raises(InputError, match=r"Unknown creation option: got LEVEL, expected .* GTiff driver: .*ZLEVEL"):
         write_raster(ds[["a"]], tmp_path / "x.tif", driver="GTiff", creation_options={"LEVEL": "9"})
     with pytest.raises(InputError, match=r"Unknown creation option: got compress, expected zarr_format"):
