@@ -165,14 +165,15 @@ def test_chunks_of_one_cell_and_of_any_shape_change_nothing(model: str) -> None:
         assert_same(whole, infill(source.chunk(chunks), model=model).compute())
 
 
+def coarse(*args: Any) -> Any:
+    """:func:`geonp.prediction.resolve` on a processor that works in bfloat16."""
+    predictor, card = prediction.resolve(*args)
+    return replace(predictor, precision="bf16"), card
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_chunks_and_batches_change_little_in_bfloat16(model: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """No more than bfloat16 itself does: its kernels for other shapes round otherwise."""
-
-    def coarse(*args: Any) -> Any:
-        predictor, card = prediction.resolve(*args)
-        return replace(predictor, precision="bf16"), card
-
     source = raster((40, 33), seed)
     exact = infill(source, model=model)
     monkeypatch.setattr(request, "resolve", coarse)
@@ -195,6 +196,17 @@ def test_other_dimensions_are_looped_over(model: str, sizes: list[int], seed: in
     out = infill(stack, model=model).compute().transpose(*dims, "y", "x")
     for index, source in zip(np.ndindex(*sizes), slices, strict=True):
         assert_same(infill(source, model=model), out.isel(dict(zip(dims, index, strict=True))))
+
+
+@pytest.mark.parametrize("share", [0.1, 0.6, 0.9])
+def test_bfloat16_agrees_to_a_hundredth_of_the_standard_error(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = raster((64, 64), 5, share=share)
+    exact = infill(source, model="tnpkr-sa")
+    monkeypatch.setattr(request, "resolve", coarse)
+    rounded = infill(source, model="tnpkr-sa")
+    for name in ("a", "a_standard_error"):
+        off = ((rounded[name] - exact[name]) / exact.a_standard_error.where(exact.a_standard_error > 0)).values
+        assert 0 < np.sqrt(np.nanmean(off**2)) < 0.01
 
 
 # --- units and place --------------------------------------------------------------------------------------------------

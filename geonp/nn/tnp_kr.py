@@ -155,9 +155,10 @@ class TNPKR(nn.Module):
         n_t, xq = xt.shape[1], torch.cat([xt, xc], 1)
         biases, sums = self._shared(xq, xc, yc, context_mask)
         # In bfloat16 coordinates would be rounded to cells and small differences of values to nothing.
-        with torch.no_grad(), torch.autocast(xc.device.type, enabled=False):
-            local, summary = self._statistics(xq, xc, yc, context_mask, sums)
-        tokens = self._embed(xq, yc, local)
+        with torch.autocast(xc.device.type, enabled=False):
+            with torch.no_grad():
+                local, summary = self._statistics(xq, xc, yc, context_mask, sums)
+            tokens = self._embed(xq, yc, local)
         for i, block in enumerate(self.blocks):
             tokens = block(tokens, n_t, *self._attend(i, xq, xc, biases, context_mask))
         return self.norm_out(tokens), summary
