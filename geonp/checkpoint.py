@@ -142,14 +142,19 @@ def start_from(network: nn.Module, model: str) -> None:
         try:
             network.load_state_dict(weights)
         except RuntimeError as error:
-            raise CheckpointError(f"cannot start from {model!r}, whose options differ: {error}") from error
+            first, *others = (line.strip() for line in str(error).splitlines()[1:])
+            more = f" (and {len(others)} more)" if others else ""
+            raise CheckpointError(
+                f"cannot start from {model!r}, whose options differ: {first}{more} Give the model the options of that "
+                "checkpoint, or start from none: set training.start to another or to nothing."
+            ) from error
         return
     own = network.state_dict()
     fitting = {key: value for key, value in source.state_dict().items() if key in own and own[key].shape == value.shape}
     if not fitting:
         raise ModelError(
             f"cannot start from {model!r}: its architecture is {card.architecture!r}, and none of its weights has the "
-            "name and shape of one of the model's; start from another model, or from none"
+            "name and shape of one of the model's; set training.start to another model, or to nothing"
         )
     network.load_state_dict(fitting, strict=False)
 

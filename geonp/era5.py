@@ -122,9 +122,9 @@ def fetch(
     done = _done(out, journal, asked)
     if len(done) < len(wanted):
         expected = "Expected one that is writable or can be made; choose another for the store."
-        check_writable(out.parent, expected, make=True)
         with _without_warnings():
             client = _client(tries, wait_s)
+        check_writable(out.parent, expected, make=True)
     for month in wanted:
         if month.name in done:
             continue

@@ -175,6 +175,18 @@ def test_a_wrong_override_names_the_key(minimal: str, override: str, message: st
         ("gp1d_rbf", "data.n_grid=1000000000", r"data\.n_grid: got 1000000000, but .* at 10000 locations at most"),
         ("gp2d_rbf", "data.n_grid=200", r"data\.n_grid: got 200, but .* at 10000 locations at most"),
         ("gp1d_rbf", "data.n_random=20000", r"data\.n_random: got 20000, but .* at 10000 locations at most"),
+        ("gp1d_rbf", "data.jitter=1e-30", r"data\.jitter: got 1e-30, but roots of covariances need 1e-09 at least"),
+        ("gp1d_shift", "data.n_targets=99999999", r"data\.n_targets: got 99999999, but .* at 10000 locations at most"),
+        ("gp1d_shift", "data.n_context=[1,20000]", r"data\.n_context: got \[1, 20000\], but .* at 10000 locations"),
+        ("sir", "data.side=1000000", r"data\.side: got 1000000, but all frames of an epidemic have 2,147,483,648"),
+        ("sir", "data.frames=1000000", r"data\.frames: got 1000000, but all frames"),
+        ("gp1d_rbf", "model.config.min_scale=1.0", r"min_scale: expected a share .* from 0 to less than 1, got 1\.0"),
+        ("gp1d_rbf", "model.config.min_scale=-0.1", r"min_scale: expected a share .*, got -0\.1"),
+        (
+            "sir",
+            "model.config.scales=[0.5,-1.0]",
+            r"model\.config\.scales: expected numbers above 0, got \[0\.5, -1\.0\]",
+        ),
         (
             "era5",
             "data.area=[1,2,3]",

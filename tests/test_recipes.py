@@ -26,8 +26,8 @@ TINY_RUN = ["training.steps=3", "training.batch_size=2", "training.validation_ba
 
 SHIPPED = {
     "gp1d_rbf": [f"model.config.{key}={value}" for key, value in TINY_KR.items()],
-    "gp1d_periodic": ["model.architecture=np", "model.config.latent=[16,16]"],  # each step draws a latent variable
-    "gp1d_matern32": ["model.architecture=bnp"],  # each step draws bootstraps
+    "gp1d_periodic": [f"model.config.{key}={value}" for key, value in TINY_KR.items()],
+    "gp1d_matern32": [f"model.config.{key}={value}" for key, value in TINY_KR.items()],
     "gp2d_rbf": [f"model.config.{key}={value}" for key, value in TINY_KR.items()],
     "sir": [*(f"model.config.{key}={value}" for key, value in TINY_KR.items()), "data.side=16", "data.n_targets=200"],
     "era5": [
@@ -96,15 +96,24 @@ def run_with_power_cuts(recipe: Recipe, out: Path, device: str = "cpu") -> tuple
         return train(recipe, out, resume=True, workers=0, progress=False, device=device), losses
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+RANDOM = {
+    "gp1d_periodic": ["model.architecture=np", "model.config.latent=[16,16]"],  # each step draws a latent variable
+    "gp1d_matern32": ["model.architecture=bnp"],  # each step draws bootstraps
+}
+"""Other models of recipes, whose steps draw random numbers."""
+
+RUNS = [*SHIPPED.items(), *RANDOM.items()]
+
+
+@pytest.mark.parametrize(("name", "options"), RUNS, ids=[*SHIPPED, *(f"{name}, random" for name in RANDOM)])
 def test_three_steps_of_each_recipe_resume_as_if_unbroken(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = ["data.path=field.nc"] if name == "era5" else []
     if files:
         monkeypatch.chdir(tmp_path)
         reanalysis("field.nc")
-    recipe = tiny(name, "training.save_every_s=1e-9", *files)
+    recipe = load(name, [*TINY_RUN, *options, "training.save_every_s=1e-9", *files])
     broken, losses = run_with_power_cuts(recipe, tmp_path / "broken")
     straight = train(recipe, tmp_path / "straight", workers=0, progress=False)
 

@@ -22,6 +22,12 @@ RANGES = ("n_context", "fraction", "context_range", "target_range")
 MOST_LOCATIONS = 10_000
 """Of a function of a Gaussian process: their covariances are a matrix of 800 MB, whose root is taken."""
 
+LEAST_JITTER = 1e-9
+"""Of a function's variance, which is one: with less, float64 finds no root of a smooth covariance."""
+
+MOST_CELLS = 2**31
+"""Of all frames of an epidemic, a byte each."""
+
 
 def of_data(data: object) -> Iterator[str]:
     """What is wrong with the values of a kind of data, a sentence each that begins with the key."""
@@ -38,6 +44,15 @@ def of_data(data: object) -> Iterator[str]:
     if isinstance(data, GaussianProcess) and data.n_random + data.n_grid**data.d_x > MOST_LOCATIONS:
         key, n = ("n_random", data.n_random) if data.n_random > MOST_LOCATIONS else ("n_grid", data.n_grid)
         yield f"data.{key}: got {n}, but functions are drawn exactly, at {MOST_LOCATIONS} locations at most; take fewer"
+    if isinstance(data, GaussianProcess) and data.jitter < LEAST_JITTER:
+        yield f"data.jitter: got {data.jitter}, but roots of covariances need {LEAST_JITTER} at least; take more"
+    if isinstance(data, MixedProcess) and data.n_context[1] + data.n_targets > MOST_LOCATIONS:
+        most = data.n_context[1]
+        key, n = ("n_context", list(data.n_context)) if most > MOST_LOCATIONS else ("n_targets", data.n_targets)
+        yield f"data.{key}: got {n}, but functions are drawn exactly, at {MOST_LOCATIONS} locations at most; take fewer"
+    if isinstance(data, Epidemic) and data.side**2 * data.frames > MOST_CELLS:
+        key, n = ("frames", data.frames) if data.side**2 <= MOST_CELLS else ("side", data.side)
+        yield f"data.{key}: got {n}, but all frames of an epidemic have {MOST_CELLS:,} cells at most; take fewer"
     if isinstance(data, GaussianProcess) and data.kernel == "periodic" and data.d_x > 1:
         yield "data.kernel: got periodic, which is a covariance in one dimension only; set data.d_x=1"
     if isinstance(data, Digits | Reanalysis) and data.split != "train":

@@ -34,6 +34,9 @@ CHANGEABLE = {
 """Keys that may change when a run is taken up: its length, how often it is looked at, what only its start reads, and
 where its data lie."""
 
+POSITIVE = ("scales", "directional_scales", "lengths")
+"""Options of models that are lengths."""
+
 RESERVED_SEEDS = 16
 """The largest of the seeds below 2^31 are those of held-out tasks, of validation and of benchmarks."""
 
@@ -79,7 +82,12 @@ def _wrong_options(architecture: str, config: dict[str, Any]) -> Iterator[str]:
         except ValidationError:
             yield f"model.config.{key}: expected {_described(known[key])}, got {value!r}"
             continue
-        if any(size < 0 for size in (value if isinstance(value, list | tuple) else [value]) if isinstance(size, int)):
+        numbers = value if isinstance(value, list | tuple) else [value]
+        if key in POSITIVE and not all(number > 0 for number in numbers):
+            yield f"model.config.{key}: expected numbers above 0, got {value!r}"
+        elif key == "min_scale" and not 0 <= value < 1:
+            yield f"model.config.{key}: expected a share of the scale from 0 to less than 1, got {value!r}"
+        elif any(size < 0 for size in numbers if isinstance(size, int)):
             yield f"model.config.{key}: expected at least 0, got {value!r}"
 
 
