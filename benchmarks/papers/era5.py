@@ -80,7 +80,9 @@ def main() -> None:
     if given.batch_size:
         # of the process that is fitted too: all are scored on the same tasks
         overrides.append(f"training.batch_size={given.batch_size}")
-    asked = ("test_batches", "data", "geopotential")
+    # wherever they lie
+    given.source = f"{given.data.name} {given.geopotential.name}"
+    asked = ("test_batches", "source")
     found = run(
         given,
         lambda network, recipe: scores(network, recipe, given.test_batches),

@@ -1,7 +1,8 @@
 """TNP-KR's SIR epidemics: classes of cells at one budget, and zero-shot on larger lattices.
 
 Run as ``python benchmarks/papers/sir.py --steps 5000 --sides 64 128 256 --filled 1024``. Larger lattices have the same
-distance of cells; all their cells are targets, as in the paper. In one pass a lattice of 1024 cells takes hours on a
+distance of cells; all their cells are targets, as in the paper, or so many of the missing ones as
+``--larger-targets`` says, which has the same expectation. In one pass a lattice of 1024 cells takes hours on a
 CPU: ``--filled`` gives it to ``geonp fill`` with the checkpoint, which reads it tile by tile, and scores the missing
 cells. Every batch is of another epidemic. The paper's targets include the context, whose classes are known, and more of
 it at 64 x 64 than on larger lattices: the missing cells alone compare.
@@ -165,7 +166,11 @@ def main() -> None:
 
 def page(given: argparse.Namespace, found: dict[str, dict[str, Any]]) -> list[str]:
     """Texts and tables; lattices that are still to be filled are."""
-    larger = f"Zero-shot: NLL of {given.larger_frames} frames, seconds a frame, and what the paper has of all cells."
+    of = f"{given.larger_targets:,} missing cells each, drawn at random" if given.larger_targets else "all cells"
+    larger = (
+        f"Zero-shot: NLL of {given.larger_frames} frames of as many epidemics (predicted: the context and {of}), "
+        "seconds a frame, and what the paper has of all cells."
+    )
     published = {64: PUBLISHED, 1024: PUBLISHED_1024}
     rows = [
         [
@@ -188,6 +193,9 @@ def page(given: argparse.Namespace, found: dict[str, dict[str, Any]]) -> list[st
         folder = Path(found[OURS]["folder"])
         kept, wanted = folder / f"filled{side}.json", {"context": str(FILLED_CONTEXT)}
         if not read_scores(kept, wanted):
+            if given.only_print or not (folder / "sir.safetensors").exists():
+                print(f"# {OURS}: no scores of filling {side} x {side} in {folder}", file=sys.stderr)
+                continue
             write_scores(kept, filled(folder / "sir.safetensors", side), wanted)
         numbers = ", ".join(f"{name} {value:.4g}" for name, value in read_scores(kept, wanted).items())
         parts.append(f"{side} x {side} by `geonp fill` with {OURS}, missing cells: {numbers}.")

@@ -11,12 +11,15 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import shlex
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from matplotlib import colormaps
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import nn
@@ -138,6 +141,8 @@ def run(
             write_scores(scores, made, wanted)
         if made:
             found[label] = {**made, "folder": str(folder)}
+        else:
+            print(f"# {label}: no scores of these arguments in {folder}", file=sys.stderr)
     return found
 
 
@@ -162,7 +167,10 @@ def curve(folder: Path) -> list[dict[str, str]]:
 
 @torch.no_grad()
 def nll(network: nn.Module, recipe: Recipe, batches: int) -> dict[str, float]:
-    """Mean NLL over test batches, its standard error over them, and the exact process's on the same tasks."""
+    """Mean NLL over test batches, its standard error over them, and the exact process's on the same tasks.
+
+    ``gap_error`` is the standard error of how far the NLL is above the exact process's, batch by batch.
+    """
     if hasattr(recipe.data, "held_out"):
         recipe = recipe.model_copy(update={"data": recipe.data.held_out()})
     ours, exact = [], []
@@ -174,7 +182,10 @@ def nll(network: nn.Module, recipe: Recipe, batches: int) -> dict[str, float]:
             moments = recipe.data.exact(TEST_SEED, i, recipe.training.batch_size)
             exact.append(-float(torch.distributions.Normal(*moments).log_prob(batch["yt"].double()).mean()))
     out = {"nll": statistics.fmean(ours), "error": statistics.stdev(ours) / len(ours) ** 0.5}
-    return {**out, "exact": statistics.fmean(exact)} if exact else out
+    if exact:
+        gaps = [a - b for a, b in zip(ours, exact, strict=True)]
+        out |= {"exact": statistics.fmean(exact), "gap_error": statistics.stdev(gaps) / len(gaps) ** 0.5}
+    return out
 
 
 def budget(given: argparse.Namespace, tasks: str = "test tasks") -> str:
@@ -205,11 +216,29 @@ def report(found: Mapping[str, Mapping[str, Any]], published: Mapping[str, float
             f"{row['nll']:.{digits}f} ± {row['error']:.{digits}f}",
             published.get(label, "-"),
             f"{row['exact']:.{digits}f}" if "exact" in row else "-",
+            gap(row, digits),
             *cost(row),
         ]
         for label, row in sorted(found.items(), key=lambda item: item[1]["nll"])
     ]
-    return table(["model", "NLL", "paper, 100,000 steps", "exact process", *COST], rows)
+    return table(["model", "NLL", "paper, 100,000 steps", "exact process", "above it", *COST], rows)
+
+
+def gap(row: Mapping[str, Any], digits: int) -> str:
+    """How far the NLL is above the exact process's, and the standard error of that where it was kept."""
+    if "exact" not in row:
+        return "-"
+    error = f" ± {row['gap_error']:.{digits}f}" if "gap_error" in row else ""
+    return f"{row['nll'] - row['exact']:.{digits}f}{error}"
+
+
+def command() -> str:
+    """What makes a page of the runs that there are, but for where these and the page are."""
+    words = [word for word in sys.argv[1:] if word != "--only-print"]
+    for option in ("--out", "--pages"):
+        if option in words:
+            del words[words.index(option) : words.index(option) + 2]
+    return f"python benchmarks/papers/{Path(sys.argv[0]).name} {shlex.join(words)}"
 
 
 def publish(given: argparse.Namespace, found: Mapping[str, Mapping[str, Any]], name: str, *parts: str) -> None:
@@ -220,17 +249,19 @@ def publish(given: argparse.Namespace, found: Mapping[str, Mapping[str, Any]], n
     folder.mkdir(parents=True, exist_ok=True)
     plot(found, folder / f"{name}.png", name)
     curves = f"![Held-out NLL of each model against its steps of training]({name}.png)"
-    (folder / f"{name}.md").write_text(f"# {name}\n\n{text}\n\n{curves}\n", encoding="utf-8")
+    made = f"Held-out tasks are those of validation, not of the table. `{command()}`"
+    (folder / f"{name}.md").write_text(f"# {name}\n\n{text}\n\n{curves}\n\n{made}\n", encoding="utf-8")
 
 
 def plot(found: Mapping[str, Mapping[str, Any]], file: Path, title: str) -> None:
     """Held-out NLL of all runs against steps."""
-    figure = Figure(figsize=(8, 5), layout="constrained")
+    figure = Figure(figsize=(10, 5), layout="constrained")
     axes = figure.subplots()
+    axes.set_prop_cycle(color=colormaps["tab20"].colors[::2] + colormaps["tab20"].colors[1::2])
     for label, row in found.items():
         points = [(int(r["step"]), float(r["nll"])) for r in curve(Path(row["folder"])) if r["nll"]]
         axes.plot(*zip(*points, strict=True), marker=".", label=label)
     axes.set(xlabel="step", ylabel="NLL of held-out tasks", title=title)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0))
     FigureCanvasAgg(figure).print_figure(str(file), dpi=70)
