@@ -119,3 +119,15 @@ def test_a_shift_moves_locations_and_nothing_else() -> None:
     assert torch.allclose(here["xc"] + 50, there["xc"])
     for one, other in zip(MixedProcess().exact(0, 2, 3), MixedProcess(shift=50.0).exact(0, 2, 3), strict=True):
         assert torch.equal(one, other)
+
+
+def test_functions_with_parameters_of_their_own_are_batches_of_one() -> None:
+    process = GaussianProcess(kernel="periodic", shared=False)
+    batch, (mean, scale) = process.batch(3, 2, 4), process.exact(3, 2, 4)
+    for i in range(4):
+        alone = GaussianProcess(kernel="periodic").batch(3, 8 + i, 1)
+        assert all(torch.equal(batch[key][i], alone[key][0]) for key in batch)
+        own_mean, own_scale = GaussianProcess(kernel="periodic").exact(3, 8 + i, 1)
+        assert torch.equal(mean[i], own_mean[0])
+        assert torch.equal(scale[i], own_scale[0])
+    assert not torch.equal(batch["xt"][0], batch["xt"][1])

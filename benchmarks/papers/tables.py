@@ -15,6 +15,7 @@ import shlex
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from torch import nn
 
 from geonp import checkpoint
 from geonp.training.loop import train
+from geonp.training.processes import GaussianProcess
 from geonp.training.recipe import Model, Recipe, load
 from geonp.training.sources import draw
 
@@ -87,6 +89,13 @@ def arguments(
     parser.add_argument("--steps", type=int, default=5000)
     parser.add_argument("--batch-size", type=int, default=0, help="tasks in a batch; default: the recipe's")
     parser.add_argument("--test-batches", type=several, default=test_batches)
+    parser.add_argument(
+        "--set",
+        nargs="*",
+        default=[],
+        metavar="KEY=VALUE",
+        help="overrides of the recipe; --out of their own",
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/papers"), help="folder of the runs")
     parser.add_argument("--pages", type=Path, help="folder of the tables and plots; default: that of the runs")
     parser.add_argument("--only-print", action="store_true", help="print the runs that are finished, train none")
@@ -121,8 +130,8 @@ def run(
     `extra` is more configuration of models, by their labels; `name` is that of the file of scores, which depend on the
     arguments `asked`.
     """
-    wanted = {key: str(getattr(given, key)) for key in asked}
-    overrides = [*overrides, f"training.steps={given.steps}"]
+    wanted = {key: str(getattr(given, key)) for key in (*asked, *(["set"] if given.set else []))}
+    overrides = [*overrides, f"training.steps={given.steps}", *given.set]
     if given.batch_size:
         overrides.append(f"training.batch_size={given.batch_size}")
     found = {}
@@ -173,6 +182,9 @@ def nll(network: nn.Module, recipe: Recipe, batches: int) -> dict[str, float]:
     """
     if hasattr(recipe.data, "held_out"):
         recipe = recipe.model_copy(update={"data": recipe.data.held_out()})
+    if isinstance(recipe.data, GaussianProcess):
+        # however it was trained: the tasks of all others
+        recipe = recipe.model_copy(update={"data": replace(recipe.data, shared=True)})
     ours, exact = [], []
     for i in range(batches):
         batch = draw(recipe, TEST_SEED, i)
@@ -191,9 +203,10 @@ def nll(network: nn.Module, recipe: Recipe, batches: int) -> dict[str, float]:
 def budget(given: argparse.Namespace, tasks: str = "test tasks") -> str:
     """What all models of a table were given."""
     size = given.batch_size or load(given.recipe).training.batch_size
+    options = f" with {', '.join(f'`{option}`' for option in given.set)}" if given.set else ""
     return (
-        f"Recipe `{given.recipe}`: {given.steps:,} steps of {size} tasks for every model, seed 0; all are scored on "
-        f"the same {given.test_batches * size:,} {tasks}. Minutes are CPU time of the steps alone."
+        f"Recipe `{given.recipe}`{options}: {given.steps:,} steps of {size} tasks for every model, seed 0; all are "
+        f"scored on the same {given.test_batches * size:,} {tasks}. Minutes are CPU time of the steps alone."
     )
 
 
