@@ -49,7 +49,7 @@ def of_data(data: object) -> Iterator[str]:
     if isinstance(data, MixedProcess) and data.n_context[1] + data.n_targets > MOST_LOCATIONS:
         key = "n_context" if data.n_context[1] > MOST_LOCATIONS else "n_targets"
         got = [*data.n_context] if key == "n_context" else data.n_targets
-        yield f"data.{key}: got {got}, but functions are drawn exactly, at {MOST_LOCATIONS} locations at most; take fewer"
+        yield f"data.{key}: got {got}, but fields are drawn exactly, at {MOST_LOCATIONS} locations at most; take fewer"
     if isinstance(data, Epidemic) and data.side**2 * data.frames > MOST_CELLS:
         key, n = ("frames", data.frames) if data.side**2 <= MOST_CELLS else ("side", data.side)
         yield f"data.{key}: got {n}, but all frames of an epidemic have {MOST_CELLS:,} cells at most; take fewer"
