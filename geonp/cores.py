@@ -118,9 +118,12 @@ def peak_bytes() -> int | None:
         return None
     import resource
 
-    # macOS counts bytes, Linux kibibytes
+    # macOS counts bytes, Linux kibibytes, and among them those of the process that started this one
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return own + sum(_own_peak_bytes(process.pid) for process in multiprocessing.active_children())
+    started = (_status_bytes(process.pid) for process in multiprocessing.active_children())
+    return _status_bytes("self").get("VmHWM", own) + sum(
+        max(0, kept["VmHWM"] - kept["RssFile"] - kept["RssShmem"]) for kept in started if "VmHWM" in kept
+    )
 
 
 @contextmanager
@@ -152,13 +155,15 @@ def memory_bytes() -> float:
         return math.inf
 
 
-def _own_peak_bytes(pid: int | None) -> int:
+def _status_bytes(pid: int | str | None) -> dict[str, int]:
+    """What Linux tells of a process's memory; nothing when it has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:  # it has ended, or this is not Linux
-        return 0
-    kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines) if "kB" in rest}
-    return 1024 * max(0, kib["VmHWM"] - kib["RssFile"] - kib["RssShmem"]) if "VmHWM" in kib else 0
+        return {}
+    return {
+        name: 1024 * int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines) if "kB" in rest
+    }
 
 
 def _cores() -> tuple[int, str]:

@@ -310,6 +310,16 @@ def test_the_memory_of_processes_is_counted(processes: cores._Processes) -> None
     assert own + 2 * 30e6 < found < own + len(multiprocessing.active_children()) * 1e9
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="of Linux")
+def test_the_memory_of_the_process_that_started_this_one_is_not_counted() -> None:
+    taken = np.ones(2**28, np.uint8)
+    code = "from geonp.cores import peak_bytes; print(peak_bytes())"
+    found = int(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
+    own = peak_bytes()
+    assert own is not None
+    assert 10e6 < found < own - taken.nbytes / 2
+
+
 def pages_and_mebibytes() -> tuple[int, int]:
     """How many pages the system gives for five arrays of 16,384 after each other, and how much memory it leaves us."""
     import resource
