@@ -64,6 +64,7 @@ __all__ = ["file_system", "fill", "read_mask"]
 )
 @click.option("--tails", is_flag=True, help="Write the tails of the distributions too: see the README.")
 @click.option("--samples", type=click.IntRange(min=0), default=0, help="Write so many joint samples of small gaps too.")
+@click.option("--across", metavar="DIM", help="Let slices tell about each other along this dimension: time, band, ...")
 @click.option("--chunks", type=click.IntRange(min=1), help="Cells of a chunk along y and x. Default: automatic.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the plan too.")

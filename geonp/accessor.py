@@ -31,7 +31,7 @@ class GeonpAccessor:
         """Fill missing cells, with a standard error for each; the options of :func:`geonp.filling.infill`.
 
         They are ``model``, ``mask``, ``max_distance``, ``device``, ``batch_size``, ``seed``, ``nodata``, ``quantiles``,
-        ``tails`` and ``samples``.
+        ``tails``, ``samples`` and ``across``.
         """
         from geonp.filling import infill
 

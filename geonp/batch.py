@@ -250,12 +250,12 @@ def _job(asked: Request, layout: _Layout, source_options: Any, options: Mapping[
     else:
         values = tokenize(*(asked.ds[name].data for name in sorted(asked.names, key=str)))
     predictor, job = asked.job.predictor, asked.job
-    parameters = (job.seed, job.max_distance, asked.nodata, asked.quantiles, asked.tails, tokenize(asked.domain))
+    parameters = (job.seed, job.max_distance, job.across, asked.nodata, asked.quantiles, asked.tails)
     return {
         "geonp": version("geonp"),
         "input": tokenize(variables, axes, values),
         "model": tokenize(predictor.sha256, predictor.precision, predictor.device.split(":")[0]),
-        "parameters": tokenize(*parameters),
+        "parameters": tokenize(*parameters, asked.domain),
         "layout": tokenize(layout),
     }
 

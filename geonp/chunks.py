@@ -7,8 +7,10 @@ reads the edges of its neighbours' chunks itself, so that no chunk is ever resha
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any
 
 import dask.array as da
@@ -19,11 +21,12 @@ from dask.highlevelgraph import HighLevelGraph
 from scipy import ndimage
 
 from geonp import student
+from geonp.across import FRAME_PX, SLICES, background, beside, read_with
 from geonp.classes import ClassReader
 from geonp.cores import on_cores
 from geonp.errors import PredictionError
 from geonp.metadata import FillFlag, Reader
-from geonp.points import halo_for, overlaps, select_context
+from geonp.points import Neighbourhood, halo_for, overlaps, select_context
 from geonp.prediction import Predictor, Tile, batches, gather
 from geonp.thinning import start_of
 from geonp.tiling import (
@@ -63,6 +66,8 @@ class Job:
         Cells farther than this from every observation, in cells, are left empty.
     seed : int
         Of the choice among far context.
+    across : hashable or None
+        The dimension along which slices tell about each other, see :mod:`geonp.across`.
     """
 
     predictor: Predictor
@@ -70,6 +75,7 @@ class Job:
     periodic: bool
     max_distance: float | None
     seed: int
+    across: Hashable | None = None
 
     @property
     def frame(self) -> int:
@@ -109,13 +115,16 @@ class Classified:
     flag: npt.NDArray[np.int8]
 
 
-def fill_chunks(data: da.Array, domain: da.Array | None, job: Job, read: Reader | ClassReader) -> da.Array:
+def fill_chunks(
+    data: da.Array, domain: da.Array | None, job: Job, read: Reader | ClassReader, axis: int | None = None
+) -> da.Array:
     """One task a chunk, each reading its neighbours' edges itself: a lazy array of the fields of :class:`Filled`.
 
     Of :class:`Classified` for a model of classes. `data` are as they are stored, rows and columns last: each task does
-    to what it sees of them what `read` says, so that nothing but the source is behind it.
+    to what it sees of them what `read` says, so that nothing but the source is behind it. Where slices tell about each
+    other along an `axis`, it reads those beside its own, too.
     """
-    name = "geonp-fill-" + tokenize(data.name, None if domain is None else domain.name, job, read)
+    name = "geonp-fill-" + tokenize(data.name, None if domain is None else domain.name, job, read, axis)
     dtype = record(read.dtype, job.predictor.classes)
     y_chunks, x_chunks = data.chunks[-2:]
     starts = [np.concatenate([[0], np.cumsum(c)]) for c in (y_chunks, x_chunks)]
@@ -126,36 +135,82 @@ def fill_chunks(data: da.Array, domain: da.Array | None, job: Job, read: Reader 
         down, across = pieces(rows, y_chunks), pieces(cols, x_chunks)
         masks = None if domain is None else [[(domain.name, a.chunk, b.chunk) for b in across] for a in down]
         for lead in itertools.product(*(range(n) for n in data.numblocks[:-2])):
-            blocks = [[(data.name, *lead, a.chunk, b.chunk) for b in across] for a in down]
-            graph[(name, *lead, i, j)] = (_fill_chunk, blocks, masks, chunk, down, across, job, read)
+            along = None if axis is None else _Along.of(axis, data.chunks[axis], lead[axis])
+            places = [lead] if along is None else [(*lead[:axis], k, *lead[along.axis + 1 :]) for k in along.blocks]
+            stack = [[[(data.name, *place, a.chunk, b.chunk) for b in across] for a in down] for place in places]
+            graph[(name, *lead, i, j)] = (_fill_chunk, stack, masks, chunk, down, across, job, read, along)
     sources: list[Any] = [data] if domain is None else [data, domain]
     layers = HighLevelGraph.from_collections(name, graph, dependencies=sources)
     return da.Array(layers, name, data.chunks, dtype=dtype)
 
 
+@dataclass(frozen=True)
+class _Along:
+    """Along the leading dimension `axis` of `size` slices: those of a chunk, its `own`, and where others are read.
+
+    `blocks` are the numbers of the chunks that hold them, `starts` those of the first slices of these.
+    """
+
+    axis: int
+    size: int
+    own: range
+    blocks: tuple[int, ...]
+    starts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, axis: int, chunks: tuple[int, ...], block: int) -> _Along:
+        """Of one of the chunks."""
+        edges = [0, *itertools.accumulate(chunks)]
+        own, size = range(edges[block], edges[block + 1]), edges[-1]
+        wanted = read_with(own, size)
+        blocks = tuple(k for k in range(len(chunks)) if edges[k] < wanted.stop and edges[k + 1] > wanted.start)
+        return cls(axis, size, own, blocks, tuple(edges[k] for k in blocks))
+
+
 def _fill_chunk(
-    blocks: Blocks,
+    stack: list[Blocks],
     masks: Blocks | None,
     chunk: Window,
     down: list[Piece],
     across: list[Piece],
     job: Job,
     read: Reader | ClassReader,
+    along: _Along | None,
 ) -> npt.NDArray[np.void]:
-    """Fill every slice of one chunk from its own and its neighbours' blocks."""
+    """Fill every slice of one chunk from its own and its neighbours' blocks, and those of other slices."""
     window = job.window(chunk)
     domain = np.zeros(window.shape, bool)
     _assemble(domain, masks, down, across, ())
-    lead = blocks[0][0].shape[:-2]
-    out = np.empty((*lead, *chunk.shape), record(read.dtype, job.predictor.classes))
-    fill = classify_window if job.predictor.classes else fill_window
-    for index in np.ndindex(lead):
+    own = [range(n) for n in stack[0][0][0].shape[:-2]]
+    if along is not None:
+        own[along.axis] = along.own
+
+    @lru_cache(maxsize=1 if along is None else SLICES + 1)
+    def seen(index: tuple[int, ...]) -> FloatArray:
+        blocks = stack[0]
+        if along is not None:
+            k = bisect_right(along.starts, index[along.axis]) - 1
+            blocks, index = stack[k], _moved(index, along.axis, index[along.axis] - along.starts[k])
         values = np.full(window.shape, np.nan, read.dtype)
         _assemble(values, blocks, down, across, index, read)
-        filled = fill(values, domain, chunk, job)
+        return values
+
+    out = np.empty((*map(len, own), *chunk.shape), record(read.dtype, job.predictor.classes))
+    for place, index in zip(np.ndindex(out.shape[:-2]), itertools.product(*own), strict=True):
+        filled: Filled | Classified
+        if job.predictor.classes:
+            filled = classify_window(seen(index), domain, chunk, job)
+        else:
+            near = [] if along is None else beside(index[along.axis], along.size)
+            others = [seen(_moved(index, along.axis, k)) for k in near] if along is not None else []
+            filled = fill_window(seen(index), domain, chunk, job, np.stack(others) if others else None)
         for field in fields(filled):
-            out[field.name][index] = getattr(filled, field.name)
+            out[field.name][place] = getattr(filled, field.name)
     return out
+
+
+def _moved(index: tuple[int, ...], axis: int, to: int) -> tuple[int, ...]:
+    return (*index[:axis], to, *index[axis + 1 :])
 
 
 def record(dtype: np.dtype[Any], classes: int = 0) -> np.dtype[Any]:
@@ -186,7 +241,9 @@ def _assemble(
             window[place] = True if blocks is None else read(blocks[i][j][index][a.start : a.stop, b.start : b.stop])
 
 
-def fill_window(values: FloatArray, domain_mask: BoolArray, chunk: Window, job: Job) -> Filled:
+def fill_window(
+    values: FloatArray, domain_mask: BoolArray, chunk: Window, job: Job, others: FloatArray | None = None
+) -> Filled:
     """Fill the missing cells of a chunk from the window around it: the one kernel that everything else schedules.
 
     Parameters
@@ -195,13 +252,15 @@ def fill_window(values: FloatArray, domain_mask: BoolArray, chunk: Window, job: 
         ``job.window(chunk).shape``: NaN where missing or outside the raster.
     domain_mask : array
         True where a value may be; cells outside are neither filled nor used as context.
+    others : array, optional
+        ``(slices, rows, cols)`` of the window in other slices, which tell about this one: see :mod:`geonp.across`.
 
     Raises
     ------
     PredictionError
         When the model returns a value that is not finite.
     """
-    core, flag, predicted = _predicted(values, domain_mask, chunk, job)
+    core, flag, predicted = _predicted(values, domain_mask, chunk, job, others)
     observed = ~np.isnan(values)
     value = values.copy()
     error = np.where(observed, 0.0, np.nan).astype(values.dtype)
@@ -226,7 +285,7 @@ def classify_window(values: FloatArray, domain_mask: BoolArray, chunk: Window, j
 
 
 def _predicted(
-    values: FloatArray, domain_mask: BoolArray, chunk: Window, job: Job
+    values: FloatArray, domain_mask: BoolArray, chunk: Window, job: Job, others: FloatArray | None = None
 ) -> tuple[tuple[slice, slice], npt.NDArray[np.int8], FloatArray | None]:
     """Where the chunk lies in its window, the flags, and what is predicted ``(outputs, rows, cols)``, if anything."""
     window, (rows, cols) = job.window(chunk), job.cells(chunk)
@@ -241,8 +300,20 @@ def _predicted(
     if not fillable[core].any():
         return core, flag, None
     supported = support(fillable, rows, cols)
+    if others is not None:
+        others = np.where(domain_mask, others, np.nan)
+        told = np.isfinite(others).any(0)
+        # what varies slowly inside gaps is what the others do not tell
+        supported |= fillable & told
     wanted = _wanted(fillable, supported, core)
-    tiles = _tiles(context_mask, missing, wanted, job)
+    tiles = []
+    if others is not None:
+        tiles = _tiles(
+            context_mask & told, missing, wanted & told, job, (np.where(context_mask, values, np.nan), others)
+        )
+        for tile in tiles:
+            wanted.ravel()[tile.targets] = False
+    tiles = sorted([*tiles, *_tiles(context_mask, missing, wanted, job)], key=lambda tile: tile.targets.size)
     predicted = _predict(tiles, values, rows, cols, job)
     between(predicted, fillable, supported, rows, cols)
     flag[fillable & np.isfinite(predicted[0])] = FillFlag.FILLED
@@ -279,6 +350,8 @@ def _predict(tiles: list[Tile], values: FloatArray, rows: IntArray, cols: IntArr
     for batch, predicted in zip(grouped, results, strict=True):
         for k, tile in enumerate(batch):
             found = predicted[:, k, : tile.targets.size]
+            if tile.background is not None:
+                found[0] += tile.background[1]
             if not np.isfinite(found).all():
                 row, col = rows[tile.targets[0] // cols.size], cols[tile.targets[0] % cols.size]
                 raise PredictionError(
@@ -293,8 +366,17 @@ def _predict(tiles: list[Tile], values: FloatArray, rows: IntArray, cols: IntArr
         return np.asarray(total[:-1] / total[-1]).reshape(-1, *values.shape)
 
 
-def _tiles(context_mask: BoolArray, missing: BoolArray, wanted: BoolArray, job: Job) -> list[Tile]:
-    """The groups of tiles that have wanted cells and enough context, rising in the number of the former."""
+def _tiles(
+    context_mask: BoolArray,
+    missing: BoolArray,
+    wanted: BoolArray,
+    job: Job,
+    stack: tuple[FloatArray, FloatArray] | None = None,
+) -> list[Tile]:
+    """The groups of tiles that have wanted cells and enough context, rising in the number of the former.
+
+    With a `stack`, the values and those of other slices, those that the latter tell about.
+    """
     neighbourhood, frame = job.predictor.neighbourhood, job.frame
     px, reach, lap = neighbourhood.tile_px, neighbourhood.reach_px, neighbourhood.overlap_px
     period = job.shape[1] if job.periodic else None
@@ -321,15 +403,32 @@ def _tiles(context_mask: BoolArray, missing: BoolArray, wanted: BoolArray, job: 
         if chosen.size < neighbourhood.min_context:
             continue
         c_row, c_col = np.divmod(chosen, near.shape[1])
-        found.append(
-            Tile(
-                (c_row + surroundings[0].start) * width + c_col + surroundings[1].start,
-                (t_row + patch[0].start) * width + t_col + patch[1].start,
-                weights[t_row, t_col],
-                ((box[0, 0] + box[1, 0] - 1) / 2, (box[0, 1] + box[1, 1] - 1) / 2),
-            )
+        tile: Tile | None = Tile(
+            (c_row + surroundings[0].start) * width + c_col + surroundings[1].start,
+            (t_row + patch[0].start) * width + t_col + patch[1].start,
+            weights[t_row, t_col],
+            ((box[0, 0] + box[1, 0] - 1) / 2, (box[0, 1] + box[1, 1] - 1) / 2),
         )
+        if tile is not None and stack is not None:
+            tile = _told(tile, _around(box, FRAME_PX), *stack, neighbourhood)
+        if tile is not None:
+            found.append(tile)
     return sorted(found, key=lambda tile: tile.targets.size)
+
+
+def _told(
+    tile: Tile, patch: tuple[slice, slice], values: FloatArray, others: FloatArray, neighbourhood: Neighbourhood
+) -> Tile | None:
+    """The tile with what other slices tell about it, from a patch around it; None where that is nothing."""
+    found = background(values[patch], others[:, *patch])
+    if found is None:
+        return None
+    flat = others.reshape(len(others), -1)
+    context, targets = (found(flat[:, cells]) for cells in (tile.context, tile.targets))
+    near, told = np.isfinite(context), np.isfinite(targets)
+    if np.count_nonzero(near) < neighbourhood.min_context or not told.any():
+        return None
+    return Tile(tile.context[near], tile.targets[told], tile.weights[told], tile.middle, (context[near], targets[told]))
 
 
 def _around(box: IntArray, px: int) -> tuple[slice, slice]:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import xarray as xr
 from dask.system import CPU_COUNT
 
+from geonp.across import SLICES
 from geonp.chunks import Job, fill_chunks, quantile_of, record
 from geonp.classes import annotate_classes, class_reader, codes
 from geonp.cores import WORKER_BYTES, number_of_cores, number_of_processes
@@ -96,12 +97,14 @@ def infill(
     quantiles: Sequence[float] = (),
     tails: bool = False,
     samples: int = 0,
+    across: Hashable | None = None,
 ) -> xr.Dataset:
     """Fill the missing cells of a raster, with a standard error for each.
 
-    Missing are NaN, infinities and the nodata value. Each spatial slice is filled on its own; time, band and other
-    dimensions are looped over. The result does not depend on the chunks of `obj` or on `batch_size`, but for rounding:
-    some 1e-5 standard errors in float32, about a tenth at most in bfloat16.
+    Missing are NaN, infinities and the nodata value. Each spatial slice is filled on its own, unless `across` names a
+    dimension along which they tell about each other; time, band and other dimensions are looped over. The result does
+    not depend on the chunks of `obj` or on `batch_size`, but for rounding: some 1e-5 standard errors in float32, about
+    a tenth at most in bfloat16.
 
     Parameters
     ----------
@@ -132,6 +135,10 @@ def infill(
         in truth, for what depends on several cells at once (a mean over a gap, a slope, a flow). Each cell is drawn
         on its own given all before it, so gaps must be small: see :data:`geonp.samples.MAX_GAP`. Each slice is then
         held in memory whole, `samples` times.
+    across : hashable, optional
+        A dimension along which slices tell about each other, as ``"time"`` or ``"band"``: where some of the eight
+        nearest slices along it have a value in a missing cell, it is filled from these and from its surroundings
+        together. See :mod:`geonp.across`. Coordinates along it play no role, its order does.
 
     Returns
     -------
@@ -170,6 +177,7 @@ def infill(
         quantiles=quantiles,
         tails=tails,
         samples=samples,
+        across=across,
     )
     arrays = {name: _values(asked, asked.ds[name]) for name in asked.names}
     for name, array in arrays.items():
@@ -271,9 +279,11 @@ def _task_bytes(chunk: tuple[int, ...], job: Job, itemsize: int) -> int:
     """Bytes that the task of a chunk takes beside batches, an upper bound: its window, its neighbours, its result."""
     slices, (rows, cols) = math.prod(chunk[:-2]), chunk[-2:]
     window = math.prod(job.window(Window(0, rows, 0, cols)).shape)
-    held = min(9 * rows * cols, window) if slices > 1 else 0
+    # those that are read beside its own, twice: kept, and stacked
+    others = 0 if job.across is None else SLICES
+    held = min(9 * rows * cols, window) if slices + others > 1 else 0
     result = slices * rows * cols * (2 * itemsize + 5 + 4 * job.predictor.classes)
-    return window * (4 * itemsize + 68) + slices * held * itemsize + result
+    return window * (4 * itemsize + 68 + 2 * others * itemsize) + (slices + others) * held * itemsize + result
 
 
 def _values(asked: Request, array: xr.DataArray) -> xr.DataArray:
@@ -299,7 +309,9 @@ def _parts(asked: Request, source: xr.DataArray) -> da.Array:
     data = _lazy(spatial_last(source, asked.grid))
     domain = None if asked.domain is None else da.asarray(asked.domain).rechunk(data.chunks[-2:])
     read = (class_reader if asked.card.classes else reader)(source, asked.nodata)
-    return fill_chunks(data, domain, asked.job, read)
+    leading = [dim for dim in source.dims if dim not in (asked.grid.y_dim, asked.grid.x_dim)]
+    axis = leading.index(asked.job.across) if asked.job.across in leading else None
+    return fill_chunks(data, domain, asked.job, read, axis)
 
 
 def _samples(asked: Request, array: xr.DataArray, parts: da.Array) -> da.Array:

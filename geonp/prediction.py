@@ -151,12 +151,16 @@ class Points:
 
 @dataclass(frozen=True)
 class Tile:
-    """Flat window indices of a tile's context and targets, the weights of the latter, its middle in the window."""
+    """Flat window indices of a tile's context and targets, the weights of the latter, its middle in the window.
+
+    With a `background`, of context and of targets, the values are predicted relative to it.
+    """
 
     context: IntArray
     targets: IntArray
     weights: FloatArray
     middle: tuple[float, float]
+    background: tuple[FloatArray, FloatArray] | None = None
 
 
 def resolve(model: str, device: str | None, batch_size: int | None) -> tuple[Predictor, checkpoint.Card]:
@@ -308,7 +312,8 @@ def gather(
     loc, scale = np.zeros(size), np.ones(size)
     for k, tile in enumerate([*batch, *[batch[-1]] * (size - len(batch))]):
         n = tile.context.size
-        found = standardise(flat[tile.context], standard)
+        known = flat[tile.context]
+        found = standardise(known if tile.background is None else known - tile.background[0], standard)
         xc[k, :n] = np.stack(np.divmod(tile.context, width), -1) - np.array(tile.middle)
         # padding stays on the lattice of cells, where models are quicker
         targets = np.pad(tile.targets, (0, n_t - tile.targets.size), mode="edge")

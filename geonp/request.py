@@ -51,6 +51,7 @@ class FillOptions(TypedDict, total=False):
     quantiles: Sequence[float]
     tails: bool
     samples: int
+    across: Hashable | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +101,7 @@ def prepare(
     quantiles: Sequence[float] = (),
     tails: bool = False,
     samples: int = 0,
+    across: Hashable | None = None,
 ) -> Request:
     """Check a raster and the options of :func:`geonp.filling.infill`; reads coordinates and weights, no values.
 
@@ -125,11 +127,33 @@ def prepare(
             "without error. Fill what was observed: ds[name].where(ds[f'{name}_fill_flag'] == 0).",
             stacklevel=3,
         )
+    _check_across(across, ds, names, grid, classes, samples)
     domain = None if mask is None else domain_of(mask, grid)
     job, card = checked_job(grid.shape, model, max_distance, device, batch_size, seed, periodic=grid.periodic_x)
-    job = replace(job, predictor=replace(job.predictor, neighbourhood=job.predictor.neighbourhood.on(grid)))
+    job = replace(
+        job, across=across, predictor=replace(job.predictor, neighbourhood=job.predictor.neighbourhood.on(grid))
+    )
     levels = tuple(float(q) for q in quantiles)
     return Request(ds, names, results, grid, domain, job, card, nodata, levels, tails, int(samples))
+
+
+def _check_across(
+    across: Hashable | None, ds: xr.Dataset, names: Sequence[Hashable], grid: Grid, classes: int, samples: int
+) -> None:
+    """See that slices can tell about each other along a dimension."""
+    if across is None:
+        return
+    others = list(dict.fromkeys(dim for name in names for dim in ds[name].dims if dim not in (grid.y_dim, grid.x_dim)))
+    if across not in others:
+        raise InputError(
+            "across must be a dimension along which slices tell about each other, beside rows and columns: got "
+            f"{across!r}, expected {' or '.join(map(repr, others)) if others else 'none, as there is a single slice'}"
+        )
+    if classes or samples:
+        raise InputError(
+            f"slices tell about numbers, each on its own: got across={across!r}, expected None for a model of classes, "
+            "and for samples"
+        )
 
 
 def checked_job(

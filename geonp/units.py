@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
+from geonp.across import beside, read_with
 from geonp.chunks import Filled, Job, fill_window, quantile_of, record
 from geonp.dtypes import Fit
 from geonp.errors import PredictionError
@@ -181,12 +182,27 @@ def _filled(work: Work, unit: Unit) -> tuple[Array, Array, Record]:
         for name, values in (("value", core), ("standard_error", 0), ("tail", 0), ("flag", FillFlag.OBSERVED)):
             out[name] = values
         return out, raw, noted
-    window, domain, complete = _window(work, field, lead, chunk, core.dtype)
+    axis = field.leading.index(job.across) if job.across in field.leading else None
+    window, domain, complete, first = *_window(work, field, lead, chunk, core.dtype), 0
+    if axis is not None:
+        # apart, as what cannot be read of others must not cost any of its own
+        own, size = range(lead[axis].start, lead[axis].stop), field.source.sizes[job.across]
+        every = read_with(own, size)
+        ends = slice(every.start, own.start), slice(own.stop, every.stop)
+        (before, _, read), (after, _, read_too) = (
+            _window(work, field, [*lead[:axis], end, *lead[axis + 1 :]], chunk, core.dtype) for end in ends
+        )
+        stack, first = np.concatenate([before, window, after], axis), every.start
+        complete &= read and read_too
     if not complete:
         noted["unread"] = True
     for index in np.ndindex(shape[:-2]):
+        others = None
+        if axis is not None:
+            near = [n - first for n in beside(own[index[axis]], size)]
+            others = np.stack([stack[(*index[:axis], n, *index[axis + 1 :])] for n in near]) if near else None
         try:
-            filled = fill_window(window[index], domain, chunk, job)
+            filled = fill_window(window[index], domain, chunk, job, others)
         except PredictionError as error:
             noted["error"] = _reason(error)
             empty = np.isnan(core[index])

@@ -1,0 +1,122 @@
+"""What the other slices of a stack tell about one, as earlier and later days do about a day under clouds.
+
+Each cell that another slice has gets a background: what the slice would be there if it followed the others as it does
+around. The background is subtracted before the model fills, and added to what it predicts: the model sees what is new
+in a slice, and its standard errors are of that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["FRAME_PX", "SLICES", "Background", "background", "beside", "read_with"]
+
+SLICES = 8
+"""How many other slices are read for one, at most: those nearest to it."""
+
+FRAME_PX = 32
+"""How far around a tile its slice is compared with the others."""
+
+LAG_PX = 2
+"""Distance of the cells whose differences are compared, cells: levels of smooth fields agree by chance."""
+
+LEAST_PAIRS = 64
+"""Pairs of cells below which nothing is said of another slice."""
+
+BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.floating[Any]]
+
+
+def beside(index: int, size: int) -> list[int]:
+    """The other slices that are read for one of `size`: the nearest, as many before as after if there are."""
+    start = max(0, min(index - SLICES // 2, size - SLICES - 1))
+    return [i for i in range(start, min(start + SLICES + 1, size)) if i != index]
+
+
+def read_with(own: range, size: int) -> range:
+    """All slices that are read for some, themselves included."""
+    return range(min([own.start, *beside(own.start, size)]), max([own.stop - 1, *beside(own.stop - 1, size)]) + 1)
+
+
+@dataclass(frozen=True)
+class Background:
+    """How a slice follows others in one place.
+
+    Each other slice predicts it by ``level + slope * value``; of those that a cell has, the weighted mean is taken, and
+    multiplied by `scale`. All but the last are arrays ``(slices,)``.
+    """
+
+    level: FloatArray
+    slope: FloatArray
+    weight: FloatArray
+    scale: float
+
+    def __call__(self, others: FloatArray) -> FloatArray:
+        """The background from values ``(slices, ...)``; NaN where all of them are."""
+        column = (-1, *[1] * (others.ndim - 1))
+        known = np.isfinite(others)
+        weight = np.where(known, self.weight.reshape(column), 0.0)
+        each = np.where(known, self.level.reshape(column) + self.slope.reshape(column) * others, 0.0)
+        total = weight.sum(0)
+        with np.errstate(invalid="ignore"):
+            return np.asarray(self.scale * (weight * each).sum(0) / np.where(total > 0, total, np.nan))
+
+
+def background(values: FloatArray, others: FloatArray) -> Background | None:
+    """Regress a slice on others in one patch.
+
+    Slopes are those of the differences of near cells, so that what is left is as flat as can be; they are shrunk by how
+    far they might be chance. Weights are the inverse squares of the mean squares of what each leaves, and the scale
+    is the slope on the weighted mean.
+
+    Parameters
+    ----------
+    values : array
+        ``(rows, cols)``, NaN where missing.
+    others : array
+        ``(slices, rows, cols)``, likewise.
+
+    Returns
+    -------
+    Background or None
+        None where the others tell nothing.
+    """
+    slope, left = _regress(values, others)
+    if not slope.any():
+        return None
+    both = np.isfinite(others) & np.isfinite(values)
+    level = np.where(both, values - slope[:, None, None] * others, 0).sum((1, 2)) / np.maximum(both.sum((1, 2)), 1)
+    weight = np.where(slope != 0, (left / left[slope != 0].min()) ** -2.0, 0.0)
+    mean = Background(level, slope, weight, 1.0)
+    scale, _ = _regress(values, mean(others)[None])
+    return replace(mean, scale=float(scale[0])) if scale[0] else None
+
+
+def _regress(values: FloatArray, others: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Of the differences of a slice on those of each other: slopes, and mean squares of what is left."""
+    n, zz, zs, ss = (np.zeros(len(others)) for _ in range(4))
+    for axis in (0, 1):
+        cut = [slice(None)] * 2
+        cut[axis] = slice(LAG_PX, None)
+        back = [slice(None)] * 2
+        back[axis] = slice(None, -LAG_PX)
+        dz = values[tuple(cut)] - values[tuple(back)]
+        ds = others[(slice(None), *cut)] - others[(slice(None), *back)]
+        both = np.isfinite(dz) & np.isfinite(ds)
+        dz, ds = np.where(both, dz, 0.0), np.where(both, ds, 0.0)
+        n += both.sum((1, 2))
+        zz += (dz * dz).sum((1, 2))
+        zs += (dz * ds).sum((1, 2))
+        ss += (ds * ds).sum((1, 2))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        slope = np.where(ss > 0, zs / ss, 0.0)
+        share = np.where((ss > 0) & (zz > 0), zs**2 / (ss * zz), 0.0)
+        # each cell is in some pairs, and neighbours are no independent evidence
+        kept = np.where(share > 0, 1 - (1 - share) / (share * n / 16), 0.0).clip(0, 1)
+        left = np.where(n > 0, (1 - share * kept) * zz / n, 0.0)
+    slope = np.where(n >= LEAST_PAIRS, slope * kept, 0.0)
+    return slope, np.maximum(left, 1e-12 * np.maximum(zz / np.maximum(n, 1), 1e-300))
