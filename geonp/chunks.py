@@ -1,14 +1,14 @@
 """From the chunks of a raster to filled chunks: one task each, the same answer however the raster is chunked.
 
-:func:`fill_window` is a pure function of NumPy arrays and of a small picklable job; Dask only schedules it. Each task
-reads the edges of its neighbours' chunks itself, so that no chunk is ever reshaped.
+Dask only schedules :func:`geonp.windows.fill_window`. Each task reads the edges of its neighbours' chunks itself, so
+that no chunk is ever reshaped.
 """
 
 from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
@@ -18,111 +18,27 @@ import numpy as np
 import numpy.typing as npt
 from dask.base import tokenize
 from dask.highlevelgraph import HighLevelGraph
-from scipy import ndimage
 
-from geonp import student
-from geonp.across import FRAME_PX, SLICES, background, beside, read_with
+from geonp.across import SLICES, beside, read_with
 from geonp.classes import ClassReader
-from geonp.cores import on_cores
-from geonp.errors import PredictionError
-from geonp.metadata import FillFlag, Reader
-from geonp.points import Neighbourhood, halo_for, overlaps, select_context
-from geonp.prediction import Predictor, Tile, batches, gather
-from geonp.thinning import start_of
-from geonp.tiling import (
-    MARGIN_PX,
-    Piece,
-    Window,
-    aligned,
-    between,
-    groups,
-    grown,
-    indices,
-    pieces,
-    shown_once,
-    support,
-)
+from geonp.metadata import Reader
+from geonp.tiling import Piece, Window, pieces
+from geonp.windows import Classified, Filled, Job, classify_window, fill_window, record
 
-__all__ = ["Classified", "Filled", "Job", "classify_window", "fill_chunks", "fill_window", "quantile_of", "record"]
+__all__ = ["fill_chunks"]
 
-BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
-IntArray = npt.NDArray[np.intp]
 Blocks = list[list[npt.NDArray[Any]]]
-
-
-@dataclass(frozen=True)
-class Job:
-    """What every chunk of one variable needs to know; picklable and small.
-
-    Attributes
-    ----------
-    predictor : Predictor
-    shape : tuple of int
-        ``(rows, columns)`` of the raster.
-    periodic : bool
-        Whether its last column neighbours the first.
-    max_distance : float or None
-        Cells farther than this from every observation, in cells, are left empty.
-    seed : int
-        Of the choice among far context.
-    across : hashable or None
-        The dimension along which slices tell about each other, see :mod:`geonp.across`.
-    """
-
-    predictor: Predictor
-    shape: tuple[int, int]
-    periodic: bool
-    max_distance: float | None
-    seed: int
-    across: Hashable | None = None
-
-    @property
-    def frame(self) -> int:
-        """Width of the frame around whole tiles that is read: context, and what `max_distance` may look at."""
-        farthest = min(self.max_distance or 0.0, max(self.shape))
-        return max(self.predictor.neighbourhood.reach_px, int(np.ceil(farthest)))
-
-    def window(self, chunk: Window) -> Window:
-        """What is read to fill `chunk`: the tiles that predict its cells, with the frame around them."""
-        neighbourhood = self.predictor.neighbourhood
-        predicted = grown(chunk, MARGIN_PX + neighbourhood.overlap_px)
-        return grown(aligned(predicted, neighbourhood.tile_px * neighbourhood.merge), self.frame)
-
-    def cells(self, chunk: Window) -> tuple[IntArray, IntArray]:
-        """Raster rows and columns of :meth:`window`; -1 outside the raster."""
-        window = self.window(chunk)
-        rows = indices(window.row, window.row_end, self.shape[0])
-        return rows, indices(window.col, window.col_end, self.shape[1], periodic=self.periodic)
-
-
-@dataclass(frozen=True)
-class Filled:
-    """One chunk: values, standard errors, tails (:mod:`geonp.student`) and flags, each ``(rows, cols)``."""
-
-    value: FloatArray
-    standard_error: FloatArray
-    tail: FloatArray
-    flag: npt.NDArray[np.int8]
-
-
-@dataclass(frozen=True)
-class Classified:
-    """One chunk of classes: their numbers, the probability of each ``(rows, cols, classes)``, and flags."""
-
-    value: FloatArray
-    probability: npt.NDArray[np.float32]
-    flag: npt.NDArray[np.int8]
 
 
 def fill_chunks(
     data: da.Array, domain: da.Array | None, job: Job, read: Reader | ClassReader, axis: int | None = None
 ) -> da.Array:
-    """One task a chunk, each reading its neighbours' edges itself: a lazy array of the fields of :class:`Filled`.
+    """One task a chunk, each reading its neighbours' edges itself: a lazy array of the fields of `Filled`.
 
-    Of :class:`Classified` for a model of classes. `data` are as they are stored, rows and columns last: each task does
-    to what it sees of them what `read` says, so that nothing but the source is behind it. Where slices tell about each
-    other along an `axis`, it reads those beside its own, too.
+    Of `Classified` for a model of classes (see :mod:`geonp.windows`). `data` are as they are stored, rows and columns
+    last: each task does to what it sees of them what `read` says, so that nothing but the source is behind it. Where
+    slices tell about each other along an `axis`, it reads those beside its own, too.
     """
     name = "geonp-fill-" + tokenize(data.name, None if domain is None else domain.name, job, read, axis)
     dtype = record(read.dtype, job.predictor.classes)
@@ -213,19 +129,6 @@ def _moved(index: tuple[int, ...], axis: int, to: int) -> tuple[int, ...]:
     return (*index[:axis], to, *index[axis + 1 :])
 
 
-def record(dtype: np.dtype[Any], classes: int = 0) -> np.dtype[Any]:
-    """The fields of :class:`Filled` for a raster of floats of this dtype; of :class:`Classified` for `classes`."""
-    if classes:
-        return np.dtype([("value", dtype), ("probability", np.float32, (classes,)), ("flag", np.int8)])
-    return np.dtype([("value", dtype), ("standard_error", dtype), ("tail", np.float32), ("flag", np.int8)])
-
-
-def quantile_of(parts: npt.NDArray[np.void], level: float) -> FloatArray:
-    """The quantile of a result with the fields of :class:`Filled`, in the dtype of its values."""
-    found = student.quantile(level, parts["value"], parts["standard_error"], parts["tail"])
-    return np.asarray(found, parts["value"].dtype)
-
-
 def _assemble(
     window: npt.NDArray[Any],
     blocks: Blocks | None,
@@ -239,210 +142,3 @@ def _assemble(
         for j, b in enumerate(across):
             place = np.s_[a.offset : a.offset + a.stop - a.start, b.offset : b.offset + b.stop - b.start]
             window[place] = True if blocks is None else read(blocks[i][j][index][a.start : a.stop, b.start : b.stop])
-
-
-def fill_window(
-    values: FloatArray, domain_mask: BoolArray, chunk: Window, job: Job, others: FloatArray | None = None
-) -> Filled:
-    """Fill the missing cells of a chunk from the window around it: the one kernel that everything else schedules.
-
-    Parameters
-    ----------
-    values : array
-        ``job.window(chunk).shape``: NaN where missing or outside the raster.
-    domain_mask : array
-        True where a value may be; cells outside are neither filled nor used as context.
-    others : array, optional
-        ``(slices, rows, cols)`` of the window in other slices, which tell about this one: see :mod:`geonp.across`.
-
-    Raises
-    ------
-    PredictionError
-        When the model returns a value that is not finite.
-    """
-    core, flag, predicted = _predicted(values, domain_mask, chunk, job, others)
-    observed = ~np.isnan(values)
-    value = values.copy()
-    error = np.where(observed, 0.0, np.nan).astype(values.dtype)
-    tail = error.astype(np.float32)
-    if predicted is not None:
-        filled = flag == FillFlag.FILLED
-        value[filled], error[filled], tail[filled] = predicted[:, filled]
-    return Filled(value[core], error[core], tail[core], flag[core])
-
-
-def classify_window(values: FloatArray, domain_mask: BoolArray, chunk: Window, job: Job) -> Classified:
-    """Fill the missing cells of a chunk with the most probable class; as :func:`fill_window`, of numbers of classes."""
-    core, flag, predicted = _predicted(values, domain_mask, chunk, job)
-    value = values.copy()
-    probability = (values[..., None] == np.arange(job.predictor.classes)).astype(np.float32)
-    probability[np.isnan(values)] = np.nan
-    if predicted is not None:
-        filled = flag == FillFlag.FILLED
-        probability[filled] = predicted[:, filled].T
-        value[filled] = predicted[:, filled].argmax(0)
-    return Classified(value[core], probability[core], flag[core])
-
-
-def _predicted(
-    values: FloatArray, domain_mask: BoolArray, chunk: Window, job: Job, others: FloatArray | None = None
-) -> tuple[tuple[slice, slice], npt.NDArray[np.int8], FloatArray | None]:
-    """Where the chunk lies in its window, the flags, and what is predicted ``(outputs, rows, cols)``, if anything."""
-    window, (rows, cols) = job.window(chunk), job.cells(chunk)
-    core = np.s_[
-        chunk.row - window.row : chunk.row_end - window.row, chunk.col - window.col : chunk.col_end - window.col
-    ]
-    observed = ~np.isnan(values)
-    missing, context_mask = domain_mask & ~observed, domain_mask & observed
-    fillable = missing & _near(context_mask, job.max_distance)
-    flag = np.where(observed, FillFlag.OBSERVED, np.where(domain_mask, FillFlag.BEYOND_LIMIT, FillFlag.OUTSIDE_DOMAIN))
-    flag = flag.astype(np.int8)
-    if not fillable[core].any():
-        return core, flag, None
-    supported = support(fillable, rows, cols)
-    if others is not None:
-        others = np.where(domain_mask, others, np.nan)
-        told = np.isfinite(others).any(0)
-        # what varies slowly inside gaps is what the others do not tell
-        supported |= fillable & told
-    wanted = _wanted(fillable, supported, core)
-    tiles = []
-    if others is not None:
-        tiles = _tiles(
-            context_mask & told, missing, wanted & told, job, (np.where(context_mask, values, np.nan), others)
-        )
-        for tile in tiles:
-            wanted.ravel()[tile.targets] = False
-    tiles = sorted([*tiles, *_tiles(context_mask, missing, wanted, job)], key=lambda tile: tile.targets.size)
-    predicted = _predict(tiles, values, rows, cols, job)
-    between(predicted, fillable, supported, rows, cols)
-    flag[fillable & np.isfinite(predicted[0])] = FillFlag.FILLED
-    return core, flag, predicted
-
-
-def _near(context_mask: BoolArray, max_distance: float | None) -> BoolArray:
-    if max_distance is None or not context_mask.any():
-        return np.full(context_mask.shape, max_distance is None)
-    return np.asarray(ndimage.distance_transform_edt(~context_mask) <= max_distance)
-
-
-def _wanted(fillable: BoolArray, supported: BoolArray, core: tuple[slice, slice]) -> BoolArray:
-    """The supported cells of the core, and those around it that its other cells are interpolated from."""
-    ahead = tuple(slice(s.start - MARGIN_PX, s.stop + MARGIN_PX) for s in core)
-    wanted = np.zeros_like(supported)
-    wanted[ahead] = supported[ahead]
-    inside = np.zeros_like(supported)
-    inside[core] = (fillable & ~supported)[core]
-    used = ndimage.binary_dilation(inside, np.ones((3, 3), bool), iterations=MARGIN_PX) if inside.any() else inside
-    used[core] = True
-    return wanted & used
-
-
-def _predict(tiles: list[Tile], values: FloatArray, rows: IntArray, cols: IntArray, job: Job) -> FloatArray:
-    """Blended outputs of the model ``(outputs, rows, cols)`` for the targets of all tiles, NaN elsewhere."""
-    neighbourhood, total = job.predictor.neighbourhood, np.zeros((job.predictor.outputs + 1, values.size))
-    # the numbers of classes stay what they are
-    standard = (0.0, 1.0) if job.predictor.classes else neighbourhood.standard
-
-    grouped = list(batches(tiles, job.predictor.batch_size))
-    points = (gather(batch, values, neighbourhood.n_context, standard) for batch in grouped)
-    results = on_cores(job.predictor.rooted(), points, job.predictor.device, len(grouped))
-    for batch, predicted in zip(grouped, results, strict=True):
-        for k, tile in enumerate(batch):
-            found = predicted[:, k, : tile.targets.size]
-            if tile.background is not None:
-                found[0] += tile.background[1]
-            if not np.isfinite(found).all():
-                row, col = rows[tile.targets[0] // cols.size], cols[tile.targets[0] % cols.size]
-                raise PredictionError(
-                    f"the model returned values that are not finite for the tile around row {row}, column {col}; "
-                    "please report it with the data around this tile"
-                )
-            total[:-1, tile.targets] += tile.weights * found
-            total[-1, tile.targets] += tile.weights
-    # Errors of neighbouring tiles stem from the same data: the mean of their standard deviations bounds that of
-    # their mean from above, and is reached when they are fully correlated.
-    with np.errstate(invalid="ignore"):
-        return np.asarray(total[:-1] / total[-1]).reshape(-1, *values.shape)
-
-
-def _tiles(
-    context_mask: BoolArray,
-    missing: BoolArray,
-    wanted: BoolArray,
-    job: Job,
-    stack: tuple[FloatArray, FloatArray] | None = None,
-) -> list[Tile]:
-    """The groups of tiles that have wanted cells and enough context, rising in the number of the former.
-
-    With a `stack`, the values and those of other slices, those that the latter tell about.
-    """
-    neighbourhood, frame = job.predictor.neighbourhood, job.frame
-    px, reach, lap = neighbourhood.tile_px, neighbourhood.reach_px, neighbourhood.overlap_px
-    period = job.shape[1] if job.periodic else None
-    width = missing.shape[1]
-    found = []
-    reached = overlaps(context_mask, neighbourhood)
-    for corners in groups(missing, context_mask, frame, neighbourhood):
-        members, box = frame + corners, np.array([corners.min(0), corners.max(0) + px]) + frame
-        patch = _around(box, lap)
-        weights = wanted[patch] * np.sum(
-            [_blend_weights(reached[patch], member - box[0], px, lap) for member in members], 0
-        )
-        t_row, t_col = np.nonzero(weights)
-        if not t_row.size:
-            continue
-        near = shown_once(context_mask[_around(box, reach)], period)
-        halo = halo_for(near, neighbourhood)
-        surroundings, cut = _around(box, halo), reach - halo
-        near = near[cut : near.shape[0] - cut, cut : near.shape[1] - cut]
-        own = np.zeros_like(near)
-        for row, col in halo + members - box[0]:
-            own[row : row + px, col : col + px] = True
-        chosen = select_context(near, own & missing[surroundings], neighbourhood, start_of(job.seed))
-        if chosen.size < neighbourhood.min_context:
-            continue
-        c_row, c_col = np.divmod(chosen, near.shape[1])
-        tile: Tile | None = Tile(
-            (c_row + surroundings[0].start) * width + c_col + surroundings[1].start,
-            (t_row + patch[0].start) * width + t_col + patch[1].start,
-            weights[t_row, t_col],
-            ((box[0, 0] + box[1, 0] - 1) / 2, (box[0, 1] + box[1, 1] - 1) / 2),
-        )
-        if tile is not None and stack is not None:
-            tile = _told(tile, _around(box, FRAME_PX), *stack, neighbourhood)
-        if tile is not None:
-            found.append(tile)
-    return sorted(found, key=lambda tile: tile.targets.size)
-
-
-def _told(
-    tile: Tile, patch: tuple[slice, slice], values: FloatArray, others: FloatArray, neighbourhood: Neighbourhood
-) -> Tile | None:
-    """The tile with what other slices tell about it, from a patch around it; None where that is nothing."""
-    found = background(values[patch], others[:, *patch])
-    if found is None:
-        return None
-    flat = others.reshape(len(others), -1)
-    context, targets = (found(flat[:, cells]) for cells in (tile.context, tile.targets))
-    near, told = np.isfinite(context), np.isfinite(targets)
-    if np.count_nonzero(near) < neighbourhood.min_context or not told.any():
-        return None
-    return Tile(tile.context[near], tile.targets[told], tile.weights[told], tile.middle, (context[near], targets[told]))
-
-
-def _around(box: IntArray, px: int) -> tuple[slice, slice]:
-    """A box (its first and last corner) with a frame of so many cells."""
-    (top, left), (bottom, right) = box.tolist()
-    return slice(top - px, bottom + px), slice(left - px, right + px)
-
-
-def _blend_weights(reached: IntArray, corner: IntArray, px: int, frame: int) -> FloatArray:
-    """Weight of a tile's prediction of each cell of a patch: a frame around a box, in which the tile has a corner.
-
-    The weights of all tiles add up to one in the cells where neighbours agree how far to reach.
-    """
-    down, across = (np.arange(n) - frame - start + 0.5 for n, start in zip(reached.shape, corner, strict=True))
-    depths = np.minimum(down, px - down)[:, None], np.minimum(across, px - across)
-    ramps = (np.clip((depth + reached) / np.maximum(2 * reached, 1), 0.0, 1.0) for depth in depths)
-    return np.asarray(next(ramps) * next(ramps))

@@ -16,7 +16,7 @@ import xarray as xr
 from dask.system import CPU_COUNT
 
 from geonp.across import SLICES
-from geonp.chunks import Job, fill_chunks, quantile_of, record
+from geonp.chunks import fill_chunks
 from geonp.classes import annotate_classes, class_reader, codes
 from geonp.cores import WORKER_BYTES, number_of_cores, number_of_processes
 from geonp.errors import InputError
@@ -25,6 +25,7 @@ from geonp.prediction import TARGET_BUCKETS, batch_bytes
 from geonp.request import FillOptions, Raster, Request, prepare, spatial_last
 from geonp.samples import sample_chunks
 from geonp.tiling import CHUNK_PX, Window, tiles_with
+from geonp.windows import Job, quantile_of, record
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -136,9 +137,8 @@ def infill(
         on its own given all before it, so gaps must be small: see :data:`geonp.samples.MAX_GAP`. Each slice is then
         held in memory whole, `samples` times.
     across : hashable, optional
-        A dimension along which slices tell about each other, as ``"time"`` or ``"band"``: where some of the eight
-        nearest slices along it have a value in a missing cell, it is filled from these and from its surroundings
-        together. See :mod:`geonp.across`. Coordinates along it play no role, its order does.
+        A dimension along which slices tell about each other, as ``"time"`` or ``"band"``: a missing cell that some of
+        the eight nearest slices have is filled from these and its surroundings together; see :mod:`geonp.across`.
 
     Returns
     -------
@@ -305,7 +305,7 @@ def _chunks_in_memory(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _parts(asked: Request, source: xr.DataArray) -> da.Array:
-    """The lazy result for one variable, an array with the fields of :class:`~geonp.chunks.Filled`."""
+    """The lazy result for one variable, an array with the fields of :class:`~geonp.windows.Filled`."""
     data = _lazy(spatial_last(source, asked.grid))
     domain = None if asked.domain is None else da.asarray(asked.domain).rechunk(data.chunks[-2:])
     read = (class_reader if asked.card.classes else reader)(source, asked.nodata)

@@ -21,7 +21,6 @@ from dask.delayed import delayed
 from dask.system import CPU_COUNT
 
 from geonp import student
-from geonp.chunks import Job, record
 from geonp.cores import memory_bytes, on_cores
 from geonp.errors import InputError, PredictionError
 from geonp.grid import Grid
@@ -31,6 +30,7 @@ from geonp.prediction import Points, bucket, together
 from geonp.request import checked_job, checked_results
 from geonp.scattered import Observations, Square, blend_weights, grouped, near_first, project, squares_of
 from geonp.tables import Table, read_table, transformed
+from geonp.windows import Job, record
 
 if TYPE_CHECKING:
     from geonp.checkpoint import Card
@@ -158,7 +158,7 @@ class _Target:
             )
 
     def predict(self, observations: Observations, job: Job) -> Any:
-        """An array with the fields of :class:`~geonp.chunks.Filled` like `template`, lazy as that is."""
+        """An array with the fields of :class:`~geonp.windows.Filled` like `template`, lazy as that is."""
         dtype = record(np.result_type(observations.values.dtype, np.float32))
         if self.template.chunks is None:
             places = _crossed(self.y, self.x) if self.on_grid else np.stack([self.x, self.y], 1)

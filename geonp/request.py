@@ -15,12 +15,12 @@ import numpy.typing as npt
 import xarray as xr
 
 from geonp import checkpoint
-from geonp.chunks import Job
 from geonp.classes import class_reader, class_variables
 from geonp.errors import CheckpointError, InputError, ModelError
 from geonp.grid import Grid
 from geonp.metadata import declared_nodata, fill_variables
 from geonp.prediction import resolve
+from geonp.windows import Job
 
 __all__ = [
     "FillOptions",

@@ -16,13 +16,13 @@ import numpy.typing as npt
 from scipy import ndimage
 
 from geonp import student
-from geonp.chunks import Job
 from geonp.errors import InputError
 from geonp.metadata import FillFlag
 from geonp.points import halo_for, select_context
 from geonp.prediction import Tile, batches, gather
 from geonp.thinning import start_of
 from geonp.tiling import Window, shown_once
+from geonp.windows import Job
 
 __all__ = ["MAX_CELLS", "MAX_GAP", "sample_chunks", "sample_slice"]
 
@@ -44,7 +44,7 @@ def sample_chunks(data: da.Array, parts: da.Array, domain: da.Array | None, job:
     data : dask array
         ``(..., rows, cols)``, NaN where missing.
     parts : dask array
-        Like `data`, the fields of :class:`~geonp.chunks.Filled`: what was filled is sampled.
+        Like `data`, the fields of :class:`~geonp.windows.Filled`: what was filled is sampled.
     domain : dask array, optional
         ``(rows, cols)``, True where a cell may be context.
     name : str

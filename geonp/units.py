@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -18,13 +18,13 @@ import numpy.typing as npt
 import xarray as xr
 
 from geonp.across import beside, read_with
-from geonp.chunks import Filled, Job, fill_window, quantile_of, record
 from geonp.dtypes import Fit
 from geonp.errors import PredictionError
 from geonp.journal import Journal, Record
 from geonp.metadata import FillFlag, Reader
 from geonp.stores import Store
 from geonp.tiling import Piece, Window, pieces
+from geonp.windows import Filled, Job, fill_window, quantile_of, record
 
 __all__ = ["Field", "Unit", "Work", "fail_unit", "fill_unit", "units_of"]
 
@@ -182,27 +182,13 @@ def _filled(work: Work, unit: Unit) -> tuple[Array, Array, Record]:
         for name, values in (("value", core), ("standard_error", 0), ("tail", 0), ("flag", FillFlag.OBSERVED)):
             out[name] = values
         return out, raw, noted
-    axis = field.leading.index(job.across) if job.across in field.leading else None
-    window, domain, complete, first = *_window(work, field, lead, chunk, core.dtype), 0
-    if axis is not None:
-        # apart, as what cannot be read of others must not cost any of its own
-        own, size = range(lead[axis].start, lead[axis].stop), field.source.sizes[job.across]
-        every = read_with(own, size)
-        ends = slice(every.start, own.start), slice(own.stop, every.stop)
-        (before, _, read), (after, _, read_too) = (
-            _window(work, field, [*lead[:axis], end, *lead[axis + 1 :]], chunk, core.dtype) for end in ends
-        )
-        stack, first = np.concatenate([before, window, after], axis), every.start
-        complete &= read and read_too
-    if not complete:
+    window, domain, complete = _window(work, field, lead, chunk, core.dtype)
+    others, read = _others(work, field, lead, chunk, window)
+    if not (complete and read):
         noted["unread"] = True
     for index in np.ndindex(shape[:-2]):
-        others = None
-        if axis is not None:
-            near = [n - first for n in beside(own[index[axis]], size)]
-            others = np.stack([stack[(*index[:axis], n, *index[axis + 1 :])] for n in near]) if near else None
         try:
-            filled = fill_window(window[index], domain, chunk, job, others)
+            filled = fill_window(window[index], domain, chunk, job, others(index))
         except PredictionError as error:
             noted["error"] = _reason(error)
             empty = np.isnan(core[index])
@@ -267,6 +253,30 @@ def _window(
         if complete:
             break
     return values, domain, complete
+
+
+def _others(
+    work: Work, field: Field, lead: list[slice], chunk: Window, window: Array
+) -> tuple[Callable[[tuple[int, ...]], Array | None], bool]:
+    """What the slices beside one of the unit hold in its `window`, by its index, and whether all could be read."""
+    if work.job.across not in field.leading:
+        return lambda _: None, True
+    axis = field.leading.index(work.job.across)
+    own, size = range(lead[axis].start, lead[axis].stop), field.source.sizes[work.job.across]
+    every = read_with(own, size)
+    # apart from its own, none of which must be lost with them
+    ends = slice(every.start, own.start), slice(own.stop, every.stop)
+    (before, _, complete), (after, _, complete_too) = (
+        _window(work, field, [*lead[:axis], end, *lead[axis + 1 :]], chunk, window.dtype) for end in ends
+    )
+    stack = np.concatenate([before, window, after], axis)
+
+    def others(index: tuple[int, ...]) -> Array | None:
+        near = [n - every.start for n in beside(own[index[axis]], size)]
+        found = [stack[(*index[:axis], n, *index[axis + 1 :])] for n in near]
+        return np.stack(found) if found else None
+
+    return others, complete and complete_too
 
 
 def _cuts(size: int, chunk: int) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ MAX_FUNCTION_LINES = 60
 LAYERS = {
     "geonp.errors": 0,
     "geonp.grid": 1,
+    "geonp.across": 1,
     "geonp.gaps": 1,
     "geonp.student": 1,
     "geonp.dtypes": 1,
@@ -54,7 +55,8 @@ LAYERS = {
     "geonp.evaluation.comparison": 3.1,
     "geonp.cores": 4,
     "geonp.prediction": 4,
-    "geonp.chunks": 4.1,
+    "geonp.windows": 4.1,
+    "geonp.chunks": 4.15,
     "geonp.storage": 4,
     "geonp.training.fields": 3,
     "geonp.training.tasks": 4,
