@@ -24,8 +24,14 @@ FRAME_PX = 32
 LAG_PX = 2
 """Distance of the cells whose differences are compared, cells: levels of smooth fields agree by chance."""
 
-LEAST_PAIRS = 64
-"""Pairs of cells below which nothing is said of another slice."""
+BLOCK_PX = 16
+"""Side of the blocks that are taken for independent of each other."""
+
+LEAST_BLOCKS = 4
+"""Blocks with pairs of cells below which nothing is said of another slice."""
+
+DOUBTED = 2.5
+"""A slope of so many standard errors is not used at all, greater ones the more."""
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating[Any]]
@@ -85,12 +91,15 @@ def background(values: FloatArray, others: FloatArray) -> Background | None:
     Background or None
         None where the others tell nothing.
     """
+    values, others = values.astype(float), others.astype(float)
     slope, left = _regress(values, others)
-    if not slope.any():
+    told = slope != 0
+    if not told.any():
         return None
     both = np.isfinite(others) & np.isfinite(values)
     level = np.where(both, values - slope[:, None, None] * others, 0).sum((1, 2)) / np.maximum(both.sum((1, 2)), 1)
-    weight = np.where(slope != 0, (left / left[slope != 0].min()) ** -2.0, 0.0)
+    weight = np.zeros(len(others))
+    weight[told] = (left[told].min() / left[told]) ** 2
     mean = Background(level, slope, weight, 1.0)
     scale, _ = _regress(values, mean(others)[None])
     return replace(mean, scale=float(scale[0])) if scale[0] else None
@@ -98,25 +107,28 @@ def background(values: FloatArray, others: FloatArray) -> Background | None:
 
 def _regress(values: FloatArray, others: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Of the differences of a slice on those of each other: slopes, and mean squares of what is left."""
-    n, zz, zs, ss = (np.zeros(len(others)) for _ in range(4))
-    for axis in (0, 1):
-        cut = [slice(None)] * 2
-        cut[axis] = slice(LAG_PX, None)
-        back = [slice(None)] * 2
-        back[axis] = slice(None, -LAG_PX)
-        dz = values[tuple(cut)] - values[tuple(back)]
-        ds = others[(slice(None), *cut)] - others[(slice(None), *back)]
+    n, zz, zs, ss = _block_sums(values, others)
+    blocks = np.count_nonzero(n, -1)
+    pairs, total, common, own = (each.sum(-1) for each in (n, zz, zs, ss))
+    told = (blocks >= LEAST_BLOCKS) & (total * own > 0)
+    pairs, total, own = (np.where(told, each, 1.0) for each in (pairs, total, own))
+    slope = np.where(told, common / own, 0.0)
+    # robust to whatever is alike within a block (Liang and Zeger 1986)
+    variance = np.sum((zs - slope[:, None] * ss) ** 2, -1) / own**2 * blocks / np.maximum(blocks - 1, 1)
+    kept = np.clip(1 - DOUBTED**2 * variance / np.where(slope == 0, 1.0, slope) ** 2, 0.0, 1.0)
+    left = np.maximum(total - kept * (2 - kept) * slope**2 * own, 1e-12 * total) / pairs
+    return kept * slope, left
+
+
+def _block_sums(values: FloatArray, others: FloatArray) -> FloatArray:
+    """Over the pairs of cells in each block: their number, and products of the differences, ``(4, slices, blocks)``."""
+    sums = []
+    for rows, cols in ((LAG_PX, 0), (0, LAG_PX)):
+        dz, ds = (a[..., rows:, cols:] - a[..., : a.shape[-2] - rows, : a.shape[-1] - cols] for a in (values, others))
         both = np.isfinite(dz) & np.isfinite(ds)
         dz, ds = np.where(both, dz, 0.0), np.where(both, ds, 0.0)
-        n += both.sum((1, 2))
-        zz += (dz * dz).sum((1, 2))
-        zs += (dz * ds).sum((1, 2))
-        ss += (ds * ds).sum((1, 2))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        slope = np.where(ss > 0, zs / ss, 0.0)
-        share = np.where((ss > 0) & (zz > 0), zs**2 / (ss * zz), 0.0)
-        # each cell is in some pairs, and neighbours are no independent evidence
-        kept = np.where(share > 0, 1 - (1 - share) / (share * n / 16), 0.0).clip(0, 1)
-        left = np.where(n > 0, (1 - share * kept) * zz / n, 0.0)
-    slope = np.where(n >= LEAST_PAIRS, slope * kept, 0.0)
-    return slope, np.maximum(left, 1e-12 * np.maximum(zz / np.maximum(n, 1), 1e-300))
+        each = np.stack([both, dz * dz, dz * ds, ds * ds])
+        for axis in (-2, -1):
+            each = np.add.reduceat(each, range(0, each.shape[axis], BLOCK_PX), axis)
+        sums.append(each.reshape(*each.shape[:2], -1))
+    return np.asarray(sums[0] + sums[1])

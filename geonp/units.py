@@ -264,11 +264,16 @@ def _others(
     axis = field.leading.index(work.job.across)
     own, size = range(lead[axis].start, lead[axis].stop), field.source.sizes[work.job.across]
     every = read_with(own, size)
-    # apart from its own, none of which must be lost with them
-    ends = slice(every.start, own.start), slice(own.stop, every.stop)
-    (before, _, complete), (after, _, complete_too) = (
-        _window(work, field, [*lead[:axis], end, *lead[axis + 1 :]], chunk, window.dtype) for end in ends
-    )
+
+    def read(start: int, stop: int) -> tuple[Array, bool]:
+        beyond = [*lead[:axis], slice(start, stop), *lead[axis + 1 :]]
+        found, _, complete = _window(work, field, beyond, chunk, window.dtype)
+        if complete or stop - start == 1:
+            return found, complete
+        # what cannot be read of one slice must not cost those beside it
+        return np.concatenate([read(n, n + 1)[0] for n in range(start, stop)], axis), False
+
+    (before, complete), (after, complete_too) = read(every.start, own.start), read(own.stop, every.stop)
     stack = np.concatenate([before, window, after], axis)
 
     def others(index: tuple[int, ...]) -> Array | None:

@@ -416,10 +416,10 @@ def test_a_prediction_that_is_not_finite_fails_its_unit(
 ) -> None:
     fill = units.fill_window
 
-    def broken(values: Any, domain: Any, chunk: Any, job: Any) -> Any:
+    def broken(values: Any, domain: Any, chunk: Any, *rest: Any) -> Any:
         if (chunk.row, chunk.col) == (20, 20):
             raise PredictionError("the model returned values that are not finite")
-        return fill(values, domain, chunk, job)
+        return fill(values, domain, chunk, *rest)
 
     monkeypatch.setattr(units, "fill_window", broken)
     report = fill_store(lazily(source), tmp_path / "out.zarr", chunks=20, model=model)
