@@ -78,4 +78,5 @@ def _sentence(found: Adapted) -> str:
         return f"Nothing clearly better was found, the model is kept: CRPS {found.before:.4g}{units} on {setting}"
     change = 1 - found.after / found.before
     slower = f"; a fill takes {found.slowdown:.1f} times as long" if found.slowdown > 1.2 else ""
-    return f"CRPS {found.before:.4g} before, {found.after:.4g}{units} after ({change:.1%} less) on {setting}{slower}"
+    how = f"; slices tell about each other along {found.across}{slower}" if found.across else slower
+    return f"CRPS {found.before:.4g} before, {found.after:.4g}{units} after ({change:.1%} less) on {setting}{how}"

@@ -61,6 +61,9 @@ class Neighbourhood:
         Empty: they are for any raster.
     standard : tuple of float
         Mean and standard deviation that values are standardised by. Empty: those of the context.
+    across : str
+        Of rasters that have this dimension slices tell about each other along it, see :mod:`geonp.across`. Empty: they
+        do not, unless it is asked for.
     """
 
     tile_px: int = 16
@@ -73,6 +76,7 @@ class Neighbourhood:
     axes: tuple[tuple[float, float], ...] = ()
     spacing: tuple[float, float] | tuple[()] = ()
     standard: tuple[float, float] | tuple[()] = ()
+    across: str = ""
 
     def __post_init__(self) -> None:
         if self.merge < 1 or self.merge & (self.merge - 1):

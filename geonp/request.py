@@ -127,22 +127,22 @@ def prepare(
             "without error. Fill what was observed: ds[name].where(ds[f'{name}_fill_flag'] == 0).",
             stacklevel=3,
         )
-    _check_across(across, ds, names, grid, classes, samples)
+    if across is not None:
+        _check_across(across, ds, names, grid, classes, samples)
     domain = None if mask is None else domain_of(mask, grid)
     job, card = checked_job(grid.shape, model, max_distance, device, batch_size, seed, periodic=grid.periodic_x)
-    job = replace(
-        job, across=across, predictor=replace(job.predictor, neighbourhood=job.predictor.neighbourhood.on(grid))
-    )
+    neighbourhood = job.predictor.neighbourhood.on(grid)
+    if across is None and not samples:
+        across = neighbourhood.across or None
+    job = replace(job, across=across, predictor=replace(job.predictor, neighbourhood=neighbourhood))
     levels = tuple(float(q) for q in quantiles)
     return Request(ds, names, results, grid, domain, job, card, nodata, levels, tails, int(samples))
 
 
 def _check_across(
-    across: Hashable | None, ds: xr.Dataset, names: Sequence[Hashable], grid: Grid, classes: int, samples: int
+    across: Hashable, ds: xr.Dataset, names: Sequence[Hashable], grid: Grid, classes: int, samples: int
 ) -> None:
     """See that slices can tell about each other along a dimension."""
-    if across is None:
-        return
     others = list(dict.fromkeys(dim for name in names for dim in ds[name].dims if dim not in (grid.y_dim, grid.x_dim)))
     if across not in others:
         raise InputError(

@@ -25,6 +25,7 @@ from geonp.nn.models import build
 from geonp.points import Neighbourhood
 from geonp.training import adapt as adapting
 from geonp.training import crops
+from geonp.training import looks as looks_
 from geonp.training.adapt import adapt
 from geonp.training.crops import Crop, CropTask, Hiding, draw_task, hiding_for, hold_out, read_crops
 from geonp.training.verdict import Verdict, appoint
@@ -126,7 +127,7 @@ def test_a_closer_look_is_taken_where_it_is_better(model: str, tmp_path: Path, m
     assert found.improved
     assert (found.steps, found.slowdown > 0) == (0, True)
     base, card = checkpoint.load_card(far), checkpoint.load_card(str(found.file))
-    assert card.neighbourhood in adapting._closer(base.neighbourhood)
+    assert card.neighbourhood in looks_._closer(base.neighbourhood)
     assert card.scores["slowdown"] == found.slowdown
     weights = [checkpoint.load_model(name)[0].state_dict() for name in (far, str(found.file))]
     assert all(torch.equal(weights[0][name], value) for name, value in weights[1].items())
@@ -150,9 +151,40 @@ def test_a_model_of_another_family_is_adapted(card_fields: dict[str, Any], tmp_p
 
 
 def test_looks_become_closer_and_closer() -> None:
-    looks = adapting._closer(Neighbourhood(tile_px=16, n_context=256, merge=2))
+    looks = looks_._closer(Neighbourhood(tile_px=16, n_context=256, merge=2))
     assert [(look.merge, look.tile_px, look.n_context) for look in looks] == [(1, 16, 256), (1, 8, 256), (1, 8, 128)]
-    assert len(adapting._closer(Neighbourhood(merge=1))) == 2
+    assert len(looks_._closer(Neighbourhood(merge=1))) == 2
+
+
+def stack(own: float, slices: int = 3, size: int = 96) -> xr.DataArray:
+    """Slices that share a pattern, each with a third of its cells in gaps and something of its own."""
+    rng = np.random.default_rng(0)
+    shared, *alone = ndimage.gaussian_filter(rng.normal(size=(1 + slices, size, size)), 2.0, axes=(1, 2))
+    fields = [np.where(gaps.simulate("clouds", (size, size), 0.3, rng), np.nan, shared + own * a) for a in alone]
+    return xr.DataArray(np.stack(fields), dims=("day", "y", "x"), name="t2m")
+
+
+def test_slices_that_tell_about_each_other_are_found(tmp_path: Path) -> None:
+    found = adapt(stack(own=0.3), out=tmp_path / "my.safetensors", steps=4, closer=False)
+    assert found.across == "day"
+    assert (found.steps, found.improved) == (0, True)
+    assert found.after < 0.8 * found.before
+    assert checkpoint.load_card(str(found.file)).neighbourhood.across == "day"
+    # a fill with it is one across days, as far as there are any
+    assert_same(geonp.infill(stack(own=0.3), model=found), geonp.infill(stack(own=0.3), across="day"))
+    single = stack(own=0.3)[0]
+    assert_same(geonp.infill(single, model=found), geonp.infill(single))
+    assert geonp.infill(single[:24, :24], model=found, samples=1)["t2m_sample"].notnull().all()
+
+
+def assert_same(first: xr.Dataset, second: xr.Dataset) -> None:
+    for name in ("t2m", "t2m_standard_error", "t2m_fill_flag"):
+        np.testing.assert_allclose(first[name].values, second[name].values, rtol=1e-5, atol=1e-6)
+
+
+def test_slices_that_have_nothing_in_common_are_filled_alone(tmp_path: Path) -> None:
+    found = adapt(stack(own=30.0), out=tmp_path / "my.safetensors", steps=1, closer=False)
+    assert found.across == ""
 
 
 def test_with_a_number_of_steps_it_is_deterministic(model: str, tmp_path: Path) -> None:

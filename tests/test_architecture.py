@@ -85,6 +85,7 @@ LAYERS = {
     "geonp.batch": 5.1,
     "geonp.training.loop": 5,
     "geonp.training.verdict": 5.1,
+    "geonp.training.looks": 5.15,
     "geonp.training.adapt": 5.2,
     "geonp.evaluation.compare": 6,
     "geonp.evaluation.report": 6,

@@ -28,14 +28,14 @@ from torch import Tensor, nn
 from geonp import checkpoint
 from geonp.errors import InputError, OutputError
 from geonp.metadata import observed
-from geonp.points import Neighbourhood
 from geonp.prediction import resolve
 from geonp.request import domain_of, normalise, spatial_last
 from geonp.stores import check_writable
 from geonp.training.crops import Crop, Hiding, draw_task, hiding_for, hold_out, read_crops
+from geonp.training.looks import Trial, Trials, best_look
 from geonp.training.objective import expected_nll, relative_crps
 from geonp.training.tasks import collate
-from geonp.training.verdict import Judge, Verdict, appoint
+from geonp.training.verdict import appoint
 
 __all__ = ["Adapted", "adapt"]
 
@@ -44,12 +44,6 @@ HELD_OUT_PX = 64
 """Side of the squares that a patch of gaps is held out from: so wide that it is as deep as they are."""
 
 VALIDATIONS = 6
-
-CLOSER = 0.95
-"""A closer look is taken if its CRPS is below so many times the model's own: less would not be worth its time."""
-
-SEARCH = 0.3
-"""Share of the time after which no closer look is tried."""
 
 BATCH_SIZE = 8
 N_TARGETS = 192
@@ -80,6 +74,8 @@ class Adapted(os.PathLike[str]):
         Wall-clock time.
     slowdown : float
         How many times as long filling takes with the adapted model, about.
+    across : str
+        The dimension along which the adapted model lets slices tell about each other, or nothing.
     """
 
     file: Path
@@ -90,6 +86,7 @@ class Adapted(os.PathLike[str]):
     steps: int
     minutes: float
     slowdown: float
+    across: str
 
     def __fspath__(self) -> str:
         """Return the path of the checkpoint."""
@@ -118,7 +115,9 @@ def adapt(
 ) -> Adapted:
     """Train a model further on the observed cells of a raster, and write it as a checkpoint of its own.
 
-    First, closer looks are tried, unless `closer` is False: no merged tiles, smaller tiles, less context for each. Then
+    First, of a raster of several slices it is tried whether they tell about each other (`across` of
+    :func:`geonp.filling.infill`): a model that profits keeps its weights, and fills rasters with that dimension so.
+    Then closer looks are tried, unless `closer` is False: no merged tiles, smaller tiles, less context for each. Then
     all weights are trained: observed cells of one tile are hidden, a few at random or in the shape of the raster's
     gaps, and predicted from the rest. They are weighted to lie as far from it as the missing cells do
     (:class:`geonp.training.crops.Hiding`). All slices and variables are drawn from; of a raster larger than
@@ -173,19 +172,18 @@ def adapt(
     crops = hold_out(crops, hiding, HELD_OUT, HELD_OUT_PX, rng)
     judge = appoint(crops, hiding, predictor.neighbourhood, predictor.device, rng)
     with TemporaryDirectory() as folder:
-        trials = _Trials(Path(folder), judge, card)
+        trials = Trials(Path(folder), judge, card)
         network = deepcopy(checkpoint.load_model(predictor.model)[0])
         # the first fill also starts processes and compiles kernels
         trials.of(network, predictor.neighbourhood)
-        own = look = trials.of(network, predictor.neighbourhood)
-        for neighbourhood in _closer(predictor.neighbourhood) if closer else ():
-            if clock.done(0) < SEARCH:
-                look = min(look, trials.of(network, neighbourhood), key=lambda trial: trial.verdict.choice)
-        look = look if look.verdict.choice < CLOSER * own.verdict.choice else own
-        run = _Run(look, crops, hiding, predictor.device, rng)
-        # for the last verdict, and for writing
-        clock.begin(1.0 + 1.1 * look.seconds)
-        found = _train(run, own, trials, clock, progress)
+        own = trials.of(network, predictor.neighbourhood)
+        look = best_look(trials, own, judge.dims, closer=closer, done=lambda: clock.done(0))
+        found = look
+        if not look.neighbourhood.across:
+            run = _Run(look, crops, hiding, predictor.device, rng)
+            # for the last verdict, and for writing
+            clock.begin(1.0 + 1.1 * look.seconds)
+            found = _train(run, own, trials, clock, progress)
     best = next((trial for trial in (found, look) if trial.verdict.clearly_below(own.verdict)), own)
     adapted = Adapted(
         file=file,
@@ -196,45 +194,10 @@ def adapt(
         steps=best.step,
         minutes=round(clock.minutes, 2),
         slowdown=1.0 if best.neighbourhood == own.neighbourhood else round(look.seconds / own.seconds, 2),
+        across=best.neighbourhood.across,
     )
     _write(best, adapted, card, names, seed)
     return adapted
-
-
-def _closer(neighbourhood: Neighbourhood) -> list[Neighbourhood]:
-    """Closer and closer looks: single tiles, smaller ones, and these with less context."""
-    alone = replace(neighbourhood, merge=1)
-    small = replace(alone, tile_px=max(neighbourhood.tile_px // 2, 1))
-    fewer = replace(small, n_context=max(neighbourhood.n_context // 2, neighbourhood.min_context))
-    looks = [alone, small, fewer]
-    return [look for look in dict.fromkeys(looks) if look != neighbourhood]
-
-
-@dataclass(frozen=True)
-class _Trial:
-    """Weights and a look, what the judge says of them, the seconds that it took, and the steps of the weights."""
-
-    network: nn.Module
-    neighbourhood: Neighbourhood
-    verdict: Verdict
-    seconds: float
-    step: int
-
-
-class _Trials:
-    """Writes checkpoints into a folder, to be filled with and judged."""
-
-    def __init__(self, folder: Path, judge: Judge, card: checkpoint.Card) -> None:
-        self.folder, self.judge, self.card, self.number = folder, judge, card, 0
-
-    def of(self, network: nn.Module, neighbourhood: Neighbourhood, step: int = 0) -> _Trial:
-        """Judge a network as it is now."""
-        self.number += 1
-        file, network = self.folder / f"{self.number}.safetensors", deepcopy(network).cpu().eval()
-        fields = self.card.model_dump(exclude={"parameters", "sha256", "neighbourhood"})
-        checkpoint.save(network, file, **fields, neighbourhood=asdict(neighbourhood))
-        start = time.monotonic()
-        return _Trial(network, neighbourhood, self.judge(file), time.monotonic() - start, step)
 
 
 def _checked(minutes: float, steps: int | None, seed: int) -> tuple[float, int | None]:
@@ -296,7 +259,7 @@ class _Clock:
 class _Run:
     """The training: weights as they are, and averaged."""
 
-    def __init__(self, look: _Trial, crops: list[Crop], hiding: Hiding, device: str, rng: np.random.Generator) -> None:
+    def __init__(self, look: Trial, crops: list[Crop], hiding: Hiding, device: str, rng: np.random.Generator) -> None:
         self.look, self.crops, self.hiding, self.device, self.rng = look, crops, hiding, device, rng
         self.network = deepcopy(look.network).to(device).train().requires_grad_(True)
         self.averaged = deepcopy(self.network).requires_grad_(False)
@@ -340,8 +303,8 @@ class _Run:
 
 
 def _train(
-    run: _Run, own: _Trial, trials: _Trials, clock: _Clock, progress: Callable[[float, float], object] | None
-) -> _Trial:
+    run: _Run, own: Trial, trials: Trials, clock: _Clock, progress: Callable[[float, float], object] | None
+) -> Trial:
     """Train until the time is up; what was best at some validation is returned, the look where nothing was better.
 
     Weights in the middle of the training are noisy, and tell little of those at its end: it is not stopped early.
@@ -371,7 +334,7 @@ def learning_rate(done: float) -> float:
     return LEARNING_RATE * min(1.0, (done + 0.1 * WARMUP) / WARMUP) * 0.5 * (1 + math.cos(math.pi * done))
 
 
-def _write(best: _Trial, adapted: Adapted, card: checkpoint.Card, names: list[Hashable], seed: int) -> None:
+def _write(best: Trial, adapted: Adapted, card: checkpoint.Card, names: list[Hashable], seed: int) -> None:
     raster = ", ".join(map(str, names))
     about = f"{card.name} adapted to {raster}" if adapted.improved else f"{card.name}, the same as for {raster}"
     checkpoint.save(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from dask.base import compute
 from scipy import ndimage
 
 from geonp import gaps
+from geonp.across import beside
 from geonp.points import Neighbourhood, halo_for, select_context, standardise
 from geonp.training.tasks import Task, reached
 
@@ -33,6 +34,9 @@ CROP_PX = 512
 
 MAX_CELLS = 4 * 2**20
 """Cells that are read and kept at most: a larger raster is represented by parts of it, chosen at random."""
+
+OTHER_CELLS = 2**24
+"""Cells of other slices that are read and kept beside those, at most, about."""
 
 MAX_CROPS = 256
 READ_TOGETHER = 16
@@ -77,6 +81,9 @@ class Crop:
         The cells to train on.
     held_out_mask : array of bool
         Observed cells for validation; none of them is in `observed_mask`.
+    others : mapping of str to array
+        By the name of each dimension along which there are others, their values there ``(slices, rows, cols)``, see
+        :func:`geonp.across.beside`; empty where they were not read.
     """
 
     variable: Hashable
@@ -84,6 +91,7 @@ class Crop:
     domain_mask: BoolArray
     observed_mask: BoolArray
     held_out_mask: BoolArray
+    others: Mapping[str, FloatArray] = field(default_factory=dict)
 
     @property
     def missing(self) -> BoolArray:
@@ -152,19 +160,34 @@ def read_crops(arrays: Mapping[Hashable, xr.DataArray], domain: Any, rng: np.ran
     ]
     order = [places[i] for i in rng.permutation(len(places))[: 4 * MAX_CROPS]]
     crops: list[Crop] = []
+    beyond = 0
     for start in range(0, len(order), READ_TOGETHER):
         if len(crops) >= MAX_CROPS or sum(crop.values.size for crop in crops) >= MAX_CELLS:
             break
         chosen = order[start : start + READ_TOGETHER]
         parts = [arrays[name].data[(*index, *window)] for name, index, window in chosen]
         masks = [None if domain is None else domain[window] for *_, window in chosen]
-        for (name, *_), values, mask in zip(chosen, *compute(parts, masks), strict=True):
+        for (name, index, window), values, mask in zip(chosen, *compute(parts, masks), strict=True):
             inside = np.ones(values.shape, bool) if mask is None else mask
             known = inside & np.isfinite(values)
             kept = np.where(known, values, np.nan).astype(values.dtype)
             if known.any():
-                crops.append(Crop(name, kept, inside, known, np.zeros_like(known)))
+                others = _others(arrays[name], index, window, inside) if beyond < OTHER_CELLS else {}
+                beyond += sum(values.size for values in others.values())
+                crops.append(Crop(name, kept, inside, known, np.zeros_like(known), others))
     return crops
+
+
+def _others(
+    array: xr.DataArray, index: tuple[int, ...], window: tuple[slice, ...], inside: BoolArray
+) -> dict[str, FloatArray]:
+    """What other slices have in a window of one, along each dimension."""
+    found = {}
+    for axis, (dim, at) in enumerate(zip(array.dims, index, strict=False)):
+        if near := beside(at, array.shape[axis]):
+            values = np.asarray(array.data[(*index[:axis], near, *index[axis + 1 :], *window)])
+            found[str(dim)] = np.where(inside & np.isfinite(values), values, np.nan).astype(array.dtype)
+    return found
 
 
 def _stretches(cells: int) -> list[slice]:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import dask
 import numpy as np
 import numpy.typing as npt
 import torch
-import xarray as xr
 
 from geonp import student
 from geonp.errors import InputError, PredictionError
-from geonp.filling import infill
 from geonp.points import Neighbourhood
+from geonp.prediction import resolve
+from geonp.tiling import Window
 from geonp.training.crops import Crop, Hiding, distances
+from geonp.windows import Job, fill_window
 
 __all__ = ["Judge", "Verdict", "appoint"]
 
@@ -80,7 +82,7 @@ class _Part:
     """A part of the raster ``(rows, cols)`` with held-out cells hidden from its `values`.
 
     Of the `hidden` cells to score, one after the other, `truth`, `distance` from the nearest that is seen, and row and
-    column of the `tile`.
+    column of the `tile`. `others` are those of :class:`geonp.training.crops.Crop`.
     """
 
     values: FloatArray
@@ -89,6 +91,7 @@ class _Part:
     truth: FloatArray
     distance: npt.NDArray[np.intp]
     tile: npt.NDArray[np.intp]
+    others: Mapping[str, FloatArray]
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,11 @@ class Judge:
     device: str
 
     @property
+    def dims(self) -> list[str]:
+        """Dimensions along which slices may tell about each other."""
+        return list(dict.fromkeys(dim for part in self.parts for dim in part.others))
+
+    @property
     def cells(self) -> int:
         """Predictions that are judged by."""
         return int(np.count_nonzero(~self.choosing[self.tile]))
@@ -132,12 +140,18 @@ class Judge:
 
 def _crps(part: _Part, model: Path, device: str) -> FloatArray:
     """CRPS of each hidden cell, NaN where it is left empty."""
-    raster = xr.DataArray(part.values, dims=("y", "x"), name="v")
-    # here: workers of a cluster may not see the checkpoint
-    with dask.config.set(scheduler="threads"):
-        out = infill(raster, model=model, mask=part.domain_mask, device=device, tails=True)
-    mean, error, tail = (out[name].values[part.hidden].astype(float) for name in ("v", "v_standard_error", "v_tail"))
-    return student.crps(part.truth, mean, error, tail)
+    predictor, card = resolve(os.fspath(model), device, None)
+    rows, cols = part.values.shape
+    job, chunk = Job(predictor, (rows, cols), periodic=False, max_distance=None, seed=0), Window(0, rows, 0, cols)
+    window = job.window(chunk)
+    frame = [(-window.row, window.row_end - rows), (-window.col, window.col_end - cols)]
+    values = np.pad(part.values, frame, constant_values=np.nan)
+    others = part.others.get(card.neighbourhood.across)
+    if others is not None:
+        others = np.pad(others, [(0, 0), *frame], constant_values=np.nan)
+    found = fill_window(values, np.pad(part.domain_mask, frame), chunk, job, others)
+    moments = (each[part.hidden].astype(float) for each in (found.value, found.standard_error, found.tail))
+    return student.crps(part.truth, *moments)
 
 
 def appoint(
@@ -152,6 +166,8 @@ def appoint(
     """
     px, side = neighbourhood.tile_px, neighbourhood.tile_px * neighbourhood.merge
     differing = [crop for crop in crops if np.ptp(crop.values[~np.isnan(crop.values)]) > 0]
+    # where others were read for some, these are enough to judge by
+    differing = [crop for crop in differing if crop.others] or differing
     places = [(n, i, j) for n, crop in enumerate(differing) for i, j in _squares(crop, side)]
     chosen = [places[k] for k in rng.permutation(len(places))[:MAX_SQUARES]]
     squares = {n: [(i, j) for m, i, j in chosen if m == n] for n in sorted({n for n, *_ in chosen})}
@@ -192,4 +208,5 @@ def _part(crop: Crop, squares: list[tuple[int, int]], side: int, px: int) -> _Pa
         crop.values[hidden].astype(np.float64),
         distances(crop.observed_mask)[hidden],
         np.stack([row, col], 1) // px,
+        crop.others,
     )
