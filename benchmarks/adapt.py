@@ -3,7 +3,8 @@
 Run as ``python benchmarks/adapt.py [--minutes 5] [--steps N] [--gaps clouds random] [--model tnpkr-sa]``. The rasters
 are those of ``accuracy.py``, which led to one choice in :mod:`geonp.training.adapt`: it had stopped early on two of
 them, and does so no more. What is hidden and scored here is not part of what the model is adapted to. The cuts are
-larger than there: some hundred tiles are needed to tell a few per cent from chance.
+larger than there: some hundred tiles are needed to tell a few per cent from chance. Of the rasters that have several
+slices, days or bands, all are adapted to and scored, each with gaps of its own, in standard deviations of each slice.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 import accuracy
 import numpy as np
 import xarray as xr
-from accuracy import FIELDS, geometric
+from accuracy import FIELDS, Field, file_field, geometric
 
 import geonp
 from geonp.evaluation.holdout import HoldOut, hide_simulated
@@ -24,15 +25,48 @@ from geonp.evaluation.metrics import Scores, score
 from geonp.training.adapt import Adapted, adapt
 
 GAPS = {"clouds": 0.3, "random": 0.9}
+
+
+def ndvi(folder: Path) -> Field:
+    """Read all dates, cloudy cells missing."""
+    with xr.open_dataset(folder / "ndvi_sentinel2_slovenia_clouds_2015_2017.nc") as ds:
+        return np.asarray(ds["ndvi"].where(ds["cloud_mask"] == 0).values, np.float32)
+
+
+def temperature(folder: Path) -> Field:
+    """Read every sixth hour of ten days."""
+    return file_field("era5_t2m_uk_2019-03_hourly.nc", "t2m", time=slice(0, 240, 6))(folder)
+
+
+STACKS = {
+    "SST OSTIA": file_field("sst_ostia_global_0p25_2017-06-05_07.nc", "analysed_sst", 230, 560),
+    "ERA5 temperature": temperature,
+    "chlorophyll": file_field("chlorophyll_olci_northsea_2017.nc", "conc_chl", 257, 582),
+    "Sentinel-2 band": file_field("sentinel2_6band_200x300.nc", "reflectance"),
+    "NDVI": ndvi,
+}
+"""Rasters of several slices, ``(slices, rows, columns)``."""
+LEAST_CELLS = 1000
+"""Observed cells of a slice below which it is left out."""
+
 ENOUGH = 0.95
 """A CRPS of less than so many times the model's own counts as clearly better."""
 
 
-def filled(test: HoldOut, model: str | Adapted) -> Scores:
+def hidden(truth: Field, kind: str, rng: np.random.Generator) -> list[HoldOut]:
+    """Hold-outs of the slices that have enough to hide."""
+    slices = truth.reshape(-1, *truth.shape[-2:])
+    observed = [part for part in slices if np.isfinite(part).sum() >= LEAST_CELLS and np.nanstd(part) > 0]
+    return [hide_simulated(part, kind, GAPS[kind], rng) for part in observed]
+
+
+def filled(raster: xr.DataArray, tests: list[HoldOut], model: str | Adapted) -> Scores:
     """Scores of a fill."""
-    out = geonp.infill(xr.DataArray(test.values, dims=("y", "x"), name="field"), model=model, tails=True)
+    out = geonp.infill(raster, model=model, tails=True)
+    spread = np.array([np.nanstd(test.truth) for test in tests])[:, None, None] if len(tests) > 1 else 1.0
+    truth, hidden = (np.reshape([getattr(test, name) for test in tests], raster.shape) for name in ("truth", "hidden"))
     mean, error, tail = (out[f"field{ending}"].values for ending in ("", "_standard_error", "_tail"))
-    return score(test.truth, mean, error, test.hidden & np.isfinite(mean), tail)
+    return score(truth / spread, mean / spread, error / spread, hidden & np.isfinite(mean), tail)
 
 
 def main() -> None:
@@ -47,10 +81,10 @@ def main() -> None:
     parser.add_argument("--side", type=int, default=1024, help="cells along a side of the cuts, at most")
     arguments = parser.parse_args()
     accuracy.SIDE = arguments.side
-    print("| field | gaps | held out | steps | CRPS | after | ratio | coverage | after | minutes | time of a fill |")
-    print("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
+    print("| field | gaps | held out | steps | CRPS | after | ratio | coverage | after | minutes | slowdown | across |")
+    print("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|")
     ratios: dict[str, list[float]] = {}
-    for seed, (name, read) in enumerate(FIELDS.items()):
+    for seed, (name, read) in enumerate({**FIELDS, **STACKS}.items()):
         if arguments.only and name not in arguments.only:
             continue
         try:
@@ -59,20 +93,22 @@ def main() -> None:
             print(f"left out: {name}: {error}")
             continue
         for kind in arguments.gaps:
-            fraction = GAPS[kind]
-            test = hide_simulated(truth, kind, fraction, np.random.default_rng(seed))
+            tests = hidden(truth, kind, np.random.default_rng(seed))
+            values = np.stack([test.values for test in tests])
+            raster = xr.DataArray(values, dims=("slice", "y", "x"), name="field")
+            raster = raster if truth.ndim > 2 else raster[0]
             with tempfile.TemporaryDirectory() as folder:
-                raster = xr.DataArray(test.values, dims=("y", "x"), name="field")
                 options = {"model": arguments.model, "minutes": arguments.minutes, "steps": arguments.steps}
                 start = time.monotonic()
                 found = adapt(raster, out=Path(folder, "adapted.safetensors"), **options)
                 minutes = (time.monotonic() - start) / 60
-                before, after = filled(test, arguments.model), filled(test, found)
+                before, after = (filled(raster, tests, each) for each in (arguments.model, found))
             ratios.setdefault(name, []).append(after.crps / before.crps)
             row = [f"{found.after / found.before:.3f}", f"{found.steps}", f"{before.crps:.4g}", f"{after.crps:.4g}"]
             row += [f"{ratios[name][-1]:.3f}", f"{before.coverage(0.95):.3f}", f"{after.coverage(0.95):.3f}"]
             print(
-                f"| {name} | {kind} {fraction:.0%} | {' | '.join(row)} | {minutes:.1f} | {found.slowdown:.1f} |",
+                f"| {name} | {kind} {GAPS[kind]:.0%} | {' | '.join(row)} | {minutes:.1f} | {found.slowdown:.1f} "
+                f"| {'yes' if found.across else ''} |",
                 flush=True,
             )
     every = [ratio for both in ratios.values() for ratio in both]

@@ -36,6 +36,7 @@ HOLDOUTS = ("clouds", "blocks", "stripes", "swath", "random", "gaps")
 @click.option("--nodata", type=float, help="Stored value of missing cells, instead of the declared one.")
 @click.option("--baseline", "baselines", multiple=True, help="Method to compare with; repeatable. Default: all.")
 @click.option("--model", default="tnpkr-sa", show_default=True, help="Name or path of the model.")
+@click.option("--across", metavar="DIM", help="Let the model see the slices beside it along this dimension.")
 @click.option("--device", help="cpu, cuda, ... Default: a GPU if there is one.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of what is hidden.")
 @click.option(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["FRAME_PX", "SLICES", "Background", "background", "beside", "read_with"]
+__all__ = ["FRAME_PX", "SLICES", "Background", "background", "backgrounds", "beside", "read_with"]
 
 SLICES = 8
 """How many other slices are read for one, at most: those nearest to it."""
@@ -32,6 +32,15 @@ LEAST_BLOCKS = 4
 
 DOUBTED = 2.5
 """A slope of so many standard errors is not used at all, greater ones the more."""
+
+DECISIVE = 0.1
+"""Slices with less than so many times the weight of the best that a cell has are not part of what decides."""
+
+KINDS = 3
+"""Kinds of targets, by the slices that decide, that are treated apart; all others are together."""
+
+ALIKE = 0.2
+"""Targets are not parted where every slice has about as large a share of them as of the context, but for this."""
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating[Any]]
@@ -103,6 +112,48 @@ def background(values: FloatArray, others: FloatArray) -> Background | None:
     mean = Background(level, slope, weight, 1.0)
     scale, _ = _regress(values, mean(others)[None])
     return replace(mean, scale=float(scale[0])) if scale[0] else None
+
+
+def backgrounds(
+    values: FloatArray, others: FloatArray, context: FloatArray, targets: FloatArray
+) -> list[tuple[FloatArray, FloatArray]]:
+    """Backgrounds of the context and of the targets of a tile, one pair for all targets that know the same slices.
+
+    What is left must be as large at the context as at the targets, or its standard errors were too small: where a gap
+    lies in the most telling slice, too, that slice must not count around the gap either. So targets are parted by the
+    slices that decide their background, and each part uses these alone.
+
+    Parameters
+    ----------
+    values, others : array
+        As for :func:`background`.
+    context, targets : array
+        Values of the others ``(slices, n)`` at the cells of either.
+
+    Returns
+    -------
+    list
+        Pairs of arrays ``(n_context,)`` and ``(n_targets,)``, NaN where there is none; each target has one at most.
+    """
+    every = background(values, others)
+    if every is None:
+        return []
+    shown, told = (np.isfinite(each) & (every.weight > 0)[:, None] for each in (context, targets))
+    found, rest = [], told.any(0)
+    if rest.any() and np.abs(shown.mean(1) - told[:, rest].mean(1)).max() > ALIKE:
+        weight = told * every.weight[:, None]
+        decisive = weight >= DECISIVE * np.maximum(weight.max(0), 1e-300)
+        codes = 2 ** np.arange(len(others)) @ decisive
+        kinds, counts = np.unique(codes[rest], return_counts=True)
+        for kind in kinds[np.argsort(-counts, kind="stable")][:KINDS]:
+            same = rest & (codes == kind)
+            rest = rest & ~same
+            used = decisive[:, same][:, 0]
+            if (own := background(values, others[used])) is not None:
+                found.append((own(context[used]), np.where(same, own(targets[used]), np.nan)))
+    if rest.any():
+        found.append((every(context), np.where(rest, every(targets), np.nan)))
+    return found
 
 
 def _regress(values: FloatArray, others: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from scipy import ndimage
 
 from geonp import student
-from geonp.across import FRAME_PX, background
+from geonp.across import FRAME_PX, backgrounds
 from geonp.cores import on_cores
 from geonp.errors import PredictionError
 from geonp.metadata import FillFlag
@@ -269,32 +269,36 @@ def _tiles(
         if chosen.size < neighbourhood.min_context:
             continue
         c_row, c_col = np.divmod(chosen, near.shape[1])
-        tile: Tile | None = Tile(
+        tile = Tile(
             (c_row + surroundings[0].start) * width + c_col + surroundings[1].start,
             (t_row + patch[0].start) * width + t_col + patch[1].start,
             weights[t_row, t_col],
             ((box[0, 0] + box[1, 0] - 1) / 2, (box[0, 1] + box[1, 1] - 1) / 2),
         )
-        if tile is not None and stack is not None:
-            tile = _told(tile, _around(box, FRAME_PX), *stack, neighbourhood)
-        if tile is not None:
-            found.append(tile)
+        found += [tile] if stack is None else _told(tile, _around(box, FRAME_PX), *stack, neighbourhood)
     return sorted(found, key=lambda tile: tile.targets.size)
 
 
 def _told(
     tile: Tile, patch: tuple[slice, slice], values: FloatArray, others: FloatArray, neighbourhood: Neighbourhood
-) -> Tile | None:
-    """The tile with what other slices tell about it, from a patch around it; None where that is nothing."""
-    found = background(values[patch], others[:, *patch])
-    if found is None:
-        return None
-    flat = others.reshape(len(others), -1)
-    context, targets = (found(flat[:, cells]) for cells in (tile.context, tile.targets))
-    near, told = np.isfinite(context), np.isfinite(targets)
-    if np.count_nonzero(near) < neighbourhood.min_context or not told.any():
-        return None
-    return Tile(tile.context[near], tile.targets[told], tile.weights[told], tile.middle, (context[near], targets[told]))
+) -> list[Tile]:
+    """The tile with what other slices tell about it, from a patch around it, in as many as are to be told apart."""
+    flat, found = others.reshape(len(others), -1), []
+    at = (flat[:, cells] for cells in (tile.context, tile.targets))
+    for context, targets in backgrounds(values[patch], others[:, *patch], *at):
+        near, told = np.isfinite(context), np.isfinite(targets)
+        if np.count_nonzero(near) >= neighbourhood.min_context and told.any():
+            pair = context[near], targets[told]
+            found.append(
+                replace(
+                    tile,
+                    context=tile.context[near],
+                    targets=tile.targets[told],
+                    weights=tile.weights[told],
+                    background=pair,
+                )
+            )
+    return found
 
 
 def _around(box: IntArray, px: int) -> tuple[slice, slice]:

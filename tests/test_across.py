@@ -16,6 +16,7 @@ from geonp.across import SLICES, background, beside, read_with
 from geonp.batch import fill_store
 from geonp.cli.app import main
 from geonp.errors import InputError
+from geonp.evaluation.compare import compare
 from geonp.filling import infill, plan
 from geonp.metadata import FillFlag
 from geonp.storage import open_raster
@@ -284,6 +285,23 @@ def test_the_command_line_has_it(tmp_path: Path) -> None:
     wrong = CliRunner().invoke(main, ["fill", *files, "--across", "tome", "--overwrite"])
     assert wrong.exit_code != 0
     assert "got 'tome', expected 'time'" in wrong.output
+
+
+def test_a_slice_is_evaluated_with_those_beside_it(tmp_path: Path) -> None:
+    raster, truth = stack(own=0.3)
+    raster = raster.copy(data=np.where(np.arange(5)[:, None, None] == 2, truth, raster.values))
+    options = {"index": {"time": 2}, "baselines": ["linear"]}
+    alone, together = compare(raster, **options), compare(raster, across="time", **options)
+    assert together.selection == "time=2, with those beside it along time"
+    crps_alone, crps_together = (found.scores["geonp"].crps for found in (alone, together))
+    assert crps_together < 0.7 * crps_alone
+    raster.to_netcdf(tmp_path / "in.nc")
+    asked = ["evaluate", str(tmp_path / "in.nc"), "--index", "time=2", "--baseline", "linear", "--across", "time"]
+    done = CliRunner().invoke(main, asked)
+    assert done.exit_code == 0, done.output
+    assert "with those beside it along time" in done.output
+    with pytest.raises(InputError, match="No slices along across='band': expected 'time'"):
+        compare(raster, across="band")
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

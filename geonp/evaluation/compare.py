@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
+from geonp.across import beside
 from geonp.checkpoint import load_card
 from geonp.errors import InputError
 from geonp.evaluation.baselines import METHODS, predict
@@ -45,12 +46,14 @@ def compare(
     nodata: float | None = None,
     device: str | None = None,
     batch_size: int | None = None,
+    across: str | None = None,
     progress: Callable[[str], object] | None = None,
 ) -> Comparison:
     """Hide observed cells of a raster, fill them with the model and with baselines, and score the fills.
 
-    One slice is evaluated. A raster larger than `size` is cut: of nine cuts, spread evenly from its middle to its
-    corners, the one with the most observed cells is taken (for ``"gaps"``, with the evenest share of observed and
+    One slice is evaluated. With `across`, the model also sees the slices beside it, of which nothing is hidden but what
+    they lack: the baselines do not. A raster larger than `size` is cut: of nine cuts, spread evenly from its middle to
+    its corners, the one with the most observed cells is taken (for ``"gaps"``, with the evenest share of observed and
     missing ones), or the middle one of several. The rest is not read, apart from these cuts.
 
     Parameters
@@ -63,7 +66,7 @@ def compare(
     fraction : float
         Share to hide, of all cells by simulated gaps, of the observed ones by own gaps. The latter are moved as
         often as half of it takes, up to 16 times; no gap is broken up, so that a large one may hide more.
-    model, nodata, device, batch_size
+    model, nodata, device, batch_size, across
         As in :func:`geonp.filling.infill`.
     baselines : sequence of str
         Of :data:`geonp.evaluation.baselines.METHODS`.
@@ -89,6 +92,9 @@ def compare(
     cut, window = _cut(slice_, size, own_gaps=holdout == "gaps")
     test = _hide(cut, holdout, fraction, np.random.default_rng(seed))
     card = load_card(model)
+    others = _others(obj, index or {}, nodata, window, across, card.neighbourhood.across)
+    if others is not None:
+        selection = ", ".join([*filter(None, [selection]), f"with those beside it along {others.dims[0]}"])
     predictions = {}
     for method in (OURS, *baselines):
         if progress is not None:
@@ -96,7 +102,7 @@ def compare(
         start = time.perf_counter()
         if method == OURS:
             hidden = cut.copy(data=test.values)
-            found = _fill(hidden, model=model, seed=seed, device=device, batch_size=batch_size)
+            found = _fill(hidden, others, model=model, seed=seed, device=device, batch_size=batch_size)
         else:
             mean, error = predict(method, test.values, np.random.default_rng(seed))
             found = mean, error, np.zeros_like(error)
@@ -137,6 +143,16 @@ def _check_options(holdout: str, fraction: float, baselines: Sequence[str], size
 
 def _slice(obj: xr.DataArray | xr.Dataset, index: Mapping[str, int], nodata: float | None) -> tuple[xr.DataArray, str]:
     """The ``(y, x)`` slice to evaluate, with NaN where missing, and which it is in words."""
+    array, grid, chosen = _selected(obj, index, nodata)
+    found = observed(array.isel(chosen), nodata).transpose(grid.y_dim, grid.x_dim)
+    words = [_position(found, dim, at) for dim, at in chosen.items() if array.sizes[dim] > 1 or dim in found.coords]
+    return found.rename(UNNAMED if array.name is None else str(array.name)), ", ".join(words)
+
+
+def _selected(
+    obj: xr.DataArray | xr.Dataset, index: Mapping[str, int], nodata: float | None
+) -> tuple[xr.DataArray, Grid, dict[str, int]]:
+    """The variable to evaluate, its grid, and the position of the slice along each other dimension."""
     array = obj[fill_variables(obj, nodata)[0]] if isinstance(obj, xr.Dataset) else obj
     grid = Grid.from_xarray(array)
     sizes = {dim: n for dim, n in array.sizes.items() if dim not in (grid.y_dim, grid.x_dim)}
@@ -144,10 +160,7 @@ def _slice(obj: xr.DataArray | xr.Dataset, index: Mapping[str, int], nodata: flo
         if not 0 <= position < sizes.get(dim, 0):
             had = ", ".join(f"{name}=0 to {n - 1}" for name, n in sizes.items()) or "none, it is one slice"
             raise InputError(f"No slice {dim}={position}: expected {had}. Correct the index.")
-    chosen = {dim: index.get(str(dim), 0) for dim in sizes}
-    found = observed(array.isel(chosen), nodata).transpose(grid.y_dim, grid.x_dim)
-    words = [_position(found, str(dim), chosen[dim]) for dim, n in sizes.items() if n > 1 or dim in found.coords]
-    return found.rename(UNNAMED if array.name is None else str(array.name)), ", ".join(words)
+    return array, grid, {str(dim): index.get(str(dim), 0) for dim in sizes}
 
 
 def _position(found: xr.DataArray, dim: str, position: int) -> str:
@@ -214,8 +227,38 @@ def _hide_own_gaps(truth: FloatArray, fraction: float, rng: np.random.Generator)
     return hide(truth, hidden | ~known)
 
 
-def _fill(cut: xr.DataArray, **options: Any) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _others(
+    obj: xr.DataArray | xr.Dataset,
+    index: Mapping[str, int],
+    nodata: float | None,
+    window: Window,
+    across: str | None,
+    usual: str,
+) -> xr.DataArray | None:
+    """What slices beside the evaluated one hold in the window ``(slices, y, x)``; `usual` is the model's dimension."""
+    array, grid, chosen = _selected(obj, index, nodata)
+    if across is not None and across not in chosen:
+        raise InputError(
+            f"No slices along across={across!r}: expected {' or '.join(map(repr, chosen)) or 'none, it is one slice'}."
+        )
+    dim = across or usual
+    near = beside(chosen[dim], array.sizes[dim]) if dim in chosen else []
+    if not near:
+        return None
+    rows, columns = slice(window.row, window.row_end), slice(window.col, window.col_end)
+    found = observed(array.isel({**chosen, dim: near}), nodata).transpose(dim, grid.y_dim, grid.x_dim)
+    return found[:, rows, columns].compute()
+
+
+def _fill(cut: xr.DataArray, others: xr.DataArray | None, **options: Any) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Means, standard errors and tails of the model."""
-    out = infill(cut, tails=True, **options)
+    if others is None:
+        out = infill(cut, tails=True, **options)
+    else:
+        dim = others.dims[0]
+        values = np.concatenate([others.values, cut.values[None].astype(others.dtype)])
+        coords = {name: cut.coords[name] for name in cut.dims if name in cut.coords}
+        stack = xr.DataArray(values, coords, (dim, *cut.dims), cut.name, cut.attrs).chunk({dim: 1})
+        out = infill(stack, tails=True, across=dim, **options).isel({dim: -1}).compute()
     mean, error, tail = (out[f"{cut.name}{ending}"].values for ending in ("", "_standard_error", "_tail"))
     return mean, error, tail
