@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -275,29 +275,36 @@ def _tiles(
             weights[t_row, t_col],
             ((box[0, 0] + box[1, 0] - 1) / 2, (box[0, 1] + box[1, 1] - 1) / 2),
         )
-        found += [tile] if stack is None else _told(tile, _around(box, FRAME_PX), *stack, neighbourhood)
+        if stack is None:
+            found.append(tile)
+            continue
+        m_row, m_col = np.nonzero(missing[patch])
+        gap = (m_row + patch[0].start) * width + m_col + patch[1].start
+        found += _told(tile, gap, _around(box, FRAME_PX), stack, neighbourhood)
     return sorted(found, key=lambda tile: tile.targets.size)
 
 
 def _told(
-    tile: Tile, patch: tuple[slice, slice], values: FloatArray, others: FloatArray, neighbourhood: Neighbourhood
+    tile: Tile,
+    gap: IntArray,
+    patch: tuple[slice, slice],
+    stack: tuple[FloatArray, FloatArray],
+    neighbourhood: Neighbourhood,
 ) -> list[Tile]:
-    """The tile with what other slices tell about it, from a patch around it, in as many as are to be told apart."""
+    """The tile with what other slices tell about it, from a patch around it, in as many as are to be told apart.
+
+    That depends on all missing cells of the tile, its `gap` (flat indices, rising), whichever of them are targets.
+    """
+    values, others = stack
     flat, found = others.reshape(len(others), -1), []
-    at = (flat[:, cells] for cells in (tile.context, tile.targets))
-    for context, targets in backgrounds(values[patch], others[:, *patch], *at):
-        near, told = np.isfinite(context), np.isfinite(targets)
+    place = np.searchsorted(gap, tile.targets)
+    for context, whole in backgrounds(values[patch], others[:, *patch], flat[:, tile.context], flat[:, gap]):
+        near, targets = np.isfinite(context), whole[place]
+        told = np.isfinite(targets)
         if np.count_nonzero(near) >= neighbourhood.min_context and told.any():
+            cells, weights = tile.targets[told], tile.weights[told]
             pair = context[near], targets[told]
-            found.append(
-                replace(
-                    tile,
-                    context=tile.context[near],
-                    targets=tile.targets[told],
-                    weights=tile.weights[told],
-                    background=pair,
-                )
-            )
+            found.append(Tile(tile.context[near], cells, weights, tile.middle, pair))
     return found
 
 

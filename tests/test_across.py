@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from scipy import ndimage
 
 from geonp import units
-from geonp.across import SLICES, background, beside, read_with
+from geonp.across import SLICES, background, backgrounds, beside, read_with
 from geonp.batch import fill_store
 from geonp.cli.app import main
 from geonp.errors import InputError
@@ -103,6 +103,49 @@ def test_the_better_of_two_slices_counts_most_and_either_is_enough() -> None:
     assert max(left[:2]) < 0.2
     assert left[2] < 0.9
     assert found.weight[0] > 20 * found.weight[1]
+
+
+def test_targets_that_know_other_slices_have_a_context_that_knows_no_more() -> None:
+    rng = np.random.default_rng(8)
+    values = rough(rng, 80, 80)
+    others = np.stack([values + 0.05 * rough(rng, 80, 80), values + 0.5 * rough(rng, 80, 80)])
+    gap = np.zeros((80, 80), bool)
+    gap[30:50, 30:50] = True
+    others[0, 30:50, 30:40] = np.nan
+    context, targets = others[:, ~gap], others[:, gap]
+    pairs = backgrounds(np.where(gap, np.nan, values), others, context, targets)
+    assert len(pairs) == 2
+    known = [np.isfinite(told) for _, told in pairs]
+    assert (known[0] ^ known[1]).all()
+    for (near, told), which in zip(pairs, known, strict=True):
+        left = np.std(values[~gap] - near), np.std((values[gap] - told)[which])
+        assert 0.7 < left[1] / left[0] < 1.4
+        assert left[0] == pytest.approx(0.05 if np.isfinite(targets[0, which]).all() else 0.5, rel=0.4)
+
+
+def test_where_slices_lack_as_much_around_as_in_a_gap_targets_stay_together() -> None:
+    rng = np.random.default_rng(9)
+    values = rough(rng, 80, 80)
+    others = values + 0.3 * rough(rng, 4, 80, 80)
+    others[rng.random(others.shape) < 0.3] = np.nan
+    gap = rng.random((80, 80)) < 0.3
+    ((near, told),) = backgrounds(np.where(gap, np.nan, values), others, others[:, ~gap], others[:, gap])
+    assert np.isfinite(near).mean() > 0.98
+    assert np.isfinite(told).mean() > 0.98
+
+
+def test_intervals_hold_where_the_most_telling_slice_has_the_same_gap() -> None:
+    rng = np.random.default_rng(10)
+    shared = rough(rng, 128, 128)
+    truth = np.stack([shared, shared + 0.05 * rough(rng, 128, 128), shared + 0.7 * rough(rng, 128, 128)])
+    gap = gaps(rng, 128, 128)
+    values = truth.copy()
+    values[:2, gap] = np.nan
+    out = infill(xr.DataArray(values, dims=("time", "y", "x"), name="a"), tails=True, across="time")
+    counted = np.zeros(truth.shape, bool)
+    counted[0] = gap
+    _, coverage = scores(out, truth, counted)
+    assert 0.91 < coverage < 0.985
 
 
 def test_of_what_is_unrelated_next_to_nothing_is_used() -> None:
