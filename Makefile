@@ -54,7 +54,9 @@ bench-scale: $(STAMP)
 bench-papers: $(STAMP)
 	for name in gp1d_rbf gp1d_periodic gp1d_matern32 gp2d_rbf images_digits; do \
 	    $(BIN)/python benchmarks/papers/gp.py --recipe $$name || exit 1; done
-	$(BIN)/python benchmarks/papers/gp.py --steps 20000 --models TNP-KR-SA --pages runs/papers/20000
+	$(BIN)/python benchmarks/papers/gp.py --steps 20000 --batch-size 8 --models TNP-KR-SA --test-batches 1000 \
+	    --out runs/papers/own --set data.shared=false training.optimiser=adamw training.weight_decay=0.01 \
+	    training.clip=1.0 training.warmup=50
 	for name in gp1d_rbf gp1d_periodic gp1d_matern32; do \
 	    $(BIN)/python benchmarks/papers/bayesopt.py --recipe $$name || exit 1; done
 	$(BIN)/python benchmarks/papers/shift.py
