@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: demo test check bench bench-speed bench-accuracy bench-exact bench-seams bench-equivariance bench-cost bench-points bench-scale bench-cluster bench-papers clean
+.PHONY: demo test check bench bench-speed bench-accuracy bench-exact bench-seams bench-equivariance bench-cost bench-points bench-scale bench-cluster bench-across bench-adapt bench-papers clean
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
@@ -19,7 +19,7 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: bench-speed bench-accuracy bench-exact bench-seams bench-equivariance bench-cost bench-points bench-scale bench-cluster
+bench: bench-speed bench-accuracy bench-exact bench-seams bench-equivariance bench-cost bench-points bench-scale bench-cluster bench-across bench-adapt
 
 bench-speed: $(STAMP)
 	$(BIN)/python benchmarks/speed.py
@@ -49,6 +49,12 @@ bench-cluster: $(STAMP)
 
 bench-scale: $(STAMP)
 	$(BIN)/python benchmarks/scale.py
+
+bench-across: $(STAMP)
+	$(BIN)/python benchmarks/across.py
+
+bench-adapt: $(STAMP)
+	$(BIN)/python benchmarks/adapt.py
 
 # hours to days: each run goes on where it stopped, and --only-print shows what is finished
 bench-papers: $(STAMP)
