@@ -174,8 +174,8 @@ def _regress(values: FloatArray, others: FloatArray) -> tuple[FloatArray, FloatA
 def _block_sums(values: FloatArray, others: FloatArray) -> FloatArray:
     """Over the pairs of cells in each block: their number, and products of the differences, ``(4, slices, blocks)``."""
     sums = []
-    for rows, cols in ((LAG_PX, 0), (0, LAG_PX)):
-        dz, ds = (a[..., rows:, cols:] - a[..., : a.shape[-2] - rows, : a.shape[-1] - cols] for a in (values, others))
+    for ahead in (np.s_[..., LAG_PX:, :-LAG_PX], np.s_[..., :-LAG_PX, LAG_PX:]):
+        dz, ds = (a[ahead] - a[..., :-LAG_PX, :-LAG_PX] for a in (values, others))
         both = np.isfinite(dz) & np.isfinite(ds)
         dz, ds = np.where(both, dz, 0.0), np.where(both, ds, 0.0)
         each = np.stack([both, dz * dz, dz * ds, ds * ds])

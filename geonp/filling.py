@@ -279,8 +279,8 @@ def _task_bytes(chunk: tuple[int, ...], job: Job, itemsize: int) -> int:
     """Bytes that the task of a chunk takes beside batches, an upper bound: its window, its neighbours, its result."""
     slices, (rows, cols) = math.prod(chunk[:-2]), chunk[-2:]
     window = math.prod(job.window(Window(0, rows, 0, cols)).shape)
-    # those that are read beside its own, twice: kept, and stacked
-    others = 0 if job.across is None else SLICES
+    # those that are read beside its own, twice: kept, and stacked; for each slice of further dimensions
+    others = 0 if job.across is None else SLICES * (slices if len(chunk) > 3 else 1)
     held = min(9 * rows * cols, window) if slices + others > 1 else 0
     result = slices * rows * cols * (2 * itemsize + 5 + 4 * job.predictor.classes)
     return window * (4 * itemsize + 68 + 2 * others * itemsize) + (slices + others) * held * itemsize + result

@@ -132,6 +132,11 @@ def prepare(
     domain = None if mask is None else domain_of(mask, grid)
     job, card = checked_job(grid.shape, model, max_distance, device, batch_size, seed, periodic=grid.periodic_x)
     neighbourhood = job.predictor.neighbourhood.on(grid)
+    if across is not None and neighbourhood.standard:
+        raise InputError(
+            f"the model {card.name} reads values in units of its own, not what one slice has beyond others: got "
+            f"across={across!r}, expected None, or another model, for example tnpkr-sa"
+        )
     if across is None and not samples:
         across = neighbourhood.across or None
     job = replace(job, across=across, predictor=replace(job.predictor, neighbourhood=neighbourhood))

@@ -172,15 +172,14 @@ def _predicted(
         # what varies slowly inside gaps is what the others do not tell
         supported |= fillable & told
     wanted = _wanted(fillable, supported, core)
-    tiles = []
+    predicted = _predict(_tiles(context_mask, missing, wanted, job), values, rows, cols, job)
     if others is not None:
-        tiles = _tiles(
-            context_mask & told, missing, wanted & told, job, (np.where(context_mask, values, np.nan), others)
-        )
-        for tile in tiles:
-            wanted.ravel()[tile.targets] = False
-    tiles = sorted([*tiles, *_tiles(context_mask, missing, wanted, job)], key=lambda tile: tile.targets.size)
-    predicted = _predict(tiles, values, rows, cols, job)
+        stack = np.where(context_mask, values, np.nan), others
+        tiles = _tiles(context_mask & told, missing, wanted & told, job, stack)
+        together = _predict(tiles, values, rows, cols, job)
+        # each knows its own error: that of others that have gaps at its shores may be the larger one
+        surer = (together[1] < predicted[1]) | (np.isfinite(together[1]) & np.isnan(predicted[1]))
+        predicted = np.where(surer, together, predicted)
     between(predicted, fillable, supported, rows, cols)
     flag[fillable & np.isfinite(predicted[0])] = FillFlag.FILLED
     return core, flag, predicted

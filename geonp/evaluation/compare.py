@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -145,13 +145,15 @@ def _slice(obj: xr.DataArray | xr.Dataset, index: Mapping[str, int], nodata: flo
     """The ``(y, x)`` slice to evaluate, with NaN where missing, and which it is in words."""
     array, grid, chosen = _selected(obj, index, nodata)
     found = observed(array.isel(chosen), nodata).transpose(grid.y_dim, grid.x_dim)
-    words = [_position(found, dim, at) for dim, at in chosen.items() if array.sizes[dim] > 1 or dim in found.coords]
+    words = [
+        _position(found, str(dim), at) for dim, at in chosen.items() if array.sizes[dim] > 1 or dim in found.coords
+    ]
     return found.rename(UNNAMED if array.name is None else str(array.name)), ", ".join(words)
 
 
 def _selected(
     obj: xr.DataArray | xr.Dataset, index: Mapping[str, int], nodata: float | None
-) -> tuple[xr.DataArray, Grid, dict[str, int]]:
+) -> tuple[xr.DataArray, Grid, dict[Hashable, int]]:
     """The variable to evaluate, its grid, and the position of the slice along each other dimension."""
     array = obj[fill_variables(obj, nodata)[0]] if isinstance(obj, xr.Dataset) else obj
     grid = Grid.from_xarray(array)
@@ -160,7 +162,7 @@ def _selected(
         if not 0 <= position < sizes.get(dim, 0):
             had = ", ".join(f"{name}=0 to {n - 1}" for name, n in sizes.items()) or "none, it is one slice"
             raise InputError(f"No slice {dim}={position}: expected {had}. Correct the index.")
-    return array, grid, {str(dim): index.get(str(dim), 0) for dim in sizes}
+    return array, grid, {dim: index.get(str(dim), 0) for dim in sizes}
 
 
 def _position(found: xr.DataArray, dim: str, position: int) -> str:

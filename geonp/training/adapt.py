@@ -179,7 +179,7 @@ def adapt(
         own = trials.of(network, predictor.neighbourhood)
         look = best_look(trials, own, judge.dims, closer=closer, done=lambda: clock.done(0))
         found = look
-        if not look.neighbourhood.across:
+        if look.neighbourhood.across not in judge.dims:
             run = _Run(look, crops, hiding, predictor.device, rng)
             # for the last verdict, and for writing
             clock.begin(1.0 + 1.1 * look.seconds)
