@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["FRAME_PX", "SLICES", "Background", "background", "backgrounds", "beside", "read_with"]
+__all__ = ["FRAME_PX", "KINDS", "SLICES", "Background", "background", "backgrounds", "beside", "read_with"]
 
 SLICES = 8
 """How many other slices are read for one, at most: those nearest to it."""

@@ -7,6 +7,7 @@ that no chunk is ever reshaped.
 from __future__ import annotations
 
 import itertools
+import math
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -25,7 +26,7 @@ from geonp.metadata import Reader
 from geonp.tiling import Piece, Window, pieces
 from geonp.windows import Classified, Filled, Job, classify_window, fill_window, record
 
-__all__ = ["fill_chunks"]
+__all__ = ["fill_chunks", "task_bytes"]
 
 FloatArray = npt.NDArray[np.floating]
 Blocks = list[list[npt.NDArray[Any]]]
@@ -142,3 +143,17 @@ def _assemble(
         for j, b in enumerate(across):
             place = np.s_[a.offset : a.offset + a.stop - a.start, b.offset : b.offset + b.stop - b.start]
             window[place] = True if blocks is None else read(blocks[i][j][index][a.start : a.stop, b.start : b.stop])
+
+
+def task_bytes(chunk: tuple[int, ...], job: Job, itemsize: int) -> int:
+    """Bytes that the task of a chunk takes beside batches, an upper bound: its window, its neighbours, its result."""
+    slices, (rows, cols) = math.prod(chunk[:-2]), chunk[-2:]
+    window = math.prod(job.window(Window(0, rows, 0, cols)).shape)
+    held, kept, stacked = min(9 * rows * cols, window) if slices > 1 else 0, slices, 0
+    if job.across is not None:
+        # windows of all slices that are read, and copies of them; the chunks before and after may be held whole
+        others = SLICES * (slices if len(chunk) > 3 else 1)
+        held, kept = min(9 * rows * cols, window), 3 * slices + others
+        stacked = 3 * (slices + others) * itemsize
+    result = slices * rows * cols * (2 * itemsize + 5 + 4 * job.predictor.classes)
+    return window * (4 * itemsize + 68 + stacked) + kept * held * itemsize + result

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import xarray as xr
 from dask.system import CPU_COUNT
 
-from geonp.across import SLICES
-from geonp.chunks import fill_chunks
+from geonp.across import KINDS
+from geonp.chunks import fill_chunks, task_bytes
 from geonp.classes import annotate_classes, class_reader, codes
 from geonp.cores import WORKER_BYTES, number_of_cores, number_of_processes
 from geonp.errors import InputError
@@ -24,8 +24,8 @@ from geonp.metadata import annotate, observed, provenance, reader
 from geonp.prediction import TARGET_BUCKETS, batch_bytes
 from geonp.request import FillOptions, Raster, Request, prepare, spatial_last
 from geonp.samples import sample_chunks
-from geonp.tiling import CHUNK_PX, Window, tiles_with
-from geonp.windows import Job, quantile_of, record
+from geonp.tiling import CHUNK_PX, tiles_with
+from geonp.windows import quantile_of, record
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -229,6 +229,7 @@ def planned(asked: Request, chunks: Mapping[Hashable, Mapping[Hashable, int]] | 
     tiles = slices * -(-grid.shape[0] // size) * -(-grid.shape[1] // size)
     few = cells <= COUNTED_CELLS and all(asked.ds[name].variable._in_memory for name in asked.names)
     gaps = sum(_tiles_with_gaps(asked, name) for name in asked.names) if few else tiles
+    gaps *= 1 if job.across is None else KINDS + 2
     n_batches = min(-(-gaps // predictor.batch_size) + blocks * len(TARGET_BUCKETS), gaps)
     at_once = min(number_of_cores(), max(n_batches, 1)) if _on_cpu(predictor.device) else 1
     return FillPlan(
@@ -247,7 +248,7 @@ def planned(asked: Request, chunks: Mapping[Hashable, Mapping[Hashable, int]] | 
         batch_size=predictor.batch_size,
         peak_bytes=LIBRARIES_BYTES
         + at_once * batch_bytes(predictor.neighbourhood, predictor.batch_size, predictor.device)
-        + windows * max(_task_bytes(c, job, itemsize) for c in largest)
+        + windows * max(task_bytes(c, job, itemsize) for c in largest)
         + processes_bytes(n_batches, predictor.device),
         result_bytes=cells
         * ((2 + len(asked.quantiles) + asked.samples) * itemsize + 4 * asked.tails + 4 * card.classes + 1),
@@ -273,17 +274,6 @@ def _on_cpu(device: str) -> bool:
 def processes_bytes(n_batches: int, device: str) -> int:
     """Bytes that the processes take that so many batches start here, beside these; an upper bound."""
     return number_of_processes(n_batches) * WORKER_BYTES if _on_cpu(device) else 0
-
-
-def _task_bytes(chunk: tuple[int, ...], job: Job, itemsize: int) -> int:
-    """Bytes that the task of a chunk takes beside batches, an upper bound: its window, its neighbours, its result."""
-    slices, (rows, cols) = math.prod(chunk[:-2]), chunk[-2:]
-    window = math.prod(job.window(Window(0, rows, 0, cols)).shape)
-    # those that are read beside its own, twice: kept, and stacked; for each slice of further dimensions
-    others = 0 if job.across is None else SLICES * (slices if len(chunk) > 3 else 1)
-    held = min(9 * rows * cols, window) if slices + others > 1 else 0
-    result = slices * rows * cols * (2 * itemsize + 5 + 4 * job.predictor.classes)
-    return window * (4 * itemsize + 68 + 2 * others * itemsize) + (slices + others) * held * itemsize + result
 
 
 def _values(asked: Request, array: xr.DataArray) -> xr.DataArray:

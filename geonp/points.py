@@ -204,18 +204,23 @@ class Standardised:
     scale: float
 
 
-def standardise(values: FloatArray, standard: tuple[float, float] | tuple[()] = ()) -> Standardised:
+def standardise(
+    values: FloatArray, standard: tuple[float, float] | tuple[()] = (), background: FloatArray | None = None
+) -> Standardised:
     """Subtract the mean of a tile's context and divide by its standard deviation, in float64; or by those given.
 
     Equal values have no spread; their scale is what their dtype resolves at their magnitude (of float64 a bit less, for
     the rounding of the mean), so that a constant field is filled with the constant and a negligible standard error.
+    With a `background`, it is what the values have beyond it that is standardised.
     """
     resolution = 1e-7 if values.dtype.itemsize <= 4 else 1e-13
     values = values.astype(np.float64, copy=False)
+    magnitude = float(np.abs(values).max())
+    values = values if background is None else values - background
     if standard:
         loc, scale = standard
         return Standardised(((values - loc) / scale).astype(np.float32), loc, scale)
     loc = float(values.mean())
-    smallest = max(float(np.abs(values).max()) * resolution, 1e-30)
+    smallest = max(magnitude * resolution, 1e-30)
     scale = max(float(values.std()), smallest)
     return Standardised(((values - loc) / scale).astype(np.float32), loc, scale)

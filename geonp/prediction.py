@@ -312,8 +312,7 @@ def gather(
     loc, scale = np.zeros(size), np.ones(size)
     for k, tile in enumerate([*batch, *[batch[-1]] * (size - len(batch))]):
         n = tile.context.size
-        known = flat[tile.context]
-        found = standardise(known if tile.background is None else known - tile.background[0], standard)
+        found = standardise(flat[tile.context], standard, None if tile.background is None else tile.background[0])
         xc[k, :n] = np.stack(np.divmod(tile.context, width), -1) - np.array(tile.middle)
         # padding stays on the lattice of cells, where models are quicker
         targets = np.pad(tile.targets, (0, n_t - tile.targets.size), mode="edge")

@@ -137,7 +137,7 @@ def prepare(
             f"the model {card.name} reads values in units of its own, not what one slice has beyond others: got "
             f"across={across!r}, expected None, or another model, for example tnpkr-sa"
         )
-    if across is None and not samples:
+    if across is None and not samples and not neighbourhood.standard:
         across = neighbourhood.across or None
     job = replace(job, across=across, predictor=replace(job.predictor, neighbourhood=neighbourhood))
     levels = tuple(float(q) for q in quantiles)

@@ -266,6 +266,8 @@ def _others(
     every = read_with(own, size)
 
     def read(start: int, stop: int) -> tuple[Array, bool]:
+        if start == stop:
+            return window[(slice(None),) * axis + (slice(0),)], True
         beyond = [*lead[:axis], slice(start, stop), *lead[axis + 1 :]]
         found, _, complete = _window(work, field, beyond, chunk, window.dtype)
         if complete or stop - start == 1:

@@ -60,7 +60,8 @@ class Job:
     def frame(self) -> int:
         """Width of the frame around whole tiles that is read: context, and what `max_distance` may look at."""
         farthest = min(self.max_distance or 0.0, max(self.shape))
-        return max(self.predictor.neighbourhood.reach_px, int(np.ceil(farthest)))
+        compared = 0 if self.across is None else FRAME_PX
+        return max(self.predictor.neighbourhood.reach_px, int(np.ceil(farthest)), compared)
 
     def window(self, chunk: Window) -> Window:
         """What is read to fill `chunk`: the tiles that predict its cells, with the frame around them."""
@@ -279,25 +280,24 @@ def _tiles(
             continue
         m_row, m_col = np.nonzero(missing[patch])
         gap = (m_row + patch[0].start) * width + m_col + patch[1].start
-        found += _told(tile, gap, _around(box, FRAME_PX), stack, neighbourhood)
+        around = _around(box, FRAME_PX)
+        values, others = stack[0][around], stack[1][:, *around]
+        values = np.where(shown_once(~np.isnan(values), period), values, np.nan)
+        found += _told(tile, gap, (values, others), stack[1].reshape(len(others), -1), neighbourhood)
     return sorted(found, key=lambda tile: tile.targets.size)
 
 
 def _told(
-    tile: Tile,
-    gap: IntArray,
-    patch: tuple[slice, slice],
-    stack: tuple[FloatArray, FloatArray],
-    neighbourhood: Neighbourhood,
+    tile: Tile, gap: IntArray, patch: tuple[FloatArray, FloatArray], others: FloatArray, neighbourhood: Neighbourhood
 ) -> list[Tile]:
-    """The tile with what other slices tell about it, from a patch around it, in as many as are to be told apart.
+    """The tile with what `others` ``(slices, cells)`` tell about it, in as many as are to be told apart.
 
-    That depends on all missing cells of the tile, its `gap` (flat indices, rising), whichever of them are targets.
+    How they tell is learned from a `patch` around it, values and those of others. It depends on all missing cells of
+    the tile, its `gap` (flat indices, rising), whichever of them are targets.
     """
-    values, others = stack
-    flat, found = others.reshape(len(others), -1), []
+    found = []
     place = np.searchsorted(gap, tile.targets)
-    for context, whole in backgrounds(values[patch], others[:, *patch], flat[:, tile.context], flat[:, gap]):
+    for context, whole in backgrounds(*patch, others[:, tile.context], others[:, gap]):
         near, targets = np.isfinite(context), whole[place]
         told = np.isfinite(targets)
         if np.count_nonzero(near) >= neighbourhood.min_context and told.any():

@@ -196,6 +196,46 @@ def test_slices_that_have_nothing_in_common_do_no_harm() -> None:
     assert coverage > 0.91
 
 
+def test_smooth_slices_are_filled_no_worse_where_others_have_gaps() -> None:
+    """Where the slices that are known change, the background has a step, which ruins what is smooth."""
+    rng = np.random.default_rng(0)
+    smooth = ndimage.gaussian_filter(rng.normal(size=(4, 64, 64)), 16.0, mode="wrap", axes=(1, 2))
+    smooth /= smooth.std((1, 2), keepdims=True)
+    truth = smooth[0] + 0.3 * smooth[1:]
+    counted = gaps(rng, *truth.shape)
+    raster = xr.DataArray(np.where(counted, np.nan, truth), dims=("time", "y", "x"), name="a")
+    before, _ = scores(infill(raster, tails=True), truth, counted)
+    after, coverage = scores(infill(raster, tails=True, across="time"), truth, counted)
+    assert after < 1.05 * before
+    assert coverage > 0.95
+
+
+def test_shores_that_the_other_slice_lacks_still_count() -> None:
+    rng = np.random.default_rng(3)
+    shared = ndimage.gaussian_filter(rng.normal(size=(64, 64)), 3.0)
+    shared /= shared.std()
+    values = np.stack([shared, shared + 1.5 * rough(rng, 64, 64)])
+    gap, shore = np.zeros((2, 64, 64), bool)
+    gap[24:40, 24:40] = True
+    shore[16:48, 16:48] = ~gap[16:48, 16:48]
+    values[0, gap] = values[1, shore] = np.nan
+    raster = xr.DataArray(values, dims=("time", "y", "x"), name="a")
+    alone, together = (
+        infill(raster, across=across)[["a", "a_standard_error"]].isel(time=0) for across in (None, "time")
+    )
+    before, after = (float(each.a_standard_error.values[gap].mean()) for each in (alone, together))
+    assert after < 1.05 * before
+
+
+def test_errors_are_no_smaller_than_the_values_resolve() -> None:
+    field = (290 + rough(np.random.default_rng(1), 48, 48)).astype(np.float32)
+    values = np.stack([field, field])
+    values[0, 10:20, 10:20] = np.nan
+    out = infill(xr.DataArray(values, dims=("time", "y", "x"), name="a"), across="time").isel(time=0)
+    np.testing.assert_allclose(out.a.values, field, atol=1e-4)
+    assert out.a_standard_error.values[10:20, 10:20].min() > 1e-10
+
+
 def test_where_no_other_slice_has_a_value_a_slice_is_filled_alone() -> None:
     raster, truth = stack(own=0.3, seed=6)
     same = raster.copy(data=truth).where(~np.isnan(raster[0]))

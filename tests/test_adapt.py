@@ -177,6 +177,16 @@ def test_slices_that_tell_about_each_other_are_found(tmp_path: Path) -> None:
     assert geonp.infill(single[:24, :24], model=found, samples=1)["t2m_sample"].notnull().all()
 
 
+def test_a_model_that_reads_other_slices_is_trained_where_there_are_none(model: str, tmp_path: Path) -> None:
+    network, card = checkpoint.load_model(model)
+    known = {key: value for key, value in card.model_dump().items() if key not in {"parameters", "sha256", "format"}}
+    hood = {**known["neighbourhood"], "across": "day"}
+    checkpoint.save(network, tmp_path / "across.safetensors", **{**known, "neighbourhood": hood})
+    found = adapt(raster(), out=tmp_path / "my.safetensors", model=tmp_path / "across.safetensors", steps=40)
+    assert found.improved
+    assert found.steps > 0
+
+
 def assert_same(first: xr.Dataset, second: xr.Dataset) -> None:
     for name in ("t2m", "t2m_standard_error", "t2m_fill_flag"):
         np.testing.assert_allclose(first[name].values, second[name].values, rtol=1e-5, atol=1e-6)

@@ -184,9 +184,10 @@ def _others(
     """What other slices have in a window of one, along each dimension."""
     found = {}
     for axis, (dim, at) in enumerate(zip(array.dims, index, strict=False)):
-        if near := beside(at, array.shape[axis]):
+        # a checkpoint names it
+        if isinstance(dim, str) and (near := beside(at, array.shape[axis])):
             values = np.asarray(array.data[(*index[:axis], near, *index[axis + 1 :], *window)])
-            found[str(dim)] = np.where(inside & np.isfinite(values), values, np.nan).astype(array.dtype)
+            found[dim] = np.where(inside & np.isfinite(values), values, np.nan).astype(array.dtype)
     return found
 
 

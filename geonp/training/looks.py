@@ -62,12 +62,14 @@ class Trials:
 def best_look(trials: Trials, own: Trial, dims: Sequence[str], *, closer: bool, done: Callable[[], float]) -> Trial:
     """The best look of those tried, or the model's own.
 
-    First, whether slices tell about each other along one of `dims`; then, if `closer`, closer looks, none of which is
-    begun when more than :data:`SEARCH` of the time is `done`.
+    First, whether slices tell about each other along one of `dims`; then, if `closer`, closer looks. None is begun when
+    more than :data:`SEARCH` of the time is `done`.
     """
     look = own
-    for dim in dims:
-        look = min(look, trials.of(own.network, replace(own.neighbourhood, across=dim)), key=_choice)
+    # a model with units of its own cannot read what values have beyond others
+    for dim in dims if not own.neighbourhood.standard else ():
+        if done() < SEARCH:
+            look = min(look, trials.of(own.network, replace(own.neighbourhood, across=dim)), key=_choice)
     if _choice(look) > CLOSER * _choice(own) or not look.verdict.clearly_below(own.verdict):
         look = own
     base = look

@@ -141,12 +141,13 @@ class Judge:
 def _crps(part: _Part, model: Path, device: str) -> FloatArray:
     """CRPS of each hidden cell, NaN where it is left empty."""
     predictor, card = resolve(os.fspath(model), device, None)
-    rows, cols = part.values.shape
-    job, chunk = Job(predictor, (rows, cols), periodic=False, max_distance=None, seed=0), Window(0, rows, 0, cols)
+    (rows, cols), across = part.values.shape, card.neighbourhood.across
+    job = Job(predictor, (rows, cols), periodic=False, max_distance=None, seed=0, across=across or None)
+    chunk = Window(0, rows, 0, cols)
     window = job.window(chunk)
     frame = [(-window.row, window.row_end - rows), (-window.col, window.col_end - cols)]
     values = np.pad(part.values, frame, constant_values=np.nan)
-    others = part.others.get(card.neighbourhood.across)
+    others = part.others.get(across)
     if others is not None:
         others = np.pad(others, [(0, 0), *frame], constant_values=np.nan)
     found = fill_window(values, np.pad(part.domain_mask, frame), chunk, job, others)
