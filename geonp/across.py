@@ -2,7 +2,7 @@
 
 Each cell that another slice has gets a background: what the slice would be there if it followed the others as it does
 around. The background is subtracted before the model fills, and added to what it predicts: the model sees what is new
-in a slice, and its standard errors are of that.
+in a slice, and its standard errors are of that. Where those of the slice alone are smaller, it is filled alone.
 """
 
 from __future__ import annotations

@@ -138,7 +138,9 @@ def infill(
         held in memory whole, `samples` times.
     across : hashable, optional
         A dimension along which slices tell about each other, as ``"time"`` or ``"band"``: a missing cell that some of
-        the eight nearest slices have is filled from these and its surroundings together; see :mod:`geonp.across`.
+        the eight nearest slices have is filled from these and its surroundings together, where that is surer than from
+        the latter alone; see :mod:`geonp.across`. A slice without any observed cell stays empty. Models that
+        :func:`geonp.training.adapt.adapt` found to profit do so by themselves, but for samples.
 
     Returns
     -------
