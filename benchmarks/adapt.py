@@ -46,6 +46,7 @@ STACKS = {
     "NDVI": ndvi,
 }
 """Rasters of several slices, ``(slices, rows, columns)``."""
+
 LEAST_CELLS = 1000
 """Observed cells of a slice below which it is left out."""
 

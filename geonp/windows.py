@@ -58,7 +58,7 @@ class Job:
 
     @property
     def frame(self) -> int:
-        """Width of the frame around whole tiles that is read: context, and what `max_distance` may look at."""
+        """Width of the frame around whole tiles that is read: context, what `max_distance` looks at, and `across`."""
         farthest = min(self.max_distance or 0.0, max(self.shape))
         compared = 0 if self.across is None else FRAME_PX
         return max(self.predictor.neighbourhood.reach_px, int(np.ceil(farthest)), compared)
@@ -178,7 +178,7 @@ def _predicted(
         stack = np.where(context_mask, values, np.nan), others
         tiles = _tiles(context_mask & told, missing, wanted & told, job, stack)
         together = _predict(tiles, values, rows, cols, job)
-        # each knows its own error: that of others that have gaps at its shores may be the larger one
+        # where others have gaps of their own, at the shores of this one, they may tell less than it does alone
         surer = (together[1] < predicted[1]) | (np.isfinite(together[1]) & np.isnan(predicted[1]))
         predicted = np.where(surer, together, predicted)
     between(predicted, fillable, supported, rows, cols)
