@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
-__all__ = ["SCAN_PAIRS", "pair_blocks"]
+__all__ = ["LOG2E", "SCAN_PAIRS", "pair_blocks"]
+
+LOG2E = math.log2(math.e)
+"""Exponents of e, times this, are those of two: torch's exp2 takes a third to a half of the time of its exp on some
+processors."""
 
 SCAN_PAIRS = 2**16
 """Pairs in a block of scan attention: it does so much in each that its calls count more than the cache."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from geonp.nn.blocks import pair_blocks
+from geonp.nn.blocks import LOG2E, pair_blocks
 
 __all__ = ["N_KERNELS", "Terms", "matern_mixture", "mixture_terms", "polynomial"]
 
@@ -98,14 +98,15 @@ def mixture_terms(coefficients: Tensor, metric: Tensor, places: Tensor) -> Terms
     """
     d_x = places.shape[-1]
     rows, cols = torch.tril_indices(d_x, d_x, device=places.device)
-    products = (places[..., rows] * places[..., cols] * torch.where(rows == cols, 0.5, 1.0).to(places)).mT
+    places, once = places.mT, torch.where(rows == cols, 0.5, 1.0).to(places)
+    products = places.index_select(-2, rows) * places.index_select(-2, cols) * once[:, None]
     squared = (2 * metric @ products).clamp_(1e-12, FARTHEST)
     basis = squared.new_empty(*squared.shape[:2], 5, squared.shape[2])
     r = squared.sqrt()
-    torch.neg(r, out=basis[:, :, 0]).exp_()
+    torch.mul(r, -LOG2E, out=basis[:, :, 0]).exp2_()
     for i in range(1, 4):
         torch.mul(basis[:, :, i - 1], r, out=basis[:, :, i])
-    torch.mul(squared, -0.1, out=(bell := basis[:, :, 4])).exp_()
+    torch.mul(squared, -0.1 * LOG2E, out=(bell := basis[:, :, 4])).exp2_()
     a, b, c, d, e = coefficients.unbind(2)
     of_decay = torch.stack([b - a, 2 * c - b, 3 * d - c, -d], -1)[:, :, None]
     slope = (of_decay @ basis[:, :, :4])[:, :, 0].div_(r).addcmul_(bell, e[..., None], value=-0.2)
@@ -152,7 +153,7 @@ def _radial(xq: Tensor, xk: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     squared = (xq[..., :, None, 0] - xk[..., None, :, 0]).square_()
     for i in range(1, xq.shape[-1]):
         squared.add_((xq[..., :, None, i] - xk[..., None, :, i]).square_())
-    bell = (squared.clamp_max_(FARTHEST) * -0.1).exp_()
+    bell = (squared.clamp_max_(FARTHEST) * (-0.1 * LOG2E)).exp2_()
     # no slope is infinite at a distance of zero
     r = squared.add_(1e-12).sqrt_()
-    return r, torch.neg(r).exp_(), bell
+    return r, (r * -LOG2E).exp2_(), bell

@@ -254,14 +254,14 @@ def _condition(
     """
     n_t, n_c = prior.shape[1], mask.shape[1]
     factor = factor_of(kernel[:, n_t:], noise, mask)
-    k_ct = torch.where(mask[:, :, None], kernel[:, :n_t].mT, 0.0)
-    identity = torch.eye(n_c, dtype=k_ct.dtype, device=k_ct.device).expand(k_ct.shape[0], -1, -1)
+    k_tc = kernel[:, :n_t] if bool(mask.all()) else torch.where(mask[:, None], kernel[:, :n_t], 0.0)
+    identity = torch.eye(n_c, dtype=k_tc.dtype, device=k_tc.device).expand(k_tc.shape[0], -1, -1)
     inverse = torch.linalg.solve_triangular(factor, identity, upper=False)
-    weights, values = inverse @ k_ct, inverse @ torch.where(mask[..., None], yc, 0.0).double()
-    variance = (prior - weights.square().sum(1)).clamp_min(0.0).float()
+    weights, values = k_tc @ inverse.mT, inverse @ torch.where(mask[..., None], yc, 0.0).double()
+    variance = (prior - weights.square().sum(-1)).clamp_min(0.0).float()
     # leave-one-out residuals from the inverse of the covariance, Rasmussen & Williams (2006), equation 5.12
     surprise = (inverse.mT @ values) / inverse.square().sum(1).sqrt()[..., None]
-    return (weights.mT @ values).float(), variance, surprise.float(), values.float()
+    return (weights @ values).float(), variance, surprise.float(), values.float()
 
 
 def _inwards(x: Tensor, mask: Tensor) -> Tensor:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from geonp.nn.blocks import LOG2E
+
 __all__ = ["Differences", "differences", "gaussian_sums", "symmetric"]
 
 DENSE = 8
@@ -51,7 +53,7 @@ class Differences:
             both = pairs.detach() + pairs.detach().mT
             both.diagonal(dim1=1, dim2=2).mul_(0.5)
             rows, cols = torch.tril_indices(*both.shape[1:], device=both.device)
-            return both[:, rows, cols]
+            return both.flatten(1).index_select(1, rows * both.shape[1] + cols)
         total = torch.bincount(self._places(len(pairs)).flatten(), pairs.detach().flatten(), len(pairs) * n)
         return total.view(len(pairs), n).to(pairs)
 
@@ -70,7 +72,7 @@ def symmetric(x: Tensor) -> Differences:
     rows, cols = torch.tril_indices(n, n, device=x.device)
     index = torch.empty(1, n, n, dtype=torch.int32, device=x.device)
     index[0, rows, cols] = index[0, cols, rows] = torch.arange(len(rows), dtype=torch.int32, device=x.device)
-    return Differences(x[:, rows] - x[:, cols], index)
+    return Differences(x.index_select(1, rows) - x.index_select(1, cols), index)
 
 
 @torch.no_grad()
@@ -182,7 +184,7 @@ def _dense(queries: Tensor) -> bool:
 
 def _exponentials(squared: Tensor, rates: Tensor) -> Tensor:
     # the floor keeps clear of subnormal numbers, which cost many times as much
-    return (squared * rates[:, None, None]).clamp_min_(-40.0).exp_()
+    return (squared * (rates * LOG2E)[:, None, None]).clamp_min_(-58.0).exp2_()
 
 
 class _Lines:
