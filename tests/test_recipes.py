@@ -309,10 +309,11 @@ def test_each_of_several_devices_has_batches_of_its_own() -> None:
     assert torch.equal(second[1]["yt"], one[5]["yt"])
 
 
-def test_two_processes_train_as_one_on_both_batches(tmp_path: Path) -> None:
+def test_two_processes_train_as_one_on_both_batches(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The mean of the gradients of equal batches is the gradient of their union."""
     recipe = tiny("gp2d_rbf", "training.keep=last")
     file = train(recipe, tmp_path, workers=0, progress=False, device="cpu", devices=2)
+    assert capfd.readouterr() == ("", "")
     run = loop._Run(recipe, loop._fabric("cpu"))
     for step in range(3):
         batches = [draw(recipe, recipe.training.seed, 2 * step + rank) for rank in range(2)]

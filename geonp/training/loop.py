@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import time
@@ -44,6 +45,10 @@ SCORES = {
 """Held-out scores of :mod:`geonp.training.objective` by what is predicted."""
 
 Batch = dict[str, Tensor]
+
+# what several processes tell of their meeting, in each of them
+for _name in ("distributed", "rank_zero"):
+    logging.getLogger(f"lightning_fabric.utilities.{_name}").setLevel(logging.WARNING)
 
 
 class _Batches(Dataset[Batch]):
@@ -150,7 +155,9 @@ def _fabric(device: str = "auto", devices: int = 1) -> Fabric:
             f"cannot train on {devices} devices of kind {device!r}: this machine has {n_found}; "
             "choose cpu or cuda, and no more devices than there are"
         )
-    # some models have weights that some batches do not reach
+    if devices > 1:
+        # some models have weights that some batches do not reach; of others torch says that they have none
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     several = DDPStrategy(start_method="spawn", find_unused_parameters=True)
     strategy = several if devices > 1 else "auto"
     return Fabric(accelerator=device, strategy=strategy, devices=devices)
