@@ -227,10 +227,10 @@ def _narrowing(square: Square, geographic: bool) -> float:
 def blend_weights(xy: FloatArray, distance: FloatArray, square: Square, geographic: bool) -> FloatArray:
     """Weights of a square's predictions of the places ``(n, 2)``; those of neighbours of one size add up to one.
 
-    Predictions reach one unit farther out than a place's `distance` from the nearest observation: squares that see the
-    same data agree next to it, and differ most about what is far from all.
+    Predictions reach half a unit farther out than a place's `distance` from the nearest observation: squares that see
+    the same data agree next to it, and differ most about what is far from all.
     """
-    lap = np.minimum(1.0 + distance / square.unit, OVERLAP_UNITS)
+    lap = np.minimum(0.5 + distance / square.unit, OVERLAP_UNITS)
     weights = np.ones(len(xy))
     for axis, start in enumerate((square.x, square.y)):
         narrow = _narrowing(square, geographic) if axis == 0 else 1.0
