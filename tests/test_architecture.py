@@ -35,7 +35,7 @@ LAYERS = {
     "geonp.nn": 2.2,
     "geonp.nn.attention": 2,
     "geonp.nn.scan": 2.05,
-    "geonp.nn.blocks": 1.9,
+    "geonp.nn.blocks": 1.8,
     "geonp.nn.lattice": 1.9,
     "geonp.nn.bias": 2,
     "geonp.nn.covariance": 2,
