@@ -20,7 +20,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TypeVar
@@ -237,10 +237,15 @@ def _in_order(function: Callable[[T], U], items: Iterable[T], expected: int) -> 
 
 
 class _Processes:
-    """Processes beside this one, which its threads share: started when they are worth it, ended when they are idle."""
+    """Processes beside this one, which its threads share: started when they are worth it, ended when they are idle.
+
+    All that their executor is asked for it is asked in one thread: a KeyboardInterrupt, which the main thread alone
+    gets, would leave its locks or its books such that the interpreter never ends.
+    """
 
     def __init__(self, cores: int) -> None:
         self.cores = cores
+        self.asking = ThreadPoolExecutor(1, "geonp-processes", _without_interrupts)
         self.lock = threading.Lock()
         self.executor: Executor | None = None
         self.rehearsals: list[Future[None]] = []
@@ -266,12 +271,11 @@ class _Processes:
                 return None
             try:
                 if self.executor is None:
-                    self.executor = _executor(self.cores)
+                    self.executor = self.asking.submit(_executor, self.cores).result()
                     # all of them import, load and compile before any result is waited for
-                    with _uninterrupted():
-                        self.rehearsals = [self.executor.submit(_rehearse, function, item) for _ in range(self.cores)]
+                    self.rehearsals = [self._begun(_rehearse, function, item) for _ in range(self.cores)]
                 if all(rehearsal.done() for rehearsal in self.rehearsals):
-                    return self.executor.submit(function, item)
+                    return self._begun(function, item)
                 return None
             except Exception as error:  # whatever a system refuses: threads do it as well
                 problem = error
@@ -299,9 +303,14 @@ class _Processes:
                 stacklevel=2,
             )
 
+    def _begun(self, function: Callable[..., U], *arguments: object) -> Future[U]:
+        assert self.executor is not None
+        return self.asking.submit(self.executor.submit, function, *arguments).result()
+
     def _let_go(self) -> None:
         if self.executor is not None:
-            self.executor.shutdown(wait=False)
+            with suppress(RuntimeError):  # the interpreter ends, and with it all processes
+                self.asking.submit(self.executor.shutdown, wait=False).result()
         self.executor, self.rehearsals = None, []
 
 
@@ -312,17 +321,10 @@ def _executor(processes: int) -> Executor:
     return ProcessPoolExecutor(processes, timeout=IDLE_S, initializer=_begin, initargs=(os.getpid(),), env=ENVIRONMENT)  # type: ignore[no-any-return]
 
 
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Processes that start here see no interrupts from the keyboard, which would print tracebacks of their imports."""
-    if sys.platform == "win32":
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+def _without_interrupts() -> None:
+    """Processes that this thread starts see none from the keyboard, which would print tracebacks of their imports."""
+    if sys.platform != "win32":
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
 
 def _begin(parent: int) -> None:

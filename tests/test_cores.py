@@ -454,6 +454,28 @@ def test_idle_processes_end_and_start_again(others: cores._Processes, monkeypatc
     assert not first & until_ready()
 
 
+def test_the_executor_is_asked_where_no_keyboard_interrupt_is_raised(
+    others: cores._Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asking = set()
+
+    class Executor(ThreadPoolExecutor):
+        def submit(self, *arguments: Any, **options: Any) -> Any:
+            asking.add(threading.current_thread())
+            return super().submit(*arguments, **options)
+
+        def shutdown(self, *arguments: Any, **options: Any) -> None:
+            asking.add(threading.current_thread())
+            super().shutdown(*arguments, **options)
+
+    monkeypatch.setattr(cores, "_executor", Executor)
+    assert list(on_cores(lambda i: i, range(99), "cpu", 99)) == list(range(99))
+    with pytest.warns(RuntimeWarning, match="enough"):
+        others.give_up(RuntimeError("enough"))
+    assert len(asking) == 1
+    assert not asking & {threading.main_thread()}
+
+
 # --- ends -------------------------------------------------------------------------------------------------------------
 
 SCRIPT = """
