@@ -508,7 +508,9 @@ for pid in cores.on_cores(call, range(10**5), "cpu", 10**5):
 def script(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
     """A script, without a guard, that has started two processes."""
     file = tmp_path / "script.py"
-    file.write_text(SCRIPT)
+    # where the tests themselves run in the background, interrupts are ignored
+    heed = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    file.write_text(heed + SCRIPT)
     process = subprocess.Popen(
         [sys.executable, *(["-W", "error"] * (request.param != "leave")), str(file), request.param],
         stdout=subprocess.PIPE,
