@@ -13,7 +13,6 @@ import statistics
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from tables import COST, TEST_SEED, arguments, budget, cost, publish, read_scores, run, table, write_scores
@@ -51,10 +50,10 @@ PUBLISHED = {
 
 
 @torch.no_grad()
-def scores(network: nn.Module, recipe: Recipe, batches: int) -> dict[str, Any]:
+def scores(network: nn.Module, recipe: Recipe, batches: int) -> dict[str, list[float]]:
     """Log-likelihood a target, in standardised units, of every batch of both held-out sets."""
     assert isinstance(recipe.data, Reanalysis)
-    out: dict[str, Any] = {}
+    out = {}
     for name, (area, period) in SETS.items():
         data = replace(recipe.data, test_area=area, test_period=period).held_out()
         out[name] = []
@@ -97,7 +96,7 @@ def main() -> None:
     kept, wanted = given.out / "era5-gp.json", {key: str(getattr(given, key)) for key in (*asked, "batch_size")}
     if not (fitted := read_scores(kept, wanted)) and not given.only_print:
         start = time.process_time()
-        fitted = scores(GP(steps=100, learning_rate=0.05), load("era5", overrides), given.test_batches)
+        fitted = dict(scores(GP(steps=100, learning_rate=0.05), load("era5", overrides), given.test_batches))
         fitted["minutes"] = (time.process_time() - start) / 60
         write_scores(kept, fitted, wanted)
     if fitted:

@@ -195,10 +195,10 @@ class KernelDictionary(nn.Module):
         """Kernels ``(..., size, n)`` of squared projections ``(..., directions, n)``."""
         n, rates = len(self.scales), self.directional_rates.to(squared)[:, None, None]
         out = squared.new_empty(*squared.shape[:-2], self.size, squared.shape[-1])
-        distance = squared[..., :1, :]
+        whole = squared[..., :1, :]
         for i in range(1, self.d_x):
-            distance = distance + squared[..., i : i + 1, :]
-        torch.mul(distance, self.rates.to(squared)[:, None], out=out[..., :n, :])
+            whole = whole + squared[..., i : i + 1, :]
+        torch.mul(whole, self.rates.to(squared)[:, None], out=out[..., :n, :])
         if len(rates):
             torch.mul(squared[..., None, :, :], rates, out=out[..., n:, :].unflatten(-2, (len(rates), -1)))
         # the floor keeps clear of subnormal numbers, which cost many times as much
@@ -274,11 +274,11 @@ class _SharedBias(torch.autograd.Function):
             sums = dictionary.sums(xq, xk, values)
         else:
             sums = xq.new_empty(batch, dictionary.size, n_q, values.shape[-1])
+            rows = amplitudes.to(dtype)
             for part, queries, kernels in dictionary.blocks(xq, xk):
                 sums[part, :, queries] = _summed(kernels, values[part])
                 kernels, block = kernels.flatten(2).to(dtype), bias[part, :, queries]
-                rows = amplitudes.to(dtype).expand(len(kernels), -1, -1)
-                torch.bmm(rows, kernels, out=block.view(*block.shape[:2], -1))
+                torch.bmm(rows.expand(len(kernels), -1, -1), kernels, out=block.view(*block.shape[:2], -1))
         ctx.mark_non_differentiable(sums)
         return bias, sums
 
