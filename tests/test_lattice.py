@@ -56,6 +56,7 @@ def test_differences_of_points_from_each_other(shift: float) -> None:
     assert ((read == expected).all(-1) | (read == -expected).all(-1)).all()
     assert found.values.shape[-2] <= 80 * 81 // 2
     weights = torch.rand(3, 80, 80, generator=torch.Generator().manual_seed(0)).double()
+    weights = weights + weights.mT
     table = torch.rand(3, found.values.shape[-2], generator=torch.Generator().manual_seed(1)).double()
     torch.testing.assert_close((found.of_pairs(table) * weights).sum(), (table * found.sums(weights)).sum())
 

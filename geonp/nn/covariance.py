@@ -124,8 +124,10 @@ class _Mixture(torch.autograd.Function):
         for part, rows in pair_blocks(len(xq), xq.shape[2], xk.shape[2], xq.device.type, BLOCK_PAIRS):
             r, decay, bell = _radial(xq[part, :, rows], xk[part])
             a, b, c, d, e = coefficients[part, ..., None, None].unbind(2)
-            value = (r * d).add_(c).mul_(r).add_(b).mul_(r).add_(a).mul_(decay).add_(bell.mul_(e))
-            torch.sum(value, 1, out=out[part, rows])
+            value = (r * d).add_(c)
+            for coefficient in (b, a):
+                torch.addcmul(coefficient, value, r, out=value)
+            torch.sum(value.mul_(decay).addcmul_(bell, e), 1, out=out[part, rows])
         return out
 
     @staticmethod

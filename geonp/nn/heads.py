@@ -199,7 +199,7 @@ class KrigingHead(nn.Module):
 
     def _step(self, refinement: nn.Module, raw: Tensor, pooled: Tensor, sample: Sample) -> Tensor:
         """A learned step of the covariance parameters that sees the gradient of the log likelihood at `raw`."""
-        likelihood, gradient = self.family.slope(raw, sample)
+        likelihood, gradient = self.family.slope(self.family.linearised(raw), sample)
         step: Tensor = refinement(_seen(pooled, raw, likelihood, gradient.float()))
         return step
 
@@ -211,10 +211,11 @@ class KrigingHead(nn.Module):
         raw = start = raw.double()
         some = _part(N_INFORMATION, whole, spread=True)
         for prior in self.priors:
-            likelihood, gradient = self.family.slope(raw, whole)
+            here = self.family.linearised(raw)
+            likelihood, gradient = self.family.slope(here, whole)
             centre, strength = prior(_seen(pooled, raw.float(), likelihood, gradient.float())).double().chunk(2, -1)
             hold = HOLD * torch.exp(3.0 * torch.tanh(strength / 3.0))
-            known = self.family.information(raw, some)
+            known = self.family.information(here, some)
             found = known.isfinite().all(-1).all(-1)[:, None] & gradient.isfinite().all(-1, keepdim=True)
             # where a matrix was singular, only the prior is known
             known, gradient = torch.where(found[..., None], known, 0.0), torch.where(found, gradient, 0.0)

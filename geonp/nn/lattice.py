@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -46,16 +47,25 @@ class Differences:
         return table.flatten().index_select(0, index.flatten()).view(index.shape)
 
     def sums(self, pairs: Tensor) -> Tensor:
-        """Sums over the pairs ``(batch, n_q, n_k)`` that have each difference: ``(batch, n)``, without gradients."""
+        """Sums over the pairs ``(batch, n_q, n_k)`` that have each difference: ``(batch, n)``, without gradients.
+
+        Where each task has differences of its own, those of points and themselves, `pairs` must be symmetric.
+        """
         n = self.values.shape[-2]
         if self.values.ndim == 3:
-            # of points and themselves, each pair and its opposite
-            both = pairs.detach() + pairs.detach().mT
-            both.diagonal(dim1=1, dim2=2).mul_(0.5)
-            rows, cols = torch.tril_indices(*both.shape[1:], device=both.device)
-            return both.flatten(1).index_select(1, rows * both.shape[1] + cols)
+            once, times = self._pairs
+            return pairs.detach().flatten().index_select(0, once).view(times.shape).mul_(times)
         total = torch.bincount(self._places(len(pairs)).flatten(), pairs.detach().flatten(), len(pairs) * n)
         return total.view(len(pairs), n).to(pairs)
+
+    @cached_property
+    def _pairs(self) -> tuple[Tensor, Tensor]:
+        """Of points and themselves: where the pairs of all tasks are, and how many there are of each, two or one."""
+        n = self.index.shape[-1]
+        rows, cols = torch.tril_indices(n, n, dtype=torch.int32, device=self.index.device)
+        starts = torch.arange(len(self.values), dtype=torch.int32, device=rows.device)[:, None] * n**2
+        once = (rows * n + cols + starts).flatten()
+        return once, torch.where(rows == cols, 1.0, 2.0).to(self.values).expand(len(starts), -1)
 
     def _places(self, batch: int) -> Tensor:
         """Places of the pairs in the tables of all tasks, one after the other."""

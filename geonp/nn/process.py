@@ -13,7 +13,7 @@ from geonp.nn.covariance import N_KERNELS, Terms, matern_mixture, mixture_terms,
 from geonp.nn.lattice import Differences, differences, symmetric
 from geonp.nn.likelihood import information, log_likelihood
 
-__all__ = ["Family", "Sample"]
+__all__ = ["Family", "Linearised", "Sample"]
 
 DIFFERENCE = 1e-5
 """Change of a raw parameter by which the natural ones are differentiated, in float64."""
@@ -44,6 +44,20 @@ class Sample:
         """The points ``(batch, n)`` of these, where `mask` has them."""
         local, x, y = (t.gather(1, index[..., None].expand(-1, -1, t.shape[-1])) for t in (self.local, self.x, self.y))
         return Sample(local, x, y, self.mask.gather(1, index) & mask)
+
+
+@dataclass(frozen=True)
+class Linearised:
+    """Parameters of a :class:`Family`, and how the natural ones change with the raw ones.
+
+    Attributes
+    ----------
+    natural, change : Tensor
+        ``(batch, n_natural)`` and ``(batch, n_natural, size)``, float64.
+    """
+
+    natural: Tensor
+    change: Tensor
 
 
 @dataclass(frozen=True)
@@ -97,13 +111,26 @@ class Family:
         return kernel.add(constant[:, :, None]), variance, self._noise(raw[:, -1:], local_q)
 
     @torch.no_grad()
-    def slope(self, raw: Tensor, sample: Sample) -> tuple[Tensor, Tensor]:
+    def linearised(self, raw: Tensor) -> Linearised:
+        """The parameters and their derivatives, these by central differences.
+
+        They are some hundred numbers: their exact derivatives would cost more calls than all else here.
+        """
+        raw = raw.double()
+        steps = torch.eye(raw.shape[1]).to(raw) * DIFFERENCE
+        moved = torch.cat([raw[:, None], raw[:, None] + steps, raw[:, None] - steps], 1)
+        natural, up, down = (
+            self._natural(moved.flatten(0, 1)).unflatten(0, moved.shape[:2]).split([1, len(steps), len(steps)], 1)
+        )
+        return Linearised(natural[:, 0], ((up - down) / (2 * DIFFERENCE)).mT)
+
+    @torch.no_grad()
+    def slope(self, at: Linearised, sample: Sample) -> tuple[Tensor, Tensor]:
         """Log likelihood of a sample, per point ``(batch,)``, and its gradient by the raw parameters, in float64.
 
         It holds some ten numbers of float64 for each pair and mixture.
         """
-        local, pairs = sample.local.double(), sample.pairs
-        natural, change = self._linearised(raw.double())
+        local, pairs, natural = sample.local.double(), sample.pairs, at.natural
         amplitude, noise = _amplitude(local), self._noise(natural[:, -1:], local)
         terms = self._terms(natural, pairs.values)
         kernel = pairs.of_pairs(terms.value)
@@ -113,22 +140,21 @@ class Family:
         rest = torch.stack([by_kernel.sum((1, 2)), by_noise.sum(1)], 1)
         by_kernel.mul_(amplitude[:, :, None]).mul_(amplitude[:, None])
         gradient = torch.cat([terms.gradient(pairs.sums(by_kernel)), rest], 1)
-        return likelihood, (gradient[:, None] @ change)[:, 0]
+        return likelihood, (gradient[:, None] @ at.change)[:, 0]
 
     @torch.no_grad()
-    def information(self, raw: Tensor, sample: Sample) -> Tensor:
+    def information(self, at: Linearised, sample: Sample) -> Tensor:
         """Fisher information of the raw parameters in a sample, per point, ``(batch, size, size)`` in float64."""
-        local, x = sample.local.double(), sample.x.double()
-        natural, change = self._linearised(raw.double())
+        local, x, natural = sample.local.double(), sample.x.double(), at.natural
         amplitude, noise = _amplitude(local), self._noise(natural[:, -1:], local)
         apart = x[:, :, None] - x[:, None]
         terms = self._terms(natural, apart.flatten(1, 2))
         amplitudes = (amplitude[:, :, None] * amplitude[:, None]).flatten(1)
         kernel = (terms.value * amplitudes).view(apart.shape[:3]) + natural[:, -2, None, None]
         by_noise = torch.diag_embed(self._noise_slope(natural[:, -1:], local, noise))
-        changes = (terms.changes() * amplitudes[:, None]).unflatten(2, apart.shape[1:3])
+        changes = terms.changes().mul_(amplitudes[:, None]).unflatten(2, apart.shape[1:3])
         changes = torch.cat([changes, torch.ones_like(kernel)[:, None], by_noise[:, None]], 1)
-        return change.mT @ information(kernel, noise, changes, sample.mask) @ change
+        return at.change.mT @ information(kernel, noise, changes, sample.mask) @ at.change
 
     def _split(self, raw: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Whitening ``(batch, kernels, d_x, d_x)``, weights ``(batch, kernels, 5)`` and constant ``(batch, 1)``."""
@@ -160,18 +186,6 @@ class Family:
         rows, cols = torch.tril_indices(self.d_x, self.d_x)
         metric = (whitening @ whitening.mT)[..., rows, cols]
         return torch.cat([torch.cat([polynomial(weights), metric], -1).flatten(1), constant, raw[:, -1:]], 1)
-
-    def _linearised(self, raw: Tensor) -> tuple[Tensor, Tensor]:
-        """Natural parameters and their derivatives by the raw ones ``(batch, natural, raw)``: by central differences.
-
-        Some hundred numbers: their exact derivatives would cost more calls than all else here.
-        """
-        steps = torch.eye(raw.shape[1]).to(raw) * DIFFERENCE
-        moved = torch.cat([raw[:, None], raw[:, None] + steps, raw[:, None] - steps], 1)
-        natural, up, down = (
-            self._natural(moved.flatten(0, 1)).unflatten(0, moved.shape[:2]).split([1, len(steps), len(steps)], 1)
-        )
-        return natural[:, 0], ((up - down) / (2 * DIFFERENCE)).mT
 
     def _terms(self, natural: Tensor, places: Tensor) -> Terms:
         of_mixtures = natural[:, :-2].unflatten(1, (len(self.lengths), -1))
