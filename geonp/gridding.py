@@ -228,22 +228,20 @@ def _bounds(places: FloatArray) -> tuple[float, float, float, float]:
 
 def _predict_in_parallel(observations: Observations, places: FloatArray, job: Job) -> FloatArray:
     """Sums as of :func:`_predict`, the squares shared out among Dask's threads or workers, which share the cores."""
-    squares = squares_of(observations, _bounds(places))
-    n = min(len(squares), 8 * CPU_COUNT)
-    edges = np.linspace(0, len(squares), n + 1).astype(int)
-    held = delayed((observations, places), pure=False)
-    tasks = [delayed(_part)(held, squares[a:b], job) for a, b in itertools.pairwise(edges)]
+    squares = sorted(squares_of(observations, _bounds(places)), key=lambda square: (square.y, square.x))
+    # bands of squares, so that each part has few places
+    edges = np.linspace(0, len(squares), min(len(squares), 8 * CPU_COUNT) + 1).astype(int)
+    parts, reached = [], grouped(places, squares, observations.geographic)
+    for first, last in itertools.pairwise(edges):
+        near = np.zeros(len(places), bool)
+        near[np.concatenate(reached[first:last])] = True
+        parts.append((squares[first:last], np.flatnonzero(near)))
+    held = delayed(observations, pure=False)
+    tasks = [delayed(_predict)(held, places[index], part, job) for part, index in parts]
     total = np.zeros((4, len(places)))
-    for index, part in compute(*tasks):
+    for (_, index), part in zip(parts, compute(*tasks), strict=True):
         total[:, index] += part
     return total
-
-
-def _part(held: tuple[Observations, FloatArray], squares: list[Square], job: Job) -> tuple[IntArray, FloatArray]:
-    observations, places = held
-    total = _predict(observations, places, squares, job)
-    index = np.flatnonzero(total[3])
-    return index, total[:, index]
 
 
 @dataclass(frozen=True)
@@ -323,13 +321,13 @@ def _tiles(
 
 
 def _points(tiles: list[_Tile], job: Job) -> Points:
-    """Tiles of one bucket, padded; to a power of two of them, for the sake of few shapes."""
-    size, n_t = 1 << (len(tiles) - 1).bit_length(), bucket(max(tile.index.size for tile in tiles))
+    """Tiles of one bucket, padded."""
+    size, n_t = len(tiles), bucket(tiles[0].index.size)
     n_c = job.predictor.neighbourhood.n_context
     xc, xt = np.zeros((size, n_c, 2), np.float32), np.zeros((size, n_t, 2), np.float32)
     yc, mask = np.zeros((size, n_c, 1), np.float32), np.zeros((size, n_c), bool)
     loc, scale = np.zeros(size), np.ones(size)
-    for k, tile in enumerate([*tiles, *[tiles[-1]] * (size - len(tiles))]):
+    for k, tile in enumerate(tiles):
         n = len(tile.xc)
         xc[k, :n], yc[k, :n, 0], mask[k, :n] = tile.xc, tile.yc, True
         xt[k, : tile.index.size] = tile.xt

@@ -295,22 +295,22 @@ def together(size: int, n_t: int) -> int:
 
 def bucket(targets: int) -> int:
     """The number of targets that so many are padded to."""
-    return next((b for b in TARGET_BUCKETS if targets <= b), -(-targets // 128) * 128)
+    return next((b for b in TARGET_BUCKETS if targets <= b), -(-targets // 64) * 64)
 
 
 def gather(
     batch: list[Tile], values: FloatArray, n_context: int, standard: tuple[float, float] | tuple[()] = ()
 ) -> Points:
-    """Pad tiles to one shape; the batch to a power of two, by its last tile again, for the sake of few shapes.
+    """Pad tiles to one shape.
 
     Values are standardised by the mean and standard deviation in `standard`, else by those of each tile's context.
     """
-    size, n_t = 1 << (len(batch) - 1).bit_length(), bucket(batch[0].targets.size)
+    size, n_t = len(batch), bucket(batch[0].targets.size)
     flat, width = values.ravel(), values.shape[1]
     xc, xt = np.zeros((size, n_context, 2), np.float32), np.zeros((size, n_t, 2), np.float32)
     yc, mask = np.zeros((size, n_context, 1), np.float32), np.zeros((size, n_context), bool)
     loc, scale = np.zeros(size), np.ones(size)
-    for k, tile in enumerate([*batch, *[batch[-1]] * (size - len(batch))]):
+    for k, tile in enumerate(batch):
         n = tile.context.size
         found = standardise(flat[tile.context], standard, None if tile.background is None else tile.background[0])
         xc[k, :n] = np.stack(np.divmod(tile.context, width), -1) - np.array(tile.middle)
