@@ -28,8 +28,9 @@ SIDE_UNITS = 16
 OVERLAP_UNITS = 8.0
 """How far the predictions of a square may reach into its neighbours, at most."""
 
-CROWD = 320
-"""A square is split if twice its side holds more observations: then it has 20 to 80 of its own."""
+OWN, CROWD = 96, 320
+"""A square is split if it holds more observations, or twice its side does: the context has room for all of its own, and
+for some around them."""
 
 CANDIDATES = 1024
 """Nearest observations of a square that its context is chosen from."""
@@ -139,8 +140,8 @@ def squares_of(observations: Observations, bounds: tuple[float, float, float, fl
         open_ = open_[_reaches(open_, side, bounds, observations.geographic)]
         if not len(open_):
             break
-        crowd = _count(observations, open_ + side / 2, side)
-        split = (crowd > CROWD) & (side > 1e-9 * max(abs(x), abs(y), 1.0))
+        own, crowd = (_count(observations, open_ + side / 2, radius) for radius in (side / 2, side))
+        split = ((own > OWN) | (crowd > CROWD)) & (side > 1e-9 * max(abs(x), abs(y), 1.0))
         found += [Square(float(a), float(b), side) for a, b in open_[~split]]
         side /= 2
         open_ = np.concatenate([open_[split] + np.array([i, j]) * side for i in (0, 1) for j in (0, 1)])
