@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
@@ -24,9 +24,9 @@ from geonp.across import SLICES, beside, read_with
 from geonp.classes import ClassReader
 from geonp.metadata import Reader
 from geonp.tiling import Piece, Window, pieces
-from geonp.windows import Classified, Filled, Job, classify_window, fill_window, record
+from geonp.windows import Classified, Filled, Job, classify_window, fill_window, most_batches, record
 
-__all__ = ["fill_chunks", "task_bytes"]
+__all__ = ["count_batches", "fill_chunks", "task_bytes"]
 
 FloatArray = npt.NDArray[np.floating]
 Blocks = list[list[npt.NDArray[Any]]]
@@ -44,10 +44,8 @@ def fill_chunks(
     name = "geonp-fill-" + tokenize(data.name, None if domain is None else domain.name, job, read, axis)
     dtype = record(read.dtype, job.predictor.classes)
     y_chunks, x_chunks = data.chunks[-2:]
-    starts = [np.concatenate([[0], np.cumsum(c)]) for c in (y_chunks, x_chunks)]
     graph: dict[Any, Any] = {}
-    for i, j in itertools.product(range(len(y_chunks)), range(len(x_chunks))):
-        chunk = Window(*(int(n) for n in (*starts[0][i : i + 2], *starts[1][j : j + 2])))
+    for (i, j), chunk in _windows(y_chunks, x_chunks):
         rows, cols = job.cells(chunk)
         down, across = pieces(rows, y_chunks), pieces(cols, x_chunks)
         masks = None if domain is None else [[(domain.name, a.chunk, b.chunk) for b in across] for a in down]
@@ -145,6 +143,25 @@ def _assemble(
             window[place] = True if blocks is None else read(blocks[i][j][index][a.start : a.stop, b.start : b.stop])
 
 
+def count_batches(values: FloatArray, chunks: Sequence[tuple[int, ...]], job: Job) -> int:
+    """How many batches fill the missing cells of a slice ``(rows, cols)`` that is cut into these chunks, at most."""
+    missing, total = np.isnan(values), 0
+    for _, chunk in _windows(*chunks):
+        if missing[chunk.row : chunk.row_end, chunk.col : chunk.col_end].any():
+            rows, cols = job.cells(chunk)
+            within = (rows >= 0)[:, None] & (cols >= 0)
+            found = missing[np.ix_(rows, cols)]
+            total += most_batches(within & found, within & ~found, chunk, job)
+    return total
+
+
+def _windows(y_chunks: tuple[int, ...], x_chunks: tuple[int, ...]) -> Iterator[tuple[tuple[int, int], Window]]:
+    """The cells of each chunk, after its place among them."""
+    bounds = [list(itertools.pairwise(itertools.accumulate(sizes, initial=0))) for sizes in (y_chunks, x_chunks)]
+    for (i, rows), (j, cols) in itertools.product(*map(enumerate, bounds)):
+        yield (i, j), Window(*rows, *cols)
+
+
 def task_bytes(chunk: tuple[int, ...], job: Job, itemsize: int) -> int:
     """Bytes that the task of a chunk takes beside batches, an upper bound: its window, its neighbours, its result."""
     slices, (rows, cols) = math.prod(chunk[:-2]), chunk[-2:]
@@ -156,4 +173,4 @@ def task_bytes(chunk: tuple[int, ...], job: Job, itemsize: int) -> int:
         held, kept = min(9 * rows * cols, window), 3 * slices + others
         stacked = 3 * (slices + others) * itemsize
     result = slices * rows * cols * (2 * itemsize + 5 + 4 * job.predictor.classes)
-    return window * (4 * itemsize + 68 + stacked) + kept * held * itemsize + result
+    return window * (4 * itemsize + 80 + stacked) + kept * held * itemsize + result

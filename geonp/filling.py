@@ -16,7 +16,7 @@ import xarray as xr
 from dask.system import CPU_COUNT
 
 from geonp.across import KINDS
-from geonp.chunks import fill_chunks, task_bytes
+from geonp.chunks import count_batches, fill_chunks, task_bytes
 from geonp.classes import annotate_classes, class_reader, codes
 from geonp.cores import WORKER_BYTES, number_of_cores, number_of_processes
 from geonp.errors import InputError
@@ -24,7 +24,7 @@ from geonp.metadata import annotate, observed, provenance, reader
 from geonp.prediction import TARGET_BUCKETS, batch_bytes
 from geonp.request import FillOptions, Raster, Request, prepare, spatial_last
 from geonp.samples import sample_chunks
-from geonp.tiling import CHUNK_PX, tiles_with
+from geonp.tiling import CHUNK_PX
 from geonp.windows import quantile_of, record
 
 if TYPE_CHECKING:
@@ -230,9 +230,11 @@ def planned(asked: Request, chunks: Mapping[Hashable, Mapping[Hashable, int]] | 
     windows = min(CPU_COUNT, blocks)
     tiles = slices * -(-grid.shape[0] // size) * -(-grid.shape[1] // size)
     few = cells <= COUNTED_CELLS and all(asked.ds[name].variable._in_memory for name in asked.names)
-    gaps = sum(_tiles_with_gaps(asked, name) for name in asked.names) if few else tiles
-    gaps *= 1 if job.across is None else KINDS + 2
-    n_batches = min(-(-gaps // predictor.batch_size) + blocks * len(TARGET_BUCKETS), gaps)
+    if few:
+        n_batches = sum(_batches(asked, *of) for of in zip(asked.names, arrays, strict=True))
+    else:
+        n_batches = min(-(-tiles // predictor.batch_size) + blocks * len(TARGET_BUCKETS), tiles)
+    n_batches *= 1 if job.across is None else KINDS + 2
     at_once = min(number_of_cores(), max(n_batches, 1)) if _on_cpu(predictor.device) else 1
     return FillPlan(
         variables=tuple(str(name) for name in asked.names),
@@ -257,15 +259,13 @@ def planned(asked: Request, chunks: Mapping[Hashable, Mapping[Hashable, int]] | 
     )
 
 
-def _tiles_with_gaps(asked: Request, name: Hashable) -> int:
-    """How many tiles of a variable have missing cells, counted slice by slice."""
-    px, dims = asked.job.predictor.neighbourhood.tile_px, (asked.grid.y_dim, asked.grid.x_dim)
-    others = [dim for dim in asked.ds[name].dims if dim not in dims]
+def _batches(asked: Request, name: Hashable, cut: xr.DataArray) -> int:
+    """How many batches fill a variable, at most, cut into chunks as `cut` is; counted slice by slice."""
+    others = [dim for dim in cut.dims if dim not in (asked.grid.y_dim, asked.grid.x_dim)]
     found = 0
     for index in np.ndindex(*(asked.ds[name].sizes[dim] for dim in others)):
-        missing = np.isnan(_values(asked, asked.ds[name].isel(dict(zip(others, index, strict=True)))).values)
-        missing = np.pad(missing, [(0, -n % px) for n in missing.shape])
-        found += len(tiles_with(missing, px))
+        values = _values(asked, asked.ds[name].isel(dict(zip(others, index, strict=True)))).values
+        found += count_batches(values, cut.data.chunks[-2:], asked.job)
     return found
 
 

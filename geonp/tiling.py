@@ -30,7 +30,6 @@ __all__ = [
     "pieces",
     "shown_once",
     "support",
-    "tiles_with",
 ]
 
 BoolArray = npt.NDArray[np.bool_]
@@ -132,18 +131,14 @@ def pieces(index: npt.NDArray[np.intp], chunks: Sequence[int]) -> list[Piece]:
     return found
 
 
-def tiles_with(cells: BoolArray, tile_px: int) -> list[tuple[int, int]]:
-    """Rows and columns of the tiles that hold a True; `cells` begins on the lattice, its sides whole tiles."""
-    return [(int(i), int(j)) for i, j in np.argwhere(_any_in_tiles(cells, tile_px))]
-
-
 def groups(missing: BoolArray, observed: BoolArray, frame: int, neighbourhood: Neighbourhood) -> list[IntArray]:
     """Rows and columns ``(n, 2)`` where tiles with missing cells begin, those together that are filled as one.
 
     Each square of ``2 x 2`` tiles is parted into as few groups as can be, and as evenly: the context of several tiles
     must have room for all observations next to their missing cells (:data:`NEXT_PX`), and none of these may lie deep in
     a gap (:data:`SHALLOW_PX`), where each tile sees shores of its own. Squares of ``4 x 4`` up to ``merge x merge``
-    tiles are tried before, as a whole.
+    tiles are tried before, as a whole. A gap that fits into a tile, but lies across squares which hold no other, has a
+    tile of its own around it, the only one off the lattice.
 
     Parameters
     ----------
@@ -155,6 +150,7 @@ def groups(missing: BoolArray, observed: BoolArray, frame: int, neighbourhood: N
     near = observed & (ndimage.distance_transform_cdt(~missing, "chessboard") <= lap)
     count = np.pad(near, ((1, 0), (1, 0))).cumsum(0).cumsum(1)
     inside = np.s_[frame : missing.shape[0] - frame, frame : missing.shape[1] - frame]
+    lone, missing = _lone(missing, frame, px, px * merge)
     open_ = _any_in_tiles(missing[inside], px)
     deep = _any_in_tiles((missing & (_distance(observed) > SHALLOW_PX))[inside], px)
     found: list[IntArray] = []
@@ -171,7 +167,32 @@ def groups(missing: BoolArray, observed: BoolArray, frame: int, neighbourhood: N
         found += _parted(open_, deep, count, frame - lap, lap, neighbourhood)
     else:
         found += list(np.argwhere(open_)[:, None])
-    return [px * tiles for tiles in found]
+    return [px * tiles for tiles in found] + list(lone[:, None])
+
+
+def _lone(missing: BoolArray, frame: int, px: int, side: int) -> tuple[IntArray, BoolArray]:
+    """Where tiles begin ``(n, 2)`` around gaps that squares of `side` cells would part, and the other missing cells.
+
+    Of gaps of up to `px` cells in squares without others; the frame must be wider than these. What begins or ends in it
+    is for others to fill.
+    """
+    labels, n = ndimage.label(missing, np.ones((3, 3)))
+    if not n or frame <= side:
+        return np.empty((0, 2), np.intp), missing
+    boxes = np.array([[(s.start, s.stop) for s in box] for box in ndimage.find_objects(labels)]) - frame
+    first, last = boxes[..., 0], boxes[..., 1]
+    low, high = first // side * side, -(-last // side) * side
+    seen = (high > 0).all(1) & (low < np.array(missing.shape) - 2 * frame).all(1)
+    lone = np.flatnonzero(seen & (last - first <= px).all(1) & (high - low > side).any(1))
+    count = np.pad(missing, ((1, 0), (1, 0))).cumsum(0).cumsum(1)
+    (top, left), (bottom, right) = (low[lone] + frame).T, (high[lone] + frame).T
+    held = count[bottom, right] - count[top, right] - count[bottom, left] + count[top, left]
+    lone = lone[held == np.bincount(labels.ravel())[lone + 1]]
+    others = np.ones(n + 1, bool)
+    others[lone + 1] = False
+    starts = np.clip((first + last - px) // 2, low, high - px)[lone]
+    whole = (starts >= 0) & (starts + px <= np.array(missing.shape) - 2 * frame)
+    return starts[whole.all(1)], missing & others[labels]
 
 
 def _parted(

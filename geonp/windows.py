@@ -19,11 +19,11 @@ from geonp.cores import on_cores
 from geonp.errors import PredictionError
 from geonp.metadata import FillFlag
 from geonp.points import Neighbourhood, halo_for, overlaps, select_context
-from geonp.prediction import Predictor, Tile, batches, gather
+from geonp.prediction import TARGET_BUCKETS, Predictor, Tile, batches, bucket, gather, together
 from geonp.thinning import start_of
 from geonp.tiling import MARGIN_PX, Window, aligned, between, groups, grown, indices, shown_once, support
 
-__all__ = ["Classified", "Filled", "Job", "classify_window", "fill_window", "quantile_of", "record"]
+__all__ = ["Classified", "Filled", "Job", "classify_window", "fill_window", "most_batches", "quantile_of", "record"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
@@ -66,7 +66,7 @@ class Job:
     def window(self, chunk: Window) -> Window:
         """What is read to fill `chunk`: the tiles that predict its cells, with the frame around them."""
         neighbourhood = self.predictor.neighbourhood
-        predicted = grown(chunk, MARGIN_PX + neighbourhood.overlap_px)
+        predicted = grown(chunk, MARGIN_PX + max(neighbourhood.overlap_px, neighbourhood.tile_px))
         return grown(aligned(predicted, neighbourhood.tile_px * neighbourhood.merge), self.frame)
 
     def cells(self, chunk: Window) -> tuple[IntArray, IntArray]:
@@ -149,6 +149,22 @@ def classify_window(values: FloatArray, domain_mask: BoolArray, chunk: Window, j
         probability[filled] = predicted[:, filled].T
         value[filled] = predicted[:, filled].argmax(0)
     return Classified(value[core], probability[core], flag[core])
+
+
+def most_batches(missing: BoolArray, observed: BoolArray, chunk: Window, job: Job) -> int:
+    """How many batches fill the missing cells of a chunk, at most; from masks of the window around it."""
+    window, neighbourhood = job.window(chunk), job.predictor.neighbourhood
+    px, lap = neighbourhood.tile_px, neighbourhood.overlap_px
+    first = np.array([chunk.row - window.row, chunk.col - window.col]) - MARGIN_PX
+    last = np.array([chunk.row_end - window.row, chunk.col_end - window.col]) + MARGIN_PX
+    found: list[int] = []
+    for corners in groups(missing, observed, job.frame, neighbourhood):
+        patch = np.array([corners.min(0) - lap, corners.max(0) + px + lap]) + job.frame
+        inside = np.s_[*(slice(*ends) for ends in np.clip(patch, first, last).T)]
+        n = int(np.count_nonzero(missing[inside]))
+        found += [bucket(n)] if n else []
+    full = sum(1 / together(job.predictor.batch_size, n_t) for n_t in found)
+    return min(len(found), int(full) + len(TARGET_BUCKETS))
 
 
 def _predicted(
@@ -244,13 +260,15 @@ def _tiles(
     With a `stack`, the values and those of other slices, those that the latter tell about.
     """
     neighbourhood, frame = job.predictor.neighbourhood, job.frame
-    px, reach, lap = neighbourhood.tile_px, neighbourhood.reach_px, neighbourhood.overlap_px
+    px, reach = neighbourhood.tile_px, neighbourhood.reach_px
     period = job.shape[1] if job.periodic else None
     width = missing.shape[1]
     found = []
     reached = overlaps(context_mask, neighbourhood)
     for corners in groups(missing, context_mask, frame, neighbourhood):
         members, box = frame + corners, np.array([corners.min(0), corners.max(0) + px]) + frame
+        # off the lattice it is for a single gap
+        lap = 0 if (corners % px).any() else neighbourhood.overlap_px
         patch = _around(box, lap)
         weights = wanted[patch] * np.sum(
             [_blend_weights(reached[patch], member - box[0], px, lap) for member in members], 0

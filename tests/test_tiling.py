@@ -29,13 +29,20 @@ from geonp.tiling import (
     pieces,
     shown_once,
     support,
-    tiles_with,
 )
 
 offsets = st.integers(-40, 40)
 windows = st.builds(
     lambda r, h, c, w: Window(r, r + h, c, c + w), offsets, st.integers(1, 40), offsets, st.integers(1, 40)
 )
+
+
+def tiles_with(cells: np.ndarray, tile_px: int) -> list[tuple[int, int]]:
+    """Rows and columns of the tiles that hold a True."""
+    found = groups(cells, ~cells, 0, Neighbourhood(tile_px=tile_px, merge=1))
+    return [(int(i) // tile_px, int(j) // tile_px) for tiles in found for i, j in tiles]
+
+
 chunkings = st.lists(st.integers(1, 12), min_size=1, max_size=8)
 
 
