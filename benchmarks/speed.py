@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -130,8 +132,11 @@ def filling(size: int, share: float, model: str) -> None:
     print(f"| cores | {os.cpu_count()} |\n")
 
 
-def methods(size: int, share: float, model: str) -> None:
-    """Seconds and RMSE of other methods, over geonp's."""
+METHODS = ("geonp", "kriging, 32 neighbours", "`rio.interpolate_na`, linear", "`rasterio.fill`")
+
+
+def method(name: str, size: int, share: float, model: str) -> None:
+    """Print seconds and RMSE of one method."""
     array, whole = raster(size, share), raster(size, 0.0)
     missing = array.isnull().values
     sites, at = np.argwhere(~missing).astype(float), np.argwhere(missing).astype(float)
@@ -144,20 +149,31 @@ def methods(size: int, share: float, model: str) -> None:
         there = array.assign_coords(y=np.arange(size), x=np.arange(size)).rio.write_nodata(np.nan).rio.write_crs(3857)
         return np.asarray(there.rio.interpolate_na(method="linear"))[missing]
 
-    fills: dict[str, Callable[[], npt.NDArray[np.floating]]] = {
-        f"geonp, {model}": lambda: geonp.infill(array, model=model).field.values[missing],
-        "kriging, 32 neighbours": kriging,
-        "`rio.interpolate_na`, linear": projected,
-        "`rasterio.fill`": lambda: gdal(array.values)[missing],
-    }
+    fills: tuple[Callable[[], npt.NDArray[np.floating]], ...] = (
+        lambda: geonp.infill(array, model=model).field.values[missing],
+        kriging,
+        projected,
+        lambda: gdal(array.values)[missing],
+    )
     geonp.infill(array[:128, :128], model=model)
-    print(f"| {size} x {size}, {share:.0%} clouds: {len(at):,} cells | time over geonp's | RMSE over geonp's |")
+    start = time.perf_counter()
+    found = fills[METHODS.index(name)]()
+    seconds = time.perf_counter() - start
+    print(seconds, float(np.sqrt(np.nanmean((found - whole.values[missing].astype(float)) ** 2))))
+
+
+def methods(size: int, share: float, model: str) -> None:
+    """Seconds and RMSE of other methods, over geonp's; each in a process of its own, which may be killed."""
+    print(f"| {size} x {size}, {share:.0%} clouds | time over geonp's | RMSE over geonp's |")
     print("|---|---:|---:|")
-    truth, own = whole.values[missing].astype(float), None
-    for name, fill in fills.items():
-        start = time.perf_counter()
-        found = fill()
-        seconds, rmse = time.perf_counter() - start, float(np.sqrt(np.nanmean((found - truth) ** 2)))
+    own = None
+    for name in METHODS:
+        options = ["--size", str(size), "--share", str(share), "--model", model, "--method", name]
+        found = subprocess.run([sys.executable, __file__, *options], stdout=subprocess.PIPE, text=True)
+        if found.returncode:
+            print(f"| {name} | failed: exit status {found.returncode} | |", flush=True)
+            continue
+        seconds, rmse = map(float, found.stdout.split())
         own = own or (seconds, rmse)
         print(f"| {name} | {seconds / own[0]:.3f} | {rmse / own[1]:.3f} |", flush=True)
     print()
@@ -192,7 +208,11 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.1, help="share of missing cells")
     parser.add_argument("--model", default="tnpkr-sa", help="name or path of a checkpoint")
     parser.add_argument("--methods", action="store_true", help="compare with other methods instead")
+    parser.add_argument("--method", choices=METHODS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.method:
+        method(arguments.method, arguments.size, arguments.share, arguments.model)
+        return
     if arguments.methods:
         methods(arguments.size, arguments.share, arguments.model)
         return
