@@ -30,6 +30,7 @@ __all__ = [
     "batch_bytes",
     "batches",
     "bucket",
+    "buckets_up_to",
     "gather",
     "resolve",
     "together",
@@ -41,6 +42,9 @@ IntArray = npt.NDArray[np.intp]
 
 TARGET_BUCKETS = (32, 64, 96, 128, 192, 256, 320, 384, 512, 768)
 """Targets a tile is padded to: bfloat16 kernels are compiled for each shape, so there are few."""
+
+BUCKET_STEP = 64
+"""Between the buckets of those that have more."""
 
 CPU_BATCH = 4
 """Tiles in a batch on a CPU: more of them fit neither into its caches nor into memory that malloc keeps."""
@@ -295,7 +299,12 @@ def together(size: int, n_t: int) -> int:
 
 def bucket(targets: int) -> int:
     """The number of targets that so many are padded to."""
-    return next((b for b in TARGET_BUCKETS if targets <= b), -(-targets // 64) * 64)
+    return next((b for b in TARGET_BUCKETS if targets <= b), -(-targets // BUCKET_STEP) * BUCKET_STEP)
+
+
+def buckets_up_to(targets: int) -> int:
+    """How many buckets so many targets and fewer are padded to."""
+    return sum(b <= targets for b in TARGET_BUCKETS) + max(0, targets - TARGET_BUCKETS[-1]) // BUCKET_STEP
 
 
 def gather(

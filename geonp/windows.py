@@ -19,7 +19,7 @@ from geonp.cores import on_cores
 from geonp.errors import PredictionError
 from geonp.metadata import FillFlag
 from geonp.points import Neighbourhood, halo_for, overlaps, select_context
-from geonp.prediction import TARGET_BUCKETS, Predictor, Tile, batches, bucket, gather, together
+from geonp.prediction import Predictor, Tile, batches, bucket, buckets_up_to, gather, together
 from geonp.thinning import start_of
 from geonp.tiling import MARGIN_PX, Window, aligned, between, groups, grown, indices, shown_once, support
 
@@ -66,6 +66,7 @@ class Job:
     def window(self, chunk: Window) -> Window:
         """What is read to fill `chunk`: the tiles that predict its cells, with the frame around them."""
         neighbourhood = self.predictor.neighbourhood
+        # the tile around a gap may begin its side ahead of the gap's last cell, and must be seen whole
         predicted = grown(chunk, MARGIN_PX + max(neighbourhood.overlap_px, neighbourhood.tile_px))
         return grown(aligned(predicted, neighbourhood.tile_px * neighbourhood.merge), self.frame)
 
@@ -163,8 +164,9 @@ def most_batches(missing: BoolArray, observed: BoolArray, chunk: Window, job: Jo
         inside = np.s_[*(slice(*ends) for ends in np.clip(patch, first, last).T)]
         n = int(np.count_nonzero(missing[inside]))
         found += [bucket(n)] if n else []
+    # the last batch of each bucket may hold a single tile
     full = sum(1 / together(job.predictor.batch_size, n_t) for n_t in found)
-    return min(len(found), int(full) + len(TARGET_BUCKETS))
+    return min(len(found), int(full) + buckets_up_to(max(found, default=0)))
 
 
 def _predicted(
