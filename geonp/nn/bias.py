@@ -189,7 +189,7 @@ class KernelDictionary(nn.Module):
 
     def at(self, differences: Tensor) -> Tensor:
         """Kernels ``(size, n)`` of differences ``(n, d_x)``."""
-        return self._kernels((differences @ self.projections.T).mT.square())
+        return self._kernels((self.projections @ differences.mT).square_())
 
     def _kernels(self, squared: Tensor) -> Tensor:
         """Kernels ``(..., size, n)`` of squared projections ``(..., directions, n)``."""

@@ -97,9 +97,8 @@ def mixture_terms(coefficients: Tensor, metric: Tensor, places: Tensor) -> Terms
         Differences of places, of all tasks ``(n, d_x)`` or of each ``(batch, n, d_x)``.
     """
     d_x = places.shape[-1]
-    rows, cols = torch.tril_indices(d_x, d_x, device=places.device)
-    places, once = places.mT, torch.where(rows == cols, 0.5, 1.0).to(places)
-    products = places.index_select(-2, rows) * places.index_select(-2, cols) * once[:, None]
+    x = places.unbind(-1)
+    products = torch.stack([x[i] * x[j] * (0.5 if i == j else 1.0) for i in range(d_x) for j in range(i + 1)], -2)
     squared = (2 * metric @ products).clamp_(1e-12, FARTHEST)
     basis = squared.new_empty(*squared.shape[:2], 5, squared.shape[2])
     r = squared.sqrt()

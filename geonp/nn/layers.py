@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from geonp.nn.attention import deep_kernel_attention, dense_attention, masked_locations
 
@@ -34,6 +36,23 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """``(q, k, v) -> (batch, heads, n_q, d_v)``: how one layer attends, its bias and masks included."""
 
 
+class TanhGELU(nn.Module):
+    """GELU, tanh approximation: ``x sigmoid(2 u)``, where it is ``x (1 + tanh(u)) / 2``.
+
+    In float32 without gradients that takes half of the time of torch's on a CPU.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply it to each number."""
+        if x.requires_grad or x.dtype != torch.float32 or x.device.type != "cpu":
+            return F.gelu(x, approximate="tanh")
+        twice = x.square().mul_(0.044715 * _TWICE).add_(_TWICE).mul_(x)
+        return twice.sigmoid_().mul_(x)
+
+
+_TWICE = 2 * math.sqrt(2 / math.pi)
+
+
 class MLP(nn.Sequential):
     """Linear layers of the given `widths` with GELU (tanh approximation) or ReLU between them and a linear end."""
 
@@ -41,7 +60,7 @@ class MLP(nn.Sequential):
         layers: list[nn.Module] = []
         for i, (n_in, n_out) in enumerate(itertools.pairwise(widths)):
             if i:
-                layers.append(nn.ReLU() if relu else nn.GELU(approximate="tanh"))
+                layers.append(nn.ReLU() if relu else TanhGELU())
             linear = nn.Linear(n_in, n_out)
             nn.init.trunc_normal_(linear.weight, std=n_in**-0.5)
             nn.init.zeros_(linear.bias)
