@@ -132,7 +132,16 @@ def filling(size: int, share: float, model: str) -> None:
     print(f"| cores | {os.cpu_count()} |\n")
 
 
-METHODS = ("geonp", "kriging, 32 neighbours", "`rio.interpolate_na`, linear", "`rasterio.fill`")
+METHODS = (
+    "geonp",
+    "kriging, 32 neighbours",
+    "PyKrige, 32 neighbours",
+    "`rio.interpolate_na`, linear",
+    "`rasterio.fill`",
+)
+
+LARGEST = {"PyKrige, 32 neighbours": 100}
+"""Rows and columns up to which a method is tried: PyKrige holds a matrix of all pairs of the known cells."""
 
 
 def method(name: str, size: int, share: float, model: str) -> None:
@@ -145,39 +154,52 @@ def method(name: str, size: int, share: float, model: str) -> None:
     def kriging() -> npt.NDArray[np.floating]:
         return krige(sites, known, at, fit(sites, known, np.random.default_rng(0)), neighbours=32)[0]
 
+    def pykrige() -> npt.NDArray[np.floating]:
+        from pykrige.ok import OrdinaryKriging
+
+        fitted = OrdinaryKriging(*sites.T, known, variogram_model="exponential")
+        return np.asarray(fitted.execute("points", *at.T, backend="C", n_closest_points=32)[0])
+
     def projected() -> npt.NDArray[np.floating]:
         there = array.assign_coords(y=np.arange(size), x=np.arange(size)).rio.write_nodata(np.nan).rio.write_crs(3857)
         return np.asarray(there.rio.interpolate_na(method="linear"))[missing]
 
-    fills: dict[str, Callable[[], npt.NDArray[np.floating]]] = {
-        "geonp": lambda: geonp.infill(array, model=model).field.values[missing],
-        "kriging, 32 neighbours": kriging,
-        "`rio.interpolate_na`, linear": projected,
-        "`rasterio.fill`": lambda: gdal(array.values)[missing],
-    }
+    fills: tuple[Callable[[], npt.NDArray[np.floating]], ...] = (
+        lambda: geonp.infill(array, model=model).field.values[missing],
+        kriging,
+        pykrige,
+        projected,
+        lambda: gdal(array.values)[missing],
+    )
     geonp.infill(array[:128, :128], model=model)
     start = time.perf_counter()
-    found = fills[name]()
+    found = fills[METHODS.index(name)]()
     seconds = time.perf_counter() - start
     print(seconds, float(np.sqrt(np.nanmean((found - whole.values[missing].astype(float)) ** 2))))
 
 
+def alone(name: str, size: int, share: float, model: str) -> tuple[float, ...]:
+    """Seconds and RMSE of one method in a process of its own, which may be killed."""
+    options = ["--size", str(size), "--share", str(share), "--model", model, "--method", name]
+    found = subprocess.run([sys.executable, __file__, *options], stdout=subprocess.PIPE, text=True, check=True)
+    return tuple(map(float, found.stdout.split()))
+
+
 def methods(size: int, share: float, model: str) -> None:
-    """Seconds and RMSE of other methods, over geonp's; each in a process of its own, which may be killed."""
-    print(f"| {size} x {size}, {share:.0%} clouds | time over geonp's | RMSE over geonp's |")
-    print("|---|---:|---:|")
-    own = None
+    """Seconds and RMSE of other methods, over geonp's on the same raster."""
+    print(f"| {share:.0%} clouds | cells | time over geonp's | RMSE over geonp's |")
+    print("|---|---:|---:|---:|")
+    own: dict[int, tuple[float, ...]] = {}
     for name in METHODS:
-        options = ["--size", str(size), "--share", str(share), "--model", model, "--method", name]
-        found = subprocess.run(
-            [sys.executable, __file__, *options], stdout=subprocess.PIPE, text=True, check=own is None
-        )
-        if found.returncode:
-            print(f"| {name} | failed: exit status {found.returncode} | |", flush=True)
+        side = min(size, LARGEST.get(name, size))
+        own[side] = own.get(side) or alone(METHODS[0], side, share, model)
+        try:
+            found = own[side] if name == METHODS[0] else alone(name, side, share, model)
+        except subprocess.CalledProcessError as error:
+            print(f"| {name} | {side} x {side} | failed: exit status {error.returncode} | |", flush=True)
             continue
-        seconds, rmse = map(float, found.stdout.split())
-        own = own or (seconds, rmse)
-        print(f"| {name} | {seconds / own[0]:.3f} | {rmse / own[1]:.3f} |", flush=True)
+        seconds, rmse = (f / o for f, o in zip(found, own[side], strict=True))
+        print(f"| {name} | {side} x {side} | {seconds:.3f} | {rmse:.3f} |", flush=True)
     print()
 
 
