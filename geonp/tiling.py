@@ -176,23 +176,39 @@ def _lone(missing: BoolArray, frame: int, px: int, side: int) -> tuple[IntArray,
     Of gaps of up to `px` cells in squares without others; the frame must be wider than these. What begins or ends in it
     is for others to fill.
     """
-    labels, n = ndimage.label(missing, np.ones((3, 3)))
-    if not n or frame <= side:
+    if frame <= side:
         return np.empty((0, 2), np.intp), missing
-    boxes = np.array([[(s.start, s.stop) for s in box] for box in ndimage.find_objects(labels)]) - frame
+    labels = _crossing(missing, frame, side)
+    boxes = np.array([[(s.start, s.stop) for s in box] for box in ndimage.find_objects(labels)], np.intp)
+    boxes = boxes.reshape(-1, 2, 2) - frame
     first, last = boxes[..., 0], boxes[..., 1]
     low, high = first // side * side, -(-last // side) * side
     seen = (high > 0).all(1) & (low < np.array(missing.shape) - 2 * frame).all(1)
-    lone = np.flatnonzero(seen & (last - first <= px).all(1) & (high - low > side).any(1))
+    lone = np.flatnonzero(seen & (last - first <= px).all(1))
     count = np.pad(missing, ((1, 0), (1, 0))).cumsum(0).cumsum(1)
     (top, left), (bottom, right) = (low[lone] + frame).T, (high[lone] + frame).T
     held = count[bottom, right] - count[top, right] - count[bottom, left] + count[top, left]
-    lone = lone[held == np.bincount(labels.ravel())[lone + 1]]
-    others = np.ones(n + 1, bool)
+    lone = lone[held == np.bincount(labels.ravel(), minlength=len(boxes) + 1)[lone + 1]]
+    others = np.ones(len(boxes) + 1, bool)
     others[lone + 1] = False
     starts = np.clip((first + last - px) // 2, low, high - px)[lone]
     whole = (starts >= 0) & (starts + px <= np.array(missing.shape) - 2 * frame)
     return starts[whole.all(1)], missing & others[labels]
+
+
+def _crossing(missing: BoolArray, frame: int, side: int) -> npt.NDArray[np.int32]:
+    """Numbers from one on of the gaps that lie in several squares of `side` cells, zeros elsewhere."""
+    labels, n = ndimage.label(missing, np.ones((3, 3)))
+    crosses = np.zeros(n + 1, bool)
+    for lines in (labels, labels.T):
+        begin = np.arange(frame % side or side, len(lines), side)
+        here, before = lines[begin], np.pad(lines[begin - 1], ((0, 0), (1, 1)))
+        n_cells = here.shape[1]
+        # neighbours, diagonal ones too, are of one gap
+        for shift in range(3):
+            crosses[here[here == before[:, shift : shift + n_cells]]] = True
+    crosses[0] = False
+    return (crosses.cumsum(dtype=np.int32) * crosses)[labels]
 
 
 def _parted(
