@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import xarray as xr
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from geonp import prediction, request
+from geonp import checkpoint, prediction, request
 from geonp.filling import infill
 from geonp.metadata import FillFlag
 
@@ -163,6 +164,31 @@ def test_chunks_of_one_cell_and_of_any_shape_change_nothing(model: str) -> None:
     whole = infill(source, model=model)
     for chunks in ({"y": 1, "x": 1}, {"y": 1, "x": 11}, {"y": 9, "x": 1}, {"y": (1, 7, 1), "x": (10, 1)}):
         assert_same(whole, infill(source.chunk(chunks), model=model).compute())
+
+
+boxes = st.tuples(st.integers(0, 63), st.integers(0, 79), st.integers(1, 12), st.integers(1, 12))
+
+
+@pytest.fixture(scope="module")
+def wide(model: str, card_fields: dict[str, Any]) -> str:
+    """A checkpoint whose windows reach farther than its squares of tiles: it has tiles around single gaps."""
+    network, _ = checkpoint.load_model(model)
+    file = Path(model).with_name("wide.safetensors")
+    neighbourhood = {**card_fields["neighbourhood"], "halos_px": [8, 24], "merge": 2}
+    checkpoint.save(network, file, **{**card_fields, "neighbourhood": neighbourhood})
+    return str(file)
+
+
+@settings(max_examples=15)
+@given(st.lists(boxes, min_size=1, max_size=8), st.sampled_from([3, 16, 31, 64]), st.sampled_from([5, 16, 33, 80]))
+def test_gaps_between_tiles_are_filled_the_same_however_they_are_chunked(
+    wide: str, gaps: list[tuple[int, int, int, int]], height: int, width: int
+) -> None:
+    source = xr.DataArray(field((64, 80), len(gaps)).astype("f4"), dims=("y", "x"), name="a")
+    for row, col, rows, cols in gaps:
+        source[row : row + rows, col : col + cols] = np.nan
+    whole = infill(source, model=wide, batch_size=4)
+    assert_same(whole, infill(source.chunk(y=height, x=width), model=wide, batch_size=4).compute())
 
 
 def coarse(*args: Any) -> Any:
