@@ -264,7 +264,8 @@ def _census(ds: xr.Dataset, classes: int) -> dict[str, dict[str, int]]:
     from geonp.classes import class_variables, codes
     from geonp.errors import InputError
     from geonp.grid import Grid
-    from geonp.metadata import fill_variables, observed
+    from geonp.metadata import fill_variables
+    from geonp.missing import observed
 
     grid = Grid.from_xarray(ds)
     names = class_variables(ds, classes) if classes else fill_variables(ds)

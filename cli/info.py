@@ -63,7 +63,7 @@ def info(source: str, nodata: float | None, storage: tuple[str, ...], as_json: b
 
 def _describe(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
     """Dimensions, stored dtype and nodata of a variable, and the census of its gaps if it is a raster of numbers."""
-    from geonp.metadata import declared_nodata
+    from geonp.missing import declared_nodata
 
     description: dict[str, Any] = {
         "dimensions": {str(dim): size for dim, size in da.sizes.items()},
@@ -100,7 +100,7 @@ def _gaps(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
     import numpy as np
 
     from geonp.gaps import census
-    from geonp.metadata import observed
+    from geonp.missing import observed
 
     values = observed(da).transpose(..., grid.y_dim, grid.x_dim)
     found, ends = [], []

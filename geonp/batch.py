@@ -22,7 +22,8 @@ from geonp.dtypes import fitting, holds
 from geonp.errors import InputError, OutputError
 from geonp.filling import LIBRARIES_BYTES, FillPlan, planned, processes_bytes, template
 from geonp.journal import Journal, Record, identity
-from geonp.metadata import FillFlag, declared_nodata, kept_encoding, reader
+from geonp.metadata import FillFlag, kept_encoding
+from geonp.missing import declared_nodata, reader
 from geonp.request import FillOptions, Raster, Request, prepare
 from geonp.storage import for_files
 from geonp.stores import Store

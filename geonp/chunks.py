@@ -22,7 +22,7 @@ from dask.highlevelgraph import HighLevelGraph
 
 from geonp.across import SLICES, beside, read_with
 from geonp.classes import ClassReader
-from geonp.metadata import Reader
+from geonp.missing import Reader
 from geonp.tiling import Piece, Window, pieces
 from geonp.windows import Classified, Filled, Job, classify_window, fill_window, most_batches, record
 

@@ -13,16 +13,8 @@ import xarray as xr
 
 from geonp.errors import InputError
 from geonp.grid import Grid
-from geonp.metadata import (
-    UNNAMED,
-    FillFlag,
-    append_history,
-    cellwise,
-    declared_nodata,
-    flag_attrs,
-    kept_encoding,
-    require_real,
-)
+from geonp.metadata import UNNAMED, FillFlag, append_history, flag_attrs, kept_encoding
+from geonp.missing import cellwise, declared_nodata, require_real
 
 __all__ = ["ClassReader", "annotate_classes", "class_reader", "class_variables", "codes", "labels"]
 

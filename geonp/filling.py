@@ -20,7 +20,8 @@ from geonp.chunks import count_batches, fill_chunks, task_bytes
 from geonp.classes import annotate_classes, class_reader, codes
 from geonp.cores import WORKER_BYTES, number_of_cores, number_of_processes
 from geonp.errors import InputError
-from geonp.metadata import annotate, observed, provenance, reader
+from geonp.metadata import annotate, provenance
+from geonp.missing import observed, reader
 from geonp.prediction import TARGET_BUCKETS, batch_bytes
 from geonp.request import FillOptions, Raster, Request, prepare, spatial_last
 from geonp.samples import sample_chunks

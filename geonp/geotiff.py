@@ -25,7 +25,8 @@ from rioxarray.exceptions import RioXarrayError
 
 from geonp.errors import InputError, OutputError
 from geonp.grid import Grid, grid_mapping_name
-from geonp.metadata import UNNAMED, declared_nodata, observed
+from geonp.metadata import UNNAMED
+from geonp.missing import declared_nodata, observed
 
 __all__ = ["DRIVERS", "READ_ERRORS", "open_gdal", "transform", "write_geotiff"]
 

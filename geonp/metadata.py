@@ -1,9 +1,8 @@
-"""What a raster says about its missing cells, and what a filled raster says about itself (CF attributes, encoding)."""
+"""Which variables are filled, and what a filled raster says about itself (CF attributes, encoding)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping
 from enum import IntEnum
 from functools import partial
 from typing import Any
@@ -15,28 +14,22 @@ import xarray as xr
 from geonp.dtypes import Fit, fitting, holds
 from geonp.errors import InputError
 from geonp.grid import Grid, grid_mapping_name
+from geonp.missing import NODATA, cellwise, declared_nodata, without
 
 __all__ = [
     "UNNAMED",
     "FillFlag",
-    "Reader",
     "annotate",
     "append_history",
-    "cellwise",
-    "declared_nodata",
     "fill_variables",
     "flag_attrs",
     "kept_encoding",
-    "observed",
     "provenance",
-    "reader",
-    "require_real",
 ]
 
 UNNAMED = "value"
 """Name that the variable of a DataArray without a name gets in the filled Dataset."""
 
-_NODATA = ("_FillValue", "missing_value")
 _PACKING = ("scale_factor", "add_offset")
 _CONVENTIONS = {"Conventions": "CF-1.11"}
 _TEMPERATURE_UNITS = {"k", "kelvin", "degc", "celsius", "degree_celsius", "degrees_celsius", "degf", "fahrenheit"}
@@ -90,124 +83,6 @@ def fill_variables(ds: xr.Dataset, nodata: float | None = None) -> list[Hashable
     return told or names
 
 
-def declared_nodata(da: xr.DataArray) -> tuple[float, ...]:
-    """Values that mark missing cells in the values of ``da`` as they are in memory; empty where none is declared.
-
-    Read from ``_FillValue`` and ``missing_value`` in attrs, and for integers in encoding too: floats with such an
-    encoding have been decoded, so that NaN already stands where the value was.
-
-    Raises
-    ------
-    InputError
-        Where a declared value is not a number.
-    """
-    sources = [da.attrs, da.encoding] if da.dtype.kind in "iu" else [da.attrs]
-    values = [value for attrs in sources for key in _NODATA for value in np.atleast_1d(attrs.get(key, []))]
-    try:
-        return tuple(dict.fromkeys(float(value) for value in values))
-    except (TypeError, ValueError) as error:
-        raise InputError(
-            f"Variable {da.name!r} declares a missing value that is no number: got {values!r}. "
-            f"Correct its attribute _FillValue or missing_value."
-        ) from error
-
-
-def observed(da: xr.DataArray, nodata: float | None = None) -> xr.DataArray:
-    """``da`` as floats with NaN at every missing cell; lazy where ``da`` is a dask array, with the same chunks.
-
-    Missing are NaN, infinities, and the nodata value: the argument, or else what :func:`declared_nodata` finds.
-
-    Parameters
-    ----------
-    da
-        Any shape; integers or floats.
-    nodata
-        Value of the missing cells, instead of the declared one. A value that the dtype cannot hold, NaN among them,
-        says that an integer raster has no missing cells.
-
-    Returns
-    -------
-    DataArray
-        Same shape, coordinates, name and attrs (without those that declare nodata). float32 for float16, float32 and
-        integers of up to 16 bits, which it holds exactly; float64 for the rest.
-
-    Raises
-    ------
-    InputError
-        Where ``da`` holds no real numbers, or integers without any nodata value.
-    """
-    read = reader(da, nodata)
-    values = cellwise(read, da, dtype=read.dtype)
-    values.attrs = _without(da.attrs, _NODATA)
-    return values
-
-
-@dataclass(frozen=True)
-class Reader:
-    """How values as they are stored become floats of `dtype`, NaN where they are not finite or one of `markers`."""
-
-    markers: tuple[float, ...]
-    dtype: np.dtype[Any]
-
-    def __call__(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Floats of the same shape."""
-        with np.errstate(over="ignore"):
-            missing = ~np.isfinite(values)
-            for marker in self.markers:
-                missing |= values == values.dtype.type(marker)
-        return np.where(missing, np.nan, values).astype(self.dtype)
-
-
-def reader(da: xr.DataArray, nodata: float | None = None) -> Reader:
-    """The function of arrays that :func:`observed` applies, which may also be read piece by piece; same errors."""
-    require_real(da)
-    markers = declared_nodata(da) if nodata is None else (float(nodata),)
-    if da.dtype.kind in "iu" and not markers:
-        raise InputError(
-            f"Variable {da.name!r} holds integers ({da.dtype}) and declares no nodata value, so that its missing "
-            f"cells cannot be told from data. Give the value with nodata= (command line: --nodata), or nodata=nan "
-            f"if none is missing, or leave the variable out."
-        )
-    held = tuple(marker for marker in markers if np.isfinite(marker) and holds(da.dtype, marker))
-    return Reader(held, np.dtype(_float_dtype(da.dtype)))
-
-
-def cellwise(
-    function: Callable[..., npt.NDArray[Any]], *arrays: xr.DataArray, dtype: np.dtype[Any] | type[np.generic]
-) -> xr.DataArray:
-    """``function`` of the values of arrays that agree in their dimensions: one task a chunk of the first, if any.
-
-    Returns
-    -------
-    DataArray
-        With the coordinates and the name of the first array, no attrs and no encoding.
-    """
-    first = arrays[0]
-    if first.chunks is None:
-        data = function(*(array.values for array in arrays))
-    else:
-        from dask.array import asarray
-
-        blocks = [asarray(array.data).rechunk(first.chunks) for array in arrays]
-        data = blocks[0].map_blocks(function, *blocks[1:], dtype=dtype, meta=np.empty((0,) * first.ndim, dtype))
-    return xr.DataArray(xr.Variable(first.dims, data), first.coords, name=first.name)
-
-
-def require_real(da: xr.DataArray) -> None:
-    """Check that ``da`` holds integers or floats.
-
-    Raises
-    ------
-    InputError
-        For complex numbers, strings, dates, booleans and objects, naming the variable and its dtype.
-    """
-    if da.dtype.kind not in "iuf":
-        raise InputError(
-            f"Variable {da.name!r} cannot be filled: got dtype {da.dtype}, expected real numbers (integers or "
-            f"floats). Convert it, for example with astype('float32'), or leave the variable out."
-        )
-
-
 def append_history(attrs: Mapping[Any, Any], line: str) -> dict[Any, Any]:
     """``attrs`` with ``line`` appended to the CF attribute ``history``."""
     earlier = str(attrs.get("history", "")).rstrip("\n")
@@ -236,7 +111,7 @@ def annotate(
     Parameters
     ----------
     filled
-        Values with NaN at the cells left empty, in the dtype of :func:`observed`.
+        Values with NaN at the cells left empty, in the dtype of :func:`~geonp.missing.observed`.
     standard_error
         Standard deviations in the units of ``filled``: 0 where observed, NaN where empty.
     flag
@@ -251,7 +126,7 @@ def annotate(
     history_line
         Appended to ``history``.
     nodata
-        The value that :func:`observed` was given.
+        The value that :func:`~geonp.missing.observed` was given.
     attrs
         Attributes of the Dataset that ``source`` comes from, to be extended; ``Conventions`` only where it is absent.
 
@@ -323,7 +198,7 @@ def kept_encoding(source: xr.DataArray, markers: tuple[float, ...]) -> dict[str,
         encoding["grid_mapping"] = mapping
     if source.dtype.kind in "iu":
         return encoding
-    encoded = [source.encoding[key] for key in _NODATA if key in source.encoding]
+    encoded = [source.encoding[key] for key in NODATA if key in source.encoding]
     fill = encoded[0] if encoded else next(iter(markers), None)
     if fill is not None:
         encoding["_FillValue"] = fill
@@ -337,7 +212,7 @@ def kept_encoding(source: xr.DataArray, markers: tuple[float, ...]) -> dict[str,
 
 
 def _value_attrs(source: xr.DataArray, markers: tuple[float, ...], ancillary: list[str]) -> dict[Any, Any]:
-    attrs = _without(source.attrs, (*_NODATA, "grid_mapping"))
+    attrs = without(source.attrs, (*NODATA, "grid_mapping"))
     held = [source.dtype.type(marker) for marker in markers if holds(source.dtype, marker)]
     if source.dtype.kind in "iu" and held:
         attrs["_FillValue"] = held[0]
@@ -368,12 +243,3 @@ def _extra_attrs(source: xr.DataArray, name: str, kind: str) -> dict[str, Any]:
 
 def _ancillary(da: xr.DataArray) -> list[str]:
     return str(da.attrs.get("ancillary_variables", da.encoding.get("ancillary_variables", ""))).split()
-
-
-def _float_dtype(dtype: np.dtype[Any]) -> type[np.float32] | type[np.float64]:
-    wide = dtype.itemsize > (2 if dtype.kind in "iu" else 4)
-    return np.float64 if wide else np.float32
-
-
-def _without(attrs: Mapping[Any, Any], keys: tuple[str, ...]) -> dict[Any, Any]:
-    return {key: value for key, value in attrs.items() if key not in keys}

@@ -18,7 +18,8 @@ from geonp import checkpoint
 from geonp.classes import class_reader, class_variables
 from geonp.errors import CheckpointError, InputError, ModelError
 from geonp.grid import Grid
-from geonp.metadata import declared_nodata, fill_variables
+from geonp.metadata import fill_variables
+from geonp.missing import declared_nodata
 from geonp.prediction import resolve
 from geonp.windows import Job
 

@@ -21,7 +21,8 @@ from geonp.across import beside, read_with
 from geonp.dtypes import Fit
 from geonp.errors import PredictionError
 from geonp.journal import Journal, Record
-from geonp.metadata import FillFlag, Reader
+from geonp.metadata import FillFlag
+from geonp.missing import Reader
 from geonp.stores import Store
 from geonp.tiling import Piece, Window, pieces
 from geonp.windows import Filled, Job, fill_window, quantile_of, record
@@ -43,7 +44,7 @@ class Field:
     spatial : tuple
         Its dimensions of rows and of columns.
     read : callable
-        Makes numbers of stored values; see :class:`geonp.metadata.Reader`.
+        Makes numbers of stored values; see :class:`geonp.missing.Reader`.
     fit : callable
         Gives filled values its dtype; see :func:`geonp.dtypes.fitting`.
     empty : float

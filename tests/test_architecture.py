@@ -30,6 +30,7 @@ LAYERS = {
     "geonp.scattered": 2,
     "geonp.tables": 2.1,
     "geonp.tiling": 2.1,
+    "geonp.missing": 1.1,
     "geonp.metadata": 2,
     "geonp.classes": 2.1,
     "geonp.nn": 2.2,

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from geonp.errors import InputError
-from geonp.metadata import UNNAMED, FillFlag, annotate, append_history, declared_nodata, fill_variables, observed
+from geonp.metadata import UNNAMED, FillFlag, annotate, append_history, fill_variables
+from geonp.missing import declared_nodata, observed
 
 MODEL = {"model_name": "m", "model_version": "1", "weights_hash": "abc", "history_line": "filled"}
 INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]

@@ -18,7 +18,7 @@ from rasterio.transform import from_origin
 
 from geonp.errors import InputError, MissingFileError, OutputError
 from geonp.grid import Grid
-from geonp.metadata import observed
+from geonp.missing import observed
 from geonp.storage import check_output, open_raster, write_raster
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"

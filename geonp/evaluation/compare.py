@@ -20,7 +20,8 @@ from geonp.evaluation.holdout import HoldOut, hide, hide_like_own_gaps, hide_sim
 from geonp.filling import infill
 from geonp.gaps import SIMULATORS
 from geonp.grid import Grid
-from geonp.metadata import UNNAMED, fill_variables, observed
+from geonp.metadata import UNNAMED, fill_variables
+from geonp.missing import observed
 from geonp.tiling import Window
 
 __all__ = ["HOLDOUTS", "compare"]

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from geonp import checkpoint
 from geonp.errors import InputError, OutputError
-from geonp.metadata import observed
+from geonp.missing import observed
 from geonp.prediction import resolve
 from geonp.request import domain_of, normalise, spatial_last
 from geonp.stores import check_writable
