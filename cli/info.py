@@ -63,7 +63,7 @@ def info(source: str, nodata: float | None, storage: tuple[str, ...], as_json: b
 
 def _describe(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
     """Dimensions, stored dtype and nodata of a variable, and the census of its gaps if it is a raster of numbers."""
-    from geonp.missing import declared_nodata
+    from geonp.missing import declared_nodata, valid_limits
 
     description: dict[str, Any] = {
         "dimensions": {str(dim): size for dim, size in da.sizes.items()},
@@ -73,7 +73,10 @@ def _describe(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
     if da.dtype.kind not in "iuf" or not {grid.y_dim, grid.x_dim} <= set(da.dims):
         return description
     fill = da.encoding.get("_FillValue", next(iter(declared_nodata(da)), None))
-    if fill is None and da.dtype.kind in "iu":
+    limits = valid_limits(da)
+    if limits != (-math.inf, math.inf):
+        description["valid_range"] = [_number(limit) for limit in limits]
+    elif fill is None and da.dtype.kind in "iu":
         return {**description, "nodata": None}
     return {**description, "nodata": None if fill is None else _number(float(fill)), **_gaps(da, grid)}
 

@@ -18,12 +18,12 @@ import numpy as np
 import xarray as xr
 from dask.base import tokenize
 
-from geonp.dtypes import fitting, holds
+from geonp.dtypes import fitting
 from geonp.errors import InputError, OutputError
 from geonp.filling import LIBRARIES_BYTES, FillPlan, planned, processes_bytes, template
 from geonp.journal import Journal, Record, identity
 from geonp.metadata import FillFlag, kept_encoding
-from geonp.missing import declared_nodata, reader
+from geonp.missing import declared_nodata, empty_value, reader, valid_limits
 from geonp.request import FillOptions, Raster, Request, prepare
 from geonp.storage import for_files
 from geonp.stores import Store
@@ -231,9 +231,16 @@ def _field(asked: Request, name: Hashable, side: int) -> Field:
     for dim in reversed([dim for dim in source.dims if dim not in chunks]):
         chunks[dim] = min(room, source.sizes[dim])
         room = max(1, room // source.sizes[dim])
-    fit = fitting(source.dtype, markers, kept_encoding(source, markers))
-    empty = next((marker for marker in markers if holds(source.dtype, marker)), 0)
-    return Field(name, source.variable, (grid.y_dim, grid.x_dim), reader(source, asked.nodata), fit, empty, chunks)
+    fit = fitting(source.dtype, markers, kept_encoding(source, markers), valid_limits(source))
+    return Field(
+        name,
+        source.variable,
+        (grid.y_dim, grid.x_dim),
+        reader(source, asked.nodata),
+        fit,
+        empty_value(source, markers),
+        chunks,
+    )
 
 
 def _job(asked: Request, layout: _Layout, source_options: Any, options: Mapping[str, Any]) -> dict[str, str]:

@@ -27,11 +27,16 @@ def holds(dtype: np.dtype[Any], value: float) -> bool:
     return float(value).is_integer() and info.min <= value <= info.max
 
 
-def fitting(dtype: np.dtype[Any], markers: tuple[float, ...], encoding: Mapping[str, Any]) -> Fit:
+def fitting(
+    dtype: np.dtype[Any],
+    markers: tuple[float, ...],
+    encoding: Mapping[str, Any],
+    limits: tuple[float, float] = (-np.inf, np.inf),
+) -> Fit:
     """A function of arrays ``(values, filled_mask, source)``, picklable, that gives values the dtype of a raster.
 
-    The filled ones become values that its integers, or those of its encoding, can hold. The third array, the raster
-    itself, is needed for integers alone: the others are taken from it.
+    The filled ones become values within `limits` that its integers, or those of its encoding, can hold. The third
+    array, the raster itself, is needed for integers alone: the others are taken from it.
 
     Parameters
     ----------
@@ -41,7 +46,20 @@ def fitting(dtype: np.dtype[Any], markers: tuple[float, ...], encoding: Mapping[
         Its nodata values, which no filled cell may get.
     encoding
         How it will be stored: ``dtype``, ``scale_factor``, ``add_offset`` and ``_FillValue``, as far as they are set.
+    limits
+        Least and greatest valid value, in the units of the raster in memory.
     """
+    fit = _storable(dtype, markers, encoding)
+    return fit if limits == (-np.inf, np.inf) else partial(_within, fit=fit, limits=limits)
+
+
+def _within(
+    values: Array, filled_mask: BoolArray, source: Array | None = None, *, fit: Fit, limits: tuple[float, float]
+) -> Array:
+    return fit(np.where(filled_mask, np.clip(values, *limits), values), filled_mask, source)
+
+
+def _storable(dtype: np.dtype[Any], markers: tuple[float, ...], encoding: Mapping[str, Any]) -> Fit:
     stored = np.dtype(encoding.get("dtype", dtype))
     if dtype.kind in "iu":
         return partial(_filled_integers, markers=markers)

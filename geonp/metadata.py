@@ -14,7 +14,7 @@ import xarray as xr
 from geonp.dtypes import Fit, fitting, holds
 from geonp.errors import InputError
 from geonp.grid import Grid, grid_mapping_name
-from geonp.missing import NODATA, cellwise, declared_nodata, without
+from geonp.missing import NODATA, cellwise, declared_nodata, valid_limits, without
 
 __all__ = [
     "UNNAMED",
@@ -106,7 +106,7 @@ def annotate(
     """Join a prediction to a Dataset that says of itself, by the CF conventions, what it holds; lazy for dask arrays.
 
     Filled cells are moved to the nearest value that the source's own integers, or its integer encoding, can hold:
-    within their range and never the nodata value. All other cells are left alone.
+    within their range and the valid one, and never the nodata value. All other cells are left alone.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def annotate(
     mapping = {key: value for key, value in encoding.items() if key == "grid_mapping"}
 
     arrays = [filled, flag, *[source] * (source.dtype.kind in "iu")]
-    fitted = partial(_fitted, fitting(source.dtype, markers, encoding))
+    fitted = partial(_fitted, fitting(source.dtype, markers, encoding, valid_limits(source)))
     values = cellwise(fitted, *arrays, dtype=source.dtype)
     more = {f"{name}_{key}": array for key, array in (extra or {}).items()}
     values.attrs = _value_attrs(source, markers, [error_name, flag_name, *more])

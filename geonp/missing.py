@@ -13,7 +13,18 @@ import xarray as xr
 from geonp.dtypes import holds
 from geonp.errors import InputError
 
-__all__ = ["NODATA", "Reader", "cellwise", "declared_nodata", "observed", "reader", "require_real", "without"]
+__all__ = [
+    "NODATA",
+    "Reader",
+    "cellwise",
+    "declared_nodata",
+    "empty_value",
+    "observed",
+    "reader",
+    "require_real",
+    "valid_limits",
+    "without",
+]
 
 NODATA = ("_FillValue", "missing_value")
 """CF attributes that name the value of missing cells."""
@@ -41,10 +52,72 @@ def declared_nodata(da: xr.DataArray) -> tuple[float, ...]:
         ) from error
 
 
+def valid_limits(da: xr.DataArray) -> tuple[float, float]:
+    """Least and greatest value that the CF attributes ``valid_range``, or ``valid_min`` and ``valid_max``, allow.
+
+    In the units of the values of ``da`` as they are in memory, infinite where nothing is said. Of packed data they are
+    about the numbers that are stored, unless these are integers and they are not (CF conventions 2.5.1 and the
+    attribute conventions of NetCDF).
+
+    Raises
+    ------
+    InputError
+        Where they are no numbers, or the least is above the greatest.
+    """
+    given = da.attrs.get("valid_range", (da.attrs.get("valid_min", np.nan), da.attrs.get("valid_max", np.nan)))
+    try:
+        numbers = np.asarray(given)
+        low, high = np.where(np.isnan(numbers), (-np.inf, np.inf), numbers).astype(float)
+    except (TypeError, ValueError) as error:
+        raise _no_range(da, given) from error
+    packed = next((attrs for attrs in (da.encoding, da.attrs) if _packing(attrs) != (1.0, 0.0)), {})
+    scale, offset = _packing(packed)
+    if "_Unsigned" in da.encoding and numbers.dtype.kind == "i":
+        low, high = (
+            limit % 2.0 ** (8 * _stored(da).itemsize) if np.isfinite(limit) else limit for limit in (low, high)
+        )
+    of_stored = _stored(da).kind not in "iu" or numbers.dtype.kind in "iu"
+    if packed is da.encoding and of_stored:
+        low, high = sorted((low * scale + offset, high * scale + offset))
+    elif packed is da.attrs and not of_stored:
+        low, high = sorted(((low - offset) / scale, (high - offset) / scale))
+    if low > high:
+        raise _no_range(da, given)
+    return low, high
+
+
+def empty_value(da: xr.DataArray, markers: tuple[float, ...]) -> float:
+    """What stands for a missing cell in the dtype of ``da``: one of `markers`, or an integer beyond the valid limits.
+
+    Of floats without markers it is zero, which they do not need.
+    """
+    low, high = valid_limits(da)
+    ends = [] if da.dtype.kind == "f" else [float(np.iinfo(da.dtype).min), float(np.iinfo(da.dtype).max)]
+    told = [marker for marker in markers if holds(da.dtype, marker)]
+    return (told + [end for end in ends if not low <= end <= high] + [0.0])[0]
+
+
+def _packing(attrs: Mapping[Any, Any]) -> tuple[float, float]:
+    return float(attrs.get("scale_factor", 1.0)), float(attrs.get("add_offset", 0.0))
+
+
+def _stored(da: xr.DataArray) -> np.dtype[Any]:
+    dtype: np.dtype[Any] = np.dtype(da.encoding.get("dtype", da.dtype))
+    return dtype
+
+
+def _no_range(da: xr.DataArray, given: Any) -> InputError:
+    return InputError(
+        f"Variable {da.name!r} declares a valid range that is none: got {given!r}, expected two numbers, rising. "
+        f"Correct or delete its attribute valid_range, or valid_min and valid_max."
+    )
+
+
 def observed(da: xr.DataArray, nodata: float | None = None) -> xr.DataArray:
     """``da`` as floats with NaN at every missing cell; lazy where ``da`` is a dask array, with the same chunks.
 
-    Missing are NaN, infinities, and the nodata value: the argument, or else what :func:`declared_nodata` finds.
+    Missing are NaN, infinities, the nodata value (the argument, or else what :func:`declared_nodata` finds), and what
+    lies beyond :func:`valid_limits`.
 
     Parameters
     ----------
@@ -63,7 +136,7 @@ def observed(da: xr.DataArray, nodata: float | None = None) -> xr.DataArray:
     Raises
     ------
     InputError
-        Where ``da`` holds no real numbers, or integers without any nodata value.
+        Where ``da`` holds no real numbers, or integers without any nodata value or valid range.
     """
     read = reader(da, nodata)
     values = cellwise(read, da, dtype=read.dtype)
@@ -73,10 +146,11 @@ def observed(da: xr.DataArray, nodata: float | None = None) -> xr.DataArray:
 
 @dataclass(frozen=True)
 class Reader:
-    """How values as they are stored become floats of `dtype`, NaN where they are not finite or one of `markers`."""
+    """How values in memory become floats of `dtype`: NaN where not finite, one of `markers`, or beyond `limits`."""
 
     markers: tuple[float, ...]
     dtype: np.dtype[Any]
+    limits: tuple[float, float] = (-np.inf, np.inf)
 
     def __call__(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Floats of the same shape."""
@@ -84,6 +158,9 @@ class Reader:
             missing = ~np.isfinite(values)
             for marker in self.markers:
                 missing |= values == values.dtype.type(marker)
+            if self.limits != (-np.inf, np.inf):
+                low, high = np.array(self.limits, self.dtype)
+                missing |= (values < low) | (values > high)
         return np.where(missing, np.nan, values).astype(self.dtype)
 
 
@@ -91,14 +168,17 @@ def reader(da: xr.DataArray, nodata: float | None = None) -> Reader:
     """The function of arrays that :func:`observed` applies, which may also be read piece by piece; same errors."""
     require_real(da)
     markers = declared_nodata(da) if nodata is None else (float(nodata),)
-    if da.dtype.kind in "iu" and not markers:
+    low, high = valid_limits(da)
+    if da.dtype.kind in "iu" and not markers and (low, high) == (-np.inf, np.inf):
         raise InputError(
             f"Variable {da.name!r} holds integers ({da.dtype}) and declares no nodata value, so that its missing "
             f"cells cannot be told from data. Give the value with nodata= (command line: --nodata), or nodata=nan "
             f"if none is missing, or leave the variable out."
         )
     held = tuple(marker for marker in markers if np.isfinite(marker) and holds(da.dtype, marker))
-    return Reader(held, np.dtype(_float_dtype(da.dtype)))
+    # unpacked values are off by rounding
+    margin = abs(_packing(da.encoding)[0]) / 2 if da.dtype.kind == "f" and _stored(da).kind in "iu" else 0.0
+    return Reader(held, np.dtype(_float_dtype(da.dtype)), (low - margin, high + margin))
 
 
 def cellwise(

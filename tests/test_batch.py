@@ -88,6 +88,25 @@ def assert_filled(path: Path, expected: xr.Dataset) -> None:
             assert ds[name].dtype == expected[name].dtype
 
 
+@pytest.mark.parametrize("stored", ["i2", "u1", "f4"])
+def test_values_beyond_their_valid_range_are_missing_in_files(model: str, tmp_path: Path, stored: str) -> None:
+    low, high = (15, 25)
+    values = np.nan_to_num(field().a.values, nan=0.0).astype(stored)
+    beyond = (values < low) | (values > high)
+    attrs = {"valid_range": np.array([low, high], stored)}
+    xr.Dataset({"a": (("y", "x"), values, attrs)}).to_netcdf(tmp_path / "in.nc")
+    fill_store(open_raster(tmp_path / "in.nc"), tmp_path / "out.zarr", model=model, max_distance=6)
+    expected = infill(open_raster(tmp_path / "in.nc"), model=model, max_distance=6)
+    with xr.open_zarr(tmp_path / "out.zarr", mask_and_scale=False) as out:
+        flag = out.a_fill_flag.values
+        np.testing.assert_array_equal(flag == FillFlag.OBSERVED, ~beyond)
+        filled = flag == FillFlag.FILLED
+        assert filled.any()
+        assert (flag == FillFlag.BEYOND_LIMIT).any()
+        assert ((out.a.values[filled] >= low) & (out.a.values[filled] <= high)).all()
+        np.testing.assert_allclose(out.a.values, expected.a.values, rtol=2e-5)
+
+
 # --- layouts ----------------------------------------------------------------------------------------------------------
 
 

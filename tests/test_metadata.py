@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 from geonp.errors import InputError
 from geonp.metadata import UNNAMED, FillFlag, annotate, append_history, fill_variables
-from geonp.missing import declared_nodata, observed
+from geonp.missing import declared_nodata, observed, valid_limits
 
 MODEL = {"model_name": "m", "model_version": "1", "weights_hash": "abc", "history_line": "filled"}
 INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
@@ -78,6 +78,67 @@ def test_encoding_declares_the_nodata_of_integers_but_not_of_decoded_floats() ->
 def test_integers_without_nodata_are_refused() -> None:
     with pytest.raises(InputError, match=r"'t' holds integers \(int16\) and declares no nodata.*nodata= .*--nodata"):
         observed(raster([0, 1], "int16"))
+
+
+# --- valid range ------------------------------------------------------------------------------------------------------
+
+PACKED = {"dtype": np.dtype("int16"), "scale_factor": 0.01, "add_offset": 5.0}
+
+
+@pytest.mark.parametrize(
+    ("attrs", "encoding", "expected"),
+    [
+        ({}, {}, (-np.inf, np.inf)),
+        ({"valid_min": 2}, {}, (2, np.inf)),
+        ({"valid_max": np.float32(3)}, {}, (-np.inf, 3)),
+        ({"valid_min": np.nan, "valid_max": 3.0}, {}, (-np.inf, 3)),
+        ({"valid_range": np.array([-1.0, 4.0]), "valid_min": 9}, {}, (-1, 4)),
+        ({"valid_range": [0, 400]}, PACKED, (5, 9)),
+        ({"valid_range": [0, 400]}, PACKED | {"scale_factor": -0.01}, (1, 5)),
+        ({"valid_range": [5.5, 6.5]}, PACKED, (5.5, 6.5)),
+        ({"valid_range": [5.5, 6.5]}, {"dtype": np.dtype("float32"), "scale_factor": 2.0}, (11, 13)),
+        ({"valid_range": np.array([0, -2], "int8")}, {"dtype": np.dtype("int8"), "_Unsigned": "true"}, (0, 254)),
+    ],
+)
+def test_valid_limits(attrs: dict[str, Any], encoding: dict[str, Any], expected: tuple[float, float]) -> None:
+    da = raster([1.0], **attrs)
+    da.encoding = encoding
+    assert valid_limits(da) == pytest.approx(expected)
+
+
+def test_valid_limits_of_integers_that_are_read_as_they_are_stored() -> None:
+    packing = {"scale_factor": 0.5, "add_offset": 1.0}
+    assert valid_limits(raster([1], "int16", valid_range=[0, 100], **packing)) == (0, 100)
+    assert valid_limits(raster([1], "int16", valid_range=[1.0, 51.0], **packing)) == (0, 100)
+
+
+@pytest.mark.parametrize(
+    "attrs", [{"valid_range": "0, 100"}, {"valid_range": [1, 2, 3]}, {"valid_min": 2, "valid_max": 1}]
+)
+def test_a_valid_range_must_be_one(attrs: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"'t' declares a valid range that is none: got .*, expected two numbers, ris"):
+        observed(raster([1.0], **attrs))
+
+
+def test_what_is_beyond_the_valid_range_is_missing_and_nothing_is_filled_so() -> None:
+    for dtype in ("float32", "float64", "int16", "uint8"):
+        source = raster([10, 20, 100, 150, 200, 220], dtype, valid_range=[20, 150])
+        np.testing.assert_array_equal(observed(source), [[np.nan, 20, 100, 150, np.nan, np.nan]])
+        out = joined(source, 151.7)
+        np.testing.assert_array_equal(out.t.values[0, :5], [150, 20, 100, 150, 150])
+        assert out.t.attrs["valid_range"] == [20, 150]
+        # the last one stays empty
+        assert observed(out.t).isnull().values.tolist() == [[False] * 5 + [True]]
+
+
+def test_the_ends_of_a_valid_range_are_valid_however_they_were_unpacked() -> None:
+    stored = np.arange(-500, 501, dtype="int16")[None]
+    source = xr.Dataset(
+        {"t": (("y", "x"), stored, {"scale_factor": 0.01, "add_offset": 273.15, "valid_range": [-300, 300]})}
+    )
+    decoded = xr.decode_cf(source).t
+    assert decoded.dtype.kind == "f"
+    np.testing.assert_array_equal(observed(decoded).isnull().values, abs(stored) > 300)
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "<U3", "datetime64[ns]", "bool", "object"])
