@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -240,7 +241,7 @@ def _is_geographic(obj: xr.DataArray | xr.Dataset, x_dim: Hashable, crs: str | N
 def _crs_wkt(obj: xr.DataArray | xr.Dataset) -> str | None:
     name = grid_mapping_name(obj)
     if name is None:
-        return None
+        return _crs_attribute(obj)
     from pyproj import CRS
     from pyproj.exceptions import CRSError
 
@@ -255,6 +256,20 @@ def _crs_wkt(obj: xr.DataArray | xr.Dataset) -> str | None:
             f"The CRS in variable {name!r} cannot be read: got {written or dict(attrs)!r}, expected WKT in its "
             f"attribute crs_wkt or CF grid mapping attributes. Correct it or drop it with drop_vars({name!r})."
         ) from error
+
+
+def _crs_attribute(obj: xr.DataArray | xr.Dataset) -> str | None:
+    """WKT of the CRS in an attribute ``crs``, as xarray once wrote; no convention, so that it may be anything."""
+    holders = [obj, *(obj.data_vars.values() if isinstance(obj, xr.Dataset) else ())]
+    told = next((crs for holder in holders if isinstance(crs := holder.attrs.get("crs"), str)), None)
+    if told is None:
+        return None
+    from pyproj import CRS
+    from pyproj.exceptions import CRSError
+
+    with suppress(CRSError):
+        return str(CRS.from_user_input(told.removeprefix("+init=")).to_wkt())
+    return None
 
 
 def _same_crs(first: str, second: str) -> bool:

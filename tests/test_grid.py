@@ -140,6 +140,18 @@ def test_crs_is_read_where_grid_mapping_points() -> None:
     assert crs_name(CRS.from_epsg(3035).to_wkt()) == "ETRS89-extended / LAEA Europe (EPSG:3035)"
 
 
+def test_crs_in_an_attribute_of_that_name() -> None:
+    da = raster()
+    da.attrs["crs"] = "+init=epsg:32633"
+    for obj in (da, da.to_dataset(name="a"), xr.Dataset({"b": da.drop_attrs()}, attrs=da.attrs)):
+        crs = Grid.from_xarray(obj).crs
+        assert crs is not None
+        assert CRS.from_wkt(crs).to_epsg(min_confidence=20) == 32633
+    assert CRS.from_wkt(str(Grid.from_xarray(with_crs(da, "EPSG:3035")).crs)).to_epsg() == 3035
+    da.attrs["crs"] = "somewhere"
+    assert Grid.from_xarray(da).crs is None
+
+
 def test_crs_that_cannot_be_read() -> None:
     da = raster().assign_coords(spatial_ref=xr.Variable((), 0, {"crs_wkt": "PROJCS[nonsense"}))
     with pytest.raises(InputError, match=r"The CRS in variable 'spatial_ref' cannot be read: got 'PROJCS\[nonsense'"):
