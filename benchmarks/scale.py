@@ -1,8 +1,8 @@
 """What a large raster costs beside its gaps: planning it, and copying what is observed, over a plain copy of it.
 
-Run as ``python benchmarks/scale.py [--side 8192] [--gaps 0.001]``. Times are ratios within this run; memory is the peak
-of a process of its own and of those that it starts. ``--flat 10000 40000`` instead fills rasters of these sides, 1 % of
-them missing in squares of 100 x 100 cells, and prints the peaks beside those that were planned.
+Run as ``python benchmarks/scale.py [--side 8192] [--gaps 0.001] [--gap-side 8]``. Times are ratios within this run;
+memory is the peak of a process of its own and of those that it starts. ``--flat 10000 40000`` instead fills rasters of
+these sides, 1 % of them missing in squares of 100 x 100 cells, and prints the peaks beside those that were planned.
 """
 
 from __future__ import annotations
@@ -109,6 +109,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--side", type=int, default=8192, help="rows and columns of the raster that is filled")
     parser.add_argument("--gaps", type=float, default=0.001, help="share of missing cells")
+    parser.add_argument("--gap-side", type=int, default=8, help="rows and columns of each gap")
     parser.add_argument("--planned", type=int, default=316_000, help="rows and columns of the raster that is planned")
     parser.add_argument("--model", default="tnpkr-sa", help="name or path of a checkpoint")
     parser.add_argument("--flat", type=int, nargs="+", help="sides of rasters whose peak memory is compared instead")
@@ -121,7 +122,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         for name, side, gaps in (("full", arguments.side, 0.0), ("gaps", arguments.side, arguments.gaps)):
-            make(root / name, side, gaps)
+            make(root / name, side, gaps, arguments.gap_side)
         array = zarr.create_array(
             root / "vast" / "a",
             shape=(arguments.planned,) * 2,
@@ -140,7 +141,7 @@ def main() -> None:
     for name, seconds, mib in (
         (f"copy of {arguments.side} x {arguments.side} cells", plain, plain_mib),
         ("fill of it, without gaps", full, full_mib),
-        (f"fill of it, {arguments.gaps:.2%} missing", some, some_mib),
+        (f"fill of it, {arguments.gaps:.2%} missing in squares of {arguments.gap_side}", some, some_mib),
     ):
         print(f"| {name} | {seconds / plain:.2f} | {mib:.0f} |")
     print(

@@ -364,6 +364,15 @@ def test_json_holds_no_nan(tmp_path: Path) -> None:
     assert json.loads(to_json({"a": (1.5, np.inf), "b": [{"c": np.nan}]})) == {"a": [1.5, None], "b": [{"c": None}]}
 
 
+def test_info_tells_the_valid_range_and_what_is_beyond_it(tmp_path: Path) -> None:
+    values = np.arange(100, dtype="i2").reshape(10, 10)
+    packing = {"scale_factor": np.float32(0.1), "valid_range": np.array([10, 89], "i2")}
+    xr.Dataset({"a": (("y", "x"), values, packing)}).to_netcdf(tmp_path / "in.nc")
+    found = json.loads(geonp("info", tmp_path / "in.nc", "--json").stdout)["variables"]["a"]
+    assert found["valid_range"] == pytest.approx([1.0, 8.9])
+    assert (found["missing"], found["least"], found["greatest"]) == (20, pytest.approx(1.0), pytest.approx(8.9))
+
+
 def test_info_tells_when_nodata_is_not_declared(tmp_path: Path) -> None:
     path = write_tif(tmp_path / "in.tif", np.zeros((4, 4), "uint8"))
     assert "not declared (--nodata)" in geonp("info", path).stdout
