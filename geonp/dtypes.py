@@ -49,36 +49,38 @@ def fitting(
     limits
         Least and greatest valid value, in the units of the raster in memory.
     """
-    fit = _storable(dtype, markers, encoding)
-    return fit if limits == (-np.inf, np.inf) else partial(_within, fit=fit, limits=limits)
-
-
-def _within(
-    values: Array, filled_mask: BoolArray, source: Array | None = None, *, fit: Fit, limits: tuple[float, float]
-) -> Array:
-    return fit(np.where(filled_mask, np.clip(values, *limits), values), filled_mask, source)
-
-
-def _storable(dtype: np.dtype[Any], markers: tuple[float, ...], encoding: Mapping[str, Any]) -> Fit:
     stored = np.dtype(encoding.get("dtype", dtype))
     if dtype.kind in "iu":
-        return partial(_filled_integers, markers=markers)
+        return partial(_filled_integers, markers=markers, limits=limits)
     if stored.kind in "iu":
         scale, offset = float(encoding.get("scale_factor", 1.0)), float(encoding.get("add_offset", 0.0))
         fill = (float(encoding["_FillValue"]),)
+        low, high = sorted((end - offset) / scale for end in limits)
         packed = partial(_within_packing, stored=stored, markers=fill, scale=scale, offset=offset)
-        return partial(packed, dtype=dtype)
-    return partial(_as_dtype, dtype=dtype)
+        return partial(packed, dtype=dtype, limits=(low, high))
+    return partial(_as_dtype, dtype=dtype, limits=limits)
 
 
-def _as_dtype(values: Array, filled_mask: BoolArray, source: Array | None = None, *, dtype: np.dtype[Any]) -> Array:
-    return values.astype(dtype)
+def _as_dtype(
+    values: Array,
+    filled_mask: BoolArray,
+    source: Array | None = None,
+    *,
+    dtype: np.dtype[Any],
+    limits: tuple[float, float],
+) -> Array:
+    result = values.astype(dtype)
+    if limits != (-np.inf, np.inf):
+        result[filled_mask] = np.clip(result[filled_mask], *limits)
+    return result
 
 
-def _filled_integers(values: Array, filled_mask: BoolArray, source: Array, *, markers: tuple[float, ...]) -> Array:
+def _filled_integers(
+    values: Array, filled_mask: BoolArray, source: Array, *, markers: tuple[float, ...], limits: tuple[float, float]
+) -> Array:
     """``source`` with the filled cells rounded to its integers."""
     result = source.copy()
-    result[filled_mask] = _nearest_integers(values[filled_mask], source.dtype, markers)
+    result[filled_mask] = _nearest_integers(values[filled_mask], source.dtype, markers, limits)
     return result
 
 
@@ -92,19 +94,24 @@ def _within_packing(
     markers: tuple[float, ...],
     scale: float,
     offset: float,
+    limits: tuple[float, float],
 ) -> Array:
     """Move those filled cells that ``offset + scale * integer`` cannot hold; leave the others unrounded."""
     packed = (values[filled_mask].astype(np.float64) - offset) / scale
-    integers = _nearest_integers(packed, stored, markers)
+    integers = _nearest_integers(packed, stored, markers, limits)
     result = values.astype(dtype)
     result[filled_mask] = np.where(integers == np.rint(packed), values[filled_mask], offset + scale * integers)
     return result
 
 
-def _nearest_integers(values: Array, dtype: np.dtype[Any], markers: tuple[float, ...]) -> npt.NDArray[np.float64]:
-    """Round to integers that ``dtype`` holds and that are no marker; at most 2**53 in size, exact in float64."""
+def _nearest_integers(
+    values: Array, dtype: np.dtype[Any], markers: tuple[float, ...], limits: tuple[float, float]
+) -> npt.NDArray[np.float64]:
+    """Round to integers within the limits that ``dtype`` holds and that are no marker; exact in float64."""
     info = np.iinfo(dtype)
-    low, high = max(info.min, -_EXACT), min(info.max, _EXACT)
+    # what is off by less was rounded
+    least, greatest = np.ceil(limits[0] - 1e-6), np.floor(limits[1] + 1e-6)
+    low, high = max(info.min, -_EXACT, least), min(info.max, _EXACT, greatest)
     while low in markers:
         low += 1
     while high in markers:

@@ -26,7 +26,7 @@ from rioxarray.exceptions import RioXarrayError
 from geonp.errors import InputError, OutputError
 from geonp.grid import Grid, grid_mapping_name
 from geonp.metadata import UNNAMED
-from geonp.missing import declared_nodata, observed
+from geonp.missing import declared_nodata, observed, valid_limits
 
 __all__ = ["DRIVERS", "READ_ERRORS", "open_gdal", "transform", "write_geotiff"]
 
@@ -93,7 +93,7 @@ def open_gdal(path: Path, chunks: Any = "auto") -> xr.Dataset:
     da.attrs = {
         key: value
         for key, value in da.attrs.items()
-        if not _STALE_TAGS.match(key) and value != _PACKING.get(key) and key not in about
+        if not _STALE_TAGS.match(key) and key not in about and not (key in _PACKING and value == _PACKING[key])
     }
     if any(descriptions):
         da.attrs.pop("long_name", None)
@@ -256,7 +256,7 @@ def _encoded(da: xr.DataArray) -> xr.DataArray:
 
 
 def _as_floats(da: xr.DataArray) -> xr.DataArray:
-    if da.dtype.kind == "f" or declared_nodata(da):
+    if da.dtype.kind == "f" or declared_nodata(da) or valid_limits(da) != (-np.inf, np.inf):
         return observed(da)
     return da.astype(np.float64 if da.dtype.itemsize > 2 else np.float32)
 

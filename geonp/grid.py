@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -259,16 +260,21 @@ def _crs_wkt(obj: xr.DataArray | xr.Dataset) -> str | None:
 
 
 def _crs_attribute(obj: xr.DataArray | xr.Dataset) -> str | None:
-    """WKT of the CRS in an attribute ``crs``, as xarray once wrote; no convention, so that it may be anything."""
+    """WKT of the CRS in an attribute ``crs``, as xarray once wrote: a code, PROJ's or WKT.
+
+    No convention, so that it may be anything: names such as WGS84 are said of coordinates in metres, too.
+    """
     holders = [obj, *(obj.data_vars.values() if isinstance(obj, xr.Dataset) else ())]
-    told = next((crs for holder in holders if isinstance(crs := holder.attrs.get("crs"), str)), None)
-    if told is None:
+    told = next((crs.strip() for holder in holders if isinstance(crs := holder.attrs.get("crs"), str)), "")
+    told = re.sub(r"^\+init=(\S+).*", r"\1", told)
+    if not re.match(r"\w+:\d+$|\+proj=|[A-Z]+(CRS|CS)\[", told):
         return None
     from pyproj import CRS
     from pyproj.exceptions import CRSError
 
     with suppress(CRSError):
-        return str(CRS.from_user_input(told.removeprefix("+init=")).to_wkt())
+        crs = CRS.from_user_input(told)
+        return str(crs.to_wkt()) if crs.is_projected or crs.is_geographic else None
     return None
 
 

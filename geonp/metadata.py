@@ -14,7 +14,7 @@ import xarray as xr
 from geonp.dtypes import Fit, fitting, holds
 from geonp.errors import InputError
 from geonp.grid import Grid, grid_mapping_name
-from geonp.missing import NODATA, cellwise, declared_nodata, valid_limits, without
+from geonp.missing import NODATA, VALID, cellwise, declared_nodata, valid_limits, without
 
 __all__ = [
     "UNNAMED",
@@ -55,7 +55,7 @@ def fill_variables(ds: xr.Dataset, nodata: float | None = None) -> list[Hashable
 
     Ancillary variables of others (standard errors, flags) and CF flag variables hold no measured field: like all other
     variables they pass through. So do, beside others, integers that declare no nodata value where none is given, as
-    layers of quality usually do.
+    layers of quality usually do, even if they have a valid range.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def fill_variables(ds: xr.Dataset, nodata: float | None = None) -> list[Hashable
             f"({grid.y_dim!r}, {grid.x_dim!r}). Convert the variable, for example ds['name'].astype('float32')."
         )
     told = [name for name in names if ds[name].dtype.kind == "f" or nodata is not None or declared_nodata(ds[name])]
-    return told or names
+    return told or [name for name in names if valid_limits(ds[name]) != (-np.inf, np.inf)] or names
 
 
 def append_history(attrs: Mapping[Any, Any], line: str) -> dict[Any, Any]:
@@ -146,7 +146,7 @@ def annotate(
     fitted = partial(_fitted, fitting(source.dtype, markers, encoding, valid_limits(source)))
     values = cellwise(fitted, *arrays, dtype=source.dtype)
     more = {f"{name}_{key}": array for key, array in (extra or {}).items()}
-    values.attrs = _value_attrs(source, markers, [error_name, flag_name, *more])
+    values.attrs = _value_attrs(source, markers, encoding, [error_name, flag_name, *more])
     values.encoding = encoding
     error = standard_error.astype(filled.dtype)
     error.attrs = _error_attrs(source, name)
@@ -197,6 +197,8 @@ def kept_encoding(source: xr.DataArray, markers: tuple[float, ...]) -> dict[str,
     if mapping is not None:
         encoding["grid_mapping"] = mapping
     if source.dtype.kind in "iu":
+        if encoding.get("dtype", source.dtype) != source.dtype:  # signed ones that were read as unsigned
+            del encoding["dtype"]
         return encoding
     encoded = [source.encoding[key] for key in NODATA if key in source.encoding]
     fill = encoded[0] if encoded else next(iter(markers), None)
@@ -211,8 +213,17 @@ def kept_encoding(source: xr.DataArray, markers: tuple[float, ...]) -> dict[str,
     return encoding
 
 
-def _value_attrs(source: xr.DataArray, markers: tuple[float, ...], ancillary: list[str]) -> dict[Any, Any]:
-    attrs = without(source.attrs, (*NODATA, "grid_mapping"))
+def _value_attrs(
+    source: xr.DataArray, markers: tuple[float, ...], encoding: Mapping[str, Any], ancillary: list[str]
+) -> dict[Any, Any]:
+    # a valid range is about what is stored
+    stored = np.dtype(source.encoding.get("dtype", source.dtype))
+    kept = stored == encoding.get("dtype", source.dtype)
+    attrs = without(source.attrs, (*NODATA, "grid_mapping", *(() if kept else VALID)))
+    limits = valid_limits(source)
+    if source.dtype.kind in "iu" and not kept and limits != (-np.inf, np.inf):
+        info = np.iinfo(source.dtype)
+        attrs["valid_range"] = np.clip(limits, info.min, info.max).astype(source.dtype)
     held = [source.dtype.type(marker) for marker in markers if holds(source.dtype, marker)]
     if source.dtype.kind in "iu" and held:
         attrs["_FillValue"] = held[0]

@@ -15,6 +15,7 @@ from geonp.errors import InputError
 
 __all__ = [
     "NODATA",
+    "VALID",
     "Reader",
     "cellwise",
     "declared_nodata",
@@ -28,6 +29,12 @@ __all__ = [
 
 NODATA = ("_FillValue", "missing_value")
 """CF attributes that name the value of missing cells."""
+
+VALID = ("valid_range", "valid_min", "valid_max")
+"""CF attributes that say which values are data."""
+
+PACKING = (("scale_factor", 1.0), ("add_offset", 0.0))
+"""CF attributes of packed values, and what holds without them."""
 
 
 def declared_nodata(da: xr.DataArray) -> tuple[float, ...]:
@@ -55,35 +62,51 @@ def declared_nodata(da: xr.DataArray) -> tuple[float, ...]:
 def valid_limits(da: xr.DataArray) -> tuple[float, float]:
     """Least and greatest value that the CF attributes ``valid_range``, or ``valid_min`` and ``valid_max``, allow.
 
-    In the units of the values of ``da`` as they are in memory, infinite where nothing is said. Of packed data they are
-    about the numbers that are stored, unless these are integers and they are not (CF conventions 2.5.1 and the
-    attribute conventions of NetCDF).
-
-    Raises
-    ------
-    InputError
-        Where they are no numbers, or the least is above the greatest.
+    In the units of the values of ``da`` as they are in memory, infinite where nothing is said. Limits that are integers
+    are about integers: of packed values about those that are stored (CF conventions 2.5.1 and the attribute conventions
+    of NetCDF). So they say nothing of floats of which the encoding, and with it the packing, was lost on the way. What
+    is no number says nothing either, nor does a range whose ends are not in order.
     """
-    given = da.attrs.get("valid_range", (da.attrs.get("valid_min", np.nan), da.attrs.get("valid_max", np.nan)))
-    try:
-        numbers = np.asarray(given)
-        low, high = np.where(np.isnan(numbers), (-np.inf, np.inf), numbers).astype(float)
-    except (TypeError, ValueError) as error:
-        raise _no_range(da, given) from error
-    packed = next((attrs for attrs in (da.encoding, da.attrs) if _packing(attrs) != (1.0, 0.0)), {})
-    scale, offset = _packing(packed)
-    if "_Unsigned" in da.encoding and numbers.dtype.kind == "i":
-        low, high = (
-            limit % 2.0 ** (8 * _stored(da).itemsize) if np.isfinite(limit) else limit for limit in (low, high)
-        )
-    of_stored = _stored(da).kind not in "iu" or numbers.dtype.kind in "iu"
-    if packed is da.encoding and of_stored:
-        low, high = sorted((low * scale + offset, high * scale + offset))
-    elif packed is da.attrs and not of_stored:
-        low, high = sorted(((low - offset) / scale, (high - offset) / scale))
-    if low > high:
-        raise _no_range(da, given)
-    return low, high
+    given = np.ravel(np.asarray(da.attrs.get("valid_range", []), object)).tolist()
+    if len(given) != 2:
+        given = [da.attrs.get("valid_min"), da.attrs.get("valid_max")]
+    ends = [_in_memory(da, end) for end in given]
+    if ends == [None, None]:
+        return -np.inf, np.inf
+    scale, _ = _packing(da.encoding)
+    low, high = ends[::-1] if scale < 0 and _is_packed(da) else ends
+    limits = -np.inf if low is None else low, np.inf if high is None else high
+    return limits if limits[0] <= limits[1] else (-np.inf, np.inf)
+
+
+def _in_memory(da: xr.DataArray, end: Any) -> float | None:
+    """One end of a valid range in the units of the values in memory, None where it says nothing of them."""
+    numbers = np.ravel(np.asarray(end))
+    if numbers.size != 1 or numbers.dtype.kind not in "iuf" or np.isnan(numbers[0]):
+        return None
+    value, integer = float(numbers[0]), numbers.dtype.kind in "iu"
+    stored = da.encoding.get("dtype")
+    if integer and value < 0 and str(da.encoding.get("_Unsigned")).lower() == "true" and stored is not None:
+        value += 2.0 ** (8 * np.dtype(stored).itemsize)
+    if da.dtype.kind == "f":
+        if integer and stored is None:
+            return None
+        scale, offset = _packing(da.encoding)
+        return value * scale + offset if _is_packed(da) and (integer or np.dtype(stored).kind == "f") else value
+    scale, offset = _packing(da.attrs)
+    # to the integer that was meant, if rounding was all that moved it
+    return value if integer else round((value - offset) / scale, 6)
+
+
+def _is_packed(da: xr.DataArray) -> bool:
+    """Whether values in memory are floats that are stored in other units."""
+    return da.dtype.kind == "f" and da.encoding.get("dtype") is not None and _packing(da.encoding) != (1.0, 0.0)
+
+
+def _packing(attrs: Mapping[Any, Any]) -> tuple[float, float]:
+    """Scale and offset, which JSON may hold as lists."""
+    scale, offset = (float(np.ravel(attrs.get(key, default))[0]) for key, default in PACKING)
+    return scale or 1.0, offset
 
 
 def empty_value(da: xr.DataArray, markers: tuple[float, ...]) -> float:
@@ -92,25 +115,9 @@ def empty_value(da: xr.DataArray, markers: tuple[float, ...]) -> float:
     Of floats without markers it is zero, which they do not need.
     """
     low, high = valid_limits(da)
-    ends = [] if da.dtype.kind == "f" else [float(np.iinfo(da.dtype).min), float(np.iinfo(da.dtype).max)]
+    ends = [] if da.dtype.kind == "f" else [np.iinfo(da.dtype).min, np.iinfo(da.dtype).max]
     told = [marker for marker in markers if holds(da.dtype, marker)]
-    return (told + [end for end in ends if not low <= end <= high] + [0.0])[0]
-
-
-def _packing(attrs: Mapping[Any, Any]) -> tuple[float, float]:
-    return float(attrs.get("scale_factor", 1.0)), float(attrs.get("add_offset", 0.0))
-
-
-def _stored(da: xr.DataArray) -> np.dtype[Any]:
-    dtype: np.dtype[Any] = np.dtype(da.encoding.get("dtype", da.dtype))
-    return dtype
-
-
-def _no_range(da: xr.DataArray, given: Any) -> InputError:
-    return InputError(
-        f"Variable {da.name!r} declares a valid range that is none: got {given!r}, expected two numbers, rising. "
-        f"Correct or delete its attribute valid_range, or valid_min and valid_max."
-    )
+    return next(iter(told + [end for end in ends if not low <= end <= high]), 0)
 
 
 def observed(da: xr.DataArray, nodata: float | None = None) -> xr.DataArray:
@@ -125,7 +132,7 @@ def observed(da: xr.DataArray, nodata: float | None = None) -> xr.DataArray:
         Any shape; integers or floats.
     nodata
         Value of the missing cells, instead of the declared one. A value that the dtype cannot hold, NaN among them,
-        says that an integer raster has no missing cells.
+        says that an integer raster has no missing cells, but for those beyond its valid limits.
 
     Returns
     -------
@@ -177,7 +184,7 @@ def reader(da: xr.DataArray, nodata: float | None = None) -> Reader:
         )
     held = tuple(marker for marker in markers if np.isfinite(marker) and holds(da.dtype, marker))
     # unpacked values are off by rounding
-    margin = abs(_packing(da.encoding)[0]) / 2 if da.dtype.kind == "f" and _stored(da).kind in "iu" else 0.0
+    margin = abs(_packing(da.encoding)[0]) / 2 if _is_packed(da) else 0.0
     return Reader(held, np.dtype(_float_dtype(da.dtype)), (low - margin, high + margin))
 
 

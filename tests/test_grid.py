@@ -148,8 +148,11 @@ def test_crs_in_an_attribute_of_that_name() -> None:
         assert crs is not None
         assert CRS.from_wkt(crs).to_epsg(min_confidence=20) == 32633
     assert CRS.from_wkt(str(Grid.from_xarray(with_crs(da, "EPSG:3035")).crs)).to_epsg() == 3035
-    da.attrs["crs"] = "somewhere"
-    assert Grid.from_xarray(da).crs is None
+    da.attrs["crs"] = "+init=epsg:4326 +no_defs"
+    assert Grid.from_xarray(da).crs is not None
+    for text in ("somewhere", "WGS84", "lat/lon", "EPSG:5773", "EPSG:999999", ""):
+        da.attrs["crs"] = text
+        assert Grid.from_xarray(da).crs is None
 
 
 def test_crs_that_cannot_be_read() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from hypothesis.extra import numpy as hnp
 
 from geonp.errors import InputError
 from geonp.metadata import UNNAMED, FillFlag, annotate, append_history, fill_variables
-from geonp.missing import declared_nodata, observed, valid_limits
+from geonp.missing import declared_nodata, empty_value, observed, valid_limits
+from geonp.storage import open_raster, write_raster
 
 MODEL = {"model_name": "m", "model_version": "1", "weights_hash": "abc", "history_line": "filled"}
 INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
@@ -83,21 +85,36 @@ def test_integers_without_nodata_are_refused() -> None:
 # --- valid range ------------------------------------------------------------------------------------------------------
 
 PACKED = {"dtype": np.dtype("int16"), "scale_factor": 0.01, "add_offset": 5.0}
+UNSIGNED = {"dtype": np.dtype("int8"), "_Unsigned": "true"}
+FLOATS = {"dtype": np.dtype("float32")}
 
 
 @pytest.mark.parametrize(
     ("attrs", "encoding", "expected"),
     [
         ({}, {}, (-np.inf, np.inf)),
-        ({"valid_min": 2}, {}, (2, np.inf)),
+        ({"valid_min": 2.0}, {}, (2, np.inf)),
         ({"valid_max": np.float32(3)}, {}, (-np.inf, 3)),
         ({"valid_min": np.nan, "valid_max": 3.0}, {}, (-np.inf, 3)),
-        ({"valid_range": np.array([-1.0, 4.0]), "valid_min": 9}, {}, (-1, 4)),
+        ({"valid_range": np.array([-1.0, 4.0]), "valid_min": 9.0}, {}, (-1, 4)),
+        ({"valid_range": [0, 400]}, FLOATS, (0, 400)),
         ({"valid_range": [0, 400]}, PACKED, (5, 9)),
+        ({"valid_min": [0], "valid_max": np.int16(400)}, PACKED, (5, 9)),
+        ({"valid_min": np.int16(-300)}, PACKED, (2, np.inf)),
+        ({"valid_max": np.int16(300)}, PACKED | {"scale_factor": [-0.01]}, (2, np.inf)),
         ({"valid_range": [0, 400]}, PACKED | {"scale_factor": -0.01}, (1, 5)),
         ({"valid_range": [5.5, 6.5]}, PACKED, (5.5, 6.5)),
-        ({"valid_range": [5.5, 6.5]}, {"dtype": np.dtype("float32"), "scale_factor": 2.0}, (11, 13)),
-        ({"valid_range": np.array([0, -2], "int8")}, {"dtype": np.dtype("int8"), "_Unsigned": "true"}, (0, 254)),
+        ({"valid_range": [5.5, 6.5]}, FLOATS | {"scale_factor": 2.0}, (11, 13)),
+        ({"valid_range": np.array([0, -2], "int8")}, UNSIGNED, (0, 254)),
+        ({"valid_max": np.int8(-2)}, UNSIGNED, (-np.inf, 254)),
+        ({"valid_range": np.array([-100, 100], "int8")}, UNSIGNED | {"_Unsigned": "false"}, (-100, 100)),
+        # what was packed, and has lost its encoding
+        ({"valid_range": np.array([-300, 300], "int16")}, {}, (-np.inf, np.inf)),
+        ({"valid_range": [-300, 300]}, {}, (-np.inf, np.inf)),
+        # no ranges
+        ({"valid_range": "0, 100"}, {}, (-np.inf, np.inf)),
+        ({"valid_range": [1.0, 2.0, 3.0]}, {}, (-np.inf, np.inf)),
+        ({"valid_min": 2.0, "valid_max": 1.0}, {}, (-np.inf, np.inf)),
     ],
 )
 def test_valid_limits(attrs: dict[str, Any], encoding: dict[str, Any], expected: tuple[float, float]) -> None:
@@ -110,23 +127,16 @@ def test_valid_limits_of_integers_that_are_read_as_they_are_stored() -> None:
     packing = {"scale_factor": 0.5, "add_offset": 1.0}
     assert valid_limits(raster([1], "int16", valid_range=[0, 100], **packing)) == (0, 100)
     assert valid_limits(raster([1], "int16", valid_range=[1.0, 51.0], **packing)) == (0, 100)
-
-
-@pytest.mark.parametrize(
-    "attrs", [{"valid_range": "0, 100"}, {"valid_range": [1, 2, 3]}, {"valid_min": 2, "valid_max": 1}]
-)
-def test_a_valid_range_must_be_one(attrs: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=r"'t' declares a valid range that is none: got .*, expected two numbers, ris"):
-        observed(raster([1.0], **attrs))
+    assert valid_limits(raster([1], "int16", valid_range=[0.0, 0.3], scale_factor=0.1)) == (0, 3)
 
 
 def test_what_is_beyond_the_valid_range_is_missing_and_nothing_is_filled_so() -> None:
     for dtype in ("float32", "float64", "int16", "uint8"):
-        source = raster([10, 20, 100, 150, 200, 220], dtype, valid_range=[20, 150])
+        source = raster([10, 20, 100, 150, 200, 220], dtype, valid_range=np.array([20, 150], dtype))
         np.testing.assert_array_equal(observed(source), [[np.nan, 20, 100, 150, np.nan, np.nan]])
         out = joined(source, 151.7)
         np.testing.assert_array_equal(out.t.values[0, :5], [150, 20, 100, 150, 150])
-        assert out.t.attrs["valid_range"] == [20, 150]
+        assert out.t.attrs["valid_range"].tolist() == [20, 150]
         # the last one stays empty
         assert observed(out.t).isnull().values.tolist() == [[False] * 5 + [True]]
 
@@ -139,6 +149,55 @@ def test_the_ends_of_a_valid_range_are_valid_however_they_were_unpacked() -> Non
     decoded = xr.decode_cf(source).t
     assert decoded.dtype.kind == "f"
     np.testing.assert_array_equal(observed(decoded).isnull().values, abs(stored) > 300)
+
+
+def test_filled_integers_are_neither_beyond_the_valid_range_nor_the_nodata_value() -> None:
+    source = raster([9999, 20, 9999], "int16", _FillValue=np.int16(9999), valid_range=[0, 9999])
+    assert joined(source, 10050).t.values[0, 0] == 9998
+    assert joined(source, -3).t.values[0, 0] == 0
+    floats = raster([np.nan, 20, np.nan], valid_range=[0, 100])
+    floats.encoding = {"dtype": np.dtype("int16"), "scale_factor": 0.5, "_FillValue": 100}
+    assert joined(floats, 60.0).t.values[0, 0] == 49.5
+
+
+@pytest.mark.parametrize("fill", [{}, {"_FillValue": np.int16(-32768)}])
+def test_a_valid_range_of_packed_values_is_written_with_the_packing_alone(fill: dict[str, Any], tmp_path: Path) -> None:
+    stored = np.arange(-400, 401, dtype="int16")[None].repeat(2, 0)
+    packing = {"scale_factor": 0.01, "add_offset": 1000.0, "valid_range": np.array([-300, 300], "i2"), **fill}
+    xr.Dataset({"t": (("y", "x"), stored, packing)}).to_netcdf(tmp_path / "in.nc")
+    out = joined(open_raster(tmp_path / "in.nc").t, 1000.0)
+    write_raster(out, tmp_path / "out.nc")
+    again = open_raster(tmp_path / "out.nc").t
+    assert ("valid_range" in again.attrs) == bool(fill)
+    np.testing.assert_array_equal(observed(again).isnull(), out.t.isnull())
+    assert int(out.t.isnull().sum()) == 1
+
+
+def test_unsigned_bytes_stay_what_they_are(tmp_path: Path) -> None:
+    attrs = {"_Unsigned": "true", "valid_range": np.array([0, -2], "i1")}
+    stored = np.array([[0, 100, -56, -2, -1, -1]], "i1")
+    xr.Dataset({"t": (("y", "x"), stored, attrs)}).to_netcdf(tmp_path / "in.nc", format="NETCDF3_CLASSIC")
+    source = open_raster(tmp_path / "in.nc").t
+    np.testing.assert_array_equal(observed(source), [[0, 100, 200, 254, np.nan, np.nan]])
+    out = joined(source, 230.0)
+    write_raster(out, tmp_path / "out.nc")
+    again = open_raster(tmp_path / "out.nc").t
+    np.testing.assert_array_equal(observed(again), [[0, 100, 200, 254, 230, np.nan]])
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_an_empty_cell_of_integers_is_no_valid_one(dtype: str) -> None:
+    for limits in ({"valid_max": 100}, {"valid_min": 10}, {"valid_range": [1, 100]}):
+        source = raster([1], dtype, **limits)
+        empty = np.full((1, 1), empty_value(source, ()), dtype)
+        assert observed(source.copy(data=empty)).isnull().all()
+    assert empty_value(raster([1], dtype, valid_max=100), (7.0,)) == 7
+
+
+def test_integers_with_a_valid_range_are_filled_where_nothing_else_is() -> None:
+    floats, told = raster([1.0]), raster([1], "int16", valid_range=[0, 3])
+    assert fill_variables(xr.Dataset({"a": floats, "b": told})) == ["a"]
+    assert fill_variables(xr.Dataset({"b": told, "c": raster([1], "uint8")})) == ["b"]
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "<U3", "datetime64[ns]", "bool", "object"])
