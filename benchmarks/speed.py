@@ -1,7 +1,8 @@
 """Speed and memory of filling, and of scan attention, as ratios to baselines measured in the same run.
 
 Run as ``python benchmarks/speed.py [--size 2000] [--share 0.1] [--model tnpkr-sa]``. With ``--methods`` it times local
-kriging with 32 neighbours, ``rio.interpolate_na`` and ``rasterio.fill`` on the same raster with the same gaps instead.
+kriging with 32 neighbours (ours, and PyKrige's on a small raster), ``rio.interpolate_na`` and ``rasterio.fill``
+instead, each and geonp on the same raster with the same gaps.
 """
 
 from __future__ import annotations

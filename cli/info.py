@@ -63,6 +63,7 @@ def info(source: str, nodata: float | None, storage: tuple[str, ...], as_json: b
 
 def _describe(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
     """Dimensions, stored dtype and nodata of a variable, and the census of its gaps if it is a raster of numbers."""
+    from geonp.dtypes import UNLIMITED
     from geonp.missing import declared_nodata, valid_limits
 
     description: dict[str, Any] = {
@@ -74,7 +75,7 @@ def _describe(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
         return description
     fill = da.encoding.get("_FillValue", next(iter(declared_nodata(da)), None))
     limits = valid_limits(da)
-    if limits != (-math.inf, math.inf):
+    if limits != UNLIMITED:
         description["valid_range"] = [_number(limit) for limit in limits]
     elif fill is None and da.dtype.kind in "iu":
         return {**description, "nodata": None}

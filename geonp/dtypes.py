@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Fit", "fitting", "holds"]
+__all__ = ["UNLIMITED", "Fit", "fitting", "holds"]
 
 Array = npt.NDArray[Any]
 BoolArray = npt.NDArray[np.bool_]
 Fit = Callable[..., Array]
 """What :func:`fitting` gives."""
+
+UNLIMITED = (-np.inf, np.inf)
+"""Limits between which all values lie."""
 
 _EXACT = 2**53
 
@@ -31,7 +34,7 @@ def fitting(
     dtype: np.dtype[Any],
     markers: tuple[float, ...],
     encoding: Mapping[str, Any],
-    limits: tuple[float, float] = (-np.inf, np.inf),
+    limits: tuple[float, float] = UNLIMITED,
 ) -> Fit:
     """A function of arrays ``(values, filled_mask, source)``, picklable, that gives values the dtype of a raster.
 
@@ -70,7 +73,7 @@ def _as_dtype(
     limits: tuple[float, float],
 ) -> Array:
     result = values.astype(dtype)
-    if limits != (-np.inf, np.inf):
+    if limits != UNLIMITED:
         result[filled_mask] = np.clip(result[filled_mask], *limits)
     return result
 

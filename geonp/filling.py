@@ -103,10 +103,10 @@ def infill(
 ) -> xr.Dataset:
     """Fill the missing cells of a raster, with a standard error for each.
 
-    Missing are NaN, infinities and the nodata value. Each spatial slice is filled on its own, unless `across` names a
-    dimension along which they tell about each other; time, band and other dimensions are looped over. The result does
-    not depend on the chunks of `obj` or on `batch_size`, but for rounding: some 1e-5 standard errors in float32, about
-    a tenth at most in bfloat16.
+    Missing are NaN, infinities, the nodata value and what lies beyond CF's valid range. Each spatial slice is filled on
+    its own, unless `across` names a dimension along which they tell about each other; time, band and other dimensions
+    are looped over. The result does not depend on the chunks of `obj` or on `batch_size`, but for rounding: some 1e-5
+    standard errors in float32, about a tenth at most in bfloat16.
 
     Parameters
     ----------

@@ -23,10 +23,11 @@ from rasterio.errors import NotGeoreferencedWarning, RasterioError
 from rasterio.windows import Window
 from rioxarray.exceptions import RioXarrayError
 
+from geonp.dtypes import UNLIMITED
 from geonp.errors import InputError, OutputError
 from geonp.grid import Grid, grid_mapping_name
 from geonp.metadata import UNNAMED
-from geonp.missing import declared_nodata, observed, valid_limits
+from geonp.missing import PACKING, declared_nodata, observed, valid_limits
 
 __all__ = ["DRIVERS", "READ_ERRORS", "open_gdal", "transform", "write_geotiff"]
 
@@ -58,7 +59,6 @@ _COMPRESSIONS = {"NONE", "DEFLATE", "LZW", "ZSTD", "LZMA", "JPEG", "WEBP", "JXL"
 
 _NAME = "band_data"
 _BAND_TAGS = ("standard_name", "cell_methods")
-_PACKING = {"scale_factor": 1.0, "add_offset": 0.0}
 _STALE_TAGS = re.compile(r"STATISTICS_|GRIB_|NETCDF_|OVR_")
 
 
@@ -93,7 +93,7 @@ def open_gdal(path: Path, chunks: Any = "auto") -> xr.Dataset:
     da.attrs = {
         key: value
         for key, value in da.attrs.items()
-        if not _STALE_TAGS.match(key) and key not in about and not (key in _PACKING and value == _PACKING[key])
+        if not _STALE_TAGS.match(key) and key not in about and not (key in PACKING and value == PACKING[key])
     }
     if any(descriptions):
         da.attrs.pop("long_name", None)
@@ -104,7 +104,7 @@ def open_gdal(path: Path, chunks: Any = "auto") -> xr.Dataset:
         da.attrs["units"] = da.attrs["units"][0]
     if not placed:
         da = da.drop_vars([name for name in ("y", "x") if name in da.coords])
-    for key in ("_FillValue", *_PACKING):
+    for key in ("_FillValue", *PACKING):
         if key in da.encoding:
             da.attrs[key] = da.encoding.pop(key)
     if da.sizes["band"] == 1:
@@ -235,7 +235,7 @@ def _one_storage(ds: xr.Dataset, grid: Grid) -> dict[Hashable, xr.DataArray]:
                 f"({grid.y_dim!r}, {grid.x_dim!r}). Choose variables with --variable, or write .zarr or .nc."
             )
     own = {name: _encoded(da) for name, da in ds.data_vars.items()}
-    kinds = {(da.dtype, *(repr(da.attrs.get(key)) for key in ("_FillValue", *_PACKING))) for da in own.values()}
+    kinds = {(da.dtype, *(repr(da.attrs.get(key)) for key in ("_FillValue", *PACKING))) for da in own.values()}
     if len(kinds) == 1:
         return own
     fills = {
@@ -256,7 +256,7 @@ def _encoded(da: xr.DataArray) -> xr.DataArray:
 
 
 def _as_floats(da: xr.DataArray) -> xr.DataArray:
-    if da.dtype.kind == "f" or declared_nodata(da) or valid_limits(da) != (-np.inf, np.inf):
+    if da.dtype.kind == "f" or declared_nodata(da) or valid_limits(da) != UNLIMITED:
         return observed(da)
     return da.astype(np.float64 if da.dtype.itemsize > 2 else np.float32)
 

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from geonp.dtypes import Fit, fitting, holds
+from geonp.dtypes import UNLIMITED, Fit, fitting, holds
 from geonp.errors import InputError
 from geonp.grid import Grid, grid_mapping_name
-from geonp.missing import NODATA, VALID, cellwise, declared_nodata, valid_limits, without
+from geonp.missing import NODATA, PACKING, VALID, cellwise, declared_nodata, valid_limits, without
 
 __all__ = [
     "UNNAMED",
@@ -30,7 +30,6 @@ __all__ = [
 UNNAMED = "value"
 """Name that the variable of a DataArray without a name gets in the filled Dataset."""
 
-_PACKING = ("scale_factor", "add_offset")
 _CONVENTIONS = {"Conventions": "CF-1.11"}
 _TEMPERATURE_UNITS = {"k", "kelvin", "degc", "celsius", "degree_celsius", "degrees_celsius", "degf", "fahrenheit"}
 
@@ -80,7 +79,7 @@ def fill_variables(ds: xr.Dataset, nodata: float | None = None) -> list[Hashable
             f"({grid.y_dim!r}, {grid.x_dim!r}). Convert the variable, for example ds['name'].astype('float32')."
         )
     told = [name for name in names if ds[name].dtype.kind == "f" or nodata is not None or declared_nodata(ds[name])]
-    return told or [name for name in names if valid_limits(ds[name]) != (-np.inf, np.inf)] or names
+    return told or [name for name in names if valid_limits(ds[name]) != UNLIMITED] or names
 
 
 def append_history(attrs: Mapping[Any, Any], line: str) -> dict[Any, Any]:
@@ -192,7 +191,7 @@ def kept_encoding(source: xr.DataArray, markers: tuple[float, ...]) -> dict[str,
 
     An integer encoding of floats without a nodata value has no room for cells that stay empty: it is left out.
     """
-    encoding = {key: source.encoding[key] for key in ("dtype", *_PACKING) if key in source.encoding}
+    encoding = {key: source.encoding[key] for key in ("dtype", *PACKING) if key in source.encoding}
     mapping = source.encoding.get("grid_mapping", source.attrs.get("grid_mapping", grid_mapping_name(source)))
     if mapping is not None:
         encoding["grid_mapping"] = mapping
@@ -221,7 +220,7 @@ def _value_attrs(
     kept = stored == encoding.get("dtype", source.dtype)
     attrs = without(source.attrs, (*NODATA, "grid_mapping", *(() if kept else VALID)))
     limits = valid_limits(source)
-    if source.dtype.kind in "iu" and not kept and limits != (-np.inf, np.inf):
+    if source.dtype.kind in "iu" and not kept and limits != UNLIMITED:
         info = np.iinfo(source.dtype)
         attrs["valid_range"] = np.clip(limits, info.min, info.max).astype(source.dtype)
     held = [source.dtype.type(marker) for marker in markers if holds(source.dtype, marker)]
@@ -248,7 +247,7 @@ def _extra_attrs(source: xr.DataArray, name: str, kind: str) -> dict[str, Any]:
     title = source.attrs.get("long_name", name)
     if kind == "tail":
         return {"long_name": f"{title}, inverse degrees of freedom of the Student distribution", "units": "1"}
-    kept = {key: source.attrs[key] for key in ("units", "units_metadata", *_PACKING) if key in source.attrs}
+    kept = {key: source.attrs[key] for key in ("units", "units_metadata", *PACKING) if key in source.attrs}
     return {"long_name": f"{title}, {'joint sample' if kind == 'sample' else kind}", **kept}
 
 

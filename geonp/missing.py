@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from geonp.dtypes import holds
+from geonp.dtypes import UNLIMITED, holds
 from geonp.errors import InputError
 
 __all__ = [
     "NODATA",
+    "PACKING",
     "VALID",
     "Reader",
     "cellwise",
@@ -33,7 +34,7 @@ NODATA = ("_FillValue", "missing_value")
 VALID = ("valid_range", "valid_min", "valid_max")
 """CF attributes that say which values are data."""
 
-PACKING = (("scale_factor", 1.0), ("add_offset", 0.0))
+PACKING = {"scale_factor": 1.0, "add_offset": 0.0}
 """CF attributes of packed values, and what holds without them."""
 
 
@@ -70,42 +71,47 @@ def valid_limits(da: xr.DataArray) -> tuple[float, float]:
     given = np.ravel(np.asarray(da.attrs.get("valid_range", []), object)).tolist()
     if len(given) != 2:
         given = [da.attrs.get("valid_min"), da.attrs.get("valid_max")]
-    ends = [_in_memory(da, end) for end in given]
-    if ends == [None, None]:
-        return -np.inf, np.inf
-    scale, _ = _packing(da.encoding)
-    low, high = ends[::-1] if scale < 0 and _is_packed(da) else ends
-    limits = -np.inf if low is None else low, np.inf if high is None else high
-    return limits if limits[0] <= limits[1] else (-np.inf, np.inf)
+    ends = [_end(da, end) for end in given]
+    told = [end for end in ends if end is not None]
+    if not told or (told[0] > told[-1] and type(told[0]) is type(told[-1])):
+        return UNLIMITED
+    # what is open stays so in other units, whose order may be the other one
+    low, high = sorted(
+        _in_memory(da, open_ if end is None else end, isinstance(told[0] if end is None else end, int))
+        for end, open_ in zip(ends, UNLIMITED, strict=True)
+    )
+    return low, high
 
 
-def _in_memory(da: xr.DataArray, end: Any) -> float | None:
-    """One end of a valid range in the units of the values in memory, None where it says nothing of them."""
-    numbers = np.ravel(np.asarray(end))
+def _end(da: xr.DataArray, given: Any) -> float | None:
+    """One end of a valid range, an int if it is about integers; None where it says nothing."""
+    numbers = np.ravel(np.asarray(given))
     if numbers.size != 1 or numbers.dtype.kind not in "iuf" or np.isnan(numbers[0]):
         return None
-    value, integer = float(numbers[0]), numbers.dtype.kind in "iu"
-    stored = da.encoding.get("dtype")
-    if integer and value < 0 and str(da.encoding.get("_Unsigned")).lower() == "true" and stored is not None:
-        value += 2.0 ** (8 * np.dtype(stored).itemsize)
-    if da.dtype.kind == "f":
-        if integer and stored is None:
+    number: float = numbers[0].item()
+    if isinstance(number, int):
+        stored = da.encoding.get("dtype")
+        if stored is None and da.dtype.kind == "f":
             return None
-        scale, offset = _packing(da.encoding)
-        return value * scale + offset if _is_packed(da) and (integer or np.dtype(stored).kind == "f") else value
+        if number < 0 and str(da.encoding.get("_Unsigned")).lower() == "true":
+            number += 2 ** (8 * np.dtype(stored or da.dtype).itemsize)
+    return number
+
+
+def _in_memory(da: xr.DataArray, end: float, of_integers: bool) -> float:
+    """One end of a valid range in the units of the values in memory."""
+    if da.dtype.kind == "f":
+        scale, offset = _packing(da.encoding) if "dtype" in da.encoding else (1.0, 0.0)
+        stored = np.dtype(da.encoding.get("dtype", da.dtype))
+        return end * scale + offset if of_integers or stored.kind == "f" else float(end)
     scale, offset = _packing(da.attrs)
     # to the integer that was meant, if rounding was all that moved it
-    return value if integer else round((value - offset) / scale, 6)
-
-
-def _is_packed(da: xr.DataArray) -> bool:
-    """Whether values in memory are floats that are stored in other units."""
-    return da.dtype.kind == "f" and da.encoding.get("dtype") is not None and _packing(da.encoding) != (1.0, 0.0)
+    return float(end) if of_integers else round((end - offset) / scale, 6)
 
 
 def _packing(attrs: Mapping[Any, Any]) -> tuple[float, float]:
     """Scale and offset, which JSON may hold as lists."""
-    scale, offset = (float(np.ravel(attrs.get(key, default))[0]) for key, default in PACKING)
+    scale, offset = (float(np.ravel(attrs.get(key, default))[0]) for key, default in PACKING.items())
     return scale or 1.0, offset
 
 
@@ -157,7 +163,7 @@ class Reader:
 
     markers: tuple[float, ...]
     dtype: np.dtype[Any]
-    limits: tuple[float, float] = (-np.inf, np.inf)
+    limits: tuple[float, float] = UNLIMITED
 
     def __call__(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Floats of the same shape."""
@@ -165,7 +171,7 @@ class Reader:
             missing = ~np.isfinite(values)
             for marker in self.markers:
                 missing |= values == values.dtype.type(marker)
-            if self.limits != (-np.inf, np.inf):
+            if self.limits != UNLIMITED:
                 low, high = np.array(self.limits, self.dtype)
                 missing |= (values < low) | (values > high)
         return np.where(missing, np.nan, values).astype(self.dtype)
@@ -176,7 +182,7 @@ def reader(da: xr.DataArray, nodata: float | None = None) -> Reader:
     require_real(da)
     markers = declared_nodata(da) if nodata is None else (float(nodata),)
     low, high = valid_limits(da)
-    if da.dtype.kind in "iu" and not markers and (low, high) == (-np.inf, np.inf):
+    if da.dtype.kind in "iu" and not markers and (low, high) == UNLIMITED:
         raise InputError(
             f"Variable {da.name!r} holds integers ({da.dtype}) and declares no nodata value, so that its missing "
             f"cells cannot be told from data. Give the value with nodata= (command line: --nodata), or nodata=nan "
@@ -184,7 +190,8 @@ def reader(da: xr.DataArray, nodata: float | None = None) -> Reader:
         )
     held = tuple(marker for marker in markers if np.isfinite(marker) and holds(da.dtype, marker))
     # unpacked values are off by rounding
-    margin = abs(_packing(da.encoding)[0]) / 2 if _is_packed(da) else 0.0
+    packed = da.dtype.kind == "f" and np.dtype(da.encoding.get("dtype", da.dtype)).kind in "iu"
+    margin = abs(_packing(da.encoding)[0]) / 2 if packed else 0.0
     return Reader(held, np.dtype(_float_dtype(da.dtype)), (low - margin, high + margin))
 
 

@@ -201,12 +201,12 @@ def _crossing(missing: BoolArray, frame: int, side: int) -> npt.NDArray[np.int32
     labels, n = ndimage.label(missing, np.ones((3, 3)))
     crosses = np.zeros(n + 1, bool)
     for lines in (labels, labels.T):
+        # rows, then columns, where squares begin, and those before them
         begin = np.arange(frame % side or side, len(lines), side)
         here, before = lines[begin], np.pad(lines[begin - 1], ((0, 0), (1, 1)))
-        n_cells = here.shape[1]
         # neighbours, diagonal ones too, are of one gap
         for shift in range(3):
-            crosses[here[here == before[:, shift : shift + n_cells]]] = True
+            crosses[here[here == before[:, shift : shift + here.shape[1]]]] = True
     crosses[0] = False
     return (crosses.cumsum(dtype=np.int32) * crosses)[labels]
 

@@ -19,7 +19,7 @@ from geonp.nn.attention import (
     te_attention,
 )
 from geonp.nn.bias import rbf_bias
-from geonp.nn.layers import PairMLP
+from geonp.nn.layers import PairMLP, TanhGELU
 from geonp.nn.scan import scan_attention
 
 B, H, D, DV = 2, 3, 8, 5
@@ -344,6 +344,17 @@ def test_te_attention_in_pieces_is_the_same_in_values_and_gradients(max_pairs: i
         leaves = [*p.values(), *rho.parameters(), *phi.parameters()]
         results.append([out.detach(), step.detach(), *(t.grad for t in leaves)])
     assert_equal(*results)
+
+
+def test_gelu_is_that_of_torch_with_and_without_gradients() -> None:
+    x = torch.cat([torch.linspace(-20, 20, 4001), torch.tensor([0.0, -1e4, 1e4, float("nan")])])
+    expected = torch.nn.functional.gelu(x.double(), approximate="tanh").float()
+    before = x.clone()
+    with torch.no_grad():
+        torch.testing.assert_close(TanhGELU()(x), expected, rtol=1e-6, atol=1e-6, equal_nan=True)
+    torch.testing.assert_close(x, before, rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(TanhGELU()(x.requires_grad_()), expected, rtol=1e-6, atol=1e-6, equal_nan=True)
+    assert torch.autograd.gradcheck(TanhGELU(), torch.linspace(-3, 3, 7).double().requires_grad_())
 
 
 @pytest.mark.parametrize("widths", [(5, 3), (5, 8, 3), (5, 16, 7, 3), (2, 4, 4, 4, 1)])

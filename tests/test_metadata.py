@@ -104,6 +104,8 @@ FLOATS = {"dtype": np.dtype("float32")}
         ({"valid_max": np.int16(300)}, PACKED | {"scale_factor": [-0.01]}, (2, np.inf)),
         ({"valid_range": [0, 400]}, PACKED | {"scale_factor": -0.01}, (1, 5)),
         ({"valid_range": [5.5, 6.5]}, PACKED, (5.5, 6.5)),
+        ({"valid_range": [5.5, 6.5]}, PACKED | {"scale_factor": -0.01}, (5.5, 6.5)),
+        ({"valid_min": 0, "valid_max": 8.5}, PACKED, (5, 8.5)),
         ({"valid_range": [5.5, 6.5]}, FLOATS | {"scale_factor": 2.0}, (11, 13)),
         ({"valid_range": np.array([0, -2], "int8")}, UNSIGNED, (0, 254)),
         ({"valid_max": np.int8(-2)}, UNSIGNED, (-np.inf, 254)),
@@ -128,6 +130,7 @@ def test_valid_limits_of_integers_that_are_read_as_they_are_stored() -> None:
     assert valid_limits(raster([1], "int16", valid_range=[0, 100], **packing)) == (0, 100)
     assert valid_limits(raster([1], "int16", valid_range=[1.0, 51.0], **packing)) == (0, 100)
     assert valid_limits(raster([1], "int16", valid_range=[0.0, 0.3], scale_factor=0.1)) == (0, 3)
+    assert valid_limits(raster([1], "int16", valid_max=0.3, scale_factor=-0.1)) == (-3, np.inf)
 
 
 def test_what_is_beyond_the_valid_range_is_missing_and_nothing_is_filled_so() -> None:
@@ -171,6 +174,31 @@ def test_a_valid_range_of_packed_values_is_written_with_the_packing_alone(fill: 
     assert ("valid_range" in again.attrs) == bool(fill)
     np.testing.assert_array_equal(observed(again).isnull(), out.t.isnull())
     assert int(out.t.isnull().sum()) == 1
+
+
+@pytest.mark.parametrize("suffix", [".nc", ".zarr", ".tif"])
+@pytest.mark.parametrize(
+    ("dtype", "attrs"),
+    [
+        ("u1", {"valid_range": np.array([0, 240], "u1")}),
+        ("i2", {"valid_range": np.array([0, 240], "i2"), "scale_factor": 0.5, "_FillValue": np.int16(-1)}),
+        ("i2", {"valid_max": np.int16(240), "scale_factor": -0.5, "add_offset": 900.0}),
+        ("f4", {"valid_range": np.array([0, 240], "f4")}),
+    ],
+    ids=["integers", "packed", "packed without nodata", "floats"],
+)
+def test_what_stays_empty_is_missing_in_files(dtype: str, attrs: dict[str, Any], suffix: str, tmp_path: Path) -> None:
+    stored = np.array([[10, 20, 240, 241, 30, 250], [11, 21, 239, 251, 31, 255]], dtype)
+    xr.Dataset({"t": (("y", "x"), stored, attrs)}).to_netcdf(tmp_path / "in.nc")
+    source = open_raster(tmp_path / "in.nc").t
+    np.testing.assert_array_equal(observed(source).isnull(), stored > 240)
+    out = joined(source, float(source[0, 0]))
+    write_raster(out, tmp_path / f"out{suffix}")
+    # a GeoTIFF has bands of one variable
+    written = open_raster(tmp_path / f"out{suffix}")
+    again = observed(written["out"][0] if suffix == ".tif" else written["t"])
+    np.testing.assert_array_equal(again.isnull(), [[False] * 6, [False] * 5 + [True]])
+    np.testing.assert_allclose(again.values[stored <= 240], source.values[stored <= 240])
 
 
 def test_unsigned_bytes_stay_what_they_are(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ __all__ = [
     "PairMLP",
     "PostNormBlock",
     "PreNormBlock",
+    "TanhGELU",
     "drop_masked",
     "in_chunks",
     "masked_mean",
@@ -42,15 +43,14 @@ class TanhGELU(nn.Module):
     In float32 without gradients that takes half of the time of torch's on a CPU.
     """
 
+    rate = 2 * math.sqrt(2 / math.pi)
+
     def forward(self, x: Tensor) -> Tensor:
         """Apply it to each number."""
         if x.requires_grad or x.dtype != torch.float32 or x.device.type != "cpu":
             return F.gelu(x, approximate="tanh")
-        twice = x.square().mul_(0.044715 * _TWICE).add_(_TWICE).mul_(x)
+        twice = x.square().mul_(0.044715 * self.rate).add_(self.rate).mul_(x)
         return twice.sigmoid_().mul_(x)
-
-
-_TWICE = 2 * math.sqrt(2 / math.pi)
 
 
 class MLP(nn.Sequential):
