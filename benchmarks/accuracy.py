@@ -24,8 +24,8 @@ import geonp
 from geonp.evaluation.baselines import predict
 from geonp.evaluation.holdout import HoldOut, hide_simulated
 from geonp.evaluation.metrics import Scores, score
-from geonp.storage import open_raster
-from geonp.student import half_width
+from geonp.inference.student import half_width
+from geonp.io.files import open_raster
 
 Field = npt.NDArray[np.float32]
 Curve = npt.NDArray[np.float64]

@@ -3,7 +3,8 @@
 Run as ``python benchmarks/cluster.py [--units 2000] [--workers 1000]``. The job has no gaps, so that units cost little
 and all else shows: its scheduler is a process of its own, whose processor time is read. Requests to the store are
 counted by a server with the API of S3. The simulation: workers that fill a unit in so many seconds, one scheduler that
-handles one task at a time, and a client that keeps two units for each worker under way, as :mod:`geonp.workers` does.
+handles one task at a time, and a client that keeps two units for each worker under way, as :mod:`geonp.fill.workers`
+does.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import psutil
 import xarray as xr
 from distributed import Client
 
-from geonp.storage import open_raster
+from geonp.io.files import open_raster
 
 SIDE = 32  # cells of a unit's side
 

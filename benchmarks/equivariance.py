@@ -22,7 +22,8 @@ from accuracy import FIELDS
 from scipy import fft
 
 import geonp
-from geonp import gaps, request
+from geonp.fill import request
+from geonp.raster import gaps
 
 Array = npt.NDArray[np.float64]
 

@@ -24,10 +24,10 @@ from scipy import linalg
 from scipy.optimize import minimize
 from scipy.spatial.distance import cdist
 
-from geonp import gaps
-from geonp.points import Neighbourhood, halo_for, select_context, standardise
-from geonp.prediction import Points, Predictor, resolve
-from geonp.thinning import start_of
+from geonp.inference.context import Neighbourhood, halo_for, select_context, standardise
+from geonp.inference.predictor import Points, Predictor, resolve
+from geonp.inference.thinning import start_of
+from geonp.raster import gaps
 from geonp.training.objective import expected_crps
 
 Array = npt.NDArray[np.float64]

@@ -24,8 +24,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import geonp
-from geonp import gaps
-from geonp.prediction import Predictor
+from geonp.inference.predictor import Predictor
+from geonp.raster import gaps
 
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_dot_product_flash_attention_for_cpu")
 FACTORS = ("linalg_cholesky_ex", "linalg_solve_triangular", "cholesky_inverse", "_linalg_solve_ex")

@@ -16,10 +16,10 @@ import pandas as pd
 from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator, RBFInterpolator
 
 import geonp
-from geonp.cores import peak_bytes
 from geonp.evaluation.kriging import fit, krige
 from geonp.evaluation.metrics import score
-from geonp.tables import lattice
+from geonp.inference.parallel import peak_bytes
+from geonp.scattered.tables import lattice
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 STATIONS = {

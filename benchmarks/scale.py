@@ -47,28 +47,28 @@ def copy(source: Path, target: Path, _: str) -> None:
 
 def fill(source: Path, target: Path, model: str) -> None:
     """Fill it."""
-    from geonp.batch import fill_store
-    from geonp.storage import open_raster
+    from geonp.fill.store import fill_store
+    from geonp.io.files import open_raster
 
     fill_store(open_raster(source, chunks=None), target, chunks=CHUNK, model=model)
 
 
 def begin(source: Path, target: Path, model: str) -> None:
     """Do all that comes before the first unit."""
-    from geonp.batch import fill_store
-    from geonp.storage import open_raster
-    from geonp.workers import run
+    from geonp.fill.store import fill_store
+    from geonp.fill.workers import run
+    from geonp.io.files import open_raster
 
     def stop(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    import geonp.batch
+    import geonp.fill.store
 
-    geonp.batch.run = stop
+    geonp.fill.store.run = stop
     try:
         fill_store(open_raster(source, chunks=None), target, chunks=CHUNK, model=model)
     except KeyboardInterrupt:
-        geonp.batch.run = run
+        geonp.fill.store.run = run
 
 
 def measured(job: Callable[[Path, Path, str], None], source: Path, target: Path, model: str) -> tuple[float, float]:
@@ -82,7 +82,7 @@ def measured(job: Callable[[Path, Path, str], None], source: Path, target: Path,
 
 def measure(job: str, source: str, target: str, model: str) -> None:
     """Do one job, and print what :func:`measured` asks for."""
-    from geonp.cores import peak_bytes
+    from geonp.inference.parallel import peak_bytes
 
     start = time.perf_counter()
     {"copy": copy, "fill": fill, "begin": begin}[job](Path(source), Path(target), model)
@@ -91,8 +91,8 @@ def measure(job: str, source: str, target: str, model: str) -> None:
 
 def print_flat(sides: list[int], model: str) -> None:
     """Print the peaks of filling rasters of several sides, and those that were planned."""
-    from geonp.batch import plan_store
-    from geonp.storage import open_raster
+    from geonp.fill.store import plan_store
+    from geonp.io.files import open_raster
 
     print("| side | peak MiB | planned | seconds |\n|---:|---:|---:|---:|")
     for side in sides:

@@ -17,8 +17,8 @@ import xarray as xr
 from scipy import fft
 
 import geonp
-from geonp import gaps
-from geonp.checkpoint import load_card
+from geonp.inference.checkpoint import load_card
+from geonp.raster import gaps
 
 Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]

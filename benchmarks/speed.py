@@ -25,15 +25,15 @@ import xarray as xr
 from torch.nn import functional as F
 
 import geonp
-from geonp import gaps
-from geonp.cores import peak_bytes
 from geonp.evaluation.baselines import gdal
 from geonp.evaluation.kriging import fit, krige
+from geonp.inference.parallel import peak_bytes
+from geonp.inference.predictor import Predictor
 from geonp.nn import tnp_kr
 from geonp.nn.attention import dense_attention
 from geonp.nn.bias import KernelDictionary, RBFBias, dictionary_bias, rbf_bias
 from geonp.nn.scan import scan_attention
-from geonp.prediction import Predictor
+from geonp.raster import gaps
 
 
 def best(function: Callable[[], Any], repeats: int = 5) -> float:

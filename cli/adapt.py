@@ -13,7 +13,7 @@ from .fill import read_mask
 from .show import to_json
 
 if TYPE_CHECKING:
-    from geonp.training.adapt import Adapted
+    from geonp.adapt.adapt import Adapted
 
 __all__ = ["adapt"]
 
@@ -54,11 +54,11 @@ def adapt(
     score the model before and after; when nothing clearly better is found, which is common, OUT holds the model as it
     was, and it is said so.
     """
-    from geonp.storage import open_raster
+    from geonp.io.files import open_raster
 
     ds = open_raster(source, variables=variables or None, bands=bands or None, bbox=bbox, nodata=nodata)
     settings["mask"] = None if mask is None else read_mask(mask, bbox)
-    from geonp.training.adapt import adapt as run
+    from geonp.adapt.adapt import adapt as run
 
     if sys.stderr.isatty() if progress is None else progress:
         settings["progress"] = _show

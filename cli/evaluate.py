@@ -62,7 +62,7 @@ def evaluate(
     One slice of one variable is evaluated; of a raster larger than --size, the cut with the most observed cells (for
     --holdout gaps, with the evenest share of observed and missing ones). When a classical method wins, it is said so.
     """
-    from geonp.storage import open_raster
+    from geonp.io.files import open_raster
 
     position = dict(_position(text) for text in index)
     if report is not None:

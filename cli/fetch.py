@@ -41,7 +41,7 @@ def era5(
     Needs an account of the Climate Data Store, whose url and key stand in ~/.cdsapirc or in CDSAPI_URL and CDSAPI_KEY.
     The same command goes on with what was interrupted.
     """
-    from geonp.era5 import fetch as run
+    from geonp.training.data.era5 import fetch as run
 
     def report(line: str) -> None:
         if not quiet:

@@ -102,8 +102,8 @@ def fill(
     an object store (s3://bucket/name.zarr).
     """
     from geonp.errors import OutputError
-    from geonp.storage import check_output, open_raster
-    from geonp.stores import is_remote
+    from geonp.io.files import check_output, open_raster
+    from geonp.io.stores import is_remote
 
     start = time.perf_counter()
     creation_options = dict(_pair(option, "--co") for option in options)
@@ -154,13 +154,13 @@ def _in_units(target: str, whole: bool, needed: bool) -> bool:
 def _plan(ds: xr.Dataset, in_units: bool, chunks: int | None, workers: int | None, settings: dict[str, Any]) -> Any:
     # Imported only now: torch takes seconds, and a wrong path should be told at once.
     if in_units:
-        from geonp.batch import plan_store
-        from geonp.filling import COUNTED_CELLS
+        from geonp.fill.infill import COUNTED_CELLS
+        from geonp.fill.store import plan_store
 
         if sum(array.size for array in ds.data_vars.values()) <= COUNTED_CELLS:
             ds = ds.compute()  # then its gaps are counted
         return plan_store(ds, chunks=chunks, workers=workers, **settings)
-    from geonp.filling import plan
+    from geonp.fill.infill import plan
 
     return plan(ds, **settings)
 
@@ -169,8 +169,8 @@ def _fill_store(
     ds: xr.Dataset, target: str, storage_options: dict[str, Any], shown: bool, quiet: bool, **options: Any
 ) -> tuple[dict[str, dict[str, int]], dict[str, Any], str]:
     """Write a Zarr store by whole units; counts of cells, the attributes of the output, and what failed, in words."""
-    from geonp.batch import fill_store
-    from geonp.stores import Store, is_remote
+    from geonp.fill.store import fill_store
+    from geonp.io.stores import Store, is_remote
 
     source = ds.encoding.get("source", "")
     of_target, of_source = (storage_options if is_remote(url) else {} for url in (target, source))
@@ -203,8 +203,8 @@ def _fill_file(
     classes: int,
 ) -> tuple[dict[str, dict[str, int]], dict[Any, Any]]:
     """Write a file that appears when it is complete; counts of cells, and the attributes of the output."""
-    from geonp.filling import infill
-    from geonp.storage import write_raster
+    from geonp.fill.infill import infill
+    from geonp.io.files import write_raster
 
     filled = infill(ds, **settings)
     census = _census(ds, classes)
@@ -238,7 +238,7 @@ def file_system(options: tuple[str, ...]) -> dict[str, Any]:
 def read_mask(path: Path, bbox: tuple[float, float, float, float] | None) -> xr.DataArray:
     """Read the only variable of the mask at ``path``."""
     from geonp.errors import InputError
-    from geonp.storage import open_raster
+    from geonp.io.files import open_raster
 
     ds = open_raster(path, bbox=bbox)
     if len(ds.data_vars) != 1:
@@ -251,7 +251,7 @@ def read_mask(path: Path, bbox: tuple[float, float, float, float] | None) -> xr.
 
 def _classes(model: str) -> int:
     """How many classes the model has; 0 for one of numbers."""
-    from geonp.checkpoint import load_card
+    from geonp.inference.checkpoint import load_card
 
     return load_card(model).classes
 
@@ -261,11 +261,11 @@ def _census(ds: xr.Dataset, classes: int) -> dict[str, dict[str, int]]:
     import numpy as np
     from dask.base import compute
 
-    from geonp.classes import class_variables, codes
     from geonp.errors import InputError
-    from geonp.grid import Grid
-    from geonp.metadata import fill_variables
-    from geonp.missing import observed
+    from geonp.raster.classes import class_variables, codes
+    from geonp.raster.grid import Grid
+    from geonp.raster.metadata import fill_variables
+    from geonp.raster.nodata import observed
 
     grid = Grid.from_xarray(ds)
     names = class_variables(ds, classes) if classes else fill_variables(ds)
@@ -316,7 +316,7 @@ def _provenance(attributes: dict[Any, Any]) -> dict[str, Any]:
 
 
 def _summary(counts: dict[str, dict[str, int]], seconds: float) -> dict[str, Any]:
-    from geonp.cores import peak_bytes
+    from geonp.inference.parallel import peak_bytes
 
     filled = sum(numbers["filled"] for numbers in counts.values())
     return {
@@ -331,8 +331,8 @@ def _summary(counts: dict[str, dict[str, int]], seconds: float) -> dict[str, Any
 def _flags(target: Path, name: str) -> dict[str, int]:
     from dask.base import compute
 
-    from geonp.metadata import FillFlag
-    from geonp.storage import open_raster
+    from geonp.io.files import open_raster
+    from geonp.raster.metadata import FillFlag
 
     flag_name = f"{name}_fill_flag"
     ds = open_raster(target)

@@ -62,9 +62,9 @@ def grid(
     dimension. The grid is that of another raster (--like), or made of cells (--resolution). OUT is NetCDF (.nc), Zarr
     (.zarr) or GeoTIFF (.tif), and appears when it is complete.
     """
-    from geonp.gridding import interpolate
-    from geonp.storage import check_output, open_raster, write_raster
-    from geonp.tables import lattice_around, read_table
+    from geonp.io.files import check_output, open_raster, write_raster
+    from geonp.scattered.interpolate import interpolate
+    from geonp.scattered.tables import lattice_around, read_table
 
     start = time.perf_counter()
     if like is not None and bounds is not None:

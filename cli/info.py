@@ -13,7 +13,7 @@ from .show import table, to_json
 if TYPE_CHECKING:
     import xarray as xr
 
-    from geonp.grid import Grid
+    from geonp.raster.grid import Grid
 
 __all__ = ["info"]
 
@@ -28,9 +28,9 @@ def info(source: str, nodata: float | None, storage: tuple[str, ...], as_json: b
 
     Of an unfinished result of geonp fill, tell how far it is.
     """
-    from geonp.grid import Grid
-    from geonp.journal import Journal
-    from geonp.storage import open_raster
+    from geonp.io.files import open_raster
+    from geonp.io.journal import Journal
+    from geonp.raster.grid import Grid
 
     storage_options = file_system(storage)
     progress = Journal(source, storage_options).progress()
@@ -63,8 +63,8 @@ def info(source: str, nodata: float | None, storage: tuple[str, ...], as_json: b
 
 def _describe(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
     """Dimensions, stored dtype and nodata of a variable, and the census of its gaps if it is a raster of numbers."""
-    from geonp.dtypes import UNLIMITED
-    from geonp.missing import declared_nodata, valid_limits
+    from geonp.raster.casting import UNLIMITED
+    from geonp.raster.nodata import declared_nodata, valid_limits
 
     description: dict[str, Any] = {
         "dimensions": {str(dim): size for dim, size in da.sizes.items()},
@@ -103,8 +103,8 @@ def _gaps(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
     """Sum the gaps over all slices of a variable, one slice in memory at a time."""
     import numpy as np
 
-    from geonp.gaps import census
-    from geonp.missing import observed
+    from geonp.raster.gaps import census
+    from geonp.raster.nodata import observed
 
     values = observed(da).transpose(..., grid.y_dim, grid.x_dim)
     found, ends = [], []
@@ -127,7 +127,7 @@ def _gaps(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
 
 
 def _crs_name(wkt: str | None) -> str | None:
-    from geonp.grid import crs_name
+    from geonp.raster.grid import crs_name
 
     return None if wkt is None else crs_name(wkt)
 

@@ -22,7 +22,7 @@ def models(context: click.Context) -> None:
 @models.command("list")
 def list_models() -> None:
     """List the models that ship with geonp, and the architectures that recipes can train."""
-    from geonp.checkpoint import available
+    from geonp.inference.checkpoint import available
     from geonp.nn.models import ARCHITECTURES
 
     click.echo("Models with weights, for --model:")
@@ -41,6 +41,6 @@ def _plain(text: str) -> str:
 @click.argument("name")
 def show_model(name: str) -> None:
     """Print the card of a model, given by NAME or by the path of its weights, as JSON."""
-    from geonp.checkpoint import load_card
+    from geonp.inference.checkpoint import load_card
 
     click.echo(to_json(load_card(name).model_dump(mode="json")))

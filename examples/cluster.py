@@ -19,7 +19,7 @@ from typing import Any
 
 from distributed import Client, LocalCluster
 
-from geonp.storage import open_raster
+from geonp.io.files import open_raster
 
 MEMORY_PER_CORE_GB = 2  # `geonp fill --dry-run` prints what a unit takes
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from geonp.evaluation.baselines import predict
 from geonp.evaluation.holdout import HoldOut, hide
 from geonp.evaluation.metrics import score
-from geonp.gaps import cloud_gaps, stripe_gaps
+from geonp.raster.gaps import cloud_gaps, stripe_gaps
 
 FOLDER = Path("demo")
 SEED = 7

@@ -16,13 +16,13 @@ from geonp.accessor import GeonpAccessor
 from geonp.errors import GeonpError
 
 if TYPE_CHECKING:
-    from geonp.filling import infill
-    from geonp.gridding import interpolate
+    from geonp.fill.infill import infill
+    from geonp.scattered.interpolate import interpolate
 
     __version__: str
 
-_SUBMODULES = ("batch", "gaps", "nn", "storage", "student", "tables", "training")
-"""Those that documentation names; the others are geonp's own."""
+_SUBMODULES = {"nn": "geonp.nn", "student": "geonp.inference.student", "training": "geonp.training"}
+"""Modules that the documentation names; the others are internal."""
 
 __all__ = ["GeonpAccessor", "GeonpError", "__version__", "infill", "interpolate"]
 
@@ -30,17 +30,17 @@ __all__ = ["GeonpAccessor", "GeonpError", "__version__", "infill", "interpolate"
 def __getattr__(name: str) -> Any:
     """Load what needs torch or rasterio at its first use, so that ``import geonp`` stays fast."""
     if name == "infill":
-        from geonp.filling import infill
+        from geonp.fill.infill import infill
 
         return infill
     if name == "interpolate":
-        from geonp.gridding import interpolate
+        from geonp.scattered.interpolate import interpolate
 
         return interpolate
     if name in _SUBMODULES:
         from importlib import import_module
 
-        return import_module(f"geonp.{name}")
+        return import_module(_SUBMODULES[name])
     if name == "__version__":
         from importlib.metadata import version
 

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     import os
     from typing import Unpack
 
-    from geonp.batch import Report
+    from geonp.adapt.adapt import Adapted
     from geonp.evaluation.comparison import Comparison
-    from geonp.filling import FillPlan
-    from geonp.request import FillOptions
-    from geonp.training.adapt import Adapted
+    from geonp.fill.infill import FillPlan
+    from geonp.fill.request import FillOptions
+    from geonp.fill.store import Report
 
 __all__ = ["GeonpAccessor"]
 
@@ -28,24 +28,24 @@ class GeonpAccessor:
         self._obj = obj
 
     def infill(self, **options: Unpack[FillOptions]) -> xr.Dataset:
-        """Fill missing cells, with a standard error for each; the options of :func:`geonp.filling.infill`.
+        """Fill missing cells, with a standard error for each; the options of :func:`geonp.fill.infill.infill`.
 
         They are ``model``, ``mask``, ``max_distance``, ``device``, ``batch_size``, ``seed``, ``nodata``, ``quantiles``,
         ``tails``, ``samples`` and ``across``.
         """
-        from geonp.filling import infill
+        from geonp.fill.infill import infill
 
         return infill(self._obj, **options)
 
     def fill_store(self, target: str | os.PathLike[str], **options: Any) -> Report:
-        """Fill into a Zarr store, resumably, in memory that does not grow; see :func:`geonp.batch.fill_store`."""
-        from geonp.batch import fill_store
+        """Fill into a Zarr store, resumably, in memory that does not grow; see :func:`geonp.fill.store.fill_store`."""
+        from geonp.fill.store import fill_store
 
         return fill_store(self._obj, target, **options)
 
     def plan(self, **options: Unpack[FillOptions]) -> FillPlan:
-        """What :meth:`infill` will do with the same options; see :func:`geonp.filling.plan`."""
-        from geonp.filling import plan
+        """What :meth:`infill` will do with the same options; see :func:`geonp.fill.infill.plan`."""
+        from geonp.fill.infill import plan
 
         return plan(self._obj, **options)
 
@@ -56,7 +56,7 @@ class GeonpAccessor:
         return compare(self._obj, **options)
 
     def adapt(self, **options: Any) -> Adapted:
-        """Train the model further on this raster's observed cells; see :func:`geonp.training.adapt.adapt`."""
-        from geonp.training.adapt import adapt
+        """Train the model further on this raster's observed cells; see :func:`geonp.adapt.adapt.adapt`."""
+        from geonp.adapt.adapt import adapt
 
         return adapt(self._obj, **options)

@@ -12,7 +12,8 @@ import pytest
 import torch
 from hypothesis import settings
 
-from geonp import checkpoint, cores, prediction, request
+from geonp.fill import request
+from geonp.inference import checkpoint, parallel, predictor
 from geonp.nn.models import build
 
 settings.register_profile("geonp", deadline=None, derandomize=True)
@@ -56,13 +57,13 @@ CARD: dict[str, Any] = {
 def threads_only() -> Iterator[None]:
     """No processes are started because many small fills are one large one: tests of processes lower this number."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cores, "START_AFTER", 10**9)
+        patch.setattr(parallel, "START_AFTER", 10**9)
         yield
 
 
 @pytest.fixture(scope="session")
 def card_fields() -> dict[str, Any]:
-    """The keyword arguments of :func:`geonp.checkpoint.save` for the tiny checkpoint."""
+    """The keyword arguments of :func:`geonp.inference.checkpoint.save` for the tiny checkpoint."""
     return CARD
 
 
@@ -112,9 +113,9 @@ def checkpoint_copy(model: str, tmp_path: Path) -> Path:
 def float32() -> Iterator[None]:
     """Compute in float32 in one thread, whatever this machine is best at."""
 
-    def exact(*args: Any) -> tuple[prediction.Predictor, checkpoint.Card]:
-        predictor, card = prediction.resolve(*args)
-        return replace(predictor, precision="float32"), card
+    def exact(*args: Any) -> tuple[predictor.Predictor, checkpoint.Card]:
+        found, card = predictor.resolve(*args)
+        return replace(found, precision="float32"), card
 
     with pytest.MonkeyPatch.context() as patch, dask.config.set(scheduler="synchronous"):
         patch.setattr(request, "resolve", exact)

@@ -17,97 +17,27 @@ FOLDERS = {"geonp": ROOT / "geonp", "geonp.cli": ROOT / "cli"}
 MAX_MODULE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
-# Imports go to a smaller number. The decimals order a layer; what is not named in nn is a family of the papers.
-LAYERS = {
-    "geonp.errors": 0,
-    "geonp.grid": 1,
-    "geonp.across": 1,
-    "geonp.gaps": 1,
-    "geonp.student": 1,
-    "geonp.dtypes": 1,
-    "geonp.thinning": 1,
-    "geonp.points": 2,
-    "geonp.scattered": 2,
-    "geonp.tables": 2.1,
-    "geonp.tiling": 2.1,
-    "geonp.missing": 1.1,
-    "geonp.metadata": 2,
-    "geonp.classes": 2.1,
-    "geonp.nn": 2.2,
-    "geonp.nn.attention": 2,
-    "geonp.nn.scan": 2.05,
-    "geonp.nn.blocks": 1.8,
-    "geonp.nn.lattice": 1.9,
-    "geonp.nn.bias": 2,
-    "geonp.nn.covariance": 2,
-    "geonp.nn.layers": 2.1,
-    "geonp.nn.likelihood": 2,
-    "geonp.nn.process": 2.1,
-    "geonp.nn.heads": 2.15,
-    "geonp.nn.statistics": 2.15,
-    "geonp.nn.models": 2.3,
-    "geonp.weights": 2,
-    "geonp.geotiff": 3,
-    "geonp.checkpoint": 3,
-    "geonp.evaluation.metrics": 3,
-    "geonp.evaluation.holdout": 3,
-    "geonp.evaluation.kriging": 3,
-    "geonp.evaluation.baselines": 3.1,
-    "geonp.evaluation.comparison": 3.1,
-    "geonp.cores": 4,
-    "geonp.prediction": 4,
-    "geonp.windows": 4.1,
-    "geonp.chunks": 4.15,
-    "geonp.storage": 4,
-    "geonp.training.fields": 3,
-    "geonp.training.tasks": 4,
-    "geonp.training.processes": 4,
-    "geonp.training.epidemics": 4,
-    "geonp.training.reanalysis": 4,
-    "geonp.training.images": 4,
-    "geonp.training.curve": 4,
-    "geonp.training.objective": 4,
-    "geonp.training.interrupts": 4,
-    "geonp.training.limits": 4.1,
-    "geonp.training.recipe": 4.2,
-    "geonp.training.crops": 4.1,
-    "geonp.training.optimisers": 4.3,
-    "geonp.training.sources": 4.3,
-    "geonp.journal": 3,
-    "geonp.era5": 3.2,
-    "geonp.era5_files": 3,
-    "geonp.request": 4.2,
-    "geonp.samples": 4.2,
-    "geonp.stores": 3.1,
-    "geonp.units": 4.3,
-    "geonp.workers": 4.4,
-    "geonp.filling": 5,
-    "geonp.gridding": 5,
-    "geonp.batch": 5.1,
-    "geonp.training.loop": 5,
-    "geonp.training.verdict": 5.1,
-    "geonp.training.looks": 5.15,
-    "geonp.training.adapt": 5.2,
-    "geonp.evaluation.compare": 6,
-    "geonp.evaluation.report": 6,
-    "geonp.accessor": 6.1,
-    "geonp.cli": 7,
-    "geonp.testing": 7,
-    "geonp": 8,
-}
-EMPTY_PACKAGES = {"geonp.nn", "geonp.training", "geonp.evaluation", "geonp.weights"}
+ORDER = "raster -> io, nn -> inference -> fill, training -> scattered, adapt, evaluation -> accessor, cli"
+"""A module imports from its own package or from one farther to the left; everything may import ``geonp.errors``."""
+
+LEVELS = {f"geonp.{name}": level for level, names in enumerate(ORDER.split(" -> ")) for name in names.split(", ")}
+TOP_MODULES = {"geonp", "geonp.accessor", "geonp.errors"}
+MOST_ROOMS = 18
+"""Packages and top-level modules together."""
+
+EMPTY_PACKAGES = {"geonp.weights", *LEVELS} - {"geonp.accessor", "geonp.cli"} | {"geonp.nn.zoo", "geonp.training.data"}
 """Packages whose ``__init__`` imports nothing of geonp, so that importing one of their modules loads it alone."""
 
 HOMES = {
-    "torch": {"geonp.nn", "geonp.checkpoint", "geonp.prediction", "geonp.training"},
-    "gpytorch": {"geonp.nn.gp"},
-    "sklearn": {"geonp.training.images"},
-    "cdsapi": {"geonp.era5"},
+    "torch": {"geonp.nn", "geonp.inference.checkpoint", "geonp.inference.predictor", "geonp.training", "geonp.adapt"},
+    "gpytorch": {"geonp.nn.zoo.gp"},
+    "sklearn": {"geonp.training.data.images"},
+    "cdsapi": {"geonp.training.data.era5"},
     "lightning_fabric": {"geonp.training.loop"},
-    "safetensors": {"geonp.checkpoint"},
-    "rasterio": {"geonp.geotiff", "geonp.storage", "geonp.evaluation.baselines"},
-    "rioxarray": {"geonp.geotiff", "geonp.storage"},
-    "zarr": {"geonp.storage", "geonp.stores"},
+    "safetensors": {"geonp.inference.checkpoint"},
+    "rasterio": {"geonp.io", "geonp.evaluation.baselines"},
+    "rioxarray": {"geonp.io"},
+    "zarr": {"geonp.io"},
 }
 """The only modules, or packages of them, that may import these third-party packages."""
 
@@ -135,12 +65,12 @@ def within(module: str, homes: set[str]) -> bool:
     return any(module == home or module.startswith(home + ".") for home in homes)
 
 
-def layer(module: str) -> float:
-    """Layer of a module: its own entry, else that of its package (never that of the root)."""
-    for name in (module, module.rpartition(".")[0]):
-        if name in LAYERS and (name == module or name != "geonp"):
-            return LAYERS[name]
-    raise LookupError(f"{module} has no layer: add it to LAYERS and to CONTRIBUTING.md")
+def package_of(module: str) -> str:
+    """The package of ``ORDER`` that a module belongs to: ``geonp.nn`` for ``geonp.nn.zoo.cnp``."""
+    found = ".".join(module.split(".")[:2])
+    if found not in LEVELS:
+        raise LookupError(f"{found} is not in the layer rule: add it to ORDER and to CONTRIBUTING.md")
+    return found
 
 
 def imports(source: str, module: str) -> Iterator[str]:
@@ -161,15 +91,18 @@ def functions(source: str) -> Iterator[Function]:
 
 
 def upward_imports(source: str, module: str) -> list[str]:
+    if module in {"geonp", "geonp.weights"}:
+        return []
     found = []
     for name in imports(source, module):
-        if name.partition(".")[0] != "geonp" or module == "geonp":
+        if name.partition(".")[0] != "geonp" or name == "geonp.errors":
             continue
-        same_package = module.rpartition(".")[0] == name.rpartition(".")[0] == "geonp.cli"
-        if name in EMPTY_PACKAGES:
+        if module == "geonp.errors" or name == "geonp":
+            found.append(f"{module} must not import {name}")
             continue
-        if name == "geonp" or not (same_package or layer(name) < layer(module)):
-            found.append(f"{module} (layer {layer(module)}) must not import {name}")
+        own, other = package_of(module), package_of(name)
+        if own != other and LEVELS[other] >= LEVELS[own]:
+            found.append(f"{module} must not import {name}: {ORDER}")
     return found
 
 
@@ -263,28 +196,31 @@ def test_module_keeps_the_rules(module: str) -> None:
 @pytest.mark.parametrize(
     ("rule", "module", "source"),
     [
-        pytest.param(upward_imports, "geonp.grid", "import geonp.filling", id="import-up"),
-        pytest.param(upward_imports, "geonp.grid", "from geonp.storage import open_raster", id="from-up"),
-        pytest.param(upward_imports, "geonp.grid", "from geonp import gaps", id="sideways"),
-        pytest.param(upward_imports, "geonp.errors", "from .grid import Grid", id="relative"),
-        pytest.param(upward_imports, "geonp.grid", "def f():\n    from geonp.cli import app", id="inside-a-function"),
-        pytest.param(upward_imports, "geonp.tiling", "import geonp", id="root"),
-        pytest.param(upward_imports, "geonp.nn.bias", "from geonp.nn.layers import MLP", id="nn-order"),
-        pytest.param(upward_imports, "geonp.points", "from geonp.nn.models import build", id="raster-side-knows-nn"),
-        pytest.param(homeless_imports, "geonp.tiling", "import torch", id="torch"),
-        pytest.param(homeless_imports, "geonp.filling", "from rasterio.fill import fillnodata", id="rasterio"),
+        pytest.param(upward_imports, "geonp.raster.grid", "import geonp.fill.infill", id="import-up"),
+        pytest.param(upward_imports, "geonp.raster.grid", "from geonp.io.files import open_raster", id="from-up"),
+        pytest.param(upward_imports, "geonp.io.files", "from geonp.nn import models", id="sideways"),
+        pytest.param(upward_imports, "geonp.errors", "from .raster.grid import Grid", id="relative"),
+        pytest.param(upward_imports, "geonp.io.files", "def f():\n    from geonp.cli import app", id="in-a-function"),
+        pytest.param(upward_imports, "geonp.inference.tiling", "import geonp", id="root"),
+        pytest.param(upward_imports, "geonp.raster.grid", "from geonp.nn.models import build", id="raster-knows-nn"),
+        pytest.param(homeless_imports, "geonp.inference.tiling", "import torch", id="torch"),
+        pytest.param(homeless_imports, "geonp.fill.infill", "from rasterio.fill import fillnodata", id="rasterio"),
         pytest.param(homeless_imports, "geonp.cli.fill", "def f():\n    import zarr", id="zarr-in-a-function"),
         pytest.param(homeless_imports, "geonp.nn.layers", "import xarray", id="nn-knows-xarray"),
         pytest.param(filled_packages, "geonp.nn", "from geonp.nn.models import build", id="eager-package"),
-        pytest.param(prints, "geonp.filling", "print(1)", id="print"),
-        pytest.param(long_modules, "geonp.grid", "\n" * (MAX_MODULE_LINES + 1), id="long-module"),
-        pytest.param(long_functions, "geonp.grid", "def f():\n" + "    f()\n" * MAX_FUNCTION_LINES, id="long-function"),
-        pytest.param(untyped_arguments, "geonp.grid", "def f(x, /) -> None: ...", id="untyped-argument"),
-        pytest.param(untyped_arguments, "geonp.grid", "def f(*x) -> None: ...", id="untyped-arguments"),
-        pytest.param(untyped_arguments, "geonp.grid", "class A:\n    def f(self): ...", id="untyped-return"),
-        pytest.param(undocumented_names, "geonp.grid", "", id="undocumented-module"),
-        pytest.param(undocumented_names, "geonp.grid", "'Doc.'\ndef f(): ...", id="undocumented-function"),
-        pytest.param(undocumented_names, "geonp.grid", "'Doc.'\n__all__ = ['A']\nA = 1", id="undocumented-constant"),
+        pytest.param(prints, "geonp.fill.infill", "print(1)", id="print"),
+        pytest.param(long_modules, "geonp.raster.grid", "\n" * (MAX_MODULE_LINES + 1), id="long-module"),
+        pytest.param(
+            long_functions, "geonp.raster.grid", "def f():\n" + "    f()\n" * MAX_FUNCTION_LINES, id="long-function"
+        ),
+        pytest.param(untyped_arguments, "geonp.raster.grid", "def f(x, /) -> None: ...", id="untyped-argument"),
+        pytest.param(untyped_arguments, "geonp.raster.grid", "def f(*x) -> None: ...", id="untyped-arguments"),
+        pytest.param(untyped_arguments, "geonp.raster.grid", "class A:\n    def f(self): ...", id="untyped-return"),
+        pytest.param(undocumented_names, "geonp.raster.grid", "", id="undocumented-module"),
+        pytest.param(undocumented_names, "geonp.raster.grid", "'Doc.'\ndef f(): ...", id="undocumented-function"),
+        pytest.param(
+            undocumented_names, "geonp.raster.grid", "'Doc.'\n__all__ = ['A']\nA = 1", id="undocumented-constant"
+        ),
     ],
 )
 def test_rule_can_fail(rule: Rule, module: str, source: str) -> None:
@@ -294,26 +230,44 @@ def test_rule_can_fail(rule: Rule, module: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("rule", "module", "source"),
     [
-        pytest.param(upward_imports, "geonp.filling", "from geonp.grid import Grid", id="down"),
+        pytest.param(upward_imports, "geonp.fill.infill", "from geonp.raster.grid import Grid", id="down"),
         pytest.param(upward_imports, "geonp.cli.app", "import geonp.cli.fill", id="within-cli"),
         pytest.param(upward_imports, "geonp.nn.tnp_kr", "from geonp.nn.layers import MLP", id="family-on-layers"),
         pytest.param(prints, "geonp.training.loop", "print(1)", id="loop-prints"),
         pytest.param(
-            long_functions, "geonp.grid", "def f():\n    '''" + "\n" * 99 + "'''\n    return 1", id="long-docstring"
+            long_functions,
+            "geonp.raster.grid",
+            "def f():\n    '''" + "\n" * 99 + "'''\n    return 1",
+            id="long-docstring",
         ),
-        pytest.param(undocumented_names, "geonp.grid", "'Doc.'\n__all__ = ['A']\nA = 1\n'One.'", id="documented"),
+        pytest.param(
+            undocumented_names, "geonp.raster.grid", "'Doc.'\n__all__ = ['A']\nA = 1\n'One.'", id="documented"
+        ),
     ],
 )
 def test_rule_can_pass(rule: Rule, module: str, source: str) -> None:
     assert rule(source, module) == []
 
 
-def test_a_module_without_a_layer_is_told_so() -> None:
-    with pytest.raises(LookupError, match=r"geonp\.utils has no layer: add it to LAYERS"):
-        layer("geonp.utils")
+def test_a_package_outside_of_the_rule_is_refused() -> None:
+    with pytest.raises(LookupError, match=r"geonp\.utils is not in the layer rule: add it to ORDER"):
+        package_of("geonp.utils.text")
 
 
-def test_every_layer_is_described_to_contributors() -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    names = {name.removeprefix("geonp.") for name in LAYERS} - {"geonp", "testing", "weights"}
-    assert [name for name in sorted(names) if f"`{name.removeprefix('nn.')}`" not in text] == []
+def test_the_top_level_holds_packages_and_three_modules() -> None:
+    tops = {name for name, path in MODULES.items() if path.parent == ROOT / "geonp"}
+    assert tops == TOP_MODULES
+    rooms = {path.parent for path in MODULES.values()} - {ROOT / "geonp"}
+    assert len(tops) + len(rooms) + 1 <= MOST_ROOMS  # one for the recipes
+
+
+def test_each_package_says_what_lives_there() -> None:
+    packages = {path.parent for path in MODULES.values()} - {ROOT / "geonp", ROOT / "cli"}
+    words = {
+        path: ast.get_docstring(ast.parse((path / "__init__.py").read_text(encoding="utf-8"))) for path in packages
+    }
+    assert [path.name for path, text in words.items() if not text or "import" not in text] == []
+
+
+def test_contributors_read_the_same_rule() -> None:
+    assert ORDER in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")

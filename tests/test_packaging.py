@@ -110,9 +110,9 @@ def test_public_names_resolve() -> None:
 
 
 def test_the_modules_of_the_documentation_need_no_import() -> None:
-    code = "import geonp; print(geonp.tables.lattice.__name__, geonp.batch.fill_store.__name__, geonp.student.__name__)"
+    code = "import geonp; print(geonp.nn.__name__, geonp.student.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["lattice", "fill_store", "geonp.student"]
+    assert done.stdout.split() == ["geonp.nn", "geonp.inference.student"]
 
 
 def test_version_is_the_installed_one() -> None:

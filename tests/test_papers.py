@@ -113,7 +113,7 @@ def test_every_batch_is_of_another_epidemic(papers: tuple[ModuleType, ModuleType
     tables, _ = papers
     import sir
 
-    from geonp.training.epidemics import Epidemic
+    from geonp.training.data.epidemics import Epidemic
 
     data = Epidemic(side=16, frames=9, n_context=(20, 40), n_targets=100)
     recipe = tables.variant("sir", "CNP", [f"training.batch_size={size}"], {"likelihood": "categorical"})

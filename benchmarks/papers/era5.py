@@ -18,8 +18,8 @@ import torch
 from tables import COST, TEST_SEED, arguments, budget, cost, publish, read_scores, run, table, write_scores
 from torch import nn
 
-from geonp.nn.gp import GP
-from geonp.training.reanalysis import Reanalysis
+from geonp.nn.zoo.gp import GP
+from geonp.training.data.reanalysis import Reanalysis
 from geonp.training.recipe import Recipe, load
 
 SHARED = Path("../shared/data")

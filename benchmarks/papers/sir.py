@@ -38,7 +38,7 @@ from tables import (
 )
 from torch import nn
 
-from geonp.training.epidemics import Epidemic
+from geonp.training.data.epidemics import Epidemic
 from geonp.training.recipe import Recipe
 from geonp.training.sources import draw
 

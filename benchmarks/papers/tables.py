@@ -25,9 +25,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import nn
 
-from geonp import checkpoint
+from geonp.inference import checkpoint
+from geonp.training.data.processes import GaussianProcess
 from geonp.training.loop import train
-from geonp.training.processes import GaussianProcess
 from geonp.training.recipe import Model, Recipe, load
 from geonp.training.sources import draw
 

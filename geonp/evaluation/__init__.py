@@ -1,1 +1,4 @@
-"""Scores, held-out gaps and the baselines that geonp is compared with."""
+"""Scores of fills on held-out cells, beside kriging, splines and other classical methods.
+
+It may import `fill` and everything to the left of it.
+"""

@@ -11,18 +11,18 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from geonp.across import beside
-from geonp.checkpoint import load_card
 from geonp.errors import InputError
 from geonp.evaluation.baselines import METHODS, predict
 from geonp.evaluation.comparison import OURS, Comparison, Prediction
 from geonp.evaluation.holdout import HoldOut, hide, hide_like_own_gaps, hide_simulated
-from geonp.filling import infill
-from geonp.gaps import SIMULATORS
-from geonp.grid import Grid
-from geonp.metadata import UNNAMED, fill_variables
-from geonp.missing import observed
-from geonp.tiling import Window
+from geonp.fill.infill import infill
+from geonp.inference.checkpoint import load_card
+from geonp.inference.stack import beside
+from geonp.raster.gaps import SIMULATORS
+from geonp.raster.grid import Grid
+from geonp.raster.metadata import UNNAMED, fill_variables
+from geonp.raster.nodata import observed
+from geonp.raster.windows import Window
 
 __all__ = ["HOLDOUTS", "compare"]
 
@@ -62,13 +62,13 @@ def compare(
     obj : DataArray or Dataset
         With two spatial dimensions and any others; of a Dataset the first variable that can be filled.
     holdout : str
-        One of :data:`HOLDOUTS`: kinds of simulated gaps (:data:`geonp.gaps.SIMULATORS`), or ``"gaps"`` for the
+        One of :data:`HOLDOUTS`: kinds of simulated gaps (:data:`geonp.raster.gaps.SIMULATORS`), or ``"gaps"`` for the
         raster's own, moved elsewhere.
     fraction : float
         Share to hide, of all cells by simulated gaps, of the observed ones by own gaps. The latter are moved as
         often as half of it takes, up to 16 times; no gap is broken up, so that a large one may hide more.
     model, nodata, device, batch_size, across
-        As in :func:`geonp.filling.infill`.
+        As in :func:`geonp.fill.infill.infill`.
     baselines : sequence of str
         Of :data:`geonp.evaluation.baselines.METHODS`.
     index : mapping of str to int, optional

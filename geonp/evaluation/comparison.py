@@ -15,8 +15,8 @@ from scipy import ndimage
 
 from geonp.evaluation.holdout import HoldOut
 from geonp.evaluation.metrics import LEVELS, Scores, score
-from geonp.student import half_width
-from geonp.tiling import Window
+from geonp.inference.student import half_width
+from geonp.raster.windows import Window
 
 __all__ = ["OURS", "RANKED", "Comparison", "Prediction"]
 
@@ -48,7 +48,7 @@ class Prediction:
     mean, error : array of float
         ``(y, x)``, in the units of the raster: filled values and their standard errors.
     tail : array of float
-        ``(y, x)``: tails of the predictive distributions, see :mod:`geonp.student`; 0 for normal ones.
+        ``(y, x)``: tails of the predictive distributions, see :mod:`geonp.inference.student`; 0 for normal ones.
     seconds : float
         Time that it took, the loading of the model included.
     """

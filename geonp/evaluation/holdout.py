@@ -1,7 +1,7 @@
 """Hold-outs shaped like real gaps: cells are hidden from a raster and their truth is kept aside.
 
 Hiding random cells beside observed ones flatters every method. What is hidden here has the shape of the gaps that
-sensors leave (:mod:`geonp.gaps`), or of the raster's own gaps, moved onto cells whose values are known.
+sensors leave (:mod:`geonp.raster.gaps`), or of the raster's own gaps, moved onto cells whose values are known.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from scipy import ndimage
 
 from geonp.errors import InputError
-from geonp.gaps import simulate
+from geonp.raster.gaps import simulate
 
 __all__ = ["HoldOut", "hide", "hide_like_own_gaps", "hide_simulated"]
 
@@ -61,7 +61,7 @@ def hide(truth: FloatArray, missing: BoolArray) -> HoldOut:
 
 
 def hide_simulated(truth: FloatArray, kind: str, fraction: float, rng: np.random.Generator) -> HoldOut:
-    """Hide gaps of one `kind` of :data:`geonp.gaps.SIMULATORS` that cover about `fraction` of the raster."""
+    """Hide gaps of one `kind` of :data:`geonp.raster.gaps.SIMULATORS` that cover about `fraction` of the raster."""
     return hide(truth, simulate(kind, (truth.shape[0], truth.shape[1]), fraction, rng))
 
 

@@ -6,7 +6,7 @@ A score over a raster is the merge of the scores of its tiles, in any order::
     total.crps, total.coverage(0.95)
 
 Formulas are those of Gneiting & Raftery (2007), *Strictly proper scoring rules, prediction, and estimation*. The
-interval score comes from ``scoringrules``, the others from :mod:`geonp.student`.
+interval score comes from ``scoringrules``, the others from :mod:`geonp.inference.student`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from geonp import student
 from geonp.errors import InputError, MissingExtraError
+from geonp.inference import student
 
 try:
     import scoringrules
@@ -130,7 +130,7 @@ def score(
     where : array of bool, optional
         Cells to score. Cells without a truth are never scored.
     tail : array, optional
-        Tails of the predictions (:mod:`geonp.student`), of the same shape; normal ones by default.
+        Tails of the predictions (:mod:`geonp.inference.student`), of the same shape; normal ones by default.
 
     Returns
     -------

@@ -1,1 +1,4 @@
-"""Neural processes in PyTorch: no xarray, dask, zarr or files below here."""
+"""Neural processes in PyTorch: attention, biases, heads and the families that geonp ships.
+
+They work on tensors and know no raster: no xarray, dask, zarr or files. They may import `geonp.errors`.
+"""

@@ -62,7 +62,7 @@ class LatentClassifier(Classifier):
     """A :class:`Classifier` whose network has a latent variable, and so a bound to be trained by."""
 
     def loss(self, xc: Tensor, yc: Tensor, xt: Tensor, yt: Tensor, context_mask: Tensor | None = None) -> Tensor:
-        """Negative evidence bound a target, as of :class:`geonp.nn.cnp.NP`; `yt` are classes, ``(batch, n_t)``."""
+        """Negative evidence bound a target, as of :class:`geonp.nn.zoo.cnp.NP`; `yt` are classes, ``(batch, n_t)``."""
         bound: Tensor = self.network.bound(  # type: ignore[operator]
             (xc, yc), (xt, F.one_hot(yt, yc.shape[-1]).to(yc)), lambda found: classes(found).log_prob(yt), context_mask
         )

@@ -6,13 +6,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from geonp.nn.cnp import ANP, BANP, BNP, CANP, CNP, NP, RCNP
-from geonp.nn.convcnp import ConvCNP
 from geonp.nn.heads import Classifier, LatentClassifier
-from geonp.nn.pt_tnp import LBANP, PTTNP
 from geonp.nn.te_tnp import TEPTTNP, TETNP
-from geonp.nn.tnp import EQTNP, TNPA, TNPD, TNPND
 from geonp.nn.tnp_kr import TNPKR
+from geonp.nn.zoo.cnp import ANP, BANP, BNP, CANP, CNP, NP, RCNP
+from geonp.nn.zoo.convcnp import ConvCNP
+from geonp.nn.zoo.pt_tnp import LBANP, PTTNP
+from geonp.nn.zoo.tnp import EQTNP, TNPA, TNPD, TNPND
 
 __all__ = ["ARCHITECTURES", "LIKELIHOODS", "build", "loss", "translation_equivariant"]
 

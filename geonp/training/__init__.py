@@ -1,1 +1,4 @@
-"""Recipes, tasks and the training loop."""
+"""Recipes, the training loop, its objectives and optimisers.
+
+It may import `inference` and everything to the left of it in the layer rule.
+"""

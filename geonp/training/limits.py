@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
-from geonp.points import Neighbourhood
-from geonp.training.epidemics import Epidemic
-from geonp.training.fields import RasterPrior
-from geonp.training.images import Digits
-from geonp.training.processes import GaussianProcess, MixedProcess
-from geonp.training.reanalysis import Reanalysis
+from geonp.inference.context import Neighbourhood
+from geonp.training.data.epidemics import Epidemic
+from geonp.training.data.fields import RasterPrior
+from geonp.training.data.images import Digits
+from geonp.training.data.processes import GaussianProcess, MixedProcess
+from geonp.training.data.reanalysis import Reanalysis
 
 __all__ = ["of_data", "of_neighbourhood", "of_prior"]
 

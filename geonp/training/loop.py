@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
-from geonp import checkpoint
-from geonp.cores import memory_kept
 from geonp.errors import InputError, MissingExtraError, RecipeError
+from geonp.inference import checkpoint
+from geonp.inference.parallel import memory_kept
+from geonp.io.stores import check_writable
 from geonp.nn.models import build
-from geonp.stores import check_writable
 from geonp.training import curve, interrupts
 from geonp.training.objective import Objective, sampled_scores, scores
 from geonp.training.optimisers import learning_rate, optimiser

@@ -11,9 +11,9 @@ from scipy import special
 from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution
 
+from geonp.inference.student import crps, half_width
 from geonp.nn import models
 from geonp.nn.heads import tail_of
-from geonp.student import crps, half_width
 
 __all__ = ["Objective", "expected_crps", "expected_nll", "mean_distance", "relative_crps", "sampled_scores", "scores"]
 
@@ -124,7 +124,7 @@ def scores(network: nn.Module, batches: list[Batch]) -> dict[str, float]:
 
 
 def expected_crps(offset: Array, deviation: Array, tail: Array, exact: Array) -> Array:
-    """CRPS of Student distributions (:mod:`geonp.student`), expected over observations from N(0, exact^2)."""
+    """CRPS of Student distributions (:mod:`geonp.inference.student`), expected over observations from N(0, exact^2)."""
     nodes, weights = _gauss_hermite(32)
     by_node = [w * crps(exact * node, offset, deviation, tail) for node, w in zip(nodes, weights, strict=True)]
     return np.asarray(sum(by_node))

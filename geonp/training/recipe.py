@@ -14,14 +14,14 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from geonp.errors import RecipeError
+from geonp.inference.context import Neighbourhood
 from geonp.nn.models import ARCHITECTURES
-from geonp.points import Neighbourhood
 from geonp.training import limits
-from geonp.training.epidemics import Epidemic
-from geonp.training.fields import RasterPrior
-from geonp.training.images import Digits
-from geonp.training.processes import GaussianProcess, MixedProcess
-from geonp.training.reanalysis import Reanalysis
+from geonp.training.data.epidemics import Epidemic
+from geonp.training.data.fields import RasterPrior
+from geonp.training.data.images import Digits
+from geonp.training.data.processes import GaussianProcess, MixedProcess
+from geonp.training.data.reanalysis import Reanalysis
 
 __all__ = ["Data", "Model", "Raster", "Recipe", "Training", "available", "copy", "differences", "load"]
 
@@ -105,9 +105,9 @@ class Training(_Strict):
     `averaging` is the decay of the running mean of the weights that is validated and published, 0 for the weights
     themselves; ``keep="best"`` publishes those of the best validation instead of the last. `start` names a checkpoint
     whose weights a new run begins with (of another architecture those that fit, see
-    :func:`geonp.checkpoint.start_from`); it does not affect a resumed one. `n_targets` concerns rasters alone.
-    The loss is the negative log density plus, for rasters, `mean_weight` times a pseudo-Huber distance of the predicted
-    mean from the truth: where densities forgive what their tails explain, means must not go astray.
+    :func:`geonp.inference.checkpoint.start_from`); it does not affect a resumed one. `n_targets` concerns rasters
+    alone. The loss is the negative log density plus, for rasters, `mean_weight` times a pseudo-Huber distance of the
+    predicted mean from the truth: where densities forgive what their tails explain, means must not go astray.
     """
 
     steps: int = Field(gt=0, le=10**9)

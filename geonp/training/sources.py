@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from geonp.errors import RecipeError
+from geonp.inference.context import Neighbourhood
 from geonp.nn.models import build
-from geonp.points import Neighbourhood
-from geonp.training.images import Digits
-from geonp.training.reanalysis import Reanalysis
+from geonp.training.data.images import Digits
+from geonp.training.data.reanalysis import Reanalysis
+from geonp.training.data.tasks import collate, sample_task
 from geonp.training.recipe import Raster, Recipe
-from geonp.training.tasks import collate, sample_task
 
 __all__ = ["VALIDATION_SEED", "check", "draw", "fingerprint", "neighbourhood_of"]
 

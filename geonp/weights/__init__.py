@@ -1,1 +1,4 @@
-"""The checkpoints that ship with geonp, each a safetensors file beside its JSON card."""
+"""The checkpoints that ship with geonp, each a safetensors file beside its JSON card.
+
+Data only: it may import nothing.
+"""

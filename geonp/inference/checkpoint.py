@@ -1,0 +1,215 @@
+"""Checkpoints: weights as safetensors beside a JSON card that says what they are. Nothing else reads weights."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from geonp.errors import CheckpointError, ModelError
+from geonp.inference.context import Neighbourhood
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["Card", "available", "load_card", "load_model", "save", "start_from"]
+
+FORMAT = 1
+
+
+class Card(BaseModel):
+    """What a checkpoint is, how it was made and how good it is; the JSON file beside the weights.
+
+    Attributes
+    ----------
+    name, version, description : str
+        `name` is what users pass as ``model=``.
+    architecture, config :
+        Arguments of :func:`geonp.nn.models.build`.
+    neighbourhood : Neighbourhood
+        The context that it was trained with.
+    parameters : int
+        Number of weights.
+    training : dict
+        Provenance: recipe, steps, seed, CPU hours.
+    scores : dict
+        Scores on held-out synthetic tasks.
+    sha256 : str
+        Of the safetensors file.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: int = FORMAT
+    name: str
+    version: str
+    description: str
+    architecture: str
+    config: dict[str, Any]
+    neighbourhood: Neighbourhood
+    parameters: int
+    training: dict[str, Any]
+    scores: dict[str, float]
+    sha256: str
+
+    @property
+    def classes(self) -> int:
+        """How many classes a model of classes has; 0 for one of numbers."""
+        return int(self.config.get("d_y", 1)) if self.config.get("likelihood") == "categorical" else 0
+
+
+HASHED = {"architecture", "config", "neighbourhood"}
+"""Fields of a card that predictions depend on beside the weights."""
+
+
+def available() -> dict[str, Card]:
+    """The shipped checkpoints by name."""
+    cards = (_read_card(Path(str(p))) for p in sorted(_weights().iterdir()) if p.suffix == ".json")
+    return {card.name: card for card in cards}
+
+
+def load_card(model: str) -> Card:
+    """Card of a shipped model by name, or of the checkpoint at the path `model` (its .safetensors file).
+
+    Raises
+    ------
+    ModelError
+        When there is no such model.
+    CheckpointError
+        When the card is missing or unreadable.
+    """
+    return _read_card(_locate(model).with_suffix(".json"))
+
+
+@lru_cache(maxsize=4)
+def load_model(model: str) -> tuple[nn.Module, Card]:
+    """Build the model and load its weights, checked against the hash of its card; in evaluation mode, on the CPU.
+
+    Loaded once a process: callers must not change what they get.
+
+    Raises
+    ------
+    ModelError
+        When there is no such model.
+    CheckpointError
+        When weights or card are missing, damaged or altered.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    from geonp.nn.models import build
+
+    file = _locate(model)
+    card = _read_card(file.with_suffix(".json"))
+    data = file.read_bytes()
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != card.sha256:
+        raise CheckpointError(
+            f"{file}: the weights are damaged or altered: sha256 {digest[:12]}..., expected {card.sha256[:12]}...; "
+            "reinstall geonp, or copy the checkpoint and its card again"
+        )
+    try:
+        network = build(card.architecture, card.config)
+        network.load_state_dict(load(data))
+    except (TypeError, ValueError, RuntimeError, SafetensorError) as error:
+        raise CheckpointError(f"{file}: cannot be loaded by this version of geonp: {error}") from error
+    return network.eval().requires_grad_(False), card
+
+
+def start_from(network: nn.Module, model: str) -> None:
+    """Give `network` the weights of a checkpoint: all of them, or of another architecture those that fit.
+
+    Between two architectures weights of the same name and shape are taken over, as of the embedding and the head that
+    TNP-KR and TE-PT-TNP share; the rest keeps what it was initialised with. Of one architecture all weights of the
+    checkpoint must fit; the network may have more layers.
+
+    Raises
+    ------
+    ModelError
+        When there is no such model, or none of its weights fits.
+    CheckpointError
+        When it cannot be loaded, or is of the same architecture with weights of other names or shapes.
+    """
+    source, card = load_model(model)
+    if type(source) is type(network):
+        weights = {**network.state_dict(), **source.state_dict()}
+        try:
+            network.load_state_dict(weights)
+        except RuntimeError as error:
+            first, *others = (line.strip() for line in str(error).splitlines()[1:])
+            more = f" (and {len(others)} more)" if others else ""
+            raise CheckpointError(
+                f"cannot start from {model!r}, whose options differ: {first}{more} Give the model the options of that "
+                "checkpoint, or start from none: set training.start to another or to nothing."
+            ) from error
+        return
+    own = network.state_dict()
+    fitting = {key: value for key, value in source.state_dict().items() if key in own and own[key].shape == value.shape}
+    if not fitting:
+        raise ModelError(
+            f"cannot start from {model!r}: its architecture is {card.architecture!r}, and none of its weights has the "
+            "name and shape of one of the model's; set training.start to another model, or to nothing"
+        )
+    network.load_state_dict(fitting, strict=False)
+
+
+def save(network: nn.Module, file: Path, **card: Any) -> Card:
+    """Write weights and card; the keyword arguments are the card's fields but `parameters` and `sha256`.
+
+    The weights are stored with what else predictions depend on, so that one hash tells models apart.
+    """
+    from safetensors.torch import save as serialise
+
+    made = Card(parameters=sum(p.numel() for p in network.parameters()), sha256="", **card)
+    about = json.dumps(made.model_dump(mode="json", include=HASHED), sort_keys=True)
+    # one key: of several the order would be another each time
+    data = serialise({key: value.contiguous() for key, value in network.state_dict().items()}, {"geonp": about})
+    made = made.model_copy(update={"sha256": hashlib.sha256(data).hexdigest()})
+    file.parent.mkdir(parents=True, exist_ok=True)
+    _replace(file, data)
+    _replace(file.with_suffix(".json"), (json.dumps(made.model_dump(), indent=2) + "\n").encode())
+    # this process may have loaded what was there before
+    load_model.cache_clear()
+    return made
+
+
+def _replace(file: Path, data: bytes) -> None:
+    temporary = file.with_name(file.name + ".tmp")
+    temporary.write_bytes(data)
+    os.replace(temporary, file)
+
+
+def _weights() -> Path:
+    return Path(str(resources.files("geonp.weights")))
+
+
+def _locate(model: str) -> Path:
+    if model.endswith(".safetensors"):
+        if not Path(model).is_file():
+            raise ModelError(f"no checkpoint at {model!r}: expected a .safetensors file with its .json card beside it")
+        return Path(model)
+    file = _weights() / f"{model}.safetensors"
+    if not file.is_file():
+        names = ", ".join(sorted(p.stem for p in _weights().glob("*.safetensors"))) or "none is installed"
+        raise ModelError(f"unknown model {model!r}: expected one of {names}, or the path of a .safetensors file")
+    return file
+
+
+def _read_card(file: Path) -> Card:
+    if not file.is_file():
+        raise CheckpointError(f"{file}: the card of the checkpoint is missing; copy it beside the weights")
+    try:
+        card = Card.model_validate_json(file.read_bytes())
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(map(str, problem["loc"])) or "the file"
+        raise CheckpointError(f"{file}: damaged or altered card: {where}: {problem['msg']}") from error
+    if card.format != FORMAT:
+        raise CheckpointError(f"{file}: card format {card.format}, but this geonp reads {FORMAT}; upgrade geonp")
+    return card

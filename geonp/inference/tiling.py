@@ -1,0 +1,215 @@
+"""Tiles: a lattice fixed to the grid, in which every cell has exactly one owner, and the windows read to fill it.
+
+Neither Dask chunks nor batches move a tile, so that they can't change a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from scipy import ndimage
+
+from geonp.inference.context import Neighbourhood
+
+__all__ = [
+    "MARGIN_PX",
+    "between",
+    "groups",
+    "support",
+]
+
+BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.floating]
+IntArray = npt.NDArray[np.intp]
+
+DEEP_PX = (4, 12)
+"""Deeper in a gap than so many cells, every second and every fourth cell is predicted, the others interpolated."""
+
+MARGIN_PX = 3
+"""How far from a cell those lie that it may be interpolated from."""
+
+NEXT_PX = 2
+"""How far from missing cells, in king's moves, tiles must see all observations to be filled as one."""
+
+SHALLOW_PX = 10
+"""How deep in a gap, in king's moves, the missing cells of tiles may lie at most that are filled as one."""
+
+
+def groups(missing: BoolArray, observed: BoolArray, frame: int, neighbourhood: Neighbourhood) -> list[IntArray]:
+    """Rows and columns ``(n, 2)`` where tiles with missing cells begin, those together that are filled as one.
+
+    Each square of ``2 x 2`` tiles is parted into as few groups as can be, and as evenly: the context of several tiles
+    must have room for all observations next to their missing cells (:data:`NEXT_PX`), and none of these may lie deep in
+    a gap (:data:`SHALLOW_PX`), where each tile sees shores of its own. Squares of ``4 x 4`` up to ``merge x merge``
+    tiles are tried before, as a whole. A gap that fits into a tile, but lies across squares which hold no other, has a
+    tile of its own around it, the only one off the lattice.
+
+    Parameters
+    ----------
+    missing, observed : array
+        With a frame of so many cells; what is inside begins on the lattice of the largest squares, its sides whole
+        ones. Rows and columns count from there.
+    """
+    px, merge, lap = neighbourhood.tile_px, neighbourhood.merge, min(NEXT_PX, frame)
+    near = observed & (ndimage.distance_transform_cdt(~missing, "chessboard") <= lap)
+    count = np.pad(near, ((1, 0), (1, 0))).cumsum(0).cumsum(1)
+    inside = np.s_[frame : missing.shape[0] - frame, frame : missing.shape[1] - frame]
+    lone, missing = _lone(missing, frame, px, px * merge)
+    open_ = _any_in_tiles(missing[inside], px)
+    deep = _any_in_tiles((missing & (_distance(observed) > SHALLOW_PX))[inside], px)
+    found: list[IntArray] = []
+    while merge > 2:
+        side = px * merge
+        starts = [frame - lap + np.arange(0, n * px, side) for n in open_.shape]
+        room = _sums(count, [(start, start + side + 2 * lap) for start in starts]) <= neighbourhood.n_context
+        for i, j in np.argwhere(room & ~_any_in_tiles(deep, merge) & _any_in_tiles(open_, merge)):
+            square = open_[i * merge : (i + 1) * merge, j * merge : (j + 1) * merge]
+            found.append(np.argwhere(square) + np.array([i, j]) * merge)
+            square[:] = False
+        merge //= 2
+    if merge == 2:
+        found += _parted(open_, deep, count, frame - lap, lap, neighbourhood)
+    else:
+        found += list(np.argwhere(open_)[:, None])
+    return [px * tiles for tiles in found] + list(lone[:, None])
+
+
+def _lone(missing: BoolArray, frame: int, px: int, side: int) -> tuple[IntArray, BoolArray]:
+    """Where tiles begin ``(n, 2)`` around gaps that squares of `side` cells would part, and the other missing cells.
+
+    Of gaps of up to `px` cells in squares without others; the frame must be wider than these. What begins or ends in it
+    is for others to fill.
+    """
+    if frame <= side:
+        return np.empty((0, 2), np.intp), missing
+    labels = _crossing(missing, frame, side)
+    boxes = np.array([[(s.start, s.stop) for s in box] for box in ndimage.find_objects(labels)], np.intp)
+    boxes = boxes.reshape(-1, 2, 2) - frame
+    first, last = boxes[..., 0], boxes[..., 1]
+    low, high = first // side * side, -(-last // side) * side
+    seen = (high > 0).all(1) & (low < np.array(missing.shape) - 2 * frame).all(1)
+    lone = np.flatnonzero(seen & (last - first <= px).all(1))
+    count = np.pad(missing, ((1, 0), (1, 0))).cumsum(0).cumsum(1)
+    (top, left), (bottom, right) = (low[lone] + frame).T, (high[lone] + frame).T
+    held = count[bottom, right] - count[top, right] - count[bottom, left] + count[top, left]
+    lone = lone[held == np.bincount(labels.ravel(), minlength=len(boxes) + 1)[lone + 1]]
+    others = np.ones(len(boxes) + 1, bool)
+    others[lone + 1] = False
+    starts = np.clip((first + last - px) // 2, low, high - px)[lone]
+    whole = (starts >= 0) & (starts + px <= np.array(missing.shape) - 2 * frame)
+    return starts[whole.all(1)], missing & others[labels]
+
+
+def _crossing(missing: BoolArray, frame: int, side: int) -> npt.NDArray[np.int32]:
+    """Numbers from one on of the gaps that lie in several squares of `side` cells, zeros elsewhere."""
+    labels, n = ndimage.label(missing, np.ones((3, 3)))
+    crosses = np.zeros(n + 1, bool)
+    for lines in (labels, labels.T):
+        # rows, then columns, where squares begin, and those before them
+        begin = np.arange(frame % side or side, len(lines), side)
+        here, before = lines[begin], np.pad(lines[begin - 1], ((0, 0), (1, 1)))
+        # neighbours, diagonal ones too, are of one gap
+        for shift in range(3):
+            crosses[here[here == before[:, shift : shift + here.shape[1]]]] = True
+    crosses[0] = False
+    return (crosses.cumsum(dtype=np.int32) * crosses)[labels]
+
+
+def _parted(
+    open_: BoolArray, deep: BoolArray, count: IntArray, first: int, lap: int, neighbourhood: Neighbourhood
+) -> list[IntArray]:
+    """The groups of each 2 x 2 tiles, in tiles; `count` are cumulative sums, `first` where its first frame begins."""
+    px = neighbourhood.tile_px
+    # each tile and its frame consist of two of three bands of rows, and of columns
+    edges = np.array([0, px, px + 2 * lap, 2 * (px + lap)])
+    bounds = [first + np.arange(0, n * px, 2 * px)[:, None] + edges for n in open_.shape]
+    bands = _sums(count, [(bound[:, :-1].ravel(), bound[:, 1:].ravel()) for bound in bounds])
+    bands = bands.reshape(-1, 3, bounds[1].shape[0], 3)
+    members = np.array([[s >> tile & 1 for tile in range(4)] for s in range(16)], bool)
+    seen = np.zeros((16, 3, 3), bool)
+    for tile in range(4):
+        i, j = divmod(tile, 2)
+        seen[members[:, tile], i : i + 2, j : j + 2] = True
+    near = np.einsum("sij,yixj->syx", seen.astype(int), bands)
+    present, shut = (sum(mask[i::2, j::2] << 2 * i + j for i in range(2) for j in range(2)) for mask in (open_, deep))
+    fits = (near <= neighbourhood.n_context) & (np.arange(16)[:, None, None] & shut == 0)
+    fits |= (members.sum(1) < 2)[:, None, None]
+    sets = [np.array([part & present for part in parts]) for parts in PARTITIONS]
+    # the fewest groups; of as many, those of which the fullest has most room
+    cost = [(s > 0).sum(0) * (count.max() + 1) + np.take_along_axis(near, s, 0).max(0) for s in sets]
+    allowed = [np.take_along_axis(fits, s, 0).all(0) for s in sets]
+    best = np.argmin([np.where(a, c, np.inf) for a, c in zip(allowed, cost, strict=True)], 0)
+    return [
+        np.argwhere(members[part].reshape(2, 2)) + 2 * np.array([i, j])
+        for i, j in np.argwhere(present)
+        for part in sets[best[i, j]][:, i, j]
+        if part
+    ]
+
+
+def _partitions(members: tuple[int, ...]) -> list[list[int]]:
+    """All ways of parting single bits into groups, those as the sums of their bits."""
+    if not members:
+        return [[]]
+    first, ways = members[0], _partitions(members[1:])
+    joined = [[*way[:i], way[i] | first, *way[i + 1 :]] for way in ways for i in range(len(way))]
+    return joined + [[first, *way] for way in ways]
+
+
+PARTITIONS = _partitions((1, 2, 4, 8))
+"""The fifteen ways of parting the tiles of a square."""
+
+
+def _any_in_tiles(mask: BoolArray, px: int) -> BoolArray:
+    ny, nx = mask.shape
+    return np.asarray(mask.reshape(ny // px, px, nx // px, px).any((1, 3)))
+
+
+def _distance(observed: BoolArray) -> IntArray:
+    """From each cell to the nearest observation in king's moves; very far where there is none."""
+    if not observed.any():
+        return np.full(observed.shape, np.iinfo(np.intp).max)
+    return np.asarray(ndimage.distance_transform_cdt(~observed, "chessboard"), np.intp)
+
+
+def _sums(count: IntArray, bounds: Sequence[tuple[IntArray, IntArray]]) -> IntArray:
+    """Sums over rectangles, from cumulative ones: between the first and last rows of `bounds`, and the columns."""
+    ends = [count[np.ix_(rows, cols)] for rows in bounds[0] for cols in bounds[1]]
+    return np.asarray(ends[3] - ends[2] - ends[1] + ends[0])
+
+
+def support(fillable: BoolArray, rows: IntArray, cols: IntArray) -> BoolArray:
+    """Which of the cells to fill are predicted; :func:`between` interpolates the others.
+
+    Deep inside a gap predictions vary slowly, so that a lattice of them is enough: every second cell in rows and
+    columns at more than four cells from the rim of what is filled, every fourth at more than twelve. The lattice is
+    fixed to the raster.
+
+    Parameters
+    ----------
+    fillable : array
+        ``(len(rows), len(cols))`` of a window.
+    rows, cols : array
+        Raster indices of the window, see :func:`indices`.
+    """
+    # where a periodic raster closes, its lattice may not
+    inside = fillable & (cols > 0)[None, :]
+    depth = ndimage.distance_transform_cdt(np.pad(inside, 1), "chessboard")[1:-1, 1:-1]
+    near, deep = DEEP_PX
+    second, fourth = (((rows % n == 0)[:, None] & (cols % n == 0)[None, :]) for n in (2, 4))
+    return np.asarray(fillable & ((depth <= near) | second & (depth <= deep) | fourth))
+
+
+def between(values: FloatArray, fillable: BoolArray, supported: BoolArray, rows: IntArray, cols: IntArray) -> None:
+    """Interpolate `values` ``(..., len(rows), len(cols))`` bilinearly, in place, where :func:`support` left them."""
+    open_ = np.stack(np.nonzero(fillable & ~supported))
+    # what lies beyond the window has no neighbours to be interpolated from
+    open_ = open_[:, ((open_ >= 2) & (open_ < np.array(fillable.shape)[:, None] - 2)).all(0)]
+    for step in (2, 1):
+        odd_row, odd_col = rows[open_[0]] % (2 * step) != 0, cols[open_[1]] % (2 * step) != 0
+        turn = (rows[open_[0]] % step == 0) & (cols[open_[1]] % step == 0) & (odd_row | odd_col)
+        (i, j), di, dj = open_[:, turn], step * odd_row[turn], step * odd_col[turn]
+        corners = [values[..., i + a * di, j + b * dj] for a in (-1, 1) for b in (-1, 1)]
+        values[..., i, j] = sum(corners[1:], corners[0]) / 4

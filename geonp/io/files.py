@@ -1,0 +1,384 @@
+"""Raster files in and out: GeoTIFF and whatever else GDAL reads, NetCDF, Zarr.
+
+Every format is decoded by the same step (`xarray.decode_cf`), so that one raster gives one Dataset whatever file it
+comes from, and written by :func:`write_raster` to a temporary sibling that is renamed when it is complete.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import dask
+import numpy as np
+import xarray as xr
+from dask.system import CPU_COUNT
+from pyproj import CRS
+from rasterio.errors import NotGeoreferencedWarning
+
+from geonp.errors import GeonpError, InputError, MissingFileError, OutputError
+from geonp.io.geotiff import DRIVERS, READ_ERRORS, open_gdal, transform, write_geotiff
+from geonp.io.stores import Store, check_writable, is_remote, unfinished
+from geonp.raster.casting import holds
+from geonp.raster.grid import Grid, grid_mapping_name
+from geonp.raster.windows import chunk_side
+
+__all__ = ["check_output", "for_files", "open_raster", "write_raster"]
+
+Chunks = Literal["auto"] | int | Mapping[Any, int]
+
+_NETCDF = {".nc", ".nc4", ".cdf"}
+_CHUNK_BYTES = "16MiB"  # a 2048 x 2048 block of float32: several fit beside the model on a small machine
+_NETCDF_COMPRESSION = {"zlib": True, "complevel": 1}
+_GEOTIFF = {".tif", ".tiff"}
+_ENCODING_ATTRS = ("_FillValue", "scale_factor", "add_offset")
+# Chunks and compressors of another format are refused or, worse, applied.
+_PORTABLE_ENCODING = {"dtype", *_ENCODING_ATTRS, "missing_value", "_Unsigned", "grid_mapping", "units", "calendar"}
+
+
+def open_raster(
+    path: str | Path,
+    *,
+    variables: Sequence[str] | None = None,
+    bands: Sequence[int] | None = None,
+    bbox: tuple[float, float, float, float] | None = None,
+    nodata: float | None = None,
+    chunks: Chunks | None = "auto",
+    storage_options: Mapping[str, Any] | None = None,
+) -> xr.Dataset:
+    """Open a raster file or store lazily, as a Dataset of dask arrays.
+
+    Missing cells are NaN where the file declares a nodata value (or ``nodata`` gives it); the stored dtype and the
+    value stay in ``encoding``. Integers without one stay integers. The bands of a GeoTIFF are one variable with a
+    dimension ``band``, or two-dimensional where there is one; it is called as the band's description, else as the file.
+
+    Parameters
+    ----------
+    path
+        GeoTIFF, COG or other GDAL raster; NetCDF (.nc, .nc4, .cdf); Zarr of format 2 or 3 (a folder, or a URL that
+        fsspec knows, such as ``s3://bucket/name.zarr``).
+    variables
+        Names of the variables to keep; all by default.
+    bands
+        Bands to keep, counted from 1, where there is a dimension ``band``.
+    bbox
+        ``(west, south, east, north)`` in the raster's own coordinates: cells with their centre inside are kept.
+    nodata
+        Value, as stored in the file, of missing cells: instead of the declared one. NaN for integers: none is missing.
+    chunks
+        "auto" (some for each core, of at most 16 MiB), cells along each spatial dimension, or a mapping of dimension
+        to cells. None: no dask arrays, but those of xarray that read what is asked of them, for
+        :func:`geonp.fill.store.fill_store`.
+    storage_options
+        Of the file system of a URL, for fsspec. Never logged or stored.
+
+    Raises
+    ------
+    MissingFileError
+        Where there is no such file.
+    InputError
+        Where it is no raster, or has no such variable, band or cells, or its integers cannot hold ``nodata``; and
+        for a Zarr store that :func:`geonp.fill.store.fill_store` has not finished.
+    """
+    place, options = os.fspath(path), dict(storage_options or {})
+    if not (Store(place, options).exists() if is_remote(place) else Path(place).exists()):
+        raise MissingFileError(f"No such raster: got {place!r}, expected a file or a Zarr folder. Check the path.")
+    with dask.config.set({"array.chunk-size": _CHUNK_BYTES}), _unreadable(place):
+        stored = _open_stored(place, None if chunks is None else "auto", options)
+        if problem := unfinished(place, stored.attrs):
+            raise InputError(problem)
+        if nodata is not None:
+            stored = _declare_nodata(stored, nodata)
+        ds = _with_crs(xr.decode_cf(stored, decode_timedelta=False))
+        if nodata is not None and math.isnan(nodata):
+            for da in ds.data_vars.values():
+                if da.dtype.kind in "iu":
+                    da.encoding["_FillValue"] = nodata  # for `observed`: no cell is missing; never written
+    if variables is not None:
+        ds = _select_variables(ds, variables)
+    if bands is not None:
+        ds = _select_bands(ds, bands)
+    if bbox is not None:
+        ds = _select_box(ds, bbox)
+    ds.encoding["source"] = place
+    if chunks is None:
+        return ds
+    if chunks == "auto":
+        return _split_for_cores(ds)
+    if isinstance(chunks, int):
+        grid = Grid.from_xarray(ds)
+        chunks = {grid.y_dim: chunks, grid.x_dim: chunks}
+    return ds.chunk(dict(chunks))
+
+
+def _split_for_cores(ds: xr.Dataset) -> xr.Dataset:
+    """Cut variables of a chunk or two into enough of them to keep all cores busy."""
+    split = {}
+    for name, da in ds.data_vars.items():
+        blocks = [len(sizes) for sizes in da.chunks or ()]
+        side = chunk_side(da.size)
+        if da.ndim > 1 and math.prod(blocks) < 4 * CPU_COUNT and max(da.shape[-2:]) > side:
+            split[name] = da.chunk(dict.fromkeys(da.dims[-2:], side))
+    return ds.assign(split)
+
+
+def check_output(path: str | Path, *, overwrite: bool = False, driver: str | None = None) -> None:
+    """Check that a raster can be written to ``path``, before any work is done for it.
+
+    Raises
+    ------
+    OutputError
+        For an extension that names no format or not that of ``driver``, an output that exists (unless ``overwrite``;
+        a folder that is no Zarr store is never overwritten), and a folder that is missing or not writable.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in {".zarr", *_NETCDF, *_GEOTIFF}:
+        expected = ", ".join([".zarr", *sorted(_NETCDF), *sorted(_GEOTIFF)])
+        raise OutputError(f"Unknown output format: got {str(path)!r}, expected a name that ends in {expected}.")
+    if driver is not None and (suffix not in _GEOTIFF or driver not in DRIVERS):
+        raise OutputError(
+            f"No driver {driver!r} for {str(path)!r}: expected {' or '.join(DRIVERS)} with .tif or .tiff. "
+            f"NetCDF and Zarr are chosen by the extension alone."
+        )
+    if path.exists() and not overwrite:
+        raise OutputError(
+            f"The output exists: {str(path)!r}. Choose another name, pass overwrite (--overwrite), or, where it is an "
+            "unfinished .zarr, resume (--resume)."
+        )
+    if path.is_dir() and not (suffix == ".zarr" and (Store(str(path)).exists() or not any(path.iterdir()))):
+        raise OutputError(f"Not overwriting {str(path)!r}: expected a Zarr store, got another folder. Remove it first.")
+    check_writable(path.parent, "Expected an existing, writable folder.")
+
+
+def write_raster(
+    ds: xr.Dataset,
+    path: str | Path,
+    *,
+    driver: Literal["COG", "GTiff"] | None = None,
+    overwrite: bool = False,
+    creation_options: Mapping[str, str] | None = None,
+) -> None:
+    """Compute ``ds`` and write it to ``path``, which appears complete or not at all.
+
+    The format follows the extension: ``.zarr`` (format 3; format 2, which GDAL before 3.11 needs, by the creation
+    option ``zarr_format=2``), ``.nc``, or ``.tif``. A GeoTIFF has one dtype and one nodata value for all its bands.
+    Bands that share theirs keep them. Otherwise, so with the standard error beside an integer raster, all are floats
+    and the nodata value is NaN, or the value's own if it is negative, since no standard error or flag is. Bands are
+    in the order of the variables and described by their names.
+
+    Parameters
+    ----------
+    ds
+        Variables on one grid; for GeoTIFF all on both spatial dimensions.
+    path
+        Output whose folder exists.
+    driver
+        "COG" (default) or "GTiff" for GeoTIFF.
+    overwrite
+        Replace an existing output once the new one is complete.
+    creation_options
+        GDAL creation options for GeoTIFF; ``zarr_format`` for Zarr; none for NetCDF.
+
+    Raises
+    ------
+    OutputError
+        As :func:`check_output`, and where the system or GDAL stops the writing.
+    InputError
+        Where the format cannot hold a variable, or for an unknown creation option.
+    """
+    path = Path(path)
+    check_output(path, overwrite=overwrite, driver=driver)
+    options = {key.lower(): value for key, value in (creation_options or {}).items()}
+    ds = for_files(ds)
+    with _replacing(path) as temporary:
+        if path.suffix.lower() == ".zarr":
+            _write_zarr(ds, temporary, options)
+        elif path.suffix.lower() in _NETCDF:
+            _write_netcdf(ds, temporary, options)
+        else:
+            write_geotiff(ds, temporary, driver or "COG", options)
+
+
+@contextmanager
+def _unreadable(place: str) -> Iterator[None]:
+    """Turn what the readers raise about a file that is no raster into one InputError."""
+    try:
+        with warnings.catch_warnings():
+            # Rasters without georeference are welcome: geonp works in cells.
+            warnings.simplefilter("ignore", NotGeoreferencedWarning)
+            yield
+    except GeonpError:
+        raise
+    except (OSError, ValueError, TypeError, *READ_ERRORS) as error:
+        raise InputError(
+            f"Not a raster that can be read: got {place!r}, expected GeoTIFF or another GDAL raster, NetCDF "
+            f"({', '.join(sorted(_NETCDF))}) or Zarr. The reader says: {error}"
+        ) from error
+
+
+def _open_stored(place: str, chunks: Any, options: dict[str, Any]) -> xr.Dataset:
+    """Open a raster without decoding: values as stored, nodata and packing in attrs."""
+    path = Path(place)
+    how: Any = {"decode_cf": False, "cache": False}
+    if path.suffix.lower() == ".zarr" or Store(place, options).exists():
+        store = Store(place, options)
+        how |= {"engine": "zarr", "consolidated": store.consolidated(), "storage_options": options or None}
+        unread = xr.open_dataset(place, **how)
+        if chunks is None:
+            return unread
+        # dask can't tell the size of texts
+        texts = [str(name) for name, da in unread.variables.items() if da.dtype.kind not in "biufcmM"]
+        return xr.open_dataset(place, chunks=chunks, drop_variables=texts, **how).assign(unread[texts].variables)
+    if path.suffix.lower() in _NETCDF:
+        return xr.open_dataset(path, engine="netcdf4", chunks=chunks, **how)
+    return open_gdal(path, chunks)
+
+
+def _with_crs(ds: xr.Dataset) -> xr.Dataset:
+    """Make the CRS variable a coordinate and name it in encoding, where rioxarray looks for it."""
+    name = grid_mapping_name(ds)
+    if name in ds.data_vars:
+        ds = ds.set_coords(name)
+    for da in ds.data_vars.values():
+        if "grid_mapping" in da.attrs:
+            da.encoding["grid_mapping"] = da.attrs.pop("grid_mapping")
+    return ds
+
+
+def _declare_nodata(stored: xr.Dataset, nodata: float) -> xr.Dataset:
+    ds = stored.copy()
+    for name, da in ds.data_vars.items():
+        if da.ndim < 2 or da.dtype.kind not in "iuf":
+            continue
+        da.attrs.pop("missing_value", None)
+        if da.dtype.kind in "iu" and math.isnan(nodata):
+            da.attrs.pop("_FillValue", None)
+            continue
+        if not holds(da.dtype, nodata):
+            limits = np.iinfo(da.dtype)
+            raise InputError(
+                f"Variable {name!r} cannot have nodata {nodata:g}: it holds {da.dtype}, expected an integer from "
+                f"{limits.min} to {limits.max}, or nan if none is missing. Correct --nodata."
+            )
+        da.attrs["_FillValue"] = da.dtype.type(nodata)
+    return ds
+
+
+def _select_variables(ds: xr.Dataset, variables: Sequence[str]) -> xr.Dataset:
+    missing = [name for name in variables if name not in ds.data_vars]
+    if missing:
+        known = ", ".join(repr(name) for name in ds.data_vars)
+        raise InputError(f"No variable {', '.join(map(repr, missing))}: the raster has {known}. Correct --variable.")
+    return ds[list(variables)]
+
+
+def _select_bands(ds: xr.Dataset, bands: Sequence[int]) -> xr.Dataset:
+    count = ds.sizes.get("band", 1)
+    missing = [band for band in bands if not 1 <= band <= count]
+    if missing:
+        raise InputError(f"No band {', '.join(map(str, missing))}: the raster has bands 1 to {count}. Correct --bidx.")
+    return ds.isel(band=[band - 1 for band in bands]) if "band" in ds.dims else ds
+
+
+def _select_box(ds: xr.Dataset, bbox: tuple[float, float, float, float]) -> xr.Dataset:
+    grid = Grid.from_xarray(ds)
+    west, south, east, north = bbox
+    window = {}
+    for dim, low, high in ((grid.y_dim, south, north), (grid.x_dim, west, east)):
+        if dim not in ds.coords:
+            raise InputError(f"No bounding box can be cut: the dimension {dim!r} has no coordinate. Add one.")
+        values = ds.coords[dim].values
+        inside = np.flatnonzero((values >= low) & (values <= high))
+        if inside.size == 0:
+            raise InputError(
+                f"The bounding box holds no cell: got {low:g} to {high:g} along {dim!r}, expected a part of "
+                f"{values.min():g} to {values.max():g}. Give west south east north in the raster's own coordinates."
+            )
+        window[dim] = slice(int(inside[0]), int(inside[-1]) + 1)
+    return ds.isel(window)
+
+
+def for_files(ds: xr.Dataset) -> xr.Dataset:
+    """Copy ``ds`` with chunks of one size and none of the encoding that belongs to the file it came from."""
+    ds = _described_axes(ds.copy())
+    for name, variable in ds.variables.items():
+        if variable.chunks is not None:
+            ds[name] = ds[name].chunk({dim: max(sizes) for dim, sizes in variable.chunksizes.items()})
+    for name, variable in ds.variables.items():
+        encoding = {key: value for key, value in variable.encoding.items() if key in _PORTABLE_ENCODING}
+        if isinstance(encoding.get("dtype"), np.dtype) and encoding["dtype"].kind in "iuf":
+            encoding["dtype"] = encoding["dtype"].newbyteorder("=")
+        if name in ds.indexes:
+            encoding["_FillValue"] = None
+        elif variable.dtype.kind in "iu" and not holds(variable.dtype, encoding.get("_FillValue", 0)):
+            del encoding["_FillValue"]
+        variable.encoding = encoding
+    mapping = grid_mapping_name(ds)
+    if mapping is not None and (affine := transform(ds)) is not None:
+        ds[mapping].attrs["GeoTransform"] = " ".join(map(repr, affine.to_gdal()))
+    return ds
+
+
+def _described_axes(ds: xr.Dataset) -> xr.Dataset:
+    """Say by the CF conventions what the spatial coordinates are, where only the CRS does."""
+    grid = Grid.from_xarray(ds)
+    axes = {} if grid.crs is None else {axis.get("axis"): axis for axis in CRS.from_wkt(grid.crs).cs_to_cf()}
+    for dim, letter in ((grid.y_dim, "Y"), (grid.x_dim, "X")):
+        if dim in ds.coords and not ds.coords[dim].attrs and letter in axes:
+            ds = ds.assign_coords({dim: ds.coords[dim].assign_attrs(axes[letter])})
+    return ds
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """Give a path in a hidden sibling folder, and move what is there to ``path`` if the block succeeds."""
+    work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        yield work / path.name
+        if path.is_dir():
+            os.replace(path, work / "replaced")
+        os.replace(work / path.name, path)
+    except GeonpError:
+        raise
+    except OSError as error:
+        raise OutputError(
+            f"Stopped while writing {str(path)!r}: {error}. Check the disk; nothing was changed."
+        ) from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _write_zarr(ds: xr.Dataset, path: Path, options: Mapping[str, str]) -> None:
+    _require_known(options, {"zarr_format"})
+    text = options.get("zarr_format", "3")
+    if text not in {"2", "3"}:
+        raise InputError(f"No Zarr format {text!r}: expected 2 or 3. Correct zarr_format (--co).")
+    # Zarr has settled how to store strings of variable, not of fixed length.
+    ds = ds.assign({name: da.astype(object) for name, da in ds.variables.items() if da.dtype.kind == "U"})
+    with warnings.catch_warnings():
+        # Readers expect consolidated metadata, and warn without; zarr warns that format 3 has yet to settle them.
+        warnings.filterwarnings("ignore", "Consolidated metadata")
+        ds.to_zarr(path, mode="w", zarr_format=2 if text == "2" else 3, consolidated=True)
+
+
+def _write_netcdf(ds: xr.Dataset, path: Path, options: Mapping[str, str]) -> None:
+    _require_known(options, set())
+    for da in ds.data_vars.values():
+        if da.ndim and da.dtype.kind in "iuf":
+            da.encoding.update(_NETCDF_COMPRESSION)
+    ds.to_netcdf(path, engine="netcdf4")
+
+
+def _require_known(options: Mapping[str, str], known: set[str]) -> None:
+    unknown = sorted(set(options) - known)
+    if unknown:
+        expected = ", ".join(sorted(known)) or "none"
+        raise InputError(f"Unknown creation option: got {', '.join(unknown)}, expected {expected}. Correct --co.")

@@ -1,0 +1,281 @@
+"""GeoTIFF and the other rasters of GDAL: undecoded in, band by band out."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dask.array
+import numpy as np
+import numpy.typing as npt
+import rasterio
+import rasterio.shutil
+import xarray as xr
+from rasterio import Affine
+from rasterio._err import CPLE_BaseError
+from rasterio.control import GroundControlPoint
+from rasterio.enums import MaskFlags
+from rasterio.errors import NotGeoreferencedWarning, RasterioError
+from rasterio.windows import Window
+from rioxarray.exceptions import RioXarrayError
+
+from geonp.errors import InputError, OutputError
+from geonp.raster.casting import UNLIMITED
+from geonp.raster.grid import Grid, grid_mapping_name
+from geonp.raster.metadata import UNNAMED
+from geonp.raster.nodata import PACKING, declared_nodata, observed, valid_limits
+
+__all__ = ["DRIVERS", "READ_ERRORS", "open_gdal", "transform", "write_geotiff"]
+
+DRIVERS = {
+    "COG": {"compress": "DEFLATE", "overview_resampling": "NEAREST"},  # averages of flags mean nothing
+    "GTiff": {"compress": "DEFLATE", "tiled": "YES"},
+}
+"""GDAL drivers that write a GeoTIFF, with the creation options they get by default."""
+
+READ_ERRORS = (RasterioError, RioXarrayError)
+"""What :func:`open_gdal` raises, beside builtin errors, where a file is no raster."""
+
+# What `gdalinfo --format` lists for each driver (GDAL 3.10 and 3.11; rasterio cannot be asked).
+_SHARED_OPTIONS = """BIGTIFF COMPRESS GEOTIFF_VERSION INTERLEAVE JXL_ALPHA_DISTANCE JXL_DISTANCE JXL_EFFORT JXL_LOSSLESS
+    MAX_Z_ERROR MAX_Z_ERROR_OVERVIEW NBITS NUM_THREADS PREDICTOR SPARSE_OK"""
+_OPTIONS = {
+    "COG": """ADD_ALPHA ALIGNED_LEVELS BLOCKSIZE EXTENT LEVEL OVERVIEWS OVERVIEW_COMPRESS OVERVIEW_COUNT
+        OVERVIEW_PREDICTOR OVERVIEW_QUALITY OVERVIEW_RESAMPLING QUALITY RES RESAMPLING STATISTICS TARGET_SRS
+        TILING_SCHEME WARP_RESAMPLING ZOOM_LEVEL ZOOM_LEVEL_STRATEGY""",
+    "GTiff": """ALPHA BLOCKXSIZE BLOCKYSIZE COLOR_TABLE_MULTIPLIER COPY_SRC_OVERVIEWS DISCARD_LSB ENDIANNESS
+        GEOTIFF_KEYS_FLAVOR JPEGTABLESMODE JPEG_QUALITY LZMA_PRESET PHOTOMETRIC PIXELTYPE PROFILE RPB RPCTXT
+        SOURCE_ICC_PROFILE SOURCE_PRIMARIES_BLUE SOURCE_PRIMARIES_GREEN SOURCE_PRIMARIES_RED SOURCE_WHITEPOINT
+        STREAMABLE_OUTPUT TFW TIFFTAG_TRANSFERFUNCTION_BLUE TIFFTAG_TRANSFERFUNCTION_GREEN
+        TIFFTAG_TRANSFERFUNCTION_RED TIFFTAG_TRANSFERRANGE_BLACK TIFFTAG_TRANSFERRANGE_WHITE TILED WEBP_LEVEL
+        WEBP_LOSSLESS ZLEVEL ZSTD_LEVEL""",
+}
+
+_COMPRESSIONS = {"NONE", "DEFLATE", "LZW", "ZSTD", "LZMA", "JPEG", "WEBP", "JXL", "LERC", "LERC_DEFLATE", "LERC_ZSTD"}
+
+_NAME = "band_data"
+_BAND_TAGS = ("standard_name", "cell_methods")
+_STALE_TAGS = re.compile(r"STATISTICS_|GRIB_|NETCDF_|OVR_")
+
+
+def open_gdal(path: Path, chunks: Any = "auto") -> xr.Dataset:
+    """Open a raster lazily without decoding it: values as stored, nodata and packing in attrs.
+
+    One variable on ``(band, y, x)``, or ``(y, x)`` for one band; floats with NaN where a mask or alpha band says so.
+    Descriptions of several bands are the coordinate ``band_name``. A raster that no transform places has no
+    coordinates: ground control points stay in the variable of its CRS.
+
+    Raises
+    ------
+    InputError
+        Where the file holds several rasters.
+    """
+    with rasterio.open(path) as file:
+        if file.count == 0:
+            raise InputError(
+                f"{str(path)!r} holds several rasters: got {file.subdatasets}, expected one. Name one of them."
+            )
+        # Internal masks and alpha bands mark missing cells without a nodata value.
+        masked = any(MaskFlags.per_dataset in flags for flags in file.mask_flag_enums)
+        descriptions, tags = file.descriptions, set(file.tags())
+        placed = not file.transform.is_identity
+    opened = xr.open_dataset(
+        path, engine="rasterio", chunks=chunks, cache=False, default_name=_NAME, masked=masked, mask_and_scale=False
+    )
+    da = opened[_NAME]
+    description = descriptions[0] if len(descriptions) == 1 else None
+    name = re.sub(r"\W+", "_", description or path.stem).strip("_") or UNNAMED
+    about = {key: value for key, value in da.attrs.items() if key in tags and not _STALE_TAGS.match(key)}
+    da.attrs = {
+        key: value
+        for key, value in da.attrs.items()
+        if not _STALE_TAGS.match(key) and key not in about and not (key in PACKING and value == PACKING[key])
+    }
+    if any(descriptions):
+        da.attrs.pop("long_name", None)
+        if description is None:
+            names = [text or f"band {number}" for number, text in enumerate(descriptions, start=1)]
+            da = da.assign_coords(band_name=("band", np.array(names, object)))
+    if isinstance(da.attrs.get("units"), tuple) and len(set(da.attrs["units"])) == 1:
+        da.attrs["units"] = da.attrs["units"][0]
+    if not placed:
+        da = da.drop_vars([name for name in ("y", "x") if name in da.coords])
+    for key in ("_FillValue", *PACKING):
+        if key in da.encoding:
+            da.attrs[key] = da.encoding.pop(key)
+    if da.sizes["band"] == 1:
+        da = da.squeeze("band", drop=True)
+    # a file may be called as a coordinate is
+    return da.to_dataset(name=UNNAMED if name in da.coords or name in da.dims else name).assign_attrs(about)
+
+
+def transform(ds: xr.Dataset) -> Affine | None:
+    """Affine transform from (column, row) to the outer corner of a cell; None where the cells are not even."""
+    grid = Grid.from_xarray(ds)
+    if grid.y_dim in ds.coords and grid.x_dim in ds.coords:
+        (dy, dx), (y, x) = grid.spacing, grid.origin
+        return Affine(dx, 0.0, x - dx / 2, 0.0, dy, y - dy / 2) if grid.regular else None
+    mapping = grid_mapping_name(ds)
+    written = ds[mapping].attrs.get("GeoTransform") if mapping is not None else None
+    return Affine.from_gdal(*map(float, str(written).split())) if written else None
+
+
+def write_geotiff(ds: xr.Dataset, path: Path, driver: str, options: Mapping[str, str]) -> None:
+    """Compute ``ds`` and write it to ``path`` by way of a draft beside it, which is left to the caller to remove.
+
+    Variables and their slices along other dimensions are bands, in order, described by name; the rows run from north
+    to south, which software expects. GeoTIFF has one dtype and
+    one nodata value for all bands: see :func:`geonp.io.files.write_raster` for how they are chosen.
+
+    Raises
+    ------
+    InputError
+        For a variable that is not real or not on both spatial dimensions, or a creation option that does not exist.
+    OutputError
+        Where GDAL refuses the creation options.
+    """
+    _require_known(driver, options)
+    ds = _north_up(ds)
+    grid = Grid.from_xarray(ds)
+    stored = _one_storage(ds, grid)
+    layers = [layer for name, da in stored.items() for layer in _layers(name, da, grid)]
+    first = layers[0][1]
+    affine, gcps = transform(ds), _ground_control_points(ds)
+    nowhere = affine is None and not gcps and not grid.regular
+    if nowhere:
+        warnings.warn(
+            f"{path.name} is written without a place on the Earth: its cells are not evenly spaced, and a GeoTIFF has "
+            "no other. Write .nc or .zarr to keep the coordinates.",
+            stacklevel=2,
+        )
+    profile = {
+        "height": grid.shape[0],
+        "width": grid.shape[1],
+        "count": len(layers),
+        "dtype": first.dtype,
+        "nodata": first.attrs.get("_FillValue"),
+        "crs": None if nowhere or gcps else grid.crs,
+        "transform": None if gcps else affine,
+    }
+    draft = path.with_name(f"draft-{path.name}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotGeoreferencedWarning)
+        with rasterio.open(draft, "w", driver="GTiff", tiled=True, BIGTIFF="IF_SAFER", **profile) as file:
+            if gcps:
+                file.gcps = gcps, grid.crs
+            file.update_tags(**{key: value for key, value in ds.attrs.items() if isinstance(value, str | int | float)})
+            for band, (description, da) in enumerate(layers, start=1):
+                file.set_band_description(band, description)
+                file.set_band_unit(band, str(da.attrs.get("units", "")))
+                file.update_tags(band, **{key: da.attrs[key] for key in _BAND_TAGS if key in da.attrs})
+            file.scales = [da.attrs.get("scale_factor", 1.0) for _, da in layers]
+            file.offsets = [da.attrs.get("add_offset", 0.0) for _, da in layers]
+        # Blocks are written as they are computed; the copy compresses them once and adds what a COG needs.
+        targets: Any = [_Band(draft, band) for band in range(1, len(layers) + 1)]
+        dask.array.store([dask.array.asarray(da.data) for _, da in layers], targets, lock=True)
+        try:
+            rasterio.shutil.copy(draft, path, driver=driver, **{**DRIVERS[driver], **options})
+        except (RasterioError, CPLE_BaseError) as error:
+            raise OutputError(f"GDAL cannot write {path.name!r} as {driver}: {error}. Check --co.") from error
+
+
+def _require_known(driver: str, options: Mapping[str, str]) -> None:
+    """Check the names of creation options, and the compression: GDAL passes over what it does not know of them."""
+    known = set(f"{_SHARED_OPTIONS} {_OPTIONS[driver]}".split())
+    unknown = sorted({name.upper() for name in options} - known)
+    if unknown:
+        raise InputError(
+            f"Unknown creation option: got {', '.join(unknown)}, expected some of those of GDAL's {driver} driver: "
+            f"{', '.join(sorted(known))}. Correct --co."
+        )
+    methods = _COMPRESSIONS | ({"PACKBITS"} if driver == "GTiff" else set())
+    given = next((value for name, value in options.items() if name.upper() == "COMPRESS"), "NONE")
+    if given.upper() not in methods:
+        raise InputError(
+            f"Unknown compression: got {given}, expected one of {', '.join(sorted(methods))}. Correct --co COMPRESS."
+        )
+
+
+def _ground_control_points(ds: xr.Dataset) -> list[GroundControlPoint]:
+    """Those that rioxarray has noted with the CRS."""
+    mapping = grid_mapping_name(ds)
+    text = ds[mapping].attrs.get("gcps") if mapping is not None else None
+    return ds.rio.get_gcps() or [] if text else []
+
+
+def _north_up(ds: xr.Dataset) -> xr.Dataset:
+    """Turn over the rows of a raster whose y coordinate ascends."""
+    grid = Grid.from_xarray(ds)
+    ascends = grid.y_dim in ds.coords and grid.spacing[0] > 0
+    return ds.isel({grid.y_dim: slice(None, None, -1)}) if ascends else ds
+
+
+@dataclass(frozen=True)
+class _Band:
+    """Target of `dask.array.store`: opened per block, so that it can be sent to another process."""
+
+    path: Path
+    band: int
+
+    def __setitem__(self, key: tuple[slice, slice], block: npt.NDArray[Any]) -> None:
+        with rasterio.open(self.path, "r+") as file:
+            file.write(block, self.band, window=Window.from_slices(*key))
+
+
+def _one_storage(ds: xr.Dataset, grid: Grid) -> dict[Hashable, xr.DataArray]:
+    """Encode all variables with one dtype and one nodata value: their common own, or else floats."""
+    for name, da in ds.data_vars.items():
+        if da.dtype.kind not in "iufb" or not {grid.y_dim, grid.x_dim} <= set(da.dims):
+            raise InputError(
+                f"A GeoTIFF cannot hold variable {name!r}: got {da.dtype} on {da.dims}, expected real numbers on "
+                f"({grid.y_dim!r}, {grid.x_dim!r}). Choose variables with --variable, or write .zarr or .nc."
+            )
+    own = {name: _encoded(da) for name, da in ds.data_vars.items()}
+    kinds = {(da.dtype, *(repr(da.attrs.get(key)) for key in ("_FillValue", *PACKING))) for da in own.values()}
+    if len(kinds) == 1:
+        return own
+    fills = {
+        da.attrs["_FillValue"] for da in own.values() if "_FillValue" in da.attrs and "scale_factor" not in da.attrs
+    }
+    negative = [float(fill) for fill in fills if fill < 0]
+    nodata = negative[0] if len(negative) == 1 else np.nan
+    floats = {name: _as_floats(da) for name, da in ds.data_vars.items()}
+    dtype = np.result_type(*(da.dtype for da in floats.values()))
+    for da in floats.values():
+        da.encoding = {"dtype": dtype, "_FillValue": dtype.type(nodata)}
+    return {name: _encoded(da) for name, da in floats.items()}
+
+
+def _encoded(da: xr.DataArray) -> xr.DataArray:
+    variable = xr.conventions.encode_cf_variable(da.variable)
+    return da.copy(data=variable.data).assign_attrs(variable.attrs)
+
+
+def _as_floats(da: xr.DataArray) -> xr.DataArray:
+    if da.dtype.kind == "f" or declared_nodata(da) or valid_limits(da) != UNLIMITED:
+        return observed(da)
+    return da.astype(np.float64 if da.dtype.itemsize > 2 else np.float32)
+
+
+def _layers(name: Hashable, da: xr.DataArray, grid: Grid) -> Iterator[tuple[str, xr.DataArray]]:
+    """Two-dimensional slices of ``da`` with their descriptions, such as ``ndvi time=2015-07-11``."""
+    dims = [dim for dim in da.dims if dim not in (grid.y_dim, grid.x_dim)]
+    for index in np.ndindex(*(da.sizes[dim] for dim in dims)):
+        layer = da.isel(dict(zip(dims, index, strict=True))).transpose(grid.y_dim, grid.x_dim)
+        named = layer.coords.get("band_name")
+        labels = [
+            str(named.item())
+            if named is not None and dim == "band"
+            else f"{dim}={_label(layer.coords[dim].values) if dim in layer.coords else i}"
+            for dim, i in zip(dims, index, strict=True)
+        ]
+        yield " ".join([str(name), *labels]), layer
+
+
+def _label(value: npt.NDArray[Any]) -> object:
+    """Value of a coordinate for people: a time as ISO 8601, no finer than it is."""
+    return np.datetime_as_string(value, unit="auto") if value.dtype.kind == "M" else value.item()

@@ -1,0 +1,356 @@
+"""ERA5 from the Copernicus Climate Data Store: 2 m temperature and surface geopotential, a month a request, to Zarr."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import xarray as xr
+
+from geonp.errors import FetchError, InputError, MissingExtraError, OutputError
+from geonp.io.stores import UNFINISHED, Store, check_writable
+from geonp.training.data.era5_files import DATASET, Area, check_same, checked, described
+
+__all__ = ["Area", "fetch", "months"]
+
+VARIABLES = ("2m_temperature", "geopotential")
+
+
+@dataclass(frozen=True)
+class Month:
+    """The wanted days of one month: `first` to `last`, both included."""
+
+    first: date
+    last: date
+
+    @property
+    def name(self) -> str:
+        """Such as ``2019-03``."""
+        return f"{self.first:%Y-%m}"
+
+    @property
+    def hours(self) -> Any:
+        """Every hour of these days, as datetime64."""
+        return np.arange(np.datetime64(self.first, "h"), np.datetime64(self.last, "h") + 24).astype("datetime64[ns]")
+
+    def request(self, area: Area) -> dict[str, Any]:
+        """What is asked of the data store."""
+        days = [f"{day:02d}" for day in range(self.first.day, self.last.day + 1)]
+        return {
+            "product_type": ["reanalysis"],
+            "variable": list(VARIABLES),
+            "year": [f"{self.first:%Y}"],
+            "month": [f"{self.first:%m}"],
+            "day": days,
+            "time": [f"{hour:02d}:00" for hour in range(24)],
+            "area": list(area),
+            "data_format": "netcdf",
+            "download_format": "unarchived",
+        }
+
+
+def months(start: date, end: date) -> Iterator[Month]:
+    """The months from `start` to `end`, both days included, the first and last of them perhaps in part."""
+    while start <= end:
+        following = (start.replace(day=1) + timedelta(days=32)).replace(day=1)
+        yield Month(start, min(following - timedelta(days=1), end))
+        start = following
+
+
+def fetch(
+    area: Area,
+    start: date,
+    end: date,
+    out: Path,
+    *,
+    tries: int = 3,
+    wait_s: float = 120.0,
+    report: Callable[[str], None] = lambda _: None,
+) -> Path:
+    """Download hourly ERA5 to the Zarr store `out`, month by month; a run that was cut off goes on where it stopped.
+
+    Credentials come from where cdsapi looks for them (``CDSAPI_URL`` and ``CDSAPI_KEY``, or ``~/.cdsapirc``) and are
+    never logged. Each file is checked (its hours, grid and values, and that its grid and geopotential are those of the
+    store) before it is added; what is done is noted in ``<out>.journal.json``, and the file that is being downloaded
+    lies beside it. Until all is there, the root of the store has the attribute ``geonp_unfinished``.
+
+    Parameters
+    ----------
+    area : tuple of float
+        North, west, south, east; degrees, on the 0.25 degree grid.
+    start, end : date
+        First and last day, both included; none after today.
+    tries : int
+        How often a month is asked for before giving up; the client itself repeats single requests as often.
+    wait_s : float
+        The longest pause between looks at a request, and the pause before another try.
+    report : callable
+        Told in a line what is being done.
+
+    Returns
+    -------
+    Path
+        The store: ``t2m (time, latitude, longitude)``, K, and the surface geopotential ``z (latitude, longitude)``,
+        m2 s-2, with CF metadata.
+
+    Raises
+    ------
+    InputError
+        For an area or a period that cannot be.
+    FetchError
+        Where the data store refuses, fails, or sends files that are not what was asked for.
+    OutputError
+        When `out` holds something else, or it cannot be written, which is seen before anything is asked for.
+    MissingExtraError
+        Where cdsapi is not installed, which the extra ``geonp[era5]`` brings.
+    """
+    _check_request(area, start, end)
+    wanted = list(months(start, end))
+    asked = {"area": list(area), "start": str(start), "end": str(end)}
+    journal = out.with_name(out.name + ".journal.json")
+    done = _done(out, journal, asked)
+    if len(done) < len(wanted):
+        expected = "Expected one that is writable or can be made; choose another for the store."
+        with _without_warnings():
+            client = _client(tries, wait_s)
+        check_writable(out.parent, expected, make=True)
+    for month in wanted:
+        if month.name in done:
+            continue
+        report(f"{month.name}: asking for {month.first} to {month.last}")
+        part = _part(out, month)
+        fields = _month(client, month, area, part, _lattice(out) if done else None, tries, report)
+        with _writing(out):
+            if not done:
+                _note(journal, {**asked, "done": []})
+                _create(fields, [hour for each in wanted for hour in each.hours], out)
+            _append(fields, month, out)
+            done.append(month.name)
+            _note(journal, {**asked, "done": done})
+            part.unlink()
+        report(f"{month.name}: added to {out}")
+    for month in wanted:  # of a run that ended between noting a month and removing its file
+        _part(out, month).unlink(missing_ok=True)
+    _finish(out)
+    return out
+
+
+def _part(out: Path, month: Month) -> Path:
+    """The file that a month is downloaded to."""
+    return out.with_name(f"{out.name}.{month.name}.nc")
+
+
+def _check_request(area: Area, start: date, end: date) -> None:
+    north, west, south, east = area
+    if not (-90 <= south < north <= 90 and -180 <= west < east <= 360 and east - west <= 360):
+        raise InputError(f"the area must be north west south east in degrees, got {north} {west} {south} {east}")
+    if not date(1940, 1, 1) <= start <= end:
+        raise InputError(f"ERA5 has days from 1940-01-01 on, got start {start}, end {end}; expected start <= end")
+    today = datetime.now(UTC).date()
+    if end > today:
+        raise InputError(
+            f"ERA5 has no days to come, got end {end}; expected at most today, {today}, and rather some days before "
+            "it, as they appear late"
+        )
+
+
+@contextmanager
+def _writing(out: Path) -> Iterator[None]:
+    """Say of a disk that is full or fails that it is the disk."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(
+            f"Stopped while writing {str(out)!r}: {error.strerror or error}. What is finished is kept: make room or "
+            "check the disk, and run the same command again."
+        ) from error
+
+
+def _done(out: Path, journal: Path, asked: dict[str, Any]) -> list[str]:
+    """Months that the store holds already."""
+    if not journal.exists():
+        if out.exists():
+            raise OutputError(f"{out} exists and was not made by this command: choose another name, or remove it")
+        return []
+    try:
+        noted = dict(json.loads(journal.read_text(encoding="utf-8")))
+        months_ = [str(name) for name in noted.pop("done")]
+    except (ValueError, TypeError, KeyError) as error:
+        raise OutputError(
+            f"{journal} is empty or damaged, so what {out} holds is not known: remove both to begin again, or choose "
+            "another name"
+        ) from error
+    if noted != asked:
+        raise OutputError(f"{out} holds {noted}, but {asked} was asked for: choose another name for it")
+    return months_ if out.exists() else []
+
+
+def _note(journal: Path, content: dict[str, Any]) -> None:
+    temporary = journal.with_suffix(".tmp")
+    temporary.write_text(json.dumps(content), encoding="utf-8")
+    os.replace(temporary, journal)
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Those of the client may hold its URL, and with it a password; zarr's is about consolidated metadata."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _client(tries: int, wait_s: float) -> Any:
+    try:
+        import cdsapi
+    except ImportError as error:
+        raise MissingExtraError("cdsapi", "era5") from error
+
+    def silent(*_: object, **__: object) -> None:
+        """The client would log its key at the level of debugging."""
+
+    try:
+        # a key with a line break, as files of variables leave it, would be quoted by whoever refuses it
+        url, key, verify = cdsapi.api.get_url_key_verify(None, None, None)
+        return cdsapi.Client(
+            url=url.strip(),
+            key=key.strip(),
+            verify=verify,
+            quiet=True,
+            progress=False,
+            retry_max=tries,
+            sleep_max=wait_s,
+            info_callback=silent,
+            debug_callback=silent,
+            warning_callback=silent,
+        )
+    except Exception as error:
+        if type(error) is Exception:  # what cdsapi raises where url or key are missing
+            problem = "no credentials for the Climate Data Store"
+        else:
+            problem = f"the client of the Climate Data Store cannot be set up: {_without_secrets(str(error))}"
+        raise FetchError(
+            f"{problem}: expected its url and your key in ~/.cdsapirc, or in CDSAPI_URL and CDSAPI_KEY; see "
+            "https://cds.climate.copernicus.eu/how-to-api"
+        ) from None
+
+
+def _month(
+    client: Any,
+    month: Month,
+    area: Area,
+    part: Path,
+    lattice: xr.Dataset | None,
+    tries: int,
+    report: Callable[[str], None],
+) -> xr.Dataset:
+    """The checked fields of a month, on the `lattice` of the store; what an earlier run left is used if it is whole."""
+    problem = ""
+    for _ in range(tries + part.exists()):
+        if not part.exists():
+            try:
+                with _without_warnings():
+                    client.retrieve(DATASET, month.request(area), str(part))
+            except Exception as error:  # of requests, multiurl and the client, which has classes of its own
+                if _of_the_disk(error):
+                    part.unlink(missing_ok=True)
+                    with _writing(part):
+                        raise
+                problem = _refusal(error, client)
+                if _final(error):
+                    raise FetchError(f"{month.name}: {problem}") from None
+                report(f"{month.name}: {problem}")
+                continue
+        try:
+            fields = checked(part, month.hours, area)
+            check_same(fields, lattice)
+            return fields
+        except Exception as error:  # damaged bytes lead to whatever netCDF4, HDF5 and xarray raise
+            problem = f"the file that came is not what was asked for: {error or type(error).__name__}"
+            report(f"{month.name}: {problem}")
+            part.unlink(missing_ok=True)
+    raise FetchError(f"{month.name}: {problem}; asked {tries} times, run the same command again later") from None
+
+
+def _of_the_disk(error: Exception) -> bool:
+    """Whether the file could not be written here: errors of requests are OSErrors too, but have no number."""
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+    forbidden = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
+    return isinstance(error, OSError) and error.errno in (*full, *forbidden)
+
+
+def _final(error: Exception) -> bool:
+    """Whether asking again cannot help: the data store refused, or tried and failed, or its address is none."""
+    status = getattr(getattr(error, "response", None), "status_code", 0)
+    final = {"ProcessingFailedError", "MissingSchema", "InvalidSchema", "InvalidURL"}
+    return (400 <= status < 500 and status != 429) or type(error).__name__ in final
+
+
+def _refusal(error: Exception, client: Any) -> str:
+    status = getattr(getattr(error, "response", None), "status_code", 0)
+    text = _without_secrets(str(error).replace(client.key, "<key>").replace(repr(client.key)[1:-1], "<key>"))
+    text = " ".join(text.split())[:300]
+    if status == 401:
+        return "the Climate Data Store does not know the key, or it has expired: get a new one from your profile there"
+    if status == 403:
+        return f"the Climate Data Store refused, perhaps as the licence of {DATASET} was not accepted: {text}"
+    if status == 429:
+        return "the Climate Data Store limits the rate of requests"
+    return f"the Climate Data Store failed: {text or f'it did not say why ({type(error).__name__})'}"
+
+
+def _without_secrets(text: str) -> str:
+    """`text` without the user and password that a URL may begin with."""
+    return re.sub(r"(?<=://)[^/\s]*@", "", text)
+
+
+def _create(fields: xr.Dataset, hours: list[Any], out: Path) -> None:
+    """A store of the whole period, of missing values yet, replacing what an earlier run left unfinished."""
+    shape = (len(hours), *fields["t2m"].shape[1:])
+    chunks = (min(shape[0], 240), *shape[1:])
+    # lazy, and never computed: years of the globe fit into no memory
+    nothing = da.full(shape, np.nan, np.float32, chunks=chunks)
+    empty = xr.DataArray(nothing, dims=("time", "latitude", "longitude"))
+    coords = {"time": np.array(hours), "latitude": fields["latitude"], "longitude": fields["longitude"]}
+    whole = described(xr.Dataset({"t2m": empty, "z": fields["z"]}, coords))
+    hourly = {"units": "hours since 1900-01-01", "dtype": "int64"}
+    encoding = {"t2m": {"chunks": chunks, "fill_value": np.nan}, "time": hourly}
+    whole.attrs[UNFINISHED] = "geonp fetch era5"
+    with _without_warnings():
+        whole.to_zarr(out, mode="w", encoding=encoding, consolidated=True, compute=False)
+
+
+def _append(fields: xr.Dataset, month: Month, out: Path) -> None:
+    with xr.open_zarr(out) as ds:
+        first = int(np.searchsorted(ds["time"].values.astype("datetime64[ns]"), month.hours[0]))
+    region: Any = {"time": slice(first, first + len(month.hours))}
+    with _without_warnings():
+        fields[["t2m"]].drop_vars(["latitude", "longitude"]).to_zarr(out, region=region, consolidated=True)
+
+
+def _lattice(out: Path) -> xr.Dataset:
+    """Latitude, longitude and geopotential of the store, and the attributes of its root."""
+    try:
+        with xr.open_zarr(out) as ds:
+            kept: xr.Dataset = ds[["z"]].load()
+            return kept
+    except Exception as error:  # of zarr, its codecs and xarray
+        raise OutputError(
+            f"{out} cannot be read, though its journal says what it holds: {error}. Remove both to begin again."
+        ) from error
+
+
+def _finish(out: Path) -> None:
+    """Take off the mark of an unfinished store."""
+    if UNFINISHED in _lattice(out).attrs:
+        Store(str(out)).complete({})

@@ -1,0 +1,220 @@
+"""Tasks to pretrain on: synthetic random fields with simulated gaps, seen as filling will see a raster.
+
+Where a field of :mod:`geonp.training.data.fields` is Gaussian, the exact conditional distribution of the targets, given
+the context, is computed from the covariance that made it, and serves as the training target. It has the same optimum as
+a sampled value and less noise. Of other fields the targets are the values themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import fft, linalg
+
+from geonp.inference.context import Neighbourhood, halo_for, overlaps, select_context, standardise
+from geonp.inference.tiling import groups
+from geonp.raster import gaps
+from geonp.training.data.fields import Field, RasterPrior, log_uniform, sample_field
+
+__all__ = ["Task", "collate", "reached", "sample_task"]
+
+Array = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One tile: context and targets, and what is known of the targets.
+
+    ``xc (n_c, 2)``, ``yc (n_c,)``, ``xt (n_t, 2)``; `mean` and `variance` ``(n_t,)`` are the exact conditional moments
+    of a new measurement where `exact`, else the measured value and zero. Standardised by the context; x = (row, col) in
+    cells from the middle of the tile.
+    """
+
+    xc: Array
+    yc: Array
+    xt: Array
+    mean: Array
+    variance: Array
+    exact: bool
+    kind: str
+
+
+def sample_task(rng: np.random.Generator, prior: RasterPrior, neighbourhood: Neighbourhood, n_targets: int) -> Task:
+    """Draw one task; the number of context points and of targets varies up to their limits."""
+    wide = rng.random() < prior.p_wide
+    halo = neighbourhood.reach_px if wide else neighbourhood.halos_px[0]
+    px, draw = neighbourhood.tile_px, rng.random()
+    few = draw >= prior.p_small_tile + prior.p_large_tile
+    tile = px // 2 if draw < prior.p_small_tile else px if few else px * neighbourhood.merge
+    while True:
+        size = tile + 2 * halo
+        kind, observed, domain = _observed(rng, prior, size, wide)
+        missing = domain & ~observed
+        if tile > px and not _whole(groups(missing, observed, halo, neighbourhood), tile - px):
+            cut, size = (tile - px) // 2, px + 2 * halo
+            observed, domain, missing = (m[cut : cut + size, cut : cut + size] for m in (observed, domain, missing))
+        own = _only(missing, halo)
+        if not own.any() or np.count_nonzero(observed) < neighbourhood.min_context:
+            continue
+        sample = sample_field(rng, prior, size, fft.next_fast_len(2 * size if wide else max(2 * size, 256), real=True))
+        window = _only(observed, halo - halo_for(observed, neighbourhood) if wide else 0)
+        context = select_context(window, own, neighbourhood, rng.random())
+        targets = rng.permutation(np.flatnonzero(missing & reached(observed, halo, neighbourhood)))[:n_targets]
+        # nothing is to be learned from equal values
+        if np.ptp(sample.values.ravel()[context]) > 0:
+            scattered = kind == "random" and rng.random() < prior.p_scattered
+            return _as_task(sample, context, targets, size, kind, _turn(rng) if scattered else None)
+
+
+def _whole(found: list[npt.NDArray[np.intp]], extent: int) -> bool:
+    """Whether tiles that begin in a square of this extent are one group that spans it."""
+    return len(found) == 1 and bool((np.ptp(found[0], axis=0) == extent).all())
+
+
+def _turn(rng: np.random.Generator) -> npt.NDArray[np.float64]:
+    """Rotation and shrinking of coordinates, so that a sparse lattice looks like scattered positions."""
+    angle, scale = rng.uniform(0, 2 * np.pi), log_uniform(rng, (0.25, 1.0))
+    return scale * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+
+
+def _only(mask: npt.NDArray[np.bool_], frame: int) -> npt.NDArray[np.bool_]:
+    """`mask` without what lies in a frame of so many cells."""
+    inside = np.zeros_like(mask)
+    inside[frame : mask.shape[0] - frame, frame : mask.shape[1] - frame] = True
+    return mask & inside
+
+
+def reached(observed: npt.NDArray[np.bool_], halo: int, neighbourhood: Neighbourhood) -> npt.NDArray[np.bool_]:
+    """The cells of a window that the tile in its middle predicts: its own, and those that its overlap reaches."""
+    place = np.arange(observed.shape[0])
+    outside = np.maximum(np.maximum(halo - place, place - (observed.shape[0] - 1 - halo)), 0)
+    return np.asarray(np.maximum(outside[:, None], outside[None, :]) <= overlaps(observed, neighbourhood))
+
+
+def _as_task(
+    sample: Field,
+    context: npt.NDArray[np.intp],
+    targets: npt.NDArray[np.intp],
+    size: int,
+    kind: str,
+    turn: npt.NDArray[np.float64] | None,
+) -> Task:
+    values = sample.values.ravel()
+    standard = standardise(values[context])
+    if sample.covariance is None:
+        mean, variance = values[targets], np.zeros(targets.size)
+    else:
+        mean, variance = _conditional(sample, context, targets, size)
+    xc, xt = (np.stack(np.divmod(i, size), -1) - (size - 1) / 2 for i in (context, targets))
+    if turn is not None:
+        xc, xt = xc @ turn, xt @ turn
+    return Task(
+        xc.astype(np.float32),
+        standard.z,
+        xt.astype(np.float32),
+        ((mean - standard.loc) / standard.scale).astype(np.float32),
+        (variance / standard.scale**2 + 1e-6 * (sample.covariance is not None)).astype(np.float32),
+        sample.covariance is not None,
+        kind,
+    )
+
+
+def _conditional(
+    sample: Field, context: npt.NDArray[np.intp], targets: npt.NDArray[np.intp], size: int
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Exact mean and variance of new measurements at `targets`, given those at `context`."""
+    assert sample.covariance is not None
+    torus = sample.covariance.shape[0]
+    points = np.concatenate([context, targets])
+    rows, cols = np.divmod(points, size)
+    n_c = context.size
+    k = sample.covariance[(rows[:, None] - rows[None, :n_c]) % torus, (cols[:, None] - cols[None, :n_c]) % torus]
+    centred = np.stack([rows, cols], -1) / size - 0.5
+    k = k + sample.trend**2 * (centred @ centred[:n_c].T)
+    k[:n_c][np.diag_indices(n_c)] += sample.noise**2 + 1e-6
+    factor = linalg.cholesky(k[:n_c], lower=True, check_finite=False)
+    solved = linalg.solve_triangular(factor, k[n_c:].T, lower=True, check_finite=False)
+    y = linalg.solve_triangular(factor, sample.values.ravel()[context], lower=True, check_finite=False)
+    prior = sample.covariance[0, 0] + sample.noise**2 + sample.trend**2 * (centred[n_c:] ** 2).sum(-1)
+    return solved.T @ y, np.maximum(prior - (solved**2).sum(0), 0.0)
+
+
+# --- gaps -------------------------------------------------------------------------------------------------------------
+
+
+def _observed(
+    rng: np.random.Generator, prior: RasterPrior, size: int, wide: bool
+) -> tuple[str, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Kind of gaps, observed mask and domain mask of one window."""
+    names = list(prior.gap_weights)
+    weights = np.array([prior.gap_weights[name] for name in names])
+    kind = str(rng.choice(names, p=weights / weights.sum()))
+    missing = _gaps(rng, kind, size, wide)
+    if rng.random() < 0.1:
+        missing |= _gaps(rng, str(rng.choice(names)), size, wide=False)
+    domain = _domain(rng, size) if rng.random() < prior.p_domain else np.ones((size, size), bool)
+    return kind, domain & ~missing, domain
+
+
+def _gaps(rng: np.random.Generator, kind: str, size: int, wide: bool) -> npt.NDArray[np.bool_]:
+    shape = (size, size)
+    if kind == "random":
+        if wide:
+            return gaps.random_gaps(shape, 1 - log_uniform(rng, (0.0015, 0.03)), rng)
+        dense = rng.random() < 0.55
+        return gaps.random_gaps(shape, rng.uniform(0.01, 0.85) if dense else rng.uniform(0.85, 0.985), rng)
+    if kind == "clouds":
+        fraction = rng.uniform(0.6, 0.9) if wide else rng.uniform(0.03, 0.7)
+        return gaps.cloud_gaps(shape, fraction, rng, log_uniform(rng, (20.0, 80.0) if wide else (3.0, 40.0)))
+    if kind == "stripes":
+        angle = None if rng.random() < 0.5 else rng.uniform(0, np.pi)
+        period, wedge = log_uniform(rng, (4.0, 60.0)), rng.uniform(0, 0.9)
+        return gaps.stripe_gaps(shape, rng.uniform(0.05, 0.6), rng, period, angle, wedge)
+    if kind == "swath":
+        return gaps.swath_gaps(shape, rng.uniform(0.1, 0.6), rng)
+    return gaps.block_gaps(shape, rng.uniform(0.03, 0.6), rng, log_uniform(rng, (3.0, 40.0)))
+
+
+def _domain(rng: np.random.Generator, size: int) -> npt.NDArray[np.bool_]:
+    """A small raster, the edge of a large one, or a ragged coast, somewhere in the window."""
+    domain, way = np.ones((size, size), bool), rng.random()
+    if way < 0.35:
+        return ~gaps.cloud_gaps((size, size), rng.uniform(0.1, 0.6), rng, log_uniform(rng, (8.0, 60.0)))
+    if way < 0.55:
+        for axis in range(2):
+            side = int(log_uniform(rng, (12.0, size)))
+            first = rng.integers(max(size // 2 - side, 0), min(size // 2, size - side) + 1)
+            np.moveaxis(domain, axis, 0)[:first] = False
+            np.moveaxis(domain, axis, 0)[first + side :] = False
+        return domain
+    for _ in range(rng.integers(1, 3)):
+        edge = int(rng.uniform(0.0, 0.48) * size)
+        np.moveaxis(domain, rng.integers(2), 0)[:: rng.choice([-1, 1])][:edge] = False
+    return domain
+
+
+# --- batches ----------------------------------------------------------------------------------------------------------
+
+
+def collate(tasks: list[Task], n_context: int, n_targets: int) -> dict[str, npt.NDArray[Any]]:
+    """Pad tasks to one shape: ``(batch, n, features)`` arrays and their masks, True = real."""
+    batch = len(tasks)
+    out = {
+        "xc": np.zeros((batch, n_context, 2), np.float32),
+        "yc": np.zeros((batch, n_context, 1), np.float32),
+        "context_mask": np.zeros((batch, n_context), bool),
+        "xt": np.zeros((batch, n_targets, 2), np.float32),
+        "mean": np.zeros((batch, n_targets), np.float32),
+        "variance": np.ones((batch, n_targets), np.float32),
+        "target_mask": np.zeros((batch, n_targets), bool),
+        "exact": np.array([task.exact for task in tasks]),
+    }
+    for i, task in enumerate(tasks):
+        n_c, n_t = len(task.xc), len(task.xt)
+        out["xc"][i, :n_c], out["yc"][i, :n_c, 0], out["context_mask"][i, :n_c] = task.xc, task.yc, True
+        out["xt"][i, :n_t], out["target_mask"][i, :n_t] = task.xt, True
+        out["mean"][i, :n_t], out["variance"][i, :n_t] = task.mean, task.variance
+    return out

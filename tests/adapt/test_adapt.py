@@ -1,0 +1,499 @@
+"""Adapting a model to a raster: what it may see, what it returns and what it refuses."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from copy import deepcopy
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from click.testing import CliRunner
+from scipy import ndimage
+
+import geonp
+from geonp.adapt import adapt as adapting
+from geonp.adapt import crops, search, validation
+from geonp.adapt.adapt import adapt
+from geonp.adapt.crops import Crop, CropTask, Hiding, draw_task, hiding_for, hold_out, read_crops
+from geonp.adapt.validation import Verdict, appoint
+from geonp.cli.app import main
+from geonp.errors import InputError, OutputError
+from geonp.inference import checkpoint
+from geonp.inference.context import Neighbourhood
+from geonp.nn.models import build
+from geonp.raster import gaps
+
+HOOD = Neighbourhood(tile_px=8, halos_px=(8, 16), n_context=32, min_context=4)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    """Keep these small networks in one thread, which is faster, and give back what was set."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def model(model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The tiny model with standard errors 2.7 times as wide: something that a raster can teach it in a few steps."""
+    network, card = checkpoint.load_model(model)
+    network = deepcopy(network)
+    network.head.correction[-1].bias.data[1] += 1.0  # type: ignore[union-attr, index, operator]
+    file = tmp_path_factory.mktemp("wide") / "tiny.safetensors"
+    known = {key: value for key, value in card.model_dump().items() if key not in {"parameters", "sha256", "format"}}
+    checkpoint.save(network, file, **known)
+    return str(file)
+
+
+@pytest.fixture(autouse=True)
+def bold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights of the tests are random: let them learn fast."""
+    monkeypatch.setattr(adapting, "LEARNING_RATE", 5e-3)
+
+
+def smooth(shape: tuple[int, int] = (48, 56), seed: int = 0) -> np.ndarray:
+    """A field with two clouds in it."""
+    rng = np.random.default_rng(seed)
+    field = ndimage.gaussian_filter(rng.standard_normal(shape), 3.0)
+    field = (280 + 5 * field / field.std()).astype(np.float32)
+    field[10:18, 12:24] = field[30:36, 30:40] = np.nan
+    return field
+
+
+def raster(**kwargs: Any) -> xr.DataArray:
+    return xr.DataArray(smooth(**kwargs), dims=("y", "x"), name="t2m", attrs={"units": "K"})
+
+
+def crps_of_hidden(field: xr.DataArray, model: Any) -> float:
+    """CRPS of a fill of further cells that the adaptation saw: for a comparison of two models only."""
+    from scipy.stats import norm
+
+    hidden = np.zeros(field.shape, bool)
+    hidden[22:30, 8:20] = True
+    out = geonp.infill(field.where(~hidden), model=model)
+    truth, mean, error = (a.values[hidden] for a in (field, out["t2m"], out["t2m_standard_error"]))
+    z = (truth - mean) / error
+    return float(np.mean(error * (z * (2 * norm.cdf(z) - 1) + 2 * norm.pdf(z) - np.pi**-0.5)))
+
+
+def test_a_model_that_does_not_fit_the_raster_gets_better(model: str, tmp_path: Path) -> None:
+    found = adapt(raster(), out=tmp_path / "my.safetensors", model=model, steps=40)
+    assert found.improved
+    assert 0 < found.steps <= 40
+    assert found.after < 0.95 * found.before
+    assert crps_of_hidden(raster(), found) < crps_of_hidden(raster(), model)
+
+
+def test_the_checkpoint_is_one_like_any_other(model: str, tmp_path: Path) -> None:
+    file = tmp_path / "my.safetensors"
+    found = raster().geonp.adapt(out=file, model=model, steps=20, closer=False, seed=3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["my.json", "my.safetensors"]
+    base, card = checkpoint.load_card(model), checkpoint.load_card(str(file))
+    assert (card.name, card.neighbourhood, card.config) == ("my", base.neighbourhood, base.config)
+    training = card.training
+    assert (training["base"], training["base_sha256"]) == (base.name, base.sha256)
+    assert (training["raster"], training["seed"], training["steps"]) == ("t2m", 3, found.steps)
+    assert 0 < training["minutes"] < 10
+    assert card.scores == {"crps_before": found.before, "crps_after": found.after, "slowdown": 1.0}
+    filled = raster().geonp.infill(model=found)
+    assert filled.attrs["geonp_weights_sha256"] == card.sha256
+    assert filled["t2m"].notnull().all()
+
+
+def far_sighted(model: str, folder: Path) -> str:
+    """The tiny model with tiles so large that the context of one is thinned out over all of it."""
+    network, card = checkpoint.load_model(model)
+    known = {key: value for key, value in card.model_dump().items() if key not in {"parameters", "sha256", "format"}}
+    hood = {**known["neighbourhood"], "tile_px": 32, "n_context": 12, "merge": 1}
+    checkpoint.save(network, folder / "far.safetensors", **{**known, "neighbourhood": hood})
+    return str(folder / "far.safetensors")
+
+
+def test_a_closer_look_is_taken_where_it_is_better(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is learned here: what gets better does so by smaller tiles with as much context."""
+    monkeypatch.setattr(adapting, "LEARNING_RATE", 0.0)
+    rough = raster(shape=(160, 160))
+    far = far_sighted(model, tmp_path)
+    found = adapt(rough, out=tmp_path / "close.safetensors", model=far, steps=6)
+    assert found.improved
+    assert (found.steps, found.slowdown > 0) == (0, True)
+    base, card = checkpoint.load_card(far), checkpoint.load_card(str(found.file))
+    assert card.neighbourhood in search._closer(base.neighbourhood)
+    assert card.scores["slowdown"] == found.slowdown
+    weights = [checkpoint.load_model(name)[0].state_dict() for name in (far, str(found.file))]
+    assert all(torch.equal(weights[0][name], value) for name, value in weights[1].items())
+    # the same weights, but another model
+    assert card.sha256 != base.sha256
+    assert crps_of_hidden(rough, found) < crps_of_hidden(rough, far)
+    kept = adapt(rough, out=tmp_path / "same.safetensors", model=far, steps=6, closer=False)
+    assert not kept.improved
+    assert kept.slowdown == 1
+    assert checkpoint.load_card(str(kept.file)).neighbourhood == base.neighbourhood
+
+
+def test_a_model_of_another_family_is_adapted(card_fields: dict[str, Any], tmp_path: Path) -> None:
+    fields = {**card_fields, "name": "mean", "architecture": "cnp", "config": {"d_x": 2}}
+    torch.manual_seed(0)
+    checkpoint.save(build("cnp", fields["config"]), tmp_path / "mean.safetensors", **fields)
+    options = {"model": tmp_path / "mean.safetensors", "steps": 150, "closer": False}
+    found = adapt(raster(shape=(160, 160)), out=tmp_path / "my.safetensors", **options)
+    assert found.improved
+    assert checkpoint.load_card(str(found.file)).architecture == "cnp"
+
+
+def test_searchbecome_closer_and_closer() -> None:
+    looks = search._closer(Neighbourhood(tile_px=16, n_context=256, merge=2))
+    assert [(look.merge, look.tile_px, look.n_context) for look in looks] == [(1, 16, 256), (1, 8, 256), (1, 8, 128)]
+    assert len(search._closer(Neighbourhood(merge=1))) == 2
+
+
+def stack(own: float, slices: int = 3, size: int = 96) -> xr.DataArray:
+    """Slices that share a pattern, each with a third of its cells in gaps and something of its own."""
+    rng = np.random.default_rng(0)
+    shared, *alone = ndimage.gaussian_filter(rng.normal(size=(1 + slices, size, size)), 2.0, axes=(1, 2))
+    fields = [np.where(gaps.simulate("clouds", (size, size), 0.3, rng), np.nan, shared + own * a) for a in alone]
+    return xr.DataArray(np.stack(fields), dims=("day", "y", "x"), name="t2m")
+
+
+def test_slices_that_tell_about_each_other_are_found(tmp_path: Path) -> None:
+    found = adapt(stack(own=0.3), out=tmp_path / "my.safetensors", steps=4, closer=False)
+    assert found.across == "day"
+    assert (found.steps, found.improved) == (0, True)
+    assert found.after < 0.8 * found.before
+    assert checkpoint.load_card(str(found.file)).neighbourhood.across == "day"
+    # a fill with it is one across days, as far as there are any
+    assert_same(geonp.infill(stack(own=0.3), model=found), geonp.infill(stack(own=0.3), across="day"))
+    single = stack(own=0.3)[0]
+    assert_same(geonp.infill(single, model=found), geonp.infill(single))
+    assert geonp.infill(single[:24, :24], model=found, samples=1)["t2m_sample"].notnull().all()
+
+
+def test_a_model_that_reads_other_slices_is_trained_where_there_are_none(model: str, tmp_path: Path) -> None:
+    network, card = checkpoint.load_model(model)
+    known = {key: value for key, value in card.model_dump().items() if key not in {"parameters", "sha256", "format"}}
+    hood = {**known["neighbourhood"], "across": "day"}
+    checkpoint.save(network, tmp_path / "across.safetensors", **{**known, "neighbourhood": hood})
+    found = adapt(raster(), out=tmp_path / "my.safetensors", model=tmp_path / "across.safetensors", steps=40)
+    assert found.improved
+    assert found.steps > 0
+
+
+def assert_same(first: xr.Dataset, second: xr.Dataset) -> None:
+    for name in ("t2m", "t2m_standard_error", "t2m_fill_flag"):
+        np.testing.assert_allclose(first[name].values, second[name].values, rtol=1e-5, atol=1e-6)
+
+
+def test_slices_that_have_nothing_in_common_are_filled_alone(tmp_path: Path) -> None:
+    found = adapt(stack(own=30.0), out=tmp_path / "my.safetensors", steps=1, closer=False)
+    assert found.across == ""
+
+
+def test_with_a_number_of_steps_it_is_deterministic(model: str, tmp_path: Path) -> None:
+    files = [tmp_path / f"{name}.safetensors" for name in "abc"]
+    for file, seed in zip(files, (1, 1, 2), strict=True):
+        assert adapt(raster(shape=(96, 112)), out=file, model=model, steps=30, seed=seed).improved
+    first, second, other = (file.read_bytes() for file in files)
+    assert first == second != other
+
+
+def test_worse_weights_are_never_returned(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapting, "learning_rate", lambda _: 30.0)
+    found = adapt(raster(), out=tmp_path / "my.safetensors", model=model, steps=10, closer=False)
+    assert not found.improved
+    assert (found.after, found.steps) == (found.before, 0)
+    weights = (checkpoint.load_model(name)[0].state_dict() for name in (model, str(found.file)))
+    for before, after in zip(*(w.values() for w in weights), strict=True):
+        assert torch.equal(before, after)
+
+
+def test_a_change_within_the_noise_is_not_an_improvement() -> None:
+    choosing = np.arange(40) < 20
+    before = np.stack([np.linspace(1, 2, 40), np.full(40, 10.0)], 1)
+
+    def after(change: np.ndarray | float) -> Verdict:
+        return Verdict(before + np.stack([np.broadcast_to(change, 40), np.zeros(40)], 1), choosing)
+
+    own, noise = Verdict(before, choosing), np.tile([0.1, -0.102], 20)
+    assert after(noise - 0.04).clearly_below(own)
+    assert not after(noise).clearly_below(own)
+    assert not own.clearly_below(own)
+    # what was chosen by is no evidence
+    assert not after(noise - np.where(choosing, 0.5, -0.01)).clearly_below(own)
+    assert not after(np.inf).clearly_below(own)
+    assert own.choice == pytest.approx(before[:20, 0].sum() / 200)
+    assert own.crps == pytest.approx(before[20:, 0].sum() / 200)
+
+
+def test_the_time_is_kept(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = itertools.count()
+    monkeypatch.setattr(adapting, "time", SimpleNamespace(monotonic=lambda: next(ticks) / 3))
+    done: list[float] = []
+    found = adapt(
+        raster(), out=tmp_path / "my.safetensors", model=model, minutes=1, progress=lambda share, _: done.append(share)
+    )
+    assert 0.8 < found.minutes <= 1
+    assert done[-1] > 0.85
+    clock = adapting._Clock(1.0, None)
+    clock.begin(60.0)
+    assert clock.done(0) == 1
+
+
+# --- what may be seen -------------------------------------------------------------------------------------------------
+
+
+def numbered() -> xr.DataArray:
+    """Each cell's value is its flat index, so that the values of a task tell where they come from."""
+    values = np.arange(48.0 * 56).reshape(48, 56)
+    values[10:18, 12:24] = np.nan
+    return xr.DataArray(values, dims=("y", "x"))
+
+
+def cells_of(task: CropTask, z: np.ndarray) -> list[int]:
+    numbers = task.loc + task.scale * z.astype(float)
+    assert np.abs(numbers - np.rint(numbers)).max() < 0.2
+    return np.rint(numbers).astype(int).tolist()
+
+
+def parts(rng: np.random.Generator) -> tuple[Crop, Hiding]:
+    read = read_crops({"v": numbered()}, None, rng)
+    bins = np.ones(len(crops.BINS))
+    hiding = Hiding((read[0].missing,), 0.5, bins, bins)
+    return hold_out(read, hiding, 0.2, HOOD.tile_px, rng)[0], hiding
+
+
+def test_held_out_cells_are_in_no_task_to_train_on() -> None:
+    rng = np.random.default_rng(0)
+    crop, hiding = parts(rng)
+    assert not (crop.observed_mask & crop.held_out_mask).any()
+    assert (crop.observed_mask | crop.held_out_mask == np.isfinite(numbered().values)).all()
+    assert 0.2 <= crop.held_out_mask.sum() / np.isfinite(crop.values).sum() < 0.23
+    seen: set[int] = set()
+    for _ in range(60):
+        task = draw_task([crop], HOOD, hiding, 64, rng)
+        assert task is not None
+        context, targets = cells_of(task, task.yc), cells_of(task, task.mean)
+        assert not set(context) & set(targets)
+        seen |= {*context, *targets}
+    assert crop.observed_mask.ravel()[list(seen)].all()
+    assert len(seen) > 0.5 * crop.observed_mask.sum()
+
+
+def test_the_judge_hides_what_is_held_out_and_fills_nothing_else() -> None:
+    rng = np.random.default_rng(1)
+    crop, hiding = parts(rng)
+    judge = appoint([crop], hiding, HOOD, "cpu", rng)
+    (part,) = judge.parts
+    np.testing.assert_array_equal(np.isfinite(part.values), crop.observed_mask)
+    np.testing.assert_array_equal(part.hidden, crop.held_out_mask)
+    np.testing.assert_array_equal(part.truth, crop.values[crop.held_out_mask])
+    np.testing.assert_array_equal(part.distance, ndimage.distance_transform_cdt(~crop.observed_mask)[part.hidden])
+    # one number for each tile, each wholly of those that choose or of those that judge
+    tiles = np.stack(np.nonzero(part.hidden), 1) // HOOD.tile_px
+    named = {(*tile, number) for tile, number in zip(tiles.tolist(), judge.tile.tolist(), strict=True)}
+    assert len(named) == len(set(map(tuple, tiles.tolist()))) == judge.choosing.size
+    assert judge.choosing.sum() == judge.choosing.size // 2
+    assert 0 < judge.cells < part.truth.size
+
+
+def test_a_large_raster_is_judged_by_some_of_its_squares(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validation, "MAX_SQUARES", 12)
+    rng = np.random.default_rng(1)
+    crop, hiding = parts(rng)
+    (part,) = appoint([crop], hiding, HOOD, "cpu", rng).parts
+    # what else is held out is neither seen nor asked for
+    np.testing.assert_array_equal(np.isfinite(part.values), crop.observed_mask)
+    asked = part.domain_mask & ~crop.observed_mask
+    assert asked.sum() <= 12 * HOOD.tile_px**2
+    np.testing.assert_array_equal(part.hidden, asked & crop.held_out_mask)
+    assert 0 < part.hidden.sum() < crop.held_out_mask.sum()
+
+
+@pytest.mark.parametrize("kind", ["random", "clouds"])
+def test_targets_are_as_far_from_their_context_as_missing_cells(kind: str) -> None:
+    rng = np.random.default_rng(3)
+    field = np.arange(96.0 * 96).reshape(96, 96)
+    missing = gaps.simulate(kind, field.shape, 0.8 if kind == "random" else 0.2, rng)
+    array = xr.DataArray(np.where(missing, np.nan, field), dims=("y", "x"))
+    (crop,) = read_crops({"v": array}, None, rng)
+    hiding = hiding_for([crop], HOOD, rng)
+    assert (hiding.p_patch < 0.5) == (kind == "random")
+    distance = np.concatenate([draw_task([crop], HOOD, hiding, 64, rng).distance for _ in range(200)])
+    weight = hiding.weigh(distance)
+    real = ndimage.distance_transform_cdt(missing, "chessboard")[missing]
+    for d in (1, 2):
+        share = weight[distance == d].sum() / weight.sum()
+        assert share == pytest.approx((real == d).sum() / (real > 0).sum(), abs=0.1)
+
+
+def test_without_gaps_simulated_ones_are_hidden() -> None:
+    rng = np.random.default_rng(0)
+    read = read_crops({"v": numbered().fillna(1.0)}, None, rng)
+    hiding = hiding_for(read, HOOD, rng)
+    assert hiding.gaps[0].any()
+    assert draw_task(read, HOOD, hiding, 64, rng) is not None
+
+
+def test_a_tile_is_turned_as_a_whole() -> None:
+    """Distances between points stay what they are in the raster."""
+    rng = np.random.default_rng(2)
+    crop, hiding = parts(rng)
+    orders = set()
+    for _ in range(40):
+        task = draw_task([crop], HOOD, hiding, 64, rng)
+        assert task is not None
+        x, cells = np.concatenate([task.xc, task.xt]), cells_of(task, np.concatenate([task.yc, task.mean]))
+        place = np.stack(np.divmod(cells, 56), -1)
+        turned, original = x - x[0], place - place[0]
+        np.testing.assert_array_equal((turned**2).sum(1), (original**2).sum(1))
+        orders.add(tuple(np.linalg.lstsq(original, turned, rcond=None)[0].round().ravel().astype(int).tolist()))
+    assert len(orders) == 8
+
+
+def test_a_mask_keeps_cells_out(model: str, tmp_path: Path) -> None:
+    values = numbered()
+    mask = np.ones(values.shape, bool)
+    mask[:, :20] = False
+    (crop,) = read_crops({"v": values}, mask, np.random.default_rng(0))
+    assert not (crop.observed_mask | crop.held_out_mask | crop.missing)[:, :20].any()
+    wrong = raster().copy()
+    wrong[:, :20] = 1e9
+    assert adapt(wrong, out=tmp_path / "a.safetensors", model=model, steps=2, mask=mask).before < 100
+
+
+# --- rasters ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_slice_and_variable_is_drawn_from(model: str, tmp_path: Path) -> None:
+    cube = np.stack([smooth((72, 72), seed=i) for i in range(3)])
+    ds = xr.Dataset(
+        {"a": (("time", "y", "x"), cube), "b": (("y", "x"), 1000 * smooth((72, 72), seed=9)), "n": ("time", [1, 2, 3])}
+    )
+    found = ds.geonp.adapt(out=tmp_path / "my.safetensors", model=model, steps=20)
+    assert (found.units, found.improved) == ("standard deviations", True)
+    assert found.before < 2  # b is some 1000 times as large as a
+    assert checkpoint.load_card(str(found.file)).training["raster"] == "a, b"
+    read = read_crops({name: ds[name] for name in ("a", "b")}, None, np.random.default_rng(0))
+    assert sorted(str(crop.variable) for crop in read) == ["a", "a", "a", "b"]
+
+
+def test_of_a_large_lazy_raster_only_parts_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crops, "CROP_PX", 32)
+    monkeypatch.setattr(crops, "MAX_CELLS", 6 * 32 * 32)
+    monkeypatch.setattr(crops, "READ_TOGETHER", 2)
+    read: list[Any] = []
+
+    def block(block_info: Any = None) -> np.ndarray:
+        read.append(block_info[None]["chunk-location"])
+        return np.full((32, 32), np.nan if sum(read[-1]) % 2 else sum(read[-1]), np.float32)
+
+    lazy = da.map_blocks(block, chunks=((32,) * 40, (32,) * 40), dtype=np.float32, meta=np.empty((0, 0), np.float32))
+    found = read_crops({"v": xr.DataArray(lazy, dims=("y", "x"))}, None, np.random.default_rng(0))
+    assert 6 <= len(found) <= 7
+    assert len(read) < 40  # of 1600, half of which are empty
+    assert all(np.isfinite(crop.values).all() for crop in found)
+
+
+def test_a_new_checkpoint_in_the_place_of_an_old_one_is_the_one_used(model: str, tmp_path: Path) -> None:
+    file = tmp_path / "my.safetensors"
+    hashes = []
+    for seed in (0, 1):
+        adapt(raster(), out=file, model=model, steps=40, seed=seed, overwrite=True)
+        hashes.append(raster().geonp.infill(model=file).attrs["geonp_weights_sha256"])
+    assert hashes[0] != hashes[1]
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"minutes": 0}, "minutes must be a positive number, got 0"),
+        ({"minutes": float("nan")}, "minutes must be a positive number"),
+        ({"steps": 0}, "steps must be a positive integer, or None"),
+        ({"steps": 1.5}, "steps must be a positive integer, or None"),
+        ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
+    ],
+)
+def test_wrong_options_are_named(model: str, tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        adapt(raster(), out=tmp_path / "my.safetensors", model=model, **options)
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_too_few_observed_cells(model: str, tmp_path: Path, empty: bool) -> None:
+    field = raster().where(False) if empty else raster()[:20, :10]
+    with pytest.raises(InputError, match=r"too little is observed to adapt to: got \d+ observed cells .* at least 500"):
+        adapt(field, out=tmp_path / "my.safetensors", model=model, steps=1)
+    assert not any(tmp_path.iterdir())
+
+
+def test_equal_values_teach_nothing(model: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="and 0 tiles with differing values"):
+        adapt(raster() * 0, out=tmp_path / "my.safetensors", model=model, steps=1)
+
+
+def test_outputs_are_refused_before_anything_is_read(model: str, tmp_path: Path, computes_nothing: Any) -> None:
+    (tmp_path / "old.safetensors").write_bytes(b"")
+    (tmp_path / "card.json").write_bytes(b"")
+    lazy = raster().chunk()
+    with computes_nothing():
+        for name in ("old.safetensors", "card.safetensors"):
+            with pytest.raises(OutputError, match=r"The output exists: .* or pass overwrite"):
+                adapt(lazy, out=tmp_path / name, model=model)
+        with pytest.raises(OutputError, match=r"expected a name that ends in .safetensors"):
+            adapt(lazy, out=tmp_path / "my.pt", model=model)
+        with pytest.raises(OutputError, match="Expected an existing, writable folder"):
+            adapt(lazy, out=tmp_path / "nowhere" / "my.safetensors", model=model)
+
+
+# --- command line -----------------------------------------------------------------------------------------------------
+
+
+def command(*arguments: object) -> Any:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def test_command_and_fill_with_its_checkpoint(model: str, tmp_path: Path) -> None:
+    raster().to_netcdf(tmp_path / "in.nc", engine="netcdf4")
+    mine, out = tmp_path / "my.safetensors", tmp_path / "out.nc"
+    arguments = ("adapt", tmp_path / "in.nc", "--out", mine, "--model", model, "--steps", 40, "--no-closer")
+    done = command(*arguments, "--progress")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("CRPS ")
+    assert "K after (" in done.stdout
+    assert done.stdout.strip().endswith(f"minutes: {mine}")
+    assert "% done: CRPS 0." in done.stderr
+    assert command("fill", tmp_path / "in.nc", out, "--model", mine, "--quiet").exit_code == 0
+    with xr.open_dataset(out, engine="netcdf4") as filled:
+        assert filled["t2m"].notnull().all()
+    refused = command(*arguments)
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "The output exists" in refused.stderr
+    summary = json.loads(command(*arguments, "--overwrite", "--json").stdout)
+    assert summary["after"] < summary["before"]
+    assert (summary["file"], summary["improved"], summary["units"]) == (str(mine), True, "K")
+
+
+def test_command_says_when_nothing_better_was_found(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raster().to_netcdf(tmp_path / "in.nc", engine="netcdf4")
+    monkeypatch.setattr(adapting, "learning_rate", lambda _: 30.0)
+    arguments = ("--out", tmp_path / "my.safetensors", "--model", model, "--steps", 10, "--no-closer")
+    done = command("adapt", tmp_path / "in.nc", *arguments)
+    assert done.exit_code == 0
+    assert done.stdout.startswith("Nothing clearly better was found, the model is kept: CRPS ")
+
+
+def test_command_without_out_is_wrong_usage(tmp_path: Path) -> None:
+    assert command("adapt", tmp_path / "in.nc").exit_code == 2

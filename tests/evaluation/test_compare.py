@@ -1,0 +1,266 @@
+"""Comparing methods on one raster: what is hidden, that nothing leaks, what is scored, and what is said about it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+from scipy import ndimage
+
+from geonp.errors import InputError, ModelError
+from geonp.evaluation.baselines import METHODS, predict
+from geonp.evaluation.compare import compare
+from geonp.evaluation.comparison import OURS, RANKED, Comparison, Prediction
+from geonp.evaluation.holdout import hide, hide_simulated
+from geonp.evaluation.metrics import LEVELS, score
+from geonp.raster.gaps import SIMULATORS
+from geonp.raster.windows import Window
+
+Y, X = np.mgrid[:40, :48].astype(np.float32)
+FIELD = np.sin(X / 6) + np.cos(Y / 8) + 0.02 * np.random.default_rng(1).standard_normal(X.shape, np.float32)
+
+
+def raster(values: np.ndarray = FIELD, gap: bool = True) -> xr.DataArray:
+    values = values.copy()
+    if gap:
+        values[20:24, 20:25] = np.nan
+    coords = {"y": np.arange(values.shape[0])[::-1], "x": np.arange(values.shape[1])}
+    return xr.DataArray(values, coords, ("y", "x"), "height", {"units": "m"})
+
+
+@pytest.fixture(scope="module")
+def found(model: str) -> Comparison:
+    result: Comparison = raster().geonp.evaluate(model=model, fraction=0.3, seed=3)
+    return result
+
+
+def test_all_methods_fill_the_same_hidden_cells(found: Comparison) -> None:
+    assert list(found.predictions) == list(found.scores) == [OURS, *METHODS]
+    assert found.test.hidden.sum() == pytest.approx(0.3 * 1900, rel=0.1)
+    for p in found.predictions.values():
+        assert np.isfinite(p.mean).all()
+        known = np.isfinite(found.test.values)
+        np.testing.assert_array_equal(p.mean[known], found.test.values[known])
+        assert p.seconds > 0
+
+
+def test_predictions_are_those_of_the_methods(found: Comparison, model: str) -> None:
+    filled = raster().copy(data=found.test.values).geonp.infill(model=model, seed=3)
+    np.testing.assert_array_equal(found.predictions[OURS].mean, filled["height"])
+    np.testing.assert_array_equal(found.predictions[OURS].error, filled["height_standard_error"])
+    mean, error = predict("kriging", found.test.values, np.random.default_rng(3))
+    np.testing.assert_array_equal(found.predictions["kriging"].mean, mean)
+    np.testing.assert_array_equal(found.predictions["kriging"].error, error)
+
+
+def test_no_prediction_sees_what_is_hidden(found: Comparison, model: str) -> None:
+    altered = raster().where(~found.test.hidden, 1e6)
+    again = compare(altered, model=model, fraction=0.3, seed=3)
+    np.testing.assert_array_equal(again.test.hidden, found.test.hidden)
+    for method, p in found.predictions.items():
+        np.testing.assert_array_equal(again.predictions[method].mean, p.mean)
+        np.testing.assert_array_equal(again.predictions[method].error, p.error)
+    assert again.scores[OURS].rmse > 1e5 > found.scores[OURS].rmse
+
+
+def test_scores_are_those_of_the_hidden_cells_and_the_sum_of_their_parts(found: Comparison) -> None:
+    for method, p in found.predictions.items():
+        whole = score(found.test.truth, p.mean, p.error, found.test.hidden, p.tail)
+        assert found.scores[method].as_dict() == pytest.approx(whole.as_dict())
+        assert sum(s.cells for s in found.by_distance[method].values()) == whole.cells
+        assert found.reliability(method, LEVELS) == pytest.approx([whole.coverage(level) for level in LEVELS])
+
+
+def test_distance_is_to_the_nearest_cell_left_observed(found: Comparison) -> None:
+    sites = np.argwhere(np.isfinite(found.test.values))
+    targets = np.argwhere(found.test.hidden)
+    nearest = np.linalg.norm(targets[:, None] - sites, axis=-1).min(axis=1)
+    np.testing.assert_allclose(found.distance_px[found.test.hidden], nearest)
+    cells = {name: s.cells for name, s in found.by_distance[OURS].items()}
+    assert cells["0 to 1"] == (nearest == 1).sum()
+    assert cells["2 to 4"] == ((nearest > 2) & (nearest <= 4)).sum()
+
+
+def test_the_result_says_what_was_done(found: Comparison) -> None:
+    assert found.setting.startswith("height (m): 40 x 48 cells. Simulated gaps (clouds) hide ")
+    assert (found.units, found.y_up, found.window) == ("m", False, Window(0, 40, 0, 48))
+    values = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert values["observed_cells"] == 1900
+    assert values["hidden_cells"] == values["scored_cells"] == values["scores"]["linear"]["cells"]
+    assert values["scores"][OURS]["rmse"] == found.scores[OURS].rmse
+    assert values["winners"] == found.winners
+    assert values["model"] == "tiny"
+    assert repr(found) == f"{found.setting}\n\n{found.table()}\n\n{found.verdict}", "arrays tell nothing"
+    top, _, bottom = found.table().partition("\n\n")
+    rows = [line.split() for line in top.splitlines()]
+    assert [row[0] for row in rows] == ["method", OURS, *METHODS]
+    assert float(rows[1][1]) == pytest.approx(found.scores[OURS].rmse, rel=1e-2)
+    heading, *lines = bottom.splitlines()
+    assert heading == "CRPS (m) by distance to the nearest observation:"
+    assert len({len(line) for line in lines}) == len({len(line) for line in top.splitlines()}) == 1
+
+
+def test_rows_grow_to_the_north_of_a_raster_that_begins_in_the_south(model: str) -> None:
+    assert compare(raster().sortby("y"), model=model, baselines=["nearest"]).y_up
+
+
+def handmade(**errors: float) -> Comparison:
+    """Compare methods that are wrong by given amounts everywhere, and say so by standard errors of one."""
+    truth = np.zeros((4, 4), np.float32)
+    test = hide(truth, np.eye(4, dtype=bool))
+    ones = np.ones_like(truth)
+    predictions = {name: Prediction(wrong * ones, ones, 0 * ones, 0.1) for name, wrong in errors.items()}
+    place: dict[str, Any] = {"shape": (4, 4), "window": Window(0, 4, 0, 4), "y_up": False}
+    what: dict[str, Any] = {"holdout": "random", "fraction": 0.25, "seed": 0, "model": {"model": "none"}}
+    return Comparison(name="a", units="", selection="", test=test, predictions=predictions, **place, **what)
+
+
+def test_a_baseline_that_wins_is_named() -> None:
+    lost = handmade(geonp=2.0, nearest=3.0, linear=1.0)
+    assert lost.winners == dict.fromkeys(RANKED, "linear")
+    assert lost.verdict.startswith("linear beats geonp by RMSE (1 against 2), MAE (1 against 2), CRPS (")
+    assert "is the best" not in lost.verdict
+    assert lost.to_dict()["verdict"] == lost.verdict
+
+
+def test_a_model_that_wins_is_named() -> None:
+    won = handmade(geonp=1.0, nearest=3.0)
+    assert won.verdict.startswith("geonp is the best by RMSE, MAE, CRPS, log score and interval score. The 95% ")
+    assert won.verdict.endswith("cover 100.0% of the hidden cells.")
+
+
+def test_losses_are_told_before_victories() -> None:
+    mixed = handmade(geonp=1.0, nearest=0.5)
+    wide = replace(mixed.predictions["nearest"], error=np.full((4, 4), 50.0, np.float32))
+    mixed = replace(mixed, predictions={**mixed.predictions, "nearest": wide})
+    assert mixed.winners["rmse"] == "nearest"
+    assert mixed.winners["crps"] == OURS
+    assert 0 == mixed.verdict.index("nearest beats geonp by RMSE") < mixed.verdict.index("geonp is the best by CRPS")
+
+
+def test_a_baseline_that_is_as_good_wins() -> None:
+    assert set(handmade(geonp=1.0, nearest=1.0).winners.values()) == {"nearest"}
+
+
+@pytest.mark.parametrize("holdout", SIMULATORS)
+def test_simulated_gaps_are_hidden(holdout: str, model: str) -> None:
+    found = compare(raster(), holdout=holdout, fraction=0.2, seed=5, model=model, baselines=["nearest"])
+    expected = hide_simulated(raster().values, holdout, 0.2, np.random.default_rng(5))
+    np.testing.assert_array_equal(found.test.hidden, expected.hidden)
+    assert f"Simulated gaps ({holdout}) hide {expected.hidden.sum()} of 1,900 observed cells" in found.setting
+
+
+def test_own_gaps_are_moved_until_half_of_the_fraction_is_hidden(model: str) -> None:
+    found = compare(raster(), holdout="gaps", fraction=0.1, model=model, baselines=["nearest"])
+    assert 0.05 * 1900 <= found.test.hidden.sum() <= 0.1 * 1900
+    assert "The raster's own gaps, moved, hide " in found.setting
+
+
+def test_own_gaps_keep_their_shape(model: str) -> None:
+    found = compare(raster(), holdout="gaps", fraction=0.01, model=model, baselines=["nearest"])
+    parts, _ = ndimage.label(found.test.hidden)
+    assert all(len(range(*s[0].indices(40))) <= 4 for s in ndimage.find_objects(parts))
+    assert all(len(range(*s[1].indices(48))) <= 5 for s in ndimage.find_objects(parts))
+
+
+def test_seeds_decide_what_is_hidden(found: Comparison, model: str) -> None:
+    other = compare(raster(), fraction=0.3, seed=4, model=model, baselines=["nearest"])
+    assert (other.test.hidden != found.test.hidden).any()
+
+
+def test_the_best_covered_cut_is_evaluated_and_nothing_else_is_read(model: str) -> None:
+    def unread() -> da.Array:
+        def fail(block: np.ndarray) -> np.ndarray:
+            raise AssertionError("this part was read")
+
+        return da.zeros((40, 8), np.float32, chunks=-1).map_blocks(fail, dtype=np.float32, meta=np.empty((0, 0), "f4"))
+
+    holes = FIELD[:, :16].copy()
+    holes[20:] = np.nan
+    full = da.from_array(FIELD[:, :16])
+    parts = [full, unread(), da.from_array(holes), unread(), full]
+    wide = xr.DataArray(da.concatenate(parts, axis=1), dims=("y", "x"))
+    found = compare(wide, size=16, model=model, baselines=["nearest"])
+    assert found.window == Window(12, 28, 0, 16)
+    assert "a cut of 16 x 16 cells, rows 12 to 27 and columns 0 to 15 of 40 x 64" in found.setting
+    np.testing.assert_array_equal(found.test.truth, FIELD[12:28, :16])
+    gaps = compare(wide, size=16, holdout="gaps", model=model, baselines=["nearest"])
+    assert gaps.window == Window(12, 28, 24, 40)
+
+
+def test_one_slice_of_one_variable_is_evaluated(model: str) -> None:
+    times = np.array(["2020-01-01", "2020-01-02T06:30:21.834255872"], "datetime64[ns]")
+    cube = xr.concat([raster(), raster() + 5], xr.Variable("time", times))
+    ds = xr.Dataset({"flag": raster().astype(str), "height": cube.transpose("x", "time", "y")})
+    options: dict[str, Any] = {"model": model, "baselines": ["nearest"]}
+    first, second = ds.geonp.evaluate(**options), ds.geonp.evaluate(index={"time": 1}, **options)
+    assert (first.name, first.selection, second.selection) == ("height", "time 2020-01-01", "time 2020-01-02T06:30:21")
+    np.testing.assert_array_equal(second.test.truth, raster() + 5)
+    np.testing.assert_array_equal(first.test.truth, raster())
+    assert compare(cube.drop_vars("time"), **options).setting.startswith("height (m), time=0: 40 x 48")
+
+
+def test_cells_that_the_model_leaves_empty_are_counted_and_not_scored(model: str) -> None:
+    # the tiny model sees 16 cells far from a tile of 8
+    island = np.full((80, 80), np.nan, np.float32)
+    island[:6], island[60:] = 1 + FIELD[:6, :1], FIELD[:20, :1]
+    options: dict[str, Any] = {"holdout": "blocks", "fraction": 0.9, "seed": 1, "baselines": ["nearest"]}
+    found = compare(raster(island, gap=False), model=model, **options)
+    left = found.test.hidden.sum() - found.scored.sum()
+    assert left > 0
+    assert found.scores["nearest"].cells == found.scored.sum() == found.to_dict()["scored_cells"]
+    assert f"{left:,} of them geonp leaves empty; they are not scored." in found.setting
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"holdout": "rain"}, "Unknown hold-out: got 'rain', expected one of random, clouds"),
+        ({"fraction": 1.5}, "Wrong fraction: got 1.5, expected a share to hide between 0 and 1"),
+        ({"fraction": 0.0}, "Wrong fraction: got 0.0"),
+        ({"baselines": ["linear", "magic"]}, "Unknown baseline: got magic, expected some of nearest, linear"),
+        ({"size": 1}, "Wrong size: got 1, expected rows and columns to evaluate, at least 2"),
+        ({"index": {"time": 0}}, "No slice time=0: expected none, it is one slice. Correct the index."),
+        ({"holdout": "gaps"}, "'height' has no gaps that could be moved: got 0 missing of 1920 cells.*choose another"),
+        ({"fraction": 1e-9, "holdout": "random"}, "Nothing of 'height' can be scored with the hold-out 'random': 0 of"),
+        ({"index": {"y": 1}}, "No slice y=1"),
+    ],
+)
+def test_errors_say_what_is_wrong(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        compare(raster(gap=False), **options)
+
+
+def test_an_index_beyond_the_slices_is_told_their_range() -> None:
+    with pytest.raises(InputError, match="No slice time=2: expected time=0 to 1"):
+        compare(xr.concat([raster(), raster()], "time"), index={"time": 2})
+
+
+def test_a_slice_without_observations_is_refused() -> None:
+    message = r"'height' has no observed cell: all 1920 of rows 0 to 39 and columns 0 to 47 are missing.*choose another"
+    with pytest.raises(InputError, match=message):
+        compare(raster(np.full_like(FIELD, np.nan)))
+    with pytest.raises(InputError, match="has no observed cell"):
+        compare(raster(np.full_like(FIELD, -9), gap=False), nodata=-9)
+
+
+def test_an_unknown_model_is_refused() -> None:
+    with pytest.raises(ModelError, match="nonesuch"):
+        compare(raster(), model="nonesuch")
+
+
+def test_the_missing_extra_is_named() -> None:
+    code = "import sys; sys.modules['scoringrules'] = None; import geonp.evaluation.compare"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    message = (
+        "MissingExtraError: The package 'scoringrules' is not installed: expected with the extra 'evaluate' of geonp. "
+        "Install it with pip install 'geonp[evaluate]'."
+    )
+    assert done.stderr.strip().endswith(message)

@@ -1,0 +1,700 @@
+"""Filling a Zarr store unit by unit: the same result however it is cut, scheduled, stopped and gone on with."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+import zarr
+from dask.system import CPU_COUNT
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from geonp.errors import ClusterError, InputError, OutputError, PredictionError
+from geonp.fill import units
+from geonp.fill.infill import infill
+from geonp.fill.store import Report, fill_store, plan_store
+from geonp.inference import checkpoint, parallel, predictor
+from geonp.io.files import open_raster
+from geonp.io.journal import Journal
+from geonp.io.stores import Store
+from geonp.nn.tnp_kr import TNPKR
+from geonp.raster.metadata import FillFlag
+
+pytestmark = pytest.mark.usefixtures("float32")
+
+RESULTS = ("a", "a_standard_error", "a_quantile", "a_tail", "a_fill_flag")
+
+
+def field(shape: tuple[int, ...] = (60, 75), dtype: str = "f4", seed: int = 0) -> xr.Dataset:
+    rng = np.random.default_rng(seed)
+    y, x = np.indices(shape[-2:])
+    values = 20 + 5 * np.sin(y / 5) + 4 * np.cos(x / 7) + rng.standard_normal(shape)
+    missing = rng.random(shape) < 0.2
+    missing[..., 20:30, 30:45] = True
+    attrs = {"units": "m"}
+    if dtype.startswith("i"):
+        values, attrs = np.where(missing, -99, np.rint(values)), {**attrs, "_FillValue": np.dtype(dtype).type(-99)}
+    else:
+        values = np.where(missing, np.nan, values)
+    dims = ("time", "y", "x")[-len(shape) :]
+    coords = {"y": np.arange(shape[-2])[::-1] * 30.0, "x": np.arange(shape[-1]) * 30.0}
+    return xr.Dataset({"a": (dims, values.astype(dtype), attrs)}, coords)
+
+
+def written(ds: xr.Dataset, path: Path, **options: Any) -> Path:
+    ds.to_zarr(path, zarr_format=3, consolidated=False, **options)
+    return path
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return written(field(), tmp_path / "in.zarr", encoding={"a": {"chunks": (20, 25)}})
+
+
+def lazily(path: Path) -> xr.Dataset:
+    return open_raster(path, chunks=None)
+
+
+def stored(path: Path) -> dict[str, bytes]:
+    """All files of a store by name, without the time in its history."""
+    found = {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
+    root = json.loads(found["zarr.json"])
+    for part in (root, root.get("consolidated_metadata", {})):
+        part.get("attributes", {}).pop("history", None)
+    return {**found, "zarr.json": json.dumps(root).encode()}
+
+
+def assert_filled(path: Path, expected: xr.Dataset) -> None:
+    with xr.open_zarr(path, mask_and_scale=False) as ds:
+        for name in expected.data_vars:
+            np.testing.assert_allclose(ds[name].values, expected[name].values, rtol=2e-5, atol=1e-6, err_msg=str(name))
+            assert ds[name].dims == expected[name].dims
+            assert ds[name].dtype == expected[name].dtype
+
+
+@pytest.mark.parametrize("stored", ["i2", "u1", "f4"])
+def test_values_beyond_their_valid_range_are_missing_in_files(model: str, tmp_path: Path, stored: str) -> None:
+    low, high = (15, 25)
+    values = np.nan_to_num(field().a.values, nan=0.0).astype(stored)
+    beyond = (values < low) | (values > high)
+    attrs = {"valid_range": np.array([low, high], stored)}
+    xr.Dataset({"a": (("y", "x"), values, attrs)}).to_netcdf(tmp_path / "in.nc")
+    fill_store(open_raster(tmp_path / "in.nc"), tmp_path / "out.zarr", model=model, max_distance=6)
+    expected = infill(open_raster(tmp_path / "in.nc"), model=model, max_distance=6)
+    with xr.open_zarr(tmp_path / "out.zarr", mask_and_scale=False) as out:
+        flag = out.a_fill_flag.values
+        np.testing.assert_array_equal(flag == FillFlag.OBSERVED, ~beyond)
+        filled = flag == FillFlag.FILLED
+        assert filled.any()
+        assert (flag == FillFlag.BEYOND_LIMIT).any()
+        assert ((out.a.values[filled] >= low) & (out.a.values[filled] <= high)).all()
+        np.testing.assert_allclose(out.a.values, expected.a.values, rtol=2e-5)
+
+
+# --- layouts ----------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.integers(1, 40),
+    columns=st.integers(1, 40),
+    side=st.sampled_from([6, 8, 16, 24, 40]),
+    parts=st.sampled_from([1, 2]),
+    sharded=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_any_layout_is_filled_alike(
+    model: str, tmp_path_factory: Any, rows: int, columns: int, side: int, parts: int, sharded: bool, seed: int
+) -> None:
+    ds = field((60, 75), seed=seed).isel(y=slice(20, 20 + rows), x=slice(20, 20 + columns))
+    if not np.isfinite(ds.a).any():
+        ds.a[0, 0] = 1.0
+    out = tmp_path_factory.mktemp("layout") / "out.zarr"
+    layout = {"chunk": str(side // parts), "sharded": "yes" if sharded else "no"}
+    report = fill_store(ds, out, chunks=side, creation_options=layout, model=model, quantiles=[0.1], tails=True)
+    assert report.failed == {}
+    assert report.variables["a"]["cells"] == rows * columns
+    assert_filled(out, infill(ds, model=model, quantiles=[0.1], tails=True))
+    array = zarr.open_group(out, mode="r")["a"]
+    assert (array.shards is not None) == sharded
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i2"])
+@pytest.mark.parametrize("zarr_format", ["2", "3"])
+def test_other_dimensions_and_dtypes(model: str, tmp_path: Path, dtype: str, zarr_format: str) -> None:
+    ds = field((3, 30, 40), dtype).assign(note=("time", np.array(["a", "b", "c"], object)))
+    ds["a"] = ds.a.transpose("y", "time", "x")
+    ds["a"][:, 1] = ds.a.attrs.get("_FillValue", np.nan)
+    source = written(ds, tmp_path / "in.zarr")
+    out = tmp_path / "out.zarr"
+    report = fill_store(lazily(source), out, chunks=16, creation_options={"zarr_format": zarr_format}, model=model)
+    counts = report.variables["a"]
+    assert (counts["slices"], counts["empty_slices"], counts["beyond_limit"]) == (3, 1, 1200)
+    assert counts["missing"] == counts["filled"] + counts["beyond_limit"]
+    expected = infill(open_raster(source).load(), model=model)
+    if dtype == "i2":
+        # which is what files hold
+        expected["a"] = expected.a.round()
+    with xr.open_zarr(out) as found:
+        xr.testing.assert_allclose(found.drop_vars("note").compute(), expected.drop_vars("note"), rtol=1e-4)
+        assert found.note.values.tolist() == ["a", "b", "c"]
+
+
+def test_mask_and_columns_around_the_earth(model: str, tmp_path: Path) -> None:
+    ds = field((30, 72)).drop_vars(["y", "x"]).rename(y="lat", x="lon")
+    ds = ds.assign_coords(lat=np.linspace(60, -60, 30), lon=np.arange(0, 360, 5.0))
+    ds.lat.attrs["units"], ds.lon.attrs["units"] = "degrees_north", "degrees_east"
+    ds.a[10:20, [0, 1, 2, 69, 70, 71]] = np.nan
+    mask = np.ones((30, 72), bool)
+    mask[:5] = False
+    fill_store(ds, tmp_path / "out.zarr", chunks=24, model=model, mask=mask)
+    assert_filled(tmp_path / "out.zarr", infill(ds, model=model, mask=mask))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"creation_options": {"chunk": "24"}, "chunks": 32}, "Choose a divisor of 32"),
+        ({"creation_options": {"chunk": "x"}}, "don't divide the units"),
+        ({"creation_options": {"sharded": "yes", "zarr_format": "2"}}, "format 2 has no shards"),
+        ({"creation_options": {"zarr_format": "4"}}, "expected 2 or 3"),
+        ({"creation_options": {"compress": "lzw"}}, "Unknown creation option: got compress"),
+        ({"quantiles": [2]}, "quantiles must be"),
+        ({"chunks": 0}, "units of 0 cells"),
+    ],
+)
+def test_what_cannot_be_written_safely_is_refused_before_anything_is(
+    model: str, tmp_path: Path, source: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        fill_store(lazily(source), tmp_path / "out.zarr", model=model, **options)
+    assert [path.name for path in tmp_path.iterdir()] == ["in.zarr"]
+
+
+def test_memory_is_planned_for_units(model: str, source: Path) -> None:
+    small, large = (plan_store(lazily(source), chunks=n, model=model) for n in (16, 64))
+    assert (small.chunk_px, large.chunk_px) == ((16, 16), (60, 64))
+    assert (
+        small.peak_bytes < large.peak_bytes < plan_store(lazily(source), chunks=64, workers=3, model=model).peak_bytes
+    )
+
+
+def test_the_workers_of_a_cluster_start_no_processes(model: str, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def peak() -> int:
+        return plan_store(lazily(source), chunks=16, workers=2, model=model, device="cpu").peak_bytes
+
+    alone = peak()
+    monkeypatch.setattr(parallel, "START_AFTER", 1)
+    assert peak() == alone
+
+
+# --- resuming ---------------------------------------------------------------------------------------------------------
+
+
+class StoppedError(Exception):
+    """Ends a job from within its progress."""
+
+
+def stop_after(n: int) -> Any:
+    def progress(_: object, done: int, total: int) -> None:
+        if done == n:
+            raise StoppedError
+
+    return progress
+
+
+def test_an_unfinished_store_says_so_and_is_gone_on_with(model: str, tmp_path: Path, source: Path) -> None:
+    whole, out = tmp_path / "whole.zarr", tmp_path / "out.zarr"
+    fill_store(lazily(source), whole, chunks=16, model=model)
+    with pytest.raises(StoppedError):
+        fill_store(lazily(source), out, chunks=16, model=model, progress=stop_after(7))
+    with pytest.raises(InputError, match="unfinished result of geonp fill: finish it with --resume"):
+        open_raster(out)
+    progress = Journal(str(out)).progress()
+    assert progress is not None
+    assert progress["units"] == 20
+    assert 7 <= progress["finished"] <= 7 + (os.cpu_count() or 1)
+    with pytest.raises(OutputError, match="Go on with resume"):
+        fill_store(lazily(source), out, chunks=16, model=model)
+    report = fill_store(lazily(source), out, chunks=16, model=model, resume=True)
+    assert report.reused == progress["finished"]
+    assert report.variables["a"]["cells"] == 60 * 75
+    assert stored(out) == stored(whole)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.zarr", "out.zarr", "whole.zarr"]
+    again = fill_store(lazily(source), out, chunks=16, model=model, resume=True)
+    assert again == Report({}, 20, 20, {})
+
+
+def test_another_job_is_not_gone_on_with(model: str, tmp_path: Path, source: Path, checkpoint_copy: Path) -> None:
+    out = tmp_path / "out.zarr"
+    with pytest.raises(StoppedError):
+        fill_store(lazily(source), out, chunks=16, model=model, progress=stop_after(1))
+    for changed, options in (
+        ("an option", {"seed": 1}),
+        ("an option", {"max_distance": 5.0}),
+        ("an option", {"mask": np.ones((60, 75), bool)}),
+        ("the chunks of the output", {"chunks": 32}),
+    ):
+        with pytest.raises(InputError, match=f"{changed} changed since"):
+            fill_store(lazily(source), out, resume=True, **{"chunks": 16, "model": model, **options})
+    (source / "a" / "c" / "1" / "2").touch()
+    with pytest.raises(InputError, match="the input changed since"):
+        fill_store(lazily(source), out, chunks=16, model=model, resume=True)
+    (tmp_path / "out.zarr.journal" / "job.json").unlink()
+    with pytest.raises(InputError, match="Nothing to resume"):
+        fill_store(lazily(source), out, chunks=16, model=model, resume=True)
+    fill_store(lazily(source), out, chunks=16, model=model, overwrite=True)
+    assert_filled(out, infill(open_raster(source).load(), model=model))
+
+
+ZYGOTE = """
+import os, random, signal, sys, time
+from geonp.inference import predictor
+from geonp.fill.store import fill_store
+from geonp.io.files import open_raster
+prediction._cpu_has_amx = bool  # float32, as in the other tests
+source, out, model, seed = sys.argv[1:]
+rng, kills = random.Random(int(seed)), 0
+while True:
+    child = os.fork()
+    if child == 0:
+        report = fill_store(open_raster(source, chunks=None), out, chunks=8, model=model, resume=True)
+        os._exit(0)
+    deadline = time.monotonic() + rng.uniform(0.05, 1.0)
+    while time.monotonic() < deadline and kills < 20:
+        time.sleep(0.01)
+    if kills < 20:
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    kills += os.WIFSIGNALED(status)
+    if status == 0:
+        break
+print(kills)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs fork and SIGKILL")
+def test_killed_at_random_moments_the_store_is_the_same(model: str, tmp_path: Path, source: Path) -> None:
+    whole, out = tmp_path / "whole.zarr", tmp_path / "out.zarr"
+    command = [sys.executable, "-W", "ignore", "-c", ZYGOTE]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for target, seed in ((out, 1),):
+        done = subprocess.run(
+            [*command, source, target, model, str(seed)], env=environment, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+        assert int(done.stdout) >= 1
+    fill_store(lazily(source), whole, chunks=8, model=model)
+    assert_filled(out, xr.open_zarr(whole, mask_and_scale=False))
+    assert set(stored(out)) == set(stored(whole))
+    assert not Path(f"{out}.journal").exists()
+
+
+KILLED_AT = """
+import os, pathlib, sys
+from geonp.inference import predictor
+from geonp.fill.store import fill_store
+from geonp.io.files import open_raster
+prediction._cpu_has_amx = bool  # float32, as in the other tests
+source, folder, model, every = sys.argv[1:]
+rename = pathlib.Path.replace
+
+def fill(out, kill_at):
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    left = [kill_at]
+    def renamed(self, target):
+        left[0] -= 1
+        if left[0] < 0:
+            os._exit(9)
+        return rename(self, target)
+    pathlib.Path.replace = renamed
+    fill_store(open_raster(source, chunks=None), out, chunks=40, model=model, resume=True)
+    os._exit(0)
+
+number, died = 0, 9
+while died:
+    died = fill(f"{folder}/{number}.zarr", number)
+    assert died in (0, 9) and fill(f"{folder}/{number}.zarr", 10**9) == 0, number
+    number += int(every)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
+def test_killed_before_any_of_its_files_gets_its_name_the_store_is_the_same(
+    model: str, tmp_path: Path, source: Path
+) -> None:
+    """From the first file of its metadata to the last of its journal: nothing is lost, nothing is left over."""
+    command = [sys.executable, "-W", "ignore", "-c", KILLED_AT, source, tmp_path / "killed", model, "3"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    stores = sorted((tmp_path / "killed").glob("*.zarr"), key=lambda path: int(path.stem))
+    assert len(stores) > 8
+    assert not list((tmp_path / "killed").glob("*.journal"))
+    unbroken = stored(stores[-1])
+    for out in stores[:-1]:
+        assert stored(out) == unbroken, out.name
+    assert_filled(stores[0], infill(open_raster(source).load(), model=model))
+
+
+@pytest.mark.parametrize("opened", ["lazily", "by xarray"])
+def test_a_store_is_not_filled_into_itself(
+    opened: str, model: str, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = stored(source)
+    (tmp_path / "link.zarr").symlink_to(source)
+    monkeypatch.chdir(tmp_path)
+    ds = lazily(source) if opened == "lazily" else xr.open_zarr(source, consolidated=False)
+    for target in (source, "./in.zarr", "link.zarr"):
+        with pytest.raises(InputError, match="The input and the output are one"):
+            fill_store(ds, target, overwrite=True, model=model)
+    assert stored(source) == before
+
+
+def test_a_folder_that_is_no_store_stays_as_it_is(model: str, tmp_path: Path, source: Path) -> None:
+    out = tmp_path / "precious"
+    out.mkdir()
+    (out / "thesis.txt").write_text("all of it")
+    for options in ({}, {"overwrite": True}, {"resume": True}):
+        with pytest.raises(OutputError, match=r"precious' is no Zarr store, and is not empty: it stays as it is"):
+            fill_store(lazily(source), out, model=model, **options)
+    assert (out / "thesis.txt").read_text() == "all of it"
+
+
+# --- faults -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    distributed = pytest.importorskip("distributed")
+    with (
+        dask.config.set({"distributed.worker.daemon": True, "distributed.comm.timeouts.connect": "5s"}),
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(params=["threads", "cluster"])
+def where(request: pytest.FixtureRequest) -> dict[str, str]:
+    """Options that fill on threads of this process, or on the workers of a cluster."""
+    return {"scheduler": request.getfixturevalue("client").scheduler.address} if request.param == "cluster" else {}
+
+
+def test_a_corrupt_input_chunk_fails_its_unit_alone_until_it_is_mended(
+    model: str, tmp_path: Path, source: Path, where: dict[str, str]
+) -> None:
+    whole, out = tmp_path / "whole.zarr", tmp_path / "out.zarr"
+    fill_store(lazily(source), whole, chunks=20, model=model, **where)
+    bad = source / "a" / "c" / "1" / "2"
+    good, times = bad.read_bytes(), bad.stat()
+    bad.write_bytes(b"x" * len(good))
+    os.utime(bad, ns=(times.st_atime_ns, times.st_mtime_ns))
+    report = fill_store(lazily(source), out, chunks=20, model=model, **where)
+    # columns 50 to 75 of rows 20 to 40 can't be read: those of units 2 and 3
+    assert set(report.failed) == {"0.1.2", "0.1.3"}
+    assert report.failed["0.1.2"].startswith("a[y=20:40, x=40:60]: ")
+    with pytest.raises(InputError, match="unfinished"):
+        open_raster(out)
+    with xr.open_zarr(out, consolidated=False) as ds, xr.open_zarr(whole) as right:
+        flag = ds.a_fill_flag.values
+        assert (flag[20:40, 40:] == FillFlag.FAILED).all()
+        assert (flag == FillFlag.FAILED).sum() == 20 * 35
+        assert np.isnan(ds.a.values[20:40, 40:]).all()
+        # far from what can't be read nothing differs
+        np.testing.assert_array_equal(ds.a.values[:, :20], right.a.values[:, :20])
+        assert np.isfinite(ds.a.values[:20]).all()
+    bad.write_bytes(good)
+    os.utime(bad, ns=(times.st_atime_ns, times.st_mtime_ns))
+    again = fill_store(lazily(source), out, chunks=20, model=model, resume=True, **where)
+    assert again.failed == {}
+    assert again.reused < again.units - 2, "the neighbours of what failed are filled again"
+    assert stored(out) == stored(whole)
+
+
+def test_a_prediction_that_is_not_finite_fails_its_unit(
+    model: str, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill = units.fill_window
+
+    def broken(values: Any, domain: Any, chunk: Any, *rest: Any) -> Any:
+        if (chunk.row, chunk.col) == (20, 20):
+            raise PredictionError("the model returned values that are not finite")
+        return fill(values, domain, chunk, *rest)
+
+    monkeypatch.setattr(units, "fill_window", broken)
+    report = fill_store(lazily(source), tmp_path / "out.zarr", chunks=20, model=model)
+    assert list(report.failed) == ["0.1.1"]
+    assert "not finite" in report.failed["0.1.1"]
+    with xr.open_zarr(tmp_path / "out.zarr", consolidated=False) as ds, lazily(source) as given_:
+        flag, part = ds.a_fill_flag.values[20:40, 20:40], given_.a.values[20:40, 20:40]
+        np.testing.assert_array_equal(flag == FillFlag.FAILED, np.isnan(part))
+        np.testing.assert_array_equal(ds.a.values[20:40, 20:40], part)
+
+
+@pytest.mark.parametrize("part", ["correction", "covariance"])
+def test_damaged_weights_fail_the_units_that_need_them(
+    part: str, tmp_path: Path, source: Path, where: dict[str, str]
+) -> None:
+    """What they raise, and where: in distributions, in factorisations."""
+    network, card = checkpoint.load_model("tnpkr-sa")
+    network = deepcopy(network)
+    with torch.no_grad():
+        list(getattr(network.head, part).parameters())[-1].fill_(math.nan)
+    fields = card.model_dump(exclude={"parameters", "sha256"})
+    checkpoint.save(network, tmp_path / "damaged.safetensors", **{**fields, "name": "damaged"})
+    ds = open_raster(source).load()
+    ds.a[40:] = ds.a[40:].fillna(0.0)
+    fill_from = written(ds.drop_encoding(), tmp_path / "few.zarr")
+    model, out = tmp_path / "damaged.safetensors", tmp_path / "out.zarr"
+    report = fill_store(lazily(fill_from), out, chunks=40, model=model, **where)
+    assert set(report.failed) == {"0.0.0", "0.0.1"}
+    assert all("PredictionError: the model" in why for why in report.failed.values())
+    with xr.open_zarr(out, consolidated=False) as filled:
+        np.testing.assert_array_equal(filled.a.values, ds.a.values)
+
+
+@pytest.mark.parametrize("lasts", [False, True])
+def test_a_unit_that_missed_cells_around_it_is_filled_again(
+    lasts: bool, model: str, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that fails for a while must not leave cells that others would have, in a store that is complete."""
+    whole, out, read, reads = tmp_path / "whole.zarr", tmp_path / "out.zarr", units._read, [0]
+    fill_store(lazily(source), whole, chunks=40, model=model)
+    window, around = units._window, threading.local()
+
+    def looking_around(*arguments: Any) -> Any:
+        around.now = True
+        try:
+            return window(*arguments)
+        finally:
+            around.now = False
+
+    def flaky(*arguments: Any) -> Any:
+        now = getattr(around, "now", False)
+        reads[0] += now
+        if now and (lasts or reads[0] < 8):
+            raise OSError("connection reset")
+        return read(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(units, "_read", flaky)
+        patch.setattr(units, "_window", looking_around)
+        report = fill_store(lazily(source), out, chunks=40, model=model)
+    assert reads[0] > 8
+    if lasts:
+        assert "cells around could not be read" in report.failed["0.0.0"]
+        with pytest.raises(InputError, match="unfinished"):
+            open_raster(out)
+        report = fill_store(lazily(source), out, chunks=40, model=model, resume=True)
+    assert report.failed == {}
+    assert stored(out) == stored(whole)
+
+
+def test_a_full_disk_stops_the_job_and_keeps_what_is_done(
+    model: str, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, write, left = tmp_path / "out.zarr", Store.write, [4]
+    one_at_a_time = threading.Lock()
+
+    def full(self: Store, *arguments: Any) -> None:
+        with one_at_a_time:
+            left[0] -= 1
+            if left[0] < 0:
+                monkeypatch.setattr(zarr.Array, "__setitem__", no_space)
+            write(self, *arguments)
+
+    def no_space(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "write", full)
+        with pytest.raises(OutputError, match=r"No space left on device.*go on with resume"):
+            fill_store(lazily(source), out, chunks=16, model=model)
+    monkeypatch.undo()
+    progress = Journal(str(out)).progress()
+    assert progress is not None
+    assert progress["finished"] == 4
+    # undone: the precision that the module's fixture sets
+    report = fill_store(lazily(source), out, chunks=16, model=model, resume=True)
+    assert (report.reused, report.failed) == (4, {})
+    assert_filled(out, infill(open_raster(source).load(), model=model))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own with room for a few units, where the system lets us mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = shutil.which("mount") and subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=160k", "tmpfs", folder], capture_output=True, check=False
+    )
+    if not mounted or mounted.returncode:
+        pytest.skip("file systems can't be mounted here")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def test_a_disk_that_is_really_full_loses_nothing(
+    model: str, small_disk: Path, source: Path, where: dict[str, str]
+) -> None:
+    out = small_disk / "out.zarr"
+    with pytest.raises(OutputError, match=r"No space left on device.*go on with resume"):
+        fill_store(lazily(source), out, chunks=16, model=model, **where)
+    progress = Journal(str(out)).progress()
+    assert progress is not None
+    assert 0 < progress["finished"] < progress["units"]
+    subprocess.run(["mount", "-o", "remount,size=20m", small_disk], check=True)
+    report = fill_store(lazily(source), out, chunks=16, model=model, resume=True)
+    assert (report.reused, report.failed) == (progress["finished"], {})
+    assert_filled(out, infill(open_raster(source).load(), model=model))
+
+
+def test_too_little_memory_is_met_with_smaller_batches(
+    model: str, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call, sizes = predictor.Predictor.__call__, []
+
+    def greedy(self: predictor.Predictor, points: Any) -> Any:
+        sizes.append(self.batch_size)
+        if self.batch_size > 1:
+            raise MemoryError
+        return call(self, points)
+
+    monkeypatch.setattr(predictor.Predictor, "__call__", greedy)
+    report = fill_store(lazily(source), tmp_path / "out.zarr", chunks=32, model=model, batch_size=4)
+    assert report.failed == {}
+    assert {4, 2, 1} == set(sizes)
+    hungry = fill_store(lazily(source), tmp_path / "hungry.zarr", chunks=32, model=model, batch_size=16)
+    assert hungry.failed["0.0.0"] == "a[y=0:32, x=0:32]: out of memory, even with small batches"
+    assert len(hungry.failed) == hungry.units
+    assert hungry.variables["a"]["failed"] == hungry.variables["a"]["cells"]
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_too_little_memory_is_told_from_other_errors_of_torch(
+    kind: str, model: str, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call, sizes = TNPKR.forward, []
+
+    def greedy(self: TNPKR, xc: torch.Tensor, *others: torch.Tensor) -> Any:
+        sizes.append(len(xc))
+        if len(xc) > 1:
+            if kind == "cuda":
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            torch.empty(2**60)
+        return call(self, xc, *others)
+
+    monkeypatch.setattr(TNPKR, "forward", greedy)
+    report = fill_store(lazily(source), tmp_path / "out.zarr", chunks=32, model=model, batch_size=2)
+    assert report.failed == {}
+    assert {1, 2} == set(sizes)
+
+
+def test_a_variable_without_observations_leaves_nothing(model: str, tmp_path: Path) -> None:
+    ds = field().assign(b=lambda ds: ds.a * np.nan)
+    with pytest.raises(InputError, match=r"'b' has no observed cell: all 4500 are missing"):
+        fill_store(ds, tmp_path / "out.zarr", chunks=32, model=model)
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- clusters ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_cluster_gives_the_same_although_a_worker_is_killed(
+    model: str, tmp_path: Path, source: Path, client: Any
+) -> None:
+    whole, out = tmp_path / "whole.zarr", tmp_path / "out.zarr"
+    address, killed = client.scheduler.address, []
+
+    def kill(_: object, done: int, total: int) -> None:
+        if done == 3:
+            killed.append(min(info["pid"] for info in client.run(lambda: {"pid": os.getpid()}).values()))
+            os.kill(killed[0], signal.SIGKILL)
+
+    report = fill_store(lazily(source), out, chunks=16, model=model, scheduler=address, progress=kill)
+    assert killed
+    assert (report.failed, report.units) == ({}, 20)
+    fill_store(lazily(source), whole, chunks=16, model=model)
+    with xr.open_zarr(out) as one, xr.open_zarr(whole) as other:
+        for name in one:
+            np.testing.assert_allclose(one[name].values, other[name].values, rtol=1e-5, atol=1e-5)
+
+
+def test_workers_that_live_on_write_to_the_store_that_there_is_now(
+    model: str, tmp_path: Path, source: Path, client: Any
+) -> None:
+    out, address = tmp_path / "out.zarr", client.scheduler.address
+    for chunks in (32, 16):
+        fill_store(lazily(source), out, chunks=chunks, model=model, scheduler=address, overwrite=True)
+    assert zarr.open_group(out, mode="r")["a"].chunks == (16, 16)
+    assert_filled(out, infill(open_raster(source).load(), model=model))
+
+
+def test_no_more_processes_are_started_than_there_are_cores(model: str, tmp_path: Path, source: Path) -> None:
+    pytest.importorskip("distributed")
+    with pytest.warns(UserWarning, match=f"{CPU_COUNT} workers are started instead of 99: one for each core"):
+        fill_store(lazily(source), tmp_path / "out.zarr", chunks=64, model=model, workers=99)
+    assert_filled(tmp_path / "out.zarr", infill(open_raster(source).load(), model=model))
+
+
+def test_tasks_on_a_cluster_are_named_by_their_units(model: str, tmp_path: Path, source: Path, client: Any) -> None:
+    seen: set[str] = set()
+
+    def note(*_: object) -> None:
+        seen.update(client.run_on_scheduler(lambda dask_scheduler: [str(key) for key in dask_scheduler.tasks]))
+
+    address = client.scheduler.address
+    fill_store(lazily(source), tmp_path / "out.zarr", chunks=16, model=model, scheduler=address, progress=note)
+    assert {"fill_unit-0.0.0", "fill_unit-0.3.4"} <= {key.rpartition("-")[0] for key in seen}
+
+
+def test_a_client_is_used_without_being_named(model: str, tmp_path: Path, source: Path, client: Any) -> None:
+    with client.as_current():
+        report = fill_store(lazily(source), tmp_path / "out.zarr", chunks=32, model=model)
+    assert report.failed == {}
+    assert_filled(tmp_path / "out.zarr", infill(open_raster(source).load(), model=model))
+
+
+def test_a_lost_scheduler_keeps_what_is_done(model: str, tmp_path: Path, source: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    out = tmp_path / "out.zarr"
+    cluster = distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0")
+
+    def lose(_: object, done: int, total: int) -> None:
+        if done == 2:
+            cluster.close()
+
+    with pytest.raises(ClusterError, match=r"cluster is lost.*--resume"):
+        fill_store(lazily(source), out, chunks=16, model=model, scheduler=cluster.scheduler_address, progress=lose)
+    report = fill_store(lazily(source), out, chunks=16, model=model, resume=True)
+    assert report.reused >= 2
+    assert_filled(out, infill(open_raster(source).load(), model=model))
+
+
+def test_no_scheduler_is_told_at_once(model: str, tmp_path: Path, source: Path) -> None:
+    pytest.importorskip("distributed")
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
+        pytest.raises(ClusterError, match=r"No Dask scheduler answers at 'tcp://127.0.0.1:1'"),
+    ):
+        fill_store(lazily(source), tmp_path / "out.zarr", model=model, scheduler="tcp://127.0.0.1:1")

@@ -1,0 +1,45 @@
+"""Tiles become batches of few shapes, whose padding changes nothing."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from geonp.inference.predictor import TARGET_BUCKETS, Tile, batches, bucket, buckets_up_to, gather, together
+
+WIDTH = 60
+
+
+def tile(n_t: int, n_c: int = 9, first: int = 0) -> Tile:
+    cells = np.arange(n_t + n_c) + first
+    return Tile(cells[:n_c], cells[n_c:], np.ones(n_t), (0.5, 7.5))
+
+
+def test_a_batch_holds_tiles_of_one_bucket_and_fewer_of_large_ones() -> None:
+    sizes = [1, 30, 32, 33, 64, 500, 760, 768, 769, 1024, 1500, 3000]
+    found = [[t.targets.size for t in batch] for batch in batches([tile(n) for n in sizes], 4)]
+    assert list(itertools.chain(*found)) == sizes
+    assert found == [[1, 30, 32], [33, 64], [500], [760, 768], [769], [1024], [1500], [3000]]
+    assert [together(4, n) for n in (32, 768, 1024, 1536, 3072, 10**6)] == [4, 4, 3, 2, 1, 1]
+
+
+def test_buckets_hold_what_is_put_into_them_and_little_more() -> None:
+    for n in range(1, 3000):
+        assert n <= bucket(n) <= max(64, (1.5 if n < 700 else 1.2) * n)
+    assert len({bucket(n) for n in range(1, 1025)}) == len(TARGET_BUCKETS) + 4 == buckets_up_to(1024)
+
+
+def test_padding_repeats_cells() -> None:
+    values = np.random.default_rng(0).normal(280.0, 5.0, (40, WIDTH))
+    batch = [tile(20), tile(32, first=300), tile(7, n_c=4, first=500)]
+    points = gather(batch, values, 9)
+    assert points.xt.shape == (3, 32, 2)
+    assert points.xc.shape == (3, 9, 2)
+    for i, t in enumerate(batch):
+        places = np.stack(np.divmod(t.targets, WIDTH), -1) - (0.5, 7.5)
+        np.testing.assert_array_equal(points.xt[i, : len(places)], places)
+        np.testing.assert_array_equal(points.xt[i, len(places) :], np.broadcast_to(places[-1], (32 - len(places), 2)))
+        assert points.mask[i].sum() == t.context.size
+        known = points.loc[i] + points.scale[i] * points.yc[i, points.mask[i], 0]
+        np.testing.assert_allclose(known, values.ravel()[t.context], rtol=1e-6)

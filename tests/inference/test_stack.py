@@ -1,0 +1,411 @@
+"""Slices of a stack that tell about each other: what is learned from them, when they do not, and on every path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import xarray as xr
+from click.testing import CliRunner
+from scipy import ndimage
+
+from geonp.cli.app import main
+from geonp.errors import InputError
+from geonp.evaluation.compare import compare
+from geonp.fill import units
+from geonp.fill.infill import infill, plan
+from geonp.fill.store import fill_store
+from geonp.inference.stack import SLICES, background, backgrounds, beside, read_with
+from geonp.inference.student import crps
+from geonp.io.files import open_raster
+from geonp.raster.metadata import FillFlag
+
+pytestmark = pytest.mark.usefixtures("float32")
+
+Array = npt.NDArray[np.float64]
+
+
+def rough(rng: np.random.Generator, *shape: int) -> Array:
+    """A field of standard deviation 1 with a grain of about two cells."""
+    field = ndimage.gaussian_filter(rng.normal(size=shape), 2.0, mode="wrap", axes=(-2, -1))
+    return np.asarray(field / field.std())
+
+
+def gaps(rng: np.random.Generator, *shape: int) -> npt.NDArray[np.bool_]:
+    """A third of the cells of each slice, in blobs of some twelve cells."""
+    field = ndimage.gaussian_filter(rng.normal(size=shape), 6.0, mode="wrap", axes=(-2, -1))
+    return field > np.quantile(field, 2 / 3, axis=(-2, -1), keepdims=True)
+
+
+def stack(own: float, slices: int = 5, size: int = 64, seed: int = 0) -> tuple[xr.DataArray, Array]:
+    """A pattern that all slices share, each of its own contrast and level, and so much that each has alone."""
+    rng = np.random.default_rng(seed)
+    shared = rough(rng, size, size)
+    contrast, level = rng.uniform(0.5, 2, (2, slices, 1, 1))
+    truth = contrast * (shared + own * rough(rng, slices, size, size)) + 10 * level
+    values = np.where(gaps(rng, slices, size, size), np.nan, truth)
+    return xr.DataArray(values, dims=("time", "y", "x"), name="a"), truth
+
+
+def scores(filled: xr.Dataset, truth: Array, counted: npt.NDArray[np.bool_]) -> tuple[float, float]:
+    """Mean CRPS over the standard deviation of each slice, and how often the 95 % interval holds the truth."""
+    mean, error, tail = (filled[name].values[counted] for name in ("a", "a_standard_error", "a_tail"))
+    spread = np.broadcast_to(truth.std((1, 2), keepdims=True), truth.shape)[counted]
+    inside = np.abs(truth[counted] - mean) <= 1.96 * error
+    return float((crps(truth[counted], mean, error, tail) / spread).mean()), float(inside.mean())
+
+
+# --- which slices, and what they tell ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, SLICES + 1, 40])
+def test_the_nearest_slices_are_read(size: int) -> None:
+    for index in range(size):
+        found = beside(index, size)
+        assert len(found) == len(set(found)) == min(SLICES, size - 1)
+        assert index not in found
+        farthest = max((abs(i - index) for i in found), default=0)
+        left_out = [i for i in range(size) if i != index and i not in found]
+        assert all(abs(i - index) > SLICES // 2 for i in left_out)
+        assert farthest <= SLICES
+        assert set(read_with(range(index, index + 1), size)) == {index, *found}
+    whole = read_with(range(size // 2, size), size)
+    assert set(whole) == {j for i in range(size // 2, size) for j in (i, *beside(i, size))}
+
+
+def test_a_slope_and_a_level_are_found() -> None:
+    rng = np.random.default_rng(1)
+    other = rough(rng, 80, 80)
+    values = 3.0 - 2.0 * other + 1e-3 * rough(rng, 80, 80)
+    values[20:60, 20:60] = np.nan
+    found = background(values, other[None])
+    assert found is not None
+    hidden = found(other[None, 20:60, 20:60]) - (3.0 - 2.0 * other[20:60, 20:60])
+    # a level that all cells have in common is the model's
+    assert np.std(hidden) < 0.01
+
+
+def test_the_better_of_two_slices_counts_most_and_either_is_enough() -> None:
+    rng = np.random.default_rng(2)
+    values = rough(rng, 80, 80)
+    others = np.stack([values + 0.1 * rough(rng, 80, 80), values + 1.0 * rough(rng, 80, 80)])
+    others[0, :, 60:] = np.nan
+    others[1, :, :20] = np.nan
+    others[:, :10] = np.nan
+    found = background(values, others)
+    assert found is not None
+    back = found(others)
+    assert np.isnan(back[:10]).all()
+    assert np.isfinite(back[10:]).all()
+    left = [np.std((values - back)[10:, columns]) for columns in (np.s_[:20], np.s_[20:60], np.s_[60:])]
+    assert max(left[:2]) < 0.2
+    assert left[2] < 0.9
+    assert found.weight[0] > 20 * found.weight[1]
+
+
+def test_targets_that_know_other_slices_have_a_context_that_knows_no_more() -> None:
+    rng = np.random.default_rng(8)
+    values = rough(rng, 80, 80)
+    others = np.stack([values + 0.05 * rough(rng, 80, 80), values + 0.5 * rough(rng, 80, 80)])
+    gap = np.zeros((80, 80), bool)
+    gap[30:50, 30:50] = True
+    others[0, 30:50, 30:40] = np.nan
+    context, targets = others[:, ~gap], others[:, gap]
+    pairs = backgrounds(np.where(gap, np.nan, values), others, context, targets)
+    assert len(pairs) == 2
+    known = [np.isfinite(told) for _, told in pairs]
+    assert (known[0] ^ known[1]).all()
+    for (near, told), which in zip(pairs, known, strict=True):
+        left = np.std(values[~gap] - near), np.std((values[gap] - told)[which])
+        assert 0.7 < left[1] / left[0] < 1.4
+        assert left[0] == pytest.approx(0.05 if np.isfinite(targets[0, which]).all() else 0.5, rel=0.4)
+
+
+def test_where_slices_lack_as_much_around_as_in_a_gap_targets_stay_together() -> None:
+    rng = np.random.default_rng(9)
+    values = rough(rng, 80, 80)
+    others = values + 0.3 * rough(rng, 4, 80, 80)
+    others[rng.random(others.shape) < 0.3] = np.nan
+    gap = rng.random((80, 80)) < 0.3
+    ((near, told),) = backgrounds(np.where(gap, np.nan, values), others, others[:, ~gap], others[:, gap])
+    assert np.isfinite(near).mean() > 0.98
+    assert np.isfinite(told).mean() > 0.98
+
+
+def test_intervals_hold_where_the_most_telling_slice_has_the_same_gap() -> None:
+    rng = np.random.default_rng(10)
+    shared = rough(rng, 128, 128)
+    truth = np.stack([shared, shared + 0.05 * rough(rng, 128, 128), shared + 0.7 * rough(rng, 128, 128)])
+    gap = gaps(rng, 128, 128)
+    values = truth.copy()
+    values[:2, gap] = np.nan
+    out = infill(xr.DataArray(values, dims=("time", "y", "x"), name="a"), tails=True, across="time")
+    counted = np.zeros(truth.shape, bool)
+    counted[0] = gap
+    _, coverage = scores(out, truth, counted)
+    assert 0.91 < coverage < 0.985
+
+
+def test_of_what_is_unrelated_next_to_nothing_is_used() -> None:
+    rng = np.random.default_rng(3)
+    left = []
+    for _ in range(20):
+        values = rough(rng, 80, 80)
+        found = background(values, rough(rng, 4, 80, 80))
+        left.append(0.0 if found is None else float(np.std(found(rough(rng, 4, 80, 80)))))
+    assert np.mean(left) < 0.1
+
+
+@pytest.mark.parametrize(
+    "values", [np.full((80, 80), np.nan), np.ones((80, 80)), np.where(np.eye(80) > 0, 1.0, np.nan)]
+)
+def test_where_there_is_nothing_to_compare_nothing_is_told(values: Array) -> None:
+    others = rough(np.random.default_rng(4), 2, 80, 80)
+    assert background(values, others) is None
+    assert background(others[0], values[None]) is None
+
+
+# --- what comes out ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shared() -> tuple[xr.DataArray, Array, xr.Dataset, xr.Dataset]:
+    """A stack whose slices have much in common, its truth, and its fills without and with each other."""
+    raster, truth = stack(own=0.3)
+    return raster, truth, infill(raster, tails=True), infill(raster, tails=True, across="time")
+
+
+def test_errors_shrink_and_their_intervals_hold(shared: tuple[xr.DataArray, Array, xr.Dataset, xr.Dataset]) -> None:
+    raster, truth, alone, together = shared
+    counted = np.isnan(raster.values)
+    (before, _), (after, coverage) = scores(alone, truth, counted), scores(together, truth, counted)
+    assert after < 0.6 * before
+    assert 0.91 < coverage < 0.985
+    assert (together.a_fill_flag == alone.a_fill_flag).all()
+    np.testing.assert_array_equal(together.a.values[~counted], raster.values[~counted])
+
+
+def with_and_without(raster: xr.DataArray, truth: Array) -> tuple[float, float, float]:
+    """CRPS of the missing cells of slices filled alone, with each other, and the coverage of the latter."""
+    counted = np.isnan(raster.values)
+    before, _ = scores(infill(raster, tails=True), truth, counted)
+    after, coverage = scores(infill(raster, tails=True, across="time"), truth, counted)
+    return before, after, coverage
+
+
+def test_slices_that_have_nothing_in_common_do_no_harm() -> None:
+    before, after, coverage = with_and_without(*stack(own=30.0, slices=4, size=112, seed=5))
+    assert after < 1.02 * before
+    assert coverage > 0.91
+
+
+def test_smooth_slices_are_filled_no_worse_where_others_have_gaps() -> None:
+    """Where the slices that are known change, the background has a step, which ruins what is smooth."""
+    rng = np.random.default_rng(0)
+    smooth = ndimage.gaussian_filter(rng.normal(size=(4, 64, 64)), 16.0, mode="wrap", axes=(1, 2))
+    smooth /= smooth.std((1, 2), keepdims=True)
+    truth = smooth[0] + 0.3 * smooth[1:]
+    values = np.where(gaps(rng, *truth.shape), np.nan, truth)
+    raster = xr.DataArray(values, dims=("time", "y", "x"), name="a")
+    before, after, coverage = with_and_without(raster, truth)
+    assert after < 1.05 * before
+    assert coverage > 0.95
+
+
+def test_shores_that_the_other_slice_lacks_still_count() -> None:
+    rng = np.random.default_rng(3)
+    shared = ndimage.gaussian_filter(rng.normal(size=(64, 64)), 3.0)
+    shared /= shared.std()
+    values = np.stack([shared, shared + 1.5 * rough(rng, 64, 64)])
+    gap, shore = np.zeros((2, 64, 64), bool)
+    gap[24:40, 24:40] = True
+    shore[16:48, 16:48] = ~gap[16:48, 16:48]
+    values[0, gap] = values[1, shore] = np.nan
+    raster = xr.DataArray(values, dims=("time", "y", "x"), name="a")
+    alone, together = (
+        infill(raster, across=across)[["a", "a_standard_error"]].isel(time=0) for across in (None, "time")
+    )
+    before, after = (float(each.a_standard_error.values[gap].mean()) for each in (alone, together))
+    assert after < 1.05 * before
+
+
+def test_errors_are_no_smaller_than_the_values_resolve() -> None:
+    field = (290 + rough(np.random.default_rng(1), 48, 48)).astype(np.float32)
+    values = np.stack([field, field])
+    values[0, 10:20, 10:20] = np.nan
+    out = infill(xr.DataArray(values, dims=("time", "y", "x"), name="a"), across="time").isel(time=0)
+    np.testing.assert_allclose(out.a.values, field, atol=1e-4)
+    assert out.a_standard_error.values[10:20, 10:20].min() > 1e-10
+
+
+def test_where_no_other_slice_has_a_value_a_slice_is_filled_alone() -> None:
+    raster, truth = stack(own=0.3, seed=6)
+    same = raster.copy(data=truth).where(~np.isnan(raster[0]))
+    xr.testing.assert_equal(infill(same, across="time").drop_attrs(), infill(same).drop_attrs())
+
+
+def test_levels_and_contrasts_of_the_others_play_no_role(
+    shared: tuple[xr.DataArray, Array, xr.Dataset, xr.Dataset],
+) -> None:
+    raster, _, _, together = shared
+    factors = xr.DataArray([1.0, -3.0, 1e-3, 50.0, 1.0], dims="time")
+    levels = xr.DataArray([0.0, 5.0, 100.0, -2.0, 0.0], dims="time")
+    other = infill((raster * factors + levels).rename("a"), across="time")
+    error = together.a_standard_error.where(np.isnan(raster))
+    assert float(np.abs((other.a - together.a) / error)[0].max()) < 0.01
+    assert float(np.abs(other.a_standard_error / error - 1)[0].max()) < 0.01
+
+
+def test_the_order_may_be_turned_round(shared: tuple[xr.DataArray, Array, xr.Dataset, xr.Dataset]) -> None:
+    raster, _, _, together = shared
+    turned = infill(raster[::-1], across="time")[["a", "a_standard_error"]]
+    xr.testing.assert_allclose(turned.isel(time=slice(None, None, -1)), together[list(turned)], rtol=1e-4)
+
+
+def test_what_lies_outside_of_the_domain_tells_nothing(
+    shared: tuple[xr.DataArray, Array, xr.Dataset, xr.Dataset],
+) -> None:
+    raster = shared[0]
+    mask = np.ones(raster.shape[1:], bool)
+    mask[:, 40:] = False
+    wrong = raster.copy()
+    wrong[1:, :, 40:] += np.random.default_rng(7).normal(size=(4, 64, 24))
+    first, second = (infill(each, mask=mask, across="time", batch_size=4).isel(time=0) for each in (raster, wrong))
+    xr.testing.assert_equal(first.drop_attrs(), second.drop_attrs())
+
+
+@pytest.mark.parametrize("chunks", [{"time": 1, "y": 64, "x": 30}, {"time": 2, "y": 20, "x": 64}])
+def test_chunks_do_not_matter(
+    shared: tuple[xr.DataArray, Array, xr.Dataset, xr.Dataset], chunks: dict[str, int]
+) -> None:
+    raster, _, _, together = shared
+    lazy = infill(raster.chunk(chunks), tails=True, across="time")
+    assert lazy.a.chunks == raster.chunk(chunks).chunks
+    found = lazy.compute()
+    error = together.a_standard_error.where(np.isnan(raster))
+    assert float(np.abs((found.a - together.a) / error).max()) < 1e-3
+    assert (found.a_fill_flag == together.a_fill_flag).all()
+
+
+def test_each_of_other_dimensions_is_a_stack_of_its_own(
+    shared: tuple[xr.DataArray, Array, xr.Dataset, xr.Dataset],
+) -> None:
+    raster, _, _, together = shared
+    both = xr.concat([raster[:, ::-1], raster], "level").transpose("time", "y", "level", "x")
+    out = infill(both.chunk({"time": 2, "level": 2}), across="time").compute()
+    assert out.a.dims == both.dims
+    found = out.a.isel(level=1).transpose("time", "y", "x")
+    assert float(np.abs((found - together.a) / together.a_standard_error.where(np.isnan(raster))).max()) < 1e-3
+
+
+def test_a_dataset_may_have_variables_without_the_dimension() -> None:
+    raster, _ = stack(own=0.3, slices=2, size=32)
+    ds = xr.Dataset({"a": raster, "b": raster[0]})
+    # otherwise as many tiles as free memory has room for
+    out = infill(ds, across="time", batch_size=4)
+    xr.testing.assert_equal(out.b.drop_attrs(), infill(ds, batch_size=4).b.drop_attrs())
+    assert not out.a.equals(infill(ds).a)
+
+
+# --- stores and the command line --------------------------------------------------------------------------------------
+
+
+def test_a_store_holds_the_same(
+    shared: tuple[xr.DataArray, Array, xr.Dataset, xr.Dataset], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raster, _, _, together = shared
+    monkeypatch.setattr("geonp.fill.store.UNIT_CELLS", 2 * 32 * 32)
+    raster.to_netcdf(tmp_path / "in.nc")
+    source = open_raster(tmp_path / "in.nc", chunks=None)
+    fill_store(source, tmp_path / "out.zarr", across="time", chunks=32)
+    with xr.open_zarr(tmp_path / "out.zarr") as found:
+        error = together.a_standard_error.where(np.isnan(raster))
+        assert float(np.abs((found.a - together.a) / error).max()) < 1e-3
+        assert (found.a_fill_flag == together.a_fill_flag).all()
+
+
+def test_a_job_goes_on_only_along_the_same_dimension(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raster, _ = stack(own=0.3, slices=3, size=32)
+
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("geonp.fill.store.run", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            fill_store(raster, tmp_path / "out.zarr", across="time")
+    with pytest.raises(InputError, match="an option changed"):
+        fill_store(raster, tmp_path / "out.zarr", resume=True)
+    assert fill_store(raster, tmp_path / "out.zarr", across="time", resume=True).reused == 0
+
+
+def test_a_slice_that_cannot_be_read_costs_the_others_only_what_it_would_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raster, _ = stack(own=0.3, slices=3, size=32)
+    monkeypatch.setattr("geonp.fill.store.UNIT_CELLS", 32 * 32)
+    read = units._read
+
+    def broken(field: units.Field, lead: list[slice], rows: slice, cols: slice) -> npt.NDArray[np.generic]:
+        if lead[0].start <= 2 < lead[0].stop:
+            raise OSError("the disk is broken")
+        return read(field, lead, rows, cols)
+
+    monkeypatch.setattr(units, "_read", broken)
+    report = fill_store(raster, tmp_path / "out.zarr", across="time")
+    assert len(report.failed) == 1
+    with xr.open_zarr(tmp_path / "out.zarr", consolidated=False) as found:
+        assert (found.a_fill_flag[2] == FillFlag.FAILED).all()
+        two = infill(raster[:2], across="time")
+        xr.testing.assert_allclose(found.a[:2].drop_attrs(), two.a.drop_attrs(), rtol=1e-4)
+
+
+def test_the_command_line_has_it(tmp_path: Path) -> None:
+    raster, _ = stack(own=0.3, slices=3, size=32)
+    raster.to_netcdf(tmp_path / "in.nc")
+    files = str(tmp_path / "in.nc"), str(tmp_path / "out.nc")
+    done = CliRunner().invoke(main, ["fill", *files, "--across", "time"])
+    assert done.exit_code == 0, done.output
+    with xr.open_dataset(files[1]) as found:
+        xr.testing.assert_allclose(found.a.drop_attrs(), infill(raster, across="time").a.drop_attrs(), rtol=1e-4)
+    wrong = CliRunner().invoke(main, ["fill", *files, "--across", "tome", "--overwrite"])
+    assert wrong.exit_code != 0
+    assert "got 'tome', expected 'time'" in wrong.output
+
+
+def test_a_slice_is_evaluated_with_those_beside_it(tmp_path: Path) -> None:
+    raster, truth = stack(own=0.3)
+    raster = raster.copy(data=np.where(np.arange(5)[:, None, None] == 2, truth, raster.values))
+    options = {"index": {"time": 2}, "baselines": ["linear"]}
+    alone, together = compare(raster, **options), compare(raster, across="time", **options)
+    assert together.selection == "time=2, with those beside it along time"
+    crps_alone, crps_together = (found.scores["geonp"].crps for found in (alone, together))
+    assert crps_together < 0.7 * crps_alone
+    raster.to_netcdf(tmp_path / "in.nc")
+    asked = ["evaluate", str(tmp_path / "in.nc"), "--index", "time=2", "--baseline", "linear", "--across", "time"]
+    done = CliRunner().invoke(main, asked)
+    assert done.exit_code == 0, done.output
+    assert "with those beside it along time" in done.output
+    with pytest.raises(InputError, match="No slices along across='band': expected 'time'"):
+        compare(raster, across="band")
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def test_wrong_requests_are_refused_before_any_work(tmp_path: Path) -> None:
+    raster, _ = stack(own=0.3, slices=2, size=32)
+    with pytest.raises(InputError, match="got 'y', expected 'time'"):
+        infill(raster, across="y")
+    with pytest.raises(InputError, match="expected none, as there is a single slice"):
+        plan(raster[0], across="time")
+    with pytest.raises(InputError, match="expected None for a model of classes, and for samples"):
+        infill(raster, across="time", samples=2)
+
+
+def test_the_plan_counts_the_slices_beside() -> None:
+    raster, _ = stack(own=0.3, slices=12, size=32)
+    lazy = raster.chunk({"time": 1})
+    assert plan(lazy, across="time").peak_bytes > plan(lazy).peak_bytes

@@ -1,0 +1,66 @@
+"""The predictive distribution against scipy and scoringrules."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scoringrules
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from torch.distributions import Normal, StudentT
+
+from geonp.inference import student
+from geonp.nn.heads import HEAVIEST_TAIL, tail_of
+
+TAILS = st.one_of(st.just(0.0), st.floats(student.LIGHTEST, HEAVIEST_TAIL))
+
+
+def reference(mean: float, deviation: float, tail: float) -> stats.rv_frozen:
+    """The distribution by its usual parameters."""
+    return stats.t(1 / tail, mean, deviation * math.sqrt(1 - 2 * tail)) if tail else stats.norm(mean, deviation)
+
+
+def arrays(*numbers: float) -> list[np.ndarray]:
+    return [np.array(number) for number in numbers]
+
+
+@given(st.floats(-5, 5), st.floats(0.01, 10), TAILS, st.floats(-20, 20), st.floats(0.01, 0.99))
+def test_against_scipy(mean: float, deviation: float, tail: float, y: float, level: float) -> None:
+    of, expected = arrays(mean, deviation, tail), reference(mean, deviation, tail)
+    assert expected.std() == pytest.approx(deviation)
+    assert student.quantile(level, *of) == pytest.approx(expected.ppf(level), rel=1e-6, abs=1e-9)
+    assert student.log_density(np.array(y), *of) == pytest.approx(expected.logpdf(y), rel=1e-6, abs=1e-6)
+    low, high = expected.interval(level)
+    assert 2 * student.half_width(*of[1:], level) == pytest.approx(high - low, rel=1e-6)
+
+
+@given(st.floats(-5, 5), st.floats(0.01, 10), TAILS, st.floats(-20, 20))
+def test_crps_against_scoringrules(mean: float, deviation: float, tail: float, y: float) -> None:
+    expected = (
+        scoringrules.crps_t(y, 1 / tail, mean, deviation * math.sqrt(1 - 2 * tail))
+        if tail
+        else scoringrules.crps_normal(y, mean, deviation)
+    )
+    assert student.crps(np.array(y), *arrays(mean, deviation, tail)) == pytest.approx(expected, rel=1e-5, abs=1e-9)
+
+
+@pytest.mark.parametrize("function", [student.crps, student.log_density])
+def test_a_light_tail_is_a_normal_distribution(function: object) -> None:
+    y = np.linspace(-6, 6, 25)
+    near, normal = (function(y, *arrays(0.5, 1.5, tail)) for tail in (student.LIGHTEST, 0.0))  # type: ignore[operator]
+    np.testing.assert_allclose(near, normal, atol=0.02)
+
+
+@pytest.mark.parametrize("tail", [0.0, 0.1, 0.2, HEAVIEST_TAIL])
+def test_95_percent_lie_within_1_96_standard_deviations(tail: float) -> None:
+    assert np.diff(reference(0, 1, tail).cdf([-1.96, 1.96])) == pytest.approx(0.95, abs=0.005)
+
+
+def test_tails_of_distributions() -> None:
+    heavy = StudentT(torch.tensor([4.0, 10.0]), torch.zeros(2), torch.ones(2))
+    assert tail_of(heavy).tolist() == pytest.approx([0.25, 0.1])
+    assert tail_of(Normal(torch.zeros(2), torch.ones(2))).tolist() == [0, 0]

@@ -1,0 +1,513 @@
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array
+import numpy as np
+import pytest
+import rasterio
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rasterio.control import GroundControlPoint
+from rasterio.crs import CRS
+from rasterio.transform import from_origin
+
+from geonp.errors import InputError, MissingFileError, OutputError
+from geonp.io.files import check_output, open_raster, write_raster
+from geonp.raster.grid import Grid
+from geonp.raster.nodata import observed
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+FORMATS = ("x.tif", "x.nc", "x.zarr")
+NODATA = {"uint8": 255, "uint16": 0, "int16": -32768, "int32": -9999, "float32": -9999.0, "float64": float("nan")}
+
+
+def write_tif(path: Path, values: np.ndarray, nodata: float | None = None, **profile: object) -> Path:
+    bands = values if values.ndim == 3 else values[None]
+    count, height, width = bands.shape
+    options = {"crs": "EPSG:32633", "transform": from_origin(500_000, 5_200_000, 30, 30), **profile}
+    with rasterio.open(
+        path, "w", driver="GTiff", height=height, width=width, count=count, dtype=bands.dtype, nodata=nodata, **options
+    ) as file:
+        file.write(bands)
+    return path
+
+
+def stored_bands(path: Path) -> tuple[np.ndarray, dict[str, object]]:
+    with rasterio.open(path) as file:
+        return file.read(), {
+            "crs": file.crs,
+            "nodata": file.nodata,
+            "transform": file.transform,
+            "dtype": file.dtypes[0],
+        }
+
+
+@st.composite
+def stored_rasters(draw: st.DrawFn) -> tuple[np.ndarray, float]:
+    dtype = draw(st.sampled_from(sorted(NODATA)))
+    shape = draw(st.tuples(st.integers(1, 7), st.integers(1, 7)))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    values = rng.integers(1, 200, shape).astype(dtype)
+    values[rng.random(shape) < draw(st.sampled_from([0.0, 0.3, 1.0]))] = NODATA[dtype]
+    return values, NODATA[dtype]
+
+
+@settings(max_examples=25)
+@given(stored_rasters(), st.permutations(["nc", "zarr", "tif"]), st.sampled_from(["EPSG:32633", "EPSG:4326"]))
+def test_values_dtype_nodata_and_crs_survive_any_chain_of_formats(
+    raster: tuple[np.ndarray, float], formats: list[str], crs: str
+) -> None:
+    values, nodata = raster
+    with tempfile.TemporaryDirectory() as folder:
+        step = write_tif(Path(folder) / "start.tif", values, nodata, crs=crs, transform=from_origin(10, 50, 0.5, 0.25))
+        before, tags = stored_bands(step)
+        for i, kind in enumerate([*formats, "tif"]):
+            ds = open_raster(step)
+            assert list(ds.data_vars) == ["start"]
+            np.testing.assert_array_equal(
+                ds["start"].isnull(), values != values if nodata != nodata else values == nodata
+            )
+            step = Path(folder) / f"{i}.{kind}"
+            write_raster(ds, step)
+        after, final = stored_bands(step)
+    np.testing.assert_array_equal(after, before)
+    assert final["crs"] == tags["crs"] == rasterio.CRS.from_string(crs)
+    assert final["dtype"] == tags["dtype"]
+    assert final["transform"].almost_equals(tags["transform"], precision=1e-9)
+    np.testing.assert_equal(final["nodata"], tags["nodata"])
+
+
+@pytest.mark.parametrize("name", ["x.nc", "x.tif", "x.zarr"])
+def test_gdal_opens_what_was_written(tmp_path: Path, name: str) -> None:
+    source = write_tif(tmp_path / "in.tif", np.arange(6, dtype="int16").reshape(2, 3), nodata=5)
+    # GDAL reads the final Zarr format 3 from release 3.11 on.
+    options = {"zarr_format": "2"} if name.endswith("zarr") else {}
+    write_raster(open_raster(source), tmp_path / name, creation_options=options)
+    values, tags = stored_bands(tmp_path / name)
+    expected, truth = stored_bands(source)
+    np.testing.assert_array_equal(values, expected)
+    assert tags == truth
+
+
+@pytest.mark.parametrize("zarr_format", ["2", "3"])
+def test_zarr_formats(tmp_path: Path, zarr_format: str) -> None:
+    ds = open_raster(write_tif(tmp_path / "in.tif", np.ones((4, 4), "float32")))
+    write_raster(ds, tmp_path / "x.zarr", creation_options={"ZARR_FORMAT": zarr_format})
+    assert (tmp_path / "x.zarr" / "zarr.json").exists() == (zarr_format == "3")
+    with xr.open_zarr(tmp_path / "x.zarr") as plain:  # without a warning
+        np.testing.assert_array_equal(plain["in"], ds["in"])
+    again = open_raster(tmp_path / "x.zarr").load()
+    again.x.attrs, again.y.attrs = {}, {}
+    xr.testing.assert_identical(again, ds.load())
+    with pytest.raises(InputError, match=r"No Zarr format '4': expected 2 or 3"):
+        write_raster(ds, tmp_path / "y.zarr", creation_options={"zarr_format": "4"})
+
+
+def test_opening_and_selecting_is_lazy(tmp_path: Path, computes_nothing: Any) -> None:
+    path = write_tif(tmp_path / "in.tif", np.arange(5000, dtype="float32").reshape(50, 100))
+
+    with computes_nothing():
+        ds = open_raster(path, bbox=(500_000, 5_199_000, 501_000, 5_200_000), chunks=16)
+    assert dict(ds.sizes) == {"y": 33, "x": 33}
+    assert ds["in"].chunks == ((16, 16, 1), (16, 16, 1))
+
+
+def test_bbox_keeps_cells_whose_centre_is_inside(tmp_path: Path) -> None:
+    ds = xr.Dataset({"t": (("lat", "lon"), np.arange(24.0).reshape(4, 6))})
+    ds = ds.assign_coords(lat=[40.0, 30, 20, 10], lon=[0.0, 60, 120, 180, 240, 300])
+    write_raster(ds, tmp_path / "x.nc")
+    cut = open_raster(tmp_path / "x.nc", bbox=(60, 15, 180, 30))
+    assert cut["lat"].values.tolist() == [30, 20]
+    assert cut["lon"].values.tolist() == [60, 120, 180]
+    with pytest.raises(InputError, match=r"holds no cell: got -60 to -10 along 'lon', expected a part of 0 to 300"):
+        open_raster(tmp_path / "x.nc", bbox=(-60, 15, -10, 30))
+
+
+def test_bands_are_one_variable(tmp_path: Path) -> None:
+    path = write_tif(tmp_path / "three bands.tif", np.arange(12, dtype="uint8").reshape(3, 2, 2), nodata=0)
+    ds = open_raster(path)
+    assert ds["three_bands"].dims == ("band", "y", "x")
+    kept = open_raster(path, bands=[3, 1])["three_bands"]
+    np.testing.assert_array_equal(kept, ds["three_bands"].values[[2, 0]])
+    with pytest.raises(InputError, match=r"No band 0, 4: the raster has bands 1 to 3"):
+        open_raster(path, bands=[0, 2, 4])
+
+
+def test_what_a_file_says_of_itself_and_its_bands_survives(tmp_path: Path) -> None:
+    path = write_tif(tmp_path / "in.tif", np.arange(12, dtype="int16").reshape(3, 2, 2), nodata=-1)
+    with rasterio.open(path, "r+") as file:
+        file.descriptions = "red", None, "near infrared"
+        file.units = "K", "K", "K"
+        file.update_tags(SENSOR="OLI", AREA_OR_POINT="Point")
+    ds = open_raster(path)
+    assert ds["in"].attrs["units"] == "K"
+    assert ds["in"].coords["band_name"].values.tolist() == ["red", "band 2", "near infrared"]
+    assert ds.attrs["SENSOR"] == "OLI"
+    for name in FORMATS:
+        write_raster(ds, tmp_path / name)
+        again = open_raster(tmp_path / name)
+        ending = "in " if name == "x.tif" else ""
+        expected = [ending + band for band in ("red", "band 2", "near infrared")]
+        assert again.coords["band_name"].values.tolist() == expected
+        assert again.attrs["SENSOR"] == "OLI"
+    with rasterio.open(tmp_path / "x.tif") as file:
+        assert file.descriptions == ("in red", "in band 2", "in near infrared")
+        assert file.units == ("K", "K", "K")
+        assert file.tags()["SENSOR"] == "OLI"
+
+
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+def test_rasters_without_georeference_keep_their_rows(tmp_path: Path) -> None:
+    values = np.arange(6, dtype="float32").reshape(2, 3)
+    path = write_tif(tmp_path / "in.tif", values, crs=None, transform=None)
+    write_raster(open_raster(path), tmp_path / "out.tif")
+    stored, tags = stored_bands(tmp_path / "out.tif")
+    np.testing.assert_array_equal(stored[0], values)
+    assert (tags["crs"], tags["transform"]) == (None, rasterio.Affine.identity())
+
+
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+def test_ground_control_points_survive(tmp_path: Path) -> None:
+    points = [
+        GroundControlPoint(row, col, 10.0 + col, 50.0 - row, 0.0) for row, col in ((0, 0), (0, 3), (2, 0), (2, 3))
+    ]
+    path, values = tmp_path / "in.tif", np.arange(6, dtype="float32").reshape(2, 3)
+    with rasterio.open(path, "w", driver="GTiff", height=2, width=3, count=1, dtype="float32") as file:
+        file.write(values, 1)
+        file.gcps = points, CRS.from_epsg(4326)
+    write_raster(open_raster(path), tmp_path / "out.tif", driver="GTiff")
+    with rasterio.open(tmp_path / "out.tif") as file:
+        np.testing.assert_array_equal(file.read(1), values)
+        found, crs = file.gcps
+        assert [(p.row, p.col, p.x, p.y) for p in found] == [(p.row, p.col, p.x, p.y) for p in points]
+        assert crs.to_epsg() == 4326
+        assert file.transform.is_identity
+
+
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+def test_a_geotiff_of_uneven_cells_lies_nowhere_and_says_so(tmp_path: Path) -> None:
+    coords = {"lat": [50.0, 49.0, 47.0], "lon": [1.0, 2.0]}
+    ds = xr.Dataset({"a": (("lat", "lon"), np.arange(6.0).reshape(3, 2))}, coords)
+    ds = ds.assign_coords(crs=xr.Variable((), 0, {"crs_wkt": CRS.from_epsg(4326).to_wkt()}))
+    ds["a"].attrs["grid_mapping"] = "crs"
+    with pytest.warns(UserWarning, match=r"x.tif is written without a place on the Earth: its cells are not evenly"):
+        write_raster(ds, tmp_path / "x.tif")
+    with rasterio.open(tmp_path / "x.tif") as file:
+        assert (file.crs, file.transform) == (None, rasterio.Affine.identity())
+
+
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+def test_a_crs_without_coordinates_is_kept(tmp_path: Path) -> None:
+    ds = xr.Dataset({"a": (("y", "x"), np.arange(6.0).reshape(2, 3), {"grid_mapping": "crs"})})
+    ds = ds.assign_coords(crs=xr.Variable((), 0, {"crs_wkt": CRS.from_epsg(32633).to_wkt()}))
+    write_raster(ds, tmp_path / "x.tif")
+    assert stored_bands(tmp_path / "x.tif")[1]["crs"].to_epsg() == 32633
+
+
+def test_integers_without_nodata_stay_integers_until_it_is_given(tmp_path: Path) -> None:
+    path = write_tif(tmp_path / "in.tif", np.array([[0, 1], [2, 255]], dtype="uint8"))
+    assert open_raster(path)["in"].dtype == np.uint8
+    given_one = open_raster(path, nodata=0)["in"]
+    assert given_one.isnull().values.tolist() == [[True, False], [False, False]]
+    assert given_one.encoding["_FillValue"] == 0
+    with pytest.raises(
+        InputError, match=r"cannot have nodata -9999: it holds uint8, expected an integer from 0 to 255"
+    ):
+        open_raster(path, nodata=-9999)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("declared", [None, 3])
+def test_nodata_nan_says_that_no_integer_is_missing(tmp_path: Path, name: str, declared: int | None) -> None:
+    values = np.array([[1, 2, 3]], "int16")
+    write_raster(open_raster(write_tif(tmp_path / "in.tif", values, nodata=declared)), tmp_path / f"in-{name}")
+    ds = open_raster(tmp_path / f"in-{name}", nodata=float("nan"))
+    assert ds["in"].dtype == np.int16
+    np.testing.assert_array_equal(observed(ds["in"]), values)
+    write_raster(ds, tmp_path / name)
+    again = open_raster(tmp_path / name)["in"]
+    assert "_FillValue" not in again.encoding | again.attrs
+    np.testing.assert_array_equal(again, values)
+
+
+@pytest.mark.parametrize("name", ["x.nc", "x.zarr", "x.tif"])
+def test_nodata_replaces_the_declared_one(tmp_path: Path, name: str) -> None:
+    write_raster(open_raster(write_tif(tmp_path / "in.tif", np.array([[1, 2, 3]], "int16"), nodata=1)), tmp_path / name)
+    da = open_raster(tmp_path / name, nodata=3)["in"]
+    np.testing.assert_array_equal(da, [[1, 2, np.nan]])
+
+
+def test_mask_bands_mark_missing_cells(tmp_path: Path) -> None:
+    path = write_tif(tmp_path / "in.tif", np.array([[1, 2], [3, 4]], dtype="uint8"))
+    with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True), rasterio.open(path, "r+") as file:
+        file.write_mask(np.array([[255, 0], [255, 255]], dtype="uint8"))
+    np.testing.assert_array_equal(open_raster(path)["in"], [[1, np.nan], [3, 4]])
+
+
+def test_scale_and_offset_are_applied_and_kept(tmp_path: Path) -> None:
+    path = write_tif(tmp_path / "in.tif", np.array([[0, 10, -1]], dtype="int16"), nodata=-1)
+    with rasterio.open(path, "r+") as file:
+        file.scales, file.offsets = [0.5], [100.0]
+    ds = open_raster(path)
+    np.testing.assert_array_equal(ds["in"], [[100, 105, np.nan]])
+    write_raster(ds, tmp_path / "out.tif", driver="GTiff")
+    with rasterio.open(tmp_path / "out.tif") as file:
+        assert (file.scales, file.offsets, file.nodata) == ((0.5,), (100.0,), -1)
+        np.testing.assert_array_equal(file.read(1), [[0, 10, -1]])
+
+
+def filled_dataset(dtype: str, nodata: float) -> xr.Dataset:
+    values = xr.DataArray(np.array([[1.0, 2.0, np.nan]], "float32"), dims=("y", "x"), attrs={"units": "m"})
+    values.encoding = {"dtype": np.dtype(dtype), "_FillValue": nodata}
+    error = xr.DataArray(np.array([[0.0, 0.25, np.nan]], "float32"), dims=("y", "x"))
+    flag = xr.DataArray(np.array([[0, 1, 2]], "int8"), dims=("y", "x"))
+    ds = xr.Dataset({"h": values, "h_standard_error": error, "h_fill_flag": flag})
+    return ds.assign_coords(y=[0.0], x=[0.0, 1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "declared", "expected"), [("uint16", 0, np.nan), ("int16", -9999, -9999), ("float32", 1e20, np.nan)]
+)
+def test_geotiff_of_a_filled_raster_has_described_bands(
+    tmp_path: Path, dtype: str, declared: float, expected: float
+) -> None:
+    write_raster(filled_dataset(dtype, declared), tmp_path / "x.tif")
+    with rasterio.open(tmp_path / "x.tif") as file:
+        assert file.descriptions == ("h", "h_standard_error", "h_fill_flag")
+        assert file.units == ("m", None, None)
+        assert file.driver == "GTiff"
+        assert file.tags(ns="IMAGE_STRUCTURE")["LAYOUT"] == "COG"
+        np.testing.assert_equal(file.nodata, expected)
+        value, error, flag = file.read(masked=True)
+    assert value.tolist() == [[1, 2, None]]
+    assert error.tolist() == [[0, 0.25, None]]
+    assert flag.tolist() == [[0, 1, 2]]
+
+
+def test_geotiff_of_integers_alone_keeps_their_dtype(tmp_path: Path) -> None:
+    write_raster(filled_dataset("uint16", 0)[["h"]], tmp_path / "x.tif")
+    values, tags = stored_bands(tmp_path / "x.tif")
+    assert (values.tolist(), tags["dtype"], tags["nodata"]) == ([[[1, 2, 0]]], "uint16", 0)
+
+
+def test_rasters_without_coordinates_are_read_and_written(tmp_path: Path) -> None:
+    ds = xr.Dataset({"a": (("y", "x"), np.arange(6.0).reshape(2, 3))})
+    for name in FORMATS:
+        write_raster(ds, tmp_path / name)
+        np.testing.assert_array_equal(open_raster(tmp_path / name)["a"], ds["a"])
+
+
+def test_input_is_not_changed_by_writing(tmp_path: Path) -> None:
+    ds = open_raster(write_tif(tmp_path / "in.tif", np.ones((4, 5), "float32"))).isel(x=slice(1, 3))
+    encoding, reference = dict(ds["in"].encoding), dict(ds["spatial_ref"].attrs)
+    write_raster(ds, tmp_path / "x.nc")
+    assert ds["in"].encoding == encoding
+    assert ds["spatial_ref"].attrs == reference
+
+
+def test_chunks_of_unequal_size_are_written(tmp_path: Path) -> None:
+    ds = xr.Dataset({"a": (("y", "x"), np.arange(70.0).reshape(7, 10))}).chunk({"y": (1, 4, 2), "x": (3, 3, 4)})
+    write_raster(ds, tmp_path / "x.zarr")
+    np.testing.assert_array_equal(open_raster(tmp_path / "x.zarr")["a"], ds["a"])
+
+
+def test_one_cell_keeps_its_size_and_place(tmp_path: Path) -> None:
+    ds = open_raster(write_tif(tmp_path / "in.tif", np.ones((1, 1), "float32")))
+    write_raster(ds, tmp_path / "x.zarr")
+    grid = Grid.from_xarray(open_raster(tmp_path / "x.zarr"))
+    assert grid.spacing == (-30.0, 30.0)
+    assert grid.origin == (5_199_985.0, 500_015.0)
+
+
+def test_strings_and_dates_pass_through_zarr_and_netcdf(tmp_path: Path) -> None:
+    ds = xr.Dataset(
+        {"a": (("time", "y", "x"), np.ones((2, 2, 2))), "label": (("time",), np.array(["one", "two"]))},
+        coords={"time": np.array(["2020-01-01", "2020-01-02"], "datetime64[ns]")},
+    )
+    write_raster(ds, tmp_path / "x.nc")
+    xr.testing.assert_equal(open_raster(tmp_path / "x.nc").load(), ds)
+
+
+@pytest.mark.parametrize("name", ["missing.tif", "missing.nc", "missing.zarr"])
+def test_missing_file(tmp_path: Path, name: str) -> None:
+    with pytest.raises(
+        MissingFileError, match=r"No such raster: got '.*missing\.\w+', expected a file or a Zarr folder"
+    ):
+        open_raster(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["text.tif", "text.nc", "text.csv", "folder.zarr", "folder"])
+def test_not_a_raster(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if name.startswith("folder"):
+        path.mkdir()
+    else:
+        path.write_text("a,b\n1,2\n")
+    with pytest.raises(InputError, match=r"Not a raster that can be read: got '.*', expected GeoTIFF"):
+        open_raster(path)
+
+
+def test_no_such_variable(tmp_path: Path) -> None:
+    write_raster(filled_dataset("float32", -1.0), tmp_path / "x.nc")
+    with pytest.raises(InputError, match=r"No variable 'depth': the raster has 'h', 'h_standard_error', 'h_fill_flag'"):
+        open_raster(tmp_path / "x.nc", variables=["h", "depth"])
+    assert list(open_raster(tmp_path / "x.nc", variables=["h"]).data_vars) == ["h"]
+
+
+def test_outputs_that_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "there.nc").touch()
+    (tmp_path / "mine.zarr").mkdir()
+    (tmp_path / "mine.zarr" / "thesis.tex").touch()
+    with pytest.raises(OutputError, match=r"The output exists: '.*there.nc'\. Choose another name, pass overwrite"):
+        check_output(tmp_path / "there.nc")
+    check_output(tmp_path / "there.nc", overwrite=True)
+    with pytest.raises(OutputError, match=r"Not overwriting '.*mine.zarr': expected a Zarr store, got another folder"):
+        check_output(tmp_path / "mine.zarr", overwrite=True)
+    with pytest.raises(
+        OutputError, match=r"Unknown output format: got '.*x\.grd', expected a name that ends in \.zarr"
+    ):
+        check_output(tmp_path / "x.grd")
+    with pytest.raises(OutputError, match=r"Cannot write to the folder '.*none': No such file or directory"):
+        check_output(tmp_path / "none" / "x.nc")
+    with pytest.raises(OutputError, match=r"No driver 'COG' for '.*x\.nc': expected COG or GTiff with \.tif"):
+        check_output(tmp_path / "x.nc", driver="COG")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that refuses even root")
+def test_folder_that_is_not_writable() -> None:
+    with pytest.raises(OutputError, match=r"Cannot write to the folder '/proc/self'"):
+        check_output("/proc/self/x.nc")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("existing", [False, True])
+@pytest.mark.parametrize(
+    ("stop", "seen"), [(KeyboardInterrupt(), None), (OSError(28, "Disk full"), "Disk full.*nothing was")]
+)
+def test_an_interrupted_run_leaves_nothing_new(
+    tmp_path: Path, name: str, existing: bool, stop: BaseException, seen: str | None
+) -> None:
+    good = xr.Dataset({"a": (("y", "x"), np.ones((4, 4)))})
+    if existing:
+        write_raster(good, tmp_path / name)
+
+    def interrupt(block: np.ndarray) -> np.ndarray:
+        raise stop
+
+    broken = dask.array.ones((4, 4), chunks=2).map_blocks(interrupt, meta=np.empty((0, 0)))
+    expected = OutputError if seen else KeyboardInterrupt
+    with dask.config.set(scheduler="synchronous"), pytest.raises(expected, match=seen):
+        write_raster(good.copy(data={"a": broken}), tmp_path / name, overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == [name] * existing
+    if existing:
+        np.testing.assert_array_equal(open_raster(tmp_path / name)["a"], good["a"])
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_overwriting_replaces_the_whole_output(tmp_path: Path, name: str) -> None:
+    write_raster(xr.Dataset({"a": (("y", "x"), np.ones((4, 4)))}), tmp_path / name)
+    write_raster(xr.Dataset({"b": (("y", "x"), np.zeros((2, 2)))}), tmp_path / name, overwrite=True)
+    ds = open_raster(tmp_path / name)
+    assert list(ds.data_vars) == ["b"]
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_what_a_geotiff_cannot_hold_is_refused(tmp_path: Path) -> None:
+    ds = xr.Dataset({"a": (("y", "x"), np.ones((2, 2))), "total": 4.0})
+    with pytest.raises(InputError, match=r"A GeoTIFF cannot hold variable 'total': got float64 on \(\)"):
+        write_raster(ds, tmp_path / "x.tif")
+    with pytest.raises(OutputError, match=r"GDAL cannot write 'x\.tif' as COG: .*Check --co"):
+        write_raster(ds[["a"]], tmp_path / "x.tif", creation_options={"COMPRESS": "JPEG"})
+    with pytest.raises(
+        InputError, match=r"Unknown creation option: got FOO, expected .* COG driver: .*BLOCKSIZE, .*--co"
+    ):
+        write_raster(ds[["a"]], tmp_path / "x.tif", creation_options={"FOO": "BAR", "level": "9"})
+    with pytest.raises(
+        InputError, match=r"Unknown compression: got packbits, expected one of DEFLATE, .*--co COMPRESS"
+    ):
+        write_raster(ds[["a"]], tmp_path / "x.tif", creation_options={"compress": "packbits"})
+    with pytest.raises(InputError, match=r"Unknown creation option: got LEVEL, expected .* GTiff driver: .*ZLEVEL"):
+        write_raster(ds[["a"]], tmp_path / "x.tif", driver="GTiff", creation_options={"LEVEL": "9"})
+    with pytest.raises(InputError, match=r"Unknown creation option: got compress, expected zarr_format"):
+        write_raster(ds, tmp_path / "x.zarr", creation_options={"COMPRESS": "LZW"})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_slices_are_bands_with_their_labels(tmp_path: Path) -> None:
+    ds = xr.Dataset({"a": (("time", "y", "x"), np.arange(8.0).reshape(2, 2, 2))}, coords={"time": [10, 20]})
+    ds = ds.assign_coords(y=[1.0, 0.0], x=[0.0, 1.0])
+    write_raster(ds.transpose("x", "time", "y"), tmp_path / "x.tif", driver="GTiff")
+    with rasterio.open(tmp_path / "x.tif") as file:
+        assert file.descriptions == ("a time=10", "a time=20")
+        np.testing.assert_array_equal(file.read(), ds["a"])
+
+
+def test_times_of_bands_are_written_as_dates(tmp_path: Path) -> None:
+    times = np.array(["2020-01-01", "2020-01-02T06:30"], "datetime64[ns]")
+    ds = xr.Dataset({"sst": (("time", "y", "x"), np.ones((2, 2, 2)))}, coords={"time": times})
+    ds = ds.assign_coords(y=[1.0, 0.0], x=[0.0, 1.0])
+    write_raster(ds, tmp_path / "x.tif")
+    with rasterio.open(tmp_path / "x.tif") as file:
+        assert file.descriptions == ("sst time=2020-01-01", "sst time=2020-01-02T06:30")
+
+
+@pytest.mark.parametrize("driver", ["COG", "GTiff"])
+def test_geotiff_is_written_from_north_to_south(tmp_path: Path, driver: Any) -> None:
+    ds = xr.Dataset({"a": (("lat", "lon"), np.arange(6.0).reshape(3, 2))})
+    ds = ds.assign_coords(lat=[10.0, 20.0, 30.0], lon=[5.0, 15.0]).chunk(lat=2)
+    write_raster(ds, tmp_path / "x.tif", driver=driver)
+    with rasterio.open(tmp_path / "x.tif") as file:
+        assert file.transform == rasterio.Affine(10, 0, 0, 0, -10, 35)
+        np.testing.assert_array_equal(file.read(1), ds["a"].values[::-1])
+    again = open_raster(tmp_path / "x.tif")["a"]
+    np.testing.assert_array_equal(again.sel(y=ds["lat"].values), ds["a"])
+
+
+@pytest.mark.parametrize("name", ["x.nc", "x.zarr"])
+@pytest.mark.parametrize(
+    ("crs", "expected"),
+    [
+        ("EPSG:32633", ("projection_y_coordinate", "metre", "projection_x_coordinate", "metre")),
+        ("EPSG:4326", ("latitude", "degrees_north", "longitude", "degrees_east")),
+        (None, (None, None, None, None)),
+    ],
+)
+def test_coordinates_are_described_by_the_crs(
+    tmp_path: Path, name: str, crs: str | None, expected: tuple[str | None, ...]
+) -> None:
+    path = write_tif(tmp_path / "in.tif", np.ones((2, 3), "float32"), crs=crs, transform=from_origin(10, 50, 1, 1))
+    ds = open_raster(path)
+    write_raster(ds, tmp_path / name)
+    assert (ds.y.attrs, ds.x.attrs) == ({}, {})
+    again = open_raster(tmp_path / name)
+    found = [again[dim].attrs.get(key) for dim in "yx" for key in ("standard_name", "units")]
+    assert tuple(found) == expected
+    assert [again[dim].attrs.get("axis") for dim in "yx"] == (["Y", "X"] if crs else [None, None])
+    again.y.attrs = {"long_name": "own"}
+    write_raster(again, tmp_path / f"own-{name}")
+    assert open_raster(tmp_path / f"own-{name}").y.attrs == {"long_name": "own"}
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="needs the sample rasters beside the checkout")
+@pytest.mark.parametrize("path", sorted(SHARED.glob("*.tif")) + sorted(SHARED.glob("*.nc")), ids=lambda path: path.stem)
+def test_sample_rasters_survive_zarr(tmp_path: Path, path: Path) -> None:
+    ds = open_raster(path)
+    sample = ds.isel({dim: slice(0, 3) for dim in ("time", "band") if dim in ds.dims})
+    write_raster(sample, tmp_path / "x.zarr")
+    again = open_raster(tmp_path / "x.zarr")
+    xr.testing.assert_equal(again.load(), sample.load())
+    assert Grid.from_xarray(again) == Grid.from_xarray(sample)
+
+
+def test_small_files_are_cut_for_the_cores(tmp_path: Path) -> None:
+    values = np.arange(700 * 900, dtype=np.float32).reshape(700, 900)
+    write_raster(xr.Dataset({"z": (("y", "x"), values)}), tmp_path / "z.nc")
+    opened = open_raster(tmp_path / "z.nc")
+    assert opened.z.data.npartitions > 1
+    np.testing.assert_array_equal(opened.z, values)
+    assert open_raster(tmp_path / "z.nc", chunks=2048).z.data.npartitions == 1

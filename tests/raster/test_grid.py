@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from pyproj import CRS
+
+from geonp.errors import InputError
+from geonp.raster.grid import Grid, crs_name, grid_mapping_name
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+
+
+def raster(y_dim: str = "y", x_dim: str = "x", shape: tuple[int, int] = (3, 4), **coords: object) -> xr.DataArray:
+    return xr.DataArray(np.zeros(shape, "float32"), dims=(y_dim, x_dim), coords=coords)
+
+
+def with_crs(da: xr.DataArray, crs: str, **attrs: str) -> xr.DataArray:
+    return da.assign_coords(spatial_ref=xr.Variable((), 0, {"crs_wkt": CRS.from_user_input(crs).to_wkt(), **attrs}))
+
+
+@pytest.mark.parametrize(
+    ("y_dim", "x_dim"), [("y", "x"), ("lat", "lon"), ("latitude", "longitude"), ("Y", "X"), ("Latitude", "Longitude")]
+)
+def test_dimensions_are_found_by_name(y_dim: str, x_dim: str) -> None:
+    for da in (raster(y_dim, x_dim), raster(y_dim, x_dim).transpose(), raster(y_dim, x_dim).expand_dims(time=2)):
+        grid = Grid.from_xarray(da)
+        assert (grid.y_dim, grid.x_dim, grid.shape) == (y_dim, x_dim, (3, 4))
+
+
+@pytest.mark.parametrize(
+    ("y_attrs", "x_attrs"),
+    [
+        ({"axis": "Y"}, {"axis": "X"}),
+        ({"standard_name": "projection_y_coordinate"}, {"standard_name": "projection_x_coordinate"}),
+        ({"standard_name": "grid_latitude"}, {"standard_name": "grid_longitude"}),
+        ({"units": "degrees_north"}, {"units": "degrees_east"}),
+    ],
+)
+def test_dimensions_are_found_by_cf_attributes(y_attrs: dict[str, str], x_attrs: dict[str, str]) -> None:
+    da = raster("north", "east", north=("north", [3, 2, 1], y_attrs), east=("east", [1, 2, 3, 4], x_attrs))
+    assert Grid.from_xarray(da.to_dataset(name="a")).y_dim == "north"
+    assert Grid.from_xarray(da.transpose()).x_dim == "east"
+
+
+def test_dimensions_of_a_curvilinear_grid() -> None:
+    latitude = (("j", "i"), np.ones((3, 4)), {"standard_name": "latitude"})
+    grid = Grid.from_xarray(raster("j", "i", nav_lat=latitude))
+    assert (grid.y_dim, grid.x_dim, grid.spacing, grid.regular) == ("j", "i", (1.0, 1.0), False)
+
+
+def test_no_spatial_dimensions() -> None:
+    with pytest.raises(
+        InputError, match=r"got dimensions \('time', 'station'\), expected a pair named y/x.*obj\.rename"
+    ):
+        Grid.from_xarray(raster("time", "station"))
+    with pytest.raises(InputError, match=r"got dimensions \(none\)"):
+        Grid.from_xarray(xr.DataArray(1.0))
+    with pytest.raises(InputError, match=r"has no cells: got shape \(0, 4\)"):
+        Grid.from_xarray(raster(shape=(0, 4)))
+
+
+def test_spacing_and_origin_keep_their_signs() -> None:
+    grid = Grid.from_xarray(raster("lat", "lon", lat=[50.0, 49.5, 49.0], lon=[350.0, 351, 352, 353]))
+    assert (grid.spacing, grid.origin) == ((-0.5, 1.0), (50.0, 350.0))
+    assert grid.regular
+    assert grid.geographic
+    bare = Grid.from_xarray(raster())
+    assert (bare.spacing, bare.origin, bare.regular, bare.geographic) == ((1.0, 1.0), (0.0, 0.0), True, False)
+
+
+@pytest.mark.parametrize("lon", [[358.0, 359, 0, 1], [178.0, 179, -180, -179], [1.0, 0, 359, 358]])
+def test_longitudes_that_wrap_go_on(lon: list[float]) -> None:
+    step = lon[1] - lon[0]
+    grid = Grid.from_xarray(raster("lat", "lon", lat=[50.0, 49.5, 49.0], lon=lon))
+    assert (grid.spacing, grid.origin, grid.regular) == ((-0.5, step), (50.0, lon[0]), True)
+    assert not Grid.from_xarray(raster(x=lon)).regular
+    world = Grid.from_xarray(raster("lat", "lon", (3, 360), lon=np.roll(np.arange(360.0), 90)))
+    assert world.periodic_x
+
+
+def test_presence_and_evenness_of_coordinates_are_recorded() -> None:
+    grid = Grid.from_xarray(raster(x=[0.0, 1, 2, 4]))
+    assert (grid.placed, grid.even) == ((False, True), (True, False))
+    assert Grid.from_xarray(raster(y=["a", "b", "c"], x=[0.0, 1, 2, 3])).placed == (False, True)
+
+
+def test_uneven_spacing_is_recorded() -> None:
+    assert not Grid.from_xarray(raster(y=[0.0, 1.0, 2.1])).regular
+    assert Grid.from_xarray(raster(y=[0.0, 1.0, 2.001])).regular
+    fine = np.linspace(-124.0, -67.0, 4000).astype("float32")
+    assert Grid.from_xarray(raster(shape=(3, 4000), x=fine)).regular
+
+
+def test_coordinates_must_be_finite_but_need_not_be_numbers() -> None:
+    with pytest.raises(InputError, match=r"The coordinate 'y' holds values that are not finite.*drop_vars\('y'\)"):
+        Grid.from_xarray(raster(y=[0.0, np.nan, 2.0]))
+    assert Grid.from_xarray(raster(y=["a", "b", "c"])).spacing == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("count", "step", "name", "periodic"),
+    [
+        (360, 1.0, "lon", True),
+        (1440, 0.25, "lon", True),
+        (361, 1.0, "lon", False),
+        (359, 1.0, "lon", False),
+        (180, 1.0, "lon", False),
+        (1, 360.0, "lon", False),
+        (360, -1.0, "lon", True),
+        (360, 1.0, "x", False),
+    ],
+)
+def test_columns_around_the_earth(count: int, step: float, name: str, periodic: bool) -> None:
+    y_dim = "lat" if name == "lon" else "y"
+    for start in (-180.0, 0.0):
+        da = raster(y_dim, name, (2, count), **{name: start + step * np.arange(count)})
+        assert Grid.from_xarray(da).periodic_x == periodic
+
+
+def test_crs_decides_what_is_geographic() -> None:
+    da = raster(shape=(2, 36), x=np.arange(0.0, 360, 10))
+    assert not Grid.from_xarray(da).periodic_x
+    assert Grid.from_xarray(with_crs(da, "EPSG:4326")).periodic_x
+    assert not Grid.from_xarray(with_crs(da, "EPSG:32633")).periodic_x
+
+
+def test_crs_is_read_where_grid_mapping_points() -> None:
+    ds = xr.Dataset({"a": raster(), "crs": xr.Variable((), 0, CRS.from_epsg(3035).to_cf())})
+    assert Grid.from_xarray(ds).crs is None
+    for mapping in ("crs", "crs: x y"):
+        ds["a"].attrs["grid_mapping"] = mapping
+        assert grid_mapping_name(ds) == "crs"
+        assert CRS.from_wkt(Grid.from_xarray(ds).crs).to_epsg() == 3035
+    del ds["crs"].attrs["crs_wkt"]
+    assert "Azimuthal" in Grid.from_xarray(ds).crs
+    assert crs_name(CRS.from_epsg(3035).to_wkt()) == "ETRS89-extended / LAEA Europe (EPSG:3035)"
+
+
+def test_crs_in_an_attribute_of_that_name() -> None:
+    da = raster()
+    da.attrs["crs"] = "+init=epsg:32633"
+    for obj in (da, da.to_dataset(name="a"), xr.Dataset({"b": da.drop_attrs()}, attrs=da.attrs)):
+        crs = Grid.from_xarray(obj).crs
+        assert crs is not None
+        assert CRS.from_wkt(crs).to_epsg() == 32633
+    assert CRS.from_wkt(str(Grid.from_xarray(with_crs(da, "EPSG:3035")).crs)).to_epsg() == 3035
+    da.attrs["crs"] = "+init=epsg:4326 +no_defs"
+    assert CRS.from_wkt(str(Grid.from_xarray(da).crs)).to_epsg() == 4326
+    for text in ("somewhere", "WGS84", "lat/lon", "EPSG:5773", "EPSG:999999", ""):
+        da.attrs["crs"] = text
+        assert Grid.from_xarray(da).crs is None
+
+
+def test_crs_that_cannot_be_read() -> None:
+    da = raster().assign_coords(spatial_ref=xr.Variable((), 0, {"crs_wkt": "PROJCS[nonsense"}))
+    with pytest.raises(InputError, match=r"The CRS in variable 'spatial_ref' cannot be read: got 'PROJCS\[nonsense'"):
+        Grid.from_xarray(da)
+
+
+def test_one_cell_takes_its_size_from_the_geotransform() -> None:
+    da = with_crs(raster(shape=(1, 1), y=[85.0], x=[15.0]), "EPSG:32633", GeoTransform="0 30 0 100 0 -30")
+    assert Grid.from_xarray(da).spacing == (-30.0, 30.0)
+    assert Grid.from_xarray(raster(shape=(1, 1), y=[85.0], x=[15.0])).spacing == (1.0, 1.0)
+
+
+def test_same_grid() -> None:
+    here = Grid.from_xarray(with_crs(raster(y=[3.0, 2, 1], x=[0.0, 1, 2, 3]), "EPSG:32633"))
+    here.require_same(here, "mask")
+    here.require_same(Grid.from_xarray(raster()), "mask")
+    other_shape = Grid.from_xarray(raster(shape=(4, 3)))
+    with pytest.raises(
+        InputError, match=r"The mask has another shape than the raster: got \(4, 3\), expected \(3, 4\)"
+    ):
+        here.require_same(other_shape, "mask")
+    other_crs = Grid.from_xarray(with_crs(raster(y=[3.0, 2, 1], x=[0.0, 1, 2, 3]), "EPSG:4326"))
+    with pytest.raises(InputError, match=r"another CRS than the raster: got WGS 84 \(EPSG:4326\), expected .*32633"):
+        here.require_same(other_crs, "mask")
+    upside_down = Grid.from_xarray(raster(y=[1.0, 2, 3], x=[0.0, 1, 2, 3]))
+    with pytest.raises(InputError, match=r"The mask lies elsewhere.*\(1\.0, 0\.0\), expected \(3\.0, 0\.0\)"):
+        here.require_same(upside_down, "mask")
+    # an origin of (0, 0) is a place, not the lack of coordinates
+    origin = Grid.from_xarray(raster(y=[0.0, 1, 2], x=[0.0, 1, 2, 3]))
+    for first, second in ((origin, upside_down), (upside_down, origin)):
+        with pytest.raises(InputError, match="The mask lies elsewhere"):
+            first.require_same(second, "mask")
+    one = Grid.from_xarray(raster(x=[5.0, 6, 7, 8]))
+    with pytest.raises(InputError, match="The mask lies elsewhere"):
+        one.require_same(origin, "mask")
+
+
+def test_reading_a_grid_computes_nothing(computes_nothing: Any) -> None:
+    with computes_nothing():
+        assert Grid.from_xarray(raster(y=[0.0, 1, 2]).chunk(1)).shape == (3, 4)
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="needs the sample rasters beside the checkout")
+@pytest.mark.parametrize(
+    ("file", "shape", "periodic", "regular"),
+    [
+        ("sst_ostia_global_0p25_2017-06-05_07", (720, 1440), True, True),
+        ("era5_geopotential_global_0p25", (721, 1440), True, True),
+        ("chlorophyll_olci_northsea_2017", (1000, 2000), False, True),
+        ("tmax_gridmet_conus_2019-01-21", (585, 1386), False, True),
+        ("sst_nemo_orca1_curvilinear_2015-01", (330, 360), False, False),
+    ],
+)
+def test_sample_rasters(file: str, shape: tuple[int, int], periodic: bool, regular: bool) -> None:
+    with xr.open_dataset(SHARED / f"{file}.nc", engine="netcdf4") as ds:
+        grid = Grid.from_xarray(ds)
+    assert (grid.shape, grid.periodic_x, grid.regular) == (shape, periodic, regular)

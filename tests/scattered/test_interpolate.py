@@ -1,0 +1,282 @@
+"""interpolate(): scattered measurements to grids and places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from click.testing import CliRunner
+from scipy.interpolate import LinearNDInterpolator
+
+import geonp
+from geonp.cli.app import main
+from geonp.errors import InputError
+from geonp.scattered import interpolate
+from geonp.scattered.tables import lattice, lattice_around, read_table
+
+
+def wave(x: Any, y: Any) -> Any:
+    return np.sin(x / 9) * np.cos(y / 7) + 0.02 * x
+
+
+def measurements(n: int = 400, noise: float = 0.0, seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    x, y = rng.uniform(0, 50, (2, n))
+    return pd.DataFrame({"x": x, "y": y, "value": wave(x, y) + noise * rng.standard_normal(n)})
+
+
+@pytest.fixture(scope="module")
+def gridded(float32: None) -> xr.Dataset:
+    return geonp.interpolate(measurements(noise=0.1), lattice((0, 0, 50, 50), 1), quantiles=[0.25, 0.75], tails=True)
+
+
+def test_a_grid_is_filled_with_honest_errors(gridded: xr.Dataset) -> None:
+    truth = wave(gridded.x, gridded.y)
+    off = gridded["value"] - truth
+    table = measurements(noise=0.1)
+    linear = LinearNDInterpolator(table[["x", "y"]], table["value"])(*np.meshgrid(gridded.x, gridded.y)) - truth.T
+    assert float(np.sqrt((off**2).mean())) < 0.06
+    assert float(np.sqrt((off**2).mean())) < 0.9 * float(np.sqrt(np.nanmean(linear**2)))
+    noisy = off + 0.1 * np.random.default_rng(1).standard_normal(off.shape)
+    share = float((abs(noisy) < 1.96 * gridded["value_standard_error"]).mean())
+    assert 0.9 < share < 0.99
+    assert (gridded["value_fill_flag"] == 1).all()
+    assert set(gridded.data_vars) == {
+        f"value{part}" for part in ("", "_standard_error", "_quantile", "_tail", "_fill_flag")
+    }
+    assert gridded["value"].attrs["ancillary_variables"].startswith("value_standard_error")
+    assert "interpolate: value at 400 places" in gridded.attrs["history"]
+
+
+def test_half_of_new_measurements_lie_between_the_quartiles(gridded: xr.Dataset) -> None:
+    new = wave(gridded.x, gridded.y) + 0.1 * np.random.default_rng(2).standard_normal((50, 50))
+    low, high = gridded["value_quantile"].transpose("quantile", ...)
+    between = ((new.transpose("y", "x") > low) & (new.transpose("y", "x") < high)).mean()
+    assert 0.42 < float(between) < 0.6
+
+
+def test_a_lazy_grid_computes_nothing_and_gives_the_same(gridded: xr.Dataset) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("computed")
+
+    grid = lattice((0, 0, 50, 50), 1)
+    with dask.config.set(scheduler=refuse):
+        lazy = geonp.interpolate(measurements(noise=0.1), grid.chunk({"y": 20, "x": 35}))
+    assert lazy["value"].chunks == ((20, 20, 10), (35, 15))
+    error = gridded["value_standard_error"]
+    assert float((abs(lazy["value"] - gridded["value"]) / error).max()) < 1e-3
+    assert float((lazy["value_standard_error"] / error - 1).__abs__().max()) < 1e-3
+
+
+def test_a_table_of_places_gives_what_the_grid_gives(gridded: xr.Dataset) -> None:
+    places = pd.DataFrame({"x": gridded.x.values[[3, 30]], "y": gridded.y.values[[40, 7]]})
+    found = geonp.interpolate(measurements(noise=0.1), places)
+    assert found["value"].dims == ("point",)
+    expected = gridded["value"].values[[40, 7], [3, 30]]
+    np.testing.assert_allclose(found["value"], expected, atol=1e-3)
+    np.testing.assert_array_equal(found.x, places["x"])
+
+
+def test_rows_can_come_in_any_order_and_with_gaps(gridded: xr.Dataset) -> None:
+    table = measurements(noise=0.1).sample(frac=1, random_state=1)
+    empty = pd.DataFrame({"x": [1.0, np.nan, 3.0], "y": [1.0, 2.0, 3.0], "value": [np.nan, 1.0, np.inf]})
+    found = geonp.interpolate(pd.concat([empty, table]), lattice((0, 0, 50, 50), 1))
+    np.testing.assert_allclose(found["value"], gridded["value"], atol=1e-4)
+
+
+def test_units_and_offsets_of_places_do_not_matter(gridded: xr.Dataset) -> None:
+    table = measurements(noise=0.1).assign(x=lambda t: 1000 * t.x + 4e5, y=lambda t: 1000 * t.y + 5e6)
+    found = geonp.interpolate(table, lattice((4e5, 5e6, 4.5e5, 5.05e6), 1000))
+    off = abs(found["value"].values - gridded["value"].values) / gridded["value_standard_error"].values
+    assert off.max() < 0.01
+
+
+def test_max_distance_leaves_far_cells_empty() -> None:
+    found = geonp.interpolate(measurements(30), lattice((0, 0, 80, 40), 2), max_distance=6)
+    flag = found["value_fill_flag"]
+    assert set(np.unique(flag)) == {1, 2}
+    np.testing.assert_array_equal(np.isnan(found["value"]), flag == 2)
+    assert (flag.sel(x=slice(60, None)) == 2).all()
+
+
+def test_longitudes_go_round() -> None:
+    """Stations around the date line, as they are and turned by 180 degrees."""
+    rng = np.random.default_rng(0)
+    lon, lat = rng.uniform(-15, 15, 300), rng.uniform(50, 75, 300)
+    value = np.sin(np.radians(lon) * 6) + lat / 10
+    places = pd.DataFrame({"lon": np.linspace(-14, 14, 15), "lat": 60.0})
+    here = geonp.interpolate(pd.DataFrame({"lon": lon, "lat": lat, "t": value}), places)
+    there = geonp.interpolate(
+        pd.DataFrame({"lon": (lon + 360) % 360 - 180, "lat": lat, "t": value}),
+        places.assign(lon=(places["lon"] + 360) % 360 - 180),
+    )
+    turned = np.sin(np.radians(places["lon"]) * 6) + 6.0
+    for found in (here, there):
+        assert np.sqrt(np.mean((found["t"].values - turned) ** 2)) < 0.1
+    np.testing.assert_allclose(here["t"], there["t"], atol=0.1)
+
+
+def test_points_are_moved_to_the_reference_system_of_the_grid() -> None:
+    rng = np.random.default_rng(0)
+    lon, lat = rng.uniform(9, 10, 200), rng.uniform(50, 50.6, 200)
+    table = pd.DataFrame({"lon": lon, "lat": lat, "height": 100 * lat})
+    grid = lattice((5e5, 5.54e6, 5.6e5, 5.6e6), 5e3, "EPSG:32632")
+    found = geonp.interpolate(table, grid)
+    middle = found["height"].isel(y=6, x=6)
+    assert abs(float(middle) - 100 * 50.26) < 1.5  # 27.5 km and 32.5 km from the corner
+    assert found["height"].encoding["grid_mapping"] == "spatial_ref"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.rename(columns={"x": "a"}), "say which column is the coordinate x by x="),
+        (lambda t: t.assign(other=1.0), r"say which columns to interpolate by values=.*'value', 'other'"),
+        (lambda t: t.assign(value="high"), "say which columns to interpolate by values=.*none of numbers"),
+        (lambda t: t.assign(value=["-", *["1"] * 19]), "none of numbers beside the coordinates, and 'value' holds '-'"),
+        (lambda t: t[:3], "has 3 measurements with a finite value and place, expected at least 4"),
+        (lambda t: t.to_numpy(), "points must be a pandas DataFrame or an xarray Dataset, got ndarray"),
+    ],
+)
+def test_bad_tables_are_refused(change: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        geonp.interpolate(change(measurements(20)), lattice((0, 0, 50, 50), 5))
+
+
+def test_other_bad_input_is_refused() -> None:
+    table, grid = measurements(20), lattice((0, 0, 50, 50), 5)
+    with pytest.raises(InputError, match="the table has no column 'rain'"):
+        geonp.interpolate(table, grid, values="rain")
+    with pytest.raises(InputError, match="column 'x' is a coordinate: expected another to interpolate"):
+        geonp.interpolate(table, grid, values="x")
+    places = table.rename(columns={"x": "lon", "y": "lat"})
+    with pytest.raises(InputError, match="x is the longitude and y the latitude: got x='lat' and y='lon'"):
+        geonp.interpolate(places, grid, x="lat", y="lon")
+    with pytest.raises(InputError, match=r"'lon' and 'lat', but their crs is WGS 84 / UTM zone 32N, which has no deg"):
+        geonp.interpolate(places, lattice((0, 0, 50, 50), 5, "EPSG:32632"), crs="EPSG:32632")
+    with pytest.raises(InputError, match=r"at must be a raster .* or a table of places, got tuple"):
+        geonp.interpolate(table, (0, 1))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="crs is not known: got 'EPSG:x'"):
+        geonp.interpolate(table, lattice((0, 0, 50, 50), 5, "EPSG:32632"), crs="EPSG:x")
+    with pytest.raises(InputError, match="the places have a crs, but the target has none"):
+        geonp.interpolate(table, grid, crs="EPSG:32632")
+    with pytest.raises(InputError, match=r"a latitude of 120, expected -90 to 90.*exchanged"):
+        geonp.interpolate(table.assign(y=table.y + 120 - table.y.max()), lattice((0, 0, 9, 9), 1, "EPSG:4326"))
+    with pytest.raises(InputError, match="west < east"):
+        lattice((5, 0, 0, 5), 1)
+    with pytest.raises(InputError, match=r"a resolution of 1e-07 makes 2\.5e\+15 cells of bounds 0 0 5 5; both are"):
+        lattice((0, 0, 5, 5), 1e-7)
+    with pytest.raises(InputError, match=r"cells at latitude 97\.5, beyond the pole; resolution and bounds are"):
+        lattice((0, 50, 50, 100), 5, "EPSG:4326")
+    with pytest.raises(InputError, match=r"2\.5e\+11 places take .* GiB .* at\.chunk\(1024\)"):
+        geonp.interpolate(table, lattice((0, 0, 50, 50), 1e-4))
+    with pytest.raises(InputError, match=r"the resolution must be a number above 0, got 0"):
+        lattice_around(read_table(table, None, None, None), 0, None)
+    with pytest.raises(InputError, match="the table at has 2 places, 1 of them not finite"):
+        geonp.interpolate(table, pd.DataFrame({"x": [1.0, np.nan], "y": [1.0, 2.0]}))
+
+
+def test_a_grid_has_the_units_of_its_reference_system() -> None:
+    feet, metres = (lattice((0, 0, 5, 5), 1, crs) for crs in ("EPSG:2263", "EPSG:32633"))
+    assert feet.x.attrs["units"] == "US survey foot"
+    assert metres.x.attrs["units"] == "m"
+
+
+def test_the_command_writes_a_raster(tmp_path: Path) -> None:
+    source, target = tmp_path / "points.csv", tmp_path / "grid.tif"
+    measurements(100).rename(columns={"x": "lon", "y": "lat"}).to_csv(source, index=False)
+    result = CliRunner().invoke(main, ["grid", str(source), str(target), "--resolution", "2", "--quantile", "0.9"])
+    assert result.exit_code == 0, result.output
+    assert "Interpolated 100 points to 625 cells" in result.output
+    with xr.open_dataset(target, engine="rasterio") as found:
+        assert found.rio.crs.to_epsg() == 4326
+        assert found.sizes["band"] == 4
+    again = CliRunner().invoke(main, ["grid", str(source), str(target), "--like", str(target)])
+    assert again.exit_code == 1
+    assert "exists" in again.output
+    netcdf = tmp_path / "grid.nc"
+    result = CliRunner().invoke(main, ["grid", str(source), str(netcdf), "--like", str(target), "--json"])
+    assert result.exit_code == 0, result.output
+    both = CliRunner().invoke(
+        main, ["grid", str(source), str(tmp_path / "o.nc"), "--like", str(target), "--bounds", "0", "0", "1", "1"]
+    )
+    assert both.exit_code == 2
+    neither = CliRunner().invoke(main, ["grid", str(source), str(tmp_path / "o.nc")])
+    assert neither.exit_code == 2
+    assert "either --like RASTER, or --resolution" in neither.output
+    (tmp_path / "points.doc").write_text("no table")
+    result = CliRunner().invoke(
+        main, ["grid", str(tmp_path / "points.doc"), str(tmp_path / "o.nc"), "--resolution", "1"]
+    )
+    assert result.exit_code == 1
+    assert "is no table that can be read" in result.output
+
+
+@pytest.mark.filterwarnings("always:column 'value' holds -9999")
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("bom.csv", {"encoding": "utf-8-sig"}),
+        ("german.csv", {"sep": ";", "decimal": ","}),
+        ("semicolons.csv", {"sep": ";"}),
+        ("tabs.tsv", {"sep": "\t"}),
+        ("tabs.txt", {"sep": "\t"}),
+    ],
+)
+def test_the_command_reads_tables_as_they_are_written(name: str, how: dict[str, str], tmp_path: Path) -> None:
+    table = measurements(30).assign(station="0a,b")
+    table.loc[[0, 7], "value"] = np.nan
+    table.loc[5, "value"] = -9999.0
+    table.to_csv(tmp_path / name, index=False, **how)
+    command = ["grid", str(tmp_path / name), str(tmp_path / "o.nc"), "--resolution", "10"]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("Interpolated 28 points of 30 rows to ")
+    assert "Warning: column 'value' holds -9999, far from all else, in 1 rows" in done.stderr.splitlines()[0]
+    with pytest.warns(UserWarning, match="-9999"):
+        expected = geonp.interpolate(table.dropna(), xr.open_dataset(tmp_path / "o.nc"), values="value")
+    np.testing.assert_allclose(xr.open_dataset(tmp_path / "o.nc")["value"], expected["value"])
+
+
+@pytest.mark.parametrize(("n", "cells"), [(300, 60), (3000, 60), (40, 200)])
+def test_as_many_batches_are_expected_as_come(monkeypatch: pytest.MonkeyPatch, n: int, cells: int) -> None:
+    """Few measurements for many places make many batches, too."""
+    counts: list[tuple[int, int]] = []
+
+    def count(function: Any, items: Iterable[Any], device: str, expected: int) -> Iterator[Any]:
+        made = list(items)
+        counts.append((expected, len(made)))
+        return (np.ones((3, len(points.xc), points.xt.shape[1])) for points in made)
+
+    monkeypatch.setattr(interpolate, "on_cores", count)
+    geonp.interpolate(measurements(n), lattice((0, 0, 50, 50), 50 / cells))
+    expected, made = np.sum(counts, 0)
+    assert made / 3 <= expected <= 2 * made + len(counts)
+
+
+def test_what_marks_missing_measurements_is_told() -> None:
+    table = measurements(20)
+    table.loc[3:4, "value"] = -9999.0
+    with pytest.warns(UserWarning, match="column 'value' holds -9999, far from all else, in 2 rows, and it counts as"):
+        geonp.interpolate(table, lattice((0, 0, 50, 50), 10))
+    # a depth among depths
+    table["value"] = np.linspace(-11000, -5000, 20)
+    table.loc[3, "value"] = -9999.0
+    geonp.interpolate(table, lattice((0, 0, 50, 50), 10))
+
+
+@pytest.mark.parametrize(("middle", "west", "east"), [(0.0, -5.0, 5.0), (180.0, 175.0, 185.0), (90.0, 85.0, 95.0)])
+@pytest.mark.parametrize("turn", [0.0, 360.0])
+def test_a_grid_around_places_does_not_go_round_the_globe(middle: float, west: float, east: float, turn: float) -> None:
+    lon = np.linspace(middle - 4.6, middle + 4.6, 30)
+    lon = lon % 360 if turn else (lon + 180) % 360 - 180
+    table = pd.DataFrame({"lon": lon, "lat": np.linspace(40, 44.5, 30), "value": np.arange(30.0)})
+    grid = lattice_around(read_table(table, None, None, None), 1.0, None)
+    assert (grid["lon"].values[[0, -1]] - 0.5 + [0, 1]).tolist() == [west, east]
+    assert grid.sizes == {"lat": 5, "lon": 10}
