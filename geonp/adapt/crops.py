@@ -22,7 +22,7 @@ from scipy import ndimage
 from geonp.inference.context import Neighbourhood, halo_for, select_context, standardise
 from geonp.inference.stack import beside
 from geonp.raster import gaps
-from geonp.training.data.tasks import Task, reached
+from geonp.training.data.tasks import Task, predicted_mask, without_frame
 
 __all__ = ["Crop", "CropTask", "Hiding", "distances", "draw_task", "hiding_for", "hold_out", "read_crops"]
 
@@ -332,14 +332,6 @@ def _square(mask: BoolArray, top: int, left: int, side: int) -> BoolArray:
     return out
 
 
-def _frame(mask: BoolArray, width: int) -> BoolArray:
-    """`mask` without what lies in a frame of this width."""
-    inside = np.zeros_like(mask)
-    inner = np.s_[width : mask.shape[0] - width, width : mask.shape[1] - width]
-    inside[inner] = mask[inner]
-    return inside
-
-
 def _task(
     crop: Crop,
     corner: tuple[int, int],
@@ -354,11 +346,11 @@ def _task(
     `seen_mask` is what its context may come from, its targets are drawn from the cells that are `hidden`.
     """
     side, reach = seen_mask.shape[0], neighbourhood.reach_px
-    missing = _frame(_square(crop.domain_mask, *corner, side) & ~seen_mask, reach)
-    targets = np.flatnonzero(hidden & reached(seen_mask, reach, neighbourhood))
+    missing = without_frame(_square(crop.domain_mask, *corner, side) & ~seen_mask, reach)
+    targets = np.flatnonzero(hidden & predicted_mask(seen_mask, reach, neighbourhood))
     if not missing.any() or not (missing & hidden).any():
         return None
-    near_mask = _frame(seen_mask, reach - halo_for(seen_mask, neighbourhood))
+    near_mask = without_frame(seen_mask, reach - halo_for(seen_mask, neighbourhood))
     context = select_context(near_mask, missing, neighbourhood, rng.random())
     if context.size < neighbourhood.min_context:
         return None

@@ -1,4 +1,4 @@
-"""What training minimises and how well a model does on held-out tasks: for exact processes, sampled values, classes."""
+"""Training losses, and scores on held-out tasks, for exact conditional moments, sampled values and classes."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ Array = npt.NDArray[np.float64]
 Batch = dict[str, Tensor]
 
 NORMAL_95 = 1.959964
-"""Half of the 95 % interval of a normal distribution, in standard deviations."""
+"""Half-width of the 95 % interval of a normal distribution, in standard deviations."""
 
 
 class Objective(nn.Module):
-    """The loss of a network on a batch, as a module: what :mod:`lightning_fabric` spreads over devices.
+    """Loss of a network on a batch, as a module that :mod:`lightning_fabric` can replicate over devices.
 
-    A batch that holds ``mean`` and ``variance`` of its targets is scored by :func:`expected_nll`, plus `mean_weight`
-    times :func:`mean_distance`; one that holds
-    sampled values ``yt`` by :func:`geonp.nn.models.loss`: the model's own loss, or the mean negative log density.
+    For batches with the ``mean`` and ``variance`` of their targets, :func:`expected_nll` plus `mean_weight` times
+    :func:`mean_distance`. For batches with sampled values ``yt``, :func:`geonp.nn.models.loss`: the model's own loss,
+    or the mean negative log density.
     """
 
     def __init__(self, network: nn.Module, precision: str = "float32", mean_weight: float = 0.0) -> None:
@@ -37,9 +37,9 @@ class Objective(nn.Module):
         self.network, self.precision, self.mean_weight = network, precision, mean_weight
 
     def forward(self, batch: Batch) -> Tensor:
-        """Scalar loss of a batch: see :func:`geonp.training.sources.draw`."""
+        """Scalar loss of a batch of :func:`geonp.training.sources.draw`."""
         points, mask = (batch["xc"], batch["yc"], batch["xt"]), batch["context_mask"]
-        # of this module, not of Fabric, which would round the coordinates too
+        # Fabric's own autocast would also round the coordinates
         with torch.autocast(mask.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
             if "yt" in batch:
                 return models.loss(self.network, *points, batch["yt"], mask)
@@ -49,10 +49,10 @@ class Objective(nn.Module):
 
 
 def expected_nll(predicted: Distribution, batch: Batch) -> Tensor:
-    """Mean over targets of the expected negative log density under the targets' own distribution.
+    """Negative log density, in expectation over targets from N(mean, variance), averaged over targets and tasks.
 
-    A target is known to be N(mean, variance); a sampled value has a variance of zero. Where the batch has a ``weight``
-    for each target, their weighted mean.
+    Sampled values have a variance of zero. If the batch has a ``weight`` for each target, the weighted mean of all
+    targets is returned.
     """
     nll = _expected_nll(predicted, batch["mean"], batch["variance"])
     if "weight" in batch:
@@ -68,17 +68,17 @@ def _expected_nll(predicted: Distribution, mean: Tensor, variance: Tensor) -> Te
 
 
 def mean_distance(predicted: Distribution, batch: Batch) -> Tensor:
-    """Mean over targets of ``sqrt(1 + d^2) - 1``, d how far the predicted mean is off, in deviations of the context."""
-    off = (1 + (predicted.mean[..., 0] - batch["mean"]).square()).sqrt() - 1
+    """Mean over targets of ``sqrt(1 + d^2) - 1``, with d the error of the predicted mean in context deviations."""
+    distance = (1 + (predicted.mean[..., 0] - batch["mean"]).square()).sqrt() - 1
     weight = batch["target_mask"].float()
-    return ((off * weight).sum(-1) / weight.sum(-1).clamp_min(1)).mean()
+    return ((distance * weight).sum(-1) / weight.sum(-1).clamp_min(1)).mean()
 
 
 def relative_crps(predicted: Distribution, batch: Batch) -> Tensor:
-    """CRPS over what it would be if the predicted deviations were right; both are sums over all targets of a batch.
+    """CRPS of normal predictions over its expectation if they were calibrated; both are summed over the batch.
 
-    That of normal distributions with the predicted means and deviations, in the units of the raster: what varies more
-    counts for more. Targets are values, with a ``weight`` each and a ``scale`` of each task.
+    Computed in the units of the raster, so that tasks that vary more count for more. The batch has a ``weight`` for
+    each target and a ``scale`` for each task; its ``variance`` is not used.
     """
     deviation = predicted.stddev[..., 0]
     z = (batch["mean"] - predicted.mean[..., 0]) / deviation
@@ -89,20 +89,24 @@ def relative_crps(predicted: Distribution, batch: Batch) -> Tensor:
 
 
 def _gauss_hermite(n: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Nodes and weights of the expectation under a standard normal distribution."""
+    """Nodes and weights of the quadrature for expectations under a standard normal distribution."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(n)
     return nodes, weights / math.sqrt(2 * math.pi)
 
 
 @torch.no_grad()
 def scores(network: nn.Module, batches: list[Batch]) -> dict[str, float]:
-    """Held-out scores on synthetic tasks.
+    """Scores on held-out synthetic tasks.
 
-    ``nll`` over all tasks; against the exact process where it is known: ``kl``, the mean divergence of the prediction
-    from it, ``crps_ratio``, the mean CRPS over the exact process's own, and ``coverage_95`` of the predicted interval.
+    Returns
+    -------
+    dict
+        ``nll`` over all tasks; over tasks whose exact process is known, ``kl``, the mean divergence of the prediction
+        from the process, ``crps_ratio``, the mean CRPS over that of the process, and ``coverage_95`` of the predicted
+        interval.
     """
     device = next(network.parameters()).device
-    nll, divergence, ours, theirs, coverage = [], [], [], [], []
+    nll, divergence, predicted_crps, exact_crps, coverage = [], [], [], [], []
     for batch in ({key: value.to(device) for key, value in b.items()} for b in batches):
         predicted = network(batch["xc"], batch["yc"], batch["xt"], batch["context_mask"])
         mean, variance, keep = batch["mean"], batch["variance"], batch["target_mask"] & batch["exact"][:, None]
@@ -111,20 +115,20 @@ def scores(network: nn.Module, batches: list[Batch]) -> dict[str, float]:
         divergence.append((_expected_nll(predicted, mean, variance) - entropy)[keep])
         of = (predicted.mean[..., 0] - mean, predicted.stddev[..., 0], tail_of(predicted)[..., 0], variance.sqrt())
         offset, deviation, tail, exact = (t[keep].double().cpu().numpy() for t in of)
-        ours.append(expected_crps(offset, deviation, tail, exact))
-        theirs.append(exact / math.sqrt(math.pi))
+        predicted_crps.append(expected_crps(offset, deviation, tail, exact))
+        exact_crps.append(exact / math.sqrt(math.pi))
         half = half_width(deviation, tail, 0.95)
         coverage.append(special.ndtr((offset + half) / exact) - special.ndtr((offset - half) / exact))
     return {
         "nll": round(float(np.mean(nll)), 5),
         "kl": round(float(torch.cat(divergence).mean()), 5),
-        "crps_ratio": round(float(np.concatenate(ours).sum() / np.concatenate(theirs).sum()), 5),
+        "crps_ratio": round(float(np.concatenate(predicted_crps).sum() / np.concatenate(exact_crps).sum()), 5),
         "coverage_95": round(float(np.concatenate(coverage).mean()), 5),
     }
 
 
 def expected_crps(offset: Array, deviation: Array, tail: Array, exact: Array) -> Array:
-    """CRPS of Student distributions (:mod:`geonp.inference.student`), expected over observations from N(0, exact^2)."""
+    """Expected CRPS of Student distributions (:mod:`geonp.inference.student`) for observations from N(0, exact^2)."""
     nodes, weights = _gauss_hermite(32)
     by_node = [w * crps(exact * node, offset, deviation, tail) for node, w in zip(nodes, weights, strict=True)]
     return np.asarray(sum(by_node))
@@ -132,14 +136,18 @@ def expected_crps(offset: Array, deviation: Array, tail: Array, exact: Array) ->
 
 @torch.no_grad()
 def sampled_scores(network: nn.Module, batches: list[Batch]) -> dict[str, float]:
-    """Held-out scores on tasks whose targets are sampled: mean ``nll`` over targets, then by what is predicted.
+    """Scores on held-out tasks with sampled targets.
 
-    For numbers ``rmse`` and ``coverage_95``, the fraction of targets within 1.96 predicted standard deviations of the
-    mean; for classes ``accuracy``, the fraction whose most probable class is the true one.
+    Returns
+    -------
+    dict
+        ``nll``, the mean over targets. For numbers also ``rmse`` and ``coverage_95``, the fraction of targets within
+        1.96 predicted standard deviations of the mean; for classes ``accuracy``, the fraction whose most probable class
+        is the true one.
     """
     device = next(network.parameters()).device
-    found = [_sampled(network, {key: value.to(device) for key, value in batch.items()}) for batch in batches]
-    out = {key: math.fsum(row[key] for row in found) / len(found) for key in found[0]}
+    rows = [_sampled(network, {key: value.to(device) for key, value in batch.items()}) for batch in batches]
+    out = {key: math.fsum(row[key] for row in rows) / len(rows) for key in rows[0]}
     if "mse" in out:
         out["rmse"] = math.sqrt(out.pop("mse"))
     return {key: round(value, 5) for key, value in out.items()}

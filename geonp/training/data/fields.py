@@ -1,8 +1,8 @@
-"""Synthetic random fields: what the values of tasks to pretrain on are, and how likely each kind of field is.
+"""Synthetic random fields for pretraining, and the prior that they are drawn from.
 
 A field is a sum of Gaussian random fields with Matern-like spectra, often with noise and a linear trend. About half of
-the fields stay Gaussian; the others are warped, modulated, cut by sharp boundaries, resampled, transformed
-or quantised.
+the fields stay Gaussian. The others are warped, modulated, cut by sharp boundaries, resampled, transformed pointwise or
+quantised.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Range = tuple[float, float]
 
 @dataclass(frozen=True)
 class RasterPrior:
-    """What fields and gaps are drawn. Ranges are log-uniform, lengths in cells, amplitudes in standard deviations."""
+    """Prior over fields and gaps. Ranges are log-uniform, lengths in cells, amplitudes in standard deviations."""
 
     smoothness: Range = (0.2, 4.0)
     length: Range = (1.2, 160.0)
@@ -35,7 +35,7 @@ class RasterPrior:
     p_trend: float = 0.3
     p_gaussian: float = 0.45
     p_uneven: float = 0.45
-    p_scattered: float = 0.35  # of random gaps
+    p_scattered: float = 0.35  # given random gaps
     p_domain: float = 0.3
     p_wide: float = 0.12
     p_small_tile: float = 0.2
@@ -47,7 +47,7 @@ class RasterPrior:
 
 @dataclass(frozen=True)
 class Field:
-    """Measured values on a window, and their covariance by offset (on a torus) if the field is Gaussian."""
+    """Measured values on a window; for a Gaussian field also its covariance by offset, on a torus."""
 
     values: npt.NDArray[np.float64]
     covariance: npt.NDArray[np.float64] | None
@@ -56,12 +56,12 @@ class Field:
 
 
 def log_uniform(rng: np.random.Generator, bounds: Range) -> float:
-    """A number between two bounds, its logarithm uniform."""
+    """Draw a number between two bounds, uniformly in its logarithm."""
     return float(np.exp(rng.uniform(np.log(bounds[0]), np.log(bounds[1]))))
 
 
 def _spectrum(rng: np.random.Generator, prior: RasterPrior, torus: int, length: Range | None = None) -> Array:
-    """Spectral density on the half plane of `rfft2`, of unit variance: a sum of one to three Matern-like ones."""
+    """Spectral density of unit variance on the half plane of `rfft2`: a sum of one to three Matern-like densities."""
     ky = (2 * np.pi * np.fft.fftfreq(torus))[:, None].astype(np.float32)
     kx = (2 * np.pi * np.fft.rfftfreq(torus))[None, :].astype(np.float32)
     total = np.zeros((torus, torus // 2 + 1), np.float32)
@@ -74,13 +74,13 @@ def _spectrum(rng: np.random.Generator, prior: RasterPrior, torus: int, length: 
         density = np.exp(-(nu + 1) * np.log1p((k1**2 + k2**2) / (2 * nu)))
         total += density * float(np.exp(rng.standard_normal()) / _variance(density))
     if rng.random() < prior.p_smoothing:
-        # what the point spread of a sensor, or an analysis, leaves of a rough field
+        # the point spread of a sensor or an analysis smooths rough fields
         total *= np.exp(-(log_uniform(rng, prior.smoothing) ** 2) * (ky**2 + kx**2))
     return total / _variance(total)
 
 
 def _variance(density: Array) -> float:
-    # the half plane stands for the whole: each column for two, but the first and, of an even number, the last
+    # each column of the half plane counts twice, except the first and, for an even size, the last
     torus = density.shape[0]
     columns = density.sum(0, dtype=np.float64)
     single = float(columns[0]) + (float(columns[-1]) if torus % 2 == 0 else 0.0)
@@ -88,7 +88,7 @@ def _variance(density: Array) -> float:
 
 
 def _draw(rng: np.random.Generator, density: Array, volatility: Array | None = None) -> Array:
-    """A field of this spectrum; with `volatility`, white noise of that local amplitude is filtered instead."""
+    """Draw a field with this spectrum, from white noise whose local amplitude is `volatility` (default: 1)."""
     torus = density.shape[0]
     noise = rng.standard_normal((torus, torus), dtype=np.float32)
     white = fft.rfft2(noise if volatility is None else noise * volatility)
@@ -96,7 +96,7 @@ def _draw(rng: np.random.Generator, density: Array, volatility: Array | None = N
 
 
 def sample_field(rng: np.random.Generator, prior: RasterPrior, size: int, torus: int) -> Field:
-    """A field on ``(size, size)`` cells, cut from one that is periodic on `torus` cells."""
+    """Draw a field on ``(size, size)`` cells, cut from a field that is periodic on ``(torus, torus)`` cells."""
     density = _spectrum(rng, prior, torus)
     noise = log_uniform(rng, prior.noise) if rng.random() < prior.p_noise else 0.0
     trend = log_uniform(rng, prior.trend) * 2 if rng.random() < prior.p_trend else 0.0
@@ -128,38 +128,38 @@ def _quantise(rng: np.random.Generator, values: npt.NDArray[np.float64]) -> npt.
 
 
 def _volatility(rng: np.random.Generator, prior: RasterPrior, torus: int) -> Array:
-    """Local amplitude of the noise that makes a field: rough hills beside smooth plains, bursts; mean square one."""
+    """Local amplitude of mean square one for the white noise of a field: rough hills beside smooth plains, bursts."""
     log = rng.uniform(0.3, 1.3) * _draw(rng, _spectrum(rng, prior, torus, (3.0, 90.0)))
     if rng.random() < 0.3:
-        # single cells that stand out, as edges and peaks do: heavy tails
+        # heavy tails: single outlying cells, as edges and peaks have
         log = log - 0.5 * np.log(rng.chisquare(4.0, log.shape).astype(np.float32) / 4)
     amplitude = np.exp(np.minimum(log, 4.0))
     return np.asarray(amplitude / np.sqrt((amplitude**2).mean()), np.float32)
 
 
-def _deform(rng: np.random.Generator, prior: RasterPrior, z: Array, size: int, least: int) -> Array:
-    """Make a field non-Gaussian or non-stationary in `least` to three ways; ``(torus, torus)``."""
+def _deform(rng: np.random.Generator, prior: RasterPrior, z: Array, size: int, n_min: int) -> Array:
+    """Apply `n_min` to three non-Gaussian or non-stationary deformations to a field ``(torus, torus)``."""
     names = ["warp", "modulate", "boundary", "resample", "terrain", "pointwise", "pointwise"]
-    ways = rng.permutation(names)[: rng.integers(least, 4)]
+    chosen = rng.permutation(names)[: rng.integers(n_min, 4)]
     torus, smooth = z.shape[0], (8.0, 90.0)
-    for way in ways:
+    for name in chosen:
         before = z
-        if way == "warp":
+        if name == "warp":
             reach = log_uniform(rng, (2.0, 20.0))
             shift = np.stack([_draw(rng, _spectrum(rng, prior, torus, smooth)) for _ in range(2)])
             z = ndimage.map_coordinates(z, np.indices(z.shape) + reach * shift, order=1, mode="grid-wrap")
-        elif way == "modulate":
+        elif name == "modulate":
             z = z * np.exp(rng.uniform(0.3, 1.2) * _draw(rng, _spectrum(rng, prior, torus, smooth)))
-        elif way == "boundary":
-            side = _draw(rng, _spectrum(rng, prior, torus, (4.0, 90.0)))
+        elif name == "boundary":
+            boundary = _draw(rng, _spectrum(rng, prior, torus, (4.0, 90.0)))
             other = _draw(rng, _spectrum(rng, prior, torus)) * np.exp(rng.standard_normal()) + 2 * rng.standard_normal()
-            centre = side[:size, :size]
-            z = np.where(side > np.quantile(centre, rng.uniform(0.2, 0.8)), z, other).astype(np.float32)
-        elif way == "resample":
+            level = np.quantile(boundary[:size, :size], rng.uniform(0.2, 0.8))
+            z = np.where(boundary > level, z, other).astype(np.float32)
+        elif name == "resample":
             factor = rng.choice([f for f in (1, 2, 3, 4) if torus % f == 0])
             coarse = z[: torus // factor, : torus // factor]
             z = ndimage.zoom(coarse, factor, order=rng.choice([1, 3]), mode="grid-wrap", grid_mode=True)
-        elif way == "terrain":
+        elif name == "terrain":
             z = z * rng.uniform(0.0, 0.5) + _terrain(rng, prior, torus)
         else:
             z = _pointwise(rng, z)
@@ -170,10 +170,10 @@ def _deform(rng: np.random.Generator, prior: RasterPrior, z: Array, size: int, l
 
 
 def _terrain(rng: np.random.Generator, prior: RasterPrior, torus: int) -> Array:
-    """Ridges with ridges on their flanks and plains between them, ``(torus, torus)``.
+    """Ridges with smaller ridges on their flanks and plains between them, ``(torus, torus)``.
 
     A ridged multifractal (Musgrave, in Ebert et al., Texturing and Modeling, 2003, chapter 16): octaves of
-    ``(1 - |z| / 2)^2`` of smooth fields, each as strong as the one before it is high.
+    ``(1 - |z| / 2)^2`` of smooth fields, each weighted by the height of the previous one.
     """
     smooth = replace(prior, smoothness=(2.0, 6.0), p_smoothing=0.0)
     length, persistence = log_uniform(rng, (15.0, 120.0)), 2 ** -rng.uniform(0.6, 1.3)
@@ -188,16 +188,16 @@ def _terrain(rng: np.random.Generator, prior: RasterPrior, torus: int) -> Array:
 
 
 def _pointwise(rng: np.random.Generator, z: Array) -> Array:
-    way = rng.choice(["exp", "ridge", "clip", "sinh", "plateau", "cap"])
-    if way == "exp":
+    name = rng.choice(["exp", "ridge", "clip", "sinh", "plateau", "cap"])
+    if name == "exp":
         out = np.exp(rng.uniform(0.3, 1.2) * np.clip(z, -6, 4))
-    elif way == "ridge":
+    elif name == "ridge":
         out = np.abs(z + rng.standard_normal()) * rng.choice([-1.0, 1.0])
-    elif way == "clip":
+    elif name == "clip":
         out = np.maximum(z, np.quantile(z, rng.uniform(0.1, 0.7)))
-    elif way == "sinh":
+    elif name == "sinh":
         out = np.sinh(rng.uniform(0.5, 1.2) * np.clip(z, -5, 5))
-    elif way == "plateau":
+    elif name == "plateau":
         out = np.tanh(rng.uniform(0.7, 3.0) * z)
     else:
         out = np.minimum(z, np.quantile(z, rng.uniform(0.3, 0.9)))

@@ -1,8 +1,8 @@
-"""Tasks to pretrain on: synthetic random fields with simulated gaps, seen as filling will see a raster.
+"""Pretraining tasks: synthetic random fields with simulated gaps, tiled as for filling.
 
-Where a field of :mod:`geonp.training.data.fields` is Gaussian, the exact conditional distribution of the targets, given
-the context, is computed from the covariance that made it, and serves as the training target. It has the same optimum as
-a sampled value and less noise. Of other fields the targets are the values themselves.
+For a Gaussian field of :mod:`geonp.training.data.fields`, the training target is the exact conditional distribution of
+the targets given the context, computed from the covariance of the field: it has the same optimum as sampled values and
+less noise. For other fields the targets are the values themselves.
 """
 
 from __future__ import annotations
@@ -19,18 +19,27 @@ from geonp.inference.tiling import groups
 from geonp.raster import gaps
 from geonp.training.data.fields import Field, RasterPrior, log_uniform, sample_field
 
-__all__ = ["Task", "collate", "reached", "sample_task"]
+__all__ = ["Task", "collate", "predicted_mask", "sample_task", "without_frame"]
 
 Array = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Task:
-    """One tile: context and targets, and what is known of the targets.
+    """Context and targets of one tile, standardised by the context.
 
-    ``xc (n_c, 2)``, ``yc (n_c,)``, ``xt (n_t, 2)``; `mean` and `variance` ``(n_t,)`` are the exact conditional moments
-    of a new measurement where `exact`, else the measured value and zero. Standardised by the context; x = (row, col) in
-    cells from the middle of the tile.
+    Attributes
+    ----------
+    xc, xt : array
+        Locations of context ``(n_c, 2)`` and targets ``(n_t, 2)``: (row, col) in cells from the centre of the tile.
+    yc : array
+        Context values, ``(n_c,)``.
+    mean, variance : array
+        ``(n_t,)``. If `exact`, the conditional moments of a new measurement, else the measured value and zero.
+    exact : bool
+        Whether the field is Gaussian, so that its conditional distribution is known.
+    kind : str
+        Kind of gaps.
     """
 
     xc: Array
@@ -43,55 +52,58 @@ class Task:
 
 
 def sample_task(rng: np.random.Generator, prior: RasterPrior, neighbourhood: Neighbourhood, n_targets: int) -> Task:
-    """Draw one task; the number of context points and of targets varies up to their limits."""
+    """Draw one task with at most ``neighbourhood.n_context`` context points and `n_targets` targets."""
     wide = rng.random() < prior.p_wide
     halo = neighbourhood.reach_px if wide else neighbourhood.halos_px[0]
     px, draw = neighbourhood.tile_px, rng.random()
-    few = draw >= prior.p_small_tile + prior.p_large_tile
-    tile = px // 2 if draw < prior.p_small_tile else px if few else px * neighbourhood.merge
+    single = draw >= prior.p_small_tile + prior.p_large_tile
+    tile = px // 2 if draw < prior.p_small_tile else px if single else px * neighbourhood.merge
     while True:
         size = tile + 2 * halo
         kind, observed, domain = _observed(rng, prior, size, wide)
         missing = domain & ~observed
-        if tile > px and not _whole(groups(missing, observed, halo, neighbourhood), tile - px):
+        if tile > px and not _merged(groups(missing, observed, halo, neighbourhood), tile - px):
             cut, size = (tile - px) // 2, px + 2 * halo
             observed, domain, missing = (m[cut : cut + size, cut : cut + size] for m in (observed, domain, missing))
-        own = _only(missing, halo)
+        own = without_frame(missing, halo)
         if not own.any() or np.count_nonzero(observed) < neighbourhood.min_context:
             continue
         sample = sample_field(rng, prior, size, fft.next_fast_len(2 * size if wide else max(2 * size, 256), real=True))
-        window = _only(observed, halo - halo_for(observed, neighbourhood) if wide else 0)
+        window = without_frame(observed, halo - halo_for(observed, neighbourhood) if wide else 0)
         context = select_context(window, own, neighbourhood, rng.random())
-        targets = rng.permutation(np.flatnonzero(missing & reached(observed, halo, neighbourhood)))[:n_targets]
-        # nothing is to be learned from equal values
+        targets = rng.permutation(np.flatnonzero(missing & predicted_mask(observed, halo, neighbourhood)))[:n_targets]
+        # constant context cannot be standardised
         if np.ptp(sample.values.ravel()[context]) > 0:
             scattered = kind == "random" and rng.random() < prior.p_scattered
-            return _as_task(sample, context, targets, size, kind, _turn(rng) if scattered else None)
+            return _as_task(sample, context, targets, size, kind, _rotation(rng) if scattered else None)
 
 
-def _whole(found: list[npt.NDArray[np.intp]], extent: int) -> bool:
-    """Whether tiles that begin in a square of this extent are one group that spans it."""
-    return len(found) == 1 and bool((np.ptp(found[0], axis=0) == extent).all())
+def _merged(corners: list[npt.NDArray[np.intp]], extent: int) -> bool:
+    """Whether tiles with these corners, by group, form a single group whose corners span `extent` cells."""
+    return len(corners) == 1 and bool((np.ptp(corners[0], axis=0) == extent).all())
 
 
-def _turn(rng: np.random.Generator) -> npt.NDArray[np.float64]:
-    """Rotation and shrinking of coordinates, so that a sparse lattice looks like scattered positions."""
+def _rotation(rng: np.random.Generator) -> npt.NDArray[np.float64]:
+    """Rotation and scaling of coordinates, which makes a sparse lattice look like scattered locations."""
     angle, scale = rng.uniform(0, 2 * np.pi), log_uniform(rng, (0.25, 1.0))
     return scale * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
 
 
-def _only(mask: npt.NDArray[np.bool_], frame: int) -> npt.NDArray[np.bool_]:
-    """`mask` without what lies in a frame of so many cells."""
-    inside = np.zeros_like(mask)
-    inside[frame : mask.shape[0] - frame, frame : mask.shape[1] - frame] = True
-    return mask & inside
+def without_frame(mask: npt.NDArray[np.bool_], width: int) -> npt.NDArray[np.bool_]:
+    """Copy of `mask` that is False in a frame of `width` cells."""
+    out = np.zeros_like(mask)
+    inner = np.s_[width : mask.shape[0] - width, width : mask.shape[1] - width]
+    out[inner] = mask[inner]
+    return out
 
 
-def reached(observed: npt.NDArray[np.bool_], halo: int, neighbourhood: Neighbourhood) -> npt.NDArray[np.bool_]:
-    """The cells of a window that the tile in its middle predicts: its own, and those that its overlap reaches."""
-    place = np.arange(observed.shape[0])
-    outside = np.maximum(np.maximum(halo - place, place - (observed.shape[0] - 1 - halo)), 0)
-    return np.asarray(np.maximum(outside[:, None], outside[None, :]) <= overlaps(observed, neighbourhood))
+def predicted_mask(
+    observed_mask: npt.NDArray[np.bool_], halo: int, neighbourhood: Neighbourhood
+) -> npt.NDArray[np.bool_]:
+    """Mask of the cells that the central tile of a window predicts: the tile itself and its overlap."""
+    index = np.arange(observed_mask.shape[0])
+    outside = np.maximum(np.maximum(halo - index, index - (observed_mask.shape[0] - 1 - halo)), 0)
+    return np.asarray(np.maximum(outside[:, None], outside[None, :]) <= overlaps(observed_mask, neighbourhood))
 
 
 def _as_task(
@@ -100,7 +112,7 @@ def _as_task(
     targets: npt.NDArray[np.intp],
     size: int,
     kind: str,
-    turn: npt.NDArray[np.float64] | None,
+    rotation: npt.NDArray[np.float64] | None,
 ) -> Task:
     values = sample.values.ravel()
     standard = standardise(values[context])
@@ -109,8 +121,8 @@ def _as_task(
     else:
         mean, variance = _conditional(sample, context, targets, size)
     xc, xt = (np.stack(np.divmod(i, size), -1) - (size - 1) / 2 for i in (context, targets))
-    if turn is not None:
-        xc, xt = xc @ turn, xt @ turn
+    if rotation is not None:
+        xc, xt = xc @ rotation, xt @ rotation
     return Task(
         xc.astype(np.float32),
         standard.z,
@@ -125,7 +137,7 @@ def _as_task(
 def _conditional(
     sample: Field, context: npt.NDArray[np.intp], targets: npt.NDArray[np.intp], size: int
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Exact mean and variance of new measurements at `targets`, given those at `context`."""
+    """Exact mean and variance of new measurements at `targets`, given the measurements at `context`."""
     assert sample.covariance is not None
     torus = sample.covariance.shape[0]
     points = np.concatenate([context, targets])
@@ -148,7 +160,7 @@ def _conditional(
 def _observed(
     rng: np.random.Generator, prior: RasterPrior, size: int, wide: bool
 ) -> tuple[str, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Kind of gaps, observed mask and domain mask of one window."""
+    """Draw the kind of gaps, the observed mask and the domain mask of one window."""
     names = list(prior.gap_weights)
     weights = np.array([prior.gap_weights[name] for name in names])
     kind = str(rng.choice(names, p=weights / weights.sum()))
@@ -179,11 +191,11 @@ def _gaps(rng: np.random.Generator, kind: str, size: int, wide: bool) -> npt.NDA
 
 
 def _domain(rng: np.random.Generator, size: int) -> npt.NDArray[np.bool_]:
-    """A small raster, the edge of a large one, or a ragged coast, somewhere in the window."""
-    domain, way = np.ones((size, size), bool), rng.random()
-    if way < 0.35:
+    """Draw a domain mask: a ragged coast, a small raster within the window, or one or two edges of a large one."""
+    domain, draw = np.ones((size, size), bool), rng.random()
+    if draw < 0.35:
         return ~gaps.cloud_gaps((size, size), rng.uniform(0.1, 0.6), rng, log_uniform(rng, (8.0, 60.0)))
-    if way < 0.55:
+    if draw < 0.55:
         for axis in range(2):
             side = int(log_uniform(rng, (12.0, size)))
             first = rng.integers(max(size // 2 - side, 0), min(size // 2, size - side) + 1)
@@ -200,7 +212,7 @@ def _domain(rng: np.random.Generator, size: int) -> npt.NDArray[np.bool_]:
 
 
 def collate(tasks: list[Task], n_context: int, n_targets: int) -> dict[str, npt.NDArray[Any]]:
-    """Pad tasks to one shape: ``(batch, n, features)`` arrays and their masks, True = real."""
+    """Pad tasks to one shape: arrays ``(batch, n)`` or ``(batch, n, features)``; masks are True where not padded."""
     batch = len(tasks)
     out = {
         "xc": np.zeros((batch, n_context, 2), np.float32),
