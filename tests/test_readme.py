@@ -1,16 +1,113 @@
-"""The Python of the README runs as it stands."""
+"""The documentation is true where that is cheap to check: code runs; commands, names, paths and links exist."""
 
 from __future__ import annotations
 
+import ast
+import importlib
+import inspect
 import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
+import click
 import numpy as np
 import pytest
 import xarray as xr
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```python\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+import geonp
+from geonp.cli.app import main
+
+ROOT = Path(__file__).parents[1]
+PLANS = {"docs/design-second-generation.md"}
+"""Pages about code that is still to be written."""
+PAGES = sorted(
+    str(path.relative_to(ROOT))
+    for pattern in ("*.md", "docs/*.md", "recipes/*.md", "benchmarks/**/*.md")
+    for path in ROOT.glob(pattern)
+)
+CURRENT = [page for page in PAGES if page not in PLANS | {"benchmarks/RESULTS.md"}]
+MOST_LINES = 120
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+ACCESSOR = geonp.GeonpAccessor
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return [body for found, body in FENCE.findall(text_of(page)) if found == language]
+
+
+def spans(page: str) -> list[str]:
+    """Inline code, on one line each."""
+    prose = FENCE.sub("", text_of(page))
+    return [" ".join(span.split()) for span in re.findall(r"(?<!`)`([^`]+)`(?!`)", prose)]
+
+
+def commands(page: str) -> Iterator[list[str]]:
+    """Commands of a page, in blocks, tables and prose, as words."""
+    lines = [line for body in blocks(page, "") for line in body.replace("\\\n", " ").splitlines()]
+    for line in [*lines, *spans(page)]:
+        for part in re.split(r"\s(?:&&|\|)\s", line):
+            if part.startswith(("geonp ", "make ", "python ")):
+                yield shlex.split(part, comments=True)
+
+
+def own_command(words: list[str]) -> tuple[click.Command, list[str]]:
+    """The click command that the words after ``geonp`` name, and those that are left."""
+    command: click.Command = main
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        found = command.get_command(click.Context(command), words[0])
+        assert found is not None, f"geonp has no command {words[0]!r}"
+        command, words = found, words[1:]
+    return command, words
+
+
+def names_of(command: click.Command) -> set[str]:
+    given = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+    return given | {"-h", "--help", "--version"}
+
+
+def every_option(command: click.Command) -> set[str]:
+    own = names_of(command)
+    return own.union(*map(every_option, command.commands.values())) if isinstance(command, click.Group) else own
+
+
+def options_of(words: list[str]) -> set[str]:
+    return {word.partition("=")[0] for word in words if re.match(r"--?[a-zA-Z]", word)}
+
+
+def anchors(page: str) -> set[str]:
+    """Fragments that GitHub makes of the headings."""
+    titles = re.findall(r"^#+ (.*)$", FENCE.sub("", text_of(page)), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def resolve(dotted: str) -> object:
+    """What a dotted name stands for: a module, or an attribute of one."""
+    found: object = geonp
+    for depth, part in enumerate(dotted.split(".")[1:], start=2):
+        if not hasattr(found, part) and isinstance(found, ModuleType):
+            importlib.import_module(".".join(dotted.split(".")[:depth]))
+        found = getattr(found, part)
+    return found
+
+
+def calls(code: str) -> Iterator[tuple[str, set[str]]]:
+    """Calls of the accessor and of geonp's functions in Python code: the name, and its keywords."""
+    try:
+        tree = ast.parse(code)
+    except SyntaxError:
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            if re.fullmatch(rf"(\w+\.)?geonp\.\w+|{'|'.join(geonp.__all__)}", name):
+                yield name, {keyword.arg for keyword in node.keywords if keyword.arg}
 
 
 def sea() -> xr.Dataset:
@@ -22,14 +119,85 @@ def sea() -> xr.Dataset:
     return xr.Dataset({"sst": (("lat", "lon"), sst, attrs)}, {"lat": lat, "lon": lon})
 
 
-@pytest.mark.parametrize("block", BLOCKS)
-def test_block_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readme_is_short() -> None:
+    assert len(text_of("README.md").splitlines()) <= MOST_LINES
+
+
+def test_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     sea().to_netcdf("sst.nc", engine="netcdf4")
-    exec(compile(block, "README.md", "exec"), {})
+    places = np.random.default_rng(0).uniform((-10, 45), (-4, 50), (12, 2))
+    rows = [f"{lon},{lat},{10 + lat / 10}" for lon, lat in places]
+    Path("stations.csv").write_text("\n".join(["lon,lat,temp_c", *rows]))
+    namespace: dict[str, object] = {}
+    for block in blocks("README.md", "python"):
+        exec(compile(block, "README.md", "exec"), namespace)
     with xr.open_zarr("filled.zarr") as filled:
         assert {"sst", "sst_standard_error", "sst_fill_flag"} <= set(filled)
+    grid = namespace["grid"]
+    assert isinstance(grid, xr.Dataset)
+    assert grid["temp_c"].shape == (24, 32)
+    assert grid["temp_c"].notnull().all()
 
 
-def test_there_is_a_block() -> None:
-    assert BLOCKS
+@pytest.mark.parametrize("page", CURRENT)
+def test_commands_and_their_options_exist(page: str) -> None:
+    makefile, anywhere = text_of("Makefile"), every_option(main)
+    scripts = [path.read_text(encoding="utf-8") for path in (ROOT / "benchmarks").rglob("*.py")]
+    for words in commands(page):
+        if words[0] == "make":
+            assert all(re.search(rf"^{target}:", makefile, flags=re.MULTILINE) for target in words[1:]), words
+        elif words[0] == "python" and words[1].endswith(".py"):
+            # scripts of a folder may share the definitions of their options
+            folder = (ROOT / words[1]).parent
+            assert (ROOT / words[1]).is_file(), words
+            known = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
+            assert not {name for name in options_of(words[2:]) if f'"{name}"' not in known}, words
+        elif words[0] == "geonp":
+            command, rest = own_command(words[1:])
+            assert not options_of(rest) - names_of(command), words
+    alone = {name for span in spans(page) if span.startswith("--") for name in options_of(span.split())}
+    assert not {name for name in alone - anywhere if not any(f'"{name}"' in script for script in scripts)}
+
+
+@pytest.mark.skipif(not hasattr(geonp, "open_raster"), reason="the pages are ahead of the public surface")
+@pytest.mark.parametrize("page", CURRENT)
+def test_python_names_exist(page: str) -> None:
+    code = [*blocks(page, "python"), *spans(page)]
+    for name in {name for part in code for name in re.findall(r"(?<![\w./'\"-])geonp(?:\.[a-zA-Z]\w*)+", part)}:
+        if not name.endswith((".md", ".py", ".git")):
+            resolve(name)
+    for part in code:
+        assert all(hasattr(ACCESSOR, name) for name in re.findall(r"\w\.geonp\.(\w+)", part)), part
+        for name, keywords in calls(part):
+            owner = ACCESSOR if re.match(r"\w+\.geonp\.", name) else geonp
+            parameters = inspect.signature(getattr(owner, name.rpartition(".")[2])).parameters
+            assert keywords <= set(parameters), f"{page}: {part}"
+
+
+@pytest.mark.parametrize("page", CURRENT)
+def test_paths_exist(page: str) -> None:
+    tops = "geonp|cli|recipes|tests|docs|examples|benchmarks"
+    for path in (span for span in spans(page) if re.fullmatch(rf"(?:{tops})/[\w./-]*", span)):
+        assert (ROOT / path).exists(), f"{page}: {path}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_resolve(page: str) -> None:
+    for target in LINK.findall(text_of(page)):
+        if re.match(r"https?://", target):
+            continue
+        path, _, fragment = target.partition("#")
+        file = ((ROOT / page).parent / path).resolve() if path else ROOT / page
+        assert file.exists(), f"{page}: {target}"
+        if fragment:
+            assert fragment in anchors(str(file.relative_to(ROOT))), f"{page}: {target}"
+
+
+def test_what_is_wrong_would_be_seen() -> None:
+    with pytest.raises(AssertionError, match="no command 'fil'"):
+        own_command(["fil", "in.tif"])
+    assert options_of(["in.tif", "--resum", "-q", "-4"]) - names_of(own_command(["fill"])[0]) == {"--resum"}
+    with pytest.raises(ImportError):
+        resolve("geonp.nn.nothing")
+    assert list(calls("ds.geonp.infill(model=m)\nother(1)")) == [("ds.geonp.infill", {"model"})]
