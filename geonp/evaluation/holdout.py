@@ -1,7 +1,7 @@
-"""Hold-outs shaped like real gaps: cells are hidden from a raster and their truth is kept aside.
+"""Hold-outs shaped like real gaps: cells are hidden from a raster, and their true values are kept for scoring.
 
-Hiding random cells beside observed ones flatters every method. What is hidden here has the shape of the gaps that
-sensors leave (:mod:`geonp.raster.gaps`), or of the raster's own gaps, moved onto cells whose values are known.
+Scores of randomly hidden cells are too good, because their neighbours are observed. Hidden cells here have the shape of
+the gaps that sensors leave (:mod:`geonp.raster.gaps`), or of the raster's own gaps, moved onto observed cells.
 """
 
 from __future__ import annotations
@@ -16,26 +16,46 @@ from scipy import ndimage
 from geonp.errors import InputError
 from geonp.raster.gaps import simulate
 
-__all__ = ["HoldOut", "hide", "hide_like_own_gaps", "hide_simulated"]
+__all__ = ["HoldOut", "MoveSettings", "hide", "hide_like_own_gaps", "hide_moved_gaps", "hide_simulated"]
 
 FloatArray = npt.NDArray[np.floating[Any]]
 BoolArray = npt.NDArray[np.bool_]
 
-ATTEMPTS = 50
+
+@dataclass(frozen=True)
+class MoveSettings:
+    """Settings for moving the raster's own gaps.
+
+    Attributes
+    ----------
+    attempts : int
+        Random offsets tried for one move, before the gaps count as impossible to move.
+    moves : int
+        Largest number of moves.
+    enough : float
+        Share of the wanted cells at which moving stops. Gaps are not split, so that the share is rarely met exactly.
+    """
+
+    attempts: int = 50
+    moves: int = 16
+    enough: float = 0.5
+
+
+MOVE = MoveSettings()
 
 
 @dataclass(frozen=True)
 class HoldOut:
-    """A raster with cells hidden from it, each array ``(y, x)``.
+    """A raster with hidden cells, each array ``(y, x)``.
 
     Attributes
     ----------
     values : array of float
-        The raster to fill: NaN where it was missing before, and where a cell is hidden.
+        Raster to fill: NaN where it was missing, and where a cell is hidden.
     truth : array of float
-        The raster as it was.
+        Raster before hiding.
     hidden : array of bool
-        True for the cells to score: hidden from `values`, known in `truth`.
+        True for the cells to score: NaN in `values`, observed in `truth`.
     """
 
     values: FloatArray
@@ -49,27 +69,29 @@ def hide(truth: FloatArray, missing: BoolArray) -> HoldOut:
     Raises
     ------
     InputError
-        When the shapes differ, or nothing or everything that is known would be hidden.
+        If the shapes differ, or none or all of the observed cells would be hidden.
     """
     if truth.shape != missing.shape:
         raise InputError(f"the gaps have shape {missing.shape}, the raster {truth.shape}: they must be equal")
-    known = np.isfinite(truth)
-    hidden = known & missing
-    if not hidden.any() or not (known & ~missing).any():
-        raise InputError(f"{hidden.sum()} of {known.sum()} known cells would be hidden: some must be, and not all")
+    observed = np.isfinite(truth)
+    hidden = observed & missing
+    if not hidden.any() or not (observed & ~missing).any():
+        raise InputError(
+            f"{hidden.sum()} of {observed.sum()} observed cells would be hidden: expected at least one, but not all"
+        )
     return HoldOut(np.where(missing, np.nan, truth).astype(truth.dtype, copy=False), truth, hidden)
 
 
 def hide_simulated(truth: FloatArray, kind: str, fraction: float, rng: np.random.Generator) -> HoldOut:
-    """Hide gaps of one `kind` of :data:`geonp.raster.gaps.SIMULATORS` that cover about `fraction` of the raster."""
+    """Hide simulated gaps of a `kind` of :data:`geonp.raster.gaps.SIMULATORS`, about `fraction` of the raster."""
     return hide(truth, simulate(kind, (truth.shape[0], truth.shape[1]), fraction, rng))
 
 
 def hide_like_own_gaps(truth: FloatArray, rng: np.random.Generator, share: float = 0.25) -> HoldOut:
-    """Hide known cells in the shape of the raster's own gaps.
+    """Hide observed cells in the shape of the raster's own gaps.
 
-    The gaps are moved by a random offset, wrapping around at the edges. Whole connected parts of what then covers
-    known cells are hidden, in random order, up to `share` of the known cells, and at least one.
+    The gaps are moved by a random offset, with wrap-around at the edges. Whole connected components of the observed
+    cells that they then cover are hidden, in random order, up to `share` of the observed cells, and at least one.
 
     Parameters
     ----------
@@ -78,27 +100,46 @@ def hide_like_own_gaps(truth: FloatArray, rng: np.random.Generator, share: float
     rng : numpy.random.Generator
         Source of the offset and the order.
     share : float
-        Largest share of the known cells to hide, unless the first part exceeds it by itself.
+        Largest share of the observed cells to hide, unless the first component exceeds it by itself.
 
     Raises
     ------
     InputError
-        When no offset was found that hides some known cells and not all, as in a raster without gaps.
+        If no offset hides at least one observed cell and not all of them, as in a raster without gaps.
     """
-    known = np.isfinite(truth)
-    for _ in range(ATTEMPTS):
-        rows, columns = rng.integers(truth.shape)
-        moved = np.roll(~known, (int(rows), int(columns)), axis=(0, 1)) & known
-        hidden = _some_parts(moved, share * known.sum(), rng)
-        if 0 < hidden.sum() < known.sum():
-            return hide(truth, hidden | ~known)
-    raise InputError(f"moving the {(~known).sum()} missing cells hides none or all of the {known.sum()} known ones")
+    observed = np.isfinite(truth)
+    for _ in range(MOVE.attempts):
+        row, col = rng.integers(truth.shape)
+        covered = np.roll(~observed, (int(row), int(col)), axis=(0, 1)) & observed
+        hidden = _draw_components(covered, share * observed.sum(), rng)
+        if 0 < hidden.sum() < observed.sum():
+            return hide(truth, hidden | ~observed)
+    raise InputError(
+        f"moving the {(~observed).sum()} missing cells hides none or all of the {observed.sum()} observed ones"
+    )
 
 
-def _some_parts(cells: BoolArray, budget: float, rng: np.random.Generator) -> BoolArray:
-    """Connected parts of `cells` in random order, until another would exceed `budget` cells; one at least."""
-    parts, count = ndimage.label(cells)
+def hide_moved_gaps(truth: FloatArray, fraction: float, rng: np.random.Generator) -> HoldOut:
+    """Move the gaps of `truth` several times, until they hide about `fraction` of its observed cells.
+
+    Raises
+    ------
+    InputError
+        As :func:`hide_like_own_gaps`.
+    """
+    observed = np.isfinite(truth)
+    hidden = np.zeros_like(observed)
+    for _ in range(MOVE.moves):
+        hidden |= hide_like_own_gaps(truth, rng, fraction - hidden.sum() / observed.sum()).hidden
+        if hidden.sum() >= fraction * MOVE.enough * observed.sum():
+            break
+    return hide(truth, hidden | ~observed)
+
+
+def _draw_components(mask: BoolArray, max_cells: float, rng: np.random.Generator) -> BoolArray:
+    """Connected components of `mask` in random order, at most `max_cells` together, but at least one component."""
+    labels, count = ndimage.label(mask)
     order = rng.permutation(count) + 1
-    sizes = np.bincount(parts.ravel(), minlength=count + 1)[order]
-    taken = max(1, int(np.searchsorted(np.cumsum(sizes), budget, side="right")))
-    return np.isin(parts, order[:taken])
+    sizes = np.bincount(labels.ravel(), minlength=count + 1)[order]
+    n = max(1, int(np.searchsorted(np.cumsum(sizes), max_cells, side="right")))
+    return np.isin(labels, order[:n])

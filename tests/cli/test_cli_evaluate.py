@@ -101,7 +101,7 @@ def test_holdouts_are_those_of_the_library() -> None:
     ("options", "message"),
     [
         (("--report", "air.nc"), "Unknown format of a report: got 'air.nc', expected a name that ends in .html."),
-        (("--holdout", "gaps", "--variable", "humidity"), "'humidity' has no gaps that could be moved"),
+        (("--holdout", "gaps", "--variable", "humidity"), "'humidity' has no gaps to move"),
         (("--fraction", "2"), "Wrong fraction: got 2.0"),
         (("--baseline", "magic"), "Unknown baseline: got magic"),
         (("--index", "depth=1"), "No slice depth=1: expected time=0 to 1."),

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import dask.array as da
@@ -16,7 +17,7 @@ from scipy import ndimage
 
 from geonp.errors import InputError, ModelError
 from geonp.evaluation.baselines import METHODS, predict
-from geonp.evaluation.compare import compare
+from geonp.evaluation.compare import evaluate
 from geonp.evaluation.comparison import OURS, RANKED, Comparison, Prediction
 from geonp.evaluation.holdout import hide, hide_simulated
 from geonp.evaluation.metrics import LEVELS, score
@@ -60,9 +61,20 @@ def test_predictions_are_those_of_the_methods(found: Comparison, model: str) -> 
     np.testing.assert_array_equal(found.predictions["kriging"].error, error)
 
 
+def test_the_model_may_be_a_path(found: Comparison, model: str) -> None:
+    class Adapted:  # like the result of geonp.adapt
+        def __fspath__(self) -> str:
+            return model
+
+    for path in (Path(model), Adapted()):
+        again = raster().geonp.evaluate(model=path, fraction=0.3, seed=3, baselines=[])
+        np.testing.assert_array_equal(again.predictions[OURS].mean, found.predictions[OURS].mean)
+        assert again.model == found.model
+
+
 def test_no_prediction_sees_what_is_hidden(found: Comparison, model: str) -> None:
     altered = raster().where(~found.test.hidden, 1e6)
-    again = compare(altered, model=model, fraction=0.3, seed=3)
+    again = evaluate(altered, model=model, fraction=0.3, seed=3)
     np.testing.assert_array_equal(again.test.hidden, found.test.hidden)
     for method, p in found.predictions.items():
         np.testing.assert_array_equal(again.predictions[method].mean, p.mean)
@@ -108,7 +120,7 @@ def test_the_result_says_what_was_done(found: Comparison) -> None:
 
 
 def test_rows_grow_to_the_north_of_a_raster_that_begins_in_the_south(model: str) -> None:
-    assert compare(raster().sortby("y"), model=model, baselines=["nearest"]).y_up
+    assert evaluate(raster().sortby("y"), model=model, baselines=["nearest"]).y_up
 
 
 def handmade(**errors: float) -> Comparison:
@@ -151,27 +163,27 @@ def test_a_baseline_that_is_as_good_wins() -> None:
 
 @pytest.mark.parametrize("holdout", SIMULATORS)
 def test_simulated_gaps_are_hidden(holdout: str, model: str) -> None:
-    found = compare(raster(), holdout=holdout, fraction=0.2, seed=5, model=model, baselines=["nearest"])
+    found = evaluate(raster(), holdout=holdout, fraction=0.2, seed=5, model=model, baselines=["nearest"])
     expected = hide_simulated(raster().values, holdout, 0.2, np.random.default_rng(5))
     np.testing.assert_array_equal(found.test.hidden, expected.hidden)
     assert f"Simulated gaps ({holdout}) hide {expected.hidden.sum()} of 1,900 observed cells" in found.setting
 
 
 def test_own_gaps_are_moved_until_half_of_the_fraction_is_hidden(model: str) -> None:
-    found = compare(raster(), holdout="gaps", fraction=0.1, model=model, baselines=["nearest"])
+    found = evaluate(raster(), holdout="gaps", fraction=0.1, model=model, baselines=["nearest"])
     assert 0.05 * 1900 <= found.test.hidden.sum() <= 0.1 * 1900
     assert "The raster's own gaps, moved, hide " in found.setting
 
 
 def test_own_gaps_keep_their_shape(model: str) -> None:
-    found = compare(raster(), holdout="gaps", fraction=0.01, model=model, baselines=["nearest"])
+    found = evaluate(raster(), holdout="gaps", fraction=0.01, model=model, baselines=["nearest"])
     parts, _ = ndimage.label(found.test.hidden)
     assert all(len(range(*s[0].indices(40))) <= 4 for s in ndimage.find_objects(parts))
     assert all(len(range(*s[1].indices(48))) <= 5 for s in ndimage.find_objects(parts))
 
 
 def test_seeds_decide_what_is_hidden(found: Comparison, model: str) -> None:
-    other = compare(raster(), fraction=0.3, seed=4, model=model, baselines=["nearest"])
+    other = evaluate(raster(), fraction=0.3, seed=4, model=model, baselines=["nearest"])
     assert (other.test.hidden != found.test.hidden).any()
 
 
@@ -187,11 +199,11 @@ def test_the_best_covered_cut_is_evaluated_and_nothing_else_is_read(model: str) 
     full = da.from_array(FIELD[:, :16])
     parts = [full, unread(), da.from_array(holes), unread(), full]
     wide = xr.DataArray(da.concatenate(parts, axis=1), dims=("y", "x"))
-    found = compare(wide, size=16, model=model, baselines=["nearest"])
+    found = evaluate(wide, size=16, model=model, baselines=["nearest"])
     assert found.window == Window(12, 28, 0, 16)
     assert "a cut of 16 x 16 cells, rows 12 to 27 and columns 0 to 15 of 40 x 64" in found.setting
     np.testing.assert_array_equal(found.test.truth, FIELD[12:28, :16])
-    gaps = compare(wide, size=16, holdout="gaps", model=model, baselines=["nearest"])
+    gaps = evaluate(wide, size=16, holdout="gaps", model=model, baselines=["nearest"])
     assert gaps.window == Window(12, 28, 24, 40)
 
 
@@ -204,7 +216,7 @@ def test_one_slice_of_one_variable_is_evaluated(model: str) -> None:
     assert (first.name, first.selection, second.selection) == ("height", "time 2020-01-01", "time 2020-01-02T06:30:21")
     np.testing.assert_array_equal(second.test.truth, raster() + 5)
     np.testing.assert_array_equal(first.test.truth, raster())
-    assert compare(cube.drop_vars("time"), **options).setting.startswith("height (m), time=0: 40 x 48")
+    assert evaluate(cube.drop_vars("time"), **options).setting.startswith("height (m), time=0: 40 x 48")
 
 
 def test_cells_that_the_model_leaves_empty_are_counted_and_not_scored(model: str) -> None:
@@ -212,7 +224,7 @@ def test_cells_that_the_model_leaves_empty_are_counted_and_not_scored(model: str
     island = np.full((80, 80), np.nan, np.float32)
     island[:6], island[60:] = 1 + FIELD[:6, :1], FIELD[:20, :1]
     options: dict[str, Any] = {"holdout": "blocks", "fraction": 0.9, "seed": 1, "baselines": ["nearest"]}
-    found = compare(raster(island, gap=False), model=model, **options)
+    found = evaluate(raster(island, gap=False), model=model, **options)
     left = found.test.hidden.sum() - found.scored.sum()
     assert left > 0
     assert found.scores["nearest"].cells == found.scored.sum() == found.to_dict()["scored_cells"]
@@ -226,34 +238,34 @@ def test_cells_that_the_model_leaves_empty_are_counted_and_not_scored(model: str
         ({"fraction": 1.5}, "Wrong fraction: got 1.5, expected a share to hide between 0 and 1"),
         ({"fraction": 0.0}, "Wrong fraction: got 0.0"),
         ({"baselines": ["linear", "magic"]}, "Unknown baseline: got magic, expected some of nearest, linear"),
-        ({"size": 1}, "Wrong size: got 1, expected rows and columns to evaluate, at least 2"),
+        ({"size": 1}, "Wrong size: got 1, expected a number of rows and columns to evaluate, at least 2"),
         ({"index": {"time": 0}}, "No slice time=0: expected none, it is one slice. Correct the index."),
-        ({"holdout": "gaps"}, "'height' has no gaps that could be moved: got 0 missing of 1920 cells.*choose another"),
+        ({"holdout": "gaps"}, "'height' has no gaps to move: got 0 missing of 1920 cells.*choose another"),
         ({"fraction": 1e-9, "holdout": "random"}, "Nothing of 'height' can be scored with the hold-out 'random': 0 of"),
         ({"index": {"y": 1}}, "No slice y=1"),
     ],
 )
 def test_errors_say_what_is_wrong(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        compare(raster(gap=False), **options)
+        evaluate(raster(gap=False), **options)
 
 
 def test_an_index_beyond_the_slices_is_told_their_range() -> None:
     with pytest.raises(InputError, match="No slice time=2: expected time=0 to 1"):
-        compare(xr.concat([raster(), raster()], "time"), index={"time": 2})
+        evaluate(xr.concat([raster(), raster()], "time"), index={"time": 2})
 
 
 def test_a_slice_without_observations_is_refused() -> None:
     message = r"'height' has no observed cell: all 1920 of rows 0 to 39 and columns 0 to 47 are missing.*choose another"
     with pytest.raises(InputError, match=message):
-        compare(raster(np.full_like(FIELD, np.nan)))
+        evaluate(raster(np.full_like(FIELD, np.nan)))
     with pytest.raises(InputError, match="has no observed cell"):
-        compare(raster(np.full_like(FIELD, -9), gap=False), nodata=-9)
+        evaluate(raster(np.full_like(FIELD, -9), gap=False), nodata=-9)
 
 
 def test_an_unknown_model_is_refused() -> None:
     with pytest.raises(ModelError, match="nonesuch"):
-        compare(raster(), model="nonesuch")
+        evaluate(raster(), model="nonesuch")
 
 
 def test_the_missing_extra_is_named() -> None:

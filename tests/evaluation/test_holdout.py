@@ -56,9 +56,9 @@ def test_errors_say_what_is_wrong() -> None:
     truth = np.ones((2, 3))
     with pytest.raises(InputError, match=r"the gaps have shape \(3, 2\), the raster \(2, 3\)"):
         hide(truth, np.ones((3, 2), bool))
-    with pytest.raises(InputError, match="6 of 6 known cells would be hidden"):
+    with pytest.raises(InputError, match="6 of 6 observed cells would be hidden"):
         hide(truth, np.ones((2, 3), bool))
-    with pytest.raises(InputError, match="0 of 6 known cells would be hidden"):
+    with pytest.raises(InputError, match="0 of 6 observed cells would be hidden"):
         hide(truth, np.zeros((2, 3), bool))
-    with pytest.raises(InputError, match="moving the 0 missing cells hides none or all of the 6 known ones"):
+    with pytest.raises(InputError, match="moving the 0 missing cells hides none or all of the 6 observed ones"):
         hide_like_own_gaps(truth, np.random.default_rng(0))
