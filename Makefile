@@ -1,4 +1,4 @@
-# Every target makes .venv by itself; only Python 3.11 or newer and make are needed.
+# Every target creates .venv; only Python 3.11 or newer and make are needed.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -56,7 +56,7 @@ bench-across: $(STAMP)
 bench-adapt: $(STAMP)
 	$(BIN)/python benchmarks/adapt.py
 
-# hours to days: each run goes on where it stopped, and --only-print shows what is finished
+# Takes hours to days. Interrupted runs continue; --only-print prints what is finished.
 bench-papers: $(STAMP)
 	for name in gp1d_rbf gp1d_periodic gp1d_matern32 gp2d_rbf images_digits; do \
 	    $(BIN)/python benchmarks/papers/gp.py --recipe $$name || exit 1; done
