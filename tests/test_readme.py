@@ -182,6 +182,13 @@ def test_paths_exist(page: str) -> None:
         assert (ROOT / path).exists(), f"{page}: {path}"
 
 
+@pytest.mark.parametrize("page", CURRENT)
+def test_functions_are_in_the_files_that_pages_name(page: str) -> None:
+    prose = " ".join(text_of(page).split())
+    for name, path in re.findall(r"`(\w+)` (?:in |\()`((?:geonp|cli)/[\w/]+\.py)`", prose):
+        assert re.search(rf"^(?:class|def) {name}\b", text_of(path), flags=re.MULTILINE), f"{page}: {name} in {path}"
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_links_resolve(page: str) -> None:
     for target in LINK.findall(text_of(page)):
