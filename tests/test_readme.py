@@ -14,10 +14,13 @@ from types import ModuleType
 import click
 import numpy as np
 import pytest
+import torch
 import xarray as xr
 
 import geonp
 from geonp.cli.app import main
+from geonp.nn import tnp_kr
+from geonp.nn.models import build
 
 ROOT = Path(__file__).parents[1]
 PLANS = {"docs/design-second-generation.md"}
@@ -199,6 +202,17 @@ def test_links_resolve(page: str) -> None:
         assert file.exists(), f"{page}: {target}"
         if fragment:
             assert fragment in anchors(str(file.relative_to(ROOT))), f"{page}: {target}"
+
+
+def test_scan_attention_runs_where_the_page_on_the_models_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("scan attention")
+
+    monkeypatch.setattr(tnp_kr, "scan_attention", refuse)
+    assert sea().geonp.infill(model="tnpkr-sa")["sst"].notnull().all()
+    x, y = torch.zeros(1, 3, 1), torch.zeros(1, 3, 1)
+    with pytest.raises(AssertionError, match="scan attention"):
+        build("tnp-kr", {"d_x": 1, "d_y": 1})(x, y, x)
 
 
 def test_what_is_wrong_would_be_seen() -> None:
