@@ -1,14 +1,14 @@
-"""Classical methods to fill the gaps of one raster, each with a standard error, to compare geonp with.
+"""Classical methods that fill the gaps of one raster, each with a standard error, as baselines for geonp.
 
-Every method takes a ``(y, x)`` array with NaN in its gaps and leaves the observed cells as they are. Distances are in
-cells. Only kriging has a standard error of its own. The others get one that is ours: the root mean square of their
-residuals by distance to the nearest observation, measured by hiding gap-shaped parts of the same raster (see
-:func:`with_errors`). It is what a careful user of these methods could say about them.
+Every method takes a ``(y, x)`` array with NaN in the gaps and keeps the observed cells. Distances are in cells. Only
+kriging has standard errors of its own. Those of the others are estimated by cross-validation, as a careful user would:
+the root mean square residual by distance to the nearest observation (see :func:`with_errors`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,20 @@ BoolArray = npt.NDArray[np.bool_]
 Fill = Callable[[FloatArray], FloatArray]
 
 
+@dataclass(frozen=True)
+class BaselineSettings:
+    """Settings of the methods: those of common practice, not tuned to any raster."""
+
+    idw_neighbours: int = 16
+    idw_power: float = 2.0  # Shepard's
+    spline_neighbours: int = 48  # as many as kriging has
+    rounds: int = 3  # hold-outs that standard errors are estimated from
+    classes_per_octave: int = 2  # classes of distance for a doubling of the distance
+
+
+SETTINGS = BaselineSettings()
+
+
 def nearest(values: FloatArray) -> FloatArray:
     """Fill each gap cell with the value of its nearest observed cell."""
     index = ndimage.distance_transform_edt(np.isnan(values), return_distances=False, return_indices=True)
@@ -36,10 +50,11 @@ def nearest(values: FloatArray) -> FloatArray:
 
 
 def linear(values: FloatArray) -> FloatArray:
-    """Interpolate linearly on a Delaunay triangulation of the observed cells; nearest outside their hull.
+    """Interpolate linearly on a Delaunay triangulation of the observed cells; nearest outside of their convex hull.
 
-    Only observed cells beside a gap or at the edge of the raster are triangulated: a triangle that contains a gap cell
-    has an empty circumcircle of a radius above half a diagonal, which covers a neighbour of each of its corners.
+    Only observed cells beside a gap or at the edge of the raster are triangulated. No other cell is a corner of a
+    triangle that contains a gap cell: the circumcircle of such a triangle is empty and wider than a cell's diagonal, so
+    a neighbour of each corner lies inside it.
     """
     missing = np.isnan(values)
     rim = ~missing & ndimage.binary_dilation(missing, np.ones((3, 3), bool), border_value=True)
@@ -61,30 +76,31 @@ def gdal(values: FloatArray) -> FloatArray:
     return np.where(missing, filled, values).astype(values.dtype)
 
 
-def inverse_distance(values: FloatArray, neighbours: int = 16, power: float = 2.0) -> FloatArray:
+def inverse_distance(values: FloatArray) -> FloatArray:
     """Average the nearest observed cells, weighted by ``distance ** -power``."""
     missing = np.isnan(values)
     sites, known = np.argwhere(~missing), values[~missing]
-    distance, index = KDTree(sites).query(np.argwhere(missing), k=np.arange(1, min(neighbours, len(sites)) + 1))
-    weights = distance**-power
+    neighbours = np.arange(1, min(SETTINGS.idw_neighbours, len(sites)) + 1)
+    distance, index = KDTree(sites).query(np.argwhere(missing), k=neighbours)
+    weights = distance**-SETTINGS.idw_power
     filled = values.copy()
     filled[missing] = (weights * known[index]).sum(axis=1) / weights.sum(axis=1)
     return filled
 
 
-def thin_plate(values: FloatArray, neighbours: int = 48) -> FloatArray:
-    """Fit a thin-plate spline, with a linear trend, to the nearest observed cells of each gap cell.
+def thin_plate(values: FloatArray) -> FloatArray:
+    """Fit a thin-plate spline with a linear trend to the nearest observed cells of each gap cell.
 
-    Where some gap cell has all of these on one line, which leave its trend open, all are filled by :func:`linear`.
+    :func:`linear` fills all gaps if the neighbours of any gap cell lie on one line, which does not determine a trend.
     """
     missing = np.isnan(values)
     sites = np.argwhere(~missing).astype(float)
     filled = values.copy()
     try:
-        count = min(neighbours, len(sites))
-        spline = RBFInterpolator(sites, values[~missing], neighbors=count, kernel="thin_plate_spline")
+        neighbours = min(SETTINGS.spline_neighbours, len(sites))
+        spline = RBFInterpolator(sites, values[~missing], neighbors=neighbours, kernel="thin_plate_spline")
         filled[missing] = spline(np.argwhere(missing).astype(float))
-    except (np.linalg.LinAlgError, ValueError):  # the latter for fewer than three cells
+    except (np.linalg.LinAlgError, ValueError):  # ValueError: fewer than three cells
         return linear(values)
     return filled
 
@@ -96,10 +112,10 @@ FILLS: dict[str, Fill] = {
     "inverse_distance": inverse_distance,
     "thin_plate": thin_plate,
 }
-"""Methods that give a mean only, by name."""
+"""Methods without standard errors of their own, by name."""
 
 METHODS = (*FILLS, "kriging")
-"""Names that :func:`predict` knows."""
+"""Names of the methods of :func:`predict`."""
 
 
 def predict(method: str, values: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
@@ -112,12 +128,12 @@ def predict(method: str, values: FloatArray, rng: np.random.Generator) -> tuple[
     values : array of float
         ``(y, x)``, NaN in the gaps.
     rng : numpy.random.Generator
-        Source of what is hidden to measure residuals, or of the patches that kriging is fitted to.
+        Source of the hold-outs that residuals are measured on, or of the patches that kriging is fitted to.
 
     Returns
     -------
     mean, error : array of float
-        ``(y, x)``, in the units of `values`: filled values and standard errors, those of observed cells zero.
+        ``(y, x)``, in the units of `values`: filled values and standard errors; the error is 0 where observed.
 
     Raises
     ------
@@ -133,39 +149,38 @@ def predict(method: str, values: FloatArray, rng: np.random.Generator) -> tuple[
     return krige_gaps(values, rng) if method == "kriging" else with_errors(FILLS[method], values, rng)
 
 
-def with_errors(
-    fill: Fill, values: FloatArray, rng: np.random.Generator, rounds: int = 3
-) -> tuple[FloatArray, FloatArray]:
-    """Fill the gaps of `values` and give each filled cell the error that `fill` makes at its distance.
+def with_errors(fill: Fill, values: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+    """Fill the gaps of `values`, with the standard error that `fill` makes at each cell's distance to an observation.
 
-    In each of `rounds`, parts of the observed cells in the shape of the raster's own gaps are hidden and filled. The
-    root mean square of the residuals is taken over classes of distance to the nearest observation, each a factor
-    of sqrt(2) wide, made non-decreasing, and interpolated in the logarithm of the distance.
+    Observed cells in the shape of the raster's own gaps are hidden and filled, several times. The root mean square of
+    the residuals in classes of distance to the nearest observation, each a factor of sqrt(2) wide, is made
+    non-decreasing and interpolated in the logarithm of the distance.
 
     Returns
     -------
     mean, error : array of float
-        ``(y, x)``, in the units of `values`; `error` is zero where observed.
+        ``(y, x)``, in the units of `values`; `error` is 0 where observed.
     """
     distances, residuals = [], []
-    for _ in range(rounds):
+    for _ in range(SETTINGS.rounds):
         test = hide_like_own_gaps(values, rng)
         distances.append(_distance(test.values)[test.hidden])
         residuals.append((fill(test.values) - test.truth)[test.hidden])
-    error = _by_distance(np.concatenate(distances), np.concatenate(residuals), _distance(values))
+    error = _rms_at(_distance(values), np.concatenate(distances), np.concatenate(residuals))
     return fill(values), np.where(np.isnan(values), error, 0).astype(values.dtype)
 
 
 def _distance(values: FloatArray) -> FloatArray:
-    """Distance from each cell to the nearest observed one, in cells; zero where observed."""
+    """Distance from each cell to the nearest observed one, in cells; 0 where observed."""
     return np.asarray(ndimage.distance_transform_edt(np.isnan(values)))
 
 
-def _by_distance(distance: FloatArray, residual: FloatArray, wanted: FloatArray) -> FloatArray:
-    """Root mean square of `residual` by `distance`, at the distances `wanted`."""
-    level = np.round(2 * np.log2(distance)).astype(int)
+def _rms_at(targets: FloatArray, distance: FloatArray, residual: FloatArray) -> FloatArray:
+    """Root mean square of the `residual` at each `distance`, interpolated to the distances `targets`."""
+    octave = SETTINGS.classes_per_octave
+    level = np.round(octave * np.log2(distance)).astype(int)
     counts = np.bincount(level)
     used = counts > 0
-    squares = np.bincount(level, residual.astype(float) ** 2)[used] / counts[used]
-    spread = np.maximum.accumulate(np.sqrt(squares))
-    return np.asarray(np.interp(2 * np.log2(np.maximum(wanted, 1.0)), np.flatnonzero(used), spread))
+    mean_square = np.bincount(level, residual.astype(float) ** 2)[used] / counts[used]
+    rms = np.maximum.accumulate(np.sqrt(mean_square))
+    return np.asarray(np.interp(octave * np.log2(np.maximum(targets, 1.0)), np.flatnonzero(used), rms))

@@ -1,4 +1,4 @@
-"""What a comparison of methods on one raster found: predictions, scores, and what they say in words and tables."""
+"""The result of an evaluation: predictions and scores of all methods on one raster, as data, text and tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FloatArray = npt.NDArray[np.floating[Any]]
 BoolArray = npt.NDArray[np.bool_]
 
 OURS = "geonp"
-"""Name of the model among the methods."""
+"""Name of geonp among the methods."""
 
 RANKED = {
     "rmse": "RMSE",
@@ -33,24 +33,24 @@ RANKED = {
     "log_score": "log score",
     "interval_score": "interval score",
 }
-"""Scores by which methods are ranked, the smaller the better, with their names for people."""
+"""Scores that methods are ranked by, smaller is better, with their headings."""
 
 _COLUMNS = {"rmse": "RMSE", "mae": "MAE", "bias": "bias", **RANKED}
-_FARTHEST_PX = (1, 2, 4, 8, 16, 32)  # upper ends of the classes of distance; the last class has none
+_DISTANCES_PX = (1, 2, 4, 8, 16, 32)  # upper ends of the classes of distance; the last class has none
 
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What one method made of the raster.
+    """The fill of one method.
 
     Attributes
     ----------
     mean, error : array of float
-        ``(y, x)``, in the units of the raster: filled values and their standard errors.
+        ``(y, x)``: filled values and standard errors, in the units of the raster.
     tail : array of float
         ``(y, x)``: tails of the predictive distributions, see :mod:`geonp.inference.student`; 0 for normal ones.
     seconds : float
-        Time that it took, the loading of the model included.
+        Elapsed time, including the loading of the model.
     """
 
     mean: FloatArray
@@ -61,21 +61,21 @@ class Prediction:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """The predictions of all methods for the cells hidden from one raster, and their scores; printed as tables.
+    """Predictions of all methods for the hidden cells of one raster, and their scores. It prints as tables.
 
     Attributes
     ----------
     name, units, selection : str
-        The variable, its units (empty if unknown) and, of more than one slice, which.
+        Name of the variable, its units, and the evaluated slice in words; the latter two may be empty.
     shape : tuple of int
         Rows and columns of the raster.
     window : Window
-        The part that was evaluated: all, or a cut.
+        The evaluated part: all of the raster, or a cut.
     y_up : bool
-        True where the first row is the southernmost.
+        True if the first row is the southernmost.
     holdout, fraction, seed : str, float, int
-        What was hidden; see :func:`geonp.evaluation.compare.compare`.
-    model : mapping
+        Options of the hold-out, see :func:`geonp.evaluate`.
+    model : mapping of str to str
         Name, version and hash of the model.
     test : HoldOut
         The evaluated part with and without its hidden cells.
@@ -98,20 +98,19 @@ class Comparison:
 
     @cached_property
     def distance_px(self) -> FloatArray:
-        """``(y, x)``: distance of each cell to the nearest one left observed, in cells."""
+        """Distance of each cell to the nearest observed cell that is not hidden, ``(y, x)``, in cells."""
         return np.asarray(ndimage.distance_transform_edt(np.isnan(self.test.values)))
 
     @cached_property
     def scored(self) -> BoolArray:
-        """``(y, x)``: the hidden cells that the model filled, on which all methods are scored."""
-        filled: BoolArray = self.test.hidden & np.isfinite(self.predictions[OURS].mean)
-        return filled
+        """Hidden cells that geonp filled, ``(y, x)``: all methods are scored on them."""
+        return np.asarray(self.test.hidden & np.isfinite(self.predictions[OURS].mean))
 
     @cached_property
     def by_distance(self) -> Mapping[str, Mapping[str, Scores]]:
-        """Scores by method and by class of distance to the nearest observation, those without a cell left out."""
-        level = np.searchsorted(_FARTHEST_PX, self.distance_px)
-        ends = (0, *_FARTHEST_PX)
+        """Scores by method and by class of distance to the nearest observation, without empty classes."""
+        level = np.searchsorted(_DISTANCES_PX, self.distance_px)
+        ends = (0, *_DISTANCES_PX)
         names = [f"{low} to {high}" for low, high in itertools.pairwise(ends)] + [f"over {ends[-1]}"]
         cells = {name: self.scored & (level == i) for i, name in enumerate(names)}
         return {
@@ -125,7 +124,7 @@ class Comparison:
         return {method: sum(parts.values(), start=Scores()) for method, parts in self.by_distance.items()}
 
     def reliability(self, method: str, levels: Sequence[float]) -> FloatArray:
-        """Share of the scored cells within the central interval of each of `levels`, as predicted by `method`."""
+        """Share of the scored cells within the central interval of `method` at each of the `levels`."""
         p = self.predictions[method]
         residual = np.abs(p.mean - self.test.truth)[self.scored]
         error, tail = p.error[self.scored], p.tail[self.scored]
@@ -133,49 +132,51 @@ class Comparison:
 
     @cached_property
     def winners(self) -> Mapping[str, str]:
-        """The best method by each score of :data:`RANKED`; a baseline that does as well as the model wins."""
-        contenders = sorted(self.scores, key=lambda method: method == OURS)
-        return {name: min(contenders, key=lambda method: getattr(self.scores[method], name)) for name in RANKED}
+        """Best method by each score of :data:`RANKED`. Of equal methods, a baseline wins over geonp."""
+        baselines_first = sorted(self.scores, key=lambda method: method == OURS)
+        return {name: min(baselines_first, key=lambda method: getattr(self.scores[method], name)) for name in RANKED}
 
     @property
     def verdict(self) -> str:
-        """In words: which baselines beat the model, by which scores it is the best, and how often it is right."""
-        ours, said = self.scores[OURS], []
+        """Text: the baselines that beat geonp, the scores by which geonp is the best, and its coverage."""
+        ours, sentences = self.scores[OURS], []
         for winner in dict.fromkeys(self.winners.values()):
             theirs = self.scores[winner]
             won = {name: title for name, title in RANKED.items() if self.winners[name] == winner}
             if winner == OURS:
-                said.append(f"{OURS} is the best by {_listed(list(won.values()))}.")
+                sentences.append(f"{OURS} is the best by {_listed(list(won.values()))}.")
             else:
                 pairs = [
                     f"{title} ({getattr(theirs, n):.4g} against {getattr(ours, n):.4g})" for n, title in won.items()
                 ]
-                said.insert(0, f"{winner} beats {OURS} by {_listed(pairs)}.")
-        said.append(f"The 95% intervals of {OURS} cover {ours.coverage(0.95):.1%} of the hidden cells.")
-        return " ".join(said)
+                sentences.insert(0, f"{winner} beats {OURS} by {_listed(pairs)}.")
+        sentences.append(f"The 95% intervals of {OURS} cover {ours.coverage(0.95):.1%} of the hidden cells.")
+        return " ".join(sentences)
 
     @property
     def setting(self) -> str:
-        """In words: what was evaluated, and what was hidden from it."""
-        test, (rows, columns) = self.test, self.shape
-        of = f"{self.name} ({self.units})" if self.units else self.name
-        of += f", {self.selection}" if self.selection else ""
-        here = f"{of}: {rows} x {columns} cells."
-        if self.window.shape != self.shape:
-            w = self.window
-            here = (
-                f"{of}: a cut of {w.shape[0]} x {w.shape[1]} cells, rows {w.row} to {w.row_end - 1} and "
-                f"columns {w.col} to {w.col_end - 1} of {rows} x {columns}."
+        """Text: the evaluated part of the raster, and the cells hidden from it."""
+        test, w, (rows, cols) = self.test, self.window, self.shape
+        variable = f"{self.name} ({self.units})" if self.units else self.name
+        variable += f", {self.selection}" if self.selection else ""
+        part = f"{rows} x {cols} cells."
+        if w.shape != self.shape:
+            part = (
+                f"a cut of {w.shape[0]} x {w.shape[1]} cells, rows {w.row} to {w.row_end - 1} and "
+                f"columns {w.col} to {w.col_end - 1} of {rows} x {cols}."
             )
-        hidden, known = int(test.hidden.sum()), int(np.isfinite(test.truth).sum())
-        what = "The raster's own gaps, moved," if self.holdout == "gaps" else f"Simulated gaps ({self.holdout})"
-        far = float(self.distance_px[test.hidden].max())
-        text = f"{here} {what} hide {hidden:,} of {known:,} observed cells, up to {far:.1f} cells from an observation."
-        left = hidden - int(self.scored.sum())
-        return f"{text} {left:,} of them {OURS} leaves empty; they are not scored." if left else text
+        hidden, observed = int(test.hidden.sum()), int(np.isfinite(test.truth).sum())
+        gaps = "The raster's own gaps, moved," if self.holdout == "gaps" else f"Simulated gaps ({self.holdout})"
+        farthest = float(self.distance_px[test.hidden].max())
+        text = (
+            f"{variable}: {part} {gaps} hide {hidden:,} of {observed:,} observed cells, up to {farthest:.1f} cells "
+            "from an observation."
+        )
+        empty = hidden - int(self.scored.sum())
+        return f"{text} {OURS} leaves {empty:,} of them empty; these are not scored." if empty else text
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the arrays as plain values, ready for JSON."""
+        """Everything except the arrays, as plain values for JSON."""
         test = self.test
         return {
             "variable": self.name,
@@ -197,29 +198,28 @@ class Comparison:
         }
 
     def rows(self) -> list[list[str]]:
-        """The scores as text, a row for each method below one of headings."""
-        unit = min(s.rmse for s in self.scores.values())
-        covered = [f"{level:.0%} interval" for level in LEVELS]
-        rows = [["method", *_COLUMNS.values(), *covered, "seconds"]]
+        """Scores as text: a row of headings, and a row for each method."""
+        smallest = min(s.rmse for s in self.scores.values())
+        rows = [["method", *_COLUMNS.values(), *(f"{level:.0%} interval" for level in LEVELS), "seconds"]]
         for method, s in self.scores.items():
-            values = [_number(getattr(s, name), 1.0 if name == "log_score" else unit) for name in _COLUMNS]
+            values = [_number(getattr(s, name), 1.0 if name == "log_score" else smallest) for name in _COLUMNS]
             values += [f"{s.coverage(level):.1%}" for level in LEVELS]
             rows.append([method, *values, f"{self.predictions[method].seconds:.1f}"])
         return rows
 
     def distance_rows(self, name: str = "crps") -> list[list[str]]:
-        """Score `name` of :data:`RANKED` as text, by method and distance to the nearest observation in cells."""
-        found = {m: [getattr(s, name) for s in parts.values()] for m, parts in self.by_distance.items()}
-        smallest = [min(abs(value) for value in column) for column in zip(*found.values(), strict=True)]
+        """Score `name` of :data:`RANKED` as text, by method and by distance to the nearest observation in cells."""
+        scores = {m: [getattr(s, name) for s in parts.values()] for m, parts in self.by_distance.items()}
+        smallest = [min(abs(value) for value in column) for column in zip(*scores.values(), strict=True)]
         parts = self.by_distance[OURS]
         rows = [["cells away", *parts], ["cells scored", *(f"{s.cells:,}" for s in parts.values())]]
         return rows + [
             [method, *(_number(*pair) for pair in zip(values, smallest, strict=True))]
-            for method, values in found.items()
+            for method, values in scores.items()
         ]
 
     def table(self) -> str:
-        """The scores, and the CRPS by distance to the nearest observation, as aligned text."""
+        """Scores, and the CRPS by distance to the nearest observation, as aligned text."""
         units = f" ({self.units})" if self.units else ""
         title = f"CRPS{units} by distance to the nearest observation:"
         return f"{_aligned(self.rows())}\n\n{title}\n{_aligned(self.distance_rows())}"
@@ -233,14 +233,14 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _number(value: float, scale: float) -> str:
-    """`value` with four significant digits of `scale`, so that the numbers of one column align."""
+    """`value` with as many decimals as give `scale` four significant digits, so that a column aligns."""
     if not 1e-4 <= abs(scale) < 1e7:
         return f"{value:.3e}"
     return f"{value:,.{max(0, 3 - math.floor(math.log10(abs(scale))))}f}"
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Columns of text, the first to the left and the others to the right."""
+    """Columns of text, the first aligned left and the others right."""
     first, *others = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join([f"{row[0]:<{first}}", *(f"{text:>{n}}" for text, n in zip(row[1:], others, strict=True))])

@@ -24,21 +24,11 @@ BoolArray = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class MoveSettings:
-    """Settings for moving the raster's own gaps.
+    """Settings for moving the raster's own gaps."""
 
-    Attributes
-    ----------
-    attempts : int
-        Random offsets tried for one move, before the gaps count as impossible to move.
-    moves : int
-        Largest number of moves.
-    enough : float
-        Share of the wanted cells at which moving stops. Gaps are not split, so that the share is rarely met exactly.
-    """
-
-    attempts: int = 50
+    attempts: int = 50  # offsets tried for one move
     moves: int = 16
-    enough: float = 0.5
+    enough: float = 0.5  # share of the wanted cells at which moving stops: unsplit gaps rarely meet it exactly
 
 
 MOVE = MoveSettings()

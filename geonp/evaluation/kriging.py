@@ -1,14 +1,14 @@
-"""Local ordinary kriging with a Matern covariance fitted to the raster itself: the strongest classical baseline.
+"""Local ordinary kriging with a Matern covariance fitted to the raster itself, the strongest classical baseline.
 
-Parameters are fitted by maximum likelihood on patches of the observed cells, the same for all patches, with the mean of
-each patch and the common variance profiled out (Stein 1999, *Interpolation of Spatial Data*, section 6.4). Each gap
-cell is then predicted from its nearest observed cells. Distances are in cells.
+The parameters are fitted by maximum likelihood on patches of observed cells. They are the same for all patches; the
+mean of each patch and the common variance are profiled out (Stein 1999, *Interpolation of Spatial Data*, section 6.4).
+Each gap cell is then predicted from its nearest observed cells. Distances are in cells.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,10 +23,25 @@ FloatArray = npt.NDArray[np.floating[Any]]
 SMOOTHNESS = (0.5, 1.5, 2.5)
 """Smoothnesses nu that :func:`fit` chooses from: those whose covariance is elementary."""
 
-NEIGHBOURS = 48
-PATCHES, PATCH_CELLS, PATCH_SAMPLE = 24, 256, 96
-BATCH = 1024
-JITTER = 1e-8
+
+@dataclass(frozen=True)
+class KrigingSettings:
+    """Settings of the prediction and of the fit."""
+
+    neighbours: int = 48
+    batch: int = 1024  # systems solved together: 20 MB at 48 neighbours
+    patches: int = 24
+    patch_cells: int = 256  # a patch is drawn from so many nearest cells, so that it holds short and long distances
+    patch_sample: int = 96
+    start: tuple[float, float] = (1.5, -4.0)  # logarithms of the length in cells and of the nugget
+    lower: tuple[float, float] = (-2.0, -16.0)  # beyond these bounds the likelihood is flat
+    upper: tuple[float, float] = (7.0, 3.0)
+    iterations: int = 60
+    tolerance: float = 0.1  # of the deviance: far below its sampling error
+    jitter: float = 1e-8  # keeps the matrices of smooth covariances positive definite in float64
+
+
+SETTINGS = KrigingSettings()
 
 
 @dataclass(frozen=True)
@@ -70,7 +85,7 @@ def krige_gaps(values: FloatArray, rng: np.random.Generator) -> tuple[FloatArray
     Returns
     -------
     mean, error : array of float
-        ``(y, x)``, in the units of `values`; `error` is that of a new measurement, zero where observed.
+        ``(y, x)``, in the units of `values`; `error` is that of a new measurement, and 0 where observed.
     """
     missing = np.isnan(values)
     sites, known = np.argwhere(~missing).astype(float), values[~missing].astype(float)
@@ -80,7 +95,7 @@ def krige_gaps(values: FloatArray, rng: np.random.Generator) -> tuple[FloatArray
 
 
 def krige(
-    sites: FloatArray, known: FloatArray, targets: FloatArray, model: Matern, neighbours: int = NEIGHBOURS
+    sites: FloatArray, known: FloatArray, targets: FloatArray, model: Matern, neighbours: int = SETTINGS.neighbours
 ) -> tuple[FloatArray, FloatArray]:
     """Predict new measurements by ordinary kriging from the nearest sites.
 
@@ -93,18 +108,18 @@ def krige(
     model : Matern
         Covariance.
     neighbours : int
-        How many of the nearest sites a target is predicted from, at most.
+        Largest number of nearest sites that a target is predicted from.
 
     Returns
     -------
     mean, error : array of float
-        ``(m,)``, in the units of `known`. At a site, without a nugget, they are its value and zero.
+        ``(m,)``, in the units of `known`. At a site, without a nugget, these are its value and 0.
     """
     tree = KDTree(sites)
     count = min(neighbours, len(sites))
     parts = []
-    for start in range(0, len(targets), BATCH):
-        target = targets[start : start + BATCH]
+    for start in range(0, len(targets), SETTINGS.batch):
+        target = targets[start : start + SETTINGS.batch]
         distance, index = tree.query(target, k=np.arange(1, count + 1))
         parts.append(_solve(sites[index], known[index], np.asarray(distance), model))
     mean, error = np.concatenate(parts, axis=1)
@@ -112,7 +127,10 @@ def krige(
 
 
 def _solve(sites: FloatArray, known: FloatArray, distance: FloatArray, model: Matern) -> FloatArray:
-    """Solve the kriging systems of a batch: sites (m, k, 2), known and distance (m, k) to mean and error (2, m)."""
+    """Solve the kriging systems of a batch: mean and error ``(2, m)``.
+
+    `sites` is ``(m, k, 2)``; `known` values and `distance` to the target are ``(m, k)``.
+    """
     batch, count = known.shape
     system = np.ones((batch, count + 1, count + 1))
     system[:, :count, :count] = _covariance(sites, model)
@@ -122,14 +140,14 @@ def _solve(sites: FloatArray, known: FloatArray, distance: FloatArray, model: Ma
     weights = np.linalg.solve(system, right[..., None])[..., 0]
     centre = known.mean(axis=1, keepdims=True)
     mean = centre[:, 0] + (weights[:, :count] * (known - centre)).sum(axis=1)
-    share = 1 + model.nugget - (weights * right).sum(axis=1)
-    return np.stack([mean, np.sqrt(model.variance * np.maximum(share, 0))])
+    relative_variance = 1 + model.nugget - (weights * right).sum(axis=1)
+    return np.stack([mean, np.sqrt(model.variance * np.maximum(relative_variance, 0))])
 
 
 def _covariance(sites: FloatArray, model: Matern) -> FloatArray:
-    """Correlation matrices (..., k, k), nugget included, of sites (..., k, 2)."""
+    """Correlation matrices ``(..., k, k)`` of sites ``(..., k, 2)``, nugget included."""
     distance = np.linalg.norm(sites[..., :, None, :] - sites[..., None, :, :], axis=-1)
-    return model.correlation(distance) + (model.nugget + JITTER) * np.eye(sites.shape[-2])
+    return model.correlation(distance) + (model.nugget + SETTINGS.jitter) * np.eye(sites.shape[-2])
 
 
 def fit(sites: FloatArray, known: FloatArray, rng: np.random.Generator) -> Matern:
@@ -142,45 +160,39 @@ def fit(sites: FloatArray, known: FloatArray, rng: np.random.Generator) -> Mater
     known : array of float
         ``(n,)``: values at the sites.
     rng : numpy.random.Generator
-        Source of the patches: samples of the nearest sites of random ones.
+        Source of the patches.
 
     Returns
     -------
     Matern
-        The likeliest over all of :data:`SMOOTHNESS`.
+        The one of the greatest likelihood, over all of :data:`SMOOTHNESS`.
     """
     patches = _patches(sites, rng)
-    located, observed = sites[patches], known[patches]
-    if np.ptp(observed) == 0:
+    patch_sites, patch_values = sites[patches], known[patches]
+    if np.ptp(patch_values) == 0:
         return Matern(SMOOTHNESS[0], 1.0, 0.0, 1.0)
 
-    def deviance(parameters: FloatArray, smoothness: float) -> float:
-        return _profile(located, observed, _unscaled(smoothness, parameters))[0]
+    def deviance(log_parameters: FloatArray, smoothness: float) -> float:
+        return _profile(patch_sites, patch_values, _unit_matern(smoothness, log_parameters))[0]
 
-    found = [
-        (
-            minimize(deviance, x0=[1.5, -4.0], args=(nu,), method="Nelder-Mead", options={"maxiter": 60, "fatol": 0.1}),
-            nu,
-        )
-        for nu in SMOOTHNESS
-    ]
-    best, smoothness = min(found, key=lambda item: float(item[0].fun))
-    model = _unscaled(smoothness, best.x)
-    variance = _profile(located, observed, model)[1]
-    return Matern(smoothness, model.length, variance, model.nugget)
+    options: Any = {"maxiter": SETTINGS.iterations, "fatol": SETTINGS.tolerance}
+    fits = {nu: minimize(deviance, SETTINGS.start, (nu,), method="Nelder-Mead", options=options) for nu in SMOOTHNESS}
+    smoothness = min(fits, key=lambda nu: float(fits[nu].fun))
+    model = _unit_matern(smoothness, fits[smoothness].x)
+    return replace(model, variance=_profile(patch_sites, patch_values, model)[1])
 
 
 def _patches(sites: FloatArray, rng: np.random.Generator) -> npt.NDArray[np.intp]:
-    """Indices (patches, cells) of sites: random samples of the nearest sites of random centres."""
-    near = min(PATCH_CELLS, len(sites))
-    centres = sites[rng.integers(len(sites), size=PATCHES)]
+    """Indices ``(patches, cells)`` of sites: random samples of the nearest sites of random centres."""
+    near = min(SETTINGS.patch_cells, len(sites))
+    centres = sites[rng.integers(len(sites), size=SETTINGS.patches)]
     index = KDTree(sites).query(centres, k=np.arange(1, near + 1))[1]
-    return np.asarray(rng.permuted(index, axis=1)[:, :PATCH_SAMPLE])
+    return np.asarray(rng.permuted(index, axis=1)[:, : SETTINGS.patch_sample])
 
 
-def _unscaled(smoothness: float, parameters: FloatArray) -> Matern:
-    """Matern of unit variance from the logarithms of its length and its nugget, kept where they can be told."""
-    length, nugget = np.exp(np.clip(parameters, [-2.0, -16.0], [7.0, 3.0]))
+def _unit_matern(smoothness: float, log_parameters: FloatArray) -> Matern:
+    """Matern of unit variance from the logarithms of its length and its nugget, clipped to their bounds."""
+    length, nugget = np.exp(np.clip(log_parameters, SETTINGS.lower, SETTINGS.upper))
     return Matern(smoothness, float(length), 1.0, float(nugget))
 
 

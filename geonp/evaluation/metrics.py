@@ -1,12 +1,14 @@
-"""Scores of predictions against the truth, as sums that can be merged.
+"""Scores of predictions, as sums that can be merged.
 
-A score over a raster is the merge of the scores of its tiles, in any order::
+The score of a raster is the sum of the scores of its tiles, in any order::
 
     total = sum((score(truth, mean, error) for truth, mean, error in tiles), start=Scores())
     total.crps, total.coverage(0.95)
 
-Formulas are those of Gneiting & Raftery (2007), *Strictly proper scoring rules, prediction, and estimation*. The
-interval score comes from ``scoringrules``, the others from :mod:`geonp.inference.student`.
+The scores are defined in Gneiting & Raftery (2007), *Strictly proper scoring rules, prediction, and estimation*. The
+interval score is that of scoringrules, the log score that of ``scipy.stats.t`` (``scoringrules.logs_t`` is infinite
+where the density underflows). The CRPS is geonp's own, since adapting a model needs it without this extra: it equals
+``scoringrules.crps_t`` to 4e-12 and takes as long.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy import stats
 
 from geonp.errors import InputError, MissingExtraError
 from geonp.inference import student
@@ -31,17 +34,17 @@ __all__ = ["LEVELS", "Scores", "score"]
 FloatArray = npt.NDArray[np.floating[Any]]
 
 LEVELS = (0.50, 0.80, 0.95)
-"""Nominal levels of the central intervals whose coverage is counted."""
+"""Nominal levels of the central intervals whose coverage is counted; the interval score is that of the last one."""
 
-INTERVAL_LEVEL = 0.95
 SMALLEST_ERROR = 1e-12
+"""Stands for a standard error of 0, whose log score would be infinite."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Sums over scored cells; ``+`` merges two of them, the properties divide by the number of cells.
+    """Sums over scored cells. ``+`` adds two of them; the properties divide by the number of cells.
 
-    Every mean is NaN when no cell was scored. Errors are prediction minus truth, in the units of the raster.
+    Every mean is NaN if no cell was scored. Errors are prediction minus truth, in the units of the raster.
 
     Attributes
     ----------
@@ -90,12 +93,12 @@ class Scores:
 
     @property
     def log_score(self) -> float:
-        """Mean negative log density, in nats per cell; smaller is better, and it depends on the units."""
+        """Mean negative log density, in nats per cell, which depends on the units; smaller is better."""
         return self._mean(self.log_sum)
 
     @property
     def interval_score(self) -> float:
-        """Mean score of the central 95 % interval, in the units of the raster: its width and penalties for misses."""
+        """Mean score of the central 95 % interval, in the units of the raster: width plus penalties for misses."""
         return self._mean(self.interval_sum)
 
     def coverage(self, level: float) -> float:
@@ -105,7 +108,7 @@ class Scores:
         return self._mean(self.covered[LEVELS.index(level)])
 
     def as_dict(self) -> dict[str, float]:
-        """Return all scores by name, ready for JSON or a table."""
+        """All scores by name, for JSON or a table."""
         names = ["rmse", "mae", "bias", "crps", "log_score", "interval_score"]
         coverages = {f"coverage_{level * 100:.0f}": self.coverage(level) for level in LEVELS}
         return {"cells": self.cells, **{name: getattr(self, name) for name in names}, **coverages}
@@ -121,16 +124,16 @@ def score(
     where: npt.NDArray[np.bool_] | None = None,
     tail: FloatArray | None = None,
 ) -> Scores:
-    """Score predictions by Student distributions.
+    """Score predictive Student distributions.
 
     Parameters
     ----------
     truth, mean, error : array
         True values, predicted means and predicted standard errors, of one shape and in the units of the raster.
     where : array of bool, optional
-        Cells to score. Cells without a truth are never scored.
+        Cells to score. Cells with NaN in `truth` are never scored.
     tail : array, optional
-        Tails of the predictions (:mod:`geonp.inference.student`), of the same shape; normal ones by default.
+        Tails of the distributions (:mod:`geonp.inference.student`), of the same shape; normal ones by default.
 
     Returns
     -------
@@ -140,11 +143,11 @@ def score(
     Raises
     ------
     InputError
-        When the shapes differ, or a scored cell has no finite mean or no finite, non-negative standard error.
+        If the shapes differ, or a scored cell has no finite mean or no finite, non-negative standard error.
 
     Notes
     -----
-    A standard error of zero, as of a cell that was observed, counts as ``1e-12``: the scores of a point prediction.
+    A standard error of 0, as of an observed cell, counts as ``1e-12``, which gives the scores of a point prediction.
     """
     tail = np.zeros(np.shape(error)) if tail is None else tail
     shapes = [np.shape(array) for array in (truth, mean, error, tail)]
@@ -160,15 +163,22 @@ def score(
         return Scores()
     sigma = np.maximum(sigma, SMALLEST_ERROR)
     residual = mu - y
-    half_widths = {level: student.half_width(sigma, tau, level) for level in LEVELS}
-    half = half_widths[INTERVAL_LEVEL]
+    half_widths = [student.half_width(sigma, tau, level) for level in LEVELS]
+    lower, upper = mu - half_widths[-1], mu + half_widths[-1]
     return Scores(
         cells=y.size,
         error=float(residual.sum()),
         absolute=float(np.abs(residual).sum()),
         squared=float((residual**2).sum()),
         crps_sum=float(np.sum(student.crps(y, mu, sigma, tau))),
-        log_sum=-float(np.sum(student.log_density(y, mu, sigma, tau))),
-        interval_sum=float(np.sum(scoringrules.interval_score(y, mu - half, mu + half, 1 - INTERVAL_LEVEL))),
-        covered=tuple(int((np.abs(residual) <= half_widths[level]).sum()) for level in LEVELS),
+        log_sum=-float(np.sum(_student(mu, sigma, tau).logpdf(y))),
+        interval_sum=float(np.sum(scoringrules.interval_score(y, lower, upper, 1 - LEVELS[-1]))),
+        covered=tuple(int((np.abs(residual) <= half).sum()) for half in half_widths),
     )
+
+
+def _student(mean: FloatArray, error: FloatArray, tail: FloatArray) -> Any:
+    """The distributions for scipy, which takes infinite degrees of freedom for normal ones."""
+    tail = np.where(tail < student.LIGHTEST, 0.0, tail)
+    with np.errstate(divide="ignore"):
+        return stats.t(1 / tail, mean, error * np.sqrt(1 - 2 * tail))

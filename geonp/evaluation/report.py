@@ -1,7 +1,7 @@
-"""A comparison as one HTML page that needs nothing else: maps, reliability curve, scores, scores by distance.
+"""A comparison as one self-contained HTML page: maps, reliability curves, scores, and scores by distance.
 
-The figures are inline SVG whose text and axes take the colour of the page, which is light or dark as the reader's
-system is.
+The figures are inline SVG. Their text and axes take the colour of the page, which follows the light or dark scheme of
+the reader's system.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ __all__ = ["check_report", "render", "write_report"]
 
 FloatArray = npt.NDArray[np.floating[Any]]
 
-_LEVELS = tuple(step / 20 for step in range(1, 20))
+_LEVELS = tuple(step / 20 for step in range(1, 20))  # of the reliability curves
 
-# Told apart on white and on black, also by colour-blind readers (after Okabe & Ito).
+# Distinct on white and on black, also for colour-blind readers (after Okabe & Ito).
 _COLOURS = {
     OURS: "#e0562d",
     "nearest": "#8f8f8f",
@@ -45,7 +45,7 @@ _COLOURS = {
 }
 
 _INK = "#010203"  # replaced by the colour of the page's text
-_STYLE: Any = {  # matplotlib names its parameters by a type of its own, which changes with its version
+_STYLE: Any = {  # the type of matplotlib's parameters changes with its version
     **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
     "font.family": "sans-serif",
     "font.size": 10,
@@ -80,54 +80,55 @@ th:first-child, td:first-child { text-align: left; padding-left: 0; } thead th {
 
 
 def check_report(path: str | Path) -> None:
-    """Check that a report can be written to `path`, before any work is done for it.
+    """Check that a report can be written to `path`, before the evaluation starts.
 
     Raises
     ------
     OutputError
-        For a name that does not end in .html, or a folder that is missing.
+        If the name does not end in .html, or its folder does not exist.
     """
     path = Path(path)
     if path.suffix.lower() not in {".html", ".htm"}:
-        raise OutputError(f"Unknown format of a report: got {str(path)!r}, expected a name that ends in .html.")
+        raise OutputError(f"Unknown report format: got {str(path)!r}, expected a name that ends in .html.")
     if not path.parent.is_dir():
         raise OutputError(f"No folder for the report: got {str(path.parent)!r}, expected an existing one. Create it.")
 
 
-def write_report(found: Comparison, path: str | Path, *, title: str | None = None) -> None:
-    """Write what :func:`render` gives to `path`, over what was there.
+def write_report(comparison: Comparison, path: str | Path, *, title: str | None = None) -> None:
+    """Write the page of :func:`render` to `path`, replacing an existing file.
 
     Raises
     ------
     OutputError
-        As :func:`check_report`, and where the system refuses.
+        As :func:`check_report`, and if the file cannot be written.
     """
     check_report(path)
     try:
-        Path(path).write_text(render(found, title=title), encoding="utf-8")
+        Path(path).write_text(render(comparison, title=title), encoding="utf-8")
     except OSError as error:
         raise OutputError(f"Cannot write the report {str(path)!r}: {error}. Check the folder and the disk.") from error
 
 
-def render(found: Comparison, *, title: str | None = None) -> str:
+def render(comparison: Comparison, *, title: str | None = None) -> str:
     """Render a comparison as an HTML page.
 
     Parameters
     ----------
-    found : Comparison
-        Result of :func:`geonp.evaluation.compare.compare`.
+    comparison : Comparison
+        Result of :func:`geonp.evaluate`.
     title : str, optional
-        Heading, such as the name of the file; the name of the variable by default.
+        Heading, such as a file name. By default the name of the variable.
     """
-    heading = escape(found.name if title is None else title)
-    beaten = "" if set(found.winners.values()) == {OURS} else " beaten"
-    units = f" ({escape(found.units)})" if found.units else ""
+    heading = escape(comparison.name if title is None else title)
+    beaten = "" if set(comparison.winners.values()) == {OURS} else " beaten"
+    units = f" ({escape(comparison.units)})" if comparison.units else ""
+    card = comparison.model
     model = (
-        f"Model {found.model['model']} {found.model['model_version']}, weights {found.model['weights_sha256'][:12]}; "
-        f"fraction {found.fraction:g}, seed {found.seed}; geonp {version('geonp')}."
+        f"Model {card['model']} {card['model_version']}, weights {card['weights_sha256'][:12]}; "
+        f"fraction {comparison.fraction:g}, seed {comparison.seed}; geonp {version('geonp')}."
     )
     with matplotlib.rc_context(_STYLE):
-        maps, reliability, distance = _svg(_maps(found)), _svg(_reliability(found)), _svg(_by_distance(found))
+        maps, reliability, distance = (_svg(draw(comparison)) for draw in (_maps, _reliability, _by_distance))
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -138,32 +139,32 @@ def render(found: Comparison, *, title: str | None = None) -> str:
 </head>
 <body>
 <h1>{heading}</h1>
-<p>{escape(found.setting)}</p>
-<p class="verdict{beaten}">{escape(found.verdict)}</p>
+<p>{escape(comparison.setting)}</p>
+<p class="verdict{beaten}">{escape(comparison.verdict)}</p>
 <h2>Maps</h2>
 {maps}
 <h2>Scores{units}</h2>
-{_table(found.rows(), _best_cells(found))}
-<p class="soft">The smaller the better, and the best in green; a bias should be near 0, and an interval should cover
-its share of the cells. Errors are prediction minus truth.</p>
+{_table(comparison.rows(), _best_cells(comparison))}
+<p class="soft">Smaller is better, and the best is green; a bias should be near 0, and an interval should cover its
+nominal share of the cells. Errors are prediction minus truth.</p>
 <h2>Reliability, and CRPS by distance</h2>
 <div class="curves">
 {reliability}
 {distance}
 </div>
-<p class="soft">Reliability: the share of hidden cells within the central interval of each level. On the diagonal
-the intervals are right, below it too narrow.</p>
+<p class="soft">Reliability: the share of hidden cells within the central interval of each level. Intervals are
+calibrated on the diagonal, and too narrow below it.</p>
 <h2>CRPS{units} by distance to the nearest observation</h2>
-{_table(found.distance_rows(), set())}
+{_table(comparison.distance_rows(), set())}
 <p class="soft">{escape(model)}</p>
 </body>
 </html>
 """
 
 
-def _best_cells(found: Comparison) -> set[tuple[str, str]]:
-    """Method and heading of the cells of the table that hold the best of their column."""
-    return {(found.winners[name], title) for name, title in RANKED.items()}
+def _best_cells(comparison: Comparison) -> set[tuple[str, str]]:
+    """Method and heading of the best cell of each ranked column of the table."""
+    return {(comparison.winners[name], title) for name, title in RANKED.items()}
 
 
 def _table(rows: Sequence[Sequence[str]], best: set[tuple[str, str]]) -> str:
@@ -181,20 +182,20 @@ def _table(rows: Sequence[Sequence[str]], best: set[tuple[str, str]]) -> str:
 
 
 def _svg(figure: Figure) -> str:
-    """Draw `figure` as an SVG element in the colour of the text around it."""
+    """The figure as an SVG element in the colour of the surrounding text."""
     buffer = StringIO()
-    none = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    figure.savefig(buffer, format="svg", facecolor="none", metadata=none)
+    no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    figure.savefig(buffer, format="svg", facecolor="none", metadata=no_metadata)
     text = buffer.getvalue()
-    text = re.sub(r'<g id="[^"]*"', "<g", text[text.index("<svg") :])  # the same in every figure, and unused
-    return text.replace(_INK, "currentColor")
+    # the ids of groups are the same in every figure, and unused
+    return re.sub(r'<g id="[^"]*"', "<g", text[text.index("<svg") :]).replace(_INK, "currentColor")
 
 
-def _maps(found: Comparison) -> Figure:
-    """Draw the raster with gaps, filled, its standard error and the actual error."""
-    test, ours = found.test, found.predictions[OURS]
-    error = np.where(found.scored, ours.mean - test.truth, np.nan)
-    spread = np.where(found.scored, ours.error, np.nan)
+def _maps(comparison: Comparison) -> Figure:
+    """Maps of the raster with gaps, of the filled one, of the standard error and of the actual error."""
+    test, ours = comparison.test, comparison.predictions[OURS]
+    error = np.where(comparison.scored, ours.mean - test.truth, np.nan)
+    spread = np.where(comparison.scored, ours.error, np.nan)
     low, high = np.nanquantile(test.truth, [0.01, 0.99])
     limit = float(np.nanquantile(np.abs(error), 0.99)) or 1.0
     value = {"vmin": low, "vmax": high, "cmap": "viridis"}
@@ -209,31 +210,31 @@ def _maps(found: Comparison) -> Figure:
     height = float(np.clip(9.0 * rows / columns, 3.0, 14.0))
     figure = Figure(figsize=(11, height), layout="constrained")
     for axis, (title, values, extend, style) in zip(figure.subplots(2, 2).flat, panels, strict=True):
-        origin = "lower" if found.y_up else "upper"
+        origin = "lower" if comparison.y_up else "upper"
         image = axis.imshow(values, origin=origin, interpolation="none", **style)
         axis.set(title=title, xticks=[], yticks=[], facecolor=(_INK, 0.12))
         axis.spines[:].set(visible=True, alpha=0.3)
-        figure.colorbar(image, ax=axis, extend=extend, label=found.units).outline.set_visible(False)
+        figure.colorbar(image, ax=axis, extend=extend, label=comparison.units).outline.set_visible(False)
     return figure
 
 
-def _reliability(found: Comparison) -> Figure:
+def _reliability(comparison: Comparison) -> Figure:
     figure = Figure(figsize=(5.2, 4.4), layout="constrained")
     axis = figure.subplots()
     axis.plot([0, 1], [0, 1], color=_INK, alpha=0.4, linestyle=":")
-    for method in found.predictions:
-        _curve(axis, method, _LEVELS, found.reliability(method, _LEVELS))
+    for method in comparison.predictions:
+        _curve(axis, method, _LEVELS, comparison.reliability(method, _LEVELS))
     axis.set(xlim=(0, 1), ylim=(0, 1), xlabel="level of the interval", ylabel="share of the cells within")
     axis.legend(frameon=False)
     return figure
 
 
-def _by_distance(found: Comparison) -> Figure:
+def _by_distance(comparison: Comparison) -> Figure:
     figure = Figure(figsize=(5.2, 4.4), layout="constrained")
     axis = figure.subplots()
-    for method, parts in found.by_distance.items():
+    for method, parts in comparison.by_distance.items():
         _curve(axis, method, list(parts), [s.crps for s in parts.values()], marker="o", markersize=4)
-    units = f" ({found.units})" if found.units else ""
+    units = f" ({comparison.units})" if comparison.units else ""
     axis.set(xlabel="cells to the nearest observation", ylabel=f"CRPS{units}", ylim=(0, None))
     return figure
 

@@ -100,7 +100,7 @@ def test_holdouts_are_those_of_the_library() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--report", "air.nc"), "Unknown format of a report: got 'air.nc', expected a name that ends in .html."),
+        (("--report", "air.nc"), "Unknown report format: got 'air.nc', expected a name that ends in .html."),
         (("--holdout", "gaps", "--variable", "humidity"), "'humidity' has no gaps to move"),
         (("--fraction", "2"), "Wrong fraction: got 2.0"),
         (("--baseline", "magic"), "Unknown baseline: got magic"),

@@ -228,7 +228,7 @@ def test_cells_that_the_model_leaves_empty_are_counted_and_not_scored(model: str
     left = found.test.hidden.sum() - found.scored.sum()
     assert left > 0
     assert found.scores["nearest"].cells == found.scored.sum() == found.to_dict()["scored_cells"]
-    assert f"{left:,} of them geonp leaves empty; they are not scored." in found.setting
+    assert f"geonp leaves {left:,} of them empty; these are not scored." in found.setting
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def test_report_is_written_over_an_older_one(tmp_path: Path, html: str) -> None:
 
 
 def test_errors_say_what_is_wrong(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match=r"Unknown format of a report: got '.*in\.tif', expected .* ends in \.html"):
+    with pytest.raises(OutputError, match=r"Unknown report format: got '.*in\.tif', expected .* ends in \.html"):
         check_report(tmp_path / "in.tif")
     with pytest.raises(OutputError, match=r"No folder for the report: got '.*nowhere', expected an existing one"):
         check_report(tmp_path / "nowhere" / "report.html")
