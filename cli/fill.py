@@ -114,20 +114,21 @@ def fill(
         check_output(target, overwrite=overwrite or resume, driver=driver)
     where: Any = {"variables": variables or None, "bands": bands or None, "bbox": bbox, "nodata": nodata}
     way: Any = None if in_units else chunks or "auto"
+    layout = _layout(creation_options, chunks) if in_units else {}
     ds = open_raster(source, chunks=way, storage_options=storage_options if is_remote(source) else None, **where)
     settings["mask"] = None if mask is None else read_mask(mask, bbox)
     if dry_run or verbose:
-        summary = _plan(ds, in_units, chunks, workers, settings).summary()
+        summary = _plan(ds, in_units, layout, workers, settings).summary()
         click.echo(to_json(summary) if as_json else table(summary), err=not dry_run)
     if dry_run:
         return
     shown = not quiet if progress is None else progress
-    creation = {"overwrite": overwrite, "creation_options": creation_options}
+    creation: dict[str, Any] = {"overwrite": overwrite}
     if in_units:
-        how = {"resume": resume, "workers": workers, "scheduler": scheduler, "chunks": chunks, **creation}
+        how = {"resume": resume, "workers": workers, "scheduler": scheduler, **creation, **layout}
         counts, attributes, failed = _fill_store(ds, target, storage_options, shown, quiet, **how, **settings)
     else:
-        creation = {"driver": driver, **creation}
+        creation |= {"driver": driver, "creation_options": creation_options}
         counts, attributes = _fill_file(ds, Path(target), shown, quiet, creation, settings, classes)
         failed = ""
     seconds = time.perf_counter() - start
@@ -151,16 +152,40 @@ def _in_units(target: str, whole: bool, needed: bool) -> bool:
     return found
 
 
-def _plan(ds: xr.Dataset, in_units: bool, chunks: int | None, workers: int | None, settings: dict[str, Any]) -> Any:
+def _layout(options: dict[str, str], chunks: int | None) -> dict[str, Any]:
+    """Layout of a store, from creation options and --chunks."""
+    from geonp.errors import InputError
+
+    known = {"zarr_format", "chunk", "sharded"}
+    if unknown := sorted(set(options) - known):
+        raise InputError(
+            f"Unknown creation option: got {', '.join(unknown)}, expected some of {', '.join(sorted(known))}. "
+            "Correct --co."
+        )
+    sharded, zarr_format, chunk = (options.get(name) for name in ("sharded", "zarr_format", "chunk"))
+    if (sharded or "no").lower() not in {"yes", "no"}:
+        raise InputError(f"Wrong sharded={sharded!r} (--co): expected yes or no.")
+    for name, value in (("zarr_format", zarr_format), ("chunk", chunk)):
+        if value is not None and not value.isdecimal():
+            raise InputError(f"Wrong {name}={value!r} (--co): expected a whole number.")
+    return {
+        "chunks": chunks if chunk is None else int(chunk),
+        "unit": chunks,
+        "shards": (sharded or "no").lower() == "yes",
+        "zarr_format": int(zarr_format or 3),
+    }
+
+
+def _plan(ds: xr.Dataset, in_units: bool, layout: dict[str, Any], workers: int | None, settings: dict[str, Any]) -> Any:
     # Imported only now: torch takes seconds, and a wrong path should be told at once.
     if in_units:
-        from geonp.fill.infill import COUNTED_CELLS
+        from geonp.fill.plan import COUNTED_CELLS
         from geonp.fill.store import plan_store
 
         if sum(array.size for array in ds.data_vars.values()) <= COUNTED_CELLS:
             ds = ds.compute()  # then its gaps are counted
-        return plan_store(ds, chunks=chunks, workers=workers, **settings)
-    from geonp.fill.infill import plan
+        return plan_store(ds, chunks=layout["chunks"], unit=layout["unit"], workers=workers, **settings)
+    from geonp.fill.plan import plan
 
     return plan(ds, **settings)
 

@@ -5,54 +5,41 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
-from typing import Any, TypedDict
+from typing import Any
 
+import dask.array as da
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import CheckpointError, InputError, ModelError
+from geonp.fill.options import FillOptions
 from geonp.inference import checkpoint
 from geonp.inference.kernel import Job
 from geonp.inference.predictor import resolve
-from geonp.raster.classes import class_reader, class_variables
+from geonp.raster.classes import class_reader, class_variables, codes
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import fill_variables
-from geonp.raster.nodata import declared_nodata
+from geonp.raster.nodata import declared_nodata, observed
+from geonp.raster.windows import CHUNK_PX
 
 __all__ = [
-    "FillOptions",
     "Raster",
     "Request",
-    "checked_job",
-    "checked_results",
+    "chunks_in_memory",
     "domain_of",
+    "load_job",
     "normalise",
     "prepare",
     "spatial_last",
+    "values_of",
+    "without_data",
 ]
 
 Raster = xr.DataArray | xr.Dataset
 """What can be filled."""
-
-
-class FillOptions(TypedDict, total=False):
-    """The options of :func:`geonp.fill.infill.infill`."""
-
-    model: str | os.PathLike[str]
-    mask: xr.DataArray | npt.NDArray[np.bool_] | None
-    max_distance: float | None
-    device: str | None
-    batch_size: int | None
-    seed: int
-    nodata: float | None
-    quantiles: Sequence[float]
-    tails: bool
-    samples: int
-    across: Hashable | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +59,7 @@ class Request:
     job : Job
     card : Card
         Of the model.
-    nodata, quantiles, tails, samples
-        As in :func:`geonp.fill.infill.infill`.
+    options : FillOptions
     """
 
     ds: xr.Dataset
@@ -83,44 +69,26 @@ class Request:
     domain: Any
     job: Job
     card: checkpoint.Card
-    nodata: float | None
-    quantiles: tuple[float, ...]
-    tails: bool
-    samples: int
+    options: FillOptions
 
 
-def prepare(
-    obj: Raster,
-    *,
-    model: str | os.PathLike[str] = "tnpkr-sa",
-    mask: xr.DataArray | npt.NDArray[np.bool_] | None = None,
-    max_distance: float | None = None,
-    device: str | None = None,
-    batch_size: int | None = None,
-    seed: int = 0,
-    nodata: float | None = None,
-    quantiles: Sequence[float] = (),
-    tails: bool = False,
-    samples: int = 0,
-    across: Hashable | None = None,
-) -> Request:
-    """Check a raster and the options of :func:`geonp.fill.infill.infill`; reads coordinates and weights, no values.
+def prepare(obj: Raster, options: FillOptions) -> Request:
+    """Check a raster against the options of a fill; reads coordinates and weights, no values.
 
     Raises
     ------
     InputError, ModelError, CheckpointError
-        As :func:`geonp.fill.infill.infill`.
+        As :func:`geonp.infill`.
     """
-    classes = _classes(model)
-    if classes and (np.size(quantiles) or tails or samples):
+    classes = _classes(options.model)
+    if classes and (options.quantiles or options.tails or options.samples):
         raise InputError("quantiles, tails and samples are of numbers, and the model predicts classes: leave them out")
-    results = ["probability", "fill_flag"] if classes else checked_results(quantiles, tails, samples)
-    if nodata is not None and not isinstance(nodata, Real):
-        raise InputError(f"nodata must be a number, got {nodata!r}")
+    results = ["probability", "fill_flag"] if classes else options.results
+    nodata, across = options.nodata, options.across
     ds, names, grid = normalise(obj, results, classes, nodata)
     for name in names if classes else ():
         class_reader(ds[name], nodata)  # for its errors, while nothing has begun
-    if np.size(quantiles):
+    if options.quantiles:
         _check_scales(ds, names)
     if before := [name for name in names if "geonp_model" in ds.attrs and f"{name}_fill_flag" in ds]:
         warnings.warn(
@@ -129,20 +97,19 @@ def prepare(
             stacklevel=3,
         )
     if across is not None:
-        _check_across(across, ds, names, grid, classes, samples)
-    domain = None if mask is None else domain_of(mask, grid)
-    job, card = checked_job(grid.shape, model, max_distance, device, batch_size, seed, periodic=grid.periodic_x)
+        _check_across(across, ds, names, grid, classes, options.samples)
+    domain = None if options.mask is None else domain_of(options.mask, grid)
+    job, card = load_job(grid.shape, options, periodic=grid.periodic_x)
     neighbourhood = job.predictor.neighbourhood.on(grid)
     if across is not None and neighbourhood.standard:
         raise InputError(
             f"the model {card.name} reads values in units of its own, not what one slice has beyond others: got "
             f"across={across!r}, expected None, or another model, for example tnpkr-sa"
         )
-    if across is None and not samples and not neighbourhood.standard:
+    if across is None and not options.samples and not neighbourhood.standard:
         across = neighbourhood.across or None
     job = replace(job, across=across, predictor=replace(job.predictor, neighbourhood=neighbourhood))
-    levels = tuple(float(q) for q in quantiles)
-    return Request(ds, names, results, grid, domain, job, card, nodata, levels, tails, int(samples))
+    return Request(ds, names, results, grid, domain, job, card, options)
 
 
 def _check_across(
@@ -162,46 +129,18 @@ def _check_across(
         )
 
 
-def checked_job(
-    shape: tuple[int, int],
-    model: str | os.PathLike[str],
-    max_distance: float | None,
-    device: str | None,
-    batch_size: int | None,
-    seed: int,
-    *,
-    periodic: bool = False,
-) -> tuple[Job, checkpoint.Card]:
-    """Check the options that do not depend on the values, and load the model."""
-    if max_distance is not None and not (isinstance(max_distance, Real) and max_distance > 0):
-        raise InputError(f"max_distance must be a positive number, got {max_distance!r}")
-    if not isinstance(seed, Integral):
-        raise InputError(f"seed must be an integer, got {seed!r}")
-    if not isinstance(model, (str, os.PathLike)):
-        raise InputError(f"model must be a name or the path of a .safetensors file, got {model!r}")
-    predictor, card = resolve(os.fspath(model), device, batch_size)
-    return Job(predictor, shape, periodic, max_distance, int(seed)), card
+def load_job(shape: tuple[int, int], options: FillOptions, *, periodic: bool = False) -> tuple[Job, checkpoint.Card]:
+    """Load the model, and collect what each window needs of the options."""
+    predictor, card = resolve(os.fspath(options.model), options.device, options.batch_size)
+    return Job(predictor, shape, periodic, options.max_distance, int(options.seed)), card
 
 
-def _classes(model: object) -> int:
+def _classes(model: str | os.PathLike[str]) -> int:
     """How many classes the model has; 0 for models of numbers, and for what is no model, which is refused later."""
     try:
-        return checkpoint.load_card(os.fspath(model)).classes  # type: ignore[call-overload]
-    except (TypeError, CheckpointError, ModelError):
+        return checkpoint.load_card(os.fspath(model)).classes
+    except (CheckpointError, ModelError):
         return 0
-
-
-def checked_results(quantiles: Sequence[float], tails: bool, samples: int = 0) -> list[str]:
-    """Endings of the names of what is made for each variable, the filled one aside."""
-    levels = list(quantiles) if isinstance(quantiles, (Sequence, np.ndarray)) else [None]
-    if not all(isinstance(q, Real) and 0 < q < 1 for q in levels):
-        raise InputError(
-            f"quantiles must be a sequence of numbers between 0 and 1, like [0.05, 0.95], got {quantiles!r}"
-        )
-    if not isinstance(samples, Integral) or isinstance(samples, bool) or samples < 0:
-        raise InputError(f"samples must be the number of joint samples, 0 or more, got {samples!r}")
-    asked = {"quantile": bool(levels), "tail": tails, "sample": samples > 0}
-    return ["standard_error", *(result for result, wanted in asked.items() if wanted), "fill_flag"]
 
 
 def normalise(
@@ -270,6 +209,25 @@ def _check_scales(ds: xr.Dataset, names: Sequence[Hashable]) -> None:
 def spatial_last(array: xr.DataArray, grid: Grid) -> xr.DataArray:
     """`array` with its rows and columns as the last two dimensions."""
     return array.transpose(..., grid.y_dim, grid.x_dim)
+
+
+def values_of(asked: Request, array: xr.DataArray) -> xr.DataArray:
+    """What the model reads of a variable: numbers, or numbers of classes, NaN where missing, rows and columns last."""
+    read = codes if asked.card.classes else observed
+    return spatial_last(read(array, asked.options.nodata), asked.grid)
+
+
+def without_data(array: xr.DataArray, cut: Mapping[Hashable, int] | None = None) -> xr.DataArray:
+    """`array` as a dask array, chunked as it will be filled, none of which is ever computed."""
+    chunks: Any = array.chunks or chunks_in_memory(array.shape)
+    if cut is not None:
+        chunks = tuple(cut[dim] for dim in array.dims)
+    return array.copy(data=da.zeros(array.shape, chunks=chunks, dtype=array.dtype))
+
+
+def chunks_in_memory(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Chunks in which an array in memory is filled: slice by slice, and parts of large slices."""
+    return (*(1,) * (len(shape) - 2), *(min(n, CHUNK_PX[1]) for n in shape[-2:]))
 
 
 def domain_of(mask: xr.DataArray | npt.NDArray[np.bool_], grid: Grid) -> Any:

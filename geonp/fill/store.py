@@ -9,18 +9,22 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import xarray as xr
 from dask.base import tokenize
 
 from geonp.errors import InputError, OutputError
-from geonp.fill.infill import LIBRARIES_BYTES, FillPlan, planned, processes_bytes, template
-from geonp.fill.request import FillOptions, Raster, Request, prepare
+from geonp.fill.infill import template
+from geonp.fill.layout import Layout, checked_layout
+from geonp.fill.options import FillOptions
+from geonp.fill.plan import LIBRARIES_BYTES, FillPlan, planned, processes_bytes
+from geonp.fill.request import Raster, Request, prepare
 from geonp.fill.units import Field, Unit, Work, units_of
 from geonp.fill.workers import executor, processes, run
 from geonp.io.files import for_files
@@ -29,10 +33,6 @@ from geonp.io.stores import Store
 from geonp.raster.casting import fitting
 from geonp.raster.metadata import FillFlag, kept_encoding
 from geonp.raster.nodata import declared_nodata, empty_value, reader, valid_limits
-from geonp.raster.windows import chunk_side
-
-if TYPE_CHECKING:
-    from typing import Unpack
 
 __all__ = ["Report", "fill_store", "plan_store"]
 
@@ -44,8 +44,6 @@ JOB = "geonp_job"
 
 COUNTED = ("cells", *(member.name.lower() for member in FillFlag), "infinite")
 """Numbers of cells in a record."""
-
-LAYOUT_OPTIONS = {"zarr_format", "chunk", "sharded"}
 
 
 @dataclass(frozen=True)
@@ -75,17 +73,29 @@ def fill_store(
     target: str | os.PathLike[str],
     *,
     chunks: int | None = None,
+    unit: int | None = None,
+    shards: bool = False,
+    zarr_format: Literal[2, 3] = 3,
     resume: bool = False,
     overwrite: bool = False,
     workers: int | None = None,
     scheduler: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     source_options: Mapping[str, Any] | None = None,
-    creation_options: Mapping[str, str] | None = None,
     progress: Callable[[Record, int, int], object] | None = None,
-    **options: Unpack[FillOptions],
+    model: str | os.PathLike[str] = "tnpkr-sa",
+    mask: xr.DataArray | npt.NDArray[np.bool_] | None = None,
+    max_distance: float | None = None,
+    device: str | None = None,
+    batch_size: int | None = None,
+    seed: int = 0,
+    nodata: float | None = None,
+    quantiles: Sequence[float] = (),
+    tails: bool = False,
+    samples: int = 0,
+    across: Hashable | None = None,
 ) -> Report:
-    """Fill a raster into a Zarr store, as :func:`geonp.fill.infill.infill` does, in memory that does not grow with it.
+    """Fill a raster into a Zarr store, as :func:`geonp.infill` does, in memory that does not grow with it.
 
     The store is created at once and says that it is unfinished until all of it is written. Beside it lies a journal,
     ``<target>.journal``, until then.
@@ -98,7 +108,14 @@ def fill_store(
     target : str or path
         Of a Zarr store: a path, or a URL such as ``s3://bucket/out.zarr``.
     chunks : int, optional
-        Rows and columns of a unit; by default some units for each core, of whole tiles.
+        Rows and columns of a stored chunk. By default that of a unit.
+    unit : int, optional
+        Rows and columns of a unit of work, which is filled and written as a whole; a multiple of `chunks`. By default
+        `chunks` if given, else chosen for some units per core.
+    shards : bool
+        Store each unit as one shard, which holds its chunks.
+    zarr_format : {3, 2}
+        GDAL before 3.11 reads format 2 only.
     resume : bool
         Go on with an unfinished store; begin where there is none, and do nothing where it is complete.
     overwrite : bool
@@ -110,18 +127,15 @@ def fill_store(
         Address of a running Dask scheduler.
     storage_options, source_options : mapping, optional
         Of the file systems of `target` and of the file that `obj` was opened from, for fsspec. Never logged or stored.
-    creation_options : mapping, optional
-        ``zarr_format`` (``"3"`` or ``"2"``), ``chunk`` (rows and columns of a stored chunk; by default the unit's) and
-        ``sharded`` (``"yes"``: each unit is one shard).
     progress : callable, optional
         Called after each unit with its record, the number of finished ones, and that of all.
-    **options
-        Those of :func:`geonp.fill.infill.infill`.
+    model, mask, max_distance, device, batch_size, seed, nodata, quantiles, tails, samples, across
+        As in :func:`geonp.infill`. Neither `samples` nor models of classes can be filled unit by unit.
 
     Raises
     ------
     InputError, ModelError, CheckpointError
-        Before anything is written: for what :func:`geonp.fill.infill.infill` refuses, for a layout that parallel
+        Before anything is written: for what :func:`geonp.infill` refuses, for a layout that parallel
         writers could corrupt, and for a job to resume that differs from the one that began it. At the end: for a
         variable without any observed cell; its store is removed.
     OutputError
@@ -129,10 +143,23 @@ def fill_store(
     ClusterError
         When the cluster is lost; what is finished is kept.
     """
+    options = FillOptions(
+        model=model,
+        mask=mask,
+        max_distance=max_distance,
+        device=device,
+        batch_size=batch_size,
+        seed=seed,
+        nodata=nodata,
+        quantiles=quantiles,
+        tails=tails,
+        samples=samples,
+        across=across,
+    )
     asked = _prepared(obj, options)
-    layout = _layout(asked, chunks, creation_options or {})
-    fields_ = tuple(_field(asked, name, layout.side) for name in sorted(asked.names, key=str))
-    job = _job(asked, layout, source_options, options)
+    layout = checked_layout(_cells(asked), chunks=chunks, unit=unit, shards=shards, zarr_format=zarr_format)
+    fields_ = tuple(_field(asked, name, layout.unit) for name in sorted(asked.names, key=str))
+    job = _job(asked, layout, source_options)
     store = Store(os.fspath(target), dict(storage_options or {}), _digest(job))
     journal = Journal(store.url, store.options)
     _check_elsewhere(asked, store)
@@ -140,17 +167,17 @@ def fill_store(
     done = _begin(asked, store, journal, job, layout, fields_, resume=resume, overwrite=overwrite)
     if done is None:
         return Report({}, len(units), len(units), {})
-    todo = [unit for unit in units if unit.key not in done]
-    work = Work(fields_, asked.domain, asked.job, store, journal, asked.quantiles, asked.tails)
+    todo = [each for each in units if each.key not in done]
+    work = Work(fields_, asked.domain, asked.job, store, journal, tuple(asked.options.quantiles), asked.options.tails)
     reused = len(done)
     with executor(workers, scheduler, asked.job.predictor.device) as (submit, width, shared):
         # a second time what had to do without cells that could not be read, in case they can be now
         for _ in range(2):
-            for unit, record in run(work, todo, submit, width, shared):
-                done[unit.key] = record
+            for each, record in run(work, todo, submit, width, shared):
+                done[each.key] = record
                 if progress is not None:
                     progress(record, len(done), len(units))
-            todo = [unit for unit in units if "unread" in done[unit.key]]
+            todo = [each for each in units if "unread" in done[each.key]]
             if any("error" in record for record in done.values()):
                 break
     report = Report(_tally(fields_, units, done), len(units), reused, _failures(fields_, units, done))
@@ -160,11 +187,39 @@ def fill_store(
 
 
 def plan_store(
-    obj: Raster, *, chunks: int | None = None, workers: int | None = None, **options: Unpack[FillOptions]
+    obj: Raster,
+    *,
+    chunks: int | None = None,
+    unit: int | None = None,
+    workers: int | None = None,
+    model: str | os.PathLike[str] = "tnpkr-sa",
+    mask: xr.DataArray | npt.NDArray[np.bool_] | None = None,
+    max_distance: float | None = None,
+    device: str | None = None,
+    batch_size: int | None = None,
+    seed: int = 0,
+    nodata: float | None = None,
+    quantiles: Sequence[float] = (),
+    tails: bool = False,
+    samples: int = 0,
+    across: Hashable | None = None,
 ) -> FillPlan:
-    """What :func:`fill_store` will do with the same arguments; see :func:`geonp.fill.infill.plan`."""
+    """Plan :func:`fill_store` with the same arguments; see :func:`geonp.fill.plan.plan`."""
+    options = FillOptions(
+        model=model,
+        mask=mask,
+        max_distance=max_distance,
+        device=device,
+        batch_size=batch_size,
+        seed=seed,
+        nodata=nodata,
+        quantiles=quantiles,
+        tails=tails,
+        samples=samples,
+        across=across,
+    )
     asked = _prepared(obj, options)
-    side = _layout(asked, chunks, {}).side
+    side = checked_layout(_cells(asked), chunks=chunks, unit=unit, shards=False, zarr_format=3).unit
     found = planned(asked, {name: _field(asked, name, side).chunks for name in asked.names})
     if workers is None:
         return found
@@ -174,58 +229,27 @@ def plan_store(
 
 
 def _prepared(obj: Raster, options: FillOptions) -> Request:
-    asked = prepare(obj, **options)
+    asked = prepare(obj, options)
     if asked.card.classes:
         raise InputError(
             f"the model {asked.card.name} predicts classes, which are not filled into a store unit by unit: fill with "
             "infill(...) and write its result with to_zarr, or geonp fill to .nc"
         )
-    if asked.samples:
+    if asked.options.samples:
         raise InputError(
-            f"samples are drawn from whole slices, but a store is filled part by part: got samples={asked.samples}, "
-            "expected none here; use infill(samples=...) and write its result"
+            "samples are drawn from whole slices, but a store is filled part by part: got "
+            f"samples={asked.options.samples}, expected none here; use infill(samples=...) and write its result"
         )
     return asked
 
 
-@dataclass(frozen=True)
-class _Layout:
-    side: int
-    chunk: int
-    sharded: bool
-    zarr_format: int
-
-
-def _layout(asked: Request, chunks: int | None, options: Mapping[str, str]) -> _Layout:
-    """Check how the output is cut: no two units may share a stored chunk."""
-    unknown = sorted(set(options) - LAYOUT_OPTIONS)
-    if unknown:
-        expected = ", ".join(sorted(LAYOUT_OPTIONS))
-        raise InputError(
-            f"Unknown creation option: got {', '.join(unknown)}, expected some of {expected}. Correct --co."
-        )
-    zarr_format, sharded = options.get("zarr_format", "3"), options.get("sharded", "no").lower()
-    if zarr_format not in {"2", "3"}:
-        raise InputError(f"No Zarr format {zarr_format!r}: expected 2 or 3. Correct zarr_format (--co).")
-    if sharded not in {"yes", "no"} or (sharded == "yes" and zarr_format == "2"):
-        raise InputError(
-            f"Wrong sharded={options['sharded']!r} (--co): expected yes or no, and Zarr format 3, as format 2 has no "
-            "shards."
-        )
-    cells = sum(asked.ds[name].size for name in asked.names)
-    side = chunk_side(cells) if chunks is None else chunks
-    chunk = options.get("chunk", str(side))
-    if side < 1 or not chunk.isdigit() or int(chunk) < 1 or side % int(chunk):
-        raise InputError(
-            f"The stored chunks don't divide the units: got chunk={chunk} (--co) and units of {side} cells (--chunks), "
-            f"but units that share a stored chunk would overwrite each other's. Choose a divisor of {side}."
-        )
-    return _Layout(side, int(chunk), sharded == "yes", int(zarr_format))
+def _cells(asked: Request) -> int:
+    return sum(asked.ds[name].size for name in asked.names)
 
 
 def _field(asked: Request, name: Hashable, side: int) -> Field:
     source, grid = asked.ds[name], asked.grid
-    markers = declared_nodata(source) if asked.nodata is None else (float(asked.nodata),)
+    markers = declared_nodata(source) if asked.options.nodata is None else (float(asked.options.nodata),)
     chunks = {grid.y_dim: side, grid.x_dim: side}
     room = max(1, UNIT_CELLS // (min(side, grid.shape[0]) * min(side, grid.shape[1])))
     for dim in reversed([dim for dim in source.dims if dim not in chunks]):
@@ -236,14 +260,14 @@ def _field(asked: Request, name: Hashable, side: int) -> Field:
         name,
         source.variable,
         (grid.y_dim, grid.x_dim),
-        reader(source, asked.nodata),
+        reader(source, asked.options.nodata),
         fit,
         empty_value(source, markers),
         chunks,
     )
 
 
-def _job(asked: Request, layout: _Layout, source_options: Any, options: Mapping[str, Any]) -> dict[str, str]:
+def _job(asked: Request, layout: Layout, source_options: Any) -> dict[str, str]:
     """A hash of each thing that the result depends on."""
     source = asked.ds.encoding.get("source")
     # some readers give variables in no particular order
@@ -257,13 +281,12 @@ def _job(asked: Request, layout: _Layout, source_options: Any, options: Mapping[
         values = identity(source, source_options)
     else:
         values = tokenize(*(asked.ds[name].data for name in sorted(asked.names, key=str)))
-    predictor, job = asked.job.predictor, asked.job
-    parameters = (job.seed, job.max_distance, job.across, asked.nodata, asked.quantiles, asked.tails)
+    predictor = asked.job.predictor
     return {
         "geonp": version("geonp"),
         "input": tokenize(variables, axes, values),
         "model": tokenize(predictor.sha256, predictor.precision, predictor.device.split(":")[0]),
-        "parameters": tokenize(*parameters, asked.domain),
+        "parameters": tokenize(sorted(asked.options.fingerprint().items()), asked.domain),
         "layout": tokenize(layout),
     }
 
@@ -284,7 +307,7 @@ def _begin(
     store: Store,
     journal: Journal,
     job: dict[str, str],
-    layout: _Layout,
+    layout: Layout,
     fields_: tuple[Field, ...],
     *,
     resume: bool,
@@ -316,20 +339,11 @@ def _begin(
     endings = ("", *(f"_{result}" for result in asked.results))
     made = {f"{field.name}{ending}": field for field in fields_ for ending in endings}
     for name, field in made.items():
-        ready[name].encoding.update(_stored_chunks(ready[name], field, layout))
+        ready[name].encoding.update(layout.encoding(ready[name], field.chunks, field.spatial))
     journal.begin({**job, "units": str(sum(1 for _ in units_of(fields_)))})
     store.create(ready, list(made), layout.zarr_format)
     journal.note_created()
     return {}
-
-
-def _stored_chunks(array: xr.DataArray, field: Field, layout: _Layout) -> dict[str, tuple[int, ...]]:
-    """Encoding of a result whose units are those of `field`; a dimension that only it has is not cut."""
-    unit = {dim: min(field.chunks.get(dim, size), size) for dim, size in array.sizes.items()}
-    chunks = tuple(min(layout.chunk, n) if dim in field.spatial else n for dim, n in unit.items())
-    # a shard is a whole number of chunks, though the raster may end within it
-    shards = tuple(-(-n // chunk) * chunk for n, chunk in zip(unit.values(), chunks, strict=True))
-    return {"chunks": chunks, **({"shards": shards} if layout.sharded else {})}
 
 
 def _digest(job: Mapping[str, str]) -> str:

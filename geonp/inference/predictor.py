@@ -199,8 +199,6 @@ def resolve(model: str, device: str | None, batch_size: int | None) -> tuple[Pre
     if batch_size is None:
         batch_size = max(1, min(CPU_BATCH if on_cpu else 128, memory // 4 // batch_bytes(card.neighbourhood, 1, kind)))
         batch_size = 1 << (batch_size.bit_length() - 1)
-    elif batch_size < 1:
-        raise InputError(f"batch_size must be at least 1 tile, got {batch_size}")
     precision = "bf16" if fast else "float32"
     return Predictor(model, card.sha256, device, precision, batch_size, card.neighbourhood, card.classes), card
 

@@ -21,7 +21,8 @@ from dask.delayed import delayed
 from dask.system import CPU_COUNT
 
 from geonp.errors import InputError, PredictionError
-from geonp.fill.request import checked_job, checked_results
+from geonp.fill.options import FillOptions
+from geonp.fill.request import load_job
 from geonp.inference import student
 from geonp.inference.context import standardise
 from geonp.inference.kernel import Job, record
@@ -99,11 +100,19 @@ def interpolate(
     PredictionError
         When computed, if the model returns values that are not finite.
     """
-    results = checked_results(quantiles, tails)
+    options = FillOptions(
+        model=model,
+        max_distance=max_distance,
+        device=device,
+        batch_size=batch_size,
+        seed=seed,
+        quantiles=quantiles,
+        tails=tails,
+    )
     table = read_table(points, values, x, y)
     target = _target(at, table)
     table = transformed(table, crs, target.crs, target.geographic)
-    job, card = checked_job(target.shape, model, max_distance, device, batch_size, seed)
+    job, card = load_job(target.shape, options)
     if card.classes or card.neighbourhood.axes:
         raise InputError(
             f"the model {card.name} reads the cells of rasters alone, of classes or of the grid of its training; for "
@@ -121,8 +130,7 @@ def interpolate(
                 f"at least {least}: no honest standard error comes from less"
             )
         parts[name] = target.predict(observations, job)
-    levels = tuple(float(q) for q in quantiles)
-    out = [_annotated(target, table, name, part, card, levels, "tail" in results) for name, part in parts.items()]
+    out = [_annotated(target, table, name, part, card, options) for name, part in parts.items()]
     return xr.merge(out, combine_attrs="override", compat="identical", join="exact")
 
 
@@ -362,24 +370,16 @@ def _flagged(
     return out
 
 
-def _annotated(
-    target: _Target,
-    table: Table,
-    name: str,
-    found: Any,
-    card: Card,
-    quantiles: tuple[float, ...],
-    tails: bool,
-) -> xr.Dataset:
+def _annotated(target: _Target, table: Table, name: str, found: Any, card: Card, options: FillOptions) -> xr.Dataset:
     source = target.template.rename(name).astype(found.dtype["value"]).assign_attrs(table.attrs.get(name, {}))
 
     def shaped(data: Any) -> xr.DataArray:
         return source.copy(data=data)
 
-    extra: dict[str, xr.DataArray] = {"tail": shaped(found["tail"])} if tails else {}
-    if quantiles:
-        levels = [shaped(_quantile(found, q)) for q in quantiles]
-        extra["quantile"] = xr.concat(levels, xr.Variable("quantile", np.array(quantiles)), coords="minimal")
+    extra: dict[str, xr.DataArray] = {"tail": shaped(found["tail"])} if options.tails else {}
+    if options.quantiles:
+        levels = [shaped(_quantile(found, q)) for q in options.quantiles]
+        extra["quantile"] = xr.concat(levels, xr.Variable("quantile", np.array(options.quantiles)), coords="minimal")
     stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return annotate(
         shaped(found["value"]),

@@ -20,7 +20,8 @@ from xarray.core.indexing import LazilyIndexedArray
 
 import geonp
 from geonp.errors import CheckpointError, InputError, ModelError, PredictionError
-from geonp.fill.infill import FillPlan, infill, plan
+from geonp.fill.infill import infill
+from geonp.fill.plan import FillPlan, plan
 from geonp.inference import checkpoint, parallel, predictor, student
 from geonp.inference.context import Neighbourhood
 from geonp.inference.predictor import Points, Predictor

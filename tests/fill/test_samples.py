@@ -12,7 +12,8 @@ import xarray as xr
 
 from geonp.errors import InputError
 from geonp.fill import samples
-from geonp.fill.infill import infill, plan
+from geonp.fill.infill import infill
+from geonp.fill.plan import plan
 from geonp.fill.store import fill_store
 from geonp.inference.predictor import Points, Predictor
 from geonp.raster.metadata import FillFlag

@@ -127,8 +127,8 @@ def test_any_layout_is_filled_alike(
     if not np.isfinite(ds.a).any():
         ds.a[0, 0] = 1.0
     out = tmp_path_factory.mktemp("layout") / "out.zarr"
-    layout = {"chunk": str(side // parts), "sharded": "yes" if sharded else "no"}
-    report = fill_store(ds, out, chunks=side, creation_options=layout, model=model, quantiles=[0.1], tails=True)
+    layout = {"chunks": side // parts, "unit": side, "shards": sharded}
+    report = fill_store(ds, out, **layout, model=model, quantiles=[0.1], tails=True)
     assert report.failed == {}
     assert report.variables["a"]["cells"] == rows * columns
     assert_filled(out, infill(ds, model=model, quantiles=[0.1], tails=True))
@@ -137,14 +137,14 @@ def test_any_layout_is_filled_alike(
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i2"])
-@pytest.mark.parametrize("zarr_format", ["2", "3"])
-def test_other_dimensions_and_dtypes(model: str, tmp_path: Path, dtype: str, zarr_format: str) -> None:
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_other_dimensions_and_dtypes(model: str, tmp_path: Path, dtype: str, zarr_format: int) -> None:
     ds = field((3, 30, 40), dtype).assign(note=("time", np.array(["a", "b", "c"], object)))
     ds["a"] = ds.a.transpose("y", "time", "x")
     ds["a"][:, 1] = ds.a.attrs.get("_FillValue", np.nan)
     source = written(ds, tmp_path / "in.zarr")
     out = tmp_path / "out.zarr"
-    report = fill_store(lazily(source), out, chunks=16, creation_options={"zarr_format": zarr_format}, model=model)
+    report = fill_store(lazily(source), out, chunks=16, zarr_format=zarr_format, model=model)
     counts = report.variables["a"]
     assert (counts["slices"], counts["empty_slices"], counts["beyond_limit"]) == (3, 1, 1200)
     assert counts["missing"] == counts["filled"] + counts["beyond_limit"]
@@ -171,13 +171,13 @@ def test_mask_and_columns_around_the_earth(model: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"creation_options": {"chunk": "24"}, "chunks": 32}, "Choose a divisor of 32"),
-        ({"creation_options": {"chunk": "x"}}, "don't divide the units"),
-        ({"creation_options": {"sharded": "yes", "zarr_format": "2"}}, "format 2 has no shards"),
-        ({"creation_options": {"zarr_format": "4"}}, "expected 2 or 3"),
-        ({"creation_options": {"compress": "lzw"}}, "Unknown creation option: got compress"),
+        ({"chunks": 24, "unit": 32}, "Choose a divisor of 32"),
+        ({"chunks": "x"}, "got chunks='x' and unit='x', expected positive integers"),
+        ({"chunks": 8.5, "unit": 17}, "got chunks=8.5 and unit=17, expected positive integers"),
+        ({"shards": True, "zarr_format": 2}, "format 2 has no shards"),
+        ({"zarr_format": 4}, "No Zarr format 4: expected 2 or 3"),
         ({"quantiles": [2]}, "quantiles must be"),
-        ({"chunks": 0}, "units of 0 cells"),
+        ({"chunks": 0}, "got chunks=0 and unit=0, expected positive integers"),
     ],
 )
 def test_what_cannot_be_written_safely_is_refused_before_anything_is(
@@ -269,7 +269,7 @@ import os, random, signal, sys, time
 from geonp.inference import predictor
 from geonp.fill.store import fill_store
 from geonp.io.files import open_raster
-prediction._cpu_has_amx = bool  # float32, as in the other tests
+predictor._cpu_has_amx = bool  # float32, as in the other tests
 source, out, model, seed = sys.argv[1:]
 rng, kills = random.Random(int(seed)), 0
 while True:
@@ -312,7 +312,7 @@ import os, pathlib, sys
 from geonp.inference import predictor
 from geonp.fill.store import fill_store
 from geonp.io.files import open_raster
-prediction._cpu_has_amx = bool  # float32, as in the other tests
+predictor._cpu_has_amx = bool  # float32, as in the other tests
 source, folder, model, every = sys.argv[1:]
 rename = pathlib.Path.replace
 

@@ -15,7 +15,8 @@ from geonp.cli.app import main
 from geonp.errors import InputError
 from geonp.evaluation.compare import compare
 from geonp.fill import units
-from geonp.fill.infill import infill, plan
+from geonp.fill.infill import infill
+from geonp.fill.plan import plan
 from geonp.fill.store import fill_store
 from geonp.inference.stack import SLICES, background, backgrounds, beside, read_with
 from geonp.inference.student import crps

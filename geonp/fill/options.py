@@ -1,0 +1,121 @@
+"""The options of a fill: names, types, defaults and descriptions, written down once and checked in one place.
+
+:func:`geonp.infill`, :func:`geonp.fill_store`, their plans, the accessor and the command line have the same options.
+Their signatures are spelled out, so that editors complete them; a test compares them with :class:`FillOptions`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from numbers import Integral, Real
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from geonp.errors import InputError
+
+__all__ = ["FillOptions", "described"]
+
+_FINGERPRINTED_ELSEWHERE = {"model", "mask", "device", "batch_size"}
+"""Options by whose value a result is not known: models and masks have content, and batches change no result."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FillOptions:
+    """Checked options of a fill.
+
+    Parameters
+    ----------
+    model : str or path
+        Name of a shipped model (``geonp models``), or path of a ``.safetensors`` checkpoint.
+    mask : DataArray or array of bool, optional
+        Valid domain, ``(rows, columns)``, True where the raster is valid. Missing cells outside the domain stay empty;
+        observed cells outside keep their value, but are not used as context.
+    max_distance : float, optional
+        Largest distance to an observation, in cells, at which a cell is filled. Cells farther away stay empty.
+    device : str, optional
+        Torch device, such as ``cpu`` or ``cuda``. By default a GPU if there is one.
+    batch_size : int, optional
+        Number of tiles in one forward pass. By default chosen from the free memory.
+    seed : int
+        Seed for sampling distant context points.
+    nodata : float, optional
+        Value of missing cells, used instead of the declared one.
+    quantiles : sequence of float
+        Probabilities between 0 and 1 of the quantiles to add. ``[0.05, 0.95]`` gives the ends of the 90 % interval.
+    tails : bool
+        Add the tail of the predictive distribution of each cell. With the mean and the standard error it defines the
+        whole distribution, see :mod:`geonp.student`.
+    samples : int
+        Number of joint samples of the filled cells to add. A sample is a possible raster: neighbouring cells vary
+        together, as needed for quantities of several cells (the mean over a gap, a slope, a flow). Cells are drawn one
+        after another, each given all before it, so gaps must be small: see :data:`geonp.fill.samples.MAX_GAP`. Each
+        slice is held in memory as a whole, `samples` times.
+    across : hashable, optional
+        Dimension along which slices are filled from each other, such as ``time`` or ``band``. A missing cell that some
+        of the eight nearest slices observe is predicted from these slices and from its surroundings, and from its
+        surroundings alone; the prediction with the smaller standard error is kept, see :mod:`geonp.inference.stack`. A
+        slice without any observed cell stays empty. A model for which :func:`geonp.adapt` has found a dimension useful
+        has it as its default, except for samples.
+
+    Raises
+    ------
+    InputError
+        For a value of the wrong type or out of range. `mask`, `across` and `device` are checked later, against the
+        raster and the machine.
+    """
+
+    model: str | os.PathLike[str] = "tnpkr-sa"
+    mask: xr.DataArray | npt.NDArray[np.bool_] | None = None
+    max_distance: float | None = None
+    device: str | None = None
+    batch_size: int | None = None
+    seed: int = 0
+    nodata: float | None = None
+    quantiles: Sequence[float] = ()
+    tails: bool = False
+    samples: int = 0
+    across: Hashable | None = None
+
+    def __post_init__(self) -> None:
+        """Check the values, and coerce the model to a string."""
+        if not isinstance(self.model, (str, os.PathLike)):
+            raise InputError(f"model must be a name or the path of a .safetensors file, got {self.model!r}")
+        object.__setattr__(self, "model", os.fspath(self.model))
+        if self.max_distance is not None and not (isinstance(self.max_distance, Real) and self.max_distance > 0):
+            raise InputError(f"max_distance must be a positive number, got {self.max_distance!r}")
+        if self.batch_size is not None and not (isinstance(self.batch_size, Integral) and self.batch_size >= 1):
+            raise InputError(f"batch_size must be at least 1 tile, got {self.batch_size!r}")
+        if not isinstance(self.seed, Integral):
+            raise InputError(f"seed must be an integer, got {self.seed!r}")
+        if self.nodata is not None and not isinstance(self.nodata, Real):
+            raise InputError(f"nodata must be a number, got {self.nodata!r}")
+        levels = list(self.quantiles) if isinstance(self.quantiles, (Sequence, np.ndarray)) else [None]
+        if not all(isinstance(q, Real) and 0 < q < 1 for q in levels):
+            raise InputError(
+                f"quantiles must be a sequence of numbers between 0 and 1, like [0.05, 0.95], got {self.quantiles!r}"
+            )
+        object.__setattr__(self, "quantiles", tuple(float(q) for q in self.quantiles))
+        if not isinstance(self.samples, Integral) or isinstance(self.samples, bool) or self.samples < 0:
+            raise InputError(f"samples must be the number of joint samples, 0 or more, got {self.samples!r}")
+
+    @property
+    def results(self) -> list[str]:
+        """Endings of the names of what is made for each variable of numbers, beside the filled one."""
+        wanted = {"quantile": len(self.quantiles) > 0, "tail": self.tails, "sample": self.samples > 0}
+        return ["standard_error", *(name for name, made in wanted.items() if made), "fill_flag"]
+
+    def fingerprint(self) -> Mapping[str, object]:
+        """The options by whose values a result is known, by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _FINGERPRINTED_ELSEWHERE}
+
+
+def described() -> dict[str, str]:
+    """Description of each option by name, from the docstring of :class:`FillOptions`."""
+    lines = re.findall(r"^(\w+) : .*\n((?:    .*\n)+)", inspect.getdoc(FillOptions) or "", re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in lines}
