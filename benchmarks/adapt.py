@@ -1,7 +1,7 @@
 """What adapting the model to a raster is worth: CRPS of hidden cells before and after, and the minutes it takes.
 
 Run as ``python benchmarks/adapt.py [--minutes 5] [--steps N] [--gaps clouds random] [--model tnpkr-sa]``. The rasters
-are those of ``accuracy.py``, which led to one choice in :mod:`geonp.adapt.adapt`: it had stopped early on two of
+are those of ``accuracy.py``, which led to one choice in :mod:`geonp.adaptation.adapt`: it had stopped early on two of
 them, and does so no more. What is hidden and scored here is not part of what the model is adapted to. The cuts are
 larger than there: some hundred tiles are needed to tell a few per cent from chance. Of the rasters that have several
 slices, days or bands, all are adapted to and scored, each with gaps of its own, in standard deviations of each slice.
@@ -20,7 +20,7 @@ import xarray as xr
 from accuracy import FIELDS, Field, file_field, geometric
 
 import geonp
-from geonp.adapt.adapt import Adapted, adapt
+from geonp.adaptation.adapt import Adapted, adapt
 from geonp.evaluation.holdout import HoldOut, hide_simulated
 from geonp.evaluation.metrics import Scores, score
 

@@ -13,7 +13,7 @@ from .fill import read_mask
 from .show import to_json
 
 if TYPE_CHECKING:
-    from geonp.adapt.adapt import Adapted
+    from geonp.adaptation.adapt import Adapted
 
 __all__ = ["adapt"]
 
@@ -58,7 +58,7 @@ def adapt(
 
     ds = open_raster(source, variables=variables or None, bands=bands or None, bbox=bbox, nodata=nodata)
     settings["mask"] = None if mask is None else read_mask(mask, bbox)
-    from geonp.adapt.adapt import adapt as run
+    from geonp.adaptation.adapt import adapt as run
 
     if sys.stderr.isatty() if progress is None else progress:
         settings["progress"] = _show

@@ -11,6 +11,8 @@ import click
 from .show import to_json
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from geonp.evaluation.comparison import Comparison
 
 __all__ = ["evaluate"]
@@ -64,7 +66,7 @@ def evaluate(
     """
     from geonp.io.files import open_raster
 
-    position = dict(_position(text) for text in index)
+    position: dict[Hashable, int] = dict(_position(text) for text in index)
     if report is not None:
         from geonp.evaluation.report import check_report
 
@@ -76,13 +78,13 @@ def evaluate(
         bbox=bbox,
         nodata=nodata,
     )
-    from geonp.evaluation.compare import compare
+    from geonp.evaluation.compare import evaluate as run
 
     if baselines:
         settings["baselines"] = baselines
     if sys.stderr.isatty() if progress is None else progress:
         settings["progress"] = lambda method: click.echo(f"{method} ...", err=True)
-    found = compare(ds, index=position, **settings)
+    found = run(ds, index=position, **settings)
     if report is not None:
         from geonp.evaluation.report import write_report
 

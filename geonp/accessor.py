@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from geonp.adapt.adapt import Adapted
+    from geonp.adaptation.adapt import Adapted
     from geonp.evaluation.comparison import Comparison
     from geonp.fill.plan import FillPlan
     from geonp.fill.store import Report
@@ -225,14 +225,124 @@ class GeonpAccessor:
             across=across,
         )
 
-    def evaluate(self, **options: Any) -> Comparison:
-        """Score the model on hidden cells beside classical methods; see :func:`geonp.evaluation.compare.compare`."""
-        from geonp.evaluation.compare import compare
+    def evaluate(
+        self,
+        *,
+        model: str | os.PathLike[str] = "tnpkr-sa",
+        holdout: str = "clouds",
+        fraction: float = 0.25,
+        baselines: Sequence[str] | None = None,
+        index: Mapping[Hashable, int] | None = None,
+        size: int = 512,
+        seed: int = 0,
+        nodata: float | None = None,
+        device: str | None = None,
+        batch_size: int | None = None,
+        across: Hashable | None = None,
+        progress: Callable[[str], object] | None = None,
+    ) -> Comparison:
+        """Score the model and baselines on observed cells that are hidden; see :func:`geonp.evaluate`.
 
-        return compare(self._obj, **options)
+        Parameters
+        ----------
+        model : str or path
+            Name of a shipped model, or path of a ``.safetensors`` checkpoint.
+        holdout : {"clouds", "blocks", "stripes", "swath", "random", "gaps"}
+            Kind of hold-out: simulated gaps, or ``"gaps"``, the raster's own gaps moved to observed cells.
+        fraction : float
+            Share of the cells to hide, between 0 and 1.
+        baselines : sequence of str, optional
+            Methods to compare with. By default all.
+        index : mapping of hashable to int, optional
+            Position of the evaluated slice along the non-spatial dimensions, counted from 0.
+        size : int
+            Largest number of rows and of columns evaluated.
+        seed : int
+            Seed for the hold-out and for every method.
+        nodata, device, batch_size, across
+            As in :meth:`infill`.
+        progress : callable, optional
+            Called with the name of each method before it starts.
 
-    def adapt(self, **options: Any) -> Adapted:
-        """Train the model further on this raster's observed cells; see :func:`geonp.adapt.adapt.adapt`."""
-        from geonp.adapt.adapt import adapt
+        Returns
+        -------
+        Comparison
+            Predictions and scores of all methods. It prints as tables.
+        """
+        from geonp.evaluation.compare import evaluate
 
-        return adapt(self._obj, **options)
+        return evaluate(
+            self._obj,
+            model=model,
+            holdout=holdout,
+            fraction=fraction,
+            baselines=baselines,
+            index=index,
+            size=size,
+            seed=seed,
+            nodata=nodata,
+            device=device,
+            batch_size=batch_size,
+            across=across,
+            progress=progress,
+        )
+
+    def adapt(
+        self,
+        *,
+        out: str | os.PathLike[str] = "adapted.safetensors",
+        model: str | os.PathLike[str] = "tnpkr-sa",
+        minutes: float = 5.0,
+        steps: int | None = None,
+        closer: bool = True,
+        mask: xr.DataArray | npt.NDArray[np.bool_] | None = None,
+        nodata: float | None = None,
+        device: str | None = None,
+        seed: int = 0,
+        overwrite: bool = False,
+        progress: Callable[[float, float], object] | None = None,
+    ) -> Adapted:
+        """Fine-tune a model on the observed cells, and write it as a checkpoint; see :func:`geonp.adapt`.
+
+        Parameters
+        ----------
+        out : str or path
+            The ``.safetensors`` file to write.
+        model : str or path
+            Model to start from.
+        minutes : float
+            Longest wall-clock time to take.
+        steps : int, optional
+            Number of training steps, instead of a time.
+        closer : bool
+            Also try smaller tiles with less context, which fill more slowly.
+        mask, nodata, device
+            As in :meth:`infill`.
+        seed : int
+            Seed for the hold-out and for the training, at least 0.
+        overwrite : bool
+            Replace `out` if it exists.
+        progress : callable, optional
+            Called with the share that is done, and the CRPS relative to that of the model.
+
+        Returns
+        -------
+        Adapted
+            Scores before and after; can be passed as `model` to any function of geonp.
+        """
+        from geonp.adaptation.adapt import adapt
+
+        return adapt(
+            self._obj,
+            out=out,
+            model=model,
+            minutes=minutes,
+            steps=steps,
+            closer=closer,
+            mask=mask,
+            nodata=nodata,
+            device=device,
+            seed=seed,
+            overwrite=overwrite,
+            progress=progress,
+        )

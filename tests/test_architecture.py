@@ -17,7 +17,7 @@ FOLDERS = {"geonp": ROOT / "geonp", "geonp.cli": ROOT / "cli"}
 MAX_MODULE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
-ORDER = "raster -> io, nn -> inference -> fill, training -> scattered, adapt, evaluation -> accessor, cli"
+ORDER = "raster -> io, nn -> inference -> fill, training -> scattered, adaptation, evaluation -> accessor, cli"
 """A module imports from its own package or from one farther to the left; everything may import ``geonp.errors``."""
 
 LEVELS = {f"geonp.{name}": level for level, names in enumerate(ORDER.split(" -> ")) for name in names.split(", ")}
@@ -29,7 +29,13 @@ EMPTY_PACKAGES = {"geonp.weights", *LEVELS} - {"geonp.accessor", "geonp.cli"} | 
 """Packages whose ``__init__`` imports nothing of geonp, so that importing one of their modules loads it alone."""
 
 HOMES = {
-    "torch": {"geonp.nn", "geonp.inference.checkpoint", "geonp.inference.predictor", "geonp.training", "geonp.adapt"},
+    "torch": {
+        "geonp.nn",
+        "geonp.inference.checkpoint",
+        "geonp.inference.predictor",
+        "geonp.training",
+        "geonp.adaptation",
+    },
     "gpytorch": {"geonp.nn.zoo.gp"},
     "sklearn": {"geonp.training.data.images"},
     "cdsapi": {"geonp.training.data.era5"},

@@ -12,7 +12,6 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
-import xarray as xr
 
 import geonp
 
@@ -148,7 +147,3 @@ def test_every_imported_package_is_declared() -> None:
 def test_tested_torch_is_pinned() -> None:
     pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     assert "torch==2.13.0" in pins
-
-
-def test_import_registers_the_accessor() -> None:
-    assert xr.Dataset.geonp is xr.DataArray.geonp is geonp.GeonpAccessor

@@ -26,7 +26,7 @@ from geonp.raster.metadata import UNNAMED, fill_variables
 from geonp.raster.nodata import observed
 from geonp.raster.windows import Window
 
-__all__ = ["HOLDOUTS", "compare", "evaluate"]
+__all__ = ["HOLDOUTS", "evaluate"]
 
 FloatArray = npt.NDArray[np.floating[Any]]
 
@@ -40,7 +40,7 @@ def evaluate(
     model: str | os.PathLike[str] = "tnpkr-sa",
     holdout: str = "clouds",
     fraction: float = 0.25,
-    baselines: Sequence[str] = METHODS,
+    baselines: Sequence[str] | None = None,
     index: Mapping[Hashable, int] | None = None,
     size: int = 512,
     seed: int = 0,
@@ -71,8 +71,8 @@ def evaluate(
         Share to hide, between 0 and 1: of all cells for simulated gaps, of the observed cells for ``"gaps"``. The
         latter are moved up to 16 times, until half of the share is hidden. No gap is split, so that a large one may
         hide more.
-    baselines : sequence of str
-        Methods to compare with, of :data:`geonp.evaluation.baselines.METHODS`.
+    baselines : sequence of str, optional
+        Methods to compare with, of :data:`geonp.evaluation.baselines.METHODS`. By default all.
     index : mapping of hashable to int, optional
         Position of the slice along the non-spatial dimensions, counted from 0. The default is 0 for each.
     size : int
@@ -104,7 +104,7 @@ def evaluate(
     ModelError, CheckpointError
         For an unknown model, or one that cannot be loaded.
     """
-    model = os.fspath(model)
+    model, baselines = os.fspath(model), METHODS if baselines is None else baselines
     _check_options(holdout, fraction, baselines, size)
     chosen = _choose_slice(obj, index or {}, nodata)
     array = chosen.observed()
@@ -148,9 +148,6 @@ def evaluate(
             f"observation. Choose a smaller fraction or another hold-out."
         )
     return comparison
-
-
-compare = evaluate
 
 
 def _check_options(holdout: str, fraction: float, baselines: Sequence[str], size: int) -> None:

@@ -167,23 +167,34 @@ def fill_store(
     done = _begin(asked, store, journal, job, layout, fields_, resume=resume, overwrite=overwrite)
     if done is None:
         return Report({}, len(units), len(units), {})
-    todo = [each for each in units if each.key not in done]
-    work = Work(fields_, asked.domain, asked.job, store, journal, tuple(asked.options.quantiles), asked.options.tails)
     reused = len(done)
-    with executor(workers, scheduler, asked.job.predictor.device) as (submit, width, shared):
-        # a second time what had to do without cells that could not be read, in case they can be now
-        for _ in range(2):
-            for each, record in run(work, todo, submit, width, shared):
-                done[each.key] = record
-                if progress is not None:
-                    progress(record, len(done), len(units))
-            todo = [each for each in units if "unread" in done[each.key]]
-            if any("error" in record for record in done.values()):
-                break
+    work = Work(fields_, asked.domain, asked.job, store, journal, tuple(asked.options.quantiles), asked.options.tails)
+    with executor(workers, scheduler, asked.job.predictor.device) as pool:
+        _fill_units(work, units, done, pool, progress)
     report = Report(_tally(fields_, units, done), len(units), reused, _failures(fields_, units, done))
     if not report.failed:
         _finish(report, store, journal, job)
     return report
+
+
+def _fill_units(
+    work: Work,
+    units: list[Unit],
+    done: dict[str, Record],
+    pool: Any,
+    progress: Callable[[Record, int, int], object] | None,
+) -> None:
+    """Fill the units that are not done, and note them in `done`."""
+    todo = [unit for unit in units if unit.key not in done]
+    # a second time what had to do without cells that could not be read, in case they can be now
+    for _ in range(2):
+        for unit, record in run(work, todo, *pool):
+            done[unit.key] = record
+            if progress is not None:
+                progress(record, len(done), len(units))
+        todo = [unit for unit in units if "unread" in done[unit.key]]
+        if any("error" in record for record in done.values()):
+            break
 
 
 def plan_store(

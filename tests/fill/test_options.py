@@ -62,18 +62,6 @@ def test_every_option_is_passed_on(name: str, monkeypatch: pytest.MonkeyPatch) -
     assert caught.value.args == (given,)
 
 
-@pytest.mark.parametrize(("method", "module"), [("infill", "infill"), ("plan", "plan"), ("fill_store", "store")])
-def test_the_accessor_passes_everything_on(method: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    received = []
-    monkeypatch.setattr(f"geonp.fill.{module}.{method}", lambda *args, **options: received.append((args, options)))
-    raster = xr.DataArray(name="a")
-    accessor = getattr(GeonpAccessor, method)
-    given = {name: object() for name, *_ in parameters(accessor)}
-    places = ["out.zarr"] if method == "fill_store" else []
-    getattr(raster.geonp, method)(*places, **given)
-    assert received == [((raster, *places), given)]
-
-
 @pytest.mark.parametrize("function", [infill, GeonpAccessor.infill])
 def test_docstrings_describe_the_options_in_the_same_words(function: Callable[..., object]) -> None:
     text = " ".join(str(inspect.getdoc(function)).split())

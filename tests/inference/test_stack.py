@@ -13,7 +13,7 @@ from scipy import ndimage
 
 from geonp.cli.app import main
 from geonp.errors import InputError
-from geonp.evaluation.compare import compare
+from geonp.evaluation.compare import evaluate
 from geonp.fill import units
 from geonp.fill.infill import infill
 from geonp.fill.plan import plan
@@ -380,7 +380,7 @@ def test_a_slice_is_evaluated_with_those_beside_it(tmp_path: Path) -> None:
     raster, truth = stack(own=0.3)
     raster = raster.copy(data=np.where(np.arange(5)[:, None, None] == 2, truth, raster.values))
     options = {"index": {"time": 2}, "baselines": ["linear"]}
-    alone, together = compare(raster, **options), compare(raster, across="time", **options)
+    alone, together = evaluate(raster, **options), evaluate(raster, across="time", **options)
     assert together.selection == "time=2, with those beside it along time"
     crps_alone, crps_together = (found.scores["geonp"].crps for found in (alone, together))
     assert crps_together < 0.7 * crps_alone
@@ -390,7 +390,7 @@ def test_a_slice_is_evaluated_with_those_beside_it(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "with those beside it along time" in done.output
     with pytest.raises(InputError, match="No slices along across='band': expected 'time'"):
-        compare(raster, across="band")
+        evaluate(raster, across="band")
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

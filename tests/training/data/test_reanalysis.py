@@ -14,7 +14,7 @@ import xarray as xr
 from click.testing import CliRunner
 
 import geonp  # noqa: F401
-from geonp.adapt.adapt import adapt
+from geonp.adaptation.adapt import adapt
 from geonp.cli.app import main
 from geonp.errors import InputError, ModelError, RecipeError
 from geonp.inference import checkpoint

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from geonp.adapt.crops import Crop, Hiding, distances
+from geonp.adaptation.crops import Crop, Hiding, distances
 from geonp.errors import InputError, PredictionError
 from geonp.inference import student
 from geonp.inference.context import Neighbourhood
@@ -82,7 +82,7 @@ class _Part:
     """A part of the raster ``(rows, cols)`` with held-out cells hidden from its `values`.
 
     Of the `hidden` cells to score, one after the other, `truth`, `distance` from the nearest that is seen, and row and
-    column of the `tile`. `others` are those of :class:`geonp.adapt.crops.Crop`.
+    column of the `tile`. `others` are those of :class:`geonp.adaptation.crops.Crop`.
     """
 
     values: FloatArray

@@ -3,7 +3,7 @@
 A pretrained model takes a raster for as homogeneous as most are. Where it is not, smaller tiles and less context tell
 more; and some hundred steps teach its weights what is special about the raster. About a fifth of the observed cells is
 held out: half of their tiles choose the look and the weights to keep, the others say whether the result is clearly
-better than the model as it was, which is kept if not (:mod:`geonp.adapt.validation`).
+better than the model as it was, which is kept if not (:mod:`geonp.adaptation.validation`).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ import torch
 import xarray as xr
 from torch import Tensor, nn
 
-from geonp.adapt.crops import Crop, Hiding, draw_task, hiding_for, hold_out, read_crops
-from geonp.adapt.search import Trial, Trials, best_look
-from geonp.adapt.validation import appoint
+from geonp.adaptation.crops import Crop, Hiding, draw_task, hiding_for, hold_out, read_crops
+from geonp.adaptation.search import Trial, Trials, best_look
+from geonp.adaptation.validation import appoint
 from geonp.errors import InputError, OutputError
 from geonp.fill.request import domain_of, normalise, spatial_last
 from geonp.inference import checkpoint
@@ -120,8 +120,8 @@ def adapt(
     Then closer looks are tried, unless `closer` is False: no merged tiles, smaller tiles, less context for each. Then
     all weights are trained: observed cells of one tile are hidden, a few at random or in the shape of the raster's
     gaps, and predicted from the rest. They are weighted to lie as far from it as the missing cells do
-    (:class:`geonp.adapt.crops.Hiding`). All slices and variables are drawn from; of a raster larger than
-    :data:`geonp.adapt.crops.MAX_CELLS` only parts are read. The look and the weights kept are those with the least
+    (:class:`geonp.adaptation.crops.Hiding`). All slices and variables are drawn from; of a raster larger than
+    :data:`geonp.adaptation.crops.MAX_CELLS` only parts are read. The look and the weights kept are those with the least
     CRPS on held-out cells, and none but the model's own if they are not clearly better on further held-out cells.
 
     Parameters

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch import nn
 
-from geonp.adapt.validation import Judge, Verdict
+from geonp.adaptation.validation import Judge, Verdict
 from geonp.inference import checkpoint
 from geonp.inference.context import Neighbourhood
 

@@ -18,11 +18,11 @@ from click.testing import CliRunner
 from scipy import ndimage
 
 import geonp
-from geonp.adapt import adapt as adapting
-from geonp.adapt import crops, search, validation
-from geonp.adapt.adapt import adapt
-from geonp.adapt.crops import Crop, CropTask, Hiding, draw_task, hiding_for, hold_out, read_crops
-from geonp.adapt.validation import Verdict, appoint
+from geonp.adaptation import adapt as adapting
+from geonp.adaptation import crops, search, validation
+from geonp.adaptation.adapt import adapt
+from geonp.adaptation.crops import Crop, CropTask, Hiding, draw_task, hiding_for, hold_out, read_crops
+from geonp.adaptation.validation import Verdict, appoint
 from geonp.cli.app import main
 from geonp.errors import InputError, OutputError
 from geonp.inference import checkpoint
