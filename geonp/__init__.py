@@ -2,52 +2,21 @@
 
 ::
 
-    import geonp, xarray as xr
+    import geonp
 
-    filled = xr.open_dataset("sst.nc", engine="netcdf4").geonp.infill()
-    grid = geonp.interpolate(stations, at=filled)  # a table of measurements
+    ds = geonp.open_raster("sst.nc")
+    filled = ds.geonp.infill()  # or geonp.infill(ds)
+    grid = geonp.interpolate(stations, at=filled)  # from a table of measurements
+
+The names of this module are public. ``__init__.pyi`` says where they are defined; they are loaded at first use.
+Everything else is internal and may change in any version.
 """
 
-from __future__ import annotations
+from importlib.metadata import version as _version
 
-from typing import TYPE_CHECKING, Any
+import lazy_loader as _lazy
 
-from geonp.accessor import GeonpAccessor
-from geonp.errors import GeonpError
+from geonp.accessor import GeonpAccessor as GeonpAccessor  # registered by its import
 
-if TYPE_CHECKING:
-    from geonp.fill.infill import infill
-    from geonp.scattered.interpolate import interpolate
-
-    __version__: str
-
-_SUBMODULES = {"nn": "geonp.nn", "student": "geonp.inference.student", "training": "geonp.training"}
-"""Modules that the documentation names; the others are internal."""
-
-__all__ = ["GeonpAccessor", "GeonpError", "__version__", "infill", "interpolate"]
-
-
-def __getattr__(name: str) -> Any:
-    """Load what needs torch or rasterio at its first use, so that ``import geonp`` stays fast."""
-    if name == "infill":
-        from geonp.fill.infill import infill
-
-        return infill
-    if name == "interpolate":
-        from geonp.scattered.interpolate import interpolate
-
-        return interpolate
-    if name in _SUBMODULES:
-        from importlib import import_module
-
-        return import_module(_SUBMODULES[name])
-    if name == "__version__":
-        from importlib.metadata import version
-
-        return version("geonp")
-    raise AttributeError(f"module 'geonp' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    """List the public names, the lazy ones among them."""
-    return sorted({*globals(), *__all__, *_SUBMODULES})
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)
+__version__ = _version("geonp")

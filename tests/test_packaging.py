@@ -102,16 +102,33 @@ def test_heavy_imports_would_be_seen() -> None:
     assert "torch" in loaded_by("import torch")
 
 
-def test_public_names_resolve() -> None:
-    assert len(geonp.__all__) <= 10
-    assert all(getattr(geonp, name) is not None for name in geonp.__all__)
+FUNCTIONS = {"adapt", "evaluate", "fill_store", "infill", "interpolate", "lattice", "open_raster", "plan"}
+MODULES = {"nn", "student", "training"}
+
+
+def test_the_public_names_are_these() -> None:
+    errors = {name for name, value in vars(geonp.errors).items() if isinstance(value, type)}
+    assert set(geonp.__all__) == {"GeonpAccessor", *FUNCTIONS, *MODULES, *errors}
     assert set(geonp.__all__) <= set(dir(geonp))
+    assert all(callable(getattr(geonp, name)) for name in FUNCTIONS)
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_a_function_needs_one_import(name: str) -> None:
+    code = f"from geonp import {name}; print({name}.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [name]
+
+
+def test_no_submodule_takes_the_place_of_a_function() -> None:
+    modules = [path.stem for path in (ROOT / "geonp").iterdir() if path.suffix == ".py" or path.is_dir()]
+    assert not FUNCTIONS & {*modules, "cli", "recipes"}
 
 
 def test_the_modules_of_the_documentation_need_no_import() -> None:
-    code = "import geonp; print(geonp.nn.__name__, geonp.student.__name__)"
+    code = "import geonp; print(geonp.nn.__name__, geonp.student.__name__, geonp.training.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["geonp.nn", "geonp.inference.student"]
+    assert done.stdout.split() == ["geonp.nn", "geonp.inference.student", "geonp.training"]
 
 
 def test_version_is_the_installed_one() -> None:
@@ -119,7 +136,7 @@ def test_version_is_the_installed_one() -> None:
 
 
 def test_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="module 'geonp' has no attribute 'inpaint'"):
+    with pytest.raises(AttributeError, match="geonp attribute inpaint"):
         _ = geonp.inpaint
 
 

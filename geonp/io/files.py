@@ -44,7 +44,7 @@ _PORTABLE_ENCODING = {"dtype", *_ENCODING_ATTRS, "missing_value", "_Unsigned", "
 
 
 def open_raster(
-    path: str | Path,
+    path: str | os.PathLike[str],
     *,
     variables: Sequence[str] | None = None,
     bands: Sequence[int] | None = None,
@@ -129,7 +129,7 @@ def _split_for_cores(ds: xr.Dataset) -> xr.Dataset:
     return ds.assign(split)
 
 
-def check_output(path: str | Path, *, overwrite: bool = False, driver: str | None = None) -> None:
+def check_output(path: str | os.PathLike[str], *, overwrite: bool = False, driver: str | None = None) -> None:
     """Check that a raster can be written to ``path``, before any work is done for it.
 
     Raises
@@ -160,7 +160,7 @@ def check_output(path: str | Path, *, overwrite: bool = False, driver: str | Non
 
 def write_raster(
     ds: xr.Dataset,
-    path: str | Path,
+    path: str | os.PathLike[str],
     *,
     driver: Literal["COG", "GTiff"] | None = None,
     overwrite: bool = False,
