@@ -14,13 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from geonp.nn.blocks import LOG2E, SCAN_PAIRS, pair_blocks
-from geonp.nn.lattice import differences, gaussian_sums
+from geonp.nn.blocks import BLOCKS, LOG2E, pair_blocks
+from geonp.nn.lattice import gaussian_sums, lattice_differences
 
 __all__ = ["DictionaryBias", "KernelDictionary", "RBFBias", "dictionary_bias", "rbf_bias", "shared_bias"]
-
-BLOCK_PAIRS = 2**13
-"""Pairs in a block on a CPU: twenty float32 kernels of them stay in a cache of 1 MiB."""
 
 
 def rbf_bias(xq: Tensor, xk: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
@@ -94,7 +91,7 @@ def _rbf_blocks(distance: Tensor, b: Tensor, c: Tensor) -> Iterator[tuple[slice,
     """Slices of batch and queries, powers ``(part, 3, pairs)``, functions ``(part, heads * bases, pairs)``."""
     coefficients = _rbf_coefficients(b, c) * LOG2E
     batch, n_q, n_k = distance.shape
-    for part, rows in pair_blocks(batch, n_q, n_k, distance.device.type, SCAN_PAIRS):
+    for part, rows in pair_blocks(batch, n_q, n_k, distance.device.type, BLOCKS.scan):
         d = distance[part, rows].flatten(1)
         powers = torch.stack([d.square(), d, torch.ones_like(d)], 1)
         # the floor keeps clear of subnormal numbers, which cost many times as much
@@ -102,17 +99,16 @@ def _rbf_blocks(distance: Tensor, b: Tensor, c: Tensor) -> Iterator[tuple[slice,
 
 
 class RBFBias(nn.Module):
-    """The paper's bias: `bases` radial basis functions for each head, own parameters in each layer.
+    """The bias of the paper: `bases` radial basis functions for each head, with own parameters in each layer.
 
-    Deviation: with the published initialisation (a = b = 1, c = 0) the bases of a head receive equal gradients and stay
-    equal for ever. By default the widths are spread over a factor of 64 instead; ``spread=False`` is the published one.
+    Deviation: with the published initialisation (a = b = 1, c = 0) all bases of a head receive the same gradient and
+    stay equal. Here the widths b start spread over a factor of 64.
     """
 
-    def __init__(self, heads: int, bases: int = 5, *, spread: bool = True) -> None:
+    def __init__(self, heads: int, bases: int = 5) -> None:
         super().__init__()
-        widths = torch.logspace(-3, 3, bases, base=2.0) if spread and bases > 1 else torch.ones(bases)
         self.a = nn.Parameter(torch.ones(heads, bases))
-        self.b = nn.Parameter(widths.expand(heads, bases).clone())
+        self.b = nn.Parameter(torch.logspace(-3, 3, bases, base=2.0).expand(heads, bases).clone())
         self.c = nn.Parameter(torch.zeros(heads, bases))
 
     def forward(self, xq: Tensor, xk: Tensor) -> Tensor:
@@ -170,7 +166,7 @@ class KernelDictionary(nn.Module):
         # bfloat16 would round coordinates to cells, also where scan attention asks for the kernels of a block
         with torch.autocast(xq.device.type, enabled=False):
             pq, pk = (xq @ self.projections.T).mT, (xk @ self.projections.T).mT
-            for part, rows in pair_blocks(len(xq), xq.shape[1], xk.shape[1], xq.device.type, BLOCK_PAIRS):
+            for part, rows in pair_blocks(len(xq), xq.shape[1], xk.shape[1], xq.device.type, BLOCKS.bias):
                 squared = (pq[part, :, rows, None] - pk[part, :, None]).square_()
                 yield part, rows, self._kernels(squared.flatten(2)).unflatten(2, squared.shape[2:])
 
@@ -260,7 +256,7 @@ class _SharedBias(torch.autograd.Function):
         values: Tensor,
         dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor]:
-        ctx.dictionary, ctx.found = dictionary, differences(xq, xk)
+        ctx.dictionary, ctx.found = dictionary, lattice_differences(xq, xk)
         ctx.save_for_backward(xq, xk, amplitudes)
         batch, n_q, n_k = xq.shape[0], xq.shape[1], xk.shape[1]
         bias = xq.new_empty(batch, len(amplitudes), n_q, n_k, dtype=dtype)

@@ -1,30 +1,60 @@
-"""Pairs of points in blocks: on a CPU of a few tasks or of some queries of one, for its cache, elsewhere of all."""
+"""Blocks of point pairs: on a CPU sized for its cache, on a GPU as large as possible."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-__all__ = ["LOG2E", "SCAN_PAIRS", "pair_blocks"]
+__all__ = ["BLOCKS", "LOG2E", "BlockSizes", "pair_blocks"]
 
 LOG2E = math.log2(math.e)
-"""Exponents of e, times this, are those of two: torch's exp2 takes a third to a half of the time of its exp on some
-processors."""
+"""``exp(x) = exp2(LOG2E x)``: on some processors torch's exp2 takes a third to a half of the time of its exp."""
 
-SCAN_PAIRS = 2**16
-"""Pairs in a block of scan attention: it does so much in each that its calls count more than the cache."""
+
+@dataclass(frozen=True)
+class BlockSizes:
+    """Block sizes on a CPU. They change speed and memory, and results by rounding only.
+
+    Attributes
+    ----------
+    scan : int
+        Pairs in a block of scan attention. It does so much in each block that fewer calls matter more than the cache.
+    bias : int
+        Pairs in a block of a kernel dictionary: twenty float32 kernels of them fit a cache of 1 MiB.
+    covariance : int
+        Pairs in a block of a Matern mixture: four float64 arrays for each of two mixtures fit a cache of 1 MiB.
+    translation_equivariant : int
+        Pairs in a block of translation-equivariant attention without gradients.
+    features : int
+        Features of one layer in a block of :class:`~geonp.nn.layers.PairMLP` with gradients: half a mebibyte.
+    targets : int
+        Targets that pass through the layers of a pseudo-token model at a time, on any device. They do not attend to
+        each other.
+    """
+
+    scan: int = 2**16
+    bias: int = 2**13
+    covariance: int = 2**14
+    translation_equivariant: int = 2**14
+    features: int = 2**17
+    targets: int = 2**14
+
+
+BLOCKS = BlockSizes()
+"""The sizes in use."""
 
 
 def pair_blocks(
-    batch: int, n_q: int, n_k: int, device: str, pairs: int, most: int | None = None
+    batch: int, n_q: int, n_k: int, device: str, pairs: int, max_queries: int | None = None
 ) -> Iterator[tuple[slice, slice]]:
-    """Slices of the batch and of the queries, `most` of these; on a CPU of about so many `pairs`."""
-    tasks, step = batch, n_q
+    """Slices of the batch and of the queries that make blocks of about `pairs` pairs on a CPU, one block elsewhere."""
+    tasks, rows = batch, n_q
     if device == "cpu":
-        tasks, step = max(1, pairs // max(n_q * n_k, 1)), max(1, pairs // max(n_k, 1))
-    # equal parts: a small rest costs as many calls as a whole one
-    parts = -(-n_q // max(1, min(step, most or step)))
-    step = -(-n_q // max(parts, 1))
+        tasks, rows = max(1, pairs // max(n_q * n_k, 1)), max(1, pairs // max(n_k, 1))
+    # blocks of equal size: a small remainder would cost as many calls as a whole block
+    n_blocks = -(-n_q // max(1, min(rows, max_queries or rows)))
+    rows = -(-n_q // max(n_blocks, 1))
     for i in range(0, batch, max(tasks, 1)):
-        for start in range(0, n_q, max(step, 1)):
-            yield slice(i, i + tasks), slice(start, min(start + step, n_q))
+        for start in range(0, n_q, max(rows, 1)):
+            yield slice(i, i + tasks), slice(start, min(start + rows, n_q))

@@ -1,4 +1,4 @@
-"""Mixtures of stationary covariances of many pairs of points, in blocks that stay in a processor's cache."""
+"""Mixtures of stationary covariances of many pairs of points, in blocks that fit a processor's cache."""
 
 from __future__ import annotations
 
@@ -8,30 +8,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from geonp.nn.blocks import LOG2E, pair_blocks
+from geonp.nn.blocks import BLOCKS, LOG2E, pair_blocks
 
-__all__ = ["N_KERNELS", "Terms", "matern_mixture", "mixture_terms", "polynomial"]
+__all__ = ["N_KERNELS", "MixtureTerms", "matern_mixture", "mixture_terms", "polynomial"]
 
 N_KERNELS = 5
-"""Matern 1/2, 3/2, 5/2, 7/2 and the Gaussian with the curvature of the last."""
+"""Matern 1/2, 3/2, 5/2, 7/2, and the Gaussian with the curvature of the last at zero."""
 
-FARTHEST = 6400.0
-"""Squared distance beyond which all is nothing; but subnormal numbers cost ten times as much."""
-
-BLOCK_PAIRS = 2**14
-"""Pairs in a block on a CPU: four float64 arrays of that size, times two kernels, fill a cache of 1 MiB."""
+MAX_SQUARED = 6400.0
+"""Squared distance at which all kernels are cut off: beyond it they would be subnormal, ten times slower to compute."""
 
 
 def matern_mixture(xq: Tensor, xk: Tensor, weights: Tensor) -> Tensor:
     """Sum over mixtures of ``w0 M12(r) + w1 M32(r) + w2 M52(r) + w3 M72(r) + w4 exp(-r^2 / 10)``.
 
-    M is a Matern correlation in units of its length, ``exp(-r)`` times a polynomial, r the distance of a query from a
-    key. Differentiable by all arguments; it saves none of the pairs.
+    r is the distance of a query from a key and M a Matern correlation, ``exp(-r)`` times a polynomial (Rasmussen &
+    Williams 2006, equation 4.17, with length scales of ``sqrt(2 nu)``). Differentiable with respect to all arguments;
+    nothing of the size of the pairs is saved for the backward pass.
 
     Parameters
     ----------
     xq, xk : Tensor
-        Locations in units of the lengths, ``(batch, mixtures, n_q, d_x)`` and ``(batch, mixtures, n_k, d_x)``.
+        Locations in units of the length scales, ``(batch, mixtures, n_q, d_x)`` and ``(batch, mixtures, n_k, d_x)``.
     weights : Tensor
         ``(batch, mixtures, 5)``.
 
@@ -40,31 +38,31 @@ def matern_mixture(xq: Tensor, xk: Tensor, weights: Tensor) -> Tensor:
     Tensor
         ``(batch, n_q, n_k)``.
     """
-    covariance: Tensor = _Mixture.apply(xq, xk, polynomial(weights))  # type: ignore[no-untyped-call]
+    covariance: Tensor = _MaternMixture.apply(xq, xk, polynomial(weights))  # type: ignore[no-untyped-call]
     return covariance
 
 
 def polynomial(weights: Tensor) -> Tensor:
     """Coefficients a, b, c, d, e of ``exp(-r) (a + b r + c r^2 + d r^3) + e exp(-r^2 / 10)``."""
-    half, three, five, seven, bell = weights.unbind(-1)
-    long = three + five + seven
-    return torch.stack([half + long, long, five / 3 + 0.4 * seven, seven / 15, bell], -1)
+    m12, m32, m52, m72, gaussian = weights.unbind(-1)
+    linear = m32 + m52 + m72
+    return torch.stack([m12 + linear, linear, m52 / 3 + 0.4 * m72, m72 / 15, gaussian], -1)
 
 
 @dataclass(frozen=True)
-class Terms:
-    """Mixtures at some differences of places, and what they change by with their parameters.
+class MixtureTerms:
+    """Values of mixtures at coordinate differences, and the parts of their derivatives.
 
     Attributes
     ----------
     value : Tensor
-        The sum of the mixtures, ``(batch, n)``.
+        Sum of the mixtures, ``(batch, n)``.
     basis : Tensor
-        What each coefficient of :func:`polynomial` multiplies, ``(batch, mixtures, 5, n)``.
+        Derivative by each coefficient of :func:`polynomial`, ``(batch, mixtures, 5, n)``.
     slope : Tensor
-        Derivative by half the square of the distance, ``(batch, mixtures, n)``.
+        Derivative by half of the squared distance, ``(batch, mixtures, n)``.
     products : Tensor
-        What each entry of a metric multiplies in that half, ``(..., n_entries, n)``.
+        Derivative of half of the squared distance by each entry of the metric, ``(..., n_entries, n)``.
     """
 
     value: Tensor
@@ -73,80 +71,80 @@ class Terms:
     products: Tensor
 
     def gradient(self, by_value: Tensor) -> Tensor:
-        """Of a function, from that by `value`: by coefficients and metric of each mixture, ``(batch, parameters)``."""
+        """Chain rule: derivatives ``(batch, n)`` by `value` to those by coefficients and metrics, ``(batch, p)``."""
         by_coefficient = (self.basis @ by_value[:, None, :, None])[..., 0]
         by_metric = (self.slope * by_value[:, None]) @ self.products.mT
         return torch.cat([by_coefficient, by_metric], -1).flatten(1)
 
-    def changes(self) -> Tensor:
-        """Derivatives of `value` by coefficients and metric of each mixture, ``(batch, parameters, n)``."""
+    def derivatives(self) -> Tensor:
+        """Derivatives of `value` by coefficients and metric of each mixture, ``(batch, p, n)``."""
         by_metric = self.slope[:, :, None] * self.products[..., None, :, :]
         return torch.cat([self.basis, by_metric], 2).flatten(1, 2)
 
 
-def mixture_terms(coefficients: Tensor, metric: Tensor, places: Tensor) -> Terms:
-    """The mixtures of :func:`matern_mixture` with their derivatives, without gradients.
+def mixture_terms(coefficients: Tensor, metric: Tensor, differences: Tensor) -> MixtureTerms:
+    """The mixtures of :func:`matern_mixture` with their derivatives, outside of autograd.
 
     Parameters
     ----------
     coefficients : Tensor
         Of :func:`polynomial`, ``(batch, mixtures, 5)``.
     metric : Tensor
-        Lower triangles, row by row, of the matrices that give squared distances, ``(batch, mixtures, n_entries)``.
-    places : Tensor
-        Differences of places, of all tasks ``(n, d_x)`` or of each ``(batch, n, d_x)``.
+        Lower triangles, row by row, of the matrices of the squared distances, ``(batch, mixtures, n_entries)``.
+    differences : Tensor
+        Coordinate differences, ``(n, d_x)`` for all tasks or ``(batch, n, d_x)``.
     """
-    d_x = places.shape[-1]
-    x = places.unbind(-1)
+    d_x = differences.shape[-1]
+    x = differences.unbind(-1)
     products = torch.stack([x[i] * x[j] * (0.5 if i == j else 1.0) for i in range(d_x) for j in range(i + 1)], -2)
-    squared = (2 * metric @ products).clamp_(1e-12, FARTHEST)
-    basis = squared.new_empty(*squared.shape[:2], 5, squared.shape[2])
+    squared = (2 * metric @ products).clamp_(1e-12, MAX_SQUARED)
+    basis = squared.new_empty(*squared.shape[:2], N_KERNELS, squared.shape[2])
     r = squared.sqrt()
     torch.mul(r, -LOG2E, out=basis[:, :, 0]).exp2_()
     for i in range(1, 4):
         torch.mul(basis[:, :, i - 1], r, out=basis[:, :, i])
-    torch.mul(squared, -0.1 * LOG2E, out=(bell := basis[:, :, 4])).exp2_()
+    torch.mul(squared, -0.1 * LOG2E, out=(gaussian := basis[:, :, 4])).exp2_()
     a, b, c, d, e = coefficients.unbind(2)
-    of_decay = torch.stack([b - a, 2 * c - b, 3 * d - c, -d], -1)[:, :, None]
-    slope = (of_decay @ basis[:, :, :4])[:, :, 0].div_(r).addcmul_(bell, e[..., None], value=-0.2)
+    by_distance = torch.stack([b - a, 2 * c - b, 3 * d - c, -d], -1)[:, :, None]
+    slope = (by_distance @ basis[:, :, :4])[:, :, 0].div_(r).addcmul_(gaussian, e[..., None], value=-0.2)
     value = coefficients.flatten(1)[:, None] @ basis.flatten(1, 2)
-    return Terms(value[:, 0], basis, slope, products)
+    return MixtureTerms(value[:, 0], basis, slope, products)
 
 
-class _Mixture(torch.autograd.Function):
-    """The mixture in passes that work in place, a third of those that autograd would make."""
+class _MaternMixture(torch.autograd.Function):
+    """The mixture in place, with a third of the passes over memory that autograd would make."""
 
     @staticmethod
     def forward(ctx: Any, xq: Tensor, xk: Tensor, coefficients: Tensor) -> Tensor:
         ctx.save_for_backward(xq, xk, coefficients)
         out = xq.new_empty(xq.shape[0], xq.shape[2], xk.shape[2])
-        for part, rows in pair_blocks(len(xq), xq.shape[2], xk.shape[2], xq.device.type, BLOCK_PAIRS):
-            r, decay, bell = _radial(xq[part, :, rows], xk[part])
-            a, b, c, d, e = coefficients[part, ..., None, None].unbind(2)
+        for tasks, rows in pair_blocks(len(xq), xq.shape[2], xk.shape[2], xq.device.type, BLOCKS.covariance):
+            r, decay, gaussian = _radial(xq[tasks, :, rows], xk[tasks])
+            a, b, c, d, e = coefficients[tasks, ..., None, None].unbind(2)
             value = (r * d).add_(c)
             for coefficient in (b, a):
                 torch.addcmul(coefficient, value, r, out=value)
-            torch.sum(value.mul_(decay).addcmul_(bell, e), 1, out=out[part, rows])
+            torch.sum(value.mul_(decay).addcmul_(gaussian, e), 1, out=out[tasks, rows])
         return out
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         xq, xk, coefficients = ctx.saved_tensors
-        by_q, by_k, by_coefficient = (torch.zeros_like(t) for t in ctx.saved_tensors)
-        for part, rows in pair_blocks(len(xq), xq.shape[2], xk.shape[2], xq.device.type, BLOCK_PAIRS):
-            q, k = xq[part, :, rows], xk[part]
-            r, grad, bell = _radial(q, k)
-            a, b, c, d, e = coefficients[part, ..., None, None].unbind(2)
-            grad.mul_(grad_outputs[0][part, None, rows])
-            bell.mul_(grad_outputs[0][part, None, rows])
-            # the derivative by half the square of the distance
+        grad_q, grad_k, grad_coefficients = (torch.zeros_like(t) for t in ctx.saved_tensors)
+        for tasks, rows in pair_blocks(len(xq), xq.shape[2], xk.shape[2], xq.device.type, BLOCKS.covariance):
+            q, k = xq[tasks, :, rows], xk[tasks]
+            r, grad, gaussian = _radial(q, k)
+            a, b, c, d, e = coefficients[tasks, ..., None, None].unbind(2)
+            grad.mul_(grad_outputs[0][tasks, None, rows])
+            gaussian.mul_(grad_outputs[0][tasks, None, rows])
+            # derivative by half of the squared distance
             slope = (r * -d).add_(3 * d - c).mul_(r).add_(2 * c - b).mul_(r).add_(b - a).mul_(grad).div_(r)
-            slope.sub_(bell * (0.2 * e))
-            sums = [grad.sum((-2, -1)), *(grad.mul_(r).sum((-2, -1)) for _ in range(3)), bell.sum((-2, -1))]
-            by_coefficient[part] += torch.stack(sums, -1)
-            by_q[part, :, rows] = q * slope.sum(-1, keepdim=True) - slope @ k
-            by_k[part] += k * slope.sum(-2)[..., None] - slope.mT @ q
-        return by_q, by_k, by_coefficient
+            slope.sub_(gaussian * (0.2 * e))
+            sums = [grad.sum((-2, -1)), *(grad.mul_(r).sum((-2, -1)) for _ in range(3)), gaussian.sum((-2, -1))]
+            grad_coefficients[tasks] += torch.stack(sums, -1)
+            grad_q[tasks, :, rows] = q * slope.sum(-1, keepdim=True) - slope @ k
+            grad_k[tasks] += k * slope.sum(-2)[..., None] - slope.mT @ q
+        return grad_q, grad_k, grad_coefficients
 
 
 def _radial(xq: Tensor, xk: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -154,7 +152,7 @@ def _radial(xq: Tensor, xk: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     squared = (xq[..., :, None, 0] - xk[..., None, :, 0]).square_()
     for i in range(1, xq.shape[-1]):
         squared.add_((xq[..., :, None, i] - xk[..., None, :, i]).square_())
-    bell = (squared.clamp_max_(FARTHEST) * (-0.1 * LOG2E)).exp2_()
-    # no slope is infinite at a distance of zero
+    gaussian = (squared.clamp_max_(MAX_SQUARED) * (-0.1 * LOG2E)).exp2_()
+    # the offset keeps the slope of r finite at zero
     r = squared.add_(1e-12).sqrt_()
-    return r, (r * -LOG2E).exp2_(), bell
+    return r, (r * -LOG2E).exp2_(), gaussian

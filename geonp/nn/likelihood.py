@@ -1,22 +1,124 @@
-"""How likely a context is under a Gaussian process, and how much it tells about the parameters of the process."""
+"""Exact Gaussian process algebra in float64: log likelihood, Fisher information and conditioning on a context.
+
+Shapes: covariances ``(batch, n, n)`` without noise, noise variances ``(batch, n)``, values ``(batch, n, d_y)`` and
+masks ``(batch, n)``, True where observed. A masked point has no effect.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["factor_of", "information", "log_likelihood"]
+__all__ = ["Conditional", "condition", "fisher_information", "log_likelihood"]
 
 PADDING = 8
-"""Further points of each matrix that is factorised. Where rows are a multiple of 1 KiB apart, as of 128 or 256 points,
-the columns share few lines of a cache, and the factor takes twice as long."""
+"""Rows added to each matrix before it is factorised. Without them the rows of 128 or 256 points lie a multiple of 1 KiB
+apart, columns compete for few cache lines, and the Cholesky factorisation takes twice as long."""
 
 
-def factor_of(kernel: Tensor, noise: Tensor, mask: Tensor) -> Tensor:
-    """Cholesky factor of the covariance of noisy values, float64; masked points are independent of all others."""
+@dataclass(frozen=True)
+class Conditional:
+    """A Gaussian process conditioned on a context, float32.
+
+    Attributes
+    ----------
+    mean : Tensor
+        Conditional mean of the targets, ``(batch, n_t, d_y)``.
+    variance : Tensor
+        Conditional variance of the targets without noise, ``(batch, n_t)``.
+    leave_one_out : Tensor
+        Standardised residual of each context value predicted from all others, ``(batch, n_c, d_y)``.
+    innovation : Tensor
+        Standardised residual of each context value predicted from those before it, ``(batch, n_c, d_y)``.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    leave_one_out: Tensor
+    innovation: Tensor
+
+
+def condition(kernel: Tensor, prior: Tensor, noise: Tensor, yc: Tensor, mask: Tensor) -> Conditional:
+    """Condition a Gaussian process with mean zero on its context.
+
+    Parameters
+    ----------
+    kernel : Tensor
+        Covariance of targets and context, in this order, with the context, ``(batch, n_t + n_c, n_c)``.
+    prior : Tensor
+        Prior variance of the targets, ``(batch, n_t)``.
+    noise, yc, mask : Tensor
+        The context: ``(batch, n_c)``, ``(batch, n_c, d_y)``, ``(batch, n_c)``.
+    """
+    n_t, n_c = prior.shape[1], mask.shape[1]
+    factor = _cholesky(kernel[:, n_t:], noise, mask)
+    k_tc = kernel[:, :n_t] if bool(mask.all()) else torch.where(mask[:, None], kernel[:, :n_t], 0.0)
+    identity = torch.eye(n_c, dtype=k_tc.dtype, device=k_tc.device).expand(k_tc.shape[0], -1, -1)
+    inverse = torch.linalg.solve_triangular(factor, identity, upper=False)
+    weights, whitened = k_tc @ inverse.mT, inverse @ torch.where(mask[..., None], yc, 0.0).double()
+    variance = (prior - weights.square().sum(-1)).clamp_min(0.0)
+    # Rasmussen & Williams (2006), equation 5.12
+    leave_one_out = (inverse.mT @ whitened) / inverse.square().sum(1).sqrt()[..., None]
+    return Conditional((weights @ whitened).float(), variance.float(), leave_one_out.float(), whitened.float())
+
+
+@torch.no_grad()
+def log_likelihood(kernel: Tensor, noise: Tensor, yc: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Log likelihood of a context per point, without its constant, mean over channels, and its derivative.
+
+    The derivative is Rasmussen & Williams (2006), equation 5.9, at a quarter of the cost of automatic differentiation
+    through the Cholesky factor.
+
+    Returns
+    -------
+    tuple of Tensor
+        ``(batch,)``, and the derivative with respect to the covariance of the noisy values, ``(batch, n, n)``.
+    """
+    factor = _cholesky(kernel, noise, mask)
+    y = torch.where(mask[..., None], yc, 0.0).double()
+    # the transpose of a symmetric matrix has contiguous columns
+    derivative = torch.cholesky_inverse(factor).mT
+    weights = derivative @ y
+    log_determinant = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    n_points = mask.sum(1).clamp_min(1)
+    likelihood = -0.5 * ((y * weights).sum(1).mean(-1) + log_determinant) / n_points
+    derivative.baddbmm_(weights, weights.mT, beta=-1, alpha=1 / y.shape[-1])
+    scale = (0.5 / n_points)[:, None, None]
+    derivative.mul_(scale if bool(mask.all()) else scale * _pair_mask(mask))
+    return likelihood.float(), derivative
+
+
+@torch.no_grad()
+def fisher_information(kernel: Tensor, noise: Tensor, derivatives: Tensor, mask: Tensor) -> Tensor:
+    """Fisher information of the parameters of a process with mean zero, per context point, ``(batch, p, p)``.
+
+    ``tr(K^-1 K_i K^-1 K_j) / 2`` divided by the number of points, where K_i is the derivative of the covariance K of
+    the noisy values with respect to parameter i (Mardia & Marshall 1984, equation 2.3).
+
+    Parameters
+    ----------
+    kernel, noise, mask : Tensor
+        See the module's docstring.
+    derivatives : Tensor
+        K_i of all parameters, ``(batch, p, n, n)``.
+    """
+    inverse = torch.cholesky_inverse(_cholesky(kernel, noise, mask)) * _pair_mask(mask)
+    # all K_i K^-1, the transposes of K^-1 K_i, in one matrix product
+    products = (derivatives.flatten(1, 2) @ inverse).view_as(derivatives)
+    traces: Tensor = products.flatten(2) @ products.mT.flatten(2).mT
+    return 0.5 * traces / mask.sum(1).clamp_min(1)[:, None, None]
+
+
+def _cholesky(kernel: Tensor, noise: Tensor, mask: Tensor) -> Tensor:
+    """Cholesky factor of the covariance of the noisy values; masked points are independent with variance one.
+
+    A singular matrix gets a ridge of 1e-4 of its largest variance.
+    """
     n = mask.shape[1]
-    matrix = kernel if bool(mask.all()) else torch.where(mask[:, :, None] & mask[:, None, :], kernel, 0.0)
+    matrix = kernel if bool(mask.all()) else torch.where(_pair_mask(mask), kernel, 0.0)
     matrix = F.pad(matrix, (0, PADDING, 0, PADDING))
     noise = F.pad(torch.where(mask, noise, 1.0).double(), (0, PADDING), value=1.0)
     matrix.diagonal(dim1=-2, dim2=-1).add_(noise)
@@ -28,54 +130,5 @@ def factor_of(kernel: Tensor, noise: Tensor, mask: Tensor) -> Tensor:
     return factor[:, :n, :n]
 
 
-@torch.no_grad()
-def log_likelihood(kernel: Tensor, noise: Tensor, yc: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Log density of a context under the process up to a constant, mean over channels, and its derivative.
-
-    All per context point. The derivative is that of Rasmussen & Williams (2006), equation 5.9: for a quarter of the
-    cost of differentiating the factor.
-
-    Returns
-    -------
-    tuple of Tensor
-        ``(batch,)``, and the derivative by the covariance of noisy values ``(batch, n, n)``.
-    """
-    factor = factor_of(kernel, noise, mask)
-    y = torch.where(mask[..., None], yc, 0.0).double()
-    # it is symmetric, and its columns are contiguous
-    slope = torch.cholesky_inverse(factor).mT
-    weights = slope @ y
-    log_determinant = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    count = mask.sum(1).clamp_min(1)
-    likelihood = -0.5 * ((y * weights).sum(1).mean(-1) + log_determinant) / count
-    slope.baddbmm_(weights, weights.mT, beta=-1, alpha=1 / y.shape[-1])
-    slope.mul_(_of_shown_pairs(0.5 / count, mask))
-    return likelihood.float(), slope
-
-
-@torch.no_grad()
-def information(kernel: Tensor, noise: Tensor, changes: Tensor, mask: Tensor) -> Tensor:
-    """Fisher information of the parameters of a process with mean zero, per point of a context, ``(batch, p, p)``.
-
-    ``tr(K^-1 K_i K^-1 K_j) / 2`` over the number of points, K_i the derivative of the covariance K of noisy values by
-    parameter i (Mardia & Marshall 1984, equation 2.3).
-
-    Parameters
-    ----------
-    kernel, noise, mask : Tensor
-        Covariance without noise ``(batch, n, n)``, and of the points ``(batch, n)``.
-    changes : Tensor
-        The derivatives, ``(batch, p, n, n)``.
-    """
-    inverse = torch.cholesky_inverse(factor_of(kernel, noise, mask)) * (mask[:, :, None] & mask[:, None, :])
-    # K^-1 K_i of all parameters is one product, as they are symmetric: its transpose
-    products = (changes.flatten(1, 2) @ inverse).view_as(changes)
-    traces: Tensor = products.flatten(2) @ products.mT.flatten(2).mT
-    return 0.5 * traces / mask.sum(1).clamp_min(1)[:, None, None]
-
-
-def _of_shown_pairs(scale: Tensor, mask: Tensor) -> Tensor:
-    """A number of each task ``(batch,)`` where both points of a pair are shown, else zero: ``(batch, n or 1, ...)``."""
-    if bool(mask.all()):
-        return scale[:, None, None]
-    return scale[:, None, None] * (mask[:, :, None] & mask[:, None, :])
+def _pair_mask(mask: Tensor) -> Tensor:
+    return mask[:, :, None] & mask[:, None, :]

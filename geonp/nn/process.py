@@ -1,7 +1,8 @@
-"""Local Gaussian processes: their covariance, and which way and how far the likelihood of a context moves them."""
+"""The covariance model of a local Gaussian process, with the score and the Fisher information of its parameters."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,25 +10,31 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from geonp.nn.covariance import N_KERNELS, Terms, matern_mixture, mixture_terms, polynomial
-from geonp.nn.lattice import Differences, differences, symmetric
-from geonp.nn.likelihood import information, log_likelihood
+from geonp.nn.covariance import N_KERNELS, MixtureTerms, matern_mixture, mixture_terms, polynomial
+from geonp.nn.lattice import PairDifferences, lattice_differences, symmetric_differences
+from geonp.nn.layers import masked_mean
+from geonp.nn.likelihood import fisher_information, log_likelihood
 
-__all__ = ["Family", "Linearised", "Sample"]
+__all__ = ["CovarianceModel", "Linearisation", "Observations", "centripetal_order", "soft_clamp"]
 
-DIFFERENCE = 1e-5
-"""Change of a raw parameter by which the natural ones are differentiated, in float64."""
+
+def soft_clamp(x: Tensor, limit: float) -> Tensor:
+    """Smoothly bound `x` to ``(-limit, limit)``, with slope one at zero."""
+    return limit * torch.tanh(x / limit)
 
 
 @dataclass(frozen=True)
-class Sample:
-    """Some points of contexts.
+class Observations:
+    """Context points that a covariance model is fitted to.
 
     Attributes
     ----------
-    local, x, y, mask : Tensor
-        What is local ``(batch, n, 2)``, locations ``(batch, n, d_x)``, values ``(batch, n, d_y)``, and which points
-        there are ``(batch, n)``.
+    local : Tensor
+        Raw log amplitude and log noise of each point, ``(batch, n, 2)``.
+    x, y : Tensor
+        Locations ``(batch, n, d_x)`` and values ``(batch, n, d_y)``.
+    mask : Tensor
+        ``(batch, n)``, True where observed.
     """
 
     local: Tensor
@@ -36,171 +43,218 @@ class Sample:
     mask: Tensor
 
     @cached_property
-    def pairs(self) -> Differences:
-        """Differences of all pairs, float64."""
-        return symmetric(self.x.double())
+    def differences(self) -> PairDifferences:
+        """Coordinate differences of all pairs, float64."""
+        return symmetric_differences(self.x.double())
 
-    def at(self, index: Tensor, mask: Tensor) -> Sample:
-        """The points ``(batch, n)`` of these, where `mask` has them."""
+    def nearest(self, n: int) -> Observations:
+        """The `n` points nearest to the centre of a context in :func:`centripetal_order`."""
+        return self._every(n, self.mask.new_ones(len(self.mask)).long())
+
+    def thinned(self, n: int) -> Observations:
+        """About `n` points at regular steps of a context in :func:`centripetal_order`."""
+        return self._every(n, (self.mask.sum(1) / n).ceil().clamp_min(1).long())
+
+    def _every(self, n: int, stride: Tensor) -> Observations:
+        """At most `n` points, counted in steps of `stride` ``(batch,)`` from the last one backwards."""
+        steps = torch.arange(min(n, self.mask.shape[1]), device=self.mask.device)
+        index = self.mask.shape[1] - 1 - steps * stride[:, None]
+        exists, index = index >= 0, index.clamp_min(0)
         local, x, y = (t.gather(1, index[..., None].expand(-1, -1, t.shape[-1])) for t in (self.local, self.x, self.y))
-        return Sample(local, x, y, self.mask.gather(1, index) & mask)
+        return Observations(local, x, y, self.mask.gather(1, index) & exists)
 
 
 @dataclass(frozen=True)
-class Linearised:
-    """Parameters of a :class:`Family`, and how the natural ones change with the raw ones.
+class Linearisation:
+    """Natural parameters of a :class:`CovarianceModel` at some raw ones, and their Jacobian.
 
     Attributes
     ----------
-    natural, change : Tensor
-        ``(batch, n_natural)`` and ``(batch, n_natural, size)``, float64.
+    natural, jacobian : Tensor
+        ``(batch, n_natural)`` and ``(batch, n_natural, n_raw)``, float64.
     """
 
     natural: Tensor
-    change: Tensor
+    jacobian: Tensor
 
 
 @dataclass(frozen=True)
-class Family:
-    """A family of local processes: anisotropic Matern mixtures, an unknown constant, and amplitude and noise by point.
+class CovarianceModel:
+    """Anisotropic Matern mixtures plus a random constant, with an amplitude and a noise variance at each point.
 
-    Its parameters are *raw*, ``(batch, size)``, unbounded numbers of about unit scale. Each point has an amplitude and
-    a noise of its own, *local* ``(batch, n, 2)``, relative to those that the raw parameters say. The *natural*
-    parameters are those that the covariance is linear in, but for the metrics: of each mixture the coefficients of
-    :func:`~geonp.nn.covariance.polynomial` and the entries of its metric, then the variance of the constant and the
-    logarithm of the noise.
+    The covariance of points i and j is ``a_i a_j sum_m k_m(x_i - x_j) + c``, plus the noise variance of i where
+    ``i = j``. Each k_m is a mixture of five kernels (:func:`~geonp.nn.covariance.matern_mixture`) of one anisotropic
+    distance; c is the prior variance of an unknown constant, as in ordinary kriging.
 
-    All is in float64: the inverse of a smooth process's covariance would magnify float32's rounding up to a standard
-    error.
+    *Raw* parameters ``(batch, n_raw)`` are unbounded numbers of about unit scale, which a network can predict. *Local*
+    ones ``(batch, n, 2)`` are the log amplitude and log noise of each point relative to them. *Natural* parameters are
+    those of which the covariance is a linear function, except for the metrics: for each mixture the coefficients of
+    :func:`~geonp.nn.covariance.polynomial` and the entries of the metric, then c and the log noise.
+
+    Everything is float64, as the inverse of a smooth covariance amplifies the rounding errors of float32 to the size of
+    a standard error. The fields with defaults are part of the model that the weights were trained with.
 
     Attributes
     ----------
     d_x : int
-        Coordinates.
+        Number of coordinates.
     lengths : tuple of float
-        Of the mixtures, where the raw parameters are zero.
+        Length scale of each mixture where the raw parameters are zero.
     noise_floor : float
-        Least variance of the noise, in that of the standardised context.
+        Smallest noise variance, relative to the variance of the standardised context. The rounding error of float32
+        values is smaller.
+    max_log_length, max_shear, max_log_variance, max_log_amplitude : float
+        Bounds of the raw parameters, by :func:`soft_clamp`. A length scale may change by a factor of 20.
+    log_noise, max_log_noise : float
+        Log noise variance at zero raw parameters, and its upper bound.
+    step : float
+        Step of the central differences of :meth:`linearise`.
     """
 
     d_x: int
     lengths: tuple[float, ...]
-    noise_floor: float
+    noise_floor: float = 1e-8
+    max_log_length: float = 3.0
+    max_shear: float = 2.0
+    max_log_variance: float = 4.0
+    max_log_amplitude: float = 1.5
+    log_noise: float = -4.0
+    max_log_noise: float = 2.0
+    step: float = 1e-5
 
     @property
-    def size(self) -> int:
+    def n_raw(self) -> int:
         """Number of raw parameters."""
-        return len(self.lengths) * (self._n_shape + 1 + N_KERNELS) + 2
+        return len(self.lengths) * (self._n_metric + 1 + N_KERNELS) + 2
 
     @property
-    def _n_shape(self) -> int:
+    def _n_metric(self) -> int:
+        """Number of entries of a symmetric matrix."""
         return self.d_x * (self.d_x + 1) // 2
 
     def covariance(
         self, raw: Tensor, local_q: Tensor, local_k: Tensor, xq: Tensor, xk: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Covariance ``(batch, n_q, n_k)``, and the variance and the noise variance of the former ``(batch, n_q)``.
+        """Covariance of queries and keys, differentiable with respect to `raw`, `local_q` and `local_k`.
 
-        Differentiable by `raw` and by what is local.
+        Returns
+        -------
+        tuple of Tensor
+            Covariance ``(batch, n_q, n_k)`` without noise, variance and noise variance of the queries ``(batch, n_q)``.
         """
         raw, local_q, local_k, xq, xk = (t.double() for t in (raw, local_q, local_k, xq, xk))
-        amplitude_q, amplitude_k = _amplitude(local_q), _amplitude(local_k)
-        shape, weights, constant = self._split(raw)
-        kernel = self._kernel(xq, xk, shape, weights).mul(amplitude_q[:, :, None]).mul(amplitude_k[:, None])
+        amplitude_q, amplitude_k = self._amplitude(local_q), self._amplitude(local_k)
+        whitening, weights, constant = self._split(raw)
+        kernel = self._stationary(xq, xk, whitening, weights).mul(amplitude_q[:, :, None]).mul(amplitude_k[:, None])
         variance = amplitude_q.square() * weights.sum((1, 2))[:, None] + constant
         return kernel.add(constant[:, :, None]), variance, self._noise(raw[:, -1:], local_q)
 
     @torch.no_grad()
-    def linearised(self, raw: Tensor) -> Linearised:
-        """The parameters and their derivatives, these by central differences.
+    def linearise(self, raw: Tensor) -> Linearisation:
+        """Natural parameters and their Jacobian with respect to the raw ones, by central differences.
 
-        They are some hundred numbers: their exact derivatives would cost more calls than all else here.
+        There are about a hundred entries. Automatic differentiation would take more calls than the rest of a scoring
+        step.
         """
         raw = raw.double()
-        steps = torch.eye(raw.shape[1]).to(raw) * DIFFERENCE
-        moved = torch.cat([raw[:, None], raw[:, None] + steps, raw[:, None] - steps], 1)
+        steps = torch.eye(raw.shape[1]).to(raw) * self.step
+        points = torch.cat([raw[:, None], raw[:, None] + steps, raw[:, None] - steps], 1)
         natural, up, down = (
-            self._natural(moved.flatten(0, 1)).unflatten(0, moved.shape[:2]).split([1, len(steps), len(steps)], 1)
+            self._natural(points.flatten(0, 1)).unflatten(0, points.shape[:2]).split([1, len(steps), len(steps)], 1)
         )
-        return Linearised(natural[:, 0], ((up - down) / (2 * DIFFERENCE)).mT)
+        return Linearisation(natural[:, 0], ((up - down) / (2 * self.step)).mT)
 
     @torch.no_grad()
-    def slope(self, at: Linearised, sample: Sample) -> tuple[Tensor, Tensor]:
-        """Log likelihood of a sample, per point ``(batch,)``, and its gradient by the raw parameters, in float64.
+    def score(self, at: Linearisation, observations: Observations) -> tuple[Tensor, Tensor]:
+        """Log likelihood per point, ``(batch,)``, and its gradient with respect to the raw parameters, float64.
 
-        It holds some ten numbers of float64 for each pair and mixture.
+        The memory is about ten float64 numbers for each pair of points and mixture.
         """
-        local, pairs, natural = sample.local.double(), sample.pairs, at.natural
-        amplitude, noise = _amplitude(local), self._noise(natural[:, -1:], local)
-        terms = self._terms(natural, pairs.values)
-        kernel = pairs.of_pairs(terms.value)
+        local, differences, natural = observations.local.double(), observations.differences, at.natural
+        amplitude, noise = self._amplitude(local), self._noise(natural[:, -1:], local)
+        terms = self._terms(natural, differences.values)
+        kernel = differences.to_pairs(terms.value)
         kernel.mul_(amplitude[:, :, None]).mul_(amplitude[:, None]).add_(natural[:, -2, None, None])
-        likelihood, by_kernel = log_likelihood(kernel, noise, sample.y, sample.mask)
+        likelihood, by_kernel = log_likelihood(kernel, noise, observations.y, observations.mask)
         by_noise = by_kernel.diagonal(dim1=1, dim2=2) * self._noise_slope(natural[:, -1:], local, noise)
-        rest = torch.stack([by_kernel.sum((1, 2)), by_noise.sum(1)], 1)
+        by_constant_and_noise = torch.stack([by_kernel.sum((1, 2)), by_noise.sum(1)], 1)
         by_kernel.mul_(amplitude[:, :, None]).mul_(amplitude[:, None])
-        gradient = torch.cat([terms.gradient(pairs.sums(by_kernel)), rest], 1)
-        return likelihood, (gradient[:, None] @ at.change)[:, 0]
+        gradient = torch.cat([terms.gradient(differences.sum_pairs(by_kernel)), by_constant_and_noise], 1)
+        return likelihood, (gradient[:, None] @ at.jacobian)[:, 0]
 
     @torch.no_grad()
-    def information(self, at: Linearised, sample: Sample) -> Tensor:
-        """Fisher information of the raw parameters in a sample, per point, ``(batch, size, size)`` in float64."""
-        local, x, natural = sample.local.double(), sample.x.double(), at.natural
-        amplitude, noise = _amplitude(local), self._noise(natural[:, -1:], local)
-        apart = x[:, :, None] - x[:, None]
-        terms = self._terms(natural, apart.flatten(1, 2))
+    def fisher_information(self, at: Linearisation, observations: Observations) -> Tensor:
+        """Fisher information of the raw parameters per point, ``(batch, n_raw, n_raw)``, float64."""
+        local, x, natural = observations.local.double(), observations.x.double(), at.natural
+        amplitude, noise = self._amplitude(local), self._noise(natural[:, -1:], local)
+        differences = x[:, :, None] - x[:, None]
+        terms = self._terms(natural, differences.flatten(1, 2))
         amplitudes = (amplitude[:, :, None] * amplitude[:, None]).flatten(1)
-        kernel = (terms.value * amplitudes).view(apart.shape[:3]) + natural[:, -2, None, None]
+        kernel = (terms.value * amplitudes).view(differences.shape[:3]) + natural[:, -2, None, None]
         by_noise = torch.diag_embed(self._noise_slope(natural[:, -1:], local, noise))
-        changes = terms.changes().mul_(amplitudes[:, None]).unflatten(2, apart.shape[1:3])
-        changes = torch.cat([changes, torch.ones_like(kernel)[:, None], by_noise[:, None]], 1)
-        return at.change.mT @ information(kernel, noise, changes, sample.mask) @ at.change
+        derivatives = terms.derivatives().mul_(amplitudes[:, None]).unflatten(2, differences.shape[1:3])
+        derivatives = torch.cat([derivatives, torch.ones_like(kernel)[:, None], by_noise[:, None]], 1)
+        return at.jacobian.mT @ fisher_information(kernel, noise, derivatives, observations.mask) @ at.jacobian
 
     def _split(self, raw: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Whitening ``(batch, kernels, d_x, d_x)``, weights ``(batch, kernels, 5)`` and constant ``(batch, 1)``."""
-        sizes = [self._n_shape, 1, N_KERNELS]
-        shape, weight, smoothness = raw[:, :-2].unflatten(-1, (len(self.lengths), -1)).split(sizes, -1)
-        weights = torch.exp(4.0 * torch.tanh(weight / 4.0)) / len(self.lengths) * torch.softmax(smoothness, -1)
-        return self._whitening(shape), weights, F.softplus(raw[:, -2:-1])
+        """Whitening ``(batch, mixtures, d_x, d_x)``, weights ``(batch, mixtures, 5)`` and constant ``(batch, 1)``."""
+        sizes = [self._n_metric, 1, N_KERNELS]
+        shape, variance, logits = raw[:, :-2].unflatten(-1, (len(self.lengths), -1)).split(sizes, -1)
+        variance = torch.exp(soft_clamp(variance, self.max_log_variance)) / len(self.lengths)
+        return self._whitening(shape), variance * torch.softmax(logits, -1), F.softplus(raw[:, -2:-1])
 
     def _whitening(self, shape: Tensor) -> Tensor:
-        """Lower-triangular ``(batch, kernels, d_x, d_x)`` matrices from coordinate differences to scaled ones."""
-        scales, skew = torch.split(shape, [self.d_x, self._n_shape - self.d_x], -1)
-        matrix = torch.diag_embed(torch.ones_like(scales))
+        """Lower-triangular ``(batch, mixtures, d_x, d_x)`` matrices from coordinate differences to scaled ones."""
+        log_lengths, shear = torch.split(shape, [self.d_x, self._n_metric - self.d_x], -1)
+        matrix = torch.diag_embed(torch.ones_like(log_lengths))
         rows, cols = torch.tril_indices(self.d_x, self.d_x, -1)
-        matrix[..., rows, cols] = 2.0 * torch.tanh(skew / 2.0)
-        lengths = scales.new_tensor(self.lengths)[:, None]
-        return matrix * (torch.exp(-3.0 * torch.tanh(scales / 3.0)) / lengths)[..., None, :]
+        matrix[..., rows, cols] = soft_clamp(shear, self.max_shear)
+        lengths = log_lengths.new_tensor(self.lengths)[:, None]
+        return matrix * (torch.exp(-soft_clamp(log_lengths, self.max_log_length)) / lengths)[..., None, :]
 
-    def _kernel(self, xq: Tensor, xk: Tensor, whitening: Tensor, weights: Tensor) -> Tensor:
-        """Covariance ``(batch, n_q, n_k)`` of the stationary part."""
-        found = differences(xq, xk)
-        if found is None:
+    def _stationary(self, xq: Tensor, xk: Tensor, whitening: Tensor, weights: Tensor) -> Tensor:
+        """Sum of the mixtures ``(batch, n_q, n_k)``, on a lattice computed once for each coordinate difference."""
+        differences = lattice_differences(xq, xk)
+        if differences is None:
             return matern_mixture(xq[:, None] @ whitening, xk[:, None] @ whitening, weights)
-        places = found.values @ whitening
-        return found.of_pairs(matern_mixture(places, torch.zeros_like(places[..., :1, :]), weights)[..., 0])
+        x = differences.values @ whitening
+        return differences.to_pairs(matern_mixture(x, torch.zeros_like(x[..., :1, :]), weights)[..., 0])
 
     def _natural(self, raw: Tensor) -> Tensor:
-        """The natural parameters, ``(batch, kernels * (5 + n_shape) + 2)``."""
+        """Natural parameters, ``(batch, mixtures * (5 + n_metric) + 2)``."""
         whitening, weights, constant = self._split(raw)
         rows, cols = torch.tril_indices(self.d_x, self.d_x)
         metric = (whitening @ whitening.mT)[..., rows, cols]
         return torch.cat([torch.cat([polynomial(weights), metric], -1).flatten(1), constant, raw[:, -1:]], 1)
 
-    def _terms(self, natural: Tensor, places: Tensor) -> Terms:
-        of_mixtures = natural[:, :-2].unflatten(1, (len(self.lengths), -1))
-        coefficients, metric = of_mixtures.split([N_KERNELS, self._n_shape], -1)
-        return mixture_terms(coefficients, metric, places)
+    def _terms(self, natural: Tensor, differences: Tensor) -> MixtureTerms:
+        mixtures = natural[:, :-2].unflatten(1, (len(self.lengths), -1))
+        coefficients, metric = mixtures.split([N_KERNELS, self._n_metric], -1)
+        return mixture_terms(coefficients, metric, differences)
 
     def _noise(self, log_noise: Tensor, local: Tensor) -> Tensor:
-        """Variance of the noise ``(batch, n)``, never above ``exp(2)``."""
+        """Noise variance of each point, ``(batch, n)``."""
         log_noise = log_noise + local[..., 1]
-        return self.noise_floor + torch.exp(log_noise - 4.0 - F.softplus(log_noise - 6.0))
+        excess = F.softplus(log_noise - (self.max_log_noise - self.log_noise))
+        return self.noise_floor + torch.exp(log_noise + self.log_noise - excess)
 
     def _noise_slope(self, log_noise: Tensor, local: Tensor, noise: Tensor) -> Tensor:
-        """Derivative of the noise by its logarithm, which :meth:`_noise` bounds, ``(batch, n)``."""
-        return (noise - self.noise_floor) * torch.sigmoid(6.0 - log_noise - local[..., 1])
+        """Derivative of :meth:`_noise` with respect to the log noise, ``(batch, n)``."""
+        margin = self.max_log_noise - self.log_noise
+        return (noise - self.noise_floor) * torch.sigmoid(margin - log_noise - local[..., 1])
+
+    def _amplitude(self, local: Tensor) -> Tensor:
+        return torch.exp(soft_clamp(local[..., 0], self.max_log_amplitude))
 
 
-def _amplitude(local: Tensor) -> Tensor:
-    return torch.exp(1.5 * torch.tanh(local[..., 0] / 1.5))
+def centripetal_order(x: Tensor, mask: Tensor) -> Tensor:
+    """Indices that sort points ``(batch, n, d_x)`` from the farthest to the nearest to their centroid, masked first.
+
+    The centroid is that of the context alone, so that a prediction does not depend on the other targets. On a lattice
+    many distances are equal; the axes are weighted slightly differently, so that rounding does not decide the order.
+    """
+    x = torch.where(mask[..., None], x, 0.0).double()
+    x = x - masked_mean(x, mask)[:, None]
+    axis = torch.arange(1, x.shape[-1] + 1, device=x.device) * math.sqrt(2)
+    distance = (x.square() * (1 + 1e-4 * axis) + x * (1e-4 * axis.square())).sum(-1)
+    return torch.where(mask, distance, torch.inf).argsort(dim=1, descending=True, stable=True)

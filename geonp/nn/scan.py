@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from geonp.nn.attention import masked_locations, zero_masked
-from geonp.nn.blocks import SCAN_PAIRS, pair_blocks
+from geonp.nn.blocks import BLOCKS, pair_blocks
 
 __all__ = ["BiasFunction", "scan_attention"]
 
@@ -178,10 +178,10 @@ def _scan_blocks(q: Tensor, k: Tensor, xq: Tensor, block_q: int, block_k: int) -
     """Tasks, the locations of which these are, and queries: all tasks at once where they share their locations."""
     n_k, every = min(block_k, k.shape[2]), slice(None)
     if len(xq) < len(q):
-        for _, rows in pair_blocks(1, q.shape[2], len(q) * n_k, q.device.type, 2 * SCAN_PAIRS, block_q):
+        for _, rows in pair_blocks(1, q.shape[2], len(q) * n_k, q.device.type, 2 * BLOCKS.scan, block_q):
             yield every, every, rows
         return
-    for part, rows in pair_blocks(len(q), q.shape[2], n_k, q.device.type, SCAN_PAIRS, block_q):
+    for part, rows in pair_blocks(len(q), q.shape[2], n_k, q.device.type, BLOCKS.scan, block_q):
         yield part, part, rows
 
 

@@ -1,4 +1,4 @@
-"""What a context says about its field before any weights: density of observations and variogram, kernel by kernel."""
+"""Kernel statistics of a context: density of the observations, variogram and local means, at several scales."""
 
 from __future__ import annotations
 
@@ -7,60 +7,58 @@ from torch import Tensor
 
 from geonp.nn.bias import KernelDictionary
 
-__all__ = ["context_means", "context_statistics", "summands"]
+__all__ = ["context_means", "context_statistics", "moments"]
 
 
-def summands(yc: Tensor, mask: Tensor) -> Tensor:
-    """One, y^2 and y of observed context points, ``(batch, n_c, 2 + d_y)``: what kernels sum to the statistics."""
+def moments(yc: Tensor, mask: Tensor) -> Tensor:
+    """1, y^2 (mean over channels) and y of the observed context points, 0 elsewhere: ``(batch, n_c, 2 + d_y)``.
+
+    Their kernel-weighted sums give all statistics of this module.
+    """
     return mask[..., None] * torch.cat([torch.ones_like(yc[..., :1]), yc.square().mean(-1, keepdim=True), yc], -1)
 
 
 def context_statistics(
-    dictionary: KernelDictionary,
-    xq: Tensor,
-    xc: Tensor,
-    yc: Tensor,
-    mask: Tensor,
-    sums: Tensor | None = None,
+    dictionary: KernelDictionary, xq: Tensor, xc: Tensor, yc: Tensor, mask: Tensor, sums: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Log density of observations and log variogram by kernel, each of about unit scale.
+    """Log density of the observations and log variogram for each kernel, scaled to about unit variance.
 
-    A function of differences of locations alone. Nothing is known of the values of targets, so there is no variogram
-    around them.
+    They depend on coordinate differences only. Targets have no values, so their variogram entries are zero.
 
     Parameters
     ----------
     dictionary : KernelDictionary
+        Kernels at whose scales and directions the statistics are computed.
     xq : Tensor
         Locations of targets and context, in this order, ``(batch, n_t + n_c, d_x)``.
     xc, yc, mask : Tensor
-        The context: ``(batch, n_c, d_x)``, ``(batch, n_c, d_y)`` and ``(batch, n_c)``, True = observed. What the
-        others hold must be finite.
+        The context: ``(batch, n_c, d_x)``, ``(batch, n_c, d_y)`` and ``(batch, n_c)``, True where observed. Masked
+        entries must be finite.
     sums : Tensor, optional
-        ``dictionary.sums(xq, xc, summands(yc, mask))``, ``(batch, size, n_t + n_c, 2 + d_y)``, where at hand.
+        ``dictionary.sums(xq, xc, moments(yc, mask))``, ``(batch, size, n_t + n_c, 2 + d_y)``, if already computed.
 
     Returns
     -------
     tuple of Tensor
-        Around each point ``(batch, n_t + n_c, 2 size)``, and of the whole context ``(batch, 2 size)``.
+        Around each point ``(batch, n_t + n_c, 2 size)``, and over the whole context ``(batch, 2 size)``.
     """
     n_t = xq.shape[1] - xc.shape[1]
     if sums is None:
-        sums = dictionary.sums(xq, xc, summands(yc, mask))
+        sums = dictionary.sums(xq, xc, moments(yc, mask))
     density, squares = _pair_sums(sums, torch.cat([yc.new_zeros(yc.shape[0], n_t, yc.shape[2]), yc], 1))
     local = torch.cat([_log_density(density), _log_variogram(squares, density)], -1)
     local[:, :n_t, dictionary.size :] = 0.0
     # without the pair of each point with itself, whose kernel is one
     pairs = ((density[:, n_t:] - 1.0) * mask[..., None]).sum(1)
-    differences = (squares[:, n_t:] * mask[..., None]).sum(1)
+    total = (squares[:, n_t:] * mask[..., None]).sum(1)
     mean_density = pairs / mask.sum(1, keepdim=True).clamp_min(1)
-    return local, torch.cat([_log_density(mean_density), _log_variogram(differences, pairs)], -1)
+    return local, torch.cat([_log_density(mean_density), _log_variogram(total, pairs)], -1)
 
 
 def context_means(sums: Tensor) -> Tensor:
-    """Kernel-weighted means of the values around each point, nearly 0 far from all: ``(batch, n_q, size * d_y)``.
+    """Kernel-weighted means of the context values around each point, ``(batch, n_q, size * d_y)``; 0 far from all.
 
-    `sums` are those of the :func:`summands`, ``(batch, size, n_q, 2 + d_y)``.
+    `sums` are the kernel-weighted sums of :func:`moments`, ``(batch, size, n_q, 2 + d_y)``.
     """
     density, _, first = sums.split([1, 1, sums.shape[-1] - 2], -1)
     means: Tensor = first / (density + 0.01)
@@ -68,12 +66,12 @@ def context_means(sums: Tensor) -> Tensor:
 
 
 def _pair_sums(sums: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums over the context of w and of w (y - y')^2 for kernels w: ``(batch, n_q, size)`` each.
+    """Sums over the context of w and of w (y - y')^2 for each kernel w, ``(batch, n_q, size)`` each.
 
-    From those of the summands; y are the `values` of the queries ``(batch, n_q, d_y)``.
+    `sums` are those of :func:`moments`, y the `values` of the queries ``(batch, n_q, d_y)``. The square is expanded,
+    so that one matrix product over all kernels is enough.
     """
     density, second, first = sums[..., 0], sums[..., 1], sums[..., 2:]
-    # the square expanded, so that it is one matrix product over all kernels
     squares = values.square().mean(-1)[:, None] * density - 2 * (values[:, None] * first).mean(-1) + second
     return density.mT, squares.mT.clamp_min(0.0)
 

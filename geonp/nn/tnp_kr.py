@@ -20,38 +20,48 @@ from geonp.nn.layers import (
     plain_attention,
 )
 from geonp.nn.scan import scan_attention
-from geonp.nn.statistics import context_means, context_statistics, summands
+from geonp.nn.statistics import context_means, context_statistics, moments
 
 __all__ = ["ATTENTIONS", "TNPKR"]
 
 ATTENTIONS = ("scan", "dka", "performer", "full")
-"""The variants of TNP-KR by how they attend."""
+"""Attention variants of TNP-KR."""
 
 
 class TNPKR(nn.Module):
-    """TNP-KR: context and targets attend to the context, with scan attention softly sorted by kernels of distance.
+    """TNP-KR: context and targets attend to the context, with scores biased by kernels of distance.
 
-    Tokens are ``LayerNorm(MLP([observed?, x, y]))`` (equation 2 of v2) with a learned embedding of the first part; they
-    pass through `blocks` KR blocks (algorithm 2 of v1) whose scores carry a kernel bias (equation 4), computed by scan
-    attention (equations 6 to 8); a head turns them into a distribution. With ``embed_x=False`` locations enter through
-    differences only, and the model is translation invariant.
+    Tokens are ``LayerNorm(MLP([e, x, y]))`` (equation 2 of v2), where e is a learned embedding of whether the point is
+    observed. They pass through `blocks` KR blocks (algorithm 2 of v1) whose scores have a kernel bias (equation 4); a
+    head turns them into a distribution. With ``embed_x=False`` locations enter through their differences only, and the
+    model is translation invariant.
 
-    `attention` is the variant: ``"scan"`` (SA); ``"dka"``, :class:`~geonp.nn.layers.DeepKernelAttention` of one head;
-    ``"performer"`` (PERF, the first paper's Fast), :func:`~geonp.nn.attention.performer_attention` with `n_features`
-    fixed random features a layer; ``"full"``, softmax attention without bias (the first paper's Full). All but the
-    first know locations through their tokens only, so they are not translation invariant. Published widths that differ
-    from the defaults: PERF has ``v_dim=128, v_hidden=0, embed_hidden=(512, 128)``.
+    The shipped model ``tnpkr-sa`` is such a transformer with ``head="kriging"``: the network reads a covariance from
+    the context, a few steps of Fisher scoring sharpen it, and the prediction is that of a local Gaussian process with
+    this covariance, corrected by the network (:class:`~geonp.nn.heads.KrigingHead`).
 
-    Deviations from the paper, each a switch that defaults to the paper:
+    `attention` is the variant:
 
-    * `kernels` ``"dictionary"``: kernels shared by heads and layers, some of them directional
-      (:class:`~geonp.nn.bias.KernelDictionary`), with amplitudes for each head and layer.
-    * `statistics`: each token also sees, at every kernel of the dictionary, how many observations there are around it
-      and, in the context, the mean squared difference of its value from theirs: a variogram by scale and direction,
-      which squashed values can't convey for smooth fields.
-    * `means`: each token also sees the mean of the values around it by every kernel of the dictionary.
-    * `head` ``"kriging"``: see :class:`~geonp.nn.heads.KrigingHead`.
-    * the rbf bias starts with distinct widths (:class:`~geonp.nn.bias.RBFBias`).
+    * ``"scan"`` (SA): softmax attention with the kernel bias. It runs as scan attention (equations 6 to 8), in memory
+      that does not grow with the number of pairs. With `kernels` ``"dictionary"`` and at most ``2 block_size^2`` pairs,
+      it runs as dense attention with the same bias, which is faster: so in all fills with the shipped model.
+    * ``"dka"``: :class:`~geonp.nn.layers.DeepKernelAttention` of one head.
+    * ``"performer"`` (PERF, "Fast" in v1): :func:`~geonp.nn.attention.performer_attention` with `n_features` fixed
+      random features for each layer. The published widths are ``v_dim=128, v_hidden=0, embed_hidden=(512, 128)``.
+    * ``"full"``: softmax attention without bias ("Full" in v1).
+
+    All but the first know locations through their tokens only, so they are not translation invariant.
+
+    Deviations from the paper, each an option that defaults to the paper:
+
+    * `kernels` ``"dictionary"``: fixed kernels shared by heads and layers, some of them directional
+      (:class:`~geonp.nn.bias.KernelDictionary`), with learned amplitudes for each head and layer.
+    * `statistics`: tokens also contain the density of the observations around them and, in the context, the variogram
+      around them, for each kernel. A network can't compute the variogram of a smooth field from its own inputs.
+    * `means`: tokens also contain the mean of the values around them, for each kernel.
+    * `head` ``"kriging"``.
+
+    The RBF bias starts with distinct widths (:class:`~geonp.nn.bias.RBFBias`).
     """
 
     features: Tensor
@@ -87,7 +97,7 @@ class TNPKR(nn.Module):
     ) -> None:
         super().__init__()
         _check_attention(attention, embed_x)
-        _check(kernels, scales, statistics or means, head)
+        _check_kernels_and_head(kernels, scales, statistics or means, head)
         self.attention = attention
         self.embed_x, self.block_size = embed_x, block_size
         self.statistics, self.means = statistics, means
@@ -108,8 +118,8 @@ class TNPKR(nn.Module):
             RBFBias(heads) if self.dictionary is None else DictionaryBias(heads, self.dictionary)
             for _ in range(blocks * (attention == "scan"))
         )
-        drawn = [orthogonal_features(n_features, qk_dim // heads) for _ in range(blocks * (attention == "performer"))]
-        self.register_buffer("features", torch.stack(drawn) if drawn else None)
+        random = [orthogonal_features(n_features, qk_dim // heads) for _ in range(blocks * (attention == "performer"))]
+        self.register_buffer("features", torch.stack(random) if random else None)
         self.norm_out = nn.LayerNorm(dim, eps=1e-6)
         self.head: GaussianHead | KrigingHead = (
             KrigingHead(dim, d_x, d_y, 128, extra, n_refine, refine_steps, whole_steps, scoring_steps)
@@ -123,27 +133,27 @@ class TNPKR(nn.Module):
         Parameters
         ----------
         xc, yc : Tensor
-            Context locations ``(batch, n_c, d_x)`` and values ``(batch, n_c, d_y)``, standardised.
+            Context locations ``(batch, n_c, d_x)`` and standardised values ``(batch, n_c, d_y)``.
         xt : Tensor
             Target locations ``(batch, n_t, d_x)``.
         context_mask : Tensor, optional
-            ``(batch, n_c)``, True = observed. What the others hold, NaN included, has no effect.
+            ``(batch, n_c)``, True where observed. Masked entries of `xc` and `yc`, NaN included, have no effect.
 
         Returns
         -------
         torch.distributions.Normal or StudentT
-            Of shape ``(batch, n_t, d_y)``: of a new measurement at each target, independent of each other.
+            Of shape ``(batch, n_t, d_y)``: marginal distributions of new measurements at the targets.
         """
         if not self.embed_x:
-            # only differences matter: these keep float32 exact far from the coordinates' own origin
-            first = origin(xc, xt)
-            xc, xt = xc - first, xt - first
+            # relative coordinates stay exact in float32 far from the origin
+            start = origin(xc, xt)
+            xc, xt = xc - start, xt - start
         xc, yc, context_mask = drop_masked(xc, yc, context_mask)
         n_t = xt.shape[1]
         if torch.is_grad_enabled() or xc.device.type != "cpu":
             tokens, summary = self._trunk(xc, yc, xt, context_mask)
         else:
-            # one task at a time: the biases of several fit into no cache
+            # one task at a time: the biases of several do not fit the cache
             tasks = zip(*(t.split(1) for t in (xc, yc, xt, context_mask)), strict=True)
             tokens, summary = (torch.cat(t) for t in zip(*(self._trunk(*task) for task in tasks), strict=True))
         if isinstance(self.head, GaussianHead):
@@ -153,8 +163,8 @@ class TNPKR(nn.Module):
     def _trunk(self, xc: Tensor, yc: Tensor, xt: Tensor, context_mask: Tensor) -> tuple[Tensor, Tensor]:
         """Features of targets and context ``(batch, n_t + n_c, dim)`` and statistics of the whole context."""
         n_t, xq = xt.shape[1], torch.cat([xt, xc], 1)
-        biases, sums = self._shared(xq, xc, yc, context_mask)
-        # In bfloat16 coordinates would be rounded to cells and small differences of values to nothing.
+        biases, sums = self._dense_biases(xq, xc, yc, context_mask)
+        # bfloat16 would round coordinates to whole cells and small differences of values to zero
         with torch.autocast(xc.device.type, enabled=False):
             with torch.no_grad():
                 local, summary = self._statistics(xq, xc, yc, context_mask, sums)
@@ -163,23 +173,23 @@ class TNPKR(nn.Module):
             tokens = block(tokens, n_t, *self._attend(i, xq, xc, biases, context_mask))
         return self.norm_out(tokens), summary
 
-    def _shared(
+    def _dense_biases(
         self, xq: Tensor, xc: Tensor, yc: Tensor, mask: Tensor
     ) -> tuple[tuple[Tensor, ...] | None, Tensor | None]:
-        """The biases of each layer and sums for :meth:`_statistics` where two blocks hold all pairs, else None."""
+        """Bias of each layer and the sums of the statistics if dense attention is used, else None."""
         if self.dictionary is None or self.attention != "scan" or xq.shape[1] * xc.shape[1] > 2 * self.block_size**2:
             return None, None
         device = xc.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else xc.dtype
         amplitudes = torch.stack([bias.amplitudes for bias in self.biases if isinstance(bias, DictionaryBias)])
         with torch.autocast(device, enabled=False):
-            biases, sums = shared_bias(self.dictionary, xq, xc, amplitudes, summands(yc, mask), dtype)
+            biases, sums = shared_bias(self.dictionary, xq, xc, amplitudes, moments(yc, mask), dtype)
         return biases.unbind(1), sums
 
     def _attend(
         self, i: int, xq: Tensor, xk: Tensor, biases: tuple[Tensor, ...] | None, mask: Tensor
     ) -> tuple[Attend] | tuple[Tensor, Tensor, Tensor]:
-        """What the attention module of layer `i` takes after queries and keys."""
+        """Arguments of the attention module of layer `i` after queries and keys."""
         if self.attention == "dka":
             return xq, xk, mask
         if self.attention == "performer":
@@ -188,7 +198,7 @@ class TNPKR(nn.Module):
         return (plain_attention(mask) if self.attention == "full" else self._scan(i, xq, xk, biases, mask),)
 
     def _scan(self, i: int, xq: Tensor, xk: Tensor, biases: tuple[Tensor, ...] | None, mask: Tensor) -> Attend:
-        """Attention with the bias of layer `i`: dense when one block holds all pairs' shared kernels, else by scan."""
+        """Attention with the bias of layer `i`: dense if the biases are given, else scan attention."""
         if biases is not None:
             return lambda q, k, v: dense_attention(q, k, v, biases[i], mask)
         bias, size = self.biases[i], self.block_size
@@ -214,12 +224,12 @@ class TNPKR(nn.Module):
     def _statistics(
         self, xq: Tensor, xc: Tensor, yc: Tensor, mask: Tensor, sums: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """:func:`~geonp.nn.statistics.context_statistics`, and means; of size 0 where the model uses none."""
+        """Statistics of each point and of the whole context, with zero features if the model uses none."""
         local, summary = xq.new_zeros(*xq.shape[:2], 0), xq.new_zeros(xq.shape[0], 0)
         if self.dictionary is None or not (self.statistics or self.means):
             return local, summary
         if sums is None:
-            sums = self.dictionary.sums(xq, xc, summands(yc, mask))
+            sums = self.dictionary.sums(xq, xc, moments(yc, mask))
         if self.statistics:
             local, summary = context_statistics(self.dictionary, xq, xc, yc, mask, sums)
         return torch.cat([local, context_means(sums)], -1) if self.means else local, summary
@@ -231,12 +241,12 @@ def _check_attention(attention: str, embed_x: bool) -> None:
         raise ValueError(f"attention must be one of {variants}, got {attention!r}; all but scan need embed_x=True")
 
 
-def _check(kernels: str, scales: tuple[float, ...], by_kernel: bool, head: str) -> None:
+def _check_kernels_and_head(kernels: str, scales: tuple[float, ...], uses_statistics: bool, head: str) -> None:
     if kernels not in ("rbf", "dictionary") or (kernels == "dictionary") != bool(scales):
         raise ValueError(
             f'kernels must be "rbf", or "dictionary" with scales, got {kernels!r} and scales={tuple(scales)}'
         )
-    if by_kernel and kernels != "dictionary":
-        raise ValueError('statistics and means are by the kernels of a dictionary: kernels must be "dictionary"')
+    if uses_statistics and kernels != "dictionary":
+        raise ValueError('statistics and means need the kernels of a dictionary: set kernels="dictionary" and scales')
     if head not in ("gaussian", "kriging"):
         raise ValueError(f'head must be "gaussian" or "kriging", got {head!r}')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -260,7 +261,7 @@ def test_rbf_bias_is_its_formula_in_any_number_of_blocks(monkeypatch: pytest.Mon
     above = torch.linspace(-1, 1, expected.numel()).double().view_as(expected)
     slopes = torch.autograd.grad(expected, inputs, above)
     for pairs in (2**16, 40, 1):
-        monkeypatch.setattr(bias, "SCAN_PAIRS", pairs)
+        monkeypatch.setattr(bias, "BLOCKS", replace(bias.BLOCKS, scan=pairs))
         found = rbf_bias(*inputs)
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(torch.autograd.grad(found, inputs, above), slopes)

@@ -1,8 +1,9 @@
-"""Mixtures of stationary covariances against the textbook formulas, in one block or in many."""
+"""Mixtures of stationary covariances against the textbook formulas, in one block and in many."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -32,32 +33,32 @@ def arguments(n_q: int = 7, n_k: int = 5) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("block", [1, 10, 2**14])
-def test_it_is_the_textbook_mixture_for_every_size_of_block(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
-    monkeypatch.setattr(covariance, "BLOCK_PAIRS", block)
+def test_mixture_equals_the_textbook_for_every_block_size(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    monkeypatch.setattr(covariance, "BLOCKS", replace(covariance.BLOCKS, covariance=block))
     inputs = [t.requires_grad_() for t in arguments()]
-    expected, found = textbook(*inputs), matern_mixture(*inputs)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)  # r = 1e-6 instead of 0
-    slope = torch.randn(found.shape, generator=torch.Generator().manual_seed(1)).double()
-    for ours, theirs in zip(*(torch.autograd.grad(k, inputs, slope) for k in (found, expected)), strict=True):
+    expected, actual = textbook(*inputs), matern_mixture(*inputs)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-6)  # r = 1e-6 instead of 0
+    grad = torch.randn(actual.shape, generator=torch.Generator().manual_seed(1)).double()
+    for ours, theirs in zip(*(torch.autograd.grad(k, inputs, grad) for k in (actual, expected)), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-def test_derivatives_are_right() -> None:
+def test_gradients_equal_finite_differences() -> None:
     assert torch.autograd.gradcheck(matern_mixture, [t.requires_grad_() for t in arguments()])
 
 
-def test_coincident_points_have_the_whole_variance_and_no_slope() -> None:
+def test_coincident_points_have_the_full_variance_and_zero_gradient() -> None:
     x, _, weights = arguments()
     x = x.requires_grad_()
     kernel = matern_mixture(x, x.detach(), weights)
     torch.testing.assert_close(
         kernel.diagonal(dim1=1, dim2=2), weights.sum((1, 2))[:, None].expand(3, 7), atol=1e-5, rtol=0
     )
-    (slope,) = torch.autograd.grad(kernel.diagonal(dim1=1, dim2=2).sum(), x)
-    assert slope.abs().max() < 1e-9
+    (grad,) = torch.autograd.grad(kernel.diagonal(dim1=1, dim2=2).sum(), x)
+    assert grad.abs().max() < 1e-9
 
 
-def test_far_points_cost_no_subnormal_numbers() -> None:
+def test_distant_points_give_no_subnormal_numbers() -> None:
     far = torch.tensor([0.0, 90.0, 1e3, 1e5]).double()[None, None, :, None] * torch.tensor([1.0, 0.0])
     kernel = matern_mixture(far, far[:, :, :1], torch.ones(1, 1, N_KERNELS).double())[0, :, 0]
     assert kernel[0] > 4.99
