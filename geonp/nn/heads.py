@@ -155,9 +155,7 @@ class KrigingHead(nn.Module):
     smooth fields needs the exact, partly negative weights of a linear solve. A solve costs ``2 n_c^3 / 3 + n_c^2 n_t``
     multiplications, so the head is for a bounded context. The prediction includes the noise of a new measurement.
 
-    Related work. Amortised inference of covariance parameters: Liu et al. (NeurIPS 2020), Gerber & Nychka (Stat, 2021).
-    Kriging with the nearest observations approximates the full process (Vecchia 1988); with features of a network:
-    Jimenez & Katzfuss (AISTATS 2025). The successor of TNP-KR: BSA-TNP (arXiv 2506.09163).
+    Related work (amortised kriging, neural Vecchia approximations, BSA-TNP) is cited in ``docs/kriging-head.md``.
     """
 
     def __init__(

@@ -1,10 +1,9 @@
-"""Scan attention: softmax attention whose bias is computed from locations block by block.
+"""Scan attention: softmax attention with a bias that is computed from locations block by block.
 
-Equations 6 to 8 of the second TNP-KR paper (arXiv 2411.12502v2): queries and keys are visited in blocks, a running
-maximum and a running sum renormalise what has been accumulated, and neither the scores nor the bias of more than one
-block pair exists at a time. The backward pass recomputes them block by block from the stored log-sum of exponentials,
-so that memory is constant there too (the published code rematerialises each block instead). Where all keys fit one
-block, nothing has to be renormalised, and a fused kernel does the forward pass.
+Equations 6 to 8 of TNP-KR (arXiv 2411.12502v2): queries and keys are visited in blocks, a running maximum and sum
+renormalise the accumulated values, and the scores and biases of only one block exist at a time. The backward pass
+recomputes them from the stored log-sum-exp, so its memory is constant too; the published code rematerialises each block
+instead. If all keys fit one block, nothing has to be renormalised, and torch's fused kernel does the forward pass.
 
 Shapes are those of :mod:`geonp.nn.attention`.
 """
@@ -24,10 +23,10 @@ from geonp.nn.blocks import BLOCKS, pair_blocks
 __all__ = ["BiasFunction", "scan_attention"]
 
 BiasFunction = Callable[..., Tensor]
-"""``(xq, xk, *parameters) -> (batch, heads, n_q, n_k)``: the bias of one block pair, differentiable."""
+"""``(xq, xk, *parameters) -> (batch, heads, n_q, n_k)``: the bias of one block, differentiable."""
 
-FLOOR = -1e30
-"""Added to the scores of masked keys: below all others, and finite."""
+MASKED_SCORE = -1e30
+"""Added to the scores of masked keys. It is finite, so that a query without keys does not become NaN."""
 
 
 def scan_attention(
@@ -43,22 +42,22 @@ def scan_attention(
     block_q: int = 1024,
     block_k: int = 1024,
 ) -> Tensor:
-    """Softmax attention whose bias is computed from locations, block by block, in constant memory.
+    """Softmax attention with a bias computed from locations, block by block, in constant memory.
 
-    Equal to ``dense_attention(q, k, v, bias(xq, xk, *parameters), key_mask)`` for every block size, in outputs and in
+    Equals ``dense_attention(q, k, v, bias(xq, xk, *parameters), key_mask)`` for all block sizes, in its output and in
     the gradients with respect to `q`, `k`, `v`, `xq`, `xk` and `parameters`.
 
     Parameters
     ----------
     q, k, v, xq, xk, key_mask : Tensor
-        See the module's docstring. What masked keys hold, NaN included, has no effect.
+        See :mod:`geonp.nn.attention`. Masked keys, NaN included, have no effect.
     bias : BiasFunction
-        Must depend on nothing but its arguments: the backward pass calls it again.
+        A pure function of its arguments, as the backward pass calls it again.
     parameters : tuple of Tensor
-        Passed to `bias`; they receive gradients.
+        Further arguments of `bias`, which receive gradients.
     block_q, block_k : int
-        Block sizes, at most: on a CPU they stay in its cache. The extra memory is ``batch * heads * block_q * block_k``
-        elsewhere.
+        Largest block sizes. On a CPU blocks are smaller (:class:`~geonp.nn.blocks.BlockSizes`), elsewhere the extra
+        memory is ``batch * heads * block_q * block_k``.
 
     Returns
     -------
@@ -72,7 +71,7 @@ def scan_attention(
     k, v = zero_masked(k, key_mask).contiguous(), zero_masked(v, key_mask).contiguous()
     xk = masked_locations(xk, key_mask)
     if not (xq.requires_grad or xk.requires_grad) and all(bool((x == x[:1]).all()) for x in (xq, xk)):
-        # blocks hold all tasks then: of a layout of its own each would be copied
+        # blocks then contain all tasks; without a contiguous layout each block would be copied
         q, xq, xk = q.contiguous(), xq[:1], xk[:1]
     out: Tensor = _ScanAttention.apply(q, k, v, xq, xk, key_mask, bias, block_q, block_k, *parameters)  # type: ignore[no-untyped-call]
     return out
@@ -99,29 +98,29 @@ class _ScanAttention(torch.autograd.Function):
         # on a GPU the fused kernels round the bias to the precision of the queries
         ctx.fused = k.shape[2] <= block_k and (q.dtype == torch.float32 or q.device.type == "cpu")
         if ctx.fused:
-            fused = _with_floor(q * scale, k, v, mask)
-            for part, at, rows in _scan_blocks(q, k, xq, block_q, block_k):
-                out[part, :, rows] = _fused(*fused, part, rows, bias(xq[at, rows], xk[at], *parameters), v.shape[-1])
+            fused = _with_mask_feature(q * scale, k, v, mask)
+            for tasks, at, rows in _scan_blocks(q, k, xq, block_q, block_k):
+                out[tasks, :, rows] = _fused(*fused, tasks, rows, bias(xq[at, rows], xk[at], *parameters), v.shape[-1])
             ctx.save_for_backward(q, k, v, xq, xk, key_mask, out, q.new_empty(0), *parameters)
             return out
         log_sum = q.new_empty(q.shape[:3], dtype=torch.float32)
-        for part, at, rows in _scan_blocks(q, k, xq, block_q, block_k):
-            scaled = q[part, :, rows] * scale
-            peak = q.new_full(scaled.shape[:3], FLOOR, dtype=torch.float32)
+        for tasks, at, rows in _scan_blocks(q, k, xq, block_q, block_k):
+            scaled = q[tasks, :, rows] * scale
+            peak = q.new_full(scaled.shape[:3], MASKED_SCORE, dtype=torch.float32)
             total = torch.zeros_like(peak)
             mean = q.new_zeros(*scaled.shape[:3], v.shape[-1], dtype=torch.float32)
             for cols in _blocks(k.shape[2], block_k):
                 block_bias = bias(xq[at, rows], xk[at, cols], *parameters)
-                score = _score(scaled, k[part, :, cols], block_bias, mask[part, cols])
+                score = _score(scaled, k[tasks, :, cols], block_bias, mask[tasks, cols])
                 new_peak = torch.maximum(peak, score.amax(-1))
-                weight = _weight(score, new_peak, mask[part, cols])
+                weight = _weight(score, new_peak, mask[tasks, cols])
                 decay = torch.exp(peak - new_peak)
                 total = total * decay + weight.sum(-1)
-                mean = mean * decay[..., None] + (weight.to(v.dtype) @ v[part, :, cols]).float()
+                mean = mean * decay[..., None] + (weight.to(v.dtype) @ v[tasks, :, cols]).float()
                 peak = new_peak
             has_keys = total > 0
-            out[part, :, rows] = (mean / torch.where(has_keys, total, 1.0)[..., None]).to(out.dtype)
-            log_sum[part, :, rows] = torch.where(has_keys, peak + total.clamp_min(1e-38).log(), torch.inf)
+            out[tasks, :, rows] = (mean / torch.where(has_keys, total, 1.0)[..., None]).to(out.dtype)
+            log_sum[tasks, :, rows] = torch.where(has_keys, peak + total.clamp_min(1e-38).log(), torch.inf)
         ctx.save_for_backward(q, k, v, xq, xk, key_mask, out, log_sum, *parameters)
         return out
 
@@ -134,55 +133,55 @@ class _ScanAttention(torch.autograd.Function):
         grad_xq, grad_xk = torch.zeros_like(xq), torch.zeros_like(xk)
         grad_parameters = [torch.zeros_like(p) for p in parameters]
         delta = (grad * out).sum(-1, keepdim=True).float()
-        wanted = (*ctx.needs_input_grad[3:5], *ctx.needs_input_grad[9:])
-        for part, at, rows in _scan_blocks(q, k, xq, ctx.block_q, ctx.block_k):
-            scaled = q[part, :, rows] * scale
+        needs_grad = (*ctx.needs_input_grad[3:5], *ctx.needs_input_grad[9:])
+        for tasks, at, rows in _scan_blocks(q, k, xq, ctx.block_q, ctx.block_k):
+            scaled = q[tasks, :, rows] * scale
             for cols in _blocks(k.shape[2], ctx.block_k):
                 with torch.enable_grad():
                     leaves = [
                         t.detach().requires_grad_(needed)
-                        for t, needed in zip((xq[at, rows], xk[at, cols], *parameters), wanted, strict=True)
+                        for t, needed in zip((xq[at, rows], xk[at, cols], *parameters), needs_grad, strict=True)
                     ]
                     block_bias = ctx.bias(*leaves)
-                score = _score(scaled, k[part, :, cols], block_bias.detach(), mask[part, cols])
+                score = _score(scaled, k[tasks, :, cols], block_bias.detach(), mask[tasks, cols])
                 if ctx.fused:
-                    weight = _weight(score, score.amax(-1), mask[part, cols])
+                    weight = _weight(score, score.amax(-1), mask[tasks, cols])
                     weight.div_(weight.sum(-1, keepdim=True).clamp_min(1e-38))
                 else:
-                    weight = _weight(score, log_sum[part, :, rows], mask[part, cols])
-                grad_rows = grad[part, :, rows]
-                grad_v[part, :, cols] += weight.to(grad.dtype).mT @ grad_rows
-                grad_score = (grad_rows @ v[part, :, cols].mT).float()
-                # by these weights, which are not rounded as those of the fused kernel are, sums of rows vanish
-                shift = (grad_score * weight).sum(-1, keepdim=True) if ctx.fused else delta[part, :, rows]
+                    weight = _weight(score, log_sum[tasks, :, rows], mask[tasks, cols])
+                grad_rows = grad[tasks, :, rows]
+                grad_v[tasks, :, cols] += weight.to(grad.dtype).mT @ grad_rows
+                grad_score = (grad_rows @ v[tasks, :, cols].mT).float()
+                # with these weights, which unlike the fused kernel's are not rounded, the rows sum to zero exactly
+                shift = (grad_score * weight).sum(-1, keepdim=True) if ctx.fused else delta[tasks, :, rows]
                 grad_score = grad_score.sub_(shift).mul_(weight)
                 grad_score = grad_score.to(q.dtype)
-                grad_q[part, :, rows] += (grad_score @ k[part, :, cols]) * scale
-                grad_k[part, :, cols] += grad_score.mT @ scaled
+                grad_q[tasks, :, rows] += (grad_score @ k[tasks, :, cols]) * scale
+                grad_k[tasks, :, cols] += grad_score.mT @ scaled
                 if not block_bias.requires_grad:
                     continue
                 if len(block_bias) < len(grad_score):
                     grad_score = grad_score.sum(0, keepdim=True)
                 sums = (grad_xq[at, rows], grad_xk[at, cols], *grad_parameters)
-                pairs = [(whole, leaf) for whole, leaf in zip(sums, leaves, strict=True) if leaf.requires_grad]
-                found = torch.autograd.grad(
-                    block_bias, [leaf for _, leaf in pairs], grad_score.to(block_bias.dtype), allow_unused=True
+                used = [(total, leaf) for total, leaf in zip(sums, leaves, strict=True) if leaf.requires_grad]
+                grads = torch.autograd.grad(
+                    block_bias, [leaf for _, leaf in used], grad_score.to(block_bias.dtype), allow_unused=True
                 )
-                for (whole, _), piece in zip(pairs, found, strict=True):
-                    if piece is not None:
-                        whole += piece
+                for (total, _), block_grad in zip(used, grads, strict=True):
+                    if block_grad is not None:
+                        total += block_grad
         return grad_q, grad_k, grad_v, grad_xq, grad_xk, None, None, None, None, *grad_parameters
 
 
 def _scan_blocks(q: Tensor, k: Tensor, xq: Tensor, block_q: int, block_k: int) -> Iterator[tuple[slice, slice, slice]]:
-    """Tasks, the locations of which these are, and queries: all tasks at once where they share their locations."""
-    n_k, every = min(block_k, k.shape[2]), slice(None)
+    """Slices of tasks, of the tasks in `xq`, and of queries; tasks that share their locations are in one block."""
+    n_k, everything = min(block_k, k.shape[2]), slice(None)
     if len(xq) < len(q):
         for _, rows in pair_blocks(1, q.shape[2], len(q) * n_k, q.device.type, 2 * BLOCKS.scan, block_q):
-            yield every, every, rows
+            yield everything, everything, rows
         return
-    for part, rows in pair_blocks(len(q), q.shape[2], n_k, q.device.type, BLOCKS.scan, block_q):
-        yield part, part, rows
+    for tasks, rows in pair_blocks(len(q), q.shape[2], n_k, q.device.type, BLOCKS.scan, block_q):
+        yield tasks, tasks, rows
 
 
 def _blocks(n: int, size: int) -> list[slice]:
@@ -190,46 +189,43 @@ def _blocks(n: int, size: int) -> list[slice]:
 
 
 class _Mask:
-    """Which keys to attend to, as numbers to multiply weights and to add to scores; None where all are."""
+    """Key mask as float factors of the weights, sliced block by block; None if no key is masked."""
 
     def __init__(self, key_mask: Tensor) -> None:
         self.keep = None if bool(key_mask.all()) else key_mask.float()[:, None, None]
 
-    def __getitem__(self, place: tuple[slice, slice]) -> Tensor | None:
-        return None if self.keep is None else self.keep[place[0], :, :, place[1]]
+    def __getitem__(self, block: tuple[slice, slice]) -> Tensor | None:
+        return None if self.keep is None else self.keep[block[0], :, :, block[1]]
 
 
 def _score(scaled: Tensor, k: Tensor, bias: Tensor, keep: Tensor | None) -> Tensor:
     score = (scaled @ k.mT).float().add_(bias)
-    return score if keep is None else score.add_((1 - keep) * FLOOR)
+    return score if keep is None else score.add_((1 - keep) * MASKED_SCORE)
 
 
 def _weight(score: Tensor, reference: Tensor, keep: Tensor | None) -> Tensor:
-    # exponentials of infinity and those that underflow take 20 to 200 times as long as others
+    # exponentials that underflow, and those of infinity, take 20 to 200 times as long as others
     weight = score.sub_(reference[..., None]).clamp_min_(-80.0).exp_()
     return weight if keep is None else weight.mul_(keep)
 
 
-def _fused(q: Tensor, k: Tensor, v: Tensor, part: slice, rows: slice, bias: Tensor, d_v: int) -> Tensor:
-    """Attention of some queries to all keys, scores scaled already."""
+def _fused(q: Tensor, k: Tensor, v: Tensor, tasks: slice, rows: slice, bias: Tensor, d_v: int) -> Tensor:
+    """Attention of a block of scaled queries to all keys."""
     with torch.autocast(q.device.type, enabled=False):
-        out = F.scaled_dot_product_attention(q[part, :, rows], k[part], v[part], attn_mask=bias.float(), scale=1.0)
+        out = F.scaled_dot_product_attention(q[tasks, :, rows], k[tasks], v[tasks], attn_mask=bias.float(), scale=1.0)
     return out[..., :d_v]
 
 
-def _with_floor(q: Tensor, k: Tensor, v: Tensor, mask: _Mask) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values with one more feature, which adds :data:`FLOOR` to the scores of masked keys.
+def _with_mask_feature(q: Tensor, k: Tensor, v: Tensor, mask: _Mask) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values with one more feature, which adds :data:`MASKED_SCORE` to the scores of masked keys.
 
-    Adding it to the bias would make one for each task and head of what tasks share.
+    Added to the bias instead, it would need a copy of a shared bias for each task and head.
     """
     if mask.keep is None:
         return q, k, v
-    floor = ((1 - mask.keep) * FLOOR).mT.to(k.dtype).expand(*k.shape[:3], 1)
-    found = [
-        torch.cat(pair, -1)
-        for pair in ((q, torch.ones_like(q[..., :1])), (k, floor), (v, torch.zeros_like(v[..., :1])))
-    ]
-    # kernels of GPUs want multiples of 8
-    pad = 0 if q.device.type == "cpu" else -found[0].shape[-1] % 8
-    q, k, v = (F.pad(t, (0, pad)) for t in found)
+    masked = ((1 - mask.keep) * MASKED_SCORE).mT.to(k.dtype).expand(*k.shape[:3], 1)
+    features = ((q, torch.ones_like(q[..., :1])), (k, masked), (v, torch.zeros_like(v[..., :1])))
+    # fused kernels on a GPU need multiples of 8 features
+    pad = 0 if q.device.type == "cpu" else -(q.shape[-1] + 1) % 8
+    q, k, v = (F.pad(torch.cat(pair, -1), (0, pad)) for pair in features)
     return q, k, v
