@@ -19,6 +19,9 @@ Every class also inherits the builtin that a caller would catch.
 
 from __future__ import annotations
 
+import inspect
+import warnings
+
 __all__ = [
     "CheckpointError",
     "ClusterError",
@@ -31,7 +34,11 @@ __all__ = [
     "OutputError",
     "PredictionError",
     "RecipeError",
+    "warn",
 ]
+
+_BETWEEN = {"geonp", "xarray", "dask", "distributed", "click"}
+"""Packages whose frames may lie between the user's line and a warning."""
 
 
 class GeonpError(Exception):
@@ -86,3 +93,11 @@ class PredictionError(GeonpError, RuntimeError):
 
 class ClusterError(GeonpError, ConnectionError):
     """A Dask cluster that cannot be reached, or was lost."""
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the user's line, whatever lies between: a function of geonp, its accessor, dask or the command line."""
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from geonp.errors import CheckpointError, InputError, ModelError
+from geonp.errors import CheckpointError, InputError, ModelError, warn
 from geonp.fill.options import FillOptions
 from geonp.inference import checkpoint
 from geonp.inference.kernel import Job
@@ -91,10 +90,9 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
     if options.quantiles:
         _check_scales(ds, names)
     if before := [name for name in names if "geonp_model" in ds.attrs and f"{name}_fill_flag" in ds]:
-        warnings.warn(
+        warn(
             f"{', '.join(map(str, before))} was filled by geonp before: what was filled then counts as observed now, "
             "without error. Fill what was observed: ds[name].where(ds[f'{name}_fill_flag'] == 0).",
-            stacklevel=3,
         )
     if across is not None:
         _check_across(across, ds, names, grid, classes, options.samples)
@@ -168,10 +166,9 @@ def normalise(
         return alone, class_variables(alone, classes) if classes else names, grid
     names = class_variables(obj, classes) if classes else fill_variables(obj, nodata)
     if not classes and (whole := [name for name in fill_variables(obj, math.nan) if name not in names]):
-        warnings.warn(
+        warn(
             f"{', '.join(map(str, whole))}: integers without a declared nodata value pass through as they are. If "
             "cells of theirs are missing, give the value with nodata= (--nodata).",
-            stacklevel=4,
         )
     for name in names:
         ancillary = str(obj[name].attrs.get("ancillary_variables", "")).split()

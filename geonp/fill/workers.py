@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
@@ -14,7 +13,7 @@ from uuid import uuid4
 
 from dask.system import CPU_COUNT
 
-from geonp.errors import ClusterError, GeonpError, MissingExtraError
+from geonp.errors import ClusterError, GeonpError, MissingExtraError, warn
 from geonp.fill.units import Unit, Work, fail_unit, fill_unit
 from geonp.io.journal import Record
 
@@ -75,7 +74,7 @@ def executor(
         elif workers is not None:
             n = processes(workers)
             if n < workers:
-                warnings.warn(f"{n} workers are started instead of {workers}: one for each core.", stacklevel=4)
+                warn(f"{n} workers are started instead of {workers}: one for each core.")
             cluster = LocalCluster(n_workers=n, threads_per_worker=CPU_COUNT // n, dashboard_address=":0")
             client = stack.enter_context(Client(stack.enter_context(cluster), set_as_default=False))
         else:

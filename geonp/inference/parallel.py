@@ -16,7 +16,6 @@ import signal
 import sys
 import threading
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
@@ -27,6 +26,8 @@ from typing import TypeVar
 
 import dask
 from dask.system import CPU_COUNT
+
+from geonp.errors import warn
 
 __all__ = [
     "START_AFTER",
@@ -296,11 +297,10 @@ class _Processes:
             known, self.lost = self.lost, True
             self._let_go()
         if not known:
-            warnings.warn(
+            warn(
                 f"geonp goes on in threads, more slowly, as its processes failed: {type(error).__name__}: "
                 f"{str(error).strip().partition(chr(10))[0]}",
                 RuntimeWarning,
-                stacklevel=2,
             )
 
     def _begun(self, function: Callable[..., U], *arguments: object) -> Future[U]:

@@ -23,7 +23,7 @@ from rasterio.errors import NotGeoreferencedWarning, RasterioError
 from rasterio.windows import Window
 from rioxarray.exceptions import RioXarrayError
 
-from geonp.errors import InputError, OutputError
+from geonp.errors import InputError, OutputError, warn
 from geonp.raster.casting import UNLIMITED
 from geonp.raster.grid import Grid, grid_mapping_name
 from geonp.raster.metadata import UNNAMED
@@ -147,10 +147,9 @@ def write_geotiff(ds: xr.Dataset, path: Path, driver: str, options: Mapping[str,
     affine, gcps = transform(ds), _ground_control_points(ds)
     nowhere = affine is None and not gcps and not grid.regular
     if nowhere:
-        warnings.warn(
+        warn(
             f"{path.name} is written without a place on the Earth: its cells are not evenly spaced, and a GeoTIFF has "
-            "no other. Write .nc or .zarr to keep the coordinates.",
-            stacklevel=2,
+            "no other. Write .nc or .zarr to keep the coordinates."
         )
     profile = {
         "height": grid.shape[0],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +13,7 @@ import pyproj
 import xarray as xr
 from pyproj.exceptions import CRSError
 
-from geonp.errors import InputError
+from geonp.errors import InputError, warn
 from geonp.scattered.squares import Observations
 
 __all__ = ["Table", "lattice", "lattice_around", "read_table", "transformed"]
@@ -60,10 +59,9 @@ class Table:
                 found = np.isclose(values, mark, rtol=1e-6, atol=0)
                 others = values[~found]
                 if found.any() and others.size and np.abs(others - mark).min() > _APART * max(np.ptp(others), 1e-9):
-                    warnings.warn(
+                    warn(
                         f"column {name!r} holds {mark:g}, far from all else, in {found.sum()} rows, and it counts as "
                         "measured. Where it marks what is missing, leave such cells empty.",
-                        stacklevel=3,
                     )
 
     def observations(self, name: str, geographic: bool, seed: int) -> Observations:
