@@ -163,7 +163,6 @@ def test_commands_and_their_options_exist(page: str) -> None:
     assert not {name for name in alone - anywhere if not any(f'"{name}"' in script for script in scripts)}
 
 
-@pytest.mark.skipif(not hasattr(geonp, "open_raster"), reason="the pages are ahead of the public surface")
 @pytest.mark.parametrize("page", CURRENT)
 def test_python_names_exist(page: str) -> None:
     code = [*blocks(page, "python"), *spans(page)]
