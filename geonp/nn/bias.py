@@ -122,7 +122,7 @@ class KernelDictionary(nn.Module):
     `directional_scales` there is one of each direction u, ``exp(-(u . (xq - xk))^2 / (2 s^2))``: the axes and the
     diagonals of each pair of axes. They distinguish directions, which a distance can't.
 
-    Deviation from the paper: fixed kernels with learned amplitudes instead of learned kernels. So they are computed once
+    Deviation from the paper: fixed kernels with learned amplitudes instead of learned kernels. They are computed once
     for each batch instead of once in each layer and head.
     """
 
