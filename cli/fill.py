@@ -103,7 +103,7 @@ def fill(
     """
     from geonp.errors import OutputError
     from geonp.io.files import check_output, open_raster
-    from geonp.io.stores import is_remote
+    from geonp.io.location import is_remote
 
     start = time.perf_counter()
     creation_options = dict(_pair(option, "--co") for option in options)
@@ -195,7 +195,8 @@ def _fill_store(
 ) -> tuple[dict[str, dict[str, int]], dict[str, Any], str]:
     """Write a Zarr store by whole units; counts of cells, the attributes of the output, and what failed, in words."""
     from geonp.fill.store import fill_store
-    from geonp.io.stores import Store, is_remote
+    from geonp.io.location import is_remote
+    from geonp.io.stores import Store
 
     source = ds.encoding.get("source", "")
     of_target, of_source = (storage_options if is_remote(url) else {} for url in (target, source))

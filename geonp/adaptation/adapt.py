@@ -32,7 +32,7 @@ from geonp.errors import InputError, OutputError
 from geonp.fill.request import domain_of, normalise, spatial_last
 from geonp.inference import checkpoint
 from geonp.inference.predictor import resolve
-from geonp.io.stores import check_writable
+from geonp.io.location import check_writable
 from geonp.raster.nodata import observed
 from geonp.training.data.tasks import collate
 from geonp.training.objective import expected_nll, relative_crps

@@ -28,7 +28,8 @@ from geonp.fill.request import Raster, Request, prepare
 from geonp.fill.units import Field, Unit, Work, units_of
 from geonp.fill.workers import executor, processes, run
 from geonp.io.files import for_files
-from geonp.io.journal import Journal, Record, identity
+from geonp.io.journal import Journal, Record
+from geonp.io.location import identity
 from geonp.io.stores import Store
 from geonp.raster.casting import fitting
 from geonp.raster.metadata import FillFlag, kept_encoding
@@ -287,8 +288,7 @@ def _job(asked: Request, layout: Layout, source_options: Any) -> dict[str, str]:
         for name, da in asked.ds.variables.items()
     )
     axes = {str(dim): asked.ds[dim].values for dim in sorted(asked.ds.dims, key=str) if dim in asked.ds.coords}
-    lazy = all(asked.ds[name].chunks is None for name in asked.names)
-    if isinstance(source, str) and lazy:
+    if isinstance(source, str) and all(asked.ds[name].chunks is None for name in asked.names):
         values = identity(source, source_options)
     else:
         values = tokenize(*(asked.ds[name].data for name in sorted(asked.names, key=str)))

@@ -1,7 +1,7 @@
-"""Raster files in and out: GeoTIFF and whatever else GDAL reads, NetCDF, Zarr.
+"""Raster files in and out: GeoTIFF and the other formats of GDAL, NetCDF, Zarr.
 
-Every format is decoded by the same step (`xarray.decode_cf`), so that one raster gives one Dataset whatever file it
-comes from, and written by :func:`write_raster` to a temporary sibling that is renamed when it is complete.
+All formats are decoded by the same step (:func:`xarray.decode_cf`), so that a raster gives the same Dataset from any
+format. :func:`write_raster` writes to a temporary sibling of the output, which is renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -24,22 +24,21 @@ from pyproj import CRS
 from rasterio.errors import NotGeoreferencedWarning
 
 from geonp.errors import GeonpError, InputError, MissingFileError, OutputError
-from geonp.io.geotiff import DRIVERS, READ_ERRORS, open_gdal, transform, write_geotiff
-from geonp.io.stores import Store, check_writable, is_remote, unfinished
+from geonp.io.geotiff import DRIVERS, READ_ERRORS, creation_options_of, open_gdal, transform, write_geotiff
+from geonp.io.location import check_writable, is_remote
+from geonp.io.stores import Store, to_zarr, unfinished
 from geonp.raster.casting import holds
 from geonp.raster.grid import Grid, grid_mapping_name
 from geonp.raster.windows import chunk_side
 
 __all__ = ["check_output", "for_files", "open_raster", "write_raster"]
 
-Chunks = Literal["auto"] | int | Mapping[Any, int]
-
 _NETCDF = {".nc", ".nc4", ".cdf"}
-_CHUNK_BYTES = "16MiB"  # a 2048 x 2048 block of float32: several fit beside the model on a small machine
-_NETCDF_COMPRESSION = {"zlib": True, "complevel": 1}
 _GEOTIFF = {".tif", ".tiff"}
+_CHUNK_BYTES = "16MiB"  # a 2048 x 2048 block of float32: several fit beside the model on a small machine
+_NETCDF_COMPRESSION = {"zlib": True, "complevel": 1}  # the fastest level
 _ENCODING_ATTRS = ("_FillValue", "scale_factor", "add_offset")
-# Chunks and compressors of another format are refused or, worse, applied.
+# Writers refuse, or wrongly apply, the chunks and compressors of another format.
 _PORTABLE_ENCODING = {"dtype", *_ENCODING_ATTRS, "missing_value", "_Unsigned", "grid_mapping", "units", "calendar"}
 
 
@@ -50,48 +49,55 @@ def open_raster(
     bands: Sequence[int] | None = None,
     bbox: tuple[float, float, float, float] | None = None,
     nodata: float | None = None,
-    chunks: Chunks | None = "auto",
+    chunks: Literal["auto"] | int | Mapping[Hashable, int] | None = "auto",
     storage_options: Mapping[str, Any] | None = None,
 ) -> xr.Dataset:
-    """Open a raster file or store lazily, as a Dataset of dask arrays.
-
-    Missing cells are NaN where the file declares a nodata value (or ``nodata`` gives it); the stored dtype and the
-    value stay in ``encoding``. Integers without one stay integers. The bands of a GeoTIFF are one variable with a
-    dimension ``band``, or two-dimensional where there is one; it is called as the band's description, else as the file.
+    """Open a raster file or store lazily.
 
     Parameters
     ----------
-    path
-        GeoTIFF, COG or other GDAL raster; NetCDF (.nc, .nc4, .cdf); Zarr of format 2 or 3 (a folder, or a URL that
-        fsspec knows, such as ``s3://bucket/name.zarr``).
-    variables
-        Names of the variables to keep; all by default.
-    bands
-        Bands to keep, counted from 1, where there is a dimension ``band``.
-    bbox
-        ``(west, south, east, north)`` in the raster's own coordinates: cells with their centre inside are kept.
-    nodata
-        Value, as stored in the file, of missing cells: instead of the declared one. NaN for integers: none is missing.
-    chunks
-        "auto" (some for each core, of at most 16 MiB), cells along each spatial dimension, or a mapping of dimension
-        to cells. None: no dask arrays, but those of xarray that read what is asked of them, for
-        :func:`geonp.fill.store.fill_store`.
-    storage_options
-        Of the file system of a URL, for fsspec. Never logged or stored.
+    path : str or path
+        GeoTIFF, COG or another raster of GDAL; NetCDF (.nc, .nc4, .cdf); Zarr of format 2 or 3: a folder, or a URL that
+        fsspec knows, such as ``s3://bucket/name.zarr``.
+    variables : sequence of str, optional
+        Names of the variables to keep. By default all.
+    bands : sequence of int, optional
+        Bands to keep, counted from 1, if there is a dimension ``band``. By default all.
+    bbox : tuple of float, optional
+        Bounding box ``(west, south, east, north)`` in the coordinates of the raster. Cells whose centre is inside are
+        kept.
+    nodata : float, optional
+        Value of missing cells as stored in the file, used instead of the declared one. With NaN, no cell of an integer
+        raster is missing.
+    chunks : "auto", int, mapping or None
+        Chunks of the dask arrays: several for each core and at most 16 MiB each (``"auto"``), cells along both spatial
+        dimensions, or cells by dimension. None gives no dask arrays, but lazy arrays of xarray, as
+        :func:`geonp.fill_store` needs them.
+    storage_options : mapping, optional
+        Options of the file system of a URL, for fsspec. They are never logged or stored.
+
+    Returns
+    -------
+    Dataset
+        Missing cells are NaN if the file declares a nodata value, or `nodata` is given; the stored dtype and value are
+        in ``encoding``. Integers without a nodata value stay integers. The bands of a GeoTIFF are one variable, on
+        ``(band, y, x)`` or, for a single band, ``(y, x)``, with the name of the band's description or of the file.
 
     Raises
     ------
     MissingFileError
-        Where there is no such file.
+        If there is no such file.
     InputError
-        Where it is no raster, or has no such variable, band or cells, or its integers cannot hold ``nodata``; and
-        for a Zarr store that :func:`geonp.fill.store.fill_store` has not finished.
+        If the file is not a raster, lacks a variable, a band or cells in the bounding box, or has integers that cannot
+        hold `nodata`; and for a Zarr store that :func:`geonp.fill_store` has not finished.
     """
-    place, options = os.fspath(path), dict(storage_options or {})
-    if not (Store(place, options).exists() if is_remote(place) else Path(place).exists()):
+    place = os.fspath(path)
+    store = Store(place, dict(storage_options or {}))
+    is_store = store.exists()
+    if not is_store and (is_remote(place) or not Path(place).exists()):
         raise MissingFileError(f"No such raster: got {place!r}, expected a file or a Zarr folder. Check the path.")
     with dask.config.set({"array.chunk-size": _CHUNK_BYTES}), _unreadable(place):
-        stored = _open_stored(place, None if chunks is None else "auto", options)
+        stored = _open_stored(store, is_store, None if chunks is None else "auto")
         if problem := unfinished(place, stored.attrs):
             raise InputError(problem)
         if nodata is not None:
@@ -100,7 +106,7 @@ def open_raster(
         if nodata is not None and math.isnan(nodata):
             for da in ds.data_vars.values():
                 if da.dtype.kind in "iu":
-                    da.encoding["_FillValue"] = nodata  # for `observed`: no cell is missing; never written
+                    da.encoding["_FillValue"] = nodata  # no cell is missing, for `observed`; never written
     if variables is not None:
         ds = _select_variables(ds, variables)
     if bands is not None:
@@ -119,24 +125,24 @@ def open_raster(
 
 
 def _split_for_cores(ds: xr.Dataset) -> xr.Dataset:
-    """Cut variables of a chunk or two into enough of them to keep all cores busy."""
+    """Rechunk variables that have too few chunks to keep all cores busy."""
     split = {}
     for name, da in ds.data_vars.items():
-        blocks = [len(sizes) for sizes in da.chunks or ()]
+        n_chunks = math.prod(len(sizes) for sizes in da.chunks or ())
         side = chunk_side(da.size)
-        if da.ndim > 1 and math.prod(blocks) < 4 * CPU_COUNT and max(da.shape[-2:]) > side:
+        if da.ndim > 1 and n_chunks < 4 * CPU_COUNT and max(da.shape[-2:]) > side:
             split[name] = da.chunk(dict.fromkeys(da.dims[-2:], side))
     return ds.assign(split)
 
 
 def check_output(path: str | os.PathLike[str], *, overwrite: bool = False, driver: str | None = None) -> None:
-    """Check that a raster can be written to ``path``, before any work is done for it.
+    """Check that a raster can be written to `path`, before work starts.
 
     Raises
     ------
     OutputError
-        For an extension that names no format or not that of ``driver``, an output that exists (unless ``overwrite``;
-        a folder that is no Zarr store is never overwritten), and a folder that is missing or not writable.
+        For an unknown extension, one that is not of `driver`, an output that exists (unless `overwrite`; a folder that
+        is not a Zarr store is never overwritten), and a folder that does not exist or is not writable.
     """
     path = Path(path)
     suffix = path.suffix.lower()
@@ -146,7 +152,7 @@ def check_output(path: str | os.PathLike[str], *, overwrite: bool = False, drive
     if driver is not None and (suffix not in _GEOTIFF or driver not in DRIVERS):
         raise OutputError(
             f"No driver {driver!r} for {str(path)!r}: expected {' or '.join(DRIVERS)} with .tif or .tiff. "
-            f"NetCDF and Zarr are chosen by the extension alone."
+            f"The extension alone chooses NetCDF and Zarr."
         )
     if path.exists() and not overwrite:
         raise OutputError(
@@ -166,53 +172,56 @@ def write_raster(
     overwrite: bool = False,
     creation_options: Mapping[str, str] | None = None,
 ) -> None:
-    """Compute ``ds`` and write it to ``path``, which appears complete or not at all.
+    """Compute `ds` and write it to `path`, which appears complete or not at all.
 
-    The format follows the extension: ``.zarr`` (format 3; format 2, which GDAL before 3.11 needs, by the creation
-    option ``zarr_format=2``), ``.nc``, or ``.tif``. A GeoTIFF has one dtype and one nodata value for all its bands.
-    Bands that share theirs keep them. Otherwise, so with the standard error beside an integer raster, all are floats
-    and the nodata value is NaN, or the value's own if it is negative, since no standard error or flag is. Bands are
-    in the order of the variables and described by their names.
+    All bands of a GeoTIFF have one dtype and one nodata value: their own if the variables agree. Otherwise, as with a
+    standard error beside an integer raster, all are floats, and the nodata value is NaN, or that of the values if it is
+    negative, as no standard error or flag is. Bands are in the order of the variables and described by their names.
 
     Parameters
     ----------
-    ds
-        Variables on one grid; for GeoTIFF all on both spatial dimensions.
-    path
-        Output whose folder exists.
-    driver
-        "COG" (default) or "GTiff" for GeoTIFF.
-    overwrite
+    ds : Dataset
+        Variables on one grid; for GeoTIFF all of them on both spatial dimensions.
+    path : str or path
+        Output in an existing folder. The extension chooses the format: .zarr, .nc (.nc4, .cdf) or .tif (.tiff).
+    driver : {"COG", "GTiff"}, optional
+        GDAL driver of a GeoTIFF. By default COG.
+    overwrite : bool
         Replace an existing output once the new one is complete.
-    creation_options
-        GDAL creation options for GeoTIFF; ``zarr_format`` for Zarr; none for NetCDF.
+    creation_options : mapping of str to str, optional
+        GDAL creation options of a GeoTIFF; for Zarr ``zarr_format``, ``"3"`` by default (GDAL before 3.11 reads format
+        2 only).
 
     Raises
     ------
     OutputError
-        As :func:`check_output`, and where the system or GDAL stops the writing.
+        As :func:`check_output`, and if writing fails.
     InputError
-        Where the format cannot hold a variable, or for an unknown creation option.
+        If the format cannot hold a variable, or for an unknown creation option.
     """
     path = Path(path)
     check_output(path, overwrite=overwrite, driver=driver)
-    options = {key.lower(): value for key, value in (creation_options or {}).items()}
+    options = {key.upper(): value for key, value in (creation_options or {}).items()}
     ds = for_files(ds)
     with _replacing(path) as temporary:
         if path.suffix.lower() == ".zarr":
-            _write_zarr(ds, temporary, options)
+            _require_known(options, {"ZARR_FORMAT"}, "Zarr")
+            to_zarr(ds, temporary, mode="w", consolidated=True, zarr_format=_zarr_format(options))
         elif path.suffix.lower() in _NETCDF:
-            _write_netcdf(ds, temporary, options)
+            _require_known(options, set(), "NetCDF")
+            _write_netcdf(ds, temporary)
         else:
-            write_geotiff(ds, temporary, driver or "COG", options)
+            driver = driver or "COG"
+            _require_known(options, creation_options_of(driver), f"GDAL's {driver} driver")
+            write_geotiff(ds, temporary, driver, options)
 
 
 @contextmanager
 def _unreadable(place: str) -> Iterator[None]:
-    """Turn what the readers raise about a file that is no raster into one InputError."""
+    """Convert the errors of readers to an InputError."""
     try:
         with warnings.catch_warnings():
-            # Rasters without georeference are welcome: geonp works in cells.
+            # geonp works in cells, and needs no georeference
             warnings.simplefilter("ignore", NotGeoreferencedWarning)
             yield
     except GeonpError:
@@ -220,30 +229,22 @@ def _unreadable(place: str) -> Iterator[None]:
     except (OSError, ValueError, TypeError, *READ_ERRORS) as error:
         raise InputError(
             f"Not a raster that can be read: got {place!r}, expected GeoTIFF or another GDAL raster, NetCDF "
-            f"({', '.join(sorted(_NETCDF))}) or Zarr. The reader says: {error}"
+            f"({', '.join(sorted(_NETCDF))}) or Zarr. The reader reports: {error}"
         ) from error
 
 
-def _open_stored(place: str, chunks: Any, options: dict[str, Any]) -> xr.Dataset:
+def _open_stored(store: Store, is_store: bool, chunks: Any) -> xr.Dataset:
     """Open a raster without decoding: values as stored, nodata and packing in attrs."""
-    path = Path(place)
-    how: Any = {"decode_cf": False, "cache": False}
-    if path.suffix.lower() == ".zarr" or Store(place, options).exists():
-        store = Store(place, options)
-        how |= {"engine": "zarr", "consolidated": store.consolidated(), "storage_options": options or None}
-        unread = xr.open_dataset(place, **how)
-        if chunks is None:
-            return unread
-        # dask can't tell the size of texts
-        texts = [str(name) for name, da in unread.variables.items() if da.dtype.kind not in "biufcmM"]
-        return xr.open_dataset(place, chunks=chunks, drop_variables=texts, **how).assign(unread[texts].variables)
+    path = Path(store.url)
+    if is_store or path.suffix.lower() == ".zarr":
+        return store.open(chunks)
     if path.suffix.lower() in _NETCDF:
-        return xr.open_dataset(path, engine="netcdf4", chunks=chunks, **how)
+        return xr.open_dataset(path, engine="netcdf4", chunks=chunks, decode_cf=False, cache=False)
     return open_gdal(path, chunks)
 
 
 def _with_crs(ds: xr.Dataset) -> xr.Dataset:
-    """Make the CRS variable a coordinate and name it in encoding, where rioxarray looks for it."""
+    """Make the CRS variable a coordinate, named in ``encoding``, where rioxarray looks for it."""
     name = grid_mapping_name(ds)
     if name in ds.data_vars:
         ds = ds.set_coords(name)
@@ -307,7 +308,7 @@ def _select_box(ds: xr.Dataset, bbox: tuple[float, float, float, float]) -> xr.D
 
 
 def for_files(ds: xr.Dataset) -> xr.Dataset:
-    """Copy ``ds`` with chunks of one size and none of the encoding that belongs to the file it came from."""
+    """Copy of `ds` with chunks of one size, and without the encoding that is specific to the format it came from."""
     ds = _described_axes(ds.copy())
     for name, variable in ds.variables.items():
         if variable.chunks is not None:
@@ -328,7 +329,7 @@ def for_files(ds: xr.Dataset) -> xr.Dataset:
 
 
 def _described_axes(ds: xr.Dataset) -> xr.Dataset:
-    """Say by the CF conventions what the spatial coordinates are, where only the CRS does."""
+    """Add the CF attributes of the spatial coordinates, if the CRS defines them and they have none."""
     grid = Grid.from_xarray(ds)
     axes = {} if grid.crs is None else {axis.get("axis"): axis for axis in CRS.from_wkt(grid.crs).cs_to_cf()}
     for dim, letter in ((grid.y_dim, "Y"), (grid.x_dim, "X")):
@@ -339,7 +340,7 @@ def _described_axes(ds: xr.Dataset) -> xr.Dataset:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    """Give a path in a hidden sibling folder, and move what is there to ``path`` if the block succeeds."""
+    """Yield a path in a hidden sibling folder, which is moved to `path` if the block succeeds."""
     work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
         yield work / path.name
@@ -350,35 +351,30 @@ def _replacing(path: Path) -> Iterator[Path]:
         raise
     except OSError as error:
         raise OutputError(
-            f"Stopped while writing {str(path)!r}: {error}. Check the disk; nothing was changed."
+            f"Stopped while writing {str(path)!r}: {error}. Nothing was changed: check the disk."
         ) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _write_zarr(ds: xr.Dataset, path: Path, options: Mapping[str, str]) -> None:
-    _require_known(options, {"zarr_format"})
-    text = options.get("zarr_format", "3")
+def _zarr_format(options: Mapping[str, str]) -> Literal[2, 3]:
+    text = options.get("ZARR_FORMAT", "3")
     if text not in {"2", "3"}:
         raise InputError(f"No Zarr format {text!r}: expected 2 or 3. Correct zarr_format (--co).")
-    # Zarr has settled how to store strings of variable, not of fixed length.
-    ds = ds.assign({name: da.astype(object) for name, da in ds.variables.items() if da.dtype.kind == "U"})
-    with warnings.catch_warnings():
-        # Readers expect consolidated metadata, and warn without; zarr warns that format 3 has yet to settle them.
-        warnings.filterwarnings("ignore", "Consolidated metadata")
-        ds.to_zarr(path, mode="w", zarr_format=2 if text == "2" else 3, consolidated=True)
+    return 2 if text == "2" else 3
 
 
-def _write_netcdf(ds: xr.Dataset, path: Path, options: Mapping[str, str]) -> None:
-    _require_known(options, set())
+def _write_netcdf(ds: xr.Dataset, path: Path) -> None:
     for da in ds.data_vars.values():
         if da.ndim and da.dtype.kind in "iuf":
             da.encoding.update(_NETCDF_COMPRESSION)
     ds.to_netcdf(path, engine="netcdf4")
 
 
-def _require_known(options: Mapping[str, str], known: set[str]) -> None:
+def _require_known(options: Mapping[str, str], known: set[str], writer: str) -> None:
     unknown = sorted(set(options) - known)
     if unknown:
-        expected = ", ".join(sorted(known)) or "none"
-        raise InputError(f"Unknown creation option: got {', '.join(unknown)}, expected {expected}. Correct --co.")
+        raise InputError(
+            f"Unknown creation option: got {', '.join(unknown)}, expected for {writer}: "
+            f"{', '.join(sorted(known)) or 'none'}. Correct --co."
+        )

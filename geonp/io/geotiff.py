@@ -1,4 +1,4 @@
-"""GeoTIFF and the other rasters of GDAL: undecoded in, band by band out."""
+"""GeoTIFF and the other raster formats of GDAL: read without decoding, written band by band."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from geonp.raster.grid import Grid, grid_mapping_name
 from geonp.raster.metadata import UNNAMED
 from geonp.raster.nodata import PACKING, declared_nodata, observed, valid_limits
 
-__all__ = ["DRIVERS", "READ_ERRORS", "open_gdal", "transform", "write_geotiff"]
+__all__ = ["DRIVERS", "READ_ERRORS", "creation_options_of", "open_gdal", "transform", "write_geotiff"]
 
 DRIVERS = {
-    "COG": {"compress": "DEFLATE", "overview_resampling": "NEAREST"},  # averages of flags mean nothing
-    "GTiff": {"compress": "DEFLATE", "tiled": "YES"},
+    "COG": {"COMPRESS": "DEFLATE", "OVERVIEW_RESAMPLING": "NEAREST"},  # averages of flags have no meaning
+    "GTiff": {"COMPRESS": "DEFLATE", "TILED": "YES"},
 }
-"""GDAL drivers that write a GeoTIFF, with the creation options they get by default."""
+"""GDAL drivers that write a GeoTIFF, with their default creation options."""
 
 READ_ERRORS = (RasterioError, RioXarrayError)
-"""What :func:`open_gdal` raises, beside builtin errors, where a file is no raster."""
+"""Errors that :func:`open_gdal` raises for a file that is not a raster, beside builtin ones."""
 
-# What `gdalinfo --format` lists for each driver (GDAL 3.10 and 3.11; rasterio cannot be asked).
+# The options that `gdalinfo --format` lists for each driver in GDAL 3.10 and 3.11: rasterio has no access to them.
 _SHARED_OPTIONS = """BIGTIFF COMPRESS GEOTIFF_VERSION INTERLEAVE JXL_ALPHA_DISTANCE JXL_DISTANCE JXL_EFFORT JXL_LOSSLESS
     MAX_Z_ERROR MAX_Z_ERROR_OVERVIEW NBITS NUM_THREADS PREDICTOR SPARSE_OK"""
 _OPTIONS = {
@@ -57,64 +57,66 @@ _OPTIONS = {
 
 _COMPRESSIONS = {"NONE", "DEFLATE", "LZW", "ZSTD", "LZMA", "JPEG", "WEBP", "JXL", "LERC", "LERC_DEFLATE", "LERC_ZSTD"}
 
-_NAME = "band_data"
 _BAND_TAGS = ("standard_name", "cell_methods")
 _STALE_TAGS = re.compile(r"STATISTICS_|GRIB_|NETCDF_|OVR_")
 
 
-def open_gdal(path: Path, chunks: Any = "auto") -> xr.Dataset:
-    """Open a raster lazily without decoding it: values as stored, nodata and packing in attrs.
+def creation_options_of(driver: str) -> set[str]:
+    """Names of the creation options of a driver of :data:`DRIVERS`, in capitals."""
+    return set(f"{_SHARED_OPTIONS} {_OPTIONS[driver]}".split())
 
-    One variable on ``(band, y, x)``, or ``(y, x)`` for one band; floats with NaN where a mask or alpha band says so.
-    Descriptions of several bands are the coordinate ``band_name``. A raster that no transform places has no
-    coordinates: ground control points stay in the variable of its CRS.
+
+def open_gdal(path: Path, chunks: Any = "auto") -> xr.Dataset:
+    """Open a raster lazily without decoding: values as stored, nodata and packing in attrs.
+
+    The Dataset has one variable, on ``(band, y, x)`` or, for a single band, ``(y, x)``; as floats with NaN at missing
+    cells if the file has a mask or an alpha band. Descriptions of several bands are the coordinate ``band_name``. A
+    raster without a transform has no coordinates; ground control points stay in the variable of the CRS.
 
     Raises
     ------
     InputError
-        Where the file holds several rasters.
+        If the file contains several rasters.
     """
     with rasterio.open(path) as file:
         if file.count == 0:
             raise InputError(
-                f"{str(path)!r} holds several rasters: got {file.subdatasets}, expected one. Name one of them."
+                f"{str(path)!r} contains several rasters: got {file.subdatasets}, expected one. Name one of them."
             )
         # Internal masks and alpha bands mark missing cells without a nodata value.
         masked = any(MaskFlags.per_dataset in flags for flags in file.mask_flag_enums)
         descriptions, tags = file.descriptions, set(file.tags())
-        placed = not file.transform.is_identity
-    opened = xr.open_dataset(
-        path, engine="rasterio", chunks=chunks, cache=False, default_name=_NAME, masked=masked, mask_and_scale=False
-    )
-    da = opened[_NAME]
-    description = descriptions[0] if len(descriptions) == 1 else None
-    name = re.sub(r"\W+", "_", description or path.stem).strip("_") or UNNAMED
-    about = {key: value for key, value in da.attrs.items() if key in tags and not _STALE_TAGS.match(key)}
-    da.attrs = {
-        key: value
-        for key, value in da.attrs.items()
-        if not _STALE_TAGS.match(key) and key not in about and not (key in PACKING and value == PACKING[key])
-    }
+        georeferenced = not file.transform.is_identity
+    options: Any = {"chunks": chunks, "cache": False, "masked": masked, "mask_and_scale": False}
+    da = xr.open_dataset(path, engine="rasterio", default_name="band_data", **options)["band_data"]
+    attrs = {key: value for key, value in da.attrs.items() if not _STALE_TAGS.match(key)}
+    file_attrs = {key: value for key, value in attrs.items() if key in tags}
+    da.attrs = {k: v for k, v in attrs.items() if k not in tags and not (k in PACKING and v == PACKING[k])}
     if any(descriptions):
         da.attrs.pop("long_name", None)
-        if description is None:
+        if len(descriptions) > 1:
             names = [text or f"band {number}" for number, text in enumerate(descriptions, start=1)]
             da = da.assign_coords(band_name=("band", np.array(names, object)))
     if isinstance(da.attrs.get("units"), tuple) and len(set(da.attrs["units"])) == 1:
         da.attrs["units"] = da.attrs["units"][0]
-    if not placed:
+    if not georeferenced:
         da = da.drop_vars([name for name in ("y", "x") if name in da.coords])
     for key in ("_FillValue", *PACKING):
         if key in da.encoding:
             da.attrs[key] = da.encoding.pop(key)
     if da.sizes["band"] == 1:
         da = da.squeeze("band", drop=True)
-    # a file may be called as a coordinate is
-    return da.to_dataset(name=UNNAMED if name in da.coords or name in da.dims else name).assign_attrs(about)
+    label = (descriptions[0] if len(descriptions) == 1 else None) or path.stem
+    name = re.sub(r"\W+", "_", label).strip("_")
+    # a file may have the name of a coordinate
+    return da.to_dataset(name=UNNAMED if name in {"", *da.coords, *da.dims} else name).assign_attrs(file_attrs)
 
 
 def transform(ds: xr.Dataset) -> Affine | None:
-    """Affine transform from (column, row) to the outer corner of a cell; None where the cells are not even."""
+    """Affine transform from (column, row) to the outer corner of a cell; None if cells are not evenly spaced.
+
+    Own code, because ``ds.rio.transform`` does not check that cells are even, and needs dimensions named x and y.
+    """
     grid = Grid.from_xarray(ds)
     if grid.y_dim in ds.coords and grid.x_dim in ds.coords:
         (dy, dx), (y, x) = grid.spacing, grid.origin
@@ -125,31 +127,41 @@ def transform(ds: xr.Dataset) -> Affine | None:
 
 
 def write_geotiff(ds: xr.Dataset, path: Path, driver: str, options: Mapping[str, str]) -> None:
-    """Compute ``ds`` and write it to ``path`` by way of a draft beside it, which is left to the caller to remove.
+    """Compute `ds` and write it to `path`, by a draft in the same folder, which the caller removes.
 
-    Variables and their slices along other dimensions are bands, in order, described by name; the rows run from north
-    to south, which software expects. GeoTIFF has one dtype and
-    one nodata value for all bands: see :func:`geonp.io.files.write_raster` for how they are chosen.
+    Variables and their slices along other dimensions are bands, in order, described by name. Rows are written from
+    north to south. For the dtype and the nodata value of the bands see :func:`geonp.io.files.write_raster`.
+
+    Parameters
+    ----------
+    ds : Dataset
+        Variables on both spatial dimensions.
+    path : Path
+        Output in an existing folder.
+    driver : str
+        One of :data:`DRIVERS`.
+    options : mapping of str to str
+        Creation options, see :func:`creation_options_of`.
 
     Raises
     ------
     InputError
-        For a variable that is not real or not on both spatial dimensions, or a creation option that does not exist.
+        For a variable that is not real or lacks a spatial dimension, or an unknown compression.
     OutputError
-        Where GDAL refuses the creation options.
+        If GDAL refuses the creation options.
     """
-    _require_known(driver, options)
+    _require_compression(driver, options)
     ds = _north_up(ds)
     grid = Grid.from_xarray(ds)
-    stored = _one_storage(ds, grid)
+    stored = _with_common_encoding(ds, grid)
     layers = [layer for name, da in stored.items() for layer in _layers(name, da, grid)]
     first = layers[0][1]
     affine, gcps = transform(ds), _ground_control_points(ds)
-    nowhere = affine is None and not gcps and not grid.regular
-    if nowhere:
+    unplaced = affine is None and not gcps and not grid.regular
+    if unplaced:
         warn(
-            f"{path.name} is written without a place on the Earth: its cells are not evenly spaced, and a GeoTIFF has "
-            "no other. Write .nc or .zarr to keep the coordinates."
+            f"{path.name} is written without georeference: its cells are not evenly spaced, as those of a GeoTIFF must "
+            "be. Write .nc or .zarr to keep the coordinates."
         )
     profile = {
         "height": grid.shape[0],
@@ -157,7 +169,7 @@ def write_geotiff(ds: xr.Dataset, path: Path, driver: str, options: Mapping[str,
         "count": len(layers),
         "dtype": first.dtype,
         "nodata": first.attrs.get("_FillValue"),
-        "crs": None if nowhere or gcps else grid.crs,
+        "crs": None if unplaced or gcps else grid.crs,
         "transform": None if gcps else affine,
     }
     draft = path.with_name(f"draft-{path.name}")
@@ -173,7 +185,7 @@ def write_geotiff(ds: xr.Dataset, path: Path, driver: str, options: Mapping[str,
                 file.update_tags(band, **{key: da.attrs[key] for key in _BAND_TAGS if key in da.attrs})
             file.scales = [da.attrs.get("scale_factor", 1.0) for _, da in layers]
             file.offsets = [da.attrs.get("add_offset", 0.0) for _, da in layers]
-        # Blocks are written as they are computed; the copy compresses them once and adds what a COG needs.
+        # Blocks are written as they are computed; the copy compresses them once and adds the overviews of a COG.
         targets: Any = [_Band(draft, band) for band in range(1, len(layers) + 1)]
         dask.array.store([dask.array.asarray(da.data) for _, da in layers], targets, lock=True)
         try:
@@ -182,40 +194,33 @@ def write_geotiff(ds: xr.Dataset, path: Path, driver: str, options: Mapping[str,
             raise OutputError(f"GDAL cannot write {path.name!r} as {driver}: {error}. Check --co.") from error
 
 
-def _require_known(driver: str, options: Mapping[str, str]) -> None:
-    """Check the names of creation options, and the compression: GDAL passes over what it does not know of them."""
-    known = set(f"{_SHARED_OPTIONS} {_OPTIONS[driver]}".split())
-    unknown = sorted({name.upper() for name in options} - known)
-    if unknown:
-        raise InputError(
-            f"Unknown creation option: got {', '.join(unknown)}, expected some of those of GDAL's {driver} driver: "
-            f"{', '.join(sorted(known))}. Correct --co."
-        )
+def _require_compression(driver: str, options: Mapping[str, str]) -> None:
+    """Check the compression: GDAL ignores an unknown one."""
     methods = _COMPRESSIONS | ({"PACKBITS"} if driver == "GTiff" else set())
-    given = next((value for name, value in options.items() if name.upper() == "COMPRESS"), "NONE")
-    if given.upper() not in methods:
+    method = options.get("COMPRESS", "NONE")
+    if method.upper() not in methods:
         raise InputError(
-            f"Unknown compression: got {given}, expected one of {', '.join(sorted(methods))}. Correct --co COMPRESS."
+            f"Unknown compression: got {method}, expected one of {', '.join(sorted(methods))}. Correct --co COMPRESS."
         )
 
 
 def _ground_control_points(ds: xr.Dataset) -> list[GroundControlPoint]:
-    """Those that rioxarray has noted with the CRS."""
+    """Ground control points, which rioxarray stores with the CRS."""
     mapping = grid_mapping_name(ds)
     text = ds[mapping].attrs.get("gcps") if mapping is not None else None
     return ds.rio.get_gcps() or [] if text else []
 
 
 def _north_up(ds: xr.Dataset) -> xr.Dataset:
-    """Turn over the rows of a raster whose y coordinate ascends."""
+    """Reverse the rows of a raster whose y coordinate increases."""
     grid = Grid.from_xarray(ds)
-    ascends = grid.y_dim in ds.coords and grid.spacing[0] > 0
-    return ds.isel({grid.y_dim: slice(None, None, -1)}) if ascends else ds
+    y_up = grid.y_dim in ds.coords and grid.spacing[0] > 0
+    return ds.isel({grid.y_dim: slice(None, None, -1)}) if y_up else ds
 
 
 @dataclass(frozen=True)
 class _Band:
-    """Target of `dask.array.store`: opened per block, so that it can be sent to another process."""
+    """Target of `dask.array.store`. The file is opened for each block, so that the target can be pickled."""
 
     path: Path
     band: int
@@ -225,8 +230,8 @@ class _Band:
             file.write(block, self.band, window=Window.from_slices(*key))
 
 
-def _one_storage(ds: xr.Dataset, grid: Grid) -> dict[Hashable, xr.DataArray]:
-    """Encode all variables with one dtype and one nodata value: their common own, or else floats."""
+def _with_common_encoding(ds: xr.Dataset, grid: Grid) -> dict[Hashable, xr.DataArray]:
+    """Encode all variables with one dtype and one nodata value: their own if these agree, else as floats."""
     for name, da in ds.data_vars.items():
         if da.dtype.kind not in "iufb" or not {grid.y_dim, grid.x_dim} <= set(da.dims):
             raise InputError(
@@ -234,13 +239,13 @@ def _one_storage(ds: xr.Dataset, grid: Grid) -> dict[Hashable, xr.DataArray]:
                 f"({grid.y_dim!r}, {grid.x_dim!r}). Choose variables with --variable, or write .zarr or .nc."
             )
     own = {name: _encoded(da) for name, da in ds.data_vars.items()}
-    kinds = {(da.dtype, *(repr(da.attrs.get(key)) for key in ("_FillValue", *PACKING))) for da in own.values()}
-    if len(kinds) == 1:
+    encodings = {(da.dtype, *(repr(da.attrs.get(key)) for key in ("_FillValue", *PACKING))) for da in own.values()}
+    if len(encodings) == 1:
         return own
-    fills = {
-        da.attrs["_FillValue"] for da in own.values() if "_FillValue" in da.attrs and "scale_factor" not in da.attrs
-    }
-    negative = [float(fill) for fill in fills if fill < 0]
+    unpacked = [da.attrs for da in own.values() if "scale_factor" not in da.attrs]
+    negative = [
+        float(fill) for fill in {attrs["_FillValue"] for attrs in unpacked if "_FillValue" in attrs} if fill < 0
+    ]
     nodata = negative[0] if len(negative) == 1 else np.nan
     floats = {name: _as_floats(da) for name, da in ds.data_vars.items()}
     dtype = np.result_type(*(da.dtype for da in floats.values()))
@@ -261,14 +266,14 @@ def _as_floats(da: xr.DataArray) -> xr.DataArray:
 
 
 def _layers(name: Hashable, da: xr.DataArray, grid: Grid) -> Iterator[tuple[str, xr.DataArray]]:
-    """Two-dimensional slices of ``da`` with their descriptions, such as ``ndvi time=2015-07-11``."""
+    """Two-dimensional slices of `da` with their descriptions, such as ``ndvi time=2015-07-11``."""
     dims = [dim for dim in da.dims if dim not in (grid.y_dim, grid.x_dim)]
     for index in np.ndindex(*(da.sizes[dim] for dim in dims)):
         layer = da.isel(dict(zip(dims, index, strict=True))).transpose(grid.y_dim, grid.x_dim)
-        named = layer.coords.get("band_name")
+        band_name = layer.coords.get("band_name")
         labels = [
-            str(named.item())
-            if named is not None and dim == "band"
+            str(band_name.item())
+            if band_name is not None and dim == "band"
             else f"{dim}={_label(layer.coords[dim].values) if dim in layer.coords else i}"
             for dim, i in zip(dims, index, strict=True)
         ]
@@ -276,5 +281,5 @@ def _layers(name: Hashable, da: xr.DataArray, grid: Grid) -> Iterator[tuple[str,
 
 
 def _label(value: npt.NDArray[Any]) -> object:
-    """Value of a coordinate for people: a time as ISO 8601, no finer than it is."""
+    """Value of a coordinate; a time as ISO 8601, without trailing zeros."""
     return np.datetime_as_string(value, unit="auto") if value.dtype.kind == "M" else value.item()

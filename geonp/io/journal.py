@@ -1,27 +1,24 @@
-"""What of a job is done: a folder of small records beside its output, so that nothing finished is ever done twice.
+"""Journal of a resumable job: a folder of small records beside its output, so that no finished unit is repeated.
 
-``<output>.journal/job.json`` says what the job is: a hash of each thing that its result depends on. ``created`` says
-that the output is ready for units to be written to. Each finished one leaves ``units/<key>.json``, written after its
-cells; a record that was cut off counts as none. Local folders and object stores alike, by fsspec.
+``<output>.journal/job.json`` identifies the job by a hash of each thing that its result depends on. ``created`` exists
+once the output is ready for units. Each finished unit has a record ``units/<key>.json``, written after its cells;
+truncated records are ignored. The journal works on local folders and on object stores.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import fsspec
+from geonp.errors import InputError
+from geonp.io.location import connect, remove, writing
 
-from geonp.errors import InputError, OutputError
-
-__all__ = ["Journal", "Record", "identity", "writing"]
+__all__ = ["Journal", "Record"]
 
 Record = dict[str, Any]
-"""What is noted of a finished unit: JSON."""
+"""Record of a finished unit, as JSON."""
 
 _EXPLAINED = {
     "geonp": "the version of geonp",
@@ -32,31 +29,6 @@ _EXPLAINED = {
 }
 
 
-@contextmanager
-def writing(url: str) -> Iterator[None]:
-    """Turn what file systems raise into one OutputError that says what is kept."""
-    try:
-        yield
-    except OutputError:
-        raise
-    except Exception as error:
-        raise OutputError(
-            f"Stopped while writing {url!r}: {error}. What is finished is kept: check the disk or the connection, and "
-            "go on with resume (--resume)."
-        ) from error
-
-
-def identity(url: str, options: Mapping[str, Any] | None = None) -> str:
-    """Hash of the names, sizes and times (object stores: tags) of all files at `url`; no content is read."""
-    fs, root = fsspec.core.url_to_fs(url, **(options or {}))
-    found = {root: fs.info(root)} if fs.isfile(root) else fs.find(root, detail=True)
-    files = sorted(
-        (name.removeprefix(root), info["size"], str(info.get("ETag") or info.get("mtime") or info.get("LastModified")))
-        for name, info in found.items()
-    )
-    return hashlib.sha256(json.dumps(files).encode()).hexdigest()
-
-
 @dataclass(frozen=True)
 class Journal:
     """The records of one job.
@@ -64,87 +36,88 @@ class Journal:
     Attributes
     ----------
     url : str
-        Of the output; the journal lies beside it.
+        Path or URL of the output; the journal lies beside it.
     options : mapping
-        Of its file system. They may hold secrets: they are neither shown nor written.
+        Options of the file system, for fsspec. They may hold secrets, and are neither shown nor written.
     """
 
     url: str
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def job(self) -> dict[str, str] | None:
-        """What the job is that this journal belongs to; None where there is none."""
-        fs, root = self._place()
+        """Hashes that identify the job; None if there is no journal."""
+        fs, root = self._connect()
         try:
-            found: dict[str, str] = json.loads(fs.cat_file(f"{root}/job.json"))
+            job: dict[str, str] = json.loads(fs.cat_file(f"{root}/job.json"))
         except (FileNotFoundError, ValueError):
             return None
-        return found
+        return job
 
     def begin(self, job: Mapping[str, str]) -> None:
-        """Start anew: forget all records, and write what the job is."""
+        """Remove all records, and write the hashes of a new job."""
         with writing(self.url):
             self.remove()
-            fs, root = self._place()
+            fs, root = self._connect()
             fs.makedirs(f"{root}/units", exist_ok=True)
             fs.pipe_file(f"{root}/job.json", json.dumps(dict(job), indent=1).encode())
 
     def created(self) -> bool:
-        """Whether the output has been created, so that units may be written to it."""
-        fs, root = self._place()
+        """Whether the output has been created, so that units can be written to it."""
+        fs, root = self._connect()
         return bool(fs.exists(f"{root}/created"))
 
     def note_created(self) -> None:
-        """Note that the output has been created.
+        """Record that the output has been created.
 
         Raises
         ------
         OutputError
-            When it can't be written.
+            If the record cannot be written.
         """
         self._write("created", b"")
 
     def require_same(self, job: Mapping[str, str]) -> None:
-        """Check that the journal belongs to this very job.
+        """Check that the journal belongs to this job.
 
         Raises
         ------
         InputError
-            Naming what differs.
+            If it belongs to another one, naming the differences.
         """
         stored = self.job() or {}
         changed = [text for key, text in _EXPLAINED.items() if stored.get(key) != job.get(key)]
         if changed:
             raise InputError(
-                f"{self.url!r} was begun by another job: {' and '.join(changed)} changed since, so that its two parts "
-                "would not fit. Resume with what it was begun with, or begin anew with overwrite (--overwrite)."
+                f"{self.url!r} was started by another job: {' and '.join(changed)} changed since, so the two parts of "
+                "the result would not fit. Resume with the original settings, or start again with overwrite "
+                "(--overwrite)."
             )
 
     def record(self, key: str, record: Record) -> None:
-        """Note that a unit is finished.
+        """Record that a unit is finished.
 
         Raises
         ------
         OutputError
-            When it can't be written.
+            If the record cannot be written.
         """
         self._write(f"units/{key}.json", json.dumps(record).encode())
 
     def records(self) -> dict[str, Record]:
-        """All finished units by key."""
-        fs, root = self._place()
-        found = {}
+        """Records of all finished units, by key."""
+        fs, root = self._connect()
+        records = {}
         files = fs.find(f"{root}/units")
-        # fsspec takes no files for a missing one
+        # fsspec's cat raises an error for an empty list
         for name, text in (fs.cat(files, on_error="omit") if files else {}).items():
             try:
-                found[name.rpartition("/")[2].removesuffix(".json")] = json.loads(text)
+                records[name.rpartition("/")[2].removesuffix(".json")] = json.loads(text)
             except ValueError:
                 continue
-        return found
+        return records
 
     def progress(self) -> dict[str, int] | None:
-        """How far the job is: ``units``, and how many of them are ``finished`` and ``failed``; None without a job."""
+        """Number of ``units``, and of those ``finished`` and ``failed``; None if there is no journal."""
         job = self.job()
         if job is None:
             return None
@@ -153,20 +126,15 @@ class Journal:
         return {"units": int(job["units"]), "finished": len(records) - failed, "failed": failed}
 
     def remove(self) -> None:
-        """Remove the journal, where there is one."""
-        fs, root = self._place()
-        # first what makes it one: half of it must not look like a job
-        if fs.exists(f"{root}/job.json"):
-            fs.rm_file(f"{root}/job.json")
-        if fs.exists(root):
-            fs.rm(root, recursive=True)
+        """Remove the journal, if there is one."""
+        remove(*self._connect(), ["job.json"])
 
     def _write(self, name: str, content: bytes) -> None:
         with writing(self.url):
-            fs, root = self._place()
+            fs, root = self._connect()
             fs.pipe_file(f"{root}/{name}", content)
 
-    def _place(self) -> tuple[Any, str]:
-        fs, root = fsspec.core.url_to_fs(self.url, **self.options)
+    def _connect(self) -> tuple[Any, str]:
+        fs, root = connect(self.url, self.options)
         fs.invalidate_cache()
-        return fs, f"{root.rstrip('/')}.journal"
+        return fs, f"{root}.journal"

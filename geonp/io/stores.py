@@ -1,33 +1,30 @@
-"""Zarr stores, local or on an object store, that are created first and then written region by region.
+"""Zarr stores, local or on an object store: read lazily, written whole, or created first and written region by region.
 
-Until all of it is written, the root of a store says that it is unfinished.
+A store that is written region by region has an attribute that marks it as unfinished until all of it is written.
 """
 
 from __future__ import annotations
 
 import json
-import tempfile
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
 import zarr
 
-from geonp.errors import OutputError
-from geonp.io.journal import writing
+from geonp.io.location import connect, is_remote, remove, writing
 
-__all__ = ["UNFINISHED", "Store", "check_writable", "is_remote", "unfinished"]
+__all__ = ["UNFINISHED", "Store", "to_zarr", "unfinished"]
 
 UNFINISHED = "geonp_unfinished"
-"""Attribute of the root of a store that is not yet complete; names the command that makes it if not geonp fill."""
+"""Attribute of the root of an unfinished store: ``"true"``, or the command that writes it if not ``geonp fill``."""
 
-_MARKS = ("zarr.json", ".zgroup", ".zmetadata")
+_MARKERS = ("zarr.json", ".zgroup", ".zmetadata")
 _ENCODING = ("dtype", "_FillValue", "scale_factor", "add_offset", "_Unsigned")
 
 _opened: dict[str, dict[str, _Target]] = {}
@@ -40,29 +37,8 @@ class _Target:
     encoding: dict[str, Any]
 
 
-def is_remote(url: str) -> bool:
-    """Whether `url` names an object store or another remote file system."""
-    return "://" in url and not url.startswith(("file://", "local://"))
-
-
-def check_writable(folder: Path, expected: str, *, make: bool = False) -> None:
-    """See that a local folder can be written to, before any work is done for what it is to hold; `make` it if asked.
-
-    Raises
-    ------
-    OutputError
-        Which ends in what is `expected`, a sentence.
-    """
-    try:
-        if make:
-            folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise OutputError(f"Cannot write to the folder {str(folder)!r}: {error.strerror}. {expected}") from error
-
-
 def unfinished(url: str, attributes: Mapping[Any, Any]) -> str:
-    """What is wrong with the store at `url` if it is unfinished by its attributes; empty if it is complete."""
+    """Text that says how to finish the store at `url`, if its `attributes` mark it as unfinished; else empty."""
     match attributes.get(UNFINISHED):
         case None:
             return ""
@@ -72,6 +48,18 @@ def unfinished(url: str, attributes: Mapping[Any, Any]) -> str:
             return f"{url!r} is an unfinished result of {command}: run the same command again to finish it."
 
 
+def to_zarr(ds: xr.Dataset, path: str | Path, **options: Any) -> None:
+    """Write a Dataset by :meth:`xarray.Dataset.to_zarr`, without Zarr's warnings about what it has yet to standardise.
+
+    These are consolidated metadata of format 3, which other readers expect and warn about if missing, and strings of
+    fixed length, which are stored as strings of variable length.
+    """
+    ds = ds.assign({name: da.astype(object) for name, da in ds.variables.items() if da.dtype.kind in "UT"})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Consolidated metadata")
+        ds.to_zarr(path, **options)
+
+
 @dataclass(frozen=True)
 class Store:
     """A Zarr store.
@@ -79,11 +67,12 @@ class Store:
     Attributes
     ----------
     url : str
-        A path, or a URL that fsspec knows.
+        Path, or URL that fsspec knows.
     options : mapping
-        Of its file system. They may hold secrets: they are neither shown nor written.
+        Options of the file system, for fsspec. They may hold secrets, and are neither shown nor written.
     job : str
-        What it was created for: a process that has written to another store of this name opens this one anew.
+        Identity of the job that created the store. Processes keep stores open: one that has written to another store at
+        this URL opens the new one because its job differs.
     """
 
     url: str
@@ -92,83 +81,85 @@ class Store:
 
     def exists(self) -> bool:
         """Whether there is a Zarr store."""
-        fs, root = fsspec.core.url_to_fs(self.url, **self.options)
-        return any(fs.exists(f"{root}/{mark}") for mark in _MARKS)
+        fs, root = connect(self.url, self.options)
+        return any(fs.exists(f"{root}/{marker}") for marker in _MARKERS)
 
     def is_at(self, place: str) -> bool:
-        """Whether a path or URL is this store's."""
+        """Whether a path or URL is that of this store."""
         if is_remote(self.url) or is_remote(place):
             return self.url.rstrip("/") == place.rstrip("/")
         paths = (Path(text.removeprefix("file://").removeprefix("local://")) for text in (self.url, place))
         return len({path.resolve() for path in paths}) == 1
 
     def occupied(self) -> bool:
-        """Whether there is something else: a file, or a folder that holds any but no Zarr store."""
-        fs, root = fsspec.core.url_to_fs(self.url, **self.options)
+        """Whether there is a file, or a folder that is neither empty nor a Zarr store."""
+        fs, root = connect(self.url, self.options)
         return not self.exists() and fs.exists(root) and (not fs.isdir(root) or bool(fs.ls(root)))
 
-    def consolidated(self) -> bool:
-        """Whether it has the consolidated metadata of Zarr format 2; format 3 keeps them where all readers look."""
-        fs, root = fsspec.core.url_to_fs(self.url, **self.options)
-        return bool(fs.exists(f"{root}/.zmetadata"))
+    def open(self, chunks: Any = None) -> xr.Dataset:
+        """Open the store without decoding; as dask arrays unless `chunks` is None.
+
+        Variables of text, whose size dask cannot estimate, are never dask arrays.
+        """
+        fs, root = connect(self.url, self.options)
+        # format 3 has all metadata in its root
+        options: Any = {**self._options, "consolidated": bool(fs.exists(f"{root}/.zmetadata"))}
+        options |= {"engine": "zarr", "decode_cf": False, "cache": False}
+        ds = xr.open_dataset(self.url, **options)
+        if chunks is None:
+            return ds
+        texts = [str(name) for name, da in ds.variables.items() if da.dtype.kind not in "biufcmM"]
+        lazy = xr.open_dataset(self.url, chunks=chunks, drop_variables=texts, **options)
+        return lazy.assign(ds[texts].variables)
 
     def attributes(self) -> dict[str, Any]:
-        """Attributes of its root."""
+        """Attributes of the root."""
         return dict(self._group("r").attrs)
 
     def remove(self) -> None:
-        """Remove it, where there is one."""
-        fs, root = fsspec.core.url_to_fs(self.url, **self.options)
-        # first what makes it one: half of it must not look like a store
-        for mark in _MARKS:
-            if fs.exists(f"{root}/{mark}"):
-                fs.rm_file(f"{root}/{mark}")
-        if fs.exists(root):
-            fs.rm(root, recursive=True)
+        """Remove the store, if there is one."""
+        remove(*connect(self.url, self.options), _MARKERS)
 
     def sweep(self) -> None:
-        """Remove what a killed process may have left: files that Zarr had not yet given their names."""
+        """Remove the temporary files of killed processes."""
         if not is_remote(self.url):
-            fs, root = fsspec.core.url_to_fs(self.url, **self.options)
+            fs, root = connect(self.url, self.options)
             for name in fs.find(root):
                 if name.endswith(".partial"):
                     fs.rm_file(name)
 
     def create(self, ds: xr.Dataset, later: Sequence[Hashable], zarr_format: Any) -> None:
-        """Write all metadata, coordinates and variables, but the values of those that :meth:`write` brings `later`.
+        """Write metadata, coordinates and variables, except the values of the variables that come `later`.
 
-        They are dask arrays, of which nothing is computed. What was there is removed.
+        The latter are dask arrays, which are not computed; :meth:`write` writes their values. An existing store is
+        removed.
 
         Raises
         ------
         OutputError
-            When it cannot be written.
+            If the store cannot be written.
         """
         _opened.pop(self._key(), None)
-        # Zarr has settled how to store strings of variable, not of fixed length.
-        ds = ds.assign({name: da.astype(object) for name, da in ds.variables.items() if da.dtype.kind in "UT"})
         ds = ds.assign_attrs({UNFINISHED: "true"})
-        with writing(self.url), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Consolidated metadata")
-            to: Any = {"consolidated": False, "storage_options": dict(self.options) or None}
+        with writing(self.url):
             self.remove()
-            # with its attribute from its first file on
-            at = {"zarr_format": zarr_format, "storage_options": to["storage_options"]}
-            zarr.create_group(self.url, attributes={UNFINISHED: "true"}, **at)
-            ds.to_zarr(self.url, mode="a", compute=False, zarr_format=zarr_format, **to)
-            rest = [name for name, da in ds.variables.items() if name not in later and da.chunks is not None]
-            if rest:
-                ds[rest].drop_vars([name for name in ds.coords if name not in rest]).to_zarr(self.url, mode="r+", **to)
+            # marked as unfinished from its first file on
+            zarr.create_group(self.url, attributes={UNFINISHED: "true"}, zarr_format=zarr_format, **self._options)
+            to_zarr(ds, self.url, mode="a", compute=False, zarr_format=zarr_format, consolidated=False, **self._options)
+            now = [name for name, da in ds.variables.items() if name not in later and da.chunks is not None]
+            if now:
+                part = ds[now].drop_vars([name for name in ds.coords if name not in now])
+                to_zarr(part, self.url, mode="r+", consolidated=False, **self._options)
 
     def write(self, arrays: Mapping[str, npt.NDArray[Any]], region: Mapping[Hashable, slice]) -> None:
-        """Write decoded values of some variables to a region, whose edges are those of stored chunks (or shards).
+        """Write decoded values of some variables to a region of whole chunks (or shards).
 
         Dimensions that `region` does not name are written whole.
 
         Raises
         ------
         OutputError
-            When they cannot be written.
+            If the values cannot be written.
         """
         with writing(self.url):
             for name, values in arrays.items():
@@ -178,12 +169,12 @@ class Store:
                 target.array[tuple(region.get(dim, slice(None)) for dim in target.dims)] = np.asarray(stored.values)
 
     def complete(self, attributes: Mapping[str, Any]) -> None:
-        """Say that it is complete, and give its root further attributes.
+        """Remove the mark of an unfinished store, and add `attributes` to the root.
 
         Raises
         ------
         OutputError
-            When it cannot be written.
+            If the store cannot be written.
         """
         with writing(self.url), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Consolidated metadata")
@@ -193,15 +184,18 @@ class Store:
             zarr.consolidate_metadata(group.store)
         _opened.pop(self._key(), None)
 
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {"storage_options": dict(self.options) or None}
+
     def _group(self, mode: Any) -> zarr.Group:
-        return zarr.open_group(self.url, mode=mode, use_consolidated=False, storage_options=dict(self.options) or None)
+        return zarr.open_group(self.url, mode=mode, use_consolidated=False, **self._options)
 
     def _targets(self) -> dict[str, _Target]:
-        """The arrays to write to, opened once a process."""
+        """The arrays of the variables, opened once in a process."""
         if self._key() not in _opened:
             group = self._group("r+")
-            how: Any = {"consolidated": False, "storage_options": dict(self.options) or None}
-            ds = xr.open_zarr(self.url, chunks=None, decode_timedelta=False, **how)
+            ds = xr.open_zarr(self.url, chunks=None, decode_timedelta=False, consolidated=False, **self._options)
             _opened[self._key()] = {
                 str(name): _Target(
                     group[str(name)],  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ from tqdm import tqdm
 from geonp.errors import InputError, MissingExtraError, RecipeError
 from geonp.inference import checkpoint
 from geonp.inference.parallel import memory_kept
-from geonp.io.stores import check_writable
+from geonp.io.location import check_writable
 from geonp.nn.models import build
 from geonp.training import curve, interrupts
 from geonp.training.objective import Objective, sampled_scores, scores

@@ -195,7 +195,7 @@ def test_a_geotiff_of_uneven_cells_lies_nowhere_and_says_so(tmp_path: Path) -> N
     ds = xr.Dataset({"a": (("lat", "lon"), np.arange(6.0).reshape(3, 2))}, coords)
     ds = ds.assign_coords(crs=xr.Variable((), 0, {"crs_wkt": CRS.from_epsg(4326).to_wkt()}))
     ds["a"].attrs["grid_mapping"] = "crs"
-    with pytest.warns(UserWarning, match=r"x.tif is written without a place on the Earth: its cells are not evenly"):
+    with pytest.warns(UserWarning, match=r"x.tif is written without georeference: its cells are not evenly"):
         write_raster(ds, tmp_path / "x.tif")
     with rasterio.open(tmp_path / "x.tif") as file:
         assert (file.crs, file.transform) == (None, rasterio.Affine.identity())
@@ -387,7 +387,7 @@ def test_folder_that_is_not_writable() -> None:
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("existing", [False, True])
 @pytest.mark.parametrize(
-    ("stop", "seen"), [(KeyboardInterrupt(), None), (OSError(28, "Disk full"), "Disk full.*nothing was")]
+    ("stop", "seen"), [(KeyboardInterrupt(), None), (OSError(28, "Disk full"), "Disk full.*Nothing was")]
 )
 def test_an_interrupted_run_leaves_nothing_new(
     tmp_path: Path, name: str, existing: bool, stop: BaseException, seen: str | None
@@ -433,7 +433,7 @@ def test_what_a_geotiff_cannot_hold_is_refused(tmp_path: Path) -> None:
         write_raster(ds[["a"]], tmp_path / "x.tif", creation_options={"compress": "packbits"})
     with pytest.raises(InputError, match=r"Unknown creation option: got LEVEL, expected .* GTiff driver: .*ZLEVEL"):
         write_raster(ds[["a"]], tmp_path / "x.tif", driver="GTiff", creation_options={"LEVEL": "9"})
-    with pytest.raises(InputError, match=r"Unknown creation option: got compress, expected zarr_format"):
+    with pytest.raises(InputError, match=r"Unknown creation option: got COMPRESS, expected for Zarr: ZARR_FORMAT"):
         write_raster(ds, tmp_path / "x.zarr", creation_options={"COMPRESS": "LZW"})
     assert list(tmp_path.iterdir()) == []
 
@@ -494,7 +494,11 @@ def test_coordinates_are_described_by_the_crs(
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="needs the sample rasters beside the checkout")
-@pytest.mark.parametrize("path", sorted(SHARED.glob("*.tif")) + sorted(SHARED.glob("*.nc")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [*sorted(SHARED.glob("*.tif")), *(path for path in sorted(SHARED.glob("*.nc")) if "stations" not in path.stem)],
+    ids=lambda path: path.stem,
+)
 def test_sample_rasters_survive_zarr(tmp_path: Path, path: Path) -> None:
     ds = open_raster(path)
     sample = ds.isel({dim: slice(0, 3) for dim in ("time", "band") if dim in ds.dims})

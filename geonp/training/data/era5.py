@@ -19,7 +19,8 @@ import numpy as np
 import xarray as xr
 
 from geonp.errors import FetchError, InputError, MissingExtraError, OutputError
-from geonp.io.stores import UNFINISHED, Store, check_writable
+from geonp.io.location import check_writable
+from geonp.io.stores import UNFINISHED, Store
 from geonp.training.data.era5_files import DATASET, Area, check_same, checked, described
 
 __all__ = ["Area", "fetch", "months"]

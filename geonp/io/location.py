@@ -1,0 +1,81 @@
+"""Paths and URLs: what is there, whether it can be written to, and how to remove it; on any file system of fsspec."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from geonp.errors import OutputError
+
+__all__ = ["check_writable", "connect", "identity", "is_remote", "remove", "writing"]
+
+
+def is_remote(url: str) -> bool:
+    """Whether `url` is on an object store or another remote file system."""
+    return "://" in url and not url.startswith(("file://", "local://"))
+
+
+def connect(url: str, options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
+    """File system of `url`, and the path in it; `options` are those of the file system, for fsspec."""
+    fs, root = fsspec.core.url_to_fs(url, **(options or {}))
+    return fs, root.rstrip("/")
+
+
+def remove(fs: Any, root: str, markers: Sequence[str]) -> None:
+    """Remove the folder `root`, if it exists.
+
+    The `markers`, the files that identify it, are removed first: a partly removed folder must not look complete.
+    """
+    for marker in markers:
+        if fs.exists(f"{root}/{marker}"):
+            fs.rm_file(f"{root}/{marker}")
+    if fs.exists(root):
+        fs.rm(root, recursive=True)
+
+
+def identity(url: str, options: Mapping[str, Any] | None = None) -> str:
+    """Hash of the names, sizes and times (on object stores: ETags) of all files at `url`, whose content is not read."""
+    fs, root = connect(url, options)
+    infos = {root: fs.info(root)} if fs.isfile(root) else fs.find(root, detail=True)
+    files = sorted(
+        (name.removeprefix(root), info["size"], str(info.get("ETag") or info.get("mtime") or info.get("LastModified")))
+        for name, info in infos.items()
+    )
+    return hashlib.sha256(json.dumps(files).encode()).hexdigest()
+
+
+def check_writable(folder: Path, expected: str, *, make: bool = False) -> None:
+    """Check that a local folder can be written to, before work starts; with `make`, create it if needed.
+
+    Raises
+    ------
+    OutputError
+        If it cannot. The message ends with the sentence `expected`.
+    """
+    try:
+        if make:
+            folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise OutputError(f"Cannot write to the folder {str(folder)!r}: {error.strerror}. {expected}") from error
+
+
+@contextmanager
+def writing(url: str) -> Iterator[None]:
+    """Convert the errors of file systems to an OutputError that says how to continue."""
+    try:
+        yield
+    except OutputError:
+        raise
+    except Exception as error:
+        raise OutputError(
+            f"Stopped while writing {url!r}: {error}. Finished parts are kept: check the disk or the connection, then "
+            "go on with resume (--resume)."
+        ) from error
