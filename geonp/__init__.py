@@ -12,6 +12,7 @@ The names of this module are public. ``__init__.pyi`` says where they are define
 Everything else is internal and may change in any version.
 """
 
+import logging as _logging
 from importlib.metadata import version as _version
 
 import lazy_loader as _lazy
@@ -20,3 +21,5 @@ from geonp.accessor import GeonpAccessor as GeonpAccessor  # registered by its i
 
 __getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)
 __version__ = _version("geonp")
+
+_logging.getLogger(__name__).addHandler(_logging.NullHandler())

@@ -112,10 +112,7 @@ class Predictor:
         if self.classes:
             yc = torch.nn.functional.one_hot(yc[..., 0].long(), self.classes).to(xc)
         autocast = torch.autocast(_kind(self.device), torch.bfloat16, enabled=self.precision == "bf16")
-        if threading.current_thread() is not threading.main_thread():
-            # Threads fill the cores with batches, which scales better than threads inside of each operation.
-            torch.set_num_threads(1)
-        with torch.no_grad(), autocast, _told():
+        with torch.no_grad(), autocast, _one_thread(), _told():
             predicted = network(xc, yc, xt, mask)
         if self.classes:
             return predicted.probs.permute(2, 0, 1).cpu().numpy().astype(np.float64)  # type: ignore[no-any-return]
@@ -124,6 +121,35 @@ class Predictor:
         out[:2] *= points.scale[:, None]
         out[0] += points.loc[:, None]
         return out
+
+
+_LOCK = threading.Lock()
+_CALLS = {"running": 0, "threads": 1}
+"""How many worker threads predict, and how many threads an operation had before the first of them began."""
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let torch use one thread for each operation in worker threads, which fill the cores with batches.
+
+    The number that one thread sets is the default of all that start later, so each thread sets it back.
+    """
+    import torch
+
+    if threading.current_thread() is threading.main_thread():
+        yield
+        return
+    with _LOCK:
+        if not _CALLS["running"]:
+            _CALLS["threads"] = torch.get_num_threads()
+        _CALLS["running"] += 1
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(_CALLS["threads"])
+        with _LOCK:
+            _CALLS["running"] -= 1
 
 
 @contextmanager

@@ -1,0 +1,76 @@
+"""Importing geonp and filling leave the settings of the process as they were."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+SPY = """
+import ctypes, json, logging, sys, threading
+
+tuned = []
+
+class Spy(ctypes.CDLL):
+    def __getattr__(self, name):
+        if name.startswith("mall"):
+            tuned.append(name)
+        return super().__getattr__(name)
+
+ctypes.CDLL = Spy
+"""
+
+STATE = """
+def state():
+    import torch
+    levels = {name: logging.getLogger(name).level for name in logging.root.manager.loggerDict}
+    later = []
+    thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    levels = {name: level for name, level in levels.items() if level}
+    return [levels, logging.root.level, len(logging.root.handlers), torch.get_num_threads(), later, tuned]
+"""
+
+IMPORT = """
+import geonp
+for name in geonp.__all__:
+    getattr(geonp, name)
+"""
+
+FILL = """
+import dask, numpy, xarray
+dask.config.set(num_workers=2)
+values = numpy.add.outer(numpy.sin(numpy.arange(60.0)), numpy.arange(50.0))
+values[::7, 3:30] = numpy.nan
+xarray.DataArray(values, dims=("y", "x"), name="a").geonp.infill(model=sys.argv[1], device="cpu")
+"""
+
+
+def outcome(code: str, *arguments: str) -> object:
+    """State of a fresh interpreter after some code."""
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    command = [sys.executable, "-W", "ignore", "-c", f"{SPY}{STATE}{code}\nprint(json.dumps(state()))", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    return json.loads(done.stdout)
+
+
+def test_the_state_would_be_seen_to_change() -> None:
+    code = "import torch\nlogging.getLogger('geonp').setLevel(10)\ntorch.set_num_threads(3)\nSpy(None).mallopt(-1, -1)"
+    levels, _, _, threads, later, tuned = outcome(code)
+    assert (levels["geonp"], threads, later, tuned) == (10, 3, [3], ["mallopt"])
+
+
+@pytest.mark.parametrize("earlier", ["", "import torch; torch.set_num_threads(3)"])
+def test_importing_and_filling_leave_the_process_as_it_was(model: str, earlier: str) -> None:
+    untouched = outcome(f"import dask.array, rasterio, xarray, zarr\ndask.array.zeros(1).compute()\n{earlier}")
+    assert outcome(f"{earlier}\n{IMPORT}{FILL}", model) == untouched
+
+
+def test_the_logger_of_geonp_is_silent_until_somebody_listens() -> None:
+    code = "import logging, geonp; logging.getLogger('geonp.fill').warning('heard')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
