@@ -20,17 +20,17 @@ __all__ = ["info"]
 
 @click.command()
 @click.argument("source", metavar="IN")
-@click.option("--nodata", type=float, help="Stored value of missing cells, instead of the declared one.")
-@click.option("--storage-option", "storage", multiple=True, metavar="NAME=VALUE", help="As of geonp fill.")
+@click.option("--nodata", type=float, help="Stored value of missing cells, used instead of the declared one.")
+@click.option("--storage-option", "storage", multiple=True, metavar="NAME=VALUE", help="As for geonp fill.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def info(source: str, nodata: float | None, storage: tuple[str, ...], as_json: bool) -> None:
-    """Describe the raster IN: its grid, and of each variable how much is missing and how far its gaps reach.
+    """Describe the raster IN: its grid, and the missing cells and gaps of each variable.
 
-    Of an unfinished result of geonp fill, tell how far it is.
+    For an unfinished result of geonp fill, print its progress.
     """
     from geonp.io.files import open_raster
     from geonp.io.journal import Journal
-    from geonp.raster.grid import Grid
+    from geonp.raster.grid import Grid, crs_name
 
     storage_options = file_system(storage)
     progress = Journal(source, storage_options).progress()
@@ -45,8 +45,8 @@ def info(source: str, nodata: float | None, storage: tuple[str, ...], as_json: b
         "dimensions": [str(grid.y_dim), str(grid.x_dim)],
         "cell": list(grid.spacing),
         "first_centre": list(grid.origin),
-        "bounds": _bounds(grid),
-        "crs": _crs_name(grid.crs),
+        "bounds": None if grid.bounds is None else list(grid.bounds),
+        "crs": None if grid.crs is None else crs_name(grid.crs),
         "around_the_earth": grid.periodic_x,
         "evenly_spaced": grid.regular,
     }
@@ -64,7 +64,7 @@ def info(source: str, nodata: float | None, storage: tuple[str, ...], as_json: b
 def _describe(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
     """Dimensions, stored dtype and nodata of a variable, and the census of its gaps if it is a raster of numbers."""
     from geonp.raster.casting import UNLIMITED
-    from geonp.raster.nodata import declared_nodata, valid_limits
+    from geonp.raster.nodata import stored_nodata, valid_limits
 
     description: dict[str, Any] = {
         "dimensions": {str(dim): size for dim, size in da.sizes.items()},
@@ -73,63 +73,47 @@ def _describe(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
     }
     if da.dtype.kind not in "iuf" or not {grid.y_dim, grid.x_dim} <= set(da.dims):
         return description
-    fill = da.encoding.get("_FillValue", next(iter(declared_nodata(da)), None))
-    limits = valid_limits(da)
+    nodata, limits = stored_nodata(da), valid_limits(da)
     if limits != UNLIMITED:
         description["valid_range"] = [_number(limit) for limit in limits]
-    elif fill is None and da.dtype.kind in "iu":
-        return {**description, "nodata": None}
-    return {**description, "nodata": None if fill is None else _number(float(fill)), **_gaps(da, grid)}
-
-
-def _bounds(grid: Grid) -> list[float] | None:
-    """West, south, east and north, in the raster's own coordinates; None where not both dimensions have any."""
-    if not all(grid.placed) or not grid.regular:
-        return None
-    ends = [
-        sorted((first - step / 2, first + step * (n - 0.5)))
-        for first, step, n in zip(grid.origin, grid.spacing, grid.shape, strict=True)
-    ]
-    (south, north), (west, east) = ends
-    return [west, south, east, north]
+    description["nodata"] = None if nodata is None else _number(nodata)
+    undeclared = da.dtype.kind in "iu" and nodata is None and limits == UNLIMITED
+    return description if undeclared else {**description, **_gaps(da, grid)}
 
 
 def _number(value: float) -> float | str:
-    """``value``, or the name of one that JSON does not know: nan, inf or -inf."""
+    """`value`, or its name if JSON has no such number: nan, inf or -inf."""
     return value if math.isfinite(value) else str(value)
 
 
 def _gaps(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
-    """Sum the gaps over all slices of a variable, one slice in memory at a time."""
+    """Census of the gaps in all slices of a variable, with one slice in memory at a time."""
     import numpy as np
 
     from geonp.raster.gaps import census
-    from geonp.raster.nodata import observed
+    from geonp.raster.nodata import reader
 
-    values = observed(da).transpose(..., grid.y_dim, grid.x_dim)
-    found, ends = [], []
-    for index in np.ndindex(values.shape[:-2]):
-        one = values[index].values
-        found.append(census(~np.isnan(one)))
-        ends += [end(one[~np.isnan(one)]) for end in (np.min, np.max) if not np.isnan(one).all()]
-    missing, cells = sum(gaps.missing for gaps in found), sum(gaps.cells for gaps in found)
-    farthest = max(gaps.farthest_px for gaps in found)
+    read, slices = reader(da), da.transpose(..., grid.y_dim, grid.x_dim)
+    counts, ends, infinite = [], [], 0
+    for index in np.ndindex(slices.shape[:-2]):
+        stored = slices[index].values
+        values = read(stored)
+        infinite += int(np.isinf(stored).sum())
+        counts.append(census(~np.isnan(values)))
+        if not np.isnan(values).all():
+            ends += [np.nanmin(values), np.nanmax(values)]
+    missing, cells = sum(gaps.missing for gaps in counts), sum(gaps.cells for gaps in counts)
+    farthest = max(gaps.farthest_px for gaps in counts)
     return {
         "least": float(min(ends)) if ends else None,
         "greatest": float(max(ends)) if ends else None,
         "missing": missing,
         "missing_share": round(missing / cells, 6),
-        "infinite": int(np.isinf(da).sum()),
-        "gaps": sum(gaps.gaps for gaps in found),
-        "largest_gap": max(gaps.largest for gaps in found),
+        "infinite": infinite,
+        "gaps": sum(gaps.gaps for gaps in counts),
+        "largest_gap": max(gaps.largest for gaps in counts),
         "farthest_from_data": round(farthest, 2) if np.isfinite(farthest) else None,
     }
-
-
-def _crs_name(wkt: str | None) -> str | None:
-    from geonp.raster.grid import crs_name
-
-    return None if wkt is None else crs_name(wkt)
 
 
 def _labelled(facts: dict[str, Any]) -> dict[str, str | None]:
@@ -137,7 +121,7 @@ def _labelled(facts: dict[str, Any]) -> dict[str, str | None]:
 
 
 def _text(value: object) -> str | None:
-    """One value as people read it: cells with separators, lists and mappings without brackets."""
+    """A value as text: integers with separators, lists and mappings without brackets."""
     match value:
         case None:
             return None

@@ -1,4 +1,4 @@
-"""Progress of a fill: a bar for people, a line now and then for logs."""
+"""Progress of a fill: a bar in a terminal, a line a minute in a log."""
 
 from __future__ import annotations
 
@@ -13,58 +13,59 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    Show = Callable[[dict[str, Any], int, int], object]
+
 __all__ = ["watched"]
 
 LINE_EVERY_S = 60.0
 
-Report = dict[str, Any]
-
 
 @contextmanager
-def watched(shown: bool) -> Iterator[Callable[[Report, int, int], object] | None]:
-    """Give what is to be called after each unit with its record, the number of finished ones and that of all."""
+def watched(shown: bool) -> Iterator[Show | None]:
+    """Yield a function to call after each unit, with its record and the numbers of finished units and of all units."""
     if not shown:
         yield None
     elif sys.stderr.isatty():
         yield from _bar()
     else:
-        yield _Lines()
+        yield _lines()
 
 
-def _bar() -> Iterator[Callable[[Report, int, int], object]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+def _bar() -> Iterator[Show]:
+    from tqdm import tqdm
 
-    columns = (TextColumn("Filling"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as progress:
-        task, start, cells = progress.add_task("fill", total=None, rate=""), time.monotonic(), 0
+    columns = "{desc} {bar} {n_fmt}/{total_fmt} {postfix} {remaining}"
+    with tqdm(desc="Filling", bar_format=columns, leave=False, mininterval=0) as bar:
+        start, cells = time.monotonic(), 0
 
-        def show(record: Report, done: int, total: int) -> None:
+        def show(record: dict[str, Any], done: int, total: int) -> None:
             nonlocal cells
             cells += record["filled"]
-            rate = f"{cells / (time.monotonic() - start):,.0f} cells/s"
-            progress.update(task, completed=done, total=total, rate=rate)
+            if bar.total is None:  # units of an earlier run took no time
+                bar.total, bar.initial, bar.n = total, done - 1, done - 1
+            bar.set_postfix_str(f"{cells / (time.monotonic() - start):,.0f} cells/s", refresh=False)
+            bar.update(done - bar.n)
 
         yield show
 
 
-class _Lines:
-    """Prints a line every :data:`LINE_EVERY_S` seconds."""
+def _lines() -> Show:
+    start = printed = time.monotonic()
+    cells, earlier = 0, -1
 
-    def __init__(self) -> None:
-        self.start = self.printed = time.monotonic()
-        self.cells, self.first = 0, -1
-
-    def __call__(self, record: Report, done: int, total: int) -> None:
-        self.first = done - 1 if self.first < 0 else self.first
-        self.cells += record["filled"]
+    def show(record: dict[str, Any], done: int, total: int) -> None:
+        nonlocal cells, earlier, printed
+        earlier = done - 1 if earlier < 0 else earlier
+        cells += record["filled"]
         now = time.monotonic()
-        if now - self.printed < LINE_EVERY_S:
+        if now - printed < LINE_EVERY_S:
             return
-        self.printed, seconds = now, now - self.start
-        left = seconds / (done - self.first) * (total - done)
+        printed, seconds = now, now - start
+        left = seconds / (done - earlier) * (total - done)
         click.echo(
-            f"{done:,} of {total:,} units, {self.cells:,} cells filled, {self.cells / seconds:,.0f} cells/s, "
+            f"{done:,} of {total:,} units, {cells:,} cells filled, {cells / seconds:,.0f} cells/s, "
             f"{left / 60:,.0f} min left",
             err=True,
         )
+
+    return show

@@ -1,4 +1,4 @@
-"""How the commands print."""
+"""Output of the commands: tables and JSON."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ __all__ = ["table", "to_json"]
 
 
 def table(rows: Mapping[str, object], indent: str = "") -> str:
-    """Lay out ``rows`` as aligned lines of key and value, without those that are None."""
+    """Aligned lines of key and value, without the rows whose value is None."""
     width = max(map(len, rows), default=0)
     return "\n".join(f"{indent}{key:<{width}}  {value}" for key, value in rows.items() if value is not None)
 
 
 def to_json(value: object) -> str:
-    """``value`` as JSON, which knows no NaN and no infinity: null stands for them."""
+    """`value` as JSON, with null for NaN and infinities, which JSON lacks."""
     return json.dumps(_finite(value), indent=2, allow_nan=False)
 
 

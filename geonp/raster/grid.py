@@ -106,6 +106,17 @@ class Grid:
             regular=y_even and x_even and not _is_curvilinear(obj, y_dim, x_dim),
         )
 
+    @property
+    def bounds(self) -> tuple[float, float, float, float] | None:
+        """West, south, east and north edge, in units of the coordinates; None without regular coordinates."""
+        if not all(self.placed) or not self.regular:
+            return None
+        (south, north), (west, east) = (
+            sorted((first - step / 2, first + step * (n - 0.5)))
+            for first, step, n in zip(self.origin, self.spacing, self.shape, strict=True)
+        )
+        return west, south, east, north
+
     def require_same(self, other: Grid, what: str) -> None:
         """Check that ``other`` has the same cells as this grid: shape, first and last cell, and CRS.
 

@@ -24,6 +24,7 @@ __all__ = [
     "observed",
     "reader",
     "require_real",
+    "stored_nodata",
     "valid_limits",
     "without",
 ]
@@ -58,6 +59,12 @@ def declared_nodata(da: xr.DataArray) -> tuple[float, ...]:
             f"Variable {da.name!r} declares a missing value that is no number: got {values!r}. "
             f"Correct its attribute _FillValue or missing_value."
         ) from error
+
+
+def stored_nodata(da: xr.DataArray) -> float | None:
+    """Nodata value of ``da`` as stored in its file, before decoding; None if none is declared."""
+    values = [da.encoding.get("_FillValue"), *declared_nodata(da)]
+    return next((float(value) for value in values if value is not None), None)
 
 
 def valid_limits(da: xr.DataArray) -> tuple[float, float]:

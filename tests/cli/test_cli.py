@@ -358,9 +358,9 @@ def test_json_holds_no_nan(tmp_path: Path) -> None:
     def refuse(constant: str) -> None:
         raise AssertionError(constant)
 
-    path = write_tif(tmp_path / "in.tif", np.array([[1, np.nan]], "float32"), nodata=np.nan)
-    found = json.loads(geonp("info", path, "--json").stdout, parse_constant=refuse)
-    assert found["variables"]["in"]["nodata"] == "nan"
+    path = write_tif(tmp_path / "in.tif", np.array([[1, np.nan, np.inf]], "float32"), nodata=np.nan)
+    facts = json.loads(geonp("info", path, "--json").stdout, parse_constant=refuse)["variables"]["in"]
+    assert (facts["nodata"], facts["missing"], facts["infinite"], facts["greatest"]) == ("nan", 2, 1, 1.0)
     assert json.loads(to_json({"a": (1.5, np.inf), "b": [{"c": np.nan}]})) == {"a": [1.5, None], "b": [{"c": None}]}
 
 

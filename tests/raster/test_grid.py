@@ -192,6 +192,13 @@ def test_same_grid() -> None:
         one.require_same(origin, "mask")
 
 
+def test_bounds_are_the_outer_edges_of_the_cells() -> None:
+    x = [0.0, 1, 2, 3]
+    assert Grid.from_xarray(raster(y=[2.0, 1, 0], x=x)).bounds == (-0.5, -0.5, 3.5, 2.5)
+    assert Grid.from_xarray(raster(y=[0.0, 1, 5], x=x)).bounds is None
+    assert Grid.from_xarray(raster(y=[2.0, 1, 0])).bounds is None
+
+
 def test_reading_a_grid_computes_nothing(computes_nothing: Any) -> None:
     with computes_nothing():
         assert Grid.from_xarray(raster(y=[0.0, 1, 2]).chunk(1)).shape == (3, 4)
