@@ -1,0 +1,107 @@
+"""Zarr stores that are written region by region, and the folders around them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NoReturn
+
+import dask.array
+import fsspec
+import numpy as np
+import pytest
+import xarray as xr
+
+from geonp.errors import InputError, OutputError
+from geonp.io.files import open_raster
+from geonp.io.journal import Journal
+from geonp.io.location import check_writable, identity
+from geonp.io.stores import Store
+
+
+def raster() -> xr.Dataset:
+    values = xr.DataArray(dask.array.zeros((4, 6), chunks=2, dtype="f4"), dims=("y", "x"), attrs={"units": "m"})
+    values.encoding = {"dtype": np.dtype("int16"), "_FillValue": -1, "scale_factor": 0.5}
+    label = xr.DataArray(np.array(["one", "two", "three", "four"]), dims="y")
+    return xr.Dataset({"a": values, "label": label})
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    store = Store(str(tmp_path / "a.zarr"))
+    store.create(raster(), ["a"], 3)
+    return store
+
+
+def test_regions_are_encoded_and_the_store_is_unfinished_until_it_is_complete(store: Store) -> None:
+    store.write({"a": np.full((2, 6), 7.0)}, {"y": slice(2, 4)})
+    with pytest.raises(InputError, match="unfinished result of geonp fill: finish it with --resume"):
+        open_raster(store.url)
+    store.complete({"title": "a store"})
+    ds = open_raster(store.url)
+    np.testing.assert_array_equal(ds["a"], np.repeat([0.0, 7.0], [12, 12]).reshape(4, 6))
+    assert ds["a"].encoding["dtype"] == np.int16
+    assert ds["label"].values.tolist() == ["one", "two", "three", "four"]
+    assert ds.attrs == {"title": "a store"}
+    assert store.attributes() == {"title": "a store"}
+
+
+def test_a_store_whose_removal_stops_is_no_store(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise OSError("the connection is lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fsspec.implementations.local.LocalFileSystem, "rm", refuse)
+        with pytest.raises(OSError, match="lost"):
+            store.remove()
+    assert Path(store.url).exists()
+    assert not store.exists()
+    assert store.occupied()
+    store.remove()
+    assert not store.occupied()
+
+
+def test_a_store_is_found_by_any_path_to_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path(store.url)
+    monkeypatch.chdir(path.parent)
+    for place in ("a.zarr", "./a.zarr", f"file://{path}", f"{path}/"):
+        assert store.is_at(place)
+    assert not store.is_at("b.zarr")
+    assert not store.is_at("s3://bucket/a.zarr")
+    assert Store("s3://bucket/a.zarr").is_at("s3://bucket/a.zarr/")
+
+
+def test_identity_changes_with_the_files(store: Store) -> None:
+    before = identity(store.url)
+    assert identity(store.url) == before
+    (Path(store.url) / "more").write_text("x")
+    assert identity(store.url) != before
+
+
+def test_a_journal_names_what_changed_and_ignores_truncated_records(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path / "a.zarr"))
+    assert (journal.job(), journal.progress()) == (None, None)
+    job = {"geonp": "1", "input": "2", "model": "3", "parameters": "4", "layout": "5", "units": "3"}
+    journal.begin(job)
+    assert not journal.created()
+    journal.note_created()
+    assert journal.created()
+    journal.record("one", {"filled": 1})
+    journal.record("two", {"error": "no"})
+    (tmp_path / "a.zarr.journal" / "units" / "three.json").write_text('{"fil')
+    assert journal.records() == {"one": {"filled": 1}, "two": {"error": "no"}}
+    assert journal.progress() == {"units": 3, "finished": 1, "failed": 1}
+    journal.require_same(job)
+    with pytest.raises(InputError, match="was started by another job: the model and an option changed since"):
+        journal.require_same({**job, "model": "0", "parameters": "0"})
+    journal.begin(job)
+    assert journal.records() == {}
+    journal.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_are_made_if_asked_and_refused_if_not_writable(tmp_path: Path) -> None:
+    check_writable(tmp_path / "new" / "folder", "", make=True)
+    assert (tmp_path / "new" / "folder").is_dir()
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match=r"Cannot write to the folder '.*file': .*\. Choose another\."):
+        check_writable(tmp_path / "file", "Choose another.", make=True)
