@@ -14,31 +14,20 @@ LOG2E = math.log2(math.e)
 
 @dataclass(frozen=True)
 class BlockSizes:
-    """Block sizes on a CPU. They change speed and memory, and results by rounding only.
-
-    Attributes
-    ----------
-    scan : int
-        Pairs in a block of scan attention. It does so much in each block that fewer calls matter more than the cache.
-    bias : int
-        Pairs in a block of a kernel dictionary: twenty float32 kernels of them fit a cache of 1 MiB.
-    covariance : int
-        Pairs in a block of a Matern mixture: four float64 arrays for each of two mixtures fit a cache of 1 MiB.
-    translation_equivariant : int
-        Pairs in a block of translation-equivariant attention without gradients.
-    features : int
-        Features of one layer in a block of :class:`~geonp.nn.layers.PairMLP` with gradients: half a mebibyte.
-    targets : int
-        Targets that pass through the layers of a pseudo-token model at a time, on any device. They do not attend to
-        each other.
-    """
+    """Sizes of blocks on a CPU. They change speed and memory, and results by rounding only."""
 
     scan: int = 2**16
+    """Pairs in scan attention. It does so much with each block that fewer calls matter more than the cache."""
     bias: int = 2**13
+    """Pairs of a kernel dictionary: twenty float32 kernels of them fit a cache of 1 MiB."""
     covariance: int = 2**14
+    """Pairs of a Matern mixture: four float64 arrays for each of two mixtures fit a cache of 1 MiB."""
     translation_equivariant: int = 2**14
+    """Pairs in translation-equivariant attention without gradients."""
     features: int = 2**17
+    """Features of one layer of :class:`~geonp.nn.layers.PairMLP` with gradients: half a mebibyte."""
     targets: int = 2**14
+    """Targets that pass through the layers of a pseudo-token model at a time, on any device."""
 
 
 BLOCKS = BlockSizes()

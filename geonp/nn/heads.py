@@ -103,30 +103,20 @@ class VarianceHead(nn.Module):
 
 @dataclass(frozen=True)
 class KrigingSettings:
-    """Fixed numbers of :class:`KrigingHead`. Its weights are trained with them: another value needs other weights.
-
-    Attributes
-    ----------
-    n_rings : int
-        Rings of context points by distance from the centroid whose residuals the correction sees.
-    n_information : int
-        Context points, thinned from all of them, whose Fisher information represents the context.
-    prior_precision : float
-        Precision of the prior of a raw covariance parameter, per context point, before the learned factor.
-    max_step : float
-        Largest change of a raw parameter in one Fisher-scoring step.
-    max_log_ratio : float
-        Bound of the learned log factors of prior precisions and of the predicted scale.
-    max_tail : float
-        Bound of the inverse degrees of freedom. Below it, 1.96 standard deviations contain 94.5 to 95.5 %.
-    """
+    """Fixed numbers of :class:`KrigingHead`. Weights are trained with them: other values need other weights."""
 
     n_rings: int = 4
+    """Rings of context points by distance from the centroid, whose residuals the correction reads."""
     n_information: int = 64
+    """Context points, thinned from all, whose Fisher information represents the context."""
     prior_precision: float = 0.004
+    """Precision of the prior of a raw covariance parameter, per context point, before the learned factor."""
     max_step: float = 1.0
+    """Largest change of a raw parameter in one step of Fisher scoring."""
     max_log_ratio: float = 3.0
+    """Bound of the learned log factors of the prior precisions and of the predicted scale."""
     max_tail: float = 0.3
+    """Bound of the inverse degrees of freedom: below it, 1.96 standard deviations contain 94.5 to 95.5 %."""
 
 
 KRIGING = KrigingSettings()
@@ -212,29 +202,27 @@ class KrigingHead(nn.Module):
         """
         # float32 also under autocast: in bfloat16 the rounding error of an amplitude would perturb the values
         with torch.autocast(targets.device.type, enabled=False):
-            return self._predict(targets.float(), context.float(), xt, xc, yc, mask, summary)
-
-    def _predict(
-        self, targets: Tensor, context: Tensor, xt: Tensor, xc: Tensor, yc: Tensor, mask: Tensor, summary: Tensor
-    ) -> StudentT:
-        n_t = targets.shape[1]
-        order = centripetal_order(xc, mask)[..., None]
-        context, xc, yc = (t.gather(1, order.expand(-1, -1, t.shape[-1])) for t in (context, xc, yc))
-        mask = mask.gather(1, order[..., 0])
-        pooled = torch.cat([masked_mean(context, mask), summary], -1)
-        local = self.local(torch.cat([targets, context], 1))
-        raw = self._raw_parameters(pooled, Observations(local[:, n_t:].detach(), xc, yc, mask))
-        kernel, prior, noise = self.model.covariance(raw, local, local[:, n_t:], torch.cat([xt, xc], 1), xc)
-        given = condition(kernel, prior[:, :n_t], noise[:, n_t:], yc, mask)
-        scale = (given.variance + noise[:, :n_t].float()).sqrt()[..., None]
-        near, overall = _residual_sizes(kernel[:, :n_t].float(), given.leave_one_out, mask)
-        rings = _ring_sizes(given.innovation, mask).expand(-1, n_t, -1)
-        features = torch.cat([targets, scale.log(), given.mean, near, overall, rings], -1)
-        shift, log_ratio, tail = self.correction(features).chunk(3, -1)
-        tail = KRIGING.max_tail * torch.sigmoid(tail)
-        deviation = scale * torch.exp(soft_clamp(log_ratio, KRIGING.max_log_ratio))
-        # the scale parameter of a Student distribution is smaller than its standard deviation
-        return StudentT(1 / tail, given.mean + scale * shift, deviation * (1 - 2 * tail).sqrt(), validate_args=False)
+            targets, context = targets.float(), context.float()
+            n_t = targets.shape[1]
+            order = centripetal_order(xc, mask)[..., None]
+            context, xc, yc = (t.gather(1, order.expand(-1, -1, t.shape[-1])) for t in (context, xc, yc))
+            mask = mask.gather(1, order[..., 0])
+            pooled = torch.cat([masked_mean(context, mask), summary], -1)
+            local = self.local(torch.cat([targets, context], 1))
+            raw = self._raw_parameters(pooled, Observations(local[:, n_t:].detach(), xc, yc, mask))
+            kernel, prior, noise = self.model.covariance(raw, local, local[:, n_t:], torch.cat([xt, xc], 1), xc)
+            given = condition(kernel, prior[:, :n_t], noise[:, n_t:], yc, mask)
+            scale = (given.variance + noise[:, :n_t].float()).sqrt()[..., None]
+            near, overall = _residual_sizes(kernel[:, :n_t].float(), given.leave_one_out, mask)
+            rings = _ring_sizes(given.innovation, mask).expand(-1, n_t, -1)
+            features = torch.cat([targets, scale.log(), given.mean, near, overall, rings], -1)
+            shift, log_ratio, tail = self.correction(features).chunk(3, -1)
+            tail = KRIGING.max_tail * torch.sigmoid(tail)
+            deviation = scale * torch.exp(soft_clamp(log_ratio, KRIGING.max_log_ratio))
+            # the scale parameter of a Student distribution is smaller than its standard deviation
+            return StudentT(
+                1 / tail, given.mean + scale * shift, deviation * (1 - 2 * tail).sqrt(), validate_args=False
+            )
 
     def _raw_parameters(self, pooled: Tensor, context: Observations) -> Tensor:
         """Raw covariance parameters ``(batch, n_raw)``: predicted, refined, and sharpened by Fisher scoring."""

@@ -24,24 +24,16 @@ __all__ = [
 
 @dataclass(frozen=True)
 class LatticeLimits:
-    """Where a lattice is worth using, from timings on a CPU.
-
-    Attributes
-    ----------
-    cells_per_query : int
-        Grid cells for each query up to which sums at all cells of the grid are faster than sums at the queries only.
-    scattered_pairs : int
-        Pairs of scattered queries and keys that are held at once. Above it the caller computes them block by block.
-    work_ratio : int
-        Distinct differences, and pairs of lines, up to this multiple of the pairs of points are computed.
-    table_size : int
-        Most distinct differences: integers up to it are exact in float32.
-    """
+    """Where a lattice is worth using, from timings on a CPU."""
 
     cells_per_query: int = 8
+    """Grid cells for each query up to which sums at all cells of the grid are faster than at the queries only."""
     scattered_pairs: int = 2**20
+    """Pairs of scattered queries and keys that are held at once; of more, the caller computes blocks."""
     work_ratio: int = 4
+    """Distinct differences, and pairs of positions on a line, for each pair of points, up to which they are used."""
     table_size: int = 2**24
+    """Most distinct differences: integers up to it are exact in float32."""
 
 
 LATTICE = LatticeLimits()

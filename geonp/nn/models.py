@@ -1,4 +1,4 @@
-"""The models by name: their configurations, how to build them and what to train them by."""
+"""Model registry: architectures by name, how to build them and their training losses."""
 
 from __future__ import annotations
 
@@ -35,24 +35,30 @@ ARCHITECTURES: dict[str, type[nn.Module]] = {
     "rcnp": RCNP,
     "convcnp": ConvCNP,
 }
-"""Architecture name -> module class; its keyword arguments are the configuration."""
+"""Module classes by architecture name. The keyword arguments of a class are its configuration."""
 
 LIKELIHOODS = ("gaussian", "categorical")
-"""What a model predicts: numbers, or one of several classes."""
+"""Kinds of predictions: numbers, or one of several classes."""
 
 
 def build(architecture: str, config: dict[str, Any]) -> nn.Module:
-    """Build a model with fresh weights.
+    """Build a model with random weights.
 
-    The option ``likelihood`` concerns every architecture: ``"gaussian"``, the default, is its own distribution of
-    numbers; ``"categorical"`` makes it a :class:`~geonp.nn.heads.Classifier` of `d_y` classes.
+    Parameters
+    ----------
+    architecture : str
+        A key of :data:`ARCHITECTURES`.
+    config : dict
+        Keyword arguments of the architecture's class, and ``likelihood``: ``"gaussian"`` (default) for the distribution
+        of numbers that the architecture predicts, ``"categorical"`` for a :class:`~geonp.nn.heads.Classifier` of `d_y`
+        classes.
 
     Raises
     ------
     ValueError
-        For an architecture that is not in :data:`ARCHITECTURES`, or an option with an impossible value.
+        If the architecture is unknown or the value of an option is invalid.
     TypeError
-        For an option that the architecture does not have.
+        If the architecture does not have one of the options.
     """
     if architecture not in ARCHITECTURES:
         raise ValueError(f"unknown architecture {architecture!r}, expected one of {', '.join(ARCHITECTURES)}")
@@ -66,30 +72,30 @@ def build(architecture: str, config: dict[str, Any]) -> nn.Module:
     if isinstance(network, NP):
         return LatentClassifier(network)
     if hasattr(network, "loss"):
-        raise ValueError(f"{architecture} has a loss of its own, for numbers alone: it cannot be categorical")
+        raise ValueError(f"{architecture} has its own loss, which needs numbers: likelihood must be gaussian")
     return Classifier(network)
 
 
 def loss(
     network: nn.Module, xc: Tensor, yc: Tensor, xt: Tensor, yt: Tensor, context_mask: Tensor | None = None
 ) -> Tensor:
-    """What to train a model by, a scalar a target value: its own ``loss`` method, else the mean negative log density.
+    """Training loss, a scalar: the ``loss`` method of the model, else the mean negative log density of `yt`.
 
-    NP, ANP, BNP, BANP, TNP-A and TNP-ND have their own: their training draws latent variables or bootstraps, reads
-    earlier targets, or scores all targets jointly. Target values `yt` are ``(batch, n_t, d_y)``.
+    NP, ANP, BNP, BANP, TNP-A and TNP-ND have such a method: in training they draw latent variables or bootstraps, read
+    earlier targets, or score all targets jointly. Target values `yt` are ``(batch, n_t, d_y)``.
     """
-    own = getattr(network, "loss", None)
-    if callable(own):
-        found: Tensor = own(xc, yc, xt, yt, context_mask)
+    method = getattr(network, "loss", None)
+    if callable(method):
+        value: Tensor = method(xc, yc, xt, yt, context_mask)
     else:
-        found = -network(xc, yc, xt, context_mask).log_prob(yt).mean()
-    return found
+        value = -network(xc, yc, xt, context_mask).log_prob(yt).mean()
+    return value
 
 
 def translation_equivariant(architecture: str, config: dict[str, Any]) -> bool:
-    """Whether a model knows places by their differences alone, so that moving all of them changes no prediction.
+    """Whether locations enter a model through their differences only, so that shifting them changes no prediction.
 
-    ConvCNP is not among them: places count from the cells of its grid.
+    False for ConvCNP, which is equivariant to shifts by whole cells of its grid only.
     """
     return architecture in ("te-tnp", "te-pt-tnp", "rcnp") or (
         architecture == "tnp-kr" and not config.get("embed_x", True)

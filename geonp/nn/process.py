@@ -92,35 +92,29 @@ class CovarianceModel:
     :func:`~geonp.nn.covariance.polynomial` and the entries of the metric, then c and the log noise.
 
     Everything is float64, as the inverse of a smooth covariance amplifies the rounding errors of float32 to the size of
-    a standard error. The fields with defaults are part of the model that the weights were trained with.
-
-    Attributes
-    ----------
-    d_x : int
-        Number of coordinates.
-    lengths : tuple of float
-        Length scale of each mixture where the raw parameters are zero.
-    noise_floor : float
-        Smallest noise variance, relative to the variance of the standardised context. The rounding error of float32
-        values is smaller.
-    max_log_length, max_shear, max_log_variance, max_log_amplitude : float
-        Bounds of the raw parameters, by :func:`soft_clamp`. A length scale may change by a factor of 20.
-    log_noise, max_log_noise : float
-        Log noise variance at zero raw parameters, and its upper bound.
-    step : float
-        Step of the central differences of :meth:`linearise`.
+    a standard error. The fields with defaults are part of the model: weights are trained with them.
     """
 
     d_x: int
+    """Number of coordinates."""
     lengths: tuple[float, ...]
+    """Length scale of each mixture at zero raw parameters."""
     noise_floor: float = 1e-8
+    """Smallest noise variance of standardised values, above the rounding error of float32."""
     max_log_length: float = 3.0
+    """Bound of the log factor of a length scale, by :func:`soft_clamp`: a factor of 20."""
     max_shear: float = 2.0
+    """Bound of the entries below the diagonal of the whitening matrix."""
     max_log_variance: float = 4.0
+    """Bound of the log variance of a mixture."""
     max_log_amplitude: float = 1.5
+    """Bound of the log amplitude of a point."""
     log_noise: float = -4.0
+    """Log noise variance at zero raw parameters."""
     max_log_noise: float = 2.0
+    """Upper bound of the log noise variance."""
     step: float = 1e-5
+    """Step of the central differences of :meth:`linearise`."""
 
     @property
     def n_raw(self) -> int:

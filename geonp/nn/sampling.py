@@ -1,4 +1,4 @@
-"""Joint samples from models that predict each target on its own, by feeding back what was drawn."""
+"""Joint samples from models of marginal distributions, autoregressively."""
 
 from __future__ import annotations
 
@@ -21,35 +21,44 @@ def sample(
     noise: float = 0.0,
     smooth: bool = False,
 ) -> Tensor:
-    """Joint samples of all targets, autoregressively: each is drawn given the context and those drawn before it.
+    """Joint samples of all targets: each is drawn given the context and the targets drawn before it.
 
-    Targets are visited in a random order, another one for each sample, as the order matters to a model that is not a
-    consistent process. Every drawn value joins the context. The models of this package predict new measurements, noise
-    included, and so do these samples. Two cases differ:
+    Drawn values join the context. The order of the targets is random and differs between samples, as the predictions of
+    neural processes depend on it. The models of this package predict new measurements, noise included, and so do these
+    samples. Two cases differ:
 
-    * A model trained on noise-free targets but noisy contexts (the TNP-KR papers' benchmarks) draws noise-free values,
-      which its context never held. `noise`, the standard deviation of its contexts' noise, is added to what is fed
-      back, not to what is returned.
-    * Noise-free functions from a model of noisy ones: with ``smooth=True`` the drawn values only condition one more
-      pass, whose means are returned.
+    * A model trained with noise-free targets but noisy contexts (the benchmarks of the TNP-KR papers) draws noise-free
+      values, unlike those of its contexts. `noise`, the standard deviation of the noise in its contexts, is added to
+      the values that join the context, not to those returned.
+    * For noise-free functions from a model of noisy measurements, ``smooth=True`` returns the means of one more pass
+      given all drawn values.
 
     Parameters
     ----------
     model : nn.Module
-        Any of :data:`geonp.nn.models.ARCHITECTURES`; in evaluation mode. It is called once a target, with one target.
+        Any of :data:`geonp.nn.models.ARCHITECTURES` in evaluation mode. It is called once for each target.
     xc, yc, xt : Tensor
         ``(batch, n_c, d_x)``, ``(batch, n_c, d_y)`` and ``(batch, n_t, d_x)``.
     n : int
         Number of samples.
     generator : torch.Generator, optional
-        Source of all randomness; PyTorch's global one otherwise.
+        Generator of all random numbers; by default PyTorch's global one.
     context_mask : Tensor, optional
-        ``(batch, n_c)``, True = observed.
+        ``(batch, n_c)``, True where observed.
+    noise : float
+        Standard deviation of the noise added to the values that join the context.
+    smooth : bool
+        Whether to return noise-free functions.
 
     Returns
     -------
     Tensor
         ``(n, batch, n_t, d_y)``.
+
+    Raises
+    ------
+    ValueError
+        If `n` is less than 1 or `noise` is negative.
     """
     if n < 1 or noise < 0:
         raise ValueError(f"n must be at least 1 and noise not negative, got n={n}, noise={noise}")
@@ -60,7 +69,7 @@ def sample(
     device = generator.device if generator is not None else xt.device
     order = torch.rand(xt.shape[:2], generator=generator, device=device).argsort(1).to(xt.device)
     x = xt.gather(1, order[..., None].expand_as(xt))
-    # the context has its final length from the start: a growing one would be compiled and allocated anew each time
+    # the context has its final length from the start: a growing one would be allocated, or compiled, in each step
     xs, ys = torch.cat([xc, x], 1), torch.cat([yc, yc.new_zeros(*x.shape[:2], d_y)], 1)
     mask = torch.cat([context_mask, context_mask.new_zeros(x.shape[:2])], 1)
     drawn = torch.empty_like(ys[:, xc.shape[1] :])
@@ -69,9 +78,11 @@ def sample(
         torch.manual_seed(seed)
         for i in range(n_t):
             drawn[:, i] = model(xs, ys, x[:, i : i + 1], mask).sample()[:, 0]
-            known = xc.shape[1] + i
-            ys[:, known] = drawn[:, i] + noise * torch.randn_like(drawn[:, i])
-            mask[:, known] = True
-    back = order.argsort(1)[..., None].expand_as(drawn)
-    found: Tensor = model(xs, ys, xt, mask).mean if smooth else drawn.gather(1, back)
-    return found.view(n, batch, n_t, d_y)
+            position = xc.shape[1] + i
+            ys[:, position] = drawn[:, i] + noise * torch.randn_like(drawn[:, i])
+            mask[:, position] = True
+    if smooth:
+        samples: Tensor = model(xs, ys, xt, mask).mean
+    else:
+        samples = drawn.gather(1, order.argsort(1)[..., None].expand_as(drawn))
+    return samples.view(n, batch, n_t, d_y)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from geonp.nn.bias import KernelDictionary
+from geonp.nn.layers import with_unknown_targets
 
 __all__ = ["context_means", "context_statistics", "moments"]
 
@@ -18,36 +18,28 @@ def moments(yc: Tensor, mask: Tensor) -> Tensor:
     return mask[..., None] * torch.cat([torch.ones_like(yc[..., :1]), yc.square().mean(-1, keepdim=True), yc], -1)
 
 
-def context_statistics(
-    dictionary: KernelDictionary, xq: Tensor, xc: Tensor, yc: Tensor, mask: Tensor, sums: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def context_statistics(sums: Tensor, yc: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Log density of the observations and log variogram for each kernel, scaled to about unit variance.
 
-    They depend on coordinate differences only. Targets have no values, so their variogram entries are zero.
+    Targets have no values, so their variogram entries are zero.
 
     Parameters
     ----------
-    dictionary : KernelDictionary
-        Kernels at whose scales and directions the statistics are computed.
-    xq : Tensor
-        Locations of targets and context, in this order, ``(batch, n_t + n_c, d_x)``.
-    xc, yc, mask : Tensor
-        The context: ``(batch, n_c, d_x)``, ``(batch, n_c, d_y)`` and ``(batch, n_c)``, True where observed. Masked
-        entries must be finite.
-    sums : Tensor, optional
-        ``dictionary.sums(xq, xc, moments(yc, mask))``, ``(batch, size, n_t + n_c, 2 + d_y)``, if already computed.
+    sums : Tensor
+        Kernel-weighted sums of :func:`moments` around targets and context, in this order, see
+        :meth:`geonp.nn.bias.KernelDictionary.sums`: ``(batch, size, n_t + n_c, 2 + d_y)``.
+    yc, mask : Tensor
+        Context values ``(batch, n_c, d_y)``, finite also where masked, and mask ``(batch, n_c)``, True where observed.
 
     Returns
     -------
     tuple of Tensor
         Around each point ``(batch, n_t + n_c, 2 size)``, and over the whole context ``(batch, 2 size)``.
     """
-    n_t = xq.shape[1] - xc.shape[1]
-    if sums is None:
-        sums = dictionary.sums(xq, xc, moments(yc, mask))
-    density, squares = _pair_sums(sums, torch.cat([yc.new_zeros(yc.shape[0], n_t, yc.shape[2]), yc], 1))
+    size, n_t = sums.shape[1], sums.shape[2] - yc.shape[1]
+    density, squares = _pair_sums(sums, with_unknown_targets(yc, n_t)[0])
     local = torch.cat([_log_density(density), _log_variogram(squares, density)], -1)
-    local[:, :n_t, dictionary.size :] = 0.0
+    local[:, :n_t, size:] = 0.0
     # without the pair of each point with itself, whose kernel is one
     pairs = ((density[:, n_t:] - 1.0) * mask[..., None]).sum(1)
     total = (squares[:, n_t:] * mask[..., None]).sum(1)

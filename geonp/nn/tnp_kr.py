@@ -18,6 +18,7 @@ from geonp.nn.layers import (
     drop_masked,
     origin,
     plain_attention,
+    with_unknown_targets,
 )
 from geonp.nn.scan import scan_attention
 from geonp.nn.statistics import context_means, context_statistics, moments
@@ -214,9 +215,7 @@ class TNPKR(nn.Module):
         return lambda q, k, v: scan_attention(q, k, v, xq, xk, block_bias, parameters, mask, block_q=size, block_k=size)
 
     def _embed(self, xq: Tensor, yc: Tensor, local: Tensor) -> Tensor:
-        n_t = xq.shape[1] - yc.shape[1]
-        values = torch.cat([yc.new_zeros(yc.shape[0], n_t, yc.shape[2]), yc], 1)
-        flags = (torch.arange(xq.shape[1], device=xq.device) >= n_t).long().expand(xq.shape[:2])
+        values, flags = with_unknown_targets(yc, xq.shape[1] - yc.shape[1])
         parts = [self.observed(flags), *([xq] if self.embed_x else []), values, local]
         tokens: Tensor = self.norm_in(self.embed(torch.cat(parts, -1)))
         return tokens
@@ -231,7 +230,7 @@ class TNPKR(nn.Module):
         if sums is None:
             sums = self.dictionary.sums(xq, xc, moments(yc, mask))
         if self.statistics:
-            local, summary = context_statistics(self.dictionary, xq, xc, yc, mask, sums)
+            local, summary = context_statistics(sums, yc, mask)
         return torch.cat([local, context_means(sums)], -1) if self.means else local, summary
 
 

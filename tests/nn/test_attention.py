@@ -1,4 +1,4 @@
-"""Scan attention equals dense attention: outputs and gradients, any blocks, any masks; the others their formulas."""
+"""Scan attention equals dense attention for all blocks and masks; other attention functions equal their formulas."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ B, H, D, DV = 2, 3, 8, 5
 
 
 def problem(n_q: int, n_k: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
-    """Random inputs, all of which want gradients."""
+    """Random inputs, all of which require gradients."""
     g = torch.Generator().manual_seed(seed)
 
     def draw(*shape: int) -> torch.Tensor:
@@ -100,7 +100,7 @@ def test_scan_in_bfloat16_keeps_the_bias_exact(keep: float, block_k: int) -> Non
     torch.testing.assert_close(out.float(), expected, rtol=0.02, atol=0.02)
 
 
-def test_a_fully_masked_block_adds_nothing() -> None:
+def test_a_fully_masked_block_has_no_effect() -> None:
     p = problem(6, 12)
     mask = torch.ones(B, 12, dtype=torch.bool)
     mask[:, 4:8] = False
@@ -120,7 +120,7 @@ def test_queries_without_any_key_get_zeros_and_no_gradient() -> None:
 
 @pytest.mark.parametrize("poison", [1e4, float("nan"), float("inf")])
 @pytest.mark.parametrize("blocks", [None, (4, 5), (4, 12)])
-def test_poisoned_padding_changes_nothing(poison: float, blocks: tuple[int, int] | None) -> None:
+def test_masked_values_have_no_effect(poison: float, blocks: tuple[int, int] | None) -> None:
     clean, dirty = problem(6, 12), problem(6, 12)
     mask = torch.ones(B, 12, dtype=torch.bool)
     mask[:, 9:] = False
@@ -136,7 +136,7 @@ def test_poisoned_padding_changes_nothing(poison: float, blocks: tuple[int, int]
 @pytest.mark.parametrize("blocks", [(4, 5), (99, 99)])
 @pytest.mark.parametrize("shared", [True, False])
 def test_tasks_at_the_same_locations_share_their_biases(blocks: tuple[int, int], shared: bool) -> None:
-    """Same locations but for masked ones, which hold anything: the bias is asked for once, the results are the same."""
+    """The bias is computed once for tasks whose observed locations agree; masked locations may hold anything."""
     p = problem(6, 12)
     mask = torch.arange(12) < torch.tensor([[5], [12]])
     xq, xk = (p.pop(name).detach()[:1].repeat(B, 1, 1) for name in ("xq", "xk"))
@@ -149,7 +149,7 @@ def test_tasks_at_the_same_locations_share_their_biases(blocks: tuple[int, int],
         tasks.append(len(xq))
         return rbf_bias(xq, xk, *parameters)
 
-    found = []
+    results = []
     for scan in (True, False):
         for t in p.values():
             t.grad = None
@@ -158,15 +158,15 @@ def test_tasks_at_the_same_locations_share_their_biases(blocks: tuple[int, int],
                 p["q"], p["k"], p["v"], xq, xk, counted, parameters, mask, block_q=blocks[0], block_k=blocks[1]
             )
         else:
-            known = torch.where(mask[..., None], xk, 0.0)
-            out = dense_attention(p["q"], p["k"], p["v"], rbf_bias(xq, known, *parameters), mask)
+            clean = torch.where(mask[..., None], xk, 0.0)
+            out = dense_attention(p["q"], p["k"], p["v"], rbf_bias(xq, clean, *parameters), mask)
         (out * torch.linspace(-1, 1, out.numel()).view_as(out)).sum().backward()
-        found.append([out.detach(), *(t.grad.clone() for t in p.values())])
-    assert_equal(*found)
+        results.append([out.detach(), *(t.grad.clone() for t in p.values())])
+    assert_equal(*results)
     assert set(tasks) == ({1} if shared else {B})
 
 
-def test_shared_locations_have_gradients_of_their_own() -> None:
+def test_gradients_of_shared_locations_are_separate() -> None:
     p = problem(6, 12)
     p["xk"] = p["xk"].detach()[:1].repeat(B, 1, 1).requires_grad_()
     p["xq"] = p["xq"].detach()[:1].repeat(B, 1, 1).requires_grad_()
@@ -176,7 +176,7 @@ def test_shared_locations_have_gradients_of_their_own() -> None:
     assert (p["xk"].grad[1] != 0).all()
 
 
-def test_masked_locations_are_those_of_other_tasks_or_zeros() -> None:
+def test_masked_locations_become_those_of_other_tasks_or_zero() -> None:
     x = torch.randn(1, 5, 2).repeat(3, 1, 1)
     mask = torch.tensor([[1, 1, 0, 1, 0], [1, 0, 0, 1, 0], [1, 1, 1, 1, 0]], dtype=torch.bool)
     dirty = torch.where(mask[..., None], x, torch.nan)
@@ -187,7 +187,7 @@ def test_masked_locations_are_those_of_other_tasks_or_zeros() -> None:
     assert torch.equal(masked_locations(dirty, mask), torch.where(mask[..., None], dirty, 0.0))
 
 
-def test_masked_scores_do_not_count_however_far_below_them_the_others_are() -> None:
+def test_masked_keys_have_no_effect_beside_very_small_scores() -> None:
     q, v = torch.ones(1, 1, 1, 1), torch.tensor([[[[1.0], [2.0], [5.0]]]])
     k = torch.tensor([[[[-200.0], [-300.0], [0.0]]]])
     x, mask = torch.zeros(1, 3, 2), torch.tensor([[True, True, False]])
@@ -200,7 +200,7 @@ def test_masked_scores_do_not_count_however_far_below_them_the_others_are() -> N
 
 
 @pytest.mark.parametrize("block", [2, 3, 12])
-def test_a_bias_may_shut_out_pairs(block: int) -> None:
+def test_a_bias_may_exclude_pairs(block: int) -> None:
     p = problem(6, 12)
     q, k, v, xq, xk = (p[name].detach() for name in ("q", "k", "v", "xq", "xk"))
     xq, xk = (torch.arange(float(n))[None, :, None].expand(B, -1, 1) for n in (6, 12))
@@ -212,7 +212,7 @@ def test_a_bias_may_shut_out_pairs(block: int) -> None:
     torch.testing.assert_close(scan_attention(q, k, v, xq, xk, later, block_q=block, block_k=block), expected)
 
 
-def test_scores_far_apart_are_the_same() -> None:
+def test_scores_that_differ_by_much_are_exact() -> None:
     p = problem(6, 12)
     with torch.no_grad():
         p["q"] *= 60
@@ -224,7 +224,7 @@ def test_scores_far_apart_are_the_same() -> None:
 
 
 def test_memory_of_the_backward_pass_does_not_grow_with_the_keys() -> None:
-    """What autograd keeps is the inputs, the output and one number a query and head: nothing of size n_q times n_k."""
+    """Autograd saves inputs, output and one number for each query and head, nothing of size n_q times n_k."""
     saved: list[int] = []
     p = problem(64, 4096)
     with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.numel()) or t, lambda t: t):
@@ -251,36 +251,36 @@ def test_gradients_against_finite_differences() -> None:
     assert dense
 
 
-def test_rbf_bias_is_its_formula_in_any_number_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rbf_bias_equals_its_formula_for_every_block_size(monkeypatch: pytest.MonkeyPatch) -> None:
     p = problem(11, 13, dtype=torch.float64)
     inputs = [p[name] for name in ("xq", "xk", "a", "b", "c")]
     xq, xk, a, b, c = inputs
     distance = torch.cdist(xq, xk, compute_mode="donot_use_mm_for_euclid_dist")[:, None, None]
     a, b, c = (t[:, :, None, None] for t in (a, b, c))
     expected = (a * torch.exp(-b.abs() * (distance - c) ** 2)).sum(2)
-    above = torch.linspace(-1, 1, expected.numel()).double().view_as(expected)
-    slopes = torch.autograd.grad(expected, inputs, above)
+    grad = torch.linspace(-1, 1, expected.numel()).double().view_as(expected)
+    expected_gradients = torch.autograd.grad(expected, inputs, grad)
     for pairs in (2**16, 40, 1):
         monkeypatch.setattr(bias, "BLOCKS", replace(bias.BLOCKS, scan=pairs))
-        found = rbf_bias(*inputs)
-        torch.testing.assert_close(found, expected)
-        torch.testing.assert_close(torch.autograd.grad(found, inputs, above), slopes)
+        actual = rbf_bias(*inputs)
+        torch.testing.assert_close(actual, expected)
+        torch.testing.assert_close(torch.autograd.grad(actual, inputs, grad), expected_gradients)
 
 
-def test_performer_attention_is_softmax_attention_with_many_features() -> None:
+def test_performer_attention_converges_to_softmax_attention() -> None:
     torch.manual_seed(0)
     q, k, v = (torch.randn(B, H, n, D) / 2 for n in (6, 9, 9))
     mask = torch.arange(9).expand(B, 9) < 7
     exact = dense_attention(q, k, v, None, mask)
-    # directions of a normal distribution have no bias, those of one length a little
+    # normal features are unbiased, orthogonal ones of one length almost
     for features, tolerance in ((torch.randn(2**15, D), 0.01), (orthogonal_features(64, D), 0.05)):
         assert float((performer_attention(q, k, v, features, mask) - exact).abs().mean()) < tolerance
     assert float((performer_attention(q, k, v, orthogonal_features(1, D), mask) - exact).abs().mean()) > 0.05
 
 
 @pytest.mark.parametrize("size", [1.0, 30.0])
-def test_performer_attention_is_its_formula_in_float64_and_never_overflows(size: float) -> None:
-    """The published feature map overflows float32 for large activations: float64 holds it here."""
+def test_performer_attention_equals_its_formula_and_never_overflows(size: float) -> None:
+    """The published feature map overflows float32 for large activations; here it is computed in float64."""
     torch.manual_seed(0)
     q, k, v, features = *(torch.randn(B, H, n, D).double() for n in (6, 9, 9)), orthogonal_features(16, D).double()
     q, k = q * size, k * size
@@ -296,13 +296,13 @@ def test_performer_attention_is_its_formula_in_float64_and_never_overflows(size:
     torch.testing.assert_close(single, out.float(), rtol=1e-3, atol=1e-3)
 
 
-def test_orthogonal_features_are_orthogonal_and_of_one_length() -> None:
+def test_random_features_are_orthogonal_and_of_equal_length() -> None:
     features = orthogonal_features(20, D)
     torch.testing.assert_close(features[:D] @ features[:D].mT, D * torch.eye(D), atol=1e-4, rtol=0)
     assert features.shape == (20, D)
 
 
-def test_deep_kernel_attention_is_a_sum_of_outer_products() -> None:
+def test_deep_kernel_attention_equals_a_sum_of_outer_products() -> None:
     torch.manual_seed(0)
     q, k, v = torch.randn(B, 6, D), torch.randn(B, 9, D), torch.randn(B, 9, DV)
     mask = torch.arange(9).expand(B, 9) < 7
@@ -316,7 +316,7 @@ def te_problem(n_q: int = 7, n_k: int = 9) -> tuple[dict[str, torch.Tensor], Pai
     return {n: p[n] for n in ("q", "k", "v", "xq", "xk")}, PairMLP(2 + H, 8, H), PairMLP(H, 8, 2)
 
 
-def test_te_attention_is_its_equations_pair_by_pair() -> None:
+def test_te_attention_equals_its_equations_pair_by_pair() -> None:
     p, rho, phi = te_problem()
     q, k, v, xq, xk = (t.detach().double() for t in p.values())
     rho, phi = rho.double(), phi.double()
@@ -330,12 +330,12 @@ def test_te_attention_is_its_equations_pair_by_pair() -> None:
         ]
         weight = torch.stack(score).softmax(0)
         torch.testing.assert_close(out[b, :, i], torch.einsum("jh,hjv->hv", weight, v[b, :, :6]))
-        moves = torch.stack([(xq[b, i] - xk[b, j]) * phi(weight[j]) for j in range(6)])
-        torch.testing.assert_close(step[b, i], moves.mean(0))
+        steps = torch.stack([(xq[b, i] - xk[b, j]) * phi(weight[j]) for j in range(6)])
+        torch.testing.assert_close(step[b, i], steps.mean(0))
 
 
 @pytest.mark.parametrize("max_pairs", [1, 20, 40])
-def test_te_attention_in_pieces_is_the_same_in_values_and_gradients(max_pairs: int) -> None:
+def test_te_attention_does_not_depend_on_the_block_size(max_pairs: int) -> None:
     mask = torch.arange(9).expand(B, 9) < 7
     results = []
     for size in (10**6, max_pairs):
@@ -347,7 +347,7 @@ def test_te_attention_in_pieces_is_the_same_in_values_and_gradients(max_pairs: i
     assert_equal(*results)
 
 
-def test_gelu_is_that_of_torch_with_and_without_gradients() -> None:
+def test_gelu_equals_torch_with_and_without_gradients() -> None:
     x = torch.cat([torch.linspace(-20, 20, 4001), torch.tensor([0.0, -1e4, 1e4, float("nan")])])
     expected = torch.nn.functional.gelu(x.double(), approximate="tanh").float()
     before = x.clone()
@@ -360,10 +360,10 @@ def test_gelu_is_that_of_torch_with_and_without_gradients() -> None:
 
 @pytest.mark.parametrize("widths", [(5, 3), (5, 8, 3), (5, 16, 7, 3), (2, 4, 4, 4, 1)])
 @pytest.mark.parametrize("block", [1, 64, 10**6])
-def test_pair_networks_in_blocks_have_the_values_and_gradients_of_their_layers(
+def test_pair_mlp_equals_its_layers_for_every_block_size(
     widths: tuple[int, ...], block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layers, "COLUMN_BLOCK", block)
+    monkeypatch.setattr(layers, "BLOCKS", replace(layers.BLOCKS, features=block))
     torch.manual_seed(0)
     network = PairMLP(*widths).double()
     columns = torch.randn(B, 11, widths[0], dtype=torch.float64).mT.requires_grad_()
@@ -376,8 +376,8 @@ def test_pair_networks_in_blocks_have_the_values_and_gradients_of_their_layers(
         torch.testing.assert_close(network(columns), expected)
 
 
-def test_te_attention_keeps_no_activations_of_pairs() -> None:
-    """What autograd keeps grows with points, not with pairs: the network over them is run again instead."""
+def test_te_attention_saves_no_activations_of_pairs() -> None:
+    """Autograd saves tensors of the size of the points; activations of the pairs are recomputed."""
     p, rho, phi = te_problem(64, 512)
     saved: list[int] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.numel()) or t, lambda t: t):
@@ -386,8 +386,8 @@ def test_te_attention_keeps_no_activations_of_pairs() -> None:
     out.sum().backward()
 
 
-@pytest.mark.parametrize("n_kept", [1, 100, 512])
-def test_te_attention_computes_pairs_of_kept_keys_alone_and_few_at_a_time(n_kept: int) -> None:
+@pytest.mark.parametrize("n_observed", [1, 100, 512])
+def test_te_attention_computes_observed_pairs_only_and_in_blocks(n_observed: int) -> None:
     p, rho, phi = te_problem(64, 512)
     columns: list[int] = []
 
@@ -395,15 +395,15 @@ def test_te_attention_computes_pairs_of_kept_keys_alone_and_few_at_a_time(n_kept
         columns.append(pairs.shape[0] * pairs.shape[2])
         return rho(pairs)
 
-    mask = (torch.arange(512) < n_kept).expand(B, 512)
+    mask = (torch.arange(512) < n_observed).expand(B, 512)
     te_attention(*(t.detach() for t in p.values()), counted, phi, mask, max_pairs=2048)
-    assert sum(columns) == B * 64 * n_kept
+    assert sum(columns) == B * 64 * n_observed
     assert max(columns) <= 2048
     assert len(columns) >= B * 64 * 512 / (8 * 2048)
 
 
 @pytest.mark.parametrize(("n_q", "n_k"), [(3, 0), (0, 3)])
-def test_te_attention_of_nothing_is_nothing(n_q: int, n_k: int) -> None:
+def test_te_attention_without_queries_or_keys(n_q: int, n_k: int) -> None:
     p, rho, phi = te_problem(n_q, n_k)
     for mask in (torch.ones(B, n_k, dtype=torch.bool), torch.zeros(B, n_k, dtype=torch.bool)):
         out, step = te_attention(*p.values(), rho, phi, mask)
@@ -416,11 +416,11 @@ def test_te_attention_of_nothing_is_nothing(n_q: int, n_k: int) -> None:
 def test_te_attention_ignores_masked_keys(poison: float) -> None:
     p, rho, phi = te_problem()
     mask = torch.arange(9).expand(B, 9) < 7
-    kept = {n: t.detach()[..., :7, :] if n in {"k", "v", "xk"} else t.detach() for n, t in p.items()}
-    dropped = te_attention(*kept.values(), rho, phi, mask[:, :7])
+    observed = {n: t.detach()[..., :7, :] if n in {"k", "v", "xk"} else t.detach() for n, t in p.items()}
+    expected = te_attention(*observed.values(), rho, phi, mask[:, :7])
     for n in ("k", "v", "xk"):
         p[n].data[..., 7:, :] = poison
-    assert_equal(list(te_attention(*p.values(), rho, phi, mask)), list(dropped))
+    assert_equal(list(te_attention(*p.values(), rho, phi, mask)), list(expected))
     out, step = te_attention(*p.values(), rho, phi, torch.zeros_like(mask))
     assert (out == 0).all()
     assert (step == 0).all()

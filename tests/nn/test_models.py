@@ -1,9 +1,8 @@
-"""What every architecture promises: shapes, masks, permutations, translations, gradients, published sizes, learning."""
+"""Properties of every architecture: shapes, masks, permutations, translations, gradients, sizes, learning."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "convcnp": {"channels": 16, "density": 4.0, "blocks": 2, "kernel_size": 5, "head_layers": 2},
 }
 EQUIVARIANT = {"tnp-kr", "te-tnp", "te-pt-tnp", "te-pt-tnp on rasters", "rcnp", "convcnp"}
-"""With the options above; ConvCNP by whole cells of its grid, which 3 is a multiple of."""
+"""Translation equivariant with the options above; ConvCNP for whole cells of its grid, such as a shift of 3."""
 
 every = pytest.mark.parametrize("name", list(SMALL))
 
@@ -66,7 +65,7 @@ def architecture(name: str) -> str:
 def model(name: str, **more: Any) -> nn.Module:
     torch.manual_seed(0)
     network = build(architecture(name), {**SMALL[name], **more})
-    # away from the initialisation, where biases would be nothing
+    # away from the initialisation, where biases are zero
     for p in network.parameters():
         p.data += 0.05 * torch.randn_like(p)
     return network.eval()
@@ -112,7 +111,7 @@ def test_masked_equals_dropped(name: str, poison: float) -> None:
 
 @every
 def test_contexts_of_a_batch_may_differ_in_size(name: str) -> None:
-    """ConvCNP's grid ends where the points of the batch do, beside a margin: close is all it can be."""
+    """Up to a tolerance for ConvCNP, whose grid ends at a margin around the points of the batch."""
     network, (xc, yc, xt) = model(name), task()
     mask = torch.arange(12) < torch.tensor([[12], [7]])
     both = network(xc, yc, xt, mask)
@@ -122,7 +121,7 @@ def test_contexts_of_a_batch_may_differ_in_size(name: str) -> None:
 
 
 @every
-def test_order_of_the_context_changes_nothing(name: str) -> None:
+def test_predictions_do_not_depend_on_the_order_of_the_context(name: str) -> None:
     network, (xc, yc, xt) = model(name), task()
     order = torch.randperm(12, generator=torch.Generator().manual_seed(1))
     assert_close(network(xc[:, order], yc[:, order], xt), network(xc, yc, xt))
@@ -142,16 +141,14 @@ def test_translations(name: str) -> None:
 
 
 @every
-def test_equivariance_is_known_by_name(name: str) -> None:
+def test_translation_equivariant_matches_the_models(name: str) -> None:
     assert translation_equivariant(architecture(name), SMALL[name]) == (name in EQUIVARIANT - {"convcnp"})
     assert not translation_equivariant("tnp-kr", KR)
 
 
-@every
-def test_targets_do_not_see_each_other(name: str) -> None:
-    """Except for the correlated targets of TNP-ND; ConvCNP's grid ends at a margin beyond all of them."""
-    if name == "tnp-nd":
-        return
+@pytest.mark.parametrize("name", [name for name in SMALL if name != "tnp-nd"])
+def test_targets_do_not_attend_to_each_other(name: str) -> None:
+    """Except for the correlated targets of TNP-ND. The additional target is within the grid of ConvCNP."""
     network, (xc, yc, xt) = model(name), task()
     inner = torch.cat([xt, xt.mean(1, keepdim=True)], 1)
     few, more = network(xc, yc, xt), network(xc, yc, inner)
@@ -159,7 +156,7 @@ def test_targets_do_not_see_each_other(name: str) -> None:
 
 
 @every
-def test_padding_gets_no_gradient_and_gives_none(name: str) -> None:
+def test_masked_values_do_not_change_gradients(name: str) -> None:
     network, (xc, yc, xt) = model(name).train(), task()
     mask, gradients = torch.arange(16).expand(2, 16) < 12, []
     for poison in (0.0, float("nan")):
@@ -176,12 +173,12 @@ def test_every_parameter_learns(name: str) -> None:
     network, (xc, yc, xt) = model(name).train(), task()
     loss(network, xc, yc, xt, torch.ones(2, 5, 1)).backward()
     idle = [key for key, p in network.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
-    # a constant added to all keys cancels in the softmax; what a block's bias cannot change has no slope
+    # biases that are added to all keys cancel in the softmax
     assert [key for key in idle if not key.endswith(("to_k.0.bias", "to_k.bias", "rho.4.bias"))] == []
 
 
 @every
-def test_a_context_without_any_point(name: str) -> None:
+def test_an_empty_context_gives_finite_predictions(name: str) -> None:
     xc, yc, xt = task()
     out = model(name)(xc * torch.nan, yc * torch.nan, xt, torch.zeros(2, 12, dtype=torch.bool))
     assert torch.isfinite(out.mean).all()
@@ -208,23 +205,23 @@ def test_a_context_without_any_point(name: str) -> None:
 def test_published_size(name: str, config: dict[str, Any], published: int) -> None:
     network = build(name, {"d_x": 1, **config})
     count = sum(p.numel() for p in network.parameters())
-    # the published code also has what nothing reads: the targets' last step and the context's last block
-    unread = {"te-tnp": ["blocks.0.phi"], "te-pt-tnp": ["read.0.phi", "spread.0"]}.get(name, [])
-    count += sum(p.numel() for part in unread for p in network.get_submodule(part).parameters())
+    # the published code also has parts that are not used: the last step of the targets and last block of the context
+    unused = {"te-tnp": ["blocks.0.phi"], "te-pt-tnp": ["read.0.phi", "spread.0"]}.get(name, [])
+    count += sum(p.numel() for part in unused for p in network.get_submodule(part).parameters())
     assert abs(count / published - 1) < 0.02
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize(("n_c", "n_t"), [(5, 0), (0, 4), (0, 0)])
-def test_there_may_be_no_context_and_no_targets(name: str, n_c: int, n_t: int) -> None:
+def test_context_and_targets_may_be_empty(name: str, n_c: int, n_t: int) -> None:
     with torch.no_grad():
         predicted = model(name)(torch.randn(2, n_c, 2), torch.randn(2, n_c, 1), torch.randn(2, n_t, 2))
     assert predicted.mean.shape == (2, n_t, 1)
     assert bool(predicted.mean.isfinite().all())
 
 
-def test_the_table_of_models_is_right() -> None:
-    """docs/models.md has a row for each architecture, whose number of parameters is true."""
+def test_the_documented_sizes_are_right() -> None:
+    """docs/models.md has a row for each architecture, with its number of parameters."""
     rows = re.findall(
         r"^\| `([a-z-]+)`([^|]*)\|.*\| ([\d,]+) \|[^|]*\|$", DOCS.read_text(encoding="utf-8"), re.MULTILINE
     )
@@ -248,7 +245,7 @@ def waves(seed: int) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("name", list(ARCHITECTURES))
 def test_two_hundred_steps_beat_the_mean_of_the_context(name: str) -> None:
     torch.manual_seed(0)
-    # seconds matter, depth does not
+    # one block is enough, and fast
     network = build(architecture(name), {**SMALL[name], **({"blocks": 1} if "blocks" in SMALL[name] else {}), "d_x": 1})
     optimiser, scores = torch.optim.Adam(network.parameters(), 3e-3, fused=True), []
     for step in range(200):
@@ -265,11 +262,11 @@ def test_two_hundred_steps_beat_the_mean_of_the_context(name: str) -> None:
         with torch.no_grad():
             predicted = network(x[:, :16], y[:, :16], x[:, 16:])
         scores.append([-p.log_prob(y[:, 16:]).mean() for p in (predicted, constant)])
-    found, constant_nll = torch.tensor(scores).mean(0).tolist()
-    assert found < constant_nll - 0.1
+    nll, constant_nll = torch.tensor(scores).mean(0).tolist()
+    assert nll < constant_nll - 0.1
 
 
-def test_unknown_architectures_and_options_are_named() -> None:
+def test_unknown_architectures_and_options_are_refused() -> None:
     with pytest.raises(ValueError, match="unknown architecture 'gru', expected one of tnp-kr, te-tnp"):
         build("gru", {})
     with pytest.raises(TypeError, match="depth"):
@@ -277,7 +274,7 @@ def test_unknown_architectures_and_options_are_named() -> None:
 
 
 @every
-def test_training_in_bfloat16_has_a_loss_and_gradients_in_float32(name: str) -> None:
+def test_loss_and_gradients_under_bfloat16_autocast_are_float32(name: str) -> None:
     network, (xc, yc, xt) = model(name).train(), task()
     yt = torch.randn(2, 5, 1)
     torch.manual_seed(1)
@@ -293,18 +290,21 @@ def test_training_in_bfloat16_has_a_loss_and_gradients_in_float32(name: str) -> 
     assert any(g.any() for g in grads)
 
 
-def test_classes_in_bfloat16_have_a_loss_in_float32() -> None:
+def test_loss_of_classes_under_bfloat16_autocast_is_float32() -> None:
     network, (xc, yc, xt) = build("cnp", {**SMALL["cnp"], "d_y": 3, "likelihood": "categorical"}), task(d_y=3)
     with torch.autocast("cpu", torch.bfloat16):
         assert loss(network, xc, yc, xt, torch.zeros(2, 5)).dtype == torch.float32
 
 
-def _own(name: str) -> Callable[..., Any] | None:
-    return getattr(ARCHITECTURES[name], "loss", None)
-
-
-def test_loss_is_the_mean_density_unless_a_model_has_its_own() -> None:
-    assert {name for name in ARCHITECTURES if _own(name)} == {"np", "anp", "bnp", "banp", "tnp-a", "tnp-nd"}
+def test_loss_is_the_mean_log_density_unless_a_model_has_its_own() -> None:
+    assert {name for name, kind in ARCHITECTURES.items() if hasattr(kind, "loss")} == {
+        "np",
+        "anp",
+        "bnp",
+        "banp",
+        "tnp-a",
+        "tnp-nd",
+    }
     network, (xc, yc, xt) = model("cnp"), task()
     expected = -network(xc, yc, xt).log_prob(torch.ones(2, 5, 1)).mean()
     torch.testing.assert_close(loss(network, xc, yc, xt, torch.ones(2, 5, 1)), expected)

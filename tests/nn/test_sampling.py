@@ -1,4 +1,4 @@
-"""Autoregressive samples: joint, reproducible, and noisy where they should be."""
+"""Autoregressive samples: joint distribution, noise, and seeds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LENGTH, NOISE = 1.0, 0.3
 
 
 class Exact(nn.Module):
-    """Predictions of the Gaussian process that samples must follow: new measurements, or noise-free values."""
+    """Exact predictions of a Gaussian process: new measurements, or noise-free values."""
 
     def __init__(self, noisy: bool) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ def posterior(noisy: bool) -> tuple[Tensor, Tensor]:
     return gain @ yc[:, 0], k[2:, 2:] - gain @ k[:2, 2:] + NOISE**2 * noisy * torch.eye(4)
 
 
-def test_samples_of_a_model_of_measurements_have_its_joint_distribution() -> None:
+def test_samples_of_measurements_follow_the_joint_distribution() -> None:
     drawn = sample(Exact(True), *task(), 20_000, torch.Generator().manual_seed(0))
     assert drawn.shape == (20_000, 1, 4, 1)
     mean, covariance = posterior(True)
@@ -53,8 +53,8 @@ def test_samples_of_a_model_of_measurements_have_its_joint_distribution() -> Non
     torch.testing.assert_close(drawn[:, 0, :, 0].T.cov(), covariance, atol=0.04, rtol=0)
 
 
-def test_noise_is_fed_back_to_models_of_noise_free_values_and_not_returned() -> None:
-    """With it each target varies as it should; without, values look less exact than they are and too little varies."""
+def test_noise_is_added_to_the_context_and_not_to_the_samples() -> None:
+    """Without noise, drawn values are taken for noisy ones, and the samples vary too little."""
     mean, covariance = posterior(False)
     for noise in (NOISE, 0.0):
         drawn = sample(Exact(False), *task(), 20_000, torch.Generator().manual_seed(0), noise=noise)[:, 0, :, 0]
@@ -74,7 +74,7 @@ def test_smooth_samples_are_smoother_than_measurements() -> None:
     assert (smooth[:, 1] - smooth[:, 0]).var() < 0.6 * (rough[:, 1] - rough[:, 0]).var()
 
 
-def test_each_target_sees_the_context_and_those_drawn_before() -> None:
+def test_each_target_is_given_the_context_and_earlier_targets() -> None:
     model = Exact(True)
     mask = torch.tensor([[True, False]])
     sample(model, *task(), 3, context_mask=mask)
@@ -82,7 +82,7 @@ def test_each_target_sees_the_context_and_those_drawn_before() -> None:
 
 
 @pytest.mark.parametrize("name", list(ARCHITECTURES))
-def test_every_conditional_model_can_be_sampled(name: str) -> None:
+def test_every_architecture_can_be_sampled(name: str) -> None:
     torch.manual_seed(0)
     network = ARCHITECTURES[name]().eval()
     g = torch.Generator().manual_seed(0)
@@ -97,6 +97,6 @@ def test_every_conditional_model_can_be_sampled(name: str) -> None:
     assert (first[0] != first[1]).all()
 
 
-def test_impossible_options_are_said() -> None:
+def test_invalid_options_are_refused() -> None:
     with pytest.raises(ValueError, match="n must be at least 1 and noise not negative, got n=0, noise=0"):
         sample(Exact(True), *task(), 0)

@@ -21,7 +21,7 @@ def task(d_y: int = 1) -> tuple[Tensor, Tensor, Tensor]:
 
 def test_statistics_are_the_density_and_the_variogram() -> None:
     xq, xc, yc = task()
-    local, summary = context_statistics(DICTIONARY, xq, xc, yc, MASK)
+    local, summary = context_statistics(DICTIONARY.sums(xq, xc, moments(yc, MASK)), yc, MASK)
     weights = torch.exp(-0.5 * (xc[0, :17, None] - xc[0, None, :17]).square().sum(-1) / 16.0)
     squares = (yc[0, :17, 0, None] - yc[0, None, :17, 0]).square()
     density, variogram = weights.sum(1), (weights * squares).sum(1) / weights.sum(1)

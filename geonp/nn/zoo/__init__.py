@@ -1,4 +1,4 @@
-"""The papers' other model families, for comparison and training: fills by default use none of them.
+"""Fenced off: the other architectures of the papers, for comparison and training. No fill uses them.
 
-They are built by name through `geonp.nn.models`. They may import `nn`.
+Build them by name with `geonp.nn.models.build`. Only that module, tests and benchmarks import from here.
 """

@@ -1,8 +1,8 @@
-"""CNP, NP, BNP, their attentive kin CANP, ANP and BANP, and RCNP: neural processes that pool the context.
+"""Neural processes that pool the context: CNP, NP, BNP, with attention CANP, ANP, BANP, and relational RCNP.
 
-The widths are those of the comparison in TNP-KR (arXiv 2411.12502v2), ReLU throughout. An encoder turns the context
-into features r of each target; a decoder turns ``[r, x]`` into a distribution. What the encoder is (mean or attention)
-and what is added to it (nothing, a latent variable, a bootstrap) are independent of each other.
+An encoder turns the context into features r of each target, a decoder turns ``[r, x]`` into a distribution. The encoder
+is a mean or attention; NP adds a latent variable, BNP a bootstrap. Default widths are those of the comparison in TNP-KR
+(arXiv 2411.12502v2), with ReLU throughout.
 """
 
 from __future__ import annotations
@@ -13,31 +13,30 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, MixtureSameFamily, Normal, kl_divergence
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from geonp.nn.heads import VarianceHead, gaussian
-from geonp.nn.layers import MLP, MultiHeadAttention, drop_masked, masked_mean, plain_attention
+from geonp.nn.layers import MLP, MultiHeadAttention, drop_masked, in_chunks, masked_mean, plain_attention
 
 __all__ = ["ANP", "BANP", "BNP", "CANP", "CNP", "NP", "RCNP", "AttentiveEncoder", "MeanEncoder"]
 
 
 class MeanEncoder(nn.Module):
-    """The same features for all targets: the mean over the context of ``MLP([x, y])``."""
+    """Mean of ``MLP([x, y])`` over the context, the same features for all targets."""
 
     def __init__(self, d_in: int, widths: tuple[int, ...]) -> None:
         super().__init__()
         self.mlp = MLP(d_in, *widths, relu=True)
 
     def forward(self, xc: Tensor, yc: Tensor, xt: Tensor, context_mask: Tensor) -> Tensor:
-        """Context (masked values finite), target locations and mask to ``(batch, n_t, widths[-1])``."""
+        """Context with finite values, target locations and mask to features ``(batch, n_t, widths[-1])``."""
         pooled = masked_mean(self.mlp(torch.cat([xc, yc], -1)), context_mask)
         return pooled[:, None].expand(-1, xt.shape[1], -1)
 
 
 class AttentiveEncoder(nn.Module):
-    """Features by attention of each target's location to the context's; the values are self-attended ``MLP([x, y])``.
+    """Cross-attention from target to context locations; its values are ``MLP([x, y])`` after self-attention.
 
-    Neither attention has a skip connection or a norm.
+    Without skip connections and norms.
     """
 
     def __init__(self, d_x: int, d_y: int, locate: tuple[int, ...], widths: tuple[int, ...], heads: int = 8) -> None:
@@ -49,7 +48,7 @@ class AttentiveEncoder(nn.Module):
         self.read = MultiHeadAttention(dim, heads, dim, dim)
 
     def forward(self, xc: Tensor, yc: Tensor, xt: Tensor, context_mask: Tensor) -> Tensor:
-        """Context (masked values finite), target locations and mask to ``(batch, n_t, widths[-1])``."""
+        """Context with finite values, target locations and mask to features ``(batch, n_t, widths[-1])``."""
         attend = plain_attention(context_mask)
         tokens = self.mlp(torch.cat([xc, yc], -1))
         out: Tensor = self.read(self.locate(xt), self.locate(xc), attend, self.mix(tokens, tokens, attend))
@@ -100,11 +99,11 @@ class CANP(CNP):
 class NP(nn.Module):
     """NP (Garnelo et al. 2018): CNP with a latent variable z that all targets share. Costs ``O(n_c + n_t)``.
 
-    ``z ~ Normal(loc, 0.1 + 0.9 sigmoid(raw))`` comes from the mean over the context of a second encoder; the decoder
-    reads ``[r, z, x]``.
+    ``z ~ Normal(loc, 0.1 + 0.9 sigmoid(raw))`` has its parameters from the mean of a second encoder over the context;
+    the decoder reads ``[r, z, x]``.
 
-    Deviation: the published comparison draws one z a prediction. Here the distribution is the mixture over `n_latents`
-    draws that are fixed with the weights, so that a prediction is a function of its inputs.
+    Deviation: the published comparison draws one z for each prediction. Here a prediction is the mixture over
+    `n_latents` draws that are stored with the weights, so that it is a function of its inputs.
     """
 
     noise: Tensor
@@ -137,7 +136,7 @@ class NP(nn.Module):
         return _mixture(self._decode(r, z.loc + z.scale * noise, xt) for noise in self.noise)
 
     def loss(self, xc: Tensor, yc: Tensor, xt: Tensor, yt: Tensor, context_mask: Tensor | None = None) -> Tensor:
-        """Negative evidence bound a target: see :meth:`bound`; target values are ``(batch, n_t, d_y)``."""
+        """Negative evidence bound per target, see :meth:`bound`; target values are ``(batch, n_t, d_y)``."""
         return self.bound((xc, yc), (xt, yt), lambda predicted: predicted.log_prob(yt), context_mask)
 
     def bound(
@@ -147,14 +146,15 @@ class NP(nn.Module):
         density: Callable[[Normal], Tensor],
         context_mask: Tensor | None = None,
     ) -> Tensor:
-        """Mean of minus the log `density` with one z of the posterior, plus ``KL(posterior, prior) / n_t``.
+        """Negative evidence bound: mean negative log `density` given one posterior z, plus ``KL / n_t``.
 
-        The prior sees the context, the posterior context and targets: locations and values of each.
+        KL is that of the posterior, given context and targets (locations and values), from the prior, given the
+        context.
         """
         (xc, yc, context_mask), (xt, yt) = drop_masked(*context, context_mask), targets
         prior = self._latent(xc, yc, context_mask)
-        every = torch.cat([context_mask, context_mask.new_ones(xt.shape[:2])], 1)
-        posterior = self._latent(torch.cat([xc, xt], 1), torch.cat([yc, yt], 1), every)
+        mask = torch.cat([context_mask, context_mask.new_ones(xt.shape[:2])], 1)
+        posterior = self._latent(torch.cat([xc, xt], 1), torch.cat([yc, yt], 1), mask)
         predicted = self._decode(self.encoder(xc, yc, xt, context_mask), posterior.rsample(), xt)
         return kl_divergence(posterior, prior).sum(-1).mean() / xt.shape[1] - density(predicted).mean()
 
@@ -199,13 +199,13 @@ class ANP(NP):
 
 
 class BNP(nn.Module):
-    """BNP (Lee et al. 2020): CNP that also reads bootstrapped contexts, one for each component of a mixture.
+    """BNP (Lee et al. 2020): CNP with bootstrapped contexts, one for each component of a mixture.
 
-    The context is resampled and predicts itself; its residuals, standardised, resampled and centred, make a new
-    context, whose features r' the decoder adds: ``decoder(ReLU(first([r, x]) + more(r')))``. Costs ``O(n_c + n_t)``.
+    The resampled context predicts the context. Its standardised residuals, resampled and centred, make a new context,
+    whose features r' the decoder adds: ``decoder(ReLU(first([r, x]) + more(r')))``. Costs ``O(n_c + n_t)``.
 
-    Deviation: outside of training the draws are fixed and fall on the context in the order of its values, so that a
-    prediction is a function of its inputs, whatever their order.
+    Deviation: outside of training the draws are fixed and are applied to the context sorted by its values, so that a
+    prediction is a function of its inputs and does not depend on their order.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class BNP(nn.Module):
         return self._bootstrap(self._first(xc, yc, xt, context_mask), xc, yc, xt, context_mask)
 
     def loss(self, xc: Tensor, yc: Tensor, xt: Tensor, yt: Tensor, context_mask: Tensor | None = None) -> Tensor:
-        """Mean of the NLL of the mixture and of the NLL without any bootstrap; targets are ``(batch, n_t, d_y)``."""
+        """Mean of the NLL of the mixture and of the NLL without bootstrap; target values are ``(batch, n_t, d_y)``."""
         xc, yc, context_mask = _sorted(*drop_masked(xc, yc, context_mask))
         hidden = self._first(xc, yc, xt, context_mask)
         mixture = self._bootstrap(hidden, xc, yc, xt, context_mask)
@@ -247,19 +247,19 @@ class BNP(nn.Module):
 
     def _bootstrap(self, hidden: Tensor, xc: Tensor, yc: Tensor, xt: Tensor, mask: Tensor) -> MixtureSameFamily:
         generator = None if self.training else torch.Generator().manual_seed(0)
-        # the draws of a context do not depend on what is padded behind it
+        # the draws of a context do not depend on its padding
         draws = torch.rand(xc.shape[1], self.n_bootstraps, 2, generator=generator).to(xc.device)
         contexts = [self._resampled(xc, yc, mask, *draw.unbind(-1)) for draw in draws.unbind(1)]
         return _mixture(self._decode(hidden + self.more(self.encoder(xc, y, xt, mask))) for y in contexts)
 
     @torch.no_grad()
     def _resampled(self, xc: Tensor, yc: Tensor, mask: Tensor, first: Tensor, second: Tensor) -> Tensor:
-        """New values at the context's locations, from two resamplings by uniform numbers ``(n_c,)``."""
+        """Bootstrapped values of the context, from two resamplings by uniform random numbers ``(n_c,)``."""
         n = mask.sum(1, keepdim=True)
-        chosen, shuffled = ((draw * n).long().clamp_max(n - 1).clamp_min(0)[..., None] for draw in (first, second))
-        x, y = (t.gather(1, chosen.expand_as(t)) for t in (xc, yc))
+        pairs, residuals = ((draw * n).long().clamp_max(n - 1).clamp_min(0)[..., None] for draw in (first, second))
+        x, y = (t.gather(1, pairs.expand_as(t)) for t in (xc, yc))
         predicted = self._decode(self._first(x, y, xc, mask))
-        residual = ((yc - predicted.loc) / predicted.scale).gather(1, shuffled.expand_as(yc))
+        residual = ((yc - predicted.loc) / predicted.scale).gather(1, residuals.expand_as(yc))
         residual = residual - masked_mean(residual, mask)[:, None]
         return predicted.loc + predicted.scale * residual
 
@@ -287,8 +287,8 @@ class BANP(BNP):
 class RCNP(nn.Module):
     """RCNP, simple (Huang et al. 2023; TE-TNP, ICML 2024, section F.1): ``decoder(mean_c MLP([x - x_c, y_c]))``.
 
-    Translation equivariant, as locations enter through differences only. Costs ``O(n_c n_t)``; pairs pass through the
-    network at most `max_pairs` at a time (one target's at least) and again in the backward pass.
+    Translation equivariant, as locations enter through differences only. Costs ``O(n_c n_t)``. At most `max_pairs`
+    pairs, or those of one target, pass through the network at a time; the backward pass recomputes them.
     """
 
     def __init__(
@@ -318,24 +318,18 @@ class RCNP(nn.Module):
             return out
 
         rows = max(1, self.max_pairs // max(1, xc.shape[0] * xc.shape[1]))
-        pieces = xt.split(rows, 1)
-        if len(pieces) > 1 and torch.is_grad_enabled():
-            encoded = [checkpoint(encode, piece, use_reentrant=False, preserve_rng_state=False) for piece in pieces]
-        else:
-            encoded = [encode(piece) for piece in pieces]
-        return self.head.forward(self.head.mlp(torch.cat(encoded, 1)))
+        return self.head.forward(self.head.mlp(in_chunks(encode, xt, rows, recompute=True)))
 
 
 def _mixture(components: Iterable[Normal]) -> MixtureSameFamily:
     """Mixture of normal distributions with equal weights."""
-    parts = list(components)
-    loc, scale = torch.stack([p.loc for p in parts], -1), torch.stack([p.scale for p in parts], -1)
+    loc, scale = (torch.stack(t, -1) for t in zip(*((c.loc, c.scale) for c in components), strict=True))
     weights = Categorical(logits=torch.zeros_like(loc), validate_args=False)
     return MixtureSameFamily(weights, Normal(loc, scale, validate_args=False), validate_args=False)
 
 
 def _sorted(xc: Tensor, yc: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Context and mask by values, then by locations, what is masked last."""
+    """Context and mask, sorted by values, then by locations; masked points are last."""
     keys = torch.cat([(~mask)[..., None].to(yc), yc, xc], -1)
     order = torch.arange(xc.shape[1], device=xc.device).expand(mask.shape)
     for column in reversed(keys.unbind(-1)):

@@ -1,4 +1,4 @@
-"""ConvCNP: convolutional conditional neural process for points off the grid, in one or two dimensions."""
+"""ConvCNP: convolutional conditional neural process for scattered points in one or two dimensions."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from geonp.nn.layers import MLP, drop_masked, in_chunks
 __all__ = ["ConvCNP"]
 
 MAX_CELLS = 2**22
-"""Largest grid, cells of all axes together: beyond it the coordinates are most likely in other units than meant."""
+"""Most cells of a grid. More of them usually mean that the coordinates are in the wrong unit."""
 
 TARGET_CHUNK = 2**10
 """Targets that read the grid at a time."""
 
 DEFAULTS = {1: (64.0, 11, 19), 2: (16.0, 8, 9)}
-"""Points a unit, blocks and kernel size in one and two dimensions (TNP-KR v2's comparison)."""
+"""Density, blocks and kernel size in one and two dimensions, from the comparison in TNP-KR v2."""
 
 
 class ConvCNP(nn.Module):
-    """ConvCNP (Gordon et al. 2020): context -> grid by Gaussian kernels, residual CNN, grid -> targets likewise.
+    """ConvCNP (Gordon et al. 2020): Gaussian kernels from context to grid, residual CNN, kernels from grid to targets.
 
-    The grid's first channel is the density of the context, the others are the values, divided by it. `blocks` residual
-    blocks of two depthwise separable convolutions (``affine, ReLU, depthwise, pointwise``) follow; the targets read
-    the grid through a normalised Gaussian kernel and an MLP. Lengths of kernels are learned. `d_x` is 1 or 2; `density`
-    (grid points a unit of the coordinates), `blocks` and `kernel_size` default to the published values for it. Costs
-    ``O(n_c + n_t)`` times cells of the grid beside the convolutions.
+    The first channel of the grid is the density of the context, the others are the values divided by it. `blocks`
+    residual blocks of two depthwise separable convolutions (``affine, ReLU, depthwise, pointwise``) follow. The targets
+    read the grid through a normalised Gaussian kernel and an MLP. Kernel lengths are learned. `d_x` is 1 or 2;
+    `density` (grid points per unit of the coordinates), `blocks` and `kernel_size` default to the published values.
+    Costs ``O(n_c + n_t)`` times the number of cells, and the convolutions.
 
-    Translation equivariant by whole cells of the grid, up to the zeros beyond its margin.
+    Equivariant to translations by whole cells, up to the zero padding beyond the margin.
 
-    Deviations: the published comparison has a fixed grid, here it spans the points of the batch and a `margin`; its
-    batch norms, whose statistics were never updated, are the affine maps that they were.
+    Deviations: the published comparison has a fixed grid; here it spans the points of the batch and a `margin`. Its
+    batch norms, whose statistics were never updated, are affine maps.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class ConvCNP(nn.Module):
         super().__init__()
         if d_x not in DEFAULTS:
             raise ValueError(f"d_x must be 1 or 2, got {d_x}")
-        given = (density, blocks, kernel_size)
-        points, n_blocks, size = (d if g is None else g for g, d in zip(given, DEFAULTS[d_x], strict=True))
+        options = (density, blocks, kernel_size)
+        points, n_blocks, size = (d if o is None else o for o, d in zip(options, DEFAULTS[d_x], strict=True))
         self.density, self.margin, self.min_scale = float(points), margin, min_scale
         convolution = nn.Conv1d if d_x == 1 else nn.Conv2d
         self.log_length_in = nn.Parameter(torch.full((1 + d_y,), -1.0))
@@ -69,7 +69,7 @@ class ConvCNP(nn.Module):
         Raises
         ------
         ValueError
-            When the points span more than ``MAX_CELLS`` cells of the grid.
+            If the points span more than ``MAX_CELLS`` cells.
         """
         xc, yc, context_mask = drop_masked(xc, yc, context_mask)
         if not xt.shape[1]:
@@ -80,7 +80,7 @@ class ConvCNP(nn.Module):
         grid = torch.cat([grid[:, :1], grid[:, 1:] / (grid[:, :1] + 1e-4)], 1)
         grid = self.project(grid)
         if grid.ndim == 4:
-            # on a CPU half of the time of depthwise convolutions on their way back
+            # halves the time of the backward pass of depthwise convolutions on a CPU
             grid = grid.contiguous(memory_format=torch.channels_last)
         for block in self.blocks:
             grid = block(grid)
@@ -88,7 +88,7 @@ class ConvCNP(nn.Module):
 
         def decode(x: Tensor) -> Tensor:
             kernels = [kernel[:, 0] for kernel in _kernels(x, axes, self.log_length_out)]
-            # normalised: what a target reads is a mean, whatever the density of the grid
+            # normalised, so that targets read means for any density of the grid
             kernels = [kernel / kernel.sum(-1, keepdim=True).clamp_min(1e-12) for kernel in kernels]
             out: Tensor = self.head(_from_grid(kernels, grid))
             return out
@@ -96,8 +96,8 @@ class ConvCNP(nn.Module):
         return gaussian(in_chunks(decode, xt, TARGET_CHUNK), self.min_scale)
 
     def _axes(self, xc: Tensor, xt: Tensor, context_mask: Tensor) -> list[Tensor]:
-        """Coordinates of the grid along each axis, multiples of its spacing: it spans all points and a margin."""
-        # what is masked stands where a target is
+        """Coordinates of the cells along each axis, multiples of the spacing, that span all points and the margin."""
+        # masked points are moved to a target
         points = torch.cat([torch.where(context_mask[..., None], xc, xt[:, :1]), xt], 1).detach().flatten(0, 1)
         border = round(self.margin * self.density)
         first = (points.amin(0) * self.density).floor().long() - border
@@ -107,14 +107,14 @@ class ConvCNP(nn.Module):
         if n_cells > MAX_CELLS:
             raise ValueError(
                 f"the points span a grid of {' x '.join(map(str, cells))} cells, expected at most {MAX_CELLS}: "
-                f"lower the density of {self.density} points a unit, or rescale the coordinates"
+                f"lower the density of {self.density} points per unit, or rescale the coordinates"
             )
         starts = first.tolist()
         return [torch.arange(a, a + n, device=xt.device) / self.density for a, n in zip(starts, cells, strict=True)]
 
 
 class _ResidualBlock(nn.Module):
-    """``x + f(f(x))`` with f = affine map of each channel, ReLU, depthwise and pointwise convolution."""
+    """``x + f(f(x))``, where f is an affine map of each channel, ReLU, depthwise and pointwise convolution."""
 
     def __init__(self, convolution: type[nn.Conv1d] | type[nn.Conv2d], channels: int, size: int) -> None:
         super().__init__()
@@ -137,21 +137,21 @@ class _ResidualBlock(nn.Module):
 
 
 def _kernels(x: Tensor, axes: list[Tensor], log_length: Tensor) -> list[Tensor]:
-    """Gaussian kernels along each axis, one for each length: ``(batch, lengths, n, cells)`` each."""
+    """Gaussian kernels along each axis, ``(batch, lengths, n, cells)`` each."""
     lengths = log_length.exp()[:, None, None]
     return [torch.exp(-0.5 * ((x[:, None, :, i, None] - axis) / lengths).square()) for i, axis in enumerate(axes)]
 
 
 def _to_grid(kernels: list[Tensor], values: Tensor) -> Tensor:
-    """Sum over the points, for each channel with its own kernel: ``(batch, n, channels)`` to a grid of channels."""
+    """Kernel-weighted sums of values ``(batch, n, channels)`` at the cells, with a kernel for each channel."""
     weighted = kernels[0] * values.mT[..., None]
     return weighted.sum(2) if len(kernels) == 1 else weighted.mT @ kernels[1]
 
 
 def _from_grid(kernels: list[Tensor], grid: Tensor) -> Tensor:
-    """Sum over the cells, for each point with its own kernel: a grid of channels to ``(batch, n, channels)``."""
+    """Kernel-weighted sums of a grid of channels at the points, ``(batch, n, channels)``."""
     if len(kernels) == 1:
         return kernels[0] @ grid.mT
-    # (n, rows) x (channels, rows, columns), then along the columns
+    # along the rows, then along the columns
     rows = torch.einsum("bni,bcij->bncj", kernels[0], grid)
     return torch.einsum("bncj,bnj->bnc", rows, kernels[1])

@@ -1,6 +1,6 @@
-"""Gaussian processes fitted to each task, through GPyTorch: the references of the TE-TNP paper.
+"""Gaussian processes fitted to each task with GPyTorch: the reference of the TE-TNP paper.
 
-GPyTorch comes with the extra ``gp`` and is imported when a process is made.
+GPyTorch is in the extra ``gp``. It is imported when a process is created.
 """
 
 from __future__ import annotations
@@ -20,8 +20,13 @@ __all__ = ["GP", "MultitaskGP"]
 class GP(nn.Module):
     """Exact Gaussian process: constant mean, squared-exponential kernel with a length for each coordinate, noise.
 
-    Each task and channel is fitted alone, by `steps` steps of Adam on the marginal likelihood (TE-TNP, ICML 2024,
-    section F.3), in float64. It has no weights to train beforehand. Costs ``O(steps n_c^3)``.
+    Each task and channel is fitted separately by `steps` steps of Adam on the marginal likelihood (TE-TNP, ICML 2024,
+    section F.3), in float64. There are no weights to train beforehand. Costs ``O(steps n_c^3)``.
+
+    Raises
+    ------
+    MissingExtraError
+        If GPyTorch is not installed.
     """
 
     def __init__(self, *, steps: int = 1000, learning_rate: float = 0.1) -> None:
@@ -32,11 +37,11 @@ class GP(nn.Module):
     def forward(self, xc: Tensor, yc: Tensor, xt: Tensor, context_mask: Tensor | None = None) -> Normal:
         """Predict targets from context: shapes, mask and result as in :meth:`geonp.nn.tnp_kr.TNPKR.forward`.
 
-        Fits anew at every call; gradients do not flow to the inputs. Every task needs a context point.
+        Each call fits anew; no gradients flow to the inputs. Every task needs a context point.
         """
         xc, yc, context_mask = drop_masked(xc.detach(), yc.detach(), context_mask)
         if not bool(context_mask.any(1).all()):
-            raise ValueError("a Gaussian process needs at least one context point in every task, got a task without")
+            raise ValueError("a Gaussian process needs at least one context point in every task, got a task with none")
         moments = [
             self._predict(x[mask].double(), y[mask].double(), t.double())
             for x, y, t, mask in zip(xc, yc, xt.detach(), context_mask, strict=True)
@@ -45,14 +50,14 @@ class GP(nn.Module):
         return Normal(loc, scale, validate_args=False)
 
     def _predict(self, x: Tensor, y: Tensor, xt: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of new measurements of one task, ``(n_t, d_y)``; channels are independent."""
+        """Mean and standard deviation of new measurements of one task, ``(n_t, d_y)``, with independent channels."""
         channels = [_fit(x, values, xt, 1, self.steps, self.learning_rate) for values in y.unbind(1)]
         loc, scale = (torch.stack(part, 1) for part in zip(*channels, strict=True))
         return loc, scale
 
 
 class MultitaskGP(GP):
-    """:class:`GP` whose channels are correlated: a learned covariance of channels times the kernel of locations.
+    """:class:`GP` with correlated channels: a fitted covariance of the channels times the kernel of the locations.
 
     Costs ``O(steps (n_c d_y)^3)``.
     """
@@ -72,7 +77,7 @@ def _require() -> Any:
 
 
 def _fit(x: Tensor, y: Tensor, xt: Tensor, n_tasks: int, steps: int, learning_rate: float) -> tuple[Tensor, Tensor]:
-    """Fit one process, ``(n, d_x)`` and ``(n,)`` or ``(n, n_tasks)``, and predict new measurements at `xt`."""
+    """Fit a process to `x` ``(n, d_x)`` and `y` ``(n,)`` or ``(n, n_tasks)`` and predict new measurements at `xt`."""
     gpytorch = _require()
     with torch.enable_grad():
         model = _regression(gpytorch, x, y, n_tasks).double().train()

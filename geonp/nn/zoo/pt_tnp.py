@@ -1,4 +1,4 @@
-"""PT-TNP and LBANP: transformer neural processes that read the context through a few pseudo-tokens."""
+"""PT-TNP and LBANP: transformer neural processes with a few pseudo-tokens between context and targets."""
 
 from __future__ import annotations
 
@@ -6,26 +6,25 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
 
+from geonp.nn.blocks import BLOCKS
 from geonp.nn.heads import VarianceHead
-from geonp.nn.layers import MLP, Attend, PreNormBlock, drop_masked, in_chunks, plain_attention
+from geonp.nn.layers import MLP, PreNormBlock, drop_masked, in_chunks, plain_attention
 
 __all__ = ["LBANP", "PTTNP"]
-
-TARGET_CHUNK = 2**14
-"""Targets that pass through the layers at a time: they do not see each other."""
 
 
 class PTTNP(nn.Module):
     """PT-TNP in the style of induced sets (Lee et al. 2019; TE-TNP, ICML 2024, section 2.3).
 
-    Tokens are ``MLP([x, y, observed?])``. In each layer `n_pseudo` pseudo-tokens read the context, then the context and
-    the targets read the pseudo-tokens, by softmax attention (equations 2 and 3) in pre-norm blocks of their own. Costs
-    ``O(n_pseudo (n_c + n_t))``.
+    Tokens are ``MLP([x, y, observed?])``. In each layer `n_pseudo` pseudo-tokens attend to the context, then the
+    context and the targets to the pseudo-tokens, by softmax attention (equations 2 and 3) in separate pre-norm blocks.
+    Costs ``O(n_pseudo (n_c + n_t))``.
 
-    Deviation: the last layer's update of the context, which nothing reads, does not exist.
+    Deviation: the last layer does not update the context, as the update would not be used.
     """
 
-    idle_layers = 1  # at the end, without an exchange
+    final_layers = 1
+    """Layers at the end without an update of the context."""
 
     def __init__(
         self,
@@ -47,7 +46,7 @@ class PTTNP(nn.Module):
         self.embed = MLP(d_x + d_y + 1, dim, dim, dim, relu=True)
         self.pseudo = nn.Parameter(torch.randn(n_pseudo, dim))
         self.gather, self.read = layers(blocks), layers(blocks)
-        self.exchange = layers(blocks - self.idle_layers)
+        self.exchange = layers(blocks - self.final_layers)
         self.head = VarianceHead(dim, d_y, min_scale=min_scale)
 
     def forward(self, xc: Tensor, yc: Tensor, xt: Tensor, context_mask: Tensor | None = None) -> Normal:
@@ -55,39 +54,35 @@ class PTTNP(nn.Module):
         xc, yc, context_mask = drop_masked(xc, yc, context_mask)
         z = self.embed(torch.cat([xc, yc, torch.ones_like(xc[..., :1])], -1))
         u = self.pseudo.expand(len(xc), -1, -1)
-        states = []
+        pseudo_tokens = []
         for i, gather in enumerate(self.gather):
             u = gather(u, z, plain_attention(context_mask))
             if i < len(self.exchange):
                 z, u = self._exchange(self.exchange[i], z, u)
-            states.append(u)
+            pseudo_tokens.append(u)
 
         def decode(x: Tensor) -> Tensor:
             t = self.embed(torch.cat([x, x.new_zeros(*x.shape[:2], self.d_y + 1)], -1))
-            for read, u in zip(self.read, states, strict=True):
-                t = read(t, u, _all(u))
+            for read, u in zip(self.read, pseudo_tokens, strict=True):
+                t = read(t, u, plain_attention())
             out: Tensor = self.head.mlp(t)
             return out
 
-        return self.head.forward(in_chunks(decode, xt, TARGET_CHUNK))
+        return self.head.forward(in_chunks(decode, xt, BLOCKS.targets))
 
     def _exchange(self, block: nn.Module, z: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-        """One layer's context and pseudo-tokens after the former have read the latter."""
-        return block(z, u, _all(u)), u
+        """Update the context tokens of one layer by the pseudo-tokens."""
+        return block(z, u, plain_attention()), u
 
 
 class LBANP(PTTNP):
-    """LBANP (Feng et al. 2023), in the style of a perceiver: the pseudo-tokens attend to themselves, not the context.
+    """LBANP (Feng et al. 2023), in the style of a perceiver: :class:`PTTNP` whose pseudo-tokens attend to themselves.
 
-    As in TE-TNP's section 2.3 the context keeps its first tokens; everything else is :class:`PTTNP`.
+    The context tokens are not updated, as described in section 2.3 of TE-TNP.
     """
 
-    idle_layers = 0
+    final_layers = 0
 
     def _exchange(self, block: nn.Module, z: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-        """One layer's context and pseudo-tokens after the latter have read each other."""
-        return z, block(u, u, _all(u))
-
-
-def _all(tokens: Tensor) -> Attend:
-    return plain_attention(torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device))
+        """Update the pseudo-tokens of one layer by each other."""
+        return z, block(u, u, plain_attention())

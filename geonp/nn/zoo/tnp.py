@@ -1,4 +1,4 @@
-"""Transformers without pseudo-tokens: TNP-D, TNP-ND and TNP-A (Nguyen and Grover 2022), EQTNP (Feng et al. 2023)."""
+"""Transformers without pseudo-tokens: TNP-D, TNP-ND, TNP-A (Nguyen & Grover 2022) and EQTNP (Feng et al. 2023)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ __all__ = ["EQTNP", "TNPA", "TNPD", "TNPND"]
 
 
 class TNPD(nn.Module):
-    """TNP-D: tokens ``MLP([x, y])``, y = 0 for targets; post-norm blocks in which all points attend to the context.
+    """TNP-D: post-norm blocks in which context and targets attend to the context.
 
-    The widths are those of the comparison in TNP-KR (arXiv 2411.12502v2). Context and targets share all weights and
-    read the context as it was before the block: the published model's attention over both, with its mask, without the
-    products that the mask discards. Costs ``O(n_c^2 + n_c n_t)`` instead of the published ``O((n_c + n_t)^2)``.
+    Tokens are ``MLP([x, y])`` with y = 0 for targets. Default widths are those of the comparison in TNP-KR (arXiv
+    2411.12502v2). Context and targets share all weights and attend to the context as it was before the block. This
+    equals the masked attention of the published model without the products that the mask discards, and costs
+    ``O(n_c^2 + n_c n_t)`` instead of ``O((n_c + n_t)^2)``.
     """
 
     def __init__(
@@ -58,13 +59,13 @@ class TNPD(nn.Module):
 
 
 class TNPND(TNPD):
-    """TNP-ND: TNP-D whose targets are correlated, by the outer product of factors that they exchange first.
+    """TNP-ND: TNP-D with a joint normal distribution of the targets.
 
-    `mix_blocks` further blocks let the targets attend to each other; an MLP gives each value `rank` factors F. The
-    covariance is ``L L'`` with L the lower triangle of ``F F'`` and a diagonal (``covariance="cholesky"``, which hangs
-    on the order of the targets), or ``F F'`` and a diagonal (``"lowrank"``). Costs ``O(n_c^2 + n_c n_t + n_t^2)``.
+    In `mix_blocks` further blocks the targets attend to each other, and an MLP gives each value `rank` factors F. The
+    covariance is ``F F'`` plus a diagonal (``covariance="lowrank"``), or ``L L'`` with L the lower triangle of ``F F'``
+    plus a diagonal (``"cholesky"``), which depends on the order of the targets. Costs ``O(n_c^2 + n_c n_t + n_t^2)``.
 
-    Deviation: the head's second output, through softplus, is the diagonal that is added, so that no variance vanishes.
+    Deviation: the diagonal is the scale of the head, so that no variance vanishes.
     """
 
     def __init__(
@@ -85,8 +86,8 @@ class TNPND(TNPD):
         v_hidden: int = 128,
         embed_hidden: tuple[int, ...] = (256, 128),
     ) -> None:
-        if covariance not in {"cholesky", "lowrank"}:
-            raise ValueError(f"covariance must be cholesky or lowrank, got {covariance!r}")
+        if covariance not in ("cholesky", "lowrank"):
+            raise ValueError(f'covariance must be "cholesky" or "lowrank", got {covariance!r}')
         widths = {"qk_dim": qk_dim, "v_dim": v_dim, "v_hidden": v_hidden}
         super().__init__(
             d_x=d_x,
@@ -112,11 +113,10 @@ class TNPND(TNPD):
     def joint(self, xc: Tensor, yc: Tensor, xt: Tensor, context_mask: Tensor | None = None) -> Distribution:
         """Multivariate normal of all targets and channels, of event shape ``(n_t * d_y,)``, channels fastest."""
         tokens = self._encode(xc, yc, xt, context_mask)
-        alone = self.head.forward(tokens)
-        loc, diagonal = alone.loc.flatten(1), alone.scale.flatten(1) + 1e-4
-        every = plain_attention(torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device))
+        marginal = self.head.forward(tokens)
+        loc, diagonal = marginal.loc.flatten(1), marginal.scale.flatten(1) + 1e-4
         for block in self.mix:
-            tokens = block(tokens, tokens, every)
+            tokens = block(tokens, tokens, plain_attention())
         factors = self.factors(tokens).unflatten(-1, (self.d_y, -1)).flatten(1, 2)
         if self.covariance == "lowrank":
             return LowRankMultivariateNormal(loc, factors, diagonal.square(), validate_args=False)
@@ -124,52 +124,51 @@ class TNPND(TNPD):
         return MultivariateNormal(loc, scale_tril=lower, validate_args=False)
 
     def loss(self, xc: Tensor, yc: Tensor, xt: Tensor, yt: Tensor, context_mask: Tensor | None = None) -> Tensor:
-        """Negative log density of all target values ``(batch, n_t, d_y)`` together, divided by their number."""
+        """Negative joint log density of the target values ``(batch, n_t, d_y)``, divided by their number."""
         density: Tensor = self.joint(xc, yc, xt, context_mask).log_prob(yt.flatten(1))
         return -density.mean() / yt[0].numel()
 
 
 class TNPA(TNPD):
-    """TNP-A: TNP-D that also reads the true values of the targets before each target, in their order.
+    """TNP-A: autoregressive TNP-D, whose targets also attend to the true values of the targets before them.
 
-    ``forward`` predicts every target from the context alone; :meth:`conditional` also from the earlier targets, which
-    is what the model is trained for. For joint samples feed back what was drawn: :func:`geonp.nn.sampling.sample`.
+    :meth:`conditional` predicts each target from the context and the earlier targets, and is used in training;
+    ``forward`` predicts it from the context alone. For joint samples use :func:`geonp.nn.sampling.sample`.
     """
 
     def conditional(self, xc: Tensor, yc: Tensor, xt: Tensor, yt: Tensor, context_mask: Tensor | None = None) -> Normal:
-        """Predict target i from the context and the targets before i, ``(batch, n_t, d_y)``.
+        """Predict each target from the context and the values `yt` ``(batch, n_t, d_y)`` of the targets before it.
 
-        The sequence is context, known targets, unknown targets. All attend to the context; target i also to the known
-        targets up to itself when it is known, and before itself when it is not.
+        The sequence is context, known targets, unknown targets. All attend to the context. Known target i also attends
+        to the known targets up to i, unknown target i to those before i.
         """
         xc, yc, context_mask = drop_masked(xc, yc, context_mask)
         n_c, n_t = xc.shape[1], xt.shape[1]
         unknown = torch.cat([xt, torch.zeros_like(yt)], -1)
         tokens = self.embed(torch.cat([torch.cat([xc, yc], -1), torch.cat([xt, yt], -1), unknown], 1))
-        keys_mask = torch.cat([context_mask, context_mask.new_ones(len(xc), n_t)], 1)
-        earlier = torch.ones(n_t, n_t, dtype=torch.bool, device=xt.device)
-        allowed = torch.cat([torch.zeros_like(earlier[:1]).expand(n_c, -1), earlier.tril(), earlier.tril(-1)])
+        key_mask = torch.cat([context_mask, context_mask.new_ones(len(xc), n_t)], 1)
+        ones = torch.ones(n_t, n_t, dtype=torch.bool, device=xt.device)
+        allowed = torch.cat([torch.zeros_like(ones[:1]).expand(n_c, -1), ones.tril(), ones.tril(-1)])
         bias = torch.where(F.pad(allowed, (n_c, 0), value=True), 0.0, torch.finfo(tokens.dtype).min / 2)
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return dense_attention(q, k, v, bias, keys_mask)
+            return dense_attention(q, k, v, bias, key_mask)
 
         for block in self.blocks:
             tokens = block(tokens, tokens[:, : n_c + n_t], attend)
         return self.head.forward(tokens[:, n_c + n_t :])
 
     def loss(self, xc: Tensor, yc: Tensor, xt: Tensor, yt: Tensor, context_mask: Tensor | None = None) -> Tensor:
-        """Mean negative log density of target values ``(batch, n_t, d_y)``, each given the context and those before."""
+        """Mean negative log density of target values ``(batch, n_t, d_y)``, each given the context and earlier ones."""
         density: Tensor = self.conditional(xc, yc, xt, yt, context_mask).log_prob(yt)
         return -density.mean()
 
 
 class EQTNP(nn.Module):
-    """EQTNP: self-attention of the context and cross-attention of the targets to it, each with its own weights.
+    """EQTNP: self-attention of the context and cross-attention of the targets to it, with separate weights.
 
-    In each layer the context is updated first and the targets read the result (the rows of TE-TNP's figure 1, ICML
-    2024, of which this is the "TNP"); tokens are ``MLP([x, y, observed?])``, blocks pre-norm. Costs
-    ``O(n_c^2 + n_c n_t)``.
+    Each layer updates the context first, and the targets attend to the result; this is the "TNP" of TE-TNP (ICML 2024,
+    figure 1). Tokens are ``MLP([x, y, observed?])``, blocks are pre-norm. Costs ``O(n_c^2 + n_c n_t)``.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""CNP, NP, BNP, CANP, ANP, BANP and RCNP against their equations in float64; latent variables and bootstraps."""
+"""CNP, NP, BNP, CANP, ANP, BANP and RCNP against their equations in float64, and their random draws."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def doubled(*tensors: Tensor) -> list[Tensor]:
     return [t[0].double() for t in tensors]
 
 
-def close(found: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
-    torch.testing.assert_close(found, expected.to(found.dtype), rtol=tolerance, atol=tolerance)
+def close(actual: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
+    torch.testing.assert_close(actual, expected.to(actual.dtype), rtol=tolerance, atol=tolerance)
 
 
 def attention(module: nn.Module, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -68,20 +68,20 @@ def normal(raw: Tensor) -> Normal:
 
 
 @pytest.mark.parametrize(("kind", "options"), [(CNP, POOLED), (CANP, {**POOLED, **LOCATED})])
-def test_conditional_models_restated(kind: type[nn.Module], options: dict[str, Any]) -> None:
+def test_conditional_models_equal_their_equations(kind: type[nn.Module], options: dict[str, Any]) -> None:
     network, inputs = build(kind, **options), task()
-    found = network(*inputs)
+    actual = network(*inputs)
     network.double()
     xc, yc, xt = doubled(*inputs)
     expected = normal(network.decoder(torch.cat([encoded(network.encoder, xc, yc, xt), xt], 1)))
-    close(found.mean[0], expected.loc)
-    close(found.stddev[0], expected.scale)
+    close(actual.mean[0], expected.loc)
+    close(actual.stddev[0], expected.scale)
 
 
 @pytest.mark.parametrize(("kind", "options"), [(NP, LATENT), (ANP, {**LATENT, **LOCATED})])
-def test_latent_models_restated(kind: type[nn.Module], options: dict[str, Any]) -> None:
+def test_latent_models_equal_their_equations(kind: type[nn.Module], options: dict[str, Any]) -> None:
     network, inputs, yt = build(kind, **options), task(), torch.randn(1, 4, 1)
-    found = network(*inputs)
+    actual = network(*inputs)
     torch.manual_seed(5)
     loss = network.loss(*inputs, yt)
     network.double()
@@ -94,10 +94,10 @@ def test_latent_models_restated(kind: type[nn.Module], options: dict[str, Any]) 
     parts = [decoded(prior.loc + prior.scale * noise) for noise in network.noise]
     mean = sum(p.loc for p in parts) / 3
     variance = sum(p.scale**2 + (p.loc - mean) ** 2 for p in parts) / 3
-    close(found.mean[0], mean)
-    close(found.stddev[0], variance.sqrt())
+    close(actual.mean[0], mean)
+    close(actual.stddev[0], variance.sqrt())
     density = torch.log(sum(p.log_prob(y).exp() for p in parts) / 3)
-    close(found.log_prob(yt)[0], density)
+    close(actual.log_prob(yt)[0], density)
     posterior = latent(network, torch.cat([xc, xt]), torch.cat([yc, y]))
     torch.manual_seed(5)
     z = posterior.loc + posterior.scale * torch.randn(1, 16)[0]
@@ -105,9 +105,9 @@ def test_latent_models_restated(kind: type[nn.Module], options: dict[str, Any]) 
 
 
 @pytest.mark.parametrize(("kind", "options"), [(BNP, BOOTSTRAP), (BANP, {**BOOTSTRAP, **LOCATED})])
-def test_bootstraps_restated(kind: type[nn.Module], options: dict[str, Any]) -> None:
+def test_bootstrap_models_equal_their_equations(kind: type[nn.Module], options: dict[str, Any]) -> None:
     network, inputs, yt = build(kind, **options), task(), torch.randn(1, 4, 1)
-    found, loss = network(*inputs), network.loss(*inputs, yt)
+    actual, loss = network(*inputs), network.loss(*inputs, yt)
     network.double()
     xc, yc, xt, y = doubled(*inputs, yt)
     order = yc[:, 0].argsort()
@@ -129,24 +129,24 @@ def test_bootstraps_restated(kind: type[nn.Module], options: dict[str, Any]) -> 
         pseudo = around.loc + around.scale * (residual - residual.mean())
         parts.append(decoded(hidden + network.more(encoded(network.encoder, xc, pseudo, xt))))
     density = torch.log(sum(p.log_prob(y).exp() for p in parts) / 3)
-    close(found.mean[0], sum(p.loc for p in parts) / 3)
-    close(found.log_prob(yt)[0], density, 2e-5)
+    close(actual.mean[0], sum(p.loc for p in parts) / 3)
+    close(actual.log_prob(yt)[0], density, 2e-5)
     close(loss, -(density + decoded(hidden).log_prob(y)).mean() / 2)
 
 
 @pytest.mark.parametrize("max_pairs", [1, 17, 10**6])
-def test_rcnp_restated_whatever_its_pieces(max_pairs: int) -> None:
+def test_rcnp_equals_its_equation_for_every_block_size(max_pairs: int) -> None:
     network, inputs = build(RCNP, dim=16, max_pairs=max_pairs), task()
-    found = network(*inputs)
-    found.loc.sum().backward()
+    actual = network(*inputs)
+    actual.loc.sum().backward()
     gradient = network.relation[0].weight.grad.clone()
     network.double()
     network.zero_grad()
     xc, yc, xt = doubled(*inputs)
     pooled = [sum(network.relation(torch.cat([x - xc[j], yc[j]])) for j in range(8)) / 8 for x in xt]
     loc, raw = network.head.mlp(torch.stack(pooled)).chunk(2, 1)
-    close(found.loc[0], loc)
-    close(found.scale[0], torch.log1p(raw.exp()).sqrt())
+    close(actual.loc[0], loc)
+    close(actual.scale[0], torch.log1p(raw.exp()).sqrt())
     loc.sum().backward()
     close(gradient, network.relation[0].weight.grad, 1e-4)
 
@@ -158,7 +158,7 @@ def test_training_draws_new_bootstraps_and_latent_variables() -> None:
         assert network.loss(*inputs, yt) != network.loss(*inputs, yt)
 
 
-def test_fixed_draws_of_z_travel_with_the_weights() -> None:
+def test_latent_draws_are_stored_with_the_weights() -> None:
     first, second = build(NP, **LATENT), NP(**LATENT)
     second.load_state_dict(first.state_dict())
     assert torch.equal(first(*task()).mean, second.eval()(*task()).mean)

@@ -1,4 +1,4 @@
-"""ConvCNP against its equations in float64, and what its grid does."""
+"""ConvCNP against its equations in float64, and its grid."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def task(d_x: int, n_c: int = 8, n_t: int = 4) -> tuple[Tensor, Tensor, Tensor]:
     return xc, torch.randn(1, n_c, 1, generator=g), xt
 
 
-def restated(network: ConvCNP, xc: Tensor, yc: Tensor, xt: Tensor) -> Tensor:
-    """Raw outputs, from a list of cells and one Gaussian kernel of the distance a pair."""
+def by_equations(network: ConvCNP, xc: Tensor, yc: Tensor, xt: Tensor) -> Tensor:
+    """Raw outputs, from a list of cells and a Gaussian kernel of the distance of each pair."""
     d_x, points = xc.shape[1], torch.cat([xc, xt])
     axes = []
     for i in range(d_x):
@@ -58,16 +58,16 @@ def restated(network: ConvCNP, xc: Tensor, yc: Tensor, xt: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("d_x", [1, 2])
-def test_restated_in_float64(d_x: int) -> None:
+def test_predictions_equal_the_equations_in_float64(d_x: int) -> None:
     network, inputs = build(d_x=d_x), task(d_x)
-    found = network(*inputs)
-    loc, raw = restated(network.double(), *(t[0].double() for t in inputs)).chunk(2, 1)
-    torch.testing.assert_close(found.loc[0], loc.float(), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(found.scale[0], torch.log1p(raw.exp()).float(), rtol=1e-5, atol=1e-5)
+    actual = network(*inputs)
+    loc, raw = by_equations(network.double(), *(t[0].double() for t in inputs)).chunk(2, 1)
+    torch.testing.assert_close(actual.loc[0], loc.float(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(actual.scale[0], torch.log1p(raw.exp()).float(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("d_x", [1, 2])
-def test_equivariant_by_whole_cells_and_only_nearly_by_parts(d_x: int) -> None:
+def test_equivariance_is_exact_for_whole_cells_and_approximate_otherwise(d_x: int) -> None:
     network, (xc, yc, xt) = build(d_x=d_x), task(d_x)
     here = network(xc, yc, xt).loc
     torch.testing.assert_close(network(xc + 2.5, yc, xt + 2.5).loc, here, rtol=1e-4, atol=1e-5)
@@ -75,14 +75,14 @@ def test_equivariant_by_whole_cells_and_only_nearly_by_parts(d_x: int) -> None:
     assert 1e-6 < part < 0.1 * here.std() + 0.1
 
 
-def test_chunks_of_targets_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predictions_do_not_depend_on_chunks_of_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     network, inputs = build(), task(2, n_t=11)
     whole = network(*inputs).loc
     monkeypatch.setattr(convcnp, "TARGET_CHUNK", 3)
     torch.testing.assert_close(network(*inputs).loc, whole, rtol=1e-5, atol=1e-6)
 
 
-def test_a_grid_beyond_reason_is_refused() -> None:
+def test_a_huge_grid_is_refused() -> None:
     xc, yc, xt = task(2)
     with pytest.raises(ValueError, match="cells, expected at most 4194304: lower the density of"):
         build()(xc * 1e5, yc, xt)

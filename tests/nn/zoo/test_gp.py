@@ -1,4 +1,4 @@
-"""Gaussian processes by GPyTorch against the textbook's formulas, and what is said without GPyTorch."""
+"""Gaussian processes of GPyTorch against textbook formulas, and the error without GPyTorch."""
 
 from __future__ import annotations
 
@@ -19,21 +19,20 @@ def task(d_y: int = 1) -> tuple[Tensor, Tensor, Tensor]:
     return xc, torch.sin(2 * xc + phases) + 0.05 * torch.randn(2, 14, d_y, generator=g), xt
 
 
-def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gpytorch", None)
     with pytest.raises(MissingExtraError, match=r"'gpytorch' is not installed.*pip install 'geonp\[gp\]'"):
         gp.GP()
 
 
-def test_prediction_is_the_conditional_distribution_of_the_fitted_process() -> None:
+def test_prediction_is_the_conditional_distribution_of_the_fitted_process(monkeypatch: pytest.MonkeyPatch) -> None:
     gpytorch = pytest.importorskip("gpytorch")
     x, y, xt = (t[0].double() for t in task())
-    made = []
-    regression = gp._regression
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gp, "_regression", lambda *a: made.append(regression(*a)) or made[-1])
-        loc, scale = gp._fit(x, y[:, 0], xt, 1, 20, 0.1)
-    model = made[0]
+    models: list[torch.nn.Module] = []
+    prediction_mode = gpytorch.models.ExactGP.eval
+    monkeypatch.setattr(gpytorch.models.ExactGP, "eval", lambda self: models.append(self) or prediction_mode(self))
+    fitted = gp.GP(steps=20)(x[None], y[None], xt[None])
+    loc, scale, model = fitted.loc[0, :, 0], fitted.scale[0, :, 0], models[0]
     length, size = model.covariance.base_kernel.lengthscale.item(), model.covariance.outputscale.item()
     noise, mean = model.likelihood.noise.item(), model.mean.constant.item()
 
@@ -44,10 +43,9 @@ def test_prediction_is_the_conditional_distribution_of_the_fitted_process() -> N
     torch.testing.assert_close(loc, mean + gain @ (y[:, 0] - mean), rtol=1e-5, atol=1e-5)
     variance = size + noise - (gain * kernel(xt, x)).sum(1)
     torch.testing.assert_close(scale, variance.sqrt(), rtol=1e-4, atol=1e-5)
-    assert gpytorch.__name__ == "gpytorch"
 
 
-def test_a_fitted_process_finds_the_wave() -> None:
+def test_a_fitted_process_recovers_a_sine() -> None:
     pytest.importorskip("gpytorch")
     xc, yc, xt = task()
     out = gp.GP(steps=60)(xc, yc, xt)
@@ -66,8 +64,8 @@ def test_masked_equals_dropped() -> None:
         model(xc, yc, xt, torch.zeros_like(mask))
 
 
-def test_channels_of_a_multitask_process_help_each_other() -> None:
-    """A channel is better known where only the other was near; with one channel the two processes are the same."""
+def test_multitask_process_equals_the_single_one_for_one_channel() -> None:
+    """And recovers two correlated channels."""
     pytest.importorskip("gpytorch")
     xc, yc, xt = task(2)
     out = gp.MultitaskGP(steps=40)(xc, yc, xt)

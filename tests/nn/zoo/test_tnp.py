@@ -60,7 +60,7 @@ def tnp_d(network: TNPD, xc: Tensor, yc: Tensor, xt: Tensor) -> Tensor:
     return z[n_c:]
 
 
-def second_family(network: nn.Module, xc: Tensor, yc: Tensor, xt: Tensor) -> Tensor:
+def pre_norm_models(network: nn.Module, xc: Tensor, yc: Tensor, xt: Tensor) -> Tensor:
     """Raw outputs of EQTNP, PT-TNP and LBANP."""
     z = network.embed(torch.cat([xc, yc, torch.ones_like(yc)], 1))
     t = network.embed(torch.cat([xt, torch.zeros_like(xt)], 1))
@@ -80,8 +80,8 @@ def second_family(network: nn.Module, xc: Tensor, yc: Tensor, xt: Tensor) -> Ten
     return network.head.mlp(t)
 
 
-def close(found: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(found, expected.to(found.dtype), rtol=1e-5, atol=1e-5)
+def close(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected.to(actual.dtype), rtol=1e-5, atol=1e-5)
 
 
 def doubled(*tensors: Tensor) -> list[Tensor]:
@@ -89,29 +89,29 @@ def doubled(*tensors: Tensor) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("kind", [TNPD, TNPA])
-def test_tnp_d_restated(kind: type[TNPD]) -> None:
-    """TNP-A given the context alone is TNP-D."""
+def test_tnp_d_equals_its_equations(kind: type[TNPD]) -> None:
+    """TNP-A given the context only is TNP-D."""
     network, inputs = build(kind, **KR), task()
-    found = network(*inputs)
+    actual = network(*inputs)
     loc, raw = network.double().head.mlp(tnp_d(network, *doubled(*inputs))).chunk(2, -1)
-    close(found.loc[0], loc)
-    close(found.scale[0], torch.log1p(raw.exp()))
+    close(actual.loc[0], loc)
+    close(actual.scale[0], torch.log1p(raw.exp()))
 
 
 @pytest.mark.parametrize(("kind", "n"), [(EQTNP, None), (PTTNP, 3), (LBANP, 3)])
-def test_second_family_restated(kind: type[nn.Module], n: int | None) -> None:
+def test_pre_norm_models_equal_their_equations(kind: type[nn.Module], n: int | None) -> None:
     network, inputs = build(kind, **P2, **({"n_pseudo": n} if n else {})), task()
-    found = network(*inputs)
-    loc, raw = second_family(network.double(), *doubled(*inputs)).chunk(2, -1)
-    close(found.loc[0], loc)
-    close(found.scale[0], torch.log1p(raw.exp()).sqrt())
+    actual = network(*inputs)
+    loc, raw = pre_norm_models(network.double(), *doubled(*inputs)).chunk(2, -1)
+    close(actual.loc[0], loc)
+    close(actual.scale[0], torch.log1p(raw.exp()).sqrt())
 
 
 @pytest.mark.parametrize("covariance", ["cholesky", "lowrank"])
-def test_tnp_nd_restated(covariance: str) -> None:
+def test_tnp_nd_equals_its_equations(covariance: str) -> None:
     network, inputs = build(TNPND, **KR, rank=5, mix_blocks=2, covariance=covariance), task()
     yt = torch.randn(1, 4, 1)
-    found, joint, loss = network(*inputs), network.joint(*inputs), network.loss(*inputs, yt)
+    actual, joint, loss = network(*inputs), network.joint(*inputs), network.loss(*inputs, yt)
     t = tnp_d(network.double(), *doubled(*inputs))
     loc, raw = network.head.mlp(t).chunk(2, -1)
     for block in network.mix:
@@ -124,19 +124,19 @@ def test_tnp_nd_restated(covariance: str) -> None:
     else:
         expected = factors @ factors.T + torch.diag(diagonal**2)
     close(joint.covariance_matrix[0], expected)
-    close(found.loc[0], loc)
-    close(found.scale[0, :, 0], expected.diagonal().sqrt())
+    close(actual.loc[0], loc)
+    close(actual.scale[0, :, 0], expected.diagonal().sqrt())
     density = MultivariateNormal(loc[:, 0], expected).log_prob(yt[0, :, 0].double())
     close(loss, -density / 4)
 
 
-def test_the_joint_density_of_tnp_nd_is_not_that_of_its_marginals() -> None:
+def test_targets_of_tnp_nd_are_correlated() -> None:
     network, inputs = build(TNPND, **KR, rank=5), task()
     covariance = network.joint(*inputs).covariance_matrix[0]
     assert (covariance - covariance.diagonal().diag()).abs().max() > 1e-2
 
 
-def test_channels_are_fastest_in_the_joint_distribution() -> None:
+def test_channels_vary_fastest_in_the_joint_distribution() -> None:
     network, (xc, yc, xt) = build(TNPND, **KR, d_y=2), task()
     inputs = xc, yc.expand(-1, -1, 2), xt
     marginal, joint = network(*inputs), network.joint(*inputs)
@@ -144,10 +144,10 @@ def test_channels_are_fastest_in_the_joint_distribution() -> None:
     assert marginal.loc.shape == (1, 4, 2)
 
 
-def test_tnp_a_restated() -> None:
-    """The published mask over context, known targets and unknown targets, row by row."""
+def test_tnp_a_equals_its_equations() -> None:
+    """With the published mask over context, known targets and unknown targets."""
     network, inputs, yt = build(TNPA, **KR), task(), torch.randn(1, 4, 1)
-    found, loss = network.conditional(*inputs, yt), network.loss(*inputs, yt)
+    actual, loss = network.conditional(*inputs, yt), network.loss(*inputs, yt)
     xc, yc, xt, y = doubled(*inputs, yt)
     network.double()
     z = network.embed(
@@ -161,12 +161,12 @@ def test_tnp_a_restated() -> None:
     for block in network.blocks:
         z = post_norm(block, z, z, allowed)
     loc, raw = network.head.mlp(z[12:]).chunk(2, -1)
-    close(found.loc[0], loc)
-    close(found.scale[0], torch.log1p(raw.exp()))
+    close(actual.loc[0], loc)
+    close(actual.scale[0], torch.log1p(raw.exp()))
     close(loss, -torch.distributions.Normal(loc, torch.log1p(raw.exp())).log_prob(y).mean())
 
 
-def test_tnp_a_sees_earlier_targets_and_no_others() -> None:
+def test_tnp_a_attends_to_earlier_targets_only() -> None:
     network, inputs, yt = build(TNPA, **KR), task(), torch.randn(1, 4, 1)
     changed = yt.clone()
     changed[:, 2] += 1
@@ -176,6 +176,6 @@ def test_tnp_a_sees_earlier_targets_and_no_others() -> None:
     torch.testing.assert_close(first[:, 0], network(*inputs).loc[:, 0])
 
 
-def test_covariances_are_named() -> None:
-    with pytest.raises(ValueError, match="covariance must be cholesky or lowrank, got 'full'"):
+def test_unknown_covariances_are_refused() -> None:
+    with pytest.raises(ValueError, match='covariance must be "cholesky" or "lowrank", got \'full\''):
         TNPND(covariance="full")

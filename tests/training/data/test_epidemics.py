@@ -150,7 +150,7 @@ def test_a_latent_classifier_averages_chances_and_is_trained_by_its_bound(name: 
 
 @pytest.mark.parametrize("name", ["bnp", "banp", "tnp-a", "tnp-nd"])
 def test_models_whose_loss_is_of_numbers_cannot_be_classifiers(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} has a loss of its own, for numbers alone: it cannot be categorical"):
+    with pytest.raises(ValueError, match=f"{name} has its own loss, which needs numbers: likelihood must be gaussian"):
         build(name, {"d_y": 3, "likelihood": "categorical"})
 
 
