@@ -1,9 +1,9 @@
-"""Accuracy on real rasters that no model was trained on, beside the classical methods, as ratios to kriging.
+"""Accuracy on real rasters, as ratios to kriging and to the best classical method.
 
-Run as ``python benchmarks/accuracy.py [--model tnpkr-sa] [--data ../shared/data]``. Rasters that are not there are left
-out. Fields are cuts of up to 256 x 256 cells; what is hidden is scored. No model was trained on any of it, but earlier
-scores on Jacksboro and on SST stripes led to two choices (the likelihood step, smoothed fields in the prior): see
-RESULTS.md. The air temperature and the Landsat band came later and led to none.
+Run as ``python benchmarks/accuracy.py [--model tnpkr-sa] [--data ../shared/data]``. Missing rasters are skipped. Fields
+are cuts of up to 256 x 256 cells; hidden cells are scored. No model was trained on these rasters. Earlier scores on
+Jacksboro and on SST stripes led to two choices (the likelihood step, smoothed fields in the prior), see RESULTS.md; the
+air temperature and the Landsat band were added later and led to none.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LEVELS = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95])
 
 
 def file_field(name: str, variable: str, row: int = 0, col: int = 0, **index: int) -> Callable[[Path], Field]:
-    """Reader of a cut of one variable of a raster file."""
+    """Function that reads a cut of one variable of a raster file."""
 
     def read(folder: Path) -> Field:
         array = open_raster(folder / name, variables=[variable], nodata=None)[variable]
@@ -49,19 +49,19 @@ def file_field(name: str, variable: str, row: int = 0, col: int = 0, **index: in
 
 
 def jacksboro(_: Path) -> Field:
-    """Read the terrain that matplotlib ships."""
+    """Terrain that ships with matplotlib."""
     with np.load(get_sample_data("jacksboro_fault_dem.npz", asfileobj=False)) as file:
         return np.asarray(file["elevation"][:SIDE, :SIDE], np.float32)
 
 
 def air_temperature(_: Path) -> Field:
-    """Read the reanalysis that hvsampledata ships: 25 x 53 cells of 2.5 degrees."""
+    """Reanalysis that ships with hvsampledata: 25 x 53 cells of 2.5 degrees."""
     with xr.open_dataset(PACKAGED / "air_temperature_small.nc") as ds:
         return np.asarray(ds["air"][0].values, np.float32)
 
 
 def landsat(_: Path) -> Field:
-    """Read a band of the Landsat composite that hvsampledata ships: 8-bit integers, 237 x 215 cells."""
+    """Band of the Landsat composite that ships with hvsampledata: 8-bit integers, 237 x 215 cells."""
     return np.asarray(open_raster(PACKAGED / "landsat_rgb.tif")["landsat_rgb"].isel(band=0).values, np.float32)
 
 
@@ -81,12 +81,12 @@ FIELDS: dict[str, Callable[[Path], Field]] = {
 
 
 def cases(folder: Path) -> Iterator[tuple[str, str, HoldOut]]:
-    """Name of the field, kind of gaps, and the hold-out."""
+    """Name of each field, kind of gaps, and hold-out."""
     for seed, (name, read) in enumerate(FIELDS.items()):
         try:
             truth = read(folder)
         except geonp.GeonpError as error:
-            print(f"left out: {name}: {error}")
+            print(f"skipped: {name}: {error}")
             continue
         for kind, fraction in GAPS:
             yield name, f"{kind} {fraction:.0%}", hide_simulated(truth, kind, fraction, np.random.default_rng(seed))
@@ -94,7 +94,7 @@ def cases(folder: Path) -> Iterator[tuple[str, str, HoldOut]]:
 
 def run(test: HoldOut, model: str) -> tuple[dict[str, tuple[Scores, float]], Curve]:
     """Scores and seconds of each method, and the model's coverage at each of :data:`LEVELS`."""
-    found = {}
+    results = {}
     for method in (*BASELINES, "geonp"):
         start = time.perf_counter()
         if method == "geonp":
@@ -105,25 +105,25 @@ def run(test: HoldOut, model: str) -> tuple[dict[str, tuple[Scores, float]], Cur
             tail = np.zeros_like(error)
         seconds = time.perf_counter() - start
         scored = test.hidden & np.isfinite(mean)
-        found[method] = score(test.truth, mean, error, scored, tail), seconds
-    # the model comes last
-    wrong, error, tail = np.abs(test.truth - mean)[scored], error[scored], tail[scored]
-    return found, np.array([(wrong <= half_width(error, tail, level)).mean() for level in LEVELS])
+        results[method] = score(test.truth, mean, error, scored, tail), seconds
+    # the model is the last method
+    residual, error, tail = np.abs(test.truth - mean)[scored], error[scored], tail[scored]
+    return results, np.array([(residual <= half_width(error, tail, level)).mean() for level in LEVELS])
 
 
 def heaton(folder: Path, model: str) -> None:
-    """Print the scores on the simulated field of the competition of Heaton et al. (2019), where it hides cells."""
+    """Print the scores on the simulated field and the hidden cells of the competition of Heaton et al. (2019)."""
     try:
         ds = open_raster(folder / "heaton2018_simulated.nc")
     except geonp.GeonpError as error:
-        print(f"left out: Heaton et al.: {error}")
+        print(f"skipped: Heaton et al.: {error}")
         return
     test = HoldOut(ds["temp_train"].values, ds["temp_full"].values, ds["test_mask"].values == 1)
-    found, _ = run(test, model)
+    results, _ = run(test, model)
     print("\n| Heaton et al. | RMSE | MAE | CRPS | 95 % interval score | coverage | s |")
     print("|---|---:|---:|---:|---:|---:|---:|")
     for method in ("geonp", "kriging"):
-        scores, seconds = found[method]
+        scores, seconds = results[method]
         cells = [scores.rmse, scores.mae, scores.crps, scores.interval_score, scores.coverage(0.95)]
         print(f"| {method} | {' | '.join(f'{cell:.4f}' for cell in cells)} | {seconds:.0f} |", flush=True)
 
@@ -134,7 +134,7 @@ def geometric(values: list[float]) -> float:
 
 
 def main() -> None:
-    """Score every case, print a row for each, and the summary."""
+    """Print the scores of each case, and a summary."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="tnpkr-sa", help="name or path of a checkpoint")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the rasters")
@@ -146,15 +146,15 @@ def main() -> None:
     print("|---|---|---:|---:|---:|---:|---:|---:|---:|")
     rows, everything, curves, spent = [], [], [], []
     for name, gaps, test in cases(arguments.data):
-        found, curve = run(test, arguments.model)
+        results, curve = run(test, arguments.model)
         curves.append(curve)
-        (ours, seconds), (kriging, kriging_seconds) = found["geonp"], found["kriging"]
+        (ours, seconds), (kriging, kriging_seconds) = results["geonp"], results["kriging"]
         spent.append((ours.cells, seconds, kriging_seconds))
-        best = min(found[b][0].rmse for b in BASELINES)
+        best = min(results[b][0].rmse for b in BASELINES)
         rows.append((ours.rmse / kriging.rmse, ours.rmse / best, ours.crps / kriging.crps, ours.coverage(0.95)))
         cells = [f"{v:.3f}" for v in (*rows[-1], kriging.coverage(0.95))]
         print(f"| {name} | {gaps} | {' | '.join(cells)} | {seconds:.1f} | {kriging_seconds:.1f} |", flush=True)
-        everything.append({"field": name, "gaps": gaps, **{m: s.as_dict() for m, (s, _) in found.items()}})
+        everything.append({"field": name, "gaps": gaps, **{m: s.as_dict() for m, (s, _) in results.items()}})
     rmse, best_rmse, crps, coverage = (list(column) for column in zip(*rows, strict=True))
     reliability = np.abs(np.mean(curves, axis=0) - LEVELS)
     cells, seconds, kriging_seconds = (sum(column) for column in zip(*spent, strict=True))

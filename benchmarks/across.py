@@ -1,8 +1,8 @@
-"""What other slices of a stack are worth: slices filled alone, with ``across=``, and by interpolation along the stack.
+"""Gain from neighbouring slices: slices filled alone, with ``across=``, and by interpolation along the stack.
 
-Run as ``python benchmarks/across.py [--only NDVI] [--scored 6]``. Gaps are laid upon each slice at random; persistent
-ones are the same in three slices after each other. Numbers are means over the slices scored, RMSE and CRPS in standard
-deviations of each. The interpolation, linear between the nearest slices that have a cell and constant beyond the last,
+Run as ``python benchmarks/across.py [--only NDVI] [--scored 6]``. Gaps are random in each slice; persistent gaps are
+the same in three consecutive slices. Numbers are means over the scored slices; RMSE and CRPS are in standard deviations
+of each slice. The interpolation is linear between the nearest slices that observe a cell, constant beyond the last, and
 has no standard errors.
 """
 
@@ -25,7 +25,7 @@ GAPS = ("clouds", "persistent", "random")
 
 
 def stack(truth: accuracy.Field, kind: str, rng: np.random.Generator) -> list[HoldOut]:
-    """Hold-outs of all slices that have enough to hide."""
+    """Hold-outs of all slices with enough observed cells."""
     if kind != "persistent":
         return hidden(truth, kind, rng)
     apart = hidden(truth, "clouds", rng)
@@ -37,13 +37,13 @@ def stack(truth: accuracy.Field, kind: str, rng: np.random.Generator) -> list[Ho
 
 
 def main() -> None:
-    """Print a row for each stack and kind of gaps."""
+    """Print the scores of each stack and kind of gaps."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the rasters")
     parser.add_argument("--only", nargs="*", default=list(STACKS), choices=STACKS, help="names of stacks")
     parser.add_argument("--gaps", nargs="*", default=list(GAPS), choices=GAPS, help="kinds of gaps")
-    parser.add_argument("--side", type=int, default=256, help="cells along a side of the cuts, at most")
-    parser.add_argument("--scored", type=int, default=6, help="slices of each stack that are scored, at most")
+    parser.add_argument("--side", type=int, default=256, help="largest number of rows and columns of a cut")
+    parser.add_argument("--scored", type=int, default=6, help="largest number of slices of a stack that are scored")
     arguments = parser.parse_args()
     accuracy.SIDE = arguments.side
     print(

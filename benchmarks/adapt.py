@@ -1,10 +1,10 @@
-"""What adapting the model to a raster is worth: CRPS of hidden cells before and after, and the minutes it takes.
+"""Gain from adapting the model to a raster: CRPS of hidden cells before and after, and the time of the adaptation.
 
 Run as ``python benchmarks/adapt.py [--minutes 5] [--steps N] [--gaps clouds random] [--model tnpkr-sa]``. The rasters
 are those of ``accuracy.py``, which led to one choice in :mod:`geonp.adaptation.adapt`: it had stopped early on two of
-them, and does so no more. What is hidden and scored here is not part of what the model is adapted to. The cuts are
-larger than there: some hundred tiles are needed to tell a few per cent from chance. Of the rasters that have several
-slices, days or bands, all are adapted to and scored, each with gaps of its own, in standard deviations of each slice.
+them, and no longer does. Adaptation does not see the hidden cells. The cuts are larger than in ``accuracy.py``, because
+about a hundred tiles are needed to distinguish a few per cent from chance. Of rasters with several slices (days, bands)
+all are used and scored, each with its own gaps, in standard deviations of each slice.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ GAPS = {"clouds": 0.3, "random": 0.9}
 
 
 def ndvi(folder: Path) -> Field:
-    """Read all dates, cloudy cells missing."""
+    """NDVI of all dates, with cloudy cells missing."""
     with xr.open_dataset(folder / "ndvi_sentinel2_slovenia_clouds_2015_2017.nc") as ds:
         return np.asarray(ds["ndvi"].where(ds["cloud_mask"] == 0).values, np.float32)
 
 
 def temperature(folder: Path) -> Field:
-    """Read every sixth hour of ten days."""
+    """Temperature of every sixth hour of ten days."""
     return file_field("era5_t2m_uk_2019-03_hourly.nc", "t2m", time=slice(0, 240, 6))(folder)
 
 
@@ -48,14 +48,14 @@ STACKS = {
 """Rasters of several slices, ``(slices, rows, columns)``."""
 
 LEAST_CELLS = 1000
-"""Observed cells of a slice below which it is left out."""
+"""Slices with fewer observed cells are skipped."""
 
 ENOUGH = 0.95
-"""A CRPS of less than so many times the model's own counts as clearly better."""
+"""Ratio of the CRPS after to before below which adaptation counts as clearly better."""
 
 
 def hidden(truth: Field, kind: str, rng: np.random.Generator) -> list[HoldOut]:
-    """Hold-outs of the slices that have enough to hide."""
+    """Hold-outs of the slices with enough observed cells."""
     slices = truth.reshape(-1, *truth.shape[-2:])
     observed = [part for part in slices if np.isfinite(part).sum() >= LEAST_CELLS and np.nanstd(part) > 0]
     return [hide_simulated(part, kind, GAPS[kind], rng) for part in observed]
@@ -71,15 +71,15 @@ def filled(raster: xr.DataArray, tests: list[HoldOut], model: str | Adapted) -> 
 
 
 def main() -> None:
-    """Adapt to each raster with each kind of gaps, print a row for each, and the summary."""
+    """Print the gain for each raster and kind of gaps, and a summary."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="tnpkr-sa", help="name or path of a checkpoint")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the rasters")
     parser.add_argument("--minutes", type=float, default=5.0, help="time for each adaptation")
-    parser.add_argument("--steps", type=int, help="steps of each adaptation instead")
+    parser.add_argument("--steps", type=int, help="steps of each adaptation, instead of a time")
     parser.add_argument("--gaps", nargs="*", choices=GAPS, default=list(GAPS), help="kinds of gaps")
     parser.add_argument("--only", nargs="*", help="names of rasters; all by default")
-    parser.add_argument("--side", type=int, default=1024, help="cells along a side of the cuts, at most")
+    parser.add_argument("--side", type=int, default=1024, help="largest number of rows and columns of a cut")
     arguments = parser.parse_args()
     accuracy.SIDE = arguments.side
     print("| field | gaps | held out | steps | CRPS | after | ratio | coverage | after | minutes | slowdown | across |")
@@ -91,7 +91,7 @@ def main() -> None:
         try:
             truth = read(arguments.data)
         except geonp.GeonpError as error:
-            print(f"left out: {name}: {error}")
+            print(f"skipped: {name}: {error}")
             continue
         for kind in arguments.gaps:
             tests = hidden(truth, kind, np.random.default_rng(seed))
@@ -101,15 +101,20 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 options = {"model": arguments.model, "minutes": arguments.minutes, "steps": arguments.steps}
                 start = time.monotonic()
-                found = adapt(raster, out=Path(folder, "adapted.safetensors"), **options)
+                adapted = adapt(raster, out=Path(folder, "adapted.safetensors"), **options)
                 minutes = (time.monotonic() - start) / 60
-                before, after = (filled(raster, tests, each) for each in (arguments.model, found))
+                before, after = (filled(raster, tests, each) for each in (arguments.model, adapted))
             ratios.setdefault(name, []).append(after.crps / before.crps)
-            row = [f"{found.after / found.before:.3f}", f"{found.steps}", f"{before.crps:.4g}", f"{after.crps:.4g}"]
+            row = [
+                f"{adapted.after / adapted.before:.3f}",
+                f"{adapted.steps}",
+                f"{before.crps:.4g}",
+                f"{after.crps:.4g}",
+            ]
             row += [f"{ratios[name][-1]:.3f}", f"{before.coverage(0.95):.3f}", f"{after.coverage(0.95):.3f}"]
             print(
-                f"| {name} | {kind} {GAPS[kind]:.0%} | {' | '.join(row)} | {minutes:.1f} | {found.slowdown:.1f} "
-                f"| {'yes' if found.across else ''} |",
+                f"| {name} | {kind} {GAPS[kind]:.0%} | {' | '.join(row)} | {minutes:.1f} | {adapted.slowdown:.1f} "
+                f"| {'yes' if adapted.across else ''} |",
                 flush=True,
             )
     every = [ratio for both in ratios.values() for ratio in both]

@@ -1,10 +1,9 @@
-"""What a large job costs its scheduler and its store: measured on a small one, and simulated for 100,000 units.
+"""Cost of a unit of work for the scheduler of a cluster and for the store: measured, and simulated for 100,000 units.
 
-Run as ``python benchmarks/cluster.py [--units 2000] [--workers 1000]``. The job has no gaps, so that units cost little
-and all else shows: its scheduler is a process of its own, whose processor time is read. Requests to the store are
-counted by a server with the API of S3. The simulation: workers that fill a unit in so many seconds, one scheduler that
-handles one task at a time, and a client that keeps two units for each worker under way, as :mod:`geonp.fill.workers`
-does.
+Run as ``python benchmarks/cluster.py [--units 2000] [--workers 1000]``. The raster has no gaps, so that the overhead
+dominates. The scheduler is a separate process, whose processor time is read. Requests to the store are counted by a
+server with the API of S3. In the simulation, workers fill a unit in a given time, one scheduler handles one task at a
+time, and a client keeps two units for each worker in flight, as :mod:`geonp.fill.workers` does.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ SIDE = 32  # cells of a unit's side
 def main() -> None:
     """Measure, then simulate."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--units", type=int, default=2000, help="units of the job that is measured")
-    parser.add_argument("--workers", type=int, default=1000, help="workers of the job that is simulated")
+    parser.add_argument("--units", type=int, default=2000, help="number of units to measure")
+    parser.add_argument("--workers", type=int, default=1000, help="number of workers to simulate")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         of_scheduler, of_client = processor_time(Path(folder), arguments.units)
@@ -52,7 +51,7 @@ def main() -> None:
 
 
 def make(path: Path | str, units: int, options: dict[str, object] | None = None) -> None:
-    """Write a raster without gaps of so many units, in chunks of one unit."""
+    """Write a raster without gaps, of a number of units, in chunks of one unit."""
     rows = int(np.ceil(np.sqrt(units)))
     values = np.random.default_rng(0).random((rows * SIDE, -(-units // rows) * SIDE), np.float32)
     raster = xr.Dataset({"a": (("y", "x"), values)})
@@ -60,7 +59,7 @@ def make(path: Path | str, units: int, options: dict[str, object] | None = None)
 
 
 def processor_time(folder: Path, units: int) -> tuple[float, float]:
-    """Seconds of processor time for a unit, of the scheduler and of the client, less those of an empty job."""
+    """Processor time of the scheduler and of the client for one unit, in seconds."""
     make(folder / "in.zarr", units)
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--port", "0", "--dashboard-address", ":0"]
     file = folder / "scheduler.json"
@@ -87,7 +86,7 @@ def processor_time(folder: Path, units: int) -> tuple[float, float]:
 
 
 def requests_to_store() -> dict[str, float]:
-    """Requests for a unit by verb, of a job from and to a server with the API of S3: of 400 units less those of 100."""
+    """Requests to the store for one unit, by verb: the difference between a job of 400 units and one of 100."""
     import logging
 
     import boto3
@@ -97,8 +96,8 @@ def requests_to_store() -> dict[str, float]:
 
     class Count(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            found = re.search(r'"(GET|PUT|HEAD|POST|DELETE) ', record.getMessage())
-            seen.update([found.group(1)] if found else [])
+            request = re.search(r'"(GET|PUT|HEAD|POST|DELETE) ', record.getMessage())
+            seen.update([request.group(1)] if request else [])
 
     log = logging.getLogger("werkzeug")
     log.handlers, log.propagate = [Count()], False
@@ -129,10 +128,10 @@ def requests_to_store() -> dict[str, float]:
 
 
 def simulate(units: int, workers: int, seconds: float, overhead: float) -> tuple[float, float]:
-    """Seconds that a job takes, and the share of them in which the scheduler is busy.
+    """Duration of a job in seconds, and the share of it in which the scheduler is busy.
 
-    A unit takes `seconds` on average, between half and twice as long; each passes through the scheduler, `overhead`
-    seconds, before its worker can begin the next one.
+    A unit takes `seconds` on average, between half and twice as long. It then occupies the scheduler for `overhead`
+    seconds before its worker can start the next one.
     """
     rng = np.random.default_rng(0)
     times = seconds * np.exp(rng.uniform(-np.log(2), np.log(2), units)) / 1.0820  # the mean of the factor
@@ -144,7 +143,7 @@ def simulate(units: int, workers: int, seconds: float, overhead: float) -> tuple
         end, worker = heapq.heappop(ends)
         last = free = max(free, end) + overhead
         if waiting:
-            # the next unit is at the worker already; a busy scheduler is late to send the one after it
+            # the worker already has the next unit; a busy scheduler delays the one after it
             heapq.heappush(ends, (max(end, free - seconds) + float(waiting.popleft()), worker))
     return last, units * overhead / last
 

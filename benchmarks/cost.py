@@ -1,9 +1,9 @@
-"""What each model costs as context and targets grow, and translation-equivariant attention beside scan attention.
+"""Cost of each model as context and targets grow, and of translation-equivariant and scan attention.
 
-Run as ``python benchmarks/cost.py [--only million attention models] [--models te-pt-tnp cnp]``. First TE-PT-TNP fills
-a million cells without tiles, then come one layer's attention, and all models. Exponents are
-least-squares slopes of log time against log size, of one forward pass at published widths, the other size fixed. What
-is linear in both ends near 1; the squares of the others show from some thousand points on.
+Run as ``python benchmarks/cost.py [--only million attention models] [--models te-pt-tnp cnp]``: TE-PT-TNP on a million
+cells without tiles, the attention of one layer, and all models. Exponents are least-squares slopes of log time against
+log size, of one forward pass at published widths with the other size fixed. Linear models have exponents near 1;
+quadratic terms dominate from several thousand points on.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ VARIANTS = {
 
 
 def best(function: Callable[[], Any], repeats: int = 3) -> float:
-    """Shortest of some runs after a first one, in seconds of one core, whatever else the machine is doing."""
+    """Shortest processor time of several runs after a warm-up, in seconds."""
     function()
     times = []
     for _ in range(repeats):
@@ -50,7 +50,7 @@ def exponent(sizes: Sequence[int], seconds: Sequence[float]) -> float:
 
 
 def forward(network: torch.nn.Module, n_c: int, n_t: int) -> Callable[[], Any]:
-    """One prediction of `n_t` targets from `n_c` context points in the square of the published benchmarks."""
+    """Function that predicts `n_t` targets from `n_c` context points in the square of the published benchmarks."""
     torch.manual_seed(0)
     xc, yc, xt = torch.rand(1, n_c, 2) * 4 - 2, torch.randn(1, n_c, 1), torch.rand(1, n_t, 2) * 4 - 2
     return lambda: network(xc, yc, xt)
@@ -58,7 +58,7 @@ def forward(network: torch.nn.Module, n_c: int, n_t: int) -> Callable[[], Any]:
 
 @torch.no_grad()
 def models(names: Sequence[str], sizes: Sequence[int], fixed: int) -> None:
-    """Exponents and times of the models of :data:`VARIANTS`."""
+    """Print exponents and times of the models of :data:`VARIANTS`."""
     print(f"\n| model | exponent in n_c | exponent in n_t | time at n_c = {sizes[-1]}, as a multiple of CNP's |")
     print("|---|---:|---:|---:|")
     cnp = build("cnp", {}).eval()
@@ -73,7 +73,10 @@ def models(names: Sequence[str], sizes: Sequence[int], fixed: int) -> None:
 
 
 def growth(function: Callable[[], Any]) -> float:
-    """MiB by which the peak memory of a copy of this process grows while it runs `function`."""
+    """Growth of the peak memory of a forked process while it runs `function`, in MiB.
+
+    The peak is the kernel's, which psutil does not report on Linux.
+    """
 
     def child(sender: Any) -> None:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -84,13 +87,13 @@ def growth(function: Callable[[], Any]) -> float:
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=child, args=(sender,))
     process.start()
-    found: float = receiver.recv()
+    mib: float = receiver.recv()
     process.join()
-    return found
+    return mib
 
 
 def attention(n: int, heads: int = 8, d: int = 16) -> None:
-    """Time and memory of one layer's attention, forward and with the backward pass."""
+    """Print time and memory of the attention of one layer, forward only and with the backward pass."""
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, heads, n, d, requires_grad=True) for _ in range(3))
     x, mask, dim = torch.rand(1, n, 2) * 8, torch.ones(1, n, dtype=torch.bool), heads * d
@@ -122,9 +125,10 @@ def attention(n: int, heads: int = 8, d: int = 16) -> None:
 
 @torch.no_grad()
 def million(side: int, share: float) -> None:
-    """Time and memory of TE-PT-TNP on a raster without tiles: weights at random, widths of the ERA5 experiment.
+    """Print time and memory of TE-PT-TNP on a square raster without tiles.
 
-    Every cell of a square raster is predicted, from a random `share` of them; coordinates in the paper's range.
+    Every cell is predicted from a random `share` of the cells, by random weights of the widths of the ERA5 experiment.
+    Coordinates are in the range of the paper.
     """
     network = build("te-pt-tnp", {"dim": 32, "heads": 4, "n_pseudo": 64}).eval()
     torch.manual_seed(0)
@@ -148,15 +152,15 @@ def main() -> None:
     """Run the benchmarks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[512, 1024, 2048, 4096], help="points")
-    parser.add_argument("--fixed", type=int, default=64, help="points of the other kind")
-    parser.add_argument("--models", nargs="*", default=list(VARIANTS), help="which of them")
-    parser.add_argument("--pairs", type=int, default=1024, help="queries and keys of the attention table")
-    parser.add_argument("--side", type=int, default=1000, help="of the raster without tiles")
-    parser.add_argument("--share", type=float, default=0.1, help="of its cells that are context")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="which parts")
+    parser.add_argument("--fixed", type=int, default=64, help="fixed number of the other points")
+    parser.add_argument("--models", nargs="*", default=list(VARIANTS), help="names of models")
+    parser.add_argument("--pairs", type=int, default=1024, help="number of queries and keys of the attention")
+    parser.add_argument("--side", type=int, default=1000, help="rows and columns of the raster without tiles")
+    parser.add_argument("--share", type=float, default=0.1, help="share of its cells that are context")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="parts to run")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)  # also because processes are copied
-    # memory first: a process reuses what it has freed, so its copies would not grow by what fits into that
+    torch.set_num_threads(1)  # forked processes cannot use the threads of their parent
+    # memory first: later forks would reuse memory that this process has freed
     if "million" in arguments.only:
         million(arguments.side, arguments.share)
     if "attention" in arguments.only:

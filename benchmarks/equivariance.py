@@ -1,10 +1,10 @@
-"""What units, place and direction change of a fill, in its standard errors.
+"""Changes of a fill with the units, the position and the orientation of the raster, in its standard errors.
 
 Run as ``python benchmarks/equivariance.py [--model tnpkr-sa] [--data ../shared/data] [--float32]``. Synthetic rasters
 and cuts of those of ``accuracy.py``, as float64 and with simulated gaps, are filled as they are and transformed; the
-latter fill is transformed back. Constants are in standard deviations of the observed cells, offsets of the coordinates
-in cells. Turning and mirroring move the cells to other places in their tiles, and change which far context is drawn;
-the last rows, another seed and tiles begun elsewhere, show what these two do without any turning.
+second fill is transformed back. Constants are in standard deviations of the observed cells, offsets of coordinates in
+cells. Rotations and reflections also change the position of cells in their tiles and the sample of distant context. The
+last rows, shifted tiles and another seed, show these two effects alone.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ REAL = ("DEM Jacksboro", "SST OSTIA", "chlorophyll")
 GAPS = (("clouds", 0.4), ("random", 0.8), ("stripes", 0.3))
 """Kinds of gaps and their share, in turn."""
 MARGIN = (5, 11)
-"""Rows and columns by which the tiles begin elsewhere."""
+"""Rows and columns by which tiles are shifted."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A transformation of a raster, its inverse on the fill and on the standard error, and the bar on either.
+    """A transformation of a raster, its inverse for values and for standard errors, and the bar that changes must meet.
 
     `there` takes the raster and `back` the filled values, both with the standard deviation of the observed cells.
     """
@@ -53,7 +53,7 @@ class Change:
 
 
 def of_values(name: str, factor: float, constant: float) -> Change:
-    """Values times a factor plus a constant times their standard deviation."""
+    """Multiply values by a factor, and add a constant times their standard deviation."""
     return Change(
         name,
         lambda raster, sd: raster * factor + constant * sd,
@@ -65,7 +65,7 @@ def of_values(name: str, factor: float, constant: float) -> Change:
 
 
 def of_place(name: str, turn: Callable[[Array], Array], turn_back: Callable[[Array], Array], bar: str) -> Change:
-    """Rows and columns in another order."""
+    """Reorder rows and columns."""
     return Change(
         name,
         lambda raster, _: xr.DataArray(np.ascontiguousarray(turn(raster.values)), dims=("y", "x"), name=raster.name),
@@ -77,7 +77,7 @@ def of_place(name: str, turn: Callable[[Array], Array], turn_back: Callable[[Arr
 
 
 def moved(cells: float) -> Change:
-    """Coordinates of other cells."""
+    """Shift the coordinates."""
     return Change(
         f"coordinates + {cells:g}",
         lambda raster, _: raster.assign_coords(y=raster.y + cells, x=raster.x + cells),
@@ -89,12 +89,12 @@ def moved(cells: float) -> Change:
 
 
 def framed(values: Array) -> Array:
-    """Missing rows and columns above and to the left."""
+    """Add missing rows and columns at the top and on the left."""
     return np.pad(values, [(n, 0) for n in MARGIN], constant_values=np.nan)
 
 
 def unframed(values: Array) -> Array:
-    """The inverse of :func:`framed`."""
+    """Inverse of :func:`framed`."""
     return values[MARGIN[0] :, MARGIN[1] :]
 
 
@@ -116,7 +116,7 @@ CHANGES = (
 
 
 def synthetic(index: int, nu: float, length: float, noise: float) -> Array:
-    """A stationary field of mean 10 and standard deviation 3, and noise in units of the latter."""
+    """A stationary field of mean 10 and standard deviation 3; `noise` is in units of the latter."""
     rng = np.random.default_rng([index, 0])
     n = 2 * SIDE
     square = (2 * np.pi * np.hypot(np.fft.fftfreq(n)[:, None], np.fft.rfftfreq(n)[None, :])) ** 2
@@ -126,22 +126,22 @@ def synthetic(index: int, nu: float, length: float, noise: float) -> Array:
 
 
 def rasters(folder: Path) -> dict[str, xr.DataArray]:
-    """Rasters with gaps, float64, with coordinates; those whose files are missing are left out."""
+    """Rasters with gaps, float64, with coordinates; those without a file are skipped."""
     fields = {name: synthetic(i, *parameters) for i, (name, parameters) in enumerate(SYNTHETIC.items())}
     for name in REAL:
         try:
             fields[name] = FIELDS[name](folder).astype(np.float64)[:SIDE, :SIDE]
         except geonp.GeonpError as error:
-            print(f"left out: {name}: {error}")
-    found = {}
+            print(f"skipped: {name}: {error}")
+    sources = {}
     for i, (name, values) in enumerate(fields.items()):
         kind, share = GAPS[i % len(GAPS)]
         missing = gaps.simulate(kind, values.shape, share, np.random.default_rng([i, 1]))
         axes = {dim: np.arange(n) + 0.5 for dim, n in zip("yx", values.shape, strict=True)}
         cut = np.where(missing, np.nan, values)
         if np.isfinite(cut).mean() > 0.05:
-            found[f"{name}, {kind}"] = xr.DataArray(cut, dims=("y", "x"), coords=axes, name="field")
-    return found
+            sources[f"{name}, {kind}"] = xr.DataArray(cut, dims=("y", "x"), coords=axes, name="field")
+    return sources
 
 
 def fill(raster: xr.DataArray, model: str, **options: Any) -> tuple[Array, Array]:
@@ -151,18 +151,18 @@ def fill(raster: xr.DataArray, model: str, **options: Any) -> tuple[Array, Array
 
 
 def difference(raster: xr.DataArray, base: tuple[Array, Array], change: Change, model: str) -> tuple[Array, Array]:
-    """How far a change moves the filled values and their standard errors, in the latter."""
+    """Absolute differences of the filled values and of their standard errors, in standard errors."""
     value, error = base
-    # cells without enough context have neither
+    # cells without enough context stay empty
     filled = raster.isnull().values & np.isfinite(value)
     sd = float(raster.std())
     other, other_error = fill(change.there(raster, sd), model, **change.options)
-    moved_by = np.abs(change.back(other, sd) - value), np.abs(change.back_error(other_error) - error)
-    return moved_by[0][filled] / error[filled], moved_by[1][filled] / error[filled]
+    differences = np.abs(change.back(other, sd) - value), np.abs(change.back_error(other_error) - error)
+    return differences[0][filled] / error[filled], differences[1][filled] / error[filled]
 
 
 def use_float32() -> None:
-    """Compute in float32, whatever this machine is best at."""
+    """Compute in float32 on every machine."""
     resolve = request.resolve
 
     def exact(*args: Any) -> Any:
@@ -173,11 +173,11 @@ def use_float32() -> None:
 
 
 def main() -> None:
-    """Fill all rasters all ways, and print a row for each change."""
+    """Print the differences for each change."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="tnpkr-sa", help="name or path of a checkpoint")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the rasters")
-    parser.add_argument("--float32", action="store_true", help="leave bfloat16 aside where the machine has it")
+    parser.add_argument("--float32", action="store_true", help="do not use bfloat16")
     arguments = parser.parse_args()
     if arguments.float32:
         use_float32()
@@ -186,10 +186,10 @@ def main() -> None:
     print("| change | values: mean | greatest | standard errors: mean | greatest | bar for the values | worst raster |")
     print("|---|---:|---:|---:|---:|---|---|")
     for change in CHANGES:
-        found = {name: difference(raster, bases[name], change, arguments.model) for name, raster in sources.items()}
-        value, error = (np.concatenate([parts[i] for parts in found.values()]) for i in (0, 1))
+        parts_of = {name: difference(raster, bases[name], change, arguments.model) for name, raster in sources.items()}
+        value, error = (np.concatenate([parts[i] for parts in parts_of.values()]) for i in (0, 1))
         measure = np.max if change.bar.startswith("max") else np.mean
-        worst = {name: float(measure(parts[0])) for name, parts in found.items()}
+        worst = {name: float(measure(parts[0])) for name, parts in parts_of.items()}
         name = max(worst, key=lambda key, worst=worst: worst[key])
         numbers = " | ".join(f"{v:.2g}" for v in (value.mean(), value.max(), error.mean(), error.max()))
         print(f"| {change.name} | {numbers} | {change.bar} | {name}: {worst[name]:.2g} |", flush=True)

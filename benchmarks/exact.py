@@ -1,14 +1,14 @@
-"""CRPS on draws of Gaussian processes, over that of the exact process and of one fitted to the same context.
+"""CRPS on draws of Gaussian processes, over that of the exact process and of a process fitted to the same context.
 
-Run as ``python benchmarks/exact.py [--model tnpkr-sa] [--tasks 8]``. The processes lie inside the prior of the recipes
-and have unit variance and mean zero. Lattice positions are a tile with gaps around and in it, its context chosen as in
-filling. Scattered ones are uniform in the plane, 1 to 3 units apart on average, their context the 256 nearest to the
-middle. Targets are new measurements, nugget included. The CRPS is its expectation under the exact process, in closed
-form, so that no luck of the draw of a target is in it.
+Run as ``python benchmarks/exact.py [--model tnpkr-sa] [--tasks 8]``. The processes lie inside the prior of the recipes,
+with unit variance and zero mean. Lattice positions are those of a tile with gaps, with the context that a fill selects.
+Scattered positions are uniform in the plane, 1 to 3 units apart on average; their context are the 256 nearest to the
+centre. Targets are new measurements, nugget included. The CRPS is its expectation under the exact process, in closed
+form, and so does not depend on the draw of a target.
 
-The exact process knows its covariance and its mean; that fitted by maximum likelihood has an unknown constant mean and
-an isotropic Matern covariance, smoothness 1/2, 3/2 or 5/2, with a nugget: ordinary kriging. The best-known fifth are
-the targets, of all tasks together, with the smallest exact conditional standard deviation.
+The exact process has the true covariance and mean. The process fitted by maximum likelihood has an unknown constant
+mean and an isotropic Matern covariance of smoothness 1/2, 3/2 or 5/2 with a nugget: ordinary kriging. The best-known
+fifth are the targets of all tasks with the smallest exact conditional standard deviation.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ KERNELS = ("Matern 1/2", "Matern 3/2", "Matern 5/2", "Matern 7/2", "Gaussian", "
 POSITIONS = ("random", "clouds", "stripes", "scattered")
 LENGTHS, GAUSSIAN_LENGTHS, NUGGETS = (3.0, 40.0), (1.5, 4.0), (0.05, 0.5)
 LEAST_NUGGET = 1e-6
-"""Variance of "no" nugget, as in the targets of training: without it the smoothest covariances are singular."""
+"""Nugget of processes without one, as in training: without it the smoothest covariances are singular."""
 TARGETS = 64
 FITTED = (0.5, 1.5, 2.5)
 
@@ -66,7 +66,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Task:
-    """Context and targets, coordinates ``(n, 2)`` from the middle, and the exact moments of the targets."""
+    """Context and targets, with coordinates ``(n, 2)`` from the centre, and the exact moments of the targets."""
 
     kernel: str
     positions: str
@@ -79,12 +79,12 @@ class Task:
 
 
 def log_uniform(rng: np.random.Generator, bounds: tuple[float, float]) -> float:
-    """A number between two bounds, its logarithm uniform."""
+    """A log-uniform random number between two bounds."""
     return float(np.exp(rng.uniform(*np.log(bounds))))
 
 
 def draw_process(rng: np.random.Generator, kernel: str, nugget: bool) -> Process:
-    """A process of one of :data:`KERNELS`, its length at random."""
+    """A process of one of :data:`KERNELS` with a random length."""
     length = log_uniform(rng, GAUSSIAN_LENGTHS if kernel == "Gaussian" else LENGTHS)
     plain = np.eye(2) / length
     if kernel == "Gaussian":
@@ -102,7 +102,7 @@ def draw_process(rng: np.random.Generator, kernel: str, nugget: bool) -> Process
 
 
 def draw_lattice(rng: np.random.Generator, kind: str, neighbourhood: Neighbourhood) -> tuple[Array, Array]:
-    """Context and targets of a tile with gaps of one kind, as filling would choose them."""
+    """Context and targets of a tile with gaps of one kind, as a fill selects them."""
     tile, reach, lap = neighbourhood.tile_px, neighbourhood.reach_px, neighbourhood.overlap_px
     size = tile + 2 * reach
     own = np.zeros((size, size), bool)
@@ -122,7 +122,7 @@ def draw_lattice(rng: np.random.Generator, kind: str, neighbourhood: Neighbourho
 
 
 def draw_scattered(rng: np.random.Generator, neighbourhood: Neighbourhood) -> tuple[Array, Array]:
-    """Context and targets at random places; the targets in a square that holds some 16 points of the context."""
+    """Context and targets at random positions; the targets in a square with about 16 context points."""
     spacing, n = rng.uniform(1, 3), neighbourhood.n_context
     side = 2 * math.sqrt(n)
     points = rng.uniform(-side / 2, side / 2, (4 * n, 2))
@@ -153,15 +153,15 @@ def predict_network(predictor: Predictor, tasks: list[Task]) -> Iterator[Array]:
             xc[k, :n], yc[k, :n, 0], mask[k, :n] = task.xc, standard[k].z, True
             xt[k, : len(task.xt)] = task.xt
         loc, scale = (np.array([getattr(s, name) for s in standard]) for name in ("loc", "scale"))
-        found = predictor(Points(xc, yc, mask, xt, loc, scale))
+        moments = predictor(Points(xc, yc, mask, xt, loc, scale))
         for k, task in enumerate(batch):
-            yield found[:, k, : len(task.xt)]
+            yield moments[:, k, : len(task.xt)]
 
 
 def predict_fitted(task: Task) -> tuple[Array, Array]:
-    """Mean and standard error by ordinary kriging, its parameters those of the greatest likelihood of the context.
+    """Mean and standard error by ordinary kriging with the maximum-likelihood parameters of the context.
 
-    The mean and the variance are profiled out; length and nugget are found from the best of a coarse grid.
+    The mean and the variance are profiled out; the search for length and nugget starts from the best of a coarse grid.
     """
     n = len(task.yc)
     distance = cdist(task.xc, task.xc)
@@ -180,20 +180,20 @@ def predict_fitted(task: Task) -> tuple[Array, Array]:
         return float(2 * np.log(np.diag(factor)).sum() + n * math.log(variance)), factor, white, mean, variance
 
     grid = [np.array([a, b]) for a in np.log([2, 6, 20]) for b in np.log([1e-6, 1e-3, 0.1])]
-    found = []
+    fits = []
     for nu in FITTED:
         start = min(grid, key=lambda p, nu=nu: profile(nu, p)[0])
         end = minimize(
             lambda p, nu=nu: profile(nu, p)[0], start, method="Nelder-Mead", options={"xatol": 0.02, "fatol": 0.02}
         )
-        found.append((float(end.fun), nu, end.x))
-    _, nu, parameters = min(found, key=lambda item: item[0])
+        fits.append((float(end.fun), nu, end.x))
+    _, nu, parameters = min(fits, key=lambda item: item[0])
     _, factor, white, mean, variance = profile(nu, parameters)
     length, nugget = np.exp(np.clip(parameters, (-1.0, -16.0), (7.0, 3.0)))
     cross = MATERN[nu](cdist(task.xc, task.xt) / length)
     solved = linalg.solve_triangular(factor, cross, lower=True)
-    doubt = (1 - solved.T @ white[:, 1]) ** 2 / (white[:, 1] @ white[:, 1])
-    share = np.maximum(1 - (solved**2).sum(0), 0) + nugget + doubt
+    mean_variance = (1 - solved.T @ white[:, 1]) ** 2 / (white[:, 1] @ white[:, 1])
+    share = np.maximum(1 - (solved**2).sum(0), 0) + nugget + mean_variance
     return mean + solved.T @ white[:, 0], np.sqrt(variance * share)
 
 
@@ -203,7 +203,7 @@ def crps_of(task: Task, mean: Array, error: Array, tail: Array | float = 0.0) ->
 
 
 def row(name: str, of: npt.NDArray[np.bool_], crps: Array, fifth: npt.NDArray[np.bool_], task: Array) -> str:
-    """One line of the table: the targets `of`; `crps` are the network's, the fitted and the exact process's."""
+    """Row of the table for the targets `of`; `crps` are those of the network, the fitted and the exact process."""
 
     def ratios(top: int, bottom: int) -> tuple[float, float]:
         sums = [np.bincount(task[of], crps[i][of])[np.unique(task[of])] for i in (top, bottom)]
@@ -220,10 +220,10 @@ def row(name: str, of: npt.NDArray[np.bool_], crps: Array, fifth: npt.NDArray[np
 
 
 def main() -> None:
-    """Draw the tasks, predict them three ways, and print the ratios by kernel, by positions and by nugget."""
+    """Draw the tasks, predict them in three ways, and print the ratios by kernel, positions and nugget."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="tnpkr-sa", help="name or path of a checkpoint")
-    parser.add_argument("--tasks", type=int, default=8, help="tasks for each kernel and kind of positions")
+    parser.add_argument("--tasks", type=int, default=8, help="number of tasks for each kernel and kind of positions")
     arguments = parser.parse_args()
     predictor, _ = resolve(arguments.model, None, None)
     tasks = [
@@ -232,7 +232,7 @@ def main() -> None:
         for p in range(len(POSITIONS))
         for i in range(arguments.tasks)
     ]
-    network = [crps_of(t, *found) for t, found in zip(tasks, predict_network(predictor, tasks), strict=True)]
+    network = [crps_of(t, *moments) for t, moments in zip(tasks, predict_network(predictor, tasks), strict=True)]
     fitted = [crps_of(t, *predict_fitted(t)) for t in tasks]
     error = np.concatenate([t.error for t in tasks])
     crps = np.stack([np.concatenate(network), np.concatenate(fitted), error / math.sqrt(math.pi)])

@@ -1,10 +1,9 @@
-"""How near filling comes to what its arithmetic alone would take: the share of the floor.
+"""Share of the time of a fill that its arithmetic alone would take.
 
-Run as ``python benchmarks/floor.py [--size 256] [--model tnpkr-sa]``. A raster is filled in one thread, and all calls
-of matrix products, attention and factorisations are noted with the shapes, layouts and types of what they work on, but
-for those that write into an array of the caller's. The same calls on random numbers, one kind after the other, are the
-floor. The share is the floor's time over that of the whole fill, tiling and stitching included, in the same run, both
-as processor time.
+Run as ``python benchmarks/floor.py [--size 256] [--model tnpkr-sa]``. A raster is filled in one thread. All calls of
+matrix products, attention and factorisations are recorded with the shapes, layouts and types of their arguments, except
+those that write into an array of the caller. The same calls on random numbers are the floor. The share is the processor
+time of the floor over that of the whole fill, tiling and stitching included, in the same run.
 """
 
 from __future__ import annotations
@@ -37,35 +36,35 @@ Signature = tuple[Any, ...]
 
 
 def describe(argument: Any) -> Any:
-    """Shape, strides and type of a tensor; anything else as it is."""
+    """Shape, strides and type of a tensor; other arguments unchanged."""
     return (tuple(argument.shape), argument.stride(), argument.dtype) if isinstance(argument, Tensor) else argument
 
 
 class Calls(TorchDispatchMode):
-    """Counts calls of the functions above by what they are called with."""
+    """Counts the calls of the functions above by their arguments."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: Counter[Signature] = Counter()
+        self.counts: Counter[Signature] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Note the call, and make it."""
+        """Count the call, and make it."""
         if func.overloadpacket.__name__ in PRODUCTS + FACTORS and "out" not in (kwargs or {}):
             options = tuple((key, describe(value)) for key, value in (kwargs or {}).items())
-            self.found[func, tuple(map(describe, args)), options] += 1
+            self.counts[func, tuple(map(describe, args)), options] += 1
         return func(*args, **(kwargs or {}))
 
 
 @contextmanager
-def noted() -> Iterator[Calls]:
-    """Note the calls of all predictions, in whichever thread they are made."""
+def counted() -> Iterator[Calls]:
+    """Count the calls of all predictions, in any thread."""
     calls, predict = Calls(), Predictor.__call__
 
-    def predict_noted(self: Predictor, *args: Any) -> Any:
+    def predict_counted(self: Predictor, *args: Any) -> Any:
         with calls:
             return predict(self, *args)
 
-    Predictor.__call__ = predict_noted  # type: ignore[method-assign]
+    Predictor.__call__ = predict_counted  # type: ignore[method-assign]
     try:
         yield calls
     finally:
@@ -73,7 +72,7 @@ def noted() -> Iterator[Calls]:
 
 
 def like(described: Any) -> Any:
-    """Random numbers of this shape, layout and type, diagonally dominant where square; other arguments as they are."""
+    """Random tensor of this shape, layout and type, diagonally dominant if square; other arguments unchanged."""
     if not (isinstance(described, tuple) and len(described) == 3 and isinstance(described[2], torch.dtype)):
         return described
     shape, stride, dtype = described
@@ -85,7 +84,7 @@ def like(described: Any) -> Any:
 
 
 def seconds(calls: Counter[Signature], names: tuple[str, ...]) -> float:
-    """What the noted calls of some functions take by themselves."""
+    """Processor time of the counted calls of some functions."""
     total = 0.0
     for (func, described, options), count in calls.items():
         if func.overloadpacket.__name__ in names:
@@ -99,7 +98,7 @@ def seconds(calls: Counter[Signature], names: tuple[str, ...]) -> float:
 
 
 def main() -> None:
-    """Print the share of the floor for three kinds of gaps."""
+    """Print the share for three kinds of gaps."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=int, default=256, help="rows and columns of the raster")
     parser.add_argument("--model", default="tnpkr-sa", help="name or path of a checkpoint")
@@ -114,10 +113,10 @@ def main() -> None:
             start = time.process_time()
             geonp.infill(array, model=arguments.model)
             whole = time.process_time() - start
-            with noted() as calls:
+            with counted() as calls:
                 geonp.infill(array, model=arguments.model)
-            parts = [seconds(calls.found, names) / whole for names in (PRODUCTS, FACTORS)]
-            row = [f"{sum(parts):.0%}", *(f"{part:.0%}" for part in parts), f"{calls.found.total():,}"]
+            parts = [seconds(calls.counts, names) / whole for names in (PRODUCTS, FACTORS)]
+            row = [f"{sum(parts):.0%}", *(f"{part:.0%}" for part in parts), f"{calls.counts.total():,}"]
             print(f"| {kind} {share:.0%} | {' | '.join(row)} |", flush=True)
 
 

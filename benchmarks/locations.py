@@ -1,9 +1,10 @@
-"""What TE-PT-TNP's moving locations are worth where inputs have two modes (TE-TNP, section F.5, table 7).
+"""Gain from the moving locations of TE-PT-TNP for bimodal inputs (TE-TNP, section F.5, table 7).
 
 Run as ``python benchmarks/locations.py [--steps 2000]``. Two models that differ in ``move_locations`` and ``locate``
-(both on, as in the paper, or both off) learn from the same tasks of section F.1 for equally many steps, and are scored
-on the same test tasks: inputs as in training, and from U(-4, -1) or U(1, 4) with equal chance (equation 44). Smaller
-and far shorter trained than the paper's: width 32, two layers, 16 pseudo-tokens, 64 targets a task.
+(both on, as in the paper, or both off) are trained on the same tasks of section F.1 for the same number of steps. They
+are scored on the same test tasks, with inputs as in training, and from U(-4, -1) or U(1, 4) with equal probability
+(equation 44). Deviations: smaller models and shorter training than in the paper (width 32, two layers, 16
+pseudo-tokens, 64 targets a task).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Inputs = Callable[[int, float], Tensor]
 
 
 def uniform(n: int, half: float) -> Tensor:
-    """Inputs between -half and half."""
+    """Uniform inputs between -half and half."""
     return (torch.rand(BATCH, n, 1) * 2 - 1) * half
 
 
@@ -50,7 +51,7 @@ def kernel(kind: int, length: float, x: Tensor) -> Tensor:
 
 
 def batch(inputs: Inputs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Context and target inputs and values: one kernel, length and context size a batch."""
+    """Inputs and values of context and targets, with one kernel, length and context size for the batch."""
     n_c = int(torch.randint(1, 65, ()))
     x = torch.cat([inputs(n_c, 2.0), inputs(N_TARGETS, 3.0)], 1)
     length = 10 ** float(torch.empty(()).uniform_(-0.602, 0.602))
@@ -61,7 +62,7 @@ def batch(inputs: Inputs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def train(networks: dict[str, nn.Module], steps: int) -> None:
-    """Train all networks on the same batches; prints their losses now and then."""
+    """Train all networks on the same batches; print their losses every 100 steps."""
     optimisers = {name: torch.optim.AdamW(network.parameters(), 5e-4) for name, network in networks.items()}
     running = dict.fromkeys(networks, math.nan)
     for step in range(1, steps + 1):
@@ -80,21 +81,21 @@ def train(networks: dict[str, nn.Module], steps: int) -> None:
 
 @torch.no_grad()
 def score(networks: dict[str, nn.Module], inputs: Inputs, batches: int) -> dict[str, Tensor]:
-    """Mean log density a test task, ``(batches * BATCH,)``, the tasks the same for all."""
+    """Mean log density of each test task, ``(batches * BATCH,)``; the tasks are the same for all networks."""
     torch.manual_seed(10_000)
-    found: dict[str, list[Tensor]] = {name: [] for name in networks}
+    densities: dict[str, list[Tensor]] = {name: [] for name in networks}
     for _ in range(batches):
         xc, yc, xt, yt = batch(inputs)
         for name, network in networks.items():
-            found[name].append(network(xc, yc, xt).log_prob(yt).mean((1, 2)))
-    return {name: torch.cat(values) for name, values in found.items()}
+            densities[name].append(network(xc, yc, xt).log_prob(yt).mean((1, 2)))
+    return {name: torch.cat(values) for name, values in densities.items()}
 
 
 def main() -> None:
     """Train and print the table of section F.5."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--test", type=int, default=128, help=f"test batches of {BATCH} tasks")
+    parser.add_argument("--test", type=int, default=128, help=f"number of test batches of {BATCH} tasks")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     networks = {}
@@ -106,7 +107,7 @@ def main() -> None:
     print("\n| log density a target | locations move | fixed | difference, paired |\n|---|---:|---:|---:|")
     for label, inputs in (("uniform inputs", uniform), ("bimodal inputs", bimodal)):
         on, off = score({name: network.eval() for name, network in networks.items()}, inputs, arguments.test).values()
-        # tasks of a batch share their kernel: its mean counts once
+        # the tasks of a batch share a kernel and are not independent
         gain = (on - off).view(-1, BATCH).mean(1)
         error = float(gain.std()) / math.sqrt(len(gain))
         print(

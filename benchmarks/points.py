@@ -1,4 +1,4 @@
-"""Scattered measurements: accuracy on real stations by cross-validation, and speed and memory of 100,000 of them.
+"""Scattered measurements: cross-validation on weather stations, and speed and memory for 100,000 points.
 
 Run as ``python benchmarks/points.py [--points 100000] [--size 1000] [--model tnpkr-sa]``.
 """
@@ -37,7 +37,7 @@ def main() -> None:
     """Run both benchmarks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--points", type=int, default=100_000, help="measurements of the speed benchmark; 0: without it"
+        "--points", type=int, default=100_000, help="number of points of the speed benchmark; 0 skips it"
     )
     parser.add_argument("--size", type=int, default=1000, help="rows and columns of its grid")
     parser.add_argument("--model", default="tnpkr-sa", help="name or path of a checkpoint")
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def stations(model: str) -> None:
-    """Ten-fold cross-validation on weather stations, which the model never saw."""
+    """Print the scores of ten-fold cross-validation on weather stations, which no model was trained on."""
     print("| stations | method | RMSE | CRPS | within 95 % interval | 50 % |\n|---|---|---:|---:|---:|---:|")
     for title, (file, column) in STATIONS.items():
         table = pd.read_csv(SHARED / file).rename(columns={"longitude": "lon", "latitude": "lat"})
@@ -69,14 +69,14 @@ def stations(model: str) -> None:
 
 
 def geonp_at(known: pd.DataFrame, hidden: pd.DataFrame, column: str, model: str) -> tuple[Array, Array, Array]:
-    """Mean, standard error and tail by the model."""
+    """Mean, standard error and tail by geonp."""
     out = geonp.interpolate(known, hidden[["lon", "lat"]], values=column, model=model, tails=True)
     mean, error, tail = (out[column + part].values for part in ("", "_standard_error", "_tail"))
     return mean, error, tail
 
 
 def kriging_at(known: pd.DataFrame, hidden: pd.DataFrame, column: str, _: str) -> tuple[Array, Array, Array]:
-    """The same by ordinary kriging, its covariance fitted by maximum likelihood."""
+    """Mean, standard error and tail by ordinary kriging with a covariance fitted by maximum likelihood."""
     sites, targets = plane(known, known), plane(hidden, known)
     values = known[column].to_numpy(np.float64)
     mean, error = krige(sites, values, targets, fit(sites, values, np.random.default_rng(0)))
@@ -84,7 +84,7 @@ def kriging_at(known: pd.DataFrame, hidden: pd.DataFrame, column: str, _: str) -
 
 
 def spline_at(known: pd.DataFrame, hidden: pd.DataFrame, column: str, _: str) -> tuple[Array, Array, Array]:
-    """A thin-plate spline, with the root of its mean squared leave-out error as standard error."""
+    """Mean, standard error and tail by a thin-plate spline; the error is the RMSE of a hidden tenth of the points."""
     sites, values = plane(known, known), known[column].to_numpy(np.float64)
     out = np.arange(len(values)) % 10 == 0
     off = RBFInterpolator(sites[~out], values[~out], neighbors=48)(sites[out]) - values[out]
@@ -93,14 +93,14 @@ def spline_at(known: pd.DataFrame, hidden: pd.DataFrame, column: str, _: str) ->
 
 
 def plane(places: pd.DataFrame, of: pd.DataFrame) -> Array:
-    """Longitudes and latitudes as a plane, in units of a third of the mean distance between neighbours."""
+    """Longitudes and latitudes projected to a plane, in units of a third of the mean distance of neighbours."""
     xy = places[["lon", "lat"]].to_numpy(np.float64) * [np.cos(np.radians(of["lat"].mean())), 1.0]
     area = np.prod(np.ptp(of[["lon", "lat"]].to_numpy(np.float64), axis=0))
     return np.asarray(xy / np.sqrt(area / len(of)) * 3)
 
 
 def many(n: int, size: int, model: str) -> None:
-    """Speed, memory and accuracy for measurements of a random field at random places, on a grid of all of them."""
+    """Print speed, memory and accuracy for points of a random field, interpolated to a grid."""
     rng = np.random.default_rng(0)
     field = waves(rng, size)
     xy = rng.uniform(0, size, (n, 2))
@@ -109,12 +109,12 @@ def many(n: int, size: int, model: str) -> None:
     geonp.interpolate(table, grid[:64, :64], model=model)
     before = (peak_bytes() or 0) / 2**20
     start = time.perf_counter()
-    found = geonp.interpolate(table, grid, model=model)
+    gridded = geonp.interpolate(table, grid, model=model)
     seconds = {"geonp": time.perf_counter() - start}
     peak = (peak_bytes() or 0) / 2**20
     places = np.stack([np.tile(grid.x.values, size), np.repeat(grid.y.values, size)], 1)
-    truth, means = field(places), {"geonp": found["value"].values.ravel()}
-    part = slice(0, places.shape[0], 20)  # the slower ones predict a twentieth
+    truth, means = field(places), {"geonp": gridded["value"].values.ravel()}
+    part = slice(0, places.shape[0], 20)  # kriging is slow, and predicts a twentieth
     for name, make in {
         "nearest": lambda at: NearestNDInterpolator(xy, table["value"])(at),
         "linear": lambda at: LinearNDInterpolator(xy, table["value"])(at),
@@ -134,9 +134,9 @@ def many(n: int, size: int, model: str) -> None:
 
 
 def waves(rng: np.random.Generator, size: int) -> Callable[[Array], Array]:
-    """A random field of unit variance that is known everywhere: 300 plane waves with a Matern 3/2 spectrum."""
+    """A random field of unit variance, as a function of position: 300 plane waves with a Matern 3/2 spectrum."""
     length = 12.0
-    # frequencies of a Matern 3/2 process in the plane are those of a Student distribution with three degrees of freedom
+    # the spectral density of a Matern 3/2 process in the plane is a Student density with three degrees of freedom
     scale = np.sqrt(rng.chisquare(3, 300) / 3)
     frequency = rng.standard_normal((300, 2)) / scale[:, None] / length
     phase = rng.uniform(0, 2 * np.pi, 300)

@@ -1,8 +1,8 @@
-"""What a large raster costs beside its gaps: planning it, and copying what is observed, over a plain copy of it.
+"""Overhead of filling a large raster: time of planning it and of copying observed cells, over that of a plain copy.
 
 Run as ``python benchmarks/scale.py [--side 8192] [--gaps 0.001] [--gap-side 8]``. Times are ratios within this run;
-memory is the peak of a process of its own and of those that it starts. ``--flat 10000 40000`` instead fills rasters of
-these sides, 1 % of them missing in squares of 100 x 100 cells, and prints the peaks beside those that were planned.
+memory is the peak of a fresh process and its children. ``--flat 10000 40000`` instead fills rasters of these sides,
+1 % of them missing in squares of 100 x 100 cells, and prints the measured and the planned peaks.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def make(path: Path, side: int, gaps: float, gap: int = 8) -> None:
 
 
 def copy(source: Path, target: Path, _: str) -> None:
-    """Read and write every chunk, by xarray and dask."""
+    """Read and write every chunk with xarray and dask."""
     xr.open_zarr(source, consolidated=False).to_zarr(target, consolidated=False)
 
 
 def fill(source: Path, target: Path, model: str) -> None:
-    """Fill it."""
+    """Fill the raster."""
     from geonp.fill.store import fill_store
     from geonp.io.files import open_raster
 
@@ -54,7 +54,7 @@ def fill(source: Path, target: Path, model: str) -> None:
 
 
 def begin(source: Path, target: Path, model: str) -> None:
-    """Do all that comes before the first unit."""
+    """Prepare a fill up to its first unit."""
     from geonp.fill.store import fill_store
     from geonp.fill.workers import run
     from geonp.io.files import open_raster
@@ -72,7 +72,7 @@ def begin(source: Path, target: Path, model: str) -> None:
 
 
 def measured(job: Callable[[Path, Path, str], None], source: Path, target: Path, model: str) -> tuple[float, float]:
-    """Seconds and peak MiB of a job in a fresh process and those that it starts, less the seconds of its imports."""
+    """Seconds, without imports, and peak MiB of a job in a fresh process and its children."""
     command = [sys.executable, __file__, "--job", job.__name__, str(source), str(target), model]
     seconds, mib = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split()
     shutil.rmtree(target, ignore_errors=True)
@@ -81,7 +81,7 @@ def measured(job: Callable[[Path, Path, str], None], source: Path, target: Path,
 
 
 def measure(job: str, source: str, target: str, model: str) -> None:
-    """Do one job, and print what :func:`measured` asks for."""
+    """Run one job, and print its seconds and peak MiB for :func:`measured`."""
     from geonp.inference.parallel import peak_bytes
 
     start = time.perf_counter()
@@ -90,7 +90,7 @@ def measure(job: str, source: str, target: str, model: str) -> None:
 
 
 def print_flat(sides: list[int], model: str) -> None:
-    """Print the peaks of filling rasters of several sides, and those that were planned."""
+    """Print the measured and the planned peaks for rasters of several sides."""
     from geonp.fill.store import plan_store
     from geonp.io.files import open_raster
 
@@ -99,20 +99,20 @@ def print_flat(sides: list[int], model: str) -> None:
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder, "gaps")
             make(source, side, 0.01, 100)
-            found = plan_store(open_raster(source, chunks=None), chunks=CHUNK, model=model)
+            plan = plan_store(open_raster(source, chunks=None), chunks=CHUNK, model=model)
             seconds, mib = measured(fill, source, Path(folder, "out.zarr"), model)
-        print(f"| {side:,} | {mib:.0f} | {found.peak_bytes / 2**20:.0f} | {seconds:.0f} |", flush=True)
+        print(f"| {side:,} | {mib:.0f} | {plan.peak_bytes / 2**20:.0f} | {seconds:.0f} |", flush=True)
 
 
 def main() -> None:
-    """Print what planning and what filling costs."""
+    """Print the costs of planning and of filling."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--side", type=int, default=8192, help="rows and columns of the raster that is filled")
+    parser.add_argument("--side", type=int, default=8192, help="rows and columns of the raster to fill")
     parser.add_argument("--gaps", type=float, default=0.001, help="share of missing cells")
     parser.add_argument("--gap-side", type=int, default=8, help="rows and columns of each gap")
-    parser.add_argument("--planned", type=int, default=316_000, help="rows and columns of the raster that is planned")
+    parser.add_argument("--planned", type=int, default=316_000, help="rows and columns of the raster to plan")
     parser.add_argument("--model", default="tnpkr-sa", help="name or path of a checkpoint")
-    parser.add_argument("--flat", type=int, nargs="+", help="sides of rasters whose peak memory is compared instead")
+    parser.add_argument("--flat", type=int, nargs="+", help="only compare the peak memory for rasters of these sides")
     parser.add_argument("--job", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.job:

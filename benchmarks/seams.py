@@ -1,9 +1,9 @@
-"""Seams: gradients across the borders of tiles inside gaps, over those inside of tiles, for 20 synthetic fields.
+"""Seams: gradients across tile borders over gradients inside tiles, in the gaps of 20 synthetic fields.
 
 Run as ``python benchmarks/seams.py [--model tnpkr-sa] [--fields 20] [--picture seams.png]``. A gradient is the absolute
-difference of two neighbouring cells that both lie in a gap; large clouds hold whole tiles. Neighbouring tiles pass over
-into each other within a few cells of their border, where a seam may show too: the profile gives the gradients by the
-offset from the border, 0 across it. The true fields are the control; their departure from 1 is chance.
+difference of two neighbouring cells of a gap; the gaps are large clouds that contain whole tiles. Tiles are blended
+within a few cells of their border, where seams are possible too, so the profile gives the gradients by the offset from
+the border (0 is across it). The true fields are the control: their deviation from 1 is chance.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WHAT = ("values", "standard errors", "truth")
 
 
 def draw_field(index: int) -> Array:
-    """A stationary field with a Matern-like spectrum; every second one anisotropic, every fourth one noisy."""
+    """A stationary field with a Matern-like spectrum; every second is anisotropic, every fourth is noisy."""
     rng = np.random.default_rng([index, 1])
     nu, length = SPECTRA[index % len(SPECTRA)]
     ky, kx = 2 * np.pi * np.fft.fftfreq(2 * SIDE)[:, None], 2 * np.pi * np.fft.rfftfreq(2 * SIDE)[None, :]
@@ -48,9 +48,9 @@ def draw_field(index: int) -> Array:
 
 
 def gradient_sums(values: Array, gap: BoolArray, tile_px: int) -> Array:
-    """Sum and number of the gradients inside of gaps by offset from the nearest border before them, ``(2, tile_px)``.
+    """Sum and number of the gradients in gaps, by offset from the preceding tile border, ``(2, tile_px)``.
 
-    Offset 0 are pairs of cells in two tiles, offset ``tile_px - 1`` the last pair before the next border.
+    Offset 0 is a pair of cells in two tiles, offset ``tile_px - 1`` the last pair before the next border.
     """
     sums = np.zeros((2, tile_px))
     for v, g in ((values, gap), (values.T, gap.T)):
@@ -62,12 +62,12 @@ def gradient_sums(values: Array, gap: BoolArray, tile_px: int) -> Array:
 
 
 def across_over_inside(sums: Array) -> float:
-    """Mean gradient across borders over that of all other pairs."""
+    """Mean gradient across borders over the mean of all other gradients."""
     return float(sums[0, 0] / sums[1, 0] / (sums[0, 1:].sum() / sums[1, 1:].sum()))
 
 
 def draw_picture(file: Path, filled: list[tuple[Array, BoolArray]]) -> None:
-    """Write fills, their contrast stretched to what lies in the gaps, above the magnitude of their gradient."""
+    """Draw fills, with the contrast stretched to the values in gaps, and the magnitude of their gradients."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6 * len(filled), 12), layout="constrained")
@@ -82,11 +82,11 @@ def draw_picture(file: Path, filled: list[tuple[Array, BoolArray]]) -> None:
 
 
 def main() -> None:
-    """Fill the fields, print a row for each, their means, and the profile around the borders."""
+    """Print the ratios of each field, their means, and the profile around the borders."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="tnpkr-sa", help="name or path of a checkpoint")
     parser.add_argument("--fields", type=int, default=20, help="number of fields")
-    parser.add_argument("--picture", type=Path, help="also draw some fills, contrast stretched, to this PNG")
+    parser.add_argument("--picture", type=Path, help="also draw some fills to this PNG file")
     arguments = parser.parse_args()
     neighbourhood = load_card(arguments.model).neighbourhood
     tile_px, lap = neighbourhood.tile_px, neighbourhood.overlap_px
@@ -105,10 +105,10 @@ def main() -> None:
         print(f"| {index} | {nu} | {length:.0f} | {' | '.join(f'{r:.3f}' for r in ratios[-1])} |", flush=True)
         if index in SHOWN:
             shown.append((values, gap))
-    found = np.array(ratios)
-    print(f"| **mean** | | | {' | '.join(f'**{m:.3f}**' for m in found.mean(0))} |")
-    print(f"| its uncertainty | | | {' | '.join(f'{s:.3f}' for s in found.std(0) / len(found) ** 0.5)} |")
-    print(f"| greatest | | | {' | '.join(f'{m:.3f}' for m in found.max(0))} |")
+    table = np.array(ratios)
+    print(f"| **mean** | | | {' | '.join(f'**{m:.3f}**' for m in table.mean(0))} |")
+    print(f"| its uncertainty | | | {' | '.join(f'{s:.3f}' for s in table.std(0) / len(table) ** 0.5)} |")
+    print(f"| greatest | | | {' | '.join(f'{m:.3f}' for m in table.max(0))} |")
     print(f"\n| offset from the border, cells | {' | '.join(WHAT)} |\n|---:|---:|---:|---:|")
     profile = np.roll(np.mean(profiles, 0), tile_px // 2 - 1, axis=-1)
     for offset, means in zip(range(1 - tile_px // 2, tile_px // 2 + 1), profile.T, strict=True):

@@ -1,8 +1,8 @@
-"""Speed and memory of filling, and of scan attention, as ratios to baselines measured in the same run.
+"""Speed and memory of a fill and of scan attention, as ratios to baselines measured in the same run.
 
-Run as ``python benchmarks/speed.py [--size 2000] [--share 0.1] [--model tnpkr-sa]``. With ``--methods`` it times local
-kriging with 32 neighbours (ours, and PyKrige's on a small raster), ``rio.interpolate_na`` and ``rasterio.fill``
-instead, each and geonp on the same raster with the same gaps.
+Run as ``python benchmarks/speed.py [--size 2000] [--share 0.1] [--model tnpkr-sa]``. With ``--methods`` it instead
+compares geonp with local kriging with 32 neighbours (geonp's own, and PyKrige's on a small raster),
+``rio.interpolate_na`` and ``rasterio.fill``, on the same raster with the same gaps.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import dask
 import numpy as np
 import numpy.typing as npt
-import rioxarray  # noqa: F401  # its accessor
+import rioxarray  # noqa: F401  # registers its accessor
 import torch
 import xarray as xr
 from torch.nn import functional as F
@@ -37,7 +37,7 @@ from geonp.raster import gaps
 
 
 def best(function: Callable[[], Any], repeats: int = 5) -> float:
-    """Shortest of some runs after a first one, seconds."""
+    """Shortest of several runs after a warm-up, in seconds."""
     function()
     times = []
     for _ in range(repeats):
@@ -48,13 +48,13 @@ def best(function: Callable[[], Any], repeats: int = 5) -> float:
 
 
 class Stopwatch:
-    """Adds up the time spent in a function, wherever it is called from."""
+    """Adds up the time spent in a function."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function, self.seconds = function, 0.0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function; count its time even if it raises."""
+        """Call the function, and add its time, even if it raises."""
         start = time.perf_counter()
         try:
             return self.function(*args, **kwargs)
@@ -64,7 +64,7 @@ class Stopwatch:
 
 @contextmanager
 def watched(owner: Any, name: str) -> Iterator[Stopwatch]:
-    """Replace ``owner.name`` by a :class:`Stopwatch` around it."""
+    """Wrap ``owner.name`` in a :class:`Stopwatch`."""
     original = getattr(owner, name)
     watch = Stopwatch(original)
     setattr(owner, name, (lambda *a, **k: watch(*a, **k)) if isinstance(owner, type) else watch)
@@ -76,7 +76,7 @@ def watched(owner: Any, name: str) -> Iterator[Stopwatch]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch on one core."""
+    """Use one thread in torch."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -86,26 +86,26 @@ def one_thread() -> Iterator[None]:
 
 
 def raster(size: int, share: float) -> xr.DataArray:
-    """A rough synthetic field with cloud gaps, ``(size, size)`` float32."""
+    """A rough synthetic field with gaps shaped like clouds, ``(size, size)`` float32."""
     rng = np.random.default_rng(0)
     field = rough(size, rng)
     return with_gaps(field, gaps.cloud_gaps(field.shape, share, rng, scale=30))
 
 
 def rough(size: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
-    """A field with a spectrum that falls with the fourth power, of variance one, ``(size, size)``."""
+    """A field of unit variance whose spectrum decays with the fourth power, ``(size, size)``."""
     k = np.hypot(np.fft.fftfreq(size)[:, None], np.fft.rfftfreq(size)[None, :])
     field = np.fft.irfft2(np.fft.rfft2(rng.standard_normal((size, size))) * (k + 1 / 200) ** -2, s=(size, size))
     return np.asarray(field / field.std())
 
 
 def with_gaps(field: npt.NDArray[np.float64], missing: npt.NDArray[np.bool_]) -> xr.DataArray:
-    """A field as a raster of float32 with missing cells."""
+    """The field as a float32 raster with missing cells."""
     return xr.DataArray(np.where(missing, np.nan, field).astype(np.float32), dims=("y", "x"), name="field")
 
 
 def filling(size: int, share: float, model: str) -> None:
-    """Cells a second, peak memory and where the time goes, for one raster in memory."""
+    """Print cells per second, peak memory and a breakdown of the time, for one raster in memory."""
     array = raster(size, share)
     missing = int(array.isnull().sum())
     raster_mb = array.nbytes / 2**20
@@ -116,7 +116,7 @@ def filling(size: int, share: float, model: str) -> None:
     total = time.perf_counter() - start
     peak = (peak_bytes() or 0) / 2**20
     copy = best(lambda: array.copy(deep=True))
-    # shares are of one thread's time: two at once would be counted twice
+    # in one thread, since the times of several would be added up
     with dask.config.set(scheduler="single-threaded", num_workers=1), one_thread():
         start = time.perf_counter()
         with watched(tnp_kr, "dense_attention") as attention, watched(Predictor, "__call__") as forward:
@@ -142,11 +142,11 @@ METHODS = (
 )
 
 LARGEST = {"PyKrige, 32 neighbours": 100}
-"""Rows and columns up to which a method is tried: PyKrige holds a matrix of all pairs of the known cells."""
+"""Largest raster of a method: PyKrige allocates a matrix of all pairs of observed cells."""
 
 
 def method(name: str, size: int, share: float, model: str) -> None:
-    """Print seconds and RMSE of one method."""
+    """Run one method, and print its seconds and RMSE."""
     array, whole = raster(size, share), raster(size, 0.0)
     missing = array.isnull().values
     sites, at = np.argwhere(~missing).astype(float), np.argwhere(missing).astype(float)
@@ -174,20 +174,20 @@ def method(name: str, size: int, share: float, model: str) -> None:
     )
     geonp.infill(array[:128, :128], model=model)
     start = time.perf_counter()
-    found = fills[METHODS.index(name)]()
+    filled = fills[METHODS.index(name)]()
     seconds = time.perf_counter() - start
-    print(seconds, float(np.sqrt(np.nanmean((found - whole.values[missing].astype(float)) ** 2))))
+    print(seconds, float(np.sqrt(np.nanmean((filled - whole.values[missing].astype(float)) ** 2))))
 
 
 def alone(name: str, size: int, share: float, model: str) -> tuple[float, ...]:
-    """Seconds and RMSE of one method in a process of its own, which may be killed."""
+    """Seconds and RMSE of one method in a separate process, which may run out of memory."""
     options = ["--size", str(size), "--share", str(share), "--model", model, "--method", name]
-    found = subprocess.run([sys.executable, __file__, *options], stdout=subprocess.PIPE, text=True, check=True)
-    return tuple(map(float, found.stdout.split()))
+    done = subprocess.run([sys.executable, __file__, *options], stdout=subprocess.PIPE, text=True, check=True)
+    return tuple(map(float, done.stdout.split()))
 
 
 def methods(size: int, share: float, model: str) -> None:
-    """Seconds and RMSE of other methods, over geonp's on the same raster."""
+    """Print seconds and RMSE of other methods, over those of geonp on the same raster."""
     print(f"| {share:.0%} clouds | cells | time over geonp's | RMSE over geonp's |")
     print("|---|---:|---:|---:|")
     own: dict[int, tuple[float, ...]] = {}
@@ -195,17 +195,17 @@ def methods(size: int, share: float, model: str) -> None:
         side = min(size, LARGEST.get(name, size))
         own[side] = own.get(side) or alone(METHODS[0], side, share, model)
         try:
-            found = own[side] if name == METHODS[0] else alone(name, side, share, model)
+            result = own[side] if name == METHODS[0] else alone(name, side, share, model)
         except subprocess.CalledProcessError as error:
             print(f"| {name} | {side} x {side} | failed: exit status {error.returncode} | |", flush=True)
             continue
-        seconds, rmse = (f / o for f, o in zip(found, own[side], strict=True))
+        seconds, rmse = (f / o for f, o in zip(result, own[side], strict=True))
         print(f"| {name} | {side} x {side} | {seconds:.3f} | {rmse:.3f} |", flush=True)
     print()
 
 
 def attention(n: int = 2048, heads: int = 4, d: int = 16) -> None:
-    """Scan attention beside fused attention with a ready-made bias, and beside fused attention that must make it."""
+    """Print the time of scan attention over fused attention with a precomputed bias."""
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, heads, n, d) for _ in range(3))
     x, mask = torch.rand(1, n, 2) * 8, torch.ones(1, n, dtype=torch.bool)
@@ -227,12 +227,12 @@ def attention(n: int = 2048, heads: int = 4, d: int = 16) -> None:
 
 
 def main() -> None:
-    """Run both benchmarks."""
+    """Run the benchmarks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=int, default=2000, help="rows and columns of the raster")
     parser.add_argument("--share", type=float, default=0.1, help="share of missing cells")
     parser.add_argument("--model", default="tnpkr-sa", help="name or path of a checkpoint")
-    parser.add_argument("--methods", action="store_true", help="compare with other methods instead")
+    parser.add_argument("--methods", action="store_true", help="compare with other methods")
     parser.add_argument("--method", choices=METHODS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.method:
