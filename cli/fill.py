@@ -288,17 +288,17 @@ def _census(ds: xr.Dataset, classes: int) -> dict[str, dict[str, int]]:
     from dask.base import compute
 
     from geonp.errors import InputError
-    from geonp.raster.classes import class_variables, codes
-    from geonp.raster.grid import Grid
-    from geonp.raster.metadata import fill_variables
-    from geonp.raster.nodata import observed
+    from geonp.fill.request import normalise
+    from geonp.raster.nodata import cellwise
 
-    grid = Grid.from_xarray(ds)
-    names = class_variables(ds, classes) if classes else fill_variables(ds)
-    read = codes if classes else observed
+    _, grid, variables = normalise(ds, (), classes)
+    names = [variable.name for variable in variables]
     tallies = [
-        (read(ds[name]).isnull().sum([grid.y_dim, grid.x_dim]).data, (abs(ds[name].variable) == np.inf).sum().data)
-        for name in names
+        (
+            cellwise(variable.read, variable.source, dtype=variable.read.dtype).isnull().sum(variable.spatial).data,
+            (abs(variable.source.variable) == np.inf).sum().data,
+        )
+        for variable in variables
     ]
     census = {}
     for name, (missing_of_slice, infinite) in zip(names, compute(tallies)[0], strict=True):

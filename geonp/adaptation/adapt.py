@@ -29,7 +29,7 @@ from geonp.adaptation.crops import Crop, Hiding, draw_task, hiding_for, hold_out
 from geonp.adaptation.search import Trial, Trials, best_look
 from geonp.adaptation.validation import appoint
 from geonp.errors import InputError, OutputError
-from geonp.fill.request import domain_of, normalise, spatial_last
+from geonp.fill.request import domain_of, normalise
 from geonp.inference import checkpoint
 from geonp.inference.predictor import resolve
 from geonp.io.location import check_writable
@@ -157,7 +157,8 @@ def adapt(
     clock = _Clock(*_checked(minutes, steps, seed))
     file = Path(out)
     _check_out(file, overwrite)
-    ds, names, grid = normalise(obj, nodata=nodata)
+    ds, grid, variables = normalise(obj, nodata=nodata)
+    names = [variable.name for variable in variables]
     domain = None if mask is None else domain_of(mask, grid)
     predictor, card = resolve(os.fspath(model), device, None)
     if card.classes or card.neighbourhood.axes:
@@ -166,7 +167,7 @@ def adapt(
             "expected a model of numbers on any raster, for example tnpkr-sa"
         )
     rng = np.random.default_rng(seed)
-    arrays = {name: spatial_last(observed(ds[name], nodata), grid) for name in names}
+    arrays = {variable.name: observed(variable.spatial_last, nodata) for variable in variables}
     crops = _comparable(read_crops(arrays, domain, rng))
     hiding = hiding_for(crops, predictor.neighbourhood, rng)
     crops = hold_out(crops, hiding, HELD_OUT, HELD_OUT_PX, rng)

@@ -17,7 +17,7 @@ from geonp.adaptation.crops import Crop, Hiding, distances
 from geonp.errors import InputError, PredictionError
 from geonp.inference import student
 from geonp.inference.context import Neighbourhood
-from geonp.inference.kernel import Job, fill_window
+from geonp.inference.kernel import FillJob, fill_window
 from geonp.inference.predictor import resolve
 from geonp.raster.windows import Window
 
@@ -142,7 +142,7 @@ def _crps(part: _Part, model: Path, device: str) -> FloatArray:
     """CRPS of each hidden cell, NaN where it is left empty."""
     predictor, card = resolve(os.fspath(model), device, None)
     (rows, cols), across = part.values.shape, card.neighbourhood.across
-    job = Job(predictor, (rows, cols), periodic=False, max_distance=None, seed=0, across=across or None)
+    job = FillJob(predictor, (rows, cols), periodic=False, max_distance=None, seed=0, across=across or None)
     chunk = Window(0, rows, 0, cols)
     window = job.window(chunk)
     frame = [(-window.row, window.row_end - rows), (-window.col, window.col_end - cols)]
@@ -151,7 +151,7 @@ def _crps(part: _Part, model: Path, device: str) -> FloatArray:
     if others is not None:
         others = np.pad(others, [(0, 0), *frame], constant_values=np.nan)
     found = fill_window(values, np.pad(part.domain_mask, frame), chunk, job, others)
-    moments = (each[part.hidden].astype(float) for each in (found.value, found.standard_error, found.tail))
+    moments = (found[name][part.hidden].astype(float) for name in ("value", "standard_error", "tail"))
     return student.crps(part.truth, *moments)
 
 

@@ -22,8 +22,9 @@ from geonp.inference.checkpoint import load_card
 from geonp.inference.stack import beside
 from geonp.raster.gaps import SIMULATORS
 from geonp.raster.grid import Grid
-from geonp.raster.metadata import UNNAMED, fill_variables
+from geonp.raster.metadata import UNNAMED
 from geonp.raster.nodata import observed
+from geonp.raster.variable import fill_variables
 from geonp.raster.windows import Window
 
 __all__ = ["HOLDOUTS", "evaluate"]
@@ -177,7 +178,7 @@ class _Slice:
 
 
 def _choose_slice(obj: xr.DataArray | xr.Dataset, index: Mapping[Hashable, int], nodata: float | None) -> _Slice:
-    variable = obj[fill_variables(obj, nodata)[0]] if isinstance(obj, xr.Dataset) else obj
+    variable = obj[fill_variables(obj, Grid.from_xarray(obj), nodata)[0]] if isinstance(obj, xr.Dataset) else obj
     grid = Grid.from_xarray(variable)
     sizes = {dim: n for dim, n in variable.sizes.items() if dim not in (grid.y_dim, grid.x_dim)}
     for dim, position in index.items():

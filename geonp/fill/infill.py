@@ -1,11 +1,10 @@
-"""infill(): the one orchestration. NumPy and dask arrays, the accessor and the command line all take this path."""
+"""infill(): fill a raster in memory or on dask. The accessor and the command line call it too."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import dask.array as da
 import numpy as np
@@ -13,14 +12,14 @@ import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import InputError
-from geonp.fill.chunks import fill_chunks
+from geonp.fill.graph import fill_chunks
 from geonp.fill.options import FillOptions
-from geonp.fill.request import Raster, Request, chunks_in_memory, prepare, spatial_last, values_of, without_data
+from geonp.fill.outputs import ordered, result_arrays
+from geonp.fill.plan import chunks_in_memory
+from geonp.fill.request import Raster, Request, prepare
 from geonp.fill.samples import sample_chunks
-from geonp.inference.kernel import quantile_of, record
-from geonp.raster.classes import annotate_classes, class_reader
-from geonp.raster.metadata import annotate, provenance
-from geonp.raster.nodata import reader
+from geonp.raster.metadata import dataset_attrs
+from geonp.raster.variable import Variable
 
 __all__ = ["infill", "template"]
 
@@ -122,119 +121,53 @@ def infill(
         samples=samples,
         across=across,
     )
-    asked = prepare(obj, options)
-    arrays = {name: values_of(asked, asked.ds[name]) for name in asked.names}
-    for name, array in arrays.items():
-        if array.chunks is None and not np.isfinite(array.values).any():
+    request = prepare(obj, options)
+    for variable in request.variables:
+        if variable.source.chunks is None and not np.isfinite(variable.read(variable.source.values)).any():
             raise InputError(
-                f"variable {name!r} has no observed cell, so there is nothing to fill from; "
+                f"variable {variable.name!r} has no observed cell, so there is nothing to fill from; "
                 "check the nodata value, or leave the variable out"
             )
-    parts = {name: _parts(asked, asked.ds[name]) for name in arrays}
-    drawn = {name: _samples(asked, array, parts[name]) for name, array in arrays.items() if asked.options.samples}
-    return _assembled(asked, parts, drawn, [name for name, array in arrays.items() if array.chunks is None])
+    return _assembled(request, {variable.name: _filled(request, variable) for variable in request.variables})
 
 
-def template(asked: Request) -> xr.Dataset:
-    """What :func:`infill` gives, of zeros: dask arrays of a single chunk each, never to be computed."""
-    parts = {}
-    for name in asked.names:
-        array = values_of(asked, without_data(asked.ds[name]))
-        parts[name] = da.zeros(array.shape, dtype=record(array.dtype), chunks=-1)
-    return _assembled(asked, parts, {})
+def template(request: Request) -> xr.Dataset:
+    """The Dataset that :func:`infill` gives, of zeros: dask arrays of a single chunk, which are never computed."""
+    arrays = {}
+    for variable in request.variables:
+        found: dict[Hashable, xr.DataArray] = {}
+        for output in request.outputs(variable):
+            shape = (*(() if output.along is None else (output.along.size,)), *variable.shape)
+            found[output.name] = output.array(variable, da.zeros(shape, dtype=output.dtype, chunks=-1))
+        arrays[variable.name] = found
+    return _assembled(request, arrays)
 
 
-def _parts(asked: Request, source: xr.DataArray) -> da.Array:
-    """The lazy result for one variable, an array with the fields of :class:`~geonp.inference.kernel.Filled`."""
-    data = _lazy(spatial_last(source, asked.grid))
-    domain = None if asked.domain is None else da.asarray(asked.domain).rechunk(data.chunks[-2:])
-    read = (class_reader if asked.card.classes else reader)(source, asked.options.nodata)
-    leading = [dim for dim in source.dims if dim not in (asked.grid.y_dim, asked.grid.x_dim)]
-    axis = leading.index(asked.job.across) if asked.job.across in leading else None
-    return fill_chunks(data, domain, asked.job, read, axis)
+def _filled(request: Request, variable: Variable) -> dict[Hashable, xr.DataArray]:
+    """The results of a variable: computed if it is in memory, otherwise lazy."""
+    source, job = variable.spatial_last, request.job
+    in_memory = source.chunks is None
+    if in_memory:
+        stored = da.from_array(source.values, chunks=chunks_in_memory(source.shape), name=False)
+    else:
+        stored = source.data
+    domain = None if request.domain is None else da.asarray(request.domain).rechunk(stored.chunks[-2:])
+    axis = variable.leading.index(job.across) if job.across in variable.leading else None
+    result = fill_chunks(stored, domain, job, variable.read, axis)
+    drawn = None
+    if request.options.samples:
+        values = stored.map_blocks(variable.read, dtype=variable.read.dtype)
+        drawn = sample_chunks(values, result, domain, job, request.options.samples, str(variable.name))
+    arrays = result_arrays(variable, request.outputs(variable), result, stored, drawn)
+    return dict(xr.Dataset(arrays).compute().items()) if in_memory else arrays
 
 
-def _samples(asked: Request, array: xr.DataArray, parts: da.Array) -> da.Array:
-    """Lazy joint samples of what `parts` fills."""
-    domain = None if asked.domain is None else da.asarray(asked.domain)
-    return sample_chunks(_lazy(array), parts, domain, asked.job, asked.options.samples, str(array.name))
-
-
-def _lazy(array: xr.DataArray) -> da.Array:
-    """The values of an array as a dask array, cut as they will be filled."""
-    in_memory = array.chunks is None
-    lazy: da.Array = (
-        da.from_array(array.values, chunks=chunks_in_memory(array.shape), name=False) if in_memory else array.data
-    )
-    return lazy
-
-
-def _assembled(
-    asked: Request,
-    parts: Mapping[Hashable, da.Array],
-    drawn: Mapping[Hashable, da.Array],
-    compute: Sequence[Hashable] = (),
-) -> xr.Dataset:
-    """The Dataset of the input's other variables and the annotated results, some of them computed."""
-    ds = asked.ds
-    out = ds.drop_vars(asked.names)
-    for name in asked.names:
-        filled = _annotated(asked, ds[name], parts[name], drawn.get(name), out.attrs)
-        filled = filled.compute() if name in compute else filled
-        out = out.assign(filled.data_vars).assign_attrs(filled.attrs)
-    return out[_ordered(ds, out, asked.results)]
-
-
-def _annotated(
-    asked: Request, source: xr.DataArray, parts: da.Array, drawn: da.Array | None, attrs: Mapping[Any, Any]
-) -> xr.Dataset:
-    card = asked.card
-    array = spatial_last(source, asked.grid)
-
-    def shaped(data: da.Array) -> xr.DataArray:
-        return array.copy(data=data).transpose(*source.dims)
-
+def _assembled(request: Request, arrays: Mapping[Hashable, Mapping[Hashable, xr.DataArray]]) -> xr.Dataset:
+    """The variables of the input that are not filled, and the results of the others, in the order of the input."""
+    card, out = request.card, request.ds.drop_vars([variable.name for variable in request.variables])
     stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    line = f"{stamp} geonp infill: {source.name or 'value'} filled by {card.name} {card.version}"
-    if card.classes:
-        each = [shaped(parts["probability"][..., i]) for i in range(card.classes)]
-        return annotate_classes(
-            shaped(parts["value"]),
-            xr.concat(each, "category", coords="minimal").transpose("category", *source.dims),
-            shaped(parts["flag"]),
-            source=source,
-            provenance=provenance(card.name, card.version, card.sha256),
-            history_line=line,
-            nodata=asked.options.nodata,
-            attrs=attrs,
-        )
-    extra = {"tail": shaped(parts["tail"])} if asked.options.tails else {}
-    if asked.options.quantiles:
-        dtype = parts.dtype["value"]
-        levels = [shaped(da.map_blocks(quantile_of, parts, q, dtype=dtype)) for q in asked.options.quantiles]
-        along = xr.Variable("quantile", np.array(asked.options.quantiles))
-        extra["quantile"] = xr.concat(levels, along, coords="minimal").transpose("quantile", *source.dims)
-    if drawn is not None:
-        each = [shaped(drawn[i]) for i in range(len(drawn))]
-        along = xr.Variable("sample", np.arange(len(each)), {"standard_name": "realization", "units": "1"})
-        extra["sample"] = xr.concat(each, along, coords="minimal").transpose("sample", *source.dims)
-    return annotate(
-        shaped(parts["value"]),
-        shaped(parts["standard_error"]),
-        shaped(parts["flag"]),
-        source=source,
-        extra=extra,
-        nodata=asked.options.nodata,
-        model_name=card.name,
-        model_version=card.version,
-        weights_hash=card.sha256,
-        history_line=line,
-        attrs=attrs,
-    )
-
-
-def _ordered(ds: xr.Dataset, out: xr.Dataset, results: Sequence[str]) -> list[Hashable]:
-    """Variables in the order of the input, each followed by its `results`."""
-    # filling names its outputs with strings, whatever the name of the input was
-    order = (n for name in ds.data_vars for n in (name, str(name), *(f"{name}_{result}" for result in results)))
-    return [name for name in dict.fromkeys(order) if name in out]
+    for variable in request.variables:
+        line = f"{stamp} geonp infill: {variable.label} filled by {card.name} {card.version}"
+        attrs = dataset_attrs(out.attrs, line, card.name, card.version, card.sha256)
+        out = out.assign(arrays[variable.name]).assign_attrs(attrs)
+    return ordered(request.ds, out, arrays)

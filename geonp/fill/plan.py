@@ -1,4 +1,4 @@
-"""plan(): what a fill will do, found without reading data."""
+"""What a fill will do: tiles, batches, memory; found without reading data."""
 
 from __future__ import annotations
 
@@ -7,48 +7,52 @@ import os
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+import dask.array as da
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
 from dask.system import CPU_COUNT
 
-from geonp.fill.chunks import count_batches, task_bytes
+from geonp.fill.graph import count_batches
 from geonp.fill.options import FillOptions
-from geonp.fill.request import Raster, Request, prepare, values_of, without_data
+from geonp.fill.request import Raster, Request, prepare
+from geonp.inference.kernel import FillJob
 from geonp.inference.parallel import WORKER_BYTES, number_of_cores, number_of_processes
 from geonp.inference.predictor import TARGET_BUCKETS, batch_bytes
-from geonp.inference.stack import KINDS
+from geonp.inference.stack import STACK
+from geonp.raster.variable import Variable
+from geonp.raster.windows import CHUNK_PX, Window
 
-__all__ = ["FillPlan", "plan", "planned", "processes_bytes"]
+__all__ = ["COUNTED_CELLS", "LIBRARIES_BYTES", "FillPlan", "chunks_in_memory", "plan", "planned", "processes_bytes"]
 
 LIBRARIES_BYTES = 450 * 2**20
-"""What Python, torch and the kernels that it compiles take before any raster is read."""
+"""Memory of Python, torch and the kernels that it compiles, before any raster is read."""
 
 COUNTED_CELLS = 2**24
-"""Cells up to which a plan counts gaps: whether processes start, which take as much as all else, hangs on them."""
+"""Gaps of rasters in memory of up to this many cells are counted, to know whether processes will be started."""
 
 
 @dataclass(frozen=True)
 class FillPlan:
-    """What a fill will do; made without reading data.
+    """What a fill will do.
 
     Attributes
     ----------
     variables : tuple of str
-        Those that will be filled.
+        Variables that will be filled.
     shape, slices : tuple of int, int
-        ``(rows, columns)``, and how many of such slices there are over all variables.
+        ``(rows, columns)``, and the number of such slices of all variables.
     chunk_px : tuple of int
         Rows and columns of the largest chunk.
     tile_px, halo_px, n_context : int
-        Side of a tile, the farthest its context may come from, and the number of context points.
+        Side of a tile and width of the frame that is read around it, in cells, and number of context points.
     tiles, batches : int
-        All tiles, of which only those with gaps are computed; and in how many forward passes, at most.
+        Number of all tiles, of which only those with gaps are computed, and largest number of forward passes.
     model, device, precision : str
     batch_size : int
-        Tiles in one forward pass.
+        Largest number of tiles in a forward pass.
     peak_bytes : int
-        Predicted peak memory, beside the input and a result held in memory.
+        Predicted peak memory, without an input or a result held in memory.
     result_bytes : int
         Size of the result.
     """
@@ -120,64 +124,87 @@ def plan(
     return planned(prepare(obj, options))
 
 
-def planned(asked: Request, chunks: Mapping[Hashable, Mapping[Hashable, int]] | None = None) -> FillPlan:
-    """The plan of what was asked for, its variables cut into `chunks` by name and dimension if these are given."""
-    grid, job, card, options = asked.grid, asked.job, asked.card, asked.options
-    cut = chunks or {}
-    arrays = [values_of(asked, without_data(asked.ds[name], cut.get(name))) for name in asked.names]
-    predictor, size = job.predictor, job.predictor.neighbourhood.tile_px
-    largest = [tuple(max(sizes) for sizes in array.data.chunks) for array in arrays]
-    chunk = (max(sizes[-2] for sizes in largest), max(sizes[-1] for sizes in largest))
-    itemsize = max(array.dtype.itemsize for array in arrays)
-    slices = sum(int(np.prod(array.shape[:-2])) for array in arrays)
-    cells = slices * grid.shape[0] * grid.shape[1]
-    blocks = sum(math.prod(array.data.numblocks) for array in arrays)
-    windows = min(CPU_COUNT, blocks)
-    tiles = slices * -(-grid.shape[0] // size) * -(-grid.shape[1] // size)
-    few = cells <= COUNTED_CELLS and all(asked.ds[name].variable._in_memory for name in asked.names)
-    if few:
-        n_batches = sum(_batches(asked, *of) for of in zip(asked.names, arrays, strict=True))
+def planned(request: Request, chunks: Mapping[Hashable, Mapping[Hashable, int]] | None = None) -> FillPlan:
+    """The plan of a request; its variables are cut into `chunks` by name and dimension if these are given."""
+    job, predictor, shape = request.job, request.job.predictor, request.grid.shape
+    cuts = {v.name: _chunks(v, None if chunks is None else chunks[v.name]) for v in request.variables}
+    largest = [tuple(max(sizes) for sizes in cut) for cut in cuts.values()]
+    itemsize = max(variable.read.dtype.itemsize for variable in request.variables)
+    slices = sum(variable.slices for variable in request.variables)
+    cells, size = slices * shape[0] * shape[1], predictor.neighbourhood.tile_px
+    blocks = sum(math.prod(map(len, cut)) for cut in cuts.values())
+    tiles = slices * -(-shape[0] // size) * -(-shape[1] // size)
+    if cells <= COUNTED_CELLS and all(variable.source.variable._in_memory for variable in request.variables):
+        batches = sum(_batches(variable, cuts[variable.name], job) for variable in request.variables)
     else:
-        n_batches = min(-(-tiles // predictor.batch_size) + blocks * len(TARGET_BUCKETS), tiles)
-    n_batches *= 1 if job.across is None else KINDS + 2
-    at_once = min(number_of_cores(), max(n_batches, 1)) if _on_cpu(predictor.device) else 1
+        batches = min(-(-tiles // predictor.batch_size) + blocks * len(TARGET_BUCKETS), tiles)
+    batches *= 1 if job.across is None else STACK.groups + 2
+    at_once = min(number_of_cores(), max(batches, 1)) if _on_cpu(predictor.device) else 1
+    options = request.options
+    result = (2 + len(options.quantiles) + options.samples) * itemsize + 4 * options.tails + 4 * predictor.classes + 1
     return FillPlan(
-        variables=tuple(str(name) for name in asked.names),
-        shape=grid.shape,
+        variables=tuple(str(variable.name) for variable in request.variables),
+        shape=shape,
         slices=slices,
-        chunk_px=chunk,
+        chunk_px=(max(sizes[-2] for sizes in largest), max(sizes[-1] for sizes in largest)),
         tile_px=size,
         halo_px=job.frame,
         n_context=predictor.neighbourhood.n_context,
         tiles=tiles,
-        batches=n_batches,
+        batches=batches,
         model=predictor.model,
         device=predictor.device,
         precision=predictor.precision,
         batch_size=predictor.batch_size,
         peak_bytes=LIBRARIES_BYTES
         + at_once * batch_bytes(predictor.neighbourhood, predictor.batch_size, predictor.device)
-        + windows * max(task_bytes(c, job, itemsize) for c in largest)
-        + processes_bytes(n_batches, predictor.device),
-        result_bytes=cells
-        * ((2 + len(options.quantiles) + options.samples) * itemsize + 4 * options.tails + 4 * card.classes + 1),
+        + min(CPU_COUNT, blocks) * max(_task_bytes(sizes, job, itemsize) for sizes in largest)
+        + processes_bytes(batches, predictor.device),
+        result_bytes=cells * result,
     )
 
 
-def _batches(asked: Request, name: Hashable, cut: xr.DataArray) -> int:
-    """How many batches fill a variable, at most, cut into chunks as `cut` is; counted slice by slice."""
-    others = [dim for dim in cut.dims if dim not in (asked.grid.y_dim, asked.grid.x_dim)]
-    found = 0
-    for index in np.ndindex(*(asked.ds[name].sizes[dim] for dim in others)):
-        values = values_of(asked, asked.ds[name].isel(dict(zip(others, index, strict=True)))).values
-        found += count_batches(values, cut.data.chunks[-2:], asked.job)
-    return found
+def processes_bytes(batches: int, device: str) -> int:
+    """Upper bound of the memory of the processes that are started for so many batches."""
+    return number_of_processes(batches) * WORKER_BYTES if _on_cpu(device) else 0
+
+
+def chunks_in_memory(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Chunks in which an array in memory is filled; rows and columns last."""
+    return (*(1,) * (len(shape) - 2), *(min(n, CHUNK_PX[1]) for n in shape[-2:]))
+
+
+def _chunks(variable: Variable, cut: Mapping[Hashable, int] | None) -> tuple[tuple[int, ...], ...]:
+    """Sizes of the chunks along each dimension, rows and columns last."""
+    sizes, lazy = variable.shape, variable.spatial_last.chunks
+    if cut is None and lazy is not None:
+        return lazy
+    dims = (*variable.leading, *variable.spatial)
+    asked = chunks_in_memory(sizes) if cut is None else tuple(cut[dim] for dim in dims)
+    return da.core.normalize_chunks(asked, sizes)  # type: ignore[no-any-return]
+
+
+def _batches(variable: Variable, chunks: tuple[tuple[int, ...], ...], job: FillJob) -> int:
+    """Upper bound of the batches that fill a variable in memory, counted slice by slice."""
+    total, values = 0, variable.spatial_last.values
+    for index in np.ndindex(values.shape[:-2]):
+        total += count_batches(np.isnan(variable.read(values[index])), chunks[-2:], job)
+    return total
+
+
+def _task_bytes(chunk: tuple[int, ...], job: FillJob, itemsize: int) -> int:
+    """Upper bound of the memory of one task without its batches: its window, neighbouring blocks and result."""
+    slices, (rows, cols) = math.prod(chunk[:-2]), chunk[-2:]
+    window = math.prod(job.window(Window(0, rows, 0, cols)).shape)
+    held, kept, stacked = min(9 * rows * cols, window) if slices > 1 else 0, slices, 0
+    if job.across is not None:
+        # windows of all slices that are read, and copies of them; the chunks before and after may be held whole
+        others = STACK.slices * (slices if len(chunk) > 3 else 1)
+        held, kept = min(9 * rows * cols, window), 3 * slices + others
+        stacked = 3 * (slices + others) * itemsize
+    result = slices * rows * cols * (2 * itemsize + 5 + 4 * job.predictor.classes)
+    return window * (4 * itemsize + 80 + stacked) + kept * held * itemsize + result
 
 
 def _on_cpu(device: str) -> bool:
     return device.partition(":")[0] == "cpu"
-
-
-def processes_bytes(n_batches: int, device: str) -> int:
-    """Bytes that the processes take that so many batches start here, beside these; an upper bound."""
-    return number_of_processes(n_batches) * WORKER_BYTES if _on_cpu(device) else 0

@@ -1,14 +1,13 @@
-"""Joint samples of the missing cells of a raster: each cell is drawn given the data and what was drawn before it.
+"""Joint samples of the missing cells of a raster: each cell is drawn given the data and the cells drawn before it.
 
-This is :func:`geonp.nn.sampling.sample` on a lattice, where every cell has a context of its own, chosen as filling
-chooses it, from the observed cells and those drawn so far. The models predict new measurements, noise included, and
-their contexts are measurements: what is drawn is fed back as it is, and what is returned holds that noise too.
+This is :func:`geonp.nn.sampling.sample` on a lattice. Every cell has its own context, chosen as in a fill, from the
+observed cells and those drawn so far. The models predict new measurements, noise included, from measurements, so draws
+are fed back as they are, and samples include the noise.
 """
 
 from __future__ import annotations
 
 import zlib
-from typing import Any
 
 import dask.array as da
 import numpy as np
@@ -17,12 +16,11 @@ from scipy import ndimage
 
 from geonp.errors import InputError
 from geonp.inference import student
-from geonp.inference.context import halo_for, select_context
-from geonp.inference.kernel import Job
-from geonp.inference.predictor import Tile, batches, gather
-from geonp.inference.thinning import start_of
+from geonp.inference.context import choose_context
+from geonp.inference.kernel import FillJob
+from geonp.inference.stitching import Tile, batches, predict
 from geonp.raster.metadata import FillFlag
-from geonp.raster.windows import Window, shown_once
+from geonp.raster.windows import Window
 
 __all__ = ["MAX_CELLS", "MAX_GAP", "sample_chunks", "sample_slice"]
 
@@ -30,36 +28,38 @@ BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
 
 MAX_GAP = 256
-"""Cells of a gap, at most: so many draws follow from each other, and the error of each is the next one's data."""
+"""Largest gap, in cells: draws follow one after another, and the errors of each are data of the next."""
 
 MAX_CELLS = 4096
-"""Cells to be drawn in a slice, at most: each takes a forward pass for each sample."""
+"""Largest number of cells drawn in a slice: each takes a forward pass for each sample."""
 
 
-def sample_chunks(data: da.Array, parts: da.Array, domain: da.Array | None, job: Job, n: int, name: str) -> da.Array:
-    """Joint samples of each spatial slice, ``(n, ...)`` before the dimensions of `data`; lazy, a task a slice.
+def sample_chunks(
+    data: da.Array, result: da.Array, domain: da.Array | None, job: FillJob, n: int, name: str
+) -> da.Array:
+    """Joint samples of each spatial slice, ``(n, ...)`` before the dimensions of `data`; lazy, one task a slice.
 
     Parameters
     ----------
     data : dask array
         ``(..., rows, cols)``, NaN where missing.
-    parts : dask array
-        Like `data`, the fields of :class:`~geonp.inference.kernel.Filled`: what was filled is sampled.
+    result : dask array
+        Shape of `data`, with the fields of :func:`geonp.inference.kernel.result_dtype`: filled cells are sampled.
     domain : dask array, optional
         ``(rows, cols)``, True where a cell may be context.
     name : str
-        Of the variable: no two have the same draws.
+        Name of the variable, so that no two variables have the same draws.
     """
     lead = data.ndim - 2
     whole = dict(enumerate([*[1] * lead, -1, -1]))
     mask = da.ones(data.shape[-2:], dtype=bool) if domain is None else domain
-    values, flags = data.rechunk(whole), parts["flag"].rechunk(whole)
+    values, flags = data.rechunk(whole), result["flag"].rechunk(whole)
 
     def draw(values: FloatArray, flags: npt.NDArray[np.int8], mask: BoolArray, block_id: tuple[int, ...]) -> FloatArray:
         rng = np.random.default_rng([zlib.crc32(name.encode()), abs(job.seed), *block_id[1 : 1 + lead]])
         index = (0,) * lead
-        found = sample_slice(values[index], flags[index] == FillFlag.FILLED, mask, job, n, rng)
-        return found.reshape(n, *values.shape)
+        samples = sample_slice(values[index], flags[index] == FillFlag.FILLED, mask, job, n, rng)
+        return samples.reshape(n, *values.shape)
 
     chunks = ((n,), *values.chunks)
     made: da.Array = da.map_blocks(
@@ -76,23 +76,23 @@ def sample_chunks(data: da.Array, parts: da.Array, domain: da.Array | None, job:
 
 
 def sample_slice(
-    values: FloatArray, wanted: BoolArray, domain_mask: BoolArray, job: Job, n: int, rng: np.random.Generator
+    values: FloatArray, wanted: BoolArray, domain_mask: BoolArray, job: FillJob, n: int, rng: np.random.Generator
 ) -> FloatArray:
     """Draw the `wanted` cells of one slice `n` times, jointly, in another random order each time.
 
     Parameters
     ----------
     values, wanted, domain_mask : array
-        ``(rows, cols)``: NaN where missing; what is to be drawn; True where a cell may be context.
-    job : Job
-        Of the whole raster.
+        ``(rows, cols)``: NaN where missing; True for cells to draw; True where a cell may be context.
+    job : FillJob
+        The job of the whole raster.
     rng : numpy.random.Generator
         Source of all randomness.
 
     Returns
     -------
     array
-        ``(n, rows, cols)`` in the dtype of `values`: observed cells as they are, NaN where nothing was drawn.
+        ``(n, rows, cols)`` in the dtype of `values`: observed cells unchanged, NaN where nothing was drawn.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def sample_slice(
     chunk = Window(0, values.shape[0], 0, values.shape[1])
     window, (rows, cols) = job.window(chunk), job.cells(chunk)
     inside = (rows >= 0)[:, None] & (cols >= 0)
-    # one copy of the raster a sample, one below the other, so that a batch may hold tiles of several
+    # one copy of the raster for each sample
     padded = np.where(inside & domain_mask[np.ix_(rows, cols)], values[np.ix_(rows, cols)], np.nan)
     drawn = np.repeat(padded[None], n, 0)
     known = ~np.isnan(drawn)
@@ -112,11 +112,13 @@ def sample_slice(
     out = np.repeat(values[None], n, 0)
     for step in range(len(cells)):
         places = [path[step] for path in paths]
-        tiles = [_tile(known, s, place[0] - window.row, place[1] - window.col, job) for s, place in enumerate(places)]
-        found = _predict(tiles, drawn.reshape(-1, drawn.shape[-1]), job)
-        new = student.draw(rng, *found)
+        tiles = [_tile(drawn[s], known[s], s, place - (window.row, window.col), job) for s, place in enumerate(places)]
+        predicted = np.empty((3, n))
+        for tile, outputs in predict(batches(tiles, job.predictor.batch_size), job.predictor):
+            predicted[:, tile.targets] = outputs
+        new = student.draw(rng, *predicted)
         for s, (row, col) in enumerate(places):
-            # around a globe a cell is seen from both sides
+            # the window of a periodic raster shows a cell several times
             seen = np.ix_([s], rows == row, cols == col)
             out[s, row, col] = drawn[seen] = new[s]
             known[seen] = True
@@ -141,35 +143,13 @@ def _require_small(wanted: BoolArray) -> None:
         )
 
 
-def _tile(known: BoolArray, sample: int, row: int, col: int, job: Job) -> Tile:
-    """One cell of the window of a sample as a target, with the context that filling would choose for it."""
-    neighbourhood = job.predictor.neighbourhood
-    size, reach = neighbourhood.tile_px, neighbourhood.reach_px
-    top, left = row - row % size, col - col % size
-    near = shown_once(
-        known[sample, top - reach : top + size + reach, left - reach : left + size + reach],
-        job.shape[1] if job.periodic else None,
-    )
-    halo = halo_for(near, neighbourhood)
-    cut, side = reach - halo, size + 2 * halo
-    near = near[cut : cut + side, cut : cut + side]
-    first_row, first_col = top - halo, left - halo
-    own = np.zeros_like(near)
-    own[row - first_row, col - first_col] = True
-    chosen = select_context(near, own, neighbourhood, start_of(job.seed))
-    down, across = np.divmod(chosen, side)
-    height, width = known.shape[1:]
-    offset = sample * height
-    context = (down + first_row + offset) * width + across + first_col
-    target = np.array([(row + offset) * width + col])
-    return Tile(context, target, np.ones(1), (row + offset, col))
-
-
-def _predict(tiles: list[Tile], values: FloatArray, job: Job) -> Any:
-    """Mean, standard deviation and tail of the only target of each tile, ``(3, tiles)``."""
-    predictor = job.predictor
-    parts = [
-        predictor(gather(batch, values, predictor.neighbourhood.n_context))[:, : len(batch), 0]
-        for batch in batches(tiles, predictor.batch_size)
-    ]
-    return np.concatenate(parts, 1)
+def _tile(drawn: FloatArray, known: BoolArray, sample: int, cell: npt.NDArray[np.intp], job: FillJob) -> Tile:
+    """A tile whose only target is a cell of the window of one sample, with the context that a fill would choose."""
+    px = job.predictor.neighbourhood.tile_px
+    corner, own = cell - cell % px, np.zeros((px, px), bool)
+    own[tuple(cell - corner)] = True
+    period = job.shape[1] if job.periodic else None
+    box = np.array([corner, corner + px])
+    context = choose_context(known, box, own, job.predictor.neighbourhood, job.seed, period)
+    locations = np.stack(np.divmod(context, known.shape[1]), -1) - cell.astype(float)
+    return Tile(locations, drawn.ravel()[context], np.zeros((1, 2)), np.array([sample]), np.ones(1))

@@ -1,7 +1,7 @@
-"""Fill a raster of any size into a Zarr store, unit by unit: on threads or a cluster, and after any interruption.
+"""Fill a raster of any size into a Zarr store, unit by unit, on threads or a cluster; interrupted jobs can continue.
 
-A unit is a chunk of the output (a shard, where it is sharded) of one variable with all that is made of it. Units are
-written whole and noted in a journal, so that a job that was stopped goes on where it was.
+A unit is a chunk of all results of one variable, or a shard if the store is sharded. Units are written whole and noted
+in a journal.
 """
 
 from __future__ import annotations
@@ -31,17 +31,16 @@ from geonp.io.files import for_files
 from geonp.io.journal import Journal, Record
 from geonp.io.location import identity
 from geonp.io.stores import Store
-from geonp.raster.casting import fitting
-from geonp.raster.metadata import FillFlag, kept_encoding
-from geonp.raster.nodata import declared_nodata, empty_value, reader, valid_limits
+from geonp.raster.metadata import FillFlag
+from geonp.raster.variable import Variable
 
 __all__ = ["Report", "fill_store", "plan_store"]
 
 UNIT_CELLS = 2**22
-"""Cells of a unit, at most, when slices along another dimension share it."""
+"""Largest number of cells of a unit that holds several slices."""
 
 JOB = "geonp_job"
-"""Attribute of the root of a complete store: the hash of the job that made it."""
+"""Attribute of the root of a complete store: the hash of the fingerprint of the job that made it."""
 
 COUNTED = ("cells", *(member.name.lower() for member in FillFlag), "infinite")
 """Numbers of cells in a record."""
@@ -157,22 +156,22 @@ def fill_store(
         samples=samples,
         across=across,
     )
-    asked = _prepared(obj, options)
-    layout = checked_layout(_cells(asked), chunks=chunks, unit=unit, shards=shards, zarr_format=zarr_format)
-    fields_ = tuple(_field(asked, name, layout.unit) for name in sorted(asked.names, key=str))
-    job = _job(asked, layout, source_options)
+    request = _prepared(obj, options)
+    layout = checked_layout(_cells(request), chunks=chunks, unit=unit, shards=shards, zarr_format=zarr_format)
+    fields = tuple(_field(request, v, layout.unit) for v in sorted(request.variables, key=lambda v: str(v.name)))
+    job = _fingerprint(request, layout, source_options)
     store = Store(os.fspath(target), dict(storage_options or {}), _digest(job))
     journal = Journal(store.url, store.options)
-    _check_elsewhere(asked, store)
-    units = list(units_of(fields_))
-    done = _begin(asked, store, journal, job, layout, fields_, resume=resume, overwrite=overwrite)
+    _check_elsewhere(request, store)
+    units = list(units_of(fields))
+    done = _begin(request, store, journal, job, layout, fields, resume=resume, overwrite=overwrite)
     if done is None:
         return Report({}, len(units), len(units), {})
     reused = len(done)
-    work = Work(fields_, asked.domain, asked.job, store, journal, tuple(asked.options.quantiles), asked.options.tails)
-    with executor(workers, scheduler, asked.job.predictor.device) as pool:
+    work = Work(fields, request.domain, request.job, store, journal)
+    with executor(workers, scheduler, request.job.predictor.device) as pool:
         _fill_units(work, units, done, pool, progress)
-    report = Report(_tally(fields_, units, done), len(units), reused, _failures(fields_, units, done))
+    report = Report(_tally(fields, units, done), len(units), reused, _failures(fields, units, done))
     if not report.failed:
         _finish(report, store, journal, job)
     return report
@@ -230,82 +229,75 @@ def plan_store(
         samples=samples,
         across=across,
     )
-    asked = _prepared(obj, options)
-    side = checked_layout(_cells(asked), chunks=chunks, unit=unit, shards=False, zarr_format=3).unit
-    found = planned(asked, {name: _field(asked, name, side).chunks for name in asked.names})
+    request = _prepared(obj, options)
+    side = checked_layout(_cells(request), chunks=chunks, unit=unit, shards=False, zarr_format=3).unit
+    plan = planned(request, {variable.name: _field(request, variable, side).chunks for variable in request.variables})
     if workers is None:
-        return found
-    # each worker has libraries of its own, and threads instead of processes
-    others = processes(workers) * LIBRARIES_BYTES - processes_bytes(found.batches, found.device)
-    return replace(found, peak_bytes=found.peak_bytes + others)
+        return plan
+    # each worker loads the libraries, and uses threads instead of processes
+    others = processes(workers) * LIBRARIES_BYTES - processes_bytes(plan.batches, plan.device)
+    return replace(plan, peak_bytes=plan.peak_bytes + others)
 
 
 def _prepared(obj: Raster, options: FillOptions) -> Request:
-    asked = prepare(obj, options)
-    if asked.card.classes:
+    request = prepare(obj, options)
+    if request.card.classes:
         raise InputError(
-            f"the model {asked.card.name} predicts classes, which are not filled into a store unit by unit: fill with "
-            "infill(...) and write its result with to_zarr, or geonp fill to .nc"
+            f"the model {request.card.name} predicts classes, which are not filled into a store unit by unit: fill "
+            "with infill(...) and write its result with to_zarr, or geonp fill to .nc"
         )
-    if asked.options.samples:
+    if request.options.samples:
         raise InputError(
             "samples are drawn from whole slices, but a store is filled part by part: got "
-            f"samples={asked.options.samples}, expected none here; use infill(samples=...) and write its result"
+            f"samples={request.options.samples}, expected none here; use infill(samples=...) and write its result"
         )
-    return asked
+    return request
 
 
-def _cells(asked: Request) -> int:
-    return sum(asked.ds[name].size for name in asked.names)
+def _cells(request: Request) -> int:
+    return sum(variable.source.size for variable in request.variables)
 
 
-def _field(asked: Request, name: Hashable, side: int) -> Field:
-    source, grid = asked.ds[name], asked.grid
-    markers = declared_nodata(source) if asked.options.nodata is None else (float(asked.options.nodata),)
-    chunks = {grid.y_dim: side, grid.x_dim: side}
-    room = max(1, UNIT_CELLS // (min(side, grid.shape[0]) * min(side, grid.shape[1])))
-    for dim in reversed([dim for dim in source.dims if dim not in chunks]):
+def _field(request: Request, variable: Variable, side: int) -> Field:
+    shape, source = request.grid.shape, variable.source
+    chunks = dict.fromkeys(variable.spatial, side)
+    room = max(1, UNIT_CELLS // (min(side, shape[0]) * min(side, shape[1])))
+    for dim in reversed(variable.leading):
         chunks[dim] = min(room, source.sizes[dim])
         room = max(1, room // source.sizes[dim])
-    fit = fitting(source.dtype, markers, kept_encoding(source, markers), valid_limits(source))
-    return Field(
-        name,
-        source.variable,
-        (grid.y_dim, grid.x_dim),
-        reader(source, asked.options.nodata),
-        fit,
-        empty_value(source, markers),
-        chunks,
-    )
+    # workers need no coordinates, which may be as large as the raster
+    bare = replace(variable, source=xr.DataArray(source.variable, name=source.name))
+    return Field(bare, request.outputs(variable), chunks)
 
 
-def _job(asked: Request, layout: Layout, source_options: Any) -> dict[str, str]:
+def _fingerprint(request: Request, layout: Layout, source_options: Any) -> dict[str, str]:
     """A hash of each thing that the result depends on."""
-    source = asked.ds.encoding.get("source")
+    ds, names = request.ds, sorted((variable.name for variable in request.variables), key=str)
+    source = ds.encoding.get("source")
     # some readers give variables in no particular order
     variables = sorted(
         (str(name), da.dims, da.shape, str(da.dtype), sorted(map(str, da.attrs.items())))
-        for name, da in asked.ds.variables.items()
+        for name, da in ds.variables.items()
     )
-    axes = {str(dim): asked.ds[dim].values for dim in sorted(asked.ds.dims, key=str) if dim in asked.ds.coords}
-    if isinstance(source, str) and all(asked.ds[name].chunks is None for name in asked.names):
+    axes = {str(dim): ds[dim].values for dim in sorted(ds.dims, key=str) if dim in ds.coords}
+    if isinstance(source, str) and all(ds[name].chunks is None for name in names):
         values = identity(source, source_options)
     else:
-        values = tokenize(*(asked.ds[name].data for name in sorted(asked.names, key=str)))
-    predictor = asked.job.predictor
+        values = tokenize(*(ds[name].data for name in names))
+    job, predictor = request.job, request.job.predictor
     return {
         "geonp": version("geonp"),
         "input": tokenize(variables, axes, values),
         "model": tokenize(predictor.sha256, predictor.precision, predictor.device.split(":")[0]),
-        "parameters": tokenize(sorted(asked.options.fingerprint().items()), asked.domain),
+        "parameters": tokenize(sorted(request.options.fingerprint().items()), job.across, request.domain),
         "layout": tokenize(layout),
     }
 
 
-def _check_elsewhere(asked: Request, store: Store) -> None:
-    """See that the output is not the input, of which nothing would be left to read."""
-    found = (asked.ds.encoding, *(da.encoding for da in asked.ds.variables.values()))
-    sources = {encoding["source"] for encoding in found if isinstance(encoding.get("source"), str)}
+def _check_elsewhere(request: Request, store: Store) -> None:
+    """Check that the output is not the input."""
+    encodings = (request.ds.encoding, *(da.encoding for da in request.ds.variables.values()))
+    sources = {encoding["source"] for encoding in encodings if isinstance(encoding.get("source"), str)}
     if any(store.is_at(source) for source in sources):
         raise InputError(
             f"The input and the output are one: got {store.url!r} for both, expected another name for the output. "
@@ -314,12 +306,12 @@ def _check_elsewhere(asked: Request, store: Store) -> None:
 
 
 def _begin(
-    asked: Request,
+    request: Request,
     store: Store,
     journal: Journal,
     job: dict[str, str],
     layout: Layout,
-    fields_: tuple[Field, ...],
+    fields: tuple[Field, ...],
     *,
     resume: bool,
     overwrite: bool,
@@ -346,12 +338,11 @@ def _begin(
         raise OutputError(
             f"{store.url!r} is no Zarr store, and is not empty: it stays as it is. Choose another name, or remove it."
         )
-    ready = for_files(template(asked))
-    endings = ("", *(f"_{result}" for result in asked.results))
-    made = {f"{field.name}{ending}": field for field in fields_ for ending in endings}
+    ready = for_files(template(request))
+    made = {output.name: field for field in fields for output in field.outputs}
     for name, field in made.items():
-        ready[name].encoding.update(layout.encoding(ready[name], field.chunks, field.spatial))
-    journal.begin({**job, "units": str(sum(1 for _ in units_of(fields_)))})
+        ready[name].encoding.update(layout.encoding(ready[name], field.chunks, field.variable.spatial))
+    journal.begin({**job, "units": str(sum(1 for _ in units_of(fields)))})
     store.create(ready, list(made), layout.zarr_format)
     journal.note_created()
     return {}
@@ -361,29 +352,29 @@ def _digest(job: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(dict(job), sort_keys=True).encode()).hexdigest()
 
 
-def _tally(fields_: tuple[Field, ...], units: list[Unit], done: Mapping[str, Record]) -> dict[str, dict[str, int]]:
+def _tally(fields: tuple[Field, ...], units: list[Unit], done: Mapping[str, Record]) -> dict[str, dict[str, int]]:
     """Sums of the records by variable."""
-    found = {}
-    for i, field in enumerate(fields_):
+    tally = {}
+    for i, field in enumerate(fields):
         records = [done[unit.key] for unit in units if unit.field == i and unit.key in done]
-        slices = int(np.prod([field.source.sizes[dim] for dim in field.leading]))
+        slices = field.variable.slices
         counts = {key: sum(record.get(key, 0) for record in records) for key in COUNTED}
         counts["missing"] = counts["cells"] - counts["observed"]
         seen = {index for record in records for index in record.get("seen", [])}
-        found[str(field.name)] = {**counts, "slices": slices, "empty_slices": slices - len(seen)}
-    return found
+        tally[str(field.variable.name)] = {**counts, "slices": slices, "empty_slices": slices - len(seen)}
+    return tally
 
 
-def _failures(fields_: tuple[Field, ...], units: list[Unit], done: Mapping[str, Record]) -> dict[str, str]:
-    """Which units failed, where they are, and why: those that could not be filled, else those filled with less."""
-    found = {unit: done[unit.key]["error"] for unit in units if "error" in done[unit.key]}
-    if not found:
+def _failures(fields: tuple[Field, ...], units: list[Unit], done: Mapping[str, Record]) -> dict[str, str]:
+    """Place and reason of the units that failed, or if there are none, of those filled without their surroundings."""
+    failed = {unit: done[unit.key]["error"] for unit in units if "error" in done[unit.key]}
+    if not failed:
         less = "cells around could not be read, though later they could"
-        found = {unit: less for unit in units if "unread" in done[unit.key]}
+        failed = {unit: less for unit in units if "unread" in done[unit.key]}
     places = {
-        unit.key: ", ".join(f"{dim}={part.start}:{part.stop}" for dim, part in unit.region.items()) for unit in found
+        unit.key: ", ".join(f"{dim}={part.start}:{part.stop}" for dim, part in unit.region.items()) for unit in failed
     }
-    return {unit.key: f"{fields_[unit.field].name}[{places[unit.key]}]: {why}" for unit, why in found.items()}
+    return {unit.key: f"{fields[unit.field].variable.name}[{places[unit.key]}]: {why}" for unit, why in failed.items()}
 
 
 def _finish(report: Report, store: Store, journal: Journal, job: dict[str, str]) -> None:

@@ -19,7 +19,7 @@ from geonp.io.journal import Record
 
 __all__ = ["executor", "processes", "run"]
 
-GENTLER = 2
+MOST_RETRIES = 2
 """How often a unit that takes too much memory is tried again, with batches of half the size."""
 
 
@@ -141,9 +141,9 @@ def run(
                 except Exception as error:
                     if not (isinstance(error, MemoryError) or type(error).__name__ == "KilledWorker"):
                         raise
-                    if way < GENTLER:
+                    if way < MOST_RETRIES:
                         if way + 1 == len(ways):
-                            work = work.gentler()
+                            work = work.halved()
                             ways.append(shared(work))
                         pending[submit(ways[way + 1], unit)] = unit, way + 1
                         continue

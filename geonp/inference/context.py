@@ -1,7 +1,6 @@
-"""Between a raster block and the point sets that models read: bounded context, coordinates, standardisation.
+"""The context of a tile: which observed cells the model reads, and how their values are standardised.
 
-Training and filling select and standardise context with the functions of this module, and with nothing else: what a
-model sees in use is what it saw in training.
+Training and filling share the functions of this module, so that a model sees the same context in use as in training.
 """
 
 from __future__ import annotations
@@ -14,12 +13,15 @@ import numpy.typing as npt
 from scipy import ndimage
 
 from geonp.errors import InputError
-from geonp.inference.thinning import curve, thinned
+from geonp.inference.thinning import curve, start_of, thinned
 from geonp.raster.grid import Grid
+from geonp.raster.windows import shown_once
 
 __all__ = [
     "Neighbourhood",
     "Standardised",
+    "choose_context",
+    "framed",
     "halo_for",
     "overlaps",
     "select_context",
@@ -33,37 +35,36 @@ IntArray = npt.NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """How much of its surroundings a tile sees; part of a checkpoint, since training must agree with use.
+    """Tiles and their context; part of a checkpoint, because filling must read what training read.
 
     Attributes
     ----------
     tile_px : int
-        Side of a tile, cells.
+        Side of a tile, in cells.
     halos_px : tuple of int
-        Widths of the frame around a tile that context may come from, rising; a wider one is used only where the
-        narrower holds fewer than `n_context` observations.
+        Widths of the frames around a tile that context may come from, in cells, ascending. A wider frame is used only
+        where the narrower ones hold fewer than `n_context` observations.
     n_context : int
-        Context points of a tile, at most.
+        Largest number of context points of a tile.
     min_context : int
-        A tile with fewer observations in reach is left empty: no honest standard error comes from less.
+        Tiles with fewer observations in reach stay empty: they are too few for an honest standard error.
     thinning : float
         How fast context thins out with distance, see :func:`geonp.inference.thinning.thinned`.
     overlap_px : int
-        How far a tile's predictions reach into its neighbours at most, see :func:`overlaps`.
+        Largest distance to which the predictions of a tile reach into its neighbours, see :func:`overlaps`.
     merge : int
-        Where their context has room for it, up to ``merge x merge`` tiles are filled as one, see
-        :func:`geonp.inference.tiling.groups`: 1, 2, 4 and so on.
+        Up to ``merge x merge`` tiles whose observations fit one context are filled together, see
+        :func:`geonp.inference.tiling.groups`. A power of two.
     axes : tuple of tuple of float
-        For each input of the model, how much it grows from row to row and from column to column. Empty: its inputs are
-        the numbers of rows and columns.
+        Step of each input of the model from row to row and from column to column. Empty if the inputs are the numbers
+        of rows and columns.
     spacing : tuple of float
-        What `axes` are for: how much latitude and longitude grow from row to row and from column to column, degrees.
-        Empty: they are for any raster.
+        Steps of latitude and longitude, in degrees, that `axes` stand for. Empty if they suit any raster.
     standard : tuple of float
-        Mean and standard deviation that values are standardised by. Empty: those of the context.
+        Fixed mean and standard deviation to standardise values by. Empty to use those of the context.
     across : str
-        Of rasters that have this dimension slices tell about each other along it, see :mod:`geonp.inference.stack`.
-        Empty: they do not, unless it is asked for.
+        Dimension along which neighbouring slices are used by default in rasters that have it, see
+        :mod:`geonp.inference.stack`. Empty for none.
     """
 
     tile_px: int = 16
@@ -84,20 +85,19 @@ class Neighbourhood:
 
     @property
     def reach_px(self) -> int:
-        """The widest halo: nothing farther from a tile is ever read for it."""
+        """The widest halo, in cells: no context is farther from its tile."""
         return self.halos_px[-1]
 
     def on(self, grid: Grid) -> Neighbourhood:
-        """The same, with axes that grow as the coordinates of `grid` do.
+        """The same neighbourhood with `axes` scaled to the coordinates of `grid`.
 
-        Its rows and columns run as they run there, whatever the order in training; where the coordinates are degrees
-        they are as far apart, too. Along a dimension without coordinates the raster is taken for one on the grid of
-        training.
+        Their signs follow the order of rows and columns. Their sizes follow the spacing if the coordinates are degrees.
+        A dimension without coordinates is taken to have the spacing of the training grid.
 
         Raises
         ------
         InputError
-            Where the coordinates are not evenly spaced.
+            For coordinates that are not evenly spaced.
         """
         if not self.spacing:
             return self
@@ -112,14 +112,58 @@ class Neighbourhood:
         if not grid.geographic:
             factors = np.sign(factors)
         factors = np.where(grid.placed, factors, 1.0)
-        # what float32 coordinates are off by is no other spacing
+        # differences below 1 % are rounding of float32 coordinates
         near = np.abs(np.abs(factors) - 1) < 0.01
         down, across = np.where(near, np.sign(factors), factors).tolist()
         return replace(self, axes=tuple((a * down, b * across) for a, b in self.axes))
 
 
+def framed(box: IntArray, px: int) -> tuple[slice, slice]:
+    """Slices of a box, given by its first corner and its end ``(2, 2)``, with a frame of `px` cells around it."""
+    (top, left), (bottom, right) = box.tolist()
+    return slice(top - px, bottom + px), slice(left - px, right + px)
+
+
+def choose_context(
+    observed_mask: BoolArray,
+    box: IntArray,
+    target_mask: BoolArray,
+    neighbourhood: Neighbourhood,
+    seed: int,
+    period: int | None,
+) -> IntArray:
+    """Choose the context of the tiles in a box of a window.
+
+    Parameters
+    ----------
+    observed_mask : array
+        ``(rows, cols)`` of the window: True where a value may be context.
+    box : array of int
+        First corner of the box and its end in the window, ``(2, 2)``.
+    target_mask : array
+        Shape of the box: the cells that distances are measured from.
+    seed : int
+        Seed for sampling distant context points.
+    period : int or None
+        Number of columns after which a periodic raster repeats. Each of its cells is used once.
+
+    Returns
+    -------
+    array of int
+        Flat indices into the window, ascending; at most ``n_context``.
+    """
+    reach = neighbourhood.reach_px
+    near = shown_once(observed_mask[framed(box, reach)], period)
+    halo = halo_for(near, neighbourhood)
+    cut = reach - halo
+    near = near[cut : near.shape[0] - cut, cut : near.shape[1] - cut]
+    chosen = select_context(near, np.pad(target_mask, halo), neighbourhood, start_of(seed))
+    row, col = np.divmod(chosen, near.shape[1])
+    return np.asarray((row + box[0, 0] - halo) * observed_mask.shape[1] + col + box[0, 1] - halo)
+
+
 def halo_for(observed_mask: BoolArray, neighbourhood: Neighbourhood) -> int:
-    """The narrowest halo that holds enough context, from the mask of a tile with its widest halo around it."""
+    """The narrowest halo with enough context, in cells; `observed_mask` is of a tile and the widest halo around it."""
     for halo in neighbourhood.halos_px[:-1]:
         cut = neighbourhood.reach_px - halo
         inner = observed_mask[cut : observed_mask.shape[0] - cut, cut : observed_mask.shape[1] - cut]
@@ -131,22 +175,22 @@ def halo_for(observed_mask: BoolArray, neighbourhood: Neighbourhood) -> int:
 def select_context(
     observed_mask: BoolArray, target_mask: BoolArray, neighbourhood: Neighbourhood, start: float = 0.5
 ) -> IntArray:
-    """Choose the context of a tile: all that is near, ever less of what is far, evenly spread.
+    """Choose `n_context` observed cells: all near ones, and a sample of the others that thins out with distance.
 
-    Of the observed cells, `n_context` are taken by :func:`geonp.inference.thinning.thinned` along a curve through the
-    window, d their distance from the nearest target. So a gap sees its shores in detail, and all of them, at any size.
+    Cells are sampled by :func:`geonp.inference.thinning.thinned` along a space-filling curve, by their distance from
+    the nearest target. So a gap of any size sees all of its shores, in detail.
 
     Parameters
     ----------
     observed_mask, target_mask : array
-        ``(rows, cols)`` of one window: which cells have values, and which are targets, at least one.
+        ``(rows, cols)`` of one window: cells with values, and targets, of which there is at least one.
     start : float
-        See :func:`geonp.inference.thinning.thinned`.
+        Offset of the systematic sample, see :func:`geonp.inference.thinning.thinned`.
 
     Returns
     -------
     array of int
-        Flat indices into the window, rising; at most ``n_context``.
+        Flat indices into the window, ascending; at most ``n_context``.
     """
     if np.count_nonzero(observed_mask) <= neighbourhood.n_context:
         return np.flatnonzero(observed_mask)
@@ -157,10 +201,10 @@ def select_context(
 
 
 def _order_of(observed_mask: BoolArray) -> IntArray:
-    """Flat indices of a window's cells along a curve, which turns with the window.
+    """Flat indices of the cells of a window along a space-filling curve.
 
-    It is mirrored and transposed by the first moments of the observed cells, so that it turns with them unless one is
-    zero or both are equal.
+    The first moments of the observed cells decide how the curve is mirrored and transposed. So it turns with the
+    raster, unless a moment is zero or both are equal.
     """
     down, across = (
         int(observed_mask.sum(1 - axis) @ (2 * np.arange(n) - n + 1)) for axis, n in enumerate(observed_mask.shape)
@@ -179,15 +223,15 @@ def _turned_order(shape: tuple[int, int], flip_rows: bool, flip_cols: bool, swap
 
 
 def overlaps(observed_mask: BoolArray, neighbourhood: Neighbourhood) -> IntArray:
-    """How far, in cells, the predictions of tiles reach out to each cell to be blended without a seam.
+    """Distance to which tiles overlap at each cell, so that their predictions blend without a seam, in cells.
 
-    One more than its distance from the nearest observation, in king's moves: tiles that see the same shore agree about
-    the cells next to it, and differ most about what is far from all data.
+    It is one more than the distance from the nearest observation in king's moves: tiles agree about cells next to a
+    shore that both see, and differ most about cells far from all data.
 
     Returns
     -------
     array of int
-        Like `observed_mask`, up to ``overlap_px``.
+        Shape of `observed_mask`, at most ``overlap_px``.
     """
     if not observed_mask.any():
         return np.full(observed_mask.shape, neighbourhood.overlap_px)
@@ -197,7 +241,7 @@ def overlaps(observed_mask: BoolArray, neighbourhood: Neighbourhood) -> IntArray
 
 @dataclass(frozen=True)
 class Standardised:
-    """Values in units of their own spread: ``value = loc + scale * z``."""
+    """Standardised values: ``value = loc + scale * z``."""
 
     z: npt.NDArray[np.float32]
     loc: float
@@ -207,11 +251,10 @@ class Standardised:
 def standardise(
     values: FloatArray, standard: tuple[float, float] | tuple[()] = (), background: FloatArray | None = None
 ) -> Standardised:
-    """Subtract the mean of a tile's context and divide by its standard deviation, in float64; or by those given.
+    """Standardise values by their mean and standard deviation in float64, or by those in `standard`.
 
-    Equal values have no spread; their scale is what their dtype resolves at their magnitude (of float64 a bit less, for
-    the rounding of the mean), so that a constant field is filled with the constant and a negligible standard error.
-    With a `background`, it is what the values have beyond it that is standardised.
+    The scale of equal values is the resolution of their dtype at their magnitude, so that a constant field is filled
+    with the constant and a negligible standard error. A `background` is subtracted first.
     """
     resolution = 1e-7 if values.dtype.itemsize <= 4 else 1e-13
     values = values.astype(np.float64, copy=False)

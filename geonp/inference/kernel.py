@@ -1,10 +1,12 @@
-"""Fill the window around a chunk: the one kernel that everything else schedules, the same however a raster is cut.
+"""The kernel of every fill: predict the missing cells of one chunk from the window around it.
 
-:func:`fill_window` is a pure function of NumPy arrays and of a small picklable job.
+:func:`fill_window` is a pure function of NumPy arrays and a small picklable job. In-memory, dask and store fills only
+schedule it, so the result does not depend on how a raster is chunked.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -13,18 +15,16 @@ import numpy as np
 import numpy.typing as npt
 from scipy import ndimage
 
-from geonp.errors import PredictionError
 from geonp.inference import student
-from geonp.inference.context import Neighbourhood, halo_for, overlaps, select_context
-from geonp.inference.parallel import on_cores
-from geonp.inference.predictor import Predictor, Tile, batches, bucket, buckets_up_to, gather, together
-from geonp.inference.stack import FRAME_PX, backgrounds
-from geonp.inference.thinning import start_of
+from geonp.inference.context import choose_context, framed, overlaps
+from geonp.inference.predictor import Predictor, bucket, buckets_up_to, together
+from geonp.inference.stack import STACK, backgrounds
+from geonp.inference.stitching import Tile, batches, blend_weights, mean, stitch
 from geonp.inference.tiling import MARGIN_PX, between, groups, support
 from geonp.raster.metadata import FillFlag
 from geonp.raster.windows import Window, aligned, grown, indices, shown_once
 
-__all__ = ["Classified", "Filled", "Job", "classify_window", "fill_window", "most_batches", "quantile_of", "record"]
+__all__ = ["FillJob", "fill_window", "most_batches", "quantile_of", "result_dtype", "unfilled"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
@@ -32,8 +32,8 @@ IntArray = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
-class Job:
-    """What every chunk of one variable needs to know; picklable and small.
+class FillJob:
+    """What every chunk of a variable needs to know; small and picklable.
 
     Attributes
     ----------
@@ -41,13 +41,13 @@ class Job:
     shape : tuple of int
         ``(rows, columns)`` of the raster.
     periodic : bool
-        Whether its last column neighbours the first.
+        Whether the last column neighbours the first.
     max_distance : float or None
-        Cells farther than this from every observation, in cells, are left empty.
+        Cells farther than this from every observation, in cells, stay empty.
     seed : int
-        Of the choice among far context.
+        Seed for sampling distant context points.
     across : hashable or None
-        The dimension along which slices tell about each other, see :mod:`geonp.inference.stack`.
+        Dimension along which neighbouring slices are used as predictors, see :mod:`geonp.inference.stack`.
     """
 
     predictor: Predictor
@@ -59,15 +59,15 @@ class Job:
 
     @property
     def frame(self) -> int:
-        """Width of the frame around whole tiles that is read: context, what `max_distance` looks at, and `across`."""
+        """Width of the frame around whole tiles that is read for context, `max_distance` and other slices, in cells."""
         farthest = min(self.max_distance or 0.0, max(self.shape))
-        compared = 0 if self.across is None else FRAME_PX
+        compared = 0 if self.across is None else STACK.frame_px
         return max(self.predictor.neighbourhood.reach_px, int(np.ceil(farthest)), compared)
 
     def window(self, chunk: Window) -> Window:
-        """What is read to fill `chunk`: the tiles that predict its cells, with the frame around them."""
+        """The window that is read to fill `chunk`: all tiles that predict its cells, and the frame around them."""
         neighbourhood = self.predictor.neighbourhood
-        # the tile around a gap may begin its side ahead of the gap's last cell, and must be seen whole
+        # the tile around a lone gap may begin up to one side before the last cell of the gap
         predicted = grown(chunk, MARGIN_PX + max(neighbourhood.overlap_px, neighbourhood.tile_px))
         return grown(aligned(predicted, neighbourhood.tile_px * neighbourhood.merge), self.frame)
 
@@ -77,136 +77,135 @@ class Job:
         rows = indices(window.row, window.row_end, self.shape[0])
         return rows, indices(window.col, window.col_end, self.shape[1], periodic=self.periodic)
 
-
-@dataclass(frozen=True)
-class Filled:
-    """One chunk: values, standard errors, tails (:mod:`geonp.inference.student`) and flags, each ``(rows, cols)``."""
-
-    value: FloatArray
-    standard_error: FloatArray
-    tail: FloatArray
-    flag: npt.NDArray[np.int8]
+    def core(self, chunk: Window) -> tuple[slice, slice]:
+        """Where `chunk` lies in its window."""
+        window = self.window(chunk)
+        rows = slice(chunk.row - window.row, chunk.row_end - window.row)
+        return rows, slice(chunk.col - window.col, chunk.col_end - window.col)
 
 
-@dataclass(frozen=True)
-class Classified:
-    """One chunk of classes: their numbers, the probability of each ``(rows, cols, classes)``, and flags."""
+def result_dtype(dtype: np.dtype[Any], classes: int = 0) -> np.dtype[Any]:
+    """The fields of a filled cell: value, standard error, tail and flag; of a classifier value, probability and flag.
 
-    value: FloatArray
-    probability: npt.NDArray[np.float32]
-    flag: npt.NDArray[np.int8]
-
-
-def record(dtype: np.dtype[Any], classes: int = 0) -> np.dtype[Any]:
-    """The fields of :class:`Filled` for a raster of floats of this dtype; of :class:`Classified` for `classes`."""
+    `dtype` is that of the values. The tail is that of :mod:`geonp.inference.student`.
+    """
     if classes:
         return np.dtype([("value", dtype), ("probability", np.float32, (classes,)), ("flag", np.int8)])
     return np.dtype([("value", dtype), ("standard_error", dtype), ("tail", np.float32), ("flag", np.int8)])
 
 
-def quantile_of(parts: npt.NDArray[np.void], level: float) -> FloatArray:
-    """The quantile of a result with the fields of :class:`Filled`, in the dtype of its values."""
-    found = student.quantile(level, parts["value"], parts["standard_error"], parts["tail"])
-    return np.asarray(found, parts["value"].dtype)
+def quantile_of(result: npt.NDArray[np.void], level: float) -> FloatArray:
+    """A quantile of the predictive distribution of each cell, in the dtype of the values."""
+    quantile = student.quantile(level, result["value"], result["standard_error"], result["tail"])
+    return np.asarray(quantile, result["value"].dtype)
+
+
+def unfilled(values: FloatArray, flag: npt.NDArray[np.int8] | int, classes: int = 0) -> npt.NDArray[np.void]:
+    """Cells as they were read, with the fields of :func:`result_dtype` and the given flags."""
+    result = np.empty(values.shape, result_dtype(values.dtype, classes))
+    result["value"], result["flag"] = values, flag
+    missing = np.isnan(values)
+    if classes:
+        result["probability"] = values[..., None] == np.arange(classes)
+        result["probability"][missing] = np.nan
+    else:
+        result["standard_error"] = result["tail"] = np.where(missing, np.nan, 0.0)
+    return result
 
 
 def fill_window(
-    values: FloatArray, domain_mask: BoolArray, chunk: Window, job: Job, others: FloatArray | None = None
-) -> Filled:
-    """Fill the missing cells of a chunk from the window around it: the one kernel that everything else schedules.
+    values: FloatArray, domain_mask: BoolArray, chunk: Window, job: FillJob, others: FloatArray | None = None
+) -> npt.NDArray[np.void]:
+    """Fill the missing cells of a chunk from the window around it.
 
     Parameters
     ----------
     values : array
-        ``job.window(chunk).shape``: NaN where missing or outside the raster.
+        ``job.window(chunk).shape``: NaN where missing or outside the raster; numbers of classes for a classifier.
     domain_mask : array
-        True where a value may be; cells outside are neither filled nor used as context.
+        Same shape: True where a value may be. Cells outside are neither filled nor used as context.
     others : array, optional
-        ``(slices, rows, cols)`` of the window in other slices, which tell about this one: see
-        :mod:`geonp.inference.stack`.
+        ``(slices, rows, cols)``: the same window in neighbouring slices, see :mod:`geonp.inference.stack`.
+
+    Returns
+    -------
+    array
+        ``chunk.shape``, with the fields of :func:`result_dtype`; observed cells are unchanged.
 
     Raises
     ------
     PredictionError
         When the model returns a value that is not finite.
     """
-    core, flag, predicted = _predicted(values, domain_mask, chunk, job, others)
-    observed = ~np.isnan(values)
-    value = values.copy()
-    error = np.where(observed, 0.0, np.nan).astype(values.dtype)
-    tail = error.astype(np.float32)
-    if predicted is not None:
-        filled = flag == FillFlag.FILLED
-        value[filled], error[filled], tail[filled] = predicted[:, filled]
-    return Filled(value[core], error[core], tail[core], flag[core])
-
-
-def classify_window(values: FloatArray, domain_mask: BoolArray, chunk: Window, job: Job) -> Classified:
-    """Fill the missing cells of a chunk with the most probable class; as :func:`fill_window`, of numbers of classes."""
-    core, flag, predicted = _predicted(values, domain_mask, chunk, job)
-    value = values.copy()
-    probability = (values[..., None] == np.arange(job.predictor.classes)).astype(np.float32)
-    probability[np.isnan(values)] = np.nan
-    if predicted is not None:
-        filled = flag == FillFlag.FILLED
-        probability[filled] = predicted[:, filled].T
-        value[filled] = predicted[:, filled].argmax(0)
-    return Classified(value[core], probability[core], flag[core])
-
-
-def most_batches(missing: BoolArray, observed: BoolArray, chunk: Window, job: Job) -> int:
-    """How many batches fill the missing cells of a chunk, at most; from masks of the window around it."""
-    window, neighbourhood = job.window(chunk), job.predictor.neighbourhood
-    px, lap = neighbourhood.tile_px, neighbourhood.overlap_px
-    first = np.array([chunk.row - window.row, chunk.col - window.col]) - MARGIN_PX
-    last = np.array([chunk.row_end - window.row, chunk.col_end - window.col]) + MARGIN_PX
-    found: list[int] = []
-    for corners in groups(missing, observed, job.frame, neighbourhood):
-        patch = np.array([corners.min(0) - lap, corners.max(0) + px + lap]) + job.frame
-        inside = np.s_[*(slice(*ends) for ends in np.clip(patch, first, last).T)]
-        n = int(np.count_nonzero(missing[inside]))
-        found += [bucket(n)] if n else []
-    # the last batch of each bucket may hold a single tile
-    full = sum(1 / together(job.predictor.batch_size, n_t) for n_t in found)
-    return min(len(found), int(full) + buckets_up_to(max(found, default=0)))
-
-
-def _predicted(
-    values: FloatArray, domain_mask: BoolArray, chunk: Window, job: Job, others: FloatArray | None = None
-) -> tuple[tuple[slice, slice], npt.NDArray[np.int8], FloatArray | None]:
-    """Where the chunk lies in its window, the flags, and what is predicted ``(outputs, rows, cols)``, if anything."""
-    window, (rows, cols) = job.window(chunk), job.cells(chunk)
-    core = np.s_[
-        chunk.row - window.row : chunk.row_end - window.row, chunk.col - window.col : chunk.col_end - window.col
-    ]
+    core, classes = job.core(chunk), job.predictor.classes
     observed = ~np.isnan(values)
     missing, context_mask = domain_mask & ~observed, domain_mask & observed
     fillable = missing & _near(context_mask, job.max_distance)
     flag = np.where(observed, FillFlag.OBSERVED, np.where(domain_mask, FillFlag.BEYOND_LIMIT, FillFlag.OUTSIDE_DOMAIN))
-    flag = flag.astype(np.int8)
+    result = unfilled(values[core], flag[core].astype(np.int8), classes)
     if not fillable[core].any():
-        return core, flag, None
+        return result
+    predicted = _predicted(values, domain_mask, fillable, chunk, job, others)[(slice(None), *core)]
+    filled = fillable[core] & np.isfinite(predicted[0])
+    result["flag"][filled] = FillFlag.FILLED
+    if classes:
+        result["probability"][filled] = predicted[:, filled].T
+        result["value"][filled] = predicted[:, filled].argmax(0)
+    else:
+        for name, outputs in zip(("value", "standard_error", "tail"), predicted, strict=True):
+            result[name][filled] = outputs[filled]
+    return result
+
+
+def most_batches(missing: BoolArray, observed: BoolArray, chunk: Window, job: FillJob) -> int:
+    """Upper bound of the batches that fill a chunk, from masks of the window around it."""
+    window, neighbourhood = job.window(chunk), job.predictor.neighbourhood
+    px, lap = neighbourhood.tile_px, neighbourhood.overlap_px
+    first = np.array([chunk.row - window.row, chunk.col - window.col]) - MARGIN_PX
+    last = np.array([chunk.row_end - window.row, chunk.col_end - window.col]) + MARGIN_PX
+    padded: list[int] = []
+    for corners in groups(missing, observed, job.frame, neighbourhood):
+        patch = np.array([corners.min(0) - lap, corners.max(0) + px + lap]) + job.frame
+        inside = np.s_[*(slice(*ends) for ends in np.clip(patch, first, last).T)]
+        n = int(np.count_nonzero(missing[inside]))
+        padded += [bucket(n)] if n else []
+    # the last batch of each bucket may hold a single tile
+    full = sum(1 / together(job.predictor.batch_size, n_t) for n_t in padded)
+    return min(len(padded), int(full) + buckets_up_to(max(padded, default=0)))
+
+
+def _predicted(
+    values: FloatArray,
+    domain_mask: BoolArray,
+    fillable: BoolArray,
+    chunk: Window,
+    job: FillJob,
+    others: FloatArray | None,
+) -> FloatArray:
+    """Outputs ``(outputs, rows, cols)`` for the fillable cells of the window that the chunk needs, NaN elsewhere."""
+    rows, cols = job.cells(chunk)
+    missing, context_mask = domain_mask & np.isnan(values), domain_mask & ~np.isnan(values)
     supported = support(fillable, rows, cols)
     if others is not None:
         others = np.where(domain_mask, others, np.nan)
-        told = np.isfinite(others).any(0)
-        # what varies slowly inside gaps is what the others do not tell
-        supported |= fillable & told
-    wanted = _wanted(fillable, supported, core)
-    predicted = _predict(_tiles(context_mask, missing, wanted, job), values, rows, cols, job)
+        known = np.isfinite(others).any(0)
+        # cells that other slices know are predicted one by one: only what varies slowly may be interpolated
+        supported |= fillable & known
+    wanted = _wanted(fillable, supported, job.core(chunk))
+    predicted = _predict(_tiles(values, context_mask, missing, wanted, job), values.shape, rows, cols, job)
     if others is not None:
         stack = np.where(context_mask, values, np.nan), others
-        tiles = _tiles(context_mask & told, missing, wanted & told, job, stack)
-        together = _predict(tiles, values, rows, cols, job)
-        # where others have gaps of their own, at the shores of this one, they may tell less than it does alone
-        surer = (together[1] < predicted[1]) | (np.isfinite(together[1]) & np.isnan(predicted[1]))
-        predicted = np.where(surer, together, predicted)
+        tiles = _tiles(values, context_mask & known, missing, wanted & known, job, stack)
+        together_ = _predict(tiles, values.shape, rows, cols, job)
+        # at the shores of a gap, neighbouring slices with gaps of their own may predict worse than the slice alone
+        better = (together_[1] < predicted[1]) | (np.isfinite(together_[1]) & np.isnan(predicted[1]))
+        predicted = np.where(better, together_, predicted)
     between(predicted, fillable, supported, rows, cols)
-    flag[fillable & np.isfinite(predicted[0])] = FillFlag.FILLED
-    return core, flag, predicted
+    return predicted
 
 
 def _near(context_mask: BoolArray, max_distance: float | None) -> BoolArray:
+    """Cells within `max_distance` of an observation; all cells if it is None."""
     if max_distance is None or not context_mask.any():
         return np.full(context_mask.shape, max_distance is None)
     return np.asarray(ndimage.distance_transform_edt(~context_mask) <= max_distance)
@@ -224,123 +223,97 @@ def _wanted(fillable: BoolArray, supported: BoolArray, core: tuple[slice, slice]
     return wanted & used
 
 
-def _predict(tiles: list[Tile], values: FloatArray, rows: IntArray, cols: IntArray, job: Job) -> FloatArray:
-    """Blended outputs of the model ``(outputs, rows, cols)`` for the targets of all tiles, NaN elsewhere."""
-    neighbourhood, total = job.predictor.neighbourhood, np.zeros((job.predictor.outputs + 1, values.size))
-    # the numbers of classes stay what they are
-    standard = (0.0, 1.0) if job.predictor.classes else neighbourhood.standard
+def _predict(
+    tiles: list[Tile], shape: tuple[int, ...], rows: IntArray, cols: IntArray, job: FillJob
+) -> npt.NDArray[np.float64]:
+    """Blended outputs ``(outputs, rows, cols)`` for the targets of all tiles, NaN elsewhere."""
+    size = job.predictor.batch_size
+    same = itertools.groupby(tiles, key=lambda tile: bucket(tile.targets.size))
+    grouped = [batch for _, tiles_ in same for batch in batches(tiles_, size)]
 
-    grouped = list(batches(tiles, job.predictor.batch_size))
-    points = (gather(batch, values, neighbourhood.n_context, standard) for batch in grouped)
-    results = on_cores(job.predictor.rooted(), points, job.predictor.device, len(grouped))
-    for batch, predicted in zip(grouped, results, strict=True):
-        for k, tile in enumerate(batch):
-            found = predicted[:, k, : tile.targets.size]
-            if tile.background is not None:
-                found[0] += tile.background[1]
-            if not np.isfinite(found).all():
-                row, col = rows[tile.targets[0] // cols.size], cols[tile.targets[0] % cols.size]
-                raise PredictionError(
-                    f"the model returned values that are not finite for the tile around row {row}, column {col}; "
-                    "please report it with the data around this tile"
-                )
-            total[:-1, tile.targets] += tile.weights * found
-            total[-1, tile.targets] += tile.weights
-    # Errors of neighbouring tiles stem from the same data: the mean of their standard deviations bounds that of
-    # their mean from above, and is reached when they are fully correlated.
-    with np.errstate(invalid="ignore"):
-        return np.asarray(total[:-1] / total[-1]).reshape(-1, *values.shape)
+    def name(tile: Tile) -> str:
+        row, col = divmod(int(tile.targets[0]), cols.size)
+        return f"for the tile around row {rows[row]}, column {cols[col]}"
+
+    total = stitch(grouped, shape[0] * shape[1], job.predictor, len(grouped), name)
+    return mean(total).reshape(-1, *shape)
 
 
 def _tiles(
+    values: FloatArray,
     context_mask: BoolArray,
     missing: BoolArray,
     wanted: BoolArray,
-    job: Job,
+    job: FillJob,
     stack: tuple[FloatArray, FloatArray] | None = None,
 ) -> list[Tile]:
-    """The groups of tiles that have wanted cells and enough context, rising in the number of the former.
+    """Tiles with wanted cells and enough context, in ascending order of their number of targets.
 
-    With a `stack`, the values and those of other slices, those that the latter tell about.
+    With a `stack`, the values of this slice and of others, the tiles are predicted relative to a regression on the
+    latter.
     """
     neighbourhood, frame = job.predictor.neighbourhood, job.frame
-    px, reach = neighbourhood.tile_px, neighbourhood.reach_px
+    px, width = neighbourhood.tile_px, missing.shape[1]
     period = job.shape[1] if job.periodic else None
-    width = missing.shape[1]
-    found = []
+    tiles = []
     reached = overlaps(context_mask, neighbourhood)
     for corners in groups(missing, context_mask, frame, neighbourhood):
         members, box = frame + corners, np.array([corners.min(0), corners.max(0) + px]) + frame
-        # off the lattice it is for a single gap
+        # a tile off the lattice holds a single gap, and overlaps with no other
         lap = 0 if (corners % px).any() else neighbourhood.overlap_px
-        patch = _around(box, lap)
+        patch = framed(box, lap)
         weights = wanted[patch] * np.sum(
-            [_blend_weights(reached[patch], member - box[0], px, lap) for member in members], 0
+            [blend_weights(reached[patch], member - box[0], px, lap) for member in members], 0
         )
         t_row, t_col = np.nonzero(weights)
         if not t_row.size:
             continue
-        near = shown_once(context_mask[_around(box, reach)], period)
-        halo = halo_for(near, neighbourhood)
-        surroundings, cut = _around(box, halo), reach - halo
-        near = near[cut : near.shape[0] - cut, cut : near.shape[1] - cut]
-        own = np.zeros_like(near)
-        for row, col in halo + members - box[0]:
+        own = np.zeros(box[1] - box[0], bool)
+        for row, col in members - box[0]:
             own[row : row + px, col : col + px] = True
-        chosen = select_context(near, own & missing[surroundings], neighbourhood, start_of(job.seed))
-        if chosen.size < neighbourhood.min_context:
+        context = choose_context(context_mask, box, own & missing[framed(box, 0)], neighbourhood, job.seed, period)
+        if context.size < neighbourhood.min_context:
             continue
-        c_row, c_col = np.divmod(chosen, near.shape[1])
+        targets = (t_row + patch[0].start) * width + t_col + patch[1].start
+        middle = (box[0] + box[1] - 1) / 2
         tile = Tile(
-            (c_row + surroundings[0].start) * width + c_col + surroundings[1].start,
-            (t_row + patch[0].start) * width + t_col + patch[1].start,
+            _locations(context, width, middle),
+            values.ravel()[context],
+            _locations(targets, width, middle),
+            targets,
             weights[t_row, t_col],
-            ((box[0, 0] + box[1, 0] - 1) / 2, (box[0, 1] + box[1, 1] - 1) / 2),
         )
         if stack is None:
-            found.append(tile)
+            tiles.append(tile)
             continue
         m_row, m_col = np.nonzero(missing[patch])
         gap = (m_row + patch[0].start) * width + m_col + patch[1].start
-        around = _around(box, FRAME_PX)
-        values, others = stack[0][around], stack[1][:, *around]
-        values = np.where(shown_once(~np.isnan(values), period), values, np.nan)
-        found += _told(tile, gap, (values, others), stack[1].reshape(len(others), -1), neighbourhood)
-    return sorted(found, key=lambda tile: tile.targets.size)
+        around = framed(box, STACK.frame_px)
+        own_values = np.where(shown_once(~np.isnan(stack[0][around]), period), stack[0][around], np.nan)
+        others = stack[1].reshape(len(stack[1]), -1)
+        pairs = backgrounds(own_values, stack[1][:, *around], others[:, context], others[:, gap])
+        place = np.searchsorted(gap, targets)
+        tiles += [_relative(tile, near, whole[place], neighbourhood.min_context) for near, whole in pairs]
+    return sorted((tile for tile in tiles if tile.targets.size), key=lambda tile: tile.targets.size)
 
 
-def _told(
-    tile: Tile, gap: IntArray, patch: tuple[FloatArray, FloatArray], others: FloatArray, neighbourhood: Neighbourhood
-) -> list[Tile]:
-    """The tile with what `others` ``(slices, cells)`` tell about it, in as many as are to be told apart.
+def _locations(cells: IntArray, width: int, middle: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    """Rows and columns of flat window indices relative to the middle of a tile, ``(n, 2)``."""
+    return np.asarray(np.stack(np.divmod(cells, width), -1) - middle, np.float32)
 
-    How they tell is learned from a `patch` around it, values and those of others. It depends on all missing cells of
-    the tile, its `gap` (flat indices, rising), whichever of them are targets.
+
+def _relative(tile: Tile, context: FloatArray, targets: FloatArray, min_context: int) -> Tile:
+    """The part of a tile that has a background: values at its context and targets, NaN where there is none.
+
+    The part has no targets where fewer than `min_context` cells of its context have a background.
     """
-    found = []
-    place = np.searchsorted(gap, tile.targets)
-    for context, whole in backgrounds(*patch, others[:, tile.context], others[:, gap]):
-        near, targets = np.isfinite(context), whole[place]
-        told = np.isfinite(targets)
-        if np.count_nonzero(near) >= neighbourhood.min_context and told.any():
-            cells, weights = tile.targets[told], tile.weights[told]
-            pair = context[near], targets[told]
-            found.append(Tile(tile.context[near], cells, weights, tile.middle, pair))
-    return found
-
-
-def _around(box: IntArray, px: int) -> tuple[slice, slice]:
-    """A box (its first and last corner) with a frame of so many cells."""
-    (top, left), (bottom, right) = box.tolist()
-    return slice(top - px, bottom + px), slice(left - px, right + px)
-
-
-def _blend_weights(reached: IntArray, corner: IntArray, px: int, frame: int) -> FloatArray:
-    """Weight of a tile's prediction of each cell of a patch: a frame around a box, in which the tile has a corner.
-
-    The weights of all tiles add up to one in the cells where neighbours agree how far to reach.
-    """
-    down, across = (np.arange(n) - frame - start + 0.5 for n, start in zip(reached.shape, corner, strict=True))
-    depths = np.minimum(down, px - down)[:, None], np.minimum(across, px - across)
-    ramps = (np.clip((depth + reached) / np.maximum(2 * reached, 1), 0.0, 1.0) for depth in depths)
-    return np.asarray(next(ramps) * next(ramps))
+    near, known = np.isfinite(context), np.isfinite(targets)
+    known &= np.count_nonzero(near) >= min_context
+    return Tile(
+        tile.xc[near],
+        tile.yc[near],
+        tile.xt[known],
+        tile.targets[known],
+        tile.weights[known],
+        (context[near], targets[known]),
+    )

@@ -1,6 +1,7 @@
-"""From tiles to predictions: context points in, the model's forward pass, values out.
+"""The forward pass of a model: a batch of points in, predictions out.
 
-The weights are loaded once a process; all that travels to a worker is a small description of them.
+A :class:`Predictor` is a small, picklable description of weights, device and precision. Each process loads the weights
+once.
 """
 
 from __future__ import annotations
@@ -18,54 +19,43 @@ import numpy.typing as npt
 
 from geonp.errors import CheckpointError, InputError, ModelError, PredictionError
 from geonp.inference import checkpoint
-from geonp.inference.context import Neighbourhood, standardise
+from geonp.inference.context import Neighbourhood
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = [
-    "Points",
-    "Predictor",
-    "Tile",
-    "batch_bytes",
-    "batches",
-    "bucket",
-    "buckets_up_to",
-    "gather",
-    "resolve",
-    "together",
-]
+__all__ = ["Points", "Predictor", "batch_bytes", "bucket", "buckets_up_to", "resolve", "together"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
 IntArray = npt.NDArray[np.intp]
 
 TARGET_BUCKETS = (32, 64, 96, 128, 192, 256, 320, 384, 512, 768)
-"""Targets a tile is padded to: bfloat16 kernels are compiled for each shape, so there are few."""
+"""Numbers of targets that tiles are padded to. There are few, because bfloat16 kernels are compiled for each shape."""
 
 BUCKET_STEP = 64
-"""Between the buckets of those that have more."""
+"""Step between the buckets above the largest of these."""
 
 CPU_BATCH = 4
-"""Tiles in a batch on a CPU: more of them fit neither into its caches nor into memory that malloc keeps."""
+"""Tiles in a batch on a CPU; larger batches exceed its caches."""
 
 
 @dataclass(frozen=True)
 class Predictor:
-    """Which weights to run, where and how: all that travels to a worker.
+    """Weights to run, and the device and precision to run them with; all that a worker needs.
 
     Attributes
     ----------
     model, sha256 : str
-        Name or path of the checkpoint, and the hash its weights must have.
+        Name or path of the checkpoint, and the hash that its weights must have.
     device, precision : str
         A torch device; ``"bf16"`` or ``"float32"``.
     batch_size : int
-        Tiles in one forward pass, at most.
+        Largest number of tiles in a forward pass.
     neighbourhood : Neighbourhood
         The context that the model was trained with.
     classes : int
-        How many classes a model of classes has; 0 for one of numbers.
+        Number of classes of a classifier; 0 for a model of numbers.
     """
 
     model: str
@@ -78,26 +68,34 @@ class Predictor:
 
     @property
     def outputs(self) -> int:
-        """How many numbers are predicted for a cell."""
+        """Numbers that are predicted for a cell: mean, standard error and tail, or a probability for each class."""
         return self.classes or 3
 
+    @property
+    def standard(self) -> tuple[float, float] | tuple[()]:
+        """Fixed mean and standard deviation to standardise by; empty to use those of each context."""
+        return (0.0, 1.0) if self.classes else self.neighbourhood.standard
+
     def rooted(self) -> Predictor:
-        """The same for another process of this machine, whose working directory may be another."""
+        """The same predictor with an absolute path, for a process with another working directory."""
         path = os.path.abspath(self.model) if self.model.endswith(".safetensors") else self.model
         return replace(self, model=path)
 
     def __call__(self, points: Points) -> FloatArray:
-        """Mean, standard deviation (in the units of the values) and tail of new measurements, ``(3, batch, n_t)``.
+        """Predict new measurements at the targets.
 
-        The tail is that of :mod:`geonp.inference.student`. For a model of classes, whose values are numbers of classes:
-        the probability of each, ``(classes, batch, n_t)``. All in float64.
+        Returns
+        -------
+        array of float64
+            Mean and standard deviation in the units of the values, and tail (see :mod:`geonp.inference.student`),
+            ``(3, batch, n_t)``; of a classifier, the probability of each class, ``(classes, batch, n_t)``.
 
         Raises
         ------
         PredictionError
-            Where the model refuses the points, or its own numbers, as those of damaged weights.
+            When the model fails, for example on damaged weights.
         MemoryError
-            Where the device has too little memory for the batch.
+            When the device has too little memory for the batch.
         """
         import torch
 
@@ -112,7 +110,7 @@ class Predictor:
         if self.classes:
             yc = torch.nn.functional.one_hot(yc[..., 0].long(), self.classes).to(xc)
         autocast = torch.autocast(_kind(self.device), torch.bfloat16, enabled=self.precision == "bf16")
-        with torch.no_grad(), autocast, _one_thread(), _told():
+        with torch.no_grad(), autocast, _one_thread(), _geonp_errors():
             predicted = network(xc, yc, xt, mask)
         if self.classes:
             return predicted.probs.permute(2, 0, 1).cpu().numpy().astype(np.float64)  # type: ignore[no-any-return]
@@ -153,15 +151,15 @@ def _one_thread() -> Iterator[None]:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """Tell what a model raises by its causes: torch has one class for most of them."""
+def _geonp_errors() -> Iterator[None]:
+    """Raise what torch raises as a MemoryError or a PredictionError; torch has one class for most causes."""
     import torch
 
     try:
         yield
     except torch.OutOfMemoryError as error:
         raise MemoryError(str(error)) from error
-    except (ValueError, RuntimeError) as error:  # torch.linalg's errors are of the latter
+    except (ValueError, RuntimeError) as error:  # the latter includes the errors of torch.linalg
         if "DefaultCPUAllocator" in str(error):
             raise MemoryError(str(error)) from error
         raise PredictionError(f"the model failed: {str(error).splitlines()[0]}") from error
@@ -169,39 +167,37 @@ def _told() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Points:
-    """A batch of tiles as the model reads it: standardised values, padded; `loc` and `scale` undo the former."""
+    """A padded batch of tiles as the model reads it.
+
+    Attributes
+    ----------
+    xc, xt : array
+        ``(batch, n, 2)``: locations of context and targets.
+    yc : array
+        ``(batch, n_c, 1)``: standardised values of the context.
+    mask : array
+        ``(batch, n_c)``: True for context, False for padding.
+    loc, scale : array
+        ``(batch,)``: what the values were standardised by.
+    """
 
     xc: npt.NDArray[np.float32]
     yc: npt.NDArray[np.float32]
-    mask: BoolArray
     xt: npt.NDArray[np.float32]
+    mask: BoolArray
     loc: FloatArray
     scale: FloatArray
 
 
-@dataclass(frozen=True)
-class Tile:
-    """Flat window indices of a tile's context and targets, the weights of the latter, its middle in the window.
-
-    With a `background`, of context and of targets, the values are predicted relative to it.
-    """
-
-    context: IntArray
-    targets: IntArray
-    weights: FloatArray
-    middle: tuple[float, float]
-    background: tuple[FloatArray, FloatArray] | None = None
-
-
 def resolve(model: str, device: str | None, batch_size: int | None) -> tuple[Predictor, checkpoint.Card]:
-    """Choose device, precision and batch size (tiles) for a model, and check that its weights load.
+    """Choose the device, precision and batch size of a model, and check that its weights load.
 
     Raises
     ------
     ModelError, CheckpointError
-        For a model that does not exist, cannot be loaded, or is not for rasters.
+        For a model that does not exist, cannot be loaded, or cannot fill rasters.
     InputError
-        For a device that this machine does not have.
+        For a device that is not available.
     """
     import torch
 
@@ -230,7 +226,7 @@ def resolve(model: str, device: str | None, batch_size: int | None) -> tuple[Pre
 
 
 def _check_rasters(card: checkpoint.Card) -> None:
-    """See that the numbers of rows and columns can be made the inputs of the model."""
+    """Check that rows and columns can be converted to the inputs of the model."""
     from geonp.nn.models import translation_equivariant
 
     axes, n = card.neighbourhood.axes, int(card.config.get("d_x", 2))
@@ -261,10 +257,10 @@ def _kind(device: str) -> str:
 
 
 def _cpu_has_amx() -> bool:
-    """Whether the processor has matrix units for bfloat16.
+    """Whether the processor has matrix units (AMX) for bfloat16.
 
-    Without them the small products of a tile are no faster in it (with AVX512-BF16) or slower (where it is emulated),
-    and results would depend on the shapes of batches.
+    Without them the small matrix products of a tile are no faster in bfloat16 (AVX512-BF16) or slower (emulated), and
+    results depend on the shapes of batches.
     """
     import torch
 
@@ -279,9 +275,9 @@ def _free_memory() -> int:
 
 
 def batch_bytes(neighbourhood: Neighbourhood, tiles: int, device: str) -> int:
-    """Bytes that a batch takes in a forward pass, an upper bound: some float32 numbers for each pair of points.
+    """Upper bound of the bytes of a forward pass: some float32 numbers for each pair of points.
 
-    Fewer on a CPU, which holds the pairs of one tile at a time.
+    A CPU holds the pairs of one tile at a time, and so takes fewer.
     """
     n_c, frame = neighbourhood.n_context, 2 * neighbourhood.overlap_px
     single, merged = (neighbourhood.tile_px + frame) ** 2, (neighbourhood.tile_px * neighbourhood.merge + frame) ** 2
@@ -302,54 +298,16 @@ def _network(model: str, sha256: str, device: str) -> nn.Module:
     return network if _kind(device) == "cpu" else deepcopy(network).to(device)
 
 
-def batches(tiles: list[Tile], size: int) -> Iterator[list[Tile]]:
-    """Tiles that share a bucket of targets, up to `size` together, fewer of those with more than common targets."""
-    batch: list[Tile] = []
-    for tile in tiles:
-        n_t = bucket(tile.targets.size)
-        full = len(batch) >= together(size, n_t)
-        if batch and (full or n_t != bucket(batch[0].targets.size)):
-            yield batch
-            batch = []
-        batch.append(tile)
-    if batch:
-        yield batch
-
-
 def together(size: int, n_t: int) -> int:
-    """How many tiles of `n_t` targets take about as much as `size` common ones."""
+    """Number of tiles of `n_t` targets that take about as much memory as `size` ordinary ones."""
     return min(size, max(1, size * TARGET_BUCKETS[-1] // n_t))
 
 
 def bucket(targets: int) -> int:
-    """The number of targets that so many are padded to."""
+    """Number of targets that `targets` are padded to."""
     return next((b for b in TARGET_BUCKETS if targets <= b), -(-targets // BUCKET_STEP) * BUCKET_STEP)
 
 
 def buckets_up_to(targets: int) -> int:
-    """How many buckets so many targets and fewer are padded to."""
+    """Number of buckets for tiles of at most `targets` targets."""
     return sum(b <= targets for b in TARGET_BUCKETS) + max(0, targets - TARGET_BUCKETS[-1]) // BUCKET_STEP
-
-
-def gather(
-    batch: list[Tile], values: FloatArray, n_context: int, standard: tuple[float, float] | tuple[()] = ()
-) -> Points:
-    """Pad tiles to one shape.
-
-    Values are standardised by the mean and standard deviation in `standard`, else by those of each tile's context.
-    """
-    size, n_t = len(batch), bucket(batch[0].targets.size)
-    flat, width = values.ravel(), values.shape[1]
-    xc, xt = np.zeros((size, n_context, 2), np.float32), np.zeros((size, n_t, 2), np.float32)
-    yc, mask = np.zeros((size, n_context, 1), np.float32), np.zeros((size, n_context), bool)
-    loc, scale = np.zeros(size), np.ones(size)
-    for k, tile in enumerate(batch):
-        n = tile.context.size
-        found = standardise(flat[tile.context], standard, None if tile.background is None else tile.background[0])
-        xc[k, :n] = np.stack(np.divmod(tile.context, width), -1) - np.array(tile.middle)
-        # padding stays on the lattice of cells, where models are quicker
-        targets = np.pad(tile.targets, (0, n_t - tile.targets.size), mode="edge")
-        xt[k] = np.stack(np.divmod(targets, width), -1) - np.array(tile.middle)
-        yc[k, :n, 0], mask[k, :n] = found.z, True
-        loc[k], scale[k] = found.loc, found.scale
-    return Points(xc, yc, mask, xt, loc, scale)

@@ -1,4 +1,4 @@
-"""Fewer of many points: all near ones, ever fewer of the others, as evenly as they lie."""
+"""Systematic sampling of points: all near ones, and a share of the others that falls with distance."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FloatArray = npt.NDArray[np.floating]
 IntArray = npt.NDArray[np.intp]
 
 GOLDEN = 0x9E3779B97F4A7C15
-"""The golden section of 2^64: its multiples, modulo 2^64, are spread evenly."""
+"""2^64 divided by the golden ratio: its multiples modulo 2^64 are spread evenly."""
 
 SPREADING = (
     (16, 0x0000FFFF0000FFFF),
@@ -20,47 +20,53 @@ SPREADING = (
     (2, 0x3333333333333333),
     (1, 0x5555555555555555),
 )
-"""Shifts and masks that put a zero before each bit of a number of 32 bits."""
+"""Shifts and masks that interleave the bits of a 32-bit number with zeros."""
 
 
 def start_of(seed: int) -> float:
-    """Where :func:`thinned` begins to count, in [0, 1): another place for each seed, far from its neighbours'."""
+    """Offset of the systematic sample for a seed, in [0, 1); successive seeds give distant offsets."""
     return ((seed * GOLDEN + 2**63) % 2**64 >> 11) / 2**53
 
 
 def thinned(distance: FloatArray, n: int, thinning: float, start: float = 0.5) -> IntArray:
-    """Indices, rising, of `n` of more points: all near ones and ever fewer of the others, as evenly as they lie.
+    """Choose `n` of more points: all near ones, and a share of the others that falls with distance.
 
-    Up to a radius t all points are taken, beyond it each with probability ``(t / (d + 1))^thinning``. That is done by
-    systematic sampling (Madow, Annals of Mathematical Statistics 20, 1949): the probabilities are added up along the
-    order of the points, and one is taken whenever the sum passes another whole number. Where neighbours follow each
-    other, as along :func:`curve`, every part of the plane gets its share; points drawn one by one would leave holes.
+    All points within a radius t are taken, and each point at a distance d beyond it with probability
+    ``(t / (d + 1))^thinning``. Sampling is systematic (Madow, Annals of Mathematical Statistics 20, 1949): inclusion
+    probabilities are accumulated along the order of the points, and a point is taken whenever the sum passes the next
+    whole number. If the points lie along a space-filling :func:`curve`, every part of the plane gets its share, while
+    independent draws would leave holes.
 
     Parameters
     ----------
     distance : array
-        ``(points,)``, more than `n`, finite, of points that lie along a curve.
+        ``(points,)``, more than `n`, finite.
     start : float
-        In [0, 1): how far the sum is from a whole number at first.
+        Offset of the sample, in [0, 1).
+
+    Returns
+    -------
+    array of int
+        Indices of the chosen points, ascending.
     """
     weight = ((distance.min() + 1.0) / (distance.astype(np.float64) + 1)) ** thinning
     order = np.argpartition(-weight, n - 1)
     largest = -np.sort(-weight[order[:n]])
-    # the k nearest are sure to be taken where the others, in proportion to their weights, share what is left of n
+    # the k nearest are taken for certain; the others share the rest of n in proportion to their weights
     rest = weight[order[n:]].sum() + largest[::-1].cumsum()[::-1]
     left = np.arange(n, 0, -1)
     near = int(np.argmax(left * largest <= rest))
     total = np.minimum(weight * (left[near] / rest[near]), 1.0).cumsum()
-    # rounding must make them neither more nor fewer
+    # n distinct indices in spite of rounding
     k = np.arange(n)
     found = np.searchsorted(total, (start + k) * (total[-1] / n))
     return np.asarray(np.minimum(np.maximum.accumulate(found - k) + k, distance.size - n + k))
 
 
 def curve(rows: npt.NDArray[np.integer], cols: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
-    """Places along the Z-order curve (Morton, 1966) of cells below ``2^31``, broadcast.
+    """Positions of cells along the Z-order curve (Morton, 1966), for indices below ``2^31``; broadcast.
 
-    What is close on the curve is mostly close in the plane.
+    Cells that are close on the curve are mostly close in the plane.
     """
     place = np.zeros(np.broadcast_shapes(rows.shape, cols.shape), np.int64)
     for index, bit in ((rows, 1), (cols, 0)):

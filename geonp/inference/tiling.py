@@ -1,6 +1,6 @@
-"""Tiles: a lattice fixed to the grid, in which every cell has exactly one owner, and the windows read to fill it.
+"""Tiles: which squares of missing cells are predicted together, and which cells of wide gaps are interpolated.
 
-Neither Dask chunks nor batches move a tile, so that they can't change a result.
+Tiles lie on a lattice that is fixed to the raster. Chunks and batches do not move them, so they do not change a result.
 """
 
 from __future__ import annotations
@@ -13,44 +13,44 @@ from scipy import ndimage
 
 from geonp.inference.context import Neighbourhood
 
-__all__ = [
-    "MARGIN_PX",
-    "between",
-    "groups",
-    "support",
-]
+__all__ = ["MARGIN_PX", "between", "groups", "support"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
 IntArray = npt.NDArray[np.intp]
 
 DEEP_PX = (4, 12)
-"""Deeper in a gap than so many cells, every second and every fourth cell is predicted, the others interpolated."""
+"""Depths in a gap, in cells, beyond which only every second and only every fourth cell is predicted."""
 
 MARGIN_PX = 3
-"""How far from a cell those lie that it may be interpolated from."""
+"""Largest distance between an interpolated cell and the cells it is interpolated from."""
 
 NEXT_PX = 2
-"""How far from missing cells, in king's moves, tiles must see all observations to be filled as one."""
+"""Tiles are filled together only if one context holds all observations this near to their missing cells, in king's
+moves."""
 
 SHALLOW_PX = 10
-"""How deep in a gap, in king's moves, the missing cells of tiles may lie at most that are filled as one."""
+"""Tiles with missing cells deeper in a gap, in king's moves, are filled alone."""
 
 
 def groups(missing: BoolArray, observed: BoolArray, frame: int, neighbourhood: Neighbourhood) -> list[IntArray]:
-    """Rows and columns ``(n, 2)`` where tiles with missing cells begin, those together that are filled as one.
+    """Group the tiles that have missing cells: each group is filled together, with one context.
 
-    Each square of ``2 x 2`` tiles is parted into as few groups as can be, and as evenly: the context of several tiles
-    must have room for all observations next to their missing cells (:data:`NEXT_PX`), and none of these may lie deep in
-    a gap (:data:`SHALLOW_PX`), where each tile sees shores of its own. Squares of ``4 x 4`` up to ``merge x merge``
-    tiles are tried before, as a whole. A gap that fits into a tile, but lies across squares which hold no other, has a
-    tile of its own around it, the only one off the lattice.
+    Each square of ``2 x 2`` tiles is divided into as few groups as possible, as evenly as possible. The context of a
+    group must have room for all observations next to its missing cells (:data:`NEXT_PX`). No missing cell of a group of
+    several tiles may lie deep in a gap (:data:`SHALLOW_PX`), where each tile needs the shores around it. Squares of
+    ``4 x 4`` up to ``merge x merge`` tiles are tried before, as a whole. A gap that is no larger than a tile, but lies
+    across squares that hold no other gap, gets a tile around it. Only such tiles are off the lattice.
 
     Parameters
     ----------
     missing, observed : array
-        With a frame of so many cells; what is inside begins on the lattice of the largest squares, its sides whole
-        ones. Rows and columns count from there.
+        Masks with a frame of `frame` cells. The area inside consists of whole squares of ``merge x merge`` tiles.
+
+    Returns
+    -------
+    list of array of int
+        For each group the first rows and columns of its tiles, ``(n, 2)``, relative to the area inside.
     """
     px, merge, lap = neighbourhood.tile_px, neighbourhood.merge, min(NEXT_PX, frame)
     near = observed & (ndimage.distance_transform_cdt(~missing, "chessboard") <= lap)
@@ -70,17 +70,17 @@ def groups(missing: BoolArray, observed: BoolArray, frame: int, neighbourhood: N
             square[:] = False
         merge //= 2
     if merge == 2:
-        found += _parted(open_, deep, count, frame - lap, lap, neighbourhood)
+        found += _partition(open_, deep, count, frame - lap, lap, neighbourhood)
     else:
         found += list(np.argwhere(open_)[:, None])
     return [px * tiles for tiles in found] + list(lone[:, None])
 
 
 def _lone(missing: BoolArray, frame: int, px: int, side: int) -> tuple[IntArray, BoolArray]:
-    """Where tiles begin ``(n, 2)`` around gaps that squares of `side` cells would part, and the other missing cells.
+    """First cells ``(n, 2)`` of tiles around lone gaps that squares of `side` cells would cut, and the other gaps.
 
-    Of gaps of up to `px` cells in squares without others; the frame must be wider than these. What begins or ends in it
-    is for others to fill.
+    A lone gap is at most `px` cells wide, in squares without another gap. Gaps that reach into the frame belong to
+    another window; the frame must be wider than a square.
     """
     if frame <= side:
         return np.empty((0, 2), np.intp), missing
@@ -103,26 +103,26 @@ def _lone(missing: BoolArray, frame: int, px: int, side: int) -> tuple[IntArray,
 
 
 def _crossing(missing: BoolArray, frame: int, side: int) -> npt.NDArray[np.int32]:
-    """Numbers from one on of the gaps that lie in several squares of `side` cells, zeros elsewhere."""
+    """Labels, from one, of the gaps that lie in several squares of `side` cells; zero elsewhere."""
     labels, n = ndimage.label(missing, np.ones((3, 3)))
     crosses = np.zeros(n + 1, bool)
     for lines in (labels, labels.T):
-        # rows, then columns, where squares begin, and those before them
+        # rows, then columns, on both sides of the borders of squares
         begin = np.arange(frame % side or side, len(lines), side)
         here, before = lines[begin], np.pad(lines[begin - 1], ((0, 0), (1, 1)))
-        # neighbours, diagonal ones too, are of one gap
+        # diagonal neighbours belong to the same gap
         for shift in range(3):
             crosses[here[here == before[:, shift : shift + here.shape[1]]]] = True
     crosses[0] = False
     return (crosses.cumsum(dtype=np.int32) * crosses)[labels]
 
 
-def _parted(
+def _partition(
     open_: BoolArray, deep: BoolArray, count: IntArray, first: int, lap: int, neighbourhood: Neighbourhood
 ) -> list[IntArray]:
-    """The groups of each 2 x 2 tiles, in tiles; `count` are cumulative sums, `first` where its first frame begins."""
+    """Groups of the tiles in each square of 2 x 2; `count` are cumulative sums, `first` is where the frame starts."""
     px = neighbourhood.tile_px
-    # each tile and its frame consist of two of three bands of rows, and of columns
+    # a tile and its frame cover two of three bands of rows, and of columns
     edges = np.array([0, px, px + 2 * lap, 2 * (px + lap)])
     bounds = [first + np.arange(0, n * px, 2 * px)[:, None] + edges for n in open_.shape]
     bands = _sums(count, [(bound[:, :-1].ravel(), bound[:, 1:].ravel()) for bound in bounds])
@@ -137,7 +137,7 @@ def _parted(
     fits = (near <= neighbourhood.n_context) & (np.arange(16)[:, None, None] & shut == 0)
     fits |= (members.sum(1) < 2)[:, None, None]
     sets = [np.array([part & present for part in parts]) for parts in PARTITIONS]
-    # the fewest groups; of as many, those of which the fullest has most room
+    # the fewest groups; among equals those with most room in the fullest context
     cost = [(s > 0).sum(0) * (count.max() + 1) + np.take_along_axis(near, s, 0).max(0) for s in sets]
     allowed = [np.take_along_axis(fits, s, 0).all(0) for s in sets]
     best = np.argmin([np.where(a, c, np.inf) for a, c in zip(allowed, cost, strict=True)], 0)
@@ -149,16 +149,16 @@ def _parted(
     ]
 
 
-def _partitions(members: tuple[int, ...]) -> list[list[int]]:
-    """All ways of parting single bits into groups, those as the sums of their bits."""
+def _set_partitions(members: tuple[int, ...]) -> list[list[int]]:
+    """All set partitions of single bits; each set is the sum of its bits."""
     if not members:
         return [[]]
-    first, ways = members[0], _partitions(members[1:])
+    first, ways = members[0], _set_partitions(members[1:])
     joined = [[*way[:i], way[i] | first, *way[i + 1 :]] for way in ways for i in range(len(way))]
     return joined + [[first, *way] for way in ways]
 
 
-PARTITIONS = _partitions((1, 2, 4, 8))
+PARTITIONS = _set_partitions((1, 2, 4, 8))
 """The fifteen ways of parting the tiles of a square."""
 
 
@@ -168,33 +168,32 @@ def _any_in_tiles(mask: BoolArray, px: int) -> BoolArray:
 
 
 def _distance(observed: BoolArray) -> IntArray:
-    """From each cell to the nearest observation in king's moves; very far where there is none."""
+    """Distance of each cell from the nearest observation in king's moves; very large where there is none."""
     if not observed.any():
         return np.full(observed.shape, np.iinfo(np.intp).max)
     return np.asarray(ndimage.distance_transform_cdt(~observed, "chessboard"), np.intp)
 
 
 def _sums(count: IntArray, bounds: Sequence[tuple[IntArray, IntArray]]) -> IntArray:
-    """Sums over rectangles, from cumulative ones: between the first and last rows of `bounds`, and the columns."""
+    """Sums over rectangles from cumulative sums; `bounds` are first and last rows, then first and last columns."""
     ends = [count[np.ix_(rows, cols)] for rows in bounds[0] for cols in bounds[1]]
     return np.asarray(ends[3] - ends[2] - ends[1] + ends[0])
 
 
 def support(fillable: BoolArray, rows: IntArray, cols: IntArray) -> BoolArray:
-    """Which of the cells to fill are predicted; :func:`between` interpolates the others.
+    """Cells that are predicted by the model; :func:`between` interpolates the other fillable cells.
 
-    Deep inside a gap predictions vary slowly, so that a lattice of them is enough: every second cell in rows and
-    columns at more than four cells from the rim of what is filled, every fourth at more than twelve. The lattice is
-    fixed to the raster.
+    Predictions vary slowly deep inside a gap. Every second row and column is predicted at more than four cells from the
+    rim of the gap, and every fourth at more than twelve. This lattice is fixed to the raster.
 
     Parameters
     ----------
     fillable : array
         ``(len(rows), len(cols))`` of a window.
     rows, cols : array
-        Raster indices of the window, see :func:`indices`.
+        Raster indices of the window, see :func:`geonp.raster.windows.indices`.
     """
-    # where a periodic raster closes, its lattice may not
+    # the lattice need not continue across the seam of a periodic raster
     inside = fillable & (cols > 0)[None, :]
     depth = ndimage.distance_transform_cdt(np.pad(inside, 1), "chessboard")[1:-1, 1:-1]
     near, deep = DEEP_PX
@@ -203,9 +202,9 @@ def support(fillable: BoolArray, rows: IntArray, cols: IntArray) -> BoolArray:
 
 
 def between(values: FloatArray, fillable: BoolArray, supported: BoolArray, rows: IntArray, cols: IntArray) -> None:
-    """Interpolate `values` ``(..., len(rows), len(cols))`` bilinearly, in place, where :func:`support` left them."""
+    """Interpolate `values` ``(..., len(rows), len(cols))`` bilinearly, in place, where :func:`support` is False."""
     open_ = np.stack(np.nonzero(fillable & ~supported))
-    # what lies beyond the window has no neighbours to be interpolated from
+    # cells at the rim of the window lack neighbours; they are never part of a chunk
     open_ = open_[:, ((open_ >= 2) & (open_ < np.array(fillable.shape)[:, None] - 2)).all(0)]
     for step in (2, 1):
         odd_row, odd_col = rows[open_[0]] % (2 * step) != 0, cols[open_[1]] % (2 * step) != 0

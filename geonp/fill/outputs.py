@@ -1,0 +1,146 @@
+"""The arrays that come out of a fill, said once: their names, dtypes, attributes and how they follow from a result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from geonp.fill.options import FillOptions
+from geonp.inference.kernel import quantile_of
+from geonp.raster.classes import ClassReader, labels
+from geonp.raster.metadata import FillFlag, ancillary_names, result_attrs, value_attrs
+from geonp.raster.nodata import without
+from geonp.raster.variable import Variable
+
+__all__ = ["Output", "ordered", "outputs", "result_arrays"]
+
+Array = npt.NDArray[Any]
+
+RESULTS = ("standard_error", "quantile", "tail", "sample", "probability", "fill_flag")
+"""Endings of the names of all results, in the order in which they follow the values."""
+
+
+@dataclass(frozen=True, eq=False)
+class Output:
+    """One array of the result of a variable.
+
+    Attributes
+    ----------
+    name : str
+    dtype : dtype
+    attrs, encoding : mapping
+    of : callable or None
+        ``of(result, stored)`` gives the array ``(..., rows, cols)`` from a result with the fields of
+        :func:`geonp.inference.kernel.result_dtype` and the stored values of the same cells; picklable. With `along`,
+        one array for each of its entries, ``(n, ..., rows, cols)``. None for samples, which are drawn from whole
+        slices.
+    along : Variable or None
+        Coordinate of a dimension that comes before all others: quantile, sample or category.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    attrs: Mapping[Any, Any]
+    encoding: Mapping[str, Any]
+    of: Callable[[Array, Array], Array] | None
+    along: xr.Variable | None = field(default=None)
+
+    def data(self, result: Any, stored: Any) -> Any:
+        """The array from a result in memory, or from a lazy one, with one task a chunk."""
+        assert self.of is not None
+        if not isinstance(result, da.Array):
+            return self.of(result, stored)
+        extra: dict[str, Any] = {}
+        if self.along is not None:
+            extra = {"new_axis": 0, "chunks": ((self.along.size,), *result.chunks)}
+        empty = np.empty((0,) * (result.ndim + bool(extra)), self.dtype)
+        return da.map_blocks(self.of, result, stored, dtype=self.dtype, meta=empty, **extra)
+
+    def array(self, variable: Variable, data: Any) -> xr.DataArray:
+        """`data` ``(..., rows, cols)`` with the dimensions and coordinates of the variable, attributes and encoding."""
+        source = variable.source
+        dims: tuple[Hashable, ...] = (*variable.leading, *variable.spatial)
+        coords, order = dict(source.coords), source.dims
+        if self.along is not None:
+            (first,) = self.along.dims
+            dims, order, coords[first] = (first, *dims), (first, *order), self.along
+        array = xr.DataArray(xr.Variable(dims, data), coords).transpose(*order)
+        array.attrs, array.encoding = dict(self.attrs), dict(self.encoding)
+        return array
+
+
+def outputs(variable: Variable, options: FillOptions) -> tuple[Output, ...]:
+    """The results of a variable, in the order in which they are written.
+
+    A variable of numbers has values, standard errors, flags, and any quantiles, tails and samples. A variable of
+    classes has classes, their probabilities and flags.
+    """
+    source, label, dtype = variable.source, variable.label, variable.read.dtype
+    mapping = {key: value for key, value in variable.encoding.items() if key == "grid_mapping"}
+
+    def made(
+        result: str, of: Callable[..., Array] | None, dtype: Any = dtype, along: xr.Variable | None = None
+    ) -> Output:
+        attrs = result_attrs(source, label, result)
+        return Output(f"{label}_{result}", np.dtype(dtype), attrs, mapping, of, along)
+
+    flag = made("fill_flag", partial(_part, name="flag"), np.int8)
+    if isinstance(variable.read, ClassReader):
+        beside = [made("probability", _probability, np.float32, xr.Variable("category", labels(source)))]
+        attrs = without(source.attrs, ("grid_mapping",))
+        names = [*ancillary_names(source), *(output.name for output in (*beside, flag))]
+        attrs["ancillary_variables"] = " ".join(dict.fromkeys(names))
+    else:
+        error, beside = made("standard_error", partial(_part, name="standard_error")), []
+        if options.tails:
+            beside.append(made("tail", partial(_part, name="tail"), np.float32))
+        if options.quantiles:
+            levels = xr.Variable("quantile", np.array(options.quantiles))
+            beside.append(made("quantile", partial(_quantiles, levels=tuple(options.quantiles)), along=levels))
+        if options.samples:
+            numbers = xr.Variable("sample", np.arange(options.samples), {"standard_name": "realization", "units": "1"})
+            beside.append(made("sample", None, along=numbers))
+        names = [output.name for output in (error, flag, *beside)]
+        attrs = value_attrs(source, variable.nodata, variable.limits, variable.encoding, names)
+        beside.append(error)
+    values = Output(label, source.dtype, attrs, variable.encoding, partial(_values, fit=variable.fit))
+    return (values, *sorted((*beside, flag), key=lambda output: RESULTS.index(output.name.removeprefix(f"{label}_"))))
+
+
+def result_arrays(
+    variable: Variable, made: Sequence[Output], result: Any, stored: Any, drawn: da.Array | None = None
+) -> dict[Hashable, xr.DataArray]:
+    """The arrays of a variable by name, lazy if the result is; `drawn` are its samples."""
+    return {
+        output.name: output.array(variable, drawn if output.of is None else output.data(result, stored))
+        for output in made
+    }
+
+
+def ordered(ds: xr.Dataset, out: xr.Dataset, results: Mapping[Hashable, Iterable[Hashable]]) -> xr.Dataset:
+    """`out` with its variables in the order of `ds`, the results of each variable in its place."""
+    names = (n for name in ds.data_vars for n in (name, *results.get(name, ())))
+    return out[[name for name in dict.fromkeys(names) if name in out]]
+
+
+def _values(result: Array, stored: Array, fit: Callable[..., Array]) -> Array:
+    return fit(result["value"], result["flag"] == FillFlag.FILLED, stored)
+
+
+def _part(result: Array, stored: Array, name: str) -> Array:
+    return np.ascontiguousarray(result[name])
+
+
+def _quantiles(result: Array, stored: Array, levels: tuple[float, ...]) -> Array:
+    return np.stack([quantile_of(result, level) for level in levels])
+
+
+def _probability(result: Array, stored: Array) -> Array:
+    return np.moveaxis(result["probability"], -1, 0)

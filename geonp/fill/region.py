@@ -1,0 +1,312 @@
+"""One region of a variable: read what surrounds it and fill it, slice by slice.
+
+Dask tasks and units of stores differ only in their :class:`Source`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from geonp.errors import PredictionError
+from geonp.inference.kernel import FillJob, fill_window, result_dtype, unfilled
+from geonp.inference.stack import STACK, beside, read_with
+from geonp.raster.classes import ClassReader
+from geonp.raster.metadata import FillFlag
+from geonp.raster.nodata import Reader
+from geonp.raster.variable import Variable
+from geonp.raster.windows import Piece, Window, pieces
+
+__all__ = ["BlockSource", "Region", "Source", "VariableSource", "fill_region", "reason"]
+
+Array = npt.NDArray[Any]
+BoolArray = npt.NDArray[np.bool_]
+Index = tuple[int, ...]
+Blocks = list[list[Array]]
+
+
+@dataclass(frozen=True)
+class Region:
+    """Slices along the leading dimensions of a variable, and a chunk of rows and columns.
+
+    `axis` is the position of the leading dimension of `size` slices whose neighbouring slices are used, or None.
+    """
+
+    lead: tuple[range, ...]
+    chunk: Window
+    axis: int | None = None
+    size: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the leading dimensions, then rows and columns."""
+        return (*map(len, self.lead), *self.chunk.shape)
+
+    def neighbours(self, index: Index) -> list[Index]:
+        """Indices of the neighbouring slices of a slice."""
+        axis = self.axis
+        if axis is None:
+            return []
+        return [(*index[:axis], k, *index[axis + 1 :]) for k in beside(index[axis], self.size)]
+
+
+class Source(Protocol):
+    """Reads a region and the window around it. Slices are indexed as in the whole variable."""
+
+    def own(self) -> Array:
+        """Values of the region as floats, NaN where missing: ``(..., rows, cols)``."""
+
+    def domain(self) -> BoolArray:
+        """Mask of the valid domain in the window; False outside the raster."""
+
+    def window(self, index: Index) -> Array:
+        """Values of one slice in the window as floats; NaN where missing and outside the raster."""
+
+
+def fill_region(region: Region, source: Source, job: FillJob, *, keep_going: bool = False) -> tuple[Array, str]:
+    """Fill a region of a variable.
+
+    Returns
+    -------
+    result : array
+        ``region.shape``, with the fields of :func:`geonp.inference.kernel.result_dtype`.
+    error : str
+        With `keep_going`, the last error of the model: the missing cells of these slices are flagged as failed.
+
+    Raises
+    ------
+    PredictionError
+        When the model fails, unless `keep_going`.
+    """
+    own, classes, failure = source.own(), job.predictor.classes, ""
+    if np.isfinite(own).all():
+        return unfilled(own, FillFlag.OBSERVED, classes), failure
+    domain_mask, result = source.domain(), np.empty(own.shape, result_dtype(own.dtype, classes))
+    for place, index in zip(np.ndindex(own.shape[:-2]), itertools.product(*region.lead), strict=True):
+        others = [source.window(other) for other in region.neighbours(index)]
+        try:
+            filled = fill_window(
+                source.window(index), domain_mask, region.chunk, job, np.stack(others) if others else None
+            )
+        except PredictionError as error:
+            if not keep_going:
+                raise
+            failure = reason(error)
+            flag = np.where(np.isnan(own[place]), FillFlag.FAILED, FillFlag.OBSERVED).astype(np.int8)
+            filled = unfilled(own[place], flag, classes)
+        result[place] = filled
+    return result, failure
+
+
+def _assemble(
+    out: Array, rows: Sequence[Piece], cols: Sequence[Piece], read: Callable[[int, int], Array | bool]
+) -> None:
+    """Put the pieces of a window ``(..., rows, cols)`` into their places; ``read(i, j)`` gives one of them."""
+    for (i, a), (j, b) in itertools.product(enumerate(rows), enumerate(cols)):
+        out[..., a.offset : a.offset + a.stop - a.start, b.offset : b.offset + b.stop - b.start] = read(i, j)
+
+
+@dataclass(frozen=True, eq=False)
+class BlockSource:
+    """A :class:`Source` of dask blocks.
+
+    Attributes
+    ----------
+    region, job, read
+        `read` converts stored values to floats.
+    block : array
+        The stored values of the region itself.
+    stack : list
+        For each block along the axis of neighbouring slices the blocks ``[row][column]`` that the window touches.
+    starts : tuple of int
+        First slices of these blocks along the axis.
+    masks : list or None
+        Blocks of the domain.
+    rows, cols : list of Piece
+        The parts of the blocks that make up the window.
+    """
+
+    region: Region
+    job: FillJob
+    read: Reader | ClassReader
+    block: Array
+    stack: list[Blocks]
+    starts: tuple[int, ...]
+    masks: Blocks | None
+    rows: list[Piece]
+    cols: list[Piece]
+
+    def own(self) -> Array:
+        """See :class:`Source`."""
+        return self.read(self.block)
+
+    def domain(self) -> BoolArray:
+        """See :class:`Source`."""
+        mask = np.zeros(self.job.window(self.region.chunk).shape, bool)
+        _assemble(mask, self.rows, self.cols, lambda i, j: self.masks is None or self._cut(self.masks[i][j], i, j))
+        return mask
+
+    def window(self, index: Index) -> Array:
+        """See :class:`Source`."""
+        return self._window(index)
+
+    @cached_property
+    def _window(self) -> Callable[[Index], Array]:
+        axis, shape = self.region.axis, self.job.window(self.region.chunk).shape
+        first = [lead.start for lead in self.region.lead]
+
+        @lru_cache(maxsize=1 if axis is None else STACK.slices + 1)
+        def window(index: Index) -> Array:
+            k, start = 0, list(first)
+            if axis is not None:
+                k = bisect_right(self.starts, index[axis]) - 1
+                start[axis] = self.starts[k]
+            inner = tuple(np.subtract(index, start).tolist())
+            values = np.full(shape, np.nan, self.read.dtype)
+            _assemble(values, self.rows, self.cols, lambda i, j: self.read(self._cut(self.stack[k][i][j][inner], i, j)))
+            return values
+
+        return window
+
+    def _cut(self, block: Array, i: int, j: int) -> Array:
+        a, b = self.rows[i], self.cols[j]
+        return block[a.start : a.stop, b.start : b.stop]
+
+
+@dataclass(frozen=True, eq=False)
+class VariableSource:
+    """A :class:`Source` of an array in memory, a file or a store; each region is read at once.
+
+    What cannot be read around the region is treated as missing, see `complete`.
+
+    Attributes
+    ----------
+    variable : Variable
+    region, job
+    mask : array or None
+        The domain ``(rows, cols)`` of the whole raster, NumPy or dask.
+    chunks : tuple of int
+        Rows and columns of the parts that are read one by one after an error.
+    """
+
+    variable: Variable
+    region: Region
+    job: FillJob
+    mask: Any
+    chunks: tuple[int, int]
+
+    @cached_property
+    def stored(self) -> Array:
+        """Stored values of the region, rows and columns last; errors of readers are raised as they are."""
+        chunk = self.region.chunk
+        return self._read(self.region.lead, range(chunk.row, chunk.row_end), range(chunk.col, chunk.col_end))
+
+    def own(self) -> Array:
+        """See :class:`Source`."""
+        return self.variable.read(self.stored)
+
+    def domain(self) -> BoolArray:
+        """See :class:`Source`."""
+        mask, (rows, cols) = np.zeros(self.job.window(self.region.chunk).shape, bool), self._pieces(self.job.shape)
+
+        def read(i: int, j: int) -> Any:
+            a, b = rows[i], cols[j]
+            return self.mask is None or np.asarray(self.mask[a.start : a.stop, b.start : b.stop])
+
+        _assemble(mask, rows, cols, read)
+        return mask
+
+    def window(self, index: Index) -> Array:
+        """See :class:`Source`."""
+        values, first, _ = self._windows
+        return np.asarray(values[tuple(np.subtract(index, first).tolist())])
+
+    @property
+    def complete(self) -> bool:
+        """Whether all windows could be read."""
+        return self._windows[2]
+
+    @cached_property
+    def _windows(self) -> tuple[Array, list[int], bool]:
+        """The windows of all slices, the first index of each leading dimension, and whether all could be read."""
+        lead, axis = self.region.lead, self.region.axis
+        values, complete = self._read_windows(lead)
+        first = [part.start for part in lead]
+        if axis is None:
+            return values, first, complete
+        own, every = lead[axis], read_with(lead[axis], self.region.size)
+        before, after = range(every.start, own.start), range(own.stop, every.stop)
+        found = [self._read_neighbours(part) for part in (before, after)]
+        first[axis] = every.start
+        stack = np.concatenate([found[0][0], values, found[1][0]], axis)
+        return stack, first, complete and found[0][1] and found[1][1]
+
+    def _read_neighbours(self, part: range) -> tuple[Array, bool]:
+        """Windows of neighbouring slices; an unreadable one does not affect the others."""
+        axis = self.region.axis
+        assert axis is not None
+        if not part:
+            shape = (*self.region.shape[:-2], *self.job.window(self.region.chunk).shape)
+            return np.empty((*shape[:axis], 0, *shape[axis + 1 :]), self.variable.read.dtype), True
+        lead = (*self.region.lead[:axis], part, *self.region.lead[axis + 1 :])
+        values, complete = self._read_windows(lead)
+        if complete or len(part) == 1:
+            return values, complete
+        return np.concatenate([self._read_neighbours(range(n, n + 1))[0] for n in part], axis), False
+
+    def _read_windows(self, lead: tuple[range, ...]) -> tuple[Array, bool]:
+        """Windows of some slices, in as few reads as possible, or chunk by chunk after an error."""
+        shape = self.job.window(self.region.chunk).shape
+        values = np.full((*map(len, lead), *shape), np.nan, self.variable.read.dtype)
+        complete = True
+        for size in (self.job.shape, self.chunks):
+            complete = True
+            rows, cols = self._pieces(size)
+
+            def read(i: int, j: int, rows: Any = rows, cols: Any = cols, size: Any = size) -> Any:
+                nonlocal complete
+                (a, b), parts = (rows[i], cols[j]), []
+                for piece, n in zip((a, b), size, strict=True):
+                    parts.append(range(piece.chunk * n + piece.start, piece.chunk * n + piece.stop))
+                try:
+                    return self.variable.read(self._read(lead, *parts))
+                except MemoryError:
+                    raise
+                except Exception:  # readers of files raise errors of no common class
+                    complete = False
+                    return np.nan
+
+            _assemble(values, rows, cols, read)
+            if complete:
+                break
+        return values, complete
+
+    def _pieces(self, size: tuple[int, int]) -> tuple[list[Piece], list[Piece]]:
+        """The parts of the window by rows and by columns, in a raster cut into chunks of `size`."""
+        cells = self.job.cells(self.region.chunk)
+        rows, cols = (
+            pieces(index, (*(part,) * (n // part), *(n % part,) * (n % part > 0)))
+            for index, n, part in zip(cells, self.job.shape, size, strict=True)
+        )
+        return rows, cols
+
+    def _read(self, lead: tuple[range, ...], rows: range, cols: range) -> Array:
+        variable = self.variable
+        dims = (*variable.leading, *variable.spatial)
+        parts = {dim: slice(part.start, part.stop) for dim, part in zip(dims, (*lead, rows, cols), strict=True)}
+        source = variable.source.variable
+        values = np.asarray(source.isel(parts).values)
+        return values.transpose([source.dims.index(dim) for dim in dims])
+
+
+def reason(error: Exception) -> str:
+    """Class and first line of an error, for a record."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else ''}"[:300]

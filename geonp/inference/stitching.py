@@ -1,0 +1,160 @@
+"""From tiles to blended predictions: tiles are batched, padded, predicted and summed with their weights.
+
+Rasters, joint samples and scattered measurements all take this path.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from geonp.errors import PredictionError
+from geonp.inference.context import standardise
+from geonp.inference.parallel import on_cores
+from geonp.inference.predictor import Points, Predictor, bucket, together
+
+__all__ = ["Tile", "batches", "blend_weights", "mean", "pad", "predict", "stitch"]
+
+FloatArray = npt.NDArray[np.floating]
+IntArray = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False)
+class Tile:
+    """Context and targets that the model reads together.
+
+    Attributes
+    ----------
+    xc, xt : array
+        Locations of the context ``(n_c, 2)`` and of the targets ``(n_t, 2)``, relative to the middle of the tile.
+    yc : array
+        ``(n_c,)``: values of the context.
+    targets : array of int
+        ``(n_t,)``: where the predictions go in the stitched result.
+    weights : array
+        ``(n_t,)``: blending weights of the predictions.
+    background : tuple of array, optional
+        Values ``(n_c,)`` and ``(n_t,)`` that are subtracted from the context and added to the predicted means.
+    """
+
+    xc: FloatArray
+    yc: FloatArray
+    xt: FloatArray
+    targets: IntArray
+    weights: FloatArray
+    background: tuple[FloatArray, FloatArray] | None = None
+
+
+def batches(tiles: Iterable[Tile], size: int) -> Iterator[list[Tile]]:
+    """Group tiles that are padded to the same number of targets, up to `size` small tiles in a batch.
+
+    Tiles are taken one by one; incomplete batches come last.
+    """
+    waiting: dict[int, list[Tile]] = {}
+    for tile in tiles:
+        n_t = bucket(tile.targets.size)
+        waiting.setdefault(n_t, []).append(tile)
+        if len(waiting[n_t]) == together(size, n_t):
+            yield waiting.pop(n_t)
+    yield from waiting.values()
+
+
+def pad(batch: list[Tile], predictor: Predictor) -> Points:
+    """Standardise the values of a batch of tiles and pad them to one shape.
+
+    Padded context is masked. Padded targets repeat the last one, because models are faster when all points lie on a
+    lattice.
+    """
+    size, n_c, n_t = len(batch), predictor.neighbourhood.n_context, bucket(batch[0].targets.size)
+    xc, xt = np.zeros((size, n_c, 2), np.float32), np.zeros((size, n_t, 2), np.float32)
+    yc, mask = np.zeros((size, n_c, 1), np.float32), np.zeros((size, n_c), bool)
+    loc, scale = np.zeros(size), np.ones(size)
+    for k, tile in enumerate(batch):
+        n = len(tile.xc)
+        background = None if tile.background is None else tile.background[0]
+        values = standardise(tile.yc, predictor.standard, background)
+        xc[k, :n], yc[k, :n, 0], mask[k, :n] = tile.xc, values.z, True
+        xt[k] = np.pad(tile.xt, ((0, n_t - len(tile.xt)), (0, 0)), mode="edge")
+        loc[k], scale[k] = values.loc, values.scale
+    return Points(xc, yc, xt, mask, loc, scale)
+
+
+def predict(
+    batches_: Iterable[list[Tile]], predictor: Predictor, expected: int = 0
+) -> Iterator[tuple[Tile, FloatArray]]:
+    """Each tile with its outputs ``(outputs, n_t)``, computed on all cores.
+
+    `expected` is about how many batches will come; many start processes, see
+    :func:`~geonp.inference.parallel.on_cores`.
+    """
+    under_way = deque[list[Tile]]()
+
+    def points() -> Iterator[Points]:
+        for batch in batches_:
+            under_way.append(batch)
+            yield pad(batch, predictor)
+
+    for outputs in on_cores(predictor.rooted(), points(), predictor.device, expected):
+        for k, tile in enumerate(under_way.popleft()):
+            of_tile = outputs[:, k, : tile.targets.size]
+            if tile.background is not None:
+                of_tile[0] += tile.background[1]
+            yield tile, of_tile
+
+
+def stitch(
+    batches_: Iterable[list[Tile]], size: int, predictor: Predictor, expected: int, name: Callable[[Tile], str]
+) -> npt.NDArray[np.float64]:
+    """Weighted sums of the outputs of all tiles, and of their weights, for `size` places: ``(outputs + 1, size)``.
+
+    `name` says in errors where a tile lies.
+
+    Raises
+    ------
+    PredictionError
+        When the model returns a value that is not finite.
+    """
+    total = np.zeros((predictor.outputs + 1, size))
+    for tile, outputs in predict(batches_, predictor, expected):
+        if not np.isfinite(outputs).all():
+            raise PredictionError(
+                f"the model returned values that are not finite {name(tile)}; please report it with the data there"
+            )
+        total[:-1, tile.targets] += tile.weights * outputs
+        total[-1, tile.targets] += tile.weights
+    return total
+
+
+def mean(total: FloatArray) -> npt.NDArray[np.float64]:
+    """Blended outputs ``(outputs, size)`` from the sums of :func:`stitch`; NaN where no tile predicted anything.
+
+    The errors of neighbouring tiles stem from the same data. The mean of their standard errors bounds the standard
+    error of their mean from above, and equals it when they are fully correlated.
+    """
+    with np.errstate(invalid="ignore"):
+        return np.asarray(total[:-1] / total[-1])
+
+
+def blend_weights(reached: IntArray, corner: IntArray, px: int, frame: int) -> FloatArray:
+    """Weights of the predictions of one tile in a patch, a box with a frame around it.
+
+    The weights of all tiles sum to one in cells where neighbouring tiles overlap equally far.
+
+    Parameters
+    ----------
+    reached : array of int
+        Shape of the patch: distance to which tiles overlap at each cell, see
+        :func:`geonp.inference.context.overlaps`.
+    corner : array of int
+        Row and column of the tile in the box.
+    px, frame : int
+        Side of the tile and width of the frame, in cells.
+    """
+    down, right = (np.arange(n) - frame - start + 0.5 for n, start in zip(reached.shape, corner, strict=True))
+    depths = np.minimum(down, px - down)[:, None], np.minimum(right, px - right)
+    ramps = (np.clip((depth + reached) / np.maximum(2 * reached, 1), 0.0, 1.0) for depth in depths)
+    return np.asarray(next(ramps) * next(ramps))
