@@ -27,8 +27,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from geonp.errors import ClusterError, InputError, OutputError, PredictionError
-from geonp.fill import units
+from geonp.fill import region
 from geonp.fill.infill import infill
+from geonp.fill.region import VariableSource
 from geonp.fill.store import Report, fill_store, plan_store
 from geonp.inference import checkpoint, parallel, predictor
 from geonp.io.files import open_raster
@@ -434,14 +435,14 @@ def test_a_corrupt_input_chunk_fails_its_unit_alone_until_it_is_mended(
 def test_a_prediction_that_is_not_finite_fails_its_unit(
     model: str, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill = units.fill_window
+    fill = region.fill_window
 
     def broken(values: Any, domain: Any, chunk: Any, *rest: Any) -> Any:
         if (chunk.row, chunk.col) == (20, 20):
             raise PredictionError("the model returned values that are not finite")
         return fill(values, domain, chunk, *rest)
 
-    monkeypatch.setattr(units, "fill_window", broken)
+    monkeypatch.setattr(region, "fill_window", broken)
     report = fill_store(lazily(source), tmp_path / "out.zarr", chunks=20, model=model)
     assert list(report.failed) == ["0.1.1"]
     assert "not finite" in report.failed["0.1.1"]
@@ -478,9 +479,9 @@ def test_a_unit_that_missed_cells_around_it_is_filled_again(
     lasts: bool, model: str, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection that fails for a while must not leave cells that others would have, in a store that is complete."""
-    whole, out, read, reads = tmp_path / "whole.zarr", tmp_path / "out.zarr", units._read, [0]
+    whole, out, read, reads = tmp_path / "whole.zarr", tmp_path / "out.zarr", VariableSource._read, [0]
     fill_store(lazily(source), whole, chunks=40, model=model)
-    window, around = units._window, threading.local()
+    window, around = VariableSource._read_windows, threading.local()
 
     def looking_around(*arguments: Any) -> Any:
         around.now = True
@@ -497,8 +498,8 @@ def test_a_unit_that_missed_cells_around_it_is_filled_again(
         return read(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(units, "_read", flaky)
-        patch.setattr(units, "_window", looking_around)
+        patch.setattr(VariableSource, "_read", flaky)
+        patch.setattr(VariableSource, "_read_windows", looking_around)
         report = fill_store(lazily(source), out, chunks=40, model=model)
     assert reads[0] > 8
     if lasts:

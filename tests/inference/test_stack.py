@@ -14,11 +14,11 @@ from scipy import ndimage
 from geonp.cli.app import main
 from geonp.errors import InputError
 from geonp.evaluation.compare import evaluate
-from geonp.fill import units
 from geonp.fill.infill import infill
 from geonp.fill.plan import plan
+from geonp.fill.region import VariableSource
 from geonp.fill.store import fill_store
-from geonp.inference.stack import SLICES, background, backgrounds, beside, read_with
+from geonp.inference.stack import STACK, background, backgrounds, beside, read_with
 from geonp.inference.student import crps
 from geonp.io.files import open_raster
 from geonp.raster.metadata import FillFlag
@@ -61,16 +61,16 @@ def scores(filled: xr.Dataset, truth: Array, counted: npt.NDArray[np.bool_]) -> 
 # --- which slices, and what they tell ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [1, 2, 5, SLICES + 1, 40])
+@pytest.mark.parametrize("size", [1, 2, 5, STACK.slices + 1, 40])
 def test_the_nearest_slices_are_read(size: int) -> None:
     for index in range(size):
         found = beside(index, size)
-        assert len(found) == len(set(found)) == min(SLICES, size - 1)
+        assert len(found) == len(set(found)) == min(STACK.slices, size - 1)
         assert index not in found
         farthest = max((abs(i - index) for i in found), default=0)
         left_out = [i for i in range(size) if i != index and i not in found]
-        assert all(abs(i - index) > SLICES // 2 for i in left_out)
-        assert farthest <= SLICES
+        assert all(abs(i - index) > STACK.slices // 2 for i in left_out)
+        assert farthest <= STACK.slices
         assert set(read_with(range(index, index + 1), size)) == {index, *found}
     whole = read_with(range(size // 2, size), size)
     assert set(whole) == {j for i in range(size // 2, size) for j in (i, *beside(i, size))}
@@ -347,14 +347,14 @@ def test_a_slice_that_cannot_be_read_costs_the_others_only_what_it_would_tell(
 ) -> None:
     raster, _ = stack(own=0.3, slices=3, size=32)
     monkeypatch.setattr("geonp.fill.store.UNIT_CELLS", 32 * 32)
-    read = units._read
+    read = VariableSource._read
 
-    def broken(field: units.Field, lead: list[slice], rows: slice, cols: slice) -> npt.NDArray[np.generic]:
-        if lead[0].start <= 2 < lead[0].stop:
+    def broken(self: VariableSource, lead: tuple[range, ...], rows: range, cols: range) -> Array:
+        if 2 in lead[0]:
             raise OSError("the disk is broken")
-        return read(field, lead, rows, cols)
+        return read(self, lead, rows, cols)
 
-    monkeypatch.setattr(units, "_read", broken)
+    monkeypatch.setattr(VariableSource, "_read", broken)
     report = fill_store(raster, tmp_path / "out.zarr", across="time")
     assert len(report.failed) == 1
     with xr.open_zarr(tmp_path / "out.zarr", consolidated=False) as found:

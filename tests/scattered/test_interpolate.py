@@ -17,7 +17,7 @@ from scipy.interpolate import LinearNDInterpolator
 import geonp
 from geonp.cli.app import main
 from geonp.errors import InputError
-from geonp.scattered import interpolate
+from geonp.inference import stitching
 from geonp.scattered.tables import lattice, lattice_around, read_table
 
 
@@ -254,7 +254,7 @@ def test_as_many_batches_are_expected_as_come(monkeypatch: pytest.MonkeyPatch, n
         counts.append((expected, len(made)))
         return (np.ones((3, len(points.xc), points.xt.shape[1])) for points in made)
 
-    monkeypatch.setattr(interpolate, "on_cores", count)
+    monkeypatch.setattr(stitching, "on_cores", count)
     geonp.interpolate(measurements(n), lattice((0, 0, 50, 50), 50 / cells))
     expected, made = np.sum(counts, 0)
     assert made / 3 <= expected <= 2 * made + len(counts)

@@ -6,19 +6,23 @@ import itertools
 
 import numpy as np
 
-from geonp.inference.predictor import TARGET_BUCKETS, Tile, batches, bucket, buckets_up_to, gather, together
+from geonp.inference.context import Neighbourhood
+from geonp.inference.predictor import TARGET_BUCKETS, Predictor, bucket, buckets_up_to, together
+from geonp.inference.stitching import Tile, batches, pad
 
 WIDTH = 60
 
 
 def tile(n_t: int, n_c: int = 9, first: int = 0) -> Tile:
     cells = np.arange(n_t + n_c) + first
-    return Tile(cells[:n_c], cells[n_c:], np.ones(n_t), (0.5, 7.5))
+    places = np.stack(np.divmod(cells, WIDTH), -1) - (0.5, 7.5)
+    values = np.random.default_rng(first).normal(280.0, 5.0, n_c)
+    return Tile(places[:n_c], values, places[n_c:], cells[n_c:], np.ones(n_t))
 
 
 def test_a_batch_holds_tiles_of_one_bucket_and_fewer_of_large_ones() -> None:
     sizes = [1, 30, 32, 33, 64, 500, 760, 768, 769, 1024, 1500, 3000]
-    found = [[t.targets.size for t in batch] for batch in batches([tile(n) for n in sizes], 4)]
+    found = sorted([t.targets.size for t in batch] for batch in batches([tile(n) for n in sizes], 4))
     assert list(itertools.chain(*found)) == sizes
     assert found == [[1, 30, 32], [33, 64], [500], [760, 768], [769], [1024], [1500], [3000]]
     assert [together(4, n) for n in (32, 768, 1024, 1536, 3072, 10**6)] == [4, 4, 3, 2, 1, 1]
@@ -31,15 +35,15 @@ def test_buckets_hold_what_is_put_into_them_and_little_more() -> None:
 
 
 def test_padding_repeats_cells() -> None:
-    values = np.random.default_rng(0).normal(280.0, 5.0, (40, WIDTH))
+    predictor = Predictor("m", "", "cpu", "float32", 4, Neighbourhood(n_context=9))
     batch = [tile(20), tile(32, first=300), tile(7, n_c=4, first=500)]
-    points = gather(batch, values, 9)
+    points = pad(batch, predictor)
     assert points.xt.shape == (3, 32, 2)
     assert points.xc.shape == (3, 9, 2)
     for i, t in enumerate(batch):
-        places = np.stack(np.divmod(t.targets, WIDTH), -1) - (0.5, 7.5)
-        np.testing.assert_array_equal(points.xt[i, : len(places)], places)
-        np.testing.assert_array_equal(points.xt[i, len(places) :], np.broadcast_to(places[-1], (32 - len(places), 2)))
-        assert points.mask[i].sum() == t.context.size
+        n = len(t.xt)
+        np.testing.assert_array_equal(points.xt[i, :n], t.xt)
+        np.testing.assert_array_equal(points.xt[i, n:], np.broadcast_to(t.xt[-1], (32 - n, 2)))
+        assert points.mask[i].sum() == len(t.xc)
         known = points.loc[i] + points.scale[i] * points.yc[i, points.mask[i], 0]
-        np.testing.assert_allclose(known, values.ravel()[t.context], rtol=1e-6)
+        np.testing.assert_allclose(known, t.yc, rtol=1e-6)
