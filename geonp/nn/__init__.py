@@ -1,4 +1,4 @@
 """Neural processes in PyTorch: attention, biases, heads and the architectures of the shipped models.
 
-They work on tensors and know nothing of rasters: no xarray, dask, zarr or files. May import `geonp.errors`.
+They work on tensors, not on rasters: no xarray, dask, zarr or files. May import `geonp.errors`.
 """

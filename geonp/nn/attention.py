@@ -173,7 +173,14 @@ def te_attention(
     rows = max(1, max_pairs // max(1, n_observed, key_mask.numel() // 8))
 
     def attend(q: Tensor, xq: Tensor) -> tuple[Tensor, Tensor]:
-        return _te_block(q, k, v, xq, xk, rho, phi, observed, n_keys)
+        difference = xq.mT[..., None] - xk.mT[:, :, None]
+        dots = (q * q.shape[-1] ** -0.5) @ k.mT
+        # a finite score, as a row of -inf would become NaN; the values of rows without keys are zero
+        masked_score = torch.finfo(dots.dtype).min / 2
+        weight = _apply_to_pairs(rho, torch.cat([difference, dots], 1), observed, masked_score).softmax(-1)
+        if phi is None:
+            return weight @ v, torch.zeros_like(xq)
+        return weight @ v, (difference * _apply_to_pairs(phi, weight, observed, 0.0)).sum(-1).mT / n_keys
 
     blocks = list(zip(q.split(rows, 2), xq.split(rows, 1), strict=True))
     if len(blocks) > 1 and torch.is_grad_enabled():
@@ -182,27 +189,6 @@ def te_attention(
         results = [attend(*block) for block in blocks]
     outs, steps = zip(*results, strict=True)
     return torch.cat(outs, 2), torch.cat(steps, 1)
-
-
-def _te_block(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    xq: Tensor,
-    xk: Tensor,
-    rho: PairFunction,
-    phi: PairFunction | None,
-    observed: Tensor | None,
-    n_keys: Tensor,
-) -> tuple[Tensor, Tensor]:
-    difference = xq.mT[..., None] - xk.mT[:, :, None]
-    dots = (q * q.shape[-1] ** -0.5) @ k.mT
-    # a finite score, as a row of -inf would become NaN; the values of rows without keys are zero
-    masked_score = torch.finfo(dots.dtype).min / 2
-    weight = _apply_to_pairs(rho, torch.cat([difference, dots], 1), observed, masked_score).softmax(-1)
-    if phi is None:
-        return weight @ v, torch.zeros_like(xq)
-    return weight @ v, (difference * _apply_to_pairs(phi, weight, observed, 0.0)).sum(-1).mT / n_keys
 
 
 def _apply_to_pairs(function: PairFunction, pairs: Tensor, observed: Tensor | None, fill: float) -> Tensor:

@@ -54,7 +54,7 @@ class _RBF(torch.autograd.Function):
             basis = saved[1]
             block = (a[:, None] @ basis.unflatten(1, a.shape))[:, :, 0]
             out[tasks, :, rows] = block.unflatten(2, distance[tasks, rows].shape[1:])
-        # a single block, as scan attention asks for, is saved for the backward pass instead of computed again
+        # a single block, the usual case in scan attention, is saved for the backward pass
         ctx.single = n_blocks == 1
         ctx.save_for_backward(distance, a, b, c, *(saved if ctx.single else ()))
         return out

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from geonp.nn.layers import MLP, masked_mean
 from geonp.nn.likelihood import condition
-from geonp.nn.process import CovarianceModel, Observations, centripetal_order, soft_clamp
+from geonp.nn.process import CovarianceModel, Observations, outside_in_order, soft_clamp
 
 __all__ = [
     "KRIGING",
@@ -204,7 +204,7 @@ class KrigingHead(nn.Module):
         with torch.autocast(targets.device.type, enabled=False):
             targets, context = targets.float(), context.float()
             n_t = targets.shape[1]
-            order = centripetal_order(xc, mask)[..., None]
+            order = outside_in_order(xc, mask)[..., None]
             context, xc, yc = (t.gather(1, order.expand(-1, -1, t.shape[-1])) for t in (context, xc, yc))
             mask = mask.gather(1, order[..., 0])
             pooled = torch.cat([masked_mean(context, mask), summary], -1)
@@ -248,7 +248,7 @@ class KrigingHead(nn.Module):
         pooled : Tensor
             Mean context features and summary, ``(batch, dim + n_summary)``.
         context : Observations
-            The whole context, in :func:`~geonp.nn.process.centripetal_order`.
+            The whole context, in :func:`~geonp.nn.process.outside_in_order`.
         """
         raw = start = raw.double()
         thinned = context.thinned(KRIGING.n_information)
@@ -276,7 +276,7 @@ def _step_inputs(pooled: Tensor, raw: Tensor, likelihood: Tensor, score: Tensor)
 def _ring_sizes(innovation: Tensor, mask: Tensor) -> Tensor:
     """Log mean square of the innovations in rings around the centroid, ``(batch, 1, n_rings * d_y)``.
 
-    The context is in centripetal order, masked points first; each ring has the same number of points.
+    The context is in outside-in order, masked points first; each ring has the same number of points.
     """
     n_rings = KRIGING.n_rings
     position = torch.cumsum(mask.long(), 1) * n_rings - 1

@@ -104,13 +104,13 @@ def lattice_differences(xq: Tensor, xk: Tensor) -> PairDifferences | None:
     """Distinct differences of queries ``(batch, n_q, d_x)`` and keys ``(batch, n_k, d_x)`` that are whole numbers.
 
     None if they are not whole numbers, if there are too many of them, and on a GPU, which computes faster than it looks
-    up. Whether the keys have too many depends on the keys alone, so that the targets of a call don't change the
-    rounding of the results.
+    up.
     """
     relative = _whole_numbers(xq, xk)
     if relative is None:
         return None
     queries, keys = relative
+    # by the keys only: the targets of a call should not change the rounding of the results
     if bool(((2 * (keys.amax(1) - keys.amin(1)) + 1).prod(-1) > 2 * xk.shape[1] ** 2).any()):
         return None
     extents = torch.maximum(queries.amax(1) - keys.amin(1), keys.amax(1) - queries.amin(1)).amax(0).tolist()
@@ -138,8 +138,8 @@ def gaussian_sums(
     """Sums over the keys, weighted by Gaussians of the distance and of single directions, for points of a plane.
 
     On a grid a Gaussian is a product of one of the rows and one of the columns, so that all sums are a few small matrix
-    products. Queries that are keys, the last ones, are summed separately from the others. Takes one task at a time, so
-    that the other tasks of a batch don't change the rounding of the results.
+    products. The last queries, if they are the keys, are summed separately from the others. Takes one task at a time,
+    so that the other tasks of a batch don't change the rounding of the results.
 
     Parameters
     ----------
@@ -161,9 +161,11 @@ def gaussian_sums(
         return None
     queries, keys = relative
     units = directions.abs().amax(1)
-    lines = _Lines(queries, keys, directions / units[:, None])
+    # positions of the points projected on each direction, which are whole numbers too
+    q, k = ((x @ (directions / units[:, None]).T).round().T for x in relative)
+    sizes = [[int(n) for n in x.amax(1) - x.amin(1) + 1] for x in (q, k)]
     max_pairs = LATTICE.work_ratio * len(xq) * len(xk)
-    if any(n_q * n_k > max_pairs for n_q, n_k in zip(lines.n_q, lines.n_k, strict=True)):
+    if any(n_q * n_k > max_pairs for n_q, n_k in zip(*sizes, strict=True)):
         return None
     rates = -0.5 * torch.tensor([*scales, *directional_scales], dtype=values.dtype) ** -2
     isotropic, directional = rates.split([len(scales), len(directional_scales)])
@@ -175,9 +177,11 @@ def gaussian_sums(
     sums = [torch.cat([_isotropic_sums(part, keys, values, isotropic) for part in parts], 1)]
     by_direction = []
     for i in range(len(directions) if directional_scales else 0):
-        weights = lines.gaussians(i, directional * units[i] ** 2)
-        line = values.new_zeros(len(values), lines.n_k[i]).index_add_(1, lines.position_k[i], values)
-        by_direction.append((line @ weights.mT)[:, :, lines.position_q[i]].mT)
+        (first_q, first_k), (n_q, n_k) = (q[i].amin(), k[i].amin()), (n[i] for n in sizes)
+        differences = torch.arange(n_q)[:, None] + (first_q - first_k) - torch.arange(n_k)
+        weights = _exponentials(differences.square_(), directional * units[i] ** 2)
+        line = values.new_zeros(len(values), n_k).index_add_(1, (k[i] - first_k).long(), values)
+        by_direction.append((line @ weights.mT)[:, :, (q[i] - first_q).long()].mT)
     if by_direction:
         sums.append(torch.stack(by_direction, 1).flatten(0, 1))
     return torch.cat(sums)
@@ -212,22 +216,6 @@ def _is_dense(queries: Tensor) -> bool:
 def _exponentials(squared: Tensor, rates: Tensor) -> Tensor:
     # the lower bound avoids subnormal numbers, which are many times slower
     return (squared * (rates * LOG2E)[:, None, None]).clamp_min_(-58.0).exp2_()
-
-
-class _Lines:
-    """Positions of queries and keys projected on lines ``(n_lines, 2)``, counted from zero."""
-
-    def __init__(self, queries: Tensor, keys: Tensor, lines: Tensor) -> None:
-        q, k = ((x @ lines.T).round().T for x in (queries, keys))
-        first_q, first_k = q.amin(1, keepdim=True), k.amin(1, keepdim=True)
-        self.position_q, self.position_k = (q - first_q).long(), (k - first_k).long()
-        self.n_q, self.n_k = ((p.amax(1) + 1).tolist() for p in (self.position_q, self.position_k))
-        self.offset = first_q - first_k
-
-    def gaussians(self, line: int, rates: Tensor) -> Tensor:
-        """``exp(rate * squared difference)`` of all positions on a line, ``(len(rates), n_q, n_k)``."""
-        differences = torch.arange(self.n_q[line])[:, None] + self.offset[line] - torch.arange(self.n_k[line])
-        return _exponentials(differences.square_(), rates)
 
 
 def _whole_numbers(xq: Tensor, xk: Tensor) -> tuple[Tensor, Tensor] | None:

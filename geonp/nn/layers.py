@@ -273,7 +273,7 @@ def with_unknown_targets(yc: Tensor, n_t: int) -> tuple[Tensor, Tensor]:
 
 
 def in_chunks(function: Callable[[Tensor], Tensor], points: Tensor, size: int, *, recompute: bool = False) -> Tensor:
-    """Apply a function of each point alone to `size` points ``(batch, n, ...)`` at a time.
+    """Apply a function of single points to `size` points ``(batch, n, ...)`` at a time.
 
     With `recompute`, several chunks save no activations for the backward pass.
     """

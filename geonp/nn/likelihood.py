@@ -16,7 +16,7 @@ __all__ = ["Conditional", "condition", "fisher_information", "log_likelihood"]
 
 PADDING = 8
 """Rows added to each matrix before it is factorised. Without them the rows of 128 or 256 points lie a multiple of 1 KiB
-apart, columns compete for few cache lines, and the Cholesky factorisation takes twice as long."""
+apart, their columns compete for few cache lines, and the Cholesky factorisation takes twice as long."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from geonp.nn.lattice import PairDifferences, lattice_differences, symmetric_dif
 from geonp.nn.layers import masked_mean
 from geonp.nn.likelihood import fisher_information, log_likelihood
 
-__all__ = ["CovarianceModel", "Linearisation", "Observations", "centripetal_order", "soft_clamp"]
+__all__ = ["CovarianceModel", "Linearisation", "Observations", "outside_in_order", "soft_clamp"]
 
 
 def soft_clamp(x: Tensor, limit: float) -> Tensor:
@@ -48,11 +48,11 @@ class Observations:
         return symmetric_differences(self.x.double())
 
     def nearest(self, n: int) -> Observations:
-        """The `n` points nearest to the centre of a context in :func:`centripetal_order`."""
+        """The `n` points nearest to the centre of a context in :func:`outside_in_order`."""
         return self._every(n, self.mask.new_ones(len(self.mask)).long())
 
     def thinned(self, n: int) -> Observations:
-        """About `n` points at regular steps of a context in :func:`centripetal_order`."""
+        """About `n` points at regular steps of a context in :func:`outside_in_order`."""
         return self._every(n, (self.mask.sum(1) / n).ceil().clamp_min(1).long())
 
     def _every(self, n: int, stride: Tensor) -> Observations:
@@ -241,11 +241,11 @@ class CovarianceModel:
         return torch.exp(soft_clamp(local[..., 0], self.max_log_amplitude))
 
 
-def centripetal_order(x: Tensor, mask: Tensor) -> Tensor:
+def outside_in_order(x: Tensor, mask: Tensor) -> Tensor:
     """Indices that sort points ``(batch, n, d_x)`` from the farthest to the nearest to their centroid, masked first.
 
-    The centroid is that of the context alone, so that a prediction does not depend on the other targets. On a lattice
-    many distances are equal; the axes are weighted slightly differently, so that rounding does not decide the order.
+    The reverse of the middle-out order of Guinness (2018). On a lattice many distances are equal; the axes are weighted
+    slightly differently, so that rounding does not decide the order.
     """
     x = torch.where(mask[..., None], x, 0.0).double()
     x = x - masked_mean(x, mask)[:, None]

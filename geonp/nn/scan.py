@@ -92,13 +92,13 @@ class _ScanAttention(torch.autograd.Function):
         block_k: int,
         *parameters: Tensor,
     ) -> Tensor:
-        scale, mask = q.shape[-1] ** -0.5, _Mask(key_mask)
+        scale, keep = q.shape[-1] ** -0.5, _key_factors(key_mask)
         out = q.new_empty(*q.shape[:3], v.shape[-1])
         ctx.bias, ctx.block_q, ctx.block_k = bias, block_q, block_k
         # on a GPU the fused kernels round the bias to the precision of the queries
         ctx.fused = k.shape[2] <= block_k and (q.dtype == torch.float32 or q.device.type == "cpu")
         if ctx.fused:
-            fused = _with_mask_feature(q * scale, k, v, mask)
+            fused = _with_mask_feature(q * scale, k, v, keep)
             for tasks, at, rows in _scan_blocks(q, k, xq, block_q, block_k):
                 out[tasks, :, rows] = _fused(*fused, tasks, rows, bias(xq[at, rows], xk[at], *parameters), v.shape[-1])
             ctx.save_for_backward(q, k, v, xq, xk, key_mask, out, q.new_empty(0), *parameters)
@@ -111,9 +111,10 @@ class _ScanAttention(torch.autograd.Function):
             mean = q.new_zeros(*scaled.shape[:3], v.shape[-1], dtype=torch.float32)
             for cols in _blocks(k.shape[2], block_k):
                 block_bias = bias(xq[at, rows], xk[at, cols], *parameters)
-                score = _score(scaled, k[tasks, :, cols], block_bias, mask[tasks, cols])
+                block_keep = None if keep is None else keep[tasks, ..., cols]
+                score = _score(scaled, k[tasks, :, cols], block_bias, block_keep)
                 new_peak = torch.maximum(peak, score.amax(-1))
-                weight = _weight(score, new_peak, mask[tasks, cols])
+                weight = _weight(score, new_peak, block_keep)
                 decay = torch.exp(peak - new_peak)
                 total = total * decay + weight.sum(-1)
                 mean = mean * decay[..., None] + (weight.to(v.dtype) @ v[tasks, :, cols]).float()
@@ -128,7 +129,7 @@ class _ScanAttention(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = grad_outputs
         q, k, v, xq, xk, key_mask, out, log_sum, *parameters = ctx.saved_tensors
-        scale, mask = q.shape[-1] ** -0.5, _Mask(key_mask)
+        scale, keep = q.shape[-1] ** -0.5, _key_factors(key_mask)
         grad_q, grad_k, grad_v = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
         grad_xq, grad_xk = torch.zeros_like(xq), torch.zeros_like(xk)
         grad_parameters = [torch.zeros_like(p) for p in parameters]
@@ -143,12 +144,13 @@ class _ScanAttention(torch.autograd.Function):
                         for t, needed in zip((xq[at, rows], xk[at, cols], *parameters), needs_grad, strict=True)
                     ]
                     block_bias = ctx.bias(*leaves)
-                score = _score(scaled, k[tasks, :, cols], block_bias.detach(), mask[tasks, cols])
+                block_keep = None if keep is None else keep[tasks, ..., cols]
+                score = _score(scaled, k[tasks, :, cols], block_bias.detach(), block_keep)
                 if ctx.fused:
-                    weight = _weight(score, score.amax(-1), mask[tasks, cols])
+                    weight = _weight(score, score.amax(-1), block_keep)
                     weight.div_(weight.sum(-1, keepdim=True).clamp_min(1e-38))
                 else:
-                    weight = _weight(score, log_sum[tasks, :, rows], mask[tasks, cols])
+                    weight = _weight(score, log_sum[tasks, :, rows], block_keep)
                 grad_rows = grad[tasks, :, rows]
                 grad_v[tasks, :, cols] += weight.to(grad.dtype).mT @ grad_rows
                 grad_score = (grad_rows @ v[tasks, :, cols].mT).float()
@@ -188,14 +190,9 @@ def _blocks(n: int, size: int) -> list[slice]:
     return [slice(i, min(i + size, n)) for i in range(0, n, size)]
 
 
-class _Mask:
-    """Key mask as float factors of the weights, sliced block by block; None if no key is masked."""
-
-    def __init__(self, key_mask: Tensor) -> None:
-        self.keep = None if bool(key_mask.all()) else key_mask.float()[:, None, None]
-
-    def __getitem__(self, block: tuple[slice, slice]) -> Tensor | None:
-        return None if self.keep is None else self.keep[block[0], :, :, block[1]]
+def _key_factors(key_mask: Tensor) -> Tensor | None:
+    """Key mask as factors of the weights, ``(batch, 1, 1, n_k)``; None if no key is masked."""
+    return None if bool(key_mask.all()) else key_mask.float()[:, None, None]
 
 
 def _score(scaled: Tensor, k: Tensor, bias: Tensor, keep: Tensor | None) -> Tensor:
@@ -216,14 +213,14 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, tasks: slice, rows: slice, bias: Ten
     return out[..., :d_v]
 
 
-def _with_mask_feature(q: Tensor, k: Tensor, v: Tensor, mask: _Mask) -> tuple[Tensor, Tensor, Tensor]:
+def _with_mask_feature(q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values with one more feature, which adds :data:`MASKED_SCORE` to the scores of masked keys.
 
     Added to the bias instead, it would need a copy of a shared bias for each task and head.
     """
-    if mask.keep is None:
+    if keep is None:
         return q, k, v
-    masked = ((1 - mask.keep) * MASKED_SCORE).mT.to(k.dtype).expand(*k.shape[:3], 1)
+    masked = ((1 - keep) * MASKED_SCORE).mT.to(k.dtype).expand(*k.shape[:3], 1)
     features = ((q, torch.ones_like(q[..., :1])), (k, masked), (v, torch.zeros_like(v[..., :1])))
     # fused kernels on a GPU need multiples of 8 features
     pad = 0 if q.device.type == "cpu" else -(q.shape[-1] + 1) % 8

@@ -51,7 +51,7 @@ class TNPKR(nn.Module):
       random features for each layer. The published widths are ``v_dim=128, v_hidden=0, embed_hidden=(512, 128)``.
     * ``"full"``: softmax attention without bias ("Full" in v1).
 
-    All but the first know locations through their tokens only, so they are not translation invariant.
+    In all but the first, locations enter through the tokens only, so these are not translation invariant.
 
     Deviations from the paper, each an option that defaults to the paper:
 

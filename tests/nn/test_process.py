@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from geonp.nn.process import CovarianceModel, Observations, centripetal_order
+from geonp.nn.process import CovarianceModel, Observations, outside_in_order
 
 MASK = torch.tensor([[True] * 12, [False] * 4 + [True] * 8])
 
@@ -90,13 +90,13 @@ def test_order_of_a_context_does_not_depend_on_rounding(shift: float, seed: int)
     cells = rng.choice(81, 30, replace=False)
     x = torch.tensor(np.stack(np.divmod(cells, 9), -1), dtype=torch.float32)[None] - 4.5
     mask = torch.tensor(rng.random((1, 30)) < 0.8)
-    order = centripetal_order(x, mask)
-    assert torch.equal(order, centripetal_order(x + shift, mask))
-    assert torch.equal(order, centripetal_order(torch.where(mask[..., None], x, torch.nan), mask))
+    order = outside_in_order(x, mask)
+    assert torch.equal(order, outside_in_order(x + shift, mask))
+    assert torch.equal(order, outside_in_order(torch.where(mask[..., None], x, torch.nan), mask))
     n_masked = int((~mask).sum())
     assert not mask[0, order[0, :n_masked]].any()
     permutation = torch.from_numpy(rng.permutation(30))
-    permuted = permutation[centripetal_order(x[:, permutation], mask[:, permutation])[0]]
+    permuted = permutation[outside_in_order(x[:, permutation], mask[:, permutation])[0]]
     assert torch.equal(permuted[n_masked:], order[0, n_masked:])
 
 

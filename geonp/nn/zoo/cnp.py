@@ -186,13 +186,7 @@ class ANP(NP):
         min_scale: float = 0.0,
     ) -> None:
         super().__init__(
-            d_x=d_x,
-            d_y=d_y,
-            encoder=encoder,
-            latent=latent,
-            decoder=decoder,
-            n_latents=n_latents,
-            min_scale=min_scale,
+            d_x=d_x, d_y=d_y, encoder=encoder, latent=latent, decoder=decoder, n_latents=n_latents, min_scale=min_scale
         )
         self.encoder = AttentiveEncoder(d_x, d_y, locate, encoder)
         self.mix = MultiHeadAttention(latent[-1], 8, latent[-1], latent[-1])
