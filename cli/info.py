@@ -63,8 +63,7 @@ def info(source: str, nodata: float | None, storage: tuple[str, ...], as_json: b
 
 def _describe(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
     """Dimensions, stored dtype and nodata of a variable, and the census of its gaps if it is a raster of numbers."""
-    from geonp.raster.casting import UNLIMITED
-    from geonp.raster.nodata import stored_nodata, valid_limits
+    from geonp.raster.nodata import UNLIMITED, stored_nodata, valid_limits
 
     description: dict[str, Any] = {
         "dimensions": {str(dim): size for dim, size in da.sizes.items()},

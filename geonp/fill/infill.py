@@ -1,27 +1,38 @@
-"""infill(): fill a raster in memory or on dask. The accessor and the command line call it too."""
+"""infill(): fill a raster in memory or on dask. The accessor and the command line call it too.
+
+The dask graph has one task a chunk, which reads the edges of its neighbours' chunks itself. No chunk is ever reshaped,
+and the result does not depend on how the raster is chunked.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import dask.array as da
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
+from dask.base import tokenize
+from dask.highlevelgraph import HighLevelGraph
 
 from geonp.errors import InputError
-from geonp.fill.graph import fill_chunks
 from geonp.fill.options import FillOptions
 from geonp.fill.outputs import ordered, result_arrays
-from geonp.fill.plan import chunks_in_memory
+from geonp.fill.region import BlockSource, Region, fill_region
 from geonp.fill.request import Raster, Request, prepare
 from geonp.fill.samples import sample_chunks
+from geonp.inference.kernel import FillJob, most_batches, result_dtype
+from geonp.inference.stack import read_with
 from geonp.raster.metadata import dataset_attrs
-from geonp.raster.variable import Variable
+from geonp.raster.nodata import Reader
+from geonp.raster.variable import ClassReader, Variable
+from geonp.raster.windows import CHUNK_PX, Window, pieces
 
-__all__ = ["infill", "template"]
+__all__ = ["chunks_in_memory", "count_batches", "infill", "template"]
 
 
 def infill(
@@ -153,7 +164,7 @@ def _filled(request: Request, variable: Variable) -> dict[Hashable, xr.DataArray
         stored = source.data
     domain = None if request.domain is None else da.asarray(request.domain).rechunk(stored.chunks[-2:])
     axis = variable.leading.index(job.across) if job.across in variable.leading else None
-    result = fill_chunks(stored, domain, job, variable.read, axis)
+    result = _fill_chunks(stored, domain, job, variable.read, axis)
     drawn = None
     if request.options.samples:
         values = stored.map_blocks(variable.read, dtype=variable.read.dtype)
@@ -171,3 +182,69 @@ def _assembled(request: Request, arrays: Mapping[Hashable, Mapping[Hashable, xr.
         attrs = dataset_attrs(out.attrs, line, card.name, card.version, card.sha256)
         out = out.assign(arrays[variable.name]).assign_attrs(attrs)
     return ordered(request.ds, out, arrays)
+
+
+def chunks_in_memory(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Chunks in which an array in memory is filled; rows and columns last."""
+    return (*(1,) * (len(shape) - 2), *(min(n, CHUNK_PX[1]) for n in shape[-2:]))
+
+
+def _fill_chunks(
+    data: da.Array, domain: da.Array | None, job: FillJob, read: Reader | ClassReader, axis: int | None = None
+) -> da.Array:
+    """A lazy array with the fields of :func:`geonp.inference.kernel.result_dtype`, in the chunks of `data`.
+
+    Parameters
+    ----------
+    data : dask array
+        Stored values ``(..., rows, cols)``; `read` converts them to floats in each task.
+    domain : dask array or None
+        ``(rows, cols)``: True where a value may be.
+    axis : int or None
+        Leading dimension along which neighbouring slices are read too.
+    """
+    name = "geonp-fill-" + tokenize(data.name, None if domain is None else domain.name, job, read, axis)
+    y_chunks, x_chunks = data.chunks[-2:]
+    edges = [[0, *itertools.accumulate(sizes)] for sizes in data.chunks[:-2]]
+    graph: dict[Any, Any] = {}
+    for (i, j), chunk in _windows(y_chunks, x_chunks):
+        rows, cols = (pieces(*of) for of in zip(job.cells(chunk), (y_chunks, x_chunks), strict=True))
+        masks = None if domain is None else [[(domain.name, a.chunk, b.chunk) for b in cols] for a in rows]
+        for block in itertools.product(*(range(n) for n in data.numblocks[:-2])):
+            lead = tuple(range(edge[k], edge[k + 1]) for edge, k in zip(edges, block, strict=True))
+            numbers, starts, size = [block], (), 0
+            if axis is not None:
+                size, edge = edges[axis][-1], edges[axis]
+                wanted = read_with(lead[axis], size)
+                along = [k for k in range(len(edge) - 1) if edge[k] < wanted.stop and edge[k + 1] > wanted.start]
+                numbers = [(*block[:axis], k, *block[axis + 1 :]) for k in along]
+                starts = tuple(edge[k] for k in along)
+            stack = [[[(data.name, *number, a.chunk, b.chunk) for b in cols] for a in rows] for number in numbers]
+            region, own = Region(lead, chunk, axis, size), (data.name, *block, i, j)
+            graph[(name, *block, i, j)] = (_fill, region, job, read, own, stack, starts, masks, rows, cols)
+    sources: list[Any] = [data] if domain is None else [data, domain]
+    layers = HighLevelGraph.from_collections(name, graph, dependencies=sources)
+    return da.Array(layers, name, data.chunks, dtype=result_dtype(read.dtype, job.predictor.classes))
+
+
+def _fill(region: Region, job: FillJob, *parts: Any) -> npt.NDArray[np.void]:
+    return fill_region(region, BlockSource(region, job, *parts), job)[0]
+
+
+def count_batches(missing: npt.NDArray[np.bool_], chunks: Sequence[tuple[int, ...]], job: FillJob) -> int:
+    """Upper bound of the batches that fill a slice, from its mask of missing cells ``(rows, cols)`` and its chunks."""
+    total = 0
+    for _, chunk in _windows(*chunks):
+        if missing[chunk.row : chunk.row_end, chunk.col : chunk.col_end].any():
+            rows, cols = job.cells(chunk)
+            within = (rows >= 0)[:, None] & (cols >= 0)
+            there = missing[np.ix_(rows, cols)]
+            total += most_batches(within & there, within & ~there, chunk, job)
+    return total
+
+
+def _windows(y_chunks: tuple[int, ...], x_chunks: tuple[int, ...]) -> Iterator[tuple[tuple[int, int], Window]]:
+    """The numbers of each chunk along both dimensions, and its cells."""
+    bounds = [list(itertools.pairwise(itertools.accumulate(sizes, initial=0))) for sizes in (y_chunks, x_chunks)]
+    for (i, rows), (j, cols) in itertools.product(*map(enumerate, bounds)):
+        yield (i, j), Window(*rows, *cols)

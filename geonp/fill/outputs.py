@@ -14,10 +14,9 @@ import xarray as xr
 
 from geonp.fill.options import FillOptions
 from geonp.inference.kernel import quantile_of
-from geonp.raster.classes import ClassReader, labels
-from geonp.raster.metadata import FillFlag, ancillary_names, result_attrs, value_attrs
-from geonp.raster.nodata import without
-from geonp.raster.variable import Variable
+from geonp.raster.metadata import FillFlag, ancillary_names
+from geonp.raster.nodata import NODATA, PACKING, UNLIMITED, VALID, holds, without
+from geonp.raster.variable import ClassReader, Variable, labels
 
 __all__ = ["Output", "ordered", "outputs", "result_arrays"]
 
@@ -25,6 +24,8 @@ Array = npt.NDArray[Any]
 
 RESULTS = ("standard_error", "quantile", "tail", "sample", "probability", "fill_flag")
 """Endings of the names of all results, in the order in which they follow the values."""
+
+_TEMPERATURE_UNITS = {"k", "kelvin", "degc", "celsius", "degree_celsius", "degrees_celsius", "degf", "fahrenheit"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +89,7 @@ def outputs(variable: Variable, options: FillOptions) -> tuple[Output, ...]:
     def made(
         result: str, of: Callable[..., Array] | None, dtype: Any = dtype, along: xr.Variable | None = None
     ) -> Output:
-        attrs = result_attrs(source, label, result)
+        attrs = _result_attrs(source, label, result)
         return Output(f"{label}_{result}", np.dtype(dtype), attrs, mapping, of, along)
 
     flag = made("fill_flag", partial(_part, name="flag"), np.int8)
@@ -108,7 +109,7 @@ def outputs(variable: Variable, options: FillOptions) -> tuple[Output, ...]:
             numbers = xr.Variable("sample", np.arange(options.samples), {"standard_name": "realization", "units": "1"})
             beside.append(made("sample", None, along=numbers))
         names = [output.name for output in (error, flag, *beside)]
-        attrs = value_attrs(source, variable.nodata, variable.limits, variable.encoding, names)
+        attrs = _value_attrs(source, variable.nodata, variable.limits, variable.encoding, names)
         beside.append(error)
     values = Output(label, source.dtype, attrs, variable.encoding, partial(_values, fit=variable.fit))
     return (values, *sorted((*beside, flag), key=lambda output: RESULTS.index(output.name.removeprefix(f"{label}_"))))
@@ -144,3 +145,61 @@ def _quantiles(result: Array, stored: Array, levels: tuple[float, ...]) -> Array
 
 def _probability(result: Array, stored: Array) -> Array:
     return np.moveaxis(result["probability"], -1, 0)
+
+
+def _value_attrs(
+    source: xr.DataArray,
+    markers: tuple[float, ...],
+    limits: tuple[float, float],
+    encoding: Mapping[str, Any],
+    ancillary: Sequence[str],
+) -> dict[Any, Any]:
+    """Attributes of the filled values, with the names of the `ancillary` results; `encoding` is what they will have."""
+    # a valid range refers to stored values
+    stored = np.dtype(source.encoding.get("dtype", source.dtype))
+    kept = stored == encoding.get("dtype", source.dtype)
+    attrs = without(source.attrs, (*NODATA, "grid_mapping", *(() if kept else VALID)))
+    if source.dtype.kind in "iu" and not kept and limits != UNLIMITED:
+        info = np.iinfo(source.dtype)
+        attrs["valid_range"] = np.clip(limits, info.min, info.max).astype(source.dtype)
+    held = [source.dtype.type(marker) for marker in markers if holds(source.dtype, marker)]
+    if source.dtype.kind in "iu" and held:
+        attrs["_FillValue"] = held[0]
+    names = dict.fromkeys([*ancillary_names(source), *ancillary])
+    return {**attrs, "ancillary_variables": " ".join(names)}
+
+
+def _result_attrs(source: xr.DataArray, label: str, result: str) -> dict[str, Any]:
+    """Attributes of a result beside the values: of ``standard_error``, ``fill_flag``, ``probability`` and so on.
+
+    `label` stands for the ``long_name`` of the source if it has none.
+    """
+    title = source.attrs.get("long_name", label)
+    if result == "standard_error":
+        return _error_attrs(source, title)
+    if result == "fill_flag":
+        return {
+            "long_name": f"{title} fill flag",
+            "standard_name": "status_flag",
+            "flag_values": np.array([int(member) for member in FillFlag], dtype=np.int8),
+            "flag_meanings": " ".join(member.name.lower() for member in FillFlag),
+        }
+    if result == "tail":
+        return {"long_name": f"{title}, inverse degrees of freedom of the Student distribution", "units": "1"}
+    if result == "probability":
+        return {"long_name": f"{title}, probability of each class", "units": "1"}
+    kept = {key: source.attrs[key] for key in ("units", "units_metadata", *PACKING) if key in source.attrs}
+    return {"long_name": f"{title}, {'joint sample' if result == 'sample' else result}", **kept}
+
+
+def _error_attrs(source: xr.DataArray, title: str) -> dict[str, Any]:
+    attrs: dict[str, Any] = {"long_name": f"{title} standard error"}
+    if "standard_name" in source.attrs:
+        attrs["standard_name"] = f"{source.attrs['standard_name']} standard_error"
+    if "units" in source.attrs:
+        attrs["units"] = source.attrs["units"]
+        if str(attrs["units"]).lower() in _TEMPERATURE_UNITS:
+            attrs["units_metadata"] = "temperature: difference"
+    if "scale_factor" in source.attrs:  # stored values: a difference has the scale, but no offset
+        attrs["scale_factor"] = abs(source.attrs["scale_factor"])
+    return attrs

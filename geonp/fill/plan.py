@@ -13,7 +13,7 @@ import numpy.typing as npt
 import xarray as xr
 from dask.system import CPU_COUNT
 
-from geonp.fill.graph import count_batches
+from geonp.fill.infill import chunks_in_memory, count_batches
 from geonp.fill.options import FillOptions
 from geonp.fill.request import Raster, Request, prepare
 from geonp.inference.kernel import FillJob
@@ -21,9 +21,9 @@ from geonp.inference.parallel import WORKER_BYTES, number_of_cores, number_of_pr
 from geonp.inference.predictor import TARGET_BUCKETS, batch_bytes
 from geonp.inference.stack import STACK
 from geonp.raster.variable import Variable
-from geonp.raster.windows import CHUNK_PX, Window
+from geonp.raster.windows import Window
 
-__all__ = ["COUNTED_CELLS", "LIBRARIES_BYTES", "FillPlan", "chunks_in_memory", "plan", "planned", "processes_bytes"]
+__all__ = ["COUNTED_CELLS", "LIBRARIES_BYTES", "FillPlan", "plan", "planned", "processes_bytes"]
 
 LIBRARIES_BYTES = 450 * 2**20
 """Memory of Python, torch and the kernels that it compiles, before any raster is read."""
@@ -167,11 +167,6 @@ def planned(request: Request, chunks: Mapping[Hashable, Mapping[Hashable, int]] 
 def processes_bytes(batches: int, device: str) -> int:
     """Upper bound of the memory of the processes that are started for so many batches."""
     return number_of_processes(batches) * WORKER_BYTES if _on_cpu(device) else 0
-
-
-def chunks_in_memory(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Chunks in which an array in memory is filled; rows and columns last."""
-    return (*(1,) * (len(shape) - 2), *(min(n, CHUNK_PX[1]) for n in shape[-2:]))
 
 
 def _chunks(variable: Variable, cut: Mapping[Hashable, int] | None) -> tuple[tuple[int, ...], ...]:

@@ -18,10 +18,9 @@ import numpy.typing as npt
 from geonp.errors import PredictionError
 from geonp.inference.kernel import FillJob, fill_window, result_dtype, unfilled
 from geonp.inference.stack import STACK, beside, read_with
-from geonp.raster.classes import ClassReader
 from geonp.raster.metadata import FillFlag
 from geonp.raster.nodata import Reader
-from geonp.raster.variable import Variable
+from geonp.raster.variable import ClassReader, Variable
 from geonp.raster.windows import Piece, Window, pieces
 
 __all__ = ["BlockSource", "Region", "Source", "VariableSource", "fill_region", "reason"]

@@ -22,7 +22,7 @@ from geonp.inference.stack import STACK, backgrounds
 from geonp.inference.stitching import Tile, batches, blend_weights, mean, stitch
 from geonp.inference.tiling import MARGIN_PX, between, groups, support
 from geonp.raster.metadata import FillFlag
-from geonp.raster.windows import Window, aligned, grown, indices, shown_once
+from geonp.raster.windows import Window, indices, shown_once
 
 __all__ = ["FillJob", "fill_window", "most_batches", "quantile_of", "result_dtype", "unfilled"]
 
@@ -68,8 +68,8 @@ class FillJob:
         """The window that is read to fill `chunk`: all tiles that predict its cells, and the frame around them."""
         neighbourhood = self.predictor.neighbourhood
         # the tile around a lone gap may begin up to one side before the last cell of the gap
-        predicted = grown(chunk, MARGIN_PX + max(neighbourhood.overlap_px, neighbourhood.tile_px))
-        return grown(aligned(predicted, neighbourhood.tile_px * neighbourhood.merge), self.frame)
+        predicted = chunk.grown(MARGIN_PX + max(neighbourhood.overlap_px, neighbourhood.tile_px))
+        return predicted.aligned(neighbourhood.tile_px * neighbourhood.merge).grown(self.frame)
 
     def cells(self, chunk: Window) -> tuple[IntArray, IntArray]:
         """Raster rows and columns of :meth:`window`; -1 outside the raster."""

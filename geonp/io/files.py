@@ -27,8 +27,8 @@ from geonp.errors import GeonpError, InputError, MissingFileError, OutputError
 from geonp.io.geotiff import DRIVERS, READ_ERRORS, creation_options_of, open_gdal, transform, write_geotiff
 from geonp.io.location import check_writable, is_remote
 from geonp.io.stores import Store, to_zarr, unfinished
-from geonp.raster.casting import holds
 from geonp.raster.grid import Grid, grid_mapping_name
+from geonp.raster.nodata import holds
 from geonp.raster.windows import chunk_side
 
 __all__ = ["check_output", "for_files", "open_raster", "write_raster"]

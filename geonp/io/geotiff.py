@@ -24,10 +24,9 @@ from rasterio.windows import Window
 from rioxarray.exceptions import RioXarrayError
 
 from geonp.errors import InputError, OutputError, warn
-from geonp.raster.casting import UNLIMITED
 from geonp.raster.grid import Grid, grid_mapping_name
 from geonp.raster.metadata import UNNAMED
-from geonp.raster.nodata import PACKING, declared_nodata, observed, valid_limits
+from geonp.raster.nodata import PACKING, UNLIMITED, declared_nodata, observed, valid_limits
 
 __all__ = ["DRIVERS", "READ_ERRORS", "creation_options_of", "open_gdal", "transform", "write_geotiff"]
 

@@ -9,25 +9,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["UNLIMITED", "Fit", "fitting", "holds"]
+from geonp.raster.nodata import UNLIMITED
+
+__all__ = ["Fit", "fitting"]
 
 Array = npt.NDArray[Any]
 BoolArray = npt.NDArray[np.bool_]
 Fit = Callable[..., Array]
 """What :func:`fitting` gives."""
 
-UNLIMITED = (-np.inf, np.inf)
-"""Limits between which all values lie."""
-
 _EXACT = 2**53
-
-
-def holds(dtype: np.dtype[Any], value: float) -> bool:
-    """Whether an array of the real ``dtype`` can hold ``value``; integers hold no NaN."""
-    if dtype.kind == "f":
-        return True
-    info = np.iinfo(dtype)
-    return float(value).is_integer() and info.min <= value <= info.max
 
 
 def fitting(

@@ -11,16 +11,17 @@ import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import InputError
-from geonp.raster.casting import UNLIMITED, holds
 
 __all__ = [
     "NODATA",
     "PACKING",
+    "UNLIMITED",
     "VALID",
     "Reader",
     "cellwise",
     "declared_nodata",
     "empty_value",
+    "holds",
     "observed",
     "reader",
     "require_real",
@@ -37,6 +38,18 @@ VALID = ("valid_range", "valid_min", "valid_max")
 
 PACKING = {"scale_factor": 1.0, "add_offset": 0.0}
 """CF attributes of packed values, and what holds without them."""
+
+
+UNLIMITED = (-np.inf, np.inf)
+"""Limits between which all values lie."""
+
+
+def holds(dtype: np.dtype[Any], value: float) -> bool:
+    """Whether an array of the real ``dtype`` can hold ``value``; integers hold no NaN."""
+    if dtype.kind == "f":
+        return True
+    info = np.iinfo(dtype)
+    return float(value).is_integer() and info.min <= value <= info.max
 
 
 def declared_nodata(da: xr.DataArray) -> tuple[float, ...]:

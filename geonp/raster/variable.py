@@ -1,24 +1,32 @@
-"""A variable to be filled, with all that its metadata says; found once, before anything is read."""
+"""A variable to be filled, of numbers or of CF flag values, with all that its metadata says; found once."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import InputError
-from geonp.raster.casting import UNLIMITED, Fit, fitting
-from geonp.raster.classes import ClassReader, class_reader, n_classes, restoring
+from geonp.raster.casting import Fit, fitting
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import UNNAMED, ancillary_names, kept_encoding
-from geonp.raster.nodata import Reader, declared_nodata, empty_value, reader, valid_limits
+from geonp.raster.nodata import UNLIMITED, Reader, declared_nodata, empty_value, reader, require_real, valid_limits
 
-__all__ = ["Variable", "class_variables", "fill_variables", "passed_integers"]
+__all__ = [
+    "ClassReader",
+    "Variable",
+    "class_reader",
+    "class_variables",
+    "fill_variables",
+    "labels",
+    "passed_integers",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +86,7 @@ class Variable:
         read: Reader | ClassReader
         fit: Callable[..., npt.NDArray[Any]]
         if classes:
-            read, fit = class_reader(source, nodata), restoring(source)
+            read, fit = class_reader(source, nodata), _restoring(source)
         else:
             read, fit = reader(source, nodata), fitting(source.dtype, markers, encoding, limits)
         empty = empty_value(source, markers)
@@ -159,13 +167,80 @@ def class_variables(ds: xr.Dataset, grid: Grid, classes: int) -> list[Hashable]:
     names = [
         name
         for name, da in ds.data_vars.items()
-        if spatial <= set(da.dims) and n_classes(da) == classes and da.attrs.get("standard_name") != "status_flag"
+        if spatial <= set(da.dims) and _n_classes(da) == classes and da.attrs.get("standard_name") != "status_flag"
     ]
     if not names:
-        got = "; ".join(f"{name!r} with {n_classes(da)}" for name, da in ds.data_vars.items())
+        got = "; ".join(f"{name!r} with {_n_classes(da)}" for name, da in ds.data_vars.items())
         raise InputError(
             f"No variable can be filled by a model of {classes} classes: got {got or 'no variables'}, expected one "
             f"with {classes} flag_values on ({grid.y_dim!r}, {grid.x_dim!r}). Give the variable the CF attributes "
             "flag_values and flag_meanings, in the order of the model's classes."
         )
     return names
+
+
+def _n_classes(da: xr.DataArray) -> int:
+    """Number of ``flag_values``, also of a text such as ``"0, 1, 2"``, as some writers leave them."""
+    given = da.attrs.get("flag_values", ())
+    return len(given.replace(",", " ").split()) if isinstance(given, str) else np.size(given)
+
+
+@dataclass(frozen=True)
+class ClassReader:
+    """Converts stored values to numbers of classes: indices into `known`, and NaN for all other values."""
+
+    known: tuple[float, ...]
+    dtype: ClassVar[np.dtype[np.float32]] = np.dtype(np.float32)
+
+    def __call__(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Numbers of classes, in the shape of `values`."""
+        out = np.full(values.shape, np.nan, self.dtype)
+        for number, value in enumerate(self.known):
+            out[values == value] = number
+        return out
+
+
+def class_reader(da: xr.DataArray, nodata: float | None = None) -> ClassReader:
+    """The :class:`ClassReader` of an array with CF ``flag_values``.
+
+    Raises
+    ------
+    InputError
+        If the flag values are not distinct numbers, or one of them is the nodata value.
+    """
+    require_real(da)
+    markers = declared_nodata(da) if nodata is None else (float(nodata),)
+    given = da.attrs["flag_values"]
+    try:
+        known = np.asarray(given, np.float64).ravel()
+    except (TypeError, ValueError):
+        known = np.empty(0)
+    if not known.size or len(set(known.tolist())) < known.size:
+        raise InputError(
+            f"The flag_values of {da.name!r} must be numbers that differ: got {given!r}. Correct the attribute, for "
+            f"example to np.array([0, 1, 2], {str(da.dtype)!r})."
+        )
+    if missing := sorted(set(known.tolist()) & set(markers)):
+        raise InputError(
+            f"{missing[0]:g} is a class of {da.name!r} (flag_values) and its nodata value too: cells filled with it "
+            "would look missing. Give another nodata value, or leave the class out of a model of fewer classes."
+        )
+    return ClassReader(tuple(known.tolist()))
+
+
+def labels(da: xr.DataArray) -> npt.NDArray[Any]:
+    """Names of the classes: the flag meanings if there is one for each flag value, otherwise the flag values."""
+    meanings, values = str(da.attrs.get("flag_meanings", "")).split(), np.ravel(da.attrs["flag_values"])
+    return np.array(meanings) if len(meanings) == len(values) else values
+
+
+def _restoring(da: xr.DataArray) -> Fit:
+    """A function ``(numbers, filled_mask, source)`` that writes flag values into the filled cells of `source`."""
+    return partial(_restored, np.ravel(da.attrs["flag_values"]))
+
+
+def _restored(
+    known: npt.NDArray[Any], number: npt.NDArray[Any], filled_mask: npt.NDArray[np.bool_], source: npt.NDArray[Any]
+) -> npt.NDArray[Any]:
+    chosen = known[np.where(filled_mask, number, 0).astype(np.intp)].astype(source.dtype)
+    return np.where(filled_mask, chosen, source)

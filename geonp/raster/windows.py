@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from dask.system import CPU_COUNT
 
-__all__ = ["CHUNK_PX", "Piece", "Window", "aligned", "chunk_side", "grown", "indices", "pieces", "shown_once"]
+__all__ = ["CHUNK_PX", "Piece", "Window", "chunk_side", "indices", "pieces", "shown_once"]
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -32,6 +32,15 @@ class Window:
         """Rows and columns."""
         return self.row_end - self.row, self.col_end - self.col
 
+    def aligned(self, tile_px: int) -> Window:
+        """The smallest union of tiles that holds the window; it may reach beyond the raster."""
+        rows = self.row // tile_px * tile_px, -(-self.row_end // tile_px) * tile_px
+        return Window(*rows, self.col // tile_px * tile_px, -(-self.col_end // tile_px) * tile_px)
+
+    def grown(self, px: int) -> Window:
+        """The window with a frame of `px` cells."""
+        return Window(self.row - px, self.row_end + px, self.col - px, self.col_end + px)
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -50,21 +59,6 @@ def chunk_side(cells: int) -> int:
     """
     side = math.sqrt(cells / (4 * CPU_COUNT))
     return int(np.clip(-(-side // 128) * 128, *CHUNK_PX))
-
-
-def aligned(window: Window, tile_px: int) -> Window:
-    """The smallest union of tiles that holds `window`; its last row and column of tiles may stick out of the raster."""
-    return Window(
-        window.row // tile_px * tile_px,
-        -(-window.row_end // tile_px) * tile_px,
-        window.col // tile_px * tile_px,
-        -(-window.col_end // tile_px) * tile_px,
-    )
-
-
-def grown(window: Window, px: int) -> Window:
-    """`window` with a frame of `px` cells."""
-    return Window(window.row - px, window.row_end + px, window.col - px, window.col_end + px)
 
 
 def indices(start: int, stop: int, size: int, *, periodic: bool = False) -> npt.NDArray[np.intp]:

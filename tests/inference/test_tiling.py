@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from geonp.inference.context import Neighbourhood
 from geonp.inference.tiling import MARGIN_PX, NEXT_PX, SHALLOW_PX, between, groups, support
-from geonp.raster.windows import CHUNK_PX, Piece, Window, aligned, chunk_side, grown, indices, pieces, shown_once
+from geonp.raster.windows import CHUNK_PX, Piece, Window, chunk_side, indices, pieces, shown_once
 
 offsets = st.integers(-40, 40)
 windows = st.builds(
@@ -33,7 +33,7 @@ chunkings = st.lists(st.integers(1, 12), min_size=1, max_size=8)
 
 @given(windows, st.integers(1, 17))
 def test_aligned_is_the_smallest_union_of_tiles(window: Window, tile_px: int) -> None:
-    out = aligned(window, tile_px)
+    out = window.aligned(tile_px)
     for start, stop, first, last in (
         (window.row, window.row_end, out.row, out.row_end),
         (window.col, window.col_end, out.col, out.col_end),
@@ -45,7 +45,7 @@ def test_aligned_is_the_smallest_union_of_tiles(window: Window, tile_px: int) ->
 
 @given(windows, st.integers(0, 30))
 def test_grown_adds_a_frame(window: Window, px: int) -> None:
-    out = grown(window, px)
+    out = window.grown(px)
     assert out.shape == (window.shape[0] + 2 * px, window.shape[1] + 2 * px)
     assert (out.row, out.col) == (window.row - px, window.col - px)
 
@@ -66,7 +66,7 @@ def test_every_gap_cell_has_one_owner_however_it_is_chunked(
         for left, right in pairwise(x_edges):
             if top == bottom or left == right:
                 continue
-            window = aligned(Window(int(top), int(bottom), int(left), int(right)), tile_px)
+            window = Window(int(top), int(bottom), int(left), int(right)).aligned(tile_px)
             wanted = np.zeros(window.shape, bool)
             core = np.s_[top - window.row : bottom - window.row, left - window.col : right - window.col]
             wanted[core] = missing[top:bottom, left:right]
@@ -86,7 +86,7 @@ def test_every_gap_cell_has_one_owner_however_it_is_chunked(
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 50), (50, 1), (3, 5), (16, 16), (17, 15)])
 def test_tiles_of_any_shape(shape: tuple[int, int]) -> None:
-    window = aligned(Window(0, shape[0], 0, shape[1]), 16)
+    window = Window(0, shape[0], 0, shape[1]).aligned(16)
     wanted = np.zeros(window.shape, bool)
     wanted[: shape[0], : shape[1]] = True
     rows, columns = -(-shape[0] // 16), -(-shape[1] // 16)

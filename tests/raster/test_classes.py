@@ -17,7 +17,7 @@ from geonp.cli.app import main
 from geonp.errors import InputError
 from geonp.inference import checkpoint
 from geonp.nn.models import build
-from geonp.raster.classes import class_reader
+from geonp.raster.variable import class_reader
 
 CONFIG = {
     "d_x": 2,
