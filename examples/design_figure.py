@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -20,17 +21,14 @@ from scipy import ndimage
 
 import geonp
 from geonp.inference.checkpoint import load_card
-from geonp.inference.context import Neighbourhood, halo_for, overlaps, select_context
-from geonp.inference.kernel import _blend_weights as blend_weights
-from geonp.inference.thinning import start_of
+from geonp.inference.context import Neighbourhood, choose_context, framed, overlaps
+from geonp.inference.stitching import blend_weights
 from geonp.inference.tiling import groups
 from geonp.raster.gaps import cloud_gaps
 
 SHAPE = (320, 352)
 SEED = 3
 MODEL = "tnpkr-sa"
-
-Box = tuple[int, int, int, int]  # first and last row, first and last column
 
 
 def main() -> None:
@@ -49,40 +47,34 @@ def draw(values: NDArray[np.float32], filled: NDArray[np.float32], neighbourhood
     observed, px, lap = ~np.isnan(values), neighbourhood.tile_px, neighbourhood.overlap_px
     frame = neighbourhood.reach_px
     members = frame + most_gaps(groups(~observed, observed, frame, neighbourhood), ~observed, frame, px)
-    (top, left), (bottom, right) = members.min(0), members.max(0) + px
+    box = np.array([members.min(0), members.max(0) + px])
 
-    around = np.s_[top - frame : bottom + frame, left - frame : right + frame]
-    halo = halo_for(observed[around], neighbourhood)
-    box = (top - halo, bottom + halo, left - halo, right + halo)
-    near = observed[box[0] : box[1], box[2] : box[3]]
-    own = np.zeros_like(near)
-    for row, col in members - [box[0], box[2]]:
-        own[row : row + px, col : col + px] = True
-    targets = own & ~near
-    chosen = select_context(near, targets, neighbourhood, start_of(0))
-    rows, cols = np.divmod(chosen, near.shape[1])
+    targets = np.zeros_like(observed)
+    for row, col in members:
+        targets[row : row + px, col : col + px] = ~observed[row : row + px, col : col + px]
+    context = np.zeros_like(observed)
+    context.flat[choose_context(observed, box, targets[framed(box, 0)], neighbourhood, 0, None)] = True
     distance = ndimage.distance_transform_edt(~targets)
-    left_out = near.copy()
-    left_out[rows, cols] = False
-    dense = distance[rows, cols] < distance[left_out].min(initial=np.inf)
+    near = context & (distance < distance[observed & ~context].min())
 
-    patch = (top - lap, bottom + lap, left - lap, right + lap)
-    part = np.s_[patch[0] : patch[1], patch[2] : patch[3]]
-    reached = overlaps(observed, neighbourhood)[part]
-    weights = sum(blend_weights(reached, member - [top, left], px, lap) for member in members)
-    weights = np.where(~observed[part] & (weights > 0), weights, np.nan)
+    patch = framed(box, lap)
+    reached = overlaps(observed, neighbourhood)[patch]
+    weights = sum(blend_weights(reached, member - box[0], px, lap) for member in members)
+    weights = np.where(~observed[patch] & (weights > 0), weights, np.nan)
 
     figure, axes = plt.subplots(1, 3, figsize=(13.5, 4.6), layout="constrained")
     relief = {"vmin": float(np.nanmin(filled)), "vmax": float(np.nanmax(filled)), "cmap": "gist_earth"}
-    show(axes[0], values, box, relief, "Context: all near cells, ever fewer distant ones")
-    axes[0].plot(cols[dense] + box[2], rows[dense] + box[0], ".", color="black", markersize=3, label="near context")
-    axes[0].plot(cols[~dense] + box[2], rows[~dense] + box[0], "x", color="crimson", markersize=4, label="far context")
+    around = framed(box, neighbourhood.halos_px[0])
+    show(axes[0], values, around, relief, "Context: all near cells, ever fewer distant ones")
+    for cells, style, label in ((near, "k.", "near context"), (context & ~near, "rx", "far context")):
+        rows, cols = np.nonzero(cells)
+        axes[0].plot(cols, rows, style, markersize=3.5, label=label)
     axes[0].legend(loc="lower right", framealpha=0.9)
     show(axes[1], values, patch, relief, "Blend weights of this group's predictions")
-    extent = (patch[2] - 0.5, patch[3] - 0.5, patch[1] - 0.5, patch[0] - 0.5)
+    extent = (patch[1].start - 0.5, patch[1].stop - 0.5, patch[0].stop - 0.5, patch[0].start - 0.5)
     image = axes[1].imshow(weights, vmin=0, vmax=1, cmap="magma", extent=extent)
     figure.colorbar(image, ax=axes[1], shrink=0.85, label="weight")
-    show(axes[2], filled, box, relief, "Filled: weighted means of all groups")
+    show(axes[2], filled, around, relief, "Filled: weighted means of all groups")
     for axis in axes:
         for row, col in members:
             axis.add_patch(Rectangle((col - 0.5, row - 0.5), px, px, fill=False, color="tab:blue", linewidth=1.5))
@@ -98,10 +90,12 @@ def most_gaps(found: list[NDArray[np.intp]], missing: NDArray[np.bool_], frame: 
     return max(found, key=lambda corners: (len(corners), cells(corners)))
 
 
-def show(axis: Axes, values: NDArray[np.float32], box: Box, style: dict[str, object], title: str) -> None:
+def show(axis: Axes, values: NDArray[np.float32], part: tuple[slice, slice], style: dict[str, Any], title: str) -> None:
     """Draw a part of a raster in its own rows and columns."""
     axis.imshow(values, **style)
-    axis.set(xlim=(box[2] - 0.5, box[3] - 0.5), ylim=(box[1] - 0.5, box[0] - 0.5), xlabel="column", ylabel="row")
+    rows, cols = part
+    axis.set(xlim=(cols.start - 0.5, cols.stop - 0.5), ylim=(rows.stop - 0.5, rows.start - 0.5))
+    axis.set(xlabel="column", ylabel="row")
     axis.set_title(title, loc="left", fontsize=10)
 
 

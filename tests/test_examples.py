@@ -34,3 +34,8 @@ def test_the_job_script_for_slurm_asks_for_what_was_asked() -> None:
     )
     assert {"#SBATCH -t 01:00:00", "#SBATCH --cpus-per-task=4"} <= set(script.splitlines())
     assert "--lifetime 2700s" in script
+
+
+def test_the_figure_of_the_design_page_is_drawn(tmp_path: Path) -> None:
+    run(EXAMPLES / "design_figure.py", tmp_path / "design.png")
+    assert (tmp_path / "design.png").read_bytes().startswith(b"\x89PNG")
