@@ -1,4 +1,7 @@
-"""The learning curve of a run: rows appended to a CSV file, and a picture of it."""
+"""The learning curve of a run: a CSV file, and its plot.
+
+Not lightning-fabric's CSVLogger, which deletes the file of an earlier run where a resumed run has to append to it.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,11 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["append", "cut", "draw"]
+__all__ = ["append", "plot", "truncate"]
 
 
 def append(file: Path, columns: Sequence[str], row: Mapping[str, float]) -> None:
-    """Add a row; a new file gets a header first."""
+    """Append a row; a new file begins with a header."""
     new = not file.exists()
     with file.open("a", newline="", encoding="utf-8") as handle:
         writer = csv.DictWriter(handle, columns, restval="")
@@ -20,11 +23,8 @@ def append(file: Path, columns: Sequence[str], row: Mapping[str, float]) -> None
         writer.writerow(row)
 
 
-def cut(file: Path, step: int) -> None:
-    """Drop what an interrupted run wrote after `step`, that of its last saved state, or 0: it will be written again.
-
-    Rows without a step, which no run wrote, are dropped too.
-    """
+def truncate(file: Path, step: int) -> None:
+    """Remove rows after `step`, which a resumed run writes again, and incomplete rows; at step 0 remove the file."""
     lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
     if step == 0 or not lines or not lines[0].endswith(b"\n"):
         file.unlink(missing_ok=True)
@@ -32,8 +32,8 @@ def cut(file: Path, step: int) -> None:
     steps = [line.partition(b",")[0] for line in lines]
     kept = [
         line
-        for line, found in zip(lines[1:], steps[1:], strict=True)
-        if line.endswith(b"\n") and found.isdigit() and int(found) <= step
+        for line, row_step in zip(lines[1:], steps[1:], strict=True)
+        if line.endswith(b"\n") and row_step.isdigit() and int(row_step) <= step
     ]
     if len(kept) < len(lines) - 1:
         temporary = file.with_suffix(".tmp")
@@ -41,8 +41,8 @@ def cut(file: Path, step: int) -> None:
         os.replace(temporary, file)
 
 
-def draw(file: Path) -> Path:
-    """Picture of the curve in `file`, a PNG beside it: training loss and held-out NLL against steps."""
+def plot(file: Path) -> Path:
+    """Plot training loss and held-out NLL against steps to a PNG file beside `file`."""
     from matplotlib.figure import Figure
 
     with file.open(newline="", encoding="utf-8") as handle:
@@ -53,7 +53,7 @@ def draw(file: Path) -> Path:
         points = [(int(row["step"]), float(row[column])) for row in rows if row.get(column)]
         if points:
             axes.plot(*zip(*points, strict=True), marker="." if column == "nll" else "", label=label)
-    axes.set(xlabel="step", ylabel="negative log density a target")
+    axes.set(xlabel="step", ylabel="negative log density per target")
     axes.grid(alpha=0.3)
     axes.legend()
     picture = file.with_suffix(".png")

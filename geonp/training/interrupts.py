@@ -1,4 +1,4 @@
-"""Interrupts that wait for the end of a training step, so that what is saved then is the state of a whole step."""
+"""Interrupts that take effect at the end of a training step, so that the saved state is that of a complete step."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
-__all__ = ["Asked", "awaited", "default_in_worker", "passed_on"]
+__all__ = ["Interrupt", "deferred", "forwarded", "reset_in_worker"]
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass
-class Asked:
-    """Whether somebody asked this process to end."""
+class Interrupt:
+    """Whether this process was interrupted."""
 
-    to_end: bool = False
+    received: bool = False
 
 
 @contextmanager
-def awaited(one_of_several: bool = False) -> Iterator[Asked]:
-    """Within it a signal that would raise KeyboardInterrupt only notes that; a second one raises it.
+def deferred(one_of_several: bool = False) -> Iterator[Interrupt]:
+    """Context in which the first signal that would raise KeyboardInterrupt is only recorded; the second raises it.
 
-    Signals that are ignored, or end the process at once, still do. Of several processes that train together, any signal
-    is only noted, however often it comes: those who started them decide.
+    Signals that are ignored or terminate the process keep doing so. With `one_of_several` processes that train
+    together, all signals are only recorded, since their parent decides.
     """
-    asked = Asked()
+    interrupt = Interrupt()
 
-    def note(*_: object) -> None:
-        if asked.to_end and not one_of_several:
+    def record(*_: object) -> None:
+        if interrupt.received and not one_of_several:
             raise KeyboardInterrupt
-        asked.to_end = True
+        interrupt.received = True
 
-    with _handled_by(note, everything=one_of_several):
-        yield asked
+    with _handled_by(record, all_signals=one_of_several):
+        yield interrupt
 
 
 @contextmanager
-def passed_on() -> Iterator[None]:
-    """Within it the first signal that would raise KeyboardInterrupt goes to the processes that this one started."""
-    asked = Asked()
+def forwarded() -> Iterator[None]:
+    """Context in which the first signal that would raise KeyboardInterrupt is sent to the child processes instead."""
+    interrupt = Interrupt()
 
     def send(*_: object) -> None:
-        if asked.to_end:
+        if interrupt.received:
             raise KeyboardInterrupt
-        asked.to_end = True
+        interrupt.received = True
         for process in multiprocessing.active_children():
             process.terminate()
 
@@ -56,24 +56,23 @@ def passed_on() -> Iterator[None]:
         yield
 
 
-def default_in_worker() -> None:
-    """Undo in a process that makes batches what it took over from the one that trains, which ends it itself."""
+def reset_in_worker() -> None:
+    """Reset the handlers that a process for batches inherits from the training process, which ends it itself."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextmanager
-def _handled_by(handler: Callable[[int, FrameType | None], None], everything: bool = False) -> Iterator[None]:
+def _handled_by(handler: Callable[[int, FrameType | None], None], all_signals: bool = False) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    earlier = {each: signal.getsignal(each) for each in SIGNALS}
-    replaced = {each: old for each, old in earlier.items() if everything or callable(old)}
-
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    replaced = {number: old for number, old in handlers.items() if all_signals or callable(old)}
     try:
-        for each in replaced:
-            signal.signal(each, handler)
+        for number in replaced:
+            signal.signal(number, handler)
         yield
     finally:
-        for each, old in replaced.items():
-            signal.signal(each, old or signal.SIG_DFL)  # None: not set from Python
+        for number, old in replaced.items():
+            signal.signal(number, old or signal.SIG_DFL)  # None: not set from Python

@@ -1,10 +1,13 @@
-"""What the values of a recipe must be beyond their types, so that impossible ones are named before anything starts."""
+"""Checks of recipe values beyond their types, so that impossible ones are reported before anything starts.
+
+Each function yields one sentence for each wrong value, which begins with the key.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import fields
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from geonp.inference.context import Neighbourhood
@@ -14,100 +17,99 @@ from geonp.training.data.images import Digits
 from geonp.training.data.processes import GaussianProcess, MixedProcess
 from geonp.training.data.reanalysis import Reanalysis
 
-__all__ = ["of_data", "of_neighbourhood", "of_prior"]
-
-RANGES = ("n_context", "fraction", "context_range", "target_range")
-"""Keys of data that hold a smallest and a largest value; some kinds have more."""
-
-MOST_LOCATIONS = 10_000
-"""Of a function of a Gaussian process: their covariances are a matrix of 800 MB, whose root is taken."""
-
-LEAST_JITTER = 1e-9
-"""Of a function's variance, which is one: with less, float64 finds no root of a smooth covariance."""
-
-MOST_CELLS = 2**31
-"""Of all frames of an epidemic, a byte each."""
+__all__ = ["data_errors", "neighbourhood_errors", "prior_errors"]
 
 
-def of_data(data: object) -> Iterator[str]:
-    """What is wrong with the values of a kind of data, a sentence each that begins with the key."""
-    more = {GaussianProcess: ("period",), MixedProcess: ("length",)}.get(type(data), ())
-    for key in (*RANGES, *more):
-        low, high = getattr(data, key, (0, 0))
-        if low > high:
-            yield f"data.{key}: got {[low, high]}, but the first is the smaller; turn them round"
-    if isinstance(data, GaussianProcess) and data.n_context[1] > data.n_random:
+@dataclass(frozen=True)
+class _Limits:
+    max_locations: int = 10_000  # a covariance matrix of 800 MB, which is factorised
+    max_cells: int = 2**31  # all frames of an epidemic, one byte per cell
+
+
+_LIMITS = _Limits()
+
+
+def data_errors(data: object) -> Iterator[str]:
+    """Errors in the keys of one kind of data."""
+    if getattr(data, "split", "train") != "train":
+        yield f"data.split: got {getattr(data, 'split', None)}, expected train: the held-out split scores models"
+    checks: dict[type, Callable[[Any], Iterator[str]]] = {
+        GaussianProcess: _process_errors,
+        MixedProcess: _mixed_errors,
+        Epidemic: _epidemic_errors,
+        Digits: lambda digits: _too_few_cells(digits.n_context, digits.n_targets),
+        Reanalysis: _reanalysis_errors,
+    }
+    if type(data) in checks:
+        yield from checks[type(data)](data)
+
+
+def _process_errors(data: GaussianProcess) -> Iterator[str]:
+    if data.n_context[1] > data.n_random:
         yield (
-            f"data.n_context: got {list(data.n_context)}, but context is taken from the {data.n_random} random "
-            "locations; choose fewer, or more data.n_random"
+            f"data.n_context: got {list(data.n_context)}, expected at most data.n_random={data.n_random}, of which "
+            "context is a part; decrease it, or increase data.n_random"
         )
-    if isinstance(data, GaussianProcess) and data.n_random + data.n_grid**data.d_x > MOST_LOCATIONS:
-        key, n = ("n_random", data.n_random) if data.n_random > MOST_LOCATIONS else ("n_grid", data.n_grid)
-        yield f"data.{key}: got {n}, but functions are drawn exactly, at {MOST_LOCATIONS} locations at most; take fewer"
-    if isinstance(data, GaussianProcess) and data.jitter < LEAST_JITTER:
-        yield f"data.jitter: got {data.jitter}, but roots of covariances need {LEAST_JITTER} at least; take more"
-    if isinstance(data, MixedProcess) and data.n_context[1] + data.n_targets > MOST_LOCATIONS:
-        key = "n_context" if data.n_context[1] > MOST_LOCATIONS else "n_targets"
-        got = [*data.n_context] if key == "n_context" else data.n_targets
-        yield f"data.{key}: got {got}, but fields are drawn exactly, at {MOST_LOCATIONS} locations at most; take fewer"
-    if isinstance(data, Epidemic) and data.side**2 * data.frames > MOST_CELLS:
-        key, n = ("frames", data.frames) if data.side**2 <= MOST_CELLS else ("side", data.side)
-        yield f"data.{key}: got {n}, but all frames of an epidemic have {MOST_CELLS:,} cells at most; take fewer"
-    if isinstance(data, GaussianProcess) and data.kernel == "periodic" and data.d_x > 1:
+    if data.n_random + data.n_grid**data.d_x > _LIMITS.max_locations:
+        key, n = ("n_random", data.n_random) if data.n_random > _LIMITS.max_locations else ("n_grid", data.n_grid)
+        yield _too_many_locations(key, n)
+    if data.kernel == "periodic" and data.d_x > 1:
         yield "data.kernel: got periodic, which is a covariance in one dimension only; set data.d_x=1"
-    if isinstance(data, Digits | Reanalysis) and data.split != "train":
-        yield f"data.split: got {data.split}, but recipes train on train; what is held out scores them"
-    if isinstance(data, Epidemic | Digits):
-        cells = min(data.n_targets or data.side**2, data.side**2) if isinstance(data, Epidemic) else data.n_targets
-        if data.n_context[0] > cells:
-            yield f"data.n_context: got {list(data.n_context)}, but there are {cells} cells to choose from; take fewer"
-    if isinstance(data, Reanalysis):
-        yield from _of_windows(data)
-        yield from _of_areas(data)
 
 
-def _of_windows(data: Reanalysis) -> Iterator[str]:
-    cells, largest = math.prod(data.window), data.fraction[1]
-    if min(data.window[1:]) < 2:
-        yield f"data.window: got {list(data.window)}, expected frames and at least 2 rows and 2 columns; choose more"
+def _mixed_errors(data: MixedProcess) -> Iterator[str]:
+    if data.n_context[1] > _LIMITS.max_locations:
+        yield _too_many_locations("n_context", list(data.n_context))
+    elif data.n_context[1] + data.n_targets > _LIMITS.max_locations:
+        yield _too_many_locations("n_targets", data.n_targets)
+
+
+def _too_many_locations(key: str, got: object) -> str:
+    return f"data.{key}: got {got}, but exact sampling is limited to {_LIMITS.max_locations} locations; decrease it"
+
+
+def _epidemic_errors(data: Epidemic) -> Iterator[str]:
+    if data.side**2 * data.frames > _LIMITS.max_cells:
+        key, n = ("frames", data.frames) if data.side**2 <= _LIMITS.max_cells else ("side", data.side)
+        yield f"data.{key}: got {n}, but all frames of an epidemic may have {_LIMITS.max_cells:,} cells; decrease it"
+    yield from _too_few_cells(data.n_context, min(data.n_targets or data.side**2, data.side**2))
+
+
+def _too_few_cells(n_context: tuple[int, int], cells: int) -> Iterator[str]:
+    if n_context[0] > cells:
+        yield f"data.n_context: got {list(n_context)}, but there are {cells} cells to choose from; decrease it"
+
+
+def _reanalysis_errors(data: Reanalysis) -> Iterator[str]:
+    cells = math.prod(data.window)
     if data.min_valid > cells:
-        yield f"data.min_valid: got {data.min_valid}, but a window has {cells} cells; choose fewer"
-    if data.fraction[0] < 0 or max(1, round(largest * data.min_valid)) >= data.min_valid:
+        yield f"data.min_valid: got {data.min_valid}, but a window has {cells} cells; decrease it"
+    if max(1, round(data.fraction[1] * data.min_valid)) >= data.min_valid:
         yield (
-            f"data.fraction: got {list(data.fraction)}, expected from 0 to less than 1, so that some of the "
-            f"{data.min_valid} cells (data.min_valid) of the smallest window are left as targets"
+            f"data.fraction: got {list(data.fraction)}, but a window with data.min_valid={data.min_valid} valid cells "
+            "would have no targets; decrease it"
         )
-
-
-def _of_areas(data: Reanalysis) -> Iterator[str]:
-    held_out: Any = data.test_area
-    several = bool(held_out) and not isinstance(held_out[0], float | int)
-    for key, areas in (("area", (data.area,)), ("test_area", held_out if several else (held_out,))):
+    test_area: Any = data.test_area
+    several = bool(test_area) and not isinstance(test_area[0], float | int)
+    for key, areas in (("area", (data.area,)), ("test_area", test_area if several else (test_area,))):
         for area in filter(None, areas):
             north, west, south, east = area
             if north <= south or west >= east:
-                yield f"data.{key}: got {[north, west, south, east]}, expected north, west, south, east: put them so"
+                yield f"data.{key}: got {[north, west, south, east]}, expected north, west, south, east in this order"
 
 
-def of_prior(prior: RasterPrior) -> Iterator[str]:
-    """What is wrong with the ranges, probabilities and weights of the fields and gaps that are drawn."""
-    for key in (field.name for field in fields(prior)):
-        value = getattr(prior, key)
-        if isinstance(value, tuple) and not 0 < value[0] <= value[1]:
-            yield f"prior.{key}: got {list(value)}, expected the smallest and the largest value, both above 0"
-        if key.startswith("p_") and not 0 <= value <= 1:
-            yield f"prior.{key}: got {value}, expected a probability from 0 to 1"
+def prior_errors(prior: RasterPrior) -> Iterator[str]:
+    """Errors in the weights of the kinds of gaps."""
     kinds, weights = RasterPrior().gap_weights, prior.gap_weights
     if unknown := sorted(set(weights) - set(kinds)):
-        yield f"prior.gap_weights.{unknown[0]}: there are no such gaps, expected some of {', '.join(kinds)}"
+        yield f"prior.gap_weights.{unknown[0]}: no such kind of gaps, expected some of {', '.join(kinds)}"
     if min(weights.values(), default=0) < 0 or sum(weights.values()) <= 0:
-        yield f"prior.gap_weights: got {weights}, expected weights of at least 0, one of them above it"
+        yield f"prior.gap_weights: got {weights}, expected weights of at least 0, one of them above 0"
 
 
-def of_neighbourhood(neighbourhood: Neighbourhood, d_x: int) -> Iterator[str]:
-    """What is wrong with how a checkpoint of a model with `d_x` inputs is to read a raster."""
-    smallest = {"tile_px": 2, "n_context": 1, "min_context": 1, "overlap_px": 0}
-    for key, least in smallest.items():
+def neighbourhood_errors(neighbourhood: Neighbourhood, d_x: int) -> Iterator[str]:
+    """Errors in the neighbourhood of a model with `d_x` inputs."""
+    for key, least in {"tile_px": 2, "n_context": 1, "min_context": 1, "overlap_px": 0}.items():
         if getattr(neighbourhood, key) < least:
             yield f"neighbourhood.{key}: got {getattr(neighbourhood, key)}, expected at least {least}"
     if neighbourhood.min_context > neighbourhood.n_context:
@@ -116,7 +118,7 @@ def of_neighbourhood(neighbourhood: Neighbourhood, d_x: int) -> Iterator[str]:
         yield f"neighbourhood.thinning: got {neighbourhood.thinning}, expected a number above 0"
     halos = neighbourhood.halos_px
     if not halos or halos[0] < 0 or list(halos) != sorted(set(halos)):
-        yield f"neighbourhood.halos_px: got {list(halos)}, expected rising widths"
+        yield f"neighbourhood.halos_px: got {list(halos)}, expected increasing widths"
     if neighbourhood.axes and {len(axis) for axis in neighbourhood.axes} != {2}:
         yield "neighbourhood.axes: expected two numbers, along rows and columns, for each input of the model"
     if neighbourhood.axes and len(neighbourhood.axes) != d_x:

@@ -1,4 +1,4 @@
-"""Optimisers and the schedule of the learning rate."""
+"""Optimisers, the schedule of the learning rate, and averaged weights."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
 
 from geonp.training.recipe import Training
 
-__all__ = ["Yogi", "learning_rate", "optimiser"]
+__all__ = ["Yogi", "averaged_model", "learning_rate", "optimiser"]
 
 
 def optimiser(network: nn.Module, options: Training) -> Optimizer:
-    """The optimiser of a recipe for all weights of a network; only matrices decay."""
+    """Optimiser of a recipe for all weights of a network; weight decay applies to matrices only."""
     if options.optimiser == "yogi":
         return Yogi(network.parameters(), options.learning_rate, options.betas)
     decayed = [p for p in network.parameters() if p.ndim > 1]
@@ -29,7 +30,10 @@ def optimiser(network: nn.Module, options: Training) -> Optimizer:
 
 
 def learning_rate(step: int, options: Training) -> float:
-    """Linear warm-up, constant, and a cosine to `floor` of the rate over the last `decay` of the steps."""
+    """Linear warm-up, a constant rate, and a cosine to `floor` times the rate over the last `decay` of the steps.
+
+    Not a scheduler of torch: a function of the step has no state to save, and a resumed run may have more steps.
+    """
     tail = options.decay * options.steps
     left = (options.steps - step) / tail if tail else 1.0
     cosine = 0.5 * (1 - math.cos(math.pi * min(left, 1.0)))
@@ -37,11 +41,25 @@ def learning_rate(step: int, options: Training) -> float:
     return options.learning_rate * min(1.0, (step + 1) / max(options.warmup, 1)) * falling
 
 
-class Yogi(Optimizer):
-    """Yogi (Zaheer et al. 2018), as in optax: Adam whose second moment moves by the sign of what it lacks.
+def averaged_model(network: nn.Module, decay: float) -> AveragedModel:
+    """Exponential moving average of weights, in evaluation mode.
 
-    ``v <- v - (1 - b2) sign(v - g^2) g^2``; both moments are corrected for their start, the second starts at 1e-6.
-    The TNP-KR papers train by it.
+    The decay of update n is ``min(decay, (1 + n) / (10 + n))``, so that initial weights are forgotten quickly.
+    """
+
+    def average(mean: Tensor, weight: Tensor, n: Tensor | int) -> Tensor:
+        return mean.lerp(weight, 1 - min(decay, (1 + int(n)) / (10 + int(n))))
+
+    averaged = AveragedModel(network, avg_fn=average).requires_grad_(False).eval()
+    averaged.n_averaged.fill_(1)  # at 0, the first update would copy the weights
+    return averaged
+
+
+class Yogi(Optimizer):
+    """Yogi (Zaheer et al. 2018) as in optax: Adam with a second moment that changes additively.
+
+    ``v <- v - (1 - b2) sign(v - g^2) g^2``; both moments are corrected for their bias, the second starts at 1e-6. The
+    TNP-KR papers train with it.
     """
 
     def __init__(

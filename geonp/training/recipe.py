@@ -1,4 +1,4 @@
-"""Recipes: what to train, on what, for how long, as TOML files with ``key=value`` overrides."""
+"""Recipes: model, data and optimisation of a training run, as TOML files with ``key=value`` overrides."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from geonp.errors import RecipeError
 from geonp.inference.context import Neighbourhood
 from geonp.nn.models import ARCHITECTURES
-from geonp.training import limits
 from geonp.training.data.epidemics import Epidemic
 from geonp.training.data.fields import RasterPrior
 from geonp.training.data.images import Digits
 from geonp.training.data.processes import GaussianProcess, MixedProcess
 from geonp.training.data.reanalysis import Reanalysis
+from geonp.training.limits import data_errors, neighbourhood_errors, prior_errors
 
 __all__ = ["Data", "Model", "Raster", "Recipe", "Training", "available", "copy", "differences", "load"]
 
@@ -31,14 +31,13 @@ CHANGEABLE = {
     *(f"training.{key}" for key in ("steps", "start", "validate_every", "save_every_s")),
     *(f"data.{key}" for key in ("path", "geopotential")),
 }
-"""Keys that may change when a run is taken up: its length, how often it is looked at, what only its start reads, and
-where its data lie."""
+"""Keys that may differ when a run is resumed: they change its length, its reports or its paths, and not its steps."""
 
 POSITIVE = ("scales", "directional_scales", "lengths")
-"""Options of models that are lengths."""
+"""Options of models that are lengths, and so positive."""
 
 RESERVED_SEEDS = 16
-"""The largest of the seeds below 2^31 are those of held-out tasks, of validation and of benchmarks."""
+"""Number of seeds just below 2^31 that are reserved for held-out tasks, of validation and of benchmarks."""
 
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 
@@ -48,7 +47,7 @@ class _Strict(BaseModel):
 
 
 class Model(_Strict):
-    """Which architecture of :data:`geonp.nn.models.ARCHITECTURES`, with which options."""
+    """An architecture of :data:`geonp.nn.models.ARCHITECTURES` and its options."""
 
     architecture: str
     config: dict[str, Any] = Field(default_factory=dict)
@@ -64,7 +63,7 @@ class Model(_Strict):
 
 
 def _options(architecture: str) -> dict[str, Any]:
-    """Options of an architecture and their types."""
+    """Types of the options of an architecture, by name."""
     hints = get_type_hints(ARCHITECTURES[architecture].__init__)
     del hints["return"]
     return {**hints, "likelihood": str}
@@ -80,19 +79,19 @@ def _wrong_options(architecture: str, config: dict[str, Any]) -> Iterator[str]:
         try:
             adapter.validate_python(tuple(value) if isinstance(value, list) else value)
         except ValidationError:
-            yield f"model.config.{key}: expected {_described(known[key])}, got {value!r}"
+            yield f"model.config.{key}: expected {_type_name(known[key])}, got {value!r}"
             continue
         numbers = value if isinstance(value, list | tuple) else [value]
         if key in POSITIVE and not all(number > 0 for number in numbers):
             yield f"model.config.{key}: expected numbers above 0, got {value!r}"
         elif key == "min_scale" and not 0 <= value < 1:
-            yield f"model.config.{key}: expected a share of the scale from 0 to less than 1, got {value!r}"
+            yield f"model.config.{key}: expected a fraction of the scale from 0 to less than 1, got {value!r}"
         elif any(size < 0 for size in numbers if isinstance(size, int)):
             yield f"model.config.{key}: expected at least 0, got {value!r}"
 
 
-def _described(kind: Any) -> str:
-    """Name of the type of an option, as users of TOML know it."""
+def _type_name(kind: Any) -> str:
+    """Name of the type of an option, in terms of TOML."""
     inner = [part.__name__ for part in get_args(kind) if part not in (Ellipsis, type(None))]
     if get_origin(kind) is tuple:
         return f"a list of {inner[0]}"
@@ -100,14 +99,33 @@ def _described(kind: Any) -> str:
 
 
 class Training(_Strict):
-    """The optimisation: warm-up, a constant rate, a cosine to `floor` of it over the last part; averaged weights.
+    """The optimisation.
 
-    `averaging` is the decay of the running mean of the weights that is validated and published, 0 for the weights
-    themselves; ``keep="best"`` publishes those of the best validation instead of the last. `start` names a checkpoint
-    whose weights a new run begins with (of another architecture those that fit, see
-    :func:`geonp.inference.checkpoint.start_from`); it does not affect a resumed one. `n_targets` concerns rasters
-    alone. The loss is the negative log density plus, for rasters, `mean_weight` times a pseudo-Huber distance of the
-    predicted mean from the truth: where densities forgive what their tails explain, means must not go astray.
+    Attributes
+    ----------
+    steps, batch_size, n_targets : int
+        Number of steps, tasks per step, and targets per task; the last is for rasters only.
+    optimiser, betas, weight_decay, clip :
+        AdamW or Yogi, its coefficients, the decay of matrices (AdamW), and the largest norm of the gradient.
+    learning_rate, warmup, decay, floor :
+        Rate, steps of linear warm-up, fraction of the steps over which the rate follows a cosine at the end, and the
+        fraction of the rate that the cosine ends at.
+    averaging : float
+        Decay of the moving average of weights that is validated and published; 0 for the weights themselves.
+    keep : str
+        Publish the last weights, or those with the best validation.
+    precision : str
+        ``"bf16"`` for mixed precision.
+    mean_weight : float
+        For rasters, weight of the pseudo-Huber distance of the predicted mean that is added to the negative log
+        density: heavy-tailed densities hardly penalise means that are far off.
+    seed : int
+        Seed for weights, batches and all else that is random.
+    start : str
+        Checkpoint whose weights a new run starts from; of another architecture, those that fit
+        (:func:`geonp.inference.checkpoint.start_from`). Resumed runs ignore it.
+    validate_every, validation_batches, save_every_s :
+        Steps between validations, batches of each, and seconds between saved states.
     """
 
     steps: int = Field(gt=0, le=10**9)
@@ -134,20 +152,28 @@ class Training(_Strict):
 
 @dataclass(frozen=True)
 class Raster:
-    """Synthetic rasters with gaps: the fields and gaps of the recipe's `prior`, seen through its `neighbourhood`."""
+    """Synthetic rasters with gaps, drawn from the recipe's `prior` and tiled by its `neighbourhood`."""
 
     kind: Literal["raster"] = "raster"
 
 
 Data = Annotated[Raster | GaussianProcess | MixedProcess | Epidemic | Reanalysis | Digits, Field(discriminator="kind")]
-"""What a recipe trains on, by its ``kind``."""
+"""Training data, distinguished by ``kind``."""
 
 
 class Recipe(_Strict):
-    """Everything that determines a checkpoint; it is stored in the checkpoint's card.
+    """All that determines a checkpoint; it is stored in the checkpoint's card.
 
-    `name` is that of the checkpoint's file. `prior` belongs to rasters alone; `neighbourhood` is how the checkpoint
-    reads a raster, whatever it was trained on.
+    Attributes
+    ----------
+    name, description : str
+        Name of the checkpoint and of its file, and a sentence about it.
+    model, data, training :
+        What is trained, on what, and how.
+    neighbourhood : Neighbourhood
+        How the checkpoint reads rasters, whatever its training data are.
+    prior : RasterPrior
+        Prior over fields and gaps, for rasters only.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=100)
@@ -166,17 +192,17 @@ class Recipe(_Strict):
                 raise ValueError(f"model.config.{name}: got {got}, but the data have {n}; set it to {n}")
         if (self.data.kind == "sir") != (self.model.config.get("likelihood") == "categorical"):
             raise ValueError(
-                "model.config.likelihood: must be categorical where the data are classes (data.kind sir) and only there"
+                "model.config.likelihood: must be categorical if and only if the data are classes (data.kind sir)"
             )
         if self.data.kind != "raster" and self.prior != RasterPrior():
-            raise ValueError(f"prior: only data.kind raster has one, this recipe's is {self.data.kind}; leave it out")
-        wrong = [
-            *limits.of_data(self.data),
-            *limits.of_prior(self.prior),
-            *limits.of_neighbourhood(self.neighbourhood, self.model.config.get("d_x", 2)),
+            raise ValueError(f"prior: only for data.kind raster, got {self.data.kind}; remove it")
+        errors = [
+            *data_errors(self.data),
+            *prior_errors(self.prior),
+            *neighbourhood_errors(self.neighbourhood, self.model.config.get("d_x", 2)),
         ]
-        if wrong:
-            raise ValueError("; ".join(wrong))
+        if errors:
+            raise ValueError("; ".join(errors))
         return self
 
 
@@ -186,12 +212,12 @@ def available() -> dict[str, str]:
 
 
 def text(name: str) -> str:
-    """The TOML text of a shipped recipe.
+    """TOML text of a shipped recipe.
 
     Raises
     ------
     RecipeError
-        For a name that is not shipped.
+        For an unknown name.
     """
     if name not in _names():
         names = ", ".join(_names())
@@ -200,12 +226,12 @@ def text(name: str) -> str:
 
 
 def copy(name: str, destination: Path) -> Path:
-    """Write a shipped recipe to `destination` (a file, or a folder that exists) to be edited; return the file.
+    """Copy a shipped recipe to `destination`, a file or an existing folder; return the file.
 
     Raises
     ------
     RecipeError
-        For a name that is not shipped, or a file that exists.
+        For an unknown name, or a file that exists.
     """
     content = text(name)
     file = destination / f"{name}.toml" if destination.is_dir() else destination
@@ -218,27 +244,26 @@ def copy(name: str, destination: Path) -> Path:
 def load(name: str, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe by its name or the path of a TOML file, and apply overrides like ``training.steps=100``.
 
-    Where they name another architecture, the recipe's own options that it does not have are left out, and so is the
-    checkpoint that training starts from.
+    An override of the architecture drops the recipe's own options that the new architecture does not have, and
+    ``training.start``.
 
     Raises
     ------
     RecipeError
-        Naming the key, for one that does not exist or has a value of the wrong type.
+        For an unknown key or a wrong value; it names the key.
     """
     data = _overridden(_read(name), overrides)
     try:
-        # as JSON, where types are strict but lists are tuples, and tables are dataclasses
+        # strict JSON accepts lists as tuples and tables as dataclasses, unlike strict Python
         return Recipe.model_validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
         raise RecipeError(f"recipe {name}: {'; '.join(_problems(error, data))}") from error
 
 
 def differences(stored: str, given: Recipe) -> list[str]:
-    """What of a recipe is not as in a `stored` one (its JSON) in such a way that it would make another run.
+    """Differences from a `stored` recipe (its JSON) that would make another run.
 
-    Keys that the stored one does not have, as it is older, differ only from their defaults, or not at all where it can
-    no longer be read.
+    Keys that an older stored recipe lacks are compared by their defaults; if it is no longer valid, they are ignored.
     """
     try:
         before = Recipe.model_validate_json(stored).model_dump(mode="json")
@@ -252,7 +277,7 @@ def differences(stored: str, given: Recipe) -> list[str]:
 
 
 def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Values by their dotted keys."""
+    """Values by dotted keys."""
     out: dict[str, Any] = {}
     for key, value in table.items():
         out.update(_flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value})
@@ -260,7 +285,7 @@ def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _read(name: str) -> dict[str, Any]:
-    """The tables of a recipe."""
+    """Tables of a recipe."""
     path = Path(name)
     try:
         source = path.read_text(encoding="utf-8") if path.suffix == ".toml" else text(name)
@@ -268,22 +293,22 @@ def _read(name: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise RecipeError(f"{name}: not valid TOML: {error}") from error
     except (OSError, UnicodeDecodeError) as error:
-        problem = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        problem = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         names = ", ".join(_names())
         raise RecipeError(
-            f"cannot read the recipe file {name!r}: {problem}; expected a TOML file, or the name of a recipe that "
-            f"ships: {names}"
+            f"cannot read the recipe file {name!r}: {problem}; expected a TOML file, or the name of a shipped recipe: "
+            f"{names}"
         ) from error
 
 
 def _problems(error: ValidationError, data: dict[str, Any]) -> Iterator[str]:
-    """A sentence for each wrong key. Where a list may be of several forms, pydantic says what is wrong with each."""
+    """One sentence for each wrong key; pydantic's errors about each allowed form of a list are merged."""
     forms: dict[tuple[int | str, ...], dict[str, None]] = {}
-    for found in error.errors():
-        place = found["loc"]
+    for detail in error.errors():
+        place = detail["loc"]
         form = next((i for i, part in enumerate(place) if str(part).startswith("tuple[")), None)
         if form is None:
-            yield _problem(dict(found))
+            yield _problem(dict(detail))
         else:
             forms.setdefault(place[:form], {})[str(place[form]).replace("tuple", "")] = None
     for place, expected in forms.items():
@@ -293,27 +318,27 @@ def _problems(error: ValidationError, data: dict[str, Any]) -> Iterator[str]:
         yield f"{_key(place)}: got {value!r}, expected {' or '.join(expected)}"
 
 
-def _problem(found: dict[str, Any]) -> str:
-    """An error of pydantic as a sentence that begins with the key."""
-    key, value = _key(found["loc"]), found["input"]
-    if found["type"] == "value_error":
-        message = str(found["ctx"]["error"])
-        return message if not found["loc"] or message.startswith(f"{key}.") else f"{key}: {message}"
-    message = str(found["msg"])
-    if found["type"] == "string_pattern_mismatch":
-        message = "expected letters, digits and _, after the first also - and ."
-    named = found["type"] in {"missing", "extra_forbidden", "unexpected_keyword_argument"}
+def _problem(detail: dict[str, Any]) -> str:
+    """Error of pydantic as a sentence that begins with the key."""
+    key, value = _key(detail["loc"]), detail["input"]
+    if detail["type"] == "value_error":
+        message = str(detail["ctx"]["error"])
+        return message if not detail["loc"] or message.startswith(f"{key}.") else f"{key}: {message}"
+    message = str(detail["msg"])
+    if detail["type"] == "string_pattern_mismatch":
+        message = "expected letters, digits and _, after the first character also - and ."
+    named = detail["type"] in {"missing", "extra_forbidden", "unexpected_keyword_argument"}
     return f"{key}: {message}" if named or isinstance(value, dict) else f"{key}: {message}, got {value!r}"
 
 
 def _key(place: tuple[int | str, ...]) -> str:
-    """Name of a key as users write it: pydantic puts the kind of data between the table and its keys."""
+    """Dotted name of a key, without the kind of data that pydantic inserts."""
     parts = (place[0], *place[2:]) if place[:1] == ("data",) and len(place) > 2 else place
     return ".".join(map(str, parts)) or "recipe"
 
 
 def _overridden(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """`data` with overrides, without what would be left over of the model of another architecture."""
+    """`data` with overrides, without options that a new architecture does not have."""
     wanted = _apply(deepcopy(data), overrides)
     own, architecture = (_table(table, "model").get("architecture") for table in (data, wanted))
     if own == architecture or not isinstance(architecture, str) or architecture not in ARCHITECTURES:
@@ -326,12 +351,12 @@ def _overridden(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any
 
 
 def _table(parent: dict[str, Any], key: str) -> dict[str, Any]:
-    found = parent.get(key)
-    return found if isinstance(found, dict) else {}
+    table = parent.get(key)
+    return table if isinstance(table, dict) else {}
 
 
 def _apply(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Write overrides into `data`."""
+    """Apply overrides to `data` in place."""
     for override in overrides:
         key, equals, value = override.partition("=")
         if not equals or not all(key.split(".")):
@@ -347,7 +372,7 @@ def _apply(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
         for parent in parents:
             table = table.setdefault(parent, {})
             if not isinstance(table, dict):
-                raise RecipeError(f"the override {override!r} goes below {parent!r}, which is not a table")
+                raise RecipeError(f"the override {override!r} sets a key of {parent!r}, which is not a table")
         table[last] = parsed
     return data
 

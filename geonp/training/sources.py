@@ -1,4 +1,4 @@
-"""Batches of every kind of recipe, as functions of a seed and a number."""
+"""Batches of every kind of data, as functions of a seed and an index."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ __all__ = ["VALIDATION_SEED", "check", "draw", "fingerprint", "neighbourhood_of"
 Batch = dict[str, Tensor]
 
 VALIDATION_SEED = 2**31 - 1
-"""Seed of the held-out batches; recipes have smaller ones."""
+"""Seed of held-out batches; recipes have smaller seeds."""
 
 
 def check(recipe: Recipe) -> None:
-    """See that the model of a recipe can be built and its data are there, before anything starts.
+    """Check that the model of a recipe can be built and that its data exist.
 
     Raises
     ------
     RecipeError
-        Naming the key that is wrong.
+        If not; it names the key that is wrong.
     MissingExtraError
-        Where a package is missing that an extra brings.
+        If a package of an extra is missing.
     """
-    _try_model(recipe)
+    _check_model(recipe)
     if isinstance(recipe.data, Reanalysis | Digits):
         recipe.data.check()
 
 
-def _try_model(recipe: Recipe) -> None:
-    """Build the model and predict three targets: what is impossible in its options shows."""
+def _check_model(recipe: Recipe) -> None:
+    """Build the model and predict three targets, which fails if its options do not fit together."""
     config = recipe.model.config
     d_x, d_y = config.get("d_x", 2), config.get("d_y", 1)
-    # the random numbers of this process stay as they are; layers without weights warn
+    # the random state of the caller is kept; layers without weights warn
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         try:
@@ -52,35 +52,35 @@ def _try_model(recipe: Recipe) -> None:
                 raise ValueError("some of its layers have no weights")
             network(torch.rand(1, 4, d_x), torch.rand(1, 4, d_y), torch.rand(1, 3, d_x))
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-            none = {key: value for key, value in config.items() if value == 0 and value is not False}
-            options = ", ".join(f"model.config.{key}={value}" for key, value in (none or config).items())
+            zeros = {key: value for key, value in config.items() if value == 0 and value is not False}
+            options = ", ".join(f"model.config.{key}={value}" for key, value in (zeros or config).items())
             raise RecipeError(
                 f"recipe {recipe.name}: {recipe.model.architecture} cannot be built with {options or 'its defaults'}: "
-                f"{error}; expected options that go together"
+                f"{error}; expected options that fit together"
             ) from error
 
 
 def neighbourhood_of(recipe: Recipe) -> Neighbourhood:
-    """How the checkpoint of a recipe reads a raster."""
+    """Neighbourhood with which the checkpoint of a recipe reads rasters."""
     if isinstance(recipe.data, Reanalysis):
         return recipe.data.seen_through(recipe.neighbourhood)
     return recipe.neighbourhood
 
 
 def fingerprint(recipe: Recipe) -> str:
-    """What tells the data of a recipe from others under the same name: a hash of them, empty for all that are made."""
+    """Hash of the data that a recipe reads from files; empty for generated data."""
     return recipe.data.fingerprint() if isinstance(recipe.data, Reanalysis) else ""
 
 
 def draw(recipe: Recipe, seed: int, index: int) -> Batch:
-    """Batch number `index` of a recipe: the same for the same seed and number, whoever asks.
+    """Batch number `index` of a recipe, a function of the arguments alone.
 
     Returns
     -------
     dict of Tensor
-        ``xc (batch, n_c, d_x)``, ``yc (batch, n_c, d_y)``, ``context_mask (batch, n_c)``, ``xt (batch, n_t, d_x)``, and
-        the targets: sampled values ``yt``, ``(batch, n_t, d_y)`` numbers or ``(batch, n_t)`` classes; or, of rasters,
-        the ``mean`` and ``variance`` of new measurements with ``target_mask`` and ``exact``.
+        ``xc (batch, n_c, d_x)``, ``yc (batch, n_c, d_y)``, ``context_mask (batch, n_c)``, ``xt (batch, n_t, d_x)`` and
+        targets: sampled values ``yt``, numbers ``(batch, n_t, d_y)`` or classes ``(batch, n_t)``; for rasters, ``mean``
+        and ``variance`` of new measurements with ``target_mask (batch, n_t)``, and ``exact (batch,)``.
     """
     options = recipe.training
     data = recipe.data

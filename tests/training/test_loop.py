@@ -1,4 +1,4 @@
-"""Training resumes at the exact step, and its losses and scores are the expectations that they claim to be."""
+"""Training resumes at the exact step, and losses and scores are the expectations that they claim to be."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 import json
 import math
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,31 @@ from geonp.training.loop import train
 from geonp.training.objective import expected_crps, expected_nll, mean_distance, scores
 from geonp.training.optimisers import learning_rate
 from geonp.training.recipe import Recipe, Training, load
+from geonp.training.sources import VALIDATION_SEED, draw
 
 STEPS = 60
 
 
 class PowerCutError(Exception):
-    """Something that no code expects."""
+    """An error that no code expects."""
+
+
+def before_step(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], object]) -> None:
+    """Call `act` in the training process before each step, with the number of steps taken."""
+
+    def rate(step: int, options: Training) -> float:
+        act(step)
+        return learning_rate(step, options)
+
+    monkeypatch.setattr(loop, "learning_rate", rate)
+
+
+def cut_before(step: int) -> Callable[[int], None]:
+    def cut(done: int) -> None:
+        if done == step:
+            raise PowerCutError
+
+    return cut
 
 
 @pytest.fixture
@@ -66,7 +85,7 @@ def tiny_recipe(card_fields: dict[str, Any], **training: Any) -> Recipe:
 
 
 def curve(folder: Path) -> list[dict[str, str]]:
-    """Rows of the learning curve but for the time they took."""
+    """Rows of the learning curve, without the time."""
     with (folder / "curve.csv").open(newline="") as handle:
         return [{k: v for k, v in row.items() if k != "cpu_hours"} for row in csv.DictReader(handle)]
 
@@ -121,28 +140,25 @@ def test_the_curve_is_written_every_fifty_steps_at_every_validation_and_at_the_e
 def test_an_interrupted_run_resumes_as_if_unbroken(
     workers: int, card_fields: dict[str, Any], unbroken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cut off after step 55, when step 50 was in the curve, and taken up from a state of step 45."""
+    """Cut after step 55, when step 50 was in the curve, and resumed from the state of step 45."""
     recipe = tiny_recipe(card_fields, steps=STEPS, save_every_s=1e-9)
-    save, optimise = loop._Run.save, loop._Run.optimise
+    state = tmp_path / "state.pt"
+    early: list[bytes] = []
 
-    def rare_save(run: loop._Run, file: Path) -> None:
-        if run.step in {45, STEPS}:
-            save(run, file)
+    def act(step: int) -> None:
+        if step == 45:
+            early.append(state.read_bytes())
+        cut_before(55)(step)
 
-    def short_lived(run: loop._Run, batch: dict[str, torch.Tensor]) -> dict[str, float]:
-        if run.step == 55:
-            raise PowerCutError
-        return optimise(run, batch)
-
-    monkeypatch.setattr(loop._Run, "save", rare_save)
     with monkeypatch.context() as cut:
-        cut.setattr(loop._Run, "optimise", short_lived)
+        before_step(cut, act)
         with pytest.raises(PowerCutError):
             train(recipe, tmp_path, workers=workers, progress=False)
+    state.write_bytes(early[0])
     assert not list(tmp_path.glob("*.safetensors"))
     assert [row["step"] for row in curve(tmp_path)] == ["25", "50"]
     with (tmp_path / "curve.csv").open("a") as handle:
-        handle.write("garbage\n5")  # of a disk, and of a row that was being written
+        handle.write("garbage\n5")  # a damaged row and an incomplete one
     torch.rand(7)  # another process would have other random numbers
     file = train(recipe, tmp_path, resume=True, workers=workers, progress=False)
 
@@ -164,19 +180,19 @@ def test_a_run_can_be_prolonged_and_not_shortened(card_fields: dict[str, Any], t
     train(tiny_recipe(card_fields, steps=2), tmp_path, workers=0, progress=False)
     train(tiny_recipe(card_fields, steps=4), tmp_path, resume=True, workers=0, progress=False)
     assert [row["step"] for row in curve(tmp_path)] == ["2", "4"]
-    with pytest.raises(RecipeError, match=r"training\.steps: got 1, but the run in .* is at step 4 already"):
+    with pytest.raises(RecipeError, match=r"training\.steps: got 1, but the run in .* is already at step 4"):
         train(tiny_recipe(card_fields, steps=1), tmp_path, resume=True, workers=0, progress=False)
 
 
 def test_a_folder_that_holds_a_run_is_refused(recipe: Recipe, tmp_path: Path) -> None:
     train(recipe, tmp_path, workers=0, progress=False)
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
-    with pytest.raises(RecipeError, match=r"holds a run already: resume it \(--resume\), or choose another folder"):
+    with pytest.raises(RecipeError, match=r"already holds a run: resume it \(--resume\), or choose another folder"):
         train(recipe, tmp_path, workers=0, progress=False)
     other = recipe.model_copy(
         update={"model": recipe.model.model_copy(update={"config": {**recipe.model.config, "dim": 32}})}
     )
-    with pytest.raises(RecipeError, match=r"by another recipe: model\.config\.dim was 16, now is 32; set back"):
+    with pytest.raises(RecipeError, match=r"by another recipe: model\.config\.dim was 16, now is 32; restore"):
         train(other, tmp_path, resume=True, workers=0, progress=False)
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
 
@@ -194,41 +210,57 @@ def test_another_seed_gives_other_weights(card_fields: dict[str, Any], tmp_path:
 
 
 def test_a_run_can_start_from_a_checkpoint(card_fields: dict[str, Any], model: str, tmp_path: Path) -> None:
-    run = loop._Run(tiny_recipe(card_fields, start=model))
+    still = {"steps": 1, "learning_rate": 1e-30}
+    file = train(tiny_recipe(card_fields, start=model, **still), tmp_path / "run", workers=0, progress=False)
     expected = weights(Path(model))
-    assert all(torch.equal(value, expected[key]) for key, value in run.network.state_dict().items())
-    assert all(torch.equal(value, expected[key]) for key, value in run.averaged.state_dict().items())
+    assert all(torch.equal(value, expected[key]) for key, value in weights(file).items())
+    without_card = tmp_path / "lonely.safetensors"
+    without_card.write_bytes(Path(model).read_bytes())
     with pytest.raises(CheckpointError, match="the card of the checkpoint is missing"):
-        loop._Run(tiny_recipe(card_fields, start=str(lonely(model, tmp_path))))
+        train(tiny_recipe(card_fields, start=str(without_card)), tmp_path / "other", workers=0, progress=False)
 
 
-def lonely(model: str, folder: Path) -> Path:
-    """Weights without a card."""
-    (folder / "lonely.safetensors").write_bytes(Path(model).read_bytes())
-    return folder / "lonely.safetensors"
+@pytest.fixture
+def with_nan(monkeypatch: pytest.MonkeyPatch) -> Callable[[set[int]], None]:
+    """Make the targets of some training batches NaN."""
+
+    def spoil(indices: set[int]) -> None:
+        def spoiled(recipe: Recipe, seed: int, index: int) -> dict[str, torch.Tensor]:
+            batch = draw(recipe, seed, index)
+            if seed != VALIDATION_SEED and index in indices:
+                batch["mean"][:] = math.nan
+            return batch
+
+        monkeypatch.setattr(loop, "draw", spoiled)
+
+    return spoil
 
 
-def test_a_gradient_that_is_not_finite_changes_no_weight(card_fields: dict[str, Any]) -> None:
-    recipe = tiny_recipe(card_fields)
-    run = loop._Run(recipe)
-    before = {key: value.clone() for key, value in run.network.state_dict().items()}
-    batch = loop._Batches(recipe, 0, 0, 1)[0]
-    batch["mean"][:] = math.nan
-    run.optimise(batch)
-    assert all(torch.equal(value, before[key]) for key, value in run.network.state_dict().items())
-    run.optimise(loop._Batches(recipe, 0, 0, 1)[0])
-    assert any(not torch.equal(value, before[key]) for key, value in run.network.state_dict().items())
+def test_a_gradient_that_is_not_finite_changes_no_weight(
+    card_fields: dict[str, Any], tmp_path: Path, with_nan: Callable[[set[int]], None]
+) -> None:
+    def trained(steps: int, name: str) -> dict[str, torch.Tensor]:
+        recipe = tiny_recipe(card_fields, steps=steps, warmup=0, decay=0.0, averaging=0.0)
+        return weights(train(recipe, tmp_path / name, workers=0, progress=False))
+
+    one, two = trained(1, "one"), trained(2, "two")
+    with_nan({1})
+    spoiled = trained(2, "spoiled")
+    assert all(torch.equal(value, one[key]) for key, value in spoiled.items())
+    assert any(not torch.equal(value, two[key]) for key, value in spoiled.items())
 
 
-def test_a_loss_that_is_not_finite_leaves_the_smoothed_one_as_it_is(card_fields: dict[str, Any]) -> None:
-    recipe = tiny_recipe(card_fields)
-    run, good, bad = loop._Run(recipe), loop._Batches(recipe, 0, 0, 1)[0], loop._Batches(recipe, 0, 0, 1)[0]
-    bad["mean"][:] = math.nan
-    assert math.isnan(run.optimise(bad)["loss"])
-    first = run.optimise(good)["loss"]
-    assert math.isfinite(first)
-    assert run.optimise(bad)["loss"] == first
-    assert math.isfinite(run.optimise(good)["loss"])
+def test_a_loss_that_is_not_finite_is_left_out_of_the_smoothed_one(
+    card_fields: dict[str, Any], tmp_path: Path, with_nan: Callable[[set[int]], None]
+) -> None:
+    with_nan({0, 2})
+    train(tiny_recipe(card_fields, steps=4, validate_every=1), tmp_path, workers=0, progress=False)
+    first, second, third, fourth = (float(row["loss"]) for row in curve(tmp_path))
+    assert math.isnan(first)
+    assert math.isfinite(second)
+    assert third == second
+    assert math.isfinite(fourth)
+    assert fourth != third
 
 
 # --- interruptions ----------------------------------------------------------------------------------------------------
@@ -246,15 +278,9 @@ def heeded() -> Iterator[None]:
 def test_a_run_that_died_before_its_first_state_leaves_nothing_in_the_curve(
     resume: bool, card_fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe, optimise = tiny_recipe(card_fields, steps=4, validate_every=1), loop._Run.optimise
-
-    def short_lived(run: loop._Run, batch: dict[str, torch.Tensor]) -> dict[str, float]:
-        if run.step == 2:
-            raise PowerCutError
-        return optimise(run, batch)
-
+    recipe = tiny_recipe(card_fields, steps=4, validate_every=1)
     with monkeypatch.context() as cut:
-        cut.setattr(loop._Run, "optimise", short_lived)
+        before_step(cut, cut_before(2))
         with pytest.raises(PowerCutError):
             train(recipe, tmp_path, workers=0, progress=False)
     assert [row["step"] for row in curve(tmp_path)] == ["1", "2"]
@@ -267,18 +293,17 @@ def test_a_run_that_died_before_its_first_state_leaves_nothing_in_the_curve(
 def test_an_interrupt_is_heeded_after_the_step_and_saves_the_state(
     workers: int, card_fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe, optimise = tiny_recipe(card_fields, steps=6), loop._Run.optimise
+    recipe = tiny_recipe(card_fields, steps=6)
     straight = train(recipe, tmp_path / "straight", workers=0, progress=False)
 
-    def interrupted(run: loop._Run, batch: dict[str, torch.Tensor]) -> dict[str, float]:
-        if run.step == 2:
+    def interrupt(step: int) -> None:
+        if step == 2:
             signal.raise_signal(signal.SIGINT)
-        return optimise(run, batch)
 
     out = tmp_path / "broken"
     handler = signal.getsignal(signal.SIGINT)
     with monkeypatch.context() as patch:
-        patch.setattr(loop._Run, "optimise", interrupted)
+        before_step(patch, interrupt)
         with pytest.raises(KeyboardInterrupt):
             train(recipe, out, workers=workers, progress=False)
     assert signal.getsignal(signal.SIGINT) is handler
@@ -290,21 +315,21 @@ def test_an_interrupt_is_heeded_after_the_step_and_saves_the_state(
 
 
 @pytest.mark.usefixtures("heeded")
-def test_a_second_interrupt_ends_a_step_at_once(
+def test_a_second_interrupt_stops_within_a_step(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def twice(*_: object) -> None:
+    def twice(_: int) -> None:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
         raise AssertionError("still running")
 
-    monkeypatch.setattr(loop._Run, "optimise", twice)
+    before_step(monkeypatch, twice)
     with pytest.raises(KeyboardInterrupt):
         train(recipe, tmp_path / "new" / "run", workers=0, progress=False)
     assert list(tmp_path.iterdir()) == []
 
 
-# --- runs that are taken up -------------------------------------------------------------------------------------------
+# --- resumed runs -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -317,11 +342,11 @@ def test_a_second_interrupt_ends_a_step_at_once(
         ("keep", "best", r"training\.keep was 'last', now is 'best'"),
     ],
 )
-def test_what_would_make_it_another_run_is_named(
+def test_changes_that_would_make_another_run_are_refused(
     key: str, value: object, message: str, recipe: Recipe, tmp_path: Path, card_fields: dict[str, Any]
 ) -> None:
     train(recipe, tmp_path, workers=0, progress=False)
-    with pytest.raises(RecipeError, match=rf"state\.pt was written by another recipe: {message}; set back"):
+    with pytest.raises(RecipeError, match=rf"state\.pt was written by another recipe: {message}; restore"):
         train(tiny_recipe(card_fields, **{key: value}), tmp_path, resume=True, workers=0, progress=False)
 
 
@@ -330,7 +355,7 @@ def test_a_damaged_state_is_named(kept: int, recipe: Recipe, tmp_path: Path) -> 
     train(recipe, tmp_path, workers=0, progress=False)
     file = tmp_path / "state.pt"
     file.write_bytes(file.read_bytes()[:kept])
-    with pytest.raises(RecipeError, match=r"state\.pt cannot be read, so the run cannot go on .* Remove its folder"):
+    with pytest.raises(RecipeError, match=r"cannot resume from .*state\.pt \(\w+\): it is damaged.* Remove its folder"):
         train(recipe, tmp_path, resume=True, workers=0, progress=False)
 
 
@@ -345,7 +370,7 @@ def test_another_prior_or_number_of_devices_makes_another_run(recipe: Recipe, tm
         train(recipe, tmp_path, resume=True, workers=0, progress=False)
 
 
-def test_states_of_older_versions_are_taken_up(recipe: Recipe, tmp_path: Path) -> None:
+def test_states_of_older_versions_are_resumed(recipe: Recipe, tmp_path: Path) -> None:
     train(recipe, tmp_path, workers=0, progress=False)
     state = torch.load(tmp_path / "state.pt", weights_only=True)
     stored = json.loads(state["recipe"])
@@ -355,7 +380,7 @@ def test_states_of_older_versions_are_taken_up(recipe: Recipe, tmp_path: Path) -
     assert train(recipe, tmp_path, resume=True, workers=0, progress=False).is_file()
 
 
-def test_how_often_a_run_is_looked_at_may_change_and_its_start_may_be_gone(
+def test_the_frequency_of_validation_may_change_and_the_start_may_be_gone(
     card_fields: dict[str, Any], model: str, tmp_path: Path
 ) -> None:
     started = tiny_recipe(card_fields, steps=2, start=model)
@@ -381,12 +406,10 @@ def test_cards_hold_no_nan(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.M
 
 def test_batches_are_functions_of_seed_and_step(card_fields: dict[str, Any]) -> None:
     recipe = tiny_recipe(card_fields, batch_size=2)
-    whole, tail = loop._Batches(recipe, 5, 0, 9), loop._Batches(recipe, 5, 6, 9)
-    assert (len(whole), len(tail)) == (9, 3)
-    for key, value in tail[1].items():
-        assert torch.equal(value, whole[7][key])
-    assert not torch.equal(whole[0]["yc"], whole[1]["yc"])
-    assert not torch.equal(whole[0]["yc"], loop._Batches(recipe, 6, 0, 9)[0]["yc"])
+    batch, again = draw(recipe, 5, 7), draw(recipe, 5, 7)
+    assert all(torch.equal(value, again[key]) for key, value in batch.items())
+    for other in (draw(recipe, 5, 8), draw(recipe, 6, 7)):
+        assert not torch.equal(batch["yc"], other["yc"])
 
 
 @given(st.integers(1, 500), st.integers(0, 100), st.floats(0, 1))
@@ -481,7 +504,7 @@ def test_scores_of_a_known_prediction(shift: float, widen: float) -> None:
     ("override", "message"),
     [
         ("model.config.heads=7", r"qk_dim and v_dim must be multiples of heads"),
-        ("model.config.dim=0", r"model\.config\.dim=0.*; expected options that go together"),
+        ("model.config.dim=0", r"model\.config\.dim=0.*; expected options that fit together"),
         ("model.config.likelihood=count", "likelihood must be one of gaussian, categorical, got 'count'"),
     ],
 )

@@ -12,14 +12,14 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
+from geonp.training.data.constraints import CountRange, Positive
+
 __all__ = ["INFECTED", "RECOVERED", "SUSCEPTIBLE", "Epidemic", "simulate"]
 
 INFECTED, RECOVERED, SUSCEPTIBLE = 0, 1, 2
 """Classes, in the order of the papers' code."""
 
 Batch = dict[str, Tensor]
-Count = Annotated[int, Field(gt=0)]
-Positive = Annotated[float, Field(gt=0)]
 
 
 def simulate(
@@ -85,7 +85,7 @@ class Epidemic:
     side: Annotated[int, Field(gt=1)] = 64
     extent: Positive = 2.0
     frames: Annotated[int, Field(gt=1)] = 25
-    n_context: tuple[Count, Count] = (128, 511)
+    n_context: CountRange = (128, 511)
     n_targets: Annotated[int, Field(ge=0)] = 1024
 
     @property

@@ -13,33 +13,34 @@ import numpy as np
 import numpy.typing as npt
 from scipy import fft, ndimage
 
+from geonp.training.data.constraints import PositiveRange, Probability
+
 __all__ = ["Field", "RasterPrior", "log_uniform", "sample_field"]
 
 Array = npt.NDArray[np.float32]
-Range = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class RasterPrior:
     """Prior over fields and gaps. Ranges are log-uniform, lengths in cells, amplitudes in standard deviations."""
 
-    smoothness: Range = (0.2, 4.0)
-    length: Range = (1.2, 160.0)
+    smoothness: PositiveRange = (0.2, 4.0)
+    length: PositiveRange = (1.2, 160.0)
     anisotropy: float = 0.5
-    p_isotropic: float = 0.4
-    smoothing: Range = (0.4, 5.0)
-    p_smoothing: float = 0.33
-    noise: Range = (0.003, 0.7)
-    p_noise: float = 0.5
-    trend: Range = (0.2, 4.0)
-    p_trend: float = 0.3
-    p_gaussian: float = 0.45
-    p_uneven: float = 0.45
-    p_scattered: float = 0.35  # given random gaps
-    p_domain: float = 0.3
-    p_wide: float = 0.12
-    p_small_tile: float = 0.2
-    p_large_tile: float = 0.5
+    p_isotropic: Probability = 0.4
+    smoothing: PositiveRange = (0.4, 5.0)
+    p_smoothing: Probability = 0.33
+    noise: PositiveRange = (0.003, 0.7)
+    p_noise: Probability = 0.5
+    trend: PositiveRange = (0.2, 4.0)
+    p_trend: Probability = 0.3
+    p_gaussian: Probability = 0.45
+    p_uneven: Probability = 0.45
+    p_scattered: Probability = 0.35  # given random gaps
+    p_domain: Probability = 0.3
+    p_wide: Probability = 0.12
+    p_small_tile: Probability = 0.2
+    p_large_tile: Probability = 0.5
     gap_weights: dict[str, float] = field(
         default_factory=lambda: {"random": 0.3, "clouds": 0.32, "stripes": 0.18, "swath": 0.06, "blocks": 0.14}
     )
@@ -55,12 +56,14 @@ class Field:
     trend: float
 
 
-def log_uniform(rng: np.random.Generator, bounds: Range) -> float:
+def log_uniform(rng: np.random.Generator, bounds: tuple[float, float]) -> float:
     """Draw a number between two bounds, uniformly in its logarithm."""
     return float(np.exp(rng.uniform(np.log(bounds[0]), np.log(bounds[1]))))
 
 
-def _spectrum(rng: np.random.Generator, prior: RasterPrior, torus: int, length: Range | None = None) -> Array:
+def _spectrum(
+    rng: np.random.Generator, prior: RasterPrior, torus: int, length: tuple[float, float] | None = None
+) -> Array:
     """Spectral density of unit variance on the half plane of `rfft2`: a sum of one to three Matern-like densities."""
     ky = (2 * np.pi * np.fft.fftfreq(torus))[:, None].astype(np.float32)
     kx = (2 * np.pi * np.fft.rfftfreq(torus))[None, :].astype(np.float32)

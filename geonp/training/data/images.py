@@ -13,11 +13,11 @@ from pydantic import Field
 from torch import Tensor
 
 from geonp.errors import MissingExtraError
+from geonp.training.data.constraints import CountRange
 
 __all__ = ["Digits"]
 
 Batch = dict[str, Tensor]
-Count = Annotated[int, Field(gt=0)]
 SIDE = 8
 """Rows and columns of a digit."""
 
@@ -48,7 +48,7 @@ class Digits:
 
     kind: Literal["digits"] = "digits"
     n_targets: Annotated[int, Field(gt=0, le=SIDE**2)] = SIDE**2
-    n_context: tuple[Count, Count] = (3, 31)
+    n_context: CountRange = (3, 31)
     n_held_out: Annotated[int, Field(gt=0, lt=1797)] = 297
     split: Literal["train", "test"] = "train"
 

@@ -16,6 +16,8 @@ from pydantic import Field
 from scipy import linalg
 from torch import Tensor
 
+from geonp.training.data.constraints import Count, CountRange, Interval, Positive, PositiveRange
+
 __all__ = ["GaussianProcess", "Kernel", "MixedProcess", "Moments", "covariance"]
 
 Array = npt.NDArray[np.float64]
@@ -25,9 +27,6 @@ Kernel = Literal["rbf", "matern12", "matern32", "matern52", "periodic"]
 
 Moments = tuple[Tensor, Tensor]
 """Mean and standard deviation of every target under the exact process, ``(batch, n_t, 1)`` each, float64."""
-
-Positive = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(gt=0)]
 
 
 def covariance(kernel: Kernel, x: Array, other: Array, length: float, period: float = 1.0) -> Array:
@@ -86,11 +85,11 @@ class GaussianProcess:
     extent: Positive = 2.0
     n_random: Count = 50
     n_grid: Count = 100
-    n_context: tuple[Count, Count] = (3, 49)
+    n_context: CountRange = (3, 49)
     noise: Positive = 0.1
     length: tuple[Positive, Positive] = (3.0, 7.0)
-    period: tuple[Positive, Positive] = (0.5, 2.0)
-    jitter: Positive = 1e-5
+    period: PositiveRange = (0.5, 2.0)
+    jitter: Annotated[float, Field(ge=1e-9)] = 1e-5  # less, and smooth covariances have no Cholesky factor
     shared: bool = True
 
     @property
@@ -163,12 +162,12 @@ class MixedProcess:
 
     kind: Literal["gp_mixed"] = "gp_mixed"
     kernels: Annotated[tuple[Kernel, ...], Field(min_length=1)] = ("rbf", "matern52", "periodic")
-    length: tuple[Positive, Positive] = (0.25, 4.0)
+    length: PositiveRange = (0.25, 4.0)
     length_periodic: Positive = math.log(2) ** 0.5
-    n_context: tuple[Count, Count] = (1, 64)
+    n_context: CountRange = (1, 64)
     n_targets: Count = 128
-    context_range: tuple[float, float] = (-2.0, 2.0)
-    target_range: tuple[float, float] = (-3.0, 3.0)
+    context_range: Interval = (-2.0, 2.0)
+    target_range: Interval = (-3.0, 3.0)
     noise: Positive = 0.2
     shift: float = 0.0
 

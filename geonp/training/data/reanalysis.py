@@ -19,13 +19,14 @@ from torch import Tensor
 from geonp.errors import RecipeError
 from geonp.inference.context import Neighbourhood
 from geonp.io.stores import unfinished
+from geonp.training.data.constraints import Count, FractionRange
 
 __all__ = ["GRAVITY", "Reanalysis", "Scales"]
 
 Batch = dict[str, Tensor]
 Array = npt.NDArray[np.float32]
 Area = tuple[float, float, float, float]
-Count = Annotated[int, Field(gt=0)]
+Side = Annotated[int, Field(ge=2)]
 
 GRAVITY = 9.80665
 """Geopotential over elevation, m s-2."""
@@ -94,9 +95,9 @@ class Reanalysis:
     period: tuple[str, str] | tuple[()] = ()
     test_area: Area | tuple[Area, ...] = ()
     test_period: tuple[str, str] | tuple[()] = ()
-    window: tuple[Count, Count, Count] = (5, 15, 15)
+    window: tuple[Count, Side, Side] = (5, 15, 15)
     step_h: Count = 6
-    fraction: tuple[float, float] = (0.01, 0.3)
+    fraction: FractionRange = (0.01, 0.3)
     min_valid: Count = 100
     elevation: bool = True
     split: Literal["train", "test"] = "train"

@@ -1,0 +1,27 @@
+"""Types of recipe values whose constraints pydantic checks, so that impossible values are reported with their key."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+__all__ = ["Count", "CountRange", "FractionRange", "Interval", "Positive", "PositiveRange", "Probability"]
+
+
+def _increasing(bounds: tuple[float, float]) -> tuple[float, float]:
+    if bounds[0] > bounds[1]:
+        raise ValueError(f"got {list(bounds)}, expected the minimum first; swap them")
+    return bounds
+
+
+_Increasing = AfterValidator(_increasing)
+
+Count = Annotated[int, Field(gt=0)]
+Positive = Annotated[float, Field(gt=0)]
+_Fraction = Annotated[float, Field(ge=0, lt=1)]
+Probability = Annotated[float, Field(ge=0, le=1)]
+CountRange = Annotated[tuple[Count, Count], _Increasing]
+FractionRange = Annotated[tuple[_Fraction, _Fraction], _Increasing]
+PositiveRange = Annotated[tuple[Positive, Positive], _Increasing]
+Interval = Annotated[tuple[float, float], _Increasing]
