@@ -7,11 +7,9 @@ own, so threads do small jobs, and begin larger ones. What is computed is the sa
 
 from __future__ import annotations
 
-import ctypes
 import math
 import multiprocessing
 import os
-import platform
 import signal
 import sys
 import threading
@@ -19,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TypeVar
@@ -33,7 +31,6 @@ __all__ = [
     "START_AFTER",
     "WORKER_BYTES",
     "memory_bytes",
-    "memory_kept",
     "number_of_cores",
     "number_of_processes",
     "on_cores",
@@ -63,9 +60,6 @@ ENVIRONMENT = {
     "LOKY_MAX_MEMORY_LEAK_SIZE": str(2**62),
 }
 """Of each process: it has one core."""
-
-MALLOPT = ((-4, 0, 65536), (-1, -1, 2**17))
-"""M_MMAP_MAX and M_TRIM_THRESHOLD of glibc: number, value that keeps memory, and default."""
 
 
 def on_cores(function: Callable[[T], U], items: Iterable[T], device: str, expected: int) -> Iterator[U]:
@@ -125,27 +119,6 @@ def peak_bytes() -> int | None:
     return _status_bytes("self").get("VmHWM", own) + sum(
         max(0, kept["VmHWM"] - kept["RssFile"] - kept["RssShmem"]) for kept in started if "VmHWM" in kept
     )
-
-
-@contextmanager
-def memory_kept() -> Iterator[None]:
-    """Within it freed memory is kept for what follows, where the C library is glibc; elsewhere it does nothing.
-
-    Else large arrays are given back to the system, and every step of a training gets their pages anew: on a virtual
-    machine that can take longer than computing what is in them.
-    """
-    if "glibc" not in platform.libc_ver():
-        yield
-        return
-    libc = ctypes.CDLL(None)
-    for option, kept, _ in MALLOPT:
-        libc.mallopt(option, kept)
-    try:
-        yield
-    finally:
-        for option, _, default in MALLOPT:
-            libc.mallopt(option, default)
-        libc.malloc_trim(0)
 
 
 def memory_bytes() -> float:

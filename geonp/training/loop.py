@@ -93,8 +93,8 @@ def train(
     """Train a recipe and write the checkpoint ``out/<name>.safetensors`` with its card.
 
     The learning curve is appended to ``out/curve.csv`` and plotted to ``out/curve.png``. The state is saved to
-    ``out/state.pt`` every few minutes, and at the end of the current step when the run is interrupted; a second
-    interrupt stops the run immediately.
+    ``out/state.pt`` every few minutes, and after the current step of an interrupted run; a second interrupt does not
+    wait for it.
 
     Parameters
     ----------
@@ -185,9 +185,8 @@ def _train(fabric: Fabric, recipe: Recipe, out: Path, workers: int, progress: bo
     """Run one of the processes of a run, of which the first writes all files; False if it was interrupted."""
     options, leads = recipe.training, fabric.is_global_zero
     state_file, curve_file = out / "state.pt", out / "curve.csv"
-    resumed = state_file.exists()
-    run = _Run(recipe, fabric, resumed)
-    if resumed:
+    run = _Run(recipe, fabric, resumed=state_file.exists())
+    if state_file.exists():
         run.restore(_state(state_file, fabric), state_file)
     if leads:
         curve.truncate(curve_file, run.step)
@@ -330,9 +329,8 @@ class _Run:
         temporary = file.with_suffix(".tmp")
         with temporary.open("wb") as handle:
             torch.save(state, handle)
-            # the content must reach the disk before the name does
             handle.flush()
-            os.fsync(handle.fileno())
+            os.fsync(handle.fileno())  # the content must reach the disk before the name does
         os.replace(temporary, file)
 
     def restore(self, state: dict[str, Any], file: Path) -> None:

@@ -6,7 +6,6 @@ import inspect
 import multiprocessing
 import os
 import pickle
-import platform
 import signal
 import subprocess
 import sys
@@ -21,7 +20,6 @@ from typing import Any
 
 import dask
 import numpy as np
-import psutil
 import pytest
 import torch
 import xarray as xr
@@ -319,32 +317,6 @@ def test_the_memory_of_the_process_that_started_this_one_is_not_counted() -> Non
     own = peak_bytes()
     assert own is not None
     assert 10e6 < found < own - taken.nbytes / 2
-
-
-def pages_and_mebibytes() -> tuple[int, int]:
-    """How many pages the system gives for five arrays of 16,384 after each other, and how much memory it leaves us."""
-    import resource
-
-    def given() -> int:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-
-    torch.ones(2**24)
-    before = given()
-    for _ in range(5):
-        torch.ones(2**24)
-    return given() - before, psutil.Process().memory_info().rss >> 20
-
-
-@pytest.mark.skipif("glibc" not in platform.libc_ver(), reason="of glibc")
-def test_memory_is_kept_for_what_follows_and_given_back_at_the_end() -> None:
-    code = "from test_cores import *\nprint(*pages_and_mebibytes())\nwith cores.memory_kept():\n"
-    code += "    print(*pages_and_mebibytes())\nprint(psutil.Process().memory_info().rss >> 20)"
-    # of a process of its own: another one's heap holds free memory
-    found = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, stdout=subprocess.PIPE, check=True)
-    pages, resident, pages_within, kept, at_the_end = map(int, found.stdout.split())
-    assert pages_within < 0.5 * pages
-    assert kept > resident + 60
-    assert at_the_end < resident + 10
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
