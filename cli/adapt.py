@@ -23,19 +23,26 @@ __all__ = ["adapt"]
 @click.option(
     "--out", type=click.Path(path_type=Path), required=True, metavar="OUT", help="Checkpoint to write (.safetensors)."
 )
-@click.option("--minutes", type=float, default=5.0, show_default=True, help="Time to take, at most.")
-@click.option("--steps", type=int, help="Take so many training steps instead, however long it takes.")
-@click.option("--closer/--no-closer", default=True, show_default=True, help="Also try closer looks, which take longer.")
-@click.option("-b", "--bidx", "bands", multiple=True, type=int, help="Band to learn, from 1; repeatable. Default: all.")
-@click.option("--variable", "variables", multiple=True, help="Variable to learn; repeatable. Default: all.")
+@click.option("--minutes", type=float, default=5.0, show_default=True, help="Longest time to take.")
+@click.option("--steps", type=int, help="Number of training steps, instead of a time.")
+@click.option(
+    "--closer/--no-closer",
+    default=True,
+    show_default=True,
+    help="Also try smaller tiles, which fill slower.",
+)
+@click.option("-b", "--bidx", "bands", multiple=True, type=int, help="Band, from 1; repeatable. Default: all.")
+@click.option("--variable", "variables", multiple=True, help="Variable to use; repeatable. Default: all.")
 @click.option("--bbox", type=float, nargs=4, metavar="W S E N", help="Only this box, in the raster's coordinates.")
 @click.option("--nodata", type=float, help="Stored value of missing cells, instead of the declared one.")
 @click.option("--mask", type=click.Path(path_type=Path), help="Raster of the valid domain: cells with 0 are left out.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
-@click.option("--model", default="tnpkr-sa", show_default=True, help="Name or path of the model to begin with.")
+@click.option("--model", default="tnpkr-sa", show_default=True, help="Name or path of the model to start from.")
 @click.option("--device", help="cpu, cuda, ... Default: a GPU if there is one.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of what is held out.")
-@click.option("--progress/--no-progress", default=None, help="Show how it goes. Default: in a terminal.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the hold-out and training."
+)
+@click.option("--progress/--no-progress", default=None, help="Show progress. Default: in a terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def adapt(
     source: Path,
@@ -48,11 +55,10 @@ def adapt(
     as_json: bool,
     **settings: Any,
 ) -> None:
-    """Train a model further on the observed cells of the raster IN, and write it to OUT.
+    """Fine-tune a model on the observed cells of the raster IN, and write it to the checkpoint OUT.
 
-    OUT is a checkpoint like any other: geonp fill IN --model OUT. Some observed cells are kept out of the training to
-    score the model before and after; when nothing clearly better is found, which is common, OUT holds the model as it
-    was, and it is said so.
+    Use it with geonp fill IN --model OUT. The model is scored before and after on cells that are held out from the
+    training. If nothing clearly better is found, which is common, OUT holds the model as it was, and a message says so.
     """
     from geonp.io.files import open_raster
 
@@ -62,21 +68,21 @@ def adapt(
 
     if sys.stderr.isatty() if progress is None else progress:
         settings["progress"] = _show
-    found = run(ds, **settings)
-    summary = {"input": str(source), **asdict(found), "file": str(found.file), "improved": found.improved}
-    click.echo(to_json(summary) if as_json else _sentence(found))
+    adapted = run(ds, **settings)
+    summary = {"input": str(source), **asdict(adapted), "file": str(adapted.file), "improved": adapted.improved}
+    click.echo(to_json(summary) if as_json else _sentence(adapted))
 
 
 def _show(done: float, ratio: float) -> None:
     click.echo(f"{done:4.0%} done: CRPS {ratio:.3f} times the model's", err=True)
 
 
-def _sentence(found: Adapted) -> str:
-    units = f" {found.units}" if found.units else ""
-    setting = f"{found.cells:,} held-out cells, in {found.minutes:.1f} minutes: {found.file}"
-    if not found.improved:
-        return f"Nothing clearly better was found, the model is kept: CRPS {found.before:.4g}{units} on {setting}"
-    change = 1 - found.after / found.before
-    slower = f"; a fill takes {found.slowdown:.1f} times as long" if found.slowdown > 1.2 else ""
-    how = f"; slices tell about each other along {found.across}{slower}" if found.across else slower
-    return f"CRPS {found.before:.4g} before, {found.after:.4g}{units} after ({change:.1%} less) on {setting}{how}"
+def _sentence(adapted: Adapted) -> str:
+    units = f" {adapted.units}" if adapted.units else ""
+    setting = f"{adapted.cells:,} held-out cells, in {adapted.minutes:.1f} minutes: {adapted.file}"
+    if not adapted.improved:
+        return f"Nothing clearly better was found, the model is kept: CRPS {adapted.before:.4g}{units} on {setting}"
+    change = f"{1 - adapted.after / adapted.before:.1%} less"
+    slower = f"; a fill takes {adapted.slowdown:.1f} times as long" if adapted.slowdown > 1.2 else ""
+    how = f"; slices are regressed on each other along {adapted.across}" if adapted.across else ""
+    return f"CRPS {adapted.before:.4g} before, {adapted.after:.4g}{units} after ({change}) on {setting}{how}{slower}"

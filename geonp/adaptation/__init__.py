@@ -1,4 +1,4 @@
-"""One raster's own model: the search for how to read it, and training on its observed cells.
+"""Adaptation of a model to one raster: search for its neighbourhood, and fine-tuning on the observed cells.
 
 It may import `training`, `fill` and everything to the left of them.
 """

@@ -1,9 +1,9 @@
-"""Adapt a model to one raster: how closely it looks, and a short training on the raster's own observed cells.
+"""Adapt a model to one raster: search for its neighbourhood, then fine-tune its weights on the observed cells.
 
-A pretrained model takes a raster for as homogeneous as most are. Where it is not, smaller tiles and less context tell
-more; and some hundred steps teach its weights what is special about the raster. About a fifth of the observed cells is
-held out: half of their tiles choose the look and the weights to keep, the others say whether the result is clearly
-better than the model as it was, which is kept if not (:mod:`geonp.adaptation.validation`).
+The context of a pretrained model suits rasters that are as homogeneous as most. In others, smaller tiles with less
+context predict better, and some hundred steps of training teach the weights what is special about the raster. About a
+fifth of the observed cells is held out: half of their tiles select the neighbourhood and the weights, the others test
+whether the result is clearly better than the model, which is kept otherwise (:mod:`geonp.adaptation.validation`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from numbers import Integral, Real
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -25,9 +24,9 @@ import torch
 import xarray as xr
 from torch import Tensor, nn
 
-from geonp.adaptation.crops import Crop, Hiding, draw_task, hiding_for, hold_out, read_crops
-from geonp.adaptation.search import Trial, Trials, best_look
-from geonp.adaptation.validation import appoint
+from geonp.adaptation.crops import Crop, Masking, draw_task, fit_masking, hold_out, read_crops
+from geonp.adaptation.search import Candidate, Search, search_neighbourhood
+from geonp.adaptation.validation import hide_held_out
 from geonp.errors import InputError, OutputError
 from geonp.fill.request import domain_of, normalise
 from geonp.inference import checkpoint
@@ -36,46 +35,55 @@ from geonp.io.location import check_writable
 from geonp.raster.nodata import observed
 from geonp.training.data.tasks import collate
 from geonp.training.objective import expected_nll, relative_crps
+from geonp.training.optimisers import averaged_model
 
-__all__ = ["Adapted", "adapt"]
+__all__ = ["SETTINGS", "AdaptSettings", "Adapted", "adapt"]
 
-HELD_OUT = 0.2
-HELD_OUT_PX = 64
-"""Side of the squares that a patch of gaps is held out from: so wide that it is as deep as they are."""
 
-VALIDATIONS = 6
+@dataclass(frozen=True)
+class AdaptSettings:
+    """Hold-out and optimisation."""
 
-BATCH_SIZE = 8
-N_TARGETS = 192
-LEARNING_RATE = 8e-4
-CRPS_WEIGHT = 1.0
-WARMUP = 0.1
-CLIP = 1.0
-AVERAGING = 0.98
+    held_out: float = 0.2  # fraction of the observed cells
+    held_out_px: int = 64  # side of the squares with held-out patches: as wide as a tile with the frames of a task
+    validations: int = 6  # during the training
+    batch_size: int = 8
+    n_targets: int = 192
+    learning_rate: float = 8e-4
+    betas: tuple[float, float] = (0.9, 0.98)
+    warmup: float = 0.1  # fraction of the training
+    crps_weight: float = 1.0  # of the CRPS, which is what candidates are compared by, in the loss
+    clip: float = 1.0  # largest norm of the gradient
+    averaging: float = (
+        0.98  # decay of the moving average of weights: shorter than in pretraining, as there are few steps
+    )
+
+
+SETTINGS = AdaptSettings()
 
 
 @dataclass(frozen=True)
 class Adapted(os.PathLike[str]):
-    """A model adapted to a raster; it can be given as ``model=`` to :func:`geonp.fill.infill.infill`.
+    """A model adapted to a raster, to be passed as ``model`` to any function of geonp.
 
     Attributes
     ----------
     file : Path
-        The checkpoint, its card beside it.
+        The checkpoint; its card lies beside it.
     before, after : float
-        CRPS of the model and of the adapted one on held-out cells that had no part in the training, weighted like the
-        missing cells. In the units of the raster; of several variables in the standard deviations of each. Equal if
-        nothing better was found: then the checkpoint holds the model as it was.
+        Weighted mean CRPS of the model and of the adapted one on held-out cells that had no part in the training. In
+        the units of the raster; for several variables, in standard deviations of each. Equal if nothing clearly better
+        was found: then the checkpoint holds the model as it was.
     units : str
-        Of both.
+        Units of both.
     cells, steps : int
-        Predictions of held-out cells that they are the mean of; training steps that the weights have had.
+        Number of held-out cells that were scored, and of training steps of the weights.
     minutes : float
         Wall-clock time.
     slowdown : float
-        How many times as long filling takes with the adapted model, about.
+        Approximate factor by which a fill takes longer with the adapted model.
     across : str
-        The dimension along which the adapted model lets slices tell about each other, or nothing.
+        Dimension along which the adapted model regresses slices on each other, or empty.
     """
 
     file: Path
@@ -94,7 +102,7 @@ class Adapted(os.PathLike[str]):
 
     @property
     def improved(self) -> bool:
-        """Whether the checkpoint is another than the model it was made from."""
+        """Whether the checkpoint differs from the model it was made from."""
         return self.after < self.before
 
 
@@ -113,46 +121,53 @@ def adapt(
     overwrite: bool = False,
     progress: Callable[[float, float], object] | None = None,
 ) -> Adapted:
-    """Train a model further on the observed cells of a raster, and write it as a checkpoint of its own.
+    """Fine-tune a model on the observed cells of a raster, and write it as a checkpoint.
 
-    First, of a raster of several slices it is tried whether they tell about each other (`across` of
-    :func:`geonp.fill.infill.infill`): a model that profits keeps its weights, and fills rasters with that dimension so.
-    Then closer looks are tried, unless `closer` is False: no merged tiles, smaller tiles, less context for each. Then
-    all weights are trained: observed cells of one tile are hidden, a few at random or in the shape of the raster's
-    gaps, and predicted from the rest. They are weighted to lie as far from it as the missing cells do
-    (:class:`geonp.adaptation.crops.Hiding`). All slices and variables are drawn from; of a raster larger than
-    :data:`geonp.adaptation.crops.MAX_CELLS` only parts are read. The look and the weights kept are those with the least
-    CRPS on held-out cells, and none but the model's own if they are not clearly better on further held-out cells.
+    For a raster of several slices, regression on other slices (`across` of :func:`geonp.infill`) is tried first; if it
+    is clearly better, the weights are kept, and the checkpoint fills rasters with that dimension so. Then, with
+    `closer`, smaller neighbourhoods are tried: single tiles, smaller tiles, less context. Then all weights are trained
+    to predict hidden cells of a tile from the rest. Hidden are single cells or patches in the shape of the raster's
+    gaps, weighted by their distance from the context (:class:`geonp.adaptation.crops.Masking`). All slices and
+    variables are sampled; large rasters are read in part (:class:`geonp.adaptation.crops.CropSettings`). The
+    neighbourhood and weights with the smallest validation CRPS are written if they are clearly better on further
+    held-out cells, and otherwise those of the model.
 
     Parameters
     ----------
     obj : DataArray or Dataset
-        As for :func:`geonp.fill.infill.infill`; lazy arrays are read in parts.
-    out : path
-        The checkpoint to write, a ``.safetensors`` file; its card is written beside it.
-    model, mask, nodata, device
-        As in :func:`geonp.fill.infill.infill`.
+        Raster as for :func:`geonp.infill`; lazy arrays are read in parts.
+    out : str or path
+        The ``.safetensors`` file to write; its card is written beside it.
+    model : str or path
+        Model to start from.
     minutes : float
-        Wall-clock time to take, at most.
+        Longest wall-clock time to take.
     steps : int, optional
-        Take so many steps, however long it takes: the result is then the same each time on one machine.
+        Number of training steps, instead of a time: the result is then reproducible on one machine.
     closer : bool
-        Also try closer looks, with which filling takes some times as long (``slowdown`` of the result).
+        Also try smaller neighbourhoods, with which fills take longer (``slowdown`` of the result).
+    mask, nodata, device
+        As in :func:`geonp.infill`.
     seed : int
-        Of what is held out and trained on, at least 0.
+        Seed for the hold-out and for the training, at least 0.
     overwrite : bool
         Replace `out` if it exists.
     progress : callable, optional
-        Called now and then with the share that is done and the CRPS over the model's own, on the tiles that choose.
+        Called with the fraction of the training that is done, and the validation CRPS relative to that of the model.
+
+    Returns
+    -------
+    Adapted
+        Scores before and after; can be passed as `model` to any function of geonp.
 
     Raises
     ------
     InputError
         For a raster or option that cannot be used, or too few observed cells.
     OutputError
-        For an `out` that exists or cannot be written.
+        If `out` exists or cannot be written.
     ModelError, CheckpointError
-        For a model that does not exist or cannot be loaded.
+        If the model does not exist or cannot be loaded.
     """
     clock = _Clock(*_checked(minutes, steps, seed))
     file = Path(out)
@@ -163,38 +178,38 @@ def adapt(
     predictor, card = resolve(os.fspath(model), device, None)
     if card.classes or card.neighbourhood.axes:
         raise InputError(
-            f"the model {card.name} cannot be adapted: it predicts classes, or reads the grid of its training; "
+            f"the model {card.name} cannot be adapted: it predicts classes, or reads the grid of its training only; "
             "expected a model of numbers on any raster, for example tnpkr-sa"
         )
     rng = np.random.default_rng(seed)
     arrays = {variable.name: observed(variable.spatial_last, nodata) for variable in variables}
     crops = _comparable(read_crops(arrays, domain, rng))
-    hiding = hiding_for(crops, predictor.neighbourhood, rng)
-    crops = hold_out(crops, hiding, HELD_OUT, HELD_OUT_PX, rng)
-    judge = appoint(crops, hiding, predictor.neighbourhood, predictor.device, rng)
-    with TemporaryDirectory() as folder:
-        trials = Trials(Path(folder), judge, card)
-        network = deepcopy(checkpoint.load_model(predictor.model)[0])
-        # the first fill also starts processes and compiles kernels
-        trials.of(network, predictor.neighbourhood)
-        own = trials.of(network, predictor.neighbourhood)
-        look = best_look(trials, own, judge.dims, closer=closer, done=lambda: clock.done(0))
-        found = look
-        if look.neighbourhood.across not in judge.dims:
-            run = _Run(look, crops, hiding, predictor.device, rng)
-            # for the last verdict, and for writing
-            clock.begin(1.0 + 1.1 * look.seconds)
-            found = _train(run, own, trials, clock, progress)
-    best = next((trial for trial in (found, look) if trial.verdict.clearly_below(own.verdict)), own)
+    masking = fit_masking(crops, predictor.neighbourhood, rng)
+    crops = hold_out(crops, masking, SETTINGS.held_out, SETTINGS.held_out_px, rng)
+    held_out = hide_held_out(crops, masking, predictor.neighbourhood, predictor.device, rng)
+    search = Search(held_out, card)
+    network = deepcopy(checkpoint.load_model(predictor.model)[0])
+    search.score(network, predictor.neighbourhood)  # not timed: the first fill starts processes and compiles kernels
+    own = search.score(network, predictor.neighbourhood)
+    start = search_neighbourhood(search, own, held_out.dims, closer=closer, done=lambda: clock.done(0))
+    trained = start
+    if start.neighbourhood.across not in held_out.dims:
+        clock.begin(reserve_s=1.0 + 1.1 * start.seconds)  # for the last validation, and for writing
+
+        def draw() -> dict[str, Tensor]:
+            return _batch(crops, start, masking, predictor.device, rng)
+
+        trained = _train(start, draw, predictor.device, search, clock, own, progress)
+    best = next((each for each in (trained, start) if each.scores.clearly_below(own.scores)), own)
     adapted = Adapted(
         file=file,
-        before=own.verdict.crps,
-        after=best.verdict.crps,
+        before=own.scores.test,
+        after=best.scores.test,
         units=str(ds[names[0]].attrs.get("units", "")) if len(names) == 1 else "standard deviations",
-        cells=judge.cells,
+        cells=held_out.cells,
         steps=best.step,
         minutes=round(clock.minutes, 2),
-        slowdown=1.0 if best.neighbourhood == own.neighbourhood else round(look.seconds / own.seconds, 2),
+        slowdown=1.0 if best.neighbourhood == own.neighbourhood else round(start.seconds / own.seconds, 2),
         across=best.neighbourhood.across,
     )
     _write(best, adapted, card, names, seed)
@@ -205,14 +220,14 @@ def _checked(minutes: float, steps: int | None, seed: int) -> tuple[float, int |
     if not (isinstance(minutes, Real) and 0 < minutes < math.inf):
         raise InputError(f"minutes must be a positive number, got {minutes!r}")
     if steps is not None and not (isinstance(steps, Integral) and steps > 0):
-        raise InputError(f"steps must be a positive integer, or None to go by the minutes, got {steps!r}")
+        raise InputError(f"steps must be a positive integer, or None to use minutes, got {steps!r}")
     if not (isinstance(seed, Integral) and seed >= 0):
         raise InputError(f"seed must be an integer of at least 0, got {seed!r}")
     return float(minutes), None if steps is None else int(steps)
 
 
 def _check_out(file: Path, overwrite: bool) -> None:
-    """Check that a checkpoint can be written, before any work is done for it."""
+    """Check that a checkpoint can be written."""
     if file.suffix != ".safetensors":
         raise OutputError(f"Unknown checkpoint format: got {str(file)!r}, expected a name that ends in .safetensors.")
     for path in (file, file.with_suffix(".json")):
@@ -222,7 +237,7 @@ def _check_out(file: Path, overwrite: bool) -> None:
 
 
 def _comparable(crops: list[Crop]) -> list[Crop]:
-    """Of several variables, the values over the standard deviation of each; those of a single one as they are."""
+    """Divide the values of several variables by the standard deviation of each."""
     values: dict[Hashable, list[npt.NDArray[np.floating]]] = {}
     for crop in crops:
         values.setdefault(crop.variable, []).append(crop.values.ravel())
@@ -233,7 +248,7 @@ def _comparable(crops: list[Crop]) -> list[Crop]:
 
 
 class _Clock:
-    """How much of the search, then of the training, is done: by steps where their number is given, else by the time."""
+    """Progress of the search, then of the training: by steps if their number is given, otherwise by time."""
 
     def __init__(self, minutes: float, steps: int | None) -> None:
         self.start = self.begun = time.monotonic()
@@ -245,97 +260,94 @@ class _Clock:
         return (time.monotonic() - self.start) / 60
 
     def begin(self, reserve_s: float) -> None:
-        """Begin the training, in what is left of the time but for so many seconds."""
+        """Begin the training, which ends `reserve_s` before the time is up."""
         self.begun = time.monotonic()
         self.budget_s -= reserve_s
 
     def done(self, step: int) -> float:
-        """Share of what has begun that is done, after so many steps of training; 1 at its end."""
+        """Fraction done after `step` steps of training; 1 at the end."""
         if self.steps is not None:
             return step / self.steps
         left = self.start + self.budget_s - self.begun
         return min((time.monotonic() - self.begun) / left, 1.0) if left > 0 else 1.0
 
 
-class _Run:
-    """The training: weights as they are, and averaged."""
-
-    def __init__(self, look: Trial, crops: list[Crop], hiding: Hiding, device: str, rng: np.random.Generator) -> None:
-        self.look, self.crops, self.hiding, self.device, self.rng = look, crops, hiding, device, rng
-        self.network = deepcopy(look.network).to(device).train().requires_grad_(True)
-        self.averaged = deepcopy(self.network).requires_grad_(False)
-        self.optimiser = torch.optim.AdamW(self.network.parameters(), betas=(0.9, 0.98), weight_decay=0.0)
-        self.step = 0
-
-    def optimise(self, rate: float) -> None:
-        """One step on fresh tasks, in float32."""
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate
-        batch = self._draw()
-        predicted = self.network(batch["xc"], batch["yc"], batch["xt"], batch["context_mask"])
-        loss = expected_nll(predicted, batch) + CRPS_WEIGHT * relative_crps(predicted, batch)
-        self.optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        norm = nn.utils.clip_grad_norm_(self.network.parameters(), CLIP)
-        if bool(torch.isfinite(norm)):
-            self.optimiser.step()
-        self.step += 1
-        decay = min(AVERAGING, (1 + self.step) / (10 + self.step))
-        with torch.no_grad():
-            for average, now in zip(self.averaged.parameters(), self.network.parameters(), strict=True):
-                average.lerp_(now, 1 - decay)
-
-    def _draw(self) -> dict[str, Tensor]:
-        """Tasks as tensors, with the weight of each target: zero for padding, larger where the values vary more."""
-        neighbourhood = self.look.neighbourhood
-        tasks = [draw_task(self.crops, neighbourhood, self.hiding, N_TARGETS, self.rng) for _ in range(BATCH_SIZE)]
-        drawn = [task for task in tasks if task is not None]
-        if len(drawn) < len(tasks):
-            raise InputError(
-                "nothing can be learned from this raster: no gap could be laid upon observed cells with enough others, "
-                "of differing values, around it; use the model as it is"
-            )
-        arrays: dict[str, Any] = dict(collate(list(drawn), neighbourhood.n_context, N_TARGETS))
-        arrays["weight"] = np.zeros(arrays["mean"].shape, np.float32)
-        for row, task in zip(arrays["weight"], drawn, strict=True):
-            row[: task.distance.size] = self.hiding.weigh(task.distance)
-        arrays["scale"] = np.array([task.scale for task in drawn], np.float32)
-        return {key: torch.from_numpy(value).to(self.device) for key, value in arrays.items()}
-
-
 def _train(
-    run: _Run, own: Trial, trials: Trials, clock: _Clock, progress: Callable[[float, float], object] | None
-) -> Trial:
-    """Train until the time is up; what was best at some validation is returned, the look where nothing was better.
+    start: Candidate,
+    draw: Callable[[], dict[str, Tensor]],
+    device: str,
+    search: Search,
+    clock: _Clock,
+    own: Candidate,
+    progress: Callable[[float, float], object] | None,
+) -> Candidate:
+    """Train until the time is up, in float32; return the best candidate of all validations, `start` among them.
 
-    Weights in the middle of the training are noisy, and tell little of those at its end: it is not stopped early.
+    Training is not stopped early: weights in its middle are noisy, and predict little about those at its end.
     """
-    best, validations = run.look, 0
+    network = deepcopy(start.network).to(device).train().requires_grad_(True)
+    averaged = averaged_model(network, SETTINGS.averaging)
+    optimiser = torch.optim.AdamW(network.parameters(), betas=SETTINGS.betas, weight_decay=0.0)
+    best, step, validations = start, 0, 0
     done = clock.done(0)
     while done < 1:
+        batch = draw()
+        for group in optimiser.param_groups:
+            group["lr"] = learning_rate(done)
         try:
-            run.optimise(learning_rate(done))
+            predicted = network(batch["xc"], batch["yc"], batch["xt"], batch["context_mask"])
+            loss = expected_nll(predicted, batch) + SETTINGS.crps_weight * relative_crps(predicted, batch)
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()
         except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-            break  # the weights have diverged: what was best before stays
-        done = clock.done(run.step)
-        if int(done * VALIDATIONS) == validations:
+            break  # the weights have diverged; the best candidate remains
+        if bool(torch.isfinite(nn.utils.clip_grad_norm_(network.parameters(), SETTINGS.clip))):
+            optimiser.step()
+        averaged.update_parameters(network)
+        step += 1
+        done = clock.done(step)
+        if int(done * SETTINGS.validations) == validations:
             continue
-        validations = int(done * VALIDATIONS)
-        trial = trials.of(run.averaged, run.look.neighbourhood, run.step)
-        if trial.verdict.choice < best.verdict.choice:
-            best = trial
+        validations = int(done * SETTINGS.validations)
+        candidate = search.score(averaged.module, start.neighbourhood, step)
+        if candidate.scores.validation < best.scores.validation:
+            best = candidate
         if progress is not None:
-            progress(done, trial.verdict.choice / own.verdict.choice)
-        done = clock.done(run.step)
+            progress(done, candidate.scores.validation / own.scores.validation)
+        done = clock.done(step)
     return best
 
 
 def learning_rate(done: float) -> float:
-    """Linear warm-up over the first of the training, then a cosine to zero."""
-    return LEARNING_RATE * min(1.0, (done + 0.1 * WARMUP) / WARMUP) * 0.5 * (1 + math.cos(math.pi * done))
+    """Linear warm-up, then a cosine to zero, by the fraction of the training that is done.
+
+    Not a scheduler of torch, which counts steps: their number is unknown when training is limited by time.
+    """
+    warmup = min(1.0, (done + 0.1 * SETTINGS.warmup) / SETTINGS.warmup)
+    return SETTINGS.learning_rate * warmup * 0.5 * (1 + math.cos(math.pi * done))
 
 
-def _write(best: Trial, adapted: Adapted, card: checkpoint.Card, names: list[Hashable], seed: int) -> None:
+def _batch(
+    crops: list[Crop], start: Candidate, masking: Masking, device: str, rng: np.random.Generator
+) -> dict[str, Tensor]:
+    """Draw tasks, with the weight of each target, 0 for padding, and the scale of each task."""
+    n_targets, neighbourhood = SETTINGS.n_targets, start.neighbourhood
+    drawn = [draw_task(crops, neighbourhood, masking, n_targets, rng) for _ in range(SETTINGS.batch_size)]
+    tasks = [task for task in drawn if task is not None]
+    if len(tasks) < len(drawn):
+        raise InputError(
+            "cannot train on this raster: its observed cells, hidden under gaps, leave too little context of differing "
+            "values around them; use the model as it is"
+        )
+    arrays: dict[str, Any] = dict(collate(list(tasks), neighbourhood.n_context, n_targets))
+    arrays["weight"] = np.zeros(arrays["mean"].shape, np.float32)
+    for row, task in zip(arrays["weight"], tasks, strict=True):
+        row[: task.distance.size] = masking.weights(task.distance)
+    arrays["scale"] = np.array([task.scale for task in tasks], np.float32)
+    return {key: torch.from_numpy(value).to(device) for key, value in arrays.items()}
+
+
+def _write(best: Candidate, adapted: Adapted, card: checkpoint.Card, names: list[Hashable], seed: int) -> None:
     raster = ", ".join(map(str, names))
     about = f"{card.name} adapted to {raster}" if adapted.improved else f"{card.name}, the same as for {raster}"
     checkpoint.save(
@@ -356,7 +368,7 @@ def _write(best: Trial, adapted: Adapted, card: checkpoint.Card, names: list[Has
             "steps": adapted.steps,
             "seed": seed,
             "minutes": adapted.minutes,
-            "learning_rate": LEARNING_RATE,
+            "learning_rate": SETTINGS.learning_rate,
         },
         scores={"crps_before": adapted.before, "crps_after": adapted.after, "slowdown": adapted.slowdown},
     )

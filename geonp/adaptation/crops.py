@@ -1,9 +1,9 @@
-"""Tasks from a raster's own observed cells: parts of it in memory, what is held out of them, and what is hidden anew.
+"""Training tasks from the observed cells of a raster, and the cells that are held out from them.
 
-A task hides cells of one tile and of a frame around it, and nothing beyond: so the context is as dense as in filling.
-Single cells are hidden, or what a patch of the raster's own gaps covers, as deep as they are; targets are weighted so
-that they lie as far from their context, on the whole, as the cells that are missing. Some cells are held out in the
-same way, for good: no task to train on sees them, neither as targets nor as context.
+A task hides cells of one tile and of a frame around it only, so that its context is as dense as in a fill. It hides
+either single cells, or the cells under a patch of the raster's own gaps. Targets are weighted such that their distances
+from the context are distributed as those of the missing cells. Some cells are held out in the same way for validation:
+no training task has them as targets or context.
 """
 
 from __future__ import annotations
@@ -24,45 +24,47 @@ from geonp.inference.stack import beside
 from geonp.raster import gaps
 from geonp.training.data.tasks import Task, predicted_mask, without_frame
 
-__all__ = ["Crop", "CropTask", "Hiding", "distances", "draw_task", "hiding_for", "hold_out", "read_crops"]
+__all__ = [
+    "SETTINGS",
+    "Crop",
+    "CropSettings",
+    "CropTask",
+    "Masking",
+    "distances",
+    "draw_task",
+    "fit_masking",
+    "hold_out",
+    "read_crops",
+]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating[Any]]
 
-CROP_PX = 512
-"""Largest side of a part of the raster that is read."""
 
-MAX_CELLS = 4 * 2**20
-"""Cells that are read and kept at most: a larger raster is represented by parts of it, chosen at random."""
+@dataclass(frozen=True)
+class CropSettings:
+    """How much of a raster is read, and how cells are hidden.
 
-OTHER_CELLS = 2**24
-"""Cells of other slices that are read and kept beside those, at most, about."""
+    Sides and distances are in cells; distances are king's moves (the chessboard metric).
+    """
 
-MAX_CROPS = 256
-READ_TOGETHER = 16
+    crop_px: int = 512  # largest side of a crop
+    max_cells: int = 4 * 2**20  # cells to read in total: a larger raster is represented by random parts
+    max_other_cells: int = 2**24  # cells to read from other slices, about: 64 MiB of float32
+    max_crops: int = 256
+    read_together: int = 16  # crops in one dask computation
+    min_missing: float = 0.01  # fraction of missing cells below which gaps are simulated
+    simulated: tuple[str, ...] = ("clouds", "random", "blocks", "stripes")
+    single_cells: tuple[float, float] = (0.05, 0.2)  # range of the fraction of cells that is hidden one by one
+    frame_px: int = 32  # frame around a tile in which patches of gaps are hidden, too
+    bins: tuple[int, ...] = (1, 2, 3, 5, 8, 12)  # lower edges of the distances between targets and context
+    max_weight: float = 5.0  # of a target, which limits the influence of rare distances
+    samples: int = 48  # tasks from which the distances of targets are estimated
+    passes: int = 4  # over the squares of a crop, until enough cells are held out
+    attempts: int = 50  # tiles to try for a task
 
-HARDLY_ANY = 0.01
-"""Share of missing cells below which a raster is said to have hardly any gaps; simulated ones stand in for them."""
 
-SIMULATED = ("clouds", "random", "blocks", "stripes")
-
-FEW = (0.05, 0.2)
-"""Least and greatest share of the observed cells that is hidden one by one."""
-
-FRAME_PX = 32
-"""How far around a tile a patch of gaps is hidden; of single cells, those that its predictions reach."""
-
-BINS = (1, 2, 3, 5, 8, 12)
-"""Where the groups of targets by their distance from the context begin: cells, in king's moves."""
-
-GREATEST_WEIGHT = 5.0
-SAMPLED = 48
-"""Tasks of each kind that tell how far from the context its targets lie."""
-
-PASSES = 4
-"""How often cells of the same squares are held out, where those before are fewer than asked for."""
-
-ATTEMPTS = 50
+SETTINGS = CropSettings()
 
 
 @dataclass(frozen=True)
@@ -72,18 +74,17 @@ class Crop:
     Attributes
     ----------
     variable : hashable
-        Its name.
+        Name of the variable.
     values : array of float
         NaN where missing or outside the domain.
     domain_mask : array of bool
-        Where values may be.
+        Valid domain.
     observed_mask : array of bool
-        The cells to train on.
+        Cells to train on.
     held_out_mask : array of bool
-        Observed cells for validation; none of them is in `observed_mask`.
+        Observed cells for validation, disjoint from `observed_mask`.
     others : mapping of str to array
-        By the name of each dimension along which there are others, their values there ``(slices, rows, cols)``, see
-        :func:`geonp.inference.stack.beside`; empty where they were not read.
+        Values of other slices ``(slices, rows, cols)``, by the dimension along which they lie; empty if not read.
     """
 
     variable: Hashable
@@ -95,7 +96,7 @@ class Crop:
 
     @property
     def missing(self) -> BoolArray:
-        """True where the raster could have a value, and has none."""
+        """True where the valid domain has no value."""
         return self.domain_mask & np.isnan(self.values)
 
 
@@ -103,7 +104,10 @@ class Crop:
 class CropTask(Task):
     """A task whose values are ``loc + scale * z`` in the units of the raster.
 
-    `distance` ``(n_t,)`` is that of each target from the nearest cell that is seen, in king's moves.
+    Attributes
+    ----------
+    distance : array of int
+        King's moves from each target to the nearest observed cell, ``(n_t,)``.
     """
 
     distance: npt.NDArray[np.intp]
@@ -112,59 +116,58 @@ class CropTask(Task):
 
 
 @dataclass(frozen=True)
-class Hiding:
-    """What is hidden in tasks, and how much each target counts.
+class Masking:
+    """Cells to hide in tasks, and weights of the targets.
 
     Attributes
     ----------
     gaps : tuple of array
-        Masks of gaps, True = missing, that patches are taken from.
+        Masks to draw patches from, True where missing.
     p_patch : float
-        Probability of a patch of them; else single cells are hidden.
-    wanted, found : array
-        Share of the targets that should lie in each of the :data:`BINS`, and of those of tasks that do.
+        Probability of masking a patch rather than single cells.
+    wanted, drawn : array
+        Fractions of the targets in each of the ``SETTINGS.bins``: of the missing cells, and of tasks.
     """
 
     gaps: tuple[BoolArray, ...]
     p_patch: float
     wanted: FloatArray
-    found: FloatArray
+    drawn: FloatArray
 
-    def weigh(self, distance: npt.NDArray[np.intp]) -> FloatArray:
-        """How much targets of tasks at these distances count."""
-        return np.minimum(self.wanted / np.maximum(self.found, 1e-9), GREATEST_WEIGHT)[_bin(distance)]
+    def weights(self, distance: npt.NDArray[np.intp]) -> FloatArray:
+        """Weights of targets of tasks at these distances."""
+        return np.minimum(self.wanted / np.maximum(self.drawn, 1e-9), SETTINGS.max_weight)[_bin(distance)]
 
-    def among(self, distance: npt.NDArray[np.intp]) -> Hiding:
-        """The same for targets that lie at these distances, all together."""
-        return replace(self, found=_shares(distance))
+    def for_targets(self, distance: npt.NDArray[np.intp]) -> Masking:
+        """Copy for a set of targets that has these distances."""
+        return replace(self, drawn=_fractions(distance))
 
 
 def read_crops(arrays: Mapping[Hashable, xr.DataArray], domain: Any, rng: np.random.Generator) -> list[Crop]:
-    """Parts of slices, chosen at random, of about :data:`MAX_CELLS` cells in all, in memory.
+    """Read random parts of slices into memory, about ``SETTINGS.max_cells`` cells in total.
 
-    What lies beyond the edge of a part counts as missing, also where the raster goes round the Earth.
+    Cells beyond the edge of a crop count as missing, also if the raster is periodic in longitude.
 
     Parameters
     ----------
     arrays : mapping of name to DataArray
-        Their last two dimensions are ``(rows, cols)``; NaN where missing; NumPy or dask. Only what is chosen is
-        computed.
+        NumPy or dask; the last two dimensions are ``(rows, cols)``; NaN where missing. Only the crops are computed.
     domain : array of bool or None
-        ``(rows, cols)``, NumPy or dask, True where values may be.
+        Valid domain ``(rows, cols)``, NumPy or dask.
     """
-    places = [
+    windows = [
         (name, index, window)
         for name, array in arrays.items()
         for index in np.ndindex(array.shape[:-2])
-        for window in itertools.product(*(_stretches(n) for n in array.shape[-2:]))
+        for window in itertools.product(*(_intervals(n) for n in array.shape[-2:]))
     ]
-    order = [places[i] for i in rng.permutation(len(places))[: 4 * MAX_CROPS]]
+    order = [windows[i] for i in rng.permutation(len(windows))[: 4 * SETTINGS.max_crops]]
     crops: list[Crop] = []
-    beyond = 0
-    for start in range(0, len(order), READ_TOGETHER):
-        if len(crops) >= MAX_CROPS or sum(crop.values.size for crop in crops) >= MAX_CELLS:
+    other_cells = 0
+    for start in range(0, len(order), SETTINGS.read_together):
+        if len(crops) >= SETTINGS.max_crops or sum(crop.values.size for crop in crops) >= SETTINGS.max_cells:
             break
-        chosen = order[start : start + READ_TOGETHER]
+        chosen = order[start : start + SETTINGS.read_together]
         parts = [arrays[name].data[(*index, *window)] for name, index, window in chosen]
         masks = [None if domain is None else domain[window] for *_, window in chosen]
         for (name, index, window), values, mask in zip(chosen, *compute(parts, masks), strict=True):
@@ -172,8 +175,8 @@ def read_crops(arrays: Mapping[Hashable, xr.DataArray], domain: Any, rng: np.ran
             known = inside & np.isfinite(values)
             kept = np.where(known, values, np.nan).astype(values.dtype)
             if known.any():
-                others = _others(arrays[name], index, window, inside) if beyond < OTHER_CELLS else {}
-                beyond += sum(values.size for values in others.values())
+                others = _others(arrays[name], index, window, inside) if other_cells < SETTINGS.max_other_cells else {}
+                other_cells += sum(values.size for values in others.values())
                 crops.append(Crop(name, kept, inside, known, np.zeros_like(known), others))
     return crops
 
@@ -181,149 +184,149 @@ def read_crops(arrays: Mapping[Hashable, xr.DataArray], domain: Any, rng: np.ran
 def _others(
     array: xr.DataArray, index: tuple[int, ...], window: tuple[slice, ...], inside: BoolArray
 ) -> dict[str, FloatArray]:
-    """What other slices have in a window of one, along each dimension."""
-    found = {}
+    """Values of other slices in a window of one slice, by dimension."""
+    others = {}
     for axis, (dim, at) in enumerate(zip(array.dims, index, strict=False)):
-        # a checkpoint names it
+        # the card of a checkpoint holds its name
         if isinstance(dim, str) and (near := beside(at, array.shape[axis])):
             values = np.asarray(array.data[(*index[:axis], near, *index[axis + 1 :], *window)])
-            found[dim] = np.where(inside & np.isfinite(values), values, np.nan).astype(array.dtype)
-    return found
+            others[dim] = np.where(inside & np.isfinite(values), values, np.nan).astype(array.dtype)
+    return others
 
 
-def _stretches(cells: int) -> list[slice]:
-    """Even parts of a dimension of so many cells, none longer than :data:`CROP_PX`."""
-    edges = np.linspace(0, cells, -(-cells // CROP_PX) + 1).astype(int)
+def _intervals(cells: int) -> list[slice]:
+    """Divide a dimension into nearly equal intervals of at most ``SETTINGS.crop_px`` cells."""
+    edges = np.linspace(0, cells, -(-cells // SETTINGS.crop_px) + 1).astype(int)
     return [slice(int(start), int(stop)) for start, stop in itertools.pairwise(edges)]
 
 
-def hold_out(crops: list[Crop], hiding: Hiding, share: float, side: int, rng: np.random.Generator) -> list[Crop]:
-    """Hold out about this share of the observed cells of each crop, hidden in squares of this side at random."""
-    return [_held_out(crop, hiding, share * np.count_nonzero(crop.observed_mask), side, rng) for crop in crops]
+def hold_out(crops: list[Crop], masking: Masking, fraction: float, side: int, rng: np.random.Generator) -> list[Crop]:
+    """Hold out about this fraction of the observed cells of each crop, in random squares of this side."""
+    return [_held_out(crop, masking, fraction * np.count_nonzero(crop.observed_mask), side, rng) for crop in crops]
 
 
-def _held_out(crop: Crop, hiding: Hiding, cells: float, side: int, rng: np.random.Generator) -> Crop:
+def _held_out(crop: Crop, masking: Masking, cells: float, side: int, rng: np.random.Generator) -> Crop:
     observed, out = crop.observed_mask, np.zeros_like(crop.observed_mask)
     squares = np.stack(np.meshgrid(*(np.arange(0, n, side) for n in out.shape), indexing="ij"), -1).reshape(-1, 2)
-    for i, j in (corner for _ in range(PASSES) for corner in rng.permutation(squares)):
+    for i, j in (corner for _ in range(SETTINGS.passes) for corner in rng.permutation(squares)):
         if np.count_nonzero(out) >= cells:
             break
         square = np.s_[i : i + side, j : j + side]
-        pattern = _patch(hiding, side, 0, rng) if rng.random() < hiding.p_patch else _few((side, side), rng)
+        pattern = _patch(masking, side, 0, rng) if rng.random() < masking.p_patch else _single_cells((side, side), rng)
         out[square] |= observed[square] & pattern[: out.shape[0] - i, : out.shape[1] - j]
     return replace(crop, observed_mask=observed & ~out, held_out_mask=out)
 
 
-def hiding_for(crops: list[Crop], neighbourhood: Neighbourhood, rng: np.random.Generator) -> Hiding:
-    """Find what to hide for targets to lie as far from their context as the missing cells, and weights for the rest.
+def fit_masking(crops: list[Crop], neighbourhood: Neighbourhood, rng: np.random.Generator) -> Masking:
+    """Fit the kind of masking and the weights to the distances of the missing cells from the data.
 
-    Missing cells farther from all data than a task can hide any are not taken into account.
+    Missing cells at distances that no target of a task can have are ignored.
     """
     missing = [crop.missing for crop in crops]
-    if sum(map(np.count_nonzero, missing)) < HARDLY_ANY * sum(np.count_nonzero(crop.domain_mask) for crop in crops):
+    valid = sum(np.count_nonzero(crop.domain_mask) for crop in crops)
+    if sum(map(np.count_nonzero, missing)) < SETTINGS.min_missing * valid:
         missing = [_simulated(crop.values.shape, rng) & crop.domain_mask for crop in crops]
-    wanted = _shares(
+    wanted = _fractions(
         np.concatenate(
             [[0], *(distances(crop.domain_mask & ~gap)[gap] for crop, gap in zip(crops, missing, strict=True))]
         ),
-        neighbourhood.tile_px // 2 + FRAME_PX,
+        neighbourhood.tile_px // 2 + SETTINGS.frame_px,
     )
     masks = tuple(gap for gap in missing if gap.any())
     few, patch = (
-        _shares(np.concatenate([[0], *(task.distance for task in _sample(crops, neighbourhood, kind, rng))]))
-        for kind in (Hiding(masks, p, wanted, wanted) for p in (0.0, 1.0))
+        _fractions(np.concatenate([[0], *(task.distance for task in _sample(crops, neighbourhood, kind, rng))]))
+        for kind in (Masking(masks, p, wanted, wanted) for p in (0.0, 1.0))
     )
-    # the least chi-squared distance: the mildest weights
+    # the smallest chi-squared distance, and so the weights nearest to 1
     p_patch = min(np.linspace(0, 1, 11), key=lambda p: (wanted**2 / (p * patch + (1 - p) * few + 1e-3)).sum())
-    return Hiding(masks, float(p_patch), wanted, p_patch * patch + (1 - p_patch) * few)
+    return Masking(masks, float(p_patch), wanted, p_patch * patch + (1 - p_patch) * few)
 
 
 def _sample(
-    crops: list[Crop], neighbourhood: Neighbourhood, hiding: Hiding, rng: np.random.Generator
+    crops: list[Crop], neighbourhood: Neighbourhood, masking: Masking, rng: np.random.Generator
 ) -> Iterator[CropTask]:
-    for _ in range(SAMPLED):
-        task = draw_task(crops, neighbourhood, hiding, neighbourhood.tile_px**2, rng)
+    for _ in range(SETTINGS.samples):
+        task = draw_task(crops, neighbourhood, masking, neighbourhood.tile_px**2, rng)
         if task is None:
             return
         yield task
 
 
-def distances(seen_mask: BoolArray) -> npt.NDArray[np.intp]:
-    """King's moves from each cell to the nearest that is seen; as many as fit where there is none."""
-    if not seen_mask.any():
-        return np.full(seen_mask.shape, max(seen_mask.shape))
-    return np.asarray(ndimage.distance_transform_cdt(~seen_mask, "chessboard"), np.intp)
+def distances(observed_mask: BoolArray) -> npt.NDArray[np.intp]:
+    """King's moves from each cell to the nearest observed one; the size of the array if there is none."""
+    if not observed_mask.any():
+        return np.full(observed_mask.shape, max(observed_mask.shape))
+    return np.asarray(ndimage.distance_transform_cdt(~observed_mask, "chessboard"), np.intp)
 
 
 def _bin(distance: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    return np.maximum(np.searchsorted(BINS, distance, side="right") - 1, 0)
+    return np.maximum(np.searchsorted(SETTINGS.bins, distance, side="right") - 1, 0)
 
 
-def _shares(distance: npt.NDArray[np.intp], farthest: int | None = None) -> FloatArray:
-    """Share of the distances in each of the bins."""
+def _fractions(distance: npt.NDArray[np.intp], farthest: int | None = None) -> FloatArray:
+    """Fraction of the distances in each bin."""
     within = distance[(distance > 0) & (distance <= (farthest or distance.max(initial=0)))]
-    return np.bincount(_bin(within), minlength=len(BINS)) / max(within.size, 1)
+    return np.bincount(_bin(within), minlength=len(SETTINGS.bins)) / max(within.size, 1)
 
 
 def _simulated(shape: tuple[int, ...], rng: np.random.Generator) -> BoolArray:
-    return gaps.simulate(str(rng.choice(SIMULATED)), (shape[0], shape[1]), float(rng.uniform(0.1, 0.6)), rng)
+    return gaps.simulate(str(rng.choice(SETTINGS.simulated)), (shape[0], shape[1]), float(rng.uniform(0.1, 0.6)), rng)
 
 
 def draw_task(
-    crops: list[Crop], neighbourhood: Neighbourhood, hiding: Hiding, n_targets: int, rng: np.random.Generator
+    crops: list[Crop], neighbourhood: Neighbourhood, masking: Masking, n_targets: int, rng: np.random.Generator
 ) -> CropTask | None:
-    """A tile somewhere around an observed cell, with cells of it hidden; turned and mirrored at random.
+    """Draw a tile around an observed cell, hide some of its cells, and rotate and mirror it at random.
 
-    None where :data:`ATTEMPTS` tiles had too little context or equal values.
+    None if ``SETTINGS.attempts`` tiles had too little context or constant values.
     """
     sizes = np.array([np.count_nonzero(crop.observed_mask) for crop in crops], float)
     size, reach = neighbourhood.tile_px, neighbourhood.reach_px
-    for _ in range(ATTEMPTS if crops else 0):
+    for _ in range(SETTINGS.attempts if crops else 0):
         crop = crops[int(rng.choice(len(crops), p=sizes / sizes.sum()))]
-        corner = _around(crop.observed_mask, size, reach, rng)
+        corner = _corner(crop.observed_mask, size, reach, rng)
         observed = _square(crop.observed_mask, *corner, size + 2 * reach)
-        hidden = observed & _hidden(hiding, neighbourhood, rng)
+        hidden = observed & _hidden(masking, neighbourhood, rng)
         task = _task(crop, corner, observed & ~hidden, hidden, neighbourhood, n_targets, rng)
         if task is not None:
-            return _turned(task, rng)
+            return _transformed(task, rng)
     return None
 
 
-def _around(mask: BoolArray, size: int, frame: int, rng: np.random.Generator) -> tuple[int, int]:
-    """Where a window begins that has some True cell of `mask` somewhere in it, but for a frame."""
+def _corner(mask: BoolArray, size: int, frame: int, rng: np.random.Generator) -> tuple[int, int]:
+    """Corner of a random window of `size` cells and a frame, with a True cell of `mask` within the frame."""
     row, col = np.unravel_index(rng.choice(np.flatnonzero(mask)), mask.shape)
-    down, across = rng.integers(size, size=2) + frame
-    return int(row - down), int(col - across)
+    above, left = rng.integers(size, size=2) + frame
+    return int(row - above), int(col - left)
 
 
-def _hidden(hiding: Hiding, neighbourhood: Neighbourhood, rng: np.random.Generator) -> BoolArray:
-    """What to hide in the window of a tile."""
+def _hidden(masking: Masking, neighbourhood: Neighbourhood, rng: np.random.Generator) -> BoolArray:
+    """Mask of the cells to hide in the window of a tile."""
     size, reach = neighbourhood.tile_px, neighbourhood.reach_px
-    if rng.random() < hiding.p_patch:
-        frame = min(FRAME_PX, reach)
-        hidden = _patch(hiding, size + 2 * frame, frame, rng)
+    if rng.random() < masking.p_patch:
+        frame = min(SETTINGS.frame_px, reach)
+        hidden = _patch(masking, size + 2 * frame, frame, rng)
     else:
         frame = neighbourhood.overlap_px
-        hidden = _few((size + 2 * frame,) * 2, rng)
+        hidden = _single_cells((size + 2 * frame,) * 2, rng)
     return np.pad(hidden, reach - frame)
 
 
-def _few(shape: tuple[int, ...], rng: np.random.Generator) -> BoolArray:
-    """Single cells."""
-    return np.asarray(rng.random(shape) < rng.uniform(*FEW))
+def _single_cells(shape: tuple[int, ...], rng: np.random.Generator) -> BoolArray:
+    return np.asarray(rng.random(shape) < rng.uniform(*SETTINGS.single_cells))
 
 
-def _patch(hiding: Hiding, side: int, frame: int, rng: np.random.Generator) -> BoolArray:
-    """A square patch of gaps, some cell of which is not in the frame."""
-    sizes = np.array([np.count_nonzero(gap) for gap in hiding.gaps], float)
-    gap = hiding.gaps[int(rng.choice(len(sizes), p=sizes / sizes.sum()))]
-    patch = _square(gap, *_around(gap, side - 2 * frame, frame, rng), side)
+def _patch(masking: Masking, side: int, frame: int, rng: np.random.Generator) -> BoolArray:
+    """Square patch of gaps with a missing cell in the square that the frame encloses."""
+    sizes = np.array([np.count_nonzero(gap) for gap in masking.gaps], float)
+    gap = masking.gaps[int(rng.choice(len(sizes), p=sizes / sizes.sum()))]
+    patch = _square(gap, *_corner(gap, side - 2 * frame, frame, rng), side)
     patch = patch[:: rng.choice([-1, 1]), :: rng.choice([-1, 1])]
     return patch.T if rng.random() < 0.5 else patch
 
 
 def _square(mask: BoolArray, top: int, left: int, side: int) -> BoolArray:
-    """A square of `mask` that begins at `top`, `left`; False where it reaches beyond."""
+    """Square part of `mask` with corner `top`, `left`; False beyond the edges of `mask`."""
     out = np.zeros((side, side), bool)
     first_row, first_col = max(top, 0), max(left, 0)
     part = mask[first_row : max(top + side, 0), first_col : max(left + side, 0)]
@@ -341,9 +344,9 @@ def _task(
     n_targets: int,
     rng: np.random.Generator,
 ) -> CropTask | None:
-    """The tile in the middle of a window of `crop` that begins at `corner`, as filling would see it.
+    """Task for the central tile of a window of `crop` with this `corner`, with the context that a fill would choose.
 
-    `seen_mask` is what its context may come from, its targets are drawn from the cells that are `hidden`.
+    Context is chosen from `seen_mask`, targets from `hidden`.
     """
     side, reach = seen_mask.shape[0], neighbourhood.reach_px
     missing = without_frame(_square(crop.domain_mask, *corner, side) & ~seen_mask, reach)
@@ -357,12 +360,12 @@ def _task(
     targets = rng.permutation(targets)[:n_targets]
     (c_row, c_col), (t_row, t_col) = np.divmod(context, side), np.divmod(targets, side)
     known = crop.values[c_row + corner[0], c_col + corner[1]]
-    # nothing is to be learned from equal values
+    # constant context cannot be standardised
     if not np.ptp(known) > 0:
         return None
     standard = standardise(known)
     truth = crop.values[t_row + corner[0], t_col + corner[1]].astype(np.float64)
-    xc, xt = (np.stack(place, -1) - (side - 1) / 2 for place in ((c_row, c_col), (t_row, t_col)))
+    xc, xt = (np.stack(cells, -1) - (side - 1) / 2 for cells in ((c_row, c_col), (t_row, t_col)))
     return CropTask(
         xc.astype(np.float32),
         standard.z,
@@ -377,8 +380,8 @@ def _task(
     )
 
 
-def _turned(task: CropTask, rng: np.random.Generator) -> CropTask:
-    """One of the eight ways to turn and mirror a tile."""
+def _transformed(task: CropTask, rng: np.random.Generator) -> CropTask:
+    """One of the eight symmetries of the square, applied to the locations of a task."""
     order = rng.permutation(2)
     signs = rng.choice(np.array([-1, 1], np.float32), 2)
     return replace(task, xc=task.xc[:, order] * signs, xt=task.xt[:, order] * signs)

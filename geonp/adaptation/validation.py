@@ -1,4 +1,4 @@
-"""What an adapted model is judged by: the fill of held-out cells; some tiles choose among models, the others judge."""
+"""Scores of models on held-out cells: half of the tiles select a candidate (validation), the others test it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from geonp.adaptation.crops import Crop, Hiding, distances
+from geonp.adaptation.crops import Crop, Masking, distances
 from geonp.errors import InputError, PredictionError
 from geonp.inference import student
 from geonp.inference.context import Neighbourhood
@@ -21,52 +21,56 @@ from geonp.inference.kernel import FillJob, fill_window
 from geonp.inference.predictor import resolve
 from geonp.raster.windows import Window
 
-__all__ = ["Judge", "Verdict", "appoint"]
+__all__ = ["SETTINGS", "HoldOut", "Scores", "ValidationSettings", "hide_held_out"]
 
-LEAST_CELLS = 500
-"""Observed cells below which nothing reliable can be learned or said about a raster."""
 
-LEAST_TILES = 6
-"""Tiles with held-out cells below which no judgement is made."""
+@dataclass(frozen=True)
+class ValidationSettings:
+    """Size of the hold-out."""
 
-MAX_SQUARES = 128
-"""Squares of tiles that are filled at most."""
+    min_cells: int = 500  # observed cells below which scores of a raster are not reliable
+    min_tiles: int = 6  # tiles with held-out cells, half of them for the test
+    max_squares: int = 128  # squares of merged tiles that are filled for each candidate
+
+
+SETTINGS = ValidationSettings()
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """CRPS of a model on the hidden cells.
+class Scores:
+    """CRPS of a model on the held-out cells.
 
     Attributes
     ----------
     sums : array
-        Weighted sum of CRPS and sum of weights of each tile, ``(tiles, 2)``; infinite sums where the model fails.
-    choosing : array of bool
-        ``(tiles,)``, the tiles that choose among models; the others judge.
+        Weighted sum of the CRPS, and sum of the weights, of each tile, ``(tiles, 2)``; the first is infinite if the
+        model fails.
+    validation_mask : array of bool
+        Tiles for validation, ``(tiles,)``; the others are for the test.
     """
 
     sums: npt.NDArray[np.float64]
-    choosing: BoolArray
+    validation_mask: BoolArray
 
     @property
-    def choice(self) -> float:
-        """Mean CRPS on the tiles that choose."""
-        return _mean(self.sums[self.choosing])
+    def validation(self) -> float:
+        """Mean CRPS on the tiles for validation."""
+        return _mean(self.sums[self.validation_mask])
 
     @property
-    def crps(self) -> float:
-        """Mean CRPS on the tiles that judge."""
-        return _mean(self.sums[~self.choosing])
+    def test(self) -> float:
+        """Mean CRPS on the tiles for the test."""
+        return _mean(self.sums[~self.validation_mask])
 
-    def clearly_below(self, other: Verdict) -> bool:
-        """Whether the CRPS is lower on the tiles that judge, and over all tiles by two standard errors of the change.
+    def clearly_below(self, other: Scores) -> bool:
+        """Whether the test CRPS is lower, and the CRPS of all tiles by two standard errors of the change.
 
-        The sums of few tiles may be most of the whole: with less evidence worse weights were taken for better ones.
+        A few tiles may dominate the mean: with less evidence, worse weights were accepted.
         """
-        if not self.crps < other.crps:
+        if not self.test < other.test:
             return False
         change = (self.sums - other.sums)[:, 0]
         return bool(change.sum() < -2 * math.sqrt(change.size) * change.std(ddof=1))
@@ -79,10 +83,9 @@ def _mean(sums: npt.NDArray[np.float64]) -> float:
 
 @dataclass(frozen=True)
 class _Part:
-    """A part of the raster ``(rows, cols)`` with held-out cells hidden from its `values`.
+    """A crop ``(rows, cols)`` without its held-out cells, of which the `hidden` ones are scored.
 
-    Of the `hidden` cells to score, one after the other, `truth`, `distance` from the nearest that is seen, and row and
-    column of the `tile`. `others` are those of :class:`geonp.adaptation.crops.Crop`.
+    `truth` and `distance` from the nearest observed cell are ``(n,)``, row and column of the `tile` are ``(n, 2)``.
     """
 
     values: FloatArray
@@ -95,51 +98,52 @@ class _Part:
 
 
 @dataclass(frozen=True)
-class Judge:
-    """Parts of the raster with held-out cells hidden, to be filled as the raster will be.
+class HoldOut:
+    """Crops without their held-out cells, to be filled like the raster and scored.
 
     Attributes
     ----------
     parts : list
+        The crops.
     tile, weight : array
-        Number of the tile and weight of each hidden cell, one part after the other.
-    choosing : array of bool
-        ``(tiles,)``, see :class:`Verdict`.
+        Index of the tile and weight of each hidden cell of all parts, ``(n,)``.
+    validation_mask : array of bool
+        As in :class:`Scores`.
     device : str
-        Where to fill.
+        Device to fill on.
     """
 
     parts: list[_Part]
     tile: npt.NDArray[np.intp]
     weight: FloatArray
-    choosing: BoolArray
+    validation_mask: BoolArray
     device: str
 
     @property
     def dims(self) -> list[str]:
-        """Dimensions along which slices may tell about each other."""
+        """Dimensions along which other slices were read."""
         return list(dict.fromkeys(dim for part in self.parts for dim in part.others))
 
     @property
     def cells(self) -> int:
-        """Predictions that are judged by."""
-        return int(np.count_nonzero(~self.choosing[self.tile]))
+        """Number of cells of the test."""
+        return int(np.count_nonzero(~self.validation_mask[self.tile]))
 
-    def __call__(self, model: Path) -> Verdict:
-        """Score the fills of a checkpoint."""
+    def score(self, model: Path) -> Scores:
+        """Fill with a checkpoint and score the hidden cells."""
         try:
             crps = np.concatenate([_crps(part, model, self.device) for part in self.parts])
         except (PredictionError, torch.linalg.LinAlgError):  # type: ignore[attr-defined]
             crps = np.full(self.tile.size, math.inf)
-        # some are too far from everything to be filled, whatever the model
-        counted = ~np.isnan(crps) & (self.weight > 0)
-        tile, weight = self.tile[counted], self.weight[counted]
-        sums = [np.bincount(tile, amount, self.choosing.size) for amount in (weight * crps[counted], weight)]
-        return Verdict(np.stack(sums, 1), self.choosing)
+        # some cells are too far from data to be filled by any model
+        scored = ~np.isnan(crps) & (self.weight > 0)
+        tile, weight = self.tile[scored], self.weight[scored]
+        sums = [np.bincount(tile, amount, self.validation_mask.size) for amount in (weight * crps[scored], weight)]
+        return Scores(np.stack(sums, 1), self.validation_mask)
 
 
 def _crps(part: _Part, model: Path, device: str) -> FloatArray:
-    """CRPS of each hidden cell, NaN where it is left empty."""
+    """CRPS of each hidden cell; NaN if it is not filled."""
     predictor, card = resolve(os.fspath(model), device, None)
     (rows, cols), across = part.values.shape, card.neighbourhood.across
     job = FillJob(predictor, (rows, cols), periodic=False, max_distance=None, seed=0, across=across or None)
@@ -150,52 +154,51 @@ def _crps(part: _Part, model: Path, device: str) -> FloatArray:
     others = part.others.get(across)
     if others is not None:
         others = np.pad(others, [(0, 0), *frame], constant_values=np.nan)
-    found = fill_window(values, np.pad(part.domain_mask, frame), chunk, job, others)
-    moments = (found[name][part.hidden].astype(float) for name in ("value", "standard_error", "tail"))
+    filled = fill_window(values, np.pad(part.domain_mask, frame), chunk, job, others)
+    moments = (filled[name][part.hidden].astype(float) for name in ("value", "standard_error", "tail"))
     return student.crps(part.truth, *moments)
 
 
-def appoint(
-    crops: list[Crop], hiding: Hiding, neighbourhood: Neighbourhood, device: str, rng: np.random.Generator
-) -> Judge:
-    """Hide what is held out, in some squares of tiles; half of the tiles will choose, the others judge.
+def hide_held_out(
+    crops: list[Crop], masking: Masking, neighbourhood: Neighbourhood, device: str, rng: np.random.Generator
+) -> HoldOut:
+    """Hide the held-out cells of some squares of tiles, half of the tiles for validation, the others for the test.
 
     Raises
     ------
     InputError
-        Where too little is observed.
+        If there are too few observed cells or tiles.
     """
     px, side = neighbourhood.tile_px, neighbourhood.tile_px * neighbourhood.merge
     differing = [crop for crop in crops if np.ptp(crop.values[~np.isnan(crop.values)]) > 0]
-    # where others were read for some, these are enough to judge by
+    # crops with other slices suffice if there are any
     differing = [crop for crop in differing if crop.others] or differing
-    places = [(n, i, j) for n, crop in enumerate(differing) for i, j in _squares(crop, side)]
-    chosen = [places[k] for k in rng.permutation(len(places))[:MAX_SQUARES]]
+    corners = [(n, i, j) for n, crop in enumerate(differing) for i, j in _squares(crop, side)]
+    chosen = [corners[k] for k in rng.permutation(len(corners))[: SETTINGS.max_squares]]
     squares = {n: [(i, j) for m, i, j in chosen if m == n] for n in sorted({n for n, *_ in chosen})}
-    parts = [_part(differing[n], corners, side, px) for n, corners in squares.items()]
+    parts = [_part(differing[n], within, side, px) for n, within in squares.items()]
     tile = np.concatenate([np.zeros((0, 3), int), *(np.insert(part.tile, 0, n, 1) for n, part in enumerate(parts))])
     tile = np.unique(tile, axis=0, return_inverse=True)[1].reshape(-1)
     distance = np.concatenate([np.zeros(0, np.intp), *(part.distance for part in parts)])
-    weight = hiding.among(distance).weigh(distance)
+    weight = masking.for_targets(distance).weights(distance)
     cells, tiles = sum(int(np.count_nonzero(~np.isnan(crop.values))) for crop in crops), tile.max(initial=-1) + 1
-    if cells < LEAST_CELLS or tiles < LEAST_TILES:
+    if cells < SETTINGS.min_cells or tiles < SETTINGS.min_tiles:
         raise InputError(
-            f"too little is observed to adapt to: got {cells} observed cells and {tiles} tiles with differing "
-            f"values to judge by, expected at least {LEAST_CELLS} and {LEAST_TILES}; give more of the raster or more "
-            "slices of it, or use the model as it is"
+            f"too few data to adapt to: got {cells} observed cells and {tiles} tiles with differing values, expected "
+            f"at least {SETTINGS.min_cells} and {SETTINGS.min_tiles}; use more of the raster, or the model as it is"
         )
-    choosing = np.zeros(tiles, bool)
-    choosing[rng.permutation(tiles)[: tiles // 2]] = True
-    return Judge(parts, tile, weight, choosing, device)
+    validation_mask = np.zeros(tiles, bool)
+    validation_mask[rng.permutation(tiles)[: tiles // 2]] = True
+    return HoldOut(parts, tile, weight, validation_mask, device)
 
 
 def _squares(crop: Crop, side: int) -> list[tuple[int, int]]:
-    """Where the squares that hold held-out cells begin."""
+    """Corners of the squares with held-out cells."""
     return [(i * side, j * side) for i, j in np.unique(np.argwhere(crop.held_out_mask) // side, axis=0).tolist()]
 
 
 def _part(crop: Crop, squares: list[tuple[int, int]], side: int, px: int) -> _Part:
-    """A part as it is to be filled: only its squares."""
+    """Part of which only some squares are filled."""
     chosen = np.zeros(crop.values.shape, bool)
     for i, j in squares:
         chosen[i : i + side, j : j + side] = True

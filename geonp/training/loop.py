@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-import multiprocessing
 import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -57,8 +57,8 @@ class _Reporting:
 
 _REPORTING = _Reporting()
 
-if multiprocessing.parent_process() is not None:
-    # in the processes that `train` starts: they would print how they find each other
+if "--multiprocessing-fork" in sys.orig_argv:
+    # a process that `train` started, which would print how it finds the others
     for _name in ("distributed", "rank_zero"):
         logging.getLogger(f"lightning_fabric.utilities.{_name}").setLevel(logging.WARNING)
 
@@ -306,7 +306,7 @@ class _Run:
     def validate(self, batches: list[Batch]) -> None:
         """Score the averaged weights; keep a copy of the best ones if the recipe publishes those."""
         score = scores if self.recipe.data.kind == "raster" else sampled_scores
-        self.latest = score(self.averaged, batches)
+        self.latest = score(self.averaged.module, batches)
         if self.options.keep == "best" and self.latest["nll"] < self.best.get("scores", {"nll": math.inf})["nll"]:
             weights = {key: value.clone() for key, value in self.averaged.module.state_dict().items()}
             self.best = {"scores": self.latest, "weights": weights, "step": self.step}

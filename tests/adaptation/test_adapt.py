@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import dask.array as da
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import xarray as xr
@@ -21,8 +23,8 @@ import geonp
 from geonp.adaptation import adapt as adapting
 from geonp.adaptation import crops, search, validation
 from geonp.adaptation.adapt import adapt
-from geonp.adaptation.crops import Crop, CropTask, Hiding, draw_task, hiding_for, hold_out, read_crops
-from geonp.adaptation.validation import Verdict, appoint
+from geonp.adaptation.crops import Crop, CropTask, Masking, draw_task, fit_masking, hold_out, read_crops
+from geonp.adaptation.validation import Scores, hide_held_out
 from geonp.cli.app import main
 from geonp.errors import InputError, OutputError
 from geonp.inference import checkpoint
@@ -35,7 +37,7 @@ HOOD = Neighbourhood(tile_px=8, halos_px=(8, 16), n_context=32, min_context=4)
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Any:
-    """Keep these small networks in one thread, which is faster, and give back what was set."""
+    """Use one thread, which is faster for small networks."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -44,7 +46,7 @@ def one_thread() -> Any:
 
 @pytest.fixture(scope="module")
 def model(model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The tiny model with standard errors 2.7 times as wide: something that a raster can teach it in a few steps."""
+    """The tiny model with standard errors 2.7 times as wide, which a few steps of training can correct."""
     network, card = checkpoint.load_model(model)
     network = deepcopy(network)
     network.head.correction[-1].bias.data[1] += 1.0  # type: ignore[union-attr, index, operator]
@@ -56,8 +58,12 @@ def model(model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(autouse=True)
 def bold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The weights of the tests are random: let them learn fast."""
-    monkeypatch.setattr(adapting, "LEARNING_RATE", 5e-3)
+    """Use a high learning rate, since the weights are random."""
+    set_learning_rate(monkeypatch, 5e-3)
+
+
+def set_learning_rate(monkeypatch: pytest.MonkeyPatch, rate: float) -> None:
+    monkeypatch.setattr(adapting, "SETTINGS", replace(adapting.SETTINGS, learning_rate=rate))
 
 
 def smooth(shape: tuple[int, int] = (48, 56), seed: int = 0) -> np.ndarray:
@@ -74,7 +80,7 @@ def raster(**kwargs: Any) -> xr.DataArray:
 
 
 def crps_of_hidden(field: xr.DataArray, model: Any) -> float:
-    """CRPS of a fill of further cells that the adaptation saw: for a comparison of two models only."""
+    """CRPS of a fill of cells that the adaptation saw, to compare two models."""
     from scipy.stats import norm
 
     hidden = np.zeros(field.shape, bool)
@@ -109,6 +115,25 @@ def test_the_checkpoint_is_one_like_any_other(model: str, tmp_path: Path) -> Non
     assert filled["t2m"].notnull().all()
 
 
+def test_an_adapted_model_can_be_passed_wherever_a_model_is_taken(model: str, tmp_path: Path) -> None:
+    adapted = adapt(raster(), out=tmp_path / "my.safetensors", model=model, steps=2, closer=False)
+    sha256 = checkpoint.load_card(str(adapted.file)).sha256
+    filled = geonp.infill(raster(), model=adapted)
+    assert filled.attrs["geonp_weights_sha256"] == sha256
+    assert geonp.plan(raster(), model=adapted).tiles > 0
+    raster().chunk().geonp.fill_store(tmp_path / "out.zarr", model=adapted)
+    with xr.open_zarr(tmp_path / "out.zarr") as stored:
+        assert stored.attrs["geonp_weights_sha256"] == sha256
+        np.testing.assert_allclose(stored["t2m"], filled["t2m"], rtol=1e-6)
+    rows, cols = np.nonzero(np.isfinite(raster().values))
+    table = pd.DataFrame({"x": cols, "y": rows, "t2m": raster().values[rows, cols]}).iloc[::9]
+    cells = raster().assign_coords(x=np.arange(56.0), y=np.arange(48.0))
+    assert geonp.interpolate(table, at=cells, model=adapted).attrs["geonp_weights_sha256"] == sha256
+    assert raster().geonp.evaluate(model=adapted, baselines=()).model["weights_sha256"] == sha256
+    again = adapt(raster(), out=tmp_path / "again.safetensors", model=adapted, steps=1, closer=False)
+    assert checkpoint.load_card(str(again.file)).training["base_sha256"] == sha256
+
+
 def far_sighted(model: str, folder: Path) -> str:
     """The tiny model with tiles so large that the context of one is thinned out over all of it."""
     network, card = checkpoint.load_model(model)
@@ -118,20 +143,22 @@ def far_sighted(model: str, folder: Path) -> str:
     return str(folder / "far.safetensors")
 
 
-def test_a_closer_look_is_taken_where_it_is_better(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is learned here: what gets better does so by smaller tiles with as much context."""
-    monkeypatch.setattr(adapting, "LEARNING_RATE", 0.0)
+def test_a_smaller_neighbourhood_is_chosen_where_it_is_better(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weights stay as they are: smaller tiles with as much context improve the fill."""
+    set_learning_rate(monkeypatch, 0.0)
     rough = raster(shape=(160, 160))
     far = far_sighted(model, tmp_path)
     found = adapt(rough, out=tmp_path / "close.safetensors", model=far, steps=6)
     assert found.improved
     assert (found.steps, found.slowdown > 0) == (0, True)
     base, card = checkpoint.load_card(far), checkpoint.load_card(str(found.file))
-    assert card.neighbourhood in search._closer(base.neighbourhood)
+    assert card.neighbourhood in search.smaller(base.neighbourhood)
     assert card.scores["slowdown"] == found.slowdown
     weights = [checkpoint.load_model(name)[0].state_dict() for name in (far, str(found.file))]
     assert all(torch.equal(weights[0][name], value) for name, value in weights[1].items())
-    # the same weights, but another model
+    # the hash covers the neighbourhood
     assert card.sha256 != base.sha256
     assert crps_of_hidden(rough, found) < crps_of_hidden(rough, far)
     kept = adapt(rough, out=tmp_path / "same.safetensors", model=far, steps=6, closer=False)
@@ -150,10 +177,10 @@ def test_a_model_of_another_family_is_adapted(card_fields: dict[str, Any], tmp_p
     assert checkpoint.load_card(str(found.file)).architecture == "cnp"
 
 
-def test_searchbecome_closer_and_closer() -> None:
-    looks = search._closer(Neighbourhood(tile_px=16, n_context=256, merge=2))
-    assert [(look.merge, look.tile_px, look.n_context) for look in looks] == [(1, 16, 256), (1, 8, 256), (1, 8, 128)]
-    assert len(search._closer(Neighbourhood(merge=1))) == 2
+def test_neighbourhoods_become_smaller_and_smaller() -> None:
+    found = search.smaller(Neighbourhood(tile_px=16, n_context=256, merge=2))
+    assert [(each.merge, each.tile_px, each.n_context) for each in found] == [(1, 16, 256), (1, 8, 256), (1, 8, 128)]
+    assert len(search.smaller(Neighbourhood(merge=1))) == 2
 
 
 def stack(own: float, slices: int = 3, size: int = 96) -> xr.DataArray:
@@ -164,7 +191,7 @@ def stack(own: float, slices: int = 3, size: int = 96) -> xr.DataArray:
     return xr.DataArray(np.stack(fields), dims=("day", "y", "x"), name="t2m")
 
 
-def test_slices_that_tell_about_each_other_are_found(tmp_path: Path) -> None:
+def test_regression_on_other_slices_is_chosen_where_it_is_better(tmp_path: Path) -> None:
     found = adapt(stack(own=0.3), out=tmp_path / "my.safetensors", steps=4, closer=False)
     assert found.across == "day"
     assert (found.steps, found.improved) == (0, True)
@@ -177,7 +204,7 @@ def test_slices_that_tell_about_each_other_are_found(tmp_path: Path) -> None:
     assert geonp.infill(single[:24, :24], model=found, samples=1)["t2m_sample"].notnull().all()
 
 
-def test_a_model_that_reads_other_slices_is_trained_where_there_are_none(model: str, tmp_path: Path) -> None:
+def test_a_model_that_reads_other_slices_is_trained_on_a_single_slice(model: str, tmp_path: Path) -> None:
     network, card = checkpoint.load_model(model)
     known = {key: value for key, value in card.model_dump().items() if key not in {"parameters", "sha256", "format"}}
     hood = {**known["neighbourhood"], "across": "day"}
@@ -192,7 +219,7 @@ def assert_same(first: xr.Dataset, second: xr.Dataset) -> None:
         np.testing.assert_allclose(first[name].values, second[name].values, rtol=1e-5, atol=1e-6)
 
 
-def test_slices_that_have_nothing_in_common_are_filled_alone(tmp_path: Path) -> None:
+def test_unrelated_slices_are_not_regressed_on_each_other(tmp_path: Path) -> None:
     found = adapt(stack(own=30.0), out=tmp_path / "my.safetensors", steps=1, closer=False)
     assert found.across == ""
 
@@ -216,24 +243,24 @@ def test_worse_weights_are_never_returned(model: str, tmp_path: Path, monkeypatc
 
 
 def test_a_change_within_the_noise_is_not_an_improvement() -> None:
-    choosing = np.arange(40) < 20
+    validation_mask = np.arange(40) < 20
     before = np.stack([np.linspace(1, 2, 40), np.full(40, 10.0)], 1)
 
-    def after(change: np.ndarray | float) -> Verdict:
-        return Verdict(before + np.stack([np.broadcast_to(change, 40), np.zeros(40)], 1), choosing)
+    def after(change: np.ndarray | float) -> Scores:
+        return Scores(before + np.stack([np.broadcast_to(change, 40), np.zeros(40)], 1), validation_mask)
 
-    own, noise = Verdict(before, choosing), np.tile([0.1, -0.102], 20)
+    own, noise = Scores(before, validation_mask), np.tile([0.1, -0.102], 20)
     assert after(noise - 0.04).clearly_below(own)
     assert not after(noise).clearly_below(own)
     assert not own.clearly_below(own)
-    # what was chosen by is no evidence
-    assert not after(noise - np.where(choosing, 0.5, -0.01)).clearly_below(own)
+    # an improvement on the validation tiles alone is no evidence
+    assert not after(noise - np.where(validation_mask, 0.5, -0.01)).clearly_below(own)
     assert not after(np.inf).clearly_below(own)
-    assert own.choice == pytest.approx(before[:20, 0].sum() / 200)
-    assert own.crps == pytest.approx(before[20:, 0].sum() / 200)
+    assert own.validation == pytest.approx(before[:20, 0].sum() / 200)
+    assert own.test == pytest.approx(before[20:, 0].sum() / 200)
 
 
-def test_the_time_is_kept(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adaptation_ends_within_its_time(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = itertools.count()
     monkeypatch.setattr(adapting, "time", SimpleNamespace(monotonic=lambda: next(ticks) / 3))
     done: list[float] = []
@@ -242,16 +269,13 @@ def test_the_time_is_kept(model: str, tmp_path: Path, monkeypatch: pytest.Monkey
     )
     assert 0.8 < found.minutes <= 1
     assert done[-1] > 0.85
-    clock = adapting._Clock(1.0, None)
-    clock.begin(60.0)
-    assert clock.done(0) == 1
 
 
-# --- what may be seen -------------------------------------------------------------------------------------------------
+# --- hold-out -------------------------------------------------------------------------------------------------
 
 
 def numbered() -> xr.DataArray:
-    """Each cell's value is its flat index, so that the values of a task tell where they come from."""
+    """A raster of flat indices, so that the values of a task identify its cells."""
     values = np.arange(48.0 * 56).reshape(48, 56)
     values[10:18, 12:24] = np.nan
     return xr.DataArray(values, dims=("y", "x"))
@@ -263,22 +287,22 @@ def cells_of(task: CropTask, z: np.ndarray) -> list[int]:
     return np.rint(numbers).astype(int).tolist()
 
 
-def parts(rng: np.random.Generator) -> tuple[Crop, Hiding]:
+def parts(rng: np.random.Generator) -> tuple[Crop, Masking]:
     read = read_crops({"v": numbered()}, None, rng)
-    bins = np.ones(len(crops.BINS))
-    hiding = Hiding((read[0].missing,), 0.5, bins, bins)
-    return hold_out(read, hiding, 0.2, HOOD.tile_px, rng)[0], hiding
+    bins = np.ones(len(crops.SETTINGS.bins))
+    masking = Masking((read[0].missing,), 0.5, bins, bins)
+    return hold_out(read, masking, 0.2, HOOD.tile_px, rng)[0], masking
 
 
 def test_held_out_cells_are_in_no_task_to_train_on() -> None:
     rng = np.random.default_rng(0)
-    crop, hiding = parts(rng)
+    crop, masking = parts(rng)
     assert not (crop.observed_mask & crop.held_out_mask).any()
     assert (crop.observed_mask | crop.held_out_mask == np.isfinite(numbered().values)).all()
     assert 0.2 <= crop.held_out_mask.sum() / np.isfinite(crop.values).sum() < 0.23
     seen: set[int] = set()
     for _ in range(60):
-        task = draw_task([crop], HOOD, hiding, 64, rng)
+        task = draw_task([crop], HOOD, masking, 64, rng)
         assert task is not None
         context, targets = cells_of(task, task.yc), cells_of(task, task.mean)
         assert not set(context) & set(targets)
@@ -287,29 +311,29 @@ def test_held_out_cells_are_in_no_task_to_train_on() -> None:
     assert len(seen) > 0.5 * crop.observed_mask.sum()
 
 
-def test_the_judge_hides_what_is_held_out_and_fills_nothing_else() -> None:
+def test_exactly_the_held_out_cells_are_hidden_and_filled() -> None:
     rng = np.random.default_rng(1)
-    crop, hiding = parts(rng)
-    judge = appoint([crop], hiding, HOOD, "cpu", rng)
-    (part,) = judge.parts
+    crop, masking = parts(rng)
+    held_out = hide_held_out([crop], masking, HOOD, "cpu", rng)
+    (part,) = held_out.parts
     np.testing.assert_array_equal(np.isfinite(part.values), crop.observed_mask)
     np.testing.assert_array_equal(part.hidden, crop.held_out_mask)
     np.testing.assert_array_equal(part.truth, crop.values[crop.held_out_mask])
     np.testing.assert_array_equal(part.distance, ndimage.distance_transform_cdt(~crop.observed_mask)[part.hidden])
-    # one number for each tile, each wholly of those that choose or of those that judge
+    # one number per tile, for validation or for the test
     tiles = np.stack(np.nonzero(part.hidden), 1) // HOOD.tile_px
-    named = {(*tile, number) for tile, number in zip(tiles.tolist(), judge.tile.tolist(), strict=True)}
-    assert len(named) == len(set(map(tuple, tiles.tolist()))) == judge.choosing.size
-    assert judge.choosing.sum() == judge.choosing.size // 2
-    assert 0 < judge.cells < part.truth.size
+    named = {(*tile, number) for tile, number in zip(tiles.tolist(), held_out.tile.tolist(), strict=True)}
+    assert len(named) == len(set(map(tuple, tiles.tolist()))) == held_out.validation_mask.size
+    assert held_out.validation_mask.sum() == held_out.validation_mask.size // 2
+    assert 0 < held_out.cells < part.truth.size
 
 
-def test_a_large_raster_is_judged_by_some_of_its_squares(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(validation, "MAX_SQUARES", 12)
+def test_a_large_raster_is_scored_on_some_of_its_squares(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validation, "SETTINGS", replace(validation.SETTINGS, max_squares=12))
     rng = np.random.default_rng(1)
-    crop, hiding = parts(rng)
-    (part,) = appoint([crop], hiding, HOOD, "cpu", rng).parts
-    # what else is held out is neither seen nor asked for
+    crop, masking = parts(rng)
+    (part,) = hide_held_out([crop], masking, HOOD, "cpu", rng).parts
+    # other held-out cells are neither context nor targets
     np.testing.assert_array_equal(np.isfinite(part.values), crop.observed_mask)
     asked = part.domain_mask & ~crop.observed_mask
     assert asked.sum() <= 12 * HOOD.tile_px**2
@@ -324,10 +348,10 @@ def test_targets_are_as_far_from_their_context_as_missing_cells(kind: str) -> No
     missing = gaps.simulate(kind, field.shape, 0.8 if kind == "random" else 0.2, rng)
     array = xr.DataArray(np.where(missing, np.nan, field), dims=("y", "x"))
     (crop,) = read_crops({"v": array}, None, rng)
-    hiding = hiding_for([crop], HOOD, rng)
-    assert (hiding.p_patch < 0.5) == (kind == "random")
-    distance = np.concatenate([draw_task([crop], HOOD, hiding, 64, rng).distance for _ in range(200)])
-    weight = hiding.weigh(distance)
+    masking = fit_masking([crop], HOOD, rng)
+    assert (masking.p_patch < 0.5) == (kind == "random")
+    distance = np.concatenate([draw_task([crop], HOOD, masking, 64, rng).distance for _ in range(200)])
+    weight = masking.weights(distance)
     real = ndimage.distance_transform_cdt(missing, "chessboard")[missing]
     for d in (1, 2):
         share = weight[distance == d].sum() / weight.sum()
@@ -337,18 +361,18 @@ def test_targets_are_as_far_from_their_context_as_missing_cells(kind: str) -> No
 def test_without_gaps_simulated_ones_are_hidden() -> None:
     rng = np.random.default_rng(0)
     read = read_crops({"v": numbered().fillna(1.0)}, None, rng)
-    hiding = hiding_for(read, HOOD, rng)
-    assert hiding.gaps[0].any()
-    assert draw_task(read, HOOD, hiding, 64, rng) is not None
+    masking = fit_masking(read, HOOD, rng)
+    assert masking.gaps[0].any()
+    assert draw_task(read, HOOD, masking, 64, rng) is not None
 
 
-def test_a_tile_is_turned_as_a_whole() -> None:
-    """Distances between points stay what they are in the raster."""
+def test_tiles_are_rotated_and_mirrored() -> None:
+    """Distances between points are those in the raster."""
     rng = np.random.default_rng(2)
-    crop, hiding = parts(rng)
+    crop, masking = parts(rng)
     orders = set()
     for _ in range(40):
-        task = draw_task([crop], HOOD, hiding, 64, rng)
+        task = draw_task([crop], HOOD, masking, 64, rng)
         assert task is not None
         x, cells = np.concatenate([task.xc, task.xt]), cells_of(task, np.concatenate([task.yc, task.mean]))
         place = np.stack(np.divmod(cells, 56), -1)
@@ -386,9 +410,8 @@ def test_every_slice_and_variable_is_drawn_from(model: str, tmp_path: Path) -> N
 
 
 def test_of_a_large_lazy_raster_only_parts_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crops, "CROP_PX", 32)
-    monkeypatch.setattr(crops, "MAX_CELLS", 6 * 32 * 32)
-    monkeypatch.setattr(crops, "READ_TOGETHER", 2)
+    small = replace(crops.SETTINGS, crop_px=32, max_cells=6 * 32 * 32, read_together=2)
+    monkeypatch.setattr(crops, "SETTINGS", small)
     read: list[Any] = []
 
     def block(block_info: Any = None) -> np.ndarray:
@@ -432,7 +455,7 @@ def test_wrong_options_are_named(model: str, tmp_path: Path, options: dict[str, 
 @pytest.mark.parametrize("empty", [False, True])
 def test_too_few_observed_cells(model: str, tmp_path: Path, empty: bool) -> None:
     field = raster().where(False) if empty else raster()[:20, :10]
-    with pytest.raises(InputError, match=r"too little is observed to adapt to: got \d+ observed cells .* at least 500"):
+    with pytest.raises(InputError, match=r"too few data to adapt to: got \d+ observed cells .* at least 500"):
         adapt(field, out=tmp_path / "my.safetensors", model=model, steps=1)
     assert not any(tmp_path.iterdir())
 
