@@ -37,7 +37,7 @@ from geonp.training.data.tasks import collate
 from geonp.training.objective import expected_nll, relative_crps
 from geonp.training.optimisers import averaged_model
 
-__all__ = ["SETTINGS", "AdaptSettings", "Adapted", "adapt"]
+__all__ = ["AdaptSettings", "Adapted", "adapt"]
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ from geonp.raster import gaps
 from geonp.training.data.tasks import Task, predicted_mask, without_frame
 
 __all__ = [
-    "SETTINGS",
     "Crop",
     "CropSettings",
     "CropTask",

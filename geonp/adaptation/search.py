@@ -15,7 +15,7 @@ from geonp.adaptation.validation import HoldOut, Scores
 from geonp.inference import checkpoint
 from geonp.inference.context import Neighbourhood
 
-__all__ = ["SETTINGS", "Candidate", "Search", "SearchSettings", "search_neighbourhood", "smaller"]
+__all__ = ["Candidate", "Search", "SearchSettings", "search_neighbourhood", "smaller"]
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from geonp.inference.kernel import FillJob, fill_window
 from geonp.inference.predictor import resolve
 from geonp.raster.windows import Window
 
-__all__ = ["SETTINGS", "HoldOut", "Scores", "ValidationSettings", "hide_held_out"]
+__all__ = ["HoldOut", "Scores", "ValidationSettings", "hide_held_out"]
 
 
 @dataclass(frozen=True)
