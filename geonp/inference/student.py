@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-__all__ = ["crps", "draw", "half_width", "log_density", "quantile"]
+__all__ = ["crps", "draw", "half_width", "quantile"]
 
 FloatArray = npt.NDArray[np.floating[Any]]
 
@@ -38,15 +38,6 @@ def half_width(deviation: FloatArray, tail: FloatArray, level: float) -> FloatAr
     df, scale = _student(deviation, tail)
     p = (1 + level) / 2
     return np.asarray(np.where(_heavy(tail), scale * special.stdtrit(df, p), deviation * special.ndtri(p)))
-
-
-def log_density(y: FloatArray, mean: FloatArray, deviation: FloatArray, tail: FloatArray) -> FloatArray:
-    """Logarithm of the density at `y`."""
-    df, scale = _student(deviation, tail)
-    z, normal = (y - mean) / scale, (y - mean) / deviation
-    heavy = -(df + 1) / 2 * np.log1p(z**2 / df) - 0.5 * np.log(df) - special.betaln(0.5, df / 2) - np.log(scale)
-    light = -0.5 * normal**2 - 0.5 * math.log(2 * math.pi) - np.log(deviation)
-    return np.asarray(np.where(_heavy(tail), heavy, light))
 
 
 def crps(y: FloatArray, mean: FloatArray, deviation: FloatArray, tail: FloatArray) -> FloatArray:

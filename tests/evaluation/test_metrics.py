@@ -5,8 +5,10 @@ import math
 
 import numpy as np
 import pytest
+import scoringrules
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from geonp.errors import InputError
 from geonp.evaluation.metrics import LEVELS, Scores, score
@@ -27,6 +29,16 @@ def test_scores_of_one_cell_in_closed_form() -> None:
     assert scores.log_score == pytest.approx(0.5 + math.log(2) + 0.5 * math.log(2 * math.pi))
     assert scores.interval_score == pytest.approx(2 * Z95 * 2)
     assert [scores.coverage(level) for level in LEVELS] == [0.0, 1.0, 1.0]
+
+
+def test_scores_of_a_student_distribution() -> None:
+    tail, error = 0.25, 2.0
+    df, scale = 1 / tail, error * math.sqrt(1 - 2 * tail)
+    scores = score(np.array([3.0]), np.array([5.0]), np.array([error]), tail=np.array([tail]))
+    assert scores.log_score == pytest.approx(scoringrules.logs_t(3.0, df, 5.0, scale))
+    assert scores.crps == pytest.approx(scoringrules.crps_t(3.0, df, 5.0, scale))
+    half = scale * stats.t.ppf(0.975, df)
+    assert scores.interval_score == pytest.approx(2 * half)
 
 
 def test_crps_at_the_mean_is_the_known_constant() -> None:

@@ -28,12 +28,11 @@ def arrays(*numbers: float) -> list[np.ndarray]:
     return [np.array(number) for number in numbers]
 
 
-@given(st.floats(-5, 5), st.floats(0.01, 10), TAILS, st.floats(-20, 20), st.floats(0.01, 0.99))
-def test_against_scipy(mean: float, deviation: float, tail: float, y: float, level: float) -> None:
+@given(st.floats(-5, 5), st.floats(0.01, 10), TAILS, st.floats(0.01, 0.99))
+def test_against_scipy(mean: float, deviation: float, tail: float, level: float) -> None:
     of, expected = arrays(mean, deviation, tail), reference(mean, deviation, tail)
     assert expected.std() == pytest.approx(deviation)
     assert student.quantile(level, *of) == pytest.approx(expected.ppf(level), rel=1e-6, abs=1e-9)
-    assert student.log_density(np.array(y), *of) == pytest.approx(expected.logpdf(y), rel=1e-6, abs=1e-6)
     low, high = expected.interval(level)
     assert 2 * student.half_width(*of[1:], level) == pytest.approx(high - low, rel=1e-6)
 
@@ -48,10 +47,9 @@ def test_crps_against_scoringrules(mean: float, deviation: float, tail: float, y
     assert student.crps(np.array(y), *arrays(mean, deviation, tail)) == pytest.approx(expected, rel=1e-5, abs=1e-9)
 
 
-@pytest.mark.parametrize("function", [student.crps, student.log_density])
-def test_a_light_tail_is_a_normal_distribution(function: object) -> None:
+def test_a_light_tail_is_a_normal_distribution() -> None:
     y = np.linspace(-6, 6, 25)
-    near, normal = (function(y, *arrays(0.5, 1.5, tail)) for tail in (student.LIGHTEST, 0.0))  # type: ignore[operator]
+    near, normal = (student.crps(y, *arrays(0.5, 1.5, tail)) for tail in (student.LIGHTEST, 0.0))
     np.testing.assert_allclose(near, normal, atol=0.02)
 
 
