@@ -329,12 +329,12 @@ def test_overwriting_needs_leave(tmp_path: Path, source: Path, model: str) -> No
 
 
 def test_info(source: Path) -> None:
-    found = json.loads(geonp("info", source, "--json").stdout)
-    assert (found["rows"], found["columns"]) == (40, 50)
-    assert all(key.isidentifier() for facts in (found, found["variables"]["heights"]) for key in facts)
-    assert found["crs"] == "WGS 84 / UTM zone 33N (EPSG:32633)"
-    assert found["bounds"] == [500_000.0, 5_200_000.0 - 40 * 30, 500_000.0 + 50 * 30, 5_200_000.0]
-    facts, values = found["variables"]["heights"], open_raster(source)["heights"]
+    printed = json.loads(geonp("info", source, "--json").stdout)
+    assert (printed["rows"], printed["columns"]) == (40, 50)
+    assert all(key.isidentifier() for facts in (printed, printed["variables"]["heights"]) for key in facts)
+    assert printed["crs"] == "WGS 84 / UTM zone 33N (EPSG:32633)"
+    assert printed["bounds"] == [500_000.0, 5_200_000.0 - 40 * 30, 500_000.0 + 50 * 30, 5_200_000.0]
+    facts, values = printed["variables"]["heights"], open_raster(source)["heights"]
     assert (facts.pop("least"), facts.pop("greatest")) == (float(values.min()), float(values.max()))
     assert facts == {
         "dimensions": {"y": 40, "x": 50},
@@ -364,16 +364,16 @@ def test_json_holds_no_nan(tmp_path: Path) -> None:
     assert json.loads(to_json({"a": (1.5, np.inf), "b": [{"c": np.nan}]})) == {"a": [1.5, None], "b": [{"c": None}]}
 
 
-def test_info_tells_the_valid_range_and_what_is_beyond_it(tmp_path: Path) -> None:
+def test_info_prints_the_valid_range_and_cells_beyond_it_are_missing(tmp_path: Path) -> None:
     values = np.arange(100, dtype="i2").reshape(10, 10)
     packing = {"scale_factor": np.float32(0.1), "valid_range": np.array([10, 89], "i2")}
     xr.Dataset({"a": (("y", "x"), values, packing)}).to_netcdf(tmp_path / "in.nc")
-    found = json.loads(geonp("info", tmp_path / "in.nc", "--json").stdout)["variables"]["a"]
-    assert found["valid_range"] == pytest.approx([1.0, 8.9])
-    assert (found["missing"], found["least"], found["greatest"]) == (20, pytest.approx(1.0), pytest.approx(8.9))
+    facts = json.loads(geonp("info", tmp_path / "in.nc", "--json").stdout)["variables"]["a"]
+    assert facts["valid_range"] == pytest.approx([1.0, 8.9])
+    assert (facts["missing"], facts["least"], facts["greatest"]) == (20, pytest.approx(1.0), pytest.approx(8.9))
 
 
-def test_info_tells_when_nodata_is_not_declared(tmp_path: Path) -> None:
+def test_info_names_undeclared_nodata(tmp_path: Path) -> None:
     path = write_tif(tmp_path / "in.tif", np.zeros((4, 4), "uint8"))
     assert "not declared (--nodata)" in geonp("info", path).stdout
     assert json.loads(geonp("info", path, "--json").stdout)["variables"]["in"]["nodata"] is None

@@ -1,4 +1,4 @@
-"""`geonp evaluate` as users meet it."""
+"""The command `geonp evaluate`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def geonp(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def refused(*arguments: object, code: int = 1) -> str:
-    """Message of a command, run in this process, that must fail and print nothing else."""
+    """Message of a command that must fail and print nothing else, run in this process."""
     done = CliRunner().invoke(main, ["evaluate", *map(str, arguments)])
     assert isinstance(done.exception, SystemExit), done.exception
     assert (done.exit_code, done.stdout) == (code, "")
@@ -71,12 +71,12 @@ def test_json_is_what_python_gives(source: Path, model: str) -> None:
     printed = json.loads(done.stdout)
     with xr.open_dataset(source, engine="netcdf4") as ds:
         box = ds["humidity"].isel(y=slice(0, 31), x=slice(5, 41)).load()
-    found = box.geonp.evaluate(seed=2, size=30, baselines=["linear", "gdal"], model=model).to_dict()
+    expected = box.geonp.evaluate(seed=2, size=30, baselines=["linear", "gdal"], model=model).to_dict()
     assert printed.pop("input") == str(source)
-    for scores in (*printed["scores"].values(), *found["scores"].values()):
+    for scores in (*printed["scores"].values(), *expected["scores"].values()):
         assert scores.pop("seconds") > 0
-    assert printed == found
-    assert found["window"] == {"row": 0, "row_end": 30, "col": 3, "col_end": 33}
+    assert printed == expected
+    assert expected["window"] == {"row": 0, "row_end": 30, "col": 3, "col_end": 33}
 
 
 def test_band_and_nodata_select_as_in_fill(tmp_path: Path, model: str) -> None:
@@ -89,8 +89,8 @@ def test_band_and_nodata_select_as_in_fill(tmp_path: Path, model: str) -> None:
     done = CliRunner().invoke(
         main, ["evaluate", str(tmp_path / "bands.tif"), *options, "--json"], catch_exceptions=False
     )
-    found = json.loads(done.stdout)
-    assert (found["observed_cells"], found["selection"]) == (30 * 32 - 9, "band 2")
+    printed = json.loads(done.stdout)
+    assert (printed["observed_cells"], printed["selection"]) == (30 * 32 - 9, "band 2")
 
 
 def test_holdouts_are_those_of_the_library() -> None:

@@ -1,4 +1,4 @@
-"""Comparing methods on one raster: what is hidden, that nothing leaks, what is scored, and what is said about it."""
+"""Evaluation on one raster: hold-outs, no leakage of hidden cells, scores, and the text of the result."""
 
 from __future__ import annotations
 
@@ -37,83 +37,83 @@ def raster(values: np.ndarray = FIELD, gap: bool = True) -> xr.DataArray:
 
 
 @pytest.fixture(scope="module")
-def found(model: str) -> Comparison:
+def comparison(model: str) -> Comparison:
     result: Comparison = raster().geonp.evaluate(model=model, fraction=0.3, seed=3)
     return result
 
 
-def test_all_methods_fill_the_same_hidden_cells(found: Comparison) -> None:
-    assert list(found.predictions) == list(found.scores) == [OURS, *METHODS]
-    assert found.test.hidden.sum() == pytest.approx(0.3 * 1900, rel=0.1)
-    for p in found.predictions.values():
+def test_all_methods_fill_the_same_hidden_cells(comparison: Comparison) -> None:
+    assert list(comparison.predictions) == list(comparison.scores) == [OURS, *METHODS]
+    assert comparison.test.hidden.sum() == pytest.approx(0.3 * 1900, rel=0.1)
+    for p in comparison.predictions.values():
         assert np.isfinite(p.mean).all()
-        known = np.isfinite(found.test.values)
-        np.testing.assert_array_equal(p.mean[known], found.test.values[known])
+        known = np.isfinite(comparison.test.values)
+        np.testing.assert_array_equal(p.mean[known], comparison.test.values[known])
         assert p.seconds > 0
 
 
-def test_predictions_are_those_of_the_methods(found: Comparison, model: str) -> None:
-    filled = raster().copy(data=found.test.values).geonp.infill(model=model, seed=3)
-    np.testing.assert_array_equal(found.predictions[OURS].mean, filled["height"])
-    np.testing.assert_array_equal(found.predictions[OURS].error, filled["height_standard_error"])
-    mean, error = predict("kriging", found.test.values, np.random.default_rng(3))
-    np.testing.assert_array_equal(found.predictions["kriging"].mean, mean)
-    np.testing.assert_array_equal(found.predictions["kriging"].error, error)
+def test_predictions_are_those_of_the_methods(comparison: Comparison, model: str) -> None:
+    filled = raster().copy(data=comparison.test.values).geonp.infill(model=model, seed=3)
+    np.testing.assert_array_equal(comparison.predictions[OURS].mean, filled["height"])
+    np.testing.assert_array_equal(comparison.predictions[OURS].error, filled["height_standard_error"])
+    mean, error = predict("kriging", comparison.test.values, np.random.default_rng(3))
+    np.testing.assert_array_equal(comparison.predictions["kriging"].mean, mean)
+    np.testing.assert_array_equal(comparison.predictions["kriging"].error, error)
 
 
-def test_the_model_may_be_a_path(found: Comparison, model: str) -> None:
+def test_the_model_may_be_a_path(comparison: Comparison, model: str) -> None:
     class Adapted:  # like the result of geonp.adapt
         def __fspath__(self) -> str:
             return model
 
     for path in (Path(model), Adapted()):
         again = raster().geonp.evaluate(model=path, fraction=0.3, seed=3, baselines=[])
-        np.testing.assert_array_equal(again.predictions[OURS].mean, found.predictions[OURS].mean)
-        assert again.model == found.model
+        np.testing.assert_array_equal(again.predictions[OURS].mean, comparison.predictions[OURS].mean)
+        assert again.model == comparison.model
 
 
-def test_no_prediction_sees_what_is_hidden(found: Comparison, model: str) -> None:
-    altered = raster().where(~found.test.hidden, 1e6)
+def test_no_prediction_sees_what_is_hidden(comparison: Comparison, model: str) -> None:
+    altered = raster().where(~comparison.test.hidden, 1e6)
     again = evaluate(altered, model=model, fraction=0.3, seed=3)
-    np.testing.assert_array_equal(again.test.hidden, found.test.hidden)
-    for method, p in found.predictions.items():
+    np.testing.assert_array_equal(again.test.hidden, comparison.test.hidden)
+    for method, p in comparison.predictions.items():
         np.testing.assert_array_equal(again.predictions[method].mean, p.mean)
         np.testing.assert_array_equal(again.predictions[method].error, p.error)
-    assert again.scores[OURS].rmse > 1e5 > found.scores[OURS].rmse
+    assert again.scores[OURS].rmse > 1e5 > comparison.scores[OURS].rmse
 
 
-def test_scores_are_those_of_the_hidden_cells_and_the_sum_of_their_parts(found: Comparison) -> None:
-    for method, p in found.predictions.items():
-        whole = score(found.test.truth, p.mean, p.error, found.test.hidden, p.tail)
-        assert found.scores[method].as_dict() == pytest.approx(whole.as_dict())
-        assert sum(s.cells for s in found.by_distance[method].values()) == whole.cells
-        assert found.reliability(method, LEVELS) == pytest.approx([whole.coverage(level) for level in LEVELS])
+def test_scores_are_those_of_the_hidden_cells_and_the_sum_of_their_parts(comparison: Comparison) -> None:
+    for method, p in comparison.predictions.items():
+        whole = score(comparison.test.truth, p.mean, p.error, comparison.test.hidden, p.tail)
+        assert comparison.scores[method].as_dict() == pytest.approx(whole.as_dict())
+        assert sum(s.cells for s in comparison.by_distance[method].values()) == whole.cells
+        assert comparison.reliability(method, LEVELS) == pytest.approx([whole.coverage(level) for level in LEVELS])
 
 
-def test_distance_is_to_the_nearest_cell_left_observed(found: Comparison) -> None:
-    sites = np.argwhere(np.isfinite(found.test.values))
-    targets = np.argwhere(found.test.hidden)
+def test_distance_is_to_the_nearest_cell_left_observed(comparison: Comparison) -> None:
+    sites = np.argwhere(np.isfinite(comparison.test.values))
+    targets = np.argwhere(comparison.test.hidden)
     nearest = np.linalg.norm(targets[:, None] - sites, axis=-1).min(axis=1)
-    np.testing.assert_allclose(found.distance_px[found.test.hidden], nearest)
-    cells = {name: s.cells for name, s in found.by_distance[OURS].items()}
+    np.testing.assert_allclose(comparison.distance_px[comparison.test.hidden], nearest)
+    cells = {name: s.cells for name, s in comparison.by_distance[OURS].items()}
     assert cells["0 to 1"] == (nearest == 1).sum()
     assert cells["2 to 4"] == ((nearest > 2) & (nearest <= 4)).sum()
 
 
-def test_the_result_says_what_was_done(found: Comparison) -> None:
-    assert found.setting.startswith("height (m): 40 x 48 cells. Simulated gaps (clouds) hide ")
-    assert (found.units, found.y_up, found.window) == ("m", False, Window(0, 40, 0, 48))
-    values = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+def test_the_result_describes_the_evaluation(comparison: Comparison) -> None:
+    assert comparison.setting.startswith("height (m): 40 x 48 cells. Simulated gaps (clouds) hide ")
+    assert (comparison.units, comparison.y_up, comparison.window) == ("m", False, Window(0, 40, 0, 48))
+    values = json.loads(json.dumps(comparison.to_dict(), allow_nan=False))
     assert values["observed_cells"] == 1900
     assert values["hidden_cells"] == values["scored_cells"] == values["scores"]["linear"]["cells"]
-    assert values["scores"][OURS]["rmse"] == found.scores[OURS].rmse
-    assert values["winners"] == found.winners
+    assert values["scores"][OURS]["rmse"] == comparison.scores[OURS].rmse
+    assert values["winners"] == comparison.winners
     assert values["model"] == "tiny"
-    assert repr(found) == f"{found.setting}\n\n{found.table()}\n\n{found.verdict}", "arrays tell nothing"
-    top, _, bottom = found.table().partition("\n\n")
+    assert repr(comparison) == f"{comparison.setting}\n\n{comparison.table()}\n\n{comparison.verdict}"
+    top, _, bottom = comparison.table().partition("\n\n")
     rows = [line.split() for line in top.splitlines()]
     assert [row[0] for row in rows] == ["method", OURS, *METHODS]
-    assert float(rows[1][1]) == pytest.approx(found.scores[OURS].rmse, rel=1e-2)
+    assert float(rows[1][1]) == pytest.approx(comparison.scores[OURS].rmse, rel=1e-2)
     heading, *lines = bottom.splitlines()
     assert heading == "CRPS (m) by distance to the nearest observation:"
     assert len({len(line) for line in lines}) == len({len(line) for line in top.splitlines()}) == 1
@@ -124,7 +124,7 @@ def test_rows_grow_to_the_north_of_a_raster_that_begins_in_the_south(model: str)
 
 
 def handmade(**errors: float) -> Comparison:
-    """Compare methods that are wrong by given amounts everywhere, and say so by standard errors of one."""
+    """A comparison of methods with constant errors and standard errors of one."""
     truth = np.zeros((4, 4), np.float32)
     test = hide(truth, np.eye(4, dtype=bool))
     ones = np.ones_like(truth)
@@ -148,7 +148,7 @@ def test_a_model_that_wins_is_named() -> None:
     assert won.verdict.endswith("cover 100.0% of the hidden cells.")
 
 
-def test_losses_are_told_before_victories() -> None:
+def test_losses_are_named_before_victories() -> None:
     mixed = handmade(geonp=1.0, nearest=0.5)
     wide = replace(mixed.predictions["nearest"], error=np.full((4, 4), 50.0, np.float32))
     mixed = replace(mixed, predictions={**mixed.predictions, "nearest": wide})
@@ -163,28 +163,28 @@ def test_a_baseline_that_is_as_good_wins() -> None:
 
 @pytest.mark.parametrize("holdout", SIMULATORS)
 def test_simulated_gaps_are_hidden(holdout: str, model: str) -> None:
-    found = evaluate(raster(), holdout=holdout, fraction=0.2, seed=5, model=model, baselines=["nearest"])
+    comparison = evaluate(raster(), holdout=holdout, fraction=0.2, seed=5, model=model, baselines=["nearest"])
     expected = hide_simulated(raster().values, holdout, 0.2, np.random.default_rng(5))
-    np.testing.assert_array_equal(found.test.hidden, expected.hidden)
-    assert f"Simulated gaps ({holdout}) hide {expected.hidden.sum()} of 1,900 observed cells" in found.setting
+    np.testing.assert_array_equal(comparison.test.hidden, expected.hidden)
+    assert f"Simulated gaps ({holdout}) hide {expected.hidden.sum()} of 1,900 observed cells" in comparison.setting
 
 
 def test_own_gaps_are_moved_until_half_of_the_fraction_is_hidden(model: str) -> None:
-    found = evaluate(raster(), holdout="gaps", fraction=0.1, model=model, baselines=["nearest"])
-    assert 0.05 * 1900 <= found.test.hidden.sum() <= 0.1 * 1900
-    assert "The raster's own gaps, moved, hide " in found.setting
+    comparison = evaluate(raster(), holdout="gaps", fraction=0.1, model=model, baselines=["nearest"])
+    assert 0.05 * 1900 <= comparison.test.hidden.sum() <= 0.1 * 1900
+    assert "The raster's own gaps, moved, hide " in comparison.setting
 
 
 def test_own_gaps_keep_their_shape(model: str) -> None:
-    found = evaluate(raster(), holdout="gaps", fraction=0.01, model=model, baselines=["nearest"])
-    parts, _ = ndimage.label(found.test.hidden)
+    comparison = evaluate(raster(), holdout="gaps", fraction=0.01, model=model, baselines=["nearest"])
+    parts, _ = ndimage.label(comparison.test.hidden)
     assert all(len(range(*s[0].indices(40))) <= 4 for s in ndimage.find_objects(parts))
     assert all(len(range(*s[1].indices(48))) <= 5 for s in ndimage.find_objects(parts))
 
 
-def test_seeds_decide_what_is_hidden(found: Comparison, model: str) -> None:
+def test_seeds_decide_what_is_hidden(comparison: Comparison, model: str) -> None:
     other = evaluate(raster(), fraction=0.3, seed=4, model=model, baselines=["nearest"])
-    assert (other.test.hidden != found.test.hidden).any()
+    assert (other.test.hidden != comparison.test.hidden).any()
 
 
 def test_the_best_covered_cut_is_evaluated_and_nothing_else_is_read(model: str) -> None:
@@ -199,10 +199,10 @@ def test_the_best_covered_cut_is_evaluated_and_nothing_else_is_read(model: str) 
     full = da.from_array(FIELD[:, :16])
     parts = [full, unread(), da.from_array(holes), unread(), full]
     wide = xr.DataArray(da.concatenate(parts, axis=1), dims=("y", "x"))
-    found = evaluate(wide, size=16, model=model, baselines=["nearest"])
-    assert found.window == Window(12, 28, 0, 16)
-    assert "a cut of 16 x 16 cells, rows 12 to 27 and columns 0 to 15 of 40 x 64" in found.setting
-    np.testing.assert_array_equal(found.test.truth, FIELD[12:28, :16])
+    comparison = evaluate(wide, size=16, model=model, baselines=["nearest"])
+    assert comparison.window == Window(12, 28, 0, 16)
+    assert "a cut of 16 x 16 cells, rows 12 to 27 and columns 0 to 15 of 40 x 64" in comparison.setting
+    np.testing.assert_array_equal(comparison.test.truth, FIELD[12:28, :16])
     gaps = evaluate(wide, size=16, holdout="gaps", model=model, baselines=["nearest"])
     assert gaps.window == Window(12, 28, 24, 40)
 
@@ -224,11 +224,11 @@ def test_cells_that_the_model_leaves_empty_are_counted_and_not_scored(model: str
     island = np.full((80, 80), np.nan, np.float32)
     island[:6], island[60:] = 1 + FIELD[:6, :1], FIELD[:20, :1]
     options: dict[str, Any] = {"holdout": "blocks", "fraction": 0.9, "seed": 1, "baselines": ["nearest"]}
-    found = evaluate(raster(island, gap=False), model=model, **options)
-    left = found.test.hidden.sum() - found.scored.sum()
+    comparison = evaluate(raster(island, gap=False), model=model, **options)
+    left = comparison.test.hidden.sum() - comparison.scored.sum()
     assert left > 0
-    assert found.scores["nearest"].cells == found.scored.sum() == found.to_dict()["scored_cells"]
-    assert f"geonp leaves {left:,} of them empty; these are not scored." in found.setting
+    assert comparison.scores["nearest"].cells == comparison.scored.sum() == comparison.to_dict()["scored_cells"]
+    assert f"geonp leaves {left:,} of them empty; these are not scored." in comparison.setting
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_errors_say_what_is_wrong(options: dict[str, Any], message: str) -> None
         evaluate(raster(gap=False), **options)
 
 
-def test_an_index_beyond_the_slices_is_told_their_range() -> None:
+def test_an_index_out_of_range_names_the_range() -> None:
     with pytest.raises(InputError, match="No slice time=2: expected time=0 to 1"):
         evaluate(xr.concat([raster(), raster()], "time"), index={"time": 2})
 

@@ -1,4 +1,4 @@
-"""The page of a comparison: complete in itself, escaped, readable in light and dark."""
+"""The page of a comparison: self-contained, escaped, readable in light and dark."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Page(HTMLParser):
 
 
 def comparison(ours: float, y_up: bool = False, **options: Any) -> Comparison:
-    """A comparison in which the model errs by about `ours`, and the nearest neighbour by about 1."""
+    """A comparison in which the error of the model is about `ours`, and that of the nearest neighbour about 1."""
     rng = np.random.default_rng(0)
     truth = np.add.outer(np.arange(30.0), np.arange(40.0)).astype(np.float32)
     gaps = np.zeros(truth.shape, bool)
@@ -108,10 +108,10 @@ def test_names_are_escaped(html: str) -> None:
 
 def test_page_holds_what_the_comparison_says(html: str) -> None:
     text = [part.strip() for part in Page(html).text]
-    found = comparison(0.5)
-    assert found.setting in text
-    assert found.verdict in text
-    for row in [*found.rows(), *found.distance_rows()]:
+    result = comparison(0.5)
+    assert result.setting in text
+    assert result.verdict in text
+    for row in [*result.rows(), *result.distance_rows()]:
         assert set(row) <= set(text)
     for title in ("With gaps", "Filled by geonp", "Standard error", "Actual error", "level of the interval"):
         assert title in text

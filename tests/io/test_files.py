@@ -183,8 +183,8 @@ def test_ground_control_points_survive(tmp_path: Path) -> None:
     write_raster(open_raster(path), tmp_path / "out.tif", driver="GTiff")
     with rasterio.open(tmp_path / "out.tif") as file:
         np.testing.assert_array_equal(file.read(1), values)
-        found, crs = file.gcps
-        assert [(p.row, p.col, p.x, p.y) for p in found] == [(p.row, p.col, p.x, p.y) for p in points]
+        gcps, crs = file.gcps
+        assert [(p.row, p.col, p.x, p.y) for p in gcps] == [(p.row, p.col, p.x, p.y) for p in points]
         assert crs.to_epsg() == 4326
         assert file.transform.is_identity
 
@@ -485,8 +485,8 @@ def test_coordinates_are_described_by_the_crs(
     write_raster(ds, tmp_path / name)
     assert (ds.y.attrs, ds.x.attrs) == ({}, {})
     again = open_raster(tmp_path / name)
-    found = [again[dim].attrs.get(key) for dim in "yx" for key in ("standard_name", "units")]
-    assert tuple(found) == expected
+    described = [again[dim].attrs.get(key) for dim in "yx" for key in ("standard_name", "units")]
+    assert tuple(described) == expected
     assert [again[dim].attrs.get("axis") for dim in "yx"] == (["Y", "X"] if crs else [None, None])
     again.y.attrs = {"long_name": "own"}
     write_raster(again, tmp_path / f"own-{name}")
