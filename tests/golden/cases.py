@@ -99,10 +99,7 @@ def save_models(folder: Path) -> None:
 
     The weights are NumPy's random numbers, which are the same on all machines, as is then the hash of the weights.
     """
-    try:
-        from geonp.inference.checkpoint import save
-    except ImportError:
-        from geonp.checkpoint import save
+    from geonp.inference.checkpoint import save
     from geonp.nn.models import build
 
     adapted = {**NEIGHBOURHOOD, "tile_px": 4, "n_context": 24, "merge": 1, "across": "time"}
