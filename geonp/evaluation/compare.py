@@ -178,8 +178,8 @@ class _Slice:
 
 
 def _choose_slice(obj: xr.DataArray | xr.Dataset, index: Mapping[Hashable, int], nodata: float | None) -> _Slice:
-    variable = obj[fill_variables(obj, Grid.from_xarray(obj), nodata)[0]] if isinstance(obj, xr.Dataset) else obj
-    grid = Grid.from_xarray(variable)
+    grid = Grid.from_xarray(obj)
+    variable = obj[fill_variables(obj, grid, nodata)[0]] if isinstance(obj, xr.Dataset) else obj
     sizes = {dim: n for dim, n in variable.sizes.items() if dim not in (grid.y_dim, grid.x_dim)}
     for dim, position in index.items():
         if not 0 <= position < sizes.get(dim, 0):

@@ -381,14 +381,14 @@ def test_a_slice_is_evaluated_with_those_beside_it(tmp_path: Path) -> None:
     raster = raster.copy(data=np.where(np.arange(5)[:, None, None] == 2, truth, raster.values))
     options = {"index": {"time": 2}, "baselines": ["linear"]}
     alone, together = evaluate(raster, **options), evaluate(raster, across="time", **options)
-    assert together.selection == "time=2, with those beside it along time"
+    assert together.selection == "time=2, with neighbouring slices along time"
     crps_alone, crps_together = (found.scores["geonp"].crps for found in (alone, together))
     assert crps_together < 0.7 * crps_alone
     raster.to_netcdf(tmp_path / "in.nc")
     asked = ["evaluate", str(tmp_path / "in.nc"), "--index", "time=2", "--baseline", "linear", "--across", "time"]
     done = CliRunner().invoke(main, asked)
     assert done.exit_code == 0, done.output
-    assert "with those beside it along time" in done.output
+    assert "with neighbouring slices along time" in done.output
     with pytest.raises(InputError, match="No slices along across='band': expected 'time'"):
         evaluate(raster, across="band")
 
