@@ -63,7 +63,7 @@ def _check_model(recipe: Recipe) -> None:
 def neighbourhood_of(recipe: Recipe) -> Neighbourhood:
     """Neighbourhood with which the checkpoint of a recipe reads rasters."""
     if isinstance(recipe.data, Reanalysis):
-        return recipe.data.seen_through(recipe.neighbourhood)
+        return recipe.data.on_grid(recipe.neighbourhood)
     return recipe.neighbourhood
 
 

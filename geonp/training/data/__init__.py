@@ -1,4 +1,4 @@
-"""What models are trained on: synthetic fields, processes, epidemics, images and reanalysis.
+"""Training data: synthetic fields, Gaussian processes, epidemics, images and reanalysis.
 
 It may import `training` and everything to the left of it.
 """

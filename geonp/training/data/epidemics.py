@@ -25,23 +25,29 @@ Batch = dict[str, Tensor]
 def simulate(
     first: Tensor, infection: Tensor, recovery: Tensor, steps: int, generator: torch.Generator, reach: int = 4
 ) -> Tensor:
-    """Run epidemics, all cells of all of them at once.
+    """Simulate a batch of epidemics.
 
-    In a step a susceptible cell is infected with the probability ``infection * sum of 1 / distance^2`` over infected
-    cells of the window of ``2 reach + 1`` around it, at most 1, and an infected one recovers with the probability
-    `recovery`, for good. All cells change together; there is nothing beyond the border.
+    In each step, a susceptible cell is infected with probability ``min(1, infection * sum of 1 / distance^2)``, summed
+    over the infected cells of the window of ``2 reach + 1`` cells around it. An infected cell recovers permanently with
+    probability `recovery`. All cells change simultaneously; there are none beyond the border.
 
     Parameters
     ----------
     first : Tensor
-        Classes at the start, ``(batch, rows, columns)``.
+        Initial classes, ``(batch, rows, columns)``.
     infection, recovery : Tensor
-        ``(batch,)``.
+        Rates, ``(batch,)``.
+    steps : int
+        Number of steps.
+    generator : Generator
+        Source of random numbers.
+    reach : int
+        Greatest distance of infection along each axis, in cells.
 
     Returns
     -------
     Tensor
-        Classes, ``(batch, steps + 1, rows, columns)``, uint8, the start included.
+        Classes of all frames, the initial one included, ``(batch, steps + 1, rows, columns)``, uint8.
     """
     offset = torch.arange(-reach, reach + 1, dtype=torch.float32)
     squared = offset[:, None] ** 2 + offset**2
@@ -61,24 +67,25 @@ def simulate(
 
 @dataclass(frozen=True)
 class Epidemic:
-    """The SIR benchmark of TNP-KR: fill frames of an epidemic in, from few of its cells.
+    """The SIR benchmark of TNP-KR: predict frames of an epidemic from few of their cells.
 
     A trajectory has an infection rate from Beta(2, 8), a recovery rate from the inverse gamma distribution (5, 0.4) and
-    1 to 4 first infections. Its frames, the start included, are shuffled and dealt to batches; time is no input. The
-    frames of a batch share their target cells; context is the first of these, another number of them in each frame.
+    1 to 4 initial infections. Its frames, the initial one included, are shuffled and divided among batches; time is not
+    an input. The frames of a batch share their target cells; the first of these are context, as many as drawn for each
+    frame.
 
     Attributes
     ----------
     side : int
         Rows and columns of the lattice.
     extent : float
-        Its coordinates go from ``-extent`` to ``extent`` along both axes.
+        Coordinates are from ``-extent`` to ``extent`` along both axes.
     frames : int
-        Of a trajectory.
+        Frames of a trajectory.
     n_context : tuple of int
-        Fewest and most context cells.
+        Minimum and maximum number of context cells.
     n_targets : int
-        Target cells, the context included; 0 for all cells.
+        Number of target cells, the context included; 0 for all cells.
     """
 
     kind: Literal["sir"] = "sir"
@@ -90,15 +97,16 @@ class Epidemic:
 
     @property
     def dimensions(self) -> dict[str, int]:
-        """What a model of these data must be built with."""
+        """Options that a model of these data must have."""
         return {"d_x": 2, "d_y": 3}
 
     def batch(self, seed: int, index: int, size: int) -> Batch:
         """Batch number `index`: `size` frames of one trajectory, see :func:`geonp.training.sources.draw`."""
-        deals = max(1, self.frames // size)
-        frames = _trajectory(self, seed, index // deals)
-        rng = np.random.default_rng([seed, index // deals, 1])
-        chosen = np.resize(rng.permutation(self.frames), deals * size)[index % deals * size :][:size]
+        per_trajectory = max(1, self.frames // size)
+        trajectory, part = divmod(index, per_trajectory)
+        frames = _trajectory(self, seed, trajectory)
+        rng = np.random.default_rng([seed, trajectory, 1])
+        chosen = np.resize(rng.permutation(self.frames), per_trajectory * size)[part * size :][:size]
         rng = np.random.default_rng([seed, index, 2])
         cells = torch.from_numpy(rng.permutation(self.side**2)[: self.n_targets or None])
         fewest, most = self.n_context

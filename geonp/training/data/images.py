@@ -1,4 +1,4 @@
-"""Images as functions of pixel coordinates: the image benchmarks of TNP-KR, on the digits that scikit-learn ships."""
+"""Images as functions of pixel coordinates: the image benchmarks of TNP-KR, on the digits of scikit-learn."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ class Digits:
     """The 1,797 handwritten digits of 8 x 8 pixels that ship with scikit-learn (UCI, Alpaydin and Kaynak 1998).
 
     As in TNP-KR, values are scaled to [-1, 1], coordinates are a grid on [-2, 2]^2, and the images of a batch share
-    their target pixels; context is the first of these, another number of them in each image.
+    their target pixels; the first of these are context, as many as drawn for each image.
 
     Attributes
     ----------
     n_targets : int
-        Target pixels, the context included; 64 are all.
+        Number of target pixels, the context included.
     n_context : tuple of int
-        Fewest and most context pixels.
+        Minimum and maximum number of context pixels.
     n_held_out : int
-        The last images, which training does not see.
+        Number of images that are held out, the last ones.
     split : str
-        Which of the images are drawn.
+        ``"train"`` or ``"test"``, the held-out images.
 
     Notes
     -----
-    The published sets are larger (28 x 28 and 32 x 32 pixels, 256 of them targets, 16 to 127 context): figures do not
-    compare.
+    Scores are not comparable with the published ones, whose images are larger (28 x 28 and 32 x 32 pixels, 256
+    targets, 16 to 127 context pixels).
     """
 
     kind: Literal["digits"] = "digits"
@@ -54,20 +54,20 @@ class Digits:
 
     @property
     def dimensions(self) -> dict[str, int]:
-        """What a model of these data must be built with."""
+        """Options that a model of these data must have."""
         return {"d_x": 2, "d_y": 1}
 
     def held_out(self) -> Digits:
-        """The same data, of which the held-out images are drawn."""
+        """Same data with the held-out images."""
         return replace(self, split="test")
 
     def check(self) -> None:
-        """See that the images are there.
+        """Check that the images can be loaded.
 
         Raises
         ------
         MissingExtraError
-            Where scikit-learn is not installed, which the extra ``geonp[images]`` brings.
+            If scikit-learn is not installed; the extra ``geonp[images]`` installs it.
         """
         _digits()
 

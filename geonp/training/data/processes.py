@@ -1,6 +1,6 @@
-"""Tasks drawn from Gaussian processes whose parameters are known: the synthetic benchmarks of the papers.
+"""Tasks from Gaussian processes with known parameters: the synthetic benchmarks of the papers.
 
-A batch is a function of a seed and its number alone, so that runs resume exactly and all models see the same tasks.
+A batch is a function of seed and index alone, so that runs resume exactly and all models see the same tasks.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Kernel = Literal["rbf", "matern12", "matern32", "matern52", "periodic"]
 """Kernels of unit variance; see :func:`covariance`."""
 
 Moments = tuple[Tensor, Tensor]
-"""Mean and standard deviation of every target under the exact process, ``(batch, n_t, 1)`` each, float64."""
+"""Mean and standard deviation of the targets under the exact process, ``(batch, n_t, 1)`` each, float64."""
 
 
 def covariance(kernel: Kernel, x: Array, other: Array, length: float, period: float = 1.0) -> Array:
-    """Covariance of unit variance of all pairs of points ``(..., n, d)`` and ``(..., m, d)``, ``(..., n, m)``.
+    """Covariance ``(..., n, m)`` of unit variance between points ``(..., n, d)`` and ``(..., m, d)``.
 
     With the Euclidean distance d: rbf ``exp(-d^2 / 2 l^2)``; Matern 1/2, 3/2 and 5/2; periodic
     ``exp(-2 sin^2(pi d / p) / l^2)``.
@@ -50,33 +50,33 @@ def covariance(kernel: Kernel, x: Array, other: Array, length: float, period: fl
 class GaussianProcess:
     """The benchmarks of TNP-KR (arXiv 2411.12502) in one and two dimensions.
 
-    All functions of a batch share locations and parameters; each has its own number of context points, the first of
-    `n_random` uniform locations in ``[-extent, extent]^d_x``. Targets are all random locations and a regular grid.
-    Noise is added to context values only: targets are the function itself.
+    Targets are `n_random` uniform locations in ``[-extent, extent]^d_x`` and a regular grid; the first of the random
+    locations are context, as many as drawn for each function. All functions of a batch share locations and parameters.
+    Noise is added to context values only: targets are values of the function itself.
 
     Attributes
     ----------
     d_x : int
-        Dimensions of the locations.
+        Number of dimensions of the locations.
     kernel : str
-        Of unit variance.
+        Kernel of unit variance.
     extent : float
-        Half the side of the domain.
+        Half of the side of the domain.
     n_random, n_grid : int
-        Uniform locations, and points of the grid along each axis.
+        Number of uniform locations, and of grid points along each axis.
     n_context : tuple of int
-        Fewest and most context points.
+        Minimum and maximum number of context points.
     noise : float
         Standard deviation of the noise of context values.
     length : tuple of float
-        Parameters of the Beta distribution that lengthscales are drawn from.
+        Parameters of the Beta distribution of lengthscales.
     period : tuple of float
         Range of the period of the periodic kernel.
     jitter : float
         Variance of the white noise that is part of the function.
     shared : bool
-        As said above. If false, each function of a batch has locations and parameters of its own: the same tasks, but
-        gradients of batches differ less. A deviation from the paper, for training.
+        If false, each function of a batch has its own locations and parameters: the same tasks, but the gradients of
+        batches vary less. A deviation from the paper, for training.
     """
 
     kind: Literal["gp"] = "gp"
@@ -94,7 +94,7 @@ class GaussianProcess:
 
     @property
     def dimensions(self) -> dict[str, int]:
-        """What a model of these data must be built with."""
+        """Options that a model of these data must have."""
         return {"d_x": self.d_x, "d_y": 1}
 
     def batch(self, seed: int, index: int, size: int) -> Batch:
@@ -114,17 +114,17 @@ class GaussianProcess:
         }
 
     def exact(self, seed: int, index: int, size: int) -> Moments:
-        """Prediction of all targets of the same batch by the process that made it, with its true parameters."""
+        """Predict all targets of the same batch by the process that it was drawn from."""
         if not self.shared:
             alone = [replace(self, shared=True).exact(seed, index * size + i, 1) for i in range(size)]
             return torch.cat([mean for mean, _ in alone]), torch.cat([scale for _, scale in alone])
         _, k, values, counts, noise = self._draw(seed, index, size)
-        found = [_condition(k, y[:n] + e[:n], self.noise) for y, e, n in zip(values, noise, counts, strict=True)]
-        mean, scale = (torch.from_numpy(np.stack(part))[..., None] for part in zip(*found, strict=True))
+        moments = [_condition(k, y[:n] + e[:n], self.noise) for y, e, n in zip(values, noise, counts, strict=True)]
+        mean, scale = (torch.from_numpy(np.stack(part))[..., None] for part in zip(*moments, strict=True))
         return mean, scale
 
     def _draw(self, seed: int, index: int, size: int) -> tuple[Array, Array, Array, npt.NDArray[np.int64], Array]:
-        """Locations, covariance, functions ``(size, n)``, context counts, and noise of the context."""
+        """Draw locations, covariance, functions ``(size, n)``, numbers of context points, and noise of the context."""
         rng = np.random.default_rng([seed, index])
         length, period = rng.beta(*self.length), rng.uniform(*self.period)
         axis = np.linspace(-self.extent, self.extent, self.n_grid)
@@ -141,23 +141,24 @@ class GaussianProcess:
 class MixedProcess:
     """The synthetic benchmark of TE-TNP (ICML 2024, section F.1), and its shift experiment.
 
-    Each batch has one kernel and one lengthscale; each task its own locations, uniform in `context_range` and
-    `target_range`. All values are noisy. `shift` moves all locations, which no equivariant model can tell.
+    Each batch has one kernel and one lengthscale; each task has its own locations, uniform in `context_range` and
+    `target_range`. All values are noisy.
 
     Attributes
     ----------
     kernels : tuple of str
-        Drawn with equal chances. The periodic one draws its period instead of its lengthscale, which is
-        `length_periodic`: GPyTorch's default, as in the published code, whose kernel divides by it unsquared.
+        Kernels to draw from with equal probability. The periodic one has a random period instead of a lengthscale,
+        which is `length_periodic`: GPyTorch's default, as in the published code, whose kernel divides by it unsquared.
     length : tuple of float
         Range of lengthscales, log-uniform.
     n_context : tuple of int
-        Fewest and most context points, one number a batch.
+        Minimum and maximum number of context points, which is drawn for each batch.
     n_targets : int
+        Number of target points.
     noise : float
         Standard deviation of the noise of all values.
     shift : float
-        Added to all locations.
+        Added to all locations; predictions of translation-equivariant models do not depend on it.
     """
 
     kind: Literal["gp_mixed"] = "gp_mixed"
@@ -173,7 +174,7 @@ class MixedProcess:
 
     @property
     def dimensions(self) -> dict[str, int]:
-        """What a model of these data must be built with."""
+        """Options that a model of these data must have."""
         return {"d_x": 1, "d_y": 1}
 
     def batch(self, seed: int, index: int, size: int) -> Batch:
@@ -185,15 +186,15 @@ class MixedProcess:
         return {"xc": xs[:, :n], "yc": ys[:, :n], "context_mask": mask, "xt": xs[:, n:], "yt": ys[:, n:]}
 
     def exact(self, seed: int, index: int, size: int) -> Moments:
-        """Prediction of all targets of the same batch by the process that made it, noise included."""
+        """Predict all targets of the same batch, with noise, by the process that it was drawn from."""
         _, k, values, n = self._draw(seed, index, size)
-        found = [_condition(each, y[:n], self.noise) for each, y in zip(k, values, strict=True)]
-        mean = np.stack([m[n:] for m, _ in found])
-        scale = np.stack([np.sqrt(s[n:] ** 2 + self.noise**2) for _, s in found])
+        moments = [_condition(each, y[:n], self.noise) for each, y in zip(k, values, strict=True)]
+        mean = np.stack([m[n:] for m, _ in moments])
+        scale = np.stack([np.sqrt(s[n:] ** 2 + self.noise**2) for _, s in moments])
         return torch.from_numpy(mean)[..., None], torch.from_numpy(scale)[..., None]
 
     def _draw(self, seed: int, index: int, size: int) -> tuple[Array, Array, Array, int]:
-        """Locations (context first), covariance without noise, noisy values, and the number of context points."""
+        """Draw locations (context first), covariance without noise, noisy values, and the number of context points."""
         rng = np.random.default_rng([seed, index])
         kernel = self.kernels[rng.integers(len(self.kernels))]
         drawn = float(np.exp(rng.uniform(*np.log(self.length))))
@@ -211,7 +212,7 @@ class MixedProcess:
 
 
 def _condition(k: Array, observed: Array, noise: float) -> tuple[Array, Array]:
-    """Mean and standard deviation at all points with covariance `k`, given noisy values of the first of them."""
+    """Mean and standard deviation at all points with covariance `k`, given noisy values at the first points."""
     n = len(observed)
     factor = linalg.cho_factor(k[:n, :n] + noise**2 * np.eye(n), check_finite=False)
     weights = linalg.cho_solve(factor, k[:n], check_finite=False)

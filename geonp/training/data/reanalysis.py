@@ -31,21 +31,21 @@ Side = Annotated[int, Field(ge=2)]
 GRAVITY = 9.80665
 """Geopotential over elevation, m s-2."""
 EVEN_TOLERANCE = 0.01
-"""How much of a cell steps of latitude or longitude may differ by."""
+"""Relative tolerance of the spacing of latitudes and longitudes."""
 MOST_DRAWS = 10_000
-"""How often a block may be drawn again for its valid cells."""
+"""Blocks to draw at most until one has enough valid cells."""
 
 
 @dataclass(frozen=True)
 class Scales:
-    """Means and standard deviations of the training region and period that everything is standardised by.
+    """Means and standard deviations of the training region and period, for standardisation.
 
     Attributes
     ----------
     x : array
-        ``(2, 4)``: mean and standard deviation of hours, latitude, longitude and elevation.
+        Mean and standard deviation of hours, latitude, longitude and elevation, ``(2, 4)``.
     y : tuple of float
-        Of temperature, K.
+        Mean and standard deviation of temperature, K.
     """
 
     x: npt.NDArray[np.float64]
@@ -56,36 +56,36 @@ class Scales:
 class Reanalysis:
     """Temperatures of windows in space and time, as in TE-TNP (ICML 2024, section F.4), from a Zarr store or NetCDF.
 
-    A task is a block of `window` frames, rows and columns; frames are `step_h` hours apart. Its inputs are time,
-    latitude, longitude and elevation. All tasks of a batch share the block in space and the fraction of cells that are
-    context; their times differ. All other cells are targets. Everything is standardised by the training region.
+    A task is a block of `window` frames, rows and columns; frames are `step_h` hours apart. Inputs are time, latitude,
+    longitude and elevation. Context is a random fraction of the cells, targets are all others. The tasks of a batch
+    share location and fraction, and differ in time. Inputs and values are standardised by the training region.
 
     Attributes
     ----------
     path : str
-        What ``geonp fetch era5`` made: ``t2m (time, latitude, longitude)`` and the geopotential ``z``.
+        Output of ``geonp fetch era5``: ``t2m (time, latitude, longitude)`` and the geopotential ``z``.
     geopotential : str
-        Another file with the geopotential, where `path` has none.
+        Another file with the geopotential, if `path` has none.
     area, test_area : tuple of float
-        North, west, south, east of training and of held-out windows. Empty: all there is. Of several `test_area` the
-        held-out batches take turns.
+        North, west, south, east of training and of held-out windows; empty for all. Held-out batches alternate between
+        several `test_area`.
     period, test_period : tuple of str
-        First and last day of training and of held-out windows. Empty: all there is.
+        First and last day of training and of held-out windows; empty for all.
     window : tuple of int
-        Frames, rows, columns.
+        Number of frames, rows and columns.
     fraction : tuple of float
-        Smallest and largest fraction of the cells of a window that are context.
+        Minimum and maximum fraction of the cells of a window that are context.
     min_valid : int
-        A block with fewer valid cells than this, in its first frame times its frames, is drawn again.
+        Minimum number of valid cells of a window.
     elevation : bool
         Whether elevation is an input.
     split : str
-        Which of the windows are drawn.
+        ``"train"`` or ``"test"``, the held-out windows.
 
     Notes
     -----
-    The published figures were made from WFDE5, 0.5 degree and land only, probably with consecutive hours instead of
-    frames 6 hours apart.
+    The published scores are those of WFDE5: 0.5 degrees, land only, and probably consecutive hours instead of frames 6
+    hours apart.
     """
 
     kind: Literal["era5"] = "era5"
@@ -104,27 +104,27 @@ class Reanalysis:
 
     @property
     def dimensions(self) -> dict[str, int]:
-        """What a model of these data must be built with."""
+        """Options that a model of these data must have."""
         return {"d_x": 3 + self.elevation, "d_y": 1}
 
     @property
     def areas(self) -> tuple[Area | tuple[()], ...]:
-        """Where windows of the split lie, at least one area; one that is empty is all there is."""
+        """Areas of the split, at least one; an empty area stands for all cells."""
         area: Any = self.area if self.split == "train" else self.test_area
         several = bool(area) and not isinstance(area[0], float | int)
         return tuple(area) if several else (area,)
 
     def held_out(self) -> Reanalysis:
-        """The same data, of which the held-out windows are drawn."""
+        """Same data with the held-out windows."""
         return replace(self, split="test")
 
     def check(self) -> None:
-        """See that the data are there.
+        """Check that the data exist and have enough valid cells.
 
         Raises
         ------
         RecipeError
-            Naming the key that is wrong.
+            If not; it names the key that is wrong.
         """
         needs = ((self.window[0] - 1) * self.step_h + 1, *self.window[1:])
         for split in (self, self.held_out()):
@@ -136,7 +136,7 @@ class Reanalysis:
                         f"data.{prefix}{'period' if shape[0] < needs[0] else 'area'}: the {kind} windows need {needs} "
                         f"hours, rows and columns, but there are {shape}; choose a larger one"
                     )
-                if (most := int(_room(split, area).max())) < self.min_valid:
+                if (most := int(_valid_cells(split, area).max())) < self.min_valid:
                     cells = self.window[0] * self.window[1] * self.window[2]
                     raise RecipeError(
                         f"data.{f'{prefix}area' if cells >= self.min_valid else 'min_valid'}: no {kind} window has "
@@ -145,20 +145,20 @@ class Reanalysis:
                     )
 
     def scales(self) -> Scales:
-        """What inputs and values are standardised by."""
+        """Means and standard deviations for standardisation."""
         return _scales(replace(self, split="train"))
 
     def fingerprint(self) -> str:
-        """A hash of all that training sees, wherever its files lie."""
+        """Hash of the training region, whatever its path."""
         region, digest = _region(replace(self, split="train"), self.area), hashlib.sha256()
         for part in (region.hours, region.latitude, region.longitude, region.values, region.elevation):
             digest.update(np.ascontiguousarray(part).data)
         return digest.hexdigest()
 
-    def seen_through(self, neighbourhood: Neighbourhood) -> Neighbourhood:
-        """How filling reads a slice of a raster on the same grid, in the units of training.
+    def on_grid(self, neighbourhood: Neighbourhood) -> Neighbourhood:
+        """Neighbourhood for slices of a raster on the same grid, in the units of training.
 
-        Differences of time and, as filling knows no elevation, of elevation are zero.
+        Differences in time and elevation are zero.
         """
         region, scales = _region(replace(self, split="train"), self.area), self.scales()
         per_row, per_column = (float(a[-1] - a[0]) / (len(a) - 1) for a in (region.latitude, region.longitude))
@@ -187,16 +187,16 @@ class Reanalysis:
     def _windows(
         self, rng: np.random.Generator, size: int, area: Area | tuple[()]
     ) -> tuple[npt.NDArray[np.float64], Array]:
-        """Inputs ``(size, n, 3 or 4)`` and temperatures ``(size, n, 1)`` of the valid cells of windows."""
+        """Draw windows: inputs ``(size, n, 3 or 4)`` and temperatures ``(size, n, 1)`` of their valid cells."""
         n, *sides = self.window
-        region, room = _region(self, area), _room(self, area)
+        region, valid_cells = _region(self, area), _valid_cells(self, area)
         hours, values, elevation = region.hours, region.values, region.elevation
         last = len(hours) - (n - 1) * self.step_h
         for _ in range(MOST_DRAWS):
             row, col = (rng.integers(m - k, endpoint=True) for m, k in zip(values.shape[1:], sides, strict=True))
             block = (slice(row, row + sides[0]), slice(col, col + sides[1]))
             frames = rng.integers(last, size=size)[:, None] + self.step_h * np.arange(n)
-            if room[row, col] < self.min_valid:
+            if valid_cells[row, col] < self.min_valid:
                 continue
             y = values[frames, *block]
             valid = np.isfinite(y).all((0, 1)) & np.isfinite(elevation[block])
@@ -216,12 +216,12 @@ class Reanalysis:
 
 
 _PREFIX = {"train": "", "test": "test_"}
-"""What the names of the keys of a split begin with."""
+"""Prefix of the keys of a split."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Region:
-    """An area and period: hours since 2000, degrees, temperature ``(time, row, column)``, K, and elevation, m."""
+    """An area and period: hours since 2000, degrees, temperature ``(time, row, column)`` in K, and elevation in m."""
 
     hours: npt.NDArray[np.float64]
     latitude: npt.NDArray[np.float64]
@@ -232,7 +232,7 @@ class _Region:
 
 @lru_cache(maxsize=8)
 def _region(data: Reanalysis, area: Area | tuple[()]) -> _Region:
-    """One of the areas of a split, in its period."""
+    """Read one of the areas of a split in its period."""
     ds = _of_period(_open(data), data)
     if area:
         north, west, south, east = area
@@ -244,8 +244,8 @@ def _region(data: Reanalysis, area: Area | tuple[()]) -> _Region:
     if uneven.size:
         first, second = ds["time"].values[uneven[0] : uneven[0] + 2].astype("datetime64[m]")
         raise RecipeError(
-            f"data.path: the times of {data.path} are not hourly: {second} follows on {first}; complete them, or "
-            f"choose data.{_PREFIX[data.split]}period without the break"
+            f"data.path: the times of {data.path} are not hourly: {first} is followed by {second}; complete them, "
+            f"or choose data.{_PREFIX[data.split]}period without the gap"
         )
     values = ds["t2m"].transpose("time", "latitude", "longitude").values.astype(np.float32)
     elevation = (ds["z"].transpose("latitude", "longitude").values / GRAVITY).astype(np.float32)
@@ -253,7 +253,7 @@ def _region(data: Reanalysis, area: Area | tuple[()]) -> _Region:
 
 
 def _require_even(ds: xr.Dataset, data: Reanalysis) -> None:
-    for axis, advice in (("latitude", "without the break"), ("longitude", "on one side of 180 degrees")):
+    for axis, advice in (("latitude", "without the gap"), ("longitude", "on one side of 180 degrees")):
         values = ds[axis].values.astype(np.float64)
         steps = np.diff(values)
         if not steps.size:
@@ -263,21 +263,21 @@ def _require_even(ds: xr.Dataset, data: Reanalysis) -> None:
         if abs(steps[worst] - usual) > EVEN_TOLERANCE * abs(usual):
             raise RecipeError(
                 f"data.{_PREFIX[data.split]}area: the {axis}s of the {data.split} windows are not evenly spaced: "
-                f"{values[worst + 1]:g} follows on {values[worst]:g}, expected steps of {usual:g} degrees; choose an "
-                f"area {advice}"
+                f"{values[worst]:g} is followed by {values[worst + 1]:g}, expected steps of {usual:g} degrees; choose "
+                f"an area {advice}"
             )
 
 
 @lru_cache(maxsize=8)
-def _room(data: Reanalysis, area: Area | tuple[()]) -> npt.NDArray[np.intp]:
-    """How many valid cells the window at each first row and column has, at most; of one of the areas of a split."""
+def _valid_cells(data: Reanalysis, area: Area | tuple[()]) -> npt.NDArray[np.intp]:
+    """Upper bound of the valid cells of the windows of an area, by their first row and column."""
     n, *sides = data.window
     region = _region(data, area)
     valid = np.isfinite(region.values).any(0) & np.isfinite(region.elevation)
     sums = np.pad(valid.cumsum(0).cumsum(1), ((1, 0), (1, 0)))
-    down, across = sides
-    found = sums[down:, across:] - sums[:-down, across:] - sums[down:, :-across] + sums[:-down, :-across]
-    return np.asarray(n * found, np.intp)
+    rows, cols = sides
+    per_frame = sums[rows:, cols:] - sums[:-rows, cols:] - sums[rows:, :-cols] + sums[:-rows, :-cols]
+    return np.asarray(n * per_frame, np.intp)
 
 
 def _of_period(ds: xr.Dataset, data: Reanalysis) -> xr.Dataset:
@@ -294,19 +294,19 @@ def _of_period(ds: xr.Dataset, data: Reanalysis) -> xr.Dataset:
 
 
 def _open(data: Reanalysis) -> xr.Dataset:
-    """``t2m`` and ``z`` with longitudes from -180 to 180, rising."""
+    """``t2m`` and ``z`` with increasing longitudes from -180 to 180."""
     ds = _read(data.path, "data.path")
     if not np.issubdtype(getattr(ds.indexes.get("time"), "dtype", object), np.datetime64):
         raise RecipeError(
-            f"data.path: {data.path} has no dates along a dimension time, expected the hours of t2m as geonp fetch "
-            "era5 makes them"
+            f"data.path: {data.path} has no dates along a dimension time, expected the hours of t2m as written by "
+            "geonp fetch era5"
         )
     other = _read(data.geopotential, "data.geopotential") if data.geopotential else ds
     names = [name for name in ("z", "geopotential") if name in other]
     if "t2m" not in ds or (data.elevation and not names):
         raise RecipeError(
-            f"data.path: {data.path} has {', '.join(map(str, ds.data_vars))}, expected t2m and z as geonp fetch era5 "
-            "makes them; the geopotential may come from another file, data.geopotential"
+            f"data.path: {data.path} has {', '.join(map(str, ds.data_vars))}, expected t2m and z as written by geonp "
+            "fetch era5; the geopotential may come from another file, data.geopotential"
         )
     if not names:
         return ds[["t2m"]].assign(z=xr.zeros_like(ds["t2m"].isel(time=0, drop=True)))
@@ -321,14 +321,14 @@ def _read(path: str, key: str) -> xr.Dataset:
     if not path or not Path(path).exists():
         raise RecipeError(
             f"{key}: no data at {path!r}: expected a Zarr store or NetCDF file; make one with geonp fetch era5, and "
-            f"give it as {key}=PATH"
+            f"pass it as {key}=PATH"
         )
     engine: Any = "zarr" if Path(path).is_dir() else "netcdf4"
     try:
         ds = xr.open_dataset(path, engine=engine, chunks=None)
-    except Exception as error:  # of netCDF4, zarr, its codecs and xarray
+    except Exception as error:  # netCDF4, zarr, its codecs and xarray have no common class
         raise RecipeError(
-            f"{key}: {path} cannot be read: {error}; expected a Zarr store or NetCDF file as geonp fetch era5 makes it"
+            f"{key}: {path} cannot be read: {error}; expected a store or NetCDF file as written by geonp fetch era5"
         ) from error
     if problem := unfinished(path, ds.attrs):
         raise RecipeError(f"{key}: {problem}")
@@ -336,7 +336,7 @@ def _read(path: str, key: str) -> xr.Dataset:
     if missing:
         raise RecipeError(
             f"{key}: {path} has no coordinate {missing[0]} along a dimension of that name, expected latitude and "
-            "longitude as geonp fetch era5 makes them"
+            "longitude as written by geonp fetch era5"
         )
     return ds.assign_coords(longitude=(ds["longitude"].astype(float) + 180) % 360 - 180).sortby("longitude")
 
@@ -346,7 +346,7 @@ def _scales(data: Reanalysis) -> Scales:
     region = _region(data, data.area)
     inputs = (region.hours, region.latitude, region.longitude, region.elevation)
     columns = [np.asarray(a, np.float64).ravel() for a in inputs]
-    # flat land and a single hour have no spread
+    # the spread of flat land and of a single hour is zero
     x = np.array([[np.nanmean(c) for c in columns], [np.nanstd(c) or 1.0 for c in columns]])
     y = region.values.astype(np.float64)
     return Scales(x, (float(np.nanmean(y)), float(np.nanstd(y))))
