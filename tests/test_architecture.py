@@ -49,6 +49,9 @@ HOMES = {
 
 BANNED = {"geonp.nn": {"xarray", "dask", "zarr", "rasterio", "rioxarray", "netCDF4", "pathlib"}}
 
+ZOO, ZOO_KEEPERS = "geonp.nn.zoo", {"geonp.nn.models", "geonp.nn.zoo"}
+"""The papers' other architectures, and the modules that may import them."""
+
 PRINTERS = {"geonp.cli", "geonp.training.loop"}
 
 Rule = Callable[[str, str], list[str]]
@@ -123,6 +126,11 @@ def homeless_imports(source: str, module: str) -> list[str]:
     return found
 
 
+def zoo_imports(source: str, module: str) -> list[str]:
+    names = [] if within(module, ZOO_KEEPERS) else [name for name in imports(source, module) if within(name, {ZOO})]
+    return [f"{module} must not import {name}: build it by name with geonp.nn.models" for name in names]
+
+
 def filled_packages(source: str, module: str) -> list[str]:
     inner = [name for name in imports(source, module) if name.partition(".")[0] == "geonp"]
     return [f"the __init__ of {module} must not import {name}" for name in inner if module in EMPTY_PACKAGES]
@@ -184,6 +192,7 @@ def assigned(node: ast.stmt) -> list[str]:
 RULES: list[Rule] = [
     upward_imports,
     homeless_imports,
+    zoo_imports,
     filled_packages,
     prints,
     long_modules,
@@ -213,6 +222,7 @@ def test_module_keeps_the_rules(module: str) -> None:
         pytest.param(homeless_imports, "geonp.fill.infill", "from rasterio.fill import fillnodata", id="rasterio"),
         pytest.param(homeless_imports, "geonp.cli.fill", "def f():\n    import zarr", id="zarr-in-a-function"),
         pytest.param(homeless_imports, "geonp.nn.layers", "import xarray", id="nn-knows-xarray"),
+        pytest.param(zoo_imports, "geonp.training.loop", "from geonp.nn.zoo.cnp import CNP", id="zoo"),
         pytest.param(filled_packages, "geonp.nn", "from geonp.nn.models import build", id="eager-package"),
         pytest.param(prints, "geonp.fill.infill", "print(1)", id="print"),
         pytest.param(long_modules, "geonp.raster.grid", "\n" * (MAX_MODULE_LINES + 1), id="long-module"),
