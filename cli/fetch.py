@@ -14,18 +14,22 @@ DAY = click.DateTime(formats=["%Y-%m-%d"])
 
 @click.group()
 def fetch() -> None:
-    """Download data to train on."""
+    """Download training data."""
 
 
 @fetch.command("era5")
 @click.option("--area", type=float, nargs=4, required=True, metavar="N W S E", help="Degrees.")
 @click.option("--start", type=DAY, required=True, help="First day, YYYY-MM-DD.")
 @click.option("--end", type=DAY, required=True, help="Last day, included.")
-@click.option("--tries", type=click.IntRange(min=1), default=3, show_default=True, help="Of each request.")
+@click.option("--tries", type=click.IntRange(min=1), default=3, show_default=True, help="Attempts for each month.")
 @click.option(
-    "--wait", type=click.FloatRange(min=0), default=120.0, show_default=True, help="Longest pause in between, seconds."
+    "--wait",
+    type=click.FloatRange(min=0),
+    default=120.0,
+    show_default=True,
+    help="Longest pause between polls, seconds.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing on stderr.")
 @click.argument("out", type=click.Path(path_type=Path), metavar="OUT.zarr")
 def era5(
     area: tuple[float, float, float, float],
@@ -36,10 +40,10 @@ def era5(
     quiet: bool,
     out: Path,
 ) -> None:
-    """Download ERA5 2 m temperature and surface geopotential to OUT.zarr, a month a request.
+    """Download ERA5 2 m temperature and surface geopotential to OUT.zarr, one month per request.
 
-    Needs an account of the Climate Data Store, whose url and key stand in ~/.cdsapirc or in CDSAPI_URL and CDSAPI_KEY.
-    The same command goes on with what was interrupted.
+    Needs an account of the Climate Data Store, with url and key in ~/.cdsapirc, or in CDSAPI_URL and CDSAPI_KEY. To
+    continue an interrupted download, run the same command again.
     """
     from geonp.training.data.era5 import fetch as run
 

@@ -4,51 +4,43 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from threading import Event, current_thread, main_thread
 from types import FrameType
 
-__all__ = ["Interrupt", "deferred", "forwarded", "reset_in_worker"]
+__all__ = ["deferred", "forwarded", "reset_in_worker"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-@dataclass
-class Interrupt:
-    """Whether this process was interrupted."""
-
-    received: bool = False
-
-
 @contextmanager
-def deferred(one_of_several: bool = False) -> Iterator[Interrupt]:
-    """Context in which the first signal that would raise KeyboardInterrupt is only recorded; the second raises it.
+def deferred(one_of_several: bool = False) -> Iterator[Event]:
+    """Context in which the first signal that would raise KeyboardInterrupt only sets an event; the second raises it.
 
     Signals that are ignored or terminate the process keep doing so. With `one_of_several` processes that train
-    together, all signals are only recorded, since their parent decides.
+    together, all signals only set the event, since their parent decides.
     """
-    interrupt = Interrupt()
+    interrupted = Event()
 
     def record(*_: object) -> None:
-        if interrupt.received and not one_of_several:
+        if interrupted.is_set() and not one_of_several:
             raise KeyboardInterrupt
-        interrupt.received = True
+        interrupted.set()
 
     with _handled_by(record, all_signals=one_of_several):
-        yield interrupt
+        yield interrupted
 
 
 @contextmanager
 def forwarded() -> Iterator[None]:
     """Context in which the first signal that would raise KeyboardInterrupt is sent to the child processes instead."""
-    interrupt = Interrupt()
+    interrupted = Event()
 
     def send(*_: object) -> None:
-        if interrupt.received:
+        if interrupted.is_set():
             raise KeyboardInterrupt
-        interrupt.received = True
+        interrupted.set()
         for process in multiprocessing.active_children():
             process.terminate()
 
@@ -64,7 +56,7 @@ def reset_in_worker() -> None:
 
 @contextmanager
 def _handled_by(handler: Callable[[int, FrameType | None], None], all_signals: bool = False) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
+    if current_thread() is not main_thread():
         yield
         return
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}

@@ -89,11 +89,8 @@ def _reanalysis_errors(data: Reanalysis) -> Iterator[str]:
             f"data.fraction: got {list(data.fraction)}, but a window with data.min_valid={data.min_valid} valid cells "
             "would have no targets; decrease it"
         )
-    test_area: Any = data.test_area
-    several = bool(test_area) and not isinstance(test_area[0], float | int)
-    for key, areas in (("area", (data.area,)), ("test_area", test_area if several else (test_area,))):
-        for area in filter(None, areas):
-            north, west, south, east = area
+    for key, split in (("area", data), ("test_area", data.held_out())):
+        for north, west, south, east in filter(None, split.areas):
             if north <= south or west >= east:
                 yield f"data.{key}: got {[north, west, south, east]}, expected north, west, south, east in this order"
 

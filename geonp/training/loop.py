@@ -199,17 +199,17 @@ def _train(fabric: Fabric, recipe: Recipe, out: Path, workers: int, progress: bo
     shown = {"disable": not (progress and leads), "unit": "step", "mininterval": _REPORTING.refresh_s}
     bar: Any = tqdm(loader, initial=run.step, total=options.steps, **shown)  # type: ignore[call-overload]
     saved = time.monotonic()
-    with interrupts.deferred(one_of_several=fabric.world_size > 1) as interrupt:
+    with interrupts.deferred(one_of_several=fabric.world_size > 1) as interrupted:
         for batch in bar:
             row = run.optimise(batch)
             last = run.step == options.steps
-            interrupted = not last and _any(fabric, interrupt.received)
+            stops = not last and _any(fabric, interrupted.is_set())
             if leads:
                 _report(run, row, validation, curve_file, bar)
-                if last or interrupted or time.monotonic() - saved > options.save_every_s:
+                if last or stops or time.monotonic() - saved > options.save_every_s:
                     run.save(state_file)
                     saved = time.monotonic()
-            if interrupted:
+            if stops:
                 return False
     if leads:
         run.publish(out)

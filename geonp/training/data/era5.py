@@ -1,4 +1,4 @@
-"""ERA5 from the Copernicus Climate Data Store: 2 m temperature and surface geopotential, a month a request, to Zarr."""
+"""Download of ERA5 2 m temperature and surface geopotential from the Copernicus Climate Data Store to Zarr."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ VARIABLES = ("2m_temperature", "geopotential")
 
 @dataclass(frozen=True)
 class Month:
-    """The wanted days of one month: `first` to `last`, both included."""
+    """The days `first` to `last` of one month, both included."""
 
     first: date
     last: date
 
     @property
     def name(self) -> str:
-        """Such as ``2019-03``."""
+        """Year and month, such as ``2019-03``."""
         return f"{self.first:%Y-%m}"
 
     @property
@@ -46,7 +46,7 @@ class Month:
         return np.arange(np.datetime64(self.first, "h"), np.datetime64(self.last, "h") + 24).astype("datetime64[ns]")
 
     def request(self, area: Area) -> dict[str, Any]:
-        """What is asked of the data store."""
+        """Request to the data store."""
         days = [f"{day:02d}" for day in range(self.first.day, self.last.day + 1)]
         return {
             "product_type": ["reanalysis"],
@@ -62,7 +62,7 @@ class Month:
 
 
 def months(start: date, end: date) -> Iterator[Month]:
-    """The months from `start` to `end`, both days included, the first and last of them perhaps in part."""
+    """Divide the days from `start` to `end`, both included, into months."""
     while start <= end:
         following = (start.replace(day=1) + timedelta(days=32)).replace(day=1)
         yield Month(start, min(following - timedelta(days=1), end))
@@ -79,25 +79,27 @@ def fetch(
     wait_s: float = 120.0,
     report: Callable[[str], None] = lambda _: None,
 ) -> Path:
-    """Download hourly ERA5 to the Zarr store `out`, month by month; a run that was cut off goes on where it stopped.
+    """Download hourly ERA5 to the Zarr store `out`, one month per request; interrupted downloads continue.
 
-    Credentials come from where cdsapi looks for them (``CDSAPI_URL`` and ``CDSAPI_KEY``, or ``~/.cdsapirc``) and are
-    never logged. Each file is checked (its hours, grid and values, and that its grid and geopotential are those of the
-    store) before it is added; what is done is noted in ``<out>.journal.json``, and the file that is being downloaded
-    lies beside it. Until all is there, the root of the store has the attribute ``geonp_unfinished``.
+    cdsapi reads the credentials (``CDSAPI_URL`` and ``CDSAPI_KEY``, or ``~/.cdsapirc``); they are never logged. Hours,
+    grid and values of each file are checked before it is added to the store. Finished months are recorded in
+    ``<out>.journal.json``; files are downloaded beside it. The root of an incomplete store has the attribute
+    ``geonp_unfinished``.
 
     Parameters
     ----------
     area : tuple of float
-        North, west, south, east; degrees, on the 0.25 degree grid.
+        North, west, south, east, in degrees, on the 0.25 degree grid.
     start, end : date
-        First and last day, both included; none after today.
+        First and last day, both included, at most today.
+    out : Path
+        The store.
     tries : int
-        How often a month is asked for before giving up; the client itself repeats single requests as often.
+        Number of attempts for each month; the client repeats each HTTP request as often.
     wait_s : float
-        The longest pause between looks at a request, and the pause before another try.
+        Longest pause between polls of a request, and pause before another attempt.
     report : callable
-        Told in a line what is being done.
+        Called with a line of text about each step.
 
     Returns
     -------
@@ -108,13 +110,13 @@ def fetch(
     Raises
     ------
     InputError
-        For an area or a period that cannot be.
+        For an invalid area or period.
     FetchError
-        Where the data store refuses, fails, or sends files that are not what was asked for.
+        If the data store refuses, fails, or sends files that do not match the request.
     OutputError
-        When `out` holds something else, or it cannot be written, which is seen before anything is asked for.
+        If `out` holds something else or cannot be written; checked before the first request.
     MissingExtraError
-        Where cdsapi is not installed, which the extra ``geonp[era5]`` brings.
+        If cdsapi is not installed; the extra ``geonp[era5]`` installs it.
     """
     _check_request(area, start, end)
     wanted = list(months(start, end))
@@ -129,7 +131,7 @@ def fetch(
     for month in wanted:
         if month.name in done:
             continue
-        report(f"{month.name}: asking for {month.first} to {month.last}")
+        report(f"{month.name}: requesting {month.first} to {month.last}")
         part = _part(out, month)
         fields = _month(client, month, area, part, _lattice(out) if done else None, tries, report)
         with _writing(out):
@@ -141,14 +143,14 @@ def fetch(
             _note(journal, {**asked, "done": done})
             part.unlink()
         report(f"{month.name}: added to {out}")
-    for month in wanted:  # of a run that ended between noting a month and removing its file
+    for month in wanted:  # left by a run that ended between recording a month and removing its file
         _part(out, month).unlink(missing_ok=True)
     _finish(out)
     return out
 
 
 def _part(out: Path, month: Month) -> Path:
-    """The file that a month is downloaded to."""
+    """File that a month is downloaded to."""
     return out.with_name(f"{out.name}.{month.name}.nc")
 
 
@@ -161,40 +163,40 @@ def _check_request(area: Area, start: date, end: date) -> None:
     today = datetime.now(UTC).date()
     if end > today:
         raise InputError(
-            f"ERA5 has no days to come, got end {end}; expected at most today, {today}, and rather some days before "
-            "it, as they appear late"
+            f"ERA5 has no days in the future, got end {end}; expected at most today, {today}, and preferably some days "
+            "earlier, since ERA5 is published with a delay"
         )
 
 
 @contextmanager
 def _writing(out: Path) -> Iterator[None]:
-    """Say of a disk that is full or fails that it is the disk."""
+    """Convert errors of the disk."""
     try:
         yield
     except OSError as error:
         raise OutputError(
-            f"Stopped while writing {str(out)!r}: {error.strerror or error}. What is finished is kept: make room or "
-            "check the disk, and run the same command again."
+            f"Stopped while writing {str(out)!r}: {error.strerror or error}. Finished months are kept: free some space "
+            "or check the disk, and run the same command again."
         ) from error
 
 
 def _done(out: Path, journal: Path, asked: dict[str, Any]) -> list[str]:
-    """Months that the store holds already."""
+    """Months that the store already holds."""
     if not journal.exists():
         if out.exists():
             raise OutputError(f"{out} exists and was not made by this command: choose another name, or remove it")
         return []
     try:
-        noted = dict(json.loads(journal.read_text(encoding="utf-8")))
-        months_ = [str(name) for name in noted.pop("done")]
+        recorded = dict(json.loads(journal.read_text(encoding="utf-8")))
+        done = [str(name) for name in recorded.pop("done")]
     except (ValueError, TypeError, KeyError) as error:
         raise OutputError(
-            f"{journal} is empty or damaged, so what {out} holds is not known: remove both to begin again, or choose "
-            "another name"
+            f"{journal} is empty or damaged, and with it the record of what {out} holds: remove both to start again, "
+            "or choose another name"
         ) from error
-    if noted != asked:
-        raise OutputError(f"{out} holds {noted}, but {asked} was asked for: choose another name for it")
-    return months_ if out.exists() else []
+    if recorded != asked:
+        raise OutputError(f"{out} holds {recorded}, but {asked} was requested: choose another name")
+    return done if out.exists() else []
 
 
 def _note(journal: Path, content: dict[str, Any]) -> None:
@@ -205,7 +207,7 @@ def _note(journal: Path, content: dict[str, Any]) -> None:
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Those of the client may hold its URL, and with it a password; zarr's is about consolidated metadata."""
+    """Suppress warnings of the client, which may contain a URL with a password, and those of zarr about metadata."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -218,10 +220,10 @@ def _client(tries: int, wait_s: float) -> Any:
         raise MissingExtraError("cdsapi", "era5") from error
 
     def silent(*_: object, **__: object) -> None:
-        """The client would log its key at the level of debugging."""
+        """Ignore a message: the client logs its key at debug level."""
 
     try:
-        # a key with a line break, as files of variables leave it, would be quoted by whoever refuses it
+        # a key with a line break, as read from a file, would appear in error messages about it
         url, key, verify = cdsapi.api.get_url_key_verify(None, None, None)
         return cdsapi.Client(
             url=url.strip(),
@@ -236,7 +238,7 @@ def _client(tries: int, wait_s: float) -> Any:
             warning_callback=silent,
         )
     except Exception as error:
-        if type(error) is Exception:  # what cdsapi raises where url or key are missing
+        if type(error) is Exception:  # raised by cdsapi if url or key is missing
             problem = "no credentials for the Climate Data Store"
         else:
             problem = f"the client of the Climate Data Store cannot be set up: {_without_secrets(str(error))}"
@@ -255,20 +257,20 @@ def _month(
     tries: int,
     report: Callable[[str], None],
 ) -> xr.Dataset:
-    """The checked fields of a month, on the `lattice` of the store; what an earlier run left is used if it is whole."""
+    """Download a month unless an earlier run did, and check that it is on the `lattice` of the store."""
     problem = ""
     for _ in range(tries + part.exists()):
         if not part.exists():
             try:
                 with _without_warnings():
                     client.retrieve(DATASET, month.request(area), str(part))
-            except Exception as error:  # of requests, multiurl and the client, which has classes of its own
-                if _of_the_disk(error):
+            except Exception as error:  # requests, multiurl and the client have no common class
+                if _is_disk_error(error):
                     part.unlink(missing_ok=True)
                     with _writing(part):
                         raise
-                problem = _refusal(error, client)
-                if _final(error):
+                problem = _request_problem(error, client)
+                if _is_final(error):
                     raise FetchError(f"{month.name}: {problem}") from None
                 report(f"{month.name}: {problem}")
                 continue
@@ -276,50 +278,50 @@ def _month(
             fields = checked(part, month.hours, area)
             check_same(fields, lattice)
             return fields
-        except Exception as error:  # damaged bytes lead to whatever netCDF4, HDF5 and xarray raise
-            problem = f"the file that came is not what was asked for: {error or type(error).__name__}"
+        except Exception as error:  # for damaged files, any error of netCDF4, HDF5 and xarray
+            problem = f"the downloaded file does not match the request: {error or type(error).__name__}"
             report(f"{month.name}: {problem}")
             part.unlink(missing_ok=True)
-    raise FetchError(f"{month.name}: {problem}; asked {tries} times, run the same command again later") from None
+    raise FetchError(f"{month.name}: {problem}; requested {tries} times, run the same command again later") from None
 
 
-def _of_the_disk(error: Exception) -> bool:
-    """Whether the file could not be written here: errors of requests are OSErrors too, but have no number."""
+def _is_disk_error(error: Exception) -> bool:
+    """Whether a file could not be written; errors of requests are OSErrors, too, but have no number."""
     full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
     forbidden = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
     return isinstance(error, OSError) and error.errno in (*full, *forbidden)
 
 
-def _final(error: Exception) -> bool:
-    """Whether asking again cannot help: the data store refused, or tried and failed, or its address is none."""
+def _is_final(error: Exception) -> bool:
+    """Whether another attempt would fail again: the data store refused or failed, or its URL is invalid."""
     status = getattr(getattr(error, "response", None), "status_code", 0)
     final = {"ProcessingFailedError", "MissingSchema", "InvalidSchema", "InvalidURL"}
     return (400 <= status < 500 and status != 429) or type(error).__name__ in final
 
 
-def _refusal(error: Exception, client: Any) -> str:
+def _request_problem(error: Exception, client: Any) -> str:
     status = getattr(getattr(error, "response", None), "status_code", 0)
     text = _without_secrets(str(error).replace(client.key, "<key>").replace(repr(client.key)[1:-1], "<key>"))
     text = " ".join(text.split())[:300]
     if status == 401:
         return "the Climate Data Store does not know the key, or it has expired: get a new one from your profile there"
     if status == 403:
-        return f"the Climate Data Store refused, perhaps as the licence of {DATASET} was not accepted: {text}"
+        return f"the Climate Data Store refused, perhaps because the licence of {DATASET} was not accepted: {text}"
     if status == 429:
         return "the Climate Data Store limits the rate of requests"
-    return f"the Climate Data Store failed: {text or f'it did not say why ({type(error).__name__})'}"
+    return f"the Climate Data Store failed: {text or f'it gave no reason ({type(error).__name__})'}"
 
 
 def _without_secrets(text: str) -> str:
-    """`text` without the user and password that a URL may begin with."""
+    """Remove user and password from URLs in `text`."""
     return re.sub(r"(?<=://)[^/\s]*@", "", text)
 
 
 def _create(fields: xr.Dataset, hours: list[Any], out: Path) -> None:
-    """A store of the whole period, of missing values yet, replacing what an earlier run left unfinished."""
+    """Create a store of missing values for the whole period, in place of that of an earlier run."""
     shape = (len(hours), *fields["t2m"].shape[1:])
     chunks = (min(shape[0], 240), *shape[1:])
-    # lazy, and never computed: years of the globe fit into no memory
+    # lazy, since years of the globe do not fit into memory
     nothing = da.full(shape, np.nan, np.float32, chunks=chunks)
     empty = xr.DataArray(nothing, dims=("time", "latitude", "longitude"))
     coords = {"time": np.array(hours), "latitude": fields["latitude"], "longitude": fields["longitude"]}
@@ -340,18 +342,18 @@ def _append(fields: xr.Dataset, month: Month, out: Path) -> None:
 
 
 def _lattice(out: Path) -> xr.Dataset:
-    """Latitude, longitude and geopotential of the store, and the attributes of its root."""
+    """Latitude, longitude and geopotential of the store, with its root attributes."""
     try:
         with xr.open_zarr(out) as ds:
             kept: xr.Dataset = ds[["z"]].load()
             return kept
-    except Exception as error:  # of zarr, its codecs and xarray
+    except Exception as error:  # zarr, its codecs and xarray have no common class
         raise OutputError(
-            f"{out} cannot be read, though its journal says what it holds: {error}. Remove both to begin again."
+            f"{out} cannot be read, although its journal lists finished months: {error}. Remove both to start again."
         ) from error
 
 
 def _finish(out: Path) -> None:
-    """Take off the mark of an unfinished store."""
+    """Mark the store as finished."""
     if UNFINISHED in _lattice(out).attrs:
         Store(str(out)).complete({})

@@ -1,4 +1,4 @@
-"""The files that the Climate Data Store sends: whether one is what was asked for, and how its fields are described."""
+"""Files from the Climate Data Store: whether they match the request, and their CF metadata."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Area = tuple[float, float, float, float]
 """North, west, south, east, degrees."""
 
 DATASET = "reanalysis-era5-single-levels"
-"""Its name in the data store."""
+"""Name of the dataset in the data store."""
 PLAUSIBLE_K = (150.0, 350.0)
-"""Temperatures of the air that a file may hold."""
+"""Range of air temperatures that files may have."""
 STEP = 0.25
-"""Degrees from one cell to the next."""
+"""Spacing of the grid, degrees."""
 SAME_SURFACE = 10.0
-"""How much the geopotential of the surface may differ between files, m2 s-2: each packs it on its own."""
+"""Tolerance of the surface geopotential between files, m2 s-2: each file is packed with its own scale."""
 
 _ATTRS: dict[str, dict[str, str]] = {
     "t2m": {"standard_name": "air_temperature", "long_name": "2 metre temperature", "units": "K"},
@@ -41,12 +41,12 @@ _GLOBAL = {
 
 
 def checked(part: Path, hours: Any, area: Area) -> xr.Dataset:
-    """The fields of a file, named and described, if it holds the hours and the grid and values that can be.
+    """Read the fields of a file, renamed and with CF metadata, and check hours, grid and values.
 
     Raises
     ------
     FetchError
-        Saying what is wrong with it.
+        If the file does not match the request.
     """
     with xr.open_dataset(part, engine="netcdf4") as stored:
         names = {"valid_time": "time", "geopotential": "z"}
@@ -55,20 +55,20 @@ def checked(part: Path, hours: Any, area: Area) -> xr.Dataset:
     if missing:
         raise FetchError(f"it has no {', '.join(missing)}")
     if ds["time"].shape != hours.shape or (ds["time"].values.astype("datetime64[ns]") != hours).any():
-        raise FetchError(f"it has {ds.sizes['time']} hours, expected the {len(hours)} of the days asked for")
+        raise FetchError(f"it has {ds.sizes['time']} hours, expected the {len(hours)} of the requested days")
     _check_grid(ds["latitude"].values, ds["longitude"].values, area)
     if ds["t2m"].dims != ("time", "latitude", "longitude"):
-        raise FetchError(f"its temperatures lie along {ds['t2m'].dims}, expected time, latitude and longitude alone")
+        raise FetchError(f"its temperatures have dimensions {ds['t2m'].dims}, expected time, latitude, longitude")
     low, high = PLAUSIBLE_K
     if not bool(((ds["t2m"] >= low) & (ds["t2m"] <= high)).all()) or not bool(np.isfinite(ds["z"]).all()):
-        raise FetchError(f"it has values that are missing, or temperatures beyond {low:g} to {high:g} K")
+        raise FetchError(f"it has missing values, or temperatures outside of {low:g} to {high:g} K")
     still = ds["z"].isel(time=0, drop=True) if "time" in ds["z"].dims else ds["z"]
     coords = {name: ds[name] for name in ("time", "latitude", "longitude")}
     return described(xr.Dataset({"t2m": ds["t2m"].astype(np.float32), "z": still.astype(np.float32)}, coords))
 
 
 def _check_grid(latitude: Any, longitude: Any, area: Area) -> None:
-    """See that the cells are 0.25 degrees apart, from north to south and west to east, and fill the area."""
+    """Check that the cells are 0.25 degrees apart, from north to south and west to east, and cover the area."""
     steps = np.concatenate([-np.diff(latitude), np.diff(longitude)])
     if not np.allclose(steps, STEP, rtol=0, atol=1e-3):
         raise FetchError(
@@ -78,15 +78,15 @@ def _check_grid(latitude: Any, longitude: Any, area: Area) -> None:
     off = ends - area
     off[1::2] = (off[1::2] + 180) % 360 - 180
     on_grid = np.abs(np.divide(area, STEP) - np.round(np.divide(area, STEP))) < 1e-3
-    # around the whole Earth the last column is one before the first
+    # around the globe, the last column is one step before the first
     on_grid[3] &= area[3] - area[1] < 360
     if (np.abs(off) > np.where(on_grid, 1e-3, STEP)).any():
-        found, expected = (" ".join(f"{end:g}" for end in ends_) for ends_ in (ends, area))
-        raise FetchError(f"it spans {found}, expected {expected}")
+        got, expected = (" ".join(f"{end:g}" for end in each) for each in (ends, area))
+        raise FetchError(f"it spans {got}, expected {expected}")
 
 
 def check_same(fields: xr.Dataset, lattice: xr.Dataset | None) -> None:
-    """See that a file is on the grid of the store, cell for cell, and has its geopotential."""
+    """Check that a file has the grid and the geopotential of the store."""
     if lattice is None:
         return
     for name in ("latitude", "longitude"):

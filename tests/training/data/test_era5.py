@@ -187,7 +187,7 @@ def get(out: Path, **options: Any) -> Path:
 
 
 def whole(out: Path) -> None:
-    """The store holds what was asked for, and nothing lies beside it but the journal."""
+    """The store holds what was requested, and nothing lies beside it but the journal."""
     with xr.open_zarr(out) as ds:
         assert ds["t2m"].shape == (4 * 24, 5, 7)
         assert ds["time"].values[0] == np.datetime64("2019-02-27T00")
@@ -239,7 +239,7 @@ def test_the_store_is_described_by_the_cf_conventions(store: Store, out: Path) -
 
 
 @pytest.mark.parametrize("fault", ["broken", "truncated", "damaged"])
-def test_a_bad_download_is_asked_for_again(fault: str, store: Store, out: Path) -> None:
+def test_a_bad_download_is_requested_again(fault: str, store: Store, out: Path) -> None:
     store.faults["file"] = [None, fault]
     get(out)
     whole(out)
@@ -255,7 +255,7 @@ def test_damaged_values_are_what_netcdf_has_an_error_of_its_own_for(store: Store
         ds.load()
 
 
-def test_a_damaged_file_of_an_earlier_run_is_asked_for_again(store: Store, out: Path) -> None:
+def test_a_damaged_file_of_an_earlier_run_is_requested_again(store: Store, out: Path) -> None:
     file = store.make(next(months(*PERIOD)).request(AREA))
     out.with_name("era5.zarr.2019-02.nc").write_bytes(damaged(file.read_bytes()))
     get(out, tries=1)
@@ -264,7 +264,9 @@ def test_a_damaged_file_of_an_earlier_run_is_asked_for_again(store: Store, out: 
 
 def test_a_service_that_only_sends_broken_files(store: Store, out: Path) -> None:
     store.faults["file"] = ["broken"] * 9
-    with pytest.raises(FetchError, match=r"2019-02: the file that came is not what was asked for: .*; asked 2 times"):
+    with pytest.raises(
+        FetchError, match=r"2019-02: the downloaded file does not match the request: .*; requested 2 times"
+    ):
         get(out)
     assert not out.exists()
 
@@ -331,9 +333,9 @@ def test_a_rejected_request_says_so(store: Store, out: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda ds: ds.isel(valid_time=slice(5)), "it has 5 hours, expected the 48 of the days asked for"),
+        (lambda ds: ds.isel(valid_time=slice(5)), "it has 5 hours, expected the 48 of the requested days"),
         (lambda ds: ds.drop_vars("z"), "it has no z"),
-        (lambda ds: ds.assign(t2m=ds["t2m"] * 0), "temperatures beyond 150 to 350 K"),
+        (lambda ds: ds.assign(t2m=ds["t2m"] * 0), "temperatures outside of 150 to 350 K"),
         (
             lambda ds: ds.assign_coords(longitude=ds["longitude"] + 20),
             r"it spans 52 20 51 21\.5, expected 52 0 51 1\.5",
@@ -439,7 +441,7 @@ def test_an_unfinished_store_says_so(store: Store, out: Path, monkeypatch: pytes
         assert ds.attrs["Conventions"] == "CF-1.11"
 
 
-def test_folders_are_made_and_seen_to_be_writable_before_anything_is_asked_for(store: Store, out: Path) -> None:
+def test_folders_are_made_and_checked_before_the_first_request(store: Store, out: Path) -> None:
     deep = out.parent / "new" / "folder" / "era5.zarr"
     get(deep)
     whole(deep)
@@ -458,7 +460,7 @@ def test_a_full_disk_is_no_failure_of_the_service(store: Store, out: Path, monke
     with monkeypatch.context() as disk:
         disk.setattr("multiurl.download", full)
         with pytest.raises(
-            OutputError, match=r"Stopped while writing '.*2019-02.nc': No space left on device\. .*make room"
+            OutputError, match=r"Stopped while writing '.*2019-02.nc': No space left on device\. .*free some space"
         ):
             get(out, tries=5)
     assert len(store.requests) == 1
@@ -475,7 +477,7 @@ def test_a_full_disk_is_no_failure_of_the_service(store: Store, out: Path, monke
 def test_a_journal_that_cannot_be_read(content: str, store: Store, out: Path) -> None:
     get(out)
     out.with_name("era5.zarr.journal.json").write_text(content)
-    with pytest.raises(OutputError, match=r"journal\.json is empty or damaged, .*: remove both to begin again"):
+    with pytest.raises(OutputError, match=r"journal\.json is empty or damaged, .*: remove both to start again"):
         get(out)
 
 
@@ -484,7 +486,7 @@ def test_a_store_that_cannot_be_read(store: Store, out: Path) -> None:
     with pytest.raises(FetchError):
         get(out)
     (out / "zarr.json").write_text("{")
-    with pytest.raises(OutputError, match="cannot be read, though its journal says what it holds"):
+    with pytest.raises(OutputError, match="cannot be read, although its journal lists finished months"):
         get(out)
 
 
@@ -535,12 +537,12 @@ def test_an_address_that_is_none_is_not_tried_again(
     lines: list[str] = []
     with pytest.raises(FetchError, match=r"2019-02: the Climate Data Store failed: .*(URL|adapters)"):
         get(out, report=lines.append)
-    assert lines == ["2019-02: asking for 2019-02-27 to 2019-02-28"]
+    assert lines == ["2019-02: requesting 2019-02-27 to 2019-02-28"]
 
 
 def test_a_licence_that_was_not_accepted(store: Store, out: Path) -> None:
     store.faults["execution"] = [403]
-    with pytest.raises(FetchError, match=r"perhaps as the licence .* was not accepted: .*required licences"):
+    with pytest.raises(FetchError, match=r"perhaps because the licence .* was not accepted: .*required licences"):
         get(out)
 
 
@@ -578,7 +580,7 @@ def test_nothing_that_the_client_says_reaches_the_terminal(
 
 def test_stores_of_something_else_are_left_alone(store: Store, out: Path) -> None:
     get(out)
-    with pytest.raises(OutputError, match=r"but .*2019-03-01.* was asked for: choose another name"):
+    with pytest.raises(OutputError, match=r"but .*2019-03-01.* was requested: choose another name"):
         fetch(AREA, PERIOD[0], date(2019, 3, 1), out)
     out.with_name("era5.zarr.journal.json").unlink()
     with pytest.raises(OutputError, match="was not made by this command"):
@@ -590,7 +592,7 @@ def test_stores_of_something_else_are_left_alone(store: Store, out: Path) -> Non
     [
         ((50.0, 0.0, 51.0, 1.0), PERIOD[1], "north west south east"),
         (AREA, date(2019, 1, 1), "expected start <= end"),
-        (AREA, date(2999, 1, 1), r"no days to come, got end 2999-01-01; expected at most today, 2\d\d\d-"),
+        (AREA, date(2999, 1, 1), r"no days in the future, got end 2999-01-01; expected at most today, 2\d\d\d-"),
     ],
 )
 def test_requests_that_cannot_be(area: Any, end: date, message: str, out: Path) -> None:
@@ -610,7 +612,7 @@ def test_the_command(store: Store, out: Path) -> None:
         main, ["fetch", "era5", *area, "--start", "2019-02-27", "--end", "2019-03-02", "--wait", "0", str(out)]
     )
     assert (done.exit_code, done.stdout) == (0, f"{out}\n")
-    assert "2019-02: asking for 2019-02-27 to 2019-02-28" in done.stderr
+    assert "2019-02: requesting 2019-02-27 to 2019-02-28" in done.stderr
     whole(out)
     wrong = CliRunner().invoke(main, ["fetch", "era5", *area, "--start", "yesterday", "--end", "2019-03-02", str(out)])
     assert wrong.exit_code == 2
