@@ -309,7 +309,8 @@ def _select_box(ds: xr.Dataset, bbox: tuple[float, float, float, float]) -> xr.D
 
 def for_files(ds: xr.Dataset) -> xr.Dataset:
     """Copy of `ds` with chunks of one size, and without the encoding that is specific to the format it came from."""
-    ds = _described_axes(ds.copy())
+    grid = Grid.from_xarray(ds)
+    ds = _with_axis_attrs(ds.copy(), grid)
     for name, variable in ds.variables.items():
         if variable.chunks is not None:
             ds[name] = ds[name].chunk({dim: max(sizes) for dim, sizes in variable.chunksizes.items()})
@@ -323,14 +324,13 @@ def for_files(ds: xr.Dataset) -> xr.Dataset:
             del encoding["_FillValue"]
         variable.encoding = encoding
     mapping = grid_mapping_name(ds)
-    if mapping is not None and (affine := transform(ds)) is not None:
+    if mapping is not None and (affine := transform(ds, grid)) is not None:
         ds[mapping].attrs["GeoTransform"] = " ".join(map(repr, affine.to_gdal()))
     return ds
 
 
-def _described_axes(ds: xr.Dataset) -> xr.Dataset:
+def _with_axis_attrs(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
     """Add the CF attributes of the spatial coordinates, if the CRS defines them and they have none."""
-    grid = Grid.from_xarray(ds)
     axes = {} if grid.crs is None else {axis.get("axis"): axis for axis in CRS.from_wkt(grid.crs).cs_to_cf()}
     for dim, letter in ((grid.y_dim, "Y"), (grid.x_dim, "X")):
         if dim in ds.coords and not ds.coords[dim].attrs and letter in axes:

@@ -17,7 +17,6 @@ import rasterio.shutil
 import xarray as xr
 from rasterio import Affine
 from rasterio._err import CPLE_BaseError
-from rasterio.control import GroundControlPoint
 from rasterio.enums import MaskFlags
 from rasterio.errors import NotGeoreferencedWarning, RasterioError
 from rasterio.windows import Window
@@ -111,12 +110,11 @@ def open_gdal(path: Path, chunks: Any = "auto") -> xr.Dataset:
     return da.to_dataset(name=UNNAMED if name in {"", *da.coords, *da.dims} else name).assign_attrs(file_attrs)
 
 
-def transform(ds: xr.Dataset) -> Affine | None:
+def transform(ds: xr.Dataset, grid: Grid) -> Affine | None:
     """Affine transform from (column, row) to the outer corner of a cell; None if cells are not evenly spaced.
 
     Own code, because ``ds.rio.transform`` does not check that cells are even, and needs dimensions named x and y.
     """
-    grid = Grid.from_xarray(ds)
     if grid.y_dim in ds.coords and grid.x_dim in ds.coords:
         (dy, dx), (y, x) = grid.spacing, grid.origin
         return Affine(dx, 0.0, x - dx / 2, 0.0, dy, y - dy / 2) if grid.regular else None
@@ -150,12 +148,14 @@ def write_geotiff(ds: xr.Dataset, path: Path, driver: str, options: Mapping[str,
         If GDAL refuses the creation options.
     """
     _require_compression(driver, options)
-    ds = _north_up(ds)
     grid = Grid.from_xarray(ds)
+    if grid.y_dim in ds.coords and grid.spacing[0] > 0:
+        ds = ds.isel({grid.y_dim: slice(None, None, -1)})
+        grid = Grid.from_xarray(ds)
     stored = _with_common_encoding(ds, grid)
     layers = [layer for name, da in stored.items() for layer in _layers(name, da, grid)]
     first = layers[0][1]
-    affine, gcps = transform(ds), _ground_control_points(ds)
+    affine, gcps = transform(ds, grid), first.rio.get_gcps()
     unplaced = affine is None and not gcps and not grid.regular
     if unplaced:
         warn(
@@ -203,20 +203,6 @@ def _require_compression(driver: str, options: Mapping[str, str]) -> None:
         )
 
 
-def _ground_control_points(ds: xr.Dataset) -> list[GroundControlPoint]:
-    """Ground control points, which rioxarray stores with the CRS."""
-    mapping = grid_mapping_name(ds)
-    text = ds[mapping].attrs.get("gcps") if mapping is not None else None
-    return ds.rio.get_gcps() or [] if text else []
-
-
-def _north_up(ds: xr.Dataset) -> xr.Dataset:
-    """Reverse the rows of a raster whose y coordinate increases."""
-    grid = Grid.from_xarray(ds)
-    y_up = grid.y_dim in ds.coords and grid.spacing[0] > 0
-    return ds.isel({grid.y_dim: slice(None, None, -1)}) if y_up else ds
-
-
 @dataclass(frozen=True)
 class _Band:
     """Target of `dask.array.store`. The file is opened for each block, so that the target can be pickled."""
@@ -241,10 +227,8 @@ def _with_common_encoding(ds: xr.Dataset, grid: Grid) -> dict[Hashable, xr.DataA
     encodings = {(da.dtype, *(repr(da.attrs.get(key)) for key in ("_FillValue", *PACKING))) for da in own.values()}
     if len(encodings) == 1:
         return own
-    unpacked = [da.attrs for da in own.values() if "scale_factor" not in da.attrs]
-    negative = [
-        float(fill) for fill in {attrs["_FillValue"] for attrs in unpacked if "_FillValue" in attrs} if fill < 0
-    ]
+    unpacked = [da.attrs for da in own.values() if "_FillValue" in da.attrs and "scale_factor" not in da.attrs]
+    negative = [float(fill) for fill in {attrs["_FillValue"] for attrs in unpacked} if fill < 0]
     nodata = negative[0] if len(negative) == 1 else np.nan
     floats = {name: _as_floats(da) for name, da in ds.data_vars.items()}
     dtype = np.result_type(*(da.dtype for da in floats.values()))
