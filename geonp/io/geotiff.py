@@ -255,7 +255,7 @@ def _layers(name: Hashable, da: xr.DataArray, grid: Grid) -> Iterator[tuple[str,
         layer = da.isel(dict(zip(dims, index, strict=True))).transpose(grid.y_dim, grid.x_dim)
         band_name = layer.coords.get("band_name")
         labels = [
-            str(band_name.item())
+            str(band_name.values[()])
             if band_name is not None and dim == "band"
             else f"{dim}={_label(layer.coords[dim].values) if dim in layer.coords else i}"
             for dim, i in zip(dims, index, strict=True)

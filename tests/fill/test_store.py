@@ -129,10 +129,10 @@ def test_any_layout_is_filled_alike(
         ds.a[0, 0] = 1.0
     out = tmp_path_factory.mktemp("layout") / "out.zarr"
     layout = {"chunks": side // parts, "unit": side, "shards": sharded}
-    report = fill_store(ds, out, **layout, model=model, quantiles=[0.1], tails=True)
+    report = fill_store(ds, out, **layout, model=model, quantiles=[0.1, 0.9], tails=True)
     assert report.failed == {}
     assert report.variables["a"]["cells"] == rows * columns
-    assert_filled(out, infill(ds, model=model, quantiles=[0.1], tails=True))
+    assert_filled(out, infill(ds, model=model, quantiles=[0.1, 0.9], tails=True))
     array = zarr.open_group(out, mode="r")["a"]
     assert (array.shards is not None) == sharded
 

@@ -155,8 +155,12 @@ def test_what_a_file_says_of_itself_and_its_bands_survives(tmp_path: Path) -> No
         expected = [ending + band for band in ("red", "band 2", "near infrared")]
         assert again.coords["band_name"].values.tolist() == expected
         assert again.attrs["SENSOR"] == "OLI"
+    # in chunks, the names are lazy too
+    write_raster(open_raster(path, chunks=1), tmp_path / "chunked.tif")
+    for name in ("x.tif", "chunked.tif"):
+        with rasterio.open(tmp_path / name) as file:
+            assert file.descriptions == ("in red", "in band 2", "in near infrared")
     with rasterio.open(tmp_path / "x.tif") as file:
-        assert file.descriptions == ("in red", "in band 2", "in near infrared")
         assert file.units == ("K", "K", "K")
         assert file.tags()["SENSOR"] == "OLI"
 
