@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .fill import read_mask
+from .options import bands, bbox, fill_option, read_mask, variables
 from .show import to_json
 
 if TYPE_CHECKING:
@@ -26,19 +26,16 @@ __all__ = ["adapt"]
 @click.option("--minutes", type=float, default=5.0, show_default=True, help="Longest time to take.")
 @click.option("--steps", type=int, help="Number of training steps, instead of a time.")
 @click.option(
-    "--closer/--no-closer",
-    default=True,
-    show_default=True,
-    help="Also try smaller tiles, which fill slower.",
+    "--closer/--no-closer", default=True, show_default=True, help="Also try smaller tiles, which fill slower."
 )
-@click.option("-b", "--bidx", "bands", multiple=True, type=int, help="Band, from 1; repeatable. Default: all.")
-@click.option("--variable", "variables", multiple=True, help="Variable to use; repeatable. Default: all.")
-@click.option("--bbox", type=float, nargs=4, metavar="W S E N", help="Only this box, in the raster's coordinates.")
-@click.option("--nodata", type=float, help="Stored value of missing cells, instead of the declared one.")
-@click.option("--mask", type=click.Path(path_type=Path), help="Raster of the valid domain: cells with 0 are left out.")
+@bands
+@variables
+@bbox
+@fill_option("nodata", type=float, help="As stored in the file.")
+@fill_option("mask", type=click.Path(path_type=Path), help="A raster file; 0 is False.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
-@click.option("--model", default="tnpkr-sa", show_default=True, help="Name or path of the model to start from.")
-@click.option("--device", help="cpu, cuda, ... Default: a GPU if there is one.")
+@fill_option("model", help="The model to start from.")
+@fill_option("device")
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the hold-out and training."
 )

@@ -1,7 +1,7 @@
 """The group of commands, and how errors become messages and exit codes.
 
-Exit codes: 0 done, 1 error, 2 wrong usage, 130 interrupted. Results go to stdout; progress, notes and errors
-to stderr. The modules of the commands import click alone at the top, so that ``--help`` loads no torch.
+Exit codes: 0 done, 1 error, 2 wrong usage, 130 interrupted. Results go to stdout; progress, log messages, notes and
+errors to stderr. Commands import what needs torch in their functions, so that ``--help`` is fast.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from .train import recipes, train
 __all__ = ["main"]
 
 _ADVICE = {
-    "train": "go on with --resume.",
-    "fetch": "the same command goes on.",
-    "fill": "go on with --resume if the output is .zarr; otherwise none was written.",
+    "train": "continue with --resume.",
+    "fetch": "continue with the same command.",
+    "fill": "continue with --resume if the output is .zarr; other outputs were not written.",
 }
 
 
 class _Group(click.Group):
-    """Commands whose GeonpError is printed as one message, and which end at once when they are interrupted."""
+    """Commands that print a GeonpError as one message, and end at once when interrupted."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
@@ -55,7 +55,7 @@ class _Group(click.Group):
 
 @contextmanager
 def _termination_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM raise KeyboardInterrupt, so that what is unfinished is removed; where this is the main thread."""
+    """Let SIGTERM raise KeyboardInterrupt, so that unfinished files are removed; in the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -72,16 +72,16 @@ def _termination_as_interrupt() -> Iterator[None]:
 
 @contextmanager
 def _warnings_as_lines() -> Iterator[None]:
-    """Print warnings as errors are printed, without the line of code that they come from."""
+    """Print warnings as errors are printed, without a line of code."""
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: click.echo(f"Warning: {message}", err=True)
         yield
 
 
 def _leave(advice: str) -> NoReturn:
-    """End the process without the wait for the tiles that dask's threads are at."""
+    """End the process without waiting for tiles that are being computed in threads."""
     click.echo(f"Interrupted: {advice}", err=True)
-    # removes semaphores, which would be reported as leaked
+    # semaphores that are not removed would be reported as leaked
     multiprocessing.util._run_finalizers(0)  # type: ignore[attr-defined]
     for process in multiprocessing.active_children():
         process.terminate()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .options import bbox, fill_option
 from .show import to_json
 
 if TYPE_CHECKING:
@@ -32,17 +33,15 @@ HOLDOUTS = ("clouds", "blocks", "stripes", "swath", "random", "gaps")
 @click.option("-b", "--bidx", "band", type=int, help="Band to evaluate, from 1. Default: the first.")
 @click.option("--variable", help="Variable to evaluate. Default: the first.")
 @click.option("--index", multiple=True, metavar="DIM=N", help="Slice to evaluate, from 0; repeatable. Default: 0.")
-@click.option(
-    "--bbox", type=float, nargs=4, metavar="W S E N", help="Bounding box to evaluate, in the coordinates of the raster."
-)
+@bbox
 @click.option(
     "--size", type=int, default=512, show_default=True, help="Largest number of rows and of columns evaluated."
 )
-@click.option("--nodata", type=float, help="Stored value of missing cells, used instead of the declared one.")
+@fill_option("nodata", type=float, help="As stored in the file.")
 @click.option("--baseline", "baselines", multiple=True, help="Method to compare with; repeatable. Default: all.")
-@click.option("--model", default="tnpkr-sa", show_default=True, help="Name or path of the model.")
+@fill_option("model")
 @click.option("--across", metavar="DIM", help="Dimension whose neighbouring slices the model sees, such as time.")
-@click.option("--device", help="cpu, cuda, ... Default: a GPU if there is one.")
+@fill_option("device")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed for the hold-out.")
 @click.option(
     "--report", type=click.Path(path_type=Path), help="Also write a page (.html) with maps, curves and tables."

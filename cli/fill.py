@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import time
@@ -12,6 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .options import (
+    bands,
+    bbox,
+    file_system,
+    fill_option,
+    log_to_stderr,
+    pair,
+    quantiles,
+    quiet,
+    read_mask,
+    storage_option,
+    variables,
+)
 from .progress import watched
 from .show import table, to_json
 
@@ -20,29 +32,23 @@ if TYPE_CHECKING:
 
     import xarray as xr
 
-__all__ = ["file_system", "fill", "read_mask"]
+__all__ = ["fill"]
 
 
 @click.command()
 @click.argument("source", metavar="IN")
 @click.argument("target", metavar="OUT")
-@click.option("-b", "--bidx", "bands", multiple=True, type=int, help="Band to fill, from 1; repeatable. Default: all.")
-@click.option("--variable", "variables", multiple=True, help="Variable to fill; repeatable. Default: all.")
-@click.option("--bbox", type=float, nargs=4, metavar="W S E N", help="Only this box, in the raster's coordinates.")
-@click.option("--nodata", type=float, help="Stored value of missing cells, instead of the declared one.")
-@click.option("--mask", type=click.Path(path_type=Path), help="Raster of the valid domain: cells with 0 stay empty.")
-@click.option("--max-distance", type=float, help="Leave cells empty that are farther from data, in cells.")
+@bands
+@variables
+@bbox
+@fill_option("nodata", type=float, help="As stored in the file.")
+@fill_option("mask", type=click.Path(path_type=Path), help="A raster file; 0 is False.")
+@fill_option("max_distance", type=float)
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
-@click.option("--resume", is_flag=True, help="Go on with an unfinished .zarr; begin where there is none.")
-@click.option("--workers", type=click.IntRange(min=1), help="Start so many processes. Default: threads. (.zarr)")
+@click.option("--resume", is_flag=True, help="Continue an unfinished .zarr; start a new one if there is none.")
+@click.option("--workers", type=click.IntRange(min=1), help="Start this number of processes. Default: threads. (.zarr)")
 @click.option("--scheduler", metavar="ADDRESS", help="Use the workers of this running Dask scheduler. (.zarr)")
-@click.option(
-    "--storage-option",
-    "storage",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Option of the file system of URLs, as endpoint_url=http://localhost:9000; repeatable. Never stored.",
-)
+@storage_option
 @click.option(
     "--co",
     "options",
@@ -51,25 +57,19 @@ __all__ = ["file_system", "fill", "read_mask"]
     help="Creation option of the output format; repeatable. GDAL before 3.11 reads Zarr with zarr_format=2 only.",
 )
 @click.option("-f", "--driver", type=click.Choice(["COG", "GTiff"]), help="GeoTIFF driver. Default: COG.")
-@click.option("--model", default="tnpkr-sa", show_default=True, help="Name or path of the model.")
-@click.option("--device", help="cpu, cuda, ... Default: a GPU if there is one.")
-@click.option("--batch-size", type=click.IntRange(min=1), help="Tiles in one pass. Default: by the free memory.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the choice of far context.")
-@click.option(
-    "--quantile",
-    "quantiles",
-    multiple=True,
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    help="Write this quantile too, e.g. 0.05; repeatable.",
-)
-@click.option("--tails", is_flag=True, help="Write the tails of the distributions too: see the README.")
-@click.option("--samples", type=click.IntRange(min=0), default=0, help="Write so many joint samples of small gaps too.")
-@click.option("--across", metavar="DIM", help="Let slices tell about each other along this dimension: time, band, ...")
-@click.option("--chunks", type=click.IntRange(min=1), help="Cells of a chunk along y and x. Default: automatic.")
-@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-@click.option("-v", "--verbose", is_flag=True, help="Print the plan too.")
-@click.option("--progress/--no-progress", default=None, help="Show a progress bar. Default: in a terminal.")
-@click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
+@fill_option("model")
+@fill_option("device")
+@fill_option("batch_size", type=click.IntRange(min=1))
+@fill_option("seed", type=int, show_default=True)
+@quantiles
+@fill_option("tails", is_flag=True)
+@fill_option("samples", type=click.IntRange(min=0))
+@fill_option("across", metavar="DIM")
+@click.option("--chunks", type=click.IntRange(min=1), help="Rows and columns of a chunk. Default: automatic.")
+@quiet
+@click.option("-v", "--verbose", count=True, help="Print the plan, and log messages; with -vv also those of each unit.")
+@click.option("--progress/--no-progress", default=None, help="Show the progress. Default: unless --quiet.")
+@click.option("--dry-run", is_flag=True, help="Print the plan, and write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def fill(
     source: str,
@@ -88,25 +88,27 @@ def fill(
     driver: Any,
     chunks: int | None,
     quiet: bool,
-    verbose: bool,
+    verbose: int,
     progress: bool | None,
     dry_run: bool,
     as_json: bool,
     **settings: Any,
 ) -> None:
-    """Fill the gaps of the raster IN and write values, standard errors and flags to OUT.
+    """Fill the gaps of the raster IN.
 
-    IN is a GeoTIFF or another GDAL raster, NetCDF or Zarr. OUT is Zarr (.zarr), NetCDF (.nc) or GeoTIFF (.tif), by its
-    extension. Observed cells stay as they are. NetCDF and GeoTIFF appear when they are complete; Zarr is written chunk
-    by chunk, says so until it is complete, and can be gone on with after any interruption (--resume). Zarr may lie on
-    an object store (s3://bucket/name.zarr).
+    Values, standard errors and flags are written to OUT. IN is a GeoTIFF or another GDAL raster, NetCDF or Zarr. OUT is
+    Zarr (.zarr), NetCDF (.nc) or GeoTIFF (.tif), by its extension. Observed cells do not change. NetCDF and GeoTIFF
+    files appear once they are complete. Zarr stores are written unit by unit, are marked as unfinished until they are
+    complete, and can be continued after any interruption (--resume). They may be on an object store
+    (s3://bucket/name.zarr).
     """
     from geonp.errors import OutputError
     from geonp.io.files import check_output, open_raster
     from geonp.io.location import is_remote
 
     start = time.perf_counter()
-    creation_options = dict(_pair(option, "--co") for option in options)
+    log_to_stderr(0 if quiet else verbose)
+    creation_options = dict(pair(option, "--co") for option in options)
     storage_options = file_system(storage)
     classes = _classes(settings["model"])
     in_units = _in_units(target, bool(classes) or settings["samples"] > 0, bool(resume or workers or scheduler))
@@ -239,40 +241,6 @@ def _fill_file(
     with _progress(shown and sys.stderr.isatty()):
         write_raster(filled, target, **creation)
     return {name: {**counts, **_flags(target, name)} for name, counts in census.items()}, filled.attrs
-
-
-def _pair(option: str, hint: str) -> tuple[str, str]:
-    name, equals, value = option.partition("=")
-    if not (name and equals):
-        # the value may be a secret
-        raise click.BadParameter(f"expected NAME=VALUE, got {name!r} without =", param_hint=hint)
-    return name, value
-
-
-def file_system(options: tuple[str, ...]) -> dict[str, Any]:
-    """Options of a file system, for fsspec; values that are JSON, such as true or {"timeout": 5}, are decoded."""
-    found: dict[str, Any] = {}
-    for option in options:
-        name, value = _pair(option, "--storage-option")
-        try:
-            found[name] = json.loads(value)
-        except ValueError:
-            found[name] = value
-    return found
-
-
-def read_mask(path: Path, bbox: tuple[float, float, float, float] | None) -> xr.DataArray:
-    """Read the only variable of the mask at ``path``."""
-    from geonp.errors import InputError
-    from geonp.io.files import open_raster
-
-    ds = open_raster(path, bbox=bbox)
-    if len(ds.data_vars) != 1:
-        raise InputError(
-            f"The mask {str(path)!r} has {len(ds.data_vars)} variables: got {', '.join(map(repr, ds.data_vars))}, "
-            f"expected one, with 0 outside the valid domain. Write it to a file of its own."
-        )
-    return next(iter(ds.data_vars.values()))
 
 
 def _classes(model: str) -> int:

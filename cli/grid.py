@@ -1,4 +1,4 @@
-"""geonp grid: scattered measurements to a raster."""
+"""``geonp grid POINTS OUT``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .options import fill_option, quantiles, quiet
 from .show import to_json
 
 if TYPE_CHECKING:
@@ -19,27 +20,21 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("points", metavar="POINTS", type=click.Path(exists=True, dir_okay=True, path_type=Path))
 @click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
-@click.option("--like", type=click.Path(exists=True, path_type=Path), help="Raster whose grid is taken.")
+@click.option("--like", type=click.Path(exists=True, path_type=Path), help="Raster whose grid is used.")
 @click.option("--resolution", nargs=1, type=float, help="Side of a cell, in the unit of the coordinates.")
-@click.option("--bounds", nargs=4, type=float, metavar="W S E N", help="Edges of the grid. Default: all points.")
+@click.option("--bounds", nargs=4, type=float, metavar="W S E N", help="Edges of the grid. Default: around all points.")
 @click.option("--value", "values", multiple=True, help="Column to interpolate; repeatable. Default: the only one.")
-@click.option("--x", help="Column of the coordinate x. Default: x, lon, longitude, easting.")
-@click.option("--y", help="Column of the coordinate y. Default: y, lat, latitude, northing.")
-@click.option("--crs", help="Reference system of the points, like EPSG:32633. Default: by the names of the columns.")
-@click.option("--model", default="tnpkr-sa", show_default=True, help="Name of a model, or path of a checkpoint.")
-@click.option("--max-distance", type=float, help="Leave cells empty that are farther from all points, in their unit.")
-@click.option("--device", help="cpu or cuda. Default: the GPU where there is one.")
-@click.option("--seed", default=0, show_default=True, help="Of the choice among far points.")
-@click.option(
-    "--quantile",
-    "quantiles",
-    multiple=True,
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    help="Write this quantile too, e.g. 0.05; repeatable.",
-)
-@click.option("--tails", is_flag=True, help="Write the tails of the distributions too: see the README.")
+@click.option("--x", help="Column of the coordinate x. Default: x, lon, longitude or easting.")
+@click.option("--y", help="Column of the coordinate y. Default: y, lat, latitude or northing.")
+@click.option("--crs", help="CRS of the points, such as EPSG:32633. Default: WGS 84 for longitudes and latitudes.")
+@fill_option("model")
+@click.option("--max-distance", type=float, help="Largest distance to a point, in the unit of the coordinates.")
+@fill_option("device")
+@fill_option("seed", type=int, show_default=True)
+@quantiles
+@fill_option("tails", is_flag=True)
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
-@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+@quiet
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def grid(
     points: Path,
@@ -56,11 +51,12 @@ def grid(
     as_json: bool,
     **settings: Any,
 ) -> None:
-    """Interpolate the measurements in POINTS to a grid, and write values, standard errors and flags to OUT.
+    """Interpolate the measurements in POINTS to a grid.
 
-    POINTS is a table: CSV (with commas, semicolons or tabs), Parquet, or NetCDF and Zarr with variables along one
-    dimension. The grid is that of another raster (--like), or made of cells (--resolution). OUT is NetCDF (.nc), Zarr
-    (.zarr) or GeoTIFF (.tif), and appears when it is complete.
+    Values, standard errors and flags are written to OUT. POINTS is a table: CSV (separated by commas, semicolons or
+    tabs), Parquet, or NetCDF or Zarr with variables along one dimension. The grid is that of another raster (--like),
+    or has square cells (--resolution). OUT is NetCDF (.nc), Zarr (.zarr) or GeoTIFF (.tif), by its extension, and
+    appears once it is complete.
     """
     from geonp.io.files import check_output, open_raster, write_raster
     from geonp.scattered.interpolate import interpolate
@@ -68,9 +64,9 @@ def grid(
 
     start = time.perf_counter()
     if like is not None and bounds is not None:
-        raise click.UsageError("--bounds goes with --resolution: the grid of --like has bounds of its own.")
+        raise click.UsageError("--bounds needs --resolution: the grid of --like has its own bounds.")
     if (like is None) == (resolution is None):
-        raise click.UsageError("say what the grid is: either --like RASTER, or --resolution with or without --bounds.")
+        raise click.UsageError("Choose the grid: either --like RASTER, or --resolution with or without --bounds.")
     check_output(target, overwrite=overwrite)
     table = read_points(points)
     wanted = list(values) or None
@@ -96,7 +92,7 @@ def grid(
 
 
 def read_points(path: Path) -> pd.DataFrame | xr.Dataset:
-    """Read a table by the extension of its file."""
+    """Read a table from a file, whose extension says how."""
     import pandas as pd
     import xarray as xr
 
@@ -112,7 +108,7 @@ def read_points(path: Path) -> pd.DataFrame | xr.Dataset:
     }
     reader = readers.get(path.suffix.lower())
     if reader is None:
-        raise InputError(f"{path} is no table that can be read: got {path.suffix!r}, expected {', '.join(readers)}")
+        raise InputError(f"{path} is not a table that can be read: got {path.suffix!r}, expected {', '.join(readers)}")
     try:
         return reader(path)
     except (ValueError, OSError, ImportError) as error:
@@ -120,7 +116,7 @@ def read_points(path: Path) -> pd.DataFrame | xr.Dataset:
 
 
 def _read_text(path: Path) -> pd.DataFrame:
-    """Columns parted by commas, tabs or semicolons, by which the header has; with semicolons decimals may be commas."""
+    """Read columns separated by the most frequent separator of the header; with semicolons, decimals may be commas."""
     import pandas as pd
 
     with path.open(encoding="utf-8-sig") as handle:

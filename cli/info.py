@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .fill import file_system
+from .options import file_system
 from .show import table, to_json
 
 if TYPE_CHECKING:

@@ -65,7 +65,7 @@ def infill(
     model : str or path
         Name of a shipped model (``geonp models``), or path of a ``.safetensors`` checkpoint.
     mask : DataArray or array of bool, optional
-        Valid domain, ``(rows, columns)``, True where the raster is valid. Missing cells outside the domain stay empty;
+        Valid domain, True where the raster is valid; ``(rows, columns)``. Missing cells outside the domain stay empty;
         observed cells outside keep their value, but are not used as context.
     max_distance : float, optional
         Largest distance to an observation, in cells, at which a cell is filled. Cells farther away stay empty.

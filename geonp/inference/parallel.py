@@ -7,6 +7,7 @@ own, so threads do small jobs, and begin larger ones. What is computed is the sa
 
 from __future__ import annotations
 
+import logging
 import math
 import multiprocessing
 import os
@@ -36,6 +37,8 @@ __all__ = [
     "on_cores",
     "peak_bytes",
 ]
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -245,6 +248,7 @@ class _Processes:
                 return None
             try:
                 if self.executor is None:
+                    logger.info("%d processes start, for %d batches in all", self.cores, self.expected)
                     self.executor = self.asking.submit(_executor, self.cores).result()
                     # all of them import, load and compile before any result is waited for
                     self.rehearsals = [self._begun(_rehearse, function, item) for _ in range(self.cores)]

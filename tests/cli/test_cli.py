@@ -466,7 +466,7 @@ def test_an_interrupted_training_ends_after_its_step(tmp_path: Path, stop: signa
         time.sleep(0.05)
     process.send_signal(stop)
     _, message = process.communicate(timeout=60)
-    assert (process.returncode, message.splitlines()[-1]) == (130, "Interrupted: go on with --resume.")
+    assert (process.returncode, message.splitlines()[-1]) == (130, "Interrupted: continue with --resume.")
     rows = (tmp_path / "run" / "curve.csv").read_text().splitlines()
     assert torch.load(tmp_path / "run" / "state.pt", weights_only=True)["step"] == len(rows) - 1
 
@@ -550,7 +550,7 @@ def test_an_interrupted_fill_ends_at_once_and_leaves_nothing_that_looks_complete
     process.send_signal(stop)
     _, message = process.communicate(timeout=60)
     assert time.monotonic() - start < 10  # of some 30 that a chunk takes
-    advice = "go on with --resume if the output is .zarr; otherwise none was written."
+    advice = "continue with --resume if the output is .zarr; other outputs were not written."
     assert (process.returncode, message.strip()) == (130, f"Interrupted: {advice}")
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == (["in.tif", name, f"{name}.journal"] if name == "out.zarr" else ["in.tif"])

@@ -1,0 +1,132 @@
+"""Options that several commands share, and how their values are read."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from geonp.fill.options import FillOptions, described
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = [
+    "bands",
+    "bbox",
+    "file_system",
+    "fill_option",
+    "log_to_stderr",
+    "pair",
+    "quantiles",
+    "quiet",
+    "read_mask",
+    "storage_option",
+    "variables",
+]
+
+DEFAULTS = {option.name: option.default for option in fields(FillOptions)}
+
+bands = click.option("-b", "--bidx", "bands", multiple=True, type=int, help="Band, from 1; repeatable. Default: all.")
+"""Bands to read."""
+variables = click.option("--variable", "variables", multiple=True, help="Variable; repeatable. Default: all.")
+"""Variables to read."""
+bbox = click.option("--bbox", type=float, nargs=4, metavar="W S E N", help="Bounding box, in raster coordinates.")
+"""Part to read."""
+storage_option = click.option(
+    "--storage-option",
+    "storage",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Option of the file system of URLs, such as endpoint_url=http://localhost:9000; repeatable. Never stored.",
+)
+"""Access to an object store; see :func:`file_system`."""
+quiet = click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+"""No notes on stderr."""
+
+
+def fill_option(name: str, *flags: str, help: str = "", **attributes: Any) -> Callable[[Any], Any]:
+    """The option of :class:`geonp.fill.options.FillOptions` of this name, with its default and description.
+
+    `help` is appended to the latter.
+    """
+    flag = "--" + name.replace("_", "-")
+    attributes.setdefault("default", DEFAULTS[name])
+    if DEFAULTS[name]:
+        attributes.setdefault("show_default", True)
+    return click.option(*(flags or (flag,)), name, help=f"{_summary(name)} {help}".strip(), **attributes)
+
+
+def _summary(name: str) -> str:
+    """The first sentence of the description of an option, and what it is by default, as plain text."""
+    first, *others = re.split(r"(?<=\.) (?=[A-Z`])", described().get(name, ""))
+    text = " ".join([first, *(sentence for sentence in others if sentence.startswith("By default"))])
+    return re.sub(r":\w+:`([^`]*)`", r"\1", text).replace("`", "")
+
+
+quantiles = fill_option(
+    "quantiles",
+    "--quantile",
+    multiple=True,
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    help="One at a time, e.g. 0.05; repeatable.",
+)
+"""Quantiles to write."""
+
+
+def log_to_stderr(verbose: int) -> None:
+    """Print log messages of geonp to stderr until the command ends: 1 for the stages of the work, 2 for each unit."""
+    if not verbose:
+        return
+    logger, handler = logging.getLogger("geonp"), logging.StreamHandler()
+    before = logger.level
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO if verbose == 1 else logging.DEBUG)
+
+    def restore() -> None:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+
+    click.get_current_context().call_on_close(restore)
+
+
+def pair(option: str, hint: str) -> tuple[str, str]:
+    """Name and value of an option NAME=VALUE."""
+    name, equals, value = option.partition("=")
+    if not (name and equals):
+        # the value may be a secret
+        raise click.BadParameter(f"expected NAME=VALUE, got {name!r} without =", param_hint=hint)
+    return name, value
+
+
+def file_system(options: tuple[str, ...]) -> dict[str, Any]:
+    """Options of a file system, for fsspec. Values that are JSON, such as true or {"timeout": 5}, are decoded."""
+    found: dict[str, Any] = {}
+    for option in options:
+        name, value = pair(option, "--storage-option")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+def read_mask(path: Path, bbox: tuple[float, float, float, float] | None) -> xr.DataArray:
+    """Read the only variable of the mask at `path`."""
+    from geonp.errors import InputError
+    from geonp.io.files import open_raster
+
+    ds = open_raster(path, bbox=bbox)
+    if len(ds.data_vars) != 1:
+        raise InputError(
+            f"The mask {str(path)!r} has {len(ds.data_vars)} variables: got {', '.join(map(repr, ds.data_vars))}, "
+            f"expected one, with 0 outside the valid domain. Write it to a file of its own."
+        )
+    return next(iter(ds.data_vars.values()))
