@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from contextlib import nullcontext
@@ -131,7 +130,7 @@ def fill(
         counts, attributes, failed = _fill_store(ds, target, storage_options, shown, quiet, **how, **settings)
     else:
         creation |= {"driver": driver, "creation_options": creation_options}
-        counts, attributes = _fill_file(ds, Path(target), shown, quiet, creation, settings, classes)
+        counts, attributes = _fill_file(ds, Path(target), shown, quiet, creation, settings)
         failed = ""
     seconds = time.perf_counter() - start
     summary = {"input": source, "output": target, **_provenance(attributes), **_summary(counts, seconds)}
@@ -228,19 +227,19 @@ def _fill_file(
     quiet: bool,
     creation: dict[str, Any],
     settings: dict[str, Any],
-    classes: int,
 ) -> tuple[dict[str, dict[str, int]], dict[Any, Any]]:
     """Write a file that appears when it is complete; counts of cells, and the attributes of the output."""
     from geonp.fill.infill import infill
+    from geonp.fill.report import counted
     from geonp.io.files import write_raster
 
-    filled = infill(ds, **settings)
-    census = _census(ds, classes)
-    if not quiet:
-        _note(census)
+    filled, tally = counted(ds, infill(ds, **settings))
     with _progress(shown and sys.stderr.isatty()):
         write_raster(filled, target, **creation)
-    return {name: {**counts, **_flags(target, name)} for name, counts in census.items()}, filled.attrs
+    counts = tally.counts()
+    if not quiet:
+        _note(counts)
+    return counts, filled.attrs
 
 
 def _classes(model: str) -> int:
@@ -248,42 +247,6 @@ def _classes(model: str) -> int:
     from geonp.inference.checkpoint import load_card
 
     return load_card(model).classes
-
-
-def _census(ds: xr.Dataset, classes: int) -> dict[str, dict[str, int]]:
-    """Count cells, slices and what they lack in each variable; refuse one without an observed cell."""
-    import numpy as np
-    from dask.base import compute
-
-    from geonp.errors import InputError
-    from geonp.fill.request import normalise
-    from geonp.raster.nodata import cellwise
-
-    _, grid, variables = normalise(ds, (), classes)
-    names = [variable.name for variable in variables]
-    tallies = [
-        (
-            cellwise(variable.read, variable.source, dtype=variable.read.dtype).isnull().sum(variable.spatial).data,
-            (abs(variable.source.variable) == np.inf).sum().data,
-        )
-        for variable in variables
-    ]
-    census = {}
-    for name, (missing_of_slice, infinite) in zip(names, compute(tallies)[0], strict=True):
-        missing = int(missing_of_slice.sum())
-        if missing == ds[name].size:
-            raise InputError(
-                f"Variable {name!r} has no observed cell: all {missing} are missing, expected at least one observed. "
-                f"Check --nodata and --bbox, or leave the variable out (--variable)."
-            )
-        census[str(name)] = {
-            "cells": ds[name].size,
-            "missing": missing,
-            "infinite": int(infinite),
-            "slices": int(missing_of_slice.size),
-            "empty_slices": int((missing_of_slice == math.prod(grid.shape)).sum()),
-        }
-    return census
 
 
 def _note(census: dict[str, dict[str, int]]) -> None:
@@ -320,25 +283,6 @@ def _summary(counts: dict[str, dict[str, int]], seconds: float) -> dict[str, Any
         "cells_per_second": round(filled / seconds, 1),
         "peak_memory_bytes": peak_bytes(),
     }
-
-
-def _flags(target: Path, name: str) -> dict[str, int]:
-    from dask.base import compute
-
-    from geonp.io.files import open_raster
-    from geonp.raster.metadata import FillFlag
-
-    flag_name = f"{name}_fill_flag"
-    ds = open_raster(target)
-    if flag_name in ds:
-        flags = ds[flag_name]
-    else:  # the bands of a GeoTIFF
-        (bands,) = ds.data_vars.values()
-        flags = bands.isel(
-            band=[i for i, label in enumerate(bands["band_name"].values) if label.split()[0] == flag_name]
-        )
-    counts = compute(*((flags == member).sum() for member in FillFlag))  # in one pass over the file
-    return {member.name.lower(): int(count) for member, count in zip(FillFlag, counts, strict=True)}
 
 
 def _sentence(summary: dict[str, Any]) -> str:

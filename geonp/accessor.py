@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from geonp.adaptation.adapt import Adapted
     from geonp.evaluation.comparison import Comparison
     from geonp.fill.plan import FillPlan
-    from geonp.fill.store import Report
+    from geonp.fill.report import Report
     from geonp.io.journal import Record
 
 __all__ = ["GeonpAccessor"]

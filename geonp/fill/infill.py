@@ -7,6 +7,7 @@ and the result does not depend on how the raster is chunked.
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -33,6 +34,8 @@ from geonp.raster.variable import ClassReader, Variable
 from geonp.raster.windows import CHUNK_PX, Window, pieces
 
 __all__ = ["chunks_in_memory", "count_batches", "infill", "template"]
+
+logger = logging.getLogger(__name__)
 
 
 def infill(
@@ -133,6 +136,7 @@ def infill(
         across=across,
     )
     request = prepare(obj, options)
+    logger.info("filling %s with %s", ", ".join(v.label for v in request.variables), request.card.name)
     for variable in request.variables:
         if variable.source.chunks is None and not np.isfinite(variable.read(variable.source.values)).any():
             raise InputError(

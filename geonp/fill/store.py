@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, Literal
 
@@ -24,6 +26,7 @@ from geonp.fill.infill import template
 from geonp.fill.layout import Layout, checked_layout
 from geonp.fill.options import FillOptions
 from geonp.fill.plan import LIBRARIES_BYTES, FillPlan, planned, processes_bytes
+from geonp.fill.report import Report, check_observed, failures, tally
 from geonp.fill.request import Raster, Request, prepare
 from geonp.fill.units import Field, Unit, Work, units_of
 from geonp.fill.workers import executor, processes, run
@@ -31,41 +34,17 @@ from geonp.io.files import for_files
 from geonp.io.journal import Journal, Record
 from geonp.io.location import identity
 from geonp.io.stores import Store
-from geonp.raster.metadata import FillFlag
 from geonp.raster.variable import Variable
 
-__all__ = ["Report", "fill_store", "plan_store"]
+__all__ = ["fill_store", "plan_store"]
+
+logger = logging.getLogger(__name__)
 
 UNIT_CELLS = 2**22
 """Largest number of cells of a unit that holds several slices."""
 
 JOB = "geonp_job"
 """Attribute of the root of a complete store: the hash of the fingerprint of the job that made it."""
-
-COUNTED = ("cells", *(member.name.lower() for member in FillFlag), "infinite")
-"""Numbers of cells in a record."""
-
-
-@dataclass(frozen=True)
-class Report:
-    """What became of a job.
-
-    Attributes
-    ----------
-    variables : mapping
-        Cells by name of the variable: ``cells``, ``observed``, ``filled``, ``beyond_limit``, ``outside_domain``,
-        ``failed``, ``infinite`` and ``missing`` (all but the observed); and its ``slices`` along other dimensions, of
-        them ``empty_slices`` without any observed cell. Empty if the store was complete before.
-    units, reused : int
-        All units, and how many of them were finished before this call.
-    failed : mapping of str to str
-        Units that failed, by key, and why. The store is unfinished, and resuming tries them again.
-    """
-
-    variables: Mapping[str, Mapping[str, int]]
-    units: int
-    reused: int
-    failed: Mapping[str, str]
 
 
 def fill_store(
@@ -168,10 +147,11 @@ def fill_store(
     if done is None:
         return Report({}, len(units), len(units), {})
     reused = len(done)
+    logger.info("%s: filling %d units of %d x %d cells, %d are done", store.url, len(units), *[layout.unit] * 2, reused)
     work = Work(fields, request.domain, request.job, store, journal)
     with executor(workers, scheduler, request.job.predictor.device) as pool:
         _fill_units(work, units, done, pool, progress)
-    report = Report(_tally(fields, units, done), len(units), reused, _failures(fields, units, done))
+    report = Report(tally(fields, units, done), len(units), reused, failures(fields, units, done))
     if not report.failed:
         _finish(report, store, journal, job)
     return report
@@ -185,16 +165,21 @@ def _fill_units(
     progress: Callable[[Record, int, int], object] | None,
 ) -> None:
     """Fill the units that are not done, and note them in `done`."""
-    todo = [unit for unit in units if unit.key not in done]
+    todo, start = [unit for unit in units if unit.key not in done], time.monotonic()
     # a second time what had to do without cells that could not be read, in case they can be now
-    for _ in range(2):
+    for again in (False, True):
+        if again:
+            logger.info("%d units could not read all cells around them, and are filled again", len(todo))
         for unit, record in run(work, todo, *pool):
             done[unit.key] = record
+            logger.debug("unit %s: %s", unit.key, record.get("error") or f"{record['filled']:,} cells filled")
             if progress is not None:
                 progress(record, len(done), len(units))
         todo = [unit for unit in units if "unread" in done[unit.key]]
-        if any("error" in record for record in done.values()):
+        failed = sum("error" in record for record in done.values())
+        if failed or not todo:
             break
+    logger.info("%s: %d of %d units failed, after %.0f s", work.store.url, failed, len(units), time.monotonic() - start)
 
 
 def plan_store(
@@ -352,40 +337,14 @@ def _digest(job: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(dict(job), sort_keys=True).encode()).hexdigest()
 
 
-def _tally(fields: tuple[Field, ...], units: list[Unit], done: Mapping[str, Record]) -> dict[str, dict[str, int]]:
-    """Sums of the records by variable."""
-    tally = {}
-    for i, field in enumerate(fields):
-        records = [done[unit.key] for unit in units if unit.field == i and unit.key in done]
-        slices = field.variable.slices
-        counts = {key: sum(record.get(key, 0) for record in records) for key in COUNTED}
-        counts["missing"] = counts["cells"] - counts["observed"]
-        seen = {index for record in records for index in record.get("seen", [])}
-        tally[str(field.variable.name)] = {**counts, "slices": slices, "empty_slices": slices - len(seen)}
-    return tally
-
-
-def _failures(fields: tuple[Field, ...], units: list[Unit], done: Mapping[str, Record]) -> dict[str, str]:
-    """Place and reason of the units that failed, or if there are none, of those filled without their surroundings."""
-    failed = {unit: done[unit.key]["error"] for unit in units if "error" in done[unit.key]}
-    if not failed:
-        less = "cells around could not be read, though later they could"
-        failed = {unit: less for unit in units if "unread" in done[unit.key]}
-    places = {
-        unit.key: ", ".join(f"{dim}={part.start}:{part.stop}" for dim, part in unit.region.items()) for unit in failed
-    }
-    return {unit.key: f"{fields[unit.field].variable.name}[{places[unit.key]}]: {why}" for unit, why in failed.items()}
-
-
 def _finish(report: Report, store: Store, journal: Journal, job: dict[str, str]) -> None:
     """Declare the store complete, unless there was nothing to fill it from."""
     for name, counts in report.variables.items():
-        if not counts["observed"]:
+        try:
+            check_observed(name, counts["cells"], counts["observed"])
+        except InputError:
             store.remove()
             journal.remove()
-            raise InputError(
-                f"Variable {name!r} has no observed cell: all {counts['cells']} are missing, expected at least one "
-                f"observed. Check the nodata value (--nodata) and --bbox, or leave the variable out (--variable)."
-            )
+            raise
     store.complete({JOB: _digest(job)})
     journal.remove()

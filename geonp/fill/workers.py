@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
@@ -18,6 +19,8 @@ from geonp.fill.units import Unit, Work, fail_unit, fill_unit
 from geonp.io.journal import Record
 
 __all__ = ["executor", "processes", "run"]
+
+logger = logging.getLogger(__name__)
 
 MOST_RETRIES = 2
 """How often a unit that takes too much memory is tried again, with batches of half the size."""
@@ -50,6 +53,7 @@ def executor(
     if workers is None and scheduler is None and not _has_client():
         threads = CPU_COUNT if device == "cpu" else 2
         pool = ThreadPoolExecutor(threads, thread_name_prefix="geonp")
+        logger.info("units are filled in %d threads", threads)
         try:
             yield (lambda work, unit: pool.submit(fill_unit, work, unit)), threads, lambda work: work
         except BaseException as error:
@@ -85,7 +89,9 @@ def executor(
         def submit(work: Any, unit: Unit) -> Future[Record]:
             return pool.submit(fill_unit, work, unit, key=f"fill_unit-{unit.key}-{uuid4().hex}")  # type: ignore[no-any-return]
 
-        yield submit, 2 * max(1, sum(client.nthreads().values())), partial(client.submit, _same, pure=False)
+        threads = sum(client.nthreads().values())
+        logger.info("units are filled by the Dask cluster at %s, in %d threads", client.scheduler.address, threads)
+        yield submit, 2 * max(1, threads), partial(client.submit, _same, pure=False)
 
 
 def _has_client() -> bool:
@@ -142,6 +148,7 @@ def run(
                     if not (isinstance(error, MemoryError) or type(error).__name__ == "KilledWorker"):
                         raise
                     if way < MOST_RETRIES:
+                        logger.info("unit %s took too much memory, and is tried again in smaller batches", unit.key)
                         if way + 1 == len(ways):
                             work = work.halved()
                             ways.append(shared(work))

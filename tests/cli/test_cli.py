@@ -19,15 +19,13 @@ import rasterio
 import torch
 import xarray as xr
 from click.testing import CliRunner
-from dask.callbacks import Callback
 from rasterio.transform import from_origin
 
 from geonp.cli import progress
 from geonp.cli.app import main
-from geonp.cli.fill import _flags
 from geonp.cli.show import to_json
 from geonp.inference import checkpoint
-from geonp.io.files import open_raster, write_raster
+from geonp.io.files import open_raster
 from geonp.training import loop
 from geonp.training import recipe as recipes
 
@@ -226,18 +224,6 @@ def test_empty_slices_are_told(tmp_path: Path, model: str) -> None:
     values[3] = np.nan
     done = geonp("fill", write_tif(path, values), out, "--model", model, "--overwrite")
     assert done.stderr == "sst: 2 of 4 slices have no observed cell and stay empty.\n"
-
-
-@pytest.mark.parametrize("name", ["out.zarr", "out.tif"])
-def test_flags_are_counted_in_one_pass(tmp_path: Path, name: str) -> None:
-    flags = np.repeat(np.arange(5, dtype="int8"), [1, 2, 3, 4, 10]).reshape(4, 5)
-    ds = xr.Dataset({"a": (("y", "x"), np.ones((4, 5))), "a_fill_flag": (("y", "x"), flags)})
-    write_raster(ds, tmp_path / name)
-    passes: list[object] = []
-    with Callback(start=passes.append):
-        counts = _flags(tmp_path / name, "a")
-    assert counts == {"observed": 1, "filled": 2, "beyond_limit": 3, "outside_domain": 4, "failed": 10}
-    assert len(passes) == 1
 
 
 def test_help_says_which_zarr_gdal_reads() -> None:

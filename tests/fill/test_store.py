@@ -30,7 +30,8 @@ from geonp.errors import ClusterError, InputError, OutputError, PredictionError
 from geonp.fill import region
 from geonp.fill.infill import infill
 from geonp.fill.region import VariableSource
-from geonp.fill.store import Report, fill_store, plan_store
+from geonp.fill.report import Report
+from geonp.fill.store import fill_store, plan_store
 from geonp.inference import checkpoint, parallel, predictor
 from geonp.io.files import open_raster
 from geonp.io.journal import Journal
