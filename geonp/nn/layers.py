@@ -142,6 +142,7 @@ class MultiHeadAttention(nn.Module):
     """Projections around an attention function: heads of ``qk_dim / heads`` and ``v_dim / heads`` features.
 
     With `v_hidden` > 0 the value projection has a hidden ReLU layer of this width, as in the published TNP-KR.
+    ``torch.nn.MultiheadAttention`` has one width for queries and values, and no exchangeable attention function.
     """
 
     def __init__(self, dim: int, heads: int, qk_dim: int, v_dim: int, v_hidden: int = 0) -> None:

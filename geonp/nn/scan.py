@@ -4,6 +4,7 @@ Equations 6 to 8 of TNP-KR (arXiv 2411.12502v2): queries and keys are visited in
 renormalise the accumulated values, and the scores and biases of only one block exist at a time. The backward pass
 recomputes them from the stored log-sum-exp, so its memory is constant too; the published code rematerialises each block
 instead. If all keys fit one block, nothing has to be renormalised, and torch's fused kernel does the forward pass.
+``torch.nn.attention.flex_attention`` can't replace it: it has no backward pass on a CPU (torch 2.13).
 
 Shapes are those of :mod:`geonp.nn.attention`.
 """

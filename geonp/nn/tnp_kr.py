@@ -45,13 +45,13 @@ class TNPKR(nn.Module):
 
     * ``"scan"`` (SA): softmax attention with the kernel bias. It runs as scan attention (equations 6 to 8), in memory
       that does not grow with the number of pairs. With `kernels` ``"dictionary"`` and at most ``2 block_size^2`` pairs,
-      it runs as dense attention with the same bias, which is faster: so in all fills with the shipped model.
+      it runs as dense attention with the same bias, which is faster, as in all fills with the shipped model.
     * ``"dka"``: :class:`~geonp.nn.layers.DeepKernelAttention` of one head.
     * ``"performer"`` (PERF, "Fast" in v1): :func:`~geonp.nn.attention.performer_attention` with `n_features` fixed
       random features for each layer. The published widths are ``v_dim=128, v_hidden=0, embed_hidden=(512, 128)``.
     * ``"full"``: softmax attention without bias ("Full" in v1).
 
-    In all but the first, locations enter through the tokens only, so these are not translation invariant.
+    All but the first need coordinates in the tokens (``embed_x=True``), so they are not translation invariant.
 
     Deviations from the paper, each an option that defaults to the paper:
 
