@@ -34,7 +34,7 @@ class KrigingSettings:
     patch_cells: int = 256  # a patch is drawn from so many nearest cells, so that it holds short and long distances
     patch_sample: int = 96
     start: tuple[float, float] = (1.5, -4.0)  # logarithms of the length in cells and of the nugget
-    lower: tuple[float, float] = (-2.0, -16.0)  # beyond these bounds the likelihood is flat
+    lower: tuple[float, float] = (-2.0, -16.0)  # beyond these bounds, parameters are not identifiable
     upper: tuple[float, float] = (7.0, 3.0)
     iterations: int = 60
     tolerance: float = 0.1  # of the deviance: far below its sampling error

@@ -156,8 +156,8 @@ def check_output(path: str | os.PathLike[str], *, overwrite: bool = False, drive
         )
     if path.exists() and not overwrite:
         raise OutputError(
-            f"The output exists: {str(path)!r}. Choose another name, pass overwrite (--overwrite), or, where it is an "
-            "unfinished .zarr, resume (--resume)."
+            f"The output exists: {str(path)!r}. Choose another name, pass overwrite (--overwrite), or resume an "
+            "unfinished .zarr (--resume)."
         )
     if path.is_dir() and not (suffix == ".zarr" and (Store(str(path)).exists() or not any(path.iterdir()))):
         raise OutputError(f"Not overwriting {str(path)!r}: expected a Zarr store, got another folder. Remove it first.")
