@@ -14,7 +14,7 @@ from scipy import ndimage
 
 from geonp.errors import InputError
 from geonp.inference.thinning import curve, start_of, thinned
-from geonp.raster.grid import Grid
+from geonp.raster.grid import EVEN_TOLERANCE, Grid
 from geonp.raster.windows import shown_once
 
 __all__ = [
@@ -91,8 +91,8 @@ class Neighbourhood:
     def on(self, grid: Grid) -> Neighbourhood:
         """The same neighbourhood with `axes` scaled to the coordinates of `grid`.
 
-        Their signs follow the order of rows and columns. Their sizes follow the spacing if the coordinates are degrees.
-        A dimension without coordinates is taken to have the spacing of the training grid.
+        The signs follow the order of rows and columns, the sizes the spacing if the coordinates are degrees. A
+        dimension without a coordinate is assumed to have the spacing of the training grid.
 
         Raises
         ------
@@ -104,18 +104,17 @@ class Neighbourhood:
         for dim, even in zip((grid.y_dim, grid.x_dim), grid.even, strict=True):
             if not even:
                 raise InputError(
-                    f"The coordinate {dim!r} is not evenly spaced, as this model needs it: got cells that are off by "
-                    f"more than 1 % of a step, expected equal steps (longitudes in degrees may wrap). Interpolate the "
-                    f"raster to an even grid, or drop_vars({dim!r}) to fill it as on the grid of training."
+                    f"The coordinate {dim!r} is not evenly spaced, which this model requires: got cells that are off "
+                    "by more than 1 % of a step, expected equal steps (longitudes in degrees may wrap). Interpolate "
+                    f"the raster to an even grid, or drop_vars({dim!r}) to assume the grid of training."
                 )
         factors = np.divide(grid.spacing, self.spacing)
         if not grid.geographic:
             factors = np.sign(factors)
         factors = np.where(grid.placed, factors, 1.0)
-        # differences below 1 % are rounding of float32 coordinates
-        near = np.abs(np.abs(factors) - 1) < 0.01
-        down, across = np.where(near, np.sign(factors), factors).tolist()
-        return replace(self, axes=tuple((a * down, b * across) for a, b in self.axes))
+        close = np.abs(np.abs(factors) - 1) < EVEN_TOLERANCE
+        row_factor, col_factor = np.where(close, np.sign(factors), factors).tolist()
+        return replace(self, axes=tuple((row * row_factor, col * col_factor) for row, col in self.axes))
 
 
 def framed(box: IntArray, px: int) -> tuple[slice, slice]:
@@ -206,10 +205,10 @@ def _order_of(observed_mask: BoolArray) -> IntArray:
     The first moments of the observed cells decide how the curve is mirrored and transposed. So it turns with the
     raster, unless a moment is zero or both are equal.
     """
-    down, across = (
+    row_moment, col_moment = (
         int(observed_mask.sum(1 - axis) @ (2 * np.arange(n) - n + 1)) for axis, n in enumerate(observed_mask.shape)
     )
-    return _turned_order(observed_mask.shape, down < 0, across < 0, abs(down) < abs(across))
+    return _turned_order(observed_mask.shape, row_moment < 0, col_moment < 0, abs(row_moment) < abs(col_moment))
 
 
 @lru_cache(maxsize=64)
@@ -225,8 +224,8 @@ def _turned_order(shape: tuple[int, int], flip_rows: bool, flip_cols: bool, swap
 def overlaps(observed_mask: BoolArray, neighbourhood: Neighbourhood) -> IntArray:
     """Distance to which tiles overlap at each cell, so that their predictions blend without a seam, in cells.
 
-    It is one more than the distance from the nearest observation in king's moves: tiles agree about cells next to a
-    shore that both see, and differ most about cells far from all data.
+    One cell more than the distance from the nearest observation in king's moves: tiles agree next to observations that
+    both read, and differ most far from all observations.
 
     Returns
     -------

@@ -293,9 +293,9 @@ def test_bad_masks(tmp_path: Path, source: Path, model: str) -> None:
 
     assert "No such raster" in masked_by(tmp_path / "none.tif")
     small = write_tif(tmp_path / "small.tif", np.ones((4, 4), "uint8"))
-    assert "The mask has another shape than the raster: got (4, 4), expected (40, 50)" in masked_by(small)
+    assert "The mask and the raster differ in shape: got (4, 4), expected (40, 50)" in masked_by(small)
     elsewhere = write_tif(tmp_path / "elsewhere.tif", np.ones((40, 50), "uint8"), crs="EPSG:3035")
-    assert "The mask has another CRS than the raster: got ETRS89" in masked_by(elsewhere)
+    assert "The mask and the raster differ in CRS: got ETRS89" in masked_by(elsewhere)
 
 
 def test_bad_models(source: Path, checkpoint_copy: Path) -> None:

@@ -564,10 +564,10 @@ def test_rasters_that_cannot_be_filled(obj: Any, message: str, lazy: bool, model
         (xr.DataArray(np.ones((2, 12, 20)), dims=("t", "y", "x")), r"the mask has shape \(2, 12, 20\)"),
         (
             xr.DataArray(np.ones((12, 21)), dims=("y", "x")),
-            r"mask has another shape.*got \(12, 21\), expected \(12, 20\)",
+            r"mask and the raster differ in shape: got \(12, 21\), expected \(12, 20\)",
         ),
-        (with_crs(raster() > 0, 32634), r"mask has another CRS.*zone 34N \(EPSG:32634\), expected .*zone 33N"),
-        ((raster() > 0).assign_coords(x=raster().x + 10), r"mask lies elsewhere than the raster"),
+        (with_crs(raster() > 0, 32634), r"mask and the raster differ in CRS.*zone 34N.*, expected .*zone 33N"),
+        ((raster() > 0).assign_coords(x=raster().x + 10), r"mask and the raster differ in the centre"),
         ((raster() > 0).rename(y="row", x="col"), "No spatial dimensions found"),
     ],
 )
@@ -613,7 +613,7 @@ def test_a_raster_without_any_observation_is_refused(values: float, model: str) 
 def test_masks_of_other_cells_and_with_nodata(model: str) -> None:
     source = raster()
     coarse = xr.ones_like(source, bool).assign_coords(y=1000.0 - 20.0 * np.arange(12), x=500.0 + 20.0 * np.arange(20))
-    with pytest.raises(InputError, match=r"the centre \(y, x\) of its last cell is \(780.0, 880.0\), expected \(890"):
+    with pytest.raises(InputError, match=r"the centre \(y, x\) of the last cell: got \(780.0, 880.0\), expected \(890"):
         infill(source, model=model, mask=coarse)
     numbers = xr.where(xr.DataArray(DOMAIN, dims=("y", "x")), 1, 255).astype("uint8").assign_attrs(_FillValue=255)
     expected = infill(source, model=model, mask=DOMAIN)
