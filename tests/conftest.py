@@ -57,7 +57,7 @@ CARD: dict[str, Any] = {
 def threads_only() -> Iterator[None]:
     """No processes are started because many small fills are one large one: tests of processes lower this number."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parallel, "START_AFTER", 10**9)
+        patch.setattr(parallel, "PROCESSES", parallel.ProcessSettings(start_after=10**9))
         yield
 
 

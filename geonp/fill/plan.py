@@ -17,7 +17,7 @@ from geonp.fill.infill import chunks_in_memory, count_batches
 from geonp.fill.options import FillOptions
 from geonp.fill.request import Raster, Request, prepare
 from geonp.inference.kernel import FillJob
-from geonp.inference.parallel import WORKER_BYTES, number_of_cores, number_of_processes
+from geonp.inference.parallel import PROCESSES, number_of_cores, number_of_processes
 from geonp.inference.predictor import TARGET_BUCKETS, batch_bytes
 from geonp.inference.stack import STACK
 from geonp.raster.variable import Variable
@@ -166,7 +166,7 @@ def planned(request: Request, chunks: Mapping[Hashable, Mapping[Hashable, int]] 
 
 def processes_bytes(batches: int, device: str) -> int:
     """Upper bound of the memory of the processes that are started for so many batches."""
-    return number_of_processes(batches) * WORKER_BYTES if _on_cpu(device) else 0
+    return number_of_processes(batches) * PROCESSES.bytes_each if _on_cpu(device) else 0
 
 
 def _chunks(variable: Variable, cut: Mapping[Hashable, int] | None) -> tuple[tuple[int, ...], ...]:

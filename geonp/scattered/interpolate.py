@@ -14,6 +14,7 @@ import dask.array as da
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import psutil
 import xarray as xr
 from dask.base import compute
 from dask.delayed import delayed
@@ -24,7 +25,6 @@ from geonp.fill.options import FillOptions
 from geonp.fill.outputs import outputs, result_arrays
 from geonp.fill.request import load_job
 from geonp.inference.kernel import FillJob, result_dtype
-from geonp.inference.parallel import memory_bytes
 from geonp.inference.predictor import bucket, together
 from geonp.inference.stitching import Tile, batches, mean, stitch
 from geonp.raster.grid import Grid
@@ -158,7 +158,7 @@ class _Target:
     def check_memory(self, n_values: int) -> None:
         """Check that a result that is not lazy fits into the memory of this machine."""
         needed = CELL_BYTES * self.template.size * n_values
-        if self.template.chunks is None and needed > (available := memory_bytes()):
+        if self.template.chunks is None and needed > (available := psutil.virtual_memory().total):
             raise InputError(
                 f"{self.template.size:.3g} places take {needed / 2**30:,.0f} GiB of {available / 2**30:,.0f} that "
                 "there are: choose a larger resolution (--resolution), or a grid in chunks, at.chunk(1024), to be "

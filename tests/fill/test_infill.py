@@ -757,14 +757,14 @@ def test_the_predicted_peak_counts_the_processes_of_large_fills(model: str, monk
 
     with dask.config.set(num_workers=3):
         alone = [peak(64), peak(640)]
-        monkeypatch.setattr(parallel, "START_AFTER", 65)  # 64 tiles, and 6,400
-        assert [peak(64), peak(640)] == [alone[0], alone[1] + 3 * parallel.WORKER_BYTES]
+        monkeypatch.setattr(parallel, "PROCESSES", parallel.ProcessSettings(start_after=65))  # 64 tiles, and 6,400
+        assert [peak(64), peak(640)] == [alone[0], alone[1] + 3 * parallel.PROCESSES.bytes_each]
     with dask.config.set(num_workers=1):
         assert peak(640) < alone[1]
 
 
 def test_a_plan_counts_the_gaps_of_what_is_no_dask_array(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "START_AFTER", 20)
+    monkeypatch.setattr(parallel, "PROCESSES", parallel.ProcessSettings(start_after=20))
     full = xr.DataArray(np.zeros((2, 80, 80)), dims=("time", "y", "x"), name="z")
     few, many = full.copy(), full.copy()
     few[1, 40, 40] = np.nan
@@ -774,7 +774,7 @@ def test_a_plan_counts_the_gaps_of_what_is_no_dask_array(model: str, monkeypatch
     assert [p.batches for p in plans] == [0, 1, plans[2].tiles, plans[3].tiles]
     peaks = [p.peak_bytes for p in plans]
     assert peaks[0] == peaks[1] < min(peaks[2:])
-    assert peaks[2] - peaks[1] >= 2 * parallel.WORKER_BYTES
+    assert peaks[2] - peaks[1] >= 2 * parallel.PROCESSES.bytes_each
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -203,7 +203,7 @@ def test_the_workers_of_a_cluster_start_no_processes(model: str, source: Path, m
         return plan_store(lazily(source), chunks=16, workers=2, model=model, device="cpu").peak_bytes
 
     alone = peak()
-    monkeypatch.setattr(parallel, "START_AFTER", 1)
+    monkeypatch.setattr(parallel, "PROCESSES", parallel.ProcessSettings(start_after=1))
     assert peak() == alone
 
 

@@ -12,14 +12,16 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import dask
 import numpy as np
+import psutil
 import pytest
 import torch
 import xarray as xr
@@ -29,7 +31,7 @@ from geonp import errors, infill
 from geonp.errors import GeonpError, MissingExtraError
 from geonp.inference import parallel
 from geonp.inference.context import Neighbourhood
-from geonp.inference.parallel import number_of_processes, on_cores, peak_bytes
+from geonp.inference.parallel import ProcessSettings, number_of_processes, on_cores, peak_bytes
 from geonp.inference.predictor import Points, Predictor, resolve
 
 # --- threads ----------------------------------------------------------------------------------------------------------
@@ -114,7 +116,7 @@ def test_a_forked_process_has_cores_of_its_own() -> None:
 def test_a_dask_worker_keeps_to_its_own_threads() -> None:
     distributed = pytest.importorskip("distributed")
     with (
-        distributed.LocalCluster(1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
+        distributed.LocalCluster(1, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster,
         distributed.Client(cluster) as client,
     ):
         assert client.submit(at_once).result(timeout=60) == [1] * 4
@@ -144,33 +146,72 @@ def until_ready(n: int = 2) -> set[int]:
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[parallel._Processes]:
-    """Two processes for all of these tests: they take seconds to start."""
+def pool() -> Iterator[None]:
+    """Two processes for all of these tests, as they take seconds to start."""
     with pytest.MonkeyPatch.context() as patch, dask.config.set(num_workers=2):
-        patch.setattr(parallel, "START_AFTER", 1)
+        patch.setattr(parallel, "PROCESSES", ProcessSettings(start_after=1))
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             patch.setenv(name, "2")
         until_ready()
-        patch.setattr(parallel, "START_AFTER", 10**9)
-        yield parallel._processes(os.getpid(), 2)
+        patch.setattr(parallel, "PROCESSES", ProcessSettings(start_after=10**9))
+        yield
 
 
 @pytest.fixture
-def processes(shared: parallel._Processes, monkeypatch: pytest.MonkeyPatch) -> parallel._Processes:
-    monkeypatch.setattr(parallel, "START_AFTER", 1)
-    assert not shared.lost
-    return shared
+def processes(pool: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "PROCESSES", ProcessSettings(start_after=1))
 
 
 @pytest.fixture
-def others(monkeypatch: pytest.MonkeyPatch) -> Iterator[parallel._Processes]:
-    """Processes of its own for a test that ends them."""
-    monkeypatch.setattr(parallel, "START_AFTER", 1)
-    found = parallel._Processes(2)
-    monkeypatch.setattr(parallel, "_processes", lambda *_: found)
+def own_processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Other processes, for a test that ends them."""
+    monkeypatch.setattr(parallel, "PROCESSES", ProcessSettings(start_after=1, idle_s=1.0))
+    monkeypatch.setattr(parallel, "_processes", lru_cache(parallel._processes.__wrapped__))
     with dask.config.set(num_workers=2):
-        yield found
-    found._let_go()
+        yield
+
+
+class Clock:
+    """Stands in for the module `time`."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(parallel, "time", clock)
+    return clock
+
+
+class AtOnce(Executor):
+    """Stands in for processes: computes in the thread that submits, which is the one that would talk to loky."""
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(function(*arguments, **options))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+@pytest.fixture
+def stand_in(own_processes: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No processes, but a stand-in that is ready at once."""
+    monkeypatch.setattr(parallel, "_executor", lambda _: AtOnce())
+
+
+THREADS, PROCESSES = "geonp-model", "geonp-processes"
+
+
+def where(_: object = None) -> str:
+    """Where a call runs: in the threads of this process, or in the stand-in for processes."""
+    return threading.current_thread().name.partition("_")[0]
 
 
 def points(n: int, seed: int = 0) -> list[Points]:
@@ -182,12 +223,12 @@ def points(n: int, seed: int = 0) -> list[Points]:
         xt = rng.integers(-8, 8, (size, n_t, 2)).astype(np.float32)
         yc = rng.standard_normal((size, n_c, 1)).astype(np.float32)
         mask = rng.random((size, n_c)) < 0.9
-        found.append(Points(xc, yc, mask, xt, np.arange(size) + 280.0, np.full(size, 3.0)))
+        found.append(Points(xc, yc, xt, mask, np.arange(size) + 280.0, np.full(size, 3.0)))
     return found[:n]
 
 
 def test_the_shipped_model_predicts_the_same_bits_in_a_process(
-    processes: parallel._Processes, monkeypatch: pytest.MonkeyPatch
+    processes: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     predictor, _ = resolve("tnpkr-sa", "cpu", None)
     batches = points(8)
@@ -198,7 +239,7 @@ def test_the_shipped_model_predicts_the_same_bits_in_a_process(
     elsewhere, pids, threads = zip(*on_cores(call, batches, "cpu", 8), strict=True)
     assert set(pids) <= children()
     assert set(threads) == {1}
-    monkeypatch.setattr(parallel, "START_AFTER", 10**9)
+    monkeypatch.setattr(parallel, "PROCESSES", ProcessSettings(start_after=10**9))
     here, pids, _ = zip(*on_cores(call, batches, "cpu", 8), strict=True)
     assert set(pids) == {os.getpid()}
     for a, b in zip(elsewhere, here, strict=True):
@@ -206,30 +247,21 @@ def test_the_shipped_model_predicts_the_same_bits_in_a_process(
 
 
 def test_a_raster_is_filled_the_same_by_processes(
-    processes: parallel._Processes, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    processes: None, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     z = np.random.default_rng(0).normal(size=(40, 40)).astype(np.float32)
     z[5:30, 7:21] = np.nan
     raster = xr.DataArray(z, dims=("y", "x"), name="z")
-    given: list[bool] = []
-    submit = parallel._Processes.submit
-
-    def counted(self: parallel._Processes, *args: Any) -> Any:
-        future = submit(self, *args)
-        given.append(future is not None)
-        return future
-
-    monkeypatch.setattr(parallel._Processes, "submit", counted)
-    elsewhere = infill(raster, model=model, device="cpu", tails=True)
-    assert given
-    assert all(given)
-    monkeypatch.setattr(parallel, "START_AFTER", 10**9)
+    with monkeypatch.context() as patch:
+        patch.setattr(Predictor, "__call__", None)  # of this process
+        elsewhere = infill(raster, model=model, device="cpu", tails=True)
+    monkeypatch.setattr(parallel, "PROCESSES", ProcessSettings(start_after=10**9))
     here = infill(raster, model=model, tails=True)
     for name in ("z", "z_standard_error", "z_tail", "z_fill_flag"):
         np.testing.assert_array_equal(elsewhere[name], here[name])
 
 
-def test_items_are_taken_a_few_ahead_of_results_which_keep_their_order(processes: parallel._Processes) -> None:
+def test_items_are_taken_a_few_ahead_of_results_which_keep_their_order(processes: None) -> None:
     taken = 0
 
     def items() -> Iterator[int]:
@@ -251,7 +283,7 @@ def test_items_are_taken_a_few_ahead_of_results_which_keep_their_order(processes
     assert os.getpid() not in pids
 
 
-def test_several_threads_share_the_processes(processes: parallel._Processes) -> None:
+def test_several_threads_share_the_processes(processes: None) -> None:
     def call(i: int) -> tuple[int, int]:
         return i, os.getpid()
 
@@ -265,9 +297,7 @@ def test_several_threads_share_the_processes(processes: parallel._Processes) -> 
 
 
 @pytest.mark.parametrize("error", [MemoryError("no room"), MissingExtraError("gpytorch", "gp"), ZeroDivisionError()])
-def test_an_error_of_the_model_reaches_the_caller_and_ends_nothing(
-    processes: parallel._Processes, error: Exception
-) -> None:
+def test_an_error_of_the_model_reaches_the_caller_and_ends_nothing(processes: None, error: Exception) -> None:
     def call(i: int) -> int:
         if i == 5:
             raise error
@@ -278,15 +308,15 @@ def test_an_error_of_the_model_reaches_the_caller_and_ends_nothing(
     with pytest.raises(type(error)) as caught:
         next(results)
     assert str(caught.value) == str(error)
-    assert not processes.lost
     assert until_ready() <= children()
 
 
-def test_the_keyboard_leaves_idle_processes_alone(processes: parallel._Processes) -> None:
+def test_the_keyboard_leaves_idle_processes_alone(processes: None) -> None:
     first = until_ready()
     for pid in first:
         os.kill(pid, signal.SIGINT)
-    time.sleep(0.3)
+    ended, _ = psutil.wait_procs([psutil.Process(pid) for pid in first], timeout=0.3)
+    assert not ended
     assert until_ready() == first
 
 
@@ -300,7 +330,7 @@ def test_errors_travel() -> None:
         assert str(back) == str(error)
 
 
-def test_the_memory_of_processes_is_counted(processes: parallel._Processes) -> None:
+def test_the_memory_of_processes_is_counted(processes: None) -> None:
     import resource
 
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -321,7 +351,7 @@ def test_the_memory_of_the_process_that_started_this_one_is_not_counted() -> Non
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_nothing_is_started_for_little_nor_where_others_work_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "START_AFTER", 64)
+    monkeypatch.setattr(parallel, "PROCESSES", ProcessSettings(start_after=64))
     with dask.config.set(num_workers=3):
         assert [number_of_processes(n) for n in (0, 63, 64, 10**6)] == [0, 0, 3, 3]
     with dask.config.set(num_workers=1):
@@ -331,27 +361,42 @@ def test_nothing_is_started_for_little_nor_where_others_work_too(monkeypatch: py
             assert pool.apply_async(number_of_processes, (10**6,)).get(timeout=60) == 0
 
 
-def test_long_work_in_threads_counts_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its items are expected now and then, longer apart than idle processes wait."""
-    processes = parallel._Processes(2)
-    monkeypatch.setattr(parallel, "IDLE_S", 0.2)
-    monkeypatch.setattr(parallel, "START_AFTER", 1000)
-    for _ in range(4):
-        processes.expect(16)
-        for _ in range(3):
-            time.sleep(0.1)
-            assert processes.submit(abs, 1) is None
-    assert processes.expected == 64
+def test_slow_work_is_counted_too(stand_in: None, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A series of fills is one large fill, even if each of them takes longer than processes wait for work."""
+    monkeypatch.setattr(parallel, "PROCESSES", ProcessSettings(start_after=64))
+
+    def items() -> Iterator[int]:
+        for i in range(16):
+            clock.now += 40.0
+            yield i
+
+    assert [set(on_cores(where, items(), "cpu", 16)) for _ in range(3)] == [{THREADS}] * 3
+    assert PROCESSES in set(on_cores(where, items(), "cpu", 16))
 
 
-def test_one_failure_of_a_process_ends_nothing() -> None:
-    processes = parallel._Processes(2)
-    for _ in range(parallel.MOST_FAILURES - 1):
-        processes.failed(MemoryError())
-    assert not processes.lost
-    with pytest.warns(RuntimeWarning, match="goes on in threads"):
-        processes.failed(MemoryError())
-    assert processes.lost
+def test_fills_that_are_long_apart_are_not_counted_together(
+    stand_in: None, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel, "PROCESSES", ProcessSettings(start_after=64))
+    for _ in range(6):
+        assert set(on_cores(where, range(60), "cpu", 60)) == {THREADS}
+        clock.now += 61.0
+
+
+def test_processes_are_given_up_after_several_failures_that_only_they_have(
+    stand_in: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def call(_: int) -> str:
+        if where() == PROCESSES:
+            raise MemoryError
+        return where()
+
+    monkeypatch.setattr(parallel, "PROCESSES", ProcessSettings(start_after=1, max_failures=50))
+    assert set(on_cores(call, range(40), "cpu", 40)) == {THREADS}
+    with pytest.warns(RuntimeWarning, match="continues on threads, more slowly") as seen:
+        assert set(on_cores(call, range(40), "cpu", 40)) == {THREADS}
+    assert len(seen) == 1
+    assert set(on_cores(where, range(40), "cpu", 40)) == {THREADS}
 
 
 def test_a_model_beside_the_script_is_found_by_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,16 +407,16 @@ def test_a_model_beside_the_script_is_found_by_processes(tmp_path: Path, monkeyp
 
 
 def test_nothing_is_started_in_a_dask_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "START_AFTER", 64)
+    monkeypatch.setattr(parallel, "PROCESSES", ProcessSettings(start_after=64))
     distributed = pytest.importorskip("distributed")
     with (
-        distributed.LocalCluster(1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
+        distributed.LocalCluster(1, threads_per_worker=2, processes=False, dashboard_address=":0") as cluster,
         distributed.Client(cluster) as client,
     ):
         assert client.submit(number_of_processes, 10**6).result(timeout=60) == 0
 
 
-def test_what_a_killed_process_did_is_done_here_and_the_rest_too(others: parallel._Processes) -> None:
+def test_what_a_killed_process_did_is_done_here_and_the_rest_too(own_processes: None) -> None:
     here = os.getpid()
 
     def call(i: int) -> tuple[int, int]:
@@ -380,19 +425,18 @@ def test_what_a_killed_process_did_is_done_here_and_the_rest_too(others: paralle
         return i, os.getpid()
 
     until_ready()
-    with pytest.warns(RuntimeWarning, match=r"goes on in threads.*its processes failed: TerminatedWorkerError") as seen:
+    with pytest.warns(
+        RuntimeWarning, match=r"continues on threads.*its processes failed: TerminatedWorkerError"
+    ) as seen:
         found = list(on_cores(call, range(80), "cpu", 80))
     assert len(seen) == 1
     assert [i for i, _ in found] == list(range(80))
     assert found[0][1] != here
     assert {pid for _, pid in found[44:]} == {here}
-    assert others.lost
     assert at_once(4) == [1, 2, 2, 2]
 
 
-def test_processes_that_cannot_start_are_done_without(
-    others: parallel._Processes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_that_cannot_start_are_done_without(own_processes: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: int) -> None:
         raise OSError("no semaphores")
 
@@ -402,7 +446,7 @@ def test_processes_that_cannot_start_are_done_without(
     assert list(on_cores(abs, range(9), "cpu", 9)) == list(range(9))
 
 
-def test_a_process_may_grow(others: parallel._Processes) -> None:
+def test_a_process_may_grow(own_processes: None) -> None:
     def call(i: int) -> int:
         if i == 0:
             sys.held = b"x" * 350 * 2**20  # type: ignore[attr-defined]
@@ -413,40 +457,20 @@ def test_a_process_may_grow(others: parallel._Processes) -> None:
     assert set(on_cores(call, range(20), "cpu", 20)) == first
 
 
-def test_idle_processes_end_and_start_again(others: parallel._Processes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "IDLE_S", 1.0)
+def test_idle_processes_end_and_start_again(own_processes: None, monkeypatch: pytest.MonkeyPatch) -> None:
     first = until_ready()
-    deadline = time.monotonic() + 60
-    while first & children() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not first & children()
-    monkeypatch.setattr(parallel, "IDLE_S", 60.0)
-    others.used -= 60
-    monkeypatch.setattr(parallel, "START_AFTER", 4)
+    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in first & children()], timeout=60)
+    assert not alive
+    monkeypatch.setattr(parallel, "PROCESSES", ProcessSettings(start_after=4, idle_s=0.0))
     assert set(on_cores(lambda _: os.getpid(), range(3), "cpu", 3)) == {os.getpid()}
     assert not first & until_ready()
 
 
-def test_the_executor_is_asked_where_no_keyboard_interrupt_is_raised(
-    others: parallel._Processes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asking = set()
-
-    class Executor(ThreadPoolExecutor):
-        def submit(self, *arguments: Any, **options: Any) -> Any:
-            asking.add(threading.current_thread())
-            return super().submit(*arguments, **options)
-
-        def shutdown(self, *arguments: Any, **options: Any) -> None:
-            asking.add(threading.current_thread())
-            super().shutdown(*arguments, **options)
-
-    monkeypatch.setattr(parallel, "_executor", Executor)
-    assert list(on_cores(lambda i: i, range(99), "cpu", 99)) == list(range(99))
-    with pytest.warns(RuntimeWarning, match="enough"):
-        others.give_up(RuntimeError("enough"))
-    assert len(asking) == 1
-    assert not asking & {threading.main_thread()}
+def test_loky_is_called_where_no_keyboard_interrupt_is_raised(stand_in: None) -> None:
+    """Always in the same thread, which is not the main thread."""
+    callers = set(on_cores(lambda _: threading.current_thread().ident, range(99), "cpu", 99))
+    assert len(callers) == 1
+    assert not callers & {threading.main_thread().ident}
 
 
 # --- ends -------------------------------------------------------------------------------------------------------------
@@ -455,7 +479,7 @@ SCRIPT = """
 import os, sys, time
 from geonp.inference import parallel
 
-cores.START_AFTER = 1
+parallel.PROCESSES = parallel.ProcessSettings(start_after=1)
 
 
 def call(i):
@@ -464,7 +488,7 @@ def call(i):
 
 
 seen = set()
-for pid in cores.on_cores(call, range(10**5), "cpu", 10**5):
+for pid in parallel.on_cores(call, range(10**5), "cpu", 10**5):
     if pid not in seen | {os.getpid()}:
         seen.add(pid)
         print(pid, flush=True)
