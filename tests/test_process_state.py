@@ -1,4 +1,4 @@
-"""Importing geonp and filling leave the settings of the process as they were."""
+"""Importing geonp, filling and training leave the settings of the process as they were."""
 
 from __future__ import annotations
 
@@ -50,6 +50,16 @@ xarray.DataArray(values, dims=("y", "x"), name="a").geonp.infill(model=sys.argv[
 """
 
 
+TRAIN = """
+import pathlib, tempfile
+from geonp.training.loop import train
+from geonp.training.recipe import load
+small = ["model.architecture=cnp", "training.steps=2", "training.batch_size=1", "training.validation_batches=1"]
+with tempfile.TemporaryDirectory() as folder:
+    train(load("gp2d_rbf", small), pathlib.Path(folder), progress=False, device="cpu")
+"""
+
+
 def outcome(code: str, *arguments: str) -> object:
     """State of a fresh interpreter after some code."""
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
@@ -68,6 +78,11 @@ def test_the_state_would_be_seen_to_change() -> None:
 def test_importing_and_filling_leave_the_process_as_it_was(model: str, earlier: str) -> None:
     untouched = outcome(f"import dask.array, rasterio, xarray, zarr\ndask.array.zeros(1).compute()\n{earlier}")
     assert outcome(f"{earlier}\n{IMPORT}{FILL}", model) == untouched
+
+
+def test_training_leaves_the_process_as_it_was() -> None:
+    imports = "import dask.array, rasterio, xarray, zarr, lightning_fabric, matplotlib.figure\n"
+    assert outcome(f"{imports}{TRAIN}") == outcome(imports)
 
 
 def test_the_logger_of_geonp_is_silent_until_somebody_listens() -> None:
