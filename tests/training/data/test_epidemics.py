@@ -100,11 +100,11 @@ def test_rates_are_those_of_the_specification(monkeypatch: pytest.MonkeyPatch) -
 
     def note(first: torch.Tensor, infection: torch.Tensor, recovery: torch.Tensor, *_: object) -> torch.Tensor:
         seen.append((float(infection), float(recovery), int((first == INFECTED).sum())))
-        return first[None]
+        return first[:, None].expand(-1, 25, -1, -1)
 
     monkeypatch.setattr(epidemics, "simulate", note)
     for i in range(400):
-        _trajectory(Epidemic(side=8), 77, i)
+        Epidemic(side=8, n_context=(1, 8)).batch(77, i, 25)
     infection, recovery, count = np.array(seen).T
     assert stats.kstest(infection, stats.beta(2, 8).cdf).pvalue > 0.01
     assert stats.kstest(recovery, stats.invgamma(5, scale=0.4).cdf).pvalue > 0.01

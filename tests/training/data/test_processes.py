@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -54,8 +56,17 @@ def test_a_batch_of_tnp_kr_is_as_specified() -> None:
     assert batch["xt"][0, 50:, 0].numpy() == pytest.approx(np.linspace(-2, 2, 100))
     noise = batch["yc"] - batch["yt"][:, :49]
     assert float(noise.std()) == pytest.approx(0.1, rel=0.05)
-    lengths = [GaussianProcess(n_random=2, n_grid=2, n_context=(1, 1))._draw(0, i, 1)[1] for i in range(4)]
-    assert len({float(k[0, 1]) for k in lengths}) == 4
+
+
+def test_each_batch_has_its_own_lengthscale() -> None:
+    """Estimated from correlations at a distance of 0.4; those of one batch differ by some percent."""
+    lengths = []
+    for i in range(8):
+        grid = GaussianProcess().batch(0, i, 400)["yt"][:, 50:, 0].double()
+        correlation = (grid[:, 10:] * grid[:, :-10]).mean() / grid.square().mean()
+        lengths.append(0.4 / math.sqrt(-2 * math.log(correlation)) if correlation > 0 else 0.0)
+    assert np.mean(lengths) == pytest.approx(0.3, abs=0.15)
+    assert np.std(lengths) > 0.05
 
 
 def test_two_dimensions() -> None:
