@@ -25,7 +25,6 @@ from geonp.evaluation.kriging import krige_gaps
 __all__ = ["FILLS", "METHODS", "gdal", "inverse_distance", "linear", "nearest", "predict", "thin_plate", "with_errors"]
 
 FloatArray = npt.NDArray[np.floating[Any]]
-BoolArray = npt.NDArray[np.bool_]
 Fill = Callable[[FloatArray], FloatArray]
 
 

@@ -207,15 +207,15 @@ class Comparison:
             rows.append([method, *values, f"{self.predictions[method].seconds:.1f}"])
         return rows
 
-    def distance_rows(self, name: str = "crps") -> list[list[str]]:
-        """Score `name` of :data:`RANKED` as text, by method and by distance to the nearest observation in cells."""
-        scores = {m: [getattr(s, name) for s in parts.values()] for m, parts in self.by_distance.items()}
-        smallest = [min(abs(value) for value in column) for column in zip(*scores.values(), strict=True)]
+    def distance_rows(self) -> list[list[str]]:
+        """CRPS as text, by method and by distance to the nearest observation in cells."""
+        crps = {method: [s.crps for s in parts.values()] for method, parts in self.by_distance.items()}
+        smallest = [min(column) for column in zip(*crps.values(), strict=True)]
         parts = self.by_distance[OURS]
         rows = [["cells away", *parts], ["cells scored", *(f"{s.cells:,}" for s in parts.values())]]
         return rows + [
             [method, *(_number(*pair) for pair in zip(values, smallest, strict=True))]
-            for method, values in scores.items()
+            for method, values in crps.items()
         ]
 
     def table(self) -> str:

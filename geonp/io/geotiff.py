@@ -127,18 +127,7 @@ def write_geotiff(ds: xr.Dataset, path: Path, driver: str, options: Mapping[str,
     """Compute `ds` and write it to `path`, by a draft in the same folder, which the caller removes.
 
     Variables and their slices along other dimensions are bands, in order, described by name. Rows are written from
-    north to south. For the dtype and the nodata value of the bands see :func:`geonp.io.files.write_raster`.
-
-    Parameters
-    ----------
-    ds : Dataset
-        Variables on both spatial dimensions.
-    path : Path
-        Output in an existing folder.
-    driver : str
-        One of :data:`DRIVERS`.
-    options : mapping of str to str
-        Creation options, see :func:`creation_options_of`.
+    north to south. :func:`geonp.io.files.write_raster` describes the parameters.
 
     Raises
     ------
