@@ -74,53 +74,59 @@ def fill_store(
     samples: int = 0,
     across: Hashable | None = None,
 ) -> Report:
-    """Fill a raster into a Zarr store, as :func:`geonp.infill` does, in memory that does not grow with it.
+    """Fill a raster into a Zarr store, as :func:`geonp.infill` does, unit by unit and in bounded memory.
 
-    The store is created at once and says that it is unfinished until all of it is written. Beside it lies a journal,
-    ``<target>.journal``, until then.
+    The store is created first. Until it is complete it is marked as unfinished, and has a journal beside it,
+    ``<target>.journal``.
 
     Parameters
     ----------
     obj : DataArray or Dataset
-        As from :func:`geonp.io.files.open_raster` with ``chunks=None``: each unit reads its part of it, from the
-        workers of a cluster too.
+        Best opened by :func:`geonp.open_raster` with ``chunks=None``: each unit then reads its part of the file, also
+        on the workers of a cluster.
     target : str or path
-        Of a Zarr store: a path, or a URL such as ``s3://bucket/out.zarr``.
+        Path or URL of the store, such as ``s3://bucket/out.zarr``.
     chunks : int, optional
-        Rows and columns of a stored chunk. By default that of a unit.
+        Rows and columns of a stored chunk. By default those of a unit.
     unit : int, optional
         Rows and columns of a unit of work, which is filled and written as a whole; a multiple of `chunks`. By default
-        `chunks` if given, else chosen for some units per core.
+        `chunks`; if neither is given, chosen such that every core has several units.
     shards : bool
         Store each unit as one shard, which holds its chunks.
     zarr_format : {3, 2}
         GDAL before 3.11 reads format 2 only.
     resume : bool
-        Go on with an unfinished store; begin where there is none, and do nothing where it is complete.
+        Continue an unfinished store. Start a new one if there is none; do nothing if it is complete.
     overwrite : bool
-        Remove what is at `target`, and begin anew.
+        Remove what is at `target`, and start a new store.
     workers : int, optional
-        Start so many processes on this machine, at most one for each core. By default the cluster of this process's
-        Dask client, if it has one, else threads.
+        Number of processes to start on this machine, at most one per core. By default units run on the cluster of the
+        Dask client of this process, or in threads if it has none.
     scheduler : str, optional
         Address of a running Dask scheduler.
     storage_options, source_options : mapping, optional
-        Of the file systems of `target` and of the file that `obj` was opened from, for fsspec. Never logged or stored.
+        Options of the file systems of `target` and of the file that `obj` was opened from, for fsspec. They are neither
+        logged nor stored.
     progress : callable, optional
-        Called after each unit with its record, the number of finished ones, and that of all.
+        Called after each unit with its record, the number of finished units, and the number of all units.
     model, mask, max_distance, device, batch_size, seed, nodata, quantiles, tails, samples, across
         As in :func:`geonp.infill`. Neither `samples` nor models of classes can be filled unit by unit.
+
+    Returns
+    -------
+    Report
+        Numbers of cells by variable, and units that failed.
 
     Raises
     ------
     InputError, ModelError, CheckpointError
-        Before anything is written: for what :func:`geonp.infill` refuses, for a layout that parallel
-        writers could corrupt, and for a job to resume that differs from the one that began it. At the end: for a
-        variable without any observed cell; its store is removed.
+        Before anything is written: as :func:`geonp.infill`, for a layout in which units share chunks, and for a resumed
+        job that differs from the one that started the store. At the end: for a variable without any observed cell; the
+        store is then removed.
     OutputError
-        Where `target` exists, or cannot be written; what is finished is kept.
+        If `target` exists or cannot be written. Finished units are kept.
     ClusterError
-        When the cluster is lost; what is finished is kept.
+        If the cluster is lost. Finished units are kept.
     """
     options = FillOptions(
         model=model,
@@ -166,7 +172,7 @@ def _fill_units(
 ) -> None:
     """Fill the units that are not done, and note them in `done`."""
     todo, start = [unit for unit in units if unit.key not in done], time.monotonic()
-    # a second time what had to do without cells that could not be read, in case they can be now
+    # units whose surroundings could not be read are filled again, in case they can be read now
     for again in (False, True):
         if again:
             logger.info("%d units could not read all cells around them, and are filled again", len(todo))
@@ -285,7 +291,7 @@ def _check_elsewhere(request: Request, store: Store) -> None:
     sources = {encoding["source"] for encoding in encodings if isinstance(encoding.get("source"), str)}
     if any(store.is_at(source) for source in sources):
         raise InputError(
-            f"The input and the output are one: got {store.url!r} for both, expected another name for the output. "
+            f"The input and the output are the same: got {store.url!r} for both, expected another name for the output. "
             "Fill into a new store, and rename it."
         )
 
@@ -301,7 +307,7 @@ def _begin(
     resume: bool,
     overwrite: bool,
 ) -> dict[str, Record] | None:
-    """The records of the units that need not be done again; None where the store is complete."""
+    """Records of the units that are finished; None if the store is complete."""
     exists, begun = store.exists(), journal.job() is not None
     if resume and exists and begun:
         journal.require_same(job)
@@ -314,14 +320,14 @@ def _begin(
             return None
         raise InputError(
             f"Nothing to resume: {store.url!r} has no journal, and was not made by this job. Choose another output, or "
-            "begin anew with overwrite (--overwrite)."
+            "start a new one with overwrite (--overwrite)."
         )
     if exists and not overwrite and not (resume and begun):
-        how = "Go on with resume (--resume)" if begun else "Choose another name"
+        how = "Continue with resume (--resume)" if begun else "Choose another name"
         raise OutputError(f"The output exists: {store.url!r}. {how}, or pass overwrite (--overwrite).")
     if not begun and store.occupied():
         raise OutputError(
-            f"{store.url!r} is no Zarr store, and is not empty: it stays as it is. Choose another name, or remove it."
+            f"{store.url!r} is not a Zarr store, and not empty: it is left as it is. Choose another name, or remove it."
         )
     ready = for_files(template(request))
     made = {output.name: field for field in fields for output in field.outputs}
@@ -338,7 +344,7 @@ def _digest(job: Mapping[str, str]) -> str:
 
 
 def _finish(report: Report, store: Store, journal: Journal, job: dict[str, str]) -> None:
-    """Declare the store complete, unless there was nothing to fill it from."""
+    """Mark the store as complete; remove it if a variable has no observed cell."""
     for name, counts in report.variables.items():
         try:
             check_observed(name, counts["cells"], counts["observed"])

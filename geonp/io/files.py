@@ -70,8 +70,8 @@ def open_raster(
         Value of missing cells as stored in the file, used instead of the declared one. With NaN, no cell of an integer
         raster is missing.
     chunks : "auto", int, mapping or None
-        Chunks of the dask arrays: several for each core and at most 16 MiB each (``"auto"``), cells along both spatial
-        dimensions, or cells by dimension. None gives no dask arrays, but lazy arrays of xarray, as
+        Chunks of the dask arrays: several for each core and at most 16 MiB each (``"auto"``), the rows and columns of a
+        chunk, or its cells by dimension. None gives no dask arrays, but lazy arrays of xarray, as
         :func:`geonp.fill_store` needs them.
     storage_options : mapping, optional
         Options of the file system of a URL, for fsspec. They are never logged or stored.

@@ -233,7 +233,7 @@ def test_an_unfinished_store_says_so_and_is_gone_on_with(model: str, tmp_path: P
     assert progress is not None
     assert progress["units"] == 20
     assert 7 <= progress["finished"] <= 7 + (os.cpu_count() or 1)
-    with pytest.raises(OutputError, match="Go on with resume"):
+    with pytest.raises(OutputError, match="Continue with resume"):
         fill_store(lazily(source), out, chunks=16, model=model)
     report = fill_store(lazily(source), out, chunks=16, model=model, resume=True)
     assert report.reused == progress["finished"]
@@ -367,7 +367,7 @@ def test_a_store_is_not_filled_into_itself(
     monkeypatch.chdir(tmp_path)
     ds = lazily(source) if opened == "lazily" else xr.open_zarr(source, consolidated=False)
     for target in (source, "./in.zarr", "link.zarr"):
-        with pytest.raises(InputError, match="The input and the output are one"):
+        with pytest.raises(InputError, match="The input and the output are the same"):
             fill_store(ds, target, overwrite=True, model=model)
     assert stored(source) == before
 
@@ -377,7 +377,7 @@ def test_a_folder_that_is_no_store_stays_as_it_is(model: str, tmp_path: Path, so
     out.mkdir()
     (out / "thesis.txt").write_text("all of it")
     for options in ({}, {"overwrite": True}, {"resume": True}):
-        with pytest.raises(OutputError, match=r"precious' is no Zarr store, and is not empty: it stays as it is"):
+        with pytest.raises(OutputError, match=r"precious' is not a Zarr store, and not empty: it is left as it is"):
             fill_store(lazily(source), out, model=model, **options)
     assert (out / "thesis.txt").read_text() == "all of it"
 
