@@ -63,15 +63,19 @@ if "--multiprocessing-fork" in sys.orig_argv:
         logging.getLogger(f"lightning_fabric.utilities.{_name}").setLevel(logging.WARNING)
 
 
+@dataclass(frozen=True)
 class _Batches(Dataset[Batch]):
     """Batches of the steps from `first` to `last`, for the process `rank` of `world` processes.
 
     Each batch depends on the seed and its index alone, so that a resumed run sees the batches of an uninterrupted run.
     """
 
-    def __init__(self, recipe: Recipe, seed: int, first: int, last: int, rank: int = 0, world: int = 1) -> None:
-        self.recipe, self.seed, self.first, self.last = recipe, seed, first, last
-        self.rank, self.world = rank, world
+    recipe: Recipe
+    seed: int
+    first: int
+    last: int
+    rank: int
+    world: int
 
     def __len__(self) -> int:
         return max(self.last - self.first, 0)
@@ -191,10 +195,8 @@ def _train(fabric: Fabric, recipe: Recipe, out: Path, workers: int, progress: bo
     if leads:
         curve.truncate(curve_file, run.step)
     data = _Batches(recipe, options.seed, run.step, options.steps, fabric.global_rank, fabric.world_size)
-    # with its own generator, the loader leaves the random numbers of models alone
-    loader = DataLoader(
-        data, batch_size=None, num_workers=workers, worker_init_fn=_begin_worker, generator=torch.Generator()
-    )
+    own = torch.Generator()  # so that the loader leaves the random numbers of models alone
+    loader = DataLoader(data, batch_size=None, num_workers=workers, worker_init_fn=_begin_worker, generator=own)
     validation = [draw(recipe, VALIDATION_SEED, i) for i in range(options.validation_batches if leads else 0)]
     shown = {"disable": not (progress and leads), "unit": "step", "mininterval": _REPORTING.refresh_s}
     bar: Any = tqdm(loader, initial=run.step, total=options.steps, **shown)  # type: ignore[call-overload]
@@ -336,9 +338,8 @@ class _Run:
     def restore(self, state: dict[str, Any], file: Path) -> None:
         """Continue from a saved state of the same run."""
         changed = differences(state["recipe"], self.recipe)
-        devices = (state.get("devices", self.fabric.world_size), self.fabric.world_size)
-        if devices[0] != devices[1]:
-            changed.append(f"--devices was {devices[0]}, now is {devices[1]}")
+        if (devices := state.get("devices", self.fabric.world_size)) != self.fabric.world_size:
+            changed.append(f"--devices was {devices}, now is {self.fabric.world_size}")
         if state.get("data", self.data) != self.data:
             changed.append("the values at data.path or data.geopotential have changed")
         if changed:

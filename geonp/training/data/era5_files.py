@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,16 @@ Area = tuple[float, float, float, float]
 
 DATASET = "reanalysis-era5-single-levels"
 """Name of the dataset in the data store."""
-PLAUSIBLE_K = (150.0, 350.0)
-"""Range of air temperatures that files may have."""
-STEP = 0.25
-"""Spacing of the grid, degrees."""
-SAME_SURFACE = 10.0
-"""Tolerance of the surface geopotential between files, m2 s-2: each file is packed with its own scale."""
+
+
+@dataclass(frozen=True)
+class _Expected:
+    temperatures_k: tuple[float, float] = (150.0, 350.0)  # air temperatures on Earth, with a margin
+    step: float = 0.25  # spacing of the grid, degrees
+    geopotential_tolerance: float = 10.0  # between files, m2 s-2: each is packed with its own scale
+
+
+_EXPECTED = _Expected()
 
 _ATTRS: dict[str, dict[str, str]] = {
     "t2m": {"standard_name": "air_temperature", "long_name": "2 metre temperature", "units": "K"},
@@ -59,7 +64,7 @@ def checked(part: Path, hours: Any, area: Area) -> xr.Dataset:
     _check_grid(ds["latitude"].values, ds["longitude"].values, area)
     if ds["t2m"].dims != ("time", "latitude", "longitude"):
         raise FetchError(f"its temperatures have dimensions {ds['t2m'].dims}, expected time, latitude, longitude")
-    low, high = PLAUSIBLE_K
+    low, high = _EXPECTED.temperatures_k
     if not bool(((ds["t2m"] >= low) & (ds["t2m"] <= high)).all()) or not bool(np.isfinite(ds["z"]).all()):
         raise FetchError(f"it has missing values, or temperatures outside of {low:g} to {high:g} K")
     still = ds["z"].isel(time=0, drop=True) if "time" in ds["z"].dims else ds["z"]
@@ -69,18 +74,18 @@ def checked(part: Path, hours: Any, area: Area) -> xr.Dataset:
 
 def _check_grid(latitude: Any, longitude: Any, area: Area) -> None:
     """Check that the cells are 0.25 degrees apart, from north to south and west to east, and cover the area."""
-    steps = np.concatenate([-np.diff(latitude), np.diff(longitude)])
-    if not np.allclose(steps, STEP, rtol=0, atol=1e-3):
+    step, steps = _EXPECTED.step, np.concatenate([-np.diff(latitude), np.diff(longitude)])
+    if not np.allclose(steps, step, rtol=0, atol=1e-3):
         raise FetchError(
-            f"its cells are {steps.min():g} to {steps.max():g} degrees apart, expected {STEP}, rows from north to south"
+            f"its cells are {steps.min():g} to {steps.max():g} degrees apart, expected {step}, rows from north to south"
         )
     ends = np.array([latitude.max(), longitude.min(), latitude.min(), longitude.max()])
     off = ends - area
     off[1::2] = (off[1::2] + 180) % 360 - 180
-    on_grid = np.abs(np.divide(area, STEP) - np.round(np.divide(area, STEP))) < 1e-3
+    on_grid = np.abs(np.divide(area, step) - np.round(np.divide(area, step))) < 1e-3
     # around the globe, the last column is one step before the first
     on_grid[3] &= area[3] - area[1] < 360
-    if (np.abs(off) > np.where(on_grid, 1e-3, STEP)).any():
+    if (np.abs(off) > np.where(on_grid, 1e-3, step)).any():
         got, expected = (" ".join(f"{end:g}" for end in each) for each in (ends, area))
         raise FetchError(f"it spans {got}, expected {expected}")
 
@@ -96,7 +101,7 @@ def check_same(fields: xr.Dataset, lattice: xr.Dataset | None) -> None:
                 f"its {name} has {len(got)} values from {got[0]:g} to {got[-1]:g}, expected the {len(expected)} from "
                 f"{expected[0]:g} to {expected[-1]:g} of the store"
             )
-    if (off := float(np.abs(fields["z"].values - lattice["z"].values).max())) > SAME_SURFACE:
+    if (off := float(np.abs(fields["z"].values - lattice["z"].values).max())) > _EXPECTED.geopotential_tolerance:
         raise FetchError(f"its geopotential differs from the store's by {off:g} m2 s-2, expected the same surface")
 
 

@@ -21,7 +21,7 @@ from geonp.inference.context import Neighbourhood
 from geonp.io.stores import unfinished
 from geonp.training.data.constraints import Count, FractionRange
 
-__all__ = ["GRAVITY", "Reanalysis", "Scales"]
+__all__ = ["GRAVITY", "Reanalysis", "ReanalysisSettings", "Scales"]
 
 Batch = dict[str, Tensor]
 Array = npt.NDArray[np.float32]
@@ -30,10 +30,17 @@ Side = Annotated[int, Field(ge=2)]
 
 GRAVITY = 9.80665
 """Geopotential over elevation, m s-2."""
-EVEN_TOLERANCE = 0.01
-"""Relative tolerance of the spacing of latitudes and longitudes."""
-MOST_DRAWS = 10_000
-"""Blocks to draw at most until one has enough valid cells."""
+
+
+@dataclass(frozen=True)
+class ReanalysisSettings:
+    """Tolerances of the data."""
+
+    spacing: float = 0.01  # relative tolerance of the spacing of latitudes and longitudes
+    max_draws: int = 10_000  # blocks to draw at most until one has enough valid cells
+
+
+SETTINGS = ReanalysisSettings()
 
 
 @dataclass(frozen=True)
@@ -192,7 +199,7 @@ class Reanalysis:
         region, valid_cells = _region(self, area), _valid_cells(self, area)
         hours, values, elevation = region.hours, region.values, region.elevation
         last = len(hours) - (n - 1) * self.step_h
-        for _ in range(MOST_DRAWS):
+        for _ in range(SETTINGS.max_draws):
             row, col = (rng.integers(m - k, endpoint=True) for m, k in zip(values.shape[1:], sides, strict=True))
             block = (slice(row, row + sides[0]), slice(col, col + sides[1]))
             frames = rng.integers(last, size=size)[:, None] + self.step_h * np.arange(n)
@@ -204,8 +211,8 @@ class Reanalysis:
                 break
         else:
             raise RecipeError(
-                f"data.{_PREFIX[self.split]}area: none of {MOST_DRAWS} {self.split} windows had {self.min_valid} valid "
-                "cells; choose another area or period, or a smaller data.min_valid"
+                f"data.{_PREFIX[self.split]}area: none of {SETTINGS.max_draws} {self.split} windows had "
+                f"{self.min_valid} valid cells; choose another area or period, or a smaller data.min_valid"
             )
         grids = np.meshgrid(region.latitude[block[0]], region.longitude[block[1]], indexing="ij")
         columns = [hours[frames][..., None], *(grid[valid] for grid in (*grids, elevation[block]))]
@@ -260,7 +267,7 @@ def _require_even(ds: xr.Dataset, data: Reanalysis) -> None:
             continue
         usual = float(np.median(steps))
         worst = int(np.argmax(np.abs(steps - usual)))
-        if abs(steps[worst] - usual) > EVEN_TOLERANCE * abs(usual):
+        if abs(steps[worst] - usual) > SETTINGS.spacing * abs(usual):
             raise RecipeError(
                 f"data.{_PREFIX[data.split]}area: the {axis}s of the {data.split} windows are not evenly spaced: "
                 f"{values[worst]:g} is followed by {values[worst + 1]:g}, expected steps of {usual:g} degrees; choose "

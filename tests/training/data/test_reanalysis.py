@@ -18,7 +18,7 @@ from geonp.adaptation.adapt import adapt
 from geonp.cli.app import main
 from geonp.errors import InputError, ModelError, RecipeError
 from geonp.inference import checkpoint
-from geonp.training.data.reanalysis import GRAVITY, Reanalysis
+from geonp.training.data.reanalysis import GRAVITY, Reanalysis, ReanalysisSettings
 from geonp.training.loop import train
 from geonp.training.recipe import Recipe, load
 from geonp.training.sources import VALIDATION_SEED, draw
@@ -248,7 +248,7 @@ def test_windows_of_one_row_or_column_are_refused(window: str) -> None:
 
 
 def test_cells_that_are_never_valid_together_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("geonp.training.data.reanalysis.MOST_DRAWS", 20)
+    monkeypatch.setattr("geonp.training.data.reanalysis.SETTINGS", ReanalysisSettings(max_draws=20))
     ds = field()
     ds.assign(t2m=ds["t2m"].where(ds["time"].dt.hour % 2 == 0).where(ds["time"].dt.hour % 4 == 0)).to_netcdf(
         tmp_path / "rare.nc"
