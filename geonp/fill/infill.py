@@ -31,7 +31,7 @@ from geonp.inference.stack import read_with
 from geonp.raster.metadata import dataset_attrs
 from geonp.raster.nodata import Reader
 from geonp.raster.variable import ClassReader, Variable
-from geonp.raster.windows import CHUNK_PX, Window, pieces
+from geonp.raster.windows import CHUNKS, Window, pieces
 
 __all__ = ["chunks_in_memory", "count_batches", "infill", "template"]
 
@@ -190,7 +190,7 @@ def _assembled(request: Request, arrays: Mapping[Hashable, Mapping[Hashable, xr.
 
 def chunks_in_memory(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Chunks in which an array in memory is filled; rows and columns last."""
-    return (*(1,) * (len(shape) - 2), *(min(n, CHUNK_PX[1]) for n in shape[-2:]))
+    return (*(1,) * (len(shape) - 2), *(min(n, CHUNKS.largest_px) for n in shape[-2:]))
 
 
 def _fill_chunks(

@@ -1,4 +1,4 @@
-"""Filled values in the dtype of their raster: integers, packed or not, hold no other."""
+"""Filled values to the dtype of their raster: rounding, and limits of integers and of packed values."""
 
 from __future__ import annotations
 
@@ -16,46 +16,50 @@ __all__ = ["Fit", "fitting"]
 Array = npt.NDArray[Any]
 BoolArray = npt.NDArray[np.bool_]
 Fit = Callable[..., Array]
-"""What :func:`fitting` gives."""
+"""Type of the functions that :func:`fitting` returns."""
 
-_EXACT = 2**53
+_LARGEST_EXACT = 2**53
+"""float64 represents all integers up to this exactly."""
+
+_ROUNDING = 1e-6
+"""A limit that differs less from an integer is this integer with a rounding error, in units of stored integers."""
 
 
 def fitting(
     dtype: np.dtype[Any],
-    markers: tuple[float, ...],
+    nodata: tuple[float, ...],
     encoding: Mapping[str, Any],
     limits: tuple[float, float] = UNLIMITED,
 ) -> Fit:
-    """A function of arrays ``(values, filled_mask, source)``, picklable, that gives values the dtype of a raster.
+    """A picklable function ``(values, filled_mask, source)`` that converts filled values to the dtype of a raster.
 
-    The filled ones become values within `limits` that its integers, or those of its encoding, can hold. The third
-    array, the raster itself, is needed for integers alone: the others are taken from it.
+    Filled cells become values within `limits` that integers, or packed integers, can represent. Integers take all other
+    cells from `source`, the stored raster, which floats do not need.
 
     Parameters
     ----------
     dtype
-        Of the raster in memory.
-    markers
-        Its nodata values, which no filled cell may get.
+        dtype of the raster in memory.
+    nodata
+        Nodata values, which no filled cell may get.
     encoding
-        How it will be stored: ``dtype``, ``scale_factor``, ``add_offset`` and ``_FillValue``, as far as they are set.
+        Encoding of the result: ``dtype``, ``scale_factor``, ``add_offset`` and ``_FillValue``, as far as they are set.
     limits
-        Least and greatest valid value, in the units of the raster in memory.
+        Smallest and largest valid value, in the units of the raster in memory.
     """
     stored = np.dtype(encoding.get("dtype", dtype))
     if dtype.kind in "iu":
-        return partial(_filled_integers, markers=markers, limits=limits)
+        return partial(_filled_integers, nodata=nodata, limits=limits)
     if stored.kind in "iu":
         scale, offset = float(encoding.get("scale_factor", 1.0)), float(encoding.get("add_offset", 0.0))
         fill = (float(encoding["_FillValue"]),)
-        low, high = sorted((end - offset) / scale for end in limits)
-        packed = partial(_within_packing, stored=stored, markers=fill, scale=scale, offset=offset)
-        return partial(packed, dtype=dtype, limits=(low, high))
-    return partial(_as_dtype, dtype=dtype, limits=limits)
+        low, high = sorted((limit - offset) / scale for limit in limits)
+        packing = {"stored": stored, "nodata": fill, "scale": scale, "offset": offset}
+        return partial(_within_packing, dtype=dtype, limits=(low, high), **packing)
+    return partial(_floats, dtype=dtype, limits=limits)
 
 
-def _as_dtype(
+def _floats(
     values: Array,
     filled_mask: BoolArray,
     source: Array | None = None,
@@ -70,11 +74,10 @@ def _as_dtype(
 
 
 def _filled_integers(
-    values: Array, filled_mask: BoolArray, source: Array, *, markers: tuple[float, ...], limits: tuple[float, float]
+    values: Array, filled_mask: BoolArray, source: Array, *, nodata: tuple[float, ...], limits: tuple[float, float]
 ) -> Array:
-    """``source`` with the filled cells rounded to its integers."""
     result = source.copy()
-    result[filled_mask] = _nearest_integers(values[filled_mask], source.dtype, markers, limits)
+    result[filled_mask] = _nearest_integers(values[filled_mask], source.dtype, nodata, limits)
     return result
 
 
@@ -85,33 +88,31 @@ def _within_packing(
     *,
     dtype: np.dtype[Any],
     stored: np.dtype[Any],
-    markers: tuple[float, ...],
+    nodata: tuple[float, ...],
     scale: float,
     offset: float,
     limits: tuple[float, float],
 ) -> Array:
-    """Move those filled cells that ``offset + scale * integer`` cannot hold; leave the others unrounded."""
+    """Move filled values that ``offset + scale * integer`` cannot represent; do not round the others."""
     packed = (values[filled_mask].astype(np.float64) - offset) / scale
-    integers = _nearest_integers(packed, stored, markers, limits)
+    integers = _nearest_integers(packed, stored, nodata, limits)
     result = values.astype(dtype)
     result[filled_mask] = np.where(integers == np.rint(packed), values[filled_mask], offset + scale * integers)
     return result
 
 
 def _nearest_integers(
-    values: Array, dtype: np.dtype[Any], markers: tuple[float, ...], limits: tuple[float, float]
+    values: Array, dtype: np.dtype[Any], nodata: tuple[float, ...], limits: tuple[float, float]
 ) -> npt.NDArray[np.float64]:
-    """Round to integers within the limits that ``dtype`` holds and that are no marker; exact in float64."""
+    """Nearest integers that a dtype represents, within limits and different from nodata values, as float64."""
     info = np.iinfo(dtype)
-    # what is off by less was rounded
-    least, greatest = np.ceil(limits[0] - 1e-6), np.floor(limits[1] + 1e-6)
-    low, high = max(info.min, -_EXACT, least), min(info.max, _EXACT, greatest)
-    while low in markers:
+    smallest, largest = np.ceil(limits[0] - _ROUNDING), np.floor(limits[1] + _ROUNDING)
+    low, high = max(info.min, -_LARGEST_EXACT, smallest), min(info.max, _LARGEST_EXACT, largest)
+    while low in nodata:
         low += 1
-    while high in markers:
+    while high in nodata:
         high -= 1
     result = np.clip(np.rint(values.astype(np.float64)), low, high)
-    for marker in markers:
-        aside = np.where(values >= marker, marker + 1, marker - 1)
-        result = np.where(result == marker, aside, result)
+    for value in nodata:
+        result = np.where(result == value, np.where(values >= value, value + 1, value - 1), result)
     return result

@@ -12,13 +12,7 @@ import xarray as xr
 from geonp.raster.grid import grid_mapping_name
 from geonp.raster.nodata import NODATA, PACKING
 
-__all__ = [
-    "UNNAMED",
-    "FillFlag",
-    "ancillary_names",
-    "dataset_attrs",
-    "kept_encoding",
-]
+__all__ = ["UNNAMED", "FillFlag", "ancillary_names", "dataset_attrs", "kept_encoding"]
 
 UNNAMED = "value"
 """Name of the filled variable of a DataArray without a name."""
@@ -34,13 +28,13 @@ class FillFlag(IntEnum):
     BEYOND_LIMIT = 2
     """Left empty: farther from an observed cell than ``max_distance`` or than the context reaches."""
     OUTSIDE_DOMAIN = 3
-    """Left empty: outside the valid domain that the mask gives."""
+    """Left empty: outside the domain given as mask."""
     FAILED = 4
-    """Left empty because it could not be read or computed. Only in stores: other fills stop with an error."""
+    """Left empty: could not be read or computed. Only in stores; other fills raise an error."""
 
 
 def dataset_attrs(attrs: Mapping[Any, Any], line: str, model: str, version: str, sha256: str) -> dict[Any, Any]:
-    """Attributes of a filled Dataset: those given, ``Conventions``, a line of ``history`` and the model's identity."""
+    """Attributes of a filled Dataset: its own, ``Conventions``, a new line of ``history``, and the model."""
     earlier = str(attrs.get("history", "")).rstrip("\n")
     return {
         "Conventions": "CF-1.11",
@@ -52,25 +46,25 @@ def dataset_attrs(attrs: Mapping[Any, Any], line: str, model: str, version: str,
     }
 
 
-def kept_encoding(source: xr.DataArray, markers: tuple[float, ...]) -> dict[str, Any]:
-    """Encoding of the filled values that every file format can take, with one nodata value, in ``_FillValue``.
+def kept_encoding(source: xr.DataArray, nodata: tuple[float, ...]) -> dict[str, Any]:
+    """Encoding of filled values that all file formats support, with one nodata value in ``_FillValue``.
 
-    An integer encoding of floats without a nodata value is left out, because it has no value for empty cells.
+    Floats packed as integers without a nodata value are stored as floats: empty cells have no integer.
     """
     encoding = {key: source.encoding[key] for key in ("dtype", *PACKING) if key in source.encoding}
     mapping = source.encoding.get("grid_mapping", source.attrs.get("grid_mapping", grid_mapping_name(source)))
     if mapping is not None:
         encoding["grid_mapping"] = mapping
     if source.dtype.kind in "iu":
-        if encoding.get("dtype", source.dtype) != source.dtype:  # signed integers that were read as unsigned
+        if encoding.get("dtype", source.dtype) != source.dtype:  # integers decoded by _Unsigned
             del encoding["dtype"]
         return encoding
     encoded = [source.encoding[key] for key in NODATA if key in source.encoding]
-    fill = encoded[0] if encoded else next(iter(markers), None)
+    fill = encoded[0] if encoded else next(iter(nodata), None)
     if fill is not None:
         encoding["_FillValue"] = fill
     stored = np.dtype(encoding.get("dtype", source.dtype))
-    if stored.kind in "iu" and not encoded and fill is not None:  # in the units of the values
+    if stored.kind in "iu" and not encoded and fill is not None:  # `fill` is in units of unpacked values
         fill = round((fill - encoding.get("add_offset", 0.0)) / encoding.get("scale_factor", 1.0))
         encoding["_FillValue"] = fill
     if stored.kind in "iu" and (fill is None or "_Unsigned" in source.encoding):

@@ -1,8 +1,8 @@
-"""Which cells of a raster are missing, and its values as floats that say so."""
+"""Nodata values and valid ranges: values as they are stored to floats with NaN in missing cells."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,6 @@ __all__ = [
     "UNLIMITED",
     "VALID",
     "Reader",
-    "cellwise",
     "declared_nodata",
     "empty_value",
     "holds",
@@ -31,21 +30,20 @@ __all__ = [
 ]
 
 NODATA = ("_FillValue", "missing_value")
-"""CF attributes that name the value of missing cells."""
+"""CF attributes with the nodata value."""
 
 VALID = ("valid_range", "valid_min", "valid_max")
-"""CF attributes that say which values are data."""
+"""CF attributes with the range of valid values."""
 
 PACKING = {"scale_factor": 1.0, "add_offset": 0.0}
-"""CF attributes of packed values, and what holds without them."""
-
+"""CF attributes of packed values, and their defaults."""
 
 UNLIMITED = (-np.inf, np.inf)
-"""Limits between which all values lie."""
+"""Limits that all values are within."""
 
 
 def holds(dtype: np.dtype[Any], value: float) -> bool:
-    """Whether an array of the real ``dtype`` can hold ``value``; integers hold no NaN."""
+    """Whether an integer or float dtype can represent a value; integers cannot represent NaN."""
     if dtype.kind == "f":
         return True
     info = np.iinfo(dtype)
@@ -53,15 +51,15 @@ def holds(dtype: np.dtype[Any], value: float) -> bool:
 
 
 def declared_nodata(da: xr.DataArray) -> tuple[float, ...]:
-    """Values that mark missing cells in the values of ``da`` as they are in memory; empty where none is declared.
+    """Nodata values that a raster declares for its values in memory; empty if there are none.
 
-    Read from ``_FillValue`` and ``missing_value`` in attrs, and for integers in encoding too: floats with such an
-    encoding have been decoded, so that NaN already stands where the value was.
+    They are read from ``_FillValue`` and ``missing_value`` in attrs, and for integers also in encoding. Floats with
+    such an encoding have been decoded and hold NaN instead.
 
     Raises
     ------
     InputError
-        Where a declared value is not a number.
+        If a declared value is not a number.
     """
     sources = [da.attrs, da.encoding] if da.dtype.kind in "iu" else [da.attrs]
     values = [value for attrs in sources for key in NODATA for value in np.atleast_1d(attrs.get(key, []))]
@@ -69,42 +67,42 @@ def declared_nodata(da: xr.DataArray) -> tuple[float, ...]:
         return tuple(dict.fromkeys(float(value) for value in values))
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"Variable {da.name!r} declares a missing value that is no number: got {values!r}. "
-            f"Correct its attribute _FillValue or missing_value."
+            f"Variable {da.name!r} declares nodata values that are not numbers: got {values!r}. Correct the attribute "
+            "_FillValue or missing_value."
         ) from error
 
 
 def stored_nodata(da: xr.DataArray) -> float | None:
-    """Nodata value of ``da`` as stored in its file, before decoding; None if none is declared."""
+    """Nodata value of a raster as stored in its file, before decoding; None if it declares none."""
     values = [da.encoding.get("_FillValue"), *declared_nodata(da)]
     return next((float(value) for value in values if value is not None), None)
 
 
 def valid_limits(da: xr.DataArray) -> tuple[float, float]:
-    """Least and greatest value that the CF attributes ``valid_range``, or ``valid_min`` and ``valid_max``, allow.
+    """Smallest and largest value that the CF attributes ``valid_range``, or ``valid_min`` and ``valid_max``, allow.
 
-    In the units of the values of ``da`` as they are in memory, infinite where nothing is said. Limits that are integers
-    are about integers: of packed values about those that are stored (CF conventions 2.5.1 and the attribute conventions
-    of NetCDF). So they say nothing of floats of which the encoding, and with it the packing, was lost on the way. What
-    is no number says nothing either, nor does a range whose ends are not in order.
+    The limits are in the units of the values in memory, and infinite if nothing is declared. Integer limits refer to
+    integers, for packed values to the stored ones (CF conventions 2.5.1, NetCDF attribute conventions). They are
+    ignored for floats without encoding, whose packing is lost. Limits that are not numbers or not in order are also
+    ignored.
     """
     given = np.ravel(np.asarray(da.attrs.get("valid_range", []), object)).tolist()
     if len(given) != 2:
         given = [da.attrs.get("valid_min"), da.attrs.get("valid_max")]
-    ends = [_end(da, end) for end in given]
-    told = [end for end in ends if end is not None]
-    if not told or (told[0] > told[-1] and type(told[0]) is type(told[-1])):
+    limits = [_limit(da, limit) for limit in given]
+    declared = [limit for limit in limits if limit is not None]
+    if not declared or (declared[0] > declared[-1] and type(declared[0]) is type(declared[-1])):
         return UNLIMITED
-    # what is open stays so in other units, whose order may be the other one
+    # a negative scale_factor exchanges the limits
     low, high = sorted(
-        _in_memory(da, open_ if end is None else end, isinstance(told[0] if end is None else end, int))
-        for end, open_ in zip(ends, UNLIMITED, strict=True)
+        _in_memory(da, infinite if limit is None else limit, isinstance(declared[0] if limit is None else limit, int))
+        for limit, infinite in zip(limits, UNLIMITED, strict=True)
     )
     return low, high
 
 
-def _end(da: xr.DataArray, given: Any) -> float | None:
-    """One end of a valid range, an int if it is about integers; None where it says nothing."""
+def _limit(da: xr.DataArray, given: Any) -> float | None:
+    """A valid limit, an int if it refers to integers; None if it is to be ignored."""
     numbers = np.ravel(np.asarray(given))
     if numbers.size != 1 or numbers.dtype.kind not in "iuf" or np.isnan(numbers[0]):
         return None
@@ -118,70 +116,69 @@ def _end(da: xr.DataArray, given: Any) -> float | None:
     return number
 
 
-def _in_memory(da: xr.DataArray, end: float, of_integers: bool) -> float:
-    """One end of a valid range in the units of the values in memory."""
+def _in_memory(da: xr.DataArray, limit: float, of_integers: bool) -> float:
+    """A valid limit in the units of the values in memory."""
     if da.dtype.kind == "f":
         scale, offset = _packing(da.encoding) if "dtype" in da.encoding else (1.0, 0.0)
         stored = np.dtype(da.encoding.get("dtype", da.dtype))
-        return end * scale + offset if of_integers or stored.kind == "f" else float(end)
+        return limit * scale + offset if of_integers or stored.kind == "f" else float(limit)
     scale, offset = _packing(da.attrs)
-    # to the integer that was meant, if rounding was all that moved it
-    return float(end) if of_integers else round((end - offset) / scale, 6)
+    # rounding removes the error of the division, so that a packed integer stays one
+    return float(limit) if of_integers else round((limit - offset) / scale, 6)
 
 
 def _packing(attrs: Mapping[Any, Any]) -> tuple[float, float]:
-    """Scale and offset, which JSON may hold as lists."""
+    """Scale and offset; JSON attributes may hold them as lists."""
     scale, offset = (float(np.ravel(attrs.get(key, default))[0]) for key, default in PACKING.items())
     return scale or 1.0, offset
 
 
-def empty_value(da: xr.DataArray, markers: tuple[float, ...]) -> float:
-    """What stands for a missing cell in the dtype of ``da``: one of `markers`, or an integer beyond the valid limits.
+def empty_value(da: xr.DataArray, nodata: tuple[float, ...]) -> float:
+    """Value of an empty cell in the dtype of a raster: a nodata value, or an integer outside the valid limits.
 
-    Of floats without markers it is zero, which they do not need.
+    Zero for floats without a nodata value, whose empty cells are NaN.
     """
     low, high = valid_limits(da)
-    ends = [] if da.dtype.kind == "f" else [np.iinfo(da.dtype).min, np.iinfo(da.dtype).max]
-    told = [marker for marker in markers if holds(da.dtype, marker)]
-    return next(iter(told + [end for end in ends if not low <= end <= high]), 0)
+    extremes = [] if da.dtype.kind == "f" else [np.iinfo(da.dtype).min, np.iinfo(da.dtype).max]
+    candidates = [value for value in nodata if holds(da.dtype, value)]
+    candidates += [value for value in extremes if not low <= value <= high]
+    return next(iter(candidates), 0)
 
 
 def observed(da: xr.DataArray, nodata: float | None = None) -> xr.DataArray:
-    """``da`` as floats with NaN at every missing cell; lazy where ``da`` is a dask array, with the same chunks.
+    """Values as floats with NaN in missing cells; lazy, with the same chunks, for dask arrays.
 
-    Missing are NaN, infinities, the nodata value (the argument, or else what :func:`declared_nodata` finds), and what
-    lies beyond :func:`valid_limits`.
+    Missing cells hold NaN, an infinity, a nodata value, or a value outside :func:`valid_limits`.
 
     Parameters
     ----------
     da
-        Any shape; integers or floats.
+        Integers or floats of any shape.
     nodata
-        Value of the missing cells, instead of the declared one. A value that the dtype cannot hold, NaN among them,
-        says that an integer raster has no missing cells, but for those beyond its valid limits.
+        Nodata value, used instead of those that :func:`declared_nodata` finds. With a value that an integer dtype
+        cannot represent, such as NaN, only cells outside the valid limits are missing.
 
     Returns
     -------
     DataArray
-        Same shape, coordinates, name and attrs (without those that declare nodata). float32 for float16, float32 and
-        integers of up to 16 bits, which it holds exactly; float64 for the rest.
+        Same shape, coordinates, name and attrs, without those of nodata values. float32 for float16, float32 and
+        integers of up to 16 bits, which it represents exactly; float64 for all others.
 
     Raises
     ------
     InputError
-        Where ``da`` holds no real numbers, or integers without any nodata value or valid range.
+        For values that are not real numbers, and integers without a nodata value or valid limits.
     """
     read = reader(da, nodata)
-    values = cellwise(read, da, dtype=read.dtype)
-    values.attrs = without(da.attrs, NODATA)
-    return values
+    values: xr.DataArray = xr.apply_ufunc(read, da, dask="parallelized", output_dtypes=[read.dtype])
+    return values.drop_attrs(deep=False).assign_attrs(without(da.attrs, NODATA))
 
 
 @dataclass(frozen=True)
 class Reader:
-    """How values in memory become floats of `dtype`: NaN where not finite, one of `markers`, or beyond `limits`."""
+    """Converts values to floats of `dtype`, with NaN if not finite, in `nodata`, or outside `limits`."""
 
-    markers: tuple[float, ...]
+    nodata: tuple[float, ...]
     dtype: np.dtype[Any]
     limits: tuple[float, float] = UNLIMITED
 
@@ -189,8 +186,8 @@ class Reader:
         """Floats of the same shape."""
         with np.errstate(over="ignore"):
             missing = ~np.isfinite(values)
-            for marker in self.markers:
-                missing |= values == values.dtype.type(marker)
+            for value in self.nodata:
+                missing |= values == values.dtype.type(value)
             if self.limits != UNLIMITED:
                 low, high = np.array(self.limits, self.dtype)
                 missing |= (values < low) | (values > high)
@@ -198,64 +195,39 @@ class Reader:
 
 
 def reader(da: xr.DataArray, nodata: float | None = None) -> Reader:
-    """The function of arrays that :func:`observed` applies, which may also be read piece by piece; same errors."""
+    """The function of arrays that :func:`observed` applies; same parameters and errors."""
     require_real(da)
-    markers = declared_nodata(da) if nodata is None else (float(nodata),)
+    values = declared_nodata(da) if nodata is None else (float(nodata),)
     low, high = valid_limits(da)
-    if da.dtype.kind in "iu" and not markers and (low, high) == UNLIMITED:
+    if da.dtype.kind in "iu" and not values and (low, high) == UNLIMITED:
         raise InputError(
-            f"Variable {da.name!r} holds integers ({da.dtype}) and declares no nodata value, so that its missing "
-            f"cells cannot be told from data. Give the value with nodata= (command line: --nodata), or nodata=nan "
-            f"if none is missing, or leave the variable out."
+            f"Variable {da.name!r} holds integers ({da.dtype}) without a declared nodata value, so it is unknown which "
+            "cells are missing. Give the value with nodata= (command line: --nodata), or nodata=nan if no cell is "
+            "missing, or leave the variable out."
         )
-    held = tuple(marker for marker in markers if np.isfinite(marker) and holds(da.dtype, marker))
-    # unpacked values are off by rounding
+    representable = tuple(value for value in values if np.isfinite(value) and holds(da.dtype, value))
+    # unpacked values have rounding errors: limits move by half a step
     packed = da.dtype.kind == "f" and np.dtype(da.encoding.get("dtype", da.dtype)).kind in "iu"
     margin = abs(_packing(da.encoding)[0]) / 2 if packed else 0.0
-    return Reader(held, np.dtype(_float_dtype(da.dtype)), (low - margin, high + margin))
-
-
-def cellwise(
-    function: Callable[..., npt.NDArray[Any]], *arrays: xr.DataArray, dtype: np.dtype[Any] | type[np.generic]
-) -> xr.DataArray:
-    """``function`` of the values of arrays that agree in their dimensions: one task a chunk of the first, if any.
-
-    Returns
-    -------
-    DataArray
-        With the coordinates and the name of the first array, no attrs and no encoding.
-    """
-    first = arrays[0]
-    if first.chunks is None:
-        data = function(*(array.values for array in arrays))
-    else:
-        from dask.array import asarray
-
-        blocks = [asarray(array.data).rechunk(first.chunks) for array in arrays]
-        data = blocks[0].map_blocks(function, *blocks[1:], dtype=dtype, meta=np.empty((0,) * first.ndim, dtype))
-    return xr.DataArray(xr.Variable(first.dims, data), first.coords, name=first.name)
+    wide = da.dtype.itemsize > (2 if da.dtype.kind in "iu" else 4)
+    return Reader(representable, np.dtype(np.float64 if wide else np.float32), (low - margin, high + margin))
 
 
 def require_real(da: xr.DataArray) -> None:
-    """Check that ``da`` holds integers or floats.
+    """Check that a raster holds integers or floats.
 
     Raises
     ------
     InputError
-        For complex numbers, strings, dates, booleans and objects, naming the variable and its dtype.
+        For complex numbers, strings, dates, booleans and objects.
     """
     if da.dtype.kind not in "iuf":
         raise InputError(
-            f"Variable {da.name!r} cannot be filled: got dtype {da.dtype}, expected real numbers (integers or "
-            f"floats). Convert it, for example with astype('float32'), or leave the variable out."
+            f"Variable {da.name!r} cannot be filled: got dtype {da.dtype}, expected integers or floats. Convert it, "
+            "for example with astype('float32'), or leave the variable out."
         )
 
 
-def _float_dtype(dtype: np.dtype[Any]) -> type[np.float32] | type[np.float64]:
-    wide = dtype.itemsize > (2 if dtype.kind in "iu" else 4)
-    return np.float64 if wide else np.float32
-
-
 def without(attrs: Mapping[Any, Any], keys: tuple[str, ...]) -> dict[Any, Any]:
-    """``attrs`` but those `keys`."""
+    """Attributes except those named."""
     return {key: value for key, value in attrs.items() if key not in keys}

@@ -1,9 +1,9 @@
-"""A variable to be filled, of numbers or of CF flag values, with all that its metadata says; found once."""
+"""The variables of a raster to be filled, of numbers or of classes, with everything their metadata declares."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -36,21 +36,21 @@ class Variable:
     Attributes
     ----------
     name : hashable
-        Its name in the Dataset.
+        Name in the Dataset.
     source : DataArray
-        Values as they are stored, with attributes and encoding; not read yet if it is lazy.
+        Stored values with attributes and encoding, possibly lazy.
     spatial : tuple
-        Dimensions of rows and of columns; of places, their only dimension.
+        Dimensions of rows and columns, or the only dimension of scattered places.
     nodata : tuple of float
-        Values that mark missing cells.
+        Nodata values.
     limits : tuple of float
         Smallest and largest valid value.
     read : callable
-        Converts stored values to floats, or to numbers of classes, with NaN where missing.
+        Converts stored values to floats, or to class indices, with NaN in missing cells.
     fit : callable
         Converts filled values to the dtype of `source`, see :func:`geonp.raster.casting.fitting`.
     empty : float
-        What an empty cell holds in that dtype.
+        Value of empty cells in that dtype.
     encoding : mapping
         Encoding of the result.
     """
@@ -74,27 +74,27 @@ class Variable:
         *,
         classes: bool = False,
     ) -> Variable:
-        """Read the metadata of an array; `nodata` replaces the nodata value that it declares.
+        """Read the metadata of an array; `nodata` replaces the declared nodata value.
 
         Raises
         ------
         InputError
             For dtypes, flag values or nodata values that cannot be used.
         """
-        markers = declared_nodata(source) if nodata is None else (float(nodata),)
-        encoding, limits = kept_encoding(source, markers), valid_limits(source)
+        values = declared_nodata(source) if nodata is None else (float(nodata),)
+        encoding, limits = kept_encoding(source, values), valid_limits(source)
         read: Reader | ClassReader
-        fit: Callable[..., npt.NDArray[Any]]
+        fit: Fit
         if classes:
-            read, fit = class_reader(source, nodata), _restoring(source)
+            read, fit = class_reader(source, nodata), partial(_flagged, np.ravel(source.attrs["flag_values"]))
         else:
-            read, fit = reader(source, nodata), fitting(source.dtype, markers, encoding, limits)
-        empty = empty_value(source, markers)
-        return cls(source.name, source, spatial, markers, limits, read, fit, empty, encoding)
+            read, fit = reader(source, nodata), fitting(source.dtype, values, encoding, limits)
+        empty = empty_value(source, values)
+        return cls(source.name, source, spatial, values, limits, read, fit, empty, encoding)
 
     @property
     def label(self) -> str:
-        """Name of the filled variable, and the beginning of the names of the other results."""
+        """Name of the filled variable and prefix of the other results."""
         return UNNAMED if self.name is None else str(self.name)
 
     @property
@@ -119,10 +119,10 @@ class Variable:
 
 
 def fill_variables(ds: xr.Dataset, grid: Grid, nodata: float | None = None) -> list[Hashable]:
-    """Names of the variables of ``ds`` to fill: real numbers on both spatial dimensions, in the order of ``ds``.
+    """Names of the variables to fill, in order: integers and floats on both spatial dimensions.
 
-    Ancillary variables (standard errors, flags) and CF flag variables are not filled. Integers that declare no nodata
-    value are usually quality layers: they are filled only if `nodata` is given, or if no other variable can be filled.
+    Ancillary variables (standard errors, flags) and CF flag variables are not filled. Integers without a declared
+    nodata value are usually quality layers: they are filled only if `nodata` is given, or if there are no others.
 
     Raises
     ------
@@ -141,10 +141,12 @@ def fill_variables(ds: xr.Dataset, grid: Grid, nodata: float | None = None) -> l
     if not names:
         got = "; ".join(f"{name!r} {da.dims} {da.dtype}" for name, da in ds.data_vars.items()) or "no variables"
         raise InputError(
-            f"No variable can be filled: got {got}; expected real numbers on the dimensions "
+            f"No variable can be filled: got {got}; expected integers or floats on the dimensions "
             f"({grid.y_dim!r}, {grid.x_dim!r}). Convert the variable, for example ds['name'].astype('float32')."
         )
-    declared = [name for name in names if ds[name].dtype.kind == "f" or nodata is not None or declared_nodata(ds[name])]
+    if nodata is not None:
+        return names
+    declared = [name for name in names if ds[name].dtype.kind == "f" or declared_nodata(ds[name])]
     return declared or [name for name in names if valid_limits(ds[name]) != UNLIMITED] or names
 
 
@@ -154,7 +156,7 @@ def passed_integers(ds: xr.Dataset, grid: Grid, filled: list[Hashable]) -> list[
 
 
 def class_variables(ds: xr.Dataset, grid: Grid, classes: int) -> list[Hashable]:
-    """Names of the variables of ``ds`` with as many CF ``flag_values`` as there are `classes`, in the order of ``ds``.
+    """Names of the variables with as many CF ``flag_values`` as the model has classes, in order.
 
     Status flags (``standard_name = "status_flag"``) describe other variables and are not filled.
 
@@ -180,23 +182,23 @@ def class_variables(ds: xr.Dataset, grid: Grid, classes: int) -> list[Hashable]:
 
 
 def _n_classes(da: xr.DataArray) -> int:
-    """Number of ``flag_values``, also of a text such as ``"0, 1, 2"``, as some writers leave them."""
+    """Number of ``flag_values``; some writers store them as text, such as ``"0, 1, 2"``."""
     given = da.attrs.get("flag_values", ())
     return len(given.replace(",", " ").split()) if isinstance(given, str) else np.size(given)
 
 
 @dataclass(frozen=True)
 class ClassReader:
-    """Converts stored values to numbers of classes: indices into `known`, and NaN for all other values."""
+    """Converts stored values to class indices, the positions in `flag_values`; other values become NaN."""
 
-    known: tuple[float, ...]
+    flag_values: tuple[float, ...]
     dtype: ClassVar[np.dtype[np.float32]] = np.dtype(np.float32)
 
     def __call__(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """Numbers of classes, in the shape of `values`."""
+        """Class indices, in the shape of `values`."""
         out = np.full(values.shape, np.nan, self.dtype)
-        for number, value in enumerate(self.known):
-            out[values == value] = number
+        for index, value in enumerate(self.flag_values):
+            out[values == value] = index
         return out
 
 
@@ -209,38 +211,34 @@ def class_reader(da: xr.DataArray, nodata: float | None = None) -> ClassReader:
         If the flag values are not distinct numbers, or one of them is the nodata value.
     """
     require_real(da)
-    markers = declared_nodata(da) if nodata is None else (float(nodata),)
     given = da.attrs["flag_values"]
     try:
-        known = np.asarray(given, np.float64).ravel()
+        flag_values = np.asarray(given, np.float64).ravel().tolist()
     except (TypeError, ValueError):
-        known = np.empty(0)
-    if not known.size or len(set(known.tolist())) < known.size:
+        flag_values = []
+    if not flag_values or len(set(flag_values)) < len(flag_values):
         raise InputError(
-            f"The flag_values of {da.name!r} must be numbers that differ: got {given!r}. Correct the attribute, for "
+            f"The flag_values of {da.name!r} must be distinct numbers: got {given!r}. Correct the attribute, for "
             f"example to np.array([0, 1, 2], {str(da.dtype)!r})."
         )
-    if missing := sorted(set(known.tolist()) & set(markers)):
+    missing = declared_nodata(da) if nodata is None else (float(nodata),)
+    if both := sorted(set(flag_values) & set(missing)):
         raise InputError(
-            f"{missing[0]:g} is a class of {da.name!r} (flag_values) and its nodata value too: cells filled with it "
-            "would look missing. Give another nodata value, or leave the class out of a model of fewer classes."
+            f"{both[0]:g} is both a class (flag_values) and the nodata value of {da.name!r}: cells filled with this "
+            "class would be missing. Give another nodata value, or use a model without this class."
         )
-    return ClassReader(tuple(known.tolist()))
+    return ClassReader(tuple(flag_values))
 
 
 def labels(da: xr.DataArray) -> npt.NDArray[Any]:
-    """Names of the classes: the flag meanings if there is one for each flag value, otherwise the flag values."""
+    """Names of the classes: the flag meanings if there are as many as flag values, otherwise the flag values."""
     meanings, values = str(da.attrs.get("flag_meanings", "")).split(), np.ravel(da.attrs["flag_values"])
     return np.array(meanings) if len(meanings) == len(values) else values
 
 
-def _restoring(da: xr.DataArray) -> Fit:
-    """A function ``(numbers, filled_mask, source)`` that writes flag values into the filled cells of `source`."""
-    return partial(_restored, np.ravel(da.attrs["flag_values"]))
-
-
-def _restored(
-    known: npt.NDArray[Any], number: npt.NDArray[Any], filled_mask: npt.NDArray[np.bool_], source: npt.NDArray[Any]
+def _flagged(
+    flag_values: npt.NDArray[Any], index: npt.NDArray[Any], filled_mask: npt.NDArray[np.bool_], source: npt.NDArray[Any]
 ) -> npt.NDArray[Any]:
-    chosen = known[np.where(filled_mask, number, 0).astype(np.intp)].astype(source.dtype)
+    """`source` with the flag values of the class indices in the filled cells."""
+    chosen = flag_values[np.where(filled_mask, index, 0).astype(np.intp)].astype(source.dtype)
     return np.where(filled_mask, chosen, source)

@@ -10,17 +10,32 @@ import numpy as np
 import numpy.typing as npt
 from dask.system import CPU_COUNT
 
-__all__ = ["CHUNK_PX", "Piece", "Window", "chunk_side", "indices", "pieces", "shown_once"]
+__all__ = ["CHUNKS", "ChunkSettings", "Piece", "Window", "chunk_side", "indices", "pieces", "shown_once"]
 
 BoolArray = npt.NDArray[np.bool_]
 
-CHUNK_PX = (256, 1024)
-"""Least and greatest side of the chunks that geonp chooses."""
+
+@dataclass(frozen=True)
+class ChunkSettings:
+    """Settings of the chunks that geonp chooses."""
+
+    smallest_px: int = 256
+    """Smallest side, so that reading the surroundings of a chunk takes little of the time."""
+    largest_px: int = 1024
+    """Largest side, which bounds the memory of a task."""
+    step_px: int = 128
+    """Sides are multiples of this, and so of most sizes of tiles."""
+    per_core: int = 4
+    """Number of chunks for each core, so that all cores finish at about the same time."""
+
+
+CHUNKS = ChunkSettings()
+"""The settings in use."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """Half-open ranges of rows and columns; they may reach beyond the raster."""
+    """Half-open ranges of rows and columns, which may extend beyond the raster."""
 
     row: int
     row_end: int
@@ -33,7 +48,7 @@ class Window:
         return self.row_end - self.row, self.col_end - self.col
 
     def aligned(self, tile_px: int) -> Window:
-        """The smallest union of tiles that holds the window; it may reach beyond the raster."""
+        """The smallest window of whole tiles that contains the window."""
         rows = self.row // tile_px * tile_px, -(-self.row_end // tile_px) * tile_px
         return Window(*rows, self.col // tile_px * tile_px, -(-self.col_end // tile_px) * tile_px)
 
@@ -44,7 +59,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Piece:
-    """Part of one chunk along one dimension: cells `start` to `stop` of `chunk` lie at `offset` in the window."""
+    """Part of a chunk along one dimension: cells `start` to `stop` of `chunk` are at `offset` in the window."""
 
     chunk: int
     start: int
@@ -53,22 +68,19 @@ class Piece:
 
 
 def chunk_side(cells: int) -> int:
-    """Side of chunks for a raster of so many cells in all its slices.
-
-    Some chunks for each core, but not so small that reading their surroundings takes long; whole tiles of most sizes.
-    """
-    side = math.sqrt(cells / (4 * CPU_COUNT))
-    return int(np.clip(-(-side // 128) * 128, *CHUNK_PX))
+    """Side of the chunks of a raster, from its number of cells in all slices; see :class:`ChunkSettings`."""
+    side = math.sqrt(cells / (CHUNKS.per_core * CPU_COUNT))
+    return int(np.clip(-(-side // CHUNKS.step_px) * CHUNKS.step_px, CHUNKS.smallest_px, CHUNKS.largest_px))
 
 
 def indices(start: int, stop: int, size: int, *, periodic: bool = False) -> npt.NDArray[np.intp]:
-    """Raster index of each window cell along one dimension; -1 outside. A periodic dimension goes round and round."""
+    """Raster index of each window cell along one dimension, -1 outside; a periodic dimension repeats."""
     i = np.arange(start, stop)
     return i % size if periodic else np.where((i >= 0) & (i < size), i, -1)
 
 
 def shown_once(mask: BoolArray, period: int | None) -> BoolArray:
-    """`mask` without those columns that show a cell again: of each cell the image nearest to the middle is kept."""
+    """`mask` of a periodic raster, False for all but the ``period`` columns in the middle: each cell occurs once."""
     if period is None or mask.shape[1] <= period:
         return mask
     first = (mask.shape[1] - period) // 2
@@ -78,14 +90,14 @@ def shown_once(mask: BoolArray, period: int | None) -> BoolArray:
 
 
 def pieces(index: npt.NDArray[np.intp], chunks: Sequence[int]) -> list[Piece]:
-    """Which parts of which chunks hold the cells of `index`, in the window's order; see :func:`indices`."""
+    """Parts of chunks that hold the cells of `index`, in the order of the window; see :func:`indices`."""
     edges = np.concatenate([[0], np.cumsum(chunks)])
     chunk = np.where(index >= 0, np.searchsorted(edges, index, side="right") - 1, -1)
     breaks = np.flatnonzero((np.diff(chunk) != 0) | (np.diff(index) != 1) & (chunk[1:] >= 0)) + 1
-    found = []
+    parts = []
     for start, stop in zip(np.r_[0, breaks], np.r_[breaks, index.size], strict=True):
         c = int(chunk[start])
         if c >= 0:
             first = int(index[start] - edges[c])
-            found.append(Piece(c, first, first + int(stop - start), int(start)))
-    return found
+            parts.append(Piece(c, first, first + int(stop - start), int(start)))
+    return parts

@@ -273,7 +273,7 @@ def test_bad_rasters(tmp_path: Path, model: str) -> None:
     out = tmp_path / "out.zarr"
     integers = write_tif(tmp_path / "integers.tif", np.ones((4, 4), "uint8"))
     message = error("fill", integers, out)
-    assert "'integers' holds integers (uint8) and declares no nodata value" in message
+    assert "'integers' holds integers (uint8) without a declared nodata value" in message
     assert "--nodata" in message
     unmappable = tmp_path / "series.nc"
     xr.Dataset({"a": (("time", "station"), np.ones((2, 3)))}).to_netcdf(unmappable, engine="netcdf4")

@@ -26,7 +26,7 @@ from geonp.inference import checkpoint, parallel, predictor, student
 from geonp.inference.context import Neighbourhood
 from geonp.inference.predictor import Points, Predictor
 from geonp.raster.metadata import FillFlag
-from geonp.raster.windows import CHUNK_PX
+from geonp.raster.windows import CHUNKS
 
 pytestmark = pytest.mark.usefixtures("float32")
 
@@ -540,10 +540,10 @@ def refused(obj: Any, message: str, error: type[Exception] = InputError, **optio
             r"got dimensions \('row', 'col'\), expected a pair",
         ),
         (raster()[:0], r"no cells: got shape \(0, 20\)"),
-        (raster().astype("c8"), r"'a' cannot be filled: got dtype complex64, expected real numbers"),
-        (raster().astype("U"), r"'a' cannot be filled: got dtype <U32, expected real numbers"),
+        (raster().astype("c8"), r"'a' cannot be filled: got dtype complex64, expected integers or floats"),
+        (raster().astype("U"), r"'a' cannot be filled: got dtype <U32, expected integers or floats"),
         (raster() > 3, r"'a' cannot be filled: got dtype bool"),
-        (raster().fillna(0).astype("i2"), r"'a' holds integers \(int16\) and declares no nodata value.*--nodata"),
+        (raster().fillna(0).astype("i2"), r"'a' holds integers \(int16\) without a declared nodata value.*--nodata"),
         (xr.Dataset({"s": (("y", "x"), [["a"]])}), r"No variable can be filled: got 's' \('y', 'x'\) <U1"),
         (xr.Dataset(coords=raster().coords), "No variable can be filled: got no variables"),
     ],
@@ -684,7 +684,7 @@ def test_a_plan_is_made_without_reading(model: str) -> None:
     assert isinstance(got, FillPlan)
     assert (got.variables, got.shape, got.slices) == (("a",), (100, 2000), 3)
     assert got.chunk_px[0] == 100
-    assert CHUNK_PX[0] <= got.chunk_px[1] <= CHUNK_PX[1]
+    assert CHUNKS.smallest_px <= got.chunk_px[1] <= CHUNKS.largest_px
     assert (got.tile_px, got.halo_px, got.n_context, got.batch_size) == (8, 16, 32, 8)
     assert got.tiles == 3 * 13 * 250
     assert got.result_bytes == 3 * 100 * 2000 * (4 + 4 + 1)

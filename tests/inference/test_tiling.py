@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from geonp.inference.context import Neighbourhood
 from geonp.inference.tiling import MARGIN_PX, NEXT_PX, SHALLOW_PX, between, groups, support
-from geonp.raster.windows import CHUNK_PX, Piece, Window, chunk_side, indices, pieces, shown_once
+from geonp.raster.windows import CHUNKS, Piece, Window, chunk_side, indices, pieces, shown_once
 
 offsets = st.integers(-40, 40)
 windows = st.builds(
@@ -231,8 +231,8 @@ def test_pieces_are_as_few_as_the_chunks_and_turns_allow() -> None:
 def test_chunks_keep_the_cores_busy_within_bounds() -> None:
     sides = [chunk_side(n * n) for n in (1, 300, 2000, 4000, 100_000)]
     assert sides == sorted(sides)
-    assert sides[0] == CHUNK_PX[0]
-    assert sides[-1] == CHUNK_PX[1]
+    assert sides[0] == CHUNKS.smallest_px
+    assert sides[-1] == CHUNKS.largest_px
     assert all(side % 128 == 0 for side in sides)
 
 

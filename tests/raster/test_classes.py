@@ -158,10 +158,10 @@ def test_what_cannot_be_classified(raster: xr.DataArray, model: str, tmp_path: P
 @pytest.mark.parametrize(
     ("values", "nodata", "message"),
     [
-        ("10b, 20b, 30b", None, r"flag_values of 'state' must be numbers that differ: got '10b, 20b, 30b'.*uint8"),
-        ([10, 20, 20], None, r"flag_values of 'state' must be numbers that differ: got \[10, 20, 20\]"),
-        ([0, 10, 20], None, r"0 is a class of 'state' \(flag_values\) and its nodata value too"),
-        ([10, 20, 30], 20, r"20 is a class of 'state' \(flag_values\) and its nodata value too"),
+        ("10b, 20b, 30b", None, r"flag_values of 'state' must be distinct numbers: got '10b, 20b, 30b'.*uint8"),
+        ([10, 20, 20], None, r"flag_values of 'state' must be distinct numbers: got \[10, 20, 20\]"),
+        ([0, 10, 20], None, r"0 is both a class \(flag_values\) and the nodata value of 'state'"),
+        ([10, 20, 30], 20, r"20 is both a class \(flag_values\) and the nodata value of 'state'"),
     ],
 )
 def test_flag_values_that_name_no_classes(

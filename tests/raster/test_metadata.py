@@ -67,7 +67,9 @@ def test_encoding_declares_the_nodata_of_integers_but_not_of_decoded_floats() ->
 
 
 def test_integers_without_nodata_are_refused() -> None:
-    with pytest.raises(InputError, match=r"'t' holds integers \(int16\) and declares no nodata.*nodata= .*--nodata"):
+    with pytest.raises(
+        InputError, match=r"'t' holds integers \(int16\) without a declared nodata value.*nodata= .*--nodata"
+    ):
         observed(raster([0, 1], "int16"))
 
 
@@ -151,14 +153,14 @@ def test_integers_with_a_valid_range_are_filled_where_nothing_else_is() -> None:
 def test_what_is_not_real_is_refused(dtype: str) -> None:
     values = np.zeros((2, 2), dtype)
     da = xr.DataArray(values, dims=("y", "x"), name="t")
-    with pytest.raises(InputError, match=r"'t' cannot be filled: got dtype .*, expected real numbers"):
+    with pytest.raises(InputError, match=r"'t' cannot be filled: got dtype .*, expected integers or floats"):
         observed(da)
     with pytest.raises(InputError, match=r"No variable can be filled: got 't' \('y', 'x'\)"):
         fillable(da.to_dataset())
 
 
 def test_nodata_must_be_a_number() -> None:
-    with pytest.raises(InputError, match=r"'t' declares a missing value that is no number: got \[.*'none'"):
+    with pytest.raises(InputError, match=r"'t' declares nodata values that are not numbers: got \[.*'none'"):
         observed(raster([1.0], _FillValue="none"))
 
 
