@@ -91,6 +91,7 @@ def measure(job: str, source: str, target: str, model: str) -> None:
 
 def print_flat(sides: list[int], model: str) -> None:
     """Print the measured and the planned peaks for rasters of several sides."""
+    from geonp.fill.options import FillOptions
     from geonp.fill.store import plan_store
     from geonp.io.files import open_raster
 
@@ -99,7 +100,7 @@ def print_flat(sides: list[int], model: str) -> None:
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder, "gaps")
             make(source, side, 0.01, 100)
-            plan = plan_store(open_raster(source, chunks=None), chunks=CHUNK, model=model)
+            plan = plan_store(open_raster(source, chunks=None), FillOptions(model=model), chunks=CHUNK)
             seconds, mib = measured(fill, source, Path(folder, "out.zarr"), model)
         print(f"| {side:,} | {mib:.0f} | {plan.peak_bytes / 2**20:.0f} | {seconds:.0f} |", flush=True)
 

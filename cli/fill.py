@@ -180,12 +180,13 @@ def _layout(options: dict[str, str], chunks: int | None) -> dict[str, Any]:
 def _plan(ds: xr.Dataset, in_units: bool, layout: dict[str, Any], workers: int | None, settings: dict[str, Any]) -> Any:
     # Imported only now: torch takes seconds, and a wrong path should be told at once.
     if in_units:
+        from geonp.fill.options import FillOptions
         from geonp.fill.plan import COUNTED_CELLS
         from geonp.fill.store import plan_store
 
         if sum(array.size for array in ds.data_vars.values()) <= COUNTED_CELLS:
             ds = ds.compute()  # then its gaps are counted
-        return plan_store(ds, chunks=layout["chunks"], unit=layout["unit"], workers=workers, **settings)
+        return plan_store(ds, FillOptions(**settings), chunks=layout["chunks"], unit=layout["unit"], workers=workers)
     from geonp.fill.plan import plan
 
     return plan(ds, **settings)

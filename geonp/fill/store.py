@@ -190,36 +190,13 @@ def _fill_units(
 
 def plan_store(
     obj: Raster,
+    options: FillOptions,
     *,
     chunks: int | None = None,
     unit: int | None = None,
     workers: int | None = None,
-    model: str | os.PathLike[str] = "tnpkr-sa",
-    mask: xr.DataArray | npt.NDArray[np.bool_] | None = None,
-    max_distance: float | None = None,
-    device: str | None = None,
-    batch_size: int | None = None,
-    seed: int = 0,
-    nodata: float | None = None,
-    quantiles: Sequence[float] = (),
-    tails: bool = False,
-    samples: int = 0,
-    across: Hashable | None = None,
 ) -> FillPlan:
-    """Plan :func:`fill_store` with the same arguments; see :func:`geonp.fill.plan.plan`."""
-    options = FillOptions(
-        model=model,
-        mask=mask,
-        max_distance=max_distance,
-        device=device,
-        batch_size=batch_size,
-        seed=seed,
-        nodata=nodata,
-        quantiles=quantiles,
-        tails=tails,
-        samples=samples,
-        across=across,
-    )
+    """Plan what :func:`fill_store` will do; see :func:`geonp.plan`."""
     request = _prepared(obj, options)
     side = checked_layout(_cells(request), chunks=chunks, unit=unit, shards=False, zarr_format=3).unit
     plan = planned(request, {variable.name: _field(request, variable, side).chunks for variable in request.variables})

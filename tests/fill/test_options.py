@@ -18,7 +18,7 @@ from geonp.errors import InputError
 from geonp.fill.infill import infill
 from geonp.fill.options import FillOptions, described
 from geonp.fill.plan import plan
-from geonp.fill.store import fill_store, plan_store
+from geonp.fill.store import fill_store
 
 Signature = list[tuple[str, Any, str]]
 
@@ -27,7 +27,6 @@ FUNCTIONS: list[Callable[..., object]] = [
     infill,
     plan,
     fill_store,
-    plan_store,
     GeonpAccessor.infill,
     GeonpAccessor.plan,
     GeonpAccessor.fill_store,
@@ -48,7 +47,7 @@ class Received(Exception):  # noqa: N818
     """Ends a call once its options are known."""
 
 
-@pytest.mark.parametrize("name", ["infill", "plan", "fill_store", "plan_store"])
+@pytest.mark.parametrize("name", ["infill", "plan", "fill_store"])
 def test_every_option_is_passed_on(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     function = next(each for each in FUNCTIONS if each.__qualname__ == name)
 

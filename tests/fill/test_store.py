@@ -29,6 +29,7 @@ from hypothesis import strategies as st
 from geonp.errors import ClusterError, InputError, OutputError, PredictionError
 from geonp.fill import region
 from geonp.fill.infill import infill
+from geonp.fill.options import FillOptions
 from geonp.fill.region import VariableSource
 from geonp.fill.report import Report
 from geonp.fill.store import fill_store, plan_store
@@ -191,16 +192,18 @@ def test_what_cannot_be_written_safely_is_refused_before_anything_is(
 
 
 def test_memory_is_planned_for_units(model: str, source: Path) -> None:
-    small, large = (plan_store(lazily(source), chunks=n, model=model) for n in (16, 64))
+    small, large = (plan_store(lazily(source), FillOptions(model=model), chunks=n) for n in (16, 64))
     assert (small.chunk_px, large.chunk_px) == ((16, 16), (60, 64))
     assert (
-        small.peak_bytes < large.peak_bytes < plan_store(lazily(source), chunks=64, workers=3, model=model).peak_bytes
+        small.peak_bytes
+        < large.peak_bytes
+        < plan_store(lazily(source), FillOptions(model=model), chunks=64, workers=3).peak_bytes
     )
 
 
 def test_the_workers_of_a_cluster_start_no_processes(model: str, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def peak() -> int:
-        return plan_store(lazily(source), chunks=16, workers=2, model=model, device="cpu").peak_bytes
+        return plan_store(lazily(source), FillOptions(model=model, device="cpu"), chunks=16, workers=2).peak_bytes
 
     alone = peak()
     monkeypatch.setattr(parallel, "PROCESSES", parallel.ProcessSettings(start_after=1))
