@@ -18,7 +18,7 @@ from geonp.fill.options import FillOptions
 from geonp.fill.request import Raster, Request, prepare
 from geonp.inference.kernel import FillJob
 from geonp.inference.parallel import PROCESSES, number_of_cores, number_of_processes
-from geonp.inference.predictor import TARGET_BUCKETS, batch_bytes
+from geonp.inference.predictor import BATCHES, batch_bytes
 from geonp.inference.stack import STACK
 from geonp.raster.variable import Variable
 from geonp.raster.windows import Window
@@ -137,7 +137,7 @@ def planned(request: Request, chunks: Mapping[Hashable, Mapping[Hashable, int]] 
     if cells <= COUNTED_CELLS and all(variable.source.variable._in_memory for variable in request.variables):
         batches = sum(_batches(variable, cuts[variable.name], job) for variable in request.variables)
     else:
-        batches = min(-(-tiles // predictor.batch_size) + blocks * len(TARGET_BUCKETS), tiles)
+        batches = min(-(-tiles // predictor.batch_size) + blocks * len(BATCHES.buckets), tiles)
     batches *= 1 if job.across is None else STACK.groups + 2
     at_once = min(number_of_cores(), max(batches, 1)) if _on_cpu(predictor.device) else 1
     options = request.options

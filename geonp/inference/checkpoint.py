@@ -1,4 +1,4 @@
-"""Checkpoints: weights as safetensors beside a JSON card that says what they are. Nothing else reads weights."""
+"""Checkpoints: weights as safetensors beside a JSON card that describes them. Only this module reads weights."""
 
 from __future__ import annotations
 
@@ -21,27 +21,31 @@ if TYPE_CHECKING:
 __all__ = ["Card", "available", "load_card", "load_model", "save", "start_from"]
 
 FORMAT = 1
+"""Version of the format of cards."""
+
+HASHED_FIELDS = {"architecture", "config", "neighbourhood"}
+"""Fields of a card that predictions depend on, in addition to the weights."""
 
 
 class Card(BaseModel):
-    """What a checkpoint is, how it was made and how good it is; the JSON file beside the weights.
+    """The JSON file beside the weights: what the model is, how it was trained and how good it is.
 
     Attributes
     ----------
     name, version, description : str
-        `name` is what users pass as ``model=``.
-    architecture, config :
+        `name` is the value of the option ``model``.
+    architecture, config : str, dict
         Arguments of :func:`geonp.nn.models.build`.
     neighbourhood : Neighbourhood
-        The context that it was trained with.
+        The context that the model was trained with.
     parameters : int
-        Number of weights.
+        Number of parameters.
     training : dict
         Provenance: recipe, steps, seed, CPU hours.
     scores : dict
         Scores on held-out synthetic tasks.
     sha256 : str
-        Of the safetensors file.
+        Hash of the safetensors file.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -60,12 +64,8 @@ class Card(BaseModel):
 
     @property
     def classes(self) -> int:
-        """How many classes a model of classes has; 0 for one of numbers."""
+        """Number of classes of a classifier; 0 for a model of numbers."""
         return int(self.config.get("d_y", 1)) if self.config.get("likelihood") == "categorical" else 0
-
-
-HASHED = {"architecture", "config", "neighbourhood"}
-"""Fields of a card that predictions depend on beside the weights."""
 
 
 def available() -> dict[str, Card]:
@@ -75,30 +75,30 @@ def available() -> dict[str, Card]:
 
 
 def load_card(model: str) -> Card:
-    """Card of a shipped model by name, or of the checkpoint at the path `model` (its .safetensors file).
+    """Load the card of a shipped model by name, or of a checkpoint by the path of its .safetensors file.
 
     Raises
     ------
     ModelError
-        When there is no such model.
+        If there is no such model.
     CheckpointError
-        When the card is missing or unreadable.
+        If the card is missing or unreadable.
     """
     return _read_card(_locate(model).with_suffix(".json"))
 
 
 @lru_cache(maxsize=4)
 def load_model(model: str) -> tuple[nn.Module, Card]:
-    """Build the model and load its weights, checked against the hash of its card; in evaluation mode, on the CPU.
+    """Build a model and load its weights, checked against the hash of its card; in evaluation mode, on the CPU.
 
-    Loaded once a process: callers must not change what they get.
+    The model is cached: callers must not change it.
 
     Raises
     ------
     ModelError
-        When there is no such model.
+        If there is no such model.
     CheckpointError
-        When weights or card are missing, damaged or altered.
+        If weights or card are missing, damaged or altered.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load
@@ -123,18 +123,18 @@ def load_model(model: str) -> tuple[nn.Module, Card]:
 
 
 def start_from(network: nn.Module, model: str) -> None:
-    """Give `network` the weights of a checkpoint: all of them, or of another architecture those that fit.
+    """Copy the weights of a checkpoint into `network`: all of them, or those that fit if the architectures differ.
 
-    Between two architectures weights of the same name and shape are taken over, as of the embedding and the head that
-    TNP-KR and TE-PT-TNP share; the rest keeps what it was initialised with. Of one architecture all weights of the
-    checkpoint must fit; the network may have more layers.
+    For the same architecture, all weights of the checkpoint must fit; the network may have more layers. Between
+    architectures, weights of the same name and shape are copied, such as those of the embedding and the head that
+    TNP-KR and TE-PT-TNP share; the other weights keep their initial values.
 
     Raises
     ------
     ModelError
-        When there is no such model, or none of its weights fits.
+        If there is no such model, or none of its weights fits.
     CheckpointError
-        When it cannot be loaded, or is of the same architecture with weights of other names or shapes.
+        If it cannot be loaded, or has the same architecture but weights of other names or shapes.
     """
     source, card = load_model(model)
     if type(source) is type(network):
@@ -146,7 +146,7 @@ def start_from(network: nn.Module, model: str) -> None:
             more = f" (and {len(others)} more)" if others else ""
             raise CheckpointError(
                 f"cannot start from {model!r}, whose options differ: {first}{more} Give the model the options of that "
-                "checkpoint, or start from none: set training.start to another or to nothing."
+                "checkpoint, or set training.start to another checkpoint or to nothing."
             ) from error
         return
     own = network.state_dict()
@@ -160,23 +160,24 @@ def start_from(network: nn.Module, model: str) -> None:
 
 
 def save(network: nn.Module, file: Path, **card: Any) -> Card:
-    """Write weights and card; the keyword arguments are the card's fields but `parameters` and `sha256`.
+    """Write weights and card; the keyword arguments are the fields of the card except `parameters` and `sha256`.
 
-    The weights are stored with what else predictions depend on, so that one hash tells models apart.
+    The file of the weights also contains the fields of the card that predictions depend on, so its hash identifies the
+    model.
     """
     from safetensors.torch import save as serialise
 
-    made = Card(parameters=sum(p.numel() for p in network.parameters()), sha256="", **card)
-    about = json.dumps(made.model_dump(mode="json", include=HASHED), sort_keys=True)
-    # one key: of several the order would be another each time
-    data = serialise({key: value.contiguous() for key, value in network.state_dict().items()}, {"geonp": about})
-    made = made.model_copy(update={"sha256": hashlib.sha256(data).hexdigest()})
+    full = Card(parameters=sum(p.numel() for p in network.parameters()), sha256="", **card)
+    description = json.dumps(full.model_dump(mode="json", include=HASHED_FIELDS), sort_keys=True)
+    # a single key: safetensors writes several in random order
+    data = serialise({key: value.contiguous() for key, value in network.state_dict().items()}, {"geonp": description})
+    full = full.model_copy(update={"sha256": hashlib.sha256(data).hexdigest()})
     file.parent.mkdir(parents=True, exist_ok=True)
     _replace(file, data)
-    _replace(file.with_suffix(".json"), (json.dumps(made.model_dump(), indent=2) + "\n").encode())
-    # this process may have loaded what was there before
+    _replace(file.with_suffix(".json"), (json.dumps(full.model_dump(), indent=2) + "\n").encode())
+    # an earlier checkpoint at this path may be cached
     load_model.cache_clear()
-    return made
+    return full
 
 
 def _replace(file: Path, data: bytes) -> None:

@@ -20,7 +20,7 @@ from geonp.inference.context import choose_context, framed, overlaps
 from geonp.inference.predictor import Predictor, bucket, buckets_up_to, together
 from geonp.inference.stack import STACK, backgrounds
 from geonp.inference.stitching import Tile, batches, blend_weights, mean, stitch
-from geonp.inference.tiling import MARGIN_PX, between, groups, support
+from geonp.inference.tiling import TILING, between, groups, support
 from geonp.raster.metadata import FillFlag
 from geonp.raster.windows import Window, indices, shown_once
 
@@ -68,7 +68,7 @@ class FillJob:
         """The window that is read to fill `chunk`: all tiles that predict its cells, and the frame around them."""
         neighbourhood = self.predictor.neighbourhood
         # the tile around a lone gap may begin up to one side before the last cell of the gap
-        predicted = chunk.grown(MARGIN_PX + max(neighbourhood.overlap_px, neighbourhood.tile_px))
+        predicted = chunk.grown(TILING.margin_px + max(neighbourhood.overlap_px, neighbourhood.tile_px))
         return predicted.aligned(neighbourhood.tile_px * neighbourhood.merge).grown(self.frame)
 
     def cells(self, chunk: Window) -> tuple[IntArray, IntArray]:
@@ -161,8 +161,8 @@ def most_batches(missing: BoolArray, observed: BoolArray, chunk: Window, job: Fi
     """Upper bound of the batches that fill a chunk, from masks of the window around it."""
     window, neighbourhood = job.window(chunk), job.predictor.neighbourhood
     px, lap = neighbourhood.tile_px, neighbourhood.overlap_px
-    first = np.array([chunk.row - window.row, chunk.col - window.col]) - MARGIN_PX
-    last = np.array([chunk.row_end - window.row, chunk.col_end - window.col]) + MARGIN_PX
+    first = np.array([chunk.row - window.row, chunk.col - window.col]) - TILING.margin_px
+    last = np.array([chunk.row_end - window.row, chunk.col_end - window.col]) + TILING.margin_px
     padded: list[int] = []
     for corners in groups(missing, observed, job.frame, neighbourhood):
         patch = np.array([corners.min(0) - lap, corners.max(0) + px + lap]) + job.frame
@@ -213,12 +213,14 @@ def _near(context_mask: BoolArray, max_distance: float | None) -> BoolArray:
 
 def _wanted(fillable: BoolArray, supported: BoolArray, core: tuple[slice, slice]) -> BoolArray:
     """The supported cells of the core, and those around it that its other cells are interpolated from."""
-    ahead = tuple(slice(s.start - MARGIN_PX, s.stop + MARGIN_PX) for s in core)
+    ahead = tuple(slice(s.start - TILING.margin_px, s.stop + TILING.margin_px) for s in core)
     wanted = np.zeros_like(supported)
     wanted[ahead] = supported[ahead]
     inside = np.zeros_like(supported)
     inside[core] = (fillable & ~supported)[core]
-    used = ndimage.binary_dilation(inside, np.ones((3, 3), bool), iterations=MARGIN_PX) if inside.any() else inside
+    used = (
+        ndimage.binary_dilation(inside, np.ones((3, 3), bool), iterations=TILING.margin_px) if inside.any() else inside
+    )
     used[core] = True
     return wanted & used
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 
 from geonp.errors import CheckpointError, InputError, ModelError, PredictionError
 from geonp.inference import checkpoint
@@ -24,20 +25,46 @@ from geonp.inference.context import Neighbourhood
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Points", "Predictor", "batch_bytes", "bucket", "buckets_up_to", "resolve", "together"]
+__all__ = [
+    "BATCHES",
+    "BatchSettings",
+    "Points",
+    "Predictor",
+    "batch_bytes",
+    "bucket",
+    "buckets_up_to",
+    "resolve",
+    "together",
+]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
 IntArray = npt.NDArray[np.intp]
 
-TARGET_BUCKETS = (32, 64, 96, 128, 192, 256, 320, 384, 512, 768)
-"""Numbers of targets that tiles are padded to. There are few, because bfloat16 kernels are compiled for each shape."""
 
-BUCKET_STEP = 64
-"""Step between the buckets above the largest of these."""
+@dataclass(frozen=True)
+class BatchSettings:
+    """How tiles are padded and how many of them are predicted together."""
 
-CPU_BATCH = 4
-"""Tiles in a batch on a CPU; larger batches exceed its caches."""
+    buckets: tuple[int, ...] = (32, 64, 96, 128, 192, 256, 320, 384, 512, 768)
+    """Numbers of targets that tiles are padded to. There are few, because bfloat16 kernels are compiled for each
+    shape."""
+    step: int = 64
+    """Step between the buckets above the largest of these."""
+    cpu_size: int = 4
+    """Largest number of tiles in a batch on a CPU; larger batches exceed its caches."""
+    gpu_size: int = 128
+    """Largest number of tiles in a batch on a GPU."""
+    memory: float = 0.25
+    """Largest share of the free memory for a batch."""
+    cpu_pair_bytes: int = 60
+    """Upper bound of the memory for a pair of points on a CPU, which holds the pairs of one tile at a time."""
+    gpu_pair_bytes: int = 300
+    """The same on a GPU."""
+
+
+BATCHES = BatchSettings()
+"""The settings in use."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +120,9 @@ class Predictor:
         Raises
         ------
         PredictionError
-            When the model fails, for example on damaged weights.
+            If the model fails, for example on damaged weights.
         MemoryError
-            When the device has too little memory for the batch.
+            If the device has too little memory for the batch.
         """
         import torch
 
@@ -123,7 +150,7 @@ class Predictor:
 
 _LOCK = threading.Lock()
 _CALLS = {"running": 0, "threads": 1}
-"""How many worker threads predict, and how many threads an operation had before the first of them began."""
+"""How many worker threads predict, and how many threads an operation used before."""
 
 
 @contextmanager
@@ -152,7 +179,7 @@ def _one_thread() -> Iterator[None]:
 
 @contextmanager
 def _geonp_errors() -> Iterator[None]:
-    """Raise what torch raises as a MemoryError or a PredictionError; torch has one class for most causes."""
+    """Convert errors of torch to MemoryError or PredictionError; torch has one class for most causes."""
     import torch
 
     try:
@@ -195,9 +222,9 @@ def resolve(model: str, device: str | None, batch_size: int | None) -> tuple[Pre
     Raises
     ------
     ModelError, CheckpointError
-        For a model that does not exist, cannot be loaded, or cannot fill rasters.
+        If the model does not exist, cannot be loaded, or cannot fill rasters.
     InputError
-        For a device that is not available.
+        If the device is not available.
     """
     import torch
 
@@ -217,9 +244,10 @@ def resolve(model: str, device: str | None, batch_size: int | None) -> tuple[Pre
         )
     on_cpu = kind == "cpu"
     fast = _cpu_has_amx() if on_cpu else torch.cuda.is_bf16_supported(including_emulation=False)
-    memory = _free_memory() if on_cpu else torch.cuda.mem_get_info(device)[0]
+    memory = psutil.virtual_memory().available if on_cpu else torch.cuda.mem_get_info(device)[0]
     if batch_size is None:
-        batch_size = max(1, min(CPU_BATCH if on_cpu else 128, memory // 4 // batch_bytes(card.neighbourhood, 1, kind)))
+        largest = BATCHES.cpu_size if on_cpu else BATCHES.gpu_size
+        batch_size = max(1, min(largest, int(BATCHES.memory * memory) // batch_bytes(card.neighbourhood, 1, kind)))
         batch_size = 1 << (batch_size.bit_length() - 1)
     precision = "bf16" if fast else "float32"
     return Predictor(model, card.sha256, device, precision, batch_size, card.neighbourhood, card.classes), card
@@ -267,22 +295,12 @@ def _cpu_has_amx() -> bool:
     return bool(getattr(torch.cpu, "_is_amx_tile_supported", bool)())
 
 
-def _free_memory() -> int:
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # not Linux
-        return 4 * 2**30
-
-
 def batch_bytes(neighbourhood: Neighbourhood, tiles: int, device: str) -> int:
-    """Upper bound of the bytes of a forward pass: some float32 numbers for each pair of points.
-
-    A CPU holds the pairs of one tile at a time, and so takes fewer.
-    """
+    """Upper bound of the memory of a forward pass, in proportion to the pairs of points."""
     n_c, frame = neighbourhood.n_context, 2 * neighbourhood.overlap_px
     single, merged = (neighbourhood.tile_px + frame) ** 2, (neighbourhood.tile_px * neighbourhood.merge + frame) ** 2
-    each = 60 if _kind(device) == "cpu" else 300
-    return each * n_c * max(tiles * (n_c + min(TARGET_BUCKETS[-1], single)), n_c + merged)
+    each = BATCHES.cpu_pair_bytes if _kind(device) == "cpu" else BATCHES.gpu_pair_bytes
+    return each * n_c * max(tiles * (n_c + min(BATCHES.buckets[-1], single)), n_c + merged)
 
 
 @lru_cache(maxsize=4)
@@ -292,7 +310,7 @@ def _network(model: str, sha256: str, device: str) -> nn.Module:
     network, card = checkpoint.load_model(model)
     if card.sha256 != sha256:
         raise CheckpointError(
-            f"model {model!r} has other weights here than where the job was made: sha256 {card.sha256[:12]}..., "
+            f"model {model!r} has other weights here than where the job was created: sha256 {card.sha256[:12]}..., "
             f"expected {sha256[:12]}...; install the same geonp, or copy the same checkpoint, everywhere"
         )
     return network if _kind(device) == "cpu" else deepcopy(network).to(device)
@@ -300,14 +318,14 @@ def _network(model: str, sha256: str, device: str) -> nn.Module:
 
 def together(size: int, n_t: int) -> int:
     """Number of tiles of `n_t` targets that take about as much memory as `size` ordinary ones."""
-    return min(size, max(1, size * TARGET_BUCKETS[-1] // n_t))
+    return min(size, max(1, size * BATCHES.buckets[-1] // n_t))
 
 
 def bucket(targets: int) -> int:
     """Number of targets that `targets` are padded to."""
-    return next((b for b in TARGET_BUCKETS if targets <= b), -(-targets // BUCKET_STEP) * BUCKET_STEP)
+    return next((b for b in BATCHES.buckets if targets <= b), -(-targets // BATCHES.step) * BATCHES.step)
 
 
 def buckets_up_to(targets: int) -> int:
     """Number of buckets for tiles of at most `targets` targets."""
-    return sum(b <= targets for b in TARGET_BUCKETS) + max(0, targets - TARGET_BUCKETS[-1]) // BUCKET_STEP
+    return sum(b <= targets for b in BATCHES.buckets) + max(0, targets - BATCHES.buckets[-1]) // BATCHES.step

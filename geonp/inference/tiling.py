@@ -6,6 +6,7 @@ Tiles lie on a lattice that is fixed to the raster. Chunks and batches do not mo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -13,34 +14,41 @@ from scipy import ndimage
 
 from geonp.inference.context import Neighbourhood
 
-__all__ = ["MARGIN_PX", "between", "groups", "support"]
+__all__ = ["TILING", "TilingSettings", "between", "groups", "support"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
 IntArray = npt.NDArray[np.intp]
 
-DEEP_PX = (4, 12)
-"""Depths in a gap, in cells, beyond which only every second and only every fourth cell is predicted."""
 
-MARGIN_PX = 3
-"""Largest distance between an interpolated cell and the cells it is interpolated from."""
+@dataclass(frozen=True)
+class TilingSettings:
+    """Which tiles are filled together and which cells are interpolated; distances in king's moves."""
 
-NEXT_PX = 2
-"""Tiles are filled together only if one context holds all observations this near to their missing cells, in king's
-moves."""
+    near_px: int = 2
+    """Tiles are filled together only if one context holds all observations this near to their missing cells."""
+    shallow_px: int = 10
+    """Tiles with missing cells deeper in a gap are filled alone: each needs the shores around it."""
+    second_px: int = 4
+    """Depth in a gap beyond which only every second row and column is predicted."""
+    fourth_px: int = 12
+    """Depth in a gap beyond which only every fourth row and column is predicted."""
+    margin_px: int = 3
+    """Largest distance between an interpolated cell and the cells from which it is interpolated."""
 
-SHALLOW_PX = 10
-"""Tiles with missing cells deeper in a gap, in king's moves, are filled alone."""
+
+TILING = TilingSettings()
+"""The settings in use."""
 
 
 def groups(missing: BoolArray, observed: BoolArray, frame: int, neighbourhood: Neighbourhood) -> list[IntArray]:
     """Group the tiles that have missing cells: each group is filled together, with one context.
 
     Each square of ``2 x 2`` tiles is divided into as few groups as possible, as evenly as possible. The context of a
-    group must have room for all observations next to its missing cells (:data:`NEXT_PX`). No missing cell of a group of
-    several tiles may lie deep in a gap (:data:`SHALLOW_PX`), where each tile needs the shores around it. Squares of
-    ``4 x 4`` up to ``merge x merge`` tiles are tried before, as a whole. A gap that is no larger than a tile, but lies
-    across squares that hold no other gap, gets a tile around it. Only such tiles are off the lattice.
+    group must have room for all observations within ``TILING.near_px`` of its missing cells. No missing cell of a
+    group of several tiles may lie deeper in a gap than ``TILING.shallow_px``. Squares of ``4 x 4`` up to
+    ``merge x merge`` tiles are tried before, as a whole. A gap that is no larger than a tile, but crosses the borders
+    of squares without another gap, gets a tile around it. Only such tiles are off the lattice.
 
     Parameters
     ----------
@@ -52,28 +60,28 @@ def groups(missing: BoolArray, observed: BoolArray, frame: int, neighbourhood: N
     list of array of int
         For each group the first rows and columns of its tiles, ``(n, 2)``, relative to the area inside.
     """
-    px, merge, lap = neighbourhood.tile_px, neighbourhood.merge, min(NEXT_PX, frame)
+    px, merge, lap = neighbourhood.tile_px, neighbourhood.merge, min(TILING.near_px, frame)
     near = observed & (ndimage.distance_transform_cdt(~missing, "chessboard") <= lap)
     count = np.pad(near, ((1, 0), (1, 0))).cumsum(0).cumsum(1)
     inside = np.s_[frame : missing.shape[0] - frame, frame : missing.shape[1] - frame]
     lone, missing = _lone(missing, frame, px, px * merge)
     open_ = _any_in_tiles(missing[inside], px)
-    deep = _any_in_tiles((missing & (_distance(observed) > SHALLOW_PX))[inside], px)
-    found: list[IntArray] = []
+    deep = _any_in_tiles((missing & (_distance(observed) > TILING.shallow_px))[inside], px)
+    result: list[IntArray] = []
     while merge > 2:
         side = px * merge
         starts = [frame - lap + np.arange(0, n * px, side) for n in open_.shape]
         room = _sums(count, [(start, start + side + 2 * lap) for start in starts]) <= neighbourhood.n_context
         for i, j in np.argwhere(room & ~_any_in_tiles(deep, merge) & _any_in_tiles(open_, merge)):
             square = open_[i * merge : (i + 1) * merge, j * merge : (j + 1) * merge]
-            found.append(np.argwhere(square) + np.array([i, j]) * merge)
+            result.append(np.argwhere(square) + np.array([i, j]) * merge)
             square[:] = False
         merge //= 2
     if merge == 2:
-        found += _partition(open_, deep, count, frame - lap, lap, neighbourhood)
+        result += _partition(open_, deep, count, frame - lap, lap, neighbourhood)
     else:
-        found += list(np.argwhere(open_)[:, None])
-    return [px * tiles for tiles in found] + list(lone[:, None])
+        result += list(np.argwhere(open_)[:, None])
+    return [px * tiles for tiles in result] + list(lone[:, None])
 
 
 def _lone(missing: BoolArray, frame: int, px: int, side: int) -> tuple[IntArray, BoolArray]:
@@ -89,12 +97,12 @@ def _lone(missing: BoolArray, frame: int, px: int, side: int) -> tuple[IntArray,
     boxes = boxes.reshape(-1, 2, 2) - frame
     first, last = boxes[..., 0], boxes[..., 1]
     low, high = first // side * side, -(-last // side) * side
-    seen = (high > 0).all(1) & (low < np.array(missing.shape) - 2 * frame).all(1)
-    lone = np.flatnonzero(seen & (last - first <= px).all(1))
+    in_window = (high > 0).all(1) & (low < np.array(missing.shape) - 2 * frame).all(1)
+    lone = np.flatnonzero(in_window & (last - first <= px).all(1))
     count = np.pad(missing, ((1, 0), (1, 0))).cumsum(0).cumsum(1)
     (top, left), (bottom, right) = (low[lone] + frame).T, (high[lone] + frame).T
-    held = count[bottom, right] - count[top, right] - count[bottom, left] + count[top, left]
-    lone = lone[held == np.bincount(labels.ravel(), minlength=len(boxes) + 1)[lone + 1]]
+    inside = count[bottom, right] - count[top, right] - count[bottom, left] + count[top, left]
+    lone = lone[inside == np.bincount(labels.ravel(), minlength=len(boxes) + 1)[lone + 1]]
     others = np.ones(len(boxes) + 1, bool)
     others[lone + 1] = False
     starts = np.clip((first + last - px) // 2, low, high - px)[lone]
@@ -128,15 +136,17 @@ def _partition(
     bands = _sums(count, [(bound[:, :-1].ravel(), bound[:, 1:].ravel()) for bound in bounds])
     bands = bands.reshape(-1, 3, bounds[1].shape[0], 3)
     members = np.array([[s >> tile & 1 for tile in range(4)] for s in range(16)], bool)
-    seen = np.zeros((16, 3, 3), bool)
+    covered = np.zeros((16, 3, 3), bool)
     for tile in range(4):
         i, j = divmod(tile, 2)
-        seen[members[:, tile], i : i + 2, j : j + 2] = True
-    near = np.einsum("sij,yixj->syx", seen.astype(int), bands)
-    present, shut = (sum(mask[i::2, j::2] << 2 * i + j for i in range(2) for j in range(2)) for mask in (open_, deep))
-    fits = (near <= neighbourhood.n_context) & (np.arange(16)[:, None, None] & shut == 0)
+        covered[members[:, tile], i : i + 2, j : j + 2] = True
+    near = np.einsum("sij,yixj->syx", covered.astype(int), bands)
+    present, excluded = (
+        sum(mask[i::2, j::2] << 2 * i + j for i in range(2) for j in range(2)) for mask in (open_, deep)
+    )
+    fits = (near <= neighbourhood.n_context) & (np.arange(16)[:, None, None] & excluded == 0)
     fits |= (members.sum(1) < 2)[:, None, None]
-    sets = [np.array([part & present for part in parts]) for parts in PARTITIONS]
+    sets = [np.array([part & present for part in parts]) for parts in _PARTITIONS]
     # the fewest groups; among equals those with most room in the fullest context
     cost = [(s > 0).sum(0) * (count.max() + 1) + np.take_along_axis(near, s, 0).max(0) for s in sets]
     allowed = [np.take_along_axis(fits, s, 0).all(0) for s in sets]
@@ -158,8 +168,8 @@ def _set_partitions(members: tuple[int, ...]) -> list[list[int]]:
     return joined + [[first, *way] for way in ways]
 
 
-PARTITIONS = _set_partitions((1, 2, 4, 8))
-"""The fifteen ways of parting the tiles of a square."""
+_PARTITIONS = _set_partitions((1, 2, 4, 8))
+"""The fifteen ways to divide the tiles of a square into groups."""
 
 
 def _any_in_tiles(mask: BoolArray, px: int) -> BoolArray:
@@ -196,9 +206,8 @@ def support(fillable: BoolArray, rows: IntArray, cols: IntArray) -> BoolArray:
     # the lattice need not continue across the seam of a periodic raster
     inside = fillable & (cols > 0)[None, :]
     depth = ndimage.distance_transform_cdt(np.pad(inside, 1), "chessboard")[1:-1, 1:-1]
-    near, deep = DEEP_PX
     second, fourth = (((rows % n == 0)[:, None] & (cols % n == 0)[None, :]) for n in (2, 4))
-    return np.asarray(fillable & ((depth <= near) | second & (depth <= deep) | fourth))
+    return np.asarray(fillable & ((depth <= TILING.second_px) | second & (depth <= TILING.fourth_px) | fourth))
 
 
 def between(values: FloatArray, fillable: BoolArray, supported: BoolArray, rows: IntArray, cols: IntArray) -> None:

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 
 from geonp.inference.context import Neighbourhood
-from geonp.inference.predictor import TARGET_BUCKETS, Predictor, bucket, buckets_up_to, together
+from geonp.inference.predictor import BATCHES, Predictor, bucket, buckets_up_to, together
 from geonp.inference.stitching import Tile, batches, pad
 
 WIDTH = 60
@@ -31,7 +31,7 @@ def test_a_batch_holds_tiles_of_one_bucket_and_fewer_of_large_ones() -> None:
 def test_buckets_hold_what_is_put_into_them_and_little_more() -> None:
     for n in range(1, 3000):
         assert n <= bucket(n) <= max(64, (1.5 if n < 700 else 1.2) * n)
-    assert len({bucket(n) for n in range(1, 1025)}) == len(TARGET_BUCKETS) + 4 == buckets_up_to(1024)
+    assert len({bucket(n) for n in range(1, 1025)}) == len(BATCHES.buckets) + 4 == buckets_up_to(1024)
 
 
 def test_padding_repeats_cells() -> None:

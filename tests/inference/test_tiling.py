@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from geonp.inference.context import Neighbourhood
-from geonp.inference.tiling import MARGIN_PX, NEXT_PX, SHALLOW_PX, between, groups, support
+from geonp.inference.tiling import TILING, between, groups, support
 from geonp.raster.windows import CHUNKS, Piece, Window, chunk_side, indices, pieces, shown_once
 
 offsets = st.integers(-40, 40)
@@ -109,13 +109,13 @@ def test_groups_hold_each_tile_once_and_are_as_few_and_as_even_as_their_context_
     shape = (32 + 2 * frame, 64 + 2 * frame)
     missing = rng.random(shape) < gaps**4
     observed = ~missing & (rng.random(shape) < share * np.linspace(0, 1, shape[1]) ** 2)
-    near, lap = np.zeros(shape, bool), min(NEXT_PX, frame)
+    near, lap = np.zeros(shape, bool), min(TILING.near_px, frame)
     for i, j in np.argwhere(missing):
         near[max(i - lap, 0) : i + lap + 1, max(j - lap, 0) : j + lap + 1] = True
     places = np.argwhere(observed)
     away = [min((np.abs(cell - places).max(1)), default=99) for cell in np.argwhere(missing)]
     deep = np.zeros(shape, bool)
-    deep[missing] = np.array(away) > SHALLOW_PX
+    deep[missing] = np.array(away) > TILING.shallow_px
 
     def held(tiles: Iterable[tuple[int, int]], side: int = 8) -> tuple[int, bool]:
         seen, own = np.zeros(shape, bool), np.zeros(shape, bool)
@@ -254,7 +254,9 @@ def test_what_lies_between_supported_cells_is_interpolated_from_within_the_margi
     if len(open_cells):
         row, col = open_cells[rng.integers(len(open_cells))]
         near = np.zeros_like(fillable)
-        near[row - MARGIN_PX : row + MARGIN_PX + 1, col - MARGIN_PX : col + MARGIN_PX + 1] = True
+        near[
+            row - TILING.margin_px : row + TILING.margin_px + 1, col - TILING.margin_px : col + TILING.margin_px + 1
+        ] = True
         alone = np.where(supported & near, [plane, plane], np.nan)
         between(alone, fillable, supported, rows, cols)
         assert np.isfinite(alone[:, row, col]).all()
