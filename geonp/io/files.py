@@ -28,6 +28,7 @@ from geonp.io.geotiff import DRIVERS, READ_ERRORS, creation_options_of, open_gda
 from geonp.io.location import check_writable, is_remote
 from geonp.io.stores import Store, to_zarr, unfinished
 from geonp.raster.grid import Grid, grid_mapping_name
+from geonp.raster.metadata import PACKED_BANDS
 from geonp.raster.nodata import holds
 from geonp.raster.windows import chunk_side
 
@@ -39,7 +40,9 @@ _CHUNK_BYTES = "16MiB"  # a 2048 x 2048 block of float32: several fit beside the
 _NETCDF_COMPRESSION = {"zlib": True, "complevel": 1}  # the fastest level
 _ENCODING_ATTRS = ("_FillValue", "scale_factor", "add_offset")
 # Writers refuse, or wrongly apply, the chunks and compressors of another format.
-_PORTABLE_ENCODING = {"dtype", *_ENCODING_ATTRS, "missing_value", "_Unsigned", "grid_mapping", "units", "calendar"}
+_PORTABLE_ENCODING = {"dtype", *_ENCODING_ATTRS, "missing_value", "_Unsigned", "grid_mapping", "units", "calendar"} | {
+    PACKED_BANDS
+}
 
 
 def open_raster(
@@ -97,7 +100,7 @@ def open_raster(
     if not is_store and (is_remote(place) or not Path(place).exists()):
         raise MissingFileError(f"No such raster: got {place!r}, expected a file or a Zarr folder. Check the path.")
     with dask.config.set({"array.chunk-size": _CHUNK_BYTES}), _unreadable(place):
-        stored = _open_stored(store, is_store, None if chunks is None else "auto")
+        stored = _open_stored(store, is_store, None if chunks is None else "auto", bands, nodata)
         if problem := unfinished(place, stored.attrs):
             raise InputError(problem)
         if nodata is not None:
@@ -109,8 +112,6 @@ def open_raster(
                     da.encoding["_FillValue"] = nodata  # no cell is missing, for `observed`; never written
     if variables is not None:
         ds = _select_variables(ds, variables)
-    if bands is not None:
-        ds = _select_bands(ds, bands)
     if bbox is not None:
         ds = _select_box(ds, bbox)
     ds.encoding["source"] = place
@@ -233,14 +234,18 @@ def _unreadable(place: str) -> Iterator[None]:
         ) from error
 
 
-def _open_stored(store: Store, is_store: bool, chunks: Any) -> xr.Dataset:
+def _open_stored(
+    store: Store, is_store: bool, chunks: Any, bands: Sequence[int] | None, nodata: float | None
+) -> xr.Dataset:
     """Open a raster without decoding: values as stored, nodata and packing in attrs."""
     path = Path(store.url)
     if is_store or path.suffix.lower() == ".zarr":
-        return store.open(chunks)
-    if path.suffix.lower() in _NETCDF:
-        return xr.open_dataset(path, engine="netcdf4", chunks=chunks, decode_cf=False, cache=False)
-    return open_gdal(path, chunks)
+        ds = store.open(chunks)
+    elif path.suffix.lower() in _NETCDF:
+        ds = xr.open_dataset(path, engine="netcdf4", chunks=chunks, decode_cf=False, cache=False)
+    else:
+        return open_gdal(path, chunks, bands, nodata)
+    return ds if bands is None else _select_bands(ds, bands)
 
 
 def _with_crs(ds: xr.Dataset) -> xr.Dataset:

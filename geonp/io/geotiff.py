@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,14 @@ import rasterio.shutil
 import xarray as xr
 from rasterio import Affine
 from rasterio._err import CPLE_BaseError
-from rasterio.enums import MaskFlags
 from rasterio.errors import NotGeoreferencedWarning, RasterioError
 from rasterio.windows import Window
 from rioxarray.exceptions import RioXarrayError
 
 from geonp.errors import InputError, OutputError, warn
+from geonp.io.bands import Bands, packed
 from geonp.raster.grid import Grid, grid_mapping_name
-from geonp.raster.metadata import UNNAMED
+from geonp.raster.metadata import PACKED_BANDS, UNNAMED
 from geonp.raster.nodata import PACKING, UNLIMITED, declared_nodata, observed, valid_limits
 
 __all__ = ["DRIVERS", "READ_ERRORS", "creation_options_of", "open_gdal", "transform", "write_geotiff"]
@@ -64,50 +64,93 @@ def creation_options_of(driver: str) -> set[str]:
     return set(f"{_SHARED_OPTIONS} {_OPTIONS[driver]}".split())
 
 
-def open_gdal(path: Path, chunks: Any = "auto") -> xr.Dataset:
+def open_gdal(
+    path: Path, chunks: Any = "auto", bands: Sequence[int] | None = None, nodata: float | None = None
+) -> xr.Dataset:
     """Open a raster lazily without decoding: values as stored, nodata and packing in attrs.
 
-    The Dataset has one variable, on ``(band, y, x)`` or, for a single band, ``(y, x)``; as floats with NaN at missing
-    cells if the file has a mask or an alpha band. Descriptions of several bands are the coordinate ``band_name``. A
-    raster without a transform has no coordinates; ground control points stay in the variable of the CRS.
+    The Dataset has one variable, on ``(band, y, x)`` or, for a single band, ``(y, x)``. Missing is what GDAL masks:
+    the values are floats with NaN there if the file has masks, an alpha band (which is no band of the variable), a
+    nodata value of floats, which GDAL compares with a tolerance, or different ones by band. Bands of different scales
+    and offsets are in their units already, see :meth:`geonp.io.bands.Bands.unpacked`. Descriptions of several bands are
+    the coordinate ``band_name``. A raster without a transform has no coordinates; ground control points stay in the
+    variable of the CRS. An attribute says that the values are classes, see :data:`geonp.raster.metadata.THEMATIC`.
+
+    Parameters
+    ----------
+    path : path
+        Any raster of GDAL.
+    chunks : "auto" or None
+        Dask arrays, or lazy arrays of xarray.
+    bands : sequence of int, optional
+        Bands to read, counted from 1. By default all but alpha bands.
+    nodata : float, optional
+        If given, the nodata values of the file do not count; the caller declares it.
 
     Raises
     ------
     InputError
-        If the file contains several rasters.
+        If the file contains several rasters, or bands that cannot be read as one array.
     """
     with rasterio.open(path) as file:
         if file.count == 0:
             raise InputError(
                 f"{str(path)!r} contains several rasters: got {file.subdatasets}, expected one. Name one of them."
             )
-        # Internal masks and alpha bands mark missing cells without a nodata value.
-        masked = any(MaskFlags.per_dataset in flags for flags in file.mask_flag_enums)
-        descriptions, tags = file.descriptions, set(file.tags())
-        georeferenced = not file.transform.is_identity
-    options: Any = {"chunks": chunks, "cache": False, "masked": masked, "mask_and_scale": False}
-    da = xr.open_dataset(path, engine="rasterio", default_name="band_data", **options)["band_data"]
+        of = Bands.of(file, str(path), bands)
+        tags, georeferenced = set(file.tags()), not file.transform.is_identity
+        descriptions = [file.descriptions[number - 1] for number in of.numbers]
+        mixed = len(set(file.dtypes)) > 1
+    da = _values(path, of, chunks, nodata is None, mixed)
     attrs = {key: value for key, value in da.attrs.items() if not _STALE_TAGS.match(key)}
     file_attrs = {key: value for key, value in attrs.items() if key in tags}
     da.attrs = {k: v for k, v in attrs.items() if k not in tags and not (k in PACKING and v == PACKING[k])}
     if any(descriptions):
         da.attrs.pop("long_name", None)
         if len(descriptions) > 1:
-            names = [text or f"band {number}" for number, text in enumerate(descriptions, start=1)]
+            names = [text or f"band {n}" for n, text in zip(of.numbers, descriptions, strict=True)]
             da = da.assign_coords(band_name=("band", np.array(names, object)))
-    if isinstance(da.attrs.get("units"), tuple) and len(set(da.attrs["units"])) == 1:
-        da.attrs["units"] = da.attrs["units"][0]
+    if isinstance(da.attrs.get("units"), tuple):
+        units = {da.attrs["units"][number - 1] for number in of.numbers if not mixed}
+        if len(units) == 1:
+            da.attrs["units"] = units.pop()
     if not georeferenced:
         da = da.drop_vars([name for name in ("y", "x") if name in da.coords])
-    for key in ("_FillValue", *PACKING):
-        if key in da.encoding:
-            da.attrs[key] = da.encoding.pop(key)
     if da.sizes["band"] == 1:
         da = da.squeeze("band", drop=True)
     label = (descriptions[0] if len(descriptions) == 1 else None) or path.stem
     name = re.sub(r"\W+", "_", label).strip("_")
     # a file may have the name of a coordinate
-    return da.to_dataset(name=UNNAMED if name in {"", *da.coords, *da.dims} else name).assign_attrs(file_attrs)
+    name = UNNAMED if name in {"", *da.coords, *da.dims} else name
+    return of.thematic(da).to_dataset(name=name).assign_attrs(file_attrs)
+
+
+def _values(path: Path, of: Bands, chunks: Any, declared: bool, mixed: bool) -> xr.DataArray:
+    """The bands of a raster on ``(band, y, x)``; with `declared`, their own nodata values count."""
+    place: Any = f"vrt://{path}?bands={','.join(map(str, of.numbers))}" if mixed else path
+    masked = of.masked or (
+        declared and not of.wide_nodata and (of.inexact_nodata or not (of.one_nodata and of.one_packing))
+    )
+
+    def opened(masked: bool, chunks: Any) -> xr.DataArray:
+        options: Any = {"cache": False, "masked": masked, "mask_and_scale": False, "chunks": chunks}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "(Scales|Offsets) differ across bands")
+            da = xr.open_dataset(place, engine="rasterio", default_name="band_data", **options)["band_data"]
+        return da if mixed else da.isel(band=[number - 1 for number in of.numbers])
+
+    da = opened(masked, chunks)
+    if "dtype" in da.encoding:
+        da.encoding["dtype"] = np.dtype(da.encoding["dtype"])
+    layout = None if chunks is None else da.chunksizes
+    if declared and of.wide_nodata and not masked:
+        da = of.marked(opened(False, None), opened(True, None))
+    if not of.one_packing:
+        da = of.unpacked(da if layout is None else opened(masked, None))
+    if mixed:
+        da = da.assign_coords(band=of.numbers)
+    da = of.described(da)
+    return da if layout is None or da.chunks is not None else da.chunk(layout)
 
 
 def transform(ds: xr.Dataset, grid: Grid) -> Affine | None:
@@ -142,7 +185,16 @@ def write_geotiff(ds: xr.Dataset, path: Path, driver: str, options: Mapping[str,
         ds = ds.isel({grid.y_dim: slice(None, None, -1)})
         grid = Grid.from_xarray(ds)
     stored = _with_common_encoding(ds, grid)
-    layers = [layer for name, da in stored.items() for layer in _layers(name, da, grid)]
+    packings = [da.encoding.get(PACKED_BANDS) for da in ds.data_vars.values()]
+    # as integers if there is nothing else, and a value for missing cells
+    integers = (
+        packings[0] is not None and packings[0]["_FillValue"] is not None and packings.count(packings[0]) == len(ds)
+    )
+    layers = [
+        (label, layer if packing is None else packed(layer, packing, integers=integers))
+        for packing, (name, da) in zip(packings, stored.items(), strict=True)
+        for label, layer in _layers(name, da, grid)
+    ]
     first = layers[0][1]
     affine, gcps = transform(ds, grid), first.rio.get_gcps()
     unplaced = affine is None and not gcps and not grid.regular

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -11,15 +12,12 @@ import numpy.typing as npt
 
 from geonp.raster.nodata import UNLIMITED
 
-__all__ = ["Fit", "fitting"]
+__all__ = ["Fit", "fitting", "nearest_integers"]
 
 Array = npt.NDArray[Any]
 BoolArray = npt.NDArray[np.bool_]
 Fit = Callable[..., Array]
 """Type of the functions that :func:`fitting` returns."""
-
-_LARGEST_EXACT = 2**53
-"""float64 represents all integers up to this exactly."""
 
 _ROUNDING = 1e-6
 """A limit that differs less from an integer is this integer with a rounding error, in units of stored integers."""
@@ -77,7 +75,7 @@ def _filled_integers(
     values: Array, filled_mask: BoolArray, source: Array, *, nodata: tuple[float, ...], limits: tuple[float, float]
 ) -> Array:
     result = source.copy()
-    result[filled_mask] = _nearest_integers(values[filled_mask], source.dtype, nodata, limits)
+    result[filled_mask] = nearest_integers(values[filled_mask], source.dtype, nodata, limits)
     return result
 
 
@@ -95,24 +93,36 @@ def _within_packing(
 ) -> Array:
     """Move filled values that ``offset + scale * integer`` cannot represent; do not round the others."""
     packed = (values[filled_mask].astype(np.float64) - offset) / scale
-    integers = _nearest_integers(packed, stored, nodata, limits)
+    integers = nearest_integers(packed, stored, nodata, limits)
     result = values.astype(dtype)
     result[filled_mask] = np.where(integers == np.rint(packed), values[filled_mask], offset + scale * integers)
     return result
 
 
-def _nearest_integers(
-    values: Array, dtype: np.dtype[Any], nodata: tuple[float, ...], limits: tuple[float, float]
-) -> npt.NDArray[np.float64]:
-    """Nearest integers that a dtype represents, within limits and different from nodata values, as float64."""
-    info = np.iinfo(dtype)
-    smallest, largest = np.ceil(limits[0] - _ROUNDING), np.floor(limits[1] + _ROUNDING)
-    low, high = max(info.min, -_LARGEST_EXACT, smallest), min(info.max, _LARGEST_EXACT, largest)
-    while low in nodata:
+def nearest_integers(
+    values: Array, dtype: np.dtype[Any], nodata: tuple[float, ...], limits: tuple[float, float] = UNLIMITED
+) -> Array:
+    """Nearest integers of a dtype to finite floats, within limits and different from nodata values."""
+    taken = {int(value) for value in nodata if np.isfinite(value)}
+    low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    low = max(low, math.ceil(limits[0] - _ROUNDING)) if limits[0] > low else low
+    high = min(high, math.floor(limits[1] + _ROUNDING)) if limits[1] < high else high
+    while low in taken:
         low += 1
-    while high in nodata:
+    while high in taken:
         high -= 1
-    result = np.clip(np.rint(values.astype(np.float64)), low, high)
-    for value in nodata:
-        result = np.where(result == value, np.where(values >= value, value + 1, value - 1), result)
+    rounded = np.rint(values.astype(np.float64))
+    # float64 does not represent the ends of 64-bit integers: they are set as integers
+    result: Array = np.where(rounded >= high, dtype.type(high), dtype.type(low))
+    inside = (rounded > low) & (rounded < high)
+    result[inside] = rounded[inside].astype(dtype)
+    for value in sorted(taken):
+        if low < value < high:
+            up, down = value + 1, value - 1
+            while up in taken:
+                up += 1
+            while down in taken:
+                down -= 1
+            found = result == value
+            result[found] = np.where(values[found] >= value, dtype.type(up), dtype.type(down))
     return result

@@ -12,10 +12,18 @@ import xarray as xr
 from geonp.raster.grid import grid_mapping_name
 from geonp.raster.nodata import NODATA, PACKING
 
-__all__ = ["UNNAMED", "FillFlag", "ancillary_names", "dataset_attrs", "kept_encoding"]
+__all__ = ["PACKED_BANDS", "THEMATIC", "UNNAMED", "FillFlag", "ancillary_names", "dataset_attrs", "kept_encoding"]
 
 UNNAMED = "value"
 """Name of the filled variable of a DataArray without a name."""
+
+
+THEMATIC = {"LAYER_TYPE": "thematic"}
+"""Attribute of a raster of classes whose palette or table of categories is not in the array, named as in GDAL."""
+
+PACKED_BANDS = "packed_bands"
+"""Encoding of floats whose bands were packed by different scales and offsets: a mapping of ``dtype`` and ``_FillValue``
+as stored, and of ``bands``, which maps the number of a band to its scale and offset."""
 
 
 class FillFlag(IntEnum):
@@ -51,7 +59,7 @@ def kept_encoding(source: xr.DataArray, nodata: tuple[float, ...]) -> dict[str, 
 
     Floats packed as integers without a nodata value are stored as floats: empty cells have no integer.
     """
-    encoding = {key: source.encoding[key] for key in ("dtype", *PACKING) if key in source.encoding}
+    encoding = {key: source.encoding[key] for key in ("dtype", PACKED_BANDS, *PACKING) if key in source.encoding}
     mapping = source.encoding.get("grid_mapping", source.attrs.get("grid_mapping", grid_mapping_name(source)))
     if mapping is not None:
         encoding["grid_mapping"] = mapping

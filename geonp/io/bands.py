@@ -1,0 +1,233 @@
+"""Bands of a GDAL raster: which cells GDAL takes for missing, and scale and offset of each band."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import rasterio
+import xarray as xr
+from rasterio.enums import ColorInterp, MaskFlags
+from xarray.backends import BackendArray
+from xarray.core import indexing
+
+from geonp.errors import InputError
+from geonp.raster.casting import nearest_integers
+from geonp.raster.metadata import PACKED_BANDS, THEMATIC
+from geonp.raster.nodata import PACKING, holds
+
+__all__ = ["Bands", "packed"]
+
+_CATEGORIES = re.compile(r"<CategoryNames|<GDALRasterAttributeTable(?![^>]*athematic)")
+_EXACT = 2**53
+
+
+@dataclass(frozen=True)
+class Bands:
+    """What a file says of those of its bands that are read.
+
+    Attributes
+    ----------
+    numbers : list of int
+        Numbers of the bands, counted from 1.
+    dtypes : list of str
+        Dtypes of these bands.
+    nodata, scales, offsets : list of float
+        Nodata value of each band, None where there is none; scale and offset.
+    masked : bool
+        Whether a mask or an alpha band, of a band or of the file, marks missing cells.
+    classes : bool
+        Whether a palette, category names or the type of the layer say that the values are classes.
+    """
+
+    numbers: list[int]
+    dtypes: list[str]
+    nodata: list[float | None]
+    scales: list[float]
+    offsets: list[float]
+    masked: bool
+    classes: bool
+
+    @classmethod
+    def of(cls, file: rasterio.DatasetReader, path: str, chosen: Sequence[int] | None) -> Bands:
+        """Read the metadata of the `chosen` bands, by default of all but those of alpha, which are masks.
+
+        Raises
+        ------
+        InputError
+            For a band that does not exist or is one of alpha, and for bands of different dtypes.
+        """
+        # GDAL masks by the alpha band of one or of three bands
+        masking = any(MaskFlags.alpha in flags for flags in file.mask_flag_enums)
+        alpha = [n for n in file.indexes if masking and file.colorinterp[n - 1] == ColorInterp.alpha]
+        numbers = [n for n in file.indexes if n not in alpha] if chosen is None else list(chosen)
+        if missing := [n for n in numbers if not 1 <= n <= file.count]:
+            raise InputError(
+                f"No band {', '.join(map(str, missing))}: the raster has bands 1 to {file.count}. Correct --bidx."
+            )
+        if masks := [n for n in numbers if n in alpha]:
+            others = ", ".join(str(n) for n in file.indexes if n not in alpha)
+            raise InputError(
+                f"Band {', '.join(map(str, masks))} is an alpha band, which says where the others are missing: "
+                f"expected bands of values, {others}. Correct --bidx."
+            )
+        dtypes = [file.dtypes[n - 1] for n in numbers]
+        if len(set(dtypes)) > 1:
+            got = ", ".join(f"{n} {dtype}" for n, dtype in zip(numbers, dtypes, strict=True))
+            raise InputError(
+                f"The bands of {path!r} have different dtypes: got {got}, expected one dtype. Choose bands that agree "
+                "with --bidx (bands=)."
+            )
+        flags = [set(file.mask_flag_enums[n - 1]) for n in numbers]
+        interpretations, tags = [file.colorinterp[n - 1] for n in numbers], [file.tags(n) for n in numbers]
+        return cls(
+            numbers,
+            dtypes,
+            [file.nodatavals[n - 1] for n in numbers],
+            [file.scales[n - 1] for n in numbers],
+            [file.offsets[n - 1] for n in numbers],
+            any(
+                not kinds & {MaskFlags.all_valid, MaskFlags.nodata} or MaskFlags.per_dataset in kinds for kinds in flags
+            ),
+            ColorInterp.palette in interpretations
+            or any(str(t.get("LAYER_TYPE", "")).lower() == "thematic" for t in [file.tags(), *tags])
+            or _has_categories(path),
+        )
+
+    @property
+    def one_nodata(self) -> bool:
+        """Whether all bands have the same nodata value, or none."""
+        return len({repr(value) for value in self.nodata}) == 1
+
+    @property
+    def one_packing(self) -> bool:
+        """Whether all bands have the same scale and offset."""
+        return len(set(zip(self.scales, self.offsets, strict=True))) == 1
+
+    @property
+    def inexact_nodata(self) -> bool:
+        """Whether a nodata value is one of floats, which GDAL compares with a tolerance."""
+        return self.dtypes[0].startswith("float") and any(value is not None for value in self.nodata)
+
+    @property
+    def wide_nodata(self) -> bool:
+        """Whether a nodata value is an integer that float64, in which it is reported, cannot hold."""
+        return self.dtypes[0] in {"int64", "uint64"} and any(abs(value or 0) >= _EXACT for value in self.nodata)
+
+    def described(self, da: xr.DataArray) -> xr.DataArray:
+        """`da` with nodata value, scale and offset in attrs if they are those of all bands, and without if not.
+
+        Integers cannot hold bands of which these differ, and nodata values that they cannot hold have no effect.
+        """
+        fill, dtype = self.nodata[0], np.dtype(self.dtypes[0])
+        result, known = da.copy(), ("_FillValue", *PACKING)
+        result.attrs = {key: value for key, value in da.attrs.items() if key not in ("scales", "offsets", *known)}
+        one = self.one_nodata and self.one_packing
+        gone = known if one else ("dtype", *known)
+        result.encoding = {key: value for key, value in da.encoding.items() if key not in gone}
+        if one and fill is not None and holds(dtype, fill):
+            result.attrs["_FillValue"] = da.attrs["_FillValue"] if self.wide_nodata else dtype.type(fill)
+        if self.one_packing:
+            result.attrs |= dict(zip(PACKING, (self.scales[0], self.offsets[0]), strict=True))
+        return result
+
+    def thematic(self, da: xr.DataArray) -> xr.DataArray:
+        """`da` with the attribute that says that its values are classes, where they are."""
+        return da.assign_attrs(THEMATIC) if self.classes else da
+
+    def marked(self, da: xr.DataArray, masked: xr.DataArray) -> xr.DataArray:
+        """64-bit integers ``(band, y, x)`` with a nodata value that float64 can hold where `masked` is NaN."""
+        value = np.dtype(self.dtypes[0]).type(_EXACT - 1)
+        return _replaced(da, _Marked(da.variable, masked.variable, value)).assign_attrs(_FillValue=value)
+
+    def unpacked(self, da: xr.DataArray) -> xr.DataArray:
+        """`da` ``(band, y, x)`` in the units of each band, as float64, with the encoding :data:`PACKED_BANDS`."""
+        values = _Unpacked(da.variable, np.array(self.scales), np.array(self.offsets))
+        encoding = dict(zip(self.numbers, zip(self.scales, self.offsets, strict=True), strict=True))
+        result = _replaced(da, values)
+        fill = self.nodata[0] if self.one_nodata else None
+        result.encoding[PACKED_BANDS] = {"dtype": self.dtypes[0], "_FillValue": fill, "bands": encoding}
+        return result
+
+
+def packed(da: xr.DataArray, stored: Mapping[str, Any], *, integers: bool) -> xr.DataArray:
+    """One band that :meth:`Bands.unpacked` has unpacked, in stored units, with its scale and offset as attributes.
+
+    `stored` is its encoding :data:`~geonp.raster.metadata.PACKED_BANDS`. With `integers` the dtype is that in which it
+    was stored, otherwise one of floats.
+    """
+    scale, offset = stored["bands"][int(da.coords["band"])]
+    values: xr.DataArray = ((da - offset) / scale).round(
+        6
+    )  # float64 has 16 digits: rounding removes what unpacking added
+    if integers:
+        fill = np.dtype(stored["dtype"]).type(stored["_FillValue"])
+        integer = xr.apply_ufunc(_integers, values, fill, dask="parallelized", output_dtypes=[fill.dtype])
+        values = integer.assign_attrs(_FillValue=fill)
+    return values.assign_attrs({**da.attrs, **values.attrs, "scale_factor": scale, "add_offset": offset})
+
+
+def _integers(values: npt.NDArray[Any], fill: np.integer[Any]) -> npt.NDArray[Any]:
+    missing = np.isnan(values)
+    result = np.full(values.shape, fill)
+    result[~missing] = nearest_integers(values[~missing], fill.dtype, (int(fill),))
+    return result
+
+
+def _has_categories(path: str) -> bool:
+    """Whether a sidecar or the file itself, if it is a VRT, names categories; rasterio has no access to them."""
+    if Path(f"{path}.vat.dbf").exists():
+        return True
+    described = [Path(f"{path}.aux.xml"), *([Path(path)] if path.lower().endswith(".vrt") else [])]
+    return any(_CATEGORIES.search(p.read_text("utf-8", "replace")) for p in described if p.is_file())
+
+
+def _replaced(da: xr.DataArray, values: BackendArray) -> xr.DataArray:
+    """`da` with other, lazy values."""
+    result = da.copy(data=indexing.LazilyIndexedArray(values))
+    result.encoding = dict(da.encoding)
+    return result
+
+
+class _Lazy(BackendArray):
+    """Values ``(band, y, x)`` that are changed when they are read."""
+
+    def __init__(self, source: xr.Variable, dtype: Any) -> None:
+        self.source, self.shape, self.dtype = source, source.shape, np.dtype(dtype)
+
+    def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
+        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
+
+    def _read(self, key: tuple[Any, ...]) -> npt.NDArray[Any]:
+        raise NotImplementedError
+
+
+class _Unpacked(_Lazy):
+    """Values in the units of their bands."""
+
+    def __init__(self, source: xr.Variable, scales: npt.NDArray[Any], offsets: npt.NDArray[Any]) -> None:
+        super().__init__(source, np.float64)
+        self.scales, self.offsets = scales, offsets
+
+    def _read(self, key: tuple[Any, ...]) -> npt.NDArray[Any]:
+        values = self.source[key].values.astype(np.float64)
+        scale, offset = self.scales[key[0]], self.offsets[key[0]]
+        if np.ndim(scale):
+            scale, offset = (a.reshape(-1, *(1,) * (values.ndim - 1)) for a in (scale, offset))
+        return np.asarray(values * scale + offset)
+
+
+class _Marked(_Lazy):
+    """Integers with one value wherever another array has NaN."""
+
+    def __init__(self, source: xr.Variable, masked: xr.Variable, value: np.integer[Any]) -> None:
+        super().__init__(source, source.dtype)
+        self.masked, self.value = masked, value
+
+    def _read(self, key: tuple[Any, ...]) -> npt.NDArray[Any]:
+        return np.where(np.isnan(self.masked[key].values), self.value, self.source[key].values)

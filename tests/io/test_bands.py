@@ -1,0 +1,157 @@
+"""Missing cells, scales and classes of GDAL's rasters, band by band."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rasterio
+from rasterio.transform import from_origin
+
+from geonp.errors import InputError
+from geonp.io.files import open_raster, write_raster
+
+PLACE: dict[str, Any] = {"crs": "EPSG:32633", "transform": from_origin(500_000, 5_200_000, 30, 30)}
+
+
+def write_tif(path: Path, bands: Any, dtype: str, nodata: float | None = None, **profile: Any) -> Path:
+    values = np.array(bands, dtype)
+    count, height, width = values.shape
+    shape = {"height": height, "width": width, "count": count}
+    with rasterio.open(path, "w", driver="GTiff", dtype=dtype, nodata=nodata, **shape, **PLACE, **profile) as file:
+        file.write(values)
+    return path
+
+
+def write_vrt(path: Path, bands: list[tuple[Any, str, float | None]]) -> Path:
+    """A VRT of single bands: values, dtype and nodata value of each."""
+    names = {"int16": "Int16", "float32": "Float32", "uint8": "Byte"}
+    text = ""
+    for number, (values, dtype, nodata) in enumerate(bands, start=1):
+        write_tif(path.parent / f"{path.stem}{number}.tif", [values], dtype)
+        declared = "" if nodata is None else f"<NoDataValue>{nodata!r}</NoDataValue>"
+        text += (
+            f'<VRTRasterBand dataType="{names[dtype]}" band="{number}">{declared}<SimpleSource><SourceFilename '
+            f'relativeToVRT="1">{path.stem}{number}.tif</SourceFilename><SourceBand>1</SourceBand></SimpleSource>'
+            "</VRTRasterBand>"
+        )
+    rows, columns = np.shape(bands[0][0])
+    place = "<SRS>EPSG:32633</SRS><GeoTransform>500000,30,0,5200000,0,-30</GeoTransform>"
+    path.write_text(f'<VRTDataset rasterXSize="{columns}" rasterYSize="{rows}">{place}{text}</VRTDataset>')
+    return path
+
+
+def read(path: Path, **options: Any) -> np.ndarray:
+    (array,) = open_raster(path, **options).data_vars.values()
+    return np.asarray(array)
+
+
+NAN = np.nan
+
+
+@pytest.mark.parametrize("chunks", ["auto", None])
+def test_each_band_has_its_own_nodata(tmp_path: Path, chunks: Any) -> None:
+    path = write_vrt(tmp_path / "a.vrt", [([[1, -9, -1]], "int16", -9), ([[-9, 5, -1]], "int16", -1)])
+    np.testing.assert_array_equal(read(path, chunks=chunks), [[[1, NAN, -1]], [[-9, 5, NAN]]])
+    np.testing.assert_array_equal(read(path, chunks=chunks, bands=[2]), [[-9, 5, NAN]])
+    np.testing.assert_array_equal(read(path, chunks=chunks, nodata=5), [[[1, -9, -1]], [[-9, NAN, -1]]])
+    write_raster(open_raster(path), tmp_path / "b.tif")
+    with rasterio.open(tmp_path / "b.tif") as file:
+        np.testing.assert_array_equal(file.read(masked=True).filled(99), [[[1, 99, -1]], [[-9, 5, 99]]])
+    part = write_vrt(tmp_path / "c.vrt", [([[1, -9, -1]], "int16", -9), ([[-9, 5, -1]], "int16", None)])
+    np.testing.assert_array_equal(read(part, chunks=chunks), [[[1, NAN, -1]], [[-9, 5, -1]]])
+
+
+def test_nodata_of_floats_is_compared_as_gdal_does(tmp_path: Path) -> None:
+    lowest, rounded = np.finfo("f4").min, -3.40282306073709652508e38
+    path = write_tif(tmp_path / "a.tif", [[[lowest, rounded, -1e30, 5]]], "float32", nodata=rounded)
+    np.testing.assert_array_equal(read(path), np.array([[NAN, NAN, -1e30, 5]], "f4"))
+    with rasterio.open(path) as file:
+        np.testing.assert_array_equal(np.isnan(read(path)), file.read_masks(1) == 0)
+
+
+def test_masks_and_alpha_mark_missing_cells_and_are_no_values(tmp_path: Path) -> None:
+    path = write_tif(
+        tmp_path / "a.tif", [[[7, 8]], [[5, 6]], [[3, 4]], [[255, 0]]], "uint8", photometric="RGB", alpha="yes"
+    )
+    np.testing.assert_array_equal(read(path), [[[7, NAN]], [[5, NAN]], [[3, NAN]]])
+    np.testing.assert_array_equal(read(path, bands=[2]), [[5, NAN]])
+    with pytest.raises(InputError, match=r"Band 4 is an alpha band.*expected bands of values, 1, 2, 3\. Correct --b"):
+        open_raster(path, bands=[4])
+    external = write_tif(tmp_path / "b.tif", [[[7, 8]]], "float32")
+    with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=False), rasterio.open(external, "r+") as file:
+        file.write_mask(np.array([[0, 255]], "uint8"))
+    assert (tmp_path / "b.tif.msk").exists()
+    np.testing.assert_array_equal(read(external), [[NAN, 8]])
+
+
+def test_bands_of_different_dtypes_are_read_one_by_one(tmp_path: Path) -> None:
+    path = write_vrt(
+        tmp_path / "a.vrt", [([[1, -9]], "int16", -9), ([[0.5, -1]], "float32", -1), ([[3, 4]], "uint8", 4)]
+    )
+    for chunks in ("auto", None):
+        np.testing.assert_array_equal(read(path, bands=[1], chunks=chunks), [[1, NAN]])
+        np.testing.assert_array_equal(read(path, bands=[2], chunks=chunks), [[0.5, NAN]])
+        np.testing.assert_array_equal(read(path, bands=[3], chunks=chunks), [[3, NAN]])
+    with pytest.raises(InputError, match=r"different dtypes: got 1 int16, 2 float32, 3 uint8, expected one.*--bidx"):
+        open_raster(path)
+    with pytest.raises(InputError, match="No band 4: the raster has bands 1 to 3"):
+        open_raster(path, bands=[4])
+
+
+def test_nodata_that_the_dtype_cannot_hold_marks_nothing(tmp_path: Path) -> None:
+    path = write_vrt(tmp_path / "a.vrt", [([[241, 0, 3]], "uint8", -9999)])
+    np.testing.assert_array_equal(read(path), [[241, 0, 3]])
+
+
+def write_scaled(path: Path) -> Path:
+    write_tif(path, [[[0, 3000, 65535]], [[0, 1, 700]]], "uint16", nodata=0)
+    with rasterio.open(path, "r+") as file:
+        file.scales, file.offsets = (1e-4, 1e-2), (-0.1, -5.0)
+    return path
+
+
+@pytest.mark.parametrize("chunks", ["auto", None])
+def test_scale_and_offset_of_each_band_are_applied(tmp_path: Path, chunks: Any) -> None:
+    path = write_scaled(tmp_path / "a.tif")
+    np.testing.assert_allclose(read(path, chunks=chunks), [[[NAN, 0.2, 6.4535]], [[NAN, -4.99, 2]]])
+    np.testing.assert_allclose(read(path, chunks=chunks, bands=[2]), [[NAN, -4.99, 2]])
+    (array,) = open_raster(path, chunks=chunks).data_vars.values()
+    np.testing.assert_allclose(array.isel(band=1, x=[2, 1], y=0), [2, -4.99])
+    np.testing.assert_allclose(array.isel(band=[1, 0], x=2, y=slice(0, 1)), [[2], [6.4535]])
+
+
+def test_scale_and_offset_of_each_band_are_kept(tmp_path: Path) -> None:
+    ds = open_raster(write_scaled(tmp_path / "a.tif"))
+    (name,) = ds.data_vars
+    write_raster(ds, tmp_path / "integers.tif")
+    with rasterio.open(tmp_path / "integers.tif") as file:
+        assert (file.scales, file.offsets, file.nodata) == ((1e-4, 1e-2), (-0.1, -5.0), 0)
+        assert file.dtypes == ("uint16", "uint16")
+        assert file.read().tolist() == [[[0, 3000, 65535]], [[0, 1, 700]]]
+    write_raster(ds.assign(error=ds[name] * 0.5), tmp_path / "floats.tif")
+    with rasterio.open(tmp_path / "floats.tif") as file:
+        assert (file.scales, file.offsets) == ((1e-4, 1e-2, 1, 1), (-0.1, -5.0, 0, 0))
+        np.testing.assert_array_equal(file.read([1, 2]), [[[NAN, 3000, 65535]], [[NAN, 1, 700]]])
+        np.testing.assert_allclose(file.read([3, 4]), [[[NAN, 0.1, 3.22675]], [[NAN, -2.495, 1]]])
+
+
+def test_filled_values_of_packed_bands_never_look_missing(tmp_path: Path) -> None:
+    ds = open_raster(write_scaled(tmp_path / "a.tif"))
+    (name,) = ds.data_vars
+    filled = ds.fillna(-5.0)
+    filled[name].encoding = ds[name].encoding
+    write_raster(filled, tmp_path / "b.tif")
+    with rasterio.open(tmp_path / "b.tif") as file:
+        # -5 is 0 of band 2, which means missing, and below all that band 1 can hold
+        assert file.read()[:, 0, 0].tolist() == [1, 1]
+
+
+def test_nodata_beyond_what_floats_hold_is_recognised(tmp_path: Path) -> None:
+    path = write_tif(tmp_path / "a.tif", [[[2**53 + 1, 5, -7]]], "int64", nodata=2**53)
+    # rasterio writes and reports what float64 holds, GDAL compares integers
+    path.write_bytes(path.read_bytes().replace(str(2**53).encode(), str(2**53 + 1).encode()))
+    np.testing.assert_array_equal(read(path), [[NAN, 5, -7]])
+    np.testing.assert_array_equal(read(path, chunks=None), [[NAN, 5, -7]])
