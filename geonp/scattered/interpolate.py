@@ -30,7 +30,7 @@ from geonp.inference.stitching import Tile, batches, mean, stitch
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import FillFlag, dataset_attrs
 from geonp.raster.variable import Variable
-from geonp.scattered.squares import Observations, Square, blend_weights, grouped, near_first, project, squares_of
+from geonp.scattered.squares import Observations, Square, blend_weights, choose_context, grouped, project, squares_of
 from geonp.scattered.tables import Table, read_table, transformed
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def interpolate(
     least = job.predictor.neighbourhood.min_context
     parts = {}
     target.check_memory(len(table.values))
-    table.warn_of_marks()
+    table.warn_of_nodata()
     for name in table.values:
         observations = table.observations(name, target.geographic, job.seed)
         if len(observations.values) < least:
@@ -288,7 +288,7 @@ def _tiles(
     if not index.size:
         return
     neighbourhood = job.predictor.neighbourhood
-    chosen, xc = near_first(observations, square, neighbourhood.n_context, neighbourhood.thinning)
+    chosen, xc = choose_context(observations, square, neighbourhood.n_context, neighbourhood.thinning)
     for part in np.array_split(np.arange(index.size), -(-index.size // MOST_TARGETS)):
         xt = project(places[index[part]], square.middle, observations.geographic) / square.unit
         yield Tile(xc, observations.values[chosen], xt, index[part], weights[part])

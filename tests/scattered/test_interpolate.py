@@ -136,10 +136,16 @@ def test_points_are_moved_to_the_reference_system_of_the_grid() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: t.rename(columns={"x": "a"}), "say which column is the coordinate x by x="),
-        (lambda t: t.assign(other=1.0), r"say which columns to interpolate by values=.*'value', 'other'"),
-        (lambda t: t.assign(value="high"), "say which columns to interpolate by values=.*none of numbers"),
-        (lambda t: t.assign(value=["-", *["1"] * 19]), "none of numbers beside the coordinates, and 'value' holds '-'"),
+        (lambda t: t.rename(columns={"x": "a"}), "name the column of the coordinate x with x="),
+        (
+            lambda t: t.assign(other=1.0),
+            r"choose the columns to interpolate with values=.*numeric columns \['value', 'other'\]",
+        ),
+        (lambda t: t.assign(value="high"), "choose the columns to interpolate with values=.*no numeric column"),
+        (
+            lambda t: t.assign(value=["-", *["1"] * 19]),
+            "no numeric column beside the coordinates, and 'value' holds '-'",
+        ),
         (lambda t: t[:3], "has 3 measurements with a finite value and place, expected at least 4"),
         (lambda t: t.to_numpy(), "points must be a pandas DataFrame or an xarray Dataset, got ndarray"),
     ],
@@ -156,27 +162,31 @@ def test_other_bad_input_is_refused() -> None:
     with pytest.raises(InputError, match="column 'x' is a coordinate: expected another to interpolate"):
         geonp.interpolate(table, grid, values="x")
     places = table.rename(columns={"x": "lon", "y": "lat"})
-    with pytest.raises(InputError, match="x is the longitude and y the latitude: got x='lat' and y='lon'"):
+    with pytest.raises(InputError, match="x must be the longitude and y the latitude: got x='lat' and y='lon'"):
         geonp.interpolate(places, grid, x="lat", y="lon")
-    with pytest.raises(InputError, match=r"'lon' and 'lat', but their crs is WGS 84 / UTM zone 32N, which has no deg"):
+    with pytest.raises(
+        InputError, match=r"'lon' and 'lat' are degrees, but crs is WGS 84 / UTM zone 32N, which is proj"
+    ):
         geonp.interpolate(places, lattice((0, 0, 50, 50), 5, "EPSG:32632"), crs="EPSG:32632")
     with pytest.raises(InputError, match=r"at must be a raster .* or a table of places, got tuple"):
         geonp.interpolate(table, (0, 1))  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="crs is not known: got 'EPSG:x'"):
+    with pytest.raises(InputError, match="crs is unknown: got 'EPSG:x'"):
         geonp.interpolate(table, lattice((0, 0, 50, 50), 5, "EPSG:32632"), crs="EPSG:x")
-    with pytest.raises(InputError, match="the places have a crs, but the target has none"):
+    with pytest.raises(InputError, match="the places have a crs, but the grid has none"):
         geonp.interpolate(table, grid, crs="EPSG:32632")
-    with pytest.raises(InputError, match=r"a latitude of 120, expected -90 to 90.*exchanged"):
+    with pytest.raises(InputError, match=r"a latitude of 120, expected -90 to 90; check whether x and y are exchanged"):
         geonp.interpolate(table.assign(y=table.y + 120 - table.y.max()), lattice((0, 0, 9, 9), 1, "EPSG:4326"))
     with pytest.raises(InputError, match="west < east"):
         lattice((5, 0, 0, 5), 1)
-    with pytest.raises(InputError, match=r"a resolution of 1e-07 makes 2\.5e\+15 cells of bounds 0 0 5 5; both are"):
+    with pytest.raises(InputError, match=r"a resolution of 1e-07 gives 2\.5e\+15 cells for bounds 0 0 5 5 in units"):
         lattice((0, 0, 5, 5), 1e-7)
-    with pytest.raises(InputError, match=r"cells at latitude 97\.5, beyond the pole; resolution and bounds are"):
+    with pytest.raises(
+        InputError, match=r"cells at latitude 97\.5, beyond the pole; resolution and bounds are in degrees"
+    ):
         lattice((0, 50, 50, 100), 5, "EPSG:4326")
     with pytest.raises(InputError, match=r"2\.5e\+11 places take .* GiB .* at\.chunk\(1024\)"):
         geonp.interpolate(table, lattice((0, 0, 50, 50), 1e-4))
-    with pytest.raises(InputError, match=r"the resolution must be a number above 0, got 0"):
+    with pytest.raises(InputError, match=r"the resolution must be a positive number, got 0"):
         lattice_around(read_table(table, None, None, None), 0, None)
     with pytest.raises(InputError, match="the table at has 2 places, 1 of them not finite"):
         geonp.interpolate(table, pd.DataFrame({"x": [1.0, np.nan], "y": [1.0, 2.0]}))
@@ -215,7 +225,7 @@ def test_the_command_writes_a_raster(tmp_path: Path) -> None:
         main, ["grid", str(tmp_path / "points.doc"), str(tmp_path / "o.nc"), "--resolution", "1"]
     )
     assert result.exit_code == 1
-    assert "is no table that can be read" in result.output
+    assert "is not a table that can be read" in result.output
 
 
 @pytest.mark.filterwarnings("always:column 'value' holds -9999")
@@ -238,7 +248,7 @@ def test_the_command_reads_tables_as_they_are_written(name: str, how: dict[str, 
     done = CliRunner().invoke(main, command)
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith("Interpolated 28 points of 30 rows to ")
-    assert "Warning: column 'value' holds -9999, far from all else, in 1 rows" in done.stderr.splitlines()[0]
+    assert "Warning: column 'value' holds -9999, far from all other values, in 1 rows" in done.stderr.splitlines()[0]
     with pytest.warns(UserWarning, match="-9999"):
         expected = geonp.interpolate(table.dropna(), xr.open_dataset(tmp_path / "o.nc"), values="value")
     np.testing.assert_allclose(xr.open_dataset(tmp_path / "o.nc")["value"], expected["value"])
@@ -260,10 +270,12 @@ def test_as_many_batches_are_expected_as_come(monkeypatch: pytest.MonkeyPatch, n
     assert made / 3 <= expected <= 2 * made + len(counts)
 
 
-def test_what_marks_missing_measurements_is_told() -> None:
+def test_usual_nodata_values_far_from_all_others_are_warned_of() -> None:
     table = measurements(20)
     table.loc[3:4, "value"] = -9999.0
-    with pytest.warns(UserWarning, match="column 'value' holds -9999, far from all else, in 2 rows, and it counts as"):
+    with pytest.warns(
+        UserWarning, match="column 'value' holds -9999, far from all other values, in 2 rows, which are used"
+    ):
         geonp.interpolate(table, lattice((0, 0, 50, 50), 10))
     # a depth among depths
     table["value"] = np.linspace(-11000, -5000, 20)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geonp.scattered.squares import CROWD, OWN, Observations, blend_weights, grouped, near_first, project, squares_of
+from geonp.scattered.squares import SQUARES, Observations, blend_weights, choose_context, grouped, project, squares_of
 
 
 def scattered(n: int, *, geographic: bool, seed: int = 0, clustered: bool = False) -> Observations:
@@ -42,7 +42,7 @@ def test_every_place_is_covered_and_squares_follow_the_density(geographic: bool,
         np.sum(np.all((observations.xy >= [s.x, s.y]) & (observations.xy < [s.x + s.side, s.y + s.side]), 1))
         for s in squares
     ]
-    assert max(inside) <= OWN < CROWD
+    assert max(inside) <= SQUARES.most_inside
 
 
 def test_the_part_of_a_region_has_the_same_squares() -> None:
@@ -67,7 +67,7 @@ def test_distances_on_the_sphere_are_kept(middle: tuple[float, float]) -> None:
 def test_context_is_all_that_is_near_and_some_of_what_is_far() -> None:
     observations = scattered(5000, geographic=False)
     square = squares_of(observations, (4e4, 4e4, 4e4, 4e4))[0]
-    chosen, offset = near_first(observations, square, 256, 3.0)
+    chosen, offset = choose_context(observations, square, 256, 3.0)
     assert len(set(chosen)) == 256
     inside = np.flatnonzero(
         np.all(
@@ -91,7 +91,7 @@ def test_the_order_of_observations_does_not_matter(n: int, seed: int) -> None:
     order = rng.permutation(n)
     shuffled = Observations(observations.xy[order], observations.values[order], False)
     square = squares_of(observations, (0.3, 0.4, 0.3, 0.4))[0]
-    (chosen, offset), (again, same) = (near_first(o, square, 100, 3.0) for o in (observations, shuffled))
+    (chosen, offset), (again, same) = (choose_context(o, square, 100, 3.0) for o in (observations, shuffled))
     np.testing.assert_array_equal(order[again], chosen)
     np.testing.assert_array_equal(same, offset)
 
