@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import click
 
-from geonp.errors import GeonpError
+from geonp.errors import GeonpError, reason
 
 from .adapt import adapt
 from .evaluate import evaluate
@@ -32,6 +32,8 @@ from .train import recipes, train
 
 __all__ = ["main"]
 
+_DEBUG = "geonp.debug"  # key of ctx.meta, which all contexts of a call share
+
 _ADVICE = {
     "train": "continue with --resume.",
     "fetch": "continue with the same command.",
@@ -40,17 +42,48 @@ _ADVICE = {
 
 
 class _Group(click.Group):
-    """Commands that print a GeonpError as one message, and end at once when interrupted."""
+    """Commands that print an exception as one message, and end at once when interrupted."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         try:
             with _termination_as_interrupt(), _warnings_as_lines():
                 return super().invoke(ctx)
-        except GeonpError as error:
-            raise click.ClickException(str(error)) from error
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
         except KeyboardInterrupt:
             _leave(_ADVICE.get(str(ctx.invoked_subcommand), "no output was written."))
+        except Exception as error:
+            if ctx.meta.get(_DEBUG):
+                raise
+            raise click.ClickException(_message(error, str(ctx.invoked_subcommand))) from error
+
+
+def _message(error: Exception, command: str) -> str:
+    """Text of an error; libraries raise errors of any type for files that are damaged."""
+    if isinstance(error, GeonpError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return f"geonp {command} needs more memory than there is: {reason(error)}. Select a part, as with --bbox."
+    return (
+        f"geonp {command} stopped: {reason(error)}. Check that its inputs and options are complete and correct; "
+        "--debug shows the traceback."
+    )
+
+
+def _add_debug(command: click.Command) -> None:
+    """Add the option --debug to a command, and to the commands of a group."""
+    for inner in command.commands.values() if isinstance(command, click.Group) else ():
+        _add_debug(inner)
+
+    def remember(ctx: click.Context, _: click.Parameter, debug: bool) -> None:
+        ctx.meta[_DEBUG] = ctx.meta.get(_DEBUG, False) or debug
+
+    command.params.append(
+        click.Option(
+            ["--debug"], is_flag=True, expose_value=False, callback=remember, help="Show the traceback of an error."
+        )
+    )
 
 
 @contextmanager
@@ -98,3 +131,4 @@ def main() -> None:
 
 for command in (adapt, evaluate, fetch, fill, grid, info, models, recipes, train):
     main.add_command(command)
+_add_debug(main)

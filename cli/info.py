@@ -30,6 +30,7 @@ def info(source: str, nodata: float | None, storage: tuple[str, ...], as_json: b
     """
     from geonp.io.files import open_raster
     from geonp.io.journal import Journal
+    from geonp.io.sources import readable
     from geonp.raster.grid import Grid, crs_name
 
     storage_options = file_system(storage)
@@ -50,7 +51,8 @@ def info(source: str, nodata: float | None, storage: tuple[str, ...], as_json: b
         "around_the_earth": grid.periodic_x,
         "evenly_spaced": grid.regular,
     }
-    variables = {str(name): _describe(da, grid) for name, da in ds.data_vars.items()}
+    with readable(source):
+        variables = {str(name): _describe(da, grid) for name, da in ds.data_vars.items()}
     if as_json:
         click.echo(to_json({**facts, "variables": variables}))
         return

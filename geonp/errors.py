@@ -34,6 +34,7 @@ __all__ = [
     "OutputError",
     "PredictionError",
     "RecipeError",
+    "reason",
     "warn",
 ]
 
@@ -93,6 +94,20 @@ class PredictionError(GeonpError, RuntimeError):
 
 class ClusterError(GeonpError, ConnectionError):
     """A Dask cluster that cannot be reached, or was lost."""
+
+
+def reason(error: BaseException) -> str:
+    """Describe an error of a library in one line: its text, or its type if the text says nothing, and its causes."""
+    texts: list[str] = []
+    seen: BaseException | None = error
+    while seen is not None and len(texts) < 3:
+        text = " ".join(str(seen).split()).rstrip(".")
+        if not text or isinstance(seen, LookupError | TypeError | AttributeError | ArithmeticError):
+            text = f"{type(seen).__name__}: {text}".rstrip(": ")
+        if not any(text in other for other in texts):
+            texts.append(text[:500])
+        seen = seen.__cause__
+    return "; ".join(texts)
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:

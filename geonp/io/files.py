@@ -10,7 +10,6 @@ import math
 import os
 import shutil
 import tempfile
-import warnings
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,11 +20,13 @@ import numpy as np
 import xarray as xr
 from dask.system import CPU_COUNT
 from pyproj import CRS
-from rasterio.errors import NotGeoreferencedWarning
+from rasterio.errors import RasterioError
 
-from geonp.errors import GeonpError, InputError, MissingFileError, OutputError
-from geonp.io.geotiff import DRIVERS, READ_ERRORS, creation_options_of, open_gdal, transform, write_geotiff
+from geonp.errors import GeonpError, InputError, MissingFileError, OutputError, reason, warn
+from geonp.io.attributes import storable
+from geonp.io.geotiff import DRIVERS, creation_options_of, open_gdal, transform, write_geotiff
 from geonp.io.location import check_writable, is_remote
+from geonp.io.sources import NETCDF, readable
 from geonp.io.stores import Store, to_zarr, unfinished
 from geonp.raster.grid import Grid, grid_mapping_name
 from geonp.raster.metadata import PACKED_BANDS
@@ -34,8 +35,9 @@ from geonp.raster.windows import chunk_side
 
 __all__ = ["check_output", "for_files", "open_raster", "write_raster"]
 
-_NETCDF = {".nc", ".nc4", ".cdf"}
 _GEOTIFF = {".tif", ".tiff"}
+# Files that GDAL reads beside a GeoTIFF: its CRS if GeoTIFF keys cannot hold it, overviews, masks.
+_SIDECARS = (".aux.xml", ".ovr", ".msk", ".msk.ovr")
 _CHUNK_BYTES = "16MiB"  # a 2048 x 2048 block of float32: several fit beside the model on a small machine
 _NETCDF_COMPRESSION = {"zlib": True, "complevel": 1}  # the fastest level
 _ENCODING_ATTRS = ("_FillValue", "scale_factor", "add_offset")
@@ -99,7 +101,7 @@ def open_raster(
     is_store = store.exists()
     if not is_store and (is_remote(place) or not Path(place).exists()):
         raise MissingFileError(f"No such raster: got {place!r}, expected a file or a Zarr folder. Check the path.")
-    with dask.config.set({"array.chunk-size": _CHUNK_BYTES}), _unreadable(place):
+    with dask.config.set({"array.chunk-size": _CHUNK_BYTES}), readable(place):
         stored = _open_stored(store, is_store, None if chunks is None else "auto", bands, nodata)
         if problem := unfinished(place, stored.attrs):
             raise InputError(problem)
@@ -147,8 +149,8 @@ def check_output(path: str | os.PathLike[str], *, overwrite: bool = False, drive
     """
     path = Path(path)
     suffix = path.suffix.lower()
-    if suffix not in {".zarr", *_NETCDF, *_GEOTIFF}:
-        expected = ", ".join([".zarr", *sorted(_NETCDF), *sorted(_GEOTIFF)])
+    if suffix not in {".zarr", *NETCDF, *_GEOTIFF}:
+        expected = ", ".join([".zarr", *NETCDF, *sorted(_GEOTIFF)])
         raise OutputError(f"Unknown output format: got {str(path)!r}, expected a name that ends in {expected}.")
     if driver is not None and (suffix not in _GEOTIFF or driver not in DRIVERS):
         raise OutputError(
@@ -208,30 +210,13 @@ def write_raster(
         if path.suffix.lower() == ".zarr":
             _require_known(options, {"ZARR_FORMAT"}, "Zarr")
             to_zarr(ds, temporary, mode="w", consolidated=True, zarr_format=_zarr_format(options))
-        elif path.suffix.lower() in _NETCDF:
+        elif path.suffix.lower() in NETCDF:
             _require_known(options, set(), "NetCDF")
             _write_netcdf(ds, temporary)
         else:
             driver = driver or "COG"
             _require_known(options, creation_options_of(driver), f"GDAL's {driver} driver")
-            write_geotiff(ds, temporary, driver, options)
-
-
-@contextmanager
-def _unreadable(place: str) -> Iterator[None]:
-    """Convert the errors of readers to an InputError."""
-    try:
-        with warnings.catch_warnings():
-            # geonp works in cells, and needs no georeference
-            warnings.simplefilter("ignore", NotGeoreferencedWarning)
-            yield
-    except GeonpError:
-        raise
-    except (OSError, ValueError, TypeError, *READ_ERRORS) as error:
-        raise InputError(
-            f"Not a raster that can be read: got {place!r}, expected GeoTIFF or another GDAL raster, NetCDF "
-            f"({', '.join(sorted(_NETCDF))}) or Zarr. The reader reports: {error}"
-        ) from error
+            write_geotiff(_on_grid(storable(ds)), temporary, driver, options)
 
 
 def _open_stored(
@@ -241,7 +226,7 @@ def _open_stored(
     path = Path(store.url)
     if is_store or path.suffix.lower() == ".zarr":
         ds = store.open(chunks)
-    elif path.suffix.lower() in _NETCDF:
+    elif path.suffix.lower() in NETCDF:
         ds = xr.open_dataset(path, engine="netcdf4", chunks=chunks, decode_cf=False, cache=False)
     else:
         return open_gdal(path, chunks, bands, nodata)
@@ -334,6 +319,19 @@ def for_files(ds: xr.Dataset) -> xr.Dataset:
     return ds
 
 
+def _on_grid(ds: xr.Dataset) -> xr.Dataset:
+    """Leave out the variables that are not on the grid, such as bounds; unless no other is left."""
+    grid = Grid.from_xarray(ds)
+    others = [name for name, da in ds.data_vars.items() if not {grid.y_dim, grid.x_dim} <= set(da.dims)]
+    if not others or len(others) == len(ds.data_vars):
+        return ds
+    warn(
+        f"Left out of the GeoTIFF: {', '.join(map(str, others))}, which {'are' if others[1:] else 'is'} not on "
+        f"({grid.y_dim}, {grid.x_dim}). Write .zarr or .nc to keep all variables."
+    )
+    return ds.drop_vars(others)
+
+
 def _with_axis_attrs(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
     """Add the CF attributes of the spatial coordinates, if the CRS defines them and they have none."""
     axes = {} if grid.crs is None else {axis.get("axis"): axis for axis in CRS.from_wkt(grid.crs).cs_to_cf()}
@@ -347,13 +345,26 @@ def _with_axis_attrs(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
 def _replacing(path: Path) -> Iterator[Path]:
     """Yield a path in a hidden sibling folder, which is moved to `path` if the block succeeds."""
     work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    sidecars = [path.with_name(path.name + suffix) for suffix in _SIDECARS if path.suffix.lower() in _GEOTIFF]
     try:
         yield work / path.name
         if path.is_dir():
             os.replace(path, work / "replaced")
+        # those of a replaced file would change the georeference, the mask or the overviews of the new one
+        for sidecar in sidecars:
+            sidecar.unlink(missing_ok=True)
         os.replace(work / path.name, path)
+        for sidecar in sidecars:
+            if (work / sidecar.name).exists():
+                os.replace(work / sidecar.name, sidecar)
     except GeonpError:
         raise
+    except RasterioError as error:
+        if str(error).startswith("Read failed"):
+            raise InputError(
+                f"The raster cannot be read to its end: {reason(error)}. Copy or download it again."
+            ) from error
+        raise OutputError(f"Stopped while writing {str(path)!r}: {reason(error)}. Nothing was changed.") from error
     except OSError as error:
         raise OutputError(
             f"Stopped while writing {str(path)!r}: {error}. Nothing was changed: check the disk."
@@ -373,7 +384,7 @@ def _write_netcdf(ds: xr.Dataset, path: Path) -> None:
     for da in ds.data_vars.values():
         if da.ndim and da.dtype.kind in "iuf":
             da.encoding.update(_NETCDF_COMPRESSION)
-    ds.to_netcdf(path, engine="netcdf4")
+    storable(ds).to_netcdf(path, engine="netcdf4")
 
 
 def _require_known(options: Mapping[str, str], known: set[str], writer: str) -> None:

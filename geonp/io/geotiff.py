@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import rasterio
 import rasterio.shutil
+import rioxarray  # noqa: F401  (registers the accessor rio)
 import xarray as xr
 from rasterio import Affine
 from rasterio._err import CPLE_BaseError
 from rasterio.errors import NotGeoreferencedWarning, RasterioError
 from rasterio.windows import Window
-from rioxarray.exceptions import RioXarrayError
 
 from geonp.errors import InputError, OutputError, warn
 from geonp.io.bands import Bands, packed
@@ -27,16 +27,13 @@ from geonp.raster.grid import Grid, grid_mapping_name
 from geonp.raster.metadata import PACKED_BANDS, UNNAMED
 from geonp.raster.nodata import PACKING, UNLIMITED, declared_nodata, observed, valid_limits
 
-__all__ = ["DRIVERS", "READ_ERRORS", "creation_options_of", "open_gdal", "transform", "write_geotiff"]
+__all__ = ["DRIVERS", "creation_options_of", "open_gdal", "transform", "write_geotiff"]
 
 DRIVERS = {
     "COG": {"COMPRESS": "DEFLATE", "OVERVIEW_RESAMPLING": "NEAREST"},  # averages of flags have no meaning
     "GTiff": {"COMPRESS": "DEFLATE", "TILED": "YES"},
 }
 """GDAL drivers that write a GeoTIFF, with their default creation options."""
-
-READ_ERRORS = (RasterioError, RioXarrayError)
-"""Errors that :func:`open_gdal` raises for a file that is not a raster, beside builtin ones."""
 
 # The options that `gdalinfo --format` lists for each driver in GDAL 3.10 and 3.11: rasterio has no access to them.
 _SHARED_OPTIONS = """BIGTIFF COMPRESS GEOTIFF_VERSION INTERLEAVE JXL_ALPHA_DISTANCE JXL_DISTANCE JXL_EFFORT JXL_LOSSLESS

@@ -18,6 +18,7 @@ import xarray as xr
 import zarr
 
 from geonp.io.location import connect, is_remote, remove, writing
+from geonp.raster.grid import grid_mapping_name
 
 __all__ = ["UNFINISHED", "Store", "to_zarr", "unfinished"]
 
@@ -52,12 +53,28 @@ def to_zarr(ds: xr.Dataset, path: str | Path, **options: Any) -> None:
     """Write a Dataset by :meth:`xarray.Dataset.to_zarr`, without Zarr's warnings about what it has yet to standardise.
 
     These are consolidated metadata of format 3, which other readers expect and warn about if missing, and strings of
-    fixed length, which are stored as strings of variable length.
+    fixed length and bytes, which are stored as strings of variable length. The value of a CF grid mapping variable has
+    no meaning: text becomes 0, which all readers can open.
     """
-    ds = ds.assign({name: da.astype(object) for name, da in ds.variables.items() if da.dtype.kind in "UT"})
+    mapping = grid_mapping_name(ds)
+    ds = ds.assign(
+        {
+            name: (da.dims, np.int32(0), da.attrs) if name == mapping and da.ndim == 0 else _text(da)
+            for name, da in ds.variables.items()
+            if da.dtype.kind in "UTS" or (name == mapping and da.dtype.kind == "O")
+        }
+    )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Consolidated metadata")
         ds.to_zarr(path, **options)
+
+
+def _text(variable: xr.Variable) -> xr.Variable:
+    """Text of variable length."""
+    if variable.dtype.kind != "S":
+        return variable.astype(object)
+    decoded = np.char.decode(np.asarray(variable.values), "utf-8", "replace").astype(object)
+    return xr.Variable(variable.dims, decoded, variable.attrs)
 
 
 @dataclass(frozen=True)

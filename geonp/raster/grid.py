@@ -26,6 +26,39 @@ EVEN_TOLERANCE = 0.01
 """Share of a step by which coordinates and steps may be off: float32 longitudes of 1 km grids are off by 0.2 %."""
 
 _NAMES = (("y", "x"), ("latitude", "longitude"), ("lat", "lon"))
+# Names of dimensions without such a name or CF attributes: of map projections, models of weather, climate and ocean,
+# swaths of satellites, and arrays.
+_OTHER_NAMES = (
+    ("northing", "easting"),
+    ("northings", "eastings"),
+    ("yc", "xc"),
+    ("rlat", "rlon"),
+    ("nav_lat", "nav_lon"),
+    ("lats", "lons"),
+    ("nlat", "nlon"),
+    ("ydim", "xdim"),
+    ("south_north", "west_east"),
+    ("eta_rho", "xi_rho"),
+    ("grid_latitude", "grid_longitude"),
+    ("projection_y_coordinate", "projection_x_coordinate"),
+    ("yt_ocean", "xt_ocean"),
+    ("lat_0", "lon_0"),
+    ("ygrid_0", "xgrid_0"),
+    ("number_of_lines", "pixels_per_line"),
+    ("downtrack", "crosstrack"),
+    ("along_track", "across_track"),
+    ("nj", "ni"),
+    ("j", "i"),
+    ("rows", "columns"),
+    ("rows", "cols"),
+    ("row", "column"),
+    ("row", "col"),
+    ("lines", "samples"),
+    ("line", "sample"),
+    ("line", "pixel"),
+    ("ny", "nx"),
+)
+_LATITUDES = {"lat", "latitude", "nav_lat", "xlat", "lats"}
 _CF_NAMES = {
     "y": {"latitude", "projection_y_coordinate", "grid_latitude"},
     "x": {"longitude", "projection_x_coordinate", "grid_longitude"},
@@ -85,7 +118,8 @@ class Grid:
 
         The spatial dimensions are the first of: ``y``/``x``, ``latitude``/``longitude`` or ``lat``/``lon``, in any
         case; dimensions with a coordinate that has the CF ``axis``, ``standard_name`` or ``units`` of rows and columns;
-        the dimensions of a two-dimensional latitude. Only coordinates are read.
+        the last two dimensions of a latitude on several; names of other communities, such as ``northing``/``easting``
+        or ``south_north``/``west_east``. Only coordinates are read.
 
         Raises
         ------
@@ -192,27 +226,37 @@ def _variables(obj: xr.DataArray | xr.Dataset) -> Mapping[Any, Any]:
 
 
 def _spatial_dims(obj: xr.DataArray | xr.Dataset) -> tuple[Hashable, Hashable]:
-    by_name = {str(dim).lower(): dim for dim in obj.dims}
-    for y_name, x_name in _NAMES:
-        if y_name in by_name and x_name in by_name:
-            return by_name[y_name], by_name[x_name]
+    if named := _named(obj, _NAMES):
+        return named
     indexed = [dim for dim in obj.dims if dim in obj.coords]
     y_dim, x_dim = (next((dim for dim in indexed if _is_axis(obj.coords[dim], axis)), None) for axis in "yx")
     if y_dim is not None and x_dim is not None:
         return y_dim, x_dim
-    for coord in obj.coords.values():
-        if coord.ndim == 2 and _is_axis(coord, "y"):
-            return coord.dims[0], coord.dims[1]
+    for name, coord in obj.coords.items():
+        if coord.ndim >= 2 and _is_latitude(name, coord):
+            return coord.dims[-2], coord.dims[-1]
+    if named := _named(obj, _OTHER_NAMES):
+        return named
     raise InputError(
         f"No spatial dimensions found: got dimensions ({', '.join(map(repr, obj.dims)) or 'none'}), expected a pair "
         "named y/x, lat/lon or latitude/longitude, or coordinates with CF axis, standard_name or units. Rename them, "
-        "for example obj.rename({'row': 'y', 'col': 'x'})."
+        "for example obj.rename({'across': 'y', 'along': 'x'}), or name them with --y and --x."
     )
+
+
+def _named(obj: xr.DataArray | xr.Dataset, pairs: tuple[tuple[str, str], ...]) -> tuple[Hashable, Hashable] | None:
+    """The dimensions that have the first of `pairs` of names, in any case."""
+    by_name = {str(dim).lower(): dim for dim in obj.dims}
+    return next(((by_name[y], by_name[x]) for y, x in pairs if y in by_name and x in by_name), None)
 
 
 def _is_axis(coord: xr.DataArray, axis: str) -> bool:
     given_axis, name, units = (str(coord.attrs.get(key, "")).lower() for key in ("axis", "standard_name", "units"))
     return given_axis == axis or name in _CF_NAMES[axis] or units in _CF_UNITS[axis]
+
+
+def _is_latitude(name: Hashable, coord: xr.DataArray) -> bool:
+    return _is_axis(coord, "y") or str(name).lower() in _LATITUDES
 
 
 def _geotransform_spacing(obj: xr.DataArray | xr.Dataset) -> tuple[float, float]:
@@ -249,13 +293,17 @@ def _is_curvilinear(obj: xr.DataArray | xr.Dataset, y_dim: Hashable, x_dim: Hash
     """Whether coordinates are two-dimensional, and a dimension has none of its own."""
     if y_dim in obj.coords and x_dim in obj.coords:
         return False
-    return any(set(coord.dims) == {y_dim, x_dim} for coord in obj.coords.values())
+    spatial = {y_dim, x_dim}
+    return any(
+        set(coord.dims) == spatial or (spatial <= set(coord.dims) and _is_latitude(name, coord))
+        for name, coord in obj.coords.items()
+    )
 
 
 def _is_geographic(obj: xr.DataArray | xr.Dataset, x_dim: Hashable) -> bool:
     """Whether the name, ``standard_name`` or ``units`` of the columns is that of longitudes."""
     attrs = obj.coords[x_dim].attrs if x_dim in obj.coords else {}
-    named = str(x_dim).lower() in {"lon", "longitude"}
+    named = str(x_dim).lower() in {"lon", "longitude", "nav_lon", "lons"}
     return named or str(attrs.get("standard_name", "")) == "longitude" or str(attrs.get("units")) in _CF_UNITS["x"]
 
 

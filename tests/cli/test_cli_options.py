@@ -9,10 +9,13 @@ from pathlib import Path
 import click
 import numpy as np
 import pytest
+import rasterio
 import xarray as xr
 from click.testing import CliRunner
+from rasterio.transform import from_origin
 
 from geonp.cli.app import main
+from geonp.errors import MissingFileError
 from geonp.fill.options import FillOptions, described
 
 DEFAULTS = {option.name: option.default for option in fields(FillOptions)}
@@ -88,3 +91,61 @@ def test_wrong_creation_options_of_stores_are_refused(
     assert (done.exit_code, done.stdout) == (1, "")
     assert message in " ".join(done.stderr.split())
     assert not out.exists()
+
+
+@pytest.fixture
+def truncated(tmp_path: Path) -> Path:
+    whole, cut = tmp_path / "whole.tif", tmp_path / "cut.tif"
+    profile = {"height": 64, "width": 64, "count": 1, "dtype": "float32", "nodata": -9999.0}
+    with rasterio.open(whole, "w", driver="GTiff", transform=from_origin(0, 64, 1, 1), **profile) as file:
+        file.write(np.random.default_rng(0).normal(size=(1, 64, 64)).astype("f4"))
+    cut.write_bytes(whole.read_bytes()[:9000])
+    return cut
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["info", "IN"], "Not a raster that can be read: got '"),
+        (["fill", "IN", "OUT.tif"], "The raster cannot be read to its end: "),
+        (["fill", "IN", "OUT.nc"], "The raster cannot be read to its end: "),
+        (["evaluate", "IN"], "geonp evaluate stopped: "),
+    ],
+)
+def test_errors_while_values_are_read_are_messages(
+    truncated: Path, model: str, command: list[str], message: str
+) -> None:
+    place = {"IN": str(truncated), "OUT.tif": f"{truncated}.out.tif", "OUT.nc": f"{truncated}.out.nc"}
+    given = [place.get(word, word) for word in command]
+    given += [] if command[0] == "info" else ["--model", model]
+    done = CliRunner().invoke(main, given)
+    assert (done.exit_code, done.stdout, type(done.exception)) == (1, "", SystemExit)
+    assert done.stderr.splitlines()[-1].startswith(f"Error: {message}")
+    assert "Read failed" in done.stderr
+    assert sorted(path.name for path in truncated.parent.iterdir()) == ["cut.tif", "whole.tif"]
+
+
+@pytest.mark.parametrize("arguments", [["--debug", "info", "none.tif"], ["info", "none.tif", "--debug"]])
+def test_debug_shows_the_traceback(arguments: list[str]) -> None:
+    done = CliRunner().invoke(main, arguments)
+    assert isinstance(done.exception, MissingFileError)
+    assert done.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (KeyError("lat"), "geonp info stopped: KeyError: 'lat'. Check that its inputs"),
+        (RuntimeError("NetCDF: HDF error"), "geonp info stopped: NetCDF: HDF error. Check"),
+        (MemoryError(), "geonp info needs more memory than there is: MemoryError. Select a part"),
+        (RecursionError("too\ndeep"), "geonp info stopped: too deep. Check"),
+    ],
+)
+def test_every_exception_is_a_message(monkeypatch: pytest.MonkeyPatch, error: Exception, message: str) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("geonp.io.files.open_raster", fail)
+    done = CliRunner().invoke(main, ["info", "x.tif"])
+    assert (done.exit_code, done.stdout, type(done.exception)) == (1, "", SystemExit)
+    assert done.stderr.startswith(f"Error: {message}")

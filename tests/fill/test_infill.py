@@ -568,7 +568,7 @@ def test_rasters_that_cannot_be_filled(obj: Any, message: str, lazy: bool, model
         ),
         (with_crs(raster() > 0, 32634), r"mask and the raster differ in CRS.*zone 34N.*, expected .*zone 33N"),
         ((raster() > 0).assign_coords(x=raster().x + 10), r"mask and the raster differ in the centre"),
-        ((raster() > 0).rename(y="row", x="col"), "No spatial dimensions found"),
+        ((raster() > 0).rename(y="a", x="b"), "No spatial dimensions found"),
     ],
 )
 def test_masks_that_do_not_fit(mask: Any, message: str, model: str) -> None:

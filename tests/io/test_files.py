@@ -7,6 +7,7 @@ from typing import Any
 import dask
 import dask.array
 import numpy as np
+import pyproj
 import pytest
 import rasterio
 import xarray as xr
@@ -421,9 +422,75 @@ def test_overwriting_replaces_the_whole_output(tmp_path: Path, name: str) -> Non
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
+def test_variables_off_the_grid_are_left_out_of_a_geotiff(tmp_path: Path) -> None:
+    bounds = ("y", "bnds"), np.array([[0.0, 1.0], [1.0, 2.0]])
+    ds = xr.Dataset({"y_bnds": bounds, "a": (("y", "x"), np.ones((2, 2)))}, {"y": [1.5, 0.5], "x": [0.5, 1.5]})
+    with pytest.warns(UserWarning, match=r"Left out of the GeoTIFF: y_bnds, which is not on \(y, x\)"):
+        write_raster(ds, tmp_path / "x.tif")
+    assert stored_bands(tmp_path / "x.tif")[0].tolist() == [[[1, 1], [1, 1]]]
+    with pytest.raises(InputError, match="A GeoTIFF cannot hold variable 'y_bnds'"):
+        write_raster(ds[["y_bnds"]].assign_coords(x=ds.x), tmp_path / "y.tif")
+
+
+def test_attributes_that_netcdf_cannot_hold_become_text(tmp_path: Path) -> None:
+    attrs = {
+        "none": None,
+        "stac": {"zone": [33, None]},
+        "yes": True,
+        "big": 2**70,
+        "nested": [[1], [2]],
+        "mixed": [1, "a"],
+    }
+    reserved = {"_NCProperties": "version=2", "CLASS": "DIMENSION_SCALE", "DIMENSION_LIST": "a"}
+    kept = {"text": "ä", "numbers": [1.5, 2.5], "names": ["a", "b"], "one": 3}
+    ds = xr.Dataset({"a": (("y", "x"), np.ones((2, 2)), {**attrs, **reserved, **kept})}, attrs={**attrs, "m/s": 1})
+    write_raster(ds, tmp_path / "x.nc")
+    text = {"none": "null", "stac": '{"zone": [33, null]}', "yes": "true", "big": str(2**70)}
+    text |= {"nested": "[[1], [2]]", "mixed": '[1, "a"]'}
+    with xr.open_dataset(tmp_path / "x.nc", engine="netcdf4") as stored:
+        assert {key: np.asarray(v).tolist() for key, v in stored["a"].attrs.items()} == {**text, **kept}
+        assert stored.attrs == {**text, "m_s": 1}
+    assert ds["a"].attrs["none"] is None
+
+
+def test_text_and_grid_mappings_in_zarr_can_be_read_by_others(tmp_path: Path) -> None:
+    mapping = {"grid_mapping_name": "latitude_longitude"}
+    ds = xr.Dataset(
+        {
+            "a": (("y", "x"), np.ones((2, 2)), {"grid_mapping": "crs"}),
+            "crs": ((), b"", mapping),
+            "names": ("y", np.array(["ä".encode(), b"b"])),
+        },
+        {"y": [1.5, 0.5], "x": [0.5, 1.5]},
+    )
+    write_raster(ds, tmp_path / "x.zarr")  # a warning of Zarr would be an error here
+    stored = xr.open_zarr(tmp_path / "x.zarr", chunks=None)
+    assert stored["names"].values.tolist() == ["ä", "b"]
+    assert (stored["crs"].dtype, stored["crs"].item()) == (np.int32, 0)
+    assert stored["crs"].attrs["grid_mapping_name"] == "latitude_longitude"
+
+
+def test_sidecars_of_a_geotiff_are_replaced_with_it(tmp_path: Path) -> None:
+    pole = {"grid_mapping_name": "rotated_latitude_longitude", "grid_north_pole_latitude": 40.0}
+    rotated = {"rlat": [2.0, 1.0], "rlon": [1.0, 2.0], "pole": ((), 0, {**pole, "grid_north_pole_longitude": -170.0})}
+    a = xr.DataArray(np.ones((2, 2)), dims=("rlat", "rlon"), attrs={"grid_mapping": "pole"})
+    path, sidecar = tmp_path / "x.tif", tmp_path / "x.tif.aux.xml"
+    write_raster(xr.Dataset({"a": a}, rotated), path)
+    with rasterio.open(path) as file:
+        assert pyproj.CRS.from_wkt(file.crs.to_wkt()).is_derived
+    assert sidecar.exists()
+    (tmp_path / "x.tif.ovr").write_text("overviews of the earlier file")
+    write_raster(
+        xr.Dataset({"a": (("y", "x"), np.ones((2, 2)))}, {"y": [2.0, 1.0], "x": [1.0, 2.0]}), path, overwrite=True
+    )
+    assert [file.name for file in tmp_path.iterdir()] == ["x.tif"]
+    with rasterio.open(path) as file:
+        assert file.crs is None
+
+
 def test_what_a_geotiff_cannot_hold_is_refused(tmp_path: Path) -> None:
-    ds = xr.Dataset({"a": (("y", "x"), np.ones((2, 2))), "total": 4.0})
-    with pytest.raises(InputError, match=r"A GeoTIFF cannot hold variable 'total': got float64 on \(\)"):
+    ds = xr.Dataset({"a": (("y", "x"), np.ones((2, 2))), "text": (("y", "x"), np.full((2, 2), "a"))})
+    with pytest.raises(InputError, match=r"A GeoTIFF cannot hold variable 'text': got <U1 on \('y', 'x'\)"):
         write_raster(ds, tmp_path / "x.tif")
     with pytest.raises(OutputError, match=r"GDAL cannot write 'x\.tif' as COG: .*Check --co"):
         write_raster(ds[["a"]], tmp_path / "x.tif", creation_options={"COMPRESS": "JPEG"})

@@ -52,6 +52,40 @@ def test_dimensions_of_a_curvilinear_grid() -> None:
     assert (grid.y_dim, grid.x_dim, grid.spacing, grid.regular) == ("j", "i", (1.0, 1.0), False)
 
 
+@pytest.mark.parametrize(
+    ("y_dim", "x_dim"),
+    [
+        ("northing", "easting"),
+        ("nav_lat", "nav_lon"),
+        ("south_north", "west_east"),
+        ("YDim", "XDim"),
+        ("eta_rho", "xi_rho"),
+        ("nj", "ni"),
+        ("rows", "cols"),
+        ("row", "column"),
+        ("number_of_lines", "pixels_per_line"),
+        ("downtrack", "crosstrack"),
+    ],
+)
+def test_dimensions_are_found_by_names_of_other_communities(y_dim: str, x_dim: str) -> None:
+    for da in (raster(y_dim, x_dim), raster(y_dim, x_dim).transpose().expand_dims(time=2)):
+        grid = Grid.from_xarray(da)
+        assert (grid.y_dim, grid.x_dim, grid.shape) == (y_dim, x_dim, (3, 4))
+
+
+def test_attributes_and_latitudes_count_more_than_names_of_other_communities() -> None:
+    da = raster("row", "col", row=("row", [1, 2, 3], {"axis": "X"}), col=("col", [4, 3, 2, 1], {"axis": "Y"}))
+    assert (Grid.from_xarray(da).y_dim, Grid.from_xarray(da).x_dim) == ("col", "row")
+    stack = xr.DataArray(np.zeros((2, 3, 4)), dims=("j", "i", "k"), coords={"lat": (("i", "k"), np.ones((3, 4)))})
+    assert (Grid.from_xarray(stack).y_dim, Grid.from_xarray(stack).x_dim) == ("i", "k")
+
+
+def test_latitudes_that_change_in_time_show_the_spatial_dimensions() -> None:
+    latitude = (("Time", "sn", "we"), np.ones((2, 3, 4)), {"units": "degree_north"})
+    grid = Grid.from_xarray(raster("sn", "we").to_dataset(name="a").assign_coords(XLAT=latitude))
+    assert (grid.y_dim, grid.x_dim, grid.shape, grid.regular) == ("sn", "we", (3, 4), False)
+
+
 def test_no_spatial_dimensions() -> None:
     with pytest.raises(
         InputError, match=r"got dimensions \('time', 'station'\), expected a pair named y/x.*obj\.rename"

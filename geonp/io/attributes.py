@@ -1,0 +1,68 @@
+"""Attributes that every format can hold: those of Zarr, a JSON file, may be of any type and have any name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+__all__ = ["storable"]
+
+# The netCDF library keeps these for itself, and HDF5 tools write them.
+_RESERVED = {
+    "CLASS",
+    "DIMENSION_LABELS",
+    "DIMENSION_LIST",
+    "NAME",
+    "REFERENCE_LIST",
+    "_NCProperties",
+    "_Netcdf4Coordinates",
+    "_Netcdf4Dimid",
+    "_nc3_strict",
+}
+_INT64 = np.iinfo(np.int64)
+
+
+def storable(ds: xr.Dataset) -> xr.Dataset:
+    """Copy of `ds` whose attributes NetCDF and Zarr can hold.
+
+    Text, real numbers, and lists of one of them stay. All else, such as None, a bool, a mapping or a nested list,
+    becomes text: JSON where possible. Attributes that the netCDF library reserves are left out, and ``/`` in a name
+    becomes ``_``.
+    """
+    ds = ds.assign_attrs()
+    ds.attrs = _attributes(ds.attrs)
+    for name in ds.variables:
+        ds[name].attrs = _attributes(ds[name].attrs)
+    return ds
+
+
+def _attributes(attrs: Mapping[Any, Any]) -> dict[str, Any]:
+    names = {key: str(key).replace("/", "_").strip() for key in attrs}
+    return {name: _value(attrs[key]) for key, name in names.items() if name and name not in _RESERVED}
+
+
+def _value(value: Any) -> Any:
+    """`value` if NetCDF and Zarr can hold it, else a text."""
+    if isinstance(value, str) or _is_number(value):
+        return value
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iuf" and value.ndim <= 1:
+        return value
+    items = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+    is_list = isinstance(items, list | tuple) and len(items) > 0
+    if is_list and (all(isinstance(item, str) for item in items) or all(map(_is_number, items))):
+        return value
+    return json.dumps(items, default=str)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, bool | np.bool_):
+        return False
+    if isinstance(value, int):
+        return bool(_INT64.min <= value <= _INT64.max)
+    return isinstance(value, float | np.integer | np.floating)
