@@ -32,16 +32,16 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Field:
-    """A variable that is filled into a store.
+    """A variable to fill into a store.
 
     Attributes
     ----------
     variable : Variable
-        Its source is not read yet, and has no coordinates.
+        The variable; its source is lazy and has no coordinates.
     outputs : tuple of Output
-        The arrays that are written.
+        The arrays to write.
     chunks : mapping of dimension to int
-        Cells of a unit along each dimension.
+        Number of cells of a unit along each dimension.
     """
 
     variable: Variable
@@ -51,15 +51,16 @@ class Field:
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """Cells of one variable that are filled and written together.
+    """Cells of a variable that are filled and written together.
 
     Attributes
     ----------
     field : int
-        Number of the variable.
+        Index of the variable.
     region : mapping of dimension to slice
+        The cells.
     key : str
-        Name in the journal: numbers of the variable and of the chunk along each dimension.
+        Name in the journal: indices of the variable and of the chunk along each dimension.
     """
 
     field: int
@@ -69,7 +70,7 @@ class Unit:
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """What all units share; picklable, and small if the source is a file."""
+    """Data that all units share; picklable, and small if the source is a file."""
 
     fields: tuple[Field, ...]
     domain: Any
@@ -78,36 +79,36 @@ class Work:
     journal: Journal
 
     def halved(self) -> Work:
-        """The same work with half of the tiles in a forward pass."""
+        """The same work with half the batch size."""
         predictor = self.job.predictor
         smaller = replace(predictor, batch_size=max(1, predictor.batch_size // 2))
         return replace(self, job=replace(self.job, predictor=smaller))
 
 
 def units_of(fields: tuple[Field, ...]) -> Iterator[Unit]:
-    """All units, variable by variable, in the order of their chunks."""
+    """All units, by variable, in the order of their chunks."""
     for number, field in enumerate(fields):
         sizes = field.variable.source.sizes
         counts = [range(-(-size // field.chunks[dim])) for dim, size in sizes.items()]
-        for place in itertools.product(*counts):
+        for index in itertools.product(*counts):
             region = {
                 dim: slice(k * field.chunks[dim], min((k + 1) * field.chunks[dim], size))
-                for k, (dim, size) in zip(place, sizes.items(), strict=True)
+                for k, (dim, size) in zip(index, sizes.items(), strict=True)
             }
-            yield Unit(number, region, ".".join(map(str, (number, *place))))
+            yield Unit(number, region, ".".join(map(str, (number, *index))))
 
 
 def fill_unit(work: Work, unit: Unit) -> Record:
-    """Fill a unit, write it, note it in the journal, and return the note.
+    """Fill a unit, write it, record it in the journal, and return the record.
 
     If its cells cannot be read, or the model returns values that are not finite, the unit is written as failed: its
-    missing cells are empty and flagged, and ``error`` of the record says why. If cells around it cannot be read, it is
-    filled without them, and the record is marked ``unread``.
+    missing cells are empty and flagged, and the record contains the reason as ``error``. If surrounding cells cannot be
+    read, the unit is filled without them, and the record contains ``unread``.
 
     Raises
     ------
     OutputError
-        When the unit cannot be written.
+        If the unit cannot be written.
     """
     field = work.fields[unit.field]
     source = VariableSource(
@@ -136,7 +137,7 @@ def fill_unit(work: Work, unit: Unit) -> Record:
 
 
 def fail_unit(work: Work, unit: Unit, why: str) -> Record:
-    """Write a unit as failed, with all of its cells empty, and return the note."""
+    """Write a unit as failed, with all of its cells empty, and return its record."""
     variable, shape = work.fields[unit.field].variable, _region(work, unit).shape
     stored = np.full(shape, variable.empty, variable.source.dtype)
     result = unfilled(np.full(shape, np.nan, variable.read.dtype), FillFlag.FAILED)
@@ -175,7 +176,7 @@ def _write(work: Work, unit: Unit, result: Array, stored: Array, note: Record) -
 
 
 def _seen(variable: Variable, region: Region, own: Array) -> list[int]:
-    """Numbers of the slices of the variable with an observed cell in the region."""
+    """Indices of the slices of the variable with an observed cell in the region."""
     sizes = variable.shape[:-2]
     inside = tuple(slice(part.start, part.stop) for part in region.lead)
     numbers = np.arange(math.prod(sizes)).reshape(sizes)[inside]

@@ -1,4 +1,4 @@
-"""Where units are filled: threads of this process, or the workers of a Dask cluster."""
+"""Executors of units: threads of this process, or the workers of a Dask cluster."""
 
 from __future__ import annotations
 
@@ -22,16 +22,15 @@ __all__ = ["executor", "processes", "run"]
 
 logger = logging.getLogger(__name__)
 
-MOST_RETRIES = 2
-"""How often a unit that takes too much memory is tried again, with batches of half the size."""
-
+MAX_RETRIES = 2
+"""Number of times that a unit is tried again after running out of memory, each time with half the batch size."""
 
 Submit = Callable[[Any, Unit], "Future[Record]"]
-"""Starts a unit of some shared work."""
+"""Submits a unit of shared work."""
 
 
 def processes(workers: int) -> int:
-    """How many processes are started where `workers` are asked for: no more than there are cores."""
+    """Number of processes started for `workers`: at most one per core."""
     return min(workers, CPU_COUNT)
 
 
@@ -39,16 +38,23 @@ def processes(workers: int) -> int:
 def executor(
     workers: int | None, scheduler: str | None, device: str
 ) -> Iterator[tuple[Submit, int, Callable[[Work], Any]]]:
-    """What fills units, how many of them are to be under way, and how the work that they share gets there.
+    """Open an executor: a local cluster of `workers` processes, a running `scheduler`, the Dask client, or threads.
 
-    A new local cluster of `workers` processes, a running `scheduler`, this process's Dask client, or threads.
+    Yields
+    ------
+    submit : callable
+        Submits a unit, and returns its future.
+    width : int
+        Number of units to submit at a time.
+    share : callable
+        Sends the work that units share to the workers; `submit` takes its result.
 
     Raises
     ------
     ClusterError
-        When no scheduler answers.
+        If no scheduler answers.
     MissingExtraError
-        Where ``distributed`` is needed and not installed.
+        If ``distributed`` is needed but not installed.
     """
     if workers is None and scheduler is None and not _has_client():
         threads = CPU_COUNT if device == "cpu" else 2
@@ -57,7 +63,7 @@ def executor(
         try:
             yield (lambda work, unit: pool.submit(fill_unit, work, unit)), threads, lambda work: work
         except BaseException as error:
-            # the units under way are finished, unless somebody waits at the keyboard
+            # units that have started are finished, except after Ctrl-C
             pool.shutdown(wait=not isinstance(error, KeyboardInterrupt), cancel_futures=True)
             raise
         pool.shutdown()
@@ -72,8 +78,8 @@ def executor(
                 client = stack.enter_context(Client(scheduler, set_as_default=False))
             except (OSError, TimeoutError, ValueError) as error:
                 raise ClusterError(
-                    f"No Dask scheduler answers at {scheduler!r}: {error}. Expected the address that it printed when "
-                    "it started, such as tcp://127.0.0.1:8786."
+                    f"No Dask scheduler answers at {scheduler!r}: {error}. Expected the address that it printed at its "
+                    "start, such as tcp://127.0.0.1:8786."
                 ) from error
         elif workers is not None:
             n = processes(workers)
@@ -83,7 +89,7 @@ def executor(
             client = stack.enter_context(Client(stack.enter_context(cluster), set_as_default=False))
         else:
             client = get_client()
-        # a task, unlike scattered data, is made again when the worker that holds it is lost
+        # unlike scattered data, a task runs again if the worker that holds its result is lost
         pool = stack.enter_context(client.get_executor(pure=False))
 
         def submit(work: Any, unit: Unit) -> Future[Record]:
@@ -111,54 +117,55 @@ def _same(work: Work) -> Work:
 
 
 def run(
-    work: Work, units: list[Unit], submit: Submit, width: int, shared: Callable[[Work], Any]
+    work: Work, units: list[Unit], submit: Submit, width: int, share: Callable[[Work], Any]
 ) -> Iterator[tuple[Unit, Record]]:
-    """Fill units, a few at a time, and give each with its record when it is done, in no particular order.
+    """Fill units, `width` at a time, and yield each with its record once it is finished, in any order.
 
-    One that takes too much memory is tried again with smaller batches; one that still does has failed.
+    A unit that runs out of memory is tried again with smaller batches, at most `MAX_RETRIES` times, and then written as
+    failed.
 
     Raises
     ------
     ClusterError
-        When the cluster is lost.
+        If the cluster is lost.
     GeonpError
-        Whatever a unit raises on purpose, such as that it cannot be written.
+        If a unit raises one, for example because it cannot be written.
     """
-    ways = [shared(work)]
+    shared = [share(work)]  # with the batch size of each attempt
     waiting, pending = iter(units), dict[Future[Record], tuple[Unit, int]]()
     try:
         while True:
             for unit in itertools.islice(waiting, width - len(pending)):
-                pending[submit(ways[0], unit)] = unit, 0
+                pending[submit(shared[0], unit)] = unit, 0
             if not pending:
                 return
             done, _ = wait(pending, return_when=FIRST_COMPLETED)
             for future in done:
-                unit, way = pending.pop(future)
+                unit, attempt = pending.pop(future)
                 try:
                     record = future.result()
                 except GeonpError:
                     raise
                 except CancelledError as error:
                     raise ClusterError(
-                        "The cluster is lost: its scheduler does not answer. What is finished is kept: start a "
-                        "cluster, and go on with resume (--resume)."
+                        "The cluster is lost: its scheduler does not answer. Finished units are kept: start a "
+                        "cluster, and continue with resume (--resume)."
                     ) from error
                 except Exception as error:
                     if not (isinstance(error, MemoryError) or type(error).__name__ == "KilledWorker"):
                         raise
-                    if way < MOST_RETRIES:
-                        logger.info("unit %s took too much memory, and is tried again in smaller batches", unit.key)
-                        if way + 1 == len(ways):
+                    if attempt < MAX_RETRIES:
+                        logger.info("unit %s ran out of memory; trying again with smaller batches", unit.key)
+                        if attempt + 1 == len(shared):
                             work = work.halved()
-                            ways.append(shared(work))
-                        pending[submit(ways[way + 1], unit)] = unit, way + 1
+                            shared.append(share(work))
+                        pending[submit(shared[attempt + 1], unit)] = unit, attempt + 1
                         continue
                     record = fail_unit(work, unit, "out of memory, even with small batches")
                 yield unit, record
     except GeonpError as error:
         if not isinstance(error, ClusterError):
-            # as threads are waited for: a worker goes on with what is cancelled, and would write beside who resumes
+            # workers finish units that have started, even cancelled ones, and would write beside a resumed job
             wait(pending)
         raise
     finally:
