@@ -70,23 +70,23 @@ def grid(
     check_output(target, overwrite=overwrite)
     table = read_points(points)
     wanted = list(values) or None
+    columns = read_table(table, wanted, x, y)
     if resolution is None:
         at: xr.DataArray | xr.Dataset = open_raster(str(like), chunks=None)
     else:
-        at = lattice_around(read_table(table, wanted, x, y), resolution, bounds, crs)
-    found = interpolate(table, at, values=wanted, x=x, y=y, crs=crs, **settings)
-    write_raster(found, target, overwrite=overwrite)
-    cells = int(found[next(iter(found.data_vars))].size)
-    read = read_table(table, wanted, x, y)
-    used = {name: int(read.usable(name).sum()) for name in read.values}
-    summary: dict[str, Any] = {"input": str(points), "output": str(target), "rows": len(read.xy), "points": used}
-    summary |= {"cells": cells, "model": found.attrs["geonp_model"]}
+        at = lattice_around(columns, resolution, bounds, crs)
+    result = interpolate(table, at, values=wanted, x=x, y=y, crs=crs, **settings)
+    write_raster(result, target, overwrite=overwrite)
+    cells = int(result[next(iter(result.data_vars))].size)
+    used = {name: int(columns.usable(name).sum()) for name in columns.values}
+    summary: dict[str, Any] = {"input": str(points), "output": str(target), "rows": len(columns.xy), "points": used}
+    summary |= {"cells": cells, "model": result.attrs["geonp_model"]}
     summary["seconds"] = round(time.perf_counter() - start, 3)
     if as_json:
         click.echo(to_json(summary))
     elif not quiet:
         least, most = min(used.values()), max(used.values())
-        left_out = f" of {len(read.xy):,} rows" if least < len(read.xy) else ""
+        left_out = f" of {len(columns.xy):,} rows" if least < len(columns.xy) else ""
         n = f"{least:,}" if least == most else f"{least:,} to {most:,}"
         click.echo(f"Interpolated {n} points{left_out} to {cells:,} cells in {summary['seconds']} s: {target}")
 

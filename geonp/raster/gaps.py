@@ -1,7 +1,7 @@
-"""Where a raster is missing: a census of its gaps, and simulators of the gaps that sensors leave.
+"""Gaps of a raster: a census of them, and simulators of the gaps of sensors.
 
-The simulators return boolean arrays ``(y, x)`` in which True = *missing*; everywhere else in geonp a name that ends in
-``_mask`` means True = observed. All are pure functions of their arguments and the generator that they are given.
+The simulators return boolean arrays ``(y, x)``, True where *missing*, unlike names that end in ``_mask``. They depend
+on their arguments and the random generator only.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ Shape = tuple[int, int]
 
 @dataclass(frozen=True)
 class GapCensus:
-    """How much of a raster is missing, and how far its gaps reach.
+    """Number and size of the gaps of a raster.
 
     Attributes
     ----------
     cells, missing : int
-        All cells, and those without a value.
+        Numbers of all cells and of missing cells.
     gaps : int
-        Connected gaps (edges touch).
+        Number of gaps: missing cells connected by their edges.
     largest : int
-        Cells of the largest gap.
+        Number of cells of the largest gap.
     farthest_px : float
-        Distance in cells from the most remote missing cell to its nearest observation; ``inf`` without one.
+        Largest distance of a missing cell from its nearest observation, in cells; ``inf`` without observations.
     """
 
     cells: int
@@ -54,12 +54,12 @@ class GapCensus:
 
     @property
     def share(self) -> float:
-        """Missing cells as a share of all, 0 to 1."""
+        """Share of missing cells, 0 to 1."""
         return self.missing / self.cells if self.cells else 0.0
 
 
 def census(observed_mask: BoolArray) -> GapCensus:
-    """Count the gaps of one ``(y, x)`` slice; `observed_mask` is True where there is a value."""
+    """Count the gaps of a slice ``(y, x)``."""
     missing = ~observed_mask
     labels, gaps = ndimage.label(missing)
     if not gaps:
@@ -70,16 +70,16 @@ def census(observed_mask: BoolArray) -> GapCensus:
 
 
 def random_gaps(shape: Shape, fraction: float, rng: np.random.Generator) -> BoolArray:
-    """Cells missing independently of each other, each with probability `fraction`."""
+    """Independently missing cells, each with probability `fraction`."""
     _check_fraction(fraction)
     return rng.random(shape, dtype=np.float32) < fraction
 
 
 def cloud_gaps(shape: Shape, fraction: float, rng: np.random.Generator, scale: float = 20.0) -> BoolArray:
-    """Clouds: the lowest `fraction` of a random field with ragged edges, exact to a cell.
+    """Clouds: the lowest `fraction` of a rough random field, exact to a cell.
 
-    The field has a Matern-like spectrum ``(1 + (scale k)^2)^-1.5``: clouds some `scale` cells across with wisps at
-    every smaller size.
+    The field has a Matern-like spectrum ``(1 + (scale k)^2)^-1.5``: clouds of about `scale` cells, with smaller
+    structures of all sizes.
     """
     _check_fraction(fraction)
     ny, nx = (fft.next_fast_len(n + int(min(2 * scale, n))) for n in shape)
@@ -103,31 +103,31 @@ def stripe_gaps(
     Parameters
     ----------
     period : float
-        Distance between stripes, cells.
+        Distance between stripes, in cells.
     angle : float, optional
-        Direction of the stripes, radians from the x axis; a random tilt of up to 15 degrees when not given.
+        Direction of the stripes in radians from the x axis. By default random, up to 15 degrees.
     wedge : float
-        0 for stripes of one width; towards 1 they thin out to nothing at one side, as Landsat's do at mid-swath.
+        0 for stripes of constant width, 1 for stripes that narrow to nothing at one side, as Landsat's at mid-swath.
     """
     _check_fraction(fraction)
     angle = rng.uniform(-0.26, 0.26) if angle is None else angle
     y, x = np.mgrid[: shape[0], : shape[1]].astype(np.float32)
-    across = (y * np.cos(angle) - x * np.sin(angle)) / period + rng.random()
+    phase = (y * np.cos(angle) - x * np.sin(angle)) / period + rng.random()
     along = (x * np.cos(angle) + y * np.sin(angle)) / max(shape)
     along = np.abs(along - along.min()) / max(float(np.ptp(along)), 1e-9)
     width = fraction * (1 + wedge * (2 * along - 1))
-    return np.asarray(np.abs((across % 1.0) - 0.5) < width / 2)
+    return np.asarray(np.abs((phase % 1.0) - 0.5) < width / 2)
 
 
 def swath_gaps(shape: Shape, fraction: float, rng: np.random.Generator) -> BoolArray:
-    """What lies between two passes of a satellite: wide straight bands in a random direction."""
+    """Gaps between the passes of a satellite: wide straight bands in a random direction."""
     _check_fraction(fraction)
     period = rng.uniform(0.5, 1.5) * max(shape)
     return stripe_gaps(shape, fraction, rng, period=period, angle=rng.uniform(0, np.pi), wedge=0.0)
 
 
 def block_gaps(shape: Shape, fraction: float, rng: np.random.Generator, size: float = 16.0) -> BoolArray:
-    """Rectangles of about `size` cells a side, log-normally spread, until `fraction` of the raster is missing."""
+    """Rectangles with log-normal sides of about `size` cells, until `fraction` of the raster is missing."""
     _check_fraction(fraction)
     gaps = np.zeros(shape, bool)
     budget = round(fraction * gaps.size)
@@ -147,11 +147,11 @@ SIMULATORS = {
     "swath": swath_gaps,
     "blocks": block_gaps,
 }
-"""The gap simulators by the names that recipes and the command line use."""
+"""Gap simulators by name, as in recipes and on the command line."""
 
 
 def simulate(kind: str, shape: Shape, fraction: float, rng: np.random.Generator) -> BoolArray:
-    """Gaps of one `kind` of :data:`SIMULATORS` with its default options; True = missing."""
+    """Simulate gaps of a kind in :data:`SIMULATORS` with its default options; True where missing."""
     if kind not in SIMULATORS:
         raise InputError(f"unknown kind of gaps {kind!r}: expected one of {sorted(SIMULATORS)}")
     return SIMULATORS[kind](shape, fraction, rng)

@@ -1,4 +1,4 @@
-"""interpolate(): from measurements at places to a grid or to other places, with a standard error for each."""
+"""interpolate(): from measurements at scattered places to a grid or to other places."""
 
 from __future__ import annotations
 
@@ -43,6 +43,22 @@ IntArray = npt.NDArray[np.intp]
 Target = xr.DataArray | xr.Dataset | pd.DataFrame
 
 
+@dataclass(frozen=True)
+class InterpolationSettings:
+    """Settings of the predictions at scattered places."""
+
+    most_targets: int = 3072
+    """Largest number of targets in a forward pass, which bounds its memory."""
+    place_bytes: int = 128
+    """Memory for a predicted place, with its sums and results."""
+    tasks_per_core: int = 8
+    """Number of dask tasks for each core, so that all cores finish at about the same time."""
+
+
+INTERPOLATION = InterpolationSettings()
+"""The settings in use."""
+
+
 def interpolate(
     points: pd.DataFrame | xr.Dataset,
     at: Target,
@@ -61,28 +77,28 @@ def interpolate(
 ) -> xr.Dataset:
     """Interpolate scattered measurements to the cells of a grid or to other places.
 
-    Measurements are not averaged to cells: their exact places are used. Distances between longitudes and latitudes are
-    those on the sphere, also across the date line and at the poles.
+    Measurements are used at their exact places, without averaging to cells. Distances between longitudes and latitudes
+    are those on the sphere, also across the date line and at the poles.
 
     Parameters
     ----------
     points : DataFrame or Dataset
-        One row for each measurement, with columns of coordinates and of values. Rows without a finite value or place
-        are ignored. A Dataset has variables and coordinates along one dimension.
+        One row per measurement, with columns of coordinates and of values. Rows without a finite value or place are
+        ignored. A Dataset has variables and coordinates along one dimension.
     at : DataArray, Dataset or DataFrame
-        Where to predict. Of a raster only the grid is used; if it is chunked by dask, the result is lazy.
-        :func:`geonp.lattice` makes a grid. A table of places needs the same names of coordinates.
+        Where to predict: the grid of a raster, lazily if it is chunked by dask, or the places in a table with the same
+        names of coordinates. :func:`geonp.lattice` creates a grid.
     values : str or list of str, optional
-        Columns to interpolate, each on its own. By default the only numeric one that is not a coordinate.
+        Columns to interpolate, independently of each other. By default the only numeric one beside the coordinates.
     x, y : str, optional
-        Columns of the coordinates. By default x, lon, longitude or easting, and so on, in any case.
+        Columns of the coordinates. By default x, lon, longitude or easting, and likewise for y, in any case.
     crs : optional
         Coordinate reference system of the places, as accepted by pyproj. By default that of `at`, or EPSG:4326 if the
-        columns are called longitude and latitude.
+        columns are named longitude and latitude.
     model, device, batch_size, seed, quantiles, tails
         As for :func:`geonp.infill`.
     max_distance : float, optional
-        Places farther than this from every measurement stay empty, in the unit of the coordinates.
+        Largest distance to a measurement at which a place is filled, in the unit of the coordinates.
 
     Returns
     -------
@@ -93,7 +109,7 @@ def interpolate(
     Raises
     ------
     InputError
-        For tables, grids or options that cannot be used, or fewer than four measurements.
+        For tables, grids or options that cannot be used, and fewer than four measurements.
     ModelError, CheckpointError
         For a model that does not exist or cannot be loaded.
     PredictionError
@@ -114,8 +130,8 @@ def interpolate(
     job, card = load_job(target.shape, options)
     if card.classes or card.neighbourhood.axes:
         raise InputError(
-            f"the model {card.name} reads the cells of rasters alone, of classes or of the grid of its training; for "
-            "scattered measurements choose another, for example tnpkr-sa"
+            f"the model {card.name} is for rasters only, of classes or on the grid of its training; for scattered "
+            "measurements choose another model, for example tnpkr-sa"
         )
     least = job.predictor.neighbourhood.min_context
     parts = {}
@@ -126,23 +142,16 @@ def interpolate(
         if len(observations.values) < least:
             raise InputError(
                 f"column {name!r} has {len(observations.values)} measurements with a finite value and place, expected "
-                f"at least {least}: no honest standard error comes from less"
+                f"at least {least}, as standard errors need"
             )
         parts[name] = target.predict(observations, job)
     out = [_dataset(target, table, name, part, card, options) for name, part in parts.items()]
     return xr.merge(out, combine_attrs="override", compat="identical", join="exact")
 
 
-MOST_TARGETS = 3072
-"""Largest number of places in a forward pass, which bounds its memory."""
-
-CELL_BYTES = 128
-"""Memory for one predicted place, with its sums and results."""
-
-
 @dataclass(frozen=True)
 class _Target:
-    """Where to predict: `template` is an array with the dimensions and coordinates of the result."""
+    """Where to predict; `template` has the dimensions and coordinates of the result."""
 
     template: xr.DataArray
     x: FloatArray
@@ -156,17 +165,17 @@ class _Target:
         return (len(self.y), len(self.x)) if self.on_grid else (len(self.y), 1)
 
     def check_memory(self, n_values: int) -> None:
-        """Check that a result that is not lazy fits into the memory of this machine."""
-        needed = CELL_BYTES * self.template.size * n_values
+        """Check that a result in memory fits into the memory of this machine."""
+        needed = INTERPOLATION.place_bytes * self.template.size * n_values
         if self.template.chunks is None and needed > (available := psutil.virtual_memory().total):
             raise InputError(
-                f"{self.template.size:.3g} places take {needed / 2**30:,.0f} GiB of {available / 2**30:,.0f} that "
-                "there are: choose a larger resolution (--resolution), or a grid in chunks, at.chunk(1024), to be "
-                "computed and written lazily"
+                f"{self.template.size:.3g} places take {needed / 2**30:,.0f} GiB, but {available / 2**30:,.0f} GiB are "
+                "available: choose a coarser resolution (--resolution), or a chunked grid, at.chunk(1024), to compute "
+                "and write the result lazily"
             )
 
     def predict(self, observations: Observations, job: FillJob) -> Any:
-        """A result in the shape of `template`, lazy if that is."""
+        """A result in the shape of `template`, lazy if the template is."""
         dtype = result_dtype(np.result_type(observations.values.dtype, np.float32))
         if self.template.chunks is None:
             places = _crossed(self.y, self.x) if self.on_grid else np.stack([self.x, self.y], 1)
@@ -184,7 +193,7 @@ def _target(at: Target, table: Table) -> _Target:
         if not len(places.xy) or not np.isfinite(places.xy).all():
             raise InputError(
                 f"the table at has {len(places.xy)} places, {int((~np.isfinite(places.xy).all(1)).sum())} of them not "
-                "finite, expected one or more, all finite; drop the others, e.g. at.dropna()"
+                "finite, expected at least one, all finite; drop the others, e.g. at.dropna()"
             )
         template = xr.DataArray(
             np.zeros(len(places.xy)),
@@ -195,15 +204,13 @@ def _target(at: Target, table: Table) -> _Target:
         return _Target(template, lon, lat, on_grid=False, geographic=table.named_degrees, crs=None)
     if not isinstance(at, (xr.DataArray, xr.Dataset)):
         raise InputError(
-            f"at must be a raster (its grid is used) or a table of places, got {type(at).__name__}; "
-            "geonp.lattice(bounds, resolution) makes a grid"
+            f"at must be a raster, whose grid is used, or a table of places, got {type(at).__name__}; "
+            "geonp.lattice(bounds, resolution) creates a grid"
         )
     grid = Grid.from_xarray(at)
     missing = [dim for dim in (grid.y_dim, grid.x_dim) if dim not in at.coords or at.coords[dim].ndim != 1]
     if missing:
-        raise InputError(
-            f"the grid in at has no one-dimensional coordinate {missing[0]!r}, expected one along each axis"
-        )
+        raise InputError(f"the grid in at has no coordinate {missing[0]!r}, expected one for rows and one for columns")
     y, x = (at.coords[dim].values.astype(np.float64) for dim in (grid.y_dim, grid.x_dim))
     chunks = dict(zip(at.chunksizes, at.chunksizes.values(), strict=True))
     shape = (len(y), len(x))
@@ -217,12 +224,12 @@ def _target(at: Target, table: Table) -> _Target:
 
 
 def _crossed(y: FloatArray, x: FloatArray) -> FloatArray:
-    """Every place of a grid ``(len(y) * len(x), 2)``, as x and y."""
+    """All places of a grid, x and y, ``(len(y) * len(x), 2)``."""
     return np.stack([np.tile(x, len(y)), np.repeat(y, len(x))], 1)
 
 
 def _block(y: FloatArray, x: FloatArray, observations: Observations, job: FillJob) -> npt.NDArray[np.void]:
-    """One chunk of a lazy grid."""
+    """The results of one chunk of a lazy grid."""
     places = _crossed(y[:, 0], x[0])
     dtype = result_dtype(np.result_type(observations.values.dtype, np.float32))
     total = _predict(observations, places, squares_of(observations, _bounds(places)), job)
@@ -235,14 +242,13 @@ def _bounds(places: FloatArray) -> tuple[float, float, float, float]:
 
 
 def _predict_in_parallel(observations: Observations, places: FloatArray, job: FillJob) -> FloatArray:
-    """The sums of :func:`_predict`, with one dask task for each band of squares."""
+    """The sums of :func:`_predict`, with a dask task for each band of neighbouring squares."""
     squares = sorted(squares_of(observations, _bounds(places)), key=lambda square: (square.y, square.x))
-    # bands of squares, so that each part has few places
-    edges = np.linspace(0, len(squares), min(len(squares), 8 * CPU_COUNT) + 1).astype(int)
-    parts, reached = [], grouped(places, squares, observations.geographic)
+    edges = np.linspace(0, len(squares), min(len(squares), INTERPOLATION.tasks_per_core * CPU_COUNT) + 1).astype(int)
+    parts, covered = [], grouped(places, squares, observations.geographic)
     for first, last in itertools.pairwise(edges):
         near = np.zeros(len(places), bool)
-        near[np.concatenate(reached[first:last])] = True
+        near[np.concatenate(covered[first:last])] = True
         parts.append((squares[first:last], np.flatnonzero(near)))
     held = delayed(observations, pure=False)
     tasks = [delayed(_predict)(held, places[index], part, job) for part, index in parts]
@@ -253,13 +259,13 @@ def _predict_in_parallel(observations: Observations, places: FloatArray, job: Fi
 
 
 def _predict(observations: Observations, places: FloatArray, squares: list[Square], job: FillJob) -> FloatArray:
-    """Weighted sums of mean, standard error and tail of each place, and the sums of weights, ``(4, n)``."""
-    reached = list(zip(squares, grouped(places, squares, observations.geographic), strict=True))
+    """Weighted sums of mean, standard error and tail at each place, and sums of weights, ``(4, n)``."""
+    covered = list(zip(squares, grouped(places, squares, observations.geographic), strict=True))
     distance = observations.distance(places)
-    tiles = (t for square, index in reached for t in _tiles(observations, places, distance, square, index, job))
+    tiles = (t for square, index in covered for t in _tiles(observations, places, distance, square, index, job))
     size = job.predictor.batch_size
     return stitch(
-        batches(tiles, size), len(places), job.predictor, _expected(reached, size), lambda tile: _near(places, tile)
+        batches(tiles, size), len(places), job.predictor, _expected(covered, size), lambda tile: _near(places, tile)
     )
 
 
@@ -267,10 +273,10 @@ def _near(places: FloatArray, tile: Tile) -> str:
     return f"around x, y = {tuple(places[tile.targets[0]].tolist())}"
 
 
-def _expected(reached: list[tuple[Square, IntArray]], size: int) -> int:
-    """About how many batches the squares will make."""
-    counts = [index.size for _, index in reached if index.size]
-    parts = [(-(-n // MOST_TARGETS), bucket(min(n, MOST_TARGETS))) for n in counts]
+def _expected(covered: list[tuple[Square, IntArray]], size: int) -> int:
+    """Estimate of the number of batches."""
+    counts = [index.size for _, index in covered if index.size]
+    parts = [(-(-n // INTERPOLATION.most_targets), bucket(min(n, INTERPOLATION.most_targets))) for n in counts]
     return math.ceil(sum(n / together(size, n_t) for n, n_t in parts))
 
 
@@ -282,14 +288,14 @@ def _tiles(
     index: IntArray,
     job: FillJob,
 ) -> Iterator[Tile]:
-    """The tiles of a square: one context, and as many targets in each as fit into a forward pass."""
+    """The tiles of a square, which share one context; the targets of each fit into a forward pass."""
     weights = blend_weights(places[index], distance[index], square, observations.geographic)
     index, weights = index[weights > 0], weights[weights > 0]
     if not index.size:
         return
     neighbourhood = job.predictor.neighbourhood
     chosen, xc = choose_context(observations, square, neighbourhood.n_context, neighbourhood.thinning)
-    for part in np.array_split(np.arange(index.size), -(-index.size // MOST_TARGETS)):
+    for part in np.array_split(np.arange(index.size), -(-index.size // INTERPOLATION.most_targets)):
         xt = project(places[index[part]], square.middle, observations.geographic) / square.unit
         yield Tile(xc, observations.values[chosen], xt, index[part], weights[part])
 
@@ -297,7 +303,7 @@ def _tiles(
 def _flagged(
     total: FloatArray, observations: Observations, places: FloatArray, job: FillJob, dtype: np.dtype[Any]
 ) -> npt.NDArray[np.void]:
-    """The blended predictions, with the fields of a result; empty beyond `max_distance`."""
+    """The blended predictions with the fields of a result, empty beyond `max_distance`."""
     out = np.zeros(len(places), dtype)
     near = True if job.max_distance is None else observations.distance(places) <= job.max_distance
     for name, values in zip(("value", "standard_error", "tail"), mean(total), strict=True):

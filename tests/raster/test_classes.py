@@ -149,7 +149,7 @@ def test_what_cannot_be_classified(raster: xr.DataArray, model: str, tmp_path: P
     with pytest.raises(InputError, match="quantiles, tails and samples are of numbers, and the model predicts classes"):
         raster.geonp.infill(model=model, tails=True)
     stations = pd.DataFrame({"x": np.arange(9.0), "y": np.arange(9.0), "state": 1.0})
-    with pytest.raises(InputError, match="the model classes reads the cells of rasters alone"):
+    with pytest.raises(InputError, match="the model classes is for rasters only"):
         geonp.interpolate(stations, raster, model=model)
     with pytest.raises(InputError, match="predicts classes, which are not filled into a store unit by unit"):
         raster.geonp.fill_store(tmp_path / "out.zarr", model=model)

@@ -168,7 +168,7 @@ def test_other_bad_input_is_refused() -> None:
         InputError, match=r"'lon' and 'lat' are degrees, but crs is WGS 84 / UTM zone 32N, which is proj"
     ):
         geonp.interpolate(places, lattice((0, 0, 50, 50), 5, "EPSG:32632"), crs="EPSG:32632")
-    with pytest.raises(InputError, match=r"at must be a raster .* or a table of places, got tuple"):
+    with pytest.raises(InputError, match=r"at must be a raster, .* or a table of places, got tuple"):
         geonp.interpolate(table, (0, 1))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="crs is unknown: got 'EPSG:x'"):
         geonp.interpolate(table, lattice((0, 0, 50, 50), 5, "EPSG:32632"), crs="EPSG:x")
