@@ -306,7 +306,7 @@ def _begin(
         raise OutputError(
             f"{store.url!r} is not a Zarr store, and not empty: it is left as it is. Choose another name, or remove it."
         )
-    ready = for_files(template(request))
+    ready = for_files(template(request), request.grid)
     made = {output.name: field for field in fields for output in field.outputs}
     for name, field in made.items():
         ready[name].encoding.update(layout.encoding(ready[name], field.chunks, field.variable.spatial))

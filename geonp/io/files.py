@@ -297,9 +297,12 @@ def _select_box(ds: xr.Dataset, bbox: tuple[float, float, float, float]) -> xr.D
     return ds.isel(window)
 
 
-def for_files(ds: xr.Dataset) -> xr.Dataset:
-    """Copy of `ds` with chunks of one size, and without the encoding that is specific to the format it came from."""
-    grid = Grid.from_xarray(ds)
+def for_files(ds: xr.Dataset, grid: Grid | None = None) -> xr.Dataset:
+    """Copy of `ds` with chunks of one size, and without the encoding that is specific to the format it came from.
+
+    `grid` is that of `ds`, read here by default.
+    """
+    grid = grid or Grid.from_xarray(ds)
     ds = _with_axis_attrs(ds.copy(), grid)
     for name, variable in ds.variables.items():
         if variable.chunks is not None:

@@ -1,3 +1,5 @@
+"""Grids: dimensions, spacing and CRS of rasters, and how often a fill reads them."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -6,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from click.testing import CliRunner
 from pyproj import CRS
 
+from geonp.cli.app import main
 from geonp.errors import InputError
 from geonp.raster.grid import Grid, crs_name, grid_mapping_name
 
@@ -237,6 +241,43 @@ def test_bounds_are_the_outer_edges_of_the_cells() -> None:
 def test_reading_a_grid_computes_nothing(computes_nothing: Any) -> None:
     with computes_nothing():
         assert Grid.from_xarray(raster(y=[0.0, 1, 2]).chunk(1)).shape == (3, 4)
+
+
+@pytest.fixture
+def grids_read(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """Dimensions of each raster whose grid is read."""
+    read: list[tuple[Any, ...]] = []
+    original = Grid.from_xarray
+
+    def counted(obj: xr.DataArray | xr.Dataset) -> Grid:
+        read.append(tuple(obj.dims))
+        return original(obj)
+
+    monkeypatch.setattr(Grid, "from_xarray", counted)
+    return read
+
+
+def gappy() -> xr.Dataset:
+    values = np.random.default_rng(0).random((20, 24)).astype("float32")
+    values[5:9, 5:9] = np.nan
+    coords = {"y": -np.arange(20.0), "x": np.arange(24.0)}
+    da = with_crs(xr.DataArray(values, coords, ("y", "x")), "EPSG:32633")
+    return xr.Dataset({"a": da, "b": da.transpose()})
+
+
+def test_a_fill_reads_the_grid_of_the_raster_and_of_the_mask_once(grids_read: list[tuple[Any, ...]]) -> None:
+    ds = gappy()
+    mask = ds["a"].isnull().rename("mask").transpose("x", "y") | True
+    filled = ds.geonp.infill(mask=mask)
+    assert not filled["a"].isnull().any()
+    assert grids_read == [("y", "x"), ("x", "y")]
+
+
+def test_a_fill_from_file_to_store_reads_the_grid_once(grids_read: list[tuple[Any, ...]], tmp_path: Path) -> None:
+    gappy().to_netcdf(tmp_path / "in.nc")
+    done = CliRunner().invoke(main, ["fill", str(tmp_path / "in.nc"), str(tmp_path / "out.zarr")])
+    assert done.exit_code == 0, done.output
+    assert len(grids_read) == 1
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="needs the sample rasters beside the checkout")
