@@ -12,10 +12,9 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +129,21 @@ def children() -> set[int | None]:
     return {process.pid for process in multiprocessing.active_children() if "Loky" in process.name}
 
 
+def ended(pid: int | None) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def gone(pids: Iterable[int | None]) -> bool:
+    """Whether processes end within a minute."""
+    deadline = time.monotonic() + 60
+    while not all(map(ended, pids)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return all(map(ended, pids))
+
+
 def until_ready(n: int = 2) -> set[int]:
     """Process numbers of the workers, which are started if need be."""
 
@@ -165,10 +179,13 @@ def processes(pool: None, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def own_processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Other processes, for a test that ends them."""
-    monkeypatch.setattr(parallel, "PROCESSES", ProcessSettings(start_after=1, idle_s=1.0))
-    monkeypatch.setattr(parallel, "_processes", lru_cache(parallel._processes.__wrapped__))
+    monkeypatch.setattr(parallel, "PROCESSES", ProcessSettings(start_after=1))
+    processes = parallel._Processes(2)
+    monkeypatch.setattr(parallel, "_processes", lambda *_: processes)
     with dask.config.set(num_workers=2):
         yield
+    if processes.executor is not None:
+        processes.executor.shutdown(wait=False)
 
 
 class Clock:
@@ -315,8 +332,8 @@ def test_the_keyboard_leaves_idle_processes_alone(processes: None) -> None:
     first = until_ready()
     for pid in first:
         os.kill(pid, signal.SIGINT)
-    ended, _ = psutil.wait_procs([psutil.Process(pid) for pid in first], timeout=0.3)
-    assert not ended
+    done, _ = psutil.wait_procs([psutil.Process(pid) for pid in first], timeout=0.3)
+    assert not done
     assert until_ready() == first
 
 
@@ -458,9 +475,9 @@ def test_a_process_may_grow(own_processes: None) -> None:
 
 
 def test_idle_processes_end_and_start_again(own_processes: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "PROCESSES", ProcessSettings(start_after=1, idle_s=1.0))
     first = until_ready()
-    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in first & children()], timeout=60)
-    assert not alive
+    assert gone(first & children())
     monkeypatch.setattr(parallel, "PROCESSES", ProcessSettings(start_after=4, idle_s=0.0))
     assert set(on_cores(lambda _: os.getpid(), range(3), "cpu", 3)) == {os.getpid()}
     assert not first & until_ready()
@@ -526,21 +543,6 @@ def workers_of(script: subprocess.Popen[str]) -> list[int]:
     return [int(script.stdout.readline()) for _ in range(2)]
 
 
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return not Path(f"/proc/{pid}/stat").exists() or " Z " not in Path(f"/proc/{pid}/stat").read_text()
-
-
-def gone(pids: list[int]) -> bool:
-    deadline = time.monotonic() + 30
-    while any(map(alive, pids)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return not any(map(alive, pids))
-
-
 @pytest.mark.parametrize("script", ["end"], indirect=True)
 def test_the_interpreter_ends_silently(script: subprocess.Popen[str]) -> None:
     pids = workers_of(script)
@@ -570,6 +572,6 @@ def test_the_keyboard_interrupts_only_what_it_should(script: subprocess.Popen[st
 @pytest.mark.parametrize("script", ["go on"], indirect=True)
 def test_no_process_outlives_a_killed_one(script: subprocess.Popen[str]) -> None:
     pids = workers_of(script)
-    assert all(map(alive, pids))
+    assert all(map(psutil.pid_exists, pids))
     script.kill()
     assert gone(pids)
