@@ -68,18 +68,18 @@ class GeonpAccessor:
             Probabilities between 0 and 1 of the quantiles to add. ``[0.05, 0.95]`` gives the ends of the 90 % interval.
         tails : bool
             Add the tail of the predictive distribution of each cell. With the mean and the standard error it defines
-            the whole distribution, see :mod:`geonp.student`.
+            the whole distribution, see ``geonp.student``.
         samples : int
             Number of joint samples of the filled cells to add. A sample is a possible raster: neighbouring cells vary
             together, as needed for quantities of several cells (the mean over a gap, a slope, a flow). Cells are drawn
-            one after another, each given all before it, so gaps must be small: see :data:`geonp.fill.samples.MAX_GAP`.
-            Each slice is held in memory as a whole, `samples` times.
+            one after another, each given all before it, so gaps must be small: at most 256
+            cells, and 4,096 cells in each slice. Each slice is held in memory as a whole, `samples` times.
         across : hashable, optional
             Dimension along which slices are filled from each other, such as ``time`` or ``band``. A missing cell that
             some of the eight nearest slices observe is predicted from these slices and from its surroundings, and from
-            its surroundings alone; the prediction with the smaller standard error is kept, see
-            :mod:`geonp.inference.stack`. A slice without any observed cell stays empty. A model for which
-            :func:`geonp.adapt` has found a dimension useful has it as its default, except for samples.
+            its surroundings alone; the prediction with the smaller standard error is kept. A slice without any observed
+            cell stays empty. A model for which :func:`geonp.adapt` has found a dimension useful has it as its default,
+            except for samples.
 
         Returns
         -------

@@ -1,7 +1,7 @@
 """infill(): fill a raster in memory or on dask. The accessor and the command line call it too.
 
-The dask graph has one task a chunk, which reads the edges of its neighbours' chunks itself. No chunk is ever reshaped,
-and the result does not depend on how the raster is chunked.
+The dask graph has one task per chunk, which reads the edges of its neighbours' chunks itself. The raster is rechunked
+for samples alone, and the result does not depend on its chunks.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ def infill(
 ) -> xr.Dataset:
     """Fill the missing cells of a raster, with a standard error for each.
 
-    Missing are NaN, infinities, the nodata value and what lies beyond CF's valid range. Each spatial slice is filled on
-    its own, unless `across` names a dimension along which they tell about each other; time, band and other dimensions
-    are looped over. The result does not depend on the chunks of `obj` or on `batch_size`, but for rounding: some 1e-5
-    standard errors in float32, about a tenth at most in bfloat16.
+    A cell is missing if it is NaN, infinite, the nodata value, or outside CF's valid range. Each spatial slice is
+    filled on its own, unless `across` names a dimension along which slices inform each other; there is a loop over
+    time, band and other dimensions. The result does not depend on the chunks of `obj` or on `batch_size`, apart from
+    rounding: about 1e-5 of a standard error in float32, a tenth at most in bfloat16.
 
     Parameters
     ----------
     obj : DataArray or Dataset
-        With two spatial dimensions (see :meth:`geonp.raster.grid.Grid.from_xarray`) and any others. NumPy arrays are
-        computed at once; dask arrays stay lazy and keep their chunks.
+        With two spatial dimensions (y and x, latitude and longitude, or as CF attributes say) and any others. dask
+        arrays stay lazy and keep their chunks; all other arrays are read and filled at once.
     model : str or path
         Name of a shipped model (``geonp models``), or path of a ``.safetensors`` checkpoint.
     mask : DataArray or array of bool, optional
@@ -84,29 +84,33 @@ def infill(
         Probabilities between 0 and 1 of the quantiles to add. ``[0.05, 0.95]`` gives the ends of the 90 % interval.
     tails : bool
         Add the tail of the predictive distribution of each cell. With the mean and the standard error it defines the
-        whole distribution, see :mod:`geonp.student`.
+        whole distribution, see ``geonp.student``.
     samples : int
         Number of joint samples of the filled cells to add. A sample is a possible raster: neighbouring cells vary
         together, as needed for quantities of several cells (the mean over a gap, a slope, a flow). Cells are drawn one
-        after another, each given all before it, so gaps must be small: see :data:`geonp.fill.samples.MAX_GAP`. Each
-        slice is held in memory as a whole, `samples` times.
+        after another, each given all before it, so gaps must be small: at most
+        256 cells, and 4,096 cells in each slice. Each slice is held in memory as a whole, `samples` times.
     across : hashable, optional
         Dimension along which slices are filled from each other, such as ``time`` or ``band``. A missing cell that some
         of the eight nearest slices observe is predicted from these slices and from its surroundings, and from its
-        surroundings alone; the prediction with the smaller standard error is kept, see :mod:`geonp.inference.stack`. A
-        slice without any observed cell stays empty. A model for which :func:`geonp.adapt` has found a dimension useful
-        has it as its default, except for samples.
+        surroundings alone; the prediction with the smaller standard error is kept. A slice without any observed cell
+        stays empty. A model for which :func:`geonp.adapt` has found a dimension useful has it as its default, except
+        for samples.
 
     Returns
     -------
     Dataset
-        For each variable ``<name>``, filled, its observed cells bit-identical; ``<name>_standard_error``, in the same
-        units, of a new measurement there (zero where observed); ``<name>_quantile`` along the dimension ``quantile``;
-        ``<name>_tail``; ``<name>_sample`` along the dimension ``sample``, noise of a new measurement included;
-        ``<name>_fill_flag``, see :class:`~geonp.raster.metadata.FillFlag`. Some 95 of 100 truths lie within
-        1.96 standard errors of the filled value; for intervals of other levels ask for quantiles: errors may have
-        heavier tails than a normal distribution. Other variables pass through. A DataArray without a name is called
-        ``value``.
+        For each variable ``<name>``: its values, filled, in its dtype, observed cells bit-identical;
+        ``<name>_standard_error`` of a new measurement, in the same units, zero where observed; ``<name>_quantile``
+        along the dimension ``quantile``; ``<name>_tail``; ``<name>_sample`` along the dimension ``sample``, measurement
+        noise included; and ``<name>_fill_flag`` (int8): 0 observed, 1 filled, 2 left empty as too far from
+        observations, or with too few of them in reach, 3 outside the mask, 4 failed (in stores alone). Standard errors,
+        quantiles and samples are float32, or float64 for variables of float64 and of integers of 32 bits and more;
+        tails are float32.
+
+        Some 95 of 100 true values lie within 1.96 standard errors of the filled value. For intervals of other levels
+        ask for quantiles, because errors may have heavier tails than a normal distribution. Other variables pass
+        through. A DataArray without a name is called ``value``.
 
         A model of classes (``likelihood = "categorical"``) fills the CF flag variables that have as many
         ``flag_values`` as it has classes, in its order: ``<name>``, ``<name>_probability`` of each class along
@@ -152,7 +156,7 @@ def template(request: Request) -> xr.Dataset:
     for variable in request.variables:
         found: dict[Hashable, xr.DataArray] = {}
         for output in request.outputs(variable):
-            shape = (*(() if output.along is None else (output.along.size,)), *variable.shape)
+            shape = (() if output.along is None else output.along.shape) + variable.shape
             found[output.name] = output.array(variable, da.zeros(shape, dtype=output.dtype, chunks=-1))
         arrays[variable.name] = found
     return _assembled(request, arrays)

@@ -1,4 +1,4 @@
-"""The options of a fill: names, types, defaults and descriptions, written down once and checked in one place.
+"""The options of a fill: names, types, defaults and descriptions, written down once.
 
 :func:`geonp.infill`, :func:`geonp.fill_store`, their plans, the accessor and the command line have the same options.
 Their signatures are spelled out, so that editors complete them; a test compares them with :class:`FillOptions`.
@@ -19,10 +19,13 @@ import xarray as xr
 
 from geonp.errors import InputError
 
-__all__ = ["FillOptions", "described"]
+__all__ = ["RESULTS", "FillOptions", "described"]
 
 _FINGERPRINTED_ELSEWHERE = {"model", "mask", "device", "batch_size"}
-"""Options by whose value a result is not known: models and masks have content, and batches change no result."""
+"""Options whose value does not identify a result: models and masks have content, and batches change no result."""
+
+RESULTS = ("standard_error", "quantile", "tail", "sample", "probability", "fill_flag")
+"""Endings of the names of all results, in the order in which they follow the values."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -50,18 +53,18 @@ class FillOptions:
         Probabilities between 0 and 1 of the quantiles to add. ``[0.05, 0.95]`` gives the ends of the 90 % interval.
     tails : bool
         Add the tail of the predictive distribution of each cell. With the mean and the standard error it defines the
-        whole distribution, see :mod:`geonp.student`.
+        whole distribution, see ``geonp.student``.
     samples : int
         Number of joint samples of the filled cells to add. A sample is a possible raster: neighbouring cells vary
         together, as needed for quantities of several cells (the mean over a gap, a slope, a flow). Cells are drawn one
-        after another, each given all before it, so gaps must be small: see :data:`geonp.fill.samples.MAX_GAP`. Each
-        slice is held in memory as a whole, `samples` times.
+        after another, each given all before it, so gaps must be small: at most
+        256 cells, and 4,096 cells in each slice. Each slice is held in memory as a whole, `samples` times.
     across : hashable, optional
         Dimension along which slices are filled from each other, such as ``time`` or ``band``. A missing cell that some
         of the eight nearest slices observe is predicted from these slices and from its surroundings, and from its
-        surroundings alone; the prediction with the smaller standard error is kept, see :mod:`geonp.inference.stack`. A
-        slice without any observed cell stays empty. A model for which :func:`geonp.adapt` has found a dimension useful
-        has it as its default, except for samples.
+        surroundings alone; the prediction with the smaller standard error is kept. A slice without any observed cell
+        stays empty. A model for which :func:`geonp.adapt` has found a dimension useful has it as its default, except
+        for samples.
 
     Raises
     ------
@@ -83,15 +86,14 @@ class FillOptions:
     across: Hashable | None = None
 
     def __post_init__(self) -> None:
-        """Check the values, and coerce the model to a string."""
+        """Check the values, and convert them to plain types, so that equal options have equal fingerprints."""
         if not isinstance(self.model, (str, os.PathLike)):
             raise InputError(f"model must be a name or the path of a .safetensors file, got {self.model!r}")
-        object.__setattr__(self, "model", os.fspath(self.model))
         if self.max_distance is not None and not (isinstance(self.max_distance, Real) and self.max_distance > 0):
             raise InputError(f"max_distance must be a positive number, got {self.max_distance!r}")
-        if self.batch_size is not None and not (isinstance(self.batch_size, Integral) and self.batch_size >= 1):
+        if self.batch_size is not None and not (_is_integer(self.batch_size) and self.batch_size >= 1):
             raise InputError(f"batch_size must be at least 1 tile, got {self.batch_size!r}")
-        if not isinstance(self.seed, Integral):
+        if not _is_integer(self.seed):
             raise InputError(f"seed must be an integer, got {self.seed!r}")
         if self.nodata is not None and not isinstance(self.nodata, Real):
             raise InputError(f"nodata must be a number, got {self.nodata!r}")
@@ -100,19 +102,42 @@ class FillOptions:
             raise InputError(
                 f"quantiles must be a sequence of numbers between 0 and 1, like [0.05, 0.95], got {self.quantiles!r}"
             )
-        object.__setattr__(self, "quantiles", tuple(float(q) for q in self.quantiles))
-        if not isinstance(self.samples, Integral) or isinstance(self.samples, bool) or self.samples < 0:
+        if len(set(levels)) < len(levels):
+            raise InputError(f"quantiles must differ from each other, got {self.quantiles!r}")
+        if not isinstance(self.tails, bool | np.bool_):
+            raise InputError(f"tails must be True or False, got {self.tails!r}")
+        if not _is_integer(self.samples) or self.samples < 0:
             raise InputError(f"samples must be the number of joint samples, 0 or more, got {self.samples!r}")
+        plain = {
+            "model": os.fspath(self.model),
+            "max_distance": None if self.max_distance is None else float(self.max_distance),
+            "seed": int(self.seed),
+            "nodata": None if self.nodata is None else _plain(self.nodata),
+            "quantiles": tuple(float(q) for q in self.quantiles),
+            "tails": bool(self.tails),
+            "samples": int(self.samples),
+        }
+        for name, value in plain.items():
+            object.__setattr__(self, name, value)
 
     @property
     def results(self) -> list[str]:
-        """Endings of the names of what is made for each variable of numbers, beside the filled one."""
-        wanted = {"quantile": len(self.quantiles) > 0, "tail": self.tails, "sample": self.samples > 0}
-        return ["standard_error", *(name for name, made in wanted.items() if made), "fill_flag"]
+        """Endings of the names of the results of a variable of numbers, beside its values."""
+        left_out = {"quantile": not self.quantiles, "tail": not self.tails, "sample": not self.samples}
+        return [name for name in RESULTS if name != "probability" and not left_out.get(name)]
 
     def fingerprint(self) -> Mapping[str, object]:
-        """The options by whose values a result is known, by name."""
+        """The options whose values identify a result, by name."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _FINGERPRINTED_ELSEWHERE}
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _plain(value: float) -> float:
+    """A number as a Python int or float, so that large integers keep their digits."""
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def described() -> dict[str, str]:

@@ -1,9 +1,9 @@
-"""The arrays that come out of a fill, said once: their names, dtypes, attributes and how they follow from a result."""
+"""The arrays that come out of a fill: their names, dtypes, attributes, and how they follow from a result."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,9 +22,6 @@ __all__ = ["Output", "ordered", "outputs", "result_arrays"]
 
 Array = npt.NDArray[Any]
 
-RESULTS = ("standard_error", "quantile", "tail", "sample", "probability", "fill_flag")
-"""Endings of the names of all results, in the order in which they follow the values."""
-
 _TEMPERATURE_UNITS = {"k", "kelvin", "degc", "celsius", "degree_celsius", "degrees_celsius", "degf", "fahrenheit"}
 
 
@@ -37,8 +34,8 @@ class Output:
     name : str
     dtype : dtype
     attrs, encoding : mapping
-    of : callable or None
-        ``of(result, stored)`` gives the array ``(..., rows, cols)`` from a result with the fields of
+    from_result : callable or None
+        ``from_result(result, stored)`` gives the array ``(..., rows, cols)`` from a result with the fields of
         :func:`geonp.inference.kernel.result_dtype` and the stored values of the same cells; picklable. With `along`,
         one array for each of its entries, ``(n, ..., rows, cols)``. None for samples, which are drawn from whole
         slices.
@@ -50,19 +47,19 @@ class Output:
     dtype: np.dtype[Any]
     attrs: Mapping[Any, Any]
     encoding: Mapping[str, Any]
-    of: Callable[[Array, Array], Array] | None
-    along: xr.Variable | None = field(default=None)
+    from_result: Callable[[Array, Array], Array] | None
+    along: xr.Variable | None = None
 
     def data(self, result: Any, stored: Any) -> Any:
-        """The array from a result in memory, or from a lazy one, with one task a chunk."""
-        assert self.of is not None
+        """The array from a result in memory, or from a lazy one, with one task per chunk."""
+        assert self.from_result is not None
         if not isinstance(result, da.Array):
-            return self.of(result, stored)
+            return self.from_result(result, stored)
         extra: dict[str, Any] = {}
         if self.along is not None:
             extra = {"new_axis": 0, "chunks": ((self.along.size,), *result.chunks)}
         empty = np.empty((0,) * (result.ndim + bool(extra)), self.dtype)
-        return da.map_blocks(self.of, result, stored, dtype=self.dtype, meta=empty, **extra)
+        return da.map_blocks(self.from_result, result, stored, dtype=self.dtype, meta=empty, **extra)
 
     def array(self, variable: Variable, data: Any) -> xr.DataArray:
         """`data` ``(..., rows, cols)`` with the dimensions and coordinates of the variable, attributes and encoding."""
@@ -86,42 +83,43 @@ def outputs(variable: Variable, options: FillOptions) -> tuple[Output, ...]:
     source, label, dtype = variable.source, variable.label, variable.read.dtype
     mapping = {key: value for key, value in variable.encoding.items() if key == "grid_mapping"}
 
-    def made(
-        result: str, of: Callable[..., Array] | None, dtype: Any = dtype, along: xr.Variable | None = None
+    def output(
+        result: str, function: Callable[..., Array] | None, dtype: Any = dtype, along: xr.Variable | None = None
     ) -> Output:
         attrs = _result_attrs(source, label, result)
-        return Output(f"{label}_{result}", np.dtype(dtype), attrs, mapping, of, along)
+        return Output(f"{label}_{result}", np.dtype(dtype), attrs, mapping, function, along)
 
-    flag = made("fill_flag", partial(_part, name="flag"), np.int8)
+    flag = output("fill_flag", partial(_part, name="flag"), np.int8)
     if isinstance(variable.read, ClassReader):
-        beside = [made("probability", _probability, np.float32, xr.Variable("category", labels(source)))]
+        others = [output("probability", _probability, np.float32, xr.Variable("category", labels(source)))]
         attrs = without(source.attrs, ("grid_mapping",))
-        names = [*ancillary_names(source), *(output.name for output in (*beside, flag))]
+        names = [*ancillary_names(source), *(other.name for other in (*others, flag))]
         attrs["ancillary_variables"] = " ".join(dict.fromkeys(names))
     else:
-        error, beside = made("standard_error", partial(_part, name="standard_error")), []
-        if options.tails:
-            beside.append(made("tail", partial(_part, name="tail"), np.float32))
+        error = output("standard_error", partial(_part, name="standard_error"))
+        quantile, tail, sample = [], [], []
         if options.quantiles:
             levels = xr.Variable("quantile", np.array(options.quantiles))
-            beside.append(made("quantile", partial(_quantiles, levels=tuple(options.quantiles)), along=levels))
+            quantile = [output("quantile", partial(_quantiles, levels=tuple(options.quantiles)), along=levels)]
+        if options.tails:
+            tail = [output("tail", partial(_part, name="tail"), np.float32)]
         if options.samples:
             numbers = xr.Variable("sample", np.arange(options.samples), {"standard_name": "realization", "units": "1"})
-            beside.append(made("sample", None, along=numbers))
-        names = [output.name for output in (error, flag, *beside)]
+            sample = [output("sample", None, along=numbers)]
+        others = [error, *quantile, *tail, *sample]
+        names = [other.name for other in (error, flag, *tail, *quantile, *sample)]
         attrs = _value_attrs(source, variable.nodata, variable.limits, variable.encoding, names)
-        beside.append(error)
     values = Output(label, source.dtype, attrs, variable.encoding, partial(_values, fit=variable.fit))
-    return (values, *sorted((*beside, flag), key=lambda output: RESULTS.index(output.name.removeprefix(f"{label}_"))))
+    return (values, *others, flag)
 
 
 def result_arrays(
-    variable: Variable, made: Sequence[Output], result: Any, stored: Any, drawn: da.Array | None = None
+    variable: Variable, outputs_: Sequence[Output], result: Any, stored: Any, drawn: da.Array | None = None
 ) -> dict[Hashable, xr.DataArray]:
     """The arrays of a variable by name, lazy if the result is; `drawn` are its samples."""
     return {
-        output.name: output.array(variable, drawn if output.of is None else output.data(result, stored))
-        for output in made
+        output.name: output.array(variable, drawn if output.from_result is None else output.data(result, stored))
+        for output in outputs_
     }
 
 
@@ -149,7 +147,7 @@ def _probability(result: Array, stored: Array) -> Array:
 
 def _value_attrs(
     source: xr.DataArray,
-    markers: tuple[float, ...],
+    nodata: tuple[float, ...],
     limits: tuple[float, float],
     encoding: Mapping[str, Any],
     ancillary: Sequence[str],
@@ -162,7 +160,7 @@ def _value_attrs(
     if source.dtype.kind in "iu" and not kept and limits != UNLIMITED:
         info = np.iinfo(source.dtype)
         attrs["valid_range"] = np.clip(limits, info.min, info.max).astype(source.dtype)
-    held = [source.dtype.type(marker) for marker in markers if holds(source.dtype, marker)]
+    held = [source.dtype.type(marker) for marker in nodata if holds(source.dtype, marker)]
     if source.dtype.kind in "iu" and held:
         attrs["_FillValue"] = held[0]
     names = dict.fromkeys([*ancillary_names(source), *ancillary])

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from geonp.errors import PredictionError
-from geonp.inference.kernel import FillJob, fill_window, result_dtype, unfilled
+from geonp.inference.kernel import FillJob, as_read, fill_window, result_dtype
 from geonp.inference.stack import STACK, beside, read_with
 from geonp.raster.metadata import FillFlag
 from geonp.raster.nodata import Reader
@@ -86,7 +86,7 @@ def fill_region(region: Region, source: Source, job: FillJob, *, keep_going: boo
     """
     own, classes, failure = source.own(), job.predictor.classes, ""
     if np.isfinite(own).all():
-        return unfilled(own, FillFlag.OBSERVED, classes), failure
+        return as_read(own, FillFlag.OBSERVED, classes), failure
     domain_mask, result = source.domain(), np.empty(own.shape, result_dtype(own.dtype, classes))
     for place, index in zip(np.ndindex(own.shape[:-2]), itertools.product(*region.lead), strict=True):
         others = [source.window(other) for other in region.neighbours(index)]
@@ -99,7 +99,7 @@ def fill_region(region: Region, source: Source, job: FillJob, *, keep_going: boo
                 raise
             failure = reason(error)
             flag = np.where(np.isnan(own[place]), FillFlag.FAILED, FillFlag.OBSERVED).astype(np.int8)
-            filled = unfilled(own[place], flag, classes)
+            filled = as_read(own[place], flag, classes)
         result[place] = filled
     return result, failure
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import CheckpointError, InputError, ModelError, warn
-from geonp.fill.options import FillOptions
+from geonp.fill.options import RESULTS, FillOptions
 from geonp.fill.outputs import Output, outputs
 from geonp.inference import checkpoint
 from geonp.inference.kernel import FillJob
@@ -37,7 +37,7 @@ Raster = xr.DataArray | xr.Dataset
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """A checked request. After it nobody looks at the attributes of the Dataset again.
+    """A checked request: what the options and the metadata of the raster say, in plain parts.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
     classes, across = _classes(options.model), options.across
     if classes and (options.quantiles or options.tails or options.samples):
         raise InputError("quantiles, tails and samples are of numbers, and the model predicts classes: leave them out")
-    results = ["probability", "fill_flag"] if classes else options.results
+    results = list(RESULTS[-2:]) if classes else options.results
     ds, grid, variables = normalise(obj, results, classes, options.nodata)
     if options.quantiles:
         _check_scales(variables)
@@ -126,8 +126,8 @@ def load_job(
     shape: tuple[int, int], options: FillOptions, *, periodic: bool = False
 ) -> tuple[FillJob, checkpoint.Card]:
     """Load the model, and collect what each window needs of the options."""
-    predictor, card = resolve(os.fspath(options.model), options.device, options.batch_size)
-    return FillJob(predictor, shape, periodic, options.max_distance, int(options.seed)), card
+    predictor, card = resolve(str(options.model), options.device, options.batch_size)
+    return FillJob(predictor, shape, periodic, options.max_distance, options.seed), card
 
 
 def _classes(model: str | os.PathLike[str]) -> int:
@@ -189,7 +189,8 @@ def _check_replaced(ds: xr.Dataset, name: Hashable, results: Sequence[str]) -> N
 def _check_names(array: xr.DataArray, name: Hashable, results: Sequence[str]) -> None:
     """Check that no coordinate or dimension is called as a result will be."""
     taken = [output for result in results if (output := f"{name}_{result}") in array.coords]
-    taken += [dim for dim in ("quantile", "sample") if dim in array.dims and dim in results]
+    along = {"quantile": "quantile", "sample": "sample", "probability": "category"}
+    taken += [along[result] for result in results if along.get(result) in {*array.dims, *array.coords}]
     if taken:
         raise InputError(
             f"the raster has a coordinate or dimension {', '.join(map(repr, taken))} already, which the result needs "

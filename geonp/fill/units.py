@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from geonp.fill.outputs import Output
 from geonp.fill.region import Region, VariableSource, fill_region, reason
-from geonp.inference.kernel import FillJob, unfilled
+from geonp.inference.kernel import FillJob, as_read
 from geonp.io.journal import Journal, Record
 from geonp.io.stores import Store
 from geonp.raster.metadata import FillFlag
@@ -140,7 +140,7 @@ def fail_unit(work: Work, unit: Unit, why: str) -> Record:
     """Write a unit as failed, with all of its cells empty, and return its record."""
     variable, shape = work.fields[unit.field].variable, _region(work, unit).shape
     stored = np.full(shape, variable.empty, variable.source.dtype)
-    result = unfilled(np.full(shape, np.nan, variable.read.dtype), FillFlag.FAILED)
+    result = as_read(np.full(shape, np.nan, variable.read.dtype), FillFlag.FAILED)
     return _write(work, unit, result, stored, {"error": why})
 
 
@@ -164,8 +164,8 @@ def _write(work: Work, unit: Unit, result: Array, stored: Array, note: Record) -
     order = [dims.index(dim) for dim in field.variable.source.dims]
     arrays = {}
     for output in field.outputs:
-        assert output.of is not None
-        values, extra = output.of(result, stored), output.along is not None
+        assert output.from_result is not None
+        values, extra = output.from_result(result, stored), output.along is not None
         arrays[output.name] = values.transpose([*range(extra), *(n + extra for n in order)])
     work.store.write(arrays, unit.region)
     tally = np.bincount(result["flag"].ravel(), minlength=len(FillFlag))

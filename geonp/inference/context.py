@@ -23,7 +23,6 @@ __all__ = [
     "choose_context",
     "framed",
     "halo_for",
-    "overlaps",
     "select_context",
     "standardise",
 ]
@@ -51,7 +50,8 @@ class Neighbourhood:
     thinning : float
         How fast context thins out with distance, see :func:`geonp.inference.thinning.thinned`.
     overlap_px : int
-        Largest distance to which the predictions of a tile reach into its neighbours, see :func:`overlaps`.
+        Largest distance to which the predictions of a tile reach into its neighbours, see
+        :func:`geonp.inference.stitching.overlaps`.
     merge : int
         Up to ``merge x merge`` tiles whose observations fit one context are filled together, see
         :func:`geonp.inference.tiling.groups`. A power of two.
@@ -219,23 +219,6 @@ def _turned_order(shape: tuple[int, int], flip_rows: bool, flip_cols: bool, swap
     order = cells.ravel()[np.argsort(curve(np.arange(height)[:, None], np.arange(width)), axis=None)]
     order.setflags(write=False)
     return order
-
-
-def overlaps(observed_mask: BoolArray, neighbourhood: Neighbourhood) -> IntArray:
-    """Distance to which tiles overlap at each cell, so that their predictions blend without a seam, in cells.
-
-    One cell more than the distance from the nearest observation in king's moves: tiles agree next to observations that
-    both read, and differ most far from all observations.
-
-    Returns
-    -------
-    array of int
-        Shape of `observed_mask`, at most ``overlap_px``.
-    """
-    if not observed_mask.any():
-        return np.full(observed_mask.shape, neighbourhood.overlap_px)
-    distance = ndimage.distance_transform_cdt(~observed_mask, "chessboard")
-    return np.asarray(np.minimum(distance + 1, neighbourhood.overlap_px), np.intp)
 
 
 @dataclass(frozen=True)

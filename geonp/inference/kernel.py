@@ -16,15 +16,15 @@ import numpy.typing as npt
 from scipy import ndimage
 
 from geonp.inference import student
-from geonp.inference.context import choose_context, framed, overlaps
-from geonp.inference.predictor import Predictor, bucket, buckets_up_to, together
+from geonp.inference.context import choose_context, framed
+from geonp.inference.predictor import Predictor, padded_size, padded_sizes, tiles_per_batch
 from geonp.inference.stack import STACK, backgrounds
-from geonp.inference.stitching import Tile, batches, blend_weights, mean, stitch
+from geonp.inference.stitching import Tile, batches, blend_weights, blended, overlaps, stitch
 from geonp.inference.tiling import TILING, between, groups, support
 from geonp.raster.metadata import FillFlag
 from geonp.raster.windows import Window, indices, shown_once
 
-__all__ = ["FillJob", "fill_window", "most_batches", "quantile_of", "result_dtype", "unfilled"]
+__all__ = ["FillJob", "as_read", "fill_window", "most_batches", "quantile_of", "result_dtype"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
@@ -100,8 +100,8 @@ def quantile_of(result: npt.NDArray[np.void], level: float) -> FloatArray:
     return np.asarray(quantile, result["value"].dtype)
 
 
-def unfilled(values: FloatArray, flag: npt.NDArray[np.int8] | int, classes: int = 0) -> npt.NDArray[np.void]:
-    """Cells as they were read, with the fields of :func:`result_dtype` and the given flags."""
+def as_read(values: FloatArray, flag: npt.NDArray[np.int8] | int, classes: int = 0) -> npt.NDArray[np.void]:
+    """The result for cells that keep their value, or stay empty: values as they were read, with the given flags."""
     result = np.empty(values.shape, result_dtype(values.dtype, classes))
     result["value"], result["flag"] = values, flag
     missing = np.isnan(values)
@@ -123,9 +123,14 @@ def fill_window(
     values : array
         ``job.window(chunk).shape``: NaN where missing or outside the raster; numbers of classes for a classifier.
     domain_mask : array
-        Same shape: True where a value may be. Cells outside are neither filled nor used as context.
+        Same shape: True inside the valid domain. Cells outside are neither filled nor used as context.
+    chunk : Window
+        Rows and columns to fill, in the raster.
+    job : FillJob
+        The job of the whole raster.
     others : array, optional
-        ``(slices, rows, cols)``: the same window in neighbouring slices, see :mod:`geonp.inference.stack`.
+        ``(slices, rows, cols)``: the same window in neighbouring slices, NaN where missing, see
+        :mod:`geonp.inference.stack`.
 
     Returns
     -------
@@ -142,10 +147,12 @@ def fill_window(
     missing, context_mask = domain_mask & ~observed, domain_mask & observed
     fillable = missing & _near(context_mask, job.max_distance)
     flag = np.where(observed, FillFlag.OBSERVED, np.where(domain_mask, FillFlag.BEYOND_LIMIT, FillFlag.OUTSIDE_DOMAIN))
-    result = unfilled(values[core], flag[core].astype(np.int8), classes)
+    result = as_read(values[core], flag[core].astype(np.int8), classes)
     if not fillable[core].any():
         return result
-    predicted = _predicted(values, domain_mask, fillable, chunk, job, others)[(slice(None), *core)]
+    if others is not None:
+        others = np.where(domain_mask, others, np.nan)
+    predicted = _predict(values, missing, context_mask, fillable, chunk, job, others)[(slice(None), *core)]
     filled = fillable[core] & np.isfinite(predicted[0])
     result["flag"][filled] = FillFlag.FILLED
     if classes:
@@ -168,15 +175,16 @@ def most_batches(missing: BoolArray, observed: BoolArray, chunk: Window, job: Fi
         patch = np.array([corners.min(0) - lap, corners.max(0) + px + lap]) + job.frame
         inside = np.s_[*(slice(*ends) for ends in np.clip(patch, first, last).T)]
         n = int(np.count_nonzero(missing[inside]))
-        padded += [bucket(n)] if n else []
+        padded += [padded_size(n)] if n else []
     # the last batch of each bucket may hold a single tile
-    full = sum(1 / together(job.predictor.batch_size, n_t) for n_t in padded)
-    return min(len(padded), int(full) + buckets_up_to(max(padded, default=0)))
+    full = sum(1 / tiles_per_batch(job.predictor.batch_size, n_t) for n_t in padded)
+    return min(len(padded), int(full) + padded_sizes(max(padded, default=0)))
 
 
-def _predicted(
+def _predict(
     values: FloatArray,
-    domain_mask: BoolArray,
+    missing: BoolArray,
+    context_mask: BoolArray,
     fillable: BoolArray,
     chunk: Window,
     job: FillJob,
@@ -184,22 +192,20 @@ def _predicted(
 ) -> FloatArray:
     """Outputs ``(outputs, rows, cols)`` for the fillable cells of the window that the chunk needs, NaN elsewhere."""
     rows, cols = job.cells(chunk)
-    missing, context_mask = domain_mask & np.isnan(values), domain_mask & ~np.isnan(values)
     supported = support(fillable, rows, cols)
     if others is not None:
-        others = np.where(domain_mask, others, np.nan)
         known = np.isfinite(others).any(0)
         # cells that other slices know are predicted one by one: only what varies slowly may be interpolated
         supported |= fillable & known
     wanted = _wanted(fillable, supported, job.core(chunk))
-    predicted = _predict(_tiles(values, context_mask, missing, wanted, job), values.shape, rows, cols, job)
+    predicted = _blend(_tiles(values, context_mask, missing, wanted, job), values.shape, rows, cols, job)
     if others is not None:
         stack = np.where(context_mask, values, np.nan), others
         tiles = _tiles(values, context_mask & known, missing, wanted & known, job, stack)
-        together_ = _predict(tiles, values.shape, rows, cols, job)
+        from_stack = _blend(tiles, values.shape, rows, cols, job)
         # at the shores of a gap, neighbouring slices with gaps of their own may predict worse than the slice alone
-        better = (together_[1] < predicted[1]) | (np.isfinite(together_[1]) & np.isnan(predicted[1]))
-        predicted = np.where(better, together_, predicted)
+        better = (from_stack[1] < predicted[1]) | (np.isfinite(from_stack[1]) & np.isnan(predicted[1]))
+        predicted = np.where(better, from_stack, predicted)
     between(predicted, fillable, supported, rows, cols)
     return predicted
 
@@ -213,32 +219,29 @@ def _near(context_mask: BoolArray, max_distance: float | None) -> BoolArray:
 
 def _wanted(fillable: BoolArray, supported: BoolArray, core: tuple[slice, slice]) -> BoolArray:
     """The supported cells of the core, and those around it that its other cells are interpolated from."""
-    ahead = tuple(slice(s.start - TILING.margin_px, s.stop + TILING.margin_px) for s in core)
-    wanted = np.zeros_like(supported)
-    wanted[ahead] = supported[ahead]
     inside = np.zeros_like(supported)
     inside[core] = (fillable & ~supported)[core]
     used = (
         ndimage.binary_dilation(inside, np.ones((3, 3), bool), iterations=TILING.margin_px) if inside.any() else inside
     )
     used[core] = True
-    return wanted & used
+    return supported & used
 
 
-def _predict(
+def _blend(
     tiles: list[Tile], shape: tuple[int, ...], rows: IntArray, cols: IntArray, job: FillJob
 ) -> npt.NDArray[np.float64]:
     """Blended outputs ``(outputs, rows, cols)`` for the targets of all tiles, NaN elsewhere."""
-    size = job.predictor.batch_size
-    same = itertools.groupby(tiles, key=lambda tile: bucket(tile.targets.size))
-    grouped = [batch for _, tiles_ in same for batch in batches(tiles_, size)]
+    # grouped first, so that incomplete batches are summed in the order of their tiles
+    groups_ = itertools.groupby(tiles, key=lambda tile: padded_size(tile.targets.size))
+    ordered = [batch for _, group in groups_ for batch in batches(group, job.predictor.batch_size)]
 
     def name(tile: Tile) -> str:
         row, col = divmod(int(tile.targets[0]), cols.size)
         return f"for the tile around row {rows[row]}, column {cols[col]}"
 
-    total = stitch(grouped, shape[0] * shape[1], job.predictor, len(grouped), name)
-    return mean(total).reshape(-1, *shape)
+    total = stitch(ordered, shape[0] * shape[1], job.predictor, len(ordered), name)
+    return blended(total).reshape(-1, *shape)
 
 
 def _tiles(

@@ -31,10 +31,10 @@ __all__ = [
     "Points",
     "Predictor",
     "batch_bytes",
-    "bucket",
-    "buckets_up_to",
+    "padded_size",
+    "padded_sizes",
     "resolve",
-    "together",
+    "tiles_per_batch",
 ]
 
 BoolArray = npt.NDArray[np.bool_]
@@ -316,16 +316,16 @@ def _network(model: str, sha256: str, device: str) -> nn.Module:
     return network if _kind(device) == "cpu" else deepcopy(network).to(device)
 
 
-def together(size: int, n_t: int) -> int:
+def tiles_per_batch(size: int, n_t: int) -> int:
     """Number of tiles of `n_t` targets that take about as much memory as `size` ordinary ones."""
     return min(size, max(1, size * BATCHES.buckets[-1] // n_t))
 
 
-def bucket(targets: int) -> int:
+def padded_size(targets: int) -> int:
     """Number of targets that `targets` are padded to."""
     return next((b for b in BATCHES.buckets if targets <= b), -(-targets // BATCHES.step) * BATCHES.step)
 
 
-def buckets_up_to(targets: int) -> int:
+def padded_sizes(targets: int) -> int:
     """Number of buckets for tiles of at most `targets` targets."""
     return sum(b <= targets for b in BATCHES.buckets) + max(0, targets - BATCHES.buckets[-1]) // BATCHES.step

@@ -11,14 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy import ndimage
 
 from geonp.errors import PredictionError
-from geonp.inference.context import standardise
+from geonp.inference.context import Neighbourhood, standardise
 from geonp.inference.parallel import on_cores
-from geonp.inference.predictor import Points, Predictor, bucket, together
+from geonp.inference.predictor import Points, Predictor, padded_size, tiles_per_batch
 
-__all__ = ["Tile", "batches", "blend_weights", "mean", "pad", "predict", "stitch"]
+__all__ = ["Tile", "batches", "blend_weights", "blended", "overlaps", "pad", "predict", "stitch"]
 
+BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
 IntArray = npt.NDArray[np.intp]
 
@@ -30,7 +32,8 @@ class Tile:
     Attributes
     ----------
     xc, xt : array
-        Locations of the context ``(n_c, 2)`` and of the targets ``(n_t, 2)``, relative to the middle of the tile.
+        Locations of the context ``(n_c, 2)`` and of the targets ``(n_t, 2)`` relative to the middle of the tile, first
+        along y: in cells on rasters, in sixteenths of the side of a square for measurements.
     yc : array
         ``(n_c,)``: values of the context.
     targets : array of int
@@ -56,9 +59,9 @@ def batches(tiles: Iterable[Tile], size: int) -> Iterator[list[Tile]]:
     """
     waiting: dict[int, list[Tile]] = {}
     for tile in tiles:
-        n_t = bucket(tile.targets.size)
+        n_t = padded_size(tile.targets.size)
         waiting.setdefault(n_t, []).append(tile)
-        if len(waiting[n_t]) == together(size, n_t):
+        if len(waiting[n_t]) == tiles_per_batch(size, n_t):
             yield waiting.pop(n_t)
     yield from waiting.values()
 
@@ -69,7 +72,7 @@ def pad(batch: list[Tile], predictor: Predictor) -> Points:
     Padded context is masked. Padded targets repeat the last one, because models are faster when all points lie on a
     lattice.
     """
-    size, n_c, n_t = len(batch), predictor.neighbourhood.n_context, bucket(batch[0].targets.size)
+    size, n_c, n_t = len(batch), predictor.neighbourhood.n_context, padded_size(batch[0].targets.size)
     xc, xt = np.zeros((size, n_c, 2), np.float32), np.zeros((size, n_t, 2), np.float32)
     yc, mask = np.zeros((size, n_c, 1), np.float32), np.zeros((size, n_c), bool)
     loc, scale = np.zeros(size), np.ones(size)
@@ -83,9 +86,7 @@ def pad(batch: list[Tile], predictor: Predictor) -> Points:
     return Points(xc, yc, xt, mask, loc, scale)
 
 
-def predict(
-    batches_: Iterable[list[Tile]], predictor: Predictor, expected: int = 0
-) -> Iterator[tuple[Tile, FloatArray]]:
+def predict(groups: Iterable[list[Tile]], predictor: Predictor, expected: int = 0) -> Iterator[tuple[Tile, FloatArray]]:
     """Each tile with its outputs ``(outputs, n_t)``, computed on all cores.
 
     `expected` is about how many batches will come; many start processes, see
@@ -94,7 +95,7 @@ def predict(
     under_way = deque[list[Tile]]()
 
     def points() -> Iterator[Points]:
-        for batch in batches_:
+        for batch in groups:
             under_way.append(batch)
             yield pad(batch, predictor)
 
@@ -107,7 +108,7 @@ def predict(
 
 
 def stitch(
-    batches_: Iterable[list[Tile]], size: int, predictor: Predictor, expected: int, name: Callable[[Tile], str]
+    groups: Iterable[list[Tile]], size: int, predictor: Predictor, expected: int, name: Callable[[Tile], str]
 ) -> npt.NDArray[np.float64]:
     """Weighted sums of the outputs of all tiles, and of their weights, for `size` places: ``(outputs + 1, size)``.
 
@@ -119,7 +120,7 @@ def stitch(
         When the model returns a value that is not finite.
     """
     total = np.zeros((predictor.outputs + 1, size))
-    for tile, outputs in predict(batches_, predictor, expected):
+    for tile, outputs in predict(groups, predictor, expected):
         if not np.isfinite(outputs).all():
             raise PredictionError(
                 f"the model returned values that are not finite {name(tile)}; please report it with the data there"
@@ -129,11 +130,11 @@ def stitch(
     return total
 
 
-def mean(total: FloatArray) -> npt.NDArray[np.float64]:
-    """Blended outputs ``(outputs, size)`` from the sums of :func:`stitch`; NaN where no tile predicted anything.
+def blended(total: FloatArray) -> npt.NDArray[np.float64]:
+    """Weighted means of all outputs ``(outputs, size)`` from the sums of :func:`stitch`; NaN where there is no tile.
 
-    The errors of neighbouring tiles stem from the same data. The mean of their standard errors bounds the standard
-    error of their mean from above, and equals it when they are fully correlated.
+    Of standard errors the mean is an upper bound: the errors of neighbouring tiles stem from the same data, and the
+    standard error of their mean equals the mean of their standard errors if they are fully correlated.
     """
     with np.errstate(invalid="ignore"):
         return np.asarray(total[:-1] / total[-1])
@@ -148,7 +149,7 @@ def blend_weights(reached: IntArray, corner: IntArray, px: int, frame: int) -> F
     ----------
     reached : array of int
         Shape of the patch: distance to which tiles overlap at each cell, see
-        :func:`geonp.inference.context.overlaps`.
+        :func:`overlaps`.
     corner : array of int
         Row and column of the tile in the box.
     px, frame : int
@@ -158,3 +159,20 @@ def blend_weights(reached: IntArray, corner: IntArray, px: int, frame: int) -> F
     depths = np.minimum(down, px - down)[:, None], np.minimum(right, px - right)
     ramps = (np.clip((depth + reached) / np.maximum(2 * reached, 1), 0.0, 1.0) for depth in depths)
     return np.asarray(next(ramps) * next(ramps))
+
+
+def overlaps(observed_mask: BoolArray, neighbourhood: Neighbourhood) -> IntArray:
+    """Distance to which tiles overlap at each cell, so that their predictions blend without a seam, in cells.
+
+    One cell more than the chessboard distance from the nearest observation: tiles agree next to observations that both
+    read, and differ most far from all observations.
+
+    Returns
+    -------
+    array of int
+        Shape of `observed_mask`, at most ``overlap_px``.
+    """
+    if not observed_mask.any():
+        return np.full(observed_mask.shape, neighbourhood.overlap_px)
+    distance = ndimage.distance_transform_cdt(~observed_mask, "chessboard")
+    return np.asarray(np.minimum(distance + 1, neighbourhood.overlap_px), np.intp)

@@ -23,7 +23,7 @@ IntArray = npt.NDArray[np.intp]
 
 @dataclass(frozen=True)
 class TilingSettings:
-    """Which tiles are filled together and which cells are interpolated; distances in king's moves."""
+    """Which tiles are filled together and which cells are interpolated; distances in chessboard distance."""
 
     near_px: int = 2
     """Tiles are filled together only if one context holds all observations this near to their missing cells."""
@@ -178,7 +178,7 @@ def _any_in_tiles(mask: BoolArray, px: int) -> BoolArray:
 
 
 def _distance(observed: BoolArray) -> IntArray:
-    """Distance of each cell from the nearest observation in king's moves; very large where there is none."""
+    """Distance of each cell from the nearest observation in chessboard distance; very large where there is none."""
     if not observed.any():
         return np.full(observed.shape, np.iinfo(np.intp).max)
     return np.asarray(ndimage.distance_transform_cdt(~observed, "chessboard"), np.intp)

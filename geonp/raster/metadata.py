@@ -34,7 +34,7 @@ class FillFlag(IntEnum):
     FILLED = 1
     """Predicted by the model."""
     BEYOND_LIMIT = 2
-    """Left empty: farther from an observed cell than ``max_distance`` or than the context reaches."""
+    """Left empty: too far from observed cells (``max_distance``, or the reach of the context), or too few in reach."""
     OUTSIDE_DOMAIN = 3
     """Left empty: outside the domain given as mask."""
     FAILED = 4

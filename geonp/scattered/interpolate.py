@@ -25,8 +25,8 @@ from geonp.fill.options import FillOptions
 from geonp.fill.outputs import outputs, result_arrays
 from geonp.fill.request import load_job
 from geonp.inference.kernel import FillJob, result_dtype
-from geonp.inference.predictor import bucket, together
-from geonp.inference.stitching import Tile, batches, mean, stitch
+from geonp.inference.predictor import padded_size, tiles_per_batch
+from geonp.inference.stitching import Tile, batches, blended, stitch
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import FillFlag, dataset_attrs
 from geonp.raster.variable import Variable
@@ -276,8 +276,8 @@ def _near(places: FloatArray, tile: Tile) -> str:
 def _expected(covered: list[tuple[Square, IntArray]], size: int) -> int:
     """Estimate of the number of batches."""
     counts = [index.size for _, index in covered if index.size]
-    parts = [(-(-n // INTERPOLATION.most_targets), bucket(min(n, INTERPOLATION.most_targets))) for n in counts]
-    return math.ceil(sum(n / together(size, n_t) for n, n_t in parts))
+    parts = [(-(-n // INTERPOLATION.most_targets), padded_size(min(n, INTERPOLATION.most_targets))) for n in counts]
+    return math.ceil(sum(n / tiles_per_batch(size, n_t) for n, n_t in parts))
 
 
 def _tiles(
@@ -306,7 +306,7 @@ def _flagged(
     """The blended predictions with the fields of a result, empty beyond `max_distance`."""
     out = np.zeros(len(places), dtype)
     near = True if job.max_distance is None else observations.distance(places) <= job.max_distance
-    for name, values in zip(("value", "standard_error", "tail"), mean(total), strict=True):
+    for name, values in zip(("value", "standard_error", "tail"), blended(total), strict=True):
         out[name] = np.where(near, values, np.nan)
     out["flag"] = np.where(near, FillFlag.FILLED, FillFlag.BEYOND_LIMIT)
     return out

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from geonp.errors import InputError
-from geonp.inference.context import Neighbourhood, halo_for, overlaps, select_context, standardise
+from geonp.inference.context import Neighbourhood, halo_for, select_context, standardise
+from geonp.inference.stitching import overlaps
 from geonp.inference.thinning import curve, start_of, thinned
 from geonp.raster.grid import Grid
 

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 
 from geonp.inference.context import Neighbourhood
-from geonp.inference.predictor import BATCHES, Predictor, bucket, buckets_up_to, together
+from geonp.inference.predictor import BATCHES, Predictor, padded_size, padded_sizes, tiles_per_batch
 from geonp.inference.stitching import Tile, batches, pad
 
 WIDTH = 60
@@ -25,13 +25,13 @@ def test_a_batch_holds_tiles_of_one_bucket_and_fewer_of_large_ones() -> None:
     found = sorted([t.targets.size for t in batch] for batch in batches([tile(n) for n in sizes], 4))
     assert list(itertools.chain(*found)) == sizes
     assert found == [[1, 30, 32], [33, 64], [500], [760, 768], [769], [1024], [1500], [3000]]
-    assert [together(4, n) for n in (32, 768, 1024, 1536, 3072, 10**6)] == [4, 4, 3, 2, 1, 1]
+    assert [tiles_per_batch(4, n) for n in (32, 768, 1024, 1536, 3072, 10**6)] == [4, 4, 3, 2, 1, 1]
 
 
 def test_buckets_hold_what_is_put_into_them_and_little_more() -> None:
     for n in range(1, 3000):
-        assert n <= bucket(n) <= max(64, (1.5 if n < 700 else 1.2) * n)
-    assert len({bucket(n) for n in range(1, 1025)}) == len(BATCHES.buckets) + 4 == buckets_up_to(1024)
+        assert n <= padded_size(n) <= max(64, (1.5 if n < 700 else 1.2) * n)
+    assert len({padded_size(n) for n in range(1, 1025)}) == len(BATCHES.buckets) + 4 == padded_sizes(1024)
 
 
 def test_padding_repeats_cells() -> None:

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import fft, linalg
 
-from geonp.inference.context import Neighbourhood, halo_for, overlaps, select_context, standardise
+from geonp.inference.context import Neighbourhood, halo_for, select_context, standardise
+from geonp.inference.stitching import overlaps
 from geonp.inference.tiling import groups
 from geonp.raster import gaps
 from geonp.training.data.fields import Field, RasterPrior, log_uniform, sample_field
