@@ -15,7 +15,7 @@ import xarray as xr
 from geonp.fill.options import FillOptions
 from geonp.inference.kernel import quantile_of
 from geonp.raster.metadata import FillFlag, ancillary_names
-from geonp.raster.nodata import NODATA, PACKING, UNLIMITED, VALID, holds, without
+from geonp.raster.nodata import NODATA, OTHER_NODATA, PACKING, UNLIMITED, VALID, holds, without
 from geonp.raster.variable import ClassReader, Variable, labels
 
 __all__ = ["Output", "ordered", "outputs", "result_arrays"]
@@ -156,7 +156,7 @@ def _value_attrs(
     # a valid range refers to stored values
     stored = np.dtype(source.encoding.get("dtype", source.dtype))
     kept = stored == encoding.get("dtype", source.dtype)
-    attrs = without(source.attrs, (*NODATA, "grid_mapping", *(() if kept else VALID)))
+    attrs = without(source.attrs, (*NODATA, *OTHER_NODATA, "grid_mapping", *(() if kept else VALID)))
     if source.dtype.kind in "iu" and not kept and limits != UNLIMITED:
         info = np.iinfo(source.dtype)
         attrs["valid_range"] = np.clip(limits, info.min, info.max).astype(source.dtype)

@@ -19,6 +19,7 @@ import dask
 import numpy as np
 import xarray as xr
 from dask.system import CPU_COUNT
+from netCDF4 import default_fillvals
 from pyproj import CRS
 from rasterio.errors import RasterioError
 
@@ -30,7 +31,7 @@ from geonp.io.sources import NETCDF, readable
 from geonp.io.stores import Store, to_zarr, unfinished
 from geonp.raster.grid import Grid, grid_mapping_name
 from geonp.raster.metadata import PACKED_BANDS
-from geonp.raster.nodata import holds
+from geonp.raster.nodata import DEFAULT_FILL, declared_nodata, holds
 from geonp.raster.windows import chunk_side
 
 __all__ = ["check_output", "for_files", "open_raster", "write_raster"]
@@ -108,6 +109,8 @@ def open_raster(
         if nodata is not None:
             stored = _declare_nodata(stored, nodata)
         ds = _with_crs(xr.decode_cf(stored, decode_timedelta=False))
+        if Path(place).suffix.lower() in _NETCDF:
+            _note_default_fill(ds)
         if nodata is not None and math.isnan(nodata):
             for da in ds.data_vars.values():
                 if da.dtype.kind in "iu":
@@ -242,6 +245,14 @@ def _with_crs(ds: xr.Dataset) -> xr.Dataset:
         if "grid_mapping" in da.attrs:
             da.encoding["grid_mapping"] = da.attrs.pop("grid_mapping")
     return ds
+
+
+def _note_default_fill(ds: xr.Dataset) -> None:
+    """Note the value that NetCDF writes into cells of integers that were never set; of bytes, all values are data."""
+    for da in ds.data_vars.values():
+        code = f"{da.dtype.kind}{da.dtype.itemsize}"
+        if code in default_fillvals and da.dtype.itemsize > 1 and da.dtype.kind in "iu" and not declared_nodata(da):
+            da.encoding[DEFAULT_FILL] = default_fillvals[code]
 
 
 def _declare_nodata(stored: xr.Dataset, nodata: float) -> xr.Dataset:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,14 +13,18 @@ import xarray as xr
 from geonp.errors import InputError
 
 __all__ = [
+    "DEFAULT_FILL",
     "NODATA",
+    "OTHER_NODATA",
     "PACKING",
     "UNLIMITED",
     "VALID",
     "Reader",
+    "as_number",
     "declared_nodata",
     "empty_value",
     "holds",
+    "nodata_values",
     "observed",
     "reader",
     "require_real",
@@ -31,6 +35,15 @@ __all__ = [
 
 NODATA = ("_FillValue", "missing_value")
 """CF attributes with the nodata value."""
+
+OTHER_NODATA = ("fill_value", "nodata", "nodatavals")
+"""Attributes in which odc, datacube and older versions of xarray keep the nodata value; rioxarray reads them too."""
+
+DEFAULT_FILL = "default_fill"
+"""Encoding of integers from NetCDF without a nodata value: what the library wrote into cells that were never set."""
+
+_NETCDF_FLOAT = 9.9692099683868690e36
+"""Default fill value of floats in NetCDF: cells that were never written."""
 
 VALID = ("valid_range", "valid_min", "valid_max")
 """CF attributes with the range of valid values."""
@@ -53,29 +66,63 @@ def holds(dtype: np.dtype[Any], value: float) -> bool:
 def declared_nodata(da: xr.DataArray) -> tuple[float, ...]:
     """Nodata values that a raster declares for its values in memory; empty if there are none.
 
-    They are read from ``_FillValue`` and ``missing_value`` in attrs, and for integers also in encoding. Floats with
-    such an encoding have been decoded and hold NaN instead.
+    They are read from ``_FillValue`` and ``missing_value`` in attrs, and for integers also in encoding; without these
+    from the first of :data:`OTHER_NODATA` in attrs, as rioxarray does. Floats with an encoded nodata value have been
+    decoded and hold NaN instead. Large integers stay integers, because float64 does not represent all of 64 bits.
 
     Raises
     ------
     InputError
-        If a declared value is not a number.
+        If a CF attribute is not a number, or the attribute ``nodatavals`` differs between bands.
     """
     sources = [da.attrs, da.encoding] if da.dtype.kind in "iu" else [da.attrs]
     values = [value for attrs in sources for key in NODATA for value in np.atleast_1d(attrs.get(key, []))]
     try:
-        return tuple(dict.fromkeys(float(value) for value in values))
+        if values or any(key in da.encoding for key in NODATA):
+            return tuple(dict.fromkeys(map(as_number, values)))
     except (TypeError, ValueError) as error:
         raise InputError(
             f"Variable {da.name!r} declares nodata values that are not numbers: got {values!r}. Correct the attribute "
             "_FillValue or missing_value."
         ) from error
+    return _other_nodata(da)
+
+
+def _other_nodata(da: xr.DataArray) -> tuple[float, ...]:
+    for key in OTHER_NODATA:
+        given = [value for value in np.atleast_1d(da.attrs.get(key, [])).tolist() if value is not None]
+        try:
+            values = {repr(number): number for number in map(as_number, given)}
+        except (TypeError, ValueError):  # a word: no convention says that it is a number
+            continue
+        if len(values) > 1:
+            raise InputError(
+                f"Variable {da.name!r} declares different nodata values by band: got {key}={given}, expected one. Give "
+                "it with nodata=, or replace missing cells by NaN first, band by band, with da.where(...)."
+            )
+        if values:
+            return tuple(values.values())
+    return ()
+
+
+def as_number(value: Any) -> float:
+    """A nodata value: an int if it is an integer that float64 may not represent, otherwise a float."""
+    large = isinstance(value, (int, np.integer)) and abs(int(value)) >= 2**53
+    return int(value) if large else float(value)
+
+
+def nodata_values(da: xr.DataArray, nodata: float | None) -> tuple[float, ...]:
+    """Values of missing cells: `nodata` if given, otherwise the declared ones, or the default of NetCDF integers."""
+    if nodata is not None:
+        return (as_number(nodata),)
+    default = da.encoding.get(DEFAULT_FILL) if da.dtype.kind in "iu" else None
+    return declared_nodata(da) or (() if default is None else (as_number(default),))
 
 
 def stored_nodata(da: xr.DataArray) -> float | None:
     """Nodata value of a raster as stored in its file, before decoding; None if it declares none."""
     values = [da.encoding.get("_FillValue"), *declared_nodata(da)]
-    return next((float(value) for value in values if value is not None), None)
+    return next((as_number(value) for value in values if value is not None), None)
 
 
 def valid_limits(da: xr.DataArray) -> tuple[float, float]:
@@ -171,33 +218,54 @@ def observed(da: xr.DataArray, nodata: float | None = None) -> xr.DataArray:
     """
     read = reader(da, nodata)
     values: xr.DataArray = xr.apply_ufunc(read, da, dask="parallelized", output_dtypes=[read.dtype])
-    return values.drop_attrs(deep=False).assign_attrs(without(da.attrs, NODATA))
+    return values.drop_attrs(deep=False).assign_attrs(without(da.attrs, (*NODATA, *OTHER_NODATA)))
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Converts values to floats of `dtype`, with NaN if not finite, in `nodata`, or outside `limits`."""
+    """Converts values to floats of `dtype`, with NaN if not finite, in `nodata`, or outside `limits`.
+
+    Floats are compared with the tolerance of GDAL, and always with the default fill value of NetCDF.
+    """
 
     nodata: tuple[float, ...]
     dtype: np.dtype[Any]
     limits: tuple[float, float] = UNLIMITED
+    __name__: ClassVar[str] = "read"  # dask would name tasks by the repr, in which it cannot stand a minus sign
 
     def __call__(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Floats of the same shape."""
         with np.errstate(over="ignore"):
             missing = ~np.isfinite(values)
             for value in self.nodata:
-                missing |= values == values.dtype.type(value)
+                missing |= _equal(values, value)
+            if values.dtype.kind == "f" and values.dtype.itemsize > 2:
+                missing |= values == values.dtype.type(_NETCDF_FLOAT)
             if self.limits != UNLIMITED:
                 low, high = np.array(self.limits, self.dtype)
                 missing |= (values < low) | (values > high)
         return np.where(missing, np.nan, values).astype(self.dtype)
 
 
+def _equal(values: npt.NDArray[Any], nodata: float) -> npt.NDArray[np.bool_]:
+    """Whether values are the nodata value, which may have been rounded by a writer if it is a float.
+
+    The tolerance is that of ``ARE_REAL_EQUAL`` in GDAL, two units in the last place. float64 may also hold what was
+    rounded to float32 before.
+    """
+    value = values.dtype.type(nodata)
+    equal: npt.NDArray[np.bool_] = values == value
+    if values.dtype.kind == "f" and nodata:
+        equal |= np.abs(values - value) < 4 * np.finfo(values.dtype).eps * np.abs(value)
+        if values.dtype == np.float64:
+            equal |= values == np.float64(np.float32(nodata))
+    return equal
+
+
 def reader(da: xr.DataArray, nodata: float | None = None) -> Reader:
     """The function of arrays that :func:`observed` applies; same parameters and errors."""
     require_real(da)
-    values = declared_nodata(da) if nodata is None else (float(nodata),)
+    values = nodata_values(da, nodata)
     low, high = valid_limits(da)
     if da.dtype.kind in "iu" and not values and (low, high) == UNLIMITED:
         raise InputError(

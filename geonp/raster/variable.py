@@ -16,7 +16,16 @@ from geonp.errors import InputError
 from geonp.raster.casting import Fit, fitting
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import UNNAMED, ancillary_names, kept_encoding
-from geonp.raster.nodata import UNLIMITED, Reader, declared_nodata, empty_value, reader, require_real, valid_limits
+from geonp.raster.nodata import (
+    UNLIMITED,
+    Reader,
+    declared_nodata,
+    empty_value,
+    nodata_values,
+    reader,
+    require_real,
+    valid_limits,
+)
 
 __all__ = [
     "ClassReader",
@@ -81,7 +90,7 @@ class Variable:
         InputError
             For dtypes, flag values or nodata values that cannot be used.
         """
-        values = declared_nodata(source) if nodata is None else (float(nodata),)
+        values = nodata_values(source, nodata)
         encoding, limits = kept_encoding(source, values), valid_limits(source)
         read: Reader | ClassReader
         fit: Fit
@@ -221,7 +230,7 @@ def class_reader(da: xr.DataArray, nodata: float | None = None) -> ClassReader:
             f"The flag_values of {da.name!r} must be distinct numbers: got {given!r}. Correct the attribute, for "
             f"example to np.array([0, 1, 2], {str(da.dtype)!r})."
         )
-    missing = declared_nodata(da) if nodata is None else (float(nodata),)
+    missing = nodata_values(da, nodata)
     if both := sorted(set(flag_values) & set(missing)):
         raise InputError(
             f"{both[0]:g} is both a class (flag_values) and the nodata value of {da.name!r}: cells filled with this "

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import rasterio
+from netCDF4 import Dataset
 from rasterio.transform import from_origin
 
 from geonp.errors import InputError
 from geonp.io.files import open_raster, write_raster
+from geonp.raster.nodata import observed
 
 PLACE: dict[str, Any] = {"crs": "EPSG:32633", "transform": from_origin(500_000, 5_200_000, 30, 30)}
 
@@ -155,3 +157,17 @@ def test_nodata_beyond_what_floats_hold_is_recognised(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(str(2**53).encode(), str(2**53 + 1).encode()))
     np.testing.assert_array_equal(read(path), [[NAN, 5, -7]])
     np.testing.assert_array_equal(read(path, chunks=None), [[NAN, 5, -7]])
+
+
+def test_cells_that_netcdf_never_wrote(tmp_path: Path) -> None:
+    with Dataset(tmp_path / "a.nc", "w") as file:
+        file.createDimension("y", 2)
+        file.createDimension("x", 2)
+        for name, dtype in (("f", "f4"), ("i", "i2"), ("b", "i1")):
+            file.createVariable(name, dtype, ("y", "x"))[0] = [[1, 2]]
+    ds = open_raster(tmp_path / "a.nc")
+    for name in ("f", "i"):
+        np.testing.assert_array_equal(observed(ds[name]), [[1, 2], [NAN, NAN]])
+    assert ds["i"].dtype == np.int16
+    with pytest.raises(InputError, match=r"'b' holds integers \(int8\) without a declared nodata value"):
+        observed(ds["b"])

@@ -66,6 +66,67 @@ def test_encoding_declares_the_nodata_of_integers_but_not_of_decoded_floats() ->
     np.testing.assert_array_equal(observed(floats), floats)
 
 
+@pytest.mark.parametrize(
+    ("attrs", "missing"),
+    [
+        ({"nodata": -9999.0}, [-9999]),
+        ({"nodata": np.float32(-9999)}, [-9999]),
+        ({"nodata": "-9999"}, [-9999]),
+        ({"fill_value": -9999, "nodata": 1e20}, [-9999]),
+        ({"nodatavals": (-9999.0,)}, [-9999]),
+        ({"nodatavals": [-9999, -9999]}, [-9999]),
+        ({"_FillValue": 1e20, "nodata": -9999}, [1e20]),
+        ({"_FillValue": [1e20, -9999]}, [-9999, 1e20]),
+        ({"nodata": "none"}, []),
+        ({"nodata": None}, []),
+        ({"nodata": np.nan}, []),
+    ],
+)
+def test_attributes_of_other_libraries(attrs: dict[str, Any], missing: list[float]) -> None:
+    values = [-9999.0, 1e20, 7.0]
+    expected = [np.nan if value in missing else value for value in values]
+    seen = observed(raster(values, **attrs))
+    np.testing.assert_array_equal(seen, np.array([expected], "f4"))
+    assert seen.attrs == {}
+
+
+def test_other_attributes_follow_the_encoding() -> None:
+    decoded = raster([0.0, 5.0], nodata=0)
+    decoded.encoding["_FillValue"] = -1
+    np.testing.assert_array_equal(observed(decoded), decoded)
+    assert declared_nodata(raster([0, 5], "uint16", nodata=0)) == (0,)
+    with pytest.raises(InputError, match=r"different nodata values by band: got nodatavals=\[-1.0, -2.0\].*nodata="):
+        observed(raster([0.0], nodatavals=(-1.0, -2.0)))
+
+
+def test_nodata_that_a_writer_rounded() -> None:
+    lowest = float(np.finfo("f4").min)
+    written = -3.40282306073709652508e38
+    np.testing.assert_array_equal(observed(raster([lowest, -1e38, 2], _FillValue=written)), raster([np.nan, -1e38, 2]))
+    # text of few digits, and float32 read as float64
+    np.testing.assert_array_equal(observed(raster([-9999.9, -9999.8], nodata="-9999.9")), raster([np.nan, -9999.8]))
+    wide = raster([np.float32(1e20), 1e19, 3], "float64", _FillValue=1e20)
+    np.testing.assert_array_equal(observed(wide), raster([np.nan, 1e19, 3], "float64"))
+    np.testing.assert_array_equal(observed(raster([1e-9, 0, -1e-30], _FillValue=0.0)), raster([1e-9, np.nan, -1e-30]))
+
+
+def test_cells_that_netcdf_never_wrote() -> None:
+    for dtype in ("float32", "float64"):
+        da = raster([9.969209968386869e36, 1.0], dtype)
+        np.testing.assert_array_equal(observed(da), raster([np.nan, 1.0], dtype))
+
+
+@pytest.mark.parametrize("attr", ["_FillValue", "missing_value", "nodata"])
+def test_nodata_beyond_float64(attr: str) -> None:
+    for dtype, value in (("int64", 2**63 - 1), ("int64", 2**53 + 1), ("uint64", 2**64 - 1), ("int64", -(2**63))):
+        near = value - 1 if value > 0 else value + 1
+        da = raster([value, near, 5], dtype, **{attr: np.dtype(dtype).type(value)})
+        assert declared_nodata(da) == (value,)
+        assert empty_value(da, declared_nodata(da)) == value
+        np.testing.assert_array_equal(np.isnan(observed(da)), [[True, False, False]])
+        np.testing.assert_array_equal(np.isnan(observed(da.drop_attrs(), nodata=value)), [[True, False, False]])
+
+
 def test_integers_without_nodata_are_refused() -> None:
     with pytest.raises(
         InputError, match=r"'t' holds integers \(int16\) without a declared nodata value.*nodata= .*--nodata"
@@ -167,6 +228,7 @@ def test_nodata_must_be_a_number() -> None:
 def test_observed_is_lazy_and_keeps_chunks(computes_nothing: Any) -> None:
     with computes_nothing():
         chunked = observed(raster(np.ones((5, 6)), "int16", _FillValue=0).chunk({"y": 2, "x": 4}))
+        assert observed(raster(np.ones((5, 6)), _FillValue=-9999.0).chunk({"y": 2})).chunks == ((2, 2, 1), (6,))
     assert chunked.chunks == ((2, 2, 1), (4, 2))
 
 
