@@ -242,5 +242,11 @@ def _by_distance(comparison: Comparison) -> Figure:
 def _curve(axis: Axes, method: str, x: Any, y: Any, **style: Any) -> None:
     ours = method == OURS
     axis.plot(
-        x, y, color=_COLOURS[method], linewidth=2.6 if ours else 1.4, zorder=3 if ours else 2, label=method, **style
+        x,
+        y,
+        color=_COLOURS.get(method, "#8f8f8f"),
+        linewidth=2.6 if ours else 1.4,
+        zorder=3 if ours else 2,
+        label=method,
+        **style,
     )
