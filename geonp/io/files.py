@@ -109,7 +109,7 @@ def open_raster(
         if nodata is not None:
             stored = _declare_nodata(stored, nodata)
         ds = _with_crs(xr.decode_cf(stored, decode_timedelta=False))
-        if Path(place).suffix.lower() in _NETCDF:
+        if Path(place).suffix.lower() in NETCDF:
             _note_default_fill(ds)
         if nodata is not None and math.isnan(nodata):
             for da in ds.data_vars.values():
