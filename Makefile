@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: demo test check bench bench-speed bench-accuracy bench-exact bench-seams bench-equivariance bench-cost bench-points bench-scale bench-cluster bench-across bench-adapt bench-papers clean
+.PHONY: demo test check bench bench-speed bench-accuracy bench-exact bench-seams bench-equivariance bench-cost bench-points bench-scale bench-cluster bench-across bench-beside bench-adapt bench-papers clean
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
@@ -52,6 +52,9 @@ bench-scale: $(STAMP)
 
 bench-across: $(STAMP)
 	$(BIN)/python benchmarks/across.py
+
+bench-beside: $(STAMP)
+	$(BIN)/python benchmarks/beside.py
 
 bench-adapt: $(STAMP)
 	$(BIN)/python benchmarks/adapt.py

@@ -10,7 +10,7 @@ from torch.distributions import Categorical, Distribution, MixtureSameFamily, No
 from torch.nn import functional as F
 
 from geonp.nn.layers import MLP, masked_mean
-from geonp.nn.likelihood import condition
+from geonp.nn.likelihood import Conditional, condition
 from geonp.nn.process import CovarianceModel, Observations, outside_in_order, soft_clamp
 
 __all__ = [
@@ -22,6 +22,8 @@ __all__ = [
     "LatentClassifier",
     "VarianceHead",
     "gaussian",
+    "prior_of",
+    "step_inputs",
     "tail_of",
 ]
 
@@ -209,30 +211,35 @@ class KrigingHead(nn.Module):
             mask = mask.gather(1, order[..., 0])
             pooled = torch.cat([masked_mean(context, mask), summary], -1)
             local = self.local(torch.cat([targets, context], 1))
-            raw = self._raw_parameters(pooled, Observations(local[:, n_t:].detach(), xc, yc, mask))
+            observations = Observations(local[:, n_t:].detach(), xc, yc, mask)
+            raw = self.fisher_scoring(self._raw_parameters(pooled, observations), pooled, observations)
             kernel, prior, noise = self.model.covariance(raw, local, local[:, n_t:], torch.cat([xt, xc], 1), xc)
             given = condition(kernel, prior[:, :n_t], noise[:, n_t:], yc, mask)
-            scale = (given.variance + noise[:, :n_t].float()).sqrt()[..., None]
-            near, overall = _residual_sizes(kernel[:, :n_t].float(), given.leave_one_out, mask)
-            rings = _ring_sizes(given.innovation, mask).expand(-1, n_t, -1)
-            features = torch.cat([targets, scale.log(), given.mean, near, overall, rings], -1)
-            shift, log_ratio, tail = self.correction(features).chunk(3, -1)
-            tail = KRIGING.max_tail * torch.sigmoid(tail)
-            deviation = scale * torch.exp(soft_clamp(log_ratio, KRIGING.max_log_ratio))
-            # the scale parameter of a Student distribution is smaller than its standard deviation
-            return StudentT(
-                1 / tail, given.mean + scale * shift, deviation * (1 - 2 * tail).sqrt(), validate_args=False
-            )
+            return self._corrected(targets, given, given.mean, kernel[:, :n_t].float(), noise[:, :n_t].float(), mask)
+
+    def _corrected(
+        self, targets: Tensor, given: Conditional, mean: Tensor, kernel: Tensor, noise: Tensor, mask: Tensor
+    ) -> StudentT:
+        """The learned correction; `mean` is the conditional mean that it reads, `kernel` and `noise` the targets'."""
+        scale = (given.variance + noise).sqrt()[..., None]
+        near, overall = _residual_sizes(kernel, given.leave_one_out, mask)
+        rings = _ring_sizes(given.innovation, mask).expand(-1, targets.shape[1], -1)
+        features = torch.cat([targets, scale.log(), mean, near, overall, rings], -1)
+        shift, log_ratio, tail = self.correction(features).chunk(3, -1)
+        tail = KRIGING.max_tail * torch.sigmoid(tail)
+        deviation = scale * torch.exp(soft_clamp(log_ratio, KRIGING.max_log_ratio))
+        # the scale parameter of a Student distribution is smaller than its standard deviation
+        return StudentT(1 / tail, given.mean + scale * shift, deviation * (1 - 2 * tail).sqrt(), validate_args=False)
 
     def _raw_parameters(self, pooled: Tensor, context: Observations) -> Tensor:
-        """Raw covariance parameters ``(batch, n_raw)``: predicted, refined, and sharpened by Fisher scoring."""
+        """Raw covariance parameters ``(batch, n_raw)``: predicted and refined."""
         raw: Tensor = self.covariance(pooled)
         parts = context.nearest(self.n_refine), context.thinned(self.n_refine)
         for i, refinement in enumerate(self.refinements):
             part = parts[i % 2] if i < self.refine_steps else context
             likelihood, score = self.model.score(self.model.linearise(raw), part)
-            raw = raw + refinement(_step_inputs(pooled, raw, likelihood, score.float()))
-        return self.fisher_scoring(raw, pooled, context)
+            raw = raw + refinement(step_inputs(pooled, raw, likelihood, score.float()))
+        return raw
 
     def fisher_scoring(self, raw: Tensor, pooled: Tensor, context: Observations) -> Tensor:
         """Sharpen raw covariance parameters by regularised Fisher scoring.
@@ -255,20 +262,35 @@ class KrigingHead(nn.Module):
         for prior in self.priors:
             at = self.model.linearise(raw)
             likelihood, score = self.model.score(at, context)
-            outputs = prior(_step_inputs(pooled, raw.float(), likelihood, score.float()))
-            centre, log_precision = outputs.double().chunk(2, -1)
-            precision = KRIGING.prior_precision * torch.exp(soft_clamp(log_precision, KRIGING.max_log_ratio))
+            outputs = prior(step_inputs(pooled, raw.float(), likelihood, score.float()))
+            pull, precision = prior_of(outputs, (start - raw).detach())
             information = self.model.fisher_information(at, thinned)
             # where a covariance was singular, only the prior counts
             valid = information.isfinite().all(-1).all(-1)[:, None] & score.isfinite().all(-1, keepdim=True)
             information, score = torch.where(valid[..., None], information, 0.0), torch.where(valid, score, 0.0)
-            gradient = score + precision * (centre + (start - raw).detach())
-            step = torch.linalg.solve(information + torch.diag_embed(precision), gradient)
+            step = torch.linalg.solve(information + torch.diag_embed(precision), score + pull)
             raw = raw + step * (KRIGING.max_step / step.abs().amax(1, keepdim=True).clamp_min(KRIGING.max_step))
         return raw.float()
 
 
-def _step_inputs(pooled: Tensor, raw: Tensor, likelihood: Tensor, score: Tensor) -> Tensor:
+def prior_of(outputs: Tensor, back: Tensor, precision: float = KRIGING.prior_precision) -> tuple[Tensor, Tensor]:
+    """Gradient and precision of the log prior of a scoring step, like `back`, float64.
+
+    Parameters
+    ----------
+    outputs : Tensor
+        Centre and log factor of the precision, ``(..., 2 n)``.
+    back : Tensor
+        Difference of where scoring started from where it is, ``(..., n)``.
+    precision : float
+        Precision at a log factor of zero.
+    """
+    centre, log_factor = outputs.double().chunk(2, -1)
+    precisions = precision * torch.exp(soft_clamp(log_factor, KRIGING.max_log_ratio))
+    return precisions * (centre + back), precisions
+
+
+def step_inputs(pooled: Tensor, raw: Tensor, likelihood: Tensor, score: Tensor) -> Tensor:
     """Inputs of a learned step: context features, squashed score, raw parameters and their log likelihood."""
     return torch.cat([pooled, torch.asinh(10 * score), raw.detach(), likelihood[:, None]], -1)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -47,21 +48,24 @@ class Observations:
         """Coordinate differences of all pairs, float64."""
         return symmetric_differences(self.x.double())
 
-    def nearest(self, n: int) -> Observations:
+    def nearest(self, n: int) -> Self:
         """The `n` points nearest to the centre of a context in :func:`outside_in_order`."""
         return self._every(n, self.mask.new_ones(len(self.mask)).long())
 
-    def thinned(self, n: int) -> Observations:
+    def thinned(self, n: int) -> Self:
         """About `n` points at regular steps of a context in :func:`outside_in_order`."""
         return self._every(n, (self.mask.sum(1) / n).ceil().clamp_min(1).long())
 
-    def _every(self, n: int, stride: Tensor) -> Observations:
+    def _every(self, n: int, stride: Tensor) -> Self:
         """At most `n` points, counted in steps of `stride` ``(batch,)`` from the last one backwards."""
         steps = torch.arange(min(n, self.mask.shape[1]), device=self.mask.device)
         index = self.mask.shape[1] - 1 - steps * stride[:, None]
-        exists, index = index >= 0, index.clamp_min(0)
+        return self.at(index.clamp_min(0), index >= 0)
+
+    def at(self, index: Tensor, mask: Tensor) -> Self:
+        """The points `index` ``(batch, m)``, masked where `mask` is False."""
         local, x, y = (t.gather(1, index[..., None].expand(-1, -1, t.shape[-1])) for t in (self.local, self.x, self.y))
-        return Observations(local, x, y, self.mask.gather(1, index) & exists)
+        return replace(self, local=local, x=x, y=y, mask=self.mask.gather(1, index) & mask)
 
 
 @dataclass(frozen=True)

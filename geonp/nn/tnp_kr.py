@@ -8,6 +8,8 @@ from torch.distributions import Normal, StudentT
 
 from geonp.nn.attention import dense_attention, orthogonal_features, performer_attention
 from geonp.nn.bias import DictionaryBias, KernelDictionary, RBFBias, dictionary_bias, rbf_bias, shared_bias
+from geonp.nn.drift import Covariates
+from geonp.nn.drift_head import DriftKrigingHead
 from geonp.nn.heads import GaussianHead, KrigingHead
 from geonp.nn.layers import (
     MLP,
@@ -27,6 +29,9 @@ __all__ = ["ATTENTIONS", "TNPKR"]
 
 ATTENTIONS = ("scan", "dka", "performer", "full")
 """Attention variants of TNP-KR."""
+
+KRIGING_HEADS = {"kriging": KrigingHead, "drift": DriftKrigingHead}
+"""Heads that condition a Gaussian process, by the name of the option."""
 
 
 class TNPKR(nn.Module):
@@ -60,7 +65,7 @@ class TNPKR(nn.Module):
     * `statistics`: tokens also contain the density of the observations around them and, in the context, the variogram
       around them, for each kernel. A network can't compute the variogram of a smooth field from its own inputs.
     * `means`: tokens also contain the mean of the values around them, for each kernel.
-    * `head` ``"kriging"``.
+    * `head` ``"kriging"``; or ``"drift"``, which reads covariates too (:class:`~geonp.nn.drift_head.DriftKrigingHead`).
 
     The RBF bias starts with distinct widths (:class:`~geonp.nn.bias.RBFBias`).
     """
@@ -123,12 +128,20 @@ class TNPKR(nn.Module):
         self.register_buffer("features", torch.stack(random) if random else None)
         self.norm_out = nn.LayerNorm(dim, eps=1e-6)
         self.head: GaussianHead | KrigingHead = (
-            KrigingHead(dim, d_x, d_y, 128, extra, n_refine, refine_steps, whole_steps, scoring_steps)
-            if head == "kriging"
+            KRIGING_HEADS[head](dim, d_x, d_y, 128, extra, n_refine, refine_steps, whole_steps, scoring_steps)
+            if head in KRIGING_HEADS
             else GaussianHead(dim, 256, d_y, min_scale)
         )
 
-    def forward(self, xc: Tensor, yc: Tensor, xt: Tensor, context_mask: Tensor | None = None) -> Normal | StudentT:
+    def forward(
+        self,
+        xc: Tensor,
+        yc: Tensor,
+        xt: Tensor,
+        context_mask: Tensor | None = None,
+        covariates: Covariates | None = None,
+        errors: Tensor | None = None,
+    ) -> Normal | StudentT:
         """Predict targets from context.
 
         Parameters
@@ -138,7 +151,16 @@ class TNPKR(nn.Module):
         xt : Tensor
             Target locations ``(batch, n_t, d_x)``.
         context_mask : Tensor, optional
-            ``(batch, n_c)``, True where observed. Masked entries of `xc` and `yc`, NaN included, have no effect.
+            ``(batch, n_c)``, True where observed. Masked entries of the context, NaN included, have no effect.
+        covariates : Covariates, optional
+            Co-located fields at context and targets; for ``head="drift"``.
+        errors : Tensor, optional
+            Known standard errors of the context values, ``(batch, n_c)``; for ``head="drift"``.
+
+        Raises
+        ------
+        ValueError
+            For covariates or errors that the head cannot use.
 
         Returns
         -------
@@ -151,25 +173,55 @@ class TNPKR(nn.Module):
             xc, xt = xc - start, xt - start
         xc, yc, context_mask = drop_masked(xc, yc, context_mask)
         n_t = xt.shape[1]
-        if torch.is_grad_enabled() or xc.device.type != "cpu":
-            tokens, summary = self._trunk(xc, yc, xt, context_mask)
-        else:
-            # one task at a time: the biases of several do not fit the cache
-            tasks = zip(*(t.split(1) for t in (xc, yc, xt, context_mask)), strict=True)
-            tokens, summary = (torch.cat(t) for t in zip(*(self._trunk(*task) for task in tasks), strict=True))
+        if covariates is not None or errors is not None:
+            return self._with_drift(xc, yc, xt, context_mask, covariates, errors)
+        tokens, summary = self._features(xc, yc, xt, context_mask)
         if isinstance(self.head, GaussianHead):
             return self.head.forward(tokens[:, :n_t])
         return self.head.forward(tokens[:, :n_t], tokens[:, n_t:], xt, xc, yc, context_mask, summary)
 
-    def _trunk(self, xc: Tensor, yc: Tensor, xt: Tensor, context_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Features of targets and context ``(batch, n_t + n_c, dim)`` and statistics of the whole context."""
+    def _with_drift(
+        self,
+        xc: Tensor,
+        yc: Tensor,
+        xt: Tensor,
+        mask: Tensor,
+        covariates: Covariates | None,
+        errors: Tensor | None,
+    ) -> StudentT:
+        head, n_t = self.head, xt.shape[1]
+        if not isinstance(head, DriftKrigingHead):
+            raise ValueError(
+                f'covariates and errors need head="drift", but this model has a {type(head).__name__}; leave them out, '
+                "or choose a model that was trained with covariates"
+            )
+        prepared = head.prepare(xc, yc, mask, n_t, covariates, errors)
+        tokens, summary = self._features(xc, prepared.remainder, xt, mask, prepared.embedding)
+        return head.drift_forward(tokens[:, :n_t], tokens[:, n_t:], xt, xc, mask, summary, prepared)
+
+    def _features(self, *points: Tensor) -> tuple[Tensor, Tensor]:
+        """:meth:`_trunk`, on a CPU without gradients one task at a time."""
+        # the biases of several tasks do not fit the cache
+        if torch.is_grad_enabled() or points[0].device.type != "cpu":
+            return self._trunk(*points)
+        tasks = zip(*(t.split(1) for t in points), strict=True)
+        tokens, summary = (torch.cat(t) for t in zip(*(self._trunk(*task) for task in tasks), strict=True))
+        return tokens, summary
+
+    def _trunk(
+        self, xc: Tensor, yc: Tensor, xt: Tensor, context_mask: Tensor, embedding: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Features of targets and context ``(batch, n_t + n_c, dim)`` and statistics of the whole context.
+
+        `embedding` ``(batch, n_t + n_c, dim)`` is added to that of each point.
+        """
         n_t, xq = xt.shape[1], torch.cat([xt, xc], 1)
         biases, sums = self._dense_biases(xq, xc, yc, context_mask)
         # bfloat16 would round coordinates to whole cells and small differences of values to zero
         with torch.autocast(xc.device.type, enabled=False):
             with torch.no_grad():
                 local, summary = self._statistics(xq, xc, yc, context_mask, sums)
-            tokens = self._embed(xq, yc, local)
+            tokens = self._embed(xq, yc, local, embedding)
         for i, block in enumerate(self.blocks):
             tokens = block(tokens, n_t, *self._attend(i, xq, xc, biases, context_mask))
         return self.norm_out(tokens), summary
@@ -214,10 +266,11 @@ class TNPKR(nn.Module):
             block_bias, parameters = rbf_bias, (bias.a, bias.b, bias.c)  # type: ignore[assignment]
         return lambda q, k, v: scan_attention(q, k, v, xq, xk, block_bias, parameters, mask, block_q=size, block_k=size)
 
-    def _embed(self, xq: Tensor, yc: Tensor, local: Tensor) -> Tensor:
+    def _embed(self, xq: Tensor, yc: Tensor, local: Tensor, embedding: Tensor | None) -> Tensor:
         values, flags = with_unknown_targets(yc, xq.shape[1] - yc.shape[1])
         parts = [self.observed(flags), *([xq] if self.embed_x else []), values, local]
-        tokens: Tensor = self.norm_in(self.embed(torch.cat(parts, -1)))
+        embedded = self.embed(torch.cat(parts, -1))
+        tokens: Tensor = self.norm_in(embedded if embedding is None else embedded + embedding)
         return tokens
 
     def _statistics(
@@ -247,5 +300,5 @@ def _check_kernels_and_head(kernels: str, scales: tuple[float, ...], uses_statis
         )
     if uses_statistics and kernels != "dictionary":
         raise ValueError('statistics and means need the kernels of a dictionary: set kernels="dictionary" and scales')
-    if head not in ("gaussian", "kriging"):
-        raise ValueError(f'head must be "gaussian" or "kriging", got {head!r}')
+    if head not in ("gaussian", *KRIGING_HEADS):
+        raise ValueError(f'head must be "gaussian", "kriging" or "drift", got {head!r}')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from torch.distributions import Categorical, Distribution
 
 from geonp.inference.student import crps, half_width
 from geonp.nn import models
+from geonp.nn.drift import Covariates
 from geonp.nn.heads import tail_of
 
 __all__ = ["Objective", "expected_crps", "expected_nll", "mean_distance", "relative_crps", "sampled_scores", "scores"]
@@ -43,9 +45,17 @@ class Objective(nn.Module):
         with torch.autocast(mask.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
             if "yt" in batch:
                 return models.loss(self.network, *points, batch["yt"], mask)
-            predicted = self.network(*points, mask)
+            predicted = self.network(*points, mask, **beside(batch))
         nll = expected_nll(predicted, batch)
         return nll + self.mean_weight * mean_distance(predicted, batch) if self.mean_weight else nll
+
+
+def beside(batch: Batch) -> dict[str, Any]:
+    """The covariates and known errors of a batch, as arguments of a network; none where it has none."""
+    if "known_error" not in batch:
+        return {}
+    parts = (batch[f"covariates_{name}"] for name in ("context", "targets", "context_error", "target_error"))
+    return {"covariates": Covariates(*parts), "errors": batch["known_error"]}
 
 
 def expected_nll(predicted: Distribution, batch: Batch) -> Tensor:
@@ -108,7 +118,7 @@ def scores(network: nn.Module, batches: list[Batch]) -> dict[str, float]:
     device = next(network.parameters()).device
     nll, divergence, predicted_crps, exact_crps, coverage = [], [], [], [], []
     for batch in ({key: value.to(device) for key, value in b.items()} for b in batches):
-        predicted = network(batch["xc"], batch["yc"], batch["xt"], batch["context_mask"])
+        predicted = network(batch["xc"], batch["yc"], batch["xt"], batch["context_mask"], **beside(batch))
         mean, variance, keep = batch["mean"], batch["variance"], batch["target_mask"] & batch["exact"][:, None]
         nll.append(float(expected_nll(predicted, batch)))
         entropy = 0.5 * torch.log(2 * math.pi * math.e * variance.clamp_min(1e-30))

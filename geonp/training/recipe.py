@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from geonp.errors import RecipeError
 from geonp.inference.context import Neighbourhood
 from geonp.nn.models import ARCHITECTURES
+from geonp.training.data.covariates import CovariatePrior
 from geonp.training.data.epidemics import Epidemic
 from geonp.training.data.fields import RasterPrior
 from geonp.training.data.images import Digits
@@ -182,6 +183,7 @@ class Recipe(_Strict):
     data: Data = Raster()
     neighbourhood: Neighbourhood = Neighbourhood()
     prior: RasterPrior = RasterPrior()
+    covariates: CovariatePrior = CovariatePrior()
     training: Training
 
     @model_validator(mode="after")
@@ -196,6 +198,8 @@ class Recipe(_Strict):
             )
         if self.data.kind != "raster" and self.prior != RasterPrior():
             raise ValueError(f"prior: only for data.kind raster, got {self.data.kind}; remove it")
+        if self.covariates.share and self.model.config.get("head") != "drift":
+            raise ValueError('covariates.share: only for model.config.head "drift"; set one of them')
         errors = [
             *data_errors(self.data),
             *prior_errors(self.prior),
@@ -244,8 +248,8 @@ def copy(name: str, destination: Path) -> Path:
 def load(name: str, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe by its name or the path of a TOML file, and apply overrides like ``training.steps=100``.
 
-    An override of the architecture drops the recipe's own options that the new architecture does not have, and
-    ``training.start``.
+    An override of the architecture drops the recipe's own options that the new architecture does not have, covariates,
+    and ``training.start``.
 
     Raises
     ------
@@ -347,6 +351,7 @@ def _overridden(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any
     for key in [key for key in config if key not in kept]:
         del config[key]
     _table(data, "training").pop("start", None)
+    data.pop("covariates", None)
     return _apply(data, overrides)
 
 

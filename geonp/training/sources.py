@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -89,6 +90,14 @@ def draw(recipe: Recipe, seed: int, index: int) -> Batch:
     if not isinstance(data, Raster):
         return data.batch(seed, index, options.batch_size)
     rng = np.random.default_rng([seed, index])
-    tasks = [sample_task(rng, recipe.prior, recipe.neighbourhood, options.n_targets) for _ in range(options.batch_size)]
+    covariates = None
+    if recipe.covariates.share:
+        # all tasks of a batch are padded to as many covariates as one of them has: most batches have few
+        most = (recipe.covariates.most, -(-recipe.covariates.most // 2), -(-recipe.covariates.most // 4))[index % 3]
+        covariates = replace(recipe.covariates, most=most)
+    tasks = [
+        sample_task(rng, recipe.prior, recipe.neighbourhood, options.n_targets, covariates)
+        for _ in range(options.batch_size)
+    ]
     arrays = collate(tasks, recipe.neighbourhood.n_context, options.n_targets)
     return {key: torch.from_numpy(value) for key, value in arrays.items()}

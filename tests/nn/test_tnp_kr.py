@@ -270,7 +270,7 @@ def test_inputs_of_the_embedding_are_exact_in_bfloat16_too() -> None:
         ({"kernels": "dictionary"}, 'kernels must be "rbf", or "dictionary" with scales, got \'dictionary\''),
         ({"scales": (1.0, 2.0)}, r"got 'rbf' and scales=\(1.0, 2.0\)"),
         ({"means": True}, 'statistics and means need the kernels of a dictionary: set kernels="dictionary"'),
-        ({"head": "normal"}, 'head must be "gaussian" or "kriging", got \'normal\''),
+        ({"head": "normal"}, 'head must be "gaussian", "kriging" or "drift", got \'normal\''),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(options: dict[str, object], message: str) -> None:

@@ -45,6 +45,7 @@ SHIPPED = {
 
 TINY_RASTER = {
     "tnpkr_sa_raster": ["dim=16", "heads=2", "blocks=1", "qk_dim=16", "v_dim=16", "ff_dim=16", "n_refine=8"],
+    "tnpkr_sa_second": ["dim=16", "heads=2", "blocks=1", "qk_dim=16", "v_dim=16", "ff_dim=16", "n_refine=8"],
     "te_pt_tnp_raster": ["dim=16", "heads=2", "blocks=1", "n_pseudo=4", "pair_dim=4"],
 }
 """Options of models with which a run of the raster recipes takes seconds."""

@@ -7,7 +7,7 @@ less noise. For other fields the targets are the values themselves.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from geonp.inference.context import Neighbourhood, halo_for, select_context, sta
 from geonp.inference.stitching import overlaps
 from geonp.inference.tiling import groups
 from geonp.raster import gaps
+from geonp.training.data.covariates import Accompanied, CovariatePrior, accompany
 from geonp.training.data.fields import Field, RasterPrior, log_uniform, sample_field
 
 __all__ = ["Task", "collate", "predicted_mask", "sample_task", "without_frame"]
@@ -41,6 +42,8 @@ class Task:
         Whether the field is Gaussian, so that its conditional distribution is known.
     kind : str
         Kind of gaps.
+    beside : Beside, optional
+        Covariates and known errors.
     """
 
     xc: Array
@@ -50,9 +53,37 @@ class Task:
     variance: Array
     exact: bool
     kind: str
+    beside: Beside | None = field(default=None, kw_only=True)
 
 
-def sample_task(rng: np.random.Generator, prior: RasterPrior, neighbourhood: Neighbourhood, n_targets: int) -> Task:
+@dataclass(frozen=True)
+class Beside:
+    """Covariates of a task and known errors of its context.
+
+    Attributes
+    ----------
+    context, targets : array
+        Covariates ``(n_c, p)`` and ``(n_t, p)``, in their own units.
+    context_error, target_error : array
+        Their standard errors.
+    known_error : array
+        Known standard errors of the context values, in the units of ``Task.yc``, ``(n_c,)``.
+    """
+
+    context: Array
+    targets: Array
+    context_error: Array
+    target_error: Array
+    known_error: Array
+
+
+def sample_task(
+    rng: np.random.Generator,
+    prior: RasterPrior,
+    neighbourhood: Neighbourhood,
+    n_targets: int,
+    covariates: CovariatePrior | None = None,
+) -> Task:
     """Draw one task with at most ``neighbourhood.n_context`` context points and `n_targets` targets."""
     wide = rng.random() < prior.p_wide
     halo = neighbourhood.reach_px if wide else neighbourhood.halos_px[0]
@@ -76,7 +107,11 @@ def sample_task(rng: np.random.Generator, prior: RasterPrior, neighbourhood: Nei
         # constant context cannot be standardised
         if np.ptp(sample.values.ravel()[context]) > 0:
             scattered = kind == "random" and rng.random() < prior.p_scattered
-            return _as_task(sample, context, targets, size, kind, _rotation(rng) if scattered else None)
+            rotation = _rotation(rng) if scattered else None
+            if covariates is None or rng.random() >= covariates.share:
+                return _as_task(sample, context, targets, size, kind, rotation)
+            beside = accompany(rng, covariates, prior, sample, context, targets, missing, neighbourhood, wide=wide)
+            return _as_task(sample, context, targets, size, kind, rotation, beside)
 
 
 def _merged(corners: list[npt.NDArray[np.intp]], extent: int) -> bool:
@@ -114,13 +149,15 @@ def _as_task(
     size: int,
     kind: str,
     rotation: npt.NDArray[np.float64] | None,
+    beside: Accompanied | None = None,
 ) -> Task:
-    values = sample.values.ravel()
+    values = sample.values.ravel() if beside is None else beside.values
     standard = standardise(values[context])
-    if sample.covariance is None:
-        mean, variance = values[targets], np.zeros(targets.size)
+    exact = sample.covariance is not None and (beside is None or beside.covariance is not None)
+    if exact:
+        mean, variance = _conditional(sample, context, targets, size, beside)
     else:
-        mean, variance = _conditional(sample, context, targets, size)
+        mean, variance = values[targets], np.zeros(targets.size)
     xc, xt = (np.stack(np.divmod(i, size), -1) - (size - 1) / 2 for i in (context, targets))
     if rotation is not None:
         xc, xt = xc @ rotation, xt @ rotation
@@ -129,16 +166,27 @@ def _as_task(
         standard.z,
         xt.astype(np.float32),
         ((mean - standard.loc) / standard.scale).astype(np.float32),
-        (variance / standard.scale**2 + 1e-6 * (sample.covariance is not None)).astype(np.float32),
-        sample.covariance is not None,
+        (variance / standard.scale**2 + 1e-6 * exact).astype(np.float32),
+        exact,
         kind,
+        beside=None if beside is None else _beside(beside, context.size, standard.scale),
     )
 
 
+def _beside(drawn: Accompanied, n_c: int, scale: float) -> Beside:
+    columns, errors = drawn.columns.astype(np.float32), drawn.errors.astype(np.float32)
+    known = (drawn.known_error / scale).astype(np.float32)
+    return Beside(columns[:n_c], columns[n_c:], errors[:n_c], errors[n_c:], known)
+
+
 def _conditional(
-    sample: Field, context: npt.NDArray[np.intp], targets: npt.NDArray[np.intp], size: int
+    sample: Field,
+    context: npt.NDArray[np.intp],
+    targets: npt.NDArray[np.intp],
+    size: int,
+    beside: Accompanied | None = None,
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Exact mean and variance of new measurements at `targets`, given the measurements at `context`."""
+    """Exact mean and variance of new measurements at `targets`, given those at `context` and the covariates."""
     assert sample.covariance is not None
     torus = sample.covariance.shape[0]
     points = np.concatenate([context, targets])
@@ -148,10 +196,14 @@ def _conditional(
     centred = np.stack([rows, cols], -1) / size - 0.5
     k = k + sample.trend**2 * (centred @ centred[:n_c].T)
     k[:n_c][np.diag_indices(n_c)] += sample.noise**2 + 1e-6
+    values = sample.values.ravel()
+    prior = sample.covariance[0, 0] + sample.noise**2 + sample.trend**2 * (centred[n_c:] ** 2).sum(-1)
+    if beside is not None:
+        assert beside.covariance is not None
+        values, k, prior = beside.values, k + beside.covariance, prior + beside.variance[n_c:]
     factor = linalg.cholesky(k[:n_c], lower=True, check_finite=False)
     solved = linalg.solve_triangular(factor, k[n_c:].T, lower=True, check_finite=False)
-    y = linalg.solve_triangular(factor, sample.values.ravel()[context], lower=True, check_finite=False)
-    prior = sample.covariance[0, 0] + sample.noise**2 + sample.trend**2 * (centred[n_c:] ** 2).sum(-1)
+    y = linalg.solve_triangular(factor, values[context], lower=True, check_finite=False)
     return solved.T @ y, np.maximum(prior - (solved**2).sum(0), 0.0)
 
 
@@ -230,4 +282,22 @@ def collate(tasks: list[Task], n_context: int, n_targets: int) -> dict[str, npt.
         out["xc"][i, :n_c], out["yc"][i, :n_c, 0], out["context_mask"][i, :n_c] = task.xc, task.yc, True
         out["xt"][i, :n_t], out["target_mask"][i, :n_t] = task.xt, True
         out["mean"][i, :n_t], out["variance"][i, :n_t] = task.mean, task.variance
+    if any(task.beside is not None for task in tasks):
+        out.update(_collate_beside(tasks, n_context, n_targets))
+    return out
+
+
+def _collate_beside(tasks: list[Task], n_context: int, n_targets: int) -> dict[str, npt.NDArray[np.float32]]:
+    """Covariates padded to the largest number of a task by constant ones, which models ignore."""
+    most = max(task.beside.context.shape[1] for task in tasks if task.beside is not None)
+    sizes = {"context": n_context, "targets": n_targets, "context_error": n_context, "target_error": n_targets}
+    out = {f"covariates_{name}": np.zeros((len(tasks), n, most), np.float32) for name, n in sizes.items()}
+    out["known_error"] = np.zeros((len(tasks), n_context), np.float32)
+    for i, task in enumerate(tasks):
+        if task.beside is None:
+            continue
+        for name in sizes:
+            array = getattr(task.beside, name)
+            out[f"covariates_{name}"][i, : array.shape[0], : array.shape[1]] = array
+        out["known_error"][i, : task.beside.known_error.size] = task.beside.known_error
     return out

@@ -1,0 +1,329 @@
+"""Kriging with covariates: a drift whose variances are chosen by the likelihood, tile by tile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import StudentT
+
+from geonp.nn.drift import N_TERMS, Columns, Covariates, Variances, standardise_covariates
+from geonp.nn.drift_process import DriftModel, DriftObservations
+from geonp.nn.heads import KRIGING, KrigingHead, prior_of, step_inputs
+from geonp.nn.layers import MLP, masked_mean
+from geonp.nn.likelihood import condition
+from geonp.nn.process import Observations, outside_in_order
+
+__all__ = ["DRIFT", "DriftKrigingHead", "DriftSettings", "Prepared"]
+
+
+@dataclass(frozen=True)
+class DriftSettings:
+    """Fixed numbers of :class:`DriftKrigingHead`. Weights are trained with them."""
+
+    n_rough: int = 128
+    """Context points, thinned from all, that the rough drift is estimated from."""
+    n_rough_information: int = 32
+    """Points whose Fisher information represents these."""
+    rough_steps: int = 3
+    """Scoring steps of the rough drift. Five, with the information of 64 points, change the CRPS by less than 0.1 %."""
+    start: tuple[float, float, float] = (-7.0, -8.0, -9.0)
+    """Log variances of slope, curve and varying slope before the first step. Steps up may be large; a step down from a
+    variance that is much too large is about one: from -1, white noise beside a smooth field cost up to 5 % of CRPS."""
+    max_step: float = 5.0
+    """Largest change of a log variance in one step of Fisher scoring."""
+    prior_precision: float = 0.0002
+    """Precision of the prior of a log variance, per context point, before the learned factor. The information on the
+    variance of one slope is at most 0.5 in total."""
+    n_point_features: int = 5
+    """Features of a point that its token gets, see :attr:`Prepared.embedding`."""
+    n_covariate_features: int = 4 + 2 * N_TERMS
+    """Features of a covariate that the priors of its variances read, see :func:`_covariate_features`."""
+
+
+DRIFT = DriftSettings()
+"""The settings of all drift kriging heads."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A context without its rough drift, in units of the standard deviation of the remainder.
+
+    Attributes
+    ----------
+    remainder, values : Tensor
+        Context values without the rough drift, standardised, and with it in the same units, ``(batch, n_c, d_y)``.
+    rough : Tensor
+        Rough drift of the targets in these units, ``(batch, n_t, d_y)``.
+    level, scale : Tensor
+        ``(batch, 1, d_y)`` and ``(batch, 1, 1)``: values in the original units are ``level + scale * values``.
+    context, targets : Columns
+        Standardised covariates.
+    used_mask : Tensor
+        ``(batch, p)``: covariates that vary in the context.
+    raw_drift : Tensor
+        Log variances of the drift in these units, ``(batch, p, 3)``.
+    error_variance : Tensor
+        Known error variance of each context value in these units, ``(batch, n_c)``.
+    embedding : Tensor
+        Added to the embeddings of targets and context, ``(batch, n_t + n_c, dim)``: a function of the rough drift, its
+        prior variance, the variance due to errors of covariates and varying slopes, the known error variance, and the
+        share of the standard deviation that remains. Zero without covariates and known errors.
+    """
+
+    remainder: Tensor
+    values: Tensor
+    rough: Tensor
+    level: Tensor
+    scale: Tensor
+    context: Columns
+    targets: Columns
+    used_mask: Tensor
+    raw_drift: Tensor
+    error_variance: Tensor
+    embedding: Tensor
+
+
+class DriftKrigingHead(KrigingHead):
+    """:class:`~geonp.nn.heads.KrigingHead` with covariates and known errors of the observations.
+
+    Universal kriging with normal priors of the effects (Omre and Halvorsen, Mathematical Geology 21, 1989). Their
+    variances (:class:`~geonp.nn.drift.Variances`) are parameters of the covariance like all others.
+
+    1. :meth:`prepare` estimates a rough drift by some steps of Fisher scoring from a fixed covariance, on a part of
+       the context.
+    2. The network reads the remainder, as it reads a field without covariates, and predicts and refines a covariance.
+    3. :meth:`drift_scoring` sharpens the parameters of covariance and drift together, by the likelihood of the values.
+       The steps of the variances have learned priors, which are the same function of the features of each covariate. So
+       the order of the covariates does not matter, nor do signs, units and offsets.
+    4. The process is conditioned on the values, so the standard error includes the uncertainty of the drift.
+
+    Without covariates and errors it is a :class:`~geonp.nn.heads.KrigingHead`, whose weights it can start from. See
+    ``docs/design-second-generation.md``.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        d_x: int,
+        d_y: int,
+        hidden: int,
+        n_summary: int = 0,
+        n_refine: int = 128,
+        refine_steps: int = 3,
+        whole_steps: int = 0,
+        scoring_steps: int = 0,
+        lengths: tuple[float, ...] = (3.0, 24.0),
+    ) -> None:
+        super().__init__(dim, d_x, d_y, hidden, n_summary, n_refine, refine_steps, whole_steps, scoring_steps, lengths)
+        self.model: DriftModel = DriftModel(d_x, tuple(lengths))
+        n = DRIFT.n_covariate_features
+        self.rough_prior = MLP(n, hidden // 2, 2 * N_TERMS)
+        self.drift_priors = nn.ModuleList(MLP(dim + n_summary + n, hidden, 2 * N_TERMS) for _ in range(scoring_steps))
+        self.told = MLP(DRIFT.n_point_features, hidden // 2, dim)
+        for mlp in (self.rough_prior, *self.drift_priors, self.told):
+            # zero last weights: untrained, the likelihood alone decides
+            nn.init.zeros_(list(mlp.parameters())[-2])
+
+    def prepare(
+        self, xc: Tensor, yc: Tensor, mask: Tensor, n_t: int, covariates: Covariates | None, errors: Tensor | None
+    ) -> Prepared:
+        """Estimate a rough drift and subtract it from the context.
+
+        Parameters
+        ----------
+        xc, yc, mask : Tensor
+            The context, as in :meth:`drift_forward`.
+        n_t : int
+            Number of targets.
+        covariates : Covariates or None
+        errors : Tensor or None
+            Known standard errors of the context values, ``(batch, n_c)``.
+        """
+        with torch.autocast(xc.device.type, enabled=False):
+            if covariates is None:
+                covariates = Covariates(xc.new_zeros(*xc.shape[:2], 0), xc.new_zeros(len(xc), n_t, 0))
+            context, targets, used_mask = standardise_covariates(covariates, mask)
+            error_variance = torch.zeros_like(mask, dtype=torch.float64)
+            if errors is not None:
+                error_variance = torch.where(mask, errors, 0.0).double().square()
+            observations = DriftObservations(xc.new_zeros(*xc.shape[:2], 2), xc, yc, mask, context, error_variance)
+            rough, raw_drift = self._rough(observations, targets, used_mask)
+            remainder = torch.where(mask[..., None], yc - rough[:, n_t:], 0.0)
+            level = masked_mean(remainder, mask)[:, None]
+            scale = masked_mean((remainder - level).square(), mask).mean(-1)[:, None, None].sqrt().clamp_min(1e-6)
+            # a field without covariates stays as it is
+            active_mask = used_mask.any(1)[:, None, None]
+            level, scale = torch.where(active_mask, level, 0.0), torch.where(active_mask, scale, 1.0)
+            raw_drift, error_variance = raw_drift - 2 * scale.log(), error_variance / scale[..., 0].square()
+            spatial, drift = Variances.of(raw_drift.detach()).at(targets.joined(context))
+            before = masked_mean(yc.square(), mask).mean(-1)[:, None].clamp_min(1e-12).sqrt()
+            features = [
+                torch.asinh(rough.mean(-1) / scale[..., 0]),
+                torch.log1p(drift),
+                torch.log1p(spatial),
+                torch.log1p(10 * torch.cat([error_variance.new_zeros(len(xc), n_t), error_variance], 1)),
+                (scale[..., 0] / before).log().expand_as(drift),
+            ]
+            active_mask = active_mask | (error_variance > 0).any(1)[:, None, None]
+            return Prepared(
+                torch.where(mask[..., None], (remainder - level) / scale, 0.0).to(yc),
+                torch.where(mask[..., None], (yc - level) / scale, 0.0).to(yc),
+                (rough[:, :n_t] / scale).to(yc),
+                level.to(yc),
+                scale.to(yc),
+                context,
+                targets,
+                used_mask,
+                raw_drift,
+                error_variance,
+                torch.where(active_mask, self.told(torch.stack(features, -1).to(yc)), 0.0),
+            )
+
+    def drift_forward(
+        self,
+        targets: Tensor,
+        context: Tensor,
+        xt: Tensor,
+        xc: Tensor,
+        mask: Tensor,
+        summary: Tensor,
+        prepared: Prepared,
+    ) -> StudentT:
+        """Predict new measurements at the targets from features that read ``prepared.remainder``.
+
+        The other arguments and the result are those of :meth:`~geonp.nn.heads.KrigingHead.forward`.
+        """
+        with torch.autocast(targets.device.type, enabled=False):
+            targets, context, n_t = targets.float(), context.float(), targets.shape[1]
+            order = outside_in_order(xc, mask)
+            context, xc, remainder, values = (
+                t.gather(1, order[..., None].expand(-1, -1, t.shape[-1]))
+                for t in (context, xc, prepared.remainder, prepared.values)
+            )
+            mask, error_variance = mask.gather(1, order), prepared.error_variance.gather(1, order)
+            pooled = torch.cat([masked_mean(context, mask), summary], -1)
+            local = self.local(torch.cat([targets, context], 1))
+            known = local[:, n_t:].detach(), xc
+            raw = self._raw_parameters(pooled, Observations(*known, remainder, mask))
+            columns = prepared.context.at(order)
+            observations = DriftObservations(*known, values, mask, columns, error_variance)
+            raw, raw_drift = self.drift_scoring(raw, prepared, pooled, observations)
+            kernel, prior, noise = self.model.drift_covariance(
+                raw,
+                Variances.of(raw_drift),
+                (local, local[:, n_t:]),
+                (torch.cat([xt, xc], 1), xc),
+                (prepared.targets.joined(columns), columns),
+            )
+            given = condition(kernel, prior[:, :n_t], noise[:, n_t:] + error_variance, values, mask)
+            # the drift of two points may be negatively correlated: they are no neighbours then
+            near = kernel[:, :n_t].float().clamp_min(0.0)
+            mean = given.mean - prepared.rough
+            out = self._corrected(targets, given, mean, near, noise[:, :n_t].float(), mask)
+            level, scale = prepared.level, prepared.scale
+            return StudentT(out.df, level + scale * out.loc, scale * out.scale, validate_args=False)
+
+    def _rough(self, context: DriftObservations, targets: Columns, used_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Rough drift of targets and context ``(batch, n_t + n_c, d_y)``, and its log variances ``(batch, p, 3)``.
+
+        Gradients flow to the priors of the steps through the variances alone.
+        """
+        raw_drift = start = torch.tensor(DRIFT.start).to(context.error_variance).expand(*used_mask.shape, -1)
+        every = targets.joined(context.columns)
+        if not used_mask.any():
+            return context.y.new_zeros(*every.value.shape[:2], context.y.shape[2]), raw_drift
+        part = context.at(outside_in_order(context.x, context.mask), context.mask.new_ones(1)).thinned(DRIFT.n_rough)
+        thinned = part.thinned(DRIFT.n_rough_information)
+        raw = part.x.new_zeros(len(part.x), self.model.n_raw).double()
+        precision = torch.full_like(raw, KRIGING.prior_precision)
+        for _ in range(DRIFT.rough_steps):
+            linear, at = self.model.linearise(raw), raw_drift.detach()
+            likelihood, score, drift_score = self.model.drift_score(linear, at, part)
+            features = _covariate_features(at, drift_score, part, used_mask, likelihood)
+            drift_prior = prior_of(self.rough_prior(features), start - at, DRIFT.prior_precision)
+            information = self.model.drift_information(linear, at, thinned)
+            step, drift_step = _scoring_step(
+                information, score, drift_score, (-precision * raw, precision), drift_prior
+            )
+            raw, raw_drift = raw + step.detach(), raw_drift + drift_step
+        variances = Variances.of(raw_drift.detach())
+        points = (part.local, part.local), (part.x, part.x), (part.columns, part.columns)
+        kernel, _, noise = self.model.drift_covariance(raw, variances, *points)
+        # conditional mean of the drift: the field around it is noise here
+        cross = torch.cat([variances.drift(every, part.columns), kernel], 1)
+        given = condition(cross, variances.at(every)[1], noise + part.error_variance, part.y, part.mask)
+        return given.mean, raw_drift
+
+    def drift_scoring(
+        self, raw: Tensor, prepared: Prepared, pooled: Tensor, context: DriftObservations
+    ) -> tuple[Tensor, Tensor]:
+        """:meth:`~geonp.nn.heads.KrigingHead.fisher_scoring` of the parameters of covariance and drift together.
+
+        Returns
+        -------
+        tuple of Tensor
+            Raw parameters ``(batch, n_raw)`` and log variances of the drift ``(batch, p, 3)``.
+        """
+        raw = start = raw.double()
+        raw_drift = drift_start = prepared.raw_drift
+        thinned, n = context.thinned(KRIGING.n_information), raw_drift.shape[1]
+        for prior, drift_prior in zip(self.priors, self.drift_priors, strict=True):
+            linear, at = self.model.linearise(raw), raw_drift.detach()
+            likelihood, score, drift_score = self.model.drift_score(linear, at, context)
+            inputs = step_inputs(pooled, raw.float(), likelihood, score.float())
+            features = _covariate_features(at, drift_score, context, prepared.used_mask, likelihood)
+            features = torch.cat([pooled[:, None].expand(-1, n, -1), features], -1)
+            step, drift_step = _scoring_step(
+                self.model.drift_information(linear, at, thinned),
+                score,
+                drift_score,
+                prior_of(prior(inputs), (start - raw).detach()),
+                prior_of(drift_prior(features), drift_start.detach() - at, DRIFT.prior_precision),
+            )
+            raw, raw_drift = raw + step, raw_drift + drift_step
+        return raw.float(), raw_drift
+
+
+def _covariate_features(
+    raw_drift: Tensor, drift_score: Tensor, context: DriftObservations, used_mask: Tensor, likelihood: Tensor
+) -> Tensor:
+    """Features of each covariate for the priors of its variances, ``(batch, p, n)``, even functions of its values.
+
+    Squashed score and log variances, mean squared error, squared correlation with the values, log number of covariates,
+    and log likelihood.
+    """
+    mask = context.mask[..., None]
+    value, y = (torch.where(mask, t, 0.0) for t in (context.columns.value, context.y.double()))
+    squares = value.square().sum(1) * y.square().sum(1).mean(-1, keepdim=True)
+    correlation = (value.mT @ y).square().mean(-1) / squares.clamp_min(1e-12)
+    error = torch.where(mask, context.columns.error.square(), 0.0).sum(1) / mask.sum(1).clamp_min(1)
+    number = used_mask.sum(1, keepdim=True).clamp_min(1).log().expand_as(error)
+    each = torch.stack([error, correlation, number, likelihood[:, None].expand_as(error)], -1)
+    return torch.cat([torch.asinh(10 * drift_score), raw_drift / 4, each], -1).float()
+
+
+def _scoring_step(
+    information: Tensor,
+    score: Tensor,
+    drift_score: Tensor,
+    prior: tuple[Tensor, Tensor],
+    drift_prior: tuple[Tensor, Tensor],
+) -> tuple[Tensor, Tensor]:
+    """A bounded step of the raw parameters ``(batch, n_raw)`` and of the log variances ``(batch, p, 3)``.
+
+    Priors are those of :func:`~geonp.nn.heads.prior_of`.
+    """
+    n, scores = score.shape[1], torch.cat([score, drift_score.flatten(1)], 1)
+    pull, precision = (torch.cat([a, b.flatten(1)], 1) for a, b in zip(prior, drift_prior, strict=True))
+    # where a covariance was singular, only the prior counts
+    valid = information.isfinite().all(-1).all(-1)[:, None] & scores.isfinite().all(-1, keepdim=True)
+    information, scores = torch.where(valid[..., None], information, 0.0), torch.where(valid, scores, 0.0)
+    step = torch.linalg.solve(information + torch.diag_embed(precision), scores + pull)
+    return _bounded(step[:, :n], KRIGING.max_step), _bounded(step[:, n:], DRIFT.max_step).view_as(drift_score)
+
+
+def _bounded(step: Tensor, limit: float) -> Tensor:
+    """A step ``(batch, n)`` scaled so that no element is beyond the limit."""
+    return step * (limit / step.abs().amax(1, keepdim=True).clamp_min(limit)) if step.shape[1] else step

@@ -1,0 +1,124 @@
+"""Local Gaussian processes with a drift of covariates and with known errors of the observations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from geonp.nn.drift import Columns, Variances
+from geonp.nn.likelihood import fisher_information, log_likelihood
+from geonp.nn.process import CovarianceModel, Linearisation, Observations
+
+__all__ = ["DriftModel", "DriftObservations"]
+
+
+@dataclass(frozen=True)
+class DriftObservations(Observations):
+    """Context points with covariates and known errors.
+
+    Attributes
+    ----------
+    columns : Columns
+    error_variance : Tensor
+        Known error variance of each value, ``(batch, n)``, in addition to the estimated noise.
+    """
+
+    columns: Columns
+    error_variance: Tensor
+
+    def at(self, index: Tensor, mask: Tensor) -> Self:
+        """The points `index` ``(batch, m)``, masked where `mask` is False."""
+        error = self.error_variance.gather(1, index)
+        return replace(super().at(index, mask), columns=self.columns.at(index), error_variance=error)
+
+
+@dataclass(frozen=True)
+class DriftModel(CovarianceModel):
+    """A :class:`~geonp.nn.process.CovarianceModel` with the drift of :class:`~geonp.nn.drift.Variances`.
+
+    The parameters of the drift are the logarithms of these variances, `raw_drift` ``(batch, p, 3)``.
+    """
+
+    def drift_covariance(
+        self,
+        raw: Tensor,
+        variances: Variances,
+        local: tuple[Tensor, Tensor],
+        x: tuple[Tensor, Tensor],
+        columns: tuple[Columns, Columns],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """As :meth:`covariance`, with a drift. Pairs are of queries and keys. Also differentiable by `variances`."""
+        raw, local_q, local_k, xq, xk = (t.double() for t in (raw, *local, *x))
+        amplitude_q, amplitude_k = self._amplitude(local_q), self._amplitude(local_k)
+        whitening, weights, constant = self._split(raw)
+        factor = amplitude_q[:, :, None] * amplitude_k[:, None] + variances.spatial(*columns)
+        kernel = (
+            self._stationary(xq, xk, whitening, weights) * factor + variances.drift(*columns) + constant[:, :, None]
+        )
+        spatial, drift = variances.at(columns[0])
+        variance = (amplitude_q.square() + spatial) * weights.sum((1, 2))[:, None] + drift + constant
+        return kernel, variance, self._noise(raw[:, -1:], local_q)
+
+    @torch.no_grad()
+    def drift_score(
+        self, at: Linearisation, raw_drift: Tensor, observations: DriftObservations
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Log likelihood per point ``(batch,)``, and its gradients: of the raw parameters, and of `raw_drift`."""
+        variances, columns = Variances.of(raw_drift), observations.columns
+        local, differences, natural = observations.local.double(), observations.differences, at.natural
+        amplitude, noise = self._amplitude(local), self._noise(natural[:, -1:], local)
+        terms = self._terms(natural, differences.values)
+        correlation = differences.to_pairs(terms.value)
+        factor = amplitude[:, :, None] * amplitude[:, None] + variances.spatial(columns, columns)
+        kernel = (correlation * factor).add_(variances.drift(columns, columns)).add_(natural[:, -2, None, None])
+        total_noise = noise + observations.error_variance
+        likelihood, by_kernel = log_likelihood(kernel, total_noise, observations.y, observations.mask)
+        by_noise = by_kernel.diagonal(dim1=1, dim2=2) * self._noise_slope(natural[:, -1:], local, noise)
+        rest = torch.stack([by_kernel.sum((1, 2)), by_noise.sum(1)], 1)
+        by_slope = _quadratic(by_kernel, columns.value)
+        by_curve = _quadratic(by_kernel, columns.curves.flatten(2)).unflatten(1, columns.curves.shape[2:]).sum(-1)
+        correlation.mul_(by_kernel)
+        by_error, by_varying = _quadratic(correlation, columns.error), _quadratic(correlation, columns.value)
+        by_drift = torch.stack([by_slope, by_curve, by_varying], -1) + by_error[..., None]
+        gradient = torch.cat([terms.gradient(differences.sum_pairs(by_kernel.mul_(factor))), rest], 1)
+        return likelihood, (gradient[:, None] @ at.jacobian)[:, 0], by_drift * Variances.change(raw_drift)
+
+    @torch.no_grad()
+    def drift_information(self, at: Linearisation, raw_drift: Tensor, observations: DriftObservations) -> Tensor:
+        """Fisher information per point of the raw parameters, then of `raw_drift`, ``(batch, m, m)``."""
+        variances, columns = Variances.of(raw_drift), observations.columns
+        local, x, natural = observations.local.double(), observations.x.double(), at.natural
+        amplitude, noise = self._amplitude(local), self._noise(natural[:, -1:], local)
+        apart = x[:, :, None] - x[:, None]
+        terms = self._terms(natural, apart.flatten(1, 2))
+        correlation = terms.value.view(apart.shape[:3])
+        factor = amplitude[:, :, None] * amplitude[:, None] + variances.spatial(columns, columns)
+        kernel = correlation * factor + variances.drift(columns, columns) + natural[:, -2, None, None]
+        by_noise = torch.diag_embed(self._noise_slope(natural[:, -1:], local, noise))
+        changes = terms.derivatives().mul_(factor.flatten(1)[:, None]).unflatten(2, apart.shape[1:3])
+        changes = torch.cat([changes, torch.ones_like(kernel)[:, None], by_noise[:, None]], 1)
+        values, errors = _products(columns.value), correlation[:, None] * _products(columns.error)
+        curves = columns.curves.movedim(2, 1) @ columns.curves.permute(0, 2, 3, 1)
+        by_drift = torch.stack([values + errors, curves + errors, correlation[:, None] * values + errors], 2)
+        by_drift = (by_drift * Variances.change(raw_drift)[..., None, None]).flatten(1, 2)
+        every = torch.cat([changes, by_drift], 1)
+        found = fisher_information(kernel, noise + observations.error_variance, every, observations.mask)
+        n_natural, n = at.jacobian.shape[1:]
+        chain = found.new_zeros(len(found), found.shape[1], n + by_drift.shape[1])
+        chain[:, :n_natural, :n] = at.jacobian
+        chain[:, n_natural:, n:] = torch.eye(by_drift.shape[1]).to(found)
+        return chain.mT @ found @ chain
+
+
+def _quadratic(matrix: Tensor, columns: Tensor) -> Tensor:
+    """``c' A c`` of each column, ``(batch, n, n)`` and ``(batch, n, m)`` to ``(batch, m)``."""
+    return ((matrix @ columns) * columns).sum(1)
+
+
+def _products(columns: Tensor) -> Tensor:
+    """``c c'`` of each column, ``(batch, n, m)`` to ``(batch, m, n, n)``."""
+    each = columns.mT
+    return each[..., :, None] * each[..., None, :]
