@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import xarray as xr
 from pyproj import CRS
 from pyproj.exceptions import CRSError
 
 from geonp.errors import InputError
+from geonp.raster.units import parse_unit, unit_factor
 
 __all__ = ["EVEN_TOLERANCE", "Grid", "crs_name", "grid_mapping_name"]
 
@@ -80,11 +82,14 @@ class Grid:
     shape
         ``(ny, nx)``: numbers of rows and columns.
     spacing
-        ``(dy, dx)``: signed mean step between cell centres, in units of the coordinates. 1.0 without a coordinate; for
-        a single cell the size in GDAL's GeoTransform, or 1.0. Longitudes that wrap, from 359 to 0 or from 180 to -179,
-        are unwrapped.
+        ``(dy, dx)``: signed mean step between cell centres, in units of the CRS. 1.0 without a coordinate; for a single
+        cell the size in GDAL's GeoTransform, or 1.0. Longitudes that wrap, from 359 to 0 or from 180 to -179, are
+        unwrapped.
     origin
-        ``(y, x)``: centre of cell (0, 0). 0.0 without a coordinate.
+        ``(y, x)``: centre of cell (0, 0), in units of the CRS. 0.0 without a coordinate.
+    factors
+        ``(y, x)``: factors from the units of the coordinates to those of the CRS: 1000.0 for kilometres in a CRS in
+        metres. 1.0 if the attribute ``units`` says nothing else.
     placed
         ``(y, x)``: True if the dimension has a numeric coordinate.
     even
@@ -105,6 +110,7 @@ class Grid:
     shape: tuple[int, int]
     spacing: tuple[float, float]
     origin: tuple[float, float]
+    factors: tuple[float, float]
     placed: tuple[bool, bool]
     even: tuple[bool, bool]
     crs: str | None
@@ -124,7 +130,8 @@ class Grid:
         Raises
         ------
         InputError
-            If there are no two spatial dimensions, or one of them has no cells.
+            If there are no two spatial dimensions, or one of them has no cells; if a coordinate is not finite, neither
+            ascending nor descending, or cannot be one of the CRS, such as degrees in a CRS in metres.
         """
         y_dim, x_dim = _spatial_dims(obj)
         shape = (int(obj.sizes[y_dim]), int(obj.sizes[x_dim]))
@@ -134,9 +141,13 @@ class Grid:
             )
         crs = _crs(obj)
         geographic = _is_geographic(obj, x_dim) if crs is None else bool(crs.is_geographic)
+        factors = [
+            unit_factor(obj.coords[dim], crs, geographic=geographic) if _is_placed(obj, dim) else 1.0
+            for dim in (y_dim, x_dim)
+        ]
         single_dy, single_dx = _geotransform_spacing(obj)
-        y0, dy, y_even = _steps(obj, y_dim, single_dy, wraps=False)
-        x0, dx, x_even = _steps(obj, x_dim, single_dx, wraps=geographic)
+        y0, dy, y_even = _steps(obj, y_dim, factors[0], single_dy, wraps=False)
+        x0, dx, x_even = _steps(obj, x_dim, factors[1], single_dx, wraps=geographic)
         circle = abs(shape[1] * abs(dx) - 360.0) <= abs(dx) / 2
         return cls(
             y_dim=y_dim,
@@ -144,6 +155,7 @@ class Grid:
             shape=shape,
             spacing=(dy, dx),
             origin=(y0, x0),
+            factors=(factors[0], factors[1]),
             placed=(_is_placed(obj, y_dim), _is_placed(obj, x_dim)),
             even=(y_even, x_even),
             crs=None if crs is None else str(crs.to_wkt()),
@@ -154,7 +166,7 @@ class Grid:
 
     @property
     def bounds(self) -> tuple[float, float, float, float] | None:
-        """West, south, east and north edges, in units of the coordinates. None without regular coordinates."""
+        """West, south, east and north edges, in units of the CRS. None without regular coordinates."""
         if not all(self.placed) or not self.regular:
             return None
         (south, north), (west, east) = (
@@ -166,7 +178,7 @@ class Grid:
     def require_same(self, other: Grid, what: str) -> None:
         """Check that another grid has the same shape, first and last cell, and CRS.
 
-        A CRS or a coordinate that only one of them has is not compared.
+        A CRS or a coordinate that only one of them has is not compared. Longitudes may differ by whole turns.
 
         Parameters
         ----------
@@ -193,7 +205,10 @@ class Grid:
         half_cell = np.abs(self.spacing) / 2
         for which, cell in (("first", (0, 0)), ("last", np.subtract(self.shape, 1))):
             ours, theirs = (np.add(grid.origin, np.multiply(cell, grid.spacing)) for grid in (self, other))
-            apart = np.abs(ours - theirs) > half_cell
+            offset = ours - theirs
+            if self.geographic and other.geographic:
+                offset[1] = (offset[1] + 180.0) % 360.0 - 180.0
+            apart = np.abs(offset) > half_cell
             if np.any(apart & np.array(self.placed) & np.array(other.placed)):
                 raise InputError(
                     f"The {what} and the raster differ in the centre (y, x) of the {which} cell: got "
@@ -270,11 +285,17 @@ def _is_placed(obj: xr.DataArray | xr.Dataset, dim: Hashable) -> bool:
     return dim in obj.coords and obj.coords[dim].dtype.kind in "iuf"
 
 
-def _steps(obj: xr.DataArray | xr.Dataset, dim: Hashable, single: float, *, wraps: bool) -> tuple[float, float, bool]:
-    """First value, mean step and evenness of the coordinate of a dimension; the step is `single` for one cell."""
+def _steps(
+    obj: xr.DataArray | xr.Dataset, dim: Hashable, factor: float, single: float, *, wraps: bool
+) -> tuple[float, float, bool]:
+    """First value, mean step and evenness of the coordinate of a dimension times `factor`.
+
+    The step is `single` for one cell.
+    """
     if not _is_placed(obj, dim):
         return 0.0, 1.0, True
-    values = np.asarray(obj.coords[dim].values, dtype=np.float64)
+    stored = np.asarray(obj.coords[dim].values)
+    values = stored.astype(np.float64) * factor
     if not np.isfinite(values).all():
         raise InputError(
             f"The coordinate {dim!r} has values that are not finite; expected a number for each of its {values.size} "
@@ -285,8 +306,28 @@ def _steps(obj: xr.DataArray | xr.Dataset, dim: Hashable, single: float, *, wrap
     if wraps:
         values = np.unwrap(values, period=360.0)
     step = float(values[-1] - values[0]) / (values.size - 1)
+    _require_sorted(stored, values, dim)
     offset = np.abs(values - (values[0] + step * np.arange(values.size)))
     return float(values[0]), step, bool(offset.max() <= EVEN_TOLERANCE * abs(step))
+
+
+def _require_sorted(stored: npt.NDArray[Any], values: npt.NDArray[np.float64], dim: Hashable) -> None:
+    """Check that `values`, the unwrapped coordinates, ascend or descend: the cells are filled as neighbours.
+
+    Values may repeat if the dtype of the `stored` ones cannot tell neighbouring cells apart.
+    """
+    steps = np.diff(values) * (1.0 if values[-1] >= values[0] else -1.0)
+    rounded = stored.dtype.kind == "f" and np.spacing(np.abs(stored).max()) * steps.size >= np.ptp(stored) > 0
+    wrong = (steps < 0) | ((steps == 0) & (not rounded))
+    if wrong.any():
+        cell = int(wrong.argmax())
+        raise InputError(
+            f"The coordinate {dim!r} is not in order: got {stored[cell]:g} and {stored[cell + 1]:g} in cells {cell} "
+            f"and {cell + 1} of a coordinate from {stored[0]:g} to {stored[-1]:g}, expected values that ascend or "
+            f"descend and do not repeat. Sort them with sortby({dim!r}), drop repeated ones with "
+            f"drop_duplicates({dim!r}), "
+            f"or drop the coordinate with drop_vars({dim!r}) if the cells are stored in the order of their places."
+        )
 
 
 def _is_curvilinear(obj: xr.DataArray | xr.Dataset, y_dim: Hashable, x_dim: Hashable) -> bool:
@@ -303,6 +344,8 @@ def _is_curvilinear(obj: xr.DataArray | xr.Dataset, y_dim: Hashable, x_dim: Hash
 def _is_geographic(obj: xr.DataArray | xr.Dataset, x_dim: Hashable) -> bool:
     """Whether the name, ``standard_name`` or ``units`` of the columns is that of longitudes."""
     attrs = obj.coords[x_dim].attrs if x_dim in obj.coords else {}
+    if (unit := parse_unit(attrs.get("units"))) is not None and unit[0] == "length":
+        return False
     named = str(x_dim).lower() in {"lon", "longitude", "nav_lon", "lons"}
     return named or str(attrs.get("standard_name", "")) == "longitude" or str(attrs.get("units")) in _CF_UNITS["x"]
 

@@ -115,7 +115,8 @@ def test_longitudes_that_wrap_go_on(lon: list[float]) -> None:
     step = lon[1] - lon[0]
     grid = Grid.from_xarray(raster("lat", "lon", lat=[50.0, 49.5, 49.0], lon=lon))
     assert (grid.spacing, grid.origin, grid.regular) == ((-0.5, step), (50.0, lon[0]), True)
-    assert not Grid.from_xarray(raster(x=lon)).regular
+    with pytest.raises(InputError, match="'x' is not in order"):
+        Grid.from_xarray(raster(x=lon))
     world = Grid.from_xarray(raster("lat", "lon", (3, 360), lon=np.roll(np.arange(360.0), 90)))
     assert world.periodic_x
 
