@@ -26,7 +26,8 @@ from rasterio.errors import RasterioError
 from geonp.errors import GeonpError, InputError, MissingFileError, OutputError, reason, warn
 from geonp.io.attributes import storable
 from geonp.io.geotiff import DRIVERS, creation_options_of, open_gdal, transform, write_geotiff
-from geonp.io.location import check_writable, is_remote
+from geonp.io.location import check_writable, is_remote, sync
+from geonp.io.netcdf import write_netcdf
 from geonp.io.sources import NETCDF, readable
 from geonp.io.stores import Store, to_zarr, unfinished
 from geonp.raster.grid import Grid, grid_mapping_name
@@ -40,7 +41,6 @@ _GEOTIFF = {".tif", ".tiff"}
 # Files that GDAL reads beside a GeoTIFF: its CRS if GeoTIFF keys cannot hold it, overviews, masks.
 _SIDECARS = (".aux.xml", ".ovr", ".msk", ".msk.ovr")
 _CHUNK_BYTES = "16MiB"  # a 2048 x 2048 block of float32: several fit beside the model on a small machine
-_NETCDF_COMPRESSION = {"zlib": True, "complevel": 1}  # the fastest level
 _ENCODING_ATTRS = ("_FillValue", "scale_factor", "add_offset")
 # Writers refuse, or wrongly apply, the chunks and compressors of another format.
 _PORTABLE_ENCODING = {"dtype", *_ENCODING_ATTRS, "missing_value", "_Unsigned", "grid_mapping", "units", "calendar"} | {
@@ -215,7 +215,7 @@ def write_raster(
             to_zarr(ds, temporary, mode="w", consolidated=True, zarr_format=_zarr_format(options))
         elif path.suffix.lower() in NETCDF:
             _require_known(options, set(), "NetCDF")
-            _write_netcdf(ds, temporary)
+            write_netcdf(ds, temporary)
         else:
             driver = driver or "COG"
             _require_known(options, creation_options_of(driver), f"GDAL's {driver} driver")
@@ -362,6 +362,7 @@ def _replacing(path: Path) -> Iterator[Path]:
     sidecars = [path.with_name(path.name + suffix) for suffix in _SIDECARS if path.suffix.lower() in _GEOTIFF]
     try:
         yield work / path.name
+        sync(work / path.name)
         if path.is_dir():
             os.replace(path, work / "replaced")
         # those of a replaced file would change the georeference, the mask or the overviews of the new one
@@ -371,6 +372,7 @@ def _replacing(path: Path) -> Iterator[Path]:
         for sidecar in sidecars:
             if (work / sidecar.name).exists():
                 os.replace(work / sidecar.name, sidecar)
+        sync(path.parent)
     except GeonpError:
         raise
     except RasterioError as error:
@@ -381,7 +383,8 @@ def _replacing(path: Path) -> Iterator[Path]:
         raise OutputError(f"Stopped while writing {str(path)!r}: {reason(error)}. Nothing was changed.") from error
     except OSError as error:
         raise OutputError(
-            f"Stopped while writing {str(path)!r}: {error}. Nothing was changed: check the disk."
+            f"Stopped while writing {str(path)!r}: {error}. Nothing was changed: check the space on the disk, quotas "
+            "and the limit of file sizes (ulimit -f)."
         ) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -392,13 +395,6 @@ def _zarr_format(options: Mapping[str, str]) -> Literal[2, 3]:
     if text not in {"2", "3"}:
         raise InputError(f"No Zarr format {text!r}: expected 2 or 3. Correct zarr_format (--co).")
     return 2 if text == "2" else 3
-
-
-def _write_netcdf(ds: xr.Dataset, path: Path) -> None:
-    for da in ds.data_vars.values():
-        if da.ndim and da.dtype.kind in "iuf":
-            da.encoding.update(_NETCDF_COMPRESSION)
-    storable(ds).to_netcdf(path, engine="netcdf4")
 
 
 def _require_known(options: Mapping[str, str], known: set[str], writer: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import warnings
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ import rioxarray  # noqa: F401  (registers the accessor rio)
 import xarray as xr
 from rasterio import Affine
 from rasterio._err import CPLE_BaseError
+from rasterio.enums import Interleaving
 from rasterio.errors import NotGeoreferencedWarning, RasterioError
 from rasterio.windows import Window
 
@@ -51,6 +53,11 @@ _OPTIONS = {
 }
 
 _COMPRESSIONS = {"NONE", "DEFLATE", "LZW", "ZSTD", "LZMA", "JPEG", "WEBP", "JXL", "LERC", "LERC_DEFLATE", "LERC_ZSTD"}
+
+# Options with which a copy has other cells than its draft.
+_CHANGING = {"ADD_ALPHA", "DISCARD_LSB", "EXTENT", "MAX_Z_ERROR", "NBITS", "RES", "TARGET_SRS", "TILING_SCHEME"}
+_LOSSY = {"JPEG", "WEBP", "JXL"}
+_PART_SIDE, _PART_BYTES = 512, 2**26  # of a block of a COG, and of the memory that comparing files takes
 
 _BAND_TAGS = ("standard_name", "cell_methods")
 _STALE_TAGS = re.compile(r"STATISTICS_|GRIB_|NETCDF_|OVR_")
@@ -166,6 +173,9 @@ def transform(ds: xr.Dataset, grid: Grid) -> Affine | None:
 def write_geotiff(ds: xr.Dataset, path: Path, driver: str, options: Mapping[str, str]) -> None:
     """Compute `ds` and write it to `path`, by a draft in the same folder, which the caller removes.
 
+    GDAL reports no errors when it flushes, copies and closes a file, such as those of a full disk. So blocks of the
+    draft are read back as they are written, and the copy is compared with the draft.
+
     Variables and their slices along other dimensions are bands, in order, described by name. Rows are written from
     north to south. :func:`geonp.io.files.write_raster` describes the parameters.
 
@@ -174,7 +184,7 @@ def write_geotiff(ds: xr.Dataset, path: Path, driver: str, options: Mapping[str,
     InputError
         For a variable that is not real or lacks a spatial dimension, or an unknown compression.
     OutputError
-        If GDAL refuses the creation options.
+        If GDAL refuses the creation options, or what it wrote cannot be read back.
     """
     _require_compression(driver, options)
     grid = Grid.from_xarray(ds)
@@ -225,10 +235,12 @@ def write_geotiff(ds: xr.Dataset, path: Path, driver: str, options: Mapping[str,
         # Blocks are written as they are computed; the copy compresses them once and adds the overviews of a COG.
         targets: Any = [_Band(draft, band) for band in range(1, len(layers) + 1)]
         dask.array.store([dask.array.asarray(da.data) for _, da in layers], targets, lock=True)
+        options = {**DRIVERS[driver], **options}
         try:
-            rasterio.shutil.copy(draft, path, driver=driver, **{**DRIVERS[driver], **options})
+            rasterio.shutil.copy(draft, path, driver=driver, **options)
         except (RasterioError, CPLE_BaseError) as error:
             raise OutputError(f"GDAL cannot write {path.name!r} as {driver}: {error}. Check --co.") from error
+        _require_intact(path, draft, options)
 
 
 def _require_compression(driver: str, options: Mapping[str, str]) -> None:
@@ -249,8 +261,63 @@ class _Band:
     band: int
 
     def __setitem__(self, key: tuple[slice, slice], block: npt.NDArray[Any]) -> None:
-        with rasterio.open(self.path, "r+") as file:
-            file.write(block, self.band, window=Window.from_slices(*key))
+        window = Window.from_slices(*key)
+        try:
+            with rasterio.open(self.path, "r+") as file:
+                file.write(block, self.band, window=window)
+            with rasterio.open(self.path) as file:
+                stored = file.read(self.band, window=window)
+        except (RasterioError, CPLE_BaseError) as error:
+            raise _unwritten(f"GDAL reports: {error}") from error
+        if not _equal(stored, block):
+            raise _unwritten(f"got other cells in band {self.band} than were written")
+
+
+def _require_intact(path: Path, draft: Path, options: Mapping[str, str]) -> None:
+    """Check that the copy of a draft has all of its blocks, and the same cells unless `options` change them."""
+    exact = not (_CHANGING & set(options)) and options.get("COMPRESS", "NONE").upper() not in _LOSSY
+    try:
+        with rasterio.open(path) as copy, rasterio.open(draft) as original:
+            if options.get("SPARSE_OK", "NO").upper() not in {"YES", "TRUE", "ON", "1"}:
+                _require_blocks(copy)
+            for bands, window in _parts(copy):
+                cells = copy.read(bands, window=window)
+                if exact and not _equal(cells, original.read(bands, window=window)):
+                    raise _unwritten(f"got other cells in {window} than were written")
+    except (RasterioError, CPLE_BaseError) as error:
+        raise _unwritten(f"GDAL reports: {error}") from error
+
+
+def _require_blocks(file: rasterio.DatasetReader) -> None:
+    """Check that all blocks are in the file, those of overviews too: GDAL reads missing ones as nodata."""
+    # interleaved bands share their blocks
+    bands = [1] if file.interleaving == Interleaving.pixel else range(1, file.count + 1)
+    for level in (None, *range(len(file.overviews(1)))):
+        with rasterio.open(file.name, **({} if level is None else {"overview_level": level})) as part:
+            (rows, cols), shape = part.block_shapes[0], part.shape
+        for band, y, x in itertools.product(bands, range(-(-shape[0] // rows)), range(-(-shape[1] // cols))):
+            if file.get_tag_item(f"BLOCK_OFFSET_{x}_{y}", "TIFF", bidx=band, ovr=level) is None:
+                raise _unwritten(f"got no block {x}, {y} of band {band}")
+
+
+def _parts(file: rasterio.DatasetReader) -> Iterator[tuple[list[int], Window]]:
+    """Bands and windows that together are a whole file, each within :data:`_PART_BYTES`."""
+    most = max(1, _PART_BYTES // (_PART_SIDE**2 * np.dtype(file.dtypes[0]).itemsize))
+    tops, lefts = range(0, file.height, _PART_SIDE), range(0, file.width, _PART_SIDE)
+    for top, left, first in itertools.product(tops, lefts, range(1, file.count + 1, most)):
+        size = min(_PART_SIDE, file.width - left), min(_PART_SIDE, file.height - top)
+        yield list(range(first, min(first + most, file.count + 1))), Window(left, top, *size)
+
+
+def _equal(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:
+    return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+
+
+def _unwritten(found: str) -> OutputError:
+    return OutputError(
+        f"The GeoTIFF was not written completely: {found}. Nothing was changed: check the space on the disk, quotas "
+        "and the limit of file sizes (ulimit -f)."
+    )
 
 
 def _with_common_encoding(ds: xr.Dataset, grid: Grid) -> dict[Hashable, xr.DataArray]:

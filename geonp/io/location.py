@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ import fsspec
 
 from geonp.errors import OutputError
 
-__all__ = ["check_writable", "connect", "identity", "is_remote", "remove", "writing"]
+__all__ = ["check_writable", "connect", "identity", "is_remote", "remove", "sync", "writing"]
 
 
 def is_remote(url: str) -> bool:
@@ -65,6 +66,22 @@ def check_writable(folder: Path, expected: str, *, make: bool = False) -> None:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         raise OutputError(f"Cannot write to the folder {str(folder)!r}: {error.strerror}. {expected}") from error
+
+
+def sync(path: Path) -> None:
+    """Make sure that a local file, a folder's list of names, or a Zarr store has reached the disk.
+
+    Some file systems report only now that something could not be written.
+    """
+    if os.name == "nt":  # which syncs neither folders nor files that are opened for reading
+        return
+    # opened for reading, which is enough, since folders cannot be opened otherwise
+    for part in [path, *path.rglob("*")] if path.suffix == ".zarr" else [path]:
+        number = os.open(part, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
 
 
 @contextmanager

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import multiprocessing
+import os
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ import numpy as np
 import pyproj
 import pytest
 import rasterio
+import rasterio.shutil
 import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -411,6 +415,87 @@ def test_an_interrupted_run_leaves_nothing_new(
     assert [path.name for path in tmp_path.iterdir()] == [name] * existing
     if existing:
         np.testing.assert_array_equal(open_raster(tmp_path / name)["a"], good["a"])
+
+
+def write_with_limit(ds: xr.Dataset, path: Path, limit: int, **options: Any) -> str:
+    """Write with a limit of file sizes in a forked process; the name of the error."""
+    resource = pytest.importorskip("resource")
+    receive, send = multiprocessing.Pipe(duplex=False)
+
+    def write() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        try:
+            with dask.config.set(scheduler="synchronous"):  # dask's threads are not in a forked process
+                write_raster(ds, path, **options)
+        except Exception as error:
+            send.send(f"{type(error).__name__}: {error}")
+        else:
+            send.send("")
+
+    process = multiprocessing.get_context("fork").Process(target=write)
+    process.start()
+    assert receive.poll(60)
+    text = receive.recv()
+    process.join()
+    return str(text)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
+@pytest.mark.parametrize(
+    ("name", "options"), [("x.nc", {}), ("x.tif", {"driver": "COG"}), ("x.tif", {"driver": "GTiff"})]
+)
+def test_a_file_that_cannot_be_written_is_not_announced(tmp_path: Path, name: str, options: dict[str, Any]) -> None:
+    rng = np.random.default_rng(0)
+    coords = {"y": np.arange(300.0)[::-1], "x": np.arange(310.0)}
+    # several bands: GDAL holds back their blocks until it closes the file
+    bands = {band: (("y", "x"), rng.normal(size=(300, 310)).astype("f4")) for band in "abc"}
+    ds, path = xr.Dataset(bands, coords).chunk(128), tmp_path / name
+    for limit in (5_000, 300_000, 800_000):
+        assert write_with_limit(ds, path, limit, **options).startswith("OutputError: ")
+        assert list(tmp_path.iterdir()) == []
+    assert write_with_limit(ds, path, 10_000_000, **options) == ""
+    read = open_raster(path)
+    stored = [read[band] for band in "abc"] if len(read.data_vars) == 3 else list(next(iter(read.data_vars.values())))
+    np.testing.assert_array_equal(stored, [ds[band] for band in "abc"])
+
+
+@pytest.mark.parametrize("driver", ["COG", "GTiff"])
+@pytest.mark.parametrize("options", [{}, {"compress": "JPEG"}])
+@pytest.mark.parametrize("kept", [0.3, 0.6, 0.95])
+def test_a_copy_that_lost_its_end_is_not_announced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: Any, options: dict[str, str], kept: float
+) -> None:
+    values = np.random.default_rng(0).integers(0, 255, (1100, 1100), np.uint8)
+    ds = xr.Dataset({"a": (("y", "x"), values)}, {"y": np.arange(1100.0)[::-1], "x": np.arange(1100.0)})
+    write_raster(ds, tmp_path / "whole.tif", driver=driver, creation_options=options)
+    copy = rasterio.shutil.copy
+
+    def truncated(source: Path, target: Path, **options: Any) -> None:
+        copy(source, target, **options)
+        os.truncate(target, int(kept * target.stat().st_size))
+
+    monkeypatch.setattr(rasterio.shutil, "copy", truncated)
+    with pytest.raises(OutputError, match=r"not written completely.*check the space on the disk"):
+        write_raster(ds, tmp_path / "x.tif", driver=driver, creation_options=options)
+    assert [path.name for path in tmp_path.iterdir()] == ["whole.tif"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"driver": "COG", "TARGET_SRS": "EPSG:3857"},
+        {"driver": "GTiff", "NBITS": "4"},
+        {"driver": "GTiff", "SPARSE_OK": "YES"},
+    ],
+)
+def test_options_that_change_cells_or_leave_blocks_out_are_no_faults(tmp_path: Path, options: dict[str, str]) -> None:
+    values = np.zeros((600, 600), np.uint8)
+    values[:9] = 200
+    ds = xr.Dataset({"a": (("y", "x"), values)}, {"y": np.linspace(50, 40, 600), "x": np.linspace(0, 10, 600)})
+    driver: Any = options.pop("driver")
+    write_raster(ds.rio.write_crs("EPSG:4326"), tmp_path / "x.tif", driver=driver, creation_options=options)
+    with rasterio.open(tmp_path / "x.tif") as file:
+        assert file.read().any()
 
 
 @pytest.mark.parametrize("name", FORMATS)
