@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import bands, bbox, fill_option, read_mask, variables
+from .options import as_numbers, bands, bbox, fill_option, read_mask, variables
 from .show import to_json
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ __all__ = ["adapt"]
 @bands
 @variables
 @bbox
+@as_numbers
 @fill_option("nodata", type=float, help="As stored in the file.")
 @fill_option("mask", type=click.Path(path_type=Path), help="A raster file; 0 is False.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
@@ -47,6 +48,7 @@ def adapt(
     variables: tuple[str, ...],
     bbox: tuple[float, float, float, float] | None,
     nodata: float | None,
+    as_numbers: bool,
     mask: Path | None,
     progress: bool | None,
     as_json: bool,
@@ -59,7 +61,9 @@ def adapt(
     """
     from geonp.io.files import open_raster
 
-    ds = open_raster(source, variables=variables or None, bands=bands or None, bbox=bbox, nodata=nodata)
+    ds = open_raster(
+        source, variables=variables or None, bands=bands or None, bbox=bbox, nodata=nodata, as_numbers=as_numbers
+    )
     settings["mask"] = None if mask is None else read_mask(mask, bbox)
     from geonp.adaptation.adapt import adapt as run
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import bbox, fill_option
+from .options import as_numbers, bbox, fill_option
 from .show import to_json
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ HOLDOUTS = ("clouds", "blocks", "stripes", "swath", "random", "gaps")
 @click.option("--variable", help="Variable to evaluate. Default: the first.")
 @click.option("--index", multiple=True, metavar="DIM=N", help="Slice to evaluate, from 0; repeatable. Default: 0.")
 @bbox
+@as_numbers
 @click.option(
     "--size", type=int, default=512, show_default=True, help="Largest number of rows and of columns evaluated."
 )
@@ -57,6 +58,7 @@ def evaluate(
     index: tuple[str, ...],
     bbox: tuple[float, float, float, float] | None,
     nodata: float | None,
+    as_numbers: bool,
     baselines: tuple[str, ...],
     report: Path | None,
     progress: bool | None,
@@ -81,6 +83,7 @@ def evaluate(
         bands=None if band is None else [band],
         bbox=bbox,
         nodata=nodata,
+        as_numbers=as_numbers,
     )
     from geonp.evaluation.compare import evaluate as run
 

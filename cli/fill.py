@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .options import (
+    as_numbers,
     bands,
     bbox,
     file_system,
@@ -40,6 +41,7 @@ __all__ = ["fill"]
 @bands
 @variables
 @bbox
+@as_numbers
 @fill_option("nodata", type=float, help="As stored in the file.")
 @fill_option("mask", type=click.Path(path_type=Path), help="A raster file; 0 is False.")
 @fill_option("max_distance", type=float)
@@ -77,6 +79,7 @@ def fill(
     variables: tuple[str, ...],
     bbox: tuple[float, float, float, float] | None,
     nodata: float | None,
+    as_numbers: bool,
     mask: Path | None,
     overwrite: bool,
     resume: bool,
@@ -113,7 +116,13 @@ def fill(
     in_units = _in_units(target, bool(classes) or settings["samples"] > 0, bool(resume or workers or scheduler))
     if not is_remote(target):
         check_output(target, overwrite=overwrite or resume, driver=driver)
-    where: Any = {"variables": variables or None, "bands": bands or None, "bbox": bbox, "nodata": nodata}
+    where: Any = {
+        "variables": variables or None,
+        "bands": bands or None,
+        "bbox": bbox,
+        "nodata": nodata,
+        "as_numbers": as_numbers,
+    }
     way: Any = None if in_units else chunks or "auto"
     layout = _layout(creation_options, chunks) if in_units else {}
     ds = open_raster(source, chunks=way, storage_options=storage_options if is_remote(source) else None, **where)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 __all__ = [
+    "as_numbers",
     "bands",
     "bbox",
     "file_system",
@@ -37,6 +38,8 @@ bands = click.option("-b", "--bidx", "bands", multiple=True, type=int, help="Ban
 """Bands to read."""
 variables = click.option("--variable", "variables", multiple=True, help="Variable; repeatable. Default: all.")
 """Variables to read."""
+as_numbers = click.option("--as-numbers", is_flag=True, help="Fill classes (palettes, flag_values) as numbers.")
+"""Whether variables of classes count as numbers."""
 bbox = click.option("--bbox", type=float, nargs=4, metavar="W S E N", help="Bounding box, in raster coordinates.")
 """Part to read."""
 storage_option = click.option(

@@ -24,7 +24,7 @@ from geonp.raster.gaps import SIMULATORS
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import UNNAMED
 from geonp.raster.nodata import observed
-from geonp.raster.variable import fill_variables
+from geonp.raster.variable import fill_variables, require_numbers
 from geonp.raster.windows import Window
 
 __all__ = ["HOLDOUTS", "evaluate"]
@@ -180,6 +180,7 @@ class _Slice:
 def _choose_slice(obj: xr.DataArray | xr.Dataset, index: Mapping[Hashable, int], nodata: float | None) -> _Slice:
     grid = Grid.from_xarray(obj)
     variable = obj[fill_variables(obj, grid, nodata)[0]] if isinstance(obj, xr.Dataset) else obj
+    require_numbers(variable)
     sizes = {dim: n for dim, n in variable.sizes.items() if dim not in (grid.y_dim, grid.x_dim)}
     for dim, position in index.items():
         if not 0 <= position < sizes.get(dim, 0):

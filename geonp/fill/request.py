@@ -20,7 +20,7 @@ from geonp.inference.predictor import resolve
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import UNNAMED, ancillary_names
 from geonp.raster.nodata import declared_nodata
-from geonp.raster.variable import Variable, class_variables, fill_variables, passed_integers
+from geonp.raster.variable import Variable, class_variables, fill_variables, passed_classes, passed_integers
 
 __all__ = [
     "Raster",
@@ -167,6 +167,11 @@ def normalise(
             warn(
                 f"{', '.join(map(str, passed))}: integers without a declared nodata value pass through as they are. If "
                 "cells of theirs are missing, give the value with nodata= (--nodata)."
+            )
+        if not classes and (passed := passed_classes(ds, grid)):
+            warn(
+                f"{', '.join(map(str, passed))}: classes pass through as they are, because a model of numbers cannot "
+                "fill them. Use a model of classes (--model), or leave them out (--variable)."
             )
         for name in names:
             _check_replaced(ds, name, results)

@@ -31,8 +31,8 @@ from geonp.io.netcdf import write_netcdf
 from geonp.io.sources import NETCDF, readable
 from geonp.io.stores import Store, to_zarr, unfinished
 from geonp.raster.grid import Grid, grid_mapping_name
-from geonp.raster.metadata import PACKED_BANDS
-from geonp.raster.nodata import DEFAULT_FILL, declared_nodata, holds
+from geonp.raster.metadata import CLASSES, PACKED_BANDS
+from geonp.raster.nodata import DEFAULT_FILL, declared_nodata, holds, without
 from geonp.raster.windows import chunk_side
 
 __all__ = ["check_output", "for_files", "open_raster", "write_raster"]
@@ -55,6 +55,7 @@ def open_raster(
     bands: Sequence[int] | None = None,
     bbox: tuple[float, float, float, float] | None = None,
     nodata: float | None = None,
+    as_numbers: bool = False,
     chunks: Literal["auto"] | int | Mapping[Hashable, int] | None = "auto",
     storage_options: Mapping[str, Any] | None = None,
 ) -> xr.Dataset:
@@ -75,6 +76,9 @@ def open_raster(
     nodata : float, optional
         Value of missing cells as stored in the file, used instead of the declared one. With NaN, no cell of an integer
         raster is missing.
+    as_numbers : bool
+        Drop what says that values are classes (palettes and categories, ``flag_values``, ``flag_masks``), so that they
+        are filled as numbers.
     chunks : "auto", int, mapping or None
         Chunks of the dask arrays: several for each core and at most 16 MiB each (``"auto"``), the rows and columns of a
         chunk, or its cells by dimension. None gives no dask arrays, but lazy arrays of xarray, as
@@ -115,6 +119,9 @@ def open_raster(
             for da in ds.data_vars.values():
                 if da.dtype.kind in "iu":
                     da.encoding["_FillValue"] = nodata  # no cell is missing, for `observed`; never written
+    if as_numbers:
+        for da in ds.data_vars.values():
+            da.attrs = without(da.attrs, CLASSES)
     if variables is not None:
         ds = _select_variables(ds, variables)
     if bbox is not None:

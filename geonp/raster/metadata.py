@@ -12,7 +12,16 @@ import xarray as xr
 from geonp.raster.grid import grid_mapping_name
 from geonp.raster.nodata import NODATA, PACKING
 
-__all__ = ["PACKED_BANDS", "THEMATIC", "UNNAMED", "FillFlag", "ancillary_names", "dataset_attrs", "kept_encoding"]
+__all__ = [
+    "CLASSES",
+    "PACKED_BANDS",
+    "THEMATIC",
+    "UNNAMED",
+    "FillFlag",
+    "ancillary_names",
+    "dataset_attrs",
+    "kept_encoding",
+]
 
 UNNAMED = "value"
 """Name of the filled variable of a DataArray without a name."""
@@ -20,6 +29,9 @@ UNNAMED = "value"
 
 THEMATIC = {"LAYER_TYPE": "thematic"}
 """Attribute of a raster of classes whose palette or table of categories is not in the array, named as in GDAL."""
+
+CLASSES = ("flag_values", "flag_masks", *THEMATIC)
+"""Attributes of variables of classes."""
 
 PACKED_BANDS = "packed_bands"
 """Encoding of floats whose bands were packed by different scales and offsets: a mapping of ``dtype`` and ``_FillValue``

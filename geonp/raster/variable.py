@@ -15,7 +15,7 @@ import xarray as xr
 from geonp.errors import InputError
 from geonp.raster.casting import Fit, fitting
 from geonp.raster.grid import Grid
-from geonp.raster.metadata import UNNAMED, ancillary_names, kept_encoding
+from geonp.raster.metadata import CLASSES, THEMATIC, UNNAMED, ancillary_names, kept_encoding
 from geonp.raster.nodata import (
     UNLIMITED,
     Reader,
@@ -33,8 +33,11 @@ __all__ = [
     "class_reader",
     "class_variables",
     "fill_variables",
+    "is_classes",
     "labels",
+    "passed_classes",
     "passed_integers",
+    "require_numbers",
 ]
 
 
@@ -97,6 +100,7 @@ class Variable:
         if classes:
             read, fit = class_reader(source, nodata), partial(_flagged, np.ravel(source.attrs["flag_values"]))
         else:
+            require_numbers(source)
             read, fit = reader(source, nodata), fitting(source.dtype, values, encoding, limits)
         empty = empty_value(source, values)
         return cls(source.name, source, spatial, values, limits, read, fit, empty, encoding)
@@ -145,9 +149,11 @@ def fill_variables(ds: xr.Dataset, grid: Grid, nodata: float | None = None) -> l
         if {grid.y_dim, grid.x_dim} <= set(da.dims)
         and da.dtype.kind in "iuf"
         and name not in ancillary
-        and not {"flag_values", "flag_masks"} & set(da.attrs)
+        and not is_classes(da)
     ]
     if not names:
+        for da in ds.data_vars.values():
+            require_numbers(da)
         got = "; ".join(f"{name!r} {da.dims} {da.dtype}" for name, da in ds.data_vars.items()) or "no variables"
         raise InputError(
             f"No variable can be filled: got {got}; expected integers or floats on the dimensions "
@@ -162,6 +168,47 @@ def fill_variables(ds: xr.Dataset, grid: Grid, nodata: float | None = None) -> l
 def passed_integers(ds: xr.Dataset, grid: Grid, filled: list[Hashable]) -> list[Hashable]:
     """Integer variables that would be filled if a nodata value were given."""
     return [name for name in fill_variables(ds, grid, np.nan) if name not in filled]
+
+
+def is_classes(da: xr.DataArray) -> bool:
+    """Whether values are classes: CF flags, or a GDAL raster with a palette or categories."""
+    return any(key in da.attrs and (key != "LAYER_TYPE" or _is_thematic(da)) for key in CLASSES)
+
+
+def _is_thematic(da: xr.DataArray) -> bool:
+    return str(da.attrs["LAYER_TYPE"]).lower() == THEMATIC["LAYER_TYPE"]
+
+
+def require_numbers(da: xr.DataArray) -> None:
+    """Check that values are not classes, whose mean is no class.
+
+    Raises
+    ------
+    InputError
+        If they are, naming the attribute that says so.
+    """
+    if is_classes(da):
+        found = "a palette or table of categories" if "LAYER_TYPE" in da.attrs else "flag_values or flag_masks"
+        raise InputError(
+            f"Variable {da.name!r} holds classes, not numbers: got {found}, expected quantities. A model of numbers "
+            "would invent classes: use a model of classes (--model), choose other variables (--variable), or fill them "
+            "as numbers all the same with --as-numbers, in Python by deleting the attributes flag_values, flag_masks "
+            "and LAYER_TYPE."
+        )
+
+
+def passed_classes(ds: xr.Dataset, grid: Grid) -> list[Hashable]:
+    """Names of variables of classes on both spatial dimensions that describe no other variable."""
+    ancillary = {name for da in ds.data_vars.values() for name in ancillary_names(da)}
+    return [
+        name
+        for name, da in ds.data_vars.items()
+        if {grid.y_dim, grid.x_dim} <= set(da.dims)
+        and is_classes(da)
+        and "flag_masks" not in da.attrs
+        and name not in ancillary
+        and not str(da.attrs.get("standard_name", "")).endswith(("status_flag", "quality_flag"))
+    ]
 
 
 def class_variables(ds: xr.Dataset, grid: Grid, classes: int) -> list[Hashable]:

@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import rasterio
+import rasterio.shutil
 import torch
 import xarray as xr
 from click.testing import CliRunner
+from rasterio.transform import from_origin
 
 import geonp
 from geonp.cli.app import main
@@ -188,3 +191,64 @@ def test_the_command(raster: xr.DataArray, model: str, tmp_path: Path, ending: s
 def test_plans(raster: xr.DataArray, model: str) -> None:
     plan = raster.geonp.plan(model=model)
     assert plan.result_bytes == raster.size * (2 * 4 + 3 * 4 + 1)
+
+
+def test_a_model_of_numbers_fills_no_classes(raster: xr.DataArray) -> None:
+    message = "Variable 'state' holds classes, not numbers: got flag_values or flag_masks.*--as-numbers"
+    for call in (raster.geonp.infill, raster.geonp.plan, raster.geonp.evaluate, raster.to_dataset().geonp.infill):
+        with pytest.raises(InputError, match=message):
+            call()
+    thematic = raster.drop_attrs().assign_attrs(_FillValue=0, LAYER_TYPE="thematic")
+    with pytest.raises(InputError, match="got a palette or table of categories"):
+        thematic.geonp.infill()
+    assert "state_standard_error" in thematic.assign_attrs(LAYER_TYPE="athematic").geonp.infill()
+
+
+def test_classes_beside_numbers_pass_through_with_a_warning(raster: xr.DataArray) -> None:
+    ds = raster.to_dataset().assign(height=raster.drop_attrs().astype("f4").where(raster > 10))
+    with pytest.warns(UserWarning, match="state: classes pass through as they are.*Use a model of classes"):
+        out = ds.geonp.infill()
+    xr.testing.assert_identical(out["state"], ds["state"])
+    assert "height_standard_error" in out
+    ds["state"].attrs["standard_name"] = "status_flag"
+    ds.geonp.infill()
+
+
+@pytest.mark.parametrize("how", ["palette", "LAYER_TYPE", "aux.xml", "vat.dbf", "vrt"])
+def test_classes_of_gdal(raster: xr.DataArray, tmp_path: Path, how: str) -> None:
+    source, target = tmp_path / "in.tif", tmp_path / "out.tif"
+    rows, columns = raster.shape
+    with rasterio.open(
+        source,
+        "w",
+        driver="GTiff",
+        dtype="uint8",
+        nodata=0,
+        width=columns,
+        height=rows,
+        count=1,
+        transform=from_origin(500_000, 5_000_000, 30, 30),
+        crs="EPSG:32633",
+    ) as file:
+        file.write(raster.values, 1)
+        if how == "palette":
+            file.write_colormap(1, {10: (9, 9, 9, 255)})
+        if how == "LAYER_TYPE":
+            file.update_tags(1, LAYER_TYPE="thematic")
+    names = "<CategoryNames><Category>sea</Category></CategoryNames>"
+    if how == "aux.xml":
+        text = f'<PAMDataset><PAMRasterBand band="1">{names}</PAMRasterBand></PAMDataset>'
+        (tmp_path / "in.tif.aux.xml").write_text(text)
+    if how == "vat.dbf":
+        (tmp_path / "in.tif.vat.dbf").write_bytes(b"")
+    if how == "vrt":
+        rasterio.shutil.copy(source, tmp_path / "in.vrt", driver="VRT")
+        source = tmp_path / "in.vrt"
+        source.write_text(source.read_text().replace("</NoDataValue>", f"</NoDataValue>{names}"))
+    for command in (["fill", str(source), str(target)], ["evaluate", str(source)]):
+        done = CliRunner().invoke(main, command)
+        assert done.exit_code == 1
+        assert "holds classes, not numbers: got a palette or table of categories" in done.output
+    assert not target.exists()
+    done = CliRunner().invoke(main, ["fill", str(source), str(target), "--as-numbers"])
+    assert done.exit_code == 0, done.output
