@@ -6,6 +6,7 @@ Dask tasks and units of stores differ only in their :class:`Source`.
 from __future__ import annotations
 
 import itertools
+import logging
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from geonp.raster.variable import ClassReader, Variable
 from geonp.raster.windows import Piece, Window, pieces
 
 __all__ = ["BlockSource", "Region", "Source", "VariableSource", "fill_region", "reason"]
+
+logger = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
 BoolArray = npt.NDArray[np.bool_]
@@ -62,7 +65,7 @@ class Source(Protocol):
     def own(self) -> Array:
         """Values of the region as floats, NaN where missing: ``(..., rows, cols)``."""
 
-    def domain(self) -> BoolArray:
+    def domain_mask(self) -> BoolArray:
         """Mask of the valid domain in the window; False outside the raster."""
 
     def window(self, index: Index) -> Array:
@@ -87,13 +90,12 @@ def fill_region(region: Region, source: Source, job: FillJob, *, keep_going: boo
     own, classes, failure = source.own(), job.predictor.classes, ""
     if np.isfinite(own).all():
         return as_read(own, FillFlag.OBSERVED, classes), failure
-    domain_mask, result = source.domain(), np.empty(own.shape, result_dtype(own.dtype, classes))
+    domain_mask, result = source.domain_mask(), np.empty(own.shape, result_dtype(own.dtype, classes))
+    window = lru_cache(maxsize=1 if region.axis is None else STACK.slices + 1)(source.window)
     for place, index in zip(np.ndindex(own.shape[:-2]), itertools.product(*region.lead), strict=True):
-        others = [source.window(other) for other in region.neighbours(index)]
+        others = [window(other) for other in region.neighbours(index)]
         try:
-            filled = fill_window(
-                source.window(index), domain_mask, region.chunk, job, np.stack(others) if others else None
-            )
+            filled = fill_window(window(index), domain_mask, region.chunk, job, np.stack(others) if others else None)
         except PredictionError as error:
             if not keep_going:
                 raise
@@ -146,7 +148,7 @@ class BlockSource:
         """See :class:`Source`."""
         return self.read(self.block)
 
-    def domain(self) -> BoolArray:
+    def domain_mask(self) -> BoolArray:
         """See :class:`Source`."""
         mask = np.zeros(self.job.window(self.region.chunk).shape, bool)
         _assemble(mask, self.rows, self.cols, lambda i, j: self.masks is None or self._cut(self.masks[i][j], i, j))
@@ -154,25 +156,14 @@ class BlockSource:
 
     def window(self, index: Index) -> Array:
         """See :class:`Source`."""
-        return self._window(index)
-
-    @cached_property
-    def _window(self) -> Callable[[Index], Array]:
-        axis, shape = self.region.axis, self.job.window(self.region.chunk).shape
-        first = [lead.start for lead in self.region.lead]
-
-        @lru_cache(maxsize=1 if axis is None else STACK.slices + 1)
-        def window(index: Index) -> Array:
-            k, start = 0, list(first)
-            if axis is not None:
-                k = bisect_right(self.starts, index[axis]) - 1
-                start[axis] = self.starts[k]
-            inner = tuple(np.subtract(index, start).tolist())
-            values = np.full(shape, np.nan, self.read.dtype)
-            _assemble(values, self.rows, self.cols, lambda i, j: self.read(self._cut(self.stack[k][i][j][inner], i, j)))
-            return values
-
-        return window
+        axis, k, first = self.region.axis, 0, [lead.start for lead in self.region.lead]
+        if axis is not None:
+            k = bisect_right(self.starts, index[axis]) - 1
+            first[axis] = self.starts[k]
+        inner = tuple(np.subtract(index, first).tolist())
+        values = np.full(self.job.window(self.region.chunk).shape, np.nan, self.read.dtype)
+        _assemble(values, self.rows, self.cols, lambda i, j: self.read(self._cut(self.stack[k][i][j][inner], i, j)))
+        return values
 
     def _cut(self, block: Array, i: int, j: int) -> Array:
         a, b = self.rows[i], self.cols[j]
@@ -211,7 +202,7 @@ class VariableSource:
         """See :class:`Source`."""
         return self.variable.read(self.stored)
 
-    def domain(self) -> BoolArray:
+    def domain_mask(self) -> BoolArray:
         """See :class:`Source`."""
         mask, (rows, cols) = np.zeros(self.job.window(self.region.chunk).shape, bool), self._pieces(self.job.shape)
 
@@ -242,10 +233,9 @@ class VariableSource:
             return values, first, complete
         own, every = lead[axis], read_with(lead[axis], self.region.size)
         before, after = range(every.start, own.start), range(own.stop, every.stop)
-        found = [self._read_neighbours(part) for part in (before, after)]
+        (earlier, complete_before), (later, complete_after) = map(self._read_neighbours, (before, after))
         first[axis] = every.start
-        stack = np.concatenate([found[0][0], values, found[1][0]], axis)
-        return stack, first, complete and found[0][1] and found[1][1]
+        return np.concatenate([earlier, values, later], axis), first, complete and complete_before and complete_after
 
     def _read_neighbours(self, part: range) -> tuple[Array, bool]:
         """Windows of neighbouring slices; an unreadable one does not affect the others."""
@@ -264,28 +254,31 @@ class VariableSource:
         """Windows of some slices, in as few reads as possible, or chunk by chunk after an error."""
         shape = self.job.window(self.region.chunk).shape
         values = np.full((*map(len, lead), *shape), np.nan, self.variable.read.dtype)
+        complete = self._read_pieces(values, lead, self.job.shape)
+        return values, complete or self._read_pieces(values, lead, self.chunks)
+
+    def _read_pieces(self, values: Array, lead: tuple[range, ...], size: tuple[int, int]) -> bool:
+        """Read windows in parts of `size` rows and columns; NaN and False where a part cannot be read."""
+        rows, cols = self._pieces(size)
         complete = True
-        for size in (self.job.shape, self.chunks):
-            complete = True
-            rows, cols = self._pieces(size)
 
-            def read(i: int, j: int, rows: Any = rows, cols: Any = cols, size: Any = size) -> Any:
-                nonlocal complete
-                (a, b), parts = (rows[i], cols[j]), []
-                for piece, n in zip((a, b), size, strict=True):
-                    parts.append(range(piece.chunk * n + piece.start, piece.chunk * n + piece.stop))
-                try:
-                    return self.variable.read(self._read(lead, *parts))
-                except MemoryError:
-                    raise
-                except Exception:  # readers of files raise errors of no common class
-                    complete = False
-                    return np.nan
+        def read(i: int, j: int) -> Any:
+            nonlocal complete
+            parts = [
+                range(p.chunk * n + p.start, p.chunk * n + p.stop)
+                for p, n in zip((rows[i], cols[j]), size, strict=True)
+            ]
+            try:
+                return self.variable.read(self._read(lead, *parts))
+            except MemoryError:
+                raise
+            except Exception as error:  # readers of files raise errors of no common class
+                logger.info("%s: cells around a region cannot be read: %s", self.variable.name, reason(error))
+                complete = False
+                return np.nan
 
-            _assemble(values, rows, cols, read)
-            if complete:
-                break
-        return values, complete
+        _assemble(values, rows, cols, read)
+        return complete
 
     def _pieces(self, size: tuple[int, int]) -> tuple[list[Piece], list[Piece]]:
         """The parts of the window by rows and by columns, in a raster cut into chunks of `size`."""
