@@ -144,7 +144,8 @@ def fill_store(
     request = _prepared(obj, options)
     layout = checked_layout(_cells(request), chunks=chunks, unit=unit, shards=shards, zarr_format=zarr_format)
     fields = tuple(_field(request, v, layout.unit) for v in sorted(request.variables, key=lambda v: str(v.name)))
-    job = _fingerprint(request, layout, source_options)
+    values = _values(request, source_options)
+    job = _fingerprint(request, layout, values)
     store = Store(os.fspath(target), dict(storage_options or {}), _digest(job))
     journal = Journal(store.url, store.options)
     _check_elsewhere(request, store)
@@ -154,11 +155,12 @@ def fill_store(
         return Report({}, len(units), len(units), {})
     reused = len(done)
     logger.info("%s: filling %d units of %d x %d cells, %d are done", store.url, len(units), *[layout.unit] * 2, reused)
-    work = Work(fields, request.domain, request.job, store, journal)
+    work = Work(fields, request.domain, request.job, store, journal, _source_store(request, source_options))
     with executor(workers, scheduler, request.job.predictor.device) as pool:
         _fill_units(work, units, done, pool, progress)
     report = Report(tally(fields, units, done), len(units), reused, failures(fields, units, done))
     if not report.failed:
+        _require_unchanged(request, values, source_options)
         _finish(report, store, journal, job)
     return report
 
@@ -238,20 +240,15 @@ def _field(request: Request, variable: Variable, side: int) -> Field:
     return Field(bare, request.outputs(variable), chunks)
 
 
-def _fingerprint(request: Request, layout: Layout, source_options: Any) -> dict[str, str]:
+def _fingerprint(request: Request, layout: Layout, values: str) -> dict[str, str]:
     """A hash of each thing that the result depends on."""
-    ds, names = request.ds, sorted((variable.name for variable in request.variables), key=str)
-    source = ds.encoding.get("source")
+    ds = request.ds
     # some readers give variables in no particular order
     variables = sorted(
         (str(name), da.dims, da.shape, str(da.dtype), sorted(map(str, da.attrs.items())))
         for name, da in ds.variables.items()
     )
     axes = {str(dim): ds[dim].values for dim in sorted(ds.dims, key=str) if dim in ds.coords}
-    if isinstance(source, str) and all(ds[name].chunks is None for name in names):
-        values = identity(source, source_options)
-    else:
-        values = tokenize(*(ds[name].data for name in names))
     job, predictor = request.job, request.job.predictor
     return {
         "geonp": version("geonp"),
@@ -260,6 +257,39 @@ def _fingerprint(request: Request, layout: Layout, source_options: Any) -> dict[
         "parameters": tokenize(sorted(request.options.fingerprint().items()), job.across, request.domain),
         "layout": tokenize(layout),
     }
+
+
+def _values(request: Request, source_options: Any) -> str:
+    """Identity of the values of the variables: that of the file they are read from, if they are not in memory."""
+    ds, names = request.ds, sorted((variable.name for variable in request.variables), key=str)
+    source = ds.encoding.get("source")
+    if isinstance(source, str) and all(ds[name].chunks is None for name in names):
+        return identity(source, source_options)
+    return str(tokenize(*(ds[name].data for name in names)))
+
+
+def _require_unchanged(request: Request, before: str, source_options: Any) -> None:
+    """Check that the input is what it was when the job began."""
+    try:
+        same = _values(request, source_options) == before
+    except OSError:
+        same = False
+    if not same:
+        raise InputError(
+            f"The input changed while it was filled: got other files at {request.ds.encoding.get('source')!r} than at "
+            "the beginning. The store stays unfinished: start again with overwrite (--overwrite), or put the old input "
+            "back and continue with resume (--resume)."
+        )
+
+
+def _source_store(request: Request, source_options: Any) -> Store | None:
+    """The store that all variables are read from by their names; None for other files."""
+    source = request.ds.encoding.get("source")
+    if not isinstance(source, str):
+        return None
+    store = Store(source, dict(source_options or {}))
+    names = [str(variable.name) for variable in request.variables]
+    return store if store.exists() and all(map(store.has_array, names)) else None
 
 
 def _check_elsewhere(request: Request, store: Store) -> None:

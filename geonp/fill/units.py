@@ -16,6 +16,7 @@ import dask
 import numpy as np
 import numpy.typing as npt
 
+from geonp.errors import InputError
 from geonp.fill.outputs import Output
 from geonp.fill.region import Region, VariableSource, fill_region, reason
 from geonp.inference.kernel import FillJob, as_read
@@ -70,13 +71,30 @@ class Unit:
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """Data that all units share; picklable, and small if the source is a file."""
+    """What all units share; picklable, and small if the source is a file.
+
+    Attributes
+    ----------
+    fields, domain, job, store, journal
+    source : Store or None
+        The Zarr store that the variables are read from, if it is one.
+    """
 
     fields: tuple[Field, ...]
     domain: Any
     job: FillJob
     store: Store
     journal: Journal
+    source: Store | None = None
+
+    def require_input(self, field: Field) -> None:
+        """Check that the array of a field exists: the chunks of one that has vanished would be read as missing."""
+        name = str(field.variable.name)
+        if self.source is not None and not self.source.has_array(name):
+            raise InputError(
+                f"The input vanished while it was read: got no array {name!r} in {self.source.url!r}. Check the mount "
+                "or the connection."
+            )
 
     def halved(self) -> Work:
         """The same work with half the batch size."""
@@ -120,7 +138,10 @@ def fill_unit(work: Work, unit: Unit) -> Record:
     )
     with dask.config.set(scheduler="synchronous"):
         try:
+            work.require_input(field)
             own = source.own()
+            complete = np.isfinite(own).all() or source.complete
+            work.require_input(field)
         except MemoryError:
             raise
         except Exception as error:  # readers of files raise errors of no common class
@@ -129,7 +150,7 @@ def fill_unit(work: Work, unit: Unit) -> Record:
         infinite = int(np.isinf(stored).sum()) if stored.dtype.kind == "f" else 0
         note: Record = {"infinite": infinite, "seen": _seen(field.variable, source.region, own)}
         result, failure = fill_region(source.region, source, work.job, keep_going=True)
-        if not (np.isfinite(own).all() or source.complete):
+        if not complete:
             note["unread"] = True
         if failure:
             note["error"] = failure

@@ -44,6 +44,7 @@ def remove(fs: Any, root: str, markers: Sequence[str]) -> None:
 def identity(url: str, options: Mapping[str, Any] | None = None) -> str:
     """Hash of the names, sizes and times (on object stores: ETags) of all files at `url`, whose content is not read."""
     fs, root = connect(url, options)
+    fs.invalidate_cache()
     infos = {root: fs.info(root)} if fs.isfile(root) else fs.find(root, detail=True)
     files = sorted(
         (name.removeprefix(root), info["size"], str(info.get("ETag") or info.get("mtime") or info.get("LastModified")))

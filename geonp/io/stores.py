@@ -133,6 +133,12 @@ class Store:
         """Attributes of the root."""
         return dict(self._group("r").attrs)
 
+    def has_array(self, name: str) -> bool:
+        """Whether the metadata document of an array is there, in either format."""
+        fs, root = connect(self.url, self.options)
+        fs.invalidate_cache()
+        return any(fs.exists(f"{root}/{name}/{document}") for document in ("zarr.json", ".zarray"))
+
     def remove(self) -> None:
         """Remove the store, if there is one."""
         remove(*connect(self.url, self.options), _MARKERS)

@@ -369,6 +369,44 @@ def test_a_folder_that_is_no_store_stays_as_it_is(model: str, tmp_path: Path, so
     assert (out / "thesis.txt").read_text() == "all of it"
 
 
+def test_an_input_that_vanishes_for_a_moment_fails_the_units_that_read_it(
+    model: str, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, out = tmp_path / "whole.zarr", tmp_path / "out.zarr"
+    fill_store(lazily(source), whole, chunks=16, model=model)
+    away, own = tmp_path / "away", VariableSource.own
+
+    def flapping(self: VariableSource) -> Any:
+        if (self.region.chunk.row, self.region.chunk.col) != (16, 16):
+            return own(self)
+        source.rename(away)
+        return own(self)
+
+    with monkeypatch.context() as patch, dask.config.set(num_workers=1):
+        patch.setattr(VariableSource, "own", flapping)
+        patch.setattr("geonp.fill.workers.CPU_COUNT", 1)
+        report = fill_store(
+            lazily(source), out, chunks=16, model=model, progress=lambda *_: away.exists() and away.rename(source)
+        )
+    assert "The input vanished while it was read: got no array 'a'" in report.failed["0.1.1"]
+    fill_store(lazily(source), out, chunks=16, model=model, resume=True)
+    assert stored(out) == stored(whole)
+
+
+def test_an_input_that_changes_while_it_is_filled_leaves_the_store_unfinished(
+    model: str, tmp_path: Path, source: Path
+) -> None:
+    out = tmp_path / "out.zarr"
+
+    def change(*_: object) -> None:
+        (source / "more").write_text("x")
+
+    with pytest.raises(InputError, match="The input changed while it was filled"):
+        fill_store(lazily(source), out, chunks=16, model=model, progress=change)
+    with pytest.raises(InputError, match="unfinished result of geonp fill"):
+        open_raster(out)
+
+
 # --- faults -----------------------------------------------------------------------------------------------------------
 
 
