@@ -15,7 +15,7 @@ from geonp.nn.layers import MLP, masked_mean
 from geonp.nn.likelihood import condition
 from geonp.nn.process import Observations, outside_in_order
 
-__all__ = ["DRIFT", "DriftKrigingHead", "DriftSettings", "Prepared"]
+__all__ = ["DRIFT", "KRIGING_HEADS", "DriftKrigingHead", "DriftSettings", "Prepared", "drift_head"]
 
 
 @dataclass(frozen=True)
@@ -284,6 +284,26 @@ class DriftKrigingHead(KrigingHead):
             )
             raw, raw_drift = raw + step, raw_drift + drift_step
         return raw.float(), raw_drift
+
+
+KRIGING_HEADS = {"kriging": KrigingHead, "drift": DriftKrigingHead}
+"""Heads that condition a Gaussian process, by the name of the option of a model."""
+
+
+def drift_head(head: nn.Module) -> DriftKrigingHead:
+    """`head`, if it can use covariates and known errors.
+
+    Raises
+    ------
+    ValueError
+        If it cannot.
+    """
+    if not isinstance(head, DriftKrigingHead):
+        raise ValueError(
+            f'covariates and errors need head="drift", but this model has a {type(head).__name__}; leave them out, '
+            "or choose a model that was trained with covariates"
+        )
+    return head
 
 
 def _covariate_features(

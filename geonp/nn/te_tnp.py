@@ -11,6 +11,8 @@ from torch.distributions import Normal, StudentT
 from geonp.nn.attention import dense_attention, te_attention
 from geonp.nn.bias import KernelDictionary
 from geonp.nn.blocks import BLOCKS
+from geonp.nn.drift import Covariates
+from geonp.nn.drift_head import KRIGING_HEADS, Prepared, drift_head
 from geonp.nn.heads import KrigingHead, VarianceHead
 from geonp.nn.layers import MLP, PairMLP, drop_masked, in_chunks, masked_mean, origin, split_heads, with_unknown_targets
 from geonp.nn.statistics import context_statistics, moments
@@ -176,10 +178,12 @@ class TEPTTNP(nn.Module):
         lengths: tuple[float, ...] = (3.0, 24.0),
     ) -> None:
         super().__init__()
-        if head not in ("variance", "kriging") or (head == "kriging") != bool(scales):
-            raise ValueError(f'head must be "variance", or "kriging" with scales, got {head!r} and scales={scales}')
+        kriging = head in KRIGING_HEADS
+        if not (kriging or head == "variance") or kriging != bool(scales):
+            raise ValueError(
+                f'head must be "variance", or "kriging" or "drift" with scales, got {head!r} and scales={scales}'
+            )
         self.unit = unit
-        kriging = head == "kriging"
         layer = (dim, heads, d_x, move_locations, max_pairs, pair_dim)
         self.pseudo = nn.Parameter(torch.randn(n_pseudo, dim))
         self.locate = PseudoLocations(n_pseudo, dim, heads, d_x, locate)
@@ -194,7 +198,9 @@ class TEPTTNP(nn.Module):
             self.observed = nn.Embedding(2, 4)
             self.embed = MLP(4 + d_y + extra, *embed_hidden, dim)
             self.norm_in, self.norm_out = nn.LayerNorm(dim, eps=1e-6), nn.LayerNorm(dim, eps=1e-6)
-            self.head = KrigingHead(dim, d_x, d_y, 128, extra, n_refine, refine_steps, 0, scoring_steps, lengths)
+            self.head = KRIGING_HEADS[head](
+                dim, d_x, d_y, 128, extra, n_refine, refine_steps, 0, scoring_steps, lengths
+            )
             for block in (*self.gather, *self.spread, *self.read):
                 nn.init.zeros_(block.to_out.weight)
                 nn.init.zeros_(block.ff[-1].weight)
@@ -202,13 +208,24 @@ class TEPTTNP(nn.Module):
             self.embed = MLP(d_y + 1, dim, dim, dim, relu=True)
             self.head = VarianceHead(dim, d_y, min_scale=min_scale)
 
-    def forward(self, xc: Tensor, yc: Tensor, xt: Tensor, context_mask: Tensor | None = None) -> Normal | StudentT:
-        """Predict targets from context: shapes, mask and result as in :meth:`geonp.nn.tnp_kr.TNPKR.forward`."""
+    def forward(
+        self,
+        xc: Tensor,
+        yc: Tensor,
+        xt: Tensor,
+        context_mask: Tensor | None = None,
+        covariates: Covariates | None = None,
+        errors: Tensor | None = None,
+    ) -> Normal | StudentT:
+        """Predict targets from context: arguments and result as in :meth:`geonp.nn.tnp_kr.TNPKR.forward`."""
         start = origin(xc, xt)
         xc, yc, context_mask = drop_masked(xc - start, yc, context_mask)
         xt = xt - start
+        if covariates is not None or errors is not None:
+            prepared = drift_head(self.head).prepare(xc, yc, context_mask, xt.shape[1], covariates, errors)
+            return self._krige(xc, prepared.remainder, xt, context_mask, prepared)
         if isinstance(self.head, KrigingHead):
-            return self._krige(self.head, xc, yc, xt, context_mask)
+            return self._krige(xc, yc, xt, context_mask)
         _, keys = self._encode(self.embed(_with_flag(yc, 0.0)), xc / self.unit, context_mask)
         return _decode(xt / self.unit, self.read, keys, self.embed, self.head, yc.shape[-1])
 
@@ -225,7 +242,7 @@ class TEPTTNP(nn.Module):
                 z, x = self.spread[i](z, x, u, v, unmasked)
         return z, keys
 
-    def _krige(self, head: KrigingHead, xc: Tensor, yc: Tensor, xt: Tensor, mask: Tensor) -> StudentT:
+    def _krige(self, xc: Tensor, yc: Tensor, xt: Tensor, mask: Tensor, prepared: Prepared | None = None) -> StudentT:
         n_t = xt.shape[1]
         # bfloat16 would round coordinates to whole cells and small differences of values to zero
         with torch.autocast(xc.device.type, enabled=False):
@@ -234,11 +251,15 @@ class TEPTTNP(nn.Module):
                 sums = self.dictionary.sums(x, xc, moments(yc, mask))
                 local, summary = context_statistics(sums, yc, mask)
             values, flags = with_unknown_targets(yc, n_t)
-            tokens = self.norm_in(self.embed(torch.cat([self.observed(flags), values, local], -1)))
+            embedded = self.embed(torch.cat([self.observed(flags), values, local], -1))
+            tokens = self.norm_in(embedded if prepared is None else embedded + prepared.embedding)
             zc, keys = self._encode(tokens[:, n_t:], xc / self.unit, mask)
             zt = _read(self.read, keys, tokens[:, :n_t], xt / self.unit)
             targets, context = self.norm_out(zt), self.norm_out(zc)
-        return head.forward(targets, context, xt, xc, yc, mask, summary)
+        if prepared is not None:
+            return drift_head(self.head).drift_forward(targets, context, xt, xc, mask, summary, prepared)
+        assert isinstance(self.head, KrigingHead)
+        return self.head.forward(targets, context, xt, xc, yc, mask, summary)
 
 
 def _layers(n: int, dim: int, heads: int, d_x: int, move: bool, max_pairs: int, pair_dim: int = 0) -> nn.ModuleList:

@@ -9,7 +9,7 @@ from torch.distributions import Normal, StudentT
 from geonp.nn.attention import dense_attention, orthogonal_features, performer_attention
 from geonp.nn.bias import DictionaryBias, KernelDictionary, RBFBias, dictionary_bias, rbf_bias, shared_bias
 from geonp.nn.drift import Covariates
-from geonp.nn.drift_head import DriftKrigingHead
+from geonp.nn.drift_head import KRIGING_HEADS, drift_head
 from geonp.nn.heads import GaussianHead, KrigingHead
 from geonp.nn.layers import (
     MLP,
@@ -29,9 +29,6 @@ __all__ = ["ATTENTIONS", "TNPKR"]
 
 ATTENTIONS = ("scan", "dka", "performer", "full")
 """Attention variants of TNP-KR."""
-
-KRIGING_HEADS = {"kriging": KrigingHead, "drift": DriftKrigingHead}
-"""Heads that condition a Gaussian process, by the name of the option."""
 
 
 class TNPKR(nn.Module):
@@ -189,12 +186,7 @@ class TNPKR(nn.Module):
         covariates: Covariates | None,
         errors: Tensor | None,
     ) -> StudentT:
-        head, n_t = self.head, xt.shape[1]
-        if not isinstance(head, DriftKrigingHead):
-            raise ValueError(
-                f'covariates and errors need head="drift", but this model has a {type(head).__name__}; leave them out, '
-                "or choose a model that was trained with covariates"
-            )
+        head, n_t = drift_head(self.head), xt.shape[1]
         prepared = head.prepare(xc, yc, mask, n_t, covariates, errors)
         tokens, summary = self._features(xc, prepared.remainder, xt, mask, prepared.embedding)
         return head.drift_forward(tokens[:, :n_t], tokens[:, n_t:], xt, xc, mask, summary, prepared)

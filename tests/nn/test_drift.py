@@ -12,6 +12,7 @@ from torch import Tensor
 
 from geonp.nn.drift import LOG_VARIANCE, N_CURVES, Covariates, Variances, standardise_covariates
 from geonp.nn.drift_process import DriftModel, DriftObservations
+from geonp.nn.te_tnp import TEPTTNP
 from geonp.nn.tnp_kr import TNPKR
 
 N = 12
@@ -245,3 +246,16 @@ def test_covariates_need_their_head() -> None:
     xc, yc, xt, covariates = task()
     with pytest.raises(ValueError, match='need head="drift", but this model has a KrigingHead; leave them out'):
         TNPKR(**SMALL, head="kriging")(xc, yc, xt, None, covariates)  # type: ignore[arg-type]
+
+
+def test_te_pt_tnp_reads_covariates_too() -> None:
+    """The rough drift and the head are the same; what the trunk adds is another's."""
+    torch.manual_seed(0)
+    options = {"dim": 16, "heads": 2, "blocks": 1, "n_pseudo": 4, "scales": (1.0, 4.0), "scoring_steps": 2}
+    made = TEPTTNP(**options, head="drift").eval().requires_grad_(False)  # type: ignore[arg-type]
+    xc, yc, xt, covariates = task()
+    truth = 3 * covariates.targets[0, :, 0] + torch.sin(xt[0, :, 0] / 4)
+    off = (made(xc, yc, xt, None, covariates).mean[0, :, 0] - truth).square().mean().sqrt()
+    assert float(off) < 0.15
+    with pytest.raises(ValueError, match='need head="drift", but this model has a VarianceHead'):
+        TEPTTNP(dim=16, heads=2, blocks=1, n_pseudo=4)(xc, yc, xt, None, covariates)

@@ -179,7 +179,7 @@ RASTER: dict[str, Any] = {**SMALL, "n_pseudo": 3, "head": "kriging", "scales": (
 
 @pytest.mark.parametrize("options", [{"head": "kriging"}, {"scales": (1.0,)}, {"head": "normal"}])
 def test_head_and_scales_that_contradict_each_other_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match='head must be "variance", or "kriging" with scales, got'):
+    with pytest.raises(ValueError, match='head must be "variance", or "kriging" or "drift" with scales, got'):
         TEPTTNP(**SMALL, **options)
 
 
