@@ -30,6 +30,7 @@ from geonp.io.location import check_writable, is_remote, sync
 from geonp.io.netcdf import write_netcdf
 from geonp.io.sources import NETCDF, readable
 from geonp.io.stores import Store, to_zarr, unfinished
+from geonp.raster.boxes import select_box
 from geonp.raster.grid import Grid, grid_mapping_name
 from geonp.raster.metadata import CLASSES, PACKED_BANDS
 from geonp.raster.nodata import DEFAULT_FILL, declared_nodata, holds, without
@@ -72,7 +73,8 @@ def open_raster(
         Bands to keep, counted from 1, if there is a dimension ``band``. By default all.
     bbox : tuple of float, optional
         Bounding box ``(west, south, east, north)`` in the coordinates of the raster. Cells whose centre is inside are
-        kept.
+        kept. Longitudes may be of any convention, and east may be less than west across the antimeridian; the
+        longitudes of the result are those of the box.
     nodata : float, optional
         Value of missing cells as stored in the file, used instead of the declared one. With NaN, no cell of an integer
         raster is missing.
@@ -125,7 +127,7 @@ def open_raster(
     if variables is not None:
         ds = _select_variables(ds, variables)
     if bbox is not None:
-        ds = _select_box(ds, bbox)
+        ds = select_box(ds, bbox)
     ds.encoding["source"] = place
     if chunks is None:
         return ds
@@ -295,24 +297,6 @@ def _select_bands(ds: xr.Dataset, bands: Sequence[int]) -> xr.Dataset:
     if missing:
         raise InputError(f"No band {', '.join(map(str, missing))}: the raster has bands 1 to {count}. Correct --bidx.")
     return ds.isel(band=[band - 1 for band in bands]) if "band" in ds.dims else ds
-
-
-def _select_box(ds: xr.Dataset, bbox: tuple[float, float, float, float]) -> xr.Dataset:
-    grid = Grid.from_xarray(ds)
-    west, south, east, north = bbox
-    window = {}
-    for dim, low, high in ((grid.y_dim, south, north), (grid.x_dim, west, east)):
-        if dim not in ds.coords:
-            raise InputError(f"No bounding box can be cut: the dimension {dim!r} has no coordinate. Add one.")
-        values = ds.coords[dim].values
-        inside = np.flatnonzero((values >= low) & (values <= high))
-        if inside.size == 0:
-            raise InputError(
-                f"The bounding box holds no cell: got {low:g} to {high:g} along {dim!r}, expected a part of "
-                f"{values.min():g} to {values.max():g}. Give west south east north in the raster's own coordinates."
-            )
-        window[dim] = slice(int(inside[0]), int(inside[-1]) + 1)
-    return ds.isel(window)
 
 
 def for_files(ds: xr.Dataset, grid: Grid | None = None) -> xr.Dataset:
