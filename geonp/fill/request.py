@@ -20,7 +20,7 @@ from geonp.inference.predictor import resolve
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import UNNAMED, ancillary_names
 from geonp.raster.nodata import declared_nodata
-from geonp.raster.variable import Variable, class_variables, fill_variables, passed_classes, passed_integers
+from geonp.raster.variable import Variable, class_variables, fill_variables, off_grid, passed_classes, passed_integers
 
 __all__ = [
     "Raster",
@@ -155,6 +155,11 @@ def normalise(
             "wrap an array: xr.DataArray(array, dims=('y', 'x'))"
         )
     grid = Grid.from_xarray(obj)
+    if grid.repeats_x:
+        warn(
+            f"The last column of {grid.x_dim!r} repeats the first, 360 degrees away: both are filled on their own, and "
+            f"the raster is not taken as going round. Leave it out: obj.isel({{{grid.x_dim!r}: slice(None, -1)}})."
+        )
     if isinstance(obj, xr.DataArray):
         name = UNNAMED if obj.name is None else obj.name
         _check_names(obj, name, results)
@@ -172,6 +177,12 @@ def normalise(
             warn(
                 f"{', '.join(map(str, passed))}: classes pass through as they are, because a model of numbers cannot "
                 "fill them. Use a model of classes (--model), or leave them out (--variable)."
+            )
+        if others := off_grid(ds, grid, names):
+            warn(
+                f"{', '.join(f'{name!r} {ds[name].dims}' for name in others)}: not on the grid of {names[0]!r} "
+                f"({grid.y_dim!r}, {grid.x_dim!r}), and passed through as they are. Fill each grid on its own, for "
+                f"example ds[[{others[0]!r}]] (--variable {others[0]})."
             )
         for name in names:
             _check_replaced(ds, name, results)

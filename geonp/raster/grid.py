@@ -20,9 +20,9 @@ from pyproj import CRS
 from pyproj.exceptions import CRSError
 
 from geonp.errors import InputError
-from geonp.raster.units import parse_unit, unit_factor
+from geonp.raster.units import is_transformed, parse_unit, unit_factor
 
-__all__ = ["EVEN_TOLERANCE", "Grid", "crs_name", "grid_mapping_name"]
+__all__ = ["EVEN_TOLERANCE", "Grid", "crs_name", "grid_mapping_name", "is_coordinate"]
 
 EVEN_TOLERANCE = 0.01
 """Share of a step by which coordinates and steps may be off: float32 longitudes of 1 km grids are off by 0.2 %."""
@@ -98,6 +98,8 @@ class Grid:
         Coordinate reference system as WKT, or None if the raster declares none.
     geographic
         True if the coordinates are longitudes and latitudes in degrees.
+    needs_crs
+        True if the attributes of a coordinate say that it is projected or of a rotated pole.
     periodic_x
         True if the columns cover all longitudes, so that the last column neighbours the first.
     regular
@@ -115,6 +117,7 @@ class Grid:
     even: tuple[bool, bool]
     crs: str | None
     geographic: bool
+    needs_crs: bool
     periodic_x: bool
     regular: bool
 
@@ -160,6 +163,7 @@ class Grid:
             even=(y_even, x_even),
             crs=None if crs is None else str(crs.to_wkt()),
             geographic=geographic,
+            needs_crs=any(is_transformed(obj.coords[dim]) for dim in (y_dim, x_dim) if dim in obj.coords),
             periodic_x=geographic and x_even and circle,
             regular=y_even and x_even and not _is_curvilinear(obj, y_dim, x_dim),
         )
@@ -174,6 +178,11 @@ class Grid:
             for first, step, n in zip(self.origin, self.spacing, self.shape, strict=True)
         )
         return west, south, east, north
+
+    @property
+    def repeats_x(self) -> bool:
+        """Whether the last column repeats the first, 360 degrees away."""
+        return self.geographic and self.even[1] and abs((self.shape[1] - 1) * abs(self.spacing[1]) - 360.0) < 1e-3
 
     def require_same(self, other: Grid, what: str) -> None:
         """Check that another grid has the same shape, first and last cell, and CRS.
@@ -268,6 +277,11 @@ def _named(obj: xr.DataArray | xr.Dataset, pairs: tuple[tuple[str, str], ...]) -
 def _is_axis(coord: xr.DataArray, axis: str) -> bool:
     given_axis, name, units = (str(coord.attrs.get(key, "")).lower() for key in ("axis", "standard_name", "units"))
     return given_axis == axis or name in _CF_NAMES[axis] or units in _CF_UNITS[axis]
+
+
+def is_coordinate(da: xr.DataArray) -> bool:
+    """Whether the CF attributes of an array are those of rows or columns, as of a two-dimensional latitude."""
+    return _is_axis(da, "y") or _is_axis(da, "x")
 
 
 def _is_latitude(name: Hashable, coord: xr.DataArray) -> bool:

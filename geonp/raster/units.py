@@ -12,7 +12,7 @@ from pyproj import CRS
 
 from geonp.errors import InputError
 
-__all__ = ["parse_unit", "unit_factor"]
+__all__ = ["is_transformed", "parse_unit", "unit_factor"]
 
 Quantity = Literal["angle", "length"]
 
@@ -101,6 +101,13 @@ def unit_factor(coord: xr.DataArray, crs: CRS | None, *, geographic: bool) -> fl
         size *= float(height)
     factor = size / axis_size
     return 1.0 if abs(factor - 1) < _SAME else factor
+
+
+def is_transformed(coord: xr.DataArray) -> bool:
+    """Whether the attributes of a coordinate say that it is projected or of a rotated pole."""
+    unit = parse_unit(coord.attrs.get("units"))
+    named = str(coord.attrs.get("standard_name", "")).startswith(("projection_", "grid_"))
+    return named or (unit is not None and unit[0] == "length")
 
 
 def _is_degrees(coord: xr.DataArray) -> bool:

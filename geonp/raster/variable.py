@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -14,7 +14,7 @@ import xarray as xr
 
 from geonp.errors import InputError
 from geonp.raster.casting import Fit, fitting
-from geonp.raster.grid import Grid
+from geonp.raster.grid import Grid, is_coordinate
 from geonp.raster.metadata import CLASSES, THEMATIC, UNNAMED, ancillary_names, kept_encoding
 from geonp.raster.nodata import (
     UNLIMITED,
@@ -35,10 +35,14 @@ __all__ = [
     "fill_variables",
     "is_classes",
     "labels",
+    "off_grid",
     "passed_classes",
     "passed_integers",
     "require_numbers",
 ]
+
+_FEW = 4
+"""Largest number of vertices of a cell, or of rows of a matrix, which are no grid."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,6 +212,26 @@ def passed_classes(ds: xr.Dataset, grid: Grid) -> list[Hashable]:
         and "flag_masks" not in da.attrs
         and name not in ancillary
         and not str(da.attrs.get("standard_name", "")).endswith(("status_flag", "quality_flag"))
+    ]
+
+
+def off_grid(ds: xr.Dataset, grid: Grid, filled: Sequence[Hashable]) -> list[Hashable]:
+    """Numeric variables on rows and columns other than those of the grid, such as bands of another resolution.
+
+    These have two dimensions that neither are leading dimensions of the `filled` variables nor have the few entries of
+    bounds and matrices. Coordinates in two dimensions, and what an attribute ``bounds`` names, are left out.
+    """
+    spatial = {grid.y_dim, grid.x_dim}
+    leading = {dim for name in filled for dim in ds[name].dims} - spatial
+    bounds = {variable.attrs.get("bounds", variable.encoding.get("bounds")) for variable in ds.variables.values()}
+    return [
+        name
+        for name, da in ds.data_vars.items()
+        if da.dtype.kind in "iuf"
+        and not spatial <= set(da.dims)
+        and sum(dim not in leading and size > _FEW for dim, size in da.sizes.items()) >= 2
+        and name not in bounds
+        and not is_coordinate(da)
     ]
 
 
