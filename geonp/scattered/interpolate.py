@@ -126,7 +126,9 @@ def interpolate(
     )
     table = read_table(points, values, x, y)
     target = _target(at, table)
-    table = transformed(table, crs, target.crs, target.geographic)
+    table = transformed(table, crs, target.grid)
+    table.warn_of_distance(target.x, target.y, target.geographic)
+    table.warn_of_repeats(target.geographic)
     job, card = load_job(target.shape, options)
     if card.classes or card.neighbourhood.axes:
         raise InputError(
@@ -158,7 +160,7 @@ class _Target:
     y: FloatArray
     on_grid: bool
     geographic: bool
-    crs: str | None
+    grid: Grid | None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -201,7 +203,7 @@ def _target(at: Target, table: Table) -> _Target:
             ("point",),
         )
         lon, lat = places.xy.T
-        return _Target(template, lon, lat, on_grid=False, geographic=table.named_degrees, crs=None)
+        return _Target(template, lon, lat, on_grid=False, geographic=table.named_degrees, grid=None)
     if not isinstance(at, (xr.DataArray, xr.Dataset)):
         raise InputError(
             f"at must be a raster, whose grid is used, or a table of places, got {type(at).__name__}; "
@@ -212,6 +214,8 @@ def _target(at: Target, table: Table) -> _Target:
     if missing:
         raise InputError(f"the grid in at has no coordinate {missing[0]!r}, expected one for rows and one for columns")
     y, x = (at.coords[dim].values.astype(np.float64) for dim in (grid.y_dim, grid.x_dim))
+    if grid.geographic:
+        y, x = y * grid.factors[0], x * grid.factors[1]
     chunks = dict(zip(at.chunksizes, at.chunksizes.values(), strict=True))
     shape = (len(y), len(x))
     lazy = grid.y_dim in chunks and grid.x_dim in chunks
@@ -220,7 +224,7 @@ def _target(at: Target, table: Table) -> _Target:
     )
     kept = {name: c for name, c in at.coords.items() if set(c.dims) <= {grid.y_dim, grid.x_dim}}
     template = xr.DataArray(data, kept, (grid.y_dim, grid.x_dim))
-    return _Target(template, x, y, on_grid=True, geographic=grid.geographic, crs=grid.crs)
+    return _Target(template, x, y, on_grid=True, geographic=grid.geographic, grid=grid)
 
 
 def _crossed(y: FloatArray, x: FloatArray) -> FloatArray:

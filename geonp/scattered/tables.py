@@ -14,6 +14,7 @@ import xarray as xr
 from pyproj.exceptions import CRSError
 
 from geonp.errors import InputError, warn
+from geonp.raster.grid import Grid
 from geonp.scattered.squares import Observations
 
 __all__ = ["TABLES", "Table", "lattice", "lattice_around", "read_table", "transformed"]
@@ -59,6 +60,8 @@ class Table:
         Names of the columns of coordinates.
     attrs : mapping
         Attributes of columns by name.
+    varying : tuple of str
+        Columns, other than values and coordinates, that differ between rows of one place, such as a date.
     """
 
     xy: FloatArray
@@ -66,6 +69,7 @@ class Table:
     x: str
     y: str
     attrs: Mapping[str, Mapping[Hashable, Any]]
+    varying: tuple[str, ...] = ()
 
     @property
     def named_degrees(self) -> bool:
@@ -91,6 +95,38 @@ class Table:
                         "are used as measurements. If they are missing, leave these cells empty."
                     )
 
+    def warn_of_distance(self, x: FloatArray, y: FloatArray, geographic: bool) -> None:
+        """Warn if no place lies within the range of the target or as far again around it."""
+        spans = [(low - (high - low), high + (high - low)) for low, high in ((a.min(), a.max()) for a in (x, y))]
+        lon, lat = self.xy[np.isfinite(self.xy).all(1)].T
+        if geographic:
+            lon = (lon - spans[0][0]) % 360 + spans[0][0]
+        near = [(low <= values) & (values <= high) for (low, high), values in zip(spans, (lon, lat), strict=True)]
+        if lon.size and min(np.ptp(x), np.ptp(y)) > 0 and not (near[0] & near[1]).any():
+            warn(
+                f"no measurement lies near where to predict: got {self.x!r} from {lon.min():g} to {lon.max():g} and "
+                f"{self.y!r} from {lat.min():g} to {lat.max():g}, expected some around {x.min():g} to {x.max():g} and "
+                f"{y.min():g} to {y.max():g}. Check that both are in one CRS and unit (crs=..., --crs)."
+            )
+
+    def warn_of_repeats(self, geographic: bool) -> None:
+        """Warn of places with several rows, which are used together."""
+        xy = np.stack([(self.xy[:, 0] % 360).round(9) % 360, self.xy[:, 1]], 1) if geographic else self.xy
+        for name in self.values:
+            usable = self.usable(name)
+            frame = pd.DataFrame(xy[usable]).assign(value=self.values[name][usable])
+            groups = frame.groupby([0, 1], sort=False)["value"]
+            sizes = groups.size()
+            if not (repeated := sizes > 1).any():
+                continue
+            apart = (groups.max() > groups.min()).sum()
+            others = f", and {', '.join(map(repr, self.varying))} differ within places" if self.varying else ""
+            warn(
+                f"column {name!r} has several rows at {repeated.sum()} places ({sizes[repeated].sum()} rows; values "
+                f"differ at {apart}){others}: all are used together, as repeated measurements of one quantity. If they "
+                "are of several times or depths, select one of them before."
+            )
+
     def observations(self, name: str, geographic: bool, seed: int) -> Observations:
         """The finite measurements of a column."""
         keep = self.usable(name)
@@ -114,7 +150,7 @@ def read_table(
         if len(points.sizes) != 1:
             raise InputError(
                 f"the Dataset of points has dimensions {tuple(map(str, points.sizes))}, expected one, along which "
-                "measurements lie; select along the others, or use ds.to_dataframe().reset_index()"
+                "measurements lie; select one entry of the others, for example ds.isel(time=0)"
             )
         attrs = {str(name): dict(array.attrs) for name, array in points.variables.items()}
         points = points.to_dataframe().reset_index()
@@ -144,7 +180,17 @@ def read_table(
     if both := [name for name in names if name in (x, y)]:
         raise InputError(f"column {both[0]!r} is a coordinate: expected another to interpolate, of {columns}")
     xy = points[[x, y]].to_numpy(np.float64)
-    return Table(xy, {name: points[name].to_numpy() for name in names}, x, y, attrs)
+    return Table(xy, {name: points[name].to_numpy() for name in names}, x, y, attrs, _varying(points, x, y, names))
+
+
+def _varying(points: pd.DataFrame, x: str, y: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Columns, other than those of places and values, that differ between rows of one place."""
+    others = [column for column in points.columns if column not in (x, y, *names)]
+    repeated = points[points.duplicated([x, y], keep=False)] if others else points[:0]
+    if repeated.empty:
+        return ()
+    counts = repeated.groupby([x, y])[others].nunique(dropna=False)
+    return tuple(column for column in others if (counts[column] > 1).any())
 
 
 def _only_numeric(points: pd.DataFrame) -> str:
@@ -184,18 +230,39 @@ def _crs(crs: Any) -> pyproj.CRS:
         raise InputError(f"crs is unknown: got {crs!r}, expected e.g. 'EPSG:4326' ({error})") from error
 
 
-def transformed(table: Table, crs: Any, target: str | None, geographic: bool) -> Table:
-    """The table with its places in the CRS of the target.
+def transformed(table: Table, crs: Any, grid: Grid | None) -> Table:
+    """The table with its places in the CRS of a grid and the units of its coordinates, degrees if it is geographic.
+
+    Parameters
+    ----------
+    table
+    crs
+        CRS of the places. By default that of the grid and in its units, or EPSG:4326 if the columns are named longitude
+        and latitude and the grid has another kind of coordinates: projected ones, or those of a rotated pole.
+    grid
+        Grid of the target, or None for a table of places with the same columns.
 
     Raises
     ------
     InputError
-        For an unknown `crs`, a `crs` although the target has none, or latitudes beyond the poles.
+        For an unknown `crs`, a `crs` although the target has none, longitudes and latitudes for a grid in lengths or of
+        a rotated pole that has no CRS, or latitudes beyond the poles.
     """
-    own = crs if crs is not None else ("EPSG:4326" if table.named_degrees and not geographic and target else None)
+    target = None if grid is None else grid.crs
+    geographic = table.named_degrees if grid is None else grid.geographic
+    goal = None if target is None else pyproj.CRS.from_wkt(target)
+    rotated = goal is not None and goal.is_derived
+    if table.named_degrees and crs is None and goal is None and grid is not None and grid.needs_crs:
+        raise InputError(
+            f"the places are longitudes and latitudes, but {grid.y_dim!r} and {grid.x_dim!r} of the grid are not, and "
+            "it has no CRS: add one, e.g. at.rio.write_crs('EPSG:32633')"
+        )
+    own = crs
+    if crs is None and table.named_degrees and goal is not None and (rotated or not geographic):
+        own = "EPSG:4326"
     if own is not None:
         source = _crs(own)
-        if target is None and not (geographic and source.is_geographic):
+        if goal is None and not (geographic and source.is_geographic):
             raise InputError(
                 "the places have a crs, but the grid has none: add one, e.g. at.rio.write_crs('EPSG:32633')"
             )
@@ -204,10 +271,13 @@ def transformed(table: Table, crs: Any, target: str | None, geographic: bool) ->
                 f"columns {table.x!r} and {table.y!r} are degrees, but crs is {source.name}, which is projected: leave "
                 "crs (--crs) out; for a grid in this CRS give a raster with that grid (at=..., --like)"
             )
-        goal = pyproj.CRS.from_user_input(target or "EPSG:4326")
+        goal = goal or pyproj.CRS.from_epsg(4326)
+        xy = table.xy
         if source != goal:
-            xy = pyproj.Transformer.from_crs(source, goal, always_xy=True).transform(*table.xy.T)
-            table = replace(table, xy=np.stack(xy, 1))
+            xy = np.stack(pyproj.Transformer.from_crs(source, goal, always_xy=True).transform(*xy.T), 1)
+        if grid is not None and not geographic:
+            xy = xy / np.array(grid.factors[::-1])
+        table = replace(table, xy=xy)
     if geographic and np.nanmax(np.abs(table.xy[:, 1]), initial=0.0) > 90:
         raise InputError(
             f"column {table.y!r} holds a latitude of {np.nanmax(np.abs(table.xy[:, 1])):g}, expected -90 to 90; "

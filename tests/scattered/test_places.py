@@ -1,0 +1,139 @@
+"""Places of tables: their CRS and units against those of the grid, and several rows at one place."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyproj
+import pytest
+import xarray as xr
+
+import geonp
+from geonp.errors import InputError
+from geonp.raster.grid import Grid
+from geonp.scattered.tables import lattice, read_table, transformed
+
+pytestmark = pytest.mark.usefixtures("float32")
+
+ROTATED = {
+    "grid_mapping_name": "rotated_latitude_longitude",
+    "grid_north_pole_latitude": 37.5,
+    "grid_north_pole_longitude": 177.5,
+}
+POLAR = pyproj.CRS.from_epsg(3413)
+
+
+def field(lon: Any, lat: Any) -> Any:
+    return 10 + np.sin(np.radians(lon) * 4) + np.cos(np.radians(lat) * 6)
+
+
+def grid(crs: pyproj.CRS | None, y: Any, x: Any, dims: tuple[str, str] = ("y", "x"), **attrs: str) -> xr.DataArray:
+    coords = {dim: (dim, values, attrs) for dim, values in zip(dims, (y, x), strict=True)}
+    mapping = {} if crs is None else {"spatial_ref": ((), 0, crs.to_cf())}
+    return xr.DataArray(np.zeros((len(y), len(x)), "f4"), coords | mapping, dims)
+
+
+def lon_lat(crs: pyproj.CRS, x: Any, y: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    return pyproj.Transformer.from_crs(crs, 4326, always_xy=True).transform(x, y)  # type: ignore[no-any-return]
+
+
+def rmse(found: xr.Dataset, crs: pyproj.CRS, scale: float = 1.0) -> float:
+    x, y = np.meshgrid(found[found["t"].dims[1]] * scale, found[found["t"].dims[0]] * scale)
+    return float(np.sqrt(np.mean((found["t"] - field(*lon_lat(crs, x, y))) ** 2)))
+
+
+def stations(crs: pyproj.CRS, reach: tuple[float, float, float, float]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The same measurements at longitudes and latitudes, and at coordinates of a CRS."""
+    rng = np.random.default_rng(0)
+    x, y = rng.uniform(reach[0], reach[2], 300), rng.uniform(reach[1], reach[3], 300)
+    lon, lat = lon_lat(crs, x, y)
+    t = field(lon, lat)
+    return pd.DataFrame({"lon": lon, "lat": lat, "t": t}), pd.DataFrame({"x": x, "y": y, "t": t})
+
+
+@pytest.mark.parametrize(("units", "scale"), [("km", 1e3), ("m", 1.0), ("1000 m", 1e3)])
+def test_lon_lat_to_a_grid_in_any_unit(units: str, scale: float) -> None:
+    y, x = (5e5 - 25e3 * np.arange(20)) / scale, (-1e6 + 25e3 * np.arange(20)) / scale
+    degrees, metres = stations(POLAR, (-1.1e6, -0.1e6, -0.4e6, 0.6e6))
+    target = grid(POLAR, y, x, units=units)
+    for found in (geonp.interpolate(degrees, target), geonp.interpolate(metres, target, crs="EPSG:3413")):
+        assert rmse(found, POLAR, scale) < 0.02
+    own = metres.assign(x=metres["x"] / scale, y=metres["y"] / scale)
+    assert rmse(geonp.interpolate(own, target), POLAR, scale) < 0.02
+
+
+def test_lon_lat_to_a_rotated_pole() -> None:
+    crs = pyproj.CRS.from_cf(ROTATED)
+    target = grid(crs, -4 + 0.4 * np.arange(20), -3 + 0.4 * np.arange(20), ("rlat", "rlon"), units="degrees")
+    degrees, rotated = stations(crs, (-4.0, -5.0, 6.0, 5.0))
+    assert rmse(geonp.interpolate(degrees, target), crs) < 0.02
+    assert rmse(geonp.interpolate(degrees, target, crs="EPSG:4326"), crs) < 0.02
+    assert rmse(geonp.interpolate(rotated, target), crs) < 0.02
+
+
+def test_a_table_in_another_projected_crs_than_the_grid() -> None:
+    degrees, _ = stations(POLAR, (-1.1e6, -0.1e6, -0.4e6, 0.6e6))
+    other = pyproj.Transformer.from_crs(4326, 3995, always_xy=True).transform(degrees["lon"], degrees["lat"])
+    table = pd.DataFrame({"x": other[0], "y": other[1], "t": degrees["t"]})
+    target = grid(POLAR, 5e5 - 25e3 * np.arange(20), -1e6 + 25e3 * np.arange(20), units="m")
+    assert rmse(geonp.interpolate(table, target, crs="EPSG:3995"), POLAR) < 0.02
+
+
+@pytest.mark.parametrize(
+    ("dims", "attrs"),
+    [
+        (("rlat", "rlon"), {"standard_name": "grid_latitude"}),
+        (("y", "x"), {"units": "km"}),
+        (("y", "x"), {"standard_name": "projection_y_coordinate"}),
+    ],
+)
+def test_lon_lat_to_a_grid_that_lacks_its_crs(dims: tuple[str, str], attrs: dict[str, str]) -> None:
+    degrees, _ = stations(POLAR, (-1.1e6, -0.1e6, -0.4e6, 0.6e6))
+    target = grid(None, np.arange(5.0), np.arange(5.0), dims, **attrs)
+    with pytest.raises(InputError, match=r"places are longitudes and latitudes, but .* no CRS: add one"):
+        transformed(read_table(degrees, None, None, None), None, Grid.from_xarray(target))
+
+
+@pytest.mark.parametrize("shift", [(1e6, 0.0), (0.0, 1e6)])
+def test_places_far_from_the_grid_are_named(shift: tuple[float, float]) -> None:
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"x": rng.uniform(0, 50, 30), "y": rng.uniform(0, 50, 30), "t": rng.uniform(0, 1, 30)})
+    west, south = shift
+    with pytest.warns(UserWarning, match=r"no measurement lies near where to predict: got 'x' from .*--crs"):
+        geonp.interpolate(table, lattice((west, south, west + 50, south + 50), 10))
+
+
+def repeated(copies: int = 3, step: float = 1.0) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    once = pd.DataFrame({"lon": rng.uniform(-5, 5, 20), "lat": rng.uniform(40, 50, 20), "t": rng.uniform(0, 1, 20)})
+    many = [once.assign(t=once["t"] + step * n, date=f"2020-01-0{n + 1}", name="a") for n in range(copies)]
+    return pd.concat(many, ignore_index=True)
+
+
+@pytest.mark.parametrize("turn", [0, 360])
+def test_several_rows_at_a_place_are_named(turn: int) -> None:
+    table = repeated()
+    table.loc[40:, "lon"] += turn
+    message = r"^column 't' has several rows at 20 places \(60 rows; values differ at 20\), and 'date' differ within"
+    with pytest.warns(UserWarning, match=message):
+        geonp.interpolate(table, lattice((-5, 40, 5, 50), 1, "EPSG:4326"))
+
+
+def test_copies_of_rows_are_named_and_single_rows_are_not() -> None:
+    with pytest.warns(UserWarning, match=r"values differ at 0\), and 'date' differ"):
+        geonp.interpolate(repeated(step=0.0), lattice((-5, 40, 5, 50), 1, "EPSG:4326"))
+    half = repeated(2)
+    half.loc[20:, "t"] = np.nan
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        geonp.interpolate(half, lattice((-5, 40, 5, 50), 1, "EPSG:4326"), values="t")
+
+
+def test_a_dataset_of_stations_and_times_is_refused() -> None:
+    ds = xr.Dataset({"t": (("time", "station"), np.zeros((3, 9)))}, {"lon": ("station", np.zeros(9))})
+    with pytest.raises(InputError, match=r"'time', 'station'\), expected one.*ds\.isel\(time=0\)"):
+        read_table(ds, None, None, None)
