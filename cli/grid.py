@@ -53,10 +53,10 @@ def grid(
 ) -> None:
     """Interpolate the measurements in POINTS to a grid.
 
-    Values, standard errors and flags are written to OUT. POINTS is a table: CSV (separated by commas, semicolons or
-    tabs), Parquet, or NetCDF or Zarr with variables along one dimension. The grid is that of another raster (--like),
-    or has square cells (--resolution). OUT is NetCDF (.nc), Zarr (.zarr) or GeoTIFF (.tif), by its extension, and
-    appears once it is complete.
+    Values, standard errors and flags are written to OUT. POINTS is a table: CSV (separated by commas, semicolons, tabs
+    or blanks), Parquet, or NetCDF or Zarr with variables along one dimension. The grid is that of another raster
+    (--like), or has square cells (--resolution). OUT is NetCDF (.nc), Zarr (.zarr) or GeoTIFF (.tif), by its extension,
+    and appears once it is complete.
     """
     from geonp.io.files import check_output, open_raster, write_raster
     from geonp.scattered.interpolate import interpolate
@@ -97,11 +97,10 @@ def read_points(path: Path) -> pd.DataFrame | xr.Dataset:
     import xarray as xr
 
     from geonp.errors import InputError
+    from geonp.scattered.text import read_text
 
     readers: dict[str, Callable[[Path], pd.DataFrame | xr.Dataset]] = {
-        ".csv": _read_text,
-        ".tsv": _read_text,
-        ".txt": _read_text,
+        **dict.fromkeys((".csv", ".tsv", ".txt", ".dat"), read_text),
         ".parquet": pd.read_parquet,
         ".nc": lambda file: xr.load_dataset(file, engine="netcdf4"),
         ".zarr": lambda file: xr.open_zarr(file).load(),
@@ -111,17 +110,7 @@ def read_points(path: Path) -> pd.DataFrame | xr.Dataset:
         raise InputError(f"{path} is not a table that can be read: got {path.suffix!r}, expected {', '.join(readers)}")
     try:
         return reader(path)
+    except InputError:
+        raise
     except (ValueError, OSError, ImportError) as error:
         raise InputError(f"{path} cannot be read as a table: {error}") from error
-
-
-def _read_text(path: Path) -> pd.DataFrame:
-    """Read columns separated by the most frequent separator of the header; with semicolons, decimals may be commas."""
-    import pandas as pd
-
-    with path.open(encoding="utf-8-sig") as handle:
-        header = handle.readline()
-    separator = max(",;\t", key=header.count)
-    decimals = ".," if separator == ";" else "."
-    tables = [pd.read_csv(path, sep=separator, decimal=decimal, encoding="utf-8-sig") for decimal in decimals]
-    return max(tables, key=lambda table: table.select_dtypes("number").shape[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +26,21 @@ FloatArray = npt.NDArray[np.float64]
 @dataclass(frozen=True)
 class TableSettings:
     """Settings of tables and of grids made from them."""
+
+    unit_words: tuple[str, ...] = (
+        "deg",
+        "degs",
+        "degree",
+        "degrees",
+        "decimal",
+        "dd",
+        "n",
+        "e",
+        "north",
+        "east",
+        "wgs84",
+    )
+    """Words in names of longitudes and latitudes that say that they are degrees, as in ``Longitude (deg)``."""
 
     longitudes: tuple[str, ...] = ("lon", "longitude", "long")
     """Names of columns of longitudes, in any case."""
@@ -74,7 +90,7 @@ class Table:
     @property
     def named_degrees(self) -> bool:
         """Whether the coordinates are named longitude and latitude."""
-        return self.x.lower() in TABLES.longitudes and self.y.lower() in TABLES.latitudes
+        return _plain(self.x) in TABLES.longitudes and _plain(self.y) in TABLES.latitudes
 
     def usable(self, name: str) -> npt.NDArray[np.bool_]:
         """Mask of the rows with a finite place and a finite value in a column."""
@@ -161,11 +177,13 @@ def read_table(
         )
     columns = [str(name) for name in points.columns]
     points = points.set_axis(columns, axis=1)
+    if twice := [name for name in columns if columns.count(name) > 1]:
+        raise InputError(f"the table has several columns {twice[0]!r}: expected different names; rename one")
     given = [x, y, *([values] if isinstance(values, str) else values or ())]
     if unknown := [name for name in given if name is not None and name not in columns]:
         raise InputError(f"the table has no column {unknown[0]!r}, got {columns}")
     x, y = _coordinate(columns, x, TABLES.x_names, "x"), _coordinate(columns, y, TABLES.y_names, "y")
-    if x.lower() in TABLES.latitudes or y.lower() in TABLES.longitudes:
+    if _plain(x) in TABLES.latitudes or _plain(y) in TABLES.longitudes:
         raise InputError(
             f"x must be the longitude and y the latitude: got x={x!r} and y={y!r}; exchange them or rename the columns"
         )
@@ -215,12 +233,21 @@ def _coordinate(columns: list[str], given: str | None, names: tuple[str, ...], a
     if given is not None:
         return given
     named = [column for column in columns if column.lower() in names]
+    named = named or [column for column in columns if _plain(column) in names]
     if len(named) != 1:
         raise InputError(
             f"name the column of the coordinate {axis} with {axis}=... (--{axis}): expected one of {', '.join(names)}, "
             f"got {named or columns}"
         )
     return named[0]
+
+
+def _plain(name: str) -> str:
+    """Name of a column in lower case; of longitudes and latitudes without words for degrees, as in ``Lon_deg``."""
+    words = re.findall(r"[a-z0-9]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name.strip()).lower())
+    kept = [word for word in words if word not in TABLES.unit_words]
+    known = len(kept) == 1 and kept[0] in (*TABLES.longitudes, *TABLES.latitudes)
+    return kept[0] if known else name.strip().lower()
 
 
 def _crs(crs: Any) -> pyproj.CRS:

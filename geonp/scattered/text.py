@@ -1,0 +1,82 @@
+"""Tables in text files as people write them: comments, blanks, separators, encodings."""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from pathlib import Path
+
+import pandas as pd
+
+from geonp.errors import InputError
+
+__all__ = ["read_text"]
+
+_COMMENTS = ("#", "%", "//")
+
+
+def read_text(path: Path) -> pd.DataFrame:
+    """Read columns separated by the most frequent of commas, semicolons and tabs in the header, or by white space.
+
+    Lines that begin with ``#``, ``%`` or ``//`` are comments; the last one before the rows is the header if the table
+    has no other. With semicolons, decimals may be commas. The text is UTF-8, UTF-16 with a byte order mark, or
+    Windows-1252.
+
+    Raises
+    ------
+    InputError
+        For a table without a header, or with rows that have more fields than it.
+    """
+    lines = [line for line in _decoded(path.read_bytes()).splitlines() if line.strip()]
+    rows = [line for line in lines if not line.lstrip().startswith(_COMMENTS)]
+    if not rows:
+        raise InputError(f"{path} has no rows, expected a header and a row for each measurement")
+    separator = max(",;\t", key=rows[0].count)
+    if separator not in rows[0]:
+        separator = r"\s+"
+        rows = [row.strip() for row in rows]
+    if _is_numeric(rows[0], separator):
+        comments = [line.lstrip().lstrip("#%/").strip() for line in lines[: lines.index(rows[0])]]
+        if not comments or len(re.split(separator, comments[-1])) != len(re.split(separator, rows[0])):
+            raise InputError(
+                f"{path} has no header: got numbers in its first row {rows[0]!r}, expected names of columns. Add a row "
+                "such as lon,lat,value"
+            )
+        rows.insert(0, comments[-1])
+    return max(
+        (_parsed(path, rows, separator, decimal) for decimal in (".," if separator == ";" else ".")),
+        key=lambda table: table.select_dtypes("number").shape[1],
+    )
+
+
+def _decoded(data: bytes) -> str:
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return data.decode("utf-16")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return data.decode("cp1252", errors="replace")
+
+
+def _is_numeric(row: str, separator: str) -> bool:
+    fields = [field.strip().strip('"') for field in re.split(separator, row)]
+    return all(re.fullmatch(r"[-+]?[\d.,]*\d[\d.,]*(e[-+]?\d+)?|", field, re.IGNORECASE) for field in fields)
+
+
+def _parsed(path: Path, rows: list[str], separator: str, decimal: str) -> pd.DataFrame:
+    """The rows as a table, without columns that have neither a name nor a value, as separators at line ends make."""
+    text = io.StringIO("\n".join(rows))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        try:
+            # a longer row must not make the first column an index, which moves all others by one
+            table = pd.read_csv(text, sep=separator, decimal=decimal, skipinitialspace=True, index_col=False)
+        except pd.errors.ParserWarning as warning:
+            raise InputError(
+                f"{path} has rows with more fields than its header {rows[0]!r}: expected as many. Name every column, "
+                "and put texts that contain the separator in quotes"
+            ) from warning
+    empty = [name for name in table if str(name).startswith("Unnamed:") and table[name].isna().all()]
+    table = table.drop(columns=empty)
+    return table.rename(columns=lambda name: str(name).strip())

@@ -1,0 +1,87 @@
+"""Tables in text files as people write them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from geonp.cli.app import main
+from geonp.errors import InputError
+from geonp.scattered.tables import read_table
+from geonp.scattered.text import read_text
+
+ROWS = np.array([[5.5, 45.25, 1.0], [6.5, 46.25, 2.0], [7.5, 47.25, 3.5]])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "lon,lat,t\n5.5,45.25,1\n6.5,46.25,2\n7.5,47.25,3.5\n",
+        "lon, lat, t\n5.5, 45.25, 1\n6.5, 46.25, 2\n7.5, 47.25, 3.5\n",
+        " lon ,lat , t \n5.5 ,45.25 , 1 \n6.5 ,46.25 ,2 \n7.5, 47.25, 3.5\n",
+        "# stations; of 2020\n# units: degC\nlon,lat,t\n5.5,45.25,1\n# moved\n6.5,46.25,2\n\n7.5,47.25,3.5\n",
+        "% matlab\n\nlon;lat;t\n5,5;45,25;1\n6,5;46,25;2\n7,5;47,25;3,5\n",
+        "lon lat t\n5.5 45.25 1\n6.5 46.25 2\n7.5 47.25 3.5\n",
+        "  lon    lat     t\n  5.5  45.25   1.0\n  6.5  46.25   2.0\n  7.5  47.25   3.5\n",
+        "# lon lat t\n5.5 45.25 1\n6.5 46.25 2\n7.5 47.25 3.5\n",
+        "lon,lat,t,\n5.5,45.25,1,\n6.5,46.25,2,\n7.5,47.25,3.5,\n",
+        "lon,lat,t\n5.5,45.25,1,\n6.5,46.25,2,\n7.5,47.25,3.5,\n",
+        '"lon", "lat", "t"\n5.5, 45.25, 1\n6.5, 46.25, 2\n7.5, 47.25, 3.5\n',
+        "lon,lat,t\r5.5,45.25,1\r6.5,46.25,2\r7.5,47.25,3.5\r",
+    ],
+)
+def test_one_table_in_many_styles(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(text, newline="")
+    table = read_table(read_text(path), None, None, None)
+    np.testing.assert_array_equal(np.c_[table.xy, table.values["t"]], ROWS)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
+def test_encodings(encoding: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("lon,lat,t in \u00b0C\n5.5,45.25,1\n", encoding=encoding)
+    assert list(read_text(tmp_path / "a.csv")) == ["lon", "lat", "t in \u00b0C"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("lon,lat,t\n5,45,1,9\n6,46,2,9\n", r"more fields than its header 'lon,lat,t'"),
+        ("5,45,1\n6,46,2\n", r"has no header: got numbers in its first row '5,45,1'"),
+        ("# nothing\n\n", "has no rows"),
+    ],
+)
+def test_tables_that_cannot_be_read(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_text(tmp_path / "a.csv")
+    done = CliRunner().invoke(main, ["grid", str(tmp_path / "a.csv"), str(tmp_path / "o.nc"), "--resolution", "1"])
+    assert done.exit_code == 1
+    assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("x", "y"),
+    [
+        ("Longitude (deg)", "Latitude (deg)"),
+        ("LON_DD", "LAT_DD"),
+        ("decimalLongitude", "decimalLatitude"),
+        ("lon [degrees_east]", "lat [degrees_north]"),
+    ],
+)
+def test_names_of_longitudes_and_latitudes(x: str, y: str) -> None:
+    table = read_table(pd.DataFrame(ROWS, columns=[x, y, "t"]), None, None, None)
+    assert (table.x, table.y, table.named_degrees) == (x, y, True)
+
+
+def test_exact_names_come_first_and_kilometres_are_no_degrees() -> None:
+    both = pd.DataFrame([[1.0, 2, 3, 4, 5]], columns=["lon", "lat", "lon_deg", "lat_deg", "t"])
+    assert read_table(both, "t", None, None).x == "lon"
+    with pytest.raises(InputError, match="name the column of the coordinate x"):
+        read_table(pd.DataFrame(ROWS, columns=["lon_km", "lat_km", "t"]), None, None, None)
+    with pytest.raises(InputError, match="several columns 't'"):
+        read_table(pd.DataFrame([[1.0, 2, 3, 4]], columns=["lon", "lat", "t", "t"]), None, None, None)
