@@ -75,11 +75,6 @@ __all__ = ["fill"]
 def fill(
     source: str,
     target: str,
-    bands: tuple[int, ...],
-    variables: tuple[str, ...],
-    bbox: tuple[float, float, float, float] | None,
-    nodata: float | None,
-    as_numbers: bool,
     mask: Path | None,
     overwrite: bool,
     resume: bool,
@@ -116,17 +111,11 @@ def fill(
     in_units = _in_units(target, bool(classes) or settings["samples"] > 0, bool(resume or workers or scheduler))
     if not is_remote(target):
         check_output(target, overwrite=overwrite or resume, driver=driver)
-    where: Any = {
-        "variables": variables or None,
-        "bands": bands or None,
-        "bbox": bbox,
-        "nodata": nodata,
-        "as_numbers": as_numbers,
-    }
+    where = _where(settings)
     way: Any = None if in_units else chunks or "auto"
     layout = _layout(creation_options, chunks) if in_units else {}
     ds = open_raster(source, chunks=way, storage_options=storage_options if is_remote(source) else None, **where)
-    settings["mask"] = None if mask is None else read_mask(mask, bbox)
+    settings["mask"] = None if mask is None else read_mask(mask, where["bbox"])
     if dry_run or verbose:
         summary = _plan(ds, in_units, layout, workers, settings).summary()
         click.echo(to_json(summary) if as_json else table(summary), err=not dry_run)
@@ -147,6 +136,12 @@ def fill(
         click.echo(to_json(summary) if as_json else _sentence(summary))
     if failed:
         raise OutputError(failed)
+
+
+def _where(settings: dict[str, Any]) -> dict[str, Any]:
+    """Take the options of :func:`geonp.io.files.open_raster` out of the settings."""
+    taken = {name: settings.pop(name) for name in ("bands", "variables", "bbox", "nodata", "as_numbers")}
+    return {name: None if value == () else value for name, value in taken.items()}
 
 
 def _in_units(target: str, whole: bool, needed: bool) -> bool:

@@ -19,7 +19,6 @@ import dask
 import numpy as np
 import xarray as xr
 from dask.system import CPU_COUNT
-from netCDF4 import default_fillvals
 from pyproj import CRS
 from rasterio.errors import RasterioError
 
@@ -27,13 +26,14 @@ from geonp.errors import GeonpError, InputError, MissingFileError, OutputError, 
 from geonp.io.attributes import storable
 from geonp.io.geotiff import DRIVERS, creation_options_of, open_gdal, transform, write_geotiff
 from geonp.io.location import check_writable, is_remote, sync
+from geonp.io.missing import declare_nodata, note_default_fill
 from geonp.io.netcdf import write_netcdf
 from geonp.io.sources import NETCDF, readable
 from geonp.io.stores import Store, to_zarr, unfinished
 from geonp.raster.boxes import select_box
 from geonp.raster.grid import Grid, grid_mapping_name
 from geonp.raster.metadata import CLASSES, PACKED_BANDS
-from geonp.raster.nodata import DEFAULT_FILL, declared_nodata, holds, without
+from geonp.raster.nodata import holds, without
 from geonp.raster.windows import chunk_side
 
 __all__ = ["check_output", "for_files", "open_raster", "write_raster"]
@@ -113,10 +113,10 @@ def open_raster(
         if problem := unfinished(place, stored.attrs):
             raise InputError(problem)
         if nodata is not None:
-            stored = _declare_nodata(stored, nodata)
+            stored = declare_nodata(stored, nodata)
         ds = _with_crs(xr.decode_cf(stored, decode_timedelta=False))
         if Path(place).suffix.lower() in NETCDF:
-            _note_default_fill(ds)
+            note_default_fill(ds)
         if nodata is not None and math.isnan(nodata):
             for da in ds.data_vars.values():
                 if da.dtype.kind in "iu":
@@ -253,33 +253,6 @@ def _with_crs(ds: xr.Dataset) -> xr.Dataset:
     for da in ds.data_vars.values():
         if "grid_mapping" in da.attrs:
             da.encoding["grid_mapping"] = da.attrs.pop("grid_mapping")
-    return ds
-
-
-def _note_default_fill(ds: xr.Dataset) -> None:
-    """Note the value that NetCDF writes into cells of integers that were never set; of bytes, all values are data."""
-    for da in ds.data_vars.values():
-        code = f"{da.dtype.kind}{da.dtype.itemsize}"
-        if code in default_fillvals and da.dtype.itemsize > 1 and da.dtype.kind in "iu" and not declared_nodata(da):
-            da.encoding[DEFAULT_FILL] = default_fillvals[code]
-
-
-def _declare_nodata(stored: xr.Dataset, nodata: float) -> xr.Dataset:
-    ds = stored.copy()
-    for name, da in ds.data_vars.items():
-        if da.ndim < 2 or da.dtype.kind not in "iuf":
-            continue
-        da.attrs.pop("missing_value", None)
-        if da.dtype.kind in "iu" and math.isnan(nodata):
-            da.attrs.pop("_FillValue", None)
-            continue
-        if not holds(da.dtype, nodata):
-            limits = np.iinfo(da.dtype)
-            raise InputError(
-                f"Variable {name!r} cannot have nodata {nodata:g}: it holds {da.dtype}, expected an integer from "
-                f"{limits.min} to {limits.max}, or nan if none is missing. Correct --nodata."
-            )
-        da.attrs["_FillValue"] = da.dtype.type(nodata)
     return ds
 
 
