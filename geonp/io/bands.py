@@ -43,6 +43,8 @@ class Bands:
         Whether a mask or an alpha band, of a band or of the file, marks missing cells.
     classes : bool
         Whether a palette, category names or the type of the layer say that the values are classes.
+    single : bool
+        Whether the file has no other bands of values.
     """
 
     numbers: list[int]
@@ -52,6 +54,7 @@ class Bands:
     offsets: list[float]
     masked: bool
     classes: bool
+    single: bool
 
     @classmethod
     def of(cls, file: rasterio.DatasetReader, path: str, chosen: Sequence[int] | None) -> Bands:
@@ -97,6 +100,7 @@ class Bands:
             ColorInterp.palette in interpretations
             or any(str(t.get("LAYER_TYPE", "")).lower() == "thematic" for t in [file.tags(), *tags])
             or _has_categories(path),
+            file.count - len(alpha) == 1,
         )
 
     @property

@@ -111,7 +111,7 @@ def open_gdal(
     da.attrs = {k: v for k, v in attrs.items() if k not in tags and not (k in PACKING and v == PACKING[k])}
     if any(descriptions):
         da.attrs.pop("long_name", None)
-        if len(descriptions) > 1:
+        if not of.single:
             names = [text or f"band {n}" for n, text in zip(of.numbers, descriptions, strict=True)]
             da = da.assign_coords(band_name=("band", np.array(names, object)))
     if isinstance(da.attrs.get("units"), tuple):
@@ -120,9 +120,9 @@ def open_gdal(
             da.attrs["units"] = units.pop()
     if not georeferenced:
         da = da.drop_vars([name for name in ("y", "x") if name in da.coords])
-    if da.sizes["band"] == 1:
+    if of.single:
         da = da.squeeze("band", drop=True)
-    label = (descriptions[0] if len(descriptions) == 1 else None) or path.stem
+    label = (descriptions[0] if of.single else None) or path.stem
     name = re.sub(r"\W+", "_", label).strip("_")
     # a file may have the name of a coordinate
     name = UNNAMED if name in {"", *da.coords, *da.dims} else name

@@ -47,7 +47,7 @@ def write_vrt(path: Path, bands: list[tuple[Any, str, float | None]]) -> Path:
 
 def read(path: Path, **options: Any) -> np.ndarray:
     (array,) = open_raster(path, **options).data_vars.values()
-    return np.asarray(array)
+    return np.asarray(array)[0] if "bands" in options else np.asarray(array)
 
 
 NAN = np.nan
