@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -212,7 +212,7 @@ def _target(at: Target, table: Table) -> _Target:
     grid = Grid.from_xarray(at)
     missing = [dim for dim in (grid.y_dim, grid.x_dim) if dim not in at.coords or at.coords[dim].ndim != 1]
     if missing:
-        raise InputError(f"the grid in at has no coordinate {missing[0]!r}, expected one for rows and one for columns")
+        return _curvilinear(at, grid, table, missing[0])
     y, x = (at.coords[dim].values.astype(np.float64) for dim in (grid.y_dim, grid.x_dim))
     if grid.geographic:
         y, x = y * grid.factors[0], x * grid.factors[1]
@@ -225,6 +225,29 @@ def _target(at: Target, table: Table) -> _Target:
     kept = {name: c for name, c in at.coords.items() if set(c.dims) <= {grid.y_dim, grid.x_dim}}
     template = xr.DataArray(data, kept, (grid.y_dim, grid.x_dim))
     return _Target(template, x, y, on_grid=True, geographic=grid.geographic, grid=grid)
+
+
+def _curvilinear(at: xr.DataArray | xr.Dataset, grid: Grid, table: Table, missing: Hashable) -> _Target:
+    """The cells of a grid whose longitudes and latitudes are two-dimensional coordinates, as single places."""
+    dims = (grid.y_dim, grid.x_dim)
+    found = {name: c.transpose(*dims) for name, c in at.coords.items() if set(c.dims) == set(dims)}
+    lon, lat = (
+        next((c for c in found.values() if c.attrs.get("standard_name") == name or c.attrs.get("units") == units), None)
+        for name, units in (("longitude", "degrees_east"), ("latitude", "degrees_north"))
+    )
+    if lon is None or lat is None or not table.named_degrees:
+        raise InputError(
+            f"the grid in at has no coordinate {missing!r}, expected one for rows and one for columns, or longitudes "
+            "and latitudes on both for a table with columns lon and lat"
+        )
+    x, y = (c.values.astype(np.float64).ravel() for c in (lon, lat))
+    if not np.isfinite(x + y).all():
+        raise InputError(
+            f"{lon.name!r} and {lat.name!r} of the grid have cells that are not finite; give a table of the others, "
+            "at.coords.to_dataset().to_dataframe().dropna()"
+        )
+    template = xr.DataArray(np.zeros(grid.shape), found, dims)
+    return _Target(template, x, y, on_grid=False, geographic=True, grid=None)
 
 
 def _crossed(y: FloatArray, x: FloatArray) -> FloatArray:

@@ -137,3 +137,24 @@ def test_a_dataset_of_stations_and_times_is_refused() -> None:
     ds = xr.Dataset({"t": (("time", "station"), np.zeros((3, 9)))}, {"lon": ("station", np.zeros(9))})
     with pytest.raises(InputError, match=r"'time', 'station'\), expected one.*ds\.isel\(time=0\)"):
         read_table(ds, None, None, None)
+
+
+def curvilinear() -> xr.DataArray:
+    eta, xi = np.mgrid[0:15, 0:20]
+    lat, lon = 45 + 0.3 * eta + 0.02 * xi, 355 + 0.4 * xi + 0.05 * eta
+    coords = {
+        "nav_lat": (("eta", "xi"), lat, {"standard_name": "latitude"}),
+        "nav_lon": (("eta", "xi"), lon, {"standard_name": "longitude"}),
+    }
+    return xr.DataArray(np.zeros(lat.shape), coords, ("eta", "xi"))
+
+
+def test_places_of_a_curvilinear_grid() -> None:
+    rng = np.random.default_rng(0)
+    lon, lat = rng.uniform(-6, 5, 300), rng.uniform(44, 51, 300)
+    table, at = pd.DataFrame({"lon": lon, "lat": lat, "t": field(lon, lat)}), curvilinear()
+    found = geonp.interpolate(table, at)
+    assert found["t"].dims == ("eta", "xi")
+    assert float(np.sqrt(np.mean((found["t"] - field(at["nav_lon"], at["nav_lat"])) ** 2))) < 0.02
+    with pytest.raises(InputError, match=r"no coordinate 'eta', .*longitudes and latitudes on both for a table"):
+        geonp.interpolate(table.rename(columns={"lon": "x", "lat": "y"}), at)
