@@ -246,6 +246,6 @@ def standardise(
         loc, scale = standard
         return Standardised(((values - loc) / scale).astype(np.float32), loc, scale)
     loc = float(values.mean())
-    smallest = max(magnitude * resolution, 1e-30)
+    smallest = magnitude * resolution or 1e-30
     scale = max(float(values.std()), smallest)
     return Standardised(((values - loc) / scale).astype(np.float32), loc, scale)

@@ -65,9 +65,11 @@ def _floats(
     dtype: np.dtype[Any],
     limits: tuple[float, float],
 ) -> Array:
-    result = values.astype(dtype)
-    if limits != UNLIMITED:
-        result[filled_mask] = np.clip(result[filled_mask], *limits)
+    with np.errstate(over="ignore"):  # only filled cells, which are clipped next, lie beyond the dtype
+        result = values.astype(dtype)
+    low, high = np.maximum(limits[0], np.finfo(dtype).min), np.minimum(limits[1], np.finfo(dtype).max)
+    if limits != UNLIMITED or dtype.itemsize < values.dtype.itemsize:
+        result[filled_mask] = np.clip(values[filled_mask], low, high)
     return result
 
 

@@ -1,0 +1,33 @@
+"""Filled values at the ends of what their dtype and their model can represent."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from geonp.inference.context import standardise
+from geonp.raster.casting import fitting, nearest_integers
+
+
+def test_filled_floats_never_overflow() -> None:
+    values, filled_mask = np.array([7e4, -7e4, 1.5, 3.0], "f4"), np.array([True, True, True, False])
+    result = fitting(np.dtype("f2"), (), {})(values, filled_mask)
+    assert result.dtype == np.float16
+    assert result.tolist() == [65504, -65504, 1.5, 3]
+
+
+def test_filled_integers_of_64_bits_are_not_clipped_to_what_floats_hold() -> None:
+    values = np.array([2.0**60, -(2.0**63), 1e19, 5.4])
+    assert nearest_integers(values, np.dtype("i8"), (-(2**63),)).tolist() == [2**60, 1 - 2**63, 2**63 - 1, 5]
+
+
+def test_a_filled_integer_is_none_of_several_nodata_values() -> None:
+    assert nearest_integers(np.array([7.2, 5.9, 9.0]), np.dtype("u1"), (7, 8, 6)).tolist() == [9, 5, 9]
+
+
+def test_values_of_any_magnitude_are_standardised_alike() -> None:
+    values = np.array([1.0, 2.0, 4.0, 3.0])
+    small = standardise(values * 1e-40)
+    np.testing.assert_allclose(small.z, standardise(values).z, rtol=1e-6)
+    assert small.scale == pytest.approx(1e-40 * values.std())
+    assert standardise(np.zeros(4)).scale == 1e-30
