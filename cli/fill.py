@@ -109,6 +109,7 @@ def fill(
     storage_options = file_system(storage)
     classes = _classes(settings["model"])
     in_units = _in_units(target, bool(classes) or settings["samples"] > 0, bool(resume or workers or scheduler))
+    _require_apart(source, target, mask, settings["model"])
     if not is_remote(target):
         check_output(target, overwrite=overwrite or resume, driver=driver)
     where = _where(settings)
@@ -142,6 +143,18 @@ def _where(settings: dict[str, Any]) -> dict[str, Any]:
     """Take the options of :func:`geonp.io.files.open_raster` out of the settings."""
     taken = {name: settings.pop(name) for name in ("bands", "variables", "bbox", "nodata", "as_numbers")}
     return {name: None if value == () else value for name, value in taken.items()}
+
+
+def _require_apart(source: str, target: str, mask: Path | None, model: str) -> None:
+    """Check that the output is apart from all that is read."""
+    from geonp.io.location import require_apart
+
+    read = {} if mask is None else {"mask": str(mask)}
+    if model.endswith(".safetensors"):
+        read["model"] = model
+    if target.rstrip("/").lower().endswith(".zarr"):  # a file may replace its input once it is complete
+        read["input"] = source
+    require_apart(target, read)
 
 
 def _in_units(target: str, whole: bool, needed: bool) -> bool:

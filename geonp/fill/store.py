@@ -32,7 +32,7 @@ from geonp.fill.units import Field, Unit, Work, units_of
 from geonp.fill.workers import executor, processes, run
 from geonp.io.files import for_files
 from geonp.io.journal import Journal, Record
-from geonp.io.location import identity
+from geonp.io.location import identity, is_remote, require_apart, resolved
 from geonp.io.stores import Store
 from geonp.raster.variable import Variable
 
@@ -144,17 +144,15 @@ def fill_store(
     request = _prepared(obj, options)
     layout = checked_layout(_cells(request), chunks=chunks, unit=unit, shards=shards, zarr_format=zarr_format)
     fields = tuple(_field(request, v, layout.unit) for v in sorted(request.variables, key=lambda v: str(v.name)))
-    values = _values(request, source_options)
-    job = _fingerprint(request, layout, values)
-    store = Store(os.fspath(target), dict(storage_options or {}), _digest(job))
+    job = _fingerprint(request, layout, values := _values(request, source_options))
+    store = Store(resolved(os.fspath(target)), dict(storage_options or {}), _digest(job))
     journal = Journal(store.url, store.options)
-    _check_elsewhere(request, store)
+    _check_elsewhere(request, store, os.fspath(target), journal, overwrite=overwrite)
     units = list(units_of(fields))
     done = _begin(request, store, journal, job, layout, fields, resume=resume, overwrite=overwrite)
     if done is None:
         return Report({}, len(units), len(units), {})
     reused = len(done)
-    logger.info("%s: filling %d units of %d x %d cells, %d are done", store.url, len(units), *[layout.unit] * 2, reused)
     work = Work(fields, request.domain, request.job, store, journal, _source_store(request, source_options))
     with executor(workers, scheduler, request.job.predictor.device) as pool:
         _fill_units(work, units, done, pool, progress)
@@ -173,6 +171,7 @@ def _fill_units(
     progress: Callable[[Record, int, int], object] | None,
 ) -> None:
     """Fill the units that are not done, and note them in `done`."""
+    logger.info("%s: filling %d units, %d are done", work.store.url, len(units), len(done))
     todo, start = [unit for unit in units if unit.key not in done], time.monotonic()
     # units whose surroundings could not be read are filled again, in case they can be read now
     for again in (False, True):
@@ -292,15 +291,22 @@ def _source_store(request: Request, source_options: Any) -> Store | None:
     return store if store.exists() and all(map(store.has_array, names)) else None
 
 
-def _check_elsewhere(request: Request, store: Store) -> None:
-    """Check that the output is not the input."""
-    encodings = (request.ds.encoding, *(da.encoding for da in request.ds.variables.values()))
-    sources = {encoding["source"] for encoding in encodings if isinstance(encoding.get("source"), str)}
-    if any(store.is_at(source) for source in sources):
-        raise InputError(
-            f"The input and the output are the same: got {store.url!r} for both, expected another name for the output. "
-            "Fill into a new store, and rename it."
+def _check_elsewhere(request: Request, store: Store, target: str, journal: Journal, *, overwrite: bool) -> None:
+    """Check that neither store nor journal replaces anything else."""
+    encodings = {"input": (request.ds.encoding, *(da.encoding for da in request.ds.variables.values()))}
+    if isinstance(request.options.mask, xr.DataArray):
+        encodings["mask"] = (request.options.mask.encoding,)
+    for what, found in encodings.items():
+        for source in {encoding["source"] for encoding in found if isinstance(encoding.get("source"), str)}:
+            require_apart(store.url, {what: source})
+    if (model := os.fspath(request.options.model)).endswith(".safetensors"):
+        require_apart(store.url, {"model": model, "card of the model": model.removesuffix(".safetensors") + ".json"})
+    if overwrite and not is_remote(target) and os.path.islink(target.removeprefix("file://").rstrip("/")):
+        raise OutputError(
+            f"The output is a link: got {target!r}, which leads to {store.url!r}, and overwriting would remove what is "
+            "there. Name that place itself, or remove the link."
         )
+    journal.require_own()
 
 
 def _begin(

@@ -25,6 +25,7 @@ from rasterio.errors import RasterioError
 from geonp.errors import GeonpError, InputError, MissingFileError, OutputError, reason, warn
 from geonp.io.attributes import storable
 from geonp.io.geotiff import DRIVERS, creation_options_of, open_gdal, transform, write_geotiff
+from geonp.io.journal import Journal
 from geonp.io.location import check_writable, is_remote, sync
 from geonp.io.missing import declare_nodata, note_default_fill
 from geonp.io.netcdf import write_netcdf
@@ -174,7 +175,9 @@ def check_output(path: str | os.PathLike[str], *, overwrite: bool = False, drive
             f"The output exists: {str(path)!r}. Choose another name, pass overwrite (--overwrite), or resume an "
             "unfinished .zarr (--resume)."
         )
-    if path.is_dir() and not (suffix == ".zarr" and (Store(str(path)).exists() or not any(path.iterdir()))):
+    # a journal says that a job was killed before it had removed what was there
+    ours = path.is_dir() and (Store(str(path)).exists() or Journal(str(path)).job() or not any(path.iterdir()))
+    if path.is_dir() and not (suffix == ".zarr" and ours):
         raise OutputError(f"Not overwriting {str(path)!r}: expected a Zarr store, got another folder. Remove it first.")
     check_writable(path.parent, "Expected an existing, writable folder.")
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from geonp.errors import InputError
+from geonp.errors import InputError, OutputError
 from geonp.io.location import connect, remove, writing
 
 __all__ = ["Journal", "Record"]
@@ -52,6 +52,24 @@ class Journal:
         except (FileNotFoundError, ValueError):
             return None
         return job
+
+    def require_own(self) -> None:
+        """Check that what is at the place of the journal, if anything, is a journal.
+
+        Raises
+        ------
+        OutputError
+            If it is another file or folder, which would be removed.
+        """
+        fs, root = self._connect()
+        if not fs.exists(root):
+            return
+        names = {name.rstrip("/").rpartition("/")[2] for name in fs.ls(root, detail=False)} if fs.isdir(root) else {""}
+        if foreign := sorted(names - {"job.json", "created", "units"}):
+            raise OutputError(
+                f"The journal cannot be written to {root!r}: got {foreign[0]!r} there, expected nothing, or a journal "
+                "of geonp. Choose another output, or move it away."
+            )
 
     def begin(self, job: Mapping[str, str]) -> None:
         """Remove all records, and write the hashes of a new job."""

@@ -13,14 +13,50 @@ from typing import Any
 
 import fsspec
 
-from geonp.errors import OutputError
+from geonp.errors import InputError, OutputError
 
-__all__ = ["check_writable", "connect", "identity", "is_remote", "remove", "sync", "writing"]
+__all__ = [
+    "check_writable",
+    "connect",
+    "identity",
+    "is_remote",
+    "remove",
+    "require_apart",
+    "resolved",
+    "sync",
+    "writing",
+]
 
 
 def is_remote(url: str) -> bool:
     """Whether `url` is on an object store or another remote file system."""
     return "://" in url and not url.startswith(("file://", "local://"))
+
+
+def resolved(url: str) -> str:
+    """Absolute form of a path, without links, as workers in other folders need it; a URL without slashes at its end."""
+    if is_remote(url) or "::" in url:
+        return url.rstrip("/")
+    return str(Path(url.removeprefix("file://").removeprefix("local://")).resolve())
+
+
+def require_apart(target: str, others: Mapping[str, str]) -> None:
+    """Check that neither an output nor one of the files that are read, by what they are, contains the other.
+
+    Raises
+    ------
+    InputError
+        If one does: the output would replace the file, or count among its parts.
+    """
+    place = resolved(target)
+    for what, url in others.items():
+        other = resolved(url)
+        if place == other or place.startswith(f"{other}/") or other.startswith(f"{place}/"):
+            how = "are the same" if place == other else "contain one another"
+            raise InputError(
+                f"The {what} and the output {how}: got {url!r} and {target!r}, expected an output elsewhere. "
+                "Write to a new place, and rename it."
+            )
 
 
 def connect(url: str, options: Mapping[str, Any] | None = None) -> tuple[Any, str]:

@@ -101,13 +101,6 @@ class Store:
         fs, root = connect(self.url, self.options)
         return any(fs.exists(f"{root}/{marker}") for marker in _MARKERS)
 
-    def is_at(self, place: str) -> bool:
-        """Whether a path or URL is that of this store."""
-        if is_remote(self.url) or is_remote(place):
-            return self.url.rstrip("/") == place.rstrip("/")
-        paths = (Path(text.removeprefix("file://").removeprefix("local://")) for text in (self.url, place))
-        return len({path.resolve() for path in paths}) == 1
-
     def occupied(self) -> bool:
         """Whether there is a file, or a folder that is neither empty nor a Zarr store."""
         fs, root = connect(self.url, self.options)

@@ -14,18 +14,21 @@ import threading
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import dask
+import fsspec
 import numpy as np
 import pytest
 import torch
 import xarray as xr
 import zarr
+from click.testing import CliRunner
 from dask.system import CPU_COUNT
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from geonp.cli.app import main
 from geonp.errors import ClusterError, InputError, OutputError, PredictionError
 from geonp.fill import region
 from geonp.fill.infill import infill
@@ -367,6 +370,88 @@ def test_a_folder_that_is_no_store_stays_as_it_is(model: str, tmp_path: Path, so
         with pytest.raises(OutputError, match=r"precious' is not a Zarr store, and not empty: it is left as it is"):
             fill_store(lazily(source), out, model=model, **options)
     assert (out / "thesis.txt").read_text() == "all of it"
+
+
+def test_the_output_neither_contains_nor_lies_in_what_is_read(
+    model: str, tmp_path: Path, source: Path, checkpoint_copy: Path
+) -> None:
+    out = written(field(), tmp_path / "out.zarr")
+    inner = written(field(), out / "in.zarr")
+    weights = str(checkpoint_copy.rename(out / "copy.safetensors"))
+    checkpoint_copy.with_suffix(".json").rename(out / "copy.json")
+    mask = lazily(inner)["a"].notnull()
+    mask.encoding["source"] = str(inner)
+    before = stored(out)
+    cases: list[tuple[str, Path, Path, dict[str, Any]]] = [
+        ("The input and the output contain one another", inner, out, {}),
+        ("The input and the output contain one another", source, source / "out.zarr", {}),
+        ("The mask and the output contain one another", source, out, {"mask": mask}),
+        ("The mask and the output are the same", source, inner, {"mask": mask}),
+        ("The model and the output contain one another", source, out, {"model": weights}),
+    ]
+    for text, raster, target, options in cases:
+        for how in ({"overwrite": True}, {"resume": True}):
+            with pytest.raises(InputError, match=text):
+                fill_store(lazily(raster), target, **{"model": model, **options, **how})
+    assert stored(out) == before
+
+
+def test_neither_a_link_nor_a_foreign_journal_is_overwritten(
+    model: str, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    precious, link = written(field(seed=1), tmp_path / "precious.zarr"), tmp_path / "link.zarr"
+    before = stored(precious)
+    link.symlink_to(precious)
+    with pytest.raises(OutputError, match=r"The output is a link: got .*link.zarr', which leads to .*precious.zarr'"):
+        fill_store(lazily(source), link, model=model, overwrite=True)
+    assert stored(precious) == before
+    (tmp_path / "out.zarr.journal").mkdir()
+    (tmp_path / "out.zarr.journal" / "diary.txt").write_text("all of it")
+    with pytest.raises(OutputError, match=r"got 'diary[.]txt' there, expected nothing, or a journal"):
+        fill_store(lazily(source), tmp_path / "out.zarr", model=model, overwrite=True)
+    assert (tmp_path / "out.zarr.journal" / "diary.txt").read_text() == "all of it"
+    assert not (tmp_path / "out.zarr").exists()
+
+
+def test_workers_write_to_the_folder_of_their_caller(
+    model: str, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    seen: list[str] = []
+
+    def write(self: Store, *_: Any, **__: Any) -> None:
+        seen.append(self.url)
+
+    monkeypatch.setattr(Store, "write", write)
+    fill_store(lazily(source), "out.zarr", model=model)
+    assert set(seen) == {str(tmp_path / "out.zarr")}
+
+
+@pytest.mark.parametrize("how", ["--resume", "--overwrite"])
+@pytest.mark.parametrize("moment", ["removal", "creation"])
+def test_the_command_line_continues_a_job_that_was_killed_before_its_store_was_there(
+    model: str, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, how: str, moment: str
+) -> None:
+    out = written(field(seed=1), tmp_path / "out.zarr")
+
+    def stop(*_: object, **__: object) -> NoReturn:
+        raise StoppedError
+
+    with monkeypatch.context() as patch:
+        if moment == "removal":
+            patch.setattr(fsspec.implementations.local.LocalFileSystem, "rm", stop)
+        else:
+            patch.setattr("geonp.io.stores.zarr.create_group", stop)
+        with pytest.raises((StoppedError, OutputError)):
+            fill_store(lazily(source), out, model=model, overwrite=True)
+    if moment == "creation":
+        (out / "a").mkdir(parents=True)
+        (out / "a" / "half").write_text("")
+    assert not Store(str(out)).exists()
+    result = CliRunner().invoke(main, ["fill", str(source), str(out), how, "--model", model, "--quiet"])
+    assert result.exit_code == 0, result.output
+    fill_store(lazily(source), tmp_path / "whole.zarr", model=model)
+    assert stored(out) == stored(tmp_path / "whole.zarr")
 
 
 def test_an_input_that_vanishes_for_a_moment_fails_the_units_that_read_it(

@@ -14,7 +14,7 @@ import xarray as xr
 from geonp.errors import InputError, OutputError
 from geonp.io.files import open_raster
 from geonp.io.journal import Journal
-from geonp.io.location import check_writable, identity
+from geonp.io.location import check_writable, identity, require_apart, resolved
 from geonp.io.stores import Store
 
 
@@ -60,14 +60,16 @@ def test_a_store_whose_removal_stops_is_no_store(store: Store, monkeypatch: pyte
     assert not store.occupied()
 
 
-def test_a_store_is_found_by_any_path_to_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_is_found_by_any_path_to_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     path = Path(store.url)
     monkeypatch.chdir(path.parent)
     for place in ("a.zarr", "./a.zarr", f"file://{path}", f"{path}/"):
-        assert store.is_at(place)
-    assert not store.is_at("b.zarr")
-    assert not store.is_at("s3://bucket/a.zarr")
-    assert Store("s3://bucket/a.zarr").is_at("s3://bucket/a.zarr/")
+        assert resolved(place) == store.url
+    assert resolved("s3://bucket/a.zarr/") == "s3://bucket/a.zarr"
+    require_apart("a.zarr", {"input": "a.zarr.zarr", "mask": "s3://bucket/a.zarr"})
+    for target, other in (("a.zarr", "a.zarr/b"), ("a.zarr/b", "a.zarr"), ("s3://b/a.zarr", "s3://b/a.zarr/in.zarr")):
+        with pytest.raises(InputError, match="The input and the output contain one another"):
+            require_apart(target, {"input": other})
 
 
 def test_identity_changes_with_the_files(store: Store) -> None:
