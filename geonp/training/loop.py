@@ -26,7 +26,7 @@ from geonp.io.location import check_writable
 from geonp.nn.models import build
 from geonp.training import curve, interrupts
 from geonp.training.objective import Objective, sampled_scores, scores
-from geonp.training.optimisers import averaged_model, learning_rate, optimiser
+from geonp.training.optimisers import averaged_model, freeze_all_but, learning_rate, optimiser
 from geonp.training.recipe import Recipe, differences
 from geonp.training.sources import VALIDATION_SEED, check, draw, fingerprint, neighbourhood_of
 
@@ -260,6 +260,7 @@ class _Run:
         self.network = build(recipe.model.architecture, recipe.model.config)
         if options.start and not resumed:
             checkpoint.start_from(self.network, options.start)
+        freeze_all_but(self.network, options.only)
         self.averaged = averaged_model(self.network, options.averaging).to(self.fabric.device)
         self.objective, self.optimiser = self.fabric.setup(
             Objective(self.network, options.precision, options.mean_weight), optimiser(self.network, options)

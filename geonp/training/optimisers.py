@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
+from geonp.errors import RecipeError
 from geonp.training.recipe import Training
 
-__all__ = ["Yogi", "averaged_model", "learning_rate", "optimiser"]
+__all__ = ["Yogi", "averaged_model", "freeze_all_but", "learning_rate", "optimiser"]
 
 
 def optimiser(network: nn.Module, options: Training) -> Optimizer:
@@ -27,6 +28,24 @@ def optimiser(network: nn.Module, options: Training) -> Optimizer:
         lr=options.learning_rate,
         betas=options.betas,
     )
+
+
+def freeze_all_but(network: nn.Module, only: tuple[str, ...]) -> None:
+    """Train only the weights whose names begin with one of `only`; all of them without any.
+
+    Raises
+    ------
+    RecipeError
+        For the beginning of no name.
+    """
+    names = [name for name, _ in network.named_parameters()]
+    if unknown := [start for start in only if not any(name.startswith(start) for name in names)]:
+        raise RecipeError(
+            f"training.only: got {unknown[0]!r}, with which the name of no weight begins, expected for example "
+            f"{names[-1].split('.')[0]!r}; correct it"
+        )
+    for name, weights in network.named_parameters():
+        weights.requires_grad_(not only or name.startswith(only))
 
 
 def learning_rate(step: int, options: Training) -> float:

@@ -125,6 +125,8 @@ class Training(_Strict):
     start : str
         Checkpoint whose weights a new run starts from; of another architecture, those that fit
         (:func:`geonp.inference.checkpoint.start_from`). Resumed runs ignore it.
+    only : tuple of str
+        Train only the weights whose names begin with one of these, and leave the others as they start; default: all.
     validate_every, validation_batches, save_every_s :
         Steps between validations, batches of each, and seconds between saved states.
     """
@@ -146,6 +148,7 @@ class Training(_Strict):
     mean_weight: float = Field(0.0, ge=0)
     seed: int = Field(0, ge=0, lt=2**31 - RESERVED_SEEDS)
     start: str = ""
+    only: tuple[str, ...] = ()
     validate_every: int = Field(500, gt=0)
     validation_batches: int = Field(16, gt=0)
     save_every_s: float = Field(180.0, gt=0)

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from geonp.training.optimisers import Yogi, learning_rate, optimiser
+from geonp.errors import RecipeError
+from geonp.training.optimisers import Yogi, freeze_all_but, learning_rate, optimiser
 from geonp.training.recipe import Training
 
 
@@ -71,3 +72,22 @@ def test_the_papers_schedules() -> None:
     assert [learning_rate(step, kr) for step in (0, 50, 100)] == pytest.approx([1e-3, 0.505e-3, 1e-5])
     te = Training(steps=100, warmup=0, decay=0.0, learning_rate=5e-4)
     assert {learning_rate(step, te) for step in range(100)} == {5e-4}
+
+
+def test_only_named_weights_are_trained() -> None:
+    torch.manual_seed(0)
+    network = nn.ModuleDict({"first": nn.Linear(2, 1), "second": nn.Linear(1, 1)})
+    before = {name: weights.clone() for name, weights in network.state_dict().items()}
+    freeze_all_but(network, ("second",))
+    steps = optimiser(network, Training(steps=1, learning_rate=0.1))
+    network["second"](network["first"](torch.ones(1, 2))).sum().backward()
+    steps.step()
+    unchanged = {name for name, weights in network.state_dict().items() if torch.equal(weights, before[name])}
+    assert unchanged == {"first.weight", "first.bias"}
+    freeze_all_but(network, ())
+    assert all(weights.requires_grad for weights in network.parameters())
+
+
+def test_names_of_no_weights_are_refused() -> None:
+    with pytest.raises(RecipeError, match=r"training\.only: got 'third', with which the name of no weight begins"):
+        freeze_all_but(nn.ModuleDict({"first": nn.Linear(2, 1)}), ("third",))
