@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import as_numbers, bands, bbox, fill_option, read_mask, variables
+from .options import as_numbers, bands, bbox, fill_option, place, read_mask, variables
 from .show import to_json
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ __all__ = ["adapt"]
 
 
 @click.command()
-@click.argument("source", metavar="IN", type=click.Path(path_type=Path))
+@click.argument("source", metavar="IN")
 @click.option(
     "--out", type=click.Path(path_type=Path), required=True, metavar="OUT", help="Checkpoint to write (.safetensors)."
 )
@@ -30,6 +30,7 @@ __all__ = ["adapt"]
 )
 @bands
 @variables
+@place
 @bbox
 @as_numbers
 @fill_option("nodata", type=float, help="As stored in the file.")
@@ -43,9 +44,12 @@ __all__ = ["adapt"]
 @click.option("--progress/--no-progress", default=None, help="Show progress. Default: in a terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def adapt(
-    source: Path,
+    source: str,
     bands: tuple[int, ...],
     variables: tuple[str, ...],
+    group: str | None,
+    y_dim: str | None,
+    x_dim: str | None,
     bbox: tuple[float, float, float, float] | None,
     nodata: float | None,
     as_numbers: bool,
@@ -61,16 +65,15 @@ def adapt(
     """
     from geonp.io.files import open_raster
 
-    ds = open_raster(
-        source, variables=variables or None, bands=bands or None, bbox=bbox, nodata=nodata, as_numbers=as_numbers
-    )
+    where: Any = {"variables": variables or None, "bands": bands or None, "bbox": bbox, "nodata": nodata}
+    ds = open_raster(source, group=group, y_dim=y_dim, x_dim=x_dim, as_numbers=as_numbers, **where)
     settings["mask"] = None if mask is None else read_mask(mask, bbox)
     from geonp.adaptation.adapt import adapt as run
 
     if sys.stderr.isatty() if progress is None else progress:
         settings["progress"] = _show
     adapted = run(ds, **settings)
-    summary = {"input": str(source), **asdict(adapted), "file": str(adapted.file), "improved": adapted.improved}
+    summary = {"input": source, **asdict(adapted), "file": str(adapted.file), "improved": adapted.improved}
     click.echo(to_json(summary) if as_json else _sentence(adapted))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import as_numbers, bbox, fill_option
+from .options import as_numbers, bbox, fill_option, place
 from .show import to_json
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ HOLDOUTS = ("clouds", "blocks", "stripes", "swath", "random", "gaps")
 
 
 @click.command()
-@click.argument("source", metavar="IN", type=click.Path(path_type=Path))
+@click.argument("source", metavar="IN")
 @click.option(
     "--holdout",
     type=click.Choice(HOLDOUTS),
@@ -32,6 +32,7 @@ HOLDOUTS = ("clouds", "blocks", "stripes", "swath", "random", "gaps")
 @click.option("--fraction", type=float, default=0.25, show_default=True, help="Share of cells to hide.")
 @click.option("-b", "--bidx", "band", type=int, help="Band to evaluate, from 1. Default: the first.")
 @click.option("--variable", help="Variable to evaluate. Default: the first.")
+@place
 @click.option("--index", multiple=True, metavar="DIM=N", help="Slice to evaluate, from 0; repeatable. Default: 0.")
 @bbox
 @as_numbers
@@ -52,9 +53,12 @@ HOLDOUTS = ("clouds", "blocks", "stripes", "swath", "random", "gaps")
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the scores as JSON.")
 def evaluate(
-    source: Path,
+    source: str,
     band: int | None,
     variable: str | None,
+    group: str | None,
+    y_dim: str | None,
+    x_dim: str | None,
     index: tuple[str, ...],
     bbox: tuple[float, float, float, float] | None,
     nodata: float | None,
@@ -84,6 +88,9 @@ def evaluate(
         bbox=bbox,
         nodata=nodata,
         as_numbers=as_numbers,
+        group=group,
+        y_dim=y_dim,
+        x_dim=x_dim,
     )
     from geonp.evaluation.compare import evaluate as run
 
@@ -95,9 +102,9 @@ def evaluate(
     if report is not None:
         from geonp.evaluation.report import write_report
 
-        write_report(comparison, report, title=source.name)
+        write_report(comparison, report, title=Path(source).name)
     if as_json:
-        click.echo(to_json({"input": str(source), **comparison.to_dict()}))
+        click.echo(to_json({"input": source, **comparison.to_dict()}))
     else:
         click.echo(f"{comparison}\n\nReport: {report}" if report else str(comparison))
 

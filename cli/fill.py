@@ -18,6 +18,7 @@ from .options import (
     fill_option,
     log_to_stderr,
     pair,
+    place,
     quantiles,
     quiet,
     read_mask,
@@ -40,6 +41,7 @@ __all__ = ["fill"]
 @click.argument("target", metavar="OUT")
 @bands
 @variables
+@place
 @bbox
 @as_numbers
 @fill_option("nodata", type=float, help="As stored in the file.")
@@ -93,11 +95,11 @@ def fill(
 ) -> None:
     """Fill the gaps of the raster IN.
 
-    Values, standard errors and flags are written to OUT. IN is a GeoTIFF or another GDAL raster, NetCDF or Zarr. OUT is
-    Zarr (.zarr), NetCDF (.nc) or GeoTIFF (.tif), by its extension. Observed cells do not change. NetCDF and GeoTIFF
-    files appear once they are complete. Zarr stores are written unit by unit, are marked as unfinished until they are
-    complete, and can be continued after any interruption (--resume). They may be on an object store
-    (s3://bucket/name.zarr).
+    Values, standard errors and flags are written to OUT. IN is a GeoTIFF or another GDAL raster (a file, a URL,
+    zip://a.zip!b.tif, or a dataset in a file as GDAL names it), NetCDF or Zarr. OUT is Zarr (.zarr), NetCDF (.nc) or
+    GeoTIFF (.tif), by its extension. Observed cells do not change. NetCDF and GeoTIFF files appear once they are
+    complete. Zarr stores are written unit by unit, are marked as unfinished until they are complete, and can be
+    continued after any interruption (--resume). They may be on an object store (s3://bucket/name.zarr).
     """
     from geonp.errors import OutputError
     from geonp.io.files import check_output, open_raster
@@ -141,7 +143,8 @@ def fill(
 
 def _where(settings: dict[str, Any]) -> dict[str, Any]:
     """Take the options of :func:`geonp.io.files.open_raster` out of the settings."""
-    taken = {name: settings.pop(name) for name in ("bands", "variables", "bbox", "nodata", "as_numbers")}
+    names = ("bands", "variables", "group", "y_dim", "x_dim", "bbox", "nodata", "as_numbers")
+    taken = {name: settings.pop(name) for name in names}
     return {name: None if value == () else value for name, value in taken.items()}
 
 

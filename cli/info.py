@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import file_system
+from .options import bands, file_system, place, variables
 from .show import table, to_json
 
 if TYPE_CHECKING:
@@ -20,25 +20,43 @@ __all__ = ["info"]
 
 @click.command()
 @click.argument("source", metavar="IN")
+@bands
+@variables
+@place
 @click.option("--nodata", type=float, help="Stored value of missing cells, used instead of the declared one.")
 @click.option("--storage-option", "storage", multiple=True, metavar="NAME=VALUE", help="As for geonp fill.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def info(source: str, nodata: float | None, storage: tuple[str, ...], as_json: bool) -> None:
+def info(
+    source: str,
+    bands: tuple[int, ...],
+    variables: tuple[str, ...],
+    group: str | None,
+    y_dim: str | None,
+    x_dim: str | None,
+    nodata: float | None,
+    storage: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Describe the raster IN: its grid, and the missing cells and gaps of each variable.
 
     For an unfinished result of geonp fill, print its progress.
     """
     from geonp.io.files import open_raster
     from geonp.io.journal import Journal
-    from geonp.io.sources import readable
+    from geonp.io.sources import may_be_store, readable
     from geonp.raster.grid import Grid, crs_name
 
     storage_options = file_system(storage)
-    progress = Journal(source, storage_options).progress()
+    progress = None
+    with readable(source):
+        if may_be_store(source):
+            progress = Journal(source, storage_options).progress()
     if progress is not None:
         click.echo(to_json(progress) if as_json else table(_labelled(progress)))
         return
-    ds = open_raster(source, nodata=nodata, storage_options=storage_options)
+    where: Any = {"variables": variables or None, "bands": bands or None, "nodata": nodata}
+    where |= {"group": group, "y_dim": y_dim, "x_dim": x_dim}
+    ds = open_raster(source, storage_options=storage_options, **where)
     grid = Grid.from_xarray(ds)
     facts = {
         "rows": grid.shape[0],
@@ -52,12 +70,12 @@ def info(source: str, nodata: float | None, storage: tuple[str, ...], as_json: b
         "evenly_spaced": grid.regular,
     }
     with readable(source):
-        variables = {str(name): _describe(da, grid) for name, da in ds.data_vars.items()}
+        described = {str(name): _describe(da, grid) for name, da in ds.data_vars.items()}
     if as_json:
-        click.echo(to_json({**facts, "variables": variables}))
+        click.echo(to_json({**facts, "variables": described}))
         return
     click.echo(table(_labelled(facts)))
-    for name, description in variables.items():
+    for name, description in described.items():
         if "nodata" in description and "missing" not in description:
             description["nodata"] = "not declared (--nodata)"
         click.echo(f"\n{name}\n" + table(_labelled(description), indent="  "))

@@ -25,6 +25,7 @@ __all__ = [
     "fill_option",
     "log_to_stderr",
     "pair",
+    "place",
     "quantiles",
     "quiet",
     "read_mask",
@@ -36,10 +37,25 @@ DEFAULTS = {option.name: option.default for option in fields(FillOptions)}
 
 bands = click.option("-b", "--bidx", "bands", multiple=True, type=int, help="Band, from 1; repeatable. Default: all.")
 """Bands to read."""
-variables = click.option("--variable", "variables", multiple=True, help="Variable; repeatable. Default: all.")
+variables = click.option(
+    "--variable", "variables", multiple=True, help="Variable, or GROUP/NAME; repeatable. Default: all."
+)
 """Variables to read."""
 as_numbers = click.option("--as-numbers", is_flag=True, help="Fill classes (palettes, flag_values) as numbers.")
 """Whether variables of classes count as numbers."""
+
+
+def place(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options that say where in a file the raster is: `group`, `y_dim` and `x_dim` of open_raster."""
+    for flag, name, text in (
+        ("--x", "x_dim", "Dimension of columns, if it is not found; called x in the output."),
+        ("--y", "y_dim", "Dimension of rows, if it is not found; called y in the output."),
+        ("--group", "group", "Group of a NetCDF file or Zarr store. Default: the only one with a raster."),
+    ):
+        command = click.option(flag, name, metavar="DIM" if name != "group" else "GROUP", help=text)(command)
+    return command
+
+
 bbox = click.option("--bbox", type=float, nargs=4, metavar="W S E N", help="Bounding box, in raster coordinates.")
 """Part to read."""
 storage_option = click.option(

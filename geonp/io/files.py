@@ -22,14 +22,16 @@ from dask.system import CPU_COUNT
 from pyproj import CRS
 from rasterio.errors import RasterioError
 
-from geonp.errors import GeonpError, InputError, MissingFileError, OutputError, reason, warn
+from geonp.errors import GeonpError, InputError, OutputError, reason, warn
 from geonp.io.attributes import storable
+from geonp.io.decoding import decoded, renamed, with_crs
 from geonp.io.geotiff import DRIVERS, creation_options_of, open_gdal, transform, write_geotiff
+from geonp.io.groups import NetCDF, Tree, open_tree
 from geonp.io.journal import Journal
-from geonp.io.location import check_writable, is_remote, sync
+from geonp.io.location import check_writable, sync
 from geonp.io.missing import declare_nodata, note_default_fill
 from geonp.io.netcdf import write_netcdf
-from geonp.io.sources import NETCDF, readable
+from geonp.io.sources import NETCDF, Source, readable, source_of
 from geonp.io.stores import Store, to_zarr, unfinished
 from geonp.raster.boxes import select_box
 from geonp.raster.grid import Grid, grid_mapping_name
@@ -60,16 +62,21 @@ def open_raster(
     as_numbers: bool = False,
     chunks: Literal["auto"] | int | Mapping[Hashable, int] | None = "auto",
     storage_options: Mapping[str, Any] | None = None,
+    group: str | None = None,
+    y_dim: str | None = None,
+    x_dim: str | None = None,
 ) -> xr.Dataset:
     """Open a raster file or store lazily.
 
     Parameters
     ----------
     path : str or path
-        GeoTIFF, COG or another raster of GDAL; NetCDF (.nc, .nc4, .cdf); Zarr of format 2 or 3: a folder, or a URL that
-        fsspec knows, such as ``s3://bucket/name.zarr``.
+        GeoTIFF, COG or another raster of GDAL: a file, a URL, a file in an archive (``zip://a.zip!b.tif``), or a
+        dataset in a file as GDAL names it, such as ``GTIFF_DIR:2:file.tif``; NetCDF, by its content, in a local file;
+        Zarr of format 2 or 3: a folder, or a URL that fsspec knows, such as ``s3://bucket/name.zarr``.
     variables : sequence of str, optional
-        Names of the variables to keep. By default all.
+        Names of the variables to keep. By default all. In NetCDF and Zarr a name may begin with that of its group, as
+        in ``group/name``.
     bands : sequence of int, optional
         Bands to keep, counted from 1, if there is a dimension ``band``. By default all.
     bbox : tuple of float, optional
@@ -88,13 +95,20 @@ def open_raster(
         :func:`geonp.fill_store` needs them.
     storage_options : mapping, optional
         Options of the file system of a URL, for fsspec. They are never logged or stored.
+    group : str, optional
+        Path of the group to open in NetCDF or Zarr. By default the root, or the only group with a raster, or with the
+        `variables`.
+    y_dim, x_dim : str, optional
+        Names of the dimensions of rows and columns, if they cannot be found: see
+        :meth:`geonp.raster.grid.Grid.from_xarray`. They are renamed to ``y`` and ``x``.
 
     Returns
     -------
     Dataset
         Missing cells are NaN if the file declares a nodata value, or `nodata` is given; the stored dtype and value are
-        in ``encoding``. Integers without a nodata value stay integers. The bands of a GeoTIFF are one variable, on
-        ``(band, y, x)`` or, for a single band, ``(y, x)``, with the name of the band's description or of the file.
+        in ``encoding``. Integers without a nodata value stay integers, and so do times that cannot be decoded. The
+        bands of a GeoTIFF are one variable, on ``(band, y, x)`` or, for a single band, ``(y, x)``, with the name of the
+        band's description or of the file.
 
     Raises
     ------
@@ -105,18 +119,19 @@ def open_raster(
         hold `nodata`; and for a Zarr store that :func:`geonp.fill_store` has not finished.
     """
     place = os.fspath(path)
-    store = Store(place, dict(storage_options or {}))
-    is_store = store.exists()
-    if not is_store and (is_remote(place) or not Path(place).exists()):
-        raise MissingFileError(f"No such raster: got {place!r}, expected a file or a Zarr folder. Check the path.")
+    options = dict(storage_options or {})
     with dask.config.set({"array.chunk-size": _CHUNK_BYTES}), readable(place):
-        stored = _open_stored(store, is_store, None if chunks is None else "auto", bands, nodata)
+        source = source_of(place, options)
+        lazily = None if chunks is None else "auto"
+        source, stored, wanted = _open_stored(source, options, lazily, variables, group, bands, nodata)
         if problem := unfinished(place, stored.attrs):
             raise InputError(problem)
         if nodata is not None:
             stored = declare_nodata(stored, nodata)
-        ds = _with_crs(xr.decode_cf(stored, decode_timedelta=False))
-        if Path(place).suffix.lower() in NETCDF:
+        if y_dim is not None or x_dim is not None:
+            stored = renamed(stored, y_dim, x_dim)
+        ds = with_crs(decoded(stored, wanted))
+        if source.reader == "netcdf":
             note_default_fill(ds)
         if nodata is not None and math.isnan(nodata):
             for da in ds.data_vars.values():
@@ -125,11 +140,11 @@ def open_raster(
     if as_numbers:
         for da in ds.data_vars.values():
             da.attrs = without(da.attrs, CLASSES)
-    if variables is not None:
-        ds = _select_variables(ds, variables)
+    if wanted is not None:
+        ds = _select_variables(ds, wanted)
     if bbox is not None:
         ds = select_box(ds, bbox)
-    ds.encoding["source"] = place
+    ds.encoding["source"] = source.file
     if chunks is None:
         return ds
     if chunks == "auto":
@@ -235,28 +250,23 @@ def write_raster(
 
 
 def _open_stored(
-    store: Store, is_store: bool, chunks: Any, bands: Sequence[int] | None, nodata: float | None
-) -> xr.Dataset:
-    """Open a raster without decoding: values as stored, nodata and packing in attrs."""
-    path = Path(store.url)
-    if is_store or path.suffix.lower() == ".zarr":
-        ds = store.open(chunks)
-    elif path.suffix.lower() in NETCDF:
-        ds = xr.open_dataset(path, engine="netcdf4", chunks=chunks, decode_cf=False, cache=False)
-    else:
-        return open_gdal(path, chunks, bands, nodata)
-    return ds if bands is None else _select_bands(ds, bands)
-
-
-def _with_crs(ds: xr.Dataset) -> xr.Dataset:
-    """Make the CRS variable a coordinate, named in ``encoding``, where rioxarray looks for it."""
-    name = grid_mapping_name(ds)
-    if name in ds.data_vars:
-        ds = ds.set_coords(name)
-    for da in ds.data_vars.values():
-        if "grid_mapping" in da.attrs:
-            da.encoding["grid_mapping"] = da.attrs.pop("grid_mapping")
-    return ds
+    source: Source,
+    options: dict[str, Any],
+    chunks: Any,
+    variables: Sequence[str] | None,
+    group: str | None,
+    bands: Sequence[int] | None,
+    nodata: float | None,
+) -> tuple[Source, xr.Dataset, Sequence[str] | None]:
+    """Open a raster without decoding; with what it was read from, and the names of the variables asked for."""
+    if source.reader != "gdal":
+        tree: Tree = Store(source.path, options) if source.reader == "zarr" else NetCDF(source.path)
+        stored, wanted = open_tree(tree, source, chunks, variables, group)
+        if source.reader == "zarr" or not any(str(dim).startswith("phony_dim_") for dim in stored.dims):
+            return source, stored if bands is None else _select_bands(stored, bands), wanted
+        # HDF5 without the names of dimensions that NetCDF needs
+        source, variables = source.as_hdf5(variables), None
+    return source, open_gdal(source.path, chunks, bands, nodata), variables
 
 
 def _select_variables(ds: xr.Dataset, variables: Sequence[str]) -> xr.Dataset:

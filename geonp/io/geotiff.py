@@ -69,7 +69,7 @@ def creation_options_of(driver: str) -> set[str]:
 
 
 def open_gdal(
-    path: Path, chunks: Any = "auto", bands: Sequence[int] | None = None, nodata: float | None = None
+    path: str | Path, chunks: Any = "auto", bands: Sequence[int] | None = None, nodata: float | None = None
 ) -> xr.Dataset:
     """Open a raster lazily without decoding: values as stored, nodata and packing in attrs.
 
@@ -82,8 +82,8 @@ def open_gdal(
 
     Parameters
     ----------
-    path : path
-        Any raster of GDAL.
+    path : str or path
+        Any raster of GDAL, as GDAL names it.
     chunks : "auto" or None
         Dask arrays, or lazy arrays of xarray.
     bands : sequence of int, optional
@@ -101,6 +101,10 @@ def open_gdal(
             raise InputError(
                 f"{str(path)!r} contains several rasters: got {file.subdatasets}, expected one. Name one of them."
             )
+        if len(file.subdatasets) > 1:
+            others = ", ".join(file.subdatasets[1:21])
+            warn(f"{str(path)!r} contains {len(file.subdatasets)} rasters, and the first is read. Others: {others}.")
+            path = file.subdatasets[0]  # rioxarray would open all of them
         of = Bands.of(file, str(path), bands)
         tags, georeferenced = set(file.tags()), not file.transform.is_identity
         descriptions = [file.descriptions[number - 1] for number in of.numbers]
@@ -122,14 +126,14 @@ def open_gdal(
         da = da.drop_vars([name for name in ("y", "x") if name in da.coords])
     if of.single:
         da = da.squeeze("band", drop=True)
-    label = (descriptions[0] if of.single else None) or path.stem
+    label = (descriptions[0] if of.single else None) or Path(path).stem
     name = re.sub(r"\W+", "_", label).strip("_")
     # a file may have the name of a coordinate
     name = UNNAMED if name in {"", *da.coords, *da.dims} else name
     return of.thematic(da).to_dataset(name=name).assign_attrs(file_attrs)
 
 
-def _values(path: Path, of: Bands, chunks: Any, declared: bool, mixed: bool) -> xr.DataArray:
+def _values(path: str | Path, of: Bands, chunks: Any, declared: bool, mixed: bool) -> xr.DataArray:
     """The bands of a raster on ``(band, y, x)``; with `declared`, their own nodata values count."""
     place: Any = f"vrt://{path}?bands={','.join(map(str, of.numbers))}" if mixed else path
     masked = of.masked or (

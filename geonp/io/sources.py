@@ -1,19 +1,168 @@
-"""Where a raster is read from, and errors of readers."""
+"""Where a raster is read from: what its name refers to, and errors of readers.
+
+A name is that of a file, a store, a URL, a file in an archive, or a dataset inside a file as GDAL names it, such as
+``NETCDF:file.nc:variable``.
+"""
 
 from __future__ import annotations
 
+import re
+import tarfile
 import warnings
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
 
 from rasterio.errors import NotGeoreferencedWarning
 
-from geonp.errors import GeonpError, InputError, reason
+from geonp.errors import GeonpError, InputError, MissingFileError, reason
+from geonp.io.location import is_remote
+from geonp.io.stores import Store
 
-__all__ = ["NETCDF", "readable"]
+__all__ = ["NETCDF", "Source", "may_be_store", "readable", "source_of"]
 
 NETCDF = (".cdf", ".nc", ".nc4")
 """Extensions of NetCDF files, for output too."""
+
+_MAGIC = (b"CDF\x01", b"CDF\x02", b"CDF\x05", b"\x89HDF\r\n\x1a\n")  # NetCDF 3, 5 and 4
+_HANDLERS = {"zip": "/vsizip/", "tar": "/vsitar/", "gzip": "/vsigzip/"}
+_ARCHIVES = {".zip": "zip", ".tar": "tar", ".tgz": "tar", ".tar.gz": "tar", ".gz": "gzip"}
+_RASTERS = (".tif", ".tiff", ".vrt", ".img", ".jp2", ".asc", ".grd", ".bil", ".dem", ".hgt", ".png", ".grib", ".grib2")
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a raster is read from.
+
+    Attributes
+    ----------
+    reader
+        The library that reads it.
+    path
+        What this library opens.
+    variable
+        Path of a variable in the file, such as ``group/name``; empty for all of them.
+    """
+
+    reader: Literal["zarr", "netcdf", "gdal"]
+    path: str
+    variable: str = ""
+
+    def as_hdf5(self, variables: Sequence[str] | None) -> Source:
+        """The same file, or its only variable that is asked for, read by GDAL's HDF5 driver."""
+        asked = [self.variable] if self.variable else list(variables or ())
+        name = asked[0].strip("/") if len(asked) == 1 else ""
+        return Source("gdal", f'HDF5:"{self.path}"://{name}' if name else self.path)
+
+    @property
+    def file(self) -> str:
+        """The local file that holds the raster, which may be an archive, or else the path or URL."""
+        bare = re.sub(r"^(/vsi\w+/)+", "", self.path)
+        inner = re.sub(r'^[A-Za-z]\w+:(?!//)(\d+:)?"?|"?:.*$', "", self.path)
+        parents = [str(parent) for parent in Path(bare).parents]
+        return next((name for name in (self.path, bare, inner, *parents) if Path(name).is_file()), self.path)
+
+
+def source_of(place: str, options: dict[str, Any]) -> Source:
+    """Find out what the name of a raster refers to; `options` are those of the file system of a URL.
+
+    Raises
+    ------
+    MissingFileError
+        If there is no such file.
+    InputError
+        If an archive holds no raster, or several, or for a NetCDF file that is not a local one.
+    """
+    scheme, _, rest = place.partition("://")
+    if place.startswith("/vsi") or scheme == "vrt" or "+" in scheme:
+        return _gdal(re.sub(r"^/vsicurl/(?=https?://)", "", place))
+    if scheme in _HANDLERS and rest:
+        archive, _, member = rest.partition("!")
+        return _gdal(f"{_HANDLERS[scheme]}{archive}/{member.lstrip('/')}".rstrip("/"))
+    if re.match(r"[A-Za-z]\w+:(?!//)", place) and not Path(place).exists():
+        return _subdataset(place)
+    if is_remote(place):
+        return _remote(place, scheme, options)
+    return _local(place)
+
+
+def may_be_store(place: str) -> bool:
+    """Whether a name may be that of a Zarr store: no archive, dataset inside a file, or URL of a raster file."""
+    scheme = place.partition("://")[0]
+    special = place.startswith("/vsi") or scheme in {"vrt", *_HANDLERS} or "+" in scheme
+    return not special and not re.match(r"[A-Za-z]\w+:(?!//)", place) and not place.lower().endswith(_RASTERS)
+
+
+def _gdal(path: str) -> Source:
+    if path.lower().endswith(NETCDF):
+        raise InputError(f"NetCDF can only be read from a local file: got {path!r}. Download or unpack it first.")
+    return Source("gdal", path)
+
+
+def _subdataset(place: str) -> Source:
+    """A dataset inside a file; of NetCDF by the netCDF library, which keeps its coordinates."""
+    driver, _, rest = place.partition(":")
+    match = re.fullmatch(r'"?(?P<path>.+?)"?:/{0,2}(?P<variable>[^:"]+)', rest)
+    if match and driver.lower() in {"netcdf", "hdf5"} and Path(match["path"]).is_file():
+        return Source("netcdf", match["path"], match["variable"])
+    return Source("gdal", place)
+
+
+def _remote(place: str, scheme: str, options: dict[str, Any]) -> Source:
+    path = re.split(r"[?#]", place)[0].rstrip("/").lower()
+    is_raster = path.endswith(_RASTERS) or (scheme in {"http", "https"} and not path.endswith((".zarr", *NETCDF)))
+    if not is_raster and Store(place, options).exists():
+        return Source("zarr", place)
+    if path.endswith(".zarr") or not (is_raster or PurePosixPath(path).suffix):
+        raise MissingFileError(
+            f"No such raster: got {place!r}, expected a file or a Zarr folder. Check the URL and --storage-option."
+        )
+    return _gdal(place)
+
+
+def _local(place: str) -> Source:
+    path = Path(place.removeprefix("file://").removeprefix("local://"))
+    if path.is_dir() and (path.suffix.lower() == ".zarr" or Store(str(path)).exists()):
+        return Source("zarr", place)
+    if not path.exists():
+        raise MissingFileError(f"No such raster: got {place!r}, expected a file or a Zarr folder. Check the path.")
+    name = path.name.lower()
+    if name.endswith(NETCDF) or _is_netcdf(path):
+        return Source("netcdf", str(path))
+    for suffix, kind in () if path.is_dir() else _ARCHIVES.items():
+        if name.endswith(suffix) and suffix == (".tar.gz" if name.endswith(".tar.gz") else suffix):
+            return _archive(path, kind)
+    return Source("zarr" if path.suffix.lower() == ".zarr" else "gdal", str(path))
+
+
+def _is_netcdf(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(8).startswith(_MAGIC)
+
+
+def _archive(path: Path, kind: str) -> Source:
+    """The only raster in an archive."""
+    if kind == "gzip":
+        return _gdal(f"/vsigzip/{path}")
+    if kind == "zip":
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    else:
+        with tarfile.open(path) as tar:
+            names = tar.getnames()
+    rasters = [name for name in names if name.lower().endswith((*_RASTERS, *NETCDF))]
+    if len(rasters) == 1:
+        return _gdal(f"{_HANDLERS[kind]}{path}/{rasters[0]}")
+    listed = ", ".join(f"{kind}://{path}!{name}" for name in rasters[:20])
+    raise InputError(
+        f"{str(path)!r} holds {len(rasters)} rasters: got {listed or ', '.join(names[:20]) or 'no files'}, expected "
+        f"one. {'Name one of them.' if rasters else 'Unpack it first.'}"
+    )
 
 
 @contextmanager

@@ -106,15 +106,26 @@ class Store:
         fs, root = connect(self.url, self.options)
         return not self.exists() and fs.exists(root) and (not fs.isdir(root) or bool(fs.ls(root)))
 
-    def open(self, chunks: Any = None) -> xr.Dataset:
-        """Open the store without decoding; as dask arrays unless `chunks` is None.
+    def members(self) -> dict[str, dict[str, int]]:
+        """Number of dimensions of each array, by path of its group; that of the root is empty."""
+        found: dict[str, dict[str, int]] = {"": {}}
+        for path, member in sorted(self._group("r").members(max_depth=None)):
+            group, _, name = path.rpartition("/")
+            if isinstance(member, zarr.Array):
+                found.setdefault(group, {})[name] = member.ndim
+            else:
+                found.setdefault(path, {})
+        return found
+
+    def open(self, chunks: Any = None, group: str = "") -> xr.Dataset:
+        """Open a group without decoding, by default the root; as dask arrays unless `chunks` is None.
 
         Variables of text, whose size dask cannot estimate, are never dask arrays.
         """
         fs, root = connect(self.url, self.options)
         # format 3 has all metadata in its root
         options: Any = {**self._options, "consolidated": bool(fs.exists(f"{root}/.zmetadata"))}
-        options |= {"engine": "zarr", "decode_cf": False, "cache": False}
+        options |= {"engine": "zarr", "decode_cf": False, "cache": False, "group": group or None}
         ds = xr.open_dataset(self.url, **options)
         if chunks is None:
             return ds

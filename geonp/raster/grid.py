@@ -22,7 +22,7 @@ from pyproj.exceptions import CRSError
 from geonp.errors import InputError
 from geonp.raster.units import is_transformed, parse_unit, unit_factor
 
-__all__ = ["EVEN_TOLERANCE", "Grid", "crs_name", "grid_mapping_name", "is_coordinate"]
+__all__ = ["EVEN_TOLERANCE", "Grid", "crs_name", "grid_mapping_name", "is_coordinate", "is_geolocation"]
 
 EVEN_TOLERANCE = 0.01
 """Share of a step by which coordinates and steps may be off: float32 longitudes of 1 km grids are off by 0.2 %."""
@@ -32,7 +32,6 @@ _NAMES = (("y", "x"), ("latitude", "longitude"), ("lat", "lon"))
 # swaths of satellites, and arrays.
 _OTHER_NAMES = (
     ("northing", "easting"),
-    ("northings", "eastings"),
     ("yc", "xc"),
     ("rlat", "rlon"),
     ("nav_lat", "nav_lon"),
@@ -43,8 +42,6 @@ _OTHER_NAMES = (
     ("eta_rho", "xi_rho"),
     ("grid_latitude", "grid_longitude"),
     ("projection_y_coordinate", "projection_x_coordinate"),
-    ("yt_ocean", "xt_ocean"),
-    ("lat_0", "lon_0"),
     ("ygrid_0", "xgrid_0"),
     ("number_of_lines", "pixels_per_line"),
     ("downtrack", "crosstrack"),
@@ -56,11 +53,11 @@ _OTHER_NAMES = (
     ("row", "column"),
     ("row", "col"),
     ("lines", "samples"),
-    ("line", "sample"),
     ("line", "pixel"),
     ("ny", "nx"),
 )
 _LATITUDES = {"lat", "latitude", "nav_lat", "xlat", "lats"}
+_LONGITUDES = {"lon", "longitude", "nav_lon", "xlong", "lons"}
 _CF_NAMES = {
     "y": {"latitude", "projection_y_coordinate", "grid_latitude"},
     "x": {"longitude", "projection_x_coordinate", "grid_longitude"},
@@ -245,6 +242,11 @@ def crs_name(wkt: str) -> str:
     return f"{crs.name} (EPSG:{code})" if code else str(crs.name)
 
 
+def is_geolocation(name: Hashable, variable: xr.Variable) -> bool:
+    """Whether a variable holds latitudes or longitudes, by its name, CF ``standard_name`` or ``units``."""
+    return str(name).lower() in _LATITUDES | _LONGITUDES or any(_is_axis(variable, axis) for axis in "yx")
+
+
 def _variables(obj: xr.DataArray | xr.Dataset) -> Mapping[Any, Any]:
     return obj.coords if isinstance(obj, xr.DataArray) else obj.variables
 
@@ -274,7 +276,7 @@ def _named(obj: xr.DataArray | xr.Dataset, pairs: tuple[tuple[str, str], ...]) -
     return next(((by_name[y], by_name[x]) for y, x in pairs if y in by_name and x in by_name), None)
 
 
-def _is_axis(coord: xr.DataArray, axis: str) -> bool:
+def _is_axis(coord: xr.DataArray | xr.Variable, axis: str) -> bool:
     given_axis, name, units = (str(coord.attrs.get(key, "")).lower() for key in ("axis", "standard_name", "units"))
     return given_axis == axis or name in _CF_NAMES[axis] or units in _CF_UNITS[axis]
 
@@ -360,7 +362,7 @@ def _is_geographic(obj: xr.DataArray | xr.Dataset, x_dim: Hashable) -> bool:
     attrs = obj.coords[x_dim].attrs if x_dim in obj.coords else {}
     if (unit := parse_unit(attrs.get("units"))) is not None and unit[0] == "length":
         return False
-    named = str(x_dim).lower() in {"lon", "longitude", "nav_lon", "lons"}
+    named = str(x_dim).lower() in _LONGITUDES
     return named or str(attrs.get("standard_name", "")) == "longitude" or str(attrs.get("units")) in _CF_UNITS["x"]
 
 

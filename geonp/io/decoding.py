@@ -1,0 +1,74 @@
+"""From values as stored to those that CF attributes describe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import xarray as xr
+
+from geonp.errors import InputError
+from geonp.raster.grid import grid_mapping_name
+
+__all__ = ["decoded", "renamed", "with_crs"]
+
+
+def renamed(stored: xr.Dataset, y_dim: str | None, x_dim: str | None) -> xr.Dataset:
+    """Rename the dimensions of rows and columns to ``y`` and ``x``, with their coordinates.
+
+    Raises
+    ------
+    InputError
+        If there is no such dimension, or another one has its new name.
+    """
+    given = {name: dim for name, dim in (("y", y_dim), ("x", x_dim)) if dim is not None}
+    dims = ", ".join(map(repr, stored.dims)) or "none"
+    if missing := [dim for dim in given.values() if dim not in stored.dims]:
+        raise InputError(f"No dimension {', '.join(map(repr, missing))}: got dimensions ({dims}). Correct --y and --x.")
+    if y_dim == x_dim:
+        raise InputError(f"{y_dim!r} is given twice, expected two of the dimensions ({dims}). Correct --y and --x.")
+    if taken := [name for name in given if name in {*stored.variables, *stored.dims} - set(given.values())]:
+        raise InputError(
+            f"The raster has a dimension or variable {', '.join(map(repr, taken))} already: got dimensions ({dims}). "
+            "Rename it, or give it with --y or --x."
+        )
+    names = {dim: name for name, dim in given.items() if dim != name}
+    return stored.rename(names)
+
+
+def decoded(stored: xr.Dataset, wanted: Sequence[str] | None = None) -> xr.Dataset:
+    """Decode by CF conventions; times that cannot be decoded, as months since a date, stay numbers.
+
+    With `wanted`, other variables are left out unless they may be coordinates: they may be damaged.
+    """
+    kept = {}
+    if wanted is not None and set(wanted) <= set(stored.variables):
+        attrs = [stored.attrs, *(variable.attrs for variable in stored.variables.values())]
+        texts = [str(each.get(key, "")) for each in attrs for key in ("coordinates", "grid_mapping", "formula_terms")]
+        named = {word.strip(":") for text in texts for word in text.split()}
+        needed = {*wanted, *stored.dims, *stored.coords, *named, "spatial_ref", "crs"}
+        stored = stored.drop_vars([name for name in stored.data_vars if name not in needed])
+    for name, variable in stored.variables.items():
+        units = variable.attrs.get("units")
+        if isinstance(units, str) and " since " in units and variable.dtype.kind in "iuf":
+            try:
+                xr.conventions.decode_cf_variable(name, variable, decode_timedelta=False)
+            except Exception:  # pandas, cftime and xarray raise several
+                kept[name] = units
+    plain = stored.assign({name: stored[name].variable.copy(deep=False) for name in kept})
+    for name in kept:
+        plain[name].attrs = {key: value for key, value in plain[name].attrs.items() if key != "units"}
+    ds = xr.decode_cf(plain, decode_timedelta=False)
+    for name, units in kept.items():
+        ds[name].attrs["units"] = units
+    return ds
+
+
+def with_crs(ds: xr.Dataset) -> xr.Dataset:
+    """Make the CRS variable a coordinate, named in ``encoding``, where rioxarray looks for it."""
+    name = grid_mapping_name(ds)
+    if name in ds.data_vars:
+        ds = ds.set_coords(name)
+    for da in ds.data_vars.values():
+        if "grid_mapping" in da.attrs:
+            da.encoding["grid_mapping"] = da.attrs.pop("grid_mapping")
+    return ds

@@ -1,0 +1,176 @@
+"""Rasters in groups of NetCDF files and Zarr stores, which :class:`xarray.DataTree` writes too.
+
+A group sees the coordinates of the groups above it, as in CF 2.7. Products of satellites keep latitudes and longitudes
+in a group beside that of the values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import netCDF4
+import xarray as xr
+
+from geonp.errors import InputError
+from geonp.io.sources import Source
+from geonp.raster.grid import Grid, is_geolocation
+
+__all__ = ["NetCDF", "Tree", "choose_group", "open_tree"]
+
+Members = Mapping[str, Mapping[str, int]]
+"""Number of dimensions of each variable, by path of the group; that of the root is empty."""
+
+
+class Tree(Protocol):
+    """A file or store of groups."""
+
+    def open(self, chunks: Any = None, group: str = "") -> xr.Dataset:
+        """Open a group without decoding."""
+
+    def members(self) -> Members:
+        """All groups and variables."""
+
+
+class NetCDF:
+    """A NetCDF file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def open(self, chunks: Any = None, group: str = "") -> xr.Dataset:
+        """Open a group without decoding; as dask arrays unless `chunks` is None."""
+        options: Any = {"engine": "netcdf4", "decode_cf": False, "cache": False}
+        return xr.open_dataset(self.path, chunks=chunks, group=group or None, **options)
+
+    def members(self) -> Members:
+        """All groups and variables."""
+        found: dict[str, dict[str, int]] = {}
+
+        def visit(group: netCDF4.Group | netCDF4.Dataset, path: str) -> None:
+            found[path] = {name: len(variable.dimensions) for name, variable in group.variables.items()}
+            for name, inner in group.groups.items():
+                visit(inner, f"{path}/{name}".lstrip("/"))
+
+        with netCDF4.Dataset(self.path) as file:
+            visit(file, "")
+        return found
+
+
+def choose_group(
+    place: str, members: Members, group: str | None, variables: Sequence[str] | None
+) -> tuple[str, list[str] | None]:
+    """The group to open, and names of variables in it, which may be given with their group, as in ``group/name``.
+
+    Raises
+    ------
+    InputError
+        If there is no such group, or several could be meant, listing them.
+    """
+    wanted = None if variables is None else [name.strip("/") for name in variables]
+    if group is None and wanted is not None and any("/" in name for name in wanted):
+        groups = sorted({name.rpartition("/")[0] for name in wanted})
+        if len(groups) > 1:
+            raise InputError(
+                f"The variables are in several groups: got {', '.join(map(repr, groups))}, expected one. Name "
+                "variables of one group at a time (--variable)."
+            )
+        group, wanted = groups[0], [name.rpartition("/")[2] for name in wanted]
+    if group is not None:
+        group = group.strip("/")
+        if group not in members:
+            raise InputError(f"No group {group!r} in {place!r}: got {_listed(members)}. Correct --group or --variable.")
+        return group, wanted
+    holding = [path for path, names in members.items() if _holds(names, wanted)]
+    if "" in holding or not holding:
+        return "", wanted
+    if len(holding) > 1:
+        listed = _listed({path: members[path] for path in holding})
+        raise InputError(
+            f"{place!r} has rasters in several groups: got {listed}, expected one. Name a group (--group), or a "
+            "variable with its group (--variable group/name)."
+        )
+    return holding[0], wanted
+
+
+def open_tree(
+    tree: Tree, source: Source, chunks: Any, variables: Sequence[str] | None, group: str | None
+) -> tuple[xr.Dataset, list[str] | None]:
+    """Open the group of a file or store that is meant, without decoding; with the names of the variables asked for.
+
+    Raises
+    ------
+    InputError
+        As :func:`choose_group`.
+    """
+    wanted = [source.variable] if source.variable else None if variables is None else list(variables)
+    ds = None
+    if group is None:
+        root = tree.open(chunks)
+        found = {str(name): da.ndim for name, da in root.variables.items()}
+        ds = root if _holds(found, wanted) else None
+    if ds is None:
+        members = tree.members()
+        path, wanted = choose_group(source.path, members, group, wanted)
+        ds = _open_group(tree, members, path, chunks)
+    hidden = [str(name) for name, da in ds.data_vars.items() if da.ndim >= 2 and is_geolocation(name, da.variable)]
+    others = set(ds.data_vars) - set(hidden) if wanted is None else set(wanted)
+    if hidden and others and not _has_dimensions(ds):
+        ds = ds.set_coords([name for name in hidden if wanted is None or name not in wanted])
+    return ds, wanted
+
+
+def _open_group(tree: Tree, members: Members, group: str, chunks: Any) -> xr.Dataset:
+    """Open a group with the coordinates of the groups above it, and latitudes and longitudes beside it."""
+    ds, path = tree.open(chunks, group), group
+    while path:
+        path = path.rpartition("/")[0]
+        if members.get(path):
+            ds = _with_coordinates(ds, tree.open(None, path), located=False)
+    if group and not any(is_geolocation(name, variable) for name, variable in ds.variables.items()):
+        for other, names in members.items():
+            if other != group and _may_locate(names):
+                ds = _with_coordinates(ds, tree.open(None, other), located=True)
+    return ds
+
+
+def _has_dimensions(ds: xr.Dataset) -> bool:
+    try:
+        Grid.from_xarray(xr.decode_cf(ds, mask_and_scale=False, decode_times=False))
+    except InputError:
+        return False
+    return True
+
+
+def _may_locate(names: Mapping[str, int]) -> bool:
+    """Whether a group has names of latitudes and longitudes; opening each group would be slow."""
+    return any("lat" in name.lower() for name in names) and any("lon" in name.lower() for name in names)
+
+
+def _holds(names: Mapping[str, int], wanted: Sequence[str] | None) -> bool:
+    """Whether a group has all of the `wanted` variables, or any raster."""
+    return any(ndim >= 2 for ndim in names.values()) if wanted is None else set(wanted) <= set(names)
+
+
+def _with_coordinates(ds: xr.Dataset, other: xr.Dataset, *, located: bool) -> xr.Dataset:
+    """Add the coordinates and grid mappings of another group that fit; with `located`, its latitudes and longitudes."""
+    attrs = [da.attrs for da in ds.variables.values()]
+    named = {word for each in attrs for key in ("coordinates", "grid_mapping") for word in str(each.get(key)).split()}
+    found = {
+        name: variable
+        for name, variable in other.variables.items()
+        if name not in ds.variables
+        and all(ds.sizes.get(dim) == size for dim, size in variable.sizes.items())
+        and ((variable.ndim > 0 and is_geolocation(name, variable)) if located else (name in ds.dims or name in named))
+    }
+    return ds.assign_coords(found)
+
+
+def _listed(members: Members) -> str:
+    """Groups with their first variables, as text."""
+    texts = [
+        f"{path or '/'!r} ({', '.join(list(names)[:8])}{', ...' if len(names) > 8 else ''})"
+        for path, names in members.items()
+        if names
+    ]
+    return "; ".join(texts[:20]) or "no groups with variables"

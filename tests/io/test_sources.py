@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import gzip
+import shutil
+import tarfile
+import zipfile
+from pathlib import Path
+
+import netCDF4
+import numpy as np
+import pytest
+import rasterio
+import xarray as xr
+from rasterio.transform import from_origin
+
+from geonp.errors import InputError, MissingFileError
+from geonp.io.files import open_raster
+from geonp.io.location import identity
+from geonp.raster.grid import Grid
+
+VALUES = np.where(np.arange(30).reshape(5, 6) % 7 == 0, -99, np.arange(30).reshape(5, 6)).astype("i2")
+DECODED = np.where(VALUES == -99, np.nan, VALUES)
+
+
+def write_tif(path: Path, values: np.ndarray = VALUES, **options: object) -> Path:
+    profile = {"height": 5, "width": 6, "count": 1, "dtype": values.dtype, "nodata": -99, "crs": "EPSG:32633"}
+    with rasterio.open(path, "w", driver="GTiff", transform=from_origin(0, 50, 10, 10), **profile, **options) as file:
+        file.write(values, 1)
+    return path
+
+
+def write_groups(path: Path, *, dimensions: bool = True) -> Path:
+    """Two groups with values, and one with latitudes and longitudes without attributes."""
+    with netCDF4.Dataset(path, "w") as file:
+        file.createDimension("line", 5)
+        file.createDimension("pixel", 6)
+        for path_, dtype, values in (
+            ("science/a", "i2", VALUES),
+            ("science/b", "i2", VALUES),
+            ("quality/b", "i2", VALUES),
+            ("place/latitude", "f4", np.tile(np.linspace(51, 50, 5)[:, None], 6)),
+            ("place/longitude", "f4", np.tile(np.linspace(5, 6, 6), (5, 1))),
+        ):
+            variable = file.createVariable(path_, dtype, ("line", "pixel"), fill_value=np.array(-99, dtype))
+            variable[:] = values
+    return path
+
+
+def only(ds: xr.Dataset) -> xr.DataArray:
+    (da,) = ds.data_vars.values()
+    return da
+
+
+def test_netcdf_is_known_by_its_content(tmp_path: Path) -> None:
+    ds = xr.Dataset({"a": (("lat", "lon"), DECODED)}, {"lat": np.arange(5.0), "lon": np.arange(6.0)})
+    for suffix, version in ((".h5", "NETCDF4"), (".hdf5", "NETCDF4"), (".grd", "NETCDF3_64BIT"), ("", "NETCDF4")):
+        path = tmp_path / f"x{suffix}"
+        ds.to_netcdf(tmp_path / "x.nc", engine="netcdf4", format=version)
+        shutil.move(tmp_path / "x.nc", path)
+        found = open_raster(path)
+        assert (list(found), found["a"].dims, found["lat"].values.tolist()) == (["a"], ("lat", "lon"), [0, 1, 2, 3, 4])
+        np.testing.assert_array_equal(found["a"], DECODED)
+
+
+def test_the_only_group_with_a_raster_is_opened(tmp_path: Path) -> None:
+    with netCDF4.Dataset(tmp_path / "x.nc", "w") as file:
+        file.createDimension("lat", 5)
+        file.createVariable("lat", "f8", ("lat",))[:] = [5, 4, 3, 2, 1]
+        inner = file.createGroup("outer").createGroup("inner")
+        inner.createDimension("lon", 6)
+        inner.createVariable("a", "i2", ("lat", "lon"), fill_value=np.int16(-99))[:] = VALUES
+    found = open_raster(tmp_path / "x.nc")
+    np.testing.assert_array_equal(found["a"], DECODED)
+    assert found["lat"].values.tolist() == [5, 4, 3, 2, 1]  # of the root
+
+
+@pytest.mark.parametrize("name", ["x.nc", "x.zarr"])
+@pytest.mark.parametrize(
+    "where", [{"variables": ["science/a"]}, {"variables": ["a"]}, {"group": "/science", "variables": ["a"]}]
+)
+def test_a_variable_in_a_group_has_the_coordinates_beside_it(
+    tmp_path: Path, name: str, where: dict[str, object]
+) -> None:
+    path = write_groups(tmp_path / "x.nc")
+    if name == "x.zarr":
+        with xr.open_datatree(path, engine="netcdf4", decode_cf=False) as tree:
+            tree.to_zarr(tmp_path / name, zarr_format=2)
+    found = open_raster(tmp_path / name, **where)
+    assert list(found) == ["a"]
+    np.testing.assert_array_equal(found["a"], DECODED)
+    assert found["a"].encoding["_FillValue"] == -99
+    assert {"latitude", "longitude"} <= set(found["a"].coords)
+    assert found["latitude"].values[:, 0].tolist() == [51, 50.75, 50.5, 50.25, 50]
+    assert Grid.from_xarray(found).regular is False
+
+
+def test_groups_that_could_be_meant_are_listed(tmp_path: Path) -> None:
+    path = write_groups(tmp_path / "x.nc")
+    with pytest.raises(InputError, match=r"several groups: got .*'science' \(a, b\); .*expected one\. .*--group"):
+        open_raster(path)
+    with pytest.raises(InputError, match=r"several groups: got 'science' \(a, b\); 'quality' \(b\), expected one"):
+        open_raster(path, variables=["b"])
+    with pytest.raises(InputError, match=r"No group 'none' in .*: got 'science' \(a, b\);"):
+        open_raster(path, group="none")
+    with pytest.raises(InputError, match=r"in several groups: got 'quality', 'science', expected one"):
+        open_raster(path, variables=["science/a", "quality/b"])
+    with pytest.raises(InputError, match="No variable 'c'"):
+        open_raster(path, group="science", variables=["c"])
+
+
+@pytest.mark.parametrize("name", ["NETCDF:{}:/science/a", "netcdf:{}:science/a", 'NETCDF:"{}":/science/a'])
+def test_a_variable_can_be_named_as_gdal_does(tmp_path: Path, name: str) -> None:
+    path = write_groups(tmp_path / "x.nc")
+    found = open_raster(name.format(path), chunks=None)
+    np.testing.assert_array_equal(found["a"], DECODED)
+    assert found.encoding["source"] == str(path)
+    assert identity(found.encoding["source"]) == identity(str(path))
+
+
+def test_rasters_of_hdf5_without_dimensions_are_read_by_gdal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_groups(tmp_path / "x.h5")
+    opened = xr.open_dataset
+
+    def nameless(*arguments: object, **options: object) -> xr.Dataset:
+        ds = opened(*arguments, **options)
+        return (
+            ds.rename({dim: f"phony_dim_{i}" for i, dim in enumerate(ds.dims)})
+            if options["engine"] != "rasterio"
+            else ds
+        )
+
+    monkeypatch.setattr(xr, "open_dataset", nameless)
+    for given in ({"path": path, "variables": ["science/a"]}, {"path": f"HDF5:{path}://science/a"}):
+        found = open_raster(**given)
+        assert (list(found), found["a"].dims) == (["a"], ("y", "x"))
+        np.testing.assert_array_equal(found["a"].values, DECODED)
+
+
+def test_every_directory_of_a_tiff_can_be_read(tmp_path: Path) -> None:
+    path = write_tif(tmp_path / "x.tif")
+    write_tif(path, (VALUES + 100).astype("i2"), APPEND_SUBDATASET="YES")
+    with pytest.warns(UserWarning, match=r"contains 2 rasters, and the first is read\. Others: GTIFF_DIR:2:"):
+        first = open_raster(path)
+    np.testing.assert_array_equal(only(first), DECODED)
+    second = open_raster(f"GTIFF_DIR:2:{path}", chunks=None)
+    assert only(second).values.max() == 129
+    assert second.encoding["source"] == str(path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a.zip", "zip://{}/a.zip!z.tif", "/vsizip/{}/a.zip/z.tif", "a.tar.gz", "tar://{}/a.tar.gz!z.tif", "z.tif.gz"],
+)
+def test_rasters_in_archives(tmp_path: Path, name: str) -> None:
+    path = write_tif(tmp_path / "z.tif")
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.write(path, "z.tif")
+        archive.writestr("readme.txt", "about")
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as tar:
+        tar.add(path, "z.tif")
+    (tmp_path / "z.tif.gz").write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
+    found = open_raster(name.format(tmp_path) if "{" in name else tmp_path / name)
+    np.testing.assert_array_equal(only(found), DECODED)
+    assert Path(found.encoding["source"]).is_file()
+    if "{" in name:
+        assert list(found) == ["z"]
+
+
+def test_archives_of_several_rasters_list_them(tmp_path: Path) -> None:
+    for names, message in (
+        (["a.tif", "b/c.tif"], r"holds 2 rasters: got zip://.*a\.zip!a\.tif, zip://.*!b/c\.tif, expected one\. Name"),
+        (["a.txt"], r"holds 0 rasters: got a\.txt, expected one\. Unpack it first"),
+        (["a.nc"], r"NetCDF can only be read from a local file: got .*a\.nc'\. Download or unpack it first"),
+    ):
+        with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+            for name in names:
+                archive.writestr(name, "x")
+        with pytest.raises(InputError, match=message):
+            open_raster(tmp_path / "a.zip")
+
+
+@pytest.mark.parametrize("name", ["none.tif", "none.h5", "none.zarr", "none.zip", "none"])
+def test_missing_files(tmp_path: Path, name: str) -> None:
+    with pytest.raises(MissingFileError, match="No such raster: got"):
+        open_raster(tmp_path / name)
+
+
+def test_times_that_cannot_be_decoded_stay_numbers(tmp_path: Path) -> None:
+    times = {"units": "months since 1960-01-01", "calendar": "360"}
+    ds = xr.Dataset(
+        {"a": (("T", "Y", "X"), np.ones((2, 3, 4))), "b": ("T", [1.0, 2.0], {"units": "fortnights since noon"})},
+        {"T": ("T", [0.5, 1.5], times), "day": ("T", [0, 1], {"units": "days since 2000-01-01"})},
+    )
+    ds.to_netcdf(tmp_path / "x.nc", engine="netcdf4")
+    found = open_raster(tmp_path / "x.nc")
+    assert found["T"].values.tolist() == [0.5, 1.5]
+    assert (found["T"].attrs["units"], found["b"].attrs["units"]) == (times["units"], "fortnights since noon")
+    assert found["day"].values[1] == np.datetime64("2000-01-02")
+
+
+def test_variables_that_are_not_asked_for_may_be_damaged(tmp_path: Path) -> None:
+    ds = xr.Dataset({"a": (("y", "x"), np.ones((3, 4))), "bad": ("x", np.arange(4.0), {"scale_factor": "none"})})
+    ds.to_netcdf(tmp_path / "x.nc", engine="netcdf4")
+    assert list(open_raster(tmp_path / "x.nc", variables=["a"])) == ["a"]
+    with pytest.raises(InputError, match="No variable 'b': the raster has 'a', 'bad'"):
+        open_raster(tmp_path / "x.nc", variables=["b"], chunks=None)
+
+
+def test_dimensions_can_be_named(tmp_path: Path) -> None:
+    dims = ("p", "q", "r")
+    ds = xr.Dataset({"a": (dims, np.arange(24.0).reshape(2, 3, 4))}, {"q": [30, 20, 10], "r": [1.0, 2.0, 3.0, 4.0]})
+    ds.to_netcdf(tmp_path / "x.nc", engine="netcdf4")
+    found = open_raster(tmp_path / "x.nc", y_dim="q", x_dim="r")
+    assert (found["a"].dims, found["y"].values.tolist()) == (("p", "y", "x"), [30, 20, 10])
+    np.testing.assert_array_equal(found["a"], ds["a"])
+    for y_dim, x_dim, message in (("q", "none", "No dimension 'none': got dimensions"), ("q", "q", "twice")):
+        with pytest.raises(InputError, match=message):
+            open_raster(tmp_path / "x.nc", y_dim=y_dim, x_dim=x_dim)
+
+
+def test_latitudes_that_are_no_coordinates_show_the_dimensions(tmp_path: Path) -> None:
+    latitude = np.tile(np.linspace(51, 50, 5)[:, None], 6)
+    ds = xr.Dataset({"a": (("p", "q"), DECODED), "lat": (("p", "q"), latitude), "lon": (("p", "q"), latitude)})
+    ds.to_netcdf(tmp_path / "x.nc", engine="netcdf4")
+    found = open_raster(tmp_path / "x.nc")
+    assert (list(found), set(found.coords)) == (["a"], {"lat", "lon"})
+    assert Grid.from_xarray(found).y_dim == "p"
