@@ -96,7 +96,7 @@ class Grid:
     geographic
         True if the coordinates are longitudes and latitudes in degrees.
     needs_crs
-        True if the attributes of a coordinate say that it is projected or of a rotated pole.
+        True if no CRS is declared, though the attributes of a coordinate say that it is projected or of a rotated pole.
     periodic_x
         True if the columns cover all longitudes, so that the last column neighbours the first.
     regular
@@ -160,7 +160,8 @@ class Grid:
             even=(y_even, x_even),
             crs=None if crs is None else str(crs.to_wkt()),
             geographic=geographic,
-            needs_crs=any(is_transformed(obj.coords[dim]) for dim in (y_dim, x_dim) if dim in obj.coords),
+            needs_crs=crs is None
+            and any(is_transformed(obj.coords[dim]) for dim in (y_dim, x_dim) if dim in obj.coords),
             periodic_x=geographic and x_even and circle,
             regular=y_even and x_even and not _is_curvilinear(obj, y_dim, x_dim),
         )

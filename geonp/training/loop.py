@@ -37,7 +37,6 @@ __all__ = ["COLUMNS", "SCORES", "train"]
 
 COLUMNS = ("step", "cpu_hours", "loss", "learning_rate", "gradient_norm")
 """Columns of the learning curve, before those of the held-out scores."""
-
 SCORES = {
     "raster": ("nll", "kl", "crps_ratio", "coverage_95"),
     "numbers": ("nll", "rmse", "coverage_95"),

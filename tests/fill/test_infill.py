@@ -515,7 +515,7 @@ def test_what_a_model_says_of_padding_does_not_matter(model: str, monkeypatch: p
 def test_weights_that_differ_on_a_worker_are_refused(model: str) -> None:
     found, _ = predictor.resolve(model, "cpu", 1)
     with pytest.raises(
-        CheckpointError, match=r"has other weights here than where the job was made: sha256 .*expected 0"
+        CheckpointError, match=r"has other weights here than where the job was created: sha256 .*expected 0"
     ):
         predictor._network(found.model, "0" * 64, "cpu")
 
@@ -536,8 +536,8 @@ def refused(obj: Any, message: str, error: type[Exception] = InputError, **optio
     ("obj", "message"),
     [
         (
-            raster().rename(y="row", x="col").drop_vars(["row", "col"]),
-            r"got dimensions \('row', 'col'\), expected a pair",
+            raster().rename(y="first", x="second").drop_vars(["first", "second"]),
+            r"got dimensions \('first', 'second'\), expected a pair",
         ),
         (raster()[:0], r"no cells: got shape \(0, 20\)"),
         (raster().astype("c8"), r"'a' cannot be filled: got dtype complex64, expected integers or floats"),
