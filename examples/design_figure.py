@@ -21,8 +21,8 @@ from scipy import ndimage
 
 import geonp
 from geonp.inference.checkpoint import load_card
-from geonp.inference.context import Neighbourhood, choose_context, framed, overlaps
-from geonp.inference.stitching import blend_weights
+from geonp.inference.context import Neighbourhood, choose_context, framed
+from geonp.inference.stitching import blend_weights, overlaps
 from geonp.inference.tiling import groups
 from geonp.raster.gaps import cloud_gaps
 
