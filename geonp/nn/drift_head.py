@@ -121,8 +121,8 @@ class DriftKrigingHead(KrigingHead):
         n = DRIFT.n_covariate_features
         self.rough_prior = MLP(n, hidden // 2, 2 * N_TERMS)
         self.drift_priors = nn.ModuleList(MLP(dim + n_summary + n, hidden, 2 * N_TERMS) for _ in range(scoring_steps))
-        self.told = MLP(DRIFT.n_point_features, hidden // 2, dim)
-        for mlp in (self.rough_prior, *self.drift_priors, self.told):
+        self.covariate_embedding = MLP(DRIFT.n_point_features, hidden // 2, dim)
+        for mlp in (self.rough_prior, *self.drift_priors, self.covariate_embedding):
             # zero last weights: untrained, the likelihood alone decides
             nn.init.zeros_(list(mlp.parameters())[-2])
 
@@ -178,7 +178,7 @@ class DriftKrigingHead(KrigingHead):
                 used_mask,
                 raw_drift,
                 error_variance,
-                torch.where(active_mask, self.told(torch.stack(features, -1).to(yc)), 0.0),
+                torch.where(active_mask, self.covariate_embedding(torch.stack(features, -1).to(yc)), 0.0),
             )
 
     def drift_forward(

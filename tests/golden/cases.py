@@ -310,7 +310,7 @@ def samples(folder: Path) -> xr.Dataset:
 
 @case
 def across(folder: Path) -> xr.Dataset:
-    """Slices that tell about each other."""
+    """Slices of a stack, filled from each other."""
     return raster(5, 16, 20, share=0.5).geonp.infill(**tiny(folder), across="time", quantiles=[0.1])
 
 
@@ -357,7 +357,7 @@ def dask_tiles(folder: Path) -> xr.Dataset:
 
 @case
 def dask_across(folder: Path) -> xr.Dataset:
-    """Slices in chunks of their own that tell about each other."""
+    """Slices of a stack in chunks of their own, filled from each other."""
     return raster(5, 16, 20, share=0.5).chunk(time=2, y=9).geonp.infill(**tiny(folder), across="time")
 
 

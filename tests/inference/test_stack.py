@@ -1,4 +1,4 @@
-"""Slices of a stack that tell about each other: what is learned from them, when they do not, and on every path."""
+"""Neighbouring slices as predictors: what is learned from them, when they are no help, and on every path."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def network() -> TNPKR:
     made = TNPKR(**SMALL, head="drift").eval()  # type: ignore[arg-type]
     with torch.no_grad():
         for name, weights in made.named_parameters():
-            if name.startswith(("head.rough_prior", "head.drift_priors", "head.told")):
+            if name.startswith(("head.rough_prior", "head.drift_priors", "head.covariate_embedding")):
                 weights.add_(0.1 * torch.randn_like(weights))
     return made.requires_grad_(False)
 
