@@ -124,7 +124,7 @@ def fill_store(
         job that differs from the one that started the store. At the end: for a variable without any observed cell; the
         store is then removed.
     OutputError
-        If `target` exists or cannot be written. Finished units are kept.
+        If `target` exists, cannot be written, or is being written by another job. Finished units are kept.
     ClusterError
         If the cluster is lost. Finished units are kept.
     """
@@ -149,17 +149,23 @@ def fill_store(
     journal = Journal(store.url, store.options)
     _check_elsewhere(request, store, os.fspath(target), journal, overwrite=overwrite)
     units = list(units_of(fields))
-    done = _begin(request, store, journal, job, layout, fields, resume=resume, overwrite=overwrite)
-    if done is None:
-        return Report({}, len(units), len(units), {})
-    reused = len(done)
-    work = Work(fields, request.domain, request.job, store, journal, _source_store(request, source_options))
-    with executor(workers, scheduler, request.job.predictor.device) as pool:
-        _fill_units(work, units, done, pool, progress)
-    report = Report(tally(fields, units, done), len(units), reused, failures(fields, units, done))
-    if not report.failed:
-        _require_unchanged(request, values, source_options)
-        _finish(report, store, journal, job)
+    nothing_to_do = Report({}, len(units), len(units), {})
+    if _is_complete(store, journal, job, resume=resume, overwrite=overwrite) and not journal.exists():
+        return nothing_to_do
+    with journal.owned(take_over=resume or overwrite) as journal:
+        # another job may have ended or begun since
+        if _is_complete(store, journal, job, resume=resume, overwrite=overwrite):
+            journal.remove()
+            return nothing_to_do
+        done = _begin(request, store, journal, job, layout, fields, resume=resume)
+        reused = len(done)
+        work = Work(fields, request.domain, request.job, store, journal, _source_store(request, source_options))
+        with executor(workers, scheduler, request.job.predictor.device) as pool:
+            _fill_units(work, units, done, pool, progress)
+        report = Report(tally(fields, units, done), len(units), reused, failures(fields, units, done))
+        if not report.failed:
+            _require_unchanged(request, values, source_options)
+            _finish(report, store, journal, job)
     return report
 
 
@@ -309,28 +315,15 @@ def _check_elsewhere(request: Request, store: Store, target: str, journal: Journ
     journal.require_own()
 
 
-def _begin(
-    request: Request,
-    store: Store,
-    journal: Journal,
-    job: dict[str, str],
-    layout: Layout,
-    fields: tuple[Field, ...],
-    *,
-    resume: bool,
-    overwrite: bool,
-) -> dict[str, Record] | None:
-    """Records of the units that are finished; None if the store is complete."""
+def _is_complete(store: Store, journal: Journal, job: dict[str, str], *, resume: bool, overwrite: bool) -> bool:
+    """Whether the store to resume is complete; an error if neither it nor a new one can be written."""
     exists, begun = store.exists(), journal.job() is not None
     if resume and exists and begun:
         journal.require_same(job)
-        if journal.created():
-            store.sweep()
-            return {key: record for key, record in journal.records().items() if not {"error", "unread"} & set(record)}
-    elif resume and exists:
+        return False
+    if resume and exists:
         if store.attributes().get(JOB) == _digest(job):
-            journal.remove()
-            return None
+            return True
         raise InputError(
             f"Nothing to resume: {store.url!r} has no journal, and was not made by this job. Choose another output, or "
             "start a new one with overwrite (--overwrite)."
@@ -342,6 +335,23 @@ def _begin(
         raise OutputError(
             f"{store.url!r} is not a Zarr store, and not empty: it is left as it is. Choose another name, or remove it."
         )
+    return False
+
+
+def _begin(
+    request: Request,
+    store: Store,
+    journal: Journal,
+    job: dict[str, str],
+    layout: Layout,
+    fields: tuple[Field, ...],
+    *,
+    resume: bool,
+) -> dict[str, Record]:
+    """Records of the units that are finished; without any, the store is created."""
+    if resume and store.exists() and journal.created():
+        store.sweep()
+        return {key: record for key, record in journal.records().items() if not {"error", "unread"} & set(record)}
     ready = for_files(template(request), request.grid)
     made = {output.name: field for field in fields for output in field.outputs}
     for name, field in made.items():
@@ -358,6 +368,7 @@ def _digest(job: Mapping[str, str]) -> str:
 
 def _finish(report: Report, store: Store, journal: Journal, job: dict[str, str]) -> None:
     """Mark the store as complete; remove it if a variable has no observed cell."""
+    journal.require_owner()
     for name, counts in report.variables.items():
         try:
             check_observed(name, counts["cells"], counts["observed"])

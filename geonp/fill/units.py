@@ -126,7 +126,7 @@ def fill_unit(work: Work, unit: Unit) -> Record:
     Raises
     ------
     OutputError
-        If the unit cannot be written.
+        If the unit cannot be written, or another job has taken over the store.
     """
     field = work.fields[unit.field]
     source = VariableSource(
@@ -188,6 +188,7 @@ def _write(work: Work, unit: Unit, result: Array, stored: Array, note: Record) -
         assert output.from_result is not None
         values, extra = output.from_result(result, stored), output.along is not None
         arrays[output.name] = values.transpose([*range(extra), *(n + extra for n in order)])
+    work.journal.require_owner()
     work.store.write(arrays, unit.region)
     tally = np.bincount(result["flag"].ravel(), minlength=len(FillFlag))
     counts = {"cells": result.size, **{member.name.lower(): int(tally[member]) for member in FillFlag}}

@@ -2,23 +2,37 @@
 
 ``<output>.journal/job.json`` identifies the job by a hash of each thing that its result depends on. ``created`` exists
 once the output is ready for units. Each finished unit has a record ``units/<key>.json``, written after its cells;
-truncated records are ignored. The journal works on local folders and on object stores.
+truncated records are ignored. ``owner.json`` names the only process that may write. The journal works on local folders
+and on object stores.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import os
+import platform
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
+from uuid import uuid4
+
+import psutil
 
 from geonp.errors import InputError, OutputError
-from geonp.io.location import connect, remove, writing
+from geonp.io.location import connect, is_remote, remove, writing
 
 __all__ = ["Journal", "Record"]
 
 Record = dict[str, Any]
 """Record of a finished unit, as JSON."""
+
+SETTLE_S = 1.0
+"""Of processes that claim a journal at once, the last one to write its claim within this time owns it."""
+
+_CLOCK_S = 5.0  # by which the start of a process may differ when it is read again: clocks are set
+_held: set[str] = set()  # tokens of the journals that this process owns
 
 _EXPLAINED = {
     "geonp": "the version of geonp",
@@ -39,10 +53,99 @@ class Journal:
         Path or URL of the output; the journal lies beside it.
     options : mapping
         Options of the file system, for fsspec. They may hold secrets, and are neither shown nor written.
+    token : str
+        Identity of the owner, if this is its journal, also on its workers; see :meth:`owned`.
     """
 
     url: str
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    token: str = ""
+
+    def exists(self) -> bool:
+        """Whether there is a journal, which may have no job yet."""
+        fs, root = self._connect()
+        return bool(fs.exists(root))
+
+    @contextmanager
+    def owned(self, *, take_over: bool) -> Iterator[Journal]:
+        """Own the journal in a context, and yield it: no other process can own it, and no other may write.
+
+        A process of this machine that ended without releasing the journal, or any process of another machine, can be
+        replaced by `take_over`. The one that was replaced stops at its next unit: see :meth:`require_owner`.
+
+        Raises
+        ------
+        OutputError
+            If another process owns the journal, or it cannot be written.
+        """
+        journal = self._claimed(take_over)
+        _held.add(journal.token)
+        try:
+            yield journal
+        finally:
+            _held.discard(journal.token)
+            with suppress(Exception):  # the disk or the connection may be why the job ends
+                journal._release()
+
+    def _claimed(self, take_over: bool) -> Journal:
+        other = self._owner()
+        if other and not other["token"]:  # cut off, or just being written
+            time.sleep(SETTLE_S)
+            other = self._owner()
+        if other and (_runs(other) or not take_over):
+            what = "Wait for it or end it" if _runs(other) else "If it has ended, pass resume or overwrite (--resume)"
+            raise OutputError(f"Another job writes {self.url!r}: got {_named(other)}, expected none. {what}.")
+        owner = {"token": uuid4().hex, "host": platform.node(), "pid": os.getpid(), "started": _started(os.getpid())}
+        claim = json.dumps(owner).encode()
+        with writing(self.url):
+            fs, root = self._connect()
+            fs.makedirs(root, exist_ok=True)
+            if other or is_remote(self.url):
+                fs.pipe_file(f"{root}/owner.json", claim)
+                time.sleep(SETTLE_S)
+            else:
+                # of several processes, one creates the file; the others read themselves refused
+                with suppress(FileExistsError), open(f"{root}/owner.json", "xb") as file:
+                    file.write(claim)
+        journal = replace(self, token=str(owner["token"]))
+        journal.require_owner()
+        return journal
+
+    def require_owner(self) -> None:
+        """Check that no other process has taken over the journal.
+
+        Raises
+        ------
+        OutputError
+            If one has.
+        """
+        other = self._owner()
+        if self.token and (other or {}).get("token") != self.token:
+            raise OutputError(
+                f"Another job writes {self.url!r}: got {_named(other)} as the owner of its journal, expected this one, "
+                "which stops. Wait for the other, then start again."
+            )
+
+    def _owner(self) -> Record | None:
+        """The claim of the process that owns the journal, if one does; empty if it cannot be read."""
+        fs, root = self._connect()
+        try:
+            owner = json.loads(fs.cat_file(f"{root}/owner.json"))
+        except FileNotFoundError:
+            return None
+        except ValueError:  # being written, or cut off
+            return {"token": ""}
+        return {"token": "", **owner} if isinstance(owner, dict) else {"token": ""}
+
+    def _release(self) -> None:
+        """Give up the journal, and remove it if it has no job."""
+        if (self._owner() or {}).get("token") != self.token:
+            return
+        fs, root = self._connect()
+        if fs.exists(f"{root}/job.json"):
+            fs.rm_file(f"{root}/owner.json")
+        else:
+            self.remove()
 
     def job(self) -> dict[str, str] | None:
         """Hashes that identify the job; None if there is no journal."""
@@ -65,7 +168,7 @@ class Journal:
         if not fs.exists(root):
             return
         names = {name.rstrip("/").rpartition("/")[2] for name in fs.ls(root, detail=False)} if fs.isdir(root) else {""}
-        if foreign := sorted(names - {"job.json", "created", "units"}):
+        if foreign := sorted(names - {"job.json", "created", "units", "owner.json"}):
             raise OutputError(
                 f"The journal cannot be written to {root!r}: got {foreign[0]!r} there, expected nothing, or a journal "
                 "of geonp. Choose another output, or move it away."
@@ -74,8 +177,10 @@ class Journal:
     def begin(self, job: Mapping[str, str]) -> None:
         """Remove all records, and write the hashes of a new job."""
         with writing(self.url):
-            self.remove()
             fs, root = self._connect()
+            for name in ("job.json", "created", "units"):  # without the first, it has no job
+                if fs.exists(f"{root}/{name}"):
+                    fs.rm(f"{root}/{name}", recursive=True)
             fs.makedirs(f"{root}/units", exist_ok=True)
             fs.pipe_file(f"{root}/job.json", json.dumps(dict(job), indent=1).encode())
 
@@ -90,7 +195,7 @@ class Journal:
         Raises
         ------
         OutputError
-            If the record cannot be written.
+            If the record cannot be written, or another process has taken over the journal.
         """
         self._write("created", b"")
 
@@ -117,7 +222,7 @@ class Journal:
         Raises
         ------
         OutputError
-            If the record cannot be written.
+            If the record cannot be written, or another process has taken over the journal.
         """
         self._write(f"units/{key}.json", json.dumps(record).encode())
 
@@ -148,6 +253,7 @@ class Journal:
         remove(*self._connect(), ["job.json"])
 
     def _write(self, name: str, content: bytes) -> None:
+        self.require_owner()
         with writing(self.url):
             fs, root = self._connect()
             fs.pipe_file(f"{root}/{name}", content)
@@ -156,3 +262,26 @@ class Journal:
         fs, root = connect(self.url, self.options)
         fs.invalidate_cache()
         return fs, f"{root}.journal"
+
+
+def _started(pid: int) -> float | None:
+    """Time at which a process started, in seconds; None if there is none."""
+    try:
+        return float(psutil.Process(pid).create_time())
+    except psutil.Error:
+        return None
+
+
+def _runs(owner: Record) -> bool:
+    """Whether the owner of a journal is known to run: on this machine, and not a job of this process that ended."""
+    try:
+        pid, started = int(owner["pid"]), _started(int(owner["pid"]))
+        same = started is not None and abs(started - float(owner["started"])) < _CLOCK_S
+    except (KeyError, TypeError, ValueError):
+        return False
+    here = owner.get("host") == platform.node()
+    return here and same and (pid != os.getpid() or owner.get("token") in _held)
+
+
+def _named(owner: Record | None) -> str:
+    return "no process" if owner is None else f"process {owner.get('pid', '?')} on {owner.get('host', '?')}"

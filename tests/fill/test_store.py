@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -277,7 +278,9 @@ import os, random, signal, sys, time
 from geonp.inference import checkpoint, predictor
 from geonp.fill.store import fill_store
 from geonp.io.files import open_raster
+from geonp.io import journal
 predictor._cpu_has_amx = bool  # float32, as in the other tests
+journal.SETTLE_S = 0  # only one process at a time takes over
 source, out, model, seed = sys.argv[1:]
 checkpoint.load_model(model)  # once, not in each child
 rng, kills = random.Random(int(seed)), 0
@@ -452,6 +455,94 @@ def test_the_command_line_continues_a_job_that_was_killed_before_its_store_was_t
     assert result.exit_code == 0, result.output
     fill_store(lazily(source), tmp_path / "whole.zarr", model=model)
     assert stored(out) == stored(tmp_path / "whole.zarr")
+
+
+BARRIER = """
+import os, sys, time
+from geonp.errors import OutputError
+from geonp.inference import checkpoint, predictor
+from geonp.fill.store import fill_store
+from geonp.io.files import open_raster
+predictor._cpu_has_amx = bool
+source, out, model, tries, *modes = sys.argv[1:]
+checkpoint.load_model(model)
+for number in range(int(tries)):
+    target, start, children = f"{out}{number}.zarr", time.monotonic() + 0.3, []
+    for seed, mode in enumerate(modes, start=1):
+        children.append(os.fork())
+        if children[-1] == 0:
+            ds = open_raster(source, chunks=None)
+            time.sleep(max(0, start - time.monotonic()))
+            how = {} if mode == "new" else {mode: True}
+            try:
+                fill_store(ds, target, chunks=20, model=model, max_distance=float(seed), **how)
+            except OutputError as error:
+                print(error, flush=True)
+                os._exit(1)
+            os._exit(0)
+    print(*(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children), flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
+@pytest.mark.parametrize("modes", [("new", "new"), ("overwrite", "overwrite")])
+def test_of_two_jobs_that_start_at_once_one_is_refused(
+    model: str, tmp_path: Path, source: Path, modes: tuple[str, str]
+) -> None:
+    tries, whole = 3, []
+    for distance in (1.0, 2.0):
+        whole.append(tmp_path / f"whole{distance:.0f}.zarr")
+        fill_store(lazily(source), whole[-1], chunks=20, model=model, max_distance=distance)
+    if modes[0] == "overwrite":  # beside what a killed job left
+        for number in range(tries):
+            with pytest.raises(StoppedError):
+                fill_store(lazily(source), tmp_path / f"{number}.zarr", model=model, progress=stop_after(1))
+            owner = {"token": "gone", "host": platform.node(), "pid": os.getpid(), "started": 0.0}
+            (tmp_path / f"{number}.zarr.journal" / "owner.json").write_text(json.dumps(owner))
+    command = [sys.executable, "-W", "ignore", "-c", BARRIER, source, f"{tmp_path}/", model, str(tries), *modes]
+    done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0, done.stderr
+    assert [line for line in lines if "Another job writes" not in line and line not in {"0 1", "1 0"}] == []
+    for number, codes in enumerate(line for line in lines if line in {"0 1", "1 0"}):
+        assert stored(tmp_path / f"{number}.zarr") == stored(whole[codes.split().index("0")])
+    assert len(lines) == 2 * tries
+    assert not list(tmp_path.glob("*.journal"))
+
+
+@pytest.mark.parametrize("how", ["resume", "overwrite"])
+def test_a_running_job_is_not_taken_over(model: str, tmp_path: Path, source: Path, how: str) -> None:
+    out, refused = tmp_path / "out.zarr", []
+
+    def start_another(*_: object) -> None:
+        with pytest.raises(OutputError, match=rf"Another job writes .* got process {os.getpid()} on .*Wait for it"):
+            fill_store(lazily(source), out, chunks=16, model=model, **{how: True})
+        refused.append(True)
+
+    fill_store(lazily(source), out, chunks=16, model=model, progress=start_another)
+    assert len(refused) == 20
+    assert_filled(out, infill(open_raster(source).load(), model=model))
+
+
+def test_a_job_on_another_machine_is_taken_over_on_request_and_stops(
+    model: str, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, out = tmp_path / "whole.zarr", tmp_path / "out.zarr"
+    fill_store(lazily(source), whole, chunks=16, model=model)
+    nodes, finished = iter(["elsewhere"]), []
+    monkeypatch.setattr("geonp.io.journal.platform.node", lambda: next(nodes, "here"))
+    monkeypatch.setattr("geonp.io.journal.SETTLE_S", 0)
+
+    def take_over(*_: object) -> None:
+        if not finished:
+            with pytest.raises(OutputError, match=r"The output exists"):
+                fill_store(lazily(source), out, chunks=16, model=model)
+            finished.append(fill_store(lazily(source), out, chunks=16, model=model, resume=True).reused)
+
+    with pytest.raises(OutputError, match="got no process as the owner of its journal, expected this one, which stops"):
+        fill_store(lazily(source), out, chunks=16, model=model, progress=take_over)
+    assert finished[0] >= 1
+    assert stored(out) == stored(whole)
 
 
 def test_an_input_that_vanishes_for_a_moment_fails_the_units_that_read_it(
