@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import as_numbers, bands, bbox, fill_option, place, read_mask, variables
+from .options import as_numbers, bands, bbox, fill_option, number, place, read_mask, variables
 from .show import to_json
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ __all__ = ["adapt"]
 @place
 @bbox
 @as_numbers
-@fill_option("nodata", type=float, help="As stored in the file.")
+@fill_option("nodata", type=number, help="As stored in the file.")
 @fill_option("mask", type=click.Path(path_type=Path), help="A raster file; 0 is False.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @fill_option("model", help="The model to start from.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import as_numbers, bbox, fill_option, place
+from .options import as_numbers, bbox, fill_option, number, place
 from .show import to_json
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ HOLDOUTS = ("clouds", "blocks", "stripes", "swath", "random", "gaps")
 @click.option(
     "--size", type=int, default=512, show_default=True, help="Largest number of rows and of columns evaluated."
 )
-@fill_option("nodata", type=float, help="As stored in the file.")
+@fill_option("nodata", type=number, help="As stored in the file.")
 @click.option("--baseline", "baselines", multiple=True, help="Method to compare with; repeatable. Default: all.")
 @fill_option("model")
 @click.option("--across", metavar="DIM", help="Dimension whose neighbouring slices the model sees, such as time.")

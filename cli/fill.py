@@ -17,6 +17,7 @@ from .options import (
     file_system,
     fill_option,
     log_to_stderr,
+    number,
     pair,
     place,
     quantiles,
@@ -44,7 +45,7 @@ __all__ = ["fill"]
 @place
 @bbox
 @as_numbers
-@fill_option("nodata", type=float, help="As stored in the file.")
+@fill_option("nodata", type=number, help="As stored in the file.")
 @fill_option("mask", type=click.Path(path_type=Path), help="A raster file; 0 is False.")
 @fill_option("max_distance", type=float)
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import bands, file_system, place, variables
+from .options import bands, file_system, number, place, variables
 from .show import table, to_json
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ __all__ = ["info"]
 @bands
 @variables
 @place
-@click.option("--nodata", type=float, help="Stored value of missing cells, used instead of the declared one.")
+@click.option("--nodata", type=number, help="Stored value of missing cells, used instead of the declared one.")
 @click.option("--storage-option", "storage", multiple=True, metavar="NAME=VALUE", help="As for geonp fill.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def info(

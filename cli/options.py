@@ -24,6 +24,7 @@ __all__ = [
     "file_system",
     "fill_option",
     "log_to_stderr",
+    "number",
     "pair",
     "place",
     "quantiles",
@@ -80,6 +81,11 @@ def fill_option(name: str, *flags: str, help: str = "", **attributes: Any) -> Ca
     if DEFAULTS[name]:
         attributes.setdefault("show_default", True)
     return click.option(*(flags or (flag,)), name, help=f"{_summary(name)} {help}".strip(), **attributes)
+
+
+def number(text: str) -> float:
+    """A number as an int if it is written as one, so that 64-bit integers keep their digits, else as a float."""
+    return int(text) if re.fullmatch(r"[-+]?\d+", text.strip()) else float(text)
 
 
 def _summary(name: str) -> str:

@@ -163,32 +163,46 @@ def normalise(
     if isinstance(obj, xr.DataArray):
         name = UNNAMED if obj.name is None else obj.name
         _check_names(obj, name, results)
-        ds = obj.to_dataset(name=name)
+        ds = _marked(obj.to_dataset(name=name))
         names: list[Hashable] = class_variables(ds, grid, classes) if classes else [name]
     else:
-        ds = obj
+        ds = _marked(obj)
         names = class_variables(ds, grid, classes) if classes else fill_variables(ds, grid, nodata)
-        if not classes and (passed := passed_integers(ds, grid, names)):
-            warn(
-                f"{', '.join(map(str, passed))}: integers without a declared nodata value pass through as they are. If "
-                "cells of theirs are missing, give the value with nodata= (--nodata)."
-            )
-        if not classes and (passed := passed_classes(ds, grid)):
-            warn(
-                f"{', '.join(map(str, passed))}: classes pass through as they are, because a model of numbers cannot "
-                "fill them. Use a model of classes (--model), or leave them out (--variable)."
-            )
-        if others := off_grid(ds, grid, names):
-            warn(
-                f"{', '.join(f'{name!r} {ds[name].dims}' for name in others)}: not on the grid of {names[0]!r} "
-                f"({grid.y_dim!r}, {grid.x_dim!r}), and passed through as they are. Fill each grid on its own, for "
-                f"example ds[[{others[0]!r}]] (--variable {others[0]})."
-            )
+        _warn_of_passed(ds, grid, names, classes)
         for name in names:
             _check_replaced(ds, name, results)
             _check_names(ds[name], name, results)
     spatial = (grid.y_dim, grid.x_dim)
     return ds, grid, tuple(Variable.of(ds[name], spatial, nodata, classes=bool(classes)) for name in names)
+
+
+def _marked(ds: xr.Dataset) -> xr.Dataset:
+    """`ds` with the attribute of classes on what rioxarray has opened from files with palettes."""
+    if not any("rasterio_dtype" in da.encoding for da in ds.data_vars.values()):
+        return ds
+    from geonp.io.bands import with_palettes
+
+    return with_palettes(ds)
+
+
+def _warn_of_passed(ds: xr.Dataset, grid: Grid, names: Sequence[Hashable], classes: int) -> None:
+    """Warn of the variables of a raster that are not among those to fill."""
+    if not classes and (passed := passed_integers(ds, grid, names)):
+        warn(
+            f"{', '.join(map(str, passed))}: integers without a declared nodata value pass through as they are. If "
+            "cells of theirs are missing, give the value with nodata= (--nodata)."
+        )
+    if not classes and (passed := passed_classes(ds, grid)):
+        warn(
+            f"{', '.join(map(str, passed))}: classes pass through as they are, because a model of numbers cannot "
+            "fill them. Use a model of classes (--model), or leave them out (--variable)."
+        )
+    if others := off_grid(ds, grid, names):
+        warn(
+            f"{', '.join(f'{name!r} {ds[name].dims}' for name in others)}: not on the grid of {names[0]!r} "
+            f"({grid.y_dim!r}, {grid.x_dim!r}), and passed through as they are. Fill each grid on its own, for "
+            f"example ds[[{others[0]!r}]] (--variable {others[0]})."
+        )
 
 
 def _check_replaced(ds: xr.Dataset, name: Hashable, results: Sequence[str]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import rasterio
+import rasterio.shutil
 import xarray as xr
+from rasterio._err import CPLE_BaseError
 from rasterio.enums import ColorInterp, MaskFlags
+from rasterio.errors import NotGeoreferencedWarning, RasterioError
+from rasterio.io import MemoryFile
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
@@ -21,7 +27,7 @@ from geonp.raster.casting import nearest_integers
 from geonp.raster.metadata import PACKED_BANDS, THEMATIC
 from geonp.raster.nodata import PACKING, holds
 
-__all__ = ["Bands", "packed"]
+__all__ = ["Bands", "packed", "with_palettes"]
 
 _CATEGORIES = re.compile(r"<CategoryNames|<GDALRasterAttributeTable(?![^>]*athematic)")
 _EXACT = 2**53
@@ -99,7 +105,7 @@ class Bands:
             ),
             ColorInterp.palette in interpretations
             or any(str(t.get("LAYER_TYPE", "")).lower() == "thematic" for t in [file.tags(), *tags])
-            or _has_categories(path),
+            or (np.dtype(dtypes[0]).kind in "iu" and _has_categories(path)),
             file.count - len(alpha) == 1,
         )
 
@@ -132,7 +138,7 @@ class Bands:
         result, known = da.copy(), ("_FillValue", *PACKING)
         result.attrs = {key: value for key, value in da.attrs.items() if key not in ("scales", "offsets", *known)}
         one = self.one_nodata and self.one_packing
-        gone = known if one else ("dtype", *known)
+        gone = ("rasterio_dtype", *(known if one else ("dtype", *known)))
         result.encoding = {key: value for key, value in da.encoding.items() if key not in gone}
         if one and fill is not None and holds(dtype, fill):
             result.attrs["_FillValue"] = da.attrs["_FillValue"] if self.wide_nodata else dtype.type(fill)
@@ -184,11 +190,27 @@ def _integers(values: npt.NDArray[Any], fill: np.integer[Any]) -> npt.NDArray[An
 
 
 def _has_categories(path: str) -> bool:
-    """Whether a sidecar or the file itself, if it is a VRT, names categories; rasterio has no access to them."""
+    """Whether names of categories belong to the values; rasterio has access to them by their text in a VRT only."""
     if Path(f"{path}.vat.dbf").exists():
         return True
-    described = [Path(f"{path}.aux.xml"), *([Path(path)] if path.lower().endswith(".vrt") else [])]
-    return any(_CATEGORIES.search(p.read_text("utf-8", "replace")) for p in described if p.is_file())
+    with MemoryFile(ext="vrt") as described:
+        rasterio.shutil.copy(path, described.name, driver="VRT")
+        described.seek(0)
+        return _CATEGORIES.search(described.read().decode("utf-8", "replace")) is not None
+
+
+def with_palettes(ds: xr.Dataset) -> xr.Dataset:
+    """Mark arrays that rioxarray has opened as classes where their file says so; rioxarray does not read it."""
+    found = {}
+    for name, da in ds.data_vars.items():
+        path, dtype = (da.encoding.get(key) for key in ("source", "rasterio_dtype"))
+        if isinstance(path, str) and dtype is not None and np.dtype(dtype).kind in "iu":
+            with warnings.catch_warnings(), suppress(RasterioError, CPLE_BaseError, InputError):
+                warnings.simplefilter("ignore", NotGeoreferencedWarning)
+                with rasterio.open(path) as file:
+                    if Bands.of(file, path, None).classes:
+                        found[name] = da.assign_attrs(THEMATIC)
+    return ds.assign(found)
 
 
 def _replaced(da: xr.DataArray, values: BackendArray) -> xr.DataArray:

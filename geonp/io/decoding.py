@@ -36,7 +36,7 @@ def renamed(stored: xr.Dataset, y_dim: str | None, x_dim: str | None) -> xr.Data
 
 
 def decoded(stored: xr.Dataset, wanted: Sequence[str] | None = None) -> xr.Dataset:
-    """Decode by CF conventions; times that cannot be decoded, as months since a date, stay numbers.
+    """Decode by CF conventions; times that cannot be decoded and encoded, as months since a date, stay numbers.
 
     With `wanted`, other variables are left out unless they may be coordinates: they may be damaged.
     """
@@ -51,7 +51,8 @@ def decoded(stored: xr.Dataset, wanted: Sequence[str] | None = None) -> xr.Datas
         units = variable.attrs.get("units")
         if isinstance(units, str) and " since " in units and variable.dtype.kind in "iuf":
             try:
-                xr.conventions.decode_cf_variable(name, variable, decode_timedelta=False)
+                times = xr.conventions.decode_cf_variable(name, variable, decode_timedelta=False)
+                xr.conventions.encode_cf_variable(times[(slice(1),) * times.ndim].load())
             except Exception:  # pandas, cftime and xarray raise several
                 kept[name] = units
     plain = stored.assign({name: stored[name].variable.copy(deep=False) for name in kept})

@@ -29,13 +29,13 @@ from geonp.io.geotiff import DRIVERS, creation_options_of, open_gdal, transform,
 from geonp.io.groups import NetCDF, Tree, open_tree
 from geonp.io.journal import Journal
 from geonp.io.location import check_writable, sync
-from geonp.io.missing import declare_nodata, note_default_fill
+from geonp.io.missing import declare_nodata, note_default_fill, numbered
 from geonp.io.netcdf import write_netcdf
 from geonp.io.sources import NETCDF, Source, readable, source_of
 from geonp.io.stores import Store, to_zarr, unfinished
 from geonp.raster.boxes import select_box
 from geonp.raster.grid import Grid, grid_mapping_name
-from geonp.raster.metadata import CLASSES, PACKED_BANDS
+from geonp.raster.metadata import PACKED_BANDS, class_attrs
 from geonp.raster.nodata import holds, without
 from geonp.raster.windows import chunk_side
 
@@ -87,8 +87,8 @@ def open_raster(
         Value of missing cells as stored in the file, used instead of the declared one. With NaN, no cell of an integer
         raster is missing.
     as_numbers : bool
-        Drop what says that values are classes (palettes and categories, ``flag_values``, ``flag_masks``), so that they
-        are filled as numbers.
+        Drop what says that values are classes (palettes and categories, CF flags and standard names), so that they are
+        filled as numbers.
     chunks : "auto", int, mapping or None
         Chunks of the dask arrays: several for each core and at most 16 MiB each (``"auto"``), the rows and columns of a
         chunk, or its cells by dimension. None gives no dask arrays, but lazy arrays of xarray, as
@@ -126,8 +126,7 @@ def open_raster(
         source, stored, wanted = _open_stored(source, options, lazily, variables, group, bands, nodata)
         if problem := unfinished(place, stored.attrs):
             raise InputError(problem)
-        if nodata is not None:
-            stored = declare_nodata(stored, nodata)
+        stored = numbered(stored) if nodata is None else declare_nodata(stored, nodata)
         if y_dim is not None or x_dim is not None:
             stored = renamed(stored, y_dim, x_dim)
         ds = with_crs(decoded(stored, wanted))
@@ -139,7 +138,7 @@ def open_raster(
                     da.encoding["_FillValue"] = nodata  # no cell is missing, for `observed`; never written
     if as_numbers:
         for da in ds.data_vars.values():
-            da.attrs = without(da.attrs, CLASSES)
+            da.attrs = without(da.attrs, tuple(class_attrs(da.attrs)))
     if wanted is not None:
         ds = _select_variables(ds, wanted)
     if bbox is not None:

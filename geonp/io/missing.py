@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 import numpy as np
 import xarray as xr
 from netCDF4 import default_fillvals
 
 from geonp.errors import InputError
-from geonp.raster.nodata import DEFAULT_FILL, declared_nodata, holds
+from geonp.raster.nodata import DEFAULT_FILL, NODATA, declared_nodata, holds
 
-__all__ = ["declare_nodata", "note_default_fill"]
+__all__ = ["declare_nodata", "note_default_fill", "numbered"]
+
+
+def numbered(stored: xr.Dataset) -> xr.Dataset:
+    """Convert nodata values that a file declares as text, such as ``"-9999"``, to numbers of the dtype.
+
+    Text that is no such number is dropped: no reader can compare it with values.
+    """
+    ds = stored.copy()
+    for da in ds.variables.values():
+        for key in NODATA:
+            if da.dtype.kind in "iuf" and isinstance(given := da.attrs.get(key), str):
+                del da.attrs[key]
+                with suppress(ValueError), np.errstate(over="ignore"):
+                    if holds(da.dtype, value := float(given)):
+                        da.attrs[key] = da.dtype.type(value)
+    return ds
 
 
 def note_default_fill(ds: xr.Dataset) -> None:

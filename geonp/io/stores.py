@@ -222,7 +222,8 @@ class Store:
         """The arrays of the variables, opened once in a process."""
         if self._key() not in _opened:
             group = self._group("r+")
-            ds = xr.open_zarr(self.url, chunks=None, decode_timedelta=False, consolidated=False, **self._options)
+            options: Any = {**self._options, "decode_times": False, "consolidated": False}
+            ds = xr.open_zarr(self.url, chunks=None, **options)
             _opened[self._key()] = {
                 str(name): _Target(
                     group[str(name)],  # type: ignore[arg-type]

@@ -13,12 +13,12 @@ from geonp.raster.grid import grid_mapping_name
 from geonp.raster.nodata import NODATA, PACKING
 
 __all__ = [
-    "CLASSES",
     "PACKED_BANDS",
     "THEMATIC",
     "UNNAMED",
     "FillFlag",
     "ancillary_names",
+    "class_attrs",
     "dataset_attrs",
     "kept_encoding",
 ]
@@ -30,8 +30,9 @@ UNNAMED = "value"
 THEMATIC = {"LAYER_TYPE": "thematic"}
 """Attribute of a raster of classes whose palette or table of categories is not in the array, named as in GDAL."""
 
-CLASSES = ("flag_values", "flag_masks", *THEMATIC)
-"""Attributes of variables of classes."""
+_FLAGS = ("flag_values", "flag_masks", "flag_meanings")
+_CLASS_NAMES = {"area_type", "land_cover_lccs", "region", "soil_type"}
+"""CF standard names of classes."""
 
 PACKED_BANDS = "packed_bands"
 """Encoding of floats whose bands were packed by different scales and offsets: a mapping of ``dtype`` and ``_FillValue``
@@ -53,6 +54,17 @@ class FillFlag(IntEnum):
     """Left empty: could not be read or computed. Only in stores; other fills raise an error."""
 
 
+def class_attrs(attrs: Mapping[Any, Any]) -> dict[Any, Any]:
+    """The attributes that say that values are classes: CF flags and standard names, or :data:`THEMATIC`."""
+    return {
+        key: value
+        for key, value in attrs.items()
+        if key in _FLAGS
+        or (key in THEMATIC and str(value).lower() == THEMATIC[key])
+        or (key == "standard_name" and value in _CLASS_NAMES)
+    }
+
+
 def dataset_attrs(attrs: Mapping[Any, Any], line: str, model: str, version: str, sha256: str) -> dict[Any, Any]:
     """Attributes of a filled Dataset: its own, ``Conventions``, a new line of ``history``, and the model."""
     earlier = str(attrs.get("history", "")).rstrip("\n")
@@ -69,7 +81,8 @@ def dataset_attrs(attrs: Mapping[Any, Any], line: str, model: str, version: str,
 def kept_encoding(source: xr.DataArray, nodata: tuple[float, ...]) -> dict[str, Any]:
     """Encoding of filled values that all file formats support, with one nodata value in ``_FillValue``.
 
-    Floats packed as integers without a nodata value are stored as floats: empty cells have no integer.
+    Floats packed as integers without a nodata value are stored as floats: empty cells have no integer. So are those
+    whose bands rioxarray has unpacked by different scales and offsets.
     """
     encoding = {key: source.encoding[key] for key in ("dtype", PACKED_BANDS, *PACKING) if key in source.encoding}
     mapping = source.encoding.get("grid_mapping", source.attrs.get("grid_mapping", grid_mapping_name(source)))
@@ -87,7 +100,8 @@ def kept_encoding(source: xr.DataArray, nodata: tuple[float, ...]) -> dict[str, 
     if stored.kind in "iu" and not encoded and fill is not None:  # `fill` is in units of unpacked values
         fill = round((fill - encoding.get("add_offset", 0.0)) / encoding.get("scale_factor", 1.0))
         encoding["_FillValue"] = fill
-    if stored.kind in "iu" and (fill is None or "_Unsigned" in source.encoding):
+    by_band = not set(PACKING) & set(encoding) and {"scales", "offsets"} & set(source.encoding)
+    if stored.kind in "iu" and (fill is None or "_Unsigned" in source.encoding or by_band):
         encoding = {key: value for key, value in encoding.items() if key == "grid_mapping"}
     return encoding
 

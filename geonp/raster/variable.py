@@ -15,7 +15,7 @@ import xarray as xr
 from geonp.errors import InputError
 from geonp.raster.casting import Fit, fitting
 from geonp.raster.grid import Grid, is_coordinate
-from geonp.raster.metadata import CLASSES, THEMATIC, UNNAMED, ancillary_names, kept_encoding
+from geonp.raster.metadata import UNNAMED, ancillary_names, class_attrs, kept_encoding
 from geonp.raster.nodata import (
     UNLIMITED,
     Reader,
@@ -169,18 +169,14 @@ def fill_variables(ds: xr.Dataset, grid: Grid, nodata: float | None = None) -> l
     return declared or [name for name in names if valid_limits(ds[name]) != UNLIMITED] or names
 
 
-def passed_integers(ds: xr.Dataset, grid: Grid, filled: list[Hashable]) -> list[Hashable]:
+def passed_integers(ds: xr.Dataset, grid: Grid, filled: Sequence[Hashable]) -> list[Hashable]:
     """Integer variables that would be filled if a nodata value were given."""
     return [name for name in fill_variables(ds, grid, np.nan) if name not in filled]
 
 
 def is_classes(da: xr.DataArray) -> bool:
     """Whether values are classes: CF flags, or a GDAL raster with a palette or categories."""
-    return any(key in da.attrs and (key != "LAYER_TYPE" or _is_thematic(da)) for key in CLASSES)
-
-
-def _is_thematic(da: xr.DataArray) -> bool:
-    return str(da.attrs["LAYER_TYPE"]).lower() == THEMATIC["LAYER_TYPE"]
+    return bool(class_attrs(da.attrs))
 
 
 def require_numbers(da: xr.DataArray) -> None:
@@ -191,13 +187,13 @@ def require_numbers(da: xr.DataArray) -> None:
     InputError
         If they are, naming the attribute that says so.
     """
-    if is_classes(da):
-        found = "a palette or table of categories" if "LAYER_TYPE" in da.attrs else "flag_values or flag_masks"
+    if found := class_attrs(da.attrs):
+        what = "a palette or table of categories" if "LAYER_TYPE" in found else ", ".join(map(str, found))
         raise InputError(
-            f"Variable {da.name!r} holds classes, not numbers: got {found}, expected quantities. A model of numbers "
+            f"Variable {da.name!r} holds classes, not numbers: got {what}, expected quantities. A model of numbers "
             "would invent classes: use a model of classes (--model), choose other variables (--variable), or fill them "
-            "as numbers all the same with --as-numbers, in Python by deleting the attributes flag_values, flag_masks "
-            "and LAYER_TYPE."
+            "as numbers all the same with --as-numbers, in Python by geonp.open_raster(..., as_numbers=True) or by "
+            "deleting the attributes that say so."
         )
 
 

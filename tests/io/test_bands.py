@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import rasterio
+import rioxarray
+import xarray as xr
 from netCDF4 import Dataset
 from rasterio.transform import from_origin
 
 from geonp.errors import InputError
+from geonp.fill.infill import infill
 from geonp.io.files import open_raster, write_raster
 from geonp.raster.nodata import observed
 
@@ -171,3 +174,58 @@ def test_cells_that_netcdf_never_wrote(tmp_path: Path) -> None:
     assert ds["i"].dtype == np.int16
     with pytest.raises(InputError, match=r"'b' holds integers \(int8\) without a declared nodata value"):
         observed(ds["b"])
+
+
+def test_nodata_declared_as_text_is_a_number(tmp_path: Path) -> None:
+    with Dataset(tmp_path / "a.nc", "w") as file:
+        file.createDimension("y", 1)
+        file.createDimension("x", 3)
+        for name, dtype, given in (
+            ("f", "f4", "-999.0"),
+            ("i", "i2", "-999"),
+            ("t", "f4", "none"),
+            ("h", "f4", "1e40"),
+        ):
+            variable = file.createVariable(name, dtype, ("y", "x"))
+            variable.setncattr_string("missing_value", given)
+            variable[:] = [[1, 2, -999]]
+    ds = open_raster(tmp_path / "a.nc")
+    for name in ("f", "i"):
+        np.testing.assert_array_equal(ds[name], [[1, 2, NAN]])
+    for name in ("t", "h"):
+        np.testing.assert_array_equal(observed(ds[name]), [[1, 2, -999]])
+
+
+@pytest.mark.filterwarnings("ignore:(Scales|Offsets) differ across bands")
+@pytest.mark.parametrize("opened", [False, True])
+def test_scales_of_bands_that_rioxarray_has_applied_are_not_lost(tmp_path: Path, model: str, opened: bool) -> None:
+    path = write_tif(tmp_path / "a.tif", np.arange(1, 201).reshape(2, 10, 10), "int16", nodata=7)
+    with rasterio.open(path, "r+") as file:
+        file.scales, file.offsets = (0.001, 0.1), (0.0, -5.0)
+    array = rioxarray.open_rasterio(path, mask_and_scale=True) if not opened else next(iter(open_raster(path).values()))
+    infill(array.rename("a"), model=model).to_netcdf(tmp_path / "b.nc", engine="netcdf4")
+    with xr.open_dataset(tmp_path / "b.nc", engine="netcdf4") as found:
+        np.testing.assert_allclose(found["a"][:, -1, -1], [0.1, 15.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_palettes_of_rasters_that_rioxarray_has_opened(tmp_path: Path, model: str, masked: bool) -> None:
+    path = write_tif(tmp_path / "a.tif", [np.arange(100).reshape(10, 10) % 5], "uint8", nodata=0)
+    with rasterio.open(path, "r+") as file:
+        file.write_colormap(1, {1: (255, 0, 0, 255)})
+    classes = rioxarray.open_rasterio(path, masked=masked)
+    with pytest.raises(InputError, match="holds classes, not numbers: got a palette or table of categories"):
+        infill(classes, model=model)
+    ds = classes.to_dataset(name="classes").assign(z=classes.drop_encoding().astype("float32").where(classes != 3))
+    with pytest.warns(UserWarning, match="classes: classes pass through as they are"):
+        assert "classes_fill_flag" not in infill(ds, model=model)
+    infill(open_raster(path, as_numbers=True), model=model)
+
+
+def test_names_of_categories_that_only_a_driver_knows(tmp_path: Path, model: str) -> None:
+    header = ["ENVI", "samples = 5", "lines = 4", "bands = 1", "header offset = 0", "file type = ENVI Classification"]
+    header += ["data type = 1", "interleave = bsq", "classes = 3", "class names = {none, water, land}"]
+    (tmp_path / "a.hdr").write_text("\n".join([*header, "data ignore value = 0\n"]))
+    (np.arange(20, dtype="u1") % 3).tofile(tmp_path / "a")
+    with pytest.raises(InputError, match="'a' holds classes, not numbers"):
+        infill(open_raster(tmp_path / "a"), model=model)

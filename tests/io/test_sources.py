@@ -14,7 +14,7 @@ import xarray as xr
 from rasterio.transform import from_origin
 
 from geonp.errors import InputError, MissingFileError
-from geonp.io.files import open_raster
+from geonp.io.files import open_raster, write_raster
 from geonp.io.location import identity
 from geonp.raster.grid import Grid
 
@@ -186,14 +186,17 @@ def test_missing_files(tmp_path: Path, name: str) -> None:
         open_raster(tmp_path / name)
 
 
-def test_times_that_cannot_be_decoded_stay_numbers(tmp_path: Path) -> None:
-    times = {"units": "months since 1960-01-01", "calendar": "360"}
+@pytest.mark.parametrize("calendar", ["360", "360_day"])  # months of 360_day can be decoded, and not encoded
+def test_times_that_cannot_be_decoded_stay_numbers(tmp_path: Path, calendar: str) -> None:
+    times = {"units": "months since 1960-01-01", "calendar": calendar}
     ds = xr.Dataset(
         {"a": (("T", "Y", "X"), np.ones((2, 3, 4))), "b": ("T", [1.0, 2.0], {"units": "fortnights since noon"})},
         {"T": ("T", [0.5, 1.5], times), "day": ("T", [0, 1], {"units": "days since 2000-01-01"})},
     )
     ds.to_netcdf(tmp_path / "x.nc", engine="netcdf4")
     found = open_raster(tmp_path / "x.nc")
+    write_raster(found, tmp_path / "y.nc")
+    assert open_raster(tmp_path / "y.nc")["T"].values.tolist() == [0.5, 1.5]
     assert found["T"].values.tolist() == [0.5, 1.5]
     assert (found["T"].attrs["units"], found["b"].attrs["units"]) == (times["units"], "fortnights since noon")
     assert found["day"].values[1] == np.datetime64("2000-01-02")

@@ -194,10 +194,13 @@ def test_plans(raster: xr.DataArray, model: str) -> None:
 
 
 def test_a_model_of_numbers_fills_no_classes(raster: xr.DataArray) -> None:
-    message = "Variable 'state' holds classes, not numbers: got flag_values or flag_masks.*--as-numbers"
+    message = "Variable 'state' holds classes, not numbers: got flag_values, flag_meanings, expected.*--as-numbers"
     for call in (raster.geonp.infill, raster.geonp.plan, raster.geonp.evaluate, raster.to_dataset().geonp.infill):
         with pytest.raises(InputError, match=message):
             call()
+    for attrs in ({"flag_meanings": "sea land"}, {"standard_name": "area_type"}):
+        with pytest.raises(InputError, match=f"got {next(iter(attrs))}, expected quantities"):
+            raster.drop_attrs().assign_attrs(attrs, _FillValue=0).geonp.infill()
     thematic = raster.drop_attrs().assign_attrs(_FillValue=0, LAYER_TYPE="thematic")
     with pytest.raises(InputError, match="got a palette or table of categories"):
         thematic.geonp.infill()
