@@ -103,6 +103,7 @@ def fill(
     continued after any interruption (--resume). They may be on an object store (s3://bucket/name.zarr).
     """
     from geonp.errors import OutputError
+    from geonp.inference.checkpoint import load_card
     from geonp.io.files import check_output, open_raster
     from geonp.io.location import is_remote
 
@@ -110,8 +111,8 @@ def fill(
     log_to_stderr(0 if quiet else verbose)
     creation_options = dict(pair(option, "--co") for option in options)
     storage_options = file_system(storage)
-    classes = _classes(settings["model"])
-    in_units = _in_units(target, bool(classes) or settings["samples"] > 0, bool(resume or workers or scheduler))
+    whole = load_card(settings["model"]).classes > 0 or settings["samples"] > 0
+    in_units = _in_units(target, whole, bool(resume or workers or scheduler))
     _require_apart(source, target, mask, settings["model"])
     if not is_remote(target):
         check_output(target, overwrite=overwrite or resume, driver=driver)
@@ -135,7 +136,8 @@ def fill(
         counts, attributes = _fill_file(ds, Path(target), shown, quiet, creation, settings)
         failed = ""
     seconds = time.perf_counter() - start
-    summary = {"input": source, "output": target, **_provenance(attributes), **_summary(counts, seconds)}
+    provenance = {key: attributes[f"geonp_{key}"] for key in ("model", "model_version", "weights_sha256")}
+    summary = {"input": source, "output": target, **provenance, **_summary(counts, seconds)}
     if as_json or not quiet:
         click.echo(to_json(summary) if as_json else _sentence(summary))
     if failed:
@@ -255,20 +257,13 @@ def _fill_file(
     from geonp.fill.report import counted
     from geonp.io.files import write_raster
 
-    filled, tally = counted(ds, infill(ds, **settings))
+    filled, count = counted(ds, infill(ds, **settings))
     with _progress(shown and sys.stderr.isatty()):
         write_raster(filled, target, **creation)
-    counts = tally.counts()
+    counts = count()
     if not quiet:
         _note(counts)
     return counts, filled.attrs
-
-
-def _classes(model: str) -> int:
-    """How many classes the model has; 0 for one of numbers."""
-    from geonp.inference.checkpoint import load_card
-
-    return load_card(model).classes
 
 
 def _note(census: dict[str, dict[str, int]]) -> None:
@@ -288,10 +283,6 @@ def _progress(shown: bool) -> AbstractContextManager[Any]:
     from dask.diagnostics.progress import ProgressBar
 
     return ProgressBar(out=sys.stderr, minimum=0.5) if shown else nullcontext()
-
-
-def _provenance(attributes: dict[Any, Any]) -> dict[str, Any]:
-    return {key: attributes[f"geonp_{key}"] for key in ("model", "model_version", "weights_sha256")}
 
 
 def _summary(counts: dict[str, dict[str, int]], seconds: float) -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import xarray as xr
+
+from geonp.fill.options import FillKeywords, takes_fill_options
 
 if TYPE_CHECKING:
     import os
@@ -30,56 +32,14 @@ class GeonpAccessor:
     def __init__(self, obj: xr.DataArray | xr.Dataset) -> None:
         self._obj = obj
 
-    def infill(
-        self,
-        *,
-        model: str | os.PathLike[str] = "tnpkr-sa",
-        mask: xr.DataArray | npt.NDArray[np.bool_] | None = None,
-        max_distance: float | None = None,
-        device: str | None = None,
-        batch_size: int | None = None,
-        seed: int = 0,
-        nodata: float | None = None,
-        quantiles: Sequence[float] = (),
-        tails: bool = False,
-        samples: int = 0,
-        across: Hashable | None = None,
-    ) -> xr.Dataset:
+    @takes_fill_options
+    def infill(self, **options: Unpack[FillKeywords]) -> xr.Dataset:
         """Fill the missing cells, with a standard error for each; see :func:`geonp.infill`.
 
         Parameters
         ----------
-        model : str or path
-            Name of a shipped model (``geonp models``), or path of a ``.safetensors`` checkpoint.
-        mask : DataArray or array of bool, optional
-            Valid domain, True where the raster is valid; ``(rows, columns)``. Missing cells outside the domain stay
-            empty; observed cells outside keep their value, but are not used as context.
-        max_distance : float, optional
-            Largest distance to an observation, in cells, at which a cell is filled. Cells farther away stay empty.
-        device : str, optional
-            Torch device, such as ``cpu`` or ``cuda``. By default a GPU if there is one.
-        batch_size : int, optional
-            Number of tiles in one forward pass. By default chosen from the free memory.
-        seed : int
-            Seed for sampling distant context points.
-        nodata : float, optional
-            Value of missing cells, used instead of the declared one.
-        quantiles : sequence of float
-            Probabilities between 0 and 1 of the quantiles to add. ``[0.05, 0.95]`` gives the ends of the 90 % interval.
-        tails : bool
-            Add the tail of the predictive distribution of each cell. With the mean and the standard error it defines
-            the whole distribution, see ``geonp.student``.
-        samples : int
-            Number of joint samples of the filled cells to add. A sample is a possible raster: neighbouring cells vary
-            together, as needed for quantities of several cells (the mean over a gap, a slope, a flow). Cells are drawn
-            one after another, each given all before it, so gaps must be small: at most 256
-            cells, and 4,096 cells in each slice. Each slice is held in memory as a whole, `samples` times.
-        across : hashable, optional
-            Dimension along which slices are filled from each other, such as ``time`` or ``band``. A missing cell that
-            some of the eight nearest slices observe is predicted from these slices and from its surroundings, and from
-            its surroundings alone; the prediction with the smaller standard error is kept. A slice without any observed
-            cell stays empty. A model for which :func:`geonp.adapt` has found a dimension useful has it as its default,
-            except for samples.
+        **options
+            Options of the fill, see :class:`geonp.fill.options.FillOptions`.
 
         Returns
         -------
@@ -89,54 +49,16 @@ class GeonpAccessor:
         """
         from geonp.fill.infill import infill
 
-        return infill(
-            self._obj,
-            model=model,
-            mask=mask,
-            max_distance=max_distance,
-            device=device,
-            batch_size=batch_size,
-            seed=seed,
-            nodata=nodata,
-            quantiles=quantiles,
-            tails=tails,
-            samples=samples,
-            across=across,
-        )
+        return infill(self._obj, **options)
 
-    def plan(
-        self,
-        *,
-        model: str | os.PathLike[str] = "tnpkr-sa",
-        mask: xr.DataArray | npt.NDArray[np.bool_] | None = None,
-        max_distance: float | None = None,
-        device: str | None = None,
-        batch_size: int | None = None,
-        seed: int = 0,
-        nodata: float | None = None,
-        quantiles: Sequence[float] = (),
-        tails: bool = False,
-        samples: int = 0,
-        across: Hashable | None = None,
-    ) -> FillPlan:
+    @takes_fill_options
+    def plan(self, **options: Unpack[FillKeywords]) -> FillPlan:
         """Plan what :meth:`infill` will do with the same arguments; see :func:`geonp.plan`."""
         from geonp.fill.plan import plan
 
-        return plan(
-            self._obj,
-            model=model,
-            mask=mask,
-            max_distance=max_distance,
-            device=device,
-            batch_size=batch_size,
-            seed=seed,
-            nodata=nodata,
-            quantiles=quantiles,
-            tails=tails,
-            samples=samples,
-            across=across,
-        )
+        return plan(self._obj, **options)
 
+    @takes_fill_options
     def fill_store(
         self,
         target: str | os.PathLike[str],
@@ -152,17 +74,7 @@ class GeonpAccessor:
         storage_options: Mapping[str, Any] | None = None,
         source_options: Mapping[str, Any] | None = None,
         progress: Callable[[Record, int, int], object] | None = None,
-        model: str | os.PathLike[str] = "tnpkr-sa",
-        mask: xr.DataArray | npt.NDArray[np.bool_] | None = None,
-        max_distance: float | None = None,
-        device: str | None = None,
-        batch_size: int | None = None,
-        seed: int = 0,
-        nodata: float | None = None,
-        quantiles: Sequence[float] = (),
-        tails: bool = False,
-        samples: int = 0,
-        across: Hashable | None = None,
+        **options: Unpack[FillKeywords],
     ) -> Report:
         """Fill the raster into a Zarr store, unit by unit, in bounded memory; see :func:`geonp.fill_store`.
 
@@ -188,8 +100,8 @@ class GeonpAccessor:
             Options of the file systems of `target` and of the source of the raster, for fsspec.
         progress : callable, optional
             Called after each unit with its record, the number of finished units, and the number of all.
-        model, mask, max_distance, device, batch_size, seed, nodata, quantiles, tails, samples, across
-            As in :meth:`infill`.
+        **options
+            Options of the fill, as of :meth:`infill`.
 
         Returns
         -------
@@ -212,17 +124,7 @@ class GeonpAccessor:
             storage_options=storage_options,
             source_options=source_options,
             progress=progress,
-            model=model,
-            mask=mask,
-            max_distance=max_distance,
-            device=device,
-            batch_size=batch_size,
-            seed=seed,
-            nodata=nodata,
-            quantiles=quantiles,
-            tails=tails,
-            samples=samples,
-            across=across,
+            **options,
         )
 
     def evaluate(

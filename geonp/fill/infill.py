@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Unpack
 
 import dask.array as da
 import numpy as np
@@ -21,7 +20,7 @@ from dask.base import tokenize
 from dask.highlevelgraph import HighLevelGraph
 
 from geonp.errors import InputError
-from geonp.fill.options import FillOptions
+from geonp.fill.options import FillKeywords, FillOptions, takes_fill_options
 from geonp.fill.outputs import ordered, result_arrays
 from geonp.fill.region import BlockSource, Region, fill_region
 from geonp.fill.request import Raster, Request, prepare
@@ -38,21 +37,8 @@ __all__ = ["chunks_in_memory", "count_batches", "infill", "template"]
 logger = logging.getLogger(__name__)
 
 
-def infill(
-    obj: Raster,
-    *,
-    model: str | os.PathLike[str] = "tnpkr-sa",
-    mask: xr.DataArray | npt.NDArray[np.bool_] | None = None,
-    max_distance: float | None = None,
-    device: str | None = None,
-    batch_size: int | None = None,
-    seed: int = 0,
-    nodata: float | None = None,
-    quantiles: Sequence[float] = (),
-    tails: bool = False,
-    samples: int = 0,
-    across: Hashable | None = None,
-) -> xr.Dataset:
+@takes_fill_options
+def infill(obj: Raster, **options: Unpack[FillKeywords]) -> xr.Dataset:
     """Fill the missing cells of a raster, with a standard error for each.
 
     A cell is missing if it is NaN, infinite, the nodata value, or outside CF's valid range. Each spatial slice is
@@ -65,37 +51,8 @@ def infill(
     obj : DataArray or Dataset
         With two spatial dimensions (y and x, latitude and longitude, or as CF attributes say) and any others. dask
         arrays stay lazy and keep their chunks; all other arrays are read and filled at once.
-    model : str or path
-        Name of a shipped model (``geonp models``), or path of a ``.safetensors`` checkpoint.
-    mask : DataArray or array of bool, optional
-        Valid domain, True where the raster is valid; ``(rows, columns)``. Missing cells outside the domain stay empty;
-        observed cells outside keep their value, but are not used as context.
-    max_distance : float, optional
-        Largest distance to an observation, in cells, at which a cell is filled. Cells farther away stay empty.
-    device : str, optional
-        Torch device, such as ``cpu`` or ``cuda``. By default a GPU if there is one.
-    batch_size : int, optional
-        Number of tiles in one forward pass. By default chosen from the free memory.
-    seed : int
-        Seed for sampling distant context points.
-    nodata : float, optional
-        Value of missing cells, used instead of the declared one.
-    quantiles : sequence of float
-        Probabilities between 0 and 1 of the quantiles to add. ``[0.05, 0.95]`` gives the ends of the 90 % interval.
-    tails : bool
-        Add the tail of the predictive distribution of each cell. With the mean and the standard error it defines the
-        whole distribution, see ``geonp.student``.
-    samples : int
-        Number of joint samples of the filled cells to add. A sample is a possible raster: neighbouring cells vary
-        together, as needed for quantities of several cells (the mean over a gap, a slope, a flow). Cells are drawn one
-        after another, each given all before it, so gaps must be small: at most
-        256 cells, and 4,096 cells in each slice. Each slice is held in memory as a whole, `samples` times.
-    across : hashable, optional
-        Dimension along which slices are filled from each other, such as ``time`` or ``band``. A missing cell that some
-        of the eight nearest slices observe is predicted from these slices and from its surroundings, and from its
-        surroundings alone; the prediction with the smaller standard error is kept. A slice without any observed cell
-        stays empty. A model for which :func:`geonp.adapt` has found a dimension useful has it as its default, except
-        for samples.
+    **options
+        Options of the fill, see :class:`geonp.fill.options.FillOptions`.
 
     Returns
     -------
@@ -126,20 +83,7 @@ def infill(
     PredictionError
         When computed, if the model returns values that are not finite.
     """
-    options = FillOptions(
-        model=model,
-        mask=mask,
-        max_distance=max_distance,
-        device=device,
-        batch_size=batch_size,
-        seed=seed,
-        nodata=nodata,
-        quantiles=quantiles,
-        tails=tails,
-        samples=samples,
-        across=across,
-    )
-    request = prepare(obj, options)
+    request = prepare(obj, FillOptions(**options))
     logger.info("filling %s with %s", ", ".join(v.label for v in request.variables), request.card.name)
     for variable in request.variables:
         if variable.source.chunks is None and not np.isfinite(variable.read(variable.source.values)).any():

@@ -1,7 +1,8 @@
 """The options of a fill: names, types, defaults and descriptions, written down once.
 
 :func:`geonp.infill`, :func:`geonp.fill_store`, their plans, the accessor and the command line have the same options.
-Their signatures are spelled out, so that editors complete them; a test compares them with :class:`FillOptions`.
+They take the options as keyword arguments, typed by :class:`FillKeywords`; :func:`takes_fill_options` puts the names,
+types, defaults and descriptions of :class:`FillOptions` into their signatures and docstrings.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
+from textwrap import indent
+from typing import TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +22,9 @@ import xarray as xr
 
 from geonp.errors import InputError
 
-__all__ = ["RESULTS", "FillOptions", "described"]
+__all__ = ["RESULTS", "FillKeywords", "FillOptions", "described", "takes_fill_options"]
+
+Function = TypeVar("Function", bound=Callable[..., object])
 
 _FINGERPRINTED_ELSEWHERE = {"model", "mask", "device", "batch_size"}
 """Options whose value does not identify a result: models and masks have content, and batches change no result."""
@@ -57,8 +62,8 @@ class FillOptions:
     samples : int
         Number of joint samples of the filled cells to add. A sample is a possible raster: neighbouring cells vary
         together, as needed for quantities of several cells (the mean over a gap, a slope, a flow). Cells are drawn one
-        after another, each given all before it, so gaps must be small: at most
-        256 cells, and 4,096 cells in each slice. Each slice is held in memory as a whole, `samples` times.
+        after another, each given all before it, so gaps must be small: at most 256 cells, and 4,096 cells in each
+        slice. Each slice is held in memory as a whole, `samples` times.
     across : hashable, optional
         Dimension along which slices are filled from each other, such as ``time`` or ``band``. A missing cell that some
         of the eight nearest slices observe is predicted from these slices and from its surroundings, and from its
@@ -140,7 +145,47 @@ def _plain(value: float) -> float:
     return int(value) if isinstance(value, Integral) else float(value)
 
 
+class FillKeywords(TypedDict, total=False):
+    """The fields of :class:`FillOptions` as keyword arguments; a test compares them."""
+
+    model: str | os.PathLike[str]
+    mask: xr.DataArray | npt.NDArray[np.bool_] | None
+    max_distance: float | None
+    device: str | None
+    batch_size: int | None
+    seed: int
+    nodata: float | None
+    quantiles: Sequence[float]
+    tails: bool
+    samples: int
+    across: Hashable | None
+
+
+def takes_fill_options(function: Function) -> Function:
+    """Show the options that a function takes as ``**options`` in its signature and in its docstring.
+
+    In the latter, they replace the entry ``**options``.
+    """
+    signature = inspect.signature(function)
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    options = [
+        inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type)
+        for f in fields(FillOptions)
+    ]
+    function.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
+    entry = re.search(r"^( *)\*\*options\n.*\n", function.__doc__ or "", re.MULTILINE)
+    if function.__doc__ and entry:  # there are no docstrings with python -OO
+        function.__doc__ = function.__doc__.replace(entry[0], indent(_described(), entry[1]))
+    return function
+
+
+def _described() -> str:
+    """Parameters in the docstring of :class:`FillOptions`."""
+    (text,) = re.findall(r"Parameters\n-+\n(.*?\n)\n", inspect.getdoc(FillOptions) or "", re.DOTALL) or [""]
+    return str(text)
+
+
 def described() -> dict[str, str]:
     """Description of each option by name, from the docstring of :class:`FillOptions`."""
-    lines = re.findall(r"^(\w+) : .*\n((?:    .*\n)+)", inspect.getdoc(FillOptions) or "", re.MULTILINE)
+    lines = re.findall(r"^(\w+) : .*\n((?:    .*\n)+)", _described(), re.MULTILINE)
     return {name: " ".join(text.split()) for name, text in lines}

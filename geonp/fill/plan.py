@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass
+from typing import Unpack
 
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
-import xarray as xr
 from dask.system import CPU_COUNT
 
 from geonp.fill.infill import chunks_in_memory, count_batches
-from geonp.fill.options import FillOptions
+from geonp.fill.options import FillKeywords, FillOptions, takes_fill_options
 from geonp.fill.request import Raster, Request, prepare
 from geonp.inference.kernel import FillJob
 from geonp.inference.parallel import PROCESSES, number_of_cores, number_of_processes
@@ -78,21 +76,8 @@ class FillPlan:
         return asdict(self)
 
 
-def plan(
-    obj: Raster,
-    *,
-    model: str | os.PathLike[str] = "tnpkr-sa",
-    mask: xr.DataArray | npt.NDArray[np.bool_] | None = None,
-    max_distance: float | None = None,
-    device: str | None = None,
-    batch_size: int | None = None,
-    seed: int = 0,
-    nodata: float | None = None,
-    quantiles: Sequence[float] = (),
-    tails: bool = False,
-    samples: int = 0,
-    across: Hashable | None = None,
-) -> FillPlan:
+@takes_fill_options
+def plan(obj: Raster, **options: Unpack[FillKeywords]) -> FillPlan:
     """Plan a fill: what :func:`geonp.infill` will do with the same arguments. No data are read, nothing is filled.
 
     Gaps are counted in arrays in memory of up to :data:`COUNTED_CELLS` cells; in others any tile may have some.
@@ -100,28 +85,15 @@ def plan(
     Parameters
     ----------
     obj : DataArray or Dataset
-    model, mask, max_distance, device, batch_size, seed, nodata, quantiles, tails, samples, across
-        As in :func:`geonp.infill`.
+    **options
+        Options of the fill, as of :func:`geonp.infill`.
 
     Raises
     ------
     InputError, ModelError, CheckpointError
         As :func:`geonp.infill`.
     """
-    options = FillOptions(
-        model=model,
-        mask=mask,
-        max_distance=max_distance,
-        device=device,
-        batch_size=batch_size,
-        seed=seed,
-        nodata=nodata,
-        quantiles=quantiles,
-        tails=tails,
-        samples=samples,
-        across=across,
-    )
-    return planned(prepare(obj, options))
+    return planned(prepare(obj, FillOptions(**options)))
 
 
 def planned(request: Request, chunks: Mapping[Hashable, Mapping[Hashable, int]] | None = None) -> FillPlan:

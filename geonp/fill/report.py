@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import dask.array as da
@@ -13,17 +13,15 @@ import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import InputError
-from geonp.fill.units import Field, Unit
+from geonp.fill.units import Field, Unit, census
 from geonp.io.journal import Record
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import FillFlag
 
-__all__ = ["Report", "Tally", "check_observed", "counted", "failures", "tally"]
+__all__ = ["Report", "check_observed", "counted", "failures", "tally"]
 
 Array = npt.NDArray[Any]
 Counts = dict[str, dict[str, int]]
-Place = tuple[tuple[int, ...], tuple[int, ...]]
-"""Position of a chunk: among the slices, and within one."""
 
 COUNTED = ("cells", *(member.name.lower() for member in FillFlag), "infinite")
 """Numbers of cells in a record."""
@@ -53,19 +51,25 @@ class Report:
 
 def tally(fields: tuple[Field, ...], units: list[Unit], done: Mapping[str, Record]) -> Counts:
     """Sums of the records of units by variable."""
-    counts = {}
-    for i, field in enumerate(fields):
-        records = [done[unit.key] for unit in units if unit.field == i and unit.key in done]
-        sums = {key: sum(record.get(key, 0) for record in records) for key in COUNTED}
-        seen = {index for record in records for index in record.get("seen", [])}
-        slices = field.variable.slices
-        counts[str(field.variable.name)] = {
-            **sums,
-            "missing": sums["cells"] - sums["observed"],
-            "slices": slices,
-            "empty_slices": slices - len(seen),
-        }
-    return counts
+    return {
+        str(field.variable.name): _sums(
+            (done[unit.key] for unit in units if unit.field == i and unit.key in done), field.variable.slices
+        )
+        for i, field in enumerate(fields)
+    }
+
+
+def _sums(records: Iterable[Record], slices: int) -> dict[str, int]:
+    """Sums of the records of a variable of so many slices."""
+    records = list(records)
+    sums = {key: sum(record[key] for record in records) for key in COUNTED}
+    seen = {index for record in records for index in record["seen"]}
+    return {
+        **sums,
+        "missing": sums["cells"] - sums["observed"],
+        "slices": slices,
+        "empty_slices": slices - len(seen),
+    }
 
 
 def failures(fields: tuple[Field, ...], units: list[Unit], done: Mapping[str, Record]) -> dict[str, str]:
@@ -95,88 +99,44 @@ def check_observed(name: str, cells: int, observed: int) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _Part:
-    """Counts of one chunk: cells by flag, infinite cells, and which slices have an observed cell."""
-
-    flags: Array
-    infinite: int
-    seen: Array
-
-
-@dataclass(frozen=True)
-class Tally:
-    """Counts of the cells of a lazy fill, complete once all of it was computed in threads of this process.
-
-    Attributes
-    ----------
-    parts : mapping
-        Counts of each chunk, by name of the variable and position of the chunk.
-    """
-
-    parts: Mapping[str, dict[Place, _Part]]
-
-    def counts(self) -> Counts:
-        """Numbers of cells and slices by variable, as those of a :class:`Report`."""
-        found = {}
-        for name, parts in self.parts.items():
-            flags = sum((part.flags for part in parts.values()), np.zeros(len(FillFlag), np.int64))
-            seen: dict[tuple[int, ...], Array] = {}
-            for (lead, _), part in parts.items():
-                seen[lead] = part.seen | seen.get(lead, np.False_)
-            slices = sum(each.size for each in seen.values())
-            found[name] = {
-                "cells": int(flags.sum()),
-                **{member.name.lower(): int(flags[member]) for member in FillFlag},
-                "infinite": sum(part.infinite for part in parts.values()),
-                "missing": int(flags.sum() - flags[FillFlag.OBSERVED]),
-                "slices": slices,
-                "empty_slices": slices - sum(int(each.sum()) for each in seen.values()),
-            }
-        return found
-
-
-def counted(source: xr.Dataset, filled: xr.Dataset) -> tuple[xr.Dataset, Tally]:
+def counted(source: xr.Dataset, filled: xr.Dataset) -> tuple[xr.Dataset, Callable[[], Counts]]:
     """Count the cells of a lazy fill of `source` while it is computed, so that nothing is read or computed twice.
 
     Computing the flags of a variable without any observed cell raises InputError, before its last chunk is given.
+
+    Returns
+    -------
+    filled : Dataset
+        Computed in threads of this process, it notes the numbers of cells of each chunk.
+    counts : callable
+        Numbers of cells and slices by variable, as those of a :class:`Report`, once all of it was computed.
     """
     grid = Grid.from_xarray(source)
-    parts: dict[str, dict[Place, _Part]] = {}
+    counts = {}
     for name in source.data_vars:
-        if (flag := filled.get(f"{name}_fill_flag")) is None:
-            continue
-        data = da.asarray(flag.data)
-        parts[str(name)] = {}
-        count = partial(
-            _count,
-            name=str(name),
-            axes=tuple(flag.dims.index(dim) for dim in (grid.y_dim, grid.x_dim)),
-            parts=parts[str(name)],
-            chunks=data.npartitions,
-        )
-        stored = da.asarray(source[name].data).rechunk(data.chunks)
-        counting = da.map_blocks(count, data, stored, dtype=data.dtype, meta=np.empty((0,) * data.ndim, data.dtype))
-        filled = filled.assign({flag.name: flag.copy(data=counting)})
-    return filled, Tally(parts)
+        if (flag := filled.get(f"{name}_fill_flag")) is not None:
+            axes = flag.dims.index(grid.y_dim), flag.dims.index(grid.x_dim)
+            data, counts[str(name)] = _counting(str(name), da.asarray(flag.data), source[name].data, axes)
+            filled = filled.assign({flag.name: flag.copy(data=data)})
+    return filled, lambda: {name: count() for name, count in counts.items()}
 
 
-def _count(
-    flag: Array,
-    stored: Array,
-    *,
-    name: str,
-    axes: tuple[int, ...],
-    parts: dict[Place, _Part],
-    chunks: int,
-    block_id: tuple[int, ...],
-) -> Array:
-    """Note the counts of a chunk, and return its flags."""
-    lead = tuple(n for axis, n in enumerate(block_id) if axis not in axes)
-    flags, seen = np.bincount(flag.ravel(), minlength=len(FillFlag)), (flag == FillFlag.OBSERVED).any(axis=axes)
-    infinite = int(np.isinf(stored).sum()) if stored.dtype.kind == "f" else 0
-    parts[lead, tuple(block_id[axis] for axis in axes)] = _Part(flags, infinite, seen)
-    if len(parts) == chunks:
-        total = np.sum([part.flags for part in list(parts.values())], axis=0)
-        check_observed(name, int(total.sum()), int(total[FillFlag.OBSERVED]))
-    return flag
+def _counting(
+    name: str, flags: da.Array, stored: Any, axes: tuple[int, int]
+) -> tuple[da.Array, Callable[[], dict[str, int]]]:
+    """The flags of a variable, whose chunks are counted as they are computed, and the counts."""
+    sizes = tuple(size for axis, size in enumerate(flags.shape) if axis not in axes)
+    records: dict[tuple[Any, ...], Record] = {}  # a chunk that is computed again counts once
+
+    def count(flag: Array, stored: Array, block_info: Any) -> Array:
+        place = tuple(map(tuple, block_info[0]["array-location"]))
+        lead = tuple(range(*bounds) for axis, bounds in enumerate(place) if axis not in axes)
+        records[place] = census(np.moveaxis(flag, axes, (-2, -1)), np.moveaxis(stored, axes, (-2, -1)), lead, sizes)
+        if len(records) == flags.npartitions:
+            sums = _sums(list(records.values()), 0)
+            check_observed(name, sums["cells"], sums["observed"])
+        return flag
+
+    values = da.asarray(stored).rechunk(flags.chunks)
+    counted = da.map_blocks(count, flags, values, dtype=flags.dtype, meta=np.empty((0,) * flags.ndim, flags.dtype))
+    return counted, lambda: _sums(records.values(), math.prod(sizes))

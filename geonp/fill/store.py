@@ -11,20 +11,18 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
-import numpy as np
-import numpy.typing as npt
 import xarray as xr
 from dask.base import tokenize
 
 from geonp.errors import InputError, OutputError
 from geonp.fill.infill import template
 from geonp.fill.layout import Layout, checked_layout
-from geonp.fill.options import FillOptions
+from geonp.fill.options import FillKeywords, FillOptions, takes_fill_options
 from geonp.fill.plan import LIBRARIES_BYTES, FillPlan, planned, processes_bytes
 from geonp.fill.report import Report, check_observed, failures, tally
 from geonp.fill.request import Raster, Request, prepare
@@ -47,6 +45,7 @@ JOB = "geonp_job"
 """Attribute of the root of a complete store: the hash of the fingerprint of the job that made it."""
 
 
+@takes_fill_options
 def fill_store(
     obj: Raster,
     target: str | os.PathLike[str],
@@ -62,19 +61,11 @@ def fill_store(
     storage_options: Mapping[str, Any] | None = None,
     source_options: Mapping[str, Any] | None = None,
     progress: Callable[[Record, int, int], object] | None = None,
-    model: str | os.PathLike[str] = "tnpkr-sa",
-    mask: xr.DataArray | npt.NDArray[np.bool_] | None = None,
-    max_distance: float | None = None,
-    device: str | None = None,
-    batch_size: int | None = None,
-    seed: int = 0,
-    nodata: float | None = None,
-    quantiles: Sequence[float] = (),
-    tails: bool = False,
-    samples: int = 0,
-    across: Hashable | None = None,
+    **options: Unpack[FillKeywords],
 ) -> Report:
     """Fill a raster into a Zarr store, as :func:`geonp.infill` does, unit by unit and in bounded memory.
+
+    Neither samples nor classes can be filled unit by unit.
 
     The store is created first. Until it is complete it is marked as unfinished, and has a journal beside it,
     ``<target>.journal``.
@@ -109,8 +100,8 @@ def fill_store(
         logged nor stored.
     progress : callable, optional
         Called after each unit with its record, the number of finished units, and the number of all units.
-    model, mask, max_distance, device, batch_size, seed, nodata, quantiles, tails, samples, across
-        As in :func:`geonp.infill`. Neither `samples` nor models of classes can be filled unit by unit.
+    **options
+        Options of the fill, as of :func:`geonp.infill`.
 
     Returns
     -------
@@ -128,20 +119,7 @@ def fill_store(
     ClusterError
         If the cluster is lost. Finished units are kept.
     """
-    options = FillOptions(
-        model=model,
-        mask=mask,
-        max_distance=max_distance,
-        device=device,
-        batch_size=batch_size,
-        seed=seed,
-        nodata=nodata,
-        quantiles=quantiles,
-        tails=tails,
-        samples=samples,
-        across=across,
-    )
-    request = _prepared(obj, options)
+    request = _prepared(obj, FillOptions(**options))
     layout = checked_layout(_cells(request), chunks=chunks, unit=unit, shards=shards, zarr_format=zarr_format)
     fields = tuple(_field(request, v, layout.unit) for v in sorted(request.variables, key=lambda v: str(v.name)))
     job = _fingerprint(request, layout, values := _values(request, source_options))

@@ -26,7 +26,7 @@ from geonp.raster.metadata import FillFlag
 from geonp.raster.variable import Variable
 from geonp.raster.windows import Window
 
-__all__ = ["Field", "Unit", "Work", "fail_unit", "fill_unit", "units_of"]
+__all__ = ["Field", "Unit", "Work", "census", "fail_unit", "fill_unit", "units_of"]
 
 Array = npt.NDArray[Any]
 
@@ -146,15 +146,11 @@ def fill_unit(work: Work, unit: Unit) -> Record:
             raise
         except Exception as error:  # readers of files raise errors of no common class
             return fail_unit(work, unit, reason(error))
-        stored = source.stored
-        infinite = int(np.isinf(stored).sum()) if stored.dtype.kind == "f" else 0
-        note: Record = {"infinite": infinite, "seen": _seen(field.variable, source.region, own)}
         result, failure = fill_region(source.region, source, work.job, keep_going=True)
-        if not complete:
-            note["unread"] = True
+        note: Record = {} if complete else {"unread": True}
         if failure:
             note["error"] = failure
-        return _write(work, unit, result, stored, note)
+        return _write(work, unit, result, source.stored, note)
 
 
 def fail_unit(work: Work, unit: Unit, why: str) -> Record:
@@ -190,16 +186,28 @@ def _write(work: Work, unit: Unit, result: Array, stored: Array, note: Record) -
         arrays[output.name] = values.transpose([*range(extra), *(n + extra for n in order)])
     work.journal.require_owner()
     work.store.write(arrays, unit.region)
-    tally = np.bincount(result["flag"].ravel(), minlength=len(FillFlag))
-    counts = {"cells": result.size, **{member.name.lower(): int(tally[member]) for member in FillFlag}}
-    record = {**note, **counts}
+    record = {**note, **census(result["flag"], stored, _region(work, unit).lead, field.variable.shape[:-2])}
     work.journal.record(unit.key, record)
     return record
 
 
-def _seen(variable: Variable, region: Region, own: Array) -> list[int]:
-    """Indices of the slices of the variable with an observed cell in the region."""
-    sizes = variable.shape[:-2]
-    inside = tuple(slice(part.start, part.stop) for part in region.lead)
-    numbers = np.arange(math.prod(sizes)).reshape(sizes)[inside]
-    return [int(n) for n in np.atleast_1d(numbers[np.isfinite(own).any((-2, -1))])]
+def census(flag: Array, stored: Array, lead: tuple[range, ...], sizes: tuple[int, ...]) -> Record:
+    """Numbers of cells of a region, and ``seen``, the indices of its slices with an observed cell.
+
+    Parameters
+    ----------
+    flag, stored : array
+        Flags and stored values, ``(..., rows, cols)``.
+    lead : tuple of range
+        The slices of the region along the leading dimensions.
+    sizes : tuple of int
+        Sizes of the leading dimensions of the variable.
+    """
+    by_flag = np.bincount(flag.ravel(), minlength=len(FillFlag))
+    numbers = np.arange(math.prod(sizes)).reshape(sizes)[tuple(slice(part.start, part.stop) for part in lead)]
+    return {
+        "cells": flag.size,
+        **{member.name.lower(): int(by_flag[member]) for member in FillFlag},
+        "infinite": int(np.isinf(stored).sum()) if stored.dtype.kind == "f" else 0,
+        "seen": np.atleast_1d(numbers[(flag == FillFlag.OBSERVED).any((-2, -1))]).tolist(),
+    }

@@ -16,7 +16,7 @@ import xarray as xr
 from geonp.accessor import GeonpAccessor
 from geonp.errors import InputError
 from geonp.fill.infill import infill
-from geonp.fill.options import FillOptions, described
+from geonp.fill.options import FillKeywords, FillOptions, described
 from geonp.fill.plan import plan
 from geonp.fill.store import fill_store
 
@@ -41,6 +41,11 @@ def parameters(function: Callable[..., object]) -> Signature:
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__qualname__)
 def test_signatures_hold_the_options(function: Callable[..., object]) -> None:
     assert parameters(function)[-len(FIELDS) :] == FIELDS
+
+
+def test_keywords_are_the_options() -> None:
+    keywords = {name: kind.__forward_arg__ for name, kind in FillKeywords.__annotations__.items()}
+    assert keywords == {name: kind for name, _, kind in FIELDS}
 
 
 class Received(Exception):  # noqa: N818

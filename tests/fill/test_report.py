@@ -43,14 +43,14 @@ def test_counts_are_those_of_the_flags(model: str, chunks: dict[str, int]) -> No
     ds = dataset()
     mask = np.ones((20, 24), bool)
     mask[4:6] = False
-    lazy, tally = counted(ds, infill(ds.chunk(chunks), model=model, mask=mask, max_distance=2))
+    lazy, counts = counted(ds, infill(ds.chunk(chunks), model=model, mask=mask, max_distance=2))
     filled = lazy.compute()
     xr.testing.assert_identical(
         filled.drop_attrs(), infill(ds.chunk(chunks), model=model, mask=mask, max_distance=2).compute().drop_attrs()
     )
-    assert tally.counts() == {name: expected(ds, filled, name) for name in ("a", "b")}
-    assert tally.counts()["a"]["empty_slices"] == 1
-    assert tally.counts()["a"]["infinite"] == 1
+    assert counts() == {name: expected(ds, filled, name) for name in ("a", "b")}
+    assert counts()["a"]["empty_slices"] == 1
+    assert counts()["a"]["infinite"] == 1
 
 
 def test_counting_reads_and_computes_nothing_by_itself(model: str) -> None:
@@ -65,19 +65,19 @@ def test_counting_reads_and_computes_nothing_by_itself(model: str) -> None:
         read, da.from_array(ds.a.values, chunks=(1, 20, 24)), dtype="f4", meta=np.empty((0, 0, 0), "f4")
     )
     source = ds.assign(a=ds.a.copy(data=values))
-    lazy, tally = counted(source, infill(source, model=model))
+    lazy, counts = counted(source, infill(source, model=model))
     assert reads == []
-    assert tally.counts()["a"]["cells"] == 0
+    assert counts()["a"]["cells"] == 0
     lazy.compute()
     assert len(reads) == 3
 
 
 def test_a_second_computation_counts_nothing_twice(model: str) -> None:
-    lazy, tally = counted(dataset(), infill(dataset().chunk(time=1), model=model))
+    lazy, counts = counted(dataset(), infill(dataset().chunk(time=1), model=model))
     lazy.compute()
-    first: dict[str, Any] = tally.counts()
+    first: dict[str, Any] = counts()
     lazy.compute()
-    assert tally.counts() == first
+    assert counts() == first
 
 
 def test_a_variable_without_any_observed_cell_is_refused(model: str) -> None:
