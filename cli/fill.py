@@ -104,8 +104,9 @@ def fill(
     """
     from geonp.errors import OutputError
     from geonp.inference.checkpoint import load_card
-    from geonp.io.files import check_output, open_raster
+    from geonp.io.files import open_raster
     from geonp.io.location import is_remote
+    from geonp.io.output import check_output
 
     start = time.perf_counter()
     log_to_stderr(0 if quiet else verbose)
@@ -255,7 +256,7 @@ def _fill_file(
     """Write a file that appears when it is complete; counts of cells, and the attributes of the output."""
     from geonp.fill.infill import infill
     from geonp.fill.report import counted
-    from geonp.io.files import write_raster
+    from geonp.io.output import write_raster
 
     filled, count = counted(ds, infill(ds, **settings))
     with _progress(shown and sys.stderr.isatty()):

@@ -58,7 +58,8 @@ def grid(
     (--like), or has square cells (--resolution). OUT is NetCDF (.nc), Zarr (.zarr) or GeoTIFF (.tif), by its extension,
     and appears once it is complete.
     """
-    from geonp.io.files import check_output, open_raster, write_raster
+    from geonp.io.files import open_raster
+    from geonp.io.output import check_output, write_raster
     from geonp.scattered.interpolate import interpolate
     from geonp.scattered.tables import lattice_around, read_table
 

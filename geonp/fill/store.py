@@ -28,9 +28,9 @@ from geonp.fill.report import Report, check_observed, failures, tally
 from geonp.fill.request import Raster, Request, prepare
 from geonp.fill.units import Field, Unit, Work, units_of
 from geonp.fill.workers import executor, processes, run
-from geonp.io.files import for_files
 from geonp.io.journal import Journal, Record
 from geonp.io.location import identity, is_remote, require_apart, resolved
+from geonp.io.output import for_files
 from geonp.io.stores import Store
 from geonp.raster.variable import Variable
 

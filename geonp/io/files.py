@@ -1,55 +1,36 @@
-"""Raster files in and out: GeoTIFF and the other formats of GDAL, NetCDF, Zarr.
+"""Raster files in: GeoTIFF and the other formats of GDAL, NetCDF, Zarr.
 
 All formats are decoded by the same step (:func:`xarray.decode_cf`), so that a raster gives the same Dataset from any
-format. :func:`write_raster` writes to a temporary sibling of the output, which is renamed when it is complete.
+format.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import shutil
-import tempfile
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Literal
 
 import dask
-import numpy as np
 import xarray as xr
 from dask.system import CPU_COUNT
-from pyproj import CRS
-from rasterio.errors import RasterioError
 
-from geonp.errors import GeonpError, InputError, OutputError, reason, warn
-from geonp.io.attributes import storable
+from geonp.errors import InputError
 from geonp.io.decoding import decoded, renamed, with_crs
-from geonp.io.geotiff import DRIVERS, creation_options_of, open_gdal, transform, write_geotiff
+from geonp.io.gdal import open_gdal
 from geonp.io.groups import NetCDF, Tree, open_tree
-from geonp.io.journal import Journal
-from geonp.io.location import check_writable, sync
 from geonp.io.missing import declare_nodata, note_default_fill, numbered
-from geonp.io.netcdf import write_netcdf
-from geonp.io.sources import NETCDF, Source, readable, source_of
-from geonp.io.stores import Store, to_zarr, unfinished
+from geonp.io.sources import Source, readable, source_of
+from geonp.io.stores import Store, unfinished
 from geonp.raster.boxes import select_box
-from geonp.raster.grid import Grid, grid_mapping_name
-from geonp.raster.metadata import PACKED_BANDS, class_attrs
-from geonp.raster.nodata import holds, without
+from geonp.raster.grid import Grid
+from geonp.raster.metadata import class_attrs
+from geonp.raster.nodata import without
 from geonp.raster.windows import chunk_side
 
-__all__ = ["check_output", "for_files", "open_raster", "write_raster"]
+__all__ = ["open_raster"]
 
-_GEOTIFF = {".tif", ".tiff"}
-# Files that GDAL reads beside a GeoTIFF: its CRS if GeoTIFF keys cannot hold it, overviews, masks.
-_SIDECARS = (".aux.xml", ".ovr", ".msk", ".msk.ovr")
 _CHUNK_BYTES = "16MiB"  # a 2048 x 2048 block of float32: several fit beside the model on a small machine
-_ENCODING_ATTRS = ("_FillValue", "scale_factor", "add_offset")
-# Writers refuse, or wrongly apply, the chunks and compressors of another format.
-_PORTABLE_ENCODING = {"dtype", *_ENCODING_ATTRS, "missing_value", "_Unsigned", "grid_mapping", "units", "calendar"} | {
-    PACKED_BANDS
-}
 
 
 def open_raster(
@@ -165,89 +146,6 @@ def _split_for_cores(ds: xr.Dataset) -> xr.Dataset:
     return ds.assign(split)
 
 
-def check_output(path: str | os.PathLike[str], *, overwrite: bool = False, driver: str | None = None) -> None:
-    """Check that a raster can be written to `path`, before work starts.
-
-    Raises
-    ------
-    OutputError
-        For an unknown extension, one that is not of `driver`, an output that exists (unless `overwrite`; a folder that
-        is not a Zarr store is never overwritten), and a folder that does not exist or is not writable.
-    """
-    path = Path(path)
-    suffix = path.suffix.lower()
-    if suffix not in {".zarr", *NETCDF, *_GEOTIFF}:
-        expected = ", ".join([".zarr", *NETCDF, *sorted(_GEOTIFF)])
-        raise OutputError(f"Unknown output format: got {str(path)!r}, expected a name that ends in {expected}.")
-    if driver is not None and (suffix not in _GEOTIFF or driver not in DRIVERS):
-        raise OutputError(
-            f"No driver {driver!r} for {str(path)!r}: expected {' or '.join(DRIVERS)} with .tif or .tiff. "
-            f"The extension alone chooses NetCDF and Zarr."
-        )
-    if path.exists() and not overwrite:
-        raise OutputError(
-            f"The output exists: {str(path)!r}. Choose another name, pass overwrite (--overwrite), or resume an "
-            "unfinished .zarr (--resume)."
-        )
-    # a journal says that a job was killed before it had removed what was there
-    ours = path.is_dir() and (Store(str(path)).exists() or Journal(str(path)).job() or not any(path.iterdir()))
-    if path.is_dir() and not (suffix == ".zarr" and ours):
-        raise OutputError(f"Not overwriting {str(path)!r}: expected a Zarr store, got another folder. Remove it first.")
-    check_writable(path.parent, "Expected an existing, writable folder.")
-
-
-def write_raster(
-    ds: xr.Dataset,
-    path: str | os.PathLike[str],
-    *,
-    driver: Literal["COG", "GTiff"] | None = None,
-    overwrite: bool = False,
-    creation_options: Mapping[str, str] | None = None,
-) -> None:
-    """Compute `ds` and write it to `path`, which appears complete or not at all.
-
-    All bands of a GeoTIFF have one dtype and one nodata value: their own if the variables agree. Otherwise, as with a
-    standard error beside an integer raster, all are floats, and the nodata value is NaN, or that of the values if it is
-    negative, as no standard error or flag is. Bands are in the order of the variables and described by their names.
-
-    Parameters
-    ----------
-    ds : Dataset
-        Variables on one grid; for GeoTIFF all of them on both spatial dimensions.
-    path : str or path
-        Output in an existing folder. The extension chooses the format: .zarr, .nc (.nc4, .cdf) or .tif (.tiff).
-    driver : {"COG", "GTiff"}, optional
-        GDAL driver of a GeoTIFF. By default COG.
-    overwrite : bool
-        Replace an existing output once the new one is complete.
-    creation_options : mapping of str to str, optional
-        GDAL creation options of a GeoTIFF; for Zarr ``zarr_format``, ``"3"`` by default (GDAL before 3.11 reads format
-        2 only).
-
-    Raises
-    ------
-    OutputError
-        As :func:`check_output`, and if writing fails.
-    InputError
-        If the format cannot hold a variable, or for an unknown creation option.
-    """
-    path = Path(path)
-    check_output(path, overwrite=overwrite, driver=driver)
-    options = {key.upper(): value for key, value in (creation_options or {}).items()}
-    ds = for_files(ds)
-    with _replacing(path) as temporary:
-        if path.suffix.lower() == ".zarr":
-            _require_known(options, {"ZARR_FORMAT"}, "Zarr")
-            to_zarr(ds, temporary, mode="w", consolidated=True, zarr_format=_zarr_format(options))
-        elif path.suffix.lower() in NETCDF:
-            _require_known(options, set(), "NetCDF")
-            write_netcdf(ds, temporary)
-        else:
-            driver = driver or "COG"
-            _require_known(options, creation_options_of(driver), f"GDAL's {driver} driver")
-            write_geotiff(_on_grid(storable(ds)), temporary, driver, options)
-
-
 def _open_stored(
     source: Source,
     options: dict[str, Any],
@@ -282,101 +180,3 @@ def _select_bands(ds: xr.Dataset, bands: Sequence[int]) -> xr.Dataset:
     if missing:
         raise InputError(f"No band {', '.join(map(str, missing))}: the raster has bands 1 to {count}. Correct --bidx.")
     return ds.isel(band=[band - 1 for band in bands]) if "band" in ds.dims else ds
-
-
-def for_files(ds: xr.Dataset, grid: Grid | None = None) -> xr.Dataset:
-    """Copy of `ds` with chunks of one size, and without the encoding that is specific to the format it came from.
-
-    `grid` is that of `ds`, read here by default.
-    """
-    grid = grid or Grid.from_xarray(ds)
-    ds = _with_axis_attrs(ds.copy(), grid)
-    for name, variable in ds.variables.items():
-        if variable.chunks is not None:
-            ds[name] = ds[name].chunk({dim: max(sizes) for dim, sizes in variable.chunksizes.items()})
-    for name, variable in ds.variables.items():
-        encoding = {key: value for key, value in variable.encoding.items() if key in _PORTABLE_ENCODING}
-        if isinstance(encoding.get("dtype"), np.dtype) and encoding["dtype"].kind in "iuf":
-            encoding["dtype"] = encoding["dtype"].newbyteorder("=")
-        if name in ds.indexes:
-            encoding["_FillValue"] = None
-        elif variable.dtype.kind in "iu" and not holds(variable.dtype, encoding.get("_FillValue", 0)):
-            del encoding["_FillValue"]
-        variable.encoding = encoding
-    mapping = grid_mapping_name(ds)
-    if mapping is not None and (affine := transform(ds, grid)) is not None:
-        ds[mapping].attrs["GeoTransform"] = " ".join(map(repr, affine.to_gdal()))
-    return ds
-
-
-def _on_grid(ds: xr.Dataset) -> xr.Dataset:
-    """Leave out the variables that are not on the grid, such as bounds; unless no other is left."""
-    grid = Grid.from_xarray(ds)
-    others = [name for name, da in ds.data_vars.items() if not {grid.y_dim, grid.x_dim} <= set(da.dims)]
-    if not others or len(others) == len(ds.data_vars):
-        return ds
-    warn(
-        f"Left out of the GeoTIFF: {', '.join(map(str, others))}, which {'are' if others[1:] else 'is'} not on "
-        f"({grid.y_dim}, {grid.x_dim}). Write .zarr or .nc to keep all variables."
-    )
-    return ds.drop_vars(others)
-
-
-def _with_axis_attrs(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
-    """Add the CF attributes of the spatial coordinates, if the CRS defines them and they have none."""
-    axes = {} if grid.crs is None else {axis.get("axis"): axis for axis in CRS.from_wkt(grid.crs).cs_to_cf()}
-    for dim, letter in ((grid.y_dim, "Y"), (grid.x_dim, "X")):
-        if dim in ds.coords and not ds.coords[dim].attrs and letter in axes:
-            ds = ds.assign_coords({dim: ds.coords[dim].assign_attrs(axes[letter])})
-    return ds
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """Yield a path in a hidden sibling folder, which is moved to `path` if the block succeeds."""
-    work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    sidecars = [path.with_name(path.name + suffix) for suffix in _SIDECARS if path.suffix.lower() in _GEOTIFF]
-    try:
-        yield work / path.name
-        sync(work / path.name)
-        if path.is_dir():
-            os.replace(path, work / "replaced")
-        # those of a replaced file would change the georeference, the mask or the overviews of the new one
-        for sidecar in sidecars:
-            sidecar.unlink(missing_ok=True)
-        os.replace(work / path.name, path)
-        for sidecar in sidecars:
-            if (work / sidecar.name).exists():
-                os.replace(work / sidecar.name, sidecar)
-        sync(path.parent)
-    except GeonpError:
-        raise
-    except RasterioError as error:
-        if str(error).startswith("Read failed"):
-            raise InputError(
-                f"The raster cannot be read to its end: {reason(error)}. Copy or download it again."
-            ) from error
-        raise OutputError(f"Stopped while writing {str(path)!r}: {reason(error)}. Nothing was changed.") from error
-    except OSError as error:
-        raise OutputError(
-            f"Stopped while writing {str(path)!r}: {error}. Nothing was changed: check the space on the disk, quotas "
-            "and the limit of file sizes (ulimit -f)."
-        ) from error
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-
-
-def _zarr_format(options: Mapping[str, str]) -> Literal[2, 3]:
-    text = options.get("ZARR_FORMAT", "3")
-    if text not in {"2", "3"}:
-        raise InputError(f"No Zarr format {text!r}: expected 2 or 3. Correct zarr_format (--co).")
-    return 2 if text == "2" else 3
-
-
-def _require_known(options: Mapping[str, str], known: set[str], writer: str) -> None:
-    unknown = sorted(set(options) - known)
-    if unknown:
-        raise InputError(
-            f"Unknown creation option: got {', '.join(unknown)}, expected for {writer}: "
-            f"{', '.join(sorted(known)) or 'none'}. Correct --co."
-        )

@@ -1,11 +1,10 @@
-"""GeoTIFF and the other raster formats of GDAL: read without decoding, written band by band."""
+"""GeoTIFF out, band by band."""
 
 from __future__ import annotations
 
 import itertools
-import re
 import warnings
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,12 @@ from rasterio.errors import NotGeoreferencedWarning, RasterioError
 from rasterio.windows import Window
 
 from geonp.errors import InputError, OutputError, warn
-from geonp.io.bands import Bands, packed
+from geonp.io.bands import packed
 from geonp.raster.grid import Grid, grid_mapping_name
-from geonp.raster.metadata import PACKED_BANDS, UNNAMED
+from geonp.raster.metadata import PACKED_BANDS
 from geonp.raster.nodata import PACKING, UNLIMITED, declared_nodata, observed, valid_limits
 
-__all__ = ["DRIVERS", "creation_options_of", "open_gdal", "transform", "write_geotiff"]
+__all__ = ["DRIVERS", "creation_options_of", "transform", "write_geotiff"]
 
 DRIVERS = {
     "COG": {"COMPRESS": "DEFLATE", "OVERVIEW_RESAMPLING": "NEAREST"},  # averages of flags have no meaning
@@ -60,105 +59,11 @@ _LOSSY = {"JPEG", "WEBP", "JXL"}
 _PART_SIDE, _PART_BYTES = 512, 2**26  # of a block of a COG, and of the memory that comparing files takes
 
 _BAND_TAGS = ("standard_name", "cell_methods")
-_STALE_TAGS = re.compile(r"STATISTICS_|GRIB_|NETCDF_|OVR_")
 
 
 def creation_options_of(driver: str) -> set[str]:
     """Names of the creation options of a driver of :data:`DRIVERS`, in capitals."""
     return set(f"{_SHARED_OPTIONS} {_OPTIONS[driver]}".split())
-
-
-def open_gdal(
-    path: str | Path, chunks: Any = "auto", bands: Sequence[int] | None = None, nodata: float | None = None
-) -> xr.Dataset:
-    """Open a raster lazily without decoding: values as stored, nodata and packing in attrs.
-
-    The Dataset has one variable, on ``(band, y, x)`` or, for a single band, ``(y, x)``. Missing is what GDAL masks:
-    the values are floats with NaN there if the file has masks, an alpha band (which is no band of the variable), a
-    nodata value of floats, which GDAL compares with a tolerance, or different ones by band. Bands of different scales
-    and offsets are in their units already, see :meth:`geonp.io.bands.Bands.unpacked`. Descriptions of several bands are
-    the coordinate ``band_name``. A raster without a transform has no coordinates; ground control points stay in the
-    variable of the CRS. An attribute says that the values are classes, see :data:`geonp.raster.metadata.THEMATIC`.
-
-    Parameters
-    ----------
-    path : str or path
-        Any raster of GDAL, as GDAL names it.
-    chunks : "auto" or None
-        Dask arrays, or lazy arrays of xarray.
-    bands : sequence of int, optional
-        Bands to read, counted from 1. By default all but alpha bands.
-    nodata : float, optional
-        If given, the nodata values of the file do not count; the caller declares it.
-
-    Raises
-    ------
-    InputError
-        If the file contains several rasters, or bands that cannot be read as one array.
-    """
-    with rasterio.open(path) as file:
-        if file.count == 0:
-            raise InputError(
-                f"{str(path)!r} contains several rasters: got {file.subdatasets}, expected one. Name one of them."
-            )
-        if len(file.subdatasets) > 1:
-            others = ", ".join(file.subdatasets[1:21])
-            warn(f"{str(path)!r} contains {len(file.subdatasets)} rasters, and the first is read. Others: {others}.")
-            path = file.subdatasets[0]  # rioxarray would open all of them
-        of = Bands.of(file, str(path), bands)
-        tags, georeferenced = set(file.tags()), not file.transform.is_identity
-        descriptions = [file.descriptions[number - 1] for number in of.numbers]
-        mixed = len(set(file.dtypes)) > 1
-    da = _values(path, of, chunks, nodata is None, mixed)
-    attrs = {key: value for key, value in da.attrs.items() if not _STALE_TAGS.match(key)}
-    file_attrs = {key: value for key, value in attrs.items() if key in tags}
-    da.attrs = {k: v for k, v in attrs.items() if k not in tags and not (k in PACKING and v == PACKING[k])}
-    if any(descriptions):
-        da.attrs.pop("long_name", None)
-        if not of.single:
-            names = [text or f"band {n}" for n, text in zip(of.numbers, descriptions, strict=True)]
-            da = da.assign_coords(band_name=("band", np.array(names, object)))
-    if isinstance(da.attrs.get("units"), tuple):
-        units = {da.attrs["units"][number - 1] for number in of.numbers if not mixed}
-        if len(units) == 1:
-            da.attrs["units"] = units.pop()
-    if not georeferenced:
-        da = da.drop_vars([name for name in ("y", "x") if name in da.coords])
-    if of.single:
-        da = da.squeeze("band", drop=True)
-    label = (descriptions[0] if of.single else None) or Path(path).stem
-    name = re.sub(r"\W+", "_", label).strip("_")
-    # a file may have the name of a coordinate
-    name = UNNAMED if name in {"", *da.coords, *da.dims} else name
-    return of.thematic(da).to_dataset(name=name).assign_attrs(file_attrs)
-
-
-def _values(path: str | Path, of: Bands, chunks: Any, declared: bool, mixed: bool) -> xr.DataArray:
-    """The bands of a raster on ``(band, y, x)``; with `declared`, their own nodata values count."""
-    place: Any = f"vrt://{path}?bands={','.join(map(str, of.numbers))}" if mixed else path
-    masked = of.masked or (
-        declared and not of.wide_nodata and (of.inexact_nodata or not (of.one_nodata and of.one_packing))
-    )
-
-    def opened(masked: bool, chunks: Any) -> xr.DataArray:
-        options: Any = {"cache": False, "masked": masked, "mask_and_scale": False, "chunks": chunks}
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "(Scales|Offsets) differ across bands")
-            da = xr.open_dataset(place, engine="rasterio", default_name="band_data", **options)["band_data"]
-        return da if mixed else da.isel(band=[number - 1 for number in of.numbers])
-
-    da = opened(masked, chunks)
-    if "dtype" in da.encoding:
-        da.encoding["dtype"] = np.dtype(da.encoding["dtype"])
-    layout = None if chunks is None else da.chunksizes
-    if declared and of.wide_nodata and not masked:
-        da = of.marked(opened(False, None), opened(True, None))
-    if not of.one_packing:
-        da = of.unpacked(da if layout is None else opened(masked, None))
-    if mixed:
-        da = da.assign_coords(band=of.numbers)
-    da = of.described(da)
-    return da if layout is None or da.chunks is not None else da.chunk(layout)
 
 
 def transform(ds: xr.Dataset, grid: Grid) -> Affine | None:
@@ -181,7 +86,7 @@ def write_geotiff(ds: xr.Dataset, path: Path, driver: str, options: Mapping[str,
     draft are read back as they are written, and the copy is compared with the draft.
 
     Variables and their slices along other dimensions are bands, in order, described by name. Rows are written from
-    north to south. :func:`geonp.io.files.write_raster` describes the parameters.
+    north to south. :func:`geonp.io.output.write_raster` describes the parameters.
 
     Raises
     ------

@@ -15,7 +15,8 @@ from hypothesis.extra import numpy as hnp
 from geonp.fill.options import FillOptions
 from geonp.fill.outputs import outputs, result_arrays
 from geonp.inference.kernel import result_dtype
-from geonp.io.files import open_raster, write_raster
+from geonp.io.files import open_raster
+from geonp.io.output import write_raster
 from geonp.raster.metadata import UNNAMED, FillFlag
 from geonp.raster.nodata import observed
 from geonp.raster.variable import Variable

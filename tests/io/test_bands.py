@@ -15,7 +15,8 @@ from rasterio.transform import from_origin
 
 from geonp.errors import InputError
 from geonp.fill.infill import infill
-from geonp.io.files import open_raster, write_raster
+from geonp.io.files import open_raster
+from geonp.io.output import write_raster
 from geonp.raster.nodata import observed
 
 PLACE: dict[str, Any] = {"crs": "EPSG:32633", "transform": from_origin(500_000, 5_200_000, 30, 30)}

@@ -22,7 +22,8 @@ from rasterio.crs import CRS
 from rasterio.transform import from_origin
 
 from geonp.errors import InputError, MissingFileError, OutputError
-from geonp.io.files import check_output, open_raster, write_raster
+from geonp.io.files import open_raster
+from geonp.io.output import check_output, write_raster
 from geonp.raster.grid import Grid
 from geonp.raster.nodata import observed
 

@@ -14,8 +14,9 @@ import xarray as xr
 from rasterio.transform import from_origin
 
 from geonp.errors import InputError, MissingFileError
-from geonp.io.files import open_raster, write_raster
+from geonp.io.files import open_raster
 from geonp.io.location import identity
+from geonp.io.output import write_raster
 from geonp.raster.grid import Grid
 
 VALUES = np.where(np.arange(30).reshape(5, 6) % 7 == 0, -99, np.arange(30).reshape(5, 6)).astype("i2")
