@@ -123,27 +123,21 @@ def fill_store(
     layout = checked_layout(_cells(request), chunks=chunks, unit=unit, shards=shards, zarr_format=zarr_format)
     fields = tuple(_field(request, v, layout.unit) for v in sorted(request.variables, key=lambda v: str(v.name)))
     job = _fingerprint(request, layout, values := _values(request, source_options))
-    store = Store(resolved(os.fspath(target)), dict(storage_options or {}), _digest(job))
+    store = _store_elsewhere(request, os.fspath(target), storage_options, job, overwrite=overwrite)
     journal = Journal(store.url, store.options)
-    _check_elsewhere(request, store, os.fspath(target), journal, overwrite=overwrite)
     units = list(units_of(fields))
-    nothing_to_do = Report({}, len(units), len(units), {})
     if _is_complete(store, journal, job, resume=resume, overwrite=overwrite) and not journal.exists():
-        return nothing_to_do
+        return Report({}, len(units), len(units), {})
     with journal.owned(take_over=resume or overwrite) as journal:
-        # another job may have ended or begun since
-        if _is_complete(store, journal, job, resume=resume, overwrite=overwrite):
-            journal.remove()
-            return nothing_to_do
-        done = _begin(request, store, journal, job, layout, fields, resume=resume)
+        done = _begin(request, store, journal, job, layout, fields, resume=resume, overwrite=overwrite)
+        if done is None:
+            return Report({}, len(units), len(units), {})
         reused = len(done)
         work = Work(fields, request.domain, request.job, store, journal, _source_store(request, source_options))
-        with executor(workers, scheduler, request.job.predictor.device) as pool:
-            _fill_units(work, units, done, pool, progress)
+        _fill_units(work, units, done, workers, scheduler, progress)
         report = Report(tally(fields, units, done), len(units), reused, failures(fields, units, done))
         if not report.failed:
-            _require_unchanged(request, values, source_options)
-            _finish(report, store, journal, job)
+            _finish(request, report, work, job, values, source_options)
     return report
 
 
@@ -151,25 +145,27 @@ def _fill_units(
     work: Work,
     units: list[Unit],
     done: dict[str, Record],
-    pool: Any,
+    workers: int | None,
+    scheduler: str | None,
     progress: Callable[[Record, int, int], object] | None,
 ) -> None:
     """Fill the units that are not done, and note them in `done`."""
     logger.info("%s: filling %d units, %d are done", work.store.url, len(units), len(done))
     todo, start = [unit for unit in units if unit.key not in done], time.monotonic()
-    # units whose surroundings could not be read are filled again, in case they can be read now
-    for again in (False, True):
-        if again:
-            logger.info("%d units could not read all cells around them, and are filled again", len(todo))
-        for unit, record in run(work, todo, *pool):
-            done[unit.key] = record
-            logger.debug("unit %s: %s", unit.key, record.get("error") or f"{record['filled']:,} cells filled")
-            if progress is not None:
-                progress(record, len(done), len(units))
-        todo = [unit for unit in units if "unread" in done[unit.key]]
-        failed = sum("error" in record for record in done.values())
-        if failed or not todo:
-            break
+    with executor(workers, scheduler, work.job.predictor.device) as pool:
+        # units whose surroundings could not be read are filled again, in case they can be read now
+        for again in (False, True):
+            if again:
+                logger.info("%d units could not read all cells around them, and are filled again", len(todo))
+            for unit, record in run(work, todo, *pool):
+                done[unit.key] = record
+                logger.debug("unit %s: %s", unit.key, record.get("error") or f"{record['filled']:,} cells filled")
+                if progress is not None:
+                    progress(record, len(done), len(units))
+            todo = [unit for unit in units if "unread" in done[unit.key]]
+            failed = sum("error" in record for record in done.values())
+            if failed or not todo:
+                break
     logger.info("%s: %d of %d units failed, after %.0f s", work.store.url, failed, len(units), time.monotonic() - start)
 
 
@@ -236,7 +232,9 @@ def _fingerprint(request: Request, layout: Layout, values: str) -> dict[str, str
     return {
         "geonp": version("geonp"),
         "input": tokenize(variables, axes, values),
-        "model": tokenize(predictor.sha256, predictor.precision, predictor.device.split(":")[0]),
+        "model": tokenize(
+            predictor.sha256, repr(predictor.neighbourhood), predictor.precision, predictor.device.split(":")[0]
+        ),
         "parameters": tokenize(sorted(request.options.fingerprint().items()), job.across, request.domain),
         "layout": tokenize(layout),
     }
@@ -275,8 +273,9 @@ def _source_store(request: Request, source_options: Any) -> Store | None:
     return store if store.exists() and all(map(store.has_array, names)) else None
 
 
-def _check_elsewhere(request: Request, store: Store, target: str, journal: Journal, *, overwrite: bool) -> None:
-    """Check that neither store nor journal replaces anything else."""
+def _store_elsewhere(request: Request, target: str, options: Any, job: dict[str, str], *, overwrite: bool) -> Store:
+    """The store to write, after checks that neither it nor its journal replaces anything else."""
+    store = Store(resolved(target), dict(options or {}), _digest(job))
     encodings = {"input": (request.ds.encoding, *(da.encoding for da in request.ds.variables.values()))}
     if isinstance(request.options.mask, xr.DataArray):
         encodings["mask"] = (request.options.mask.encoding,)
@@ -290,7 +289,8 @@ def _check_elsewhere(request: Request, store: Store, target: str, journal: Journ
             f"The output is a link: got {target!r}, which leads to {store.url!r}, and overwriting would remove what is "
             "there. Name that place itself, or remove the link."
         )
-    journal.require_own()
+    Journal(store.url, store.options).require_own()
+    return store
 
 
 def _is_complete(store: Store, journal: Journal, job: dict[str, str], *, resume: bool, overwrite: bool) -> bool:
@@ -325,8 +325,13 @@ def _begin(
     fields: tuple[Field, ...],
     *,
     resume: bool,
-) -> dict[str, Record]:
-    """Records of the units that are finished; without any, the store is created."""
+    overwrite: bool,
+) -> dict[str, Record] | None:
+    """Records of the units that are finished, without any in a new store; None if the store is complete."""
+    # another job may have ended or begun since this was asked first
+    if _is_complete(store, journal, job, resume=resume, overwrite=overwrite):
+        journal.remove()
+        return None
     if resume and store.exists() and journal.created():
         store.sweep()
         return {key: record for key, record in journal.records().items() if not {"error", "unread"} & set(record)}
@@ -344,8 +349,12 @@ def _digest(job: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(dict(job), sort_keys=True).encode()).hexdigest()
 
 
-def _finish(report: Report, store: Store, journal: Journal, job: dict[str, str]) -> None:
+def _finish(
+    request: Request, report: Report, work: Work, job: dict[str, str], values: str, source_options: Any
+) -> None:
     """Mark the store as complete; remove it if a variable has no observed cell."""
+    _require_unchanged(request, values, source_options)
+    store, journal = work.store, work.journal
     journal.require_owner()
     for name, counts in report.variables.items():
         try:

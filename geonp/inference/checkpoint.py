@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from geonp.errors import CheckpointError, ModelError
 from geonp.inference.context import Neighbourhood
+from geonp.inference.limits import config_errors, neighbourhood_errors
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,7 +24,7 @@ __all__ = ["Card", "available", "load_card", "load_model", "save", "start_from"]
 FORMAT = 1
 """Version of the format of cards."""
 
-HASHED_FIELDS = {"architecture", "config", "neighbourhood"}
+HASHED_FIELDS = ("architecture", "config", "neighbourhood")
 """Fields of a card that predictions depend on, in addition to the weights."""
 
 
@@ -46,6 +47,8 @@ class Card(BaseModel):
         Scores on held-out synthetic tasks.
     sha256 : str
         Hash of the safetensors file.
+    settings_sha256 : str
+        Hash of the fields of :data:`HASHED_FIELDS`, which earlier versions of geonp did not write.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -61,6 +64,7 @@ class Card(BaseModel):
     training: dict[str, Any]
     scores: dict[str, float]
     sha256: str
+    settings_sha256: str = ""
 
     @property
     def classes(self) -> int:
@@ -100,7 +104,7 @@ def load_model(model: str) -> tuple[nn.Module, Card]:
     CheckpointError
         If weights or card are missing, damaged or altered.
     """
-    from safetensors import SafetensorError
+    import torch
     from safetensors.torch import load
 
     from geonp.nn.models import build
@@ -115,9 +119,15 @@ def load_model(model: str) -> tuple[nn.Module, Card]:
             "reinstall geonp, or copy the checkpoint and its card again"
         )
     try:
+        with torch.device("meta"):  # which allocates nothing, whatever the card says
+            parameters = sum(p.numel() for p in build(card.architecture, card.config).parameters())
+        if parameters != card.parameters:
+            raise ValueError(f"its config makes {parameters:,} parameters, expected {card.parameters:,}")
         network = build(card.architecture, card.config)
         network.load_state_dict(load(data))
-    except (TypeError, ValueError, RuntimeError, SafetensorError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # what an option of a wrong type or value leads to
         raise CheckpointError(f"{file}: cannot be loaded by this version of geonp: {error}") from error
     return network.eval().requires_grad_(False), card
 
@@ -168,10 +178,11 @@ def save(network: nn.Module, file: Path, **card: Any) -> Card:
     from safetensors.torch import save as serialise
 
     full = Card(parameters=sum(p.numel() for p in network.parameters()), sha256="", **card)
-    description = json.dumps(full.model_dump(mode="json", include=HASHED_FIELDS), sort_keys=True)
+    description = _settings(full.model_dump(mode="json"))
     # a single key: safetensors writes several in random order
     data = serialise({key: value.contiguous() for key, value in network.state_dict().items()}, {"geonp": description})
-    full = full.model_copy(update={"sha256": hashlib.sha256(data).hexdigest()})
+    hashes = {"sha256": data, "settings_sha256": description.encode()}
+    full = full.model_copy(update={key: hashlib.sha256(content).hexdigest() for key, content in hashes.items()})
     file.parent.mkdir(parents=True, exist_ok=True)
     _replace(file, data)
     _replace(file.with_suffix(".json"), (json.dumps(full.model_dump(), indent=2) + "\n").encode())
@@ -206,11 +217,28 @@ def _read_card(file: Path) -> Card:
     if not file.is_file():
         raise CheckpointError(f"{file}: the card of the checkpoint is missing; copy it beside the weights")
     try:
-        card = Card.model_validate_json(file.read_bytes())
+        content = file.read_bytes()
+        card = Card.model_validate_json(content)
     except ValidationError as error:
-        problem = error.errors()[0]
-        where = ".".join(map(str, problem["loc"])) or "the file"
-        raise CheckpointError(f"{file}: damaged or altered card: {where}: {problem['msg']}") from error
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise CheckpointError(f"{file}: damaged or altered card: {where}: {first['msg']}") from error
+    except OSError as error:
+        raise CheckpointError(f"{file}: the card cannot be read: {error.strerror}") from error
     if card.format != FORMAT:
         raise CheckpointError(f"{file}: card format {card.format}, but this geonp reads {FORMAT}; upgrade geonp")
+    settings = hashlib.sha256(_settings(json.loads(content)).encode()).hexdigest()
+    if card.settings_sha256 and card.settings_sha256 != settings:
+        raise CheckpointError(
+            f"{file}: damaged or altered card: its {', '.join(HASHED_FIELDS)} have sha256 {settings[:12]}..., expected "
+            f"{card.settings_sha256[:12]}...; reinstall geonp, or copy the checkpoint and its card again"
+        )
+    inputs = card.config.get("d_x", 2)
+    for problem in (*config_errors(card.config), *neighbourhood_errors(card.neighbourhood, inputs)):
+        raise CheckpointError(f"{file}: damaged or altered card: {problem}")
     return card
+
+
+def _settings(card: dict[str, Any]) -> str:
+    """What the settings of a card are hashed from."""
+    return json.dumps({key: card[key] for key in HASHED_FIELDS}, sort_keys=True)

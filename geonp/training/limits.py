@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from geonp.inference.context import Neighbourhood
 from geonp.training.data.epidemics import Epidemic
 from geonp.training.data.fields import RasterPrior
 from geonp.training.data.images import Digits
 from geonp.training.data.processes import GaussianProcess, MixedProcess
 from geonp.training.data.reanalysis import Reanalysis
 
-__all__ = ["data_errors", "neighbourhood_errors", "prior_errors"]
+__all__ = ["data_errors", "prior_errors"]
 
 
 @dataclass(frozen=True)
@@ -102,23 +101,3 @@ def prior_errors(prior: RasterPrior) -> Iterator[str]:
         yield f"prior.gap_weights.{unknown[0]}: no such kind of gaps, expected some of {', '.join(kinds)}"
     if min(weights.values(), default=0) < 0 or sum(weights.values()) <= 0:
         yield f"prior.gap_weights: got {weights}, expected weights of at least 0, one of them above 0"
-
-
-def neighbourhood_errors(neighbourhood: Neighbourhood, d_x: int) -> Iterator[str]:
-    """Errors in the neighbourhood of a model with `d_x` inputs."""
-    for key, least in {"tile_px": 2, "n_context": 1, "min_context": 1, "overlap_px": 0}.items():
-        if getattr(neighbourhood, key) < least:
-            yield f"neighbourhood.{key}: got {getattr(neighbourhood, key)}, expected at least {least}"
-    if neighbourhood.min_context > neighbourhood.n_context:
-        yield f"neighbourhood.min_context: got {neighbourhood.min_context}, expected at most n_context"
-    if neighbourhood.thinning <= 0:
-        yield f"neighbourhood.thinning: got {neighbourhood.thinning}, expected a number above 0"
-    halos = neighbourhood.halos_px
-    if not halos or halos[0] < 0 or list(halos) != sorted(set(halos)):
-        yield f"neighbourhood.halos_px: got {list(halos)}, expected increasing widths"
-    if neighbourhood.axes and {len(axis) for axis in neighbourhood.axes} != {2}:
-        yield "neighbourhood.axes: expected two numbers, along rows and columns, for each input of the model"
-    if neighbourhood.axes and len(neighbourhood.axes) != d_x:
-        yield f"neighbourhood.axes: got {len(neighbourhood.axes)}, expected one for each of the model's {d_x} inputs"
-    if neighbourhood.standard and neighbourhood.standard[1] <= 0:
-        yield f"neighbourhood.standard: got {list(neighbourhood.standard)}, expected a deviation above 0"

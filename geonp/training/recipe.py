@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from geonp.errors import RecipeError
 from geonp.inference.context import Neighbourhood
+from geonp.inference.limits import config_errors, neighbourhood_errors
 from geonp.nn.models import ARCHITECTURES
 from geonp.training.data.covariates import CovariatePrior
 from geonp.training.data.epidemics import Epidemic
@@ -22,7 +23,7 @@ from geonp.training.data.fields import RasterPrior
 from geonp.training.data.images import Digits
 from geonp.training.data.processes import GaussianProcess, MixedProcess
 from geonp.training.data.reanalysis import Reanalysis
-from geonp.training.limits import data_errors, neighbourhood_errors, prior_errors
+from geonp.training.limits import data_errors, prior_errors
 
 __all__ = ["Data", "Model", "Raster", "Recipe", "Training", "available", "copy", "differences", "load"]
 
@@ -206,6 +207,7 @@ class Recipe(_Strict):
         errors = [
             *data_errors(self.data),
             *prior_errors(self.prior),
+            *config_errors(self.model.config),
             *neighbourhood_errors(self.neighbourhood, self.model.config.get("d_x", 2)),
         ]
         if errors:

@@ -263,6 +263,12 @@ def test_another_job_is_not_gone_on_with(model: str, tmp_path: Path, source: Pat
     ):
         with pytest.raises(InputError, match=f"{changed} changed since"):
             fill_store(lazily(source), out, resume=True, **{"chunks": 16, "model": model, **options})
+    card = checkpoint_copy.with_suffix(".json")
+    fields = json.loads(card.read_text())
+    fields["neighbourhood"]["n_context"] //= 2
+    card.write_text(json.dumps({key: value for key, value in fields.items() if key != "settings_sha256"}))
+    with pytest.raises(InputError, match="the model changed since"):
+        fill_store(lazily(source), out, chunks=16, model=str(checkpoint_copy), resume=True)
     (source / "a" / "c" / "1" / "2").touch()
     with pytest.raises(InputError, match="the input changed since"):
         fill_store(lazily(source), out, chunks=16, model=model, resume=True)
@@ -342,6 +348,7 @@ def test_killed_before_any_of_its_files_is_written_the_store_is_the_same(
         copied_before(Journal, "note_created")
         fill_store(lazily(source), out, chunks=40, model=model)
     reused = set()
+    monkeypatch.setattr("geonp.io.journal.SETTLE_S", 0)  # nobody else claims the copies
     for folder in left_behind[::3]:
         reused.add(fill_store(lazily(source), folder / "out.zarr", chunks=40, model=model, resume=True).reused)
         assert [path.name for path in folder.iterdir()] == ["out.zarr"]
@@ -539,7 +546,7 @@ def test_a_job_on_another_machine_is_taken_over_on_request_and_stops(
                 fill_store(lazily(source), out, chunks=16, model=model)
             finished.append(fill_store(lazily(source), out, chunks=16, model=model, resume=True).reused)
 
-    with pytest.raises(OutputError, match="got no process as the owner of its journal, expected this one, which stops"):
+    with pytest.raises(OutputError, match=r"got .* as the owner of its journal, expected this one, which stops"):
         fill_store(lazily(source), out, chunks=16, model=model, progress=take_over)
     assert finished[0] >= 1
     assert stored(out) == stored(whole)

@@ -20,9 +20,11 @@ from geonp.nn.models import build
 
 
 def edit_card(file: Path, **changes: Any) -> None:
-    """Change fields of the card beside `file`; None removes one."""
+    """Change fields of the card beside `file`, and the hash of its settings with them; None removes one."""
     card = file.with_suffix(".json")
     fields = {**json.loads(card.read_text()), **changes}
+    settings = json.dumps({key: fields[key] for key in checkpoint.HASHED_FIELDS}, sort_keys=True)
+    fields["settings_sha256"] = hashlib.sha256(settings.encode()).hexdigest()
     card.write_text(json.dumps({key: value for key, value in fields.items() if value is not None}))
 
 
@@ -120,6 +122,64 @@ def test_an_altered_card_is_noticed(checkpoint_copy: Path, changes: dict[str, An
     edit_card(checkpoint_copy, **changes)
     with pytest.raises(CheckpointError, match=rf"copy\.json: {message}"):
         checkpoint.load_card(str(checkpoint_copy))
+
+
+@pytest.mark.parametrize("name", ["tiny", "te-pt-tnp", "tnpkr-sa"])
+@pytest.mark.parametrize(("field", "key"), [("neighbourhood", "n_context"), ("config", "blocks")])
+def test_settings_that_differ_from_their_hash_are_noticed(
+    model: str, checkpoint_copy: Path, name: str, field: str, key: str
+) -> None:
+    source = Path(model) if name == "tiny" else checkpoint._weights() / name
+    fields = json.loads(source.with_suffix(".json").read_text())
+    for number in (1, -2):
+        fields[field][key] += number
+        checkpoint_copy.with_suffix(".json").write_text(json.dumps(fields))
+        with pytest.raises(CheckpointError, match=r"copy\.json: damaged or altered card: its architecture, config"):
+            checkpoint.load_card(str(checkpoint_copy))
+
+
+@pytest.mark.parametrize(
+    ("field", "changes", "message"),
+    [
+        ("neighbourhood", {"standard": [0.0, -1.0]}, "standard: got .*expected a deviation above 0"),
+        ("neighbourhood", {"standard": [0.0, math.inf]}, "neighbourhood.standard: got .*inf.*expected a deviation"),
+        ("neighbourhood", {"thinning": 0.0}, "thinning: got 0.0, expected a number above 0"),
+        ("neighbourhood", {"tile_px": 10**9}, "tile_px: got 1000000000, expected at most 4,096"),
+        ("neighbourhood", {"n_context": 0}, "n_context: got 0, expected at least 1"),
+        ("neighbourhood", {"halos_px": [16, 8]}, "halos_px: got .*, expected increasing widths"),
+        ("neighbourhood", {"halos_px": [10**12]}, "halos_px: got .*, expected widths of at most 65,536"),
+        ("neighbourhood", {"merge": 2**40}, "merge: got 1099511627776, expected at most 256"),
+        ("config", {"blocks": 10**9}, "config.blocks: got 1000000000, expected numbers within 1,024"),
+        ("config", {"refine_steps": 10**9}, "config.refine_steps: got 1000000000"),
+        ("config", {"dim": 10**12}, "config.dim: got 1000000000000, expected numbers within 16,777,216"),
+        ("config", {"scales": [1.0, math.inf]}, "config.scales: got .*inf.*, expected numbers within"),
+    ],
+)
+def test_impossible_numbers_are_refused_at_once(
+    checkpoint_copy: Path, field: str, changes: dict[str, Any], message: str
+) -> None:
+    card = json.loads(checkpoint_copy.with_suffix(".json").read_text())
+    edit_card(checkpoint_copy, **{field: {**card[field], **changes}})
+    with pytest.raises(CheckpointError, match=rf"copy\.json: damaged or altered card: .*{message}"):
+        checkpoint.load_card(str(checkpoint_copy))
+
+
+@pytest.mark.parametrize("config", [{"dim": 2**22}, {"dim": "wide"}, {"heads": 0}, {"scales": {}}, {"blocks": 1.5}])
+def test_a_network_that_is_not_that_of_the_weights_is_never_built(
+    checkpoint_copy: Path, config: dict[str, Any]
+) -> None:
+    card = json.loads(checkpoint_copy.with_suffix(".json").read_text())
+    edit_card(checkpoint_copy, config={**card["config"], **config})
+    with pytest.raises(CheckpointError, match=r"copy\.safetensors: cannot be loaded by this version of geonp"):
+        checkpoint.load_model(str(checkpoint_copy))
+
+
+def test_cards_of_earlier_versions_have_no_hash_of_their_settings(checkpoint_copy: Path) -> None:
+    card = checkpoint_copy.with_suffix(".json")
+    fields = json.loads(card.read_text())
+    del fields["settings_sha256"]
+    card.write_text(json.dumps(fields))
+    assert checkpoint.load_model(str(checkpoint_copy))[1].settings_sha256 == ""
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[]"])

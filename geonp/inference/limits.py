@@ -1,0 +1,64 @@
+"""Checks of the numbers of a model and its neighbourhood, so that impossible ones are reported before it is built.
+
+Each function yields one sentence for each wrong value, which begins with the key.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from geonp.inference.context import Neighbourhood
+
+__all__ = ["config_errors", "neighbourhood_errors"]
+
+_NUMBERS = {"tile_px": (2, 4096), "n_context": (1, 2**17), "min_context": (1, 2**17), "overlap_px": (0, 4096)}
+_LARGEST_MERGE = 256
+_LARGEST_HALO = 2**16
+
+_COUNTED = re.compile(r"blocks$|layers$|_steps$|^d_x$|^n_(latents|bootstraps)$")
+_LARGEST_COUNT = 1024  # of layers, steps or draws, each of which takes its time
+_LARGEST_OPTION = 2**24
+
+
+def config_errors(config: Mapping[str, Any]) -> Iterator[str]:
+    """Errors in the options of an architecture, which would be built or computed without end."""
+    for key, value in config.items():
+        most = _LARGEST_COUNT if _COUNTED.search(key) else _LARGEST_OPTION
+        for number in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(number, int | float) and not abs(number) <= most:
+                yield f"config.{key}: got {value}, expected numbers within {most:,}"
+                break
+
+
+def neighbourhood_errors(neighbourhood: Neighbourhood, d_x: int) -> Iterator[str]:
+    """Errors in the neighbourhood of a model with `d_x` inputs."""
+    for key, (least, most) in _NUMBERS.items():
+        if not least <= getattr(neighbourhood, key) <= most:
+            limit = f"at least {least}" if getattr(neighbourhood, key) < least else f"at most {most:,}"
+            yield f"neighbourhood.{key}: got {getattr(neighbourhood, key)}, expected {limit}"
+    if neighbourhood.min_context > neighbourhood.n_context:
+        yield f"neighbourhood.min_context: got {neighbourhood.min_context}, expected at most n_context"
+    if neighbourhood.merge > _LARGEST_MERGE:
+        yield f"neighbourhood.merge: got {neighbourhood.merge}, expected at most {_LARGEST_MERGE}"
+    if not 0 < neighbourhood.thinning < math.inf:
+        yield f"neighbourhood.thinning: got {neighbourhood.thinning}, expected a number above 0"
+    halos = neighbourhood.halos_px
+    if not halos or halos[0] < 0 or list(halos) != sorted(set(halos)):
+        yield f"neighbourhood.halos_px: got {list(halos)}, expected increasing widths"
+    elif halos[-1] > _LARGEST_HALO:
+        yield f"neighbourhood.halos_px: got {list(halos)}, expected widths of at most {_LARGEST_HALO:,}"
+    if neighbourhood.axes and {len(axis) for axis in neighbourhood.axes} != {2}:
+        yield "neighbourhood.axes: expected two numbers, along rows and columns, for each input of the model"
+    if neighbourhood.axes and len(neighbourhood.axes) != d_x:
+        yield f"neighbourhood.axes: got {len(neighbourhood.axes)}, expected one for each of the model's {d_x} inputs"
+    if not all(map(math.isfinite, (number for axis in neighbourhood.axes for number in axis))):
+        yield f"neighbourhood.axes: got {neighbourhood.axes}, expected finite numbers"
+    if neighbourhood.spacing and not all(0 < abs(step) < math.inf for step in neighbourhood.spacing):
+        yield f"neighbourhood.spacing: got {list(neighbourhood.spacing)}, expected steps other than 0"
+    if neighbourhood.standard and not (
+        math.isfinite(neighbourhood.standard[0]) and 0 < neighbourhood.standard[1] < math.inf
+    ):
+        yield f"neighbourhood.standard: got {list(neighbourhood.standard)}, expected a deviation above 0"
