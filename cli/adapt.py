@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import as_numbers, bands, bbox, fill_option, number, place, read_mask, variables
+from .options import as_numbers, bands, bbox, fill_option, number, opening, place, read_mask, variables
 from .show import to_json
 
 if TYPE_CHECKING:
@@ -43,21 +43,7 @@ __all__ = ["adapt"]
 )
 @click.option("--progress/--no-progress", default=None, help="Show progress. Default: in a terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-def adapt(
-    source: str,
-    bands: tuple[int, ...],
-    variables: tuple[str, ...],
-    group: str | None,
-    y_dim: str | None,
-    x_dim: str | None,
-    bbox: tuple[float, float, float, float] | None,
-    nodata: float | None,
-    as_numbers: bool,
-    mask: Path | None,
-    progress: bool | None,
-    as_json: bool,
-    **settings: Any,
-) -> None:
+def adapt(source: str, mask: Path | None, progress: bool | None, as_json: bool, **settings: Any) -> None:
     """Fine-tune a model on the observed cells of the raster IN, and write it to the checkpoint OUT.
 
     Use it with geonp fill IN --model OUT. The model is scored before and after on cells that are held out from the
@@ -65,9 +51,9 @@ def adapt(
     """
     from geonp.io.files import open_raster
 
-    where: Any = {"variables": variables or None, "bands": bands or None, "bbox": bbox, "nodata": nodata}
-    ds = open_raster(source, group=group, y_dim=y_dim, x_dim=x_dim, as_numbers=as_numbers, **where)
-    settings["mask"] = None if mask is None else read_mask(mask, bbox)
+    where = opening(settings)
+    ds = open_raster(source, **where)
+    settings["mask"] = None if mask is None else read_mask(mask, where["bbox"])
     from geonp.adaptation.adapt import adapt as run
 
     if sys.stderr.isatty() if progress is None else progress:

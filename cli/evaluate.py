@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import as_numbers, bbox, fill_option, number, place
+from .options import as_numbers, bbox, fill_option, number, opening, place
 from .show import to_json
 
 if TYPE_CHECKING:
@@ -56,13 +56,7 @@ def evaluate(
     source: str,
     band: int | None,
     variable: str | None,
-    group: str | None,
-    y_dim: str | None,
-    x_dim: str | None,
     index: tuple[str, ...],
-    bbox: tuple[float, float, float, float] | None,
-    nodata: float | None,
-    as_numbers: bool,
     baselines: tuple[str, ...],
     report: Path | None,
     progress: bool | None,
@@ -81,17 +75,9 @@ def evaluate(
         from geonp.evaluation.report import check_report
 
         check_report(report)
-    ds = open_raster(
-        source,
-        variables=None if variable is None else [variable],
-        bands=None if band is None else [band],
-        bbox=bbox,
-        nodata=nodata,
-        as_numbers=as_numbers,
-        group=group,
-        y_dim=y_dim,
-        x_dim=x_dim,
-    )
+    where = opening(settings)
+    where["variables"], where["bands"] = (None if one is None else [one] for one in (variable, band))
+    ds = open_raster(source, **where)
     from geonp.evaluation.compare import evaluate as run
 
     if baselines:

@@ -18,6 +18,7 @@ from .options import (
     fill_option,
     log_to_stderr,
     number,
+    opening,
     pair,
     place,
     quantiles,
@@ -117,7 +118,7 @@ def fill(
     _require_apart(source, target, mask, settings["model"])
     if not is_remote(target):
         check_output(target, overwrite=overwrite or resume, driver=driver)
-    where = _where(settings)
+    where = opening(settings)
     way: Any = None if in_units else chunks or "auto"
     layout = _layout(creation_options, chunks) if in_units else {}
     ds = open_raster(source, chunks=way, storage_options=storage_options if is_remote(source) else None, **where)
@@ -143,13 +144,6 @@ def fill(
         click.echo(to_json(summary) if as_json else _sentence(summary))
     if failed:
         raise OutputError(failed)
-
-
-def _where(settings: dict[str, Any]) -> dict[str, Any]:
-    """Take the options of :func:`geonp.io.files.open_raster` out of the settings."""
-    names = ("bands", "variables", "group", "y_dim", "x_dim", "bbox", "nodata", "as_numbers")
-    taken = {name: settings.pop(name) for name in names}
-    return {name: None if value == () else value for name, value in taken.items()}
 
 
 def _require_apart(source: str, target: str, mask: Path | None, model: str) -> None:
@@ -246,12 +240,7 @@ def _fill_store(
 
 
 def _fill_file(
-    ds: xr.Dataset,
-    target: Path,
-    shown: bool,
-    quiet: bool,
-    creation: dict[str, Any],
-    settings: dict[str, Any],
+    ds: xr.Dataset, target: Path, shown: bool, quiet: bool, creation: dict[str, Any], settings: dict[str, Any]
 ) -> tuple[dict[str, dict[str, int]], dict[Any, Any]]:
     """Write a file that appears when it is complete; counts of cells, and the attributes of the output."""
     from geonp.fill.infill import infill

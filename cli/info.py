@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import bands, file_system, number, place, variables
+from .options import bands, file_system, number, opening, place, variables
 from .show import table, to_json
 
 if TYPE_CHECKING:
@@ -26,17 +26,7 @@ __all__ = ["info"]
 @click.option("--nodata", type=number, help="Stored value of missing cells, used instead of the declared one.")
 @click.option("--storage-option", "storage", multiple=True, metavar="NAME=VALUE", help="As for geonp fill.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def info(
-    source: str,
-    bands: tuple[int, ...],
-    variables: tuple[str, ...],
-    group: str | None,
-    y_dim: str | None,
-    x_dim: str | None,
-    nodata: float | None,
-    storage: tuple[str, ...],
-    as_json: bool,
-) -> None:
+def info(source: str, storage: tuple[str, ...], as_json: bool, **settings: Any) -> None:
     """Describe the raster IN: its grid, and the missing cells and gaps of each variable.
 
     For an unfinished result of geonp fill, print its progress.
@@ -54,9 +44,7 @@ def info(
     if progress is not None:
         click.echo(to_json(progress) if as_json else table(_labelled(progress)))
         return
-    where: Any = {"variables": variables or None, "bands": bands or None, "nodata": nodata}
-    where |= {"group": group, "y_dim": y_dim, "x_dim": x_dim}
-    ds = open_raster(source, storage_options=storage_options, **where)
+    ds = open_raster(source, storage_options=storage_options, **opening(settings))
     grid = Grid.from_xarray(ds)
     facts = {
         "rows": grid.shape[0],

@@ -122,6 +122,13 @@ def log_to_stderr(verbose: int) -> None:
     click.get_current_context().call_on_close(restore)
 
 
+def opening(settings: dict[str, Any]) -> dict[str, Any]:
+    """Take the options of :func:`geonp.io.files.open_raster` out of the settings of a command."""
+    names = ("bands", "variables", "group", "y_dim", "x_dim", "bbox", "nodata", "as_numbers")
+    taken = {name: settings.pop(name) for name in names if name in settings}
+    return {name: None if value == () else value for name, value in taken.items()}
+
+
 def pair(option: str, hint: str) -> tuple[str, str]:
     """Name and value of an option NAME=VALUE."""
     name, equals, value = option.partition("=")

@@ -25,19 +25,9 @@ __all__ = ["recipes", "train"]
     "--workers", type=click.IntRange(min=0), default=1, show_default=True, help="Number of processes that make batches."
 )
 @click.option(
-    "--device",
-    type=click.Choice(["auto", "cpu", "cuda"]),
-    default="auto",
-    show_default=True,
-    help="Where to train.",
+    "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True, help="Where to train."
 )
-@click.option(
-    "--devices",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Number of devices.",
-)
+@click.option("--devices", type=click.IntRange(min=1), default=1, show_default=True, help="Number of devices.")
 @click.option("--progress/--no-progress", default=None, help="Show a progress bar. Default: in a terminal.")
 def train(
     recipe: str,

@@ -26,13 +26,7 @@ BoolArray = npt.NDArray[np.bool_]
 OURS = "geonp"
 """Name of geonp among the methods."""
 
-RANKED = {
-    "rmse": "RMSE",
-    "mae": "MAE",
-    "crps": "CRPS",
-    "log_score": "log score",
-    "interval_score": "interval score",
-}
+RANKED = {"rmse": "RMSE", "mae": "MAE", "crps": "CRPS", "log_score": "log score", "interval_score": "interval score"}
 """Scores that methods are ranked by, smaller is better, with their headings."""
 
 _COLUMNS = {"rmse": "RMSE", "mae": "MAE", "bias": "bias", **RANKED}

@@ -31,9 +31,6 @@ class Output:
 
     Attributes
     ----------
-    name : str
-    dtype : dtype
-    attrs, encoding : mapping
     from_result : callable or None
         ``from_result(result, stored)`` gives the array ``(..., rows, cols)`` from a result with the fields of
         :func:`geonp.inference.kernel.result_dtype` and the stored values of the same cells; picklable. With `along`,

@@ -178,7 +178,6 @@ class VariableSource:
 
     Attributes
     ----------
-    variable : Variable
     region, job
     mask : array or None
         The domain ``(rows, cols)`` of the whole raster, NumPy or dask.

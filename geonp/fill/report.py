@@ -64,12 +64,7 @@ def _sums(records: Iterable[Record], slices: int) -> dict[str, int]:
     records = list(records)
     sums = {key: sum(record[key] for record in records) for key in COUNTED}
     seen = {index for record in records for index in record["seen"]}
-    return {
-        **sums,
-        "missing": sums["cells"] - sums["observed"],
-        "slices": slices,
-        "empty_slices": slices - len(seen),
-    }
+    return {**sums, "missing": sums["cells"] - sums["observed"], "slices": slices, "empty_slices": slices - len(seen)}
 
 
 def failures(fields: tuple[Field, ...], units: list[Unit], done: Mapping[str, Record]) -> dict[str, str]:

@@ -22,14 +22,7 @@ from geonp.raster.metadata import UNNAMED, ancillary_names
 from geonp.raster.nodata import declared_nodata
 from geonp.raster.variable import Variable, class_variables, fill_variables, off_grid, passed_classes, passed_integers
 
-__all__ = [
-    "Raster",
-    "Request",
-    "domain_of",
-    "load_job",
-    "normalise",
-    "prepare",
-]
+__all__ = ["Raster", "Request", "domain_of", "load_job", "normalise", "prepare"]
 
 Raster = xr.DataArray | xr.Dataset
 """What can be filled."""
@@ -41,16 +34,12 @@ class Request:
 
     Attributes
     ----------
-    ds : Dataset
-    grid : Grid
     variables : tuple of Variable
         Those that will be filled.
     domain : array or None
         ``(rows, columns)``, NumPy or dask: True where the raster is valid.
-    job : FillJob
     card : Card
         The card of the model.
-    options : FillOptions
     """
 
     ds: xr.Dataset
@@ -139,10 +128,7 @@ def _classes(model: str | os.PathLike[str]) -> int:
 
 
 def normalise(
-    obj: Raster,
-    results: Sequence[str] = ("standard_error", "fill_flag"),
-    classes: int = 0,
-    nodata: float | None = None,
+    obj: Raster, results: Sequence[str] = ("standard_error", "fill_flag"), classes: int = 0, nodata: float | None = None
 ) -> tuple[xr.Dataset, Grid, tuple[Variable, ...]]:
     """A Dataset, its grid and the variables to fill; checks that no name of a result is taken.
 

@@ -170,12 +170,7 @@ def _fill_units(
 
 
 def plan_store(
-    obj: Raster,
-    options: FillOptions,
-    *,
-    chunks: int | None = None,
-    unit: int | None = None,
-    workers: int | None = None,
+    obj: Raster, options: FillOptions, *, chunks: int | None = None, unit: int | None = None, workers: int | None = None
 ) -> FillPlan:
     """Plan what :func:`fill_store` will do; see :func:`geonp.plan`."""
     request = _prepared(obj, options)

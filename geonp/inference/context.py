@@ -17,15 +17,7 @@ from geonp.inference.thinning import curve, start_of, thinned
 from geonp.raster.grid import EVEN_TOLERANCE, Grid
 from geonp.raster.windows import shown_once
 
-__all__ = [
-    "Neighbourhood",
-    "Standardised",
-    "choose_context",
-    "framed",
-    "halo_for",
-    "select_context",
-    "standardise",
-]
+__all__ = ["Neighbourhood", "Standardised", "choose_context", "framed", "halo_for", "select_context", "standardise"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]

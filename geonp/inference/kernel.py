@@ -37,7 +37,6 @@ class FillJob:
 
     Attributes
     ----------
-    predictor : Predictor
     shape : tuple of int
         ``(rows, columns)`` of the raster.
     periodic : bool

@@ -272,12 +272,7 @@ def _with_flag(values: Tensor, flag: float) -> Tensor:
 
 
 def _decode(
-    xt: Tensor,
-    blocks: nn.ModuleList,
-    keys: Sequence[Keys],
-    embed: nn.Module,
-    head: VarianceHead,
-    d_y: int,
+    xt: Tensor, blocks: nn.ModuleList, keys: Sequence[Keys], embed: nn.Module, head: VarianceHead, d_y: int
 ) -> Normal:
     """Predictions at the targets, which attend to the keys of each layer."""
 

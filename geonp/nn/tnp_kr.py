@@ -178,13 +178,7 @@ class TNPKR(nn.Module):
         return self.head.forward(tokens[:, :n_t], tokens[:, n_t:], xt, xc, yc, context_mask, summary)
 
     def _with_drift(
-        self,
-        xc: Tensor,
-        yc: Tensor,
-        xt: Tensor,
-        mask: Tensor,
-        covariates: Covariates | None,
-        errors: Tensor | None,
+        self, xc: Tensor, yc: Tensor, xt: Tensor, mask: Tensor, covariates: Covariates | None, errors: Tensor | None
     ) -> StudentT:
         head, n_t = drift_head(self.head), xt.shape[1]
         prepared = head.prepare(xc, yc, mask, n_t, covariates, errors)

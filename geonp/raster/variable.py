@@ -83,12 +83,7 @@ class Variable:
 
     @classmethod
     def of(
-        cls,
-        source: xr.DataArray,
-        spatial: tuple[Hashable, ...],
-        nodata: float | None = None,
-        *,
-        classes: bool = False,
+        cls, source: xr.DataArray, spatial: tuple[Hashable, ...], nodata: float | None = None, *, classes: bool = False
     ) -> Variable:
         """Read the metadata of an array; `nodata` replaces the declared nodata value.
 

@@ -308,12 +308,7 @@ def _expected(covered: list[tuple[Square, IntArray]], size: int) -> int:
 
 
 def _tiles(
-    observations: Observations,
-    places: FloatArray,
-    distance: FloatArray,
-    square: Square,
-    index: IntArray,
-    job: FillJob,
+    observations: Observations, places: FloatArray, distance: FloatArray, square: Square, index: IntArray, job: FillJob
 ) -> Iterator[Tile]:
     """The tiles of a square, which share one context; the targets of each fit into a forward pass."""
     weights = blend_weights(places[index], distance[index], square, observations.geographic)

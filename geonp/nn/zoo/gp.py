@@ -102,9 +102,7 @@ def _regression(gpytorch: Any, x: Tensor, y: Tensor, n_tasks: int) -> Any:
         def __init__(self) -> None:
             likelihoods = gpytorch.likelihoods
             super().__init__(
-                x,
-                y,
-                likelihoods.GaussianLikelihood() if single else likelihoods.MultitaskGaussianLikelihood(n_tasks),
+                x, y, likelihoods.GaussianLikelihood() if single else likelihoods.MultitaskGaussianLikelihood(n_tasks)
             )
             constant = gpytorch.means.ConstantMean()
             self.mean = constant if single else gpytorch.means.MultitaskMean(constant, n_tasks)
