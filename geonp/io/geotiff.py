@@ -79,8 +79,8 @@ def transform(ds: xr.Dataset, grid: Grid) -> Affine | None:
     return Affine.from_gdal(*map(float, str(written).split())) if written else None
 
 
-def write_geotiff(ds: xr.Dataset, path: Path, driver: str, options: Mapping[str, str]) -> None:
-    """Compute `ds` and write it to `path`, by a draft in the same folder, which the caller removes.
+def write_geotiff(ds: xr.Dataset, grid: Grid, path: Path, driver: str, options: Mapping[str, str]) -> None:
+    """Compute `ds`, on `grid`, and write it to `path`, by a draft in the same folder, which the caller removes.
 
     GDAL reports no errors when it flushes, copies and closes a file, such as those of a full disk. So blocks of the
     draft are read back as they are written, and the copy is compared with the draft.
@@ -96,7 +96,6 @@ def write_geotiff(ds: xr.Dataset, path: Path, driver: str, options: Mapping[str,
         If GDAL refuses the creation options, or what it wrote cannot be read back.
     """
     _require_compression(driver, options)
-    grid = Grid.from_xarray(ds)
     if grid.y_dim in ds.coords and grid.spacing[0] > 0:
         ds = ds.isel({grid.y_dim: slice(None, None, -1)})
         grid = Grid.from_xarray(ds)

@@ -111,7 +111,8 @@ def write_raster(
     path = Path(path)
     check_output(path, overwrite=overwrite, driver=driver)
     options = {key.upper(): value for key, value in (creation_options or {}).items()}
-    ds = for_files(ds)
+    grid = Grid.from_xarray(ds)
+    ds = for_files(ds, grid)
     with _replacing(path) as temporary:
         if path.suffix.lower() == ".zarr":
             _require_known(options, {"ZARR_FORMAT"}, "Zarr")
@@ -122,15 +123,11 @@ def write_raster(
         else:
             driver = driver or "COG"
             _require_known(options, creation_options_of(driver), f"GDAL's {driver} driver")
-            write_geotiff(_on_grid(storable(ds)), temporary, driver, options)
+            write_geotiff(_on_grid(storable(ds), grid), grid, temporary, driver, options)
 
 
-def for_files(ds: xr.Dataset, grid: Grid | None = None) -> xr.Dataset:
-    """Copy of `ds` with chunks of one size, and without the encoding that is specific to the format it came from.
-
-    `grid` is that of `ds`, read here by default.
-    """
-    grid = grid or Grid.from_xarray(ds)
+def for_files(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
+    """Copy of `ds` with chunks of one size, and without the encoding that is specific to the format it came from."""
     ds = _with_axis_attrs(ds.copy(), grid)
     for name, variable in ds.variables.items():
         if variable.chunks is not None:
@@ -150,9 +147,8 @@ def for_files(ds: xr.Dataset, grid: Grid | None = None) -> xr.Dataset:
     return ds
 
 
-def _on_grid(ds: xr.Dataset) -> xr.Dataset:
+def _on_grid(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
     """Leave out the variables that are not on the grid, such as bounds; unless no other is left."""
-    grid = Grid.from_xarray(ds)
     others = [name for name, da in ds.data_vars.items() if not {grid.y_dim, grid.x_dim} <= set(da.dims)]
     if not others or len(others) == len(ds.data_vars):
         return ds

@@ -52,11 +52,6 @@ class GapCensus:
     largest: int
     farthest_px: float
 
-    @property
-    def share(self) -> float:
-        """Share of missing cells, 0 to 1."""
-        return self.missing / self.cells if self.cells else 0.0
-
 
 def census(observed_mask: BoolArray) -> GapCensus:
     """Count the gaps of a slice ``(y, x)``."""

@@ -40,12 +40,12 @@ def brute_force(observed: npt.NDArray[np.bool_]) -> GapCensus:
 def test_census_agrees_with_brute_force(observed: npt.NDArray[np.bool_]) -> None:
     got, expected = census(observed), brute_force(observed)
     assert got.farthest_px == pytest.approx(expected.farthest_px)
-    counts = ("cells", "missing", "gaps", "largest", "share")
+    counts = ("cells", "missing", "gaps", "largest")
     assert [getattr(got, name) for name in counts] == [getattr(expected, name) for name in counts]
 
 
 def test_census_of_nothing() -> None:
-    assert census(np.ones((0, 5), bool)).share == 0.0
+    assert census(np.ones((0, 5), bool)).missing == 0
     assert census(np.zeros((2, 3), bool)) == GapCensus(6, 6, 1, 6, math.inf)
 
 
