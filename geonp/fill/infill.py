@@ -22,12 +22,13 @@ from dask.highlevelgraph import HighLevelGraph
 from geonp.errors import InputError
 from geonp.fill.options import FillKeywords, FillOptions, takes_fill_options
 from geonp.fill.outputs import ordered, result_arrays
-from geonp.fill.region import BlockSource, Region, fill_region
+from geonp.fill.region import Beside, BlockSource, Region, alone, fill_region
 from geonp.fill.request import Raster, Request, prepare
 from geonp.fill.samples import sample_chunks
-from geonp.inference.kernel import FillJob, most_batches, result_dtype
+from geonp.inference.kernel import FillJob, as_read, most_batches, result_dtype
 from geonp.inference.stack import read_with
-from geonp.raster.metadata import dataset_attrs
+from geonp.raster.covariates import Covariate, check_values
+from geonp.raster.metadata import FillFlag, dataset_attrs
 from geonp.raster.nodata import Reader
 from geonp.raster.variable import ClassReader, Variable
 from geonp.raster.windows import CHUNKS, Window, pieces
@@ -91,7 +92,12 @@ def infill(obj: Raster, **options: Unpack[FillKeywords]) -> xr.Dataset:
                 f"variable {variable.name!r} has no observed cell, so there is nothing to fill from; "
                 "check the nodata value, or leave the variable out"
             )
-    return _assembled(request, {variable.name: _filled(request, variable) for variable in request.variables})
+        for covariate in request.covariates:
+            if variable.source.chunks is None and covariate.variable.source.chunks is None:
+                check_values(covariate, variable)
+    covariates = [(covariate, _covariate(request, covariate)) for covariate in request.covariates]
+    filled = {variable.name: _filled(request, variable, covariates) for variable in request.variables}
+    return _assembled(request, filled)
 
 
 def template(request: Request) -> xr.Dataset:
@@ -106,7 +112,9 @@ def template(request: Request) -> xr.Dataset:
     return _assembled(request, arrays)
 
 
-def _filled(request: Request, variable: Variable) -> dict[Hashable, xr.DataArray]:
+def _filled(
+    request: Request, variable: Variable, covariates: Sequence[tuple[Covariate, da.Array]]
+) -> dict[Hashable, xr.DataArray]:
     """The results of a variable: computed if it is in memory, otherwise lazy."""
     source, job = variable.spatial_last, request.job
     in_memory = source.chunks is None
@@ -116,7 +124,8 @@ def _filled(request: Request, variable: Variable) -> dict[Hashable, xr.DataArray
         stored = source.data
     domain = None if request.domain is None else da.asarray(request.domain).rechunk(stored.chunks[-2:])
     axis = variable.leading.index(job.across) if job.across in variable.leading else None
-    result = _fill_chunks(stored, domain, job, variable.read, axis)
+    beside = [(Beside(covariate.axes(variable), covariate.classes), data) for covariate, data in covariates]
+    result = _fill_chunks(stored, domain, job, variable.read, axis, beside)
     drawn = None
     if request.options.samples:
         values = stored.map_blocks(variable.read, dtype=variable.read.dtype)
@@ -132,6 +141,8 @@ def _assembled(request: Request, arrays: Mapping[Hashable, Mapping[Hashable, xr.
     for variable in request.variables:
         line = f"{stamp} geonp infill: {variable.label} filled by {card.name} {card.version}"
         attrs = dataset_attrs(out.attrs, line, card.name, card.version, card.sha256)
+        if request.covariates:
+            attrs["geonp_covariates"] = " ".join(covariate.variable.label for covariate in request.covariates)
         out = out.assign(arrays[variable.name]).assign_attrs(attrs)
     return ordered(request.ds, out, arrays)
 
@@ -142,7 +153,12 @@ def chunks_in_memory(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _fill_chunks(
-    data: da.Array, domain: da.Array | None, job: FillJob, read: Reader | ClassReader, axis: int | None = None
+    data: da.Array,
+    domain: da.Array | None,
+    job: FillJob,
+    read: Reader | ClassReader,
+    axis: int | None = None,
+    covariates: Sequence[tuple[Beside, da.Array]] = (),
 ) -> da.Array:
     """A lazy array with the fields of :func:`geonp.inference.kernel.result_dtype`, in the chunks of `data`.
 
@@ -154,8 +170,12 @@ def _fill_chunks(
         ``(rows, cols)``: True where a value may be.
     axis : int or None
         Leading dimension along which neighbouring slices are read too.
+    covariates : sequence
+        The place of each covariate, and the result of its own fill.
     """
-    name = "geonp-fill-" + tokenize(data.name, None if domain is None else domain.name, job, read, axis)
+    beside = [(place, _like(result, data, place.axes)) for place, result in covariates]
+    names = [(place, result.name) for place, result in beside]
+    name = "geonp-fill-" + tokenize(data.name, None if domain is None else domain.name, job, read, axis, names)
     y_chunks, x_chunks = data.chunks[-2:]
     edges = [[0, *itertools.accumulate(sizes)] for sizes in data.chunks[:-2]]
     graph: dict[Any, Any] = {}
@@ -173,10 +193,41 @@ def _fill_chunks(
                 starts = tuple(edge[k] for k in along)
             stack = [[[(data.name, *number, a.chunk, b.chunk) for b in cols] for a in rows] for number in numbers]
             region, own = Region(lead, chunk, axis, size), (data.name, *block, i, j)
-            graph[(name, *block, i, j)] = (_fill, region, job, read, own, stack, starts, masks, rows, cols)
-    sources: list[Any] = [data] if domain is None else [data, domain]
+            near = [
+                [place, [[(label, *(block[k] for k in place.axes), a.chunk, b.chunk) for b in cols] for a in rows]]
+                for place, label in names
+            ]
+            graph[(name, *block, i, j)] = (_fill, region, job, read, own, stack, starts, masks, rows, cols, near)
+    sources: list[Any] = [data, *([] if domain is None else [domain]), *(result for _, result in beside)]
     layers = HighLevelGraph.from_collections(name, graph, dependencies=sources)
     return da.Array(layers, name, data.chunks, dtype=result_dtype(read.dtype, job.predictor.classes))
+
+
+def _like(result: da.Array, data: da.Array, axes: tuple[int, ...]) -> da.Array:
+    """The result of a covariate in the chunks of the variable."""
+    made: da.Array = result.rechunk((*(data.chunks[axis] for axis in axes), *data.chunks[-2:]))
+    return made
+
+
+def _covariate(request: Request, covariate: Covariate) -> da.Array:
+    """The result of filling the gaps of a covariate from itself, in memory if the covariate is."""
+    source, read = covariate.variable.source, covariate.variable.read
+    in_memory = source.chunks is None
+    chunks = chunks_in_memory(source.shape)
+    data: da.Array = da.from_array(source.values, chunks=chunks, name=False) if in_memory else source.data
+    if covariate.classes:
+        dtype = result_dtype(read.dtype)
+        result: da.Array = da.map_blocks(_as_read, data, read, dtype=dtype, meta=np.empty((0,) * data.ndim, dtype))
+    else:
+        domain = None if request.domain is None else da.asarray(request.domain).rechunk(data.chunks[-2:])
+        result = _fill_chunks(data, domain, alone(request.job), read)
+    if in_memory:
+        result = da.from_array(result.compute(), chunks=data.chunks, name=False)
+    return result
+
+
+def _as_read(stored: npt.NDArray[Any], read: Reader) -> npt.NDArray[Any]:
+    return as_read(read(stored), FillFlag.OBSERVED)
 
 
 def _fill(region: Region, job: FillJob, *parts: Any) -> npt.NDArray[np.void]:

@@ -21,13 +21,15 @@ import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import InputError
+from geonp.raster.covariates import CovariateLike
 
 __all__ = ["RESULTS", "FillKeywords", "FillOptions", "described", "takes_fill_options"]
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
-_FINGERPRINTED_ELSEWHERE = {"model", "mask", "device", "batch_size"}
-"""Options whose value does not identify a result: models and masks have content, and batches change no result."""
+_FINGERPRINTED_ELSEWHERE = {"model", "mask", "covariates", "device", "batch_size"}
+"""Options whose value does not identify a result: models, masks and covariates have content, and batches
+change no result."""
 
 RESULTS = ("standard_error", "quantile", "tail", "sample", "probability", "fill_flag")
 """Endings of the names of all results, in the order in which they follow the values."""
@@ -70,12 +72,17 @@ class FillOptions:
         surroundings alone; the prediction with the smaller standard error is kept. A slice without any observed cell
         stays empty. A model for which :func:`geonp.adapt` has found a dimension useful has it as its default, except
         for samples.
+    covariates : DataArray, Dataset, name, or sequence of these, optional
+        Co-located fields that are known beneath the gaps, such as elevation under temperature: names of variables of
+        the raster, which are then not filled, or arrays on its grid, static or along dimensions that they share with
+        it. At most 16. Each variable of a Dataset, and each entry along other dimensions, is a covariate; classes are
+        used as indicators. Gaps of covariates are filled from the covariates themselves. Units and order do not matter.
 
     Raises
     ------
     InputError
-        For a value of the wrong type or out of range. `mask`, `across` and `device` are checked later, against the
-        raster and the machine.
+        For a value of the wrong type or out of range. `mask`, `across`, `covariates` and `device` are checked later,
+        against the raster and the machine.
     """
 
     model: str | os.PathLike[str] = "tnpkr-sa"
@@ -89,6 +96,7 @@ class FillOptions:
     tails: bool = False
     samples: int = 0
     across: Hashable | None = None
+    covariates: CovariateLike | Sequence[CovariateLike] | None = None
 
     def __post_init__(self) -> None:
         """Check the values, and convert them to plain types, so that equal options have equal fingerprints."""

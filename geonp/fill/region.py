@@ -9,7 +9,7 @@ import itertools
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
@@ -17,8 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from geonp.errors import PredictionError
+from geonp.inference.covariates import Layer
 from geonp.inference.kernel import FillJob, as_read, fill_window, result_dtype
 from geonp.inference.stack import STACK, beside, read_with
+from geonp.raster.covariates import Covariate
 from geonp.raster.metadata import FillFlag
 from geonp.raster.nodata import Reader
 from geonp.raster.variable import ClassReader, Variable
@@ -71,6 +73,9 @@ class Source(Protocol):
     def window(self, index: Index) -> Array:
         """Values of one slice in the window as floats; NaN where missing and outside the raster."""
 
+    def covariates(self, index: Index) -> list[Layer]:
+        """Covariates of one slice in the window, with their gaps filled where that is possible."""
+
 
 def fill_region(region: Region, source: Source, job: FillJob, *, keep_going: bool = False) -> tuple[Array, str]:
     """Fill a region of a variable.
@@ -95,7 +100,8 @@ def fill_region(region: Region, source: Source, job: FillJob, *, keep_going: boo
     for place, index in zip(np.ndindex(own.shape[:-2]), itertools.product(*region.lead), strict=True):
         others = [window(other) for other in region.neighbours(index)]
         try:
-            filled = fill_window(window(index), domain_mask, region.chunk, job, np.stack(others) if others else None)
+            stack = np.stack(others) if others else None
+            filled = fill_window(window(index), domain_mask, region.chunk, job, stack, source.covariates(index))
         except PredictionError as error:
             if not keep_going:
                 raise
@@ -112,6 +118,22 @@ def _assemble(
     """Put the pieces of a window ``(..., rows, cols)`` into their places; ``read(i, j)`` gives one of them."""
     for (i, a), (j, b) in itertools.product(enumerate(rows), enumerate(cols)):
         out[..., a.offset : a.offset + a.stop - a.start, b.offset : b.offset + b.stop - b.start] = read(i, j)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Where the blocks of a covariate belong: its dimensions among the leading ones of the variable."""
+
+    axes: tuple[int, ...]
+    classes: bool
+
+    def within(self, index: Index, first: Sequence[int]) -> Index:
+        """Index in a block or region that begins at the slice `first` of the variable."""
+        return tuple(index[axis] - first[axis] for axis in self.axes)
+
+    def layer(self, result: Array) -> Layer:
+        """The covariate in a window, from the result of its own fill."""
+        return Layer(result["value"], None if self.classes else result["standard_error"], self.classes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +154,8 @@ class BlockSource:
         Blocks of the domain.
     rows, cols : list of Piece
         The parts of the blocks that make up the window.
+    beside : list
+        For each covariate its place, and the blocks ``[row][column]`` of the result of its own fill.
     """
 
     region: Region
@@ -143,6 +167,7 @@ class BlockSource:
     masks: Blocks | None
     rows: list[Piece]
     cols: list[Piece]
+    beside: list[tuple[Beside, Blocks]]
 
     def own(self) -> Array:
         """See :class:`Source`."""
@@ -165,6 +190,16 @@ class BlockSource:
         _assemble(values, self.rows, self.cols, lambda i, j: self.read(self._cut(self.stack[k][i][j][inner], i, j)))
         return values
 
+    def covariates(self, index: Index) -> list[Layer]:
+        """See :class:`Source`."""
+        return [place.layer(self._result(place, blocks, index)) for place, blocks in self.beside]
+
+    def _result(self, place: Beside, blocks: Blocks, index: Index) -> Array:
+        inner = place.within(index, [lead.start for lead in self.region.lead])
+        result = _unknown(self.job.window(self.region.chunk).shape, blocks[0][0].dtype)
+        _assemble(result, self.rows, self.cols, lambda i, j: self._cut(blocks[i][j][inner], i, j))
+        return result
+
     def _cut(self, block: Array, i: int, j: int) -> Array:
         a, b = self.rows[i], self.cols[j]
         return block[a.start : a.stop, b.start : b.stop]
@@ -183,6 +218,8 @@ class VariableSource:
         The domain ``(rows, cols)`` of the whole raster, NumPy or dask.
     chunks : tuple of int
         Rows and columns of the parts that are read one by one after an error.
+    beside : tuple of Covariate
+        The covariates.
     """
 
     variable: Variable
@@ -190,6 +227,7 @@ class VariableSource:
     job: FillJob
     mask: Any
     chunks: tuple[int, int]
+    beside: tuple[Covariate, ...] = ()
 
     @cached_property
     def stored(self) -> Array:
@@ -216,6 +254,30 @@ class VariableSource:
         """See :class:`Source`."""
         values, first, _ = self._windows
         return np.asarray(values[tuple(np.subtract(index, first).tolist())])
+
+    def covariates(self, index: Index) -> list[Layer]:
+        """See :class:`Source`."""
+        first = [part.start for part in self.region.lead]
+        return [place.layer(result[place.within(index, first)]) for place, result in self.beside_windows]
+
+    @cached_property
+    def beside_windows(self) -> list[tuple[Beside, Array]]:
+        """Each covariate in the window of all slices, its gaps filled; errors of readers are raised as they are."""
+        rows, cols = self._pieces(self.job.shape)
+        found = []
+        for covariate in self.beside:
+            place = Beside(covariate.axes(self.variable), covariate.classes)
+            lead = tuple(self.region.lead[axis] for axis in place.axes)
+            shape = (*map(len, lead), *self.job.window(self.region.chunk).shape)
+            result = _unknown(shape, result_dtype(covariate.variable.read.dtype))
+
+            def filled(i: int, j: int, covariate: Covariate = covariate, lead: tuple[range, ...] = lead) -> Array:
+                part = Region(lead, Window(rows[i].start, rows[i].stop, cols[j].start, cols[j].stop))
+                return fill_covariate(covariate, part, self.job, self.mask, self.chunks)
+
+            _assemble(result, rows, cols, filled)
+            found.append((place, result))
+        return found
 
     @property
     def complete(self) -> bool:
@@ -295,6 +357,30 @@ class VariableSource:
         source = variable.source.variable
         values = np.asarray(source.isel(parts).values)
         return values.transpose([source.dims.index(dim) for dim in dims])
+
+
+def fill_covariate(covariate: Covariate, region: Region, job: FillJob, mask: Any, chunks: tuple[int, int]) -> Array:
+    """A region of a covariate with its gaps filled from itself, those of classes left unknown.
+
+    Returns
+    -------
+    array
+        ``region.shape``, with the fields of :func:`geonp.inference.kernel.result_dtype`.
+    """
+    source = VariableSource(covariate.variable, region, alone(job), mask, chunks)
+    if covariate.classes:
+        return as_read(source.own(), FillFlag.OBSERVED)
+    return fill_region(region, source, source.job)[0]
+
+
+def alone(job: FillJob) -> FillJob:
+    """The job that fills the gaps of a covariate from itself."""
+    return replace(job, across=None, max_distance=None)
+
+
+def _unknown(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """A result without any value."""
+    return as_read(np.full(shape, np.nan, dtype["value"]), FillFlag.OUTSIDE_DOMAIN)
 
 
 def reason(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from geonp.fill.outputs import Output, outputs
 from geonp.inference import checkpoint
 from geonp.inference.kernel import FillJob
 from geonp.inference.predictor import resolve
+from geonp.raster.covariates import Covariate, CovariateLike, covariates_of, named, taken_by
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import UNNAMED, ancillary_names
 from geonp.raster.nodata import declared_nodata
@@ -49,6 +51,7 @@ class Request:
     job: FillJob
     card: checkpoint.Card
     options: FillOptions
+    covariates: tuple[Covariate, ...] = ()
 
     def outputs(self, variable: Variable) -> tuple[Output, ...]:
         """The arrays that come out for a variable."""
@@ -67,7 +70,8 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
     if classes and (options.quantiles or options.tails or options.samples):
         raise InputError("quantiles, tails and samples are of numbers, and the model predicts classes: leave them out")
     results = list(RESULTS[-2:]) if classes else options.results
-    ds, grid, variables = normalise(obj, results, classes, options.nodata)
+    given = named(options.covariates)
+    ds, grid, variables = normalise(obj, results, classes, options.nodata, given)
     if options.quantiles:
         _check_scales(variables)
     _warn_of_refilling(ds, variables)
@@ -84,7 +88,10 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
     if across is None and not options.samples and not neighbourhood.standard:
         across = neighbourhood.across or None
     job = replace(job, across=across, predictor=replace(job.predictor, neighbourhood=neighbourhood))
-    return Request(ds, grid, variables, domain, job, card, options)
+    covariates = covariates_of(given, ds, grid)
+    if covariates:
+        _check_covariates(covariates, variables, card, options.samples)
+    return Request(ds, grid, variables, domain, job, card, options, covariates)
 
 
 def _warn_of_refilling(ds: xr.Dataset, variables: Sequence[Variable]) -> None:
@@ -111,6 +118,28 @@ def _check_across(across: Hashable, variables: Sequence[Variable], classes: int,
         )
 
 
+def _check_covariates(
+    covariates: Sequence[Covariate], variables: Sequence[Variable], card: checkpoint.Card, samples: int
+) -> None:
+    """Check that the model can use covariates, and that every variable has their dimensions."""
+    if not card.uses_covariates:
+        raise InputError(
+            f"the model {card.name} was trained without covariates: got {len(covariates)}, expected none, or another "
+            "model, for example tnpkr-sa"
+        )
+    if samples:
+        raise InputError(
+            f"samples are drawn without covariates: got samples={samples}, expected 0, or leave the covariates out"
+        )
+    for covariate, variable in itertools.product(covariates, variables):
+        if missing := [dim for dim in covariate.variable.leading if dim not in variable.leading]:
+            raise InputError(
+                f"the covariate {covariate.variable.label!r} varies along {missing[0]!r}, but {variable.label!r} does "
+                f"not: got dimensions {covariate.variable.source.dims}, expected at most {variable.source.dims}; "
+                "select one entry, or leave one of the variables out"
+            )
+
+
 def load_job(
     shape: tuple[int, int], options: FillOptions, *, periodic: bool = False
 ) -> tuple[FillJob, checkpoint.Card]:
@@ -128,12 +157,16 @@ def _classes(model: str | os.PathLike[str]) -> int:
 
 
 def normalise(
-    obj: Raster, results: Sequence[str] = ("standard_error", "fill_flag"), classes: int = 0, nodata: float | None = None
+    obj: Raster,
+    results: Sequence[str] = ("standard_error", "fill_flag"),
+    classes: int = 0,
+    nodata: float | None = None,
+    covariates: Sequence[CovariateLike] = (),
 ) -> tuple[xr.Dataset, Grid, tuple[Variable, ...]]:
     """A Dataset, its grid and the variables to fill; checks that no name of a result is taken.
 
     With `classes`, the variables are those with as many flag values, see
-    :func:`geonp.raster.variable.class_variables`.
+    :func:`geonp.raster.variable.class_variables`. Variables that are covariates are not filled.
     """
     if not isinstance(obj, (xr.DataArray, xr.Dataset)):
         raise InputError(
@@ -153,8 +186,9 @@ def normalise(
         names: list[Hashable] = class_variables(ds, grid, classes) if classes else [name]
     else:
         ds = _marked(obj)
-        names = class_variables(ds, grid, classes) if classes else fill_variables(ds, grid, nodata)
-        _warn_of_passed(ds, grid, names, classes)
+        candidates = ds.drop_vars(taken_by(covariates, ds))
+        names = class_variables(candidates, grid, classes) if classes else fill_variables(candidates, grid, nodata)
+        _warn_of_passed(candidates, grid, names, classes)
         for name in names:
             _check_replaced(ds, name, results)
             _check_names(ds[name], name, results)

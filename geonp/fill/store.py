@@ -6,20 +6,17 @@ in a journal.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from importlib.metadata import version
 from typing import Any, Literal, Unpack
 
 import xarray as xr
-from dask.base import tokenize
 
 from geonp.errors import InputError, OutputError
+from geonp.fill.fingerprint import digest, fingerprint, require_unchanged, values_of
 from geonp.fill.infill import template
 from geonp.fill.layout import Layout, checked_layout
 from geonp.fill.options import FillKeywords, FillOptions, takes_fill_options
@@ -29,9 +26,10 @@ from geonp.fill.request import Raster, Request, prepare
 from geonp.fill.units import Field, Unit, Work, units_of
 from geonp.fill.workers import executor, processes, run
 from geonp.io.journal import Journal, Record
-from geonp.io.location import identity, is_remote, require_apart, resolved
+from geonp.io.location import is_remote, require_apart, resolved
 from geonp.io.output import for_files
 from geonp.io.stores import Store
+from geonp.raster.covariates import Covariate
 from geonp.raster.variable import Variable
 
 __all__ = ["fill_store", "plan_store"]
@@ -122,7 +120,7 @@ def fill_store(
     request = _prepared(obj, FillOptions(**options))
     layout = checked_layout(_cells(request), chunks=chunks, unit=unit, shards=shards, zarr_format=zarr_format)
     fields = tuple(_field(request, v, layout.unit) for v in sorted(request.variables, key=lambda v: str(v.name)))
-    job = _fingerprint(request, layout, values := _values(request, source_options))
+    job = fingerprint(request, layout, values := values_of(request, source_options))
     store = _store_elsewhere(request, os.fspath(target), storage_options, job, overwrite=overwrite)
     journal = Journal(store.url, store.options)
     units = list(units_of(fields))
@@ -133,7 +131,7 @@ def fill_store(
         if done is None:
             return Report({}, len(units), len(units), {})
         reused = len(done)
-        work = Work(fields, request.domain, request.job, store, journal, _source_store(request, source_options))
+        work = Work(fields, request.domain, request.job, store, journal, *_sources(request, source_options))
         _fill_units(work, units, done, workers, scheduler, progress)
         report = Report(tally(fields, units, done), len(units), reused, failures(fields, units, done))
         if not report.failed:
@@ -148,8 +146,9 @@ def _fill_units(
     workers: int | None,
     scheduler: str | None,
     progress: Callable[[Record, int, int], object] | None,
-) -> None:
-    """Fill the units that are not done, and note them in `done`."""
+) -> int:
+    """Fill the units that are not done, note them in `done`, and return how many were done before."""
+    reused = len(done)
     logger.info("%s: filling %d units, %d are done", work.store.url, len(units), len(done))
     todo, start = [unit for unit in units if unit.key not in done], time.monotonic()
     with executor(workers, scheduler, work.job.predictor.device) as pool:
@@ -167,6 +166,7 @@ def _fill_units(
             if failed or not todo:
                 break
     logger.info("%s: %d of %d units failed, after %.0f s", work.store.url, failed, len(units), time.monotonic() - start)
+    return reused
 
 
 def plan_store(
@@ -214,52 +214,19 @@ def _field(request: Request, variable: Variable, side: int) -> Field:
     return Field(bare, request.outputs(variable), chunks)
 
 
-def _fingerprint(request: Request, layout: Layout, values: str) -> dict[str, str]:
-    """A hash of each thing that the result depends on."""
-    ds = request.ds
-    # some readers give variables in no particular order
-    variables = sorted(
-        (str(name), da.dims, da.shape, str(da.dtype), sorted(map(str, da.attrs.items())))
-        for name, da in ds.variables.items()
-    )
-    axes = {str(dim): ds[dim].values for dim in sorted(ds.dims, key=str) if dim in ds.coords}
-    job, predictor = request.job, request.job.predictor
-    return {
-        "geonp": version("geonp"),
-        "input": tokenize(variables, axes, values),
-        "model": tokenize(
-            predictor.sha256, repr(predictor.neighbourhood), predictor.precision, predictor.device.split(":")[0]
-        ),
-        "parameters": tokenize(sorted(request.options.fingerprint().items()), job.across, request.domain),
-        "layout": tokenize(layout),
-    }
+def _bare(covariate: Covariate) -> Covariate:
+    """A covariate without coordinates, for workers."""
+    variable = covariate.variable
+    source = xr.DataArray(variable.source.variable, name=variable.name)
+    return replace(covariate, variable=replace(variable, source=source))
 
 
-def _values(request: Request, source_options: Any) -> str:
-    """Identity of the values of the variables: that of the file they are read from, if they are not in memory."""
-    ds, names = request.ds, sorted((variable.name for variable in request.variables), key=str)
-    source = ds.encoding.get("source")
-    if isinstance(source, str) and all(ds[name].chunks is None for name in names):
-        return identity(source, source_options)
-    return str(tokenize(*(ds[name].data for name in names)))
-
-
-def _require_unchanged(request: Request, before: str, source_options: Any) -> None:
-    """Check that the input is what it was when the job began."""
-    try:
-        same = _values(request, source_options) == before
-    except OSError:
-        same = False
-    if not same:
-        raise InputError(
-            f"The input changed while it was filled: got other files at {request.ds.encoding.get('source')!r} than at "
-            "the beginning. The store stays unfinished: start again with overwrite (--overwrite), or put the old input "
-            "back and continue with resume (--resume)."
-        )
+def _sources(request: Request, source_options: Any) -> tuple[Store | None, tuple[Covariate, ...]]:
+    """The store that all variables are read from by their names, None for other files; and the covariates."""
+    return _source_store(request, source_options), tuple(map(_bare, request.covariates))
 
 
 def _source_store(request: Request, source_options: Any) -> Store | None:
-    """The store that all variables are read from by their names; None for other files."""
     source = request.ds.encoding.get("source")
     if not isinstance(source, str):
         return None
@@ -270,10 +237,12 @@ def _source_store(request: Request, source_options: Any) -> Store | None:
 
 def _store_elsewhere(request: Request, target: str, options: Any, job: dict[str, str], *, overwrite: bool) -> Store:
     """The store to write, after checks that neither it nor its journal replaces anything else."""
-    store = Store(resolved(target), dict(options or {}), _digest(job))
+    store = Store(resolved(target), dict(options or {}), digest(job))
     encodings = {"input": (request.ds.encoding, *(da.encoding for da in request.ds.variables.values()))}
     if isinstance(request.options.mask, xr.DataArray):
         encodings["mask"] = (request.options.mask.encoding,)
+    if request.covariates:
+        encodings["covariate"] = tuple(covariate.variable.source.encoding for covariate in request.covariates)
     for what, found in encodings.items():
         for source in {encoding["source"] for encoding in found if isinstance(encoding.get("source"), str)}:
             require_apart(store.url, {what: source})
@@ -295,7 +264,7 @@ def _is_complete(store: Store, journal: Journal, job: dict[str, str], *, resume:
         journal.require_same(job)
         return False
     if resume and exists:
-        if store.attributes().get(JOB) == _digest(job):
+        if store.attributes().get(JOB) == digest(job):
             return True
         raise InputError(
             f"Nothing to resume: {store.url!r} has no journal, and was not made by this job. Choose another output, or "
@@ -340,15 +309,11 @@ def _begin(
     return {}
 
 
-def _digest(job: Mapping[str, str]) -> str:
-    return hashlib.sha256(json.dumps(dict(job), sort_keys=True).encode()).hexdigest()
-
-
 def _finish(
     request: Request, report: Report, work: Work, job: dict[str, str], values: str, source_options: Any
 ) -> None:
     """Mark the store as complete; remove it if a variable has no observed cell."""
-    _require_unchanged(request, values, source_options)
+    require_unchanged(request, values, source_options)
     store, journal = work.store, work.journal
     journal.require_owner()
     for name, counts in report.variables.items():
@@ -358,5 +323,5 @@ def _finish(
             store.remove()
             journal.remove()
             raise
-    store.complete({JOB: _digest(job)})
+    store.complete({JOB: digest(job)})
     journal.remove()

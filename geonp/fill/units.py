@@ -22,6 +22,7 @@ from geonp.fill.region import Region, VariableSource, fill_region, reason
 from geonp.inference.kernel import FillJob, as_read
 from geonp.io.journal import Journal, Record
 from geonp.io.stores import Store
+from geonp.raster.covariates import Covariate
 from geonp.raster.metadata import FillFlag
 from geonp.raster.variable import Variable
 from geonp.raster.windows import Window
@@ -78,6 +79,7 @@ class Work:
     fields, domain, job, store, journal
     source : Store or None
         The Zarr store that the variables are read from, if it is one.
+    covariates : tuple of Covariate
     """
 
     fields: tuple[Field, ...]
@@ -86,6 +88,7 @@ class Work:
     store: Store
     journal: Journal
     source: Store | None = None
+    covariates: tuple[Covariate, ...] = ()
 
     def require_input(self, field: Field) -> None:
         """Check that the array of a field exists: the chunks of one that has vanished would be read as missing."""
@@ -135,12 +138,13 @@ def fill_unit(work: Work, unit: Unit) -> Record:
         work.job,
         work.domain,
         tuple(field.chunks[dim] for dim in field.variable.spatial),  # type: ignore[arg-type]
+        work.covariates,
     )
     with dask.config.set(scheduler="synchronous"):
         try:
             work.require_input(field)
             own = source.own()
-            complete = np.isfinite(own).all() or source.complete
+            complete = np.isfinite(own).all() or (source.complete and source.beside_windows is not None)
             work.require_input(field)
         except MemoryError:
             raise

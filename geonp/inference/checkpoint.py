@@ -71,6 +71,11 @@ class Card(BaseModel):
         """Number of classes of a classifier; 0 for a model of numbers."""
         return int(self.config.get("d_y", 1)) if self.config.get("likelihood") == "categorical" else 0
 
+    @property
+    def uses_covariates(self) -> bool:
+        """Whether the model can use covariates."""
+        return self.config.get("head") == "drift"
+
 
 def available() -> dict[str, Card]:
     """The shipped checkpoints by name."""

@@ -7,7 +7,7 @@ schedule it, so the result does not depend on how a raster is chunked.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from scipy import ndimage
 
 from geonp.inference import student
 from geonp.inference.context import choose_context, framed
+from geonp.inference.covariates import Layer, columns
 from geonp.inference.predictor import Predictor, padded_size, padded_sizes, tiles_per_batch
 from geonp.inference.stack import STACK, backgrounds
 from geonp.inference.stitching import Tile, batches, blend_weights, blended, overlaps, stitch
@@ -113,7 +114,12 @@ def as_read(values: FloatArray, flag: npt.NDArray[np.int8] | int, classes: int =
 
 
 def fill_window(
-    values: FloatArray, domain_mask: BoolArray, chunk: Window, job: FillJob, others: FloatArray | None = None
+    values: FloatArray,
+    domain_mask: BoolArray,
+    chunk: Window,
+    job: FillJob,
+    others: FloatArray | None = None,
+    covariates: Sequence[Layer] = (),
 ) -> npt.NDArray[np.void]:
     """Fill the missing cells of a chunk from the window around it.
 
@@ -130,6 +136,8 @@ def fill_window(
     others : array, optional
         ``(slices, rows, cols)``: the same window in neighbouring slices, NaN where missing, see
         :mod:`geonp.inference.stack`.
+    covariates : sequence of Layer
+        Co-located fields in the same window.
 
     Returns
     -------
@@ -151,7 +159,7 @@ def fill_window(
         return result
     if others is not None:
         others = np.where(domain_mask, others, np.nan)
-    predicted = _predict(values, missing, context_mask, fillable, chunk, job, others)[(slice(None), *core)]
+    predicted = _predict(values, missing, context_mask, fillable, chunk, job, others, covariates)[(slice(None), *core)]
     filled = fillable[core] & np.isfinite(predicted[0])
     result["flag"][filled] = FillFlag.FILLED
     if classes:
@@ -188,16 +196,18 @@ def _predict(
     chunk: Window,
     job: FillJob,
     others: FloatArray | None,
+    covariates: Sequence[Layer],
 ) -> FloatArray:
     """Outputs ``(outputs, rows, cols)`` for the fillable cells of the window that the chunk needs, NaN elsewhere."""
     rows, cols = job.cells(chunk)
-    supported = support(fillable, rows, cols)
+    # only what varies slowly may be interpolated, and covariates need not
+    supported = fillable if covariates else support(fillable, rows, cols)
     if others is not None:
         known = np.isfinite(others).any(0)
-        # cells that other slices know are predicted one by one: only what varies slowly may be interpolated
-        supported |= fillable & known
+        supported = supported | (fillable & known)
     wanted = _wanted(fillable, supported, job.core(chunk))
-    predicted = _blend(_tiles(values, context_mask, missing, wanted, job), values.shape, rows, cols, job)
+    tiles = _tiles(values, context_mask, missing, wanted, job, covariates=covariates)
+    predicted = _blend(tiles, values.shape, rows, cols, job)
     if others is not None:
         stack = np.where(context_mask, values, np.nan), others
         tiles = _tiles(values, context_mask & known, missing, wanted & known, job, stack)
@@ -250,6 +260,7 @@ def _tiles(
     wanted: BoolArray,
     job: FillJob,
     stack: tuple[FloatArray, FloatArray] | None = None,
+    covariates: Sequence[Layer] = (),
 ) -> list[Tile]:
     """Tiles with wanted cells and enough context, in ascending order of their number of targets.
 
@@ -286,6 +297,7 @@ def _tiles(
             _locations(targets, width, middle),
             targets,
             weights[t_row, t_col],
+            covariates=columns(covariates, context, targets),
         )
         if stack is None:
             tiles.append(tile)

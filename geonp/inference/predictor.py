@@ -21,9 +21,12 @@ import psutil
 from geonp.errors import CheckpointError, InputError, ModelError, PredictionError
 from geonp.inference import checkpoint
 from geonp.inference.context import Neighbourhood
+from geonp.inference.covariates import Columns
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from geonp.nn.drift import Covariates
 
 __all__ = [
     "BATCHES",
@@ -138,7 +141,7 @@ class Predictor:
             yc = torch.nn.functional.one_hot(yc[..., 0].long(), self.classes).to(xc)
         autocast = torch.autocast(_kind(self.device), torch.bfloat16, enabled=self.precision == "bf16")
         with torch.no_grad(), autocast, _one_thread(), _geonp_errors():
-            predicted = network(xc, yc, xt, mask)
+            predicted = network(xc, yc, xt, mask, *_covariates(points, self.device))
         if self.classes:
             return predicted.probs.permute(2, 0, 1).cpu().numpy().astype(np.float64)  # type: ignore[no-any-return]
         moments = torch.stack([predicted.mean, predicted.stddev, tail_of(predicted)])[..., 0]
@@ -146,6 +149,18 @@ class Predictor:
         out[:2] *= points.scale[:, None]
         out[0] += points.loc[:, None]
         return out
+
+
+def _covariates(points: Points, device: str) -> list[Covariates]:
+    """The covariates of a batch as an argument of a network, if there are any."""
+    import torch
+
+    from geonp.nn.drift import Covariates
+
+    if points.covariates is None:
+        return []
+    context, targets = (torch.from_numpy(a).to(device) for a in (points.covariates.context, points.covariates.targets))
+    return [Covariates(context[0], targets[0], context[1], targets[1])]
 
 
 _LOCK = threading.Lock()
@@ -206,6 +221,8 @@ class Points:
         ``(batch, n_c)``: True for context, False for padding.
     loc, scale : array
         ``(batch,)``: what the values were standardised by.
+    covariates : Columns or None
+        ``(2, batch, n, p)`` at context and targets.
     """
 
     xc: npt.NDArray[np.float32]
@@ -214,6 +231,7 @@ class Points:
     mask: BoolArray
     loc: FloatArray
     scale: FloatArray
+    covariates: Columns | None = None
 
 
 def resolve(model: str, device: str | None, batch_size: int | None) -> tuple[Predictor, checkpoint.Card]:

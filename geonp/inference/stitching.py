@@ -15,6 +15,7 @@ from scipy import ndimage
 
 from geonp.errors import PredictionError
 from geonp.inference.context import Neighbourhood, standardise
+from geonp.inference.covariates import Columns, padded
 from geonp.inference.parallel import on_cores
 from geonp.inference.predictor import Points, Predictor, padded_size, tiles_per_batch
 
@@ -42,6 +43,8 @@ class Tile:
         ``(n_t,)``: blending weights of the predictions.
     background : tuple of array, optional
         Values ``(n_c,)`` and ``(n_t,)`` that are subtracted from the context and added to the predicted means.
+    covariates : Columns, optional
+        Covariates of context and targets.
     """
 
     xc: FloatArray
@@ -50,6 +53,7 @@ class Tile:
     targets: IntArray
     weights: FloatArray
     background: tuple[FloatArray, FloatArray] | None = None
+    covariates: Columns | None = None
 
 
 def batches(tiles: Iterable[Tile], size: int) -> Iterator[list[Tile]]:
@@ -83,7 +87,7 @@ def pad(batch: list[Tile], predictor: Predictor) -> Points:
         xc[k, :n], yc[k, :n, 0], mask[k, :n] = tile.xc, values.z, True
         xt[k] = np.pad(tile.xt, ((0, n_t - len(tile.xt)), (0, 0)), mode="edge")
         loc[k], scale[k] = values.loc, values.scale
-    return Points(xc, yc, xt, mask, loc, scale)
+    return Points(xc, yc, xt, mask, loc, scale, padded([tile.covariates for tile in batch], n_c, n_t))
 
 
 def predict(groups: Iterable[list[Tile]], predictor: Predictor, expected: int = 0) -> Iterator[tuple[Tile, FloatArray]]:

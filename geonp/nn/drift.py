@@ -79,26 +79,31 @@ class Columns:
 class Variances:
     """Prior variances of the terms of each covariate, ``(batch, p)`` each.
 
-    The field is ``a f(x) + sum_j [b_j c_j + g_j(c_j) + h_j(x) c_j + (b_j + g_j + h_j)(c_j - E c_j)]``: a slope b, a
-    Gaussian process g of the covariate, and a slope h(x) that varies in space with the correlation of f. The last term
-    is for the error of the covariate, which has that correlation too: where a covariate is unknown over an area, the
-    process there is the one that it would be without the covariate.
+    The field is ``a f(x) + sum_j [b_j c_j + g_j(c_j) + h_j(x) c_j + s_j (c_j - E c_j)]``: a slope b, a Gaussian process
+    g of the covariate, and a slope h(x) that varies in space with the correlation of f. The last term is for the error
+    of the covariate, which has that correlation too: where a covariate is unknown over an area, the process there is
+    about the one that it would be without the covariate. The variance of s is that of the effect in the data and not
+    the prior one: the likelihood tells a prior variance that is much too large hardly from one that fits.
 
     Attributes
     ----------
     slope, curve, varying : Tensor
         Of b, g and h.
+    effect : Tensor
+        Of s, relative to the variance of the stationary part of the field.
     """
 
     slope: Tensor
     curve: Tensor
     varying: Tensor
+    effect: Tensor
 
     @classmethod
-    def of(cls, raw: Tensor) -> Variances:
-        """From logarithms ``(batch, p, 3)``, kept within :data:`LOG_VARIANCE`."""
+    def of(cls, raw: Tensor, effect: Tensor) -> Variances:
+        """From the logarithms of the first three ``(batch, p, 3)``, kept within :data:`LOG_VARIANCE`, and the last."""
         middle, half = LOG_VARIANCE
-        return cls(*torch.exp(middle + half * torch.tanh((raw - middle) / half)).unbind(-1))
+        slope, curve, varying = torch.exp(middle + half * torch.tanh((raw - middle) / half)).unbind(-1)
+        return cls(slope, curve, varying, effect)
 
     @staticmethod
     def change(raw: Tensor) -> Tensor:
@@ -107,14 +112,9 @@ class Variances:
         bent = torch.tanh((raw - middle) / half)
         return torch.exp(middle + half * bent) * (1 - bent.square())
 
-    @property
-    def total(self) -> Tensor:
-        """Variance of the effect of a standardised covariate."""
-        return self.slope + self.curve + self.varying
-
     def spatial(self, q: Columns, k: Columns) -> Tensor:
         """What the correlation of the field is multiplied by beside its own variance, ``(batch, n_q, n_k)``."""
-        errors = (q.error * self.total[:, None]) @ k.error.mT
+        errors = (q.error * self.effect[:, None]) @ k.error.mT
         return errors + (q.value * self.varying[:, None]) @ k.value.mT
 
     def drift(self, q: Columns, k: Columns) -> Tensor:
@@ -124,7 +124,7 @@ class Variances:
 
     def at(self, q: Columns) -> tuple[Tensor, Tensor]:
         """The diagonals of :meth:`spatial` and :meth:`drift`, ``(batch, n_q)`` each."""
-        spatial = q.error.square() * self.total[:, None] + q.value.square() * self.varying[:, None]
+        spatial = q.error.square() * self.effect[:, None] + q.value.square() * self.varying[:, None]
         drift = q.value.square() * self.slope[:, None] + q.curves.square().sum(-1) * self.curve[:, None]
         return spatial.sum(-1), drift.sum(-1)
 

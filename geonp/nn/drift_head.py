@@ -64,6 +64,8 @@ class Prepared:
         ``(batch, p)``: covariates that vary in the context.
     raw_drift : Tensor
         Log variances of the drift in these units, ``(batch, p, 3)``.
+    effect : Tensor
+        Mean square of the effect of each covariate in these units, ``(batch, p)``.
     error_variance : Tensor
         Known error variance of each context value in these units, ``(batch, n_c)``.
     embedding : Tensor
@@ -81,6 +83,7 @@ class Prepared:
     targets: Columns
     used_mask: Tensor
     raw_drift: Tensor
+    effect: Tensor
     error_variance: Tensor
     embedding: Tensor
 
@@ -149,15 +152,16 @@ class DriftKrigingHead(KrigingHead):
             if errors is not None:
                 error_variance = torch.where(mask, errors, 0.0).double().square()
             observations = DriftObservations(xc.new_zeros(*xc.shape[:2], 2), xc, yc, mask, context, error_variance)
-            rough, raw_drift = self._rough(observations, targets, used_mask)
+            rough, raw_drift, effect = self._rough(observations, targets, used_mask)
             remainder = torch.where(mask[..., None], yc - rough[:, n_t:], 0.0)
             level = masked_mean(remainder, mask)[:, None]
             scale = masked_mean((remainder - level).square(), mask).mean(-1)[:, None, None].sqrt().clamp_min(1e-6)
             # a field without covariates stays as it is
             active_mask = used_mask.any(1)[:, None, None]
             level, scale = torch.where(active_mask, level, 0.0), torch.where(active_mask, scale, 1.0)
-            raw_drift, error_variance = raw_drift - 2 * scale.log(), error_variance / scale[..., 0].square()
-            spatial, drift = Variances.of(raw_drift.detach()).at(targets.joined(context))
+            raw_drift, square = raw_drift - 2 * scale.log(), scale[..., 0].square()
+            effect, error_variance = effect / square, error_variance / square
+            spatial, drift = Variances.of(raw_drift.detach(), effect).at(targets.joined(context))
             before = masked_mean(yc.square(), mask).mean(-1)[:, None].clamp_min(1e-12).sqrt()
             features = [
                 torch.asinh(rough.mean(-1) / scale[..., 0]),
@@ -177,6 +181,7 @@ class DriftKrigingHead(KrigingHead):
                 targets,
                 used_mask,
                 raw_drift,
+                effect,
                 error_variance,
                 torch.where(active_mask, self.covariate_embedding(torch.stack(features, -1).to(yc)), 0.0),
             )
@@ -212,7 +217,7 @@ class DriftKrigingHead(KrigingHead):
             raw, raw_drift = self.drift_scoring(raw, prepared, pooled, observations)
             kernel, prior, noise = self.model.drift_covariance(
                 raw,
-                Variances.of(raw_drift),
+                Variances.of(raw_drift, self.model.relative(prepared.effect, raw)),
                 (local, local[:, n_t:]),
                 (torch.cat([xt, xc], 1), xc),
                 (prepared.targets.joined(columns), columns),
@@ -225,36 +230,38 @@ class DriftKrigingHead(KrigingHead):
             level, scale = prepared.level, prepared.scale
             return StudentT(out.df, level + scale * out.loc, scale * out.scale, validate_args=False)
 
-    def _rough(self, context: DriftObservations, targets: Columns, used_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Rough drift of targets and context ``(batch, n_t + n_c, d_y)``, and its log variances ``(batch, p, 3)``.
+    def _rough(self, context: DriftObservations, targets: Columns, used_mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rough drift of targets and context ``(batch, n_t + n_c, d_y)``, its log variances, and effects.
 
         Gradients flow to the priors of the steps through the variances alone.
         """
         raw_drift = start = torch.tensor(DRIFT.start).to(context.error_variance).expand(*used_mask.shape, -1)
         every = targets.joined(context.columns)
         if not used_mask.any():
-            return context.y.new_zeros(*every.value.shape[:2], context.y.shape[2]), raw_drift
+            return context.y.new_zeros(*every.value.shape[:2], context.y.shape[2]), raw_drift, every.value[:, 0]
         part = context.at(outside_in_order(context.x, context.mask), context.mask.new_ones(1)).thinned(DRIFT.n_rough)
         thinned = part.thinned(DRIFT.n_rough_information)
         raw = part.x.new_zeros(len(part.x), self.model.n_raw).double()
         precision = torch.full_like(raw, KRIGING.prior_precision)
         for _ in range(DRIFT.rough_steps):
             linear, at = self.model.linearise(raw), raw_drift.detach()
-            likelihood, score, drift_score = self.model.drift_score(linear, at, part)
+            effect = self.model.relative(at.exp().sum(-1).clamp_max(1.0), raw)
+            likelihood, score, drift_score = self.model.drift_score(linear, at, effect, part)
             features = _covariate_features(at, drift_score, part, used_mask, likelihood)
             drift_prior = prior_of(self.rough_prior(features), start - at, DRIFT.prior_precision)
-            information = self.model.drift_information(linear, at, thinned)
+            information = self.model.drift_information(linear, at, effect, thinned)
             step, drift_step = _scoring_step(
                 information, score, drift_score, (-precision * raw, precision), drift_prior
             )
             raw, raw_drift = raw + step.detach(), raw_drift + drift_step
-        variances = Variances.of(raw_drift.detach())
+        effect = self.model.relative(raw_drift.exp().sum(-1).clamp_max(1.0), raw)
+        variances = Variances.of(raw_drift.detach(), effect)
         points = (part.local, part.local), (part.x, part.x), (part.columns, part.columns)
         kernel, _, noise = self.model.drift_covariance(raw, variances, *points)
         # conditional mean of the drift: the field around it is noise here
         cross = torch.cat([variances.drift(every, part.columns), kernel], 1)
         given = condition(cross, variances.at(every)[1], noise + part.error_variance, part.y, part.mask)
-        return given.mean, raw_drift
+        return given.mean, raw_drift, self.model.effects(raw, variances, part)
 
     def drift_scoring(
         self, raw: Tensor, prepared: Prepared, pooled: Tensor, context: DriftObservations
@@ -271,12 +278,13 @@ class DriftKrigingHead(KrigingHead):
         thinned, n = context.thinned(KRIGING.n_information), raw_drift.shape[1]
         for prior, drift_prior in zip(self.priors, self.drift_priors, strict=True):
             linear, at = self.model.linearise(raw), raw_drift.detach()
-            likelihood, score, drift_score = self.model.drift_score(linear, at, context)
+            effect = self.model.relative(prepared.effect, raw)
+            likelihood, score, drift_score = self.model.drift_score(linear, at, effect, context)
             inputs = step_inputs(pooled, raw.float(), likelihood, score.float())
             features = _covariate_features(at, drift_score, context, prepared.used_mask, likelihood)
             features = torch.cat([pooled[:, None].expand(-1, n, -1), features], -1)
             step, drift_step = _scoring_step(
-                self.model.drift_information(linear, at, thinned),
+                self.model.drift_information(linear, at, effect, thinned),
                 score,
                 drift_score,
                 prior_of(prior(inputs), (start - raw).detach()),

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from geonp.nn.drift import Columns, Variances
-from geonp.nn.likelihood import fisher_information, log_likelihood
+from geonp.nn.layers import masked_mean
+from geonp.nn.likelihood import condition, fisher_information, log_likelihood
 from geonp.nn.process import CovarianceModel, Linearisation, Observations
 
 __all__ = ["DriftModel", "DriftObservations"]
@@ -64,10 +65,13 @@ class DriftModel(CovarianceModel):
 
     @torch.no_grad()
     def drift_score(
-        self, at: Linearisation, raw_drift: Tensor, observations: DriftObservations
+        self, at: Linearisation, raw_drift: Tensor, effect: Tensor, observations: DriftObservations
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Log likelihood per point ``(batch,)``, and its gradients: of the raw parameters, and of `raw_drift`."""
-        variances, columns = Variances.of(raw_drift), observations.columns
+        """Log likelihood per point ``(batch,)``, and its gradients: of the raw parameters, and of `raw_drift`.
+
+        `effect` is that of :class:`~geonp.nn.drift.Variances`, and taken for a constant.
+        """
+        variances, columns = Variances.of(raw_drift, effect), observations.columns
         local, differences, natural = observations.local.double(), observations.differences, at.natural
         amplitude, noise = self._amplitude(local), self._noise(natural[:, -1:], local)
         terms = self._terms(natural, differences.values)
@@ -81,15 +85,16 @@ class DriftModel(CovarianceModel):
         by_slope = _quadratic(by_kernel, columns.value)
         by_curve = _quadratic(by_kernel, columns.curves.flatten(2)).unflatten(1, columns.curves.shape[2:]).sum(-1)
         correlation.mul_(by_kernel)
-        by_error, by_varying = _quadratic(correlation, columns.error), _quadratic(correlation, columns.value)
-        by_drift = torch.stack([by_slope, by_curve, by_varying], -1) + by_error[..., None]
+        by_drift = torch.stack([by_slope, by_curve, _quadratic(correlation, columns.value)], -1)
         gradient = torch.cat([terms.gradient(differences.sum_pairs(by_kernel.mul_(factor))), rest], 1)
         return likelihood, (gradient[:, None] @ at.jacobian)[:, 0], by_drift * Variances.change(raw_drift)
 
     @torch.no_grad()
-    def drift_information(self, at: Linearisation, raw_drift: Tensor, observations: DriftObservations) -> Tensor:
+    def drift_information(
+        self, at: Linearisation, raw_drift: Tensor, effect: Tensor, observations: DriftObservations
+    ) -> Tensor:
         """Fisher information per point of the raw parameters, then of `raw_drift`, ``(batch, m, m)``."""
-        variances, columns = Variances.of(raw_drift), observations.columns
+        variances, columns = Variances.of(raw_drift, effect), observations.columns
         local, x, natural = observations.local.double(), observations.x.double(), at.natural
         amplitude, noise = self._amplitude(local), self._noise(natural[:, -1:], local)
         apart = x[:, :, None] - x[:, None]
@@ -100,9 +105,9 @@ class DriftModel(CovarianceModel):
         by_noise = torch.diag_embed(self._noise_slope(natural[:, -1:], local, noise))
         changes = terms.derivatives().mul_(factor.flatten(1)[:, None]).unflatten(2, apart.shape[1:3])
         changes = torch.cat([changes, torch.ones_like(kernel)[:, None], by_noise[:, None]], 1)
-        values, errors = _products(columns.value), correlation[:, None] * _products(columns.error)
+        values = _products(columns.value)
         curves = columns.curves.movedim(2, 1) @ columns.curves.permute(0, 2, 3, 1)
-        by_drift = torch.stack([values + errors, curves + errors, correlation[:, None] * values + errors], 2)
+        by_drift = torch.stack([values, curves, correlation[:, None] * values], 2)
         by_drift = (by_drift * Variances.change(raw_drift)[..., None, None]).flatten(1, 2)
         every = torch.cat([changes, by_drift], 1)
         found = fisher_information(kernel, noise + observations.error_variance, every, observations.mask)
@@ -111,6 +116,28 @@ class DriftModel(CovarianceModel):
         chain[:, :n_natural, :n] = at.jacobian
         chain[:, n_natural:, n:] = torch.eye(by_drift.shape[1]).to(found)
         return chain.mT @ found @ chain
+
+    @torch.no_grad()
+    def relative(self, effect: Tensor, raw: Tensor) -> Tensor:
+        """Variances ``(batch, p)`` relative to that of the stationary part of the field."""
+        return effect.detach() / self._split(raw.double())[1].sum((1, 2))[:, None]
+
+    @torch.no_grad()
+    def effects(self, raw: Tensor, variances: Variances, observations: DriftObservations) -> Tensor:
+        """Mean square of the effect of each covariate in the data, given the data, ``(batch, p)``."""
+        x, local, columns, mask = observations.x, observations.local, observations.columns, observations.mask
+        kernel, _, noise = self.drift_covariance(raw, variances, (local, local), (x, x), (columns, columns))
+        whitening, weights, _ = self._split(raw.double())
+        correlation = self._stationary(x.double(), x.double(), whitening, weights)[:, None]
+        values, curves = _products(columns.value), columns.curves.movedim(2, 1)
+        slope, curve, varying = (v[..., None, None] for v in (variances.slope, variances.curve, variances.varying))
+        each = (slope + varying * correlation) * values + curve * (curves @ curves.mT)
+        prior = each.diagonal(dim1=2, dim2=3).flatten(1)
+        given = condition(
+            torch.cat([each.flatten(1, 2), kernel], 1), prior, noise + observations.error_variance, observations.y, mask
+        )
+        squares = (given.mean.square().mean(-1) + given.variance).unflatten(1, each.shape[1:3])
+        return masked_mean(squares.mT, mask).double()
 
 
 def _quadratic(matrix: Tensor, columns: Tensor) -> Tensor:

@@ -36,6 +36,9 @@ SMALL = {
     "scoring_steps": 2,
 }
 
+EFFECT = torch.tensor([[0.7, 0.2], [0.1, 0.4]]).double()
+"""Variances of the effects of two covariates in two tasks."""
+
 
 def sample() -> tuple[DriftObservations, Tensor, Tensor]:
     """Two tasks with two covariates, of which the second is unknown at two points; raw parameters."""
@@ -56,7 +59,13 @@ def noisy(points: DriftObservations, raw: Tensor, raw_drift: Tensor, task: int) 
     kept = points.mask[task]
     columns = replace(points.columns, **{k: v[task : task + 1, kept] for k, v in vars(points.columns).items()})
     local, x = points.local[task : task + 1, kept], points.x[task : task + 1, kept]
-    pair = (raw[None], Variances.of(raw_drift[None]), (local, local), (x, x), (columns, columns))
+    pair = (
+        raw[None],
+        Variances.of(raw_drift[None], EFFECT[task : task + 1]),
+        (local, local),
+        (x, x),
+        (columns, columns),
+    )
     kernel, variance, noise = MODEL.drift_covariance(*pair)
     torch.testing.assert_close(kernel.diagonal(dim1=1, dim2=2), variance, rtol=1e-5, atol=1e-5)
     return (kernel + torch.diag_embed(noise + points.error_variance[task : task + 1, kept]))[0]
@@ -65,7 +74,7 @@ def noisy(points: DriftObservations, raw: Tensor, raw_drift: Tensor, task: int) 
 def test_the_covariance_is_that_of_the_model() -> None:
     """Entry by entry, from the definition of the field."""
     points, raw, raw_drift = sample()
-    columns, variances = points.columns, Variances.of(raw_drift)
+    columns, variances = points.columns, Variances.of(raw_drift, EFFECT)
     plain, _, _ = MODEL.covariance(raw, points.local, points.local, points.x, points.x)
     flat = torch.zeros_like(points.local)
     constant = torch.nn.functional.softplus(raw[:, -2])
@@ -79,13 +88,13 @@ def test_the_covariance_is_that_of_the_model() -> None:
             ei, ek = columns.error[0, i, j], columns.error[0, k, j]
             b, g, h = (v[0, j] for v in (variances.slope, variances.curve, variances.varying))
             expected += b * ci * ck + g * (columns.curves[0, i, j] @ columns.curves[0, k, j])
-            expected += correlation[0, i, k] * (h * ci * ck + (b + g + h) * ei * ek)
+            expected += correlation[0, i, k] * (h * ci * ck + EFFECT[0, j] * ei * ek)
         torch.testing.assert_close(kernel[0, i, k], expected)
 
 
 def test_slope_is_the_gradient_of_the_likelihood() -> None:
     points, raw, raw_drift = sample()
-    likelihood, gradient, by_drift = MODEL.drift_score(MODEL.linearise(raw), raw_drift, points)
+    likelihood, gradient, by_drift = MODEL.drift_score(MODEL.linearise(raw), raw_drift, EFFECT, points)
     for i, kept in enumerate(MASK):
         start, start_drift = raw[i].clone().requires_grad_(), raw_drift[i].clone().requires_grad_()
         covariance = noisy(points, start, start_drift, i)
@@ -100,7 +109,7 @@ def test_slope_is_the_gradient_of_the_likelihood() -> None:
 
 def test_information_is_that_of_its_definition() -> None:
     points, raw, raw_drift = sample()
-    found = MODEL.drift_information(MODEL.linearise(raw), raw_drift, points)
+    found = MODEL.drift_information(MODEL.linearise(raw), raw_drift, EFFECT, points)
     n = raw.shape[1]
     for i, kept in enumerate(MASK):
         every = torch.cat([raw[i], raw_drift[i].flatten()])
@@ -126,11 +135,12 @@ def test_curves_span_smooth_functions_of_a_covariate() -> None:
 def test_variances_stay_in_their_range() -> None:
     middle, half = LOG_VARIANCE
     raw = torch.tensor([[[-1e3, middle, 1e3]]]).double()
-    variances = Variances.of(raw)
+    variances = Variances.of(raw, EFFECT[:1, :1])
     for found, expected in zip((variances.slope, variances.curve, variances.varying), (-half, 0, half), strict=True):
         torch.testing.assert_close(found.log(), torch.full((1, 1), middle + expected).double())
     start = torch.randn(1, 2, 3).double().requires_grad_()
-    total = Variances.of(start).total.sum()
+    found = Variances.of(start, EFFECT[:1])
+    total = (found.slope + found.curve + found.varying).sum()
     torch.testing.assert_close(Variances.change(start.detach()), torch.autograd.grad(total, start)[0])
 
 

@@ -1,0 +1,75 @@
+"""What the result of a job depends on, as hashes: a resumed job must be the one that began."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any
+
+import xarray as xr
+from dask.base import tokenize
+
+from geonp.errors import InputError
+from geonp.fill.layout import Layout
+from geonp.fill.request import Request
+from geonp.io.location import identity
+
+__all__ = ["digest", "fingerprint", "require_unchanged", "values_of"]
+
+
+def fingerprint(request: Request, layout: Layout, values: str) -> dict[str, str]:
+    """A hash of each thing that the result depends on."""
+    ds = request.ds
+    # some readers give variables in no particular order
+    variables = sorted(
+        (str(name), da.dims, da.shape, str(da.dtype), sorted(map(str, da.attrs.items())))
+        for name, da in ds.variables.items()
+    )
+    axes = {str(dim): ds[dim].values for dim in sorted(ds.dims, key=str) if dim in ds.coords}
+    job, predictor = request.job, request.job.predictor
+    return {
+        "geonp": version("geonp"),
+        "input": tokenize(variables, axes, values),
+        "model": tokenize(
+            predictor.sha256, repr(predictor.neighbourhood), predictor.precision, predictor.device.split(":")[0]
+        ),
+        "parameters": tokenize(sorted(request.options.fingerprint().items()), job.across, request.domain),
+        "layout": tokenize(layout),
+    }
+
+
+def values_of(request: Request, source_options: Any) -> str:
+    """Identity of variables and covariates: that of the files they are read from, if they are not in memory."""
+    ds, names = request.ds, sorted((variable.name for variable in request.variables), key=str)
+    found = [_identity(ds[name], ds.encoding, source_options) for name in names]
+    beside = [covariate.variable.source for covariate in request.covariates]
+    known = [(source.dims, source.attrs, _identity(source, source.encoding, source_options)) for source in beside]
+    return str(tokenize(found, known, [covariate.classes for covariate in request.covariates]))
+
+
+def _identity(array: xr.DataArray, encoding: Mapping[Any, Any], source_options: Any) -> str:
+    source = encoding.get("source")
+    if isinstance(source, str) and array.chunks is None:
+        return identity(source, source_options)
+    return str(tokenize(array.data))
+
+
+def require_unchanged(request: Request, before: str, source_options: Any) -> None:
+    """Check that the input is what it was when the job began."""
+    try:
+        same = values_of(request, source_options) == before
+    except OSError:
+        same = False
+    if not same:
+        raise InputError(
+            f"The input changed while it was filled: got other files at {request.ds.encoding.get('source')!r} than at "
+            "the beginning. The store stays unfinished: start again with overwrite (--overwrite), or put the old input "
+            "back and continue with resume (--resume)."
+        )
+
+
+def digest(job: Mapping[str, str]) -> str:
+    """A hash of all of them."""
+    return hashlib.sha256(json.dumps(dict(job), sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,98 @@
+"""Covariates of tiles: co-located fields in a window, and their columns at the context and the targets of a tile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["MAX_COVARIATES", "Columns", "Layer", "columns", "padded"]
+
+FloatArray = npt.NDArray[np.floating]
+IntArray = npt.NDArray[np.intp]
+
+MAX_COVARIATES = 16
+"""Largest number of covariates of a fill."""
+
+MAX_CLASSES = 8
+"""Largest number of indicators that a covariate of classes is split into, tile by tile."""
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """A covariate in a window.
+
+    Attributes
+    ----------
+    values : array
+        ``(rows, cols)``, NaN where unknown.
+    errors : array or None
+        Standard errors of the values; None if they are exact.
+    classes : bool
+        Whether the values are numbers of classes.
+    """
+
+    values: FloatArray
+    errors: FloatArray | None = None
+    classes: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """Covariates of the points of a tile, ``(2, n, p)`` each: values, NaN where unknown, and their standard errors."""
+
+    context: FloatArray
+    targets: FloatArray
+
+
+def columns(layers: Sequence[Layer], context: IntArray, targets: IntArray) -> Columns | None:
+    """The covariates at flat indices of the window; None without any.
+
+    Classes become indicators of those that split the context most evenly, at most :data:`MAX_CLASSES`.
+    """
+    found = [pair for layer in layers for pair in _columns_of(layer, context, targets)]
+    if not found:
+        return None
+    near, there = (np.stack(part, -1) for part in zip(*found, strict=True))
+    return Columns(near, there)
+
+
+def _columns_of(layer: Layer, context: IntArray, targets: IntArray) -> list[tuple[FloatArray, FloatArray]]:
+    """Values and errors ``(2, n)`` at context and targets for each column of a layer."""
+    near, there = (layer.values.ravel()[cells].astype(np.float64) for cells in (context, targets))
+    if layer.classes:
+        classes, counts = np.unique(near[np.isfinite(near)], return_counts=True)
+        evenness = counts * (np.isfinite(near).sum() - counts)
+        # ties are broken by the number of the class
+        chosen = classes[np.argsort(-evenness, kind="stable")][:MAX_CLASSES]
+        return [(_indicator(near, one), _indicator(there, one)) for one in chosen]
+    if layer.errors is None:
+        return [(_exact(near), _exact(there))]
+    errors = layer.errors.ravel()
+    return [(np.stack([near, errors[context]]), np.stack([there, errors[targets]]))]
+
+
+def _indicator(classes: FloatArray, one: float) -> FloatArray:
+    return _exact(np.where(np.isfinite(classes), classes == one, np.nan))
+
+
+def _exact(values: FloatArray) -> FloatArray:
+    return np.stack([values, np.zeros_like(values)])
+
+
+def padded(batch: Sequence[Columns | None], n_c: int, n_t: int) -> Columns | None:
+    """The columns of a batch of tiles in one array, ``(2, batch, n, p)``: padding is unknown.
+
+    None if no tile has any.
+    """
+    p = max((tile.context.shape[2] for tile in batch if tile is not None), default=0)
+    if not p:
+        return None
+    context, targets = np.full((2, len(batch), n_c, p), np.nan), np.full((2, len(batch), n_t, p), np.nan)
+    for k, tile in enumerate(batch):
+        if tile is not None:
+            for whole, part in ((context, tile.context), (targets, tile.targets)):
+                whole[:, k, : part.shape[1], : part.shape[2]] = part
+    return Columns(context, targets)

@@ -1,0 +1,189 @@
+"""Covariates of a raster: co-located fields on its grid, static or along dimensions that they share with it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+
+from geonp.errors import InputError, warn
+from geonp.raster.grid import Grid
+from geonp.raster.metadata import class_attrs
+from geonp.raster.nodata import UNLIMITED, declared_nodata, valid_limits
+from geonp.raster.variable import Variable, is_classes
+
+__all__ = ["MAX_COVARIATES", "Covariate", "CovariateLike", "check_values", "covariates_of", "named", "taken_by"]
+
+MAX_COVARIATES = 16
+"""Largest number of covariates."""
+
+CovariateLike = Hashable | xr.DataArray | xr.Dataset
+"""A covariate as it is given: the name of a variable of the raster, or an array or Dataset on its grid."""
+
+
+@dataclass(frozen=True, eq=False)
+class Covariate:
+    """A covariate of a raster.
+
+    Attributes
+    ----------
+    variable : Variable
+        Its values: dimensions shared with the raster, then rows and columns, named as in the raster.
+    classes : bool
+        Whether the values are numbers of classes.
+    """
+
+    variable: Variable
+    classes: bool
+
+    def axes(self, of: Variable) -> tuple[int, ...]:
+        """Positions of its leading dimensions among those of a variable that is filled."""
+        return tuple(of.leading.index(dim) for dim in self.variable.leading)
+
+
+def named(given: CovariateLike | Sequence[CovariateLike] | None) -> list[CovariateLike]:
+    """The covariates that are given, one by one."""
+    if given is None:
+        return []
+    return list(given) if isinstance(given, (list, tuple)) else [given]
+
+
+def taken_by(given: Sequence[CovariateLike], ds: xr.Dataset) -> list[Hashable]:
+    """Names of the variables of the raster that are covariates, by name or as the arrays themselves."""
+    names: list[Hashable] = []
+    for one in given:
+        if not isinstance(one, (xr.DataArray, xr.Dataset)):
+            names.append(one)
+            continue
+        arrays = one.data_vars.values() if isinstance(one, xr.Dataset) else [one]
+        names += [a.name for a in arrays if a.name in ds.data_vars and a.variable._data is ds[a.name].variable._data]
+    return [name for name in names if name in ds.data_vars]
+
+
+def covariates_of(given: Sequence[CovariateLike], ds: xr.Dataset, grid: Grid) -> tuple[Covariate, ...]:
+    """Check covariates against the raster `ds`.
+
+    Each variable of a Dataset, and each entry along dimensions that the raster does not have, is a covariate.
+
+    Raises
+    ------
+    InputError
+        For an unknown name, an array on another grid, dtypes other than numbers, labels along a shared dimension that
+        differ from those of the raster, or more than :data:`MAX_COVARIATES`.
+    """
+    found = [
+        Covariate(_variable(part, grid), is_classes(part) or part.dtype == bool)
+        for array in _arrays(given, ds)
+        for part in _parts(_placed(array, ds, grid), ds)
+    ]
+    if len(found) > MAX_COVARIATES:
+        raise InputError(
+            f"There are too many covariates: got {len(found)}, expected at most {MAX_COVARIATES}. Choose those that "
+            "matter: each variable of a Dataset, and each entry along a dimension that the raster lacks, is one."
+        )
+    return tuple(found)
+
+
+def check_values(covariate: Covariate, raster: Variable) -> None:
+    """Check the values of a covariate in memory.
+
+    Raises
+    ------
+    InputError
+        If it has no value anywhere, or is the variable that is filled.
+    """
+    name, source = covariate.variable.label, covariate.variable.source
+    values = covariate.variable.read(source.values)
+    known = values[np.isfinite(values)]
+    if not known.size:
+        raise InputError(
+            f"The covariate {name!r} has no value anywhere: got {values.size:,} missing cells. Check its nodata value, "
+            "or leave it out."
+        )
+    if (known == known[0]).all():
+        warn(f"The covariate {name!r} is constant ({known[0]:g}), so it tells nothing and is ignored.")
+    own = raster.source
+    if source.sizes == own.sizes and np.array_equal(values, raster.read(raster.spatial_last.values), equal_nan=True):
+        raise InputError(
+            f"The covariate {name!r} is {raster.label!r} itself, with the same gaps. Leave it out, or give another "
+            "variable."
+        )
+
+
+def _arrays(given: Sequence[CovariateLike], ds: xr.Dataset) -> Iterator[xr.DataArray]:
+    for one in given:
+        if isinstance(one, xr.Dataset):
+            for array in one.data_vars.values():
+                if "source" in one.encoding:
+                    array.encoding.setdefault("source", one.encoding["source"])
+                yield array
+        elif isinstance(one, xr.DataArray):
+            yield one
+        elif isinstance(one, Hashable) and one in ds.variables:
+            yield ds[one]
+        else:
+            raise InputError(
+                f"A covariate must be a DataArray, a Dataset or the name of a variable of the raster: got {one!r}, "
+                f"expected one of {', '.join(map(repr, ds.data_vars)) or 'no names, as the raster has no variables'}."
+            )
+
+
+def _placed(array: xr.DataArray, ds: xr.Dataset, grid: Grid) -> xr.DataArray:
+    """The array with the names of rows and columns of the raster, checked against its grid."""
+    name = "covariate" if array.name is None else f"covariate {array.name!r}"
+    if array.dtype.kind not in "biuf":
+        raise InputError(
+            f"The {name} has dtype {array.dtype}, expected numbers or booleans. Convert it, or leave it out."
+        )
+    spatial = {grid.y_dim, grid.x_dim}
+    other = Grid.from_xarray(array)
+    try:
+        grid.require_same(other, name)
+    except InputError as error:
+        raise InputError(
+            f"{error} To resample it: covariate.rio.reproject_match(raster), or --covariate-resampling bilinear on the "
+            "command line."
+        ) from None
+    array = array.rename({other.y_dim: grid.y_dim, other.x_dim: grid.x_dim})
+    for dim in set(array.dims) & set(ds.dims) - spatial:
+        if array.sizes[dim] != ds.sizes[dim] or (
+            dim in array.indexes and dim in ds.indexes and not array.indexes[dim].equals(ds.indexes[dim])
+        ):
+            raise InputError(
+                f"The {name} and the raster differ along {dim!r}: got {_labels(array, dim)}, expected "
+                f"{_labels(ds, dim)}. Select the same labels, for example covariate.reindex({dim}=raster.{dim}, "
+                "method='nearest'), or drop the dimension."
+            )
+    return array
+
+
+def _labels(obj: xr.DataArray | xr.Dataset, dim: Hashable) -> str:
+    size = obj.sizes[dim]
+    if dim not in obj.indexes:
+        return f"{size} entries"
+    return f"{size} entries, {obj.indexes[dim][0]} to {obj.indexes[dim][-1]}"
+
+
+def _parts(array: xr.DataArray, ds: xr.Dataset) -> Iterator[xr.DataArray]:
+    """The array, or its entries along dimensions that the raster does not have."""
+    extra = [dim for dim in array.dims if dim not in ds.dims]
+    sizes = [array.sizes[dim] for dim in extra]
+    for place in itertools.product(*map(range, sizes)):
+        part = array.isel(dict(zip(extra, place, strict=True)), drop=True)
+        numbers = "_".join(str(n + 1) for n, size in zip(place, sizes, strict=True) if size > 1)
+        yield part.rename(f"{array.name}_{numbers}") if numbers else part
+
+
+def _variable(part: xr.DataArray, grid: Grid) -> Variable:
+    """The covariate as numbers, those of classes too."""
+    spatial = (grid.y_dim, grid.x_dim)
+    bare = part.transpose(..., *spatial).drop_vars([name for name in part.coords if name not in part.dims])
+    bare = bare.astype(np.uint8) if bare.dtype == bool else bare
+    bare.attrs = {key: value for key, value in part.attrs.items() if key not in class_attrs(part.attrs)}
+    bare.encoding = dict(part.encoding)
+    # integers that declare nothing have no gaps
+    silent = bare.dtype.kind in "iu" and not declared_nodata(bare) and valid_limits(bare) == UNLIMITED
+    return Variable.of(bare, spatial, np.nan if silent else None)

@@ -1,0 +1,271 @@
+"""Fills with covariates: what they are worth, what they do not depend on, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import xarray as xr
+
+import geonp
+from geonp.errors import InputError
+from geonp.evaluation.holdout import hide_simulated
+from geonp.evaluation.metrics import score
+
+SHAPE = (44, 52)
+MODEL = "tnpkr-sa"
+
+
+def rough(seed: int) -> npt.NDArray[np.float32]:
+    """A rough field, which its surroundings say little about."""
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[: SHAPE[0], : SHAPE[1]]
+    smooth = np.sin(x / 7 + seed) + np.cos(y / 9)
+    return (smooth + rng.standard_normal(SHAPE)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def elevation() -> xr.DataArray:
+    """Elevation in metres."""
+    return xr.DataArray(500 + 300 * rough(1), dims=("y", "x"), name="dem")
+
+
+@pytest.fixture(scope="module")
+def truth(elevation: xr.DataArray) -> xr.DataArray:
+    """Temperature that falls with elevation."""
+    y, x = np.mgrid[: SHAPE[0], : SHAPE[1]]
+    field = 15 - 0.0065 * elevation + np.sin(x / 15) + np.cos(y / 11)
+    return field.astype(np.float32).rename("t")
+
+
+@pytest.fixture(scope="module")
+def gappy(truth: xr.DataArray) -> xr.DataArray:
+    """Half of it."""
+    hidden = np.random.default_rng(2).random(SHAPE) < 0.5
+    return truth.where(~hidden)
+
+
+def crps(filled: xr.Dataset, truth: xr.DataArray, gappy: xr.DataArray) -> float:
+    return score(truth.values, filled["t"].values, filled["t_standard_error"].values, np.isnan(gappy.values)).crps
+
+
+@pytest.fixture(scope="module")
+def filled(gappy: xr.DataArray, elevation: xr.DataArray) -> xr.Dataset:
+    return gappy.geonp.infill(covariates=elevation)
+
+
+def same(a: xr.Dataset, b: xr.Dataset, within: float = 1e-3) -> None:
+    """Check that two fills are the same but for rounding, in standard errors."""
+    scale = float(a["t_standard_error"].max())
+    for name in ("t", "t_standard_error"):
+        np.testing.assert_allclose(b[name].values, a[name].values, rtol=0, atol=within * scale)
+
+
+def test_covariate_explains_what_surroundings_do_not(
+    filled: xr.Dataset, truth: xr.DataArray, gappy: xr.DataArray
+) -> None:
+    assert crps(filled, truth, gappy) < 0.5 * crps(gappy.geonp.infill(), truth, gappy)
+    inside = np.abs(filled["t"] - truth) <= 1.96 * filled["t_standard_error"]
+    assert 0.9 <= float(inside.values[np.isnan(gappy.values)].mean()) <= 1.0
+    assert filled.attrs["geonp_covariates"] == "dem"
+
+
+def test_irrelevant_covariate_is_harmless(truth: xr.DataArray, gappy: xr.DataArray) -> None:
+    noise = xr.DataArray(np.random.default_rng(5).standard_normal(SHAPE), dims=("y", "x"), name="noise")
+    assert crps(gappy.geonp.infill(covariates=noise), truth, gappy) < 1.03 * crps(gappy.geonp.infill(), truth, gappy)
+
+
+def test_order_units_and_offsets_do_not_matter(gappy: xr.DataArray, elevation: xr.DataArray) -> None:
+    other = xr.DataArray(rough(3), dims=("y", "x"), name="other")
+    one = gappy.geonp.infill(covariates=[elevation, other])
+    two = gappy.geonp.infill(covariates=[1e5 - 7 * other, (elevation * 3.28).rename("feet")])
+    same(one, two)
+
+
+def test_variables_of_the_raster_are_covariates_by_name(
+    gappy: xr.DataArray, elevation: xr.DataArray, filled: xr.Dataset
+) -> None:
+    ds = xr.Dataset({"t": gappy, "dem": elevation})
+    found = ds.geonp.infill(covariates="dem")
+    same(filled, found, 0.0)
+    xr.testing.assert_identical(found["dem"], ds["dem"])
+    assert "dem_standard_error" not in found
+    same(filled, ds.geonp.infill(covariates=ds["dem"]), 0.0)
+
+
+def test_fill_is_lazy_and_does_not_depend_on_chunks(
+    gappy: xr.DataArray, elevation: xr.DataArray, filled: xr.Dataset
+) -> None:
+    lazy = gappy.chunk(y=20, x=33).geonp.infill(covariates=elevation.chunk(y=31, x=17))
+    assert lazy["t"].chunks == ((20, 20, 4), (33, 19))
+    same(filled, lazy.compute())
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_store_holds_the_same(gappy: xr.DataArray, elevation: xr.DataArray, tmp_path: Path, share: float) -> None:
+    known = elevation.where(np.random.default_rng(8).random(SHAPE) >= share)
+    geonp.fill_store(gappy, tmp_path / "out.zarr", chunks=32, covariates=known)
+    same(gappy.geonp.infill(covariates=known), xr.open_zarr(tmp_path / "out.zarr").compute())
+
+
+def test_covariate_from_a_file_is_read_by_units(
+    gappy: xr.DataArray, elevation: xr.DataArray, filled: xr.Dataset, tmp_path: Path
+) -> None:
+    elevation.to_dataset().to_zarr(tmp_path / "dem.zarr")
+    with geonp.open_raster(tmp_path / "dem.zarr") as dem:
+        geonp.fill_store(gappy, tmp_path / "out.zarr", chunks=32, covariates=dem, workers=2)
+    same(filled, xr.open_zarr(tmp_path / "out.zarr").compute())
+
+
+def test_job_with_another_covariate_is_not_resumed(
+    gappy: xr.DataArray, elevation: xr.DataArray, tmp_path: Path
+) -> None:
+    class StoppedError(Exception):
+        pass
+
+    def stop(*_: object) -> None:
+        raise StoppedError
+
+    with pytest.raises(StoppedError):
+        geonp.fill_store(gappy, tmp_path / "out.zarr", chunks=32, covariates=elevation, progress=stop)
+    with pytest.raises(InputError, match="input"):
+        geonp.fill_store(gappy, tmp_path / "out.zarr", chunks=32, covariates=elevation + 1, resume=True)
+    geonp.fill_store(gappy, tmp_path / "out.zarr", chunks=32, covariates=elevation, resume=True)
+
+
+def test_gaps_of_covariates_are_filled(
+    gappy: xr.DataArray, elevation: xr.DataArray, truth: xr.DataArray, filled: xr.Dataset
+) -> None:
+    known = elevation.where(np.random.default_rng(4).random(SHAPE) < 0.7)
+    found = gappy.geonp.infill(covariates=known)
+    alone = gappy.geonp.infill()
+    assert crps(filled, truth, gappy) < crps(found, truth, gappy) < 0.85 * crps(alone, truth, gappy)
+    # a target without a covariate is less certain
+    missing = np.isnan(gappy.values)
+    blind, seeing = missing & np.isnan(known.values), missing & np.isfinite(known.values)
+    error = found["t_standard_error"].values
+    assert error[blind].mean() > 1.5 * error[seeing].mean()
+
+
+def test_classes_are_indicators(truth: xr.DataArray) -> None:
+    classes = np.random.default_rng(6).integers(0, 3, SHAPE)
+    effect = np.array([0.0, 3.0, -2.0])[classes]
+    field = (truth + effect).astype(np.float32)
+    hidden = np.random.default_rng(7).random(SHAPE) < 0.5
+    cover = xr.DataArray(
+        np.array([3, 1, 2], np.int16)[classes],
+        dims=("y", "x"),
+        name="cover",
+        attrs={"flag_values": np.array([1, 2, 3], np.int16), "flag_meanings": "water grass wood"},
+    )
+    gappy = field.where(~hidden)
+    alone, found = gappy.geonp.infill(), gappy.geonp.infill(covariates=cover)
+    assert crps(found, field, gappy) < 0.75 * crps(alone, field, gappy)
+
+
+def test_covariate_may_change_along_a_shared_dimension(gappy: xr.DataArray, elevation: xr.DataArray) -> None:
+    stack = xr.concat([gappy, gappy + 1], xr.Variable("time", [0, 1]))
+    other = xr.DataArray(rough(9), dims=("y", "x"))
+    changing = xr.concat([elevation, other], xr.Variable("time", [0, 1])).rename("dem")
+    found = stack.geonp.infill(covariates=changing)
+    same(gappy.geonp.infill(covariates=elevation), found.isel(time=0), 0.0)
+    same((gappy + 1).geonp.infill(covariates=other.rename("dem")), found.isel(time=1), 0.0)
+    lazy = stack.chunk(time=2, y=30).geonp.infill(covariates=changing.chunk(time=1)).compute()
+    same(found, lazy)
+
+
+def test_entries_of_other_dimensions_are_covariates(
+    gappy: xr.DataArray, elevation: xr.DataArray, filled: xr.Dataset
+) -> None:
+    single = elevation.expand_dims("band")
+    same(filled, gappy.geonp.infill(covariates=single), 0.0)
+    double = xr.concat([elevation, -2 * elevation], "band").transpose("y", "x", "band")
+    found = gappy.geonp.infill(covariates=double)
+    assert found.attrs["geonp_covariates"] == "dem_1 dem_2"
+
+
+def test_harmless_in_wide_gaps_of_a_covariate(
+    gappy: xr.DataArray, elevation: xr.DataArray, truth: xr.DataArray
+) -> None:
+    holed = gappy.copy()
+    holed[10:30, 10:30] = np.nan
+    known = elevation.copy()
+    known[10:30, 10:30] = np.nan
+    hole = xr.zeros_like(truth, bool)
+    hole[10:30, 10:30] = True
+    wide = truth.where(~hole)
+    alone, found = holed.geonp.infill(), holed.geonp.infill(covariates=known)
+    assert crps(found, truth, wide) < 1.1 * crps(alone, truth, wide)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda dem: dem[:-1], "differ in shape.*reproject_match"),
+        (lambda dem: dem.assign_coords(y=np.arange(44.0) + 7), "differ in the centre"),
+        (lambda dem: dem.where(dem > 1e9), "no value anywhere"),
+        (lambda dem: dem.astype(str), "dtype.*expected numbers"),
+        (lambda dem: "dem", "DataArray, a Dataset or the name.*'t'"),
+        (lambda dem: dem.expand_dims(band=17), "too many covariates: got 17, expected at most 16"),
+    ],
+)
+def test_covariates_that_cannot_be_used_are_refused(
+    gappy: xr.DataArray, elevation: xr.DataArray, change: object, problem: str
+) -> None:
+    raster = gappy.assign_coords(y=np.arange(44.0), x=np.arange(52.0))
+    with pytest.raises(InputError, match=problem):
+        raster.geonp.infill(covariates=change(elevation))  # type: ignore[operator]
+
+
+def test_variable_itself_is_no_covariate(gappy: xr.DataArray) -> None:
+    with pytest.raises(InputError, match="'t' itself"):
+        gappy.geonp.infill(covariates=gappy.copy(deep=True))
+
+
+def test_constant_covariate_is_ignored_with_a_warning(gappy: xr.DataArray, elevation: xr.DataArray) -> None:
+    with pytest.warns(UserWarning, match="constant"):
+        found = gappy.geonp.infill(covariates=xr.full_like(elevation, 3.0))
+    same(gappy.geonp.infill(), found)
+
+
+def test_other_labels_along_a_shared_dimension_are_refused(gappy: xr.DataArray, elevation: xr.DataArray) -> None:
+    stack = xr.concat([gappy, gappy + 1], xr.Variable("time", [0, 1]))
+    changing = xr.concat([elevation, elevation], xr.Variable("time", [1, 2]))
+    with pytest.raises(InputError, match="differ along 'time': got 2 entries, 1 to 2, expected 2 entries, 0 to 1"):
+        stack.geonp.infill(covariates=changing)
+
+
+def test_model_without_covariates_and_samples_are_refused(gappy: xr.DataArray, elevation: xr.DataArray) -> None:
+    with pytest.raises(InputError, match="te-pt-tnp was trained without covariates"):
+        gappy.geonp.infill(covariates=elevation, model="te-pt-tnp")
+    with pytest.raises(InputError, match="samples are drawn without covariates"):
+        gappy.geonp.infill(covariates=elevation, samples=2)
+
+
+def test_periodic_raster_sees_covariates_around_the_seam() -> None:
+    lon, lat = np.arange(0, 360, 9.0), np.arange(-45, 46, 9.0)
+    dem = np.random.default_rng(1).standard_normal((lat.size, lon.size))
+    t = np.sin(np.deg2rad(lon)) + np.cos(np.deg2rad(lat))[:, None] + dem
+    hidden = np.random.default_rng(2).random(t.shape) < 0.4
+    coords = {"lat": lat, "lon": lon}
+    raster = xr.DataArray(np.where(hidden, np.nan, t), coords, ("lat", "lon"), "t")
+    covariate = xr.DataArray(dem, coords, ("lat", "lon"), "dem")
+    whole = raster.geonp.infill(covariates=covariate)
+    turned = (
+        raster.roll(lon=11)
+        .assign_coords(lon=lon)
+        .geonp.infill(covariates=covariate.roll(lon=11).assign_coords(lon=lon))
+    )
+    back = turned.roll(lon=-11)
+    np.testing.assert_allclose(back["t"].values, whole["t"].values, atol=0.35)
+    missing = np.isnan(raster.values)
+    assert np.abs(whole["t"].values - t)[missing].mean() < 0.5
+
+
+def test_hidden_cells_of_simulated_clouds(truth: xr.DataArray, elevation: xr.DataArray) -> None:
+    test = hide_simulated(truth.values, "clouds", 0.4, np.random.default_rng(0))
+    gappy = truth.copy(data=test.values)
+    alone, found = gappy.geonp.infill(), gappy.geonp.infill(covariates=elevation)
+    assert crps(found, truth, gappy) < 0.5 * crps(alone, truth, gappy)
