@@ -28,8 +28,8 @@ __all__ = ["RESULTS", "FillKeywords", "FillOptions", "described", "takes_fill_op
 Function = TypeVar("Function", bound=Callable[..., object])
 
 _FINGERPRINTED_ELSEWHERE = {"model", "mask", "covariates", "device", "batch_size"}
-"""Options whose value does not identify a result: models, masks and covariates have content, and batches
-change no result."""
+"""Options whose value does not identify a result: models, masks and covariates have content, and batches change no
+result."""
 
 RESULTS = ("standard_error", "quantile", "tail", "sample", "probability", "fill_flag")
 """Endings of the names of all results, in the order in which they follow the values."""
@@ -167,6 +167,7 @@ class FillKeywords(TypedDict, total=False):
     tails: bool
     samples: int
     across: Hashable | None
+    covariates: CovariateLike | Sequence[CovariateLike] | None
 
 
 def takes_fill_options(function: Function) -> Function:
