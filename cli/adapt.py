@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .options import as_numbers, bands, bbox, fill_option, number, opening, place, read_mask, variables
-from .show import to_json
+from .show import echo, in_terminal, to_json
 
 if TYPE_CHECKING:
     from geonp.adaptation.adapt import Adapted
@@ -56,15 +55,15 @@ def adapt(source: str, mask: Path | None, progress: bool | None, as_json: bool, 
     settings["mask"] = None if mask is None else read_mask(mask, where["bbox"])
     from geonp.adaptation.adapt import adapt as run
 
-    if sys.stderr.isatty() if progress is None else progress:
+    if in_terminal() if progress is None else progress:
         settings["progress"] = _show
     adapted = run(ds, **settings)
     summary = {"input": source, **asdict(adapted), "file": str(adapted.file), "improved": adapted.improved}
-    click.echo(to_json(summary) if as_json else _sentence(adapted))
+    echo(to_json(summary) if as_json else _sentence(adapted))
 
 
 def _show(done: float, ratio: float) -> None:
-    click.echo(f"{done:4.0%} done: CRPS {ratio:.3f} times the model's", err=True)
+    echo(f"{done:4.0%} done: CRPS {ratio:.3f} times the model's", err=True)
 
 
 def _sentence(adapted: Adapted) -> str:

@@ -28,9 +28,13 @@ from .fill import fill
 from .grid import grid
 from .info import info
 from .models import models
+from .show import echo, printable
 from .train import recipes, train
 
 __all__ = ["main"]
+
+TERMINATIONS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+"""Signals that end a command as Ctrl-C does; Windows has no SIGHUP, which is sent when a terminal is closed."""
 
 _DEBUG = "geonp.debug"  # key of ctx.meta, which all contexts of a call share
 
@@ -56,7 +60,7 @@ class _Group(click.Group):
         except Exception as error:
             if ctx.meta.get(_DEBUG):
                 raise
-            raise click.ClickException(_message(error, str(ctx.invoked_subcommand))) from error
+            raise click.ClickException(printable(_message(error, str(ctx.invoked_subcommand)))) from error
 
 
 def _message(error: Exception, command: str) -> str:
@@ -88,7 +92,10 @@ def _add_debug(command: click.Command) -> None:
 
 @contextmanager
 def _termination_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM raise KeyboardInterrupt, so that unfinished files are removed; in the main thread only."""
+    """Let SIGTERM and SIGHUP raise KeyboardInterrupt, so that unfinished files are removed; in the main thread only.
+
+    A SIGHUP that is ignored, as under nohup, stays ignored.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -96,30 +103,32 @@ def _termination_as_interrupt() -> Iterator[None]:
     def interrupt(*_: object) -> NoReturn:
         raise KeyboardInterrupt
 
-    earlier = signal.signal(signal.SIGTERM, interrupt)
+    numbers = [number for number in TERMINATIONS if signal.getsignal(number) is not signal.SIG_IGN]
+    earlier = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, earlier or signal.SIG_DFL)  # None: not set from Python
+        for number, handler in earlier.items():
+            signal.signal(number, handler or signal.SIG_DFL)  # None: not set from Python
 
 
 @contextmanager
 def _warnings_as_lines() -> Iterator[None]:
     """Print warnings as errors are printed, without a line of code."""
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: click.echo(f"Warning: {message}", err=True)
+        warnings.showwarning = lambda message, *_, **__: echo(f"Warning: {message}", err=True)
         yield
 
 
 def _leave(advice: str) -> NoReturn:
     """End the process without waiting for tiles that are being computed in threads."""
-    click.echo(f"Interrupted: {advice}", err=True)
+    echo(f"Interrupted: {advice}", err=True)
     # semaphores that are not removed would be reported as leaked
     multiprocessing.util._run_finalizers(0)  # type: ignore[attr-defined]
     for process in multiprocessing.active_children():
         process.terminate()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        stream.flush()
     os._exit(130)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .options import as_numbers, bbox, fill_option, number, opening, place
-from .show import to_json
+from .show import echo, in_terminal, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -82,17 +81,17 @@ def evaluate(
 
     if baselines:
         settings["baselines"] = baselines
-    if sys.stderr.isatty() if progress is None else progress:
-        settings["progress"] = lambda method: click.echo(f"{method} ...", err=True)
+    if in_terminal() if progress is None else progress:
+        settings["progress"] = lambda method: echo(f"{method} ...", err=True)
     comparison = run(ds, index=position, **settings)
     if report is not None:
         from geonp.evaluation.report import write_report
 
         write_report(comparison, report, title=Path(source).name)
     if as_json:
-        click.echo(to_json({"input": source, **comparison.to_dict()}))
+        echo(to_json({"input": source, **comparison.to_dict()}))
     else:
-        click.echo(f"{comparison}\n\nReport: {report}" if report else str(comparison))
+        echo(f"{comparison}\n\nReport: {report}" if report else str(comparison))
 
 
 def _position(text: str) -> tuple[str, int]:

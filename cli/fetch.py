@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from .show import echo
+
 __all__ = ["fetch"]
 
 DAY = click.DateTime(formats=["%Y-%m-%d"])
@@ -49,6 +51,6 @@ def era5(
 
     def report(line: str) -> None:
         if not quiet:
-            click.echo(line, err=True)
+            echo(line, err=True)
 
-    click.echo(run(area, start.date(), end.date(), out, tries=tries, wait_s=wait, report=report))
+    echo(run(area, start.date(), end.date(), out, tries=tries, wait_s=wait, report=report))

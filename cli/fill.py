@@ -28,7 +28,7 @@ from .options import (
     variables,
 )
 from .progress import watched
-from .show import table, to_json
+from .show import echo, in_terminal, table, to_json
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -125,7 +125,7 @@ def fill(
     settings["mask"] = None if mask is None else read_mask(mask, where["bbox"])
     if dry_run or verbose:
         summary = _plan(ds, in_units, layout, workers, settings).summary()
-        click.echo(to_json(summary) if as_json else table(summary), err=not dry_run)
+        echo(to_json(summary) if as_json else table(summary), err=not dry_run)
     if dry_run:
         return
     shown = not quiet if progress is None else progress
@@ -141,7 +141,7 @@ def fill(
     provenance = {key: attributes[f"geonp_{key}"] for key in ("model", "model_version", "weights_sha256")}
     summary = {"input": source, "output": target, **provenance, **_summary(counts, seconds)}
     if as_json or not quiet:
-        click.echo(to_json(summary) if as_json else _sentence(summary))
+        echo(to_json(summary) if as_json else _sentence(summary))
     if failed:
         raise OutputError(failed)
 
@@ -226,9 +226,9 @@ def _fill_store(
     if not quiet:
         _note(counts)
         if not counts:
-            click.echo(f"{target} is complete: there was nothing to do.", err=True)
+            echo(f"{target} is complete: there was nothing to do.", err=True)
         elif report.reused:
-            click.echo(f"{report.reused:,} of {report.units:,} units were finished before.", err=True)
+            echo(f"{report.reused:,} of {report.units:,} units were finished before.", err=True)
     failed = ""
     if report.failed:
         named = "".join(f"\n  {key}: {reason}" for key, reason in report.failed.items())
@@ -248,7 +248,7 @@ def _fill_file(
     from geonp.io.output import write_raster
 
     filled, count = counted(ds, infill(ds, **settings))
-    with _progress(shown and sys.stderr.isatty()):
+    with _progress(shown and in_terminal()):
         write_raster(filled, target, **creation)
     counts = count()
     if not quiet:
@@ -259,14 +259,14 @@ def _fill_file(
 def _note(census: dict[str, dict[str, int]]) -> None:
     for name, counts in census.items():
         if counts["infinite"]:
-            click.echo(f"{name}: {counts['infinite']:,} infinite values are treated as missing.", err=True)
+            echo(f"{name}: {counts['infinite']:,} infinite values are treated as missing.", err=True)
         if empty := counts["empty_slices"]:
             have, stay = ("has", "stays") if empty == 1 else ("have", "stay")
-            click.echo(
+            echo(
                 f"{name}: {empty:,} of {counts['slices']:,} slices {have} no observed cell and {stay} empty.", err=True
             )
         if not counts["missing"]:
-            click.echo(f"{name}: there are no gaps; it is copied through.", err=True)
+            echo(f"{name}: there are no gaps; it is copied through.", err=True)
 
 
 def _progress(shown: bool) -> AbstractContextManager[Any]:

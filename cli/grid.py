@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .options import fill_option, quantiles, quiet
-from .show import to_json
+from .show import echo, to_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,12 +84,12 @@ def grid(
     summary |= {"cells": cells, "model": result.attrs["geonp_model"]}
     summary["seconds"] = round(time.perf_counter() - start, 3)
     if as_json:
-        click.echo(to_json(summary))
+        echo(to_json(summary))
     elif not quiet:
         least, most = min(used.values()), max(used.values())
         left_out = f" of {len(columns.xy):,} rows" if least < len(columns.xy) else ""
         n = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-        click.echo(f"Interpolated {n} points{left_out} to {cells:,} cells in {summary['seconds']} s: {target}")
+        echo(f"Interpolated {n} points{left_out} to {cells:,} cells in {summary['seconds']} s: {target}")
 
 
 def read_points(path: Path) -> pd.DataFrame | xr.Dataset:

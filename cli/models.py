@@ -6,7 +6,7 @@ import re
 
 import click
 
-from .show import table, to_json
+from .show import echo, table, to_json
 
 __all__ = ["models"]
 
@@ -25,11 +25,11 @@ def list_models() -> None:
     from geonp.inference.checkpoint import available
     from geonp.nn.models import ARCHITECTURES
 
-    click.echo("Models with weights, for --model:")
-    click.echo(table({name: card.description for name, card in available().items()}, indent="  "))
-    click.echo("\nArchitectures without weights, for recipes and geonp.nn.models.build:")
+    echo("Models with weights, for --model:")
+    echo(table({name: card.description for name, card in available().items()}, indent="  "))
+    echo("\nArchitectures without weights, for recipes and geonp.nn.models.build:")
     summaries = {name: _plain(str(kind.__doc__).partition("\n")[0]) for name, kind in ARCHITECTURES.items()}
-    click.echo(table(summaries, indent="  "))
+    echo(table(summaries, indent="  "))
 
 
 def _plain(text: str) -> str:
@@ -43,4 +43,4 @@ def show_model(name: str) -> None:
     """Print the card of a model as JSON. NAME is the name of the model or the path of its weights."""
     from geonp.inference.checkpoint import load_card
 
-    click.echo(to_json(load_card(name).model_dump(mode="json")))
+    echo(to_json(load_card(name).model_dump(mode="json")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import time
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from geonp.fill.options import FillOptions, described
+
+from .show import echo
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -105,13 +108,19 @@ quantiles = fill_option(
 """Quantiles to write."""
 
 
+class _Printable(logging.Handler):
+    """Prints log messages as other messages are printed."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        echo(f"{time.strftime('%H:%M:%S')} {record.getMessage()}", err=True)
+
+
 def log_to_stderr(verbose: int) -> None:
     """Print log messages of geonp to stderr until the command ends: 1 for the stages of the work, 2 for each unit."""
     if not verbose:
         return
-    logger, handler = logging.getLogger("geonp"), logging.StreamHandler()
+    logger, handler = logging.getLogger("geonp"), _Printable()
     before = logger.level
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO if verbose == 1 else logging.DEBUG)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import click
+from .show import echo, in_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +24,7 @@ def watched(shown: bool) -> Iterator[Show | None]:
     """Yield a function to call after each unit, with its record and the numbers of finished units and of all units."""
     if not shown:
         yield None
-    elif sys.stderr.isatty():
+    elif in_terminal():
         yield from _bar()
     else:
         yield _lines()
@@ -62,7 +61,7 @@ def _lines() -> Show:
             return
         printed, seconds = now, now - start
         left = seconds / (done - earlier) * (total - done)
-        click.echo(
+        echo(
             f"{done:,} of {total:,} units, {cells:,} cells filled, {cells / seconds:,.0f} cells/s, "
             f"{left / 60:,.0f} min left",
             err=True,

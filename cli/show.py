@@ -1,27 +1,58 @@
-"""Output of the commands: tables and JSON."""
+"""Output of the commands: tables, JSON and messages, without what would act on a terminal or give a secret away."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 
-__all__ = ["table", "to_json"]
+import click
+
+from geonp.errors import redacted
+
+__all__ = ["echo", "in_terminal", "printable", "table", "to_json"]
+
+# Characters that move the cursor, change colours or the direction of text, and parts of undecodable file names.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def echo(text: object, err: bool = False) -> None:
+    """Print a line to stdout, or a note to stderr, which may be closed or full."""
+    line, stream = printable(str(text)), sys.stderr if err else sys.stdout
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    with suppress(*[OSError] * err):
+        click.echo(line.encode(encoding, "backslashreplace").decode(encoding), err=err)
+
+
+def in_terminal() -> bool:
+    """Whether stderr is a terminal; it may also be closed."""
+    return sys.stderr is not None and not sys.stderr.closed and sys.stderr.isatty()
+
+
+def printable(text: str) -> str:
+    """`text` without secrets of URLs, and with control characters, except those of lines and tabs, as escapes."""
+    return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), redacted(text))
 
 
 def table(rows: Mapping[str, object], indent: str = "") -> str:
     """Aligned lines of key and value, without the rows whose value is None."""
     width = max(map(len, rows), default=0)
-    return "\n".join(f"{indent}{key:<{width}}  {value}" for key, value in rows.items() if value is not None)
+    lines = {key: str(value).replace("\n", "\\n") for key, value in rows.items() if value is not None}
+    return "\n".join(f"{indent}{key:<{width}}  {value}" for key, value in lines.items())
 
 
 def to_json(value: object) -> str:
-    """`value` as JSON, with null for NaN and infinities, which JSON lacks."""
+    """`value` as JSON, with null for NaN and infinities, which JSON lacks, and without secrets of URLs."""
     return json.dumps(_finite(value), indent=2, allow_nan=False)
 
 
 def _finite(value: object) -> object:
     match value:
+        case str():
+            return redacted(value)
         case float() if not math.isfinite(value):
             return None
         case dict():

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import platform
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
-from .show import table
+from .show import echo, in_terminal, table
 
 __all__ = ["recipes", "train"]
 
@@ -46,12 +45,12 @@ def train(
     from geonp.training.loop import train as run
     from geonp.training.recipe import load
 
-    shown = sys.stderr.isatty() if progress is None else progress
+    shown = in_terminal() if progress is None else progress
     with memory_kept():
         file = run(
             load(recipe, overrides), out, resume=resume, workers=workers, progress=shown, device=device, devices=devices
         )
-    click.echo(file)
+    echo(file)
 
 
 @contextmanager
@@ -89,7 +88,7 @@ def list_recipes() -> None:
     """List the recipes."""
     from geonp.training.recipe import available
 
-    click.echo(table(available()))
+    echo(table(available()))
 
 
 @recipes.command("cp")
@@ -107,4 +106,4 @@ def copy_recipe(name: str, destination: Path) -> None:
             f"Cannot copy the recipe to {str(destination)!r}: {error.strerror}. Expected a writable file or folder; "
             f"choose another."
         ) from error
-    click.echo(file)
+    echo(file)

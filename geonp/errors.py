@@ -20,6 +20,7 @@ Every class also inherits the builtin that a caller would catch.
 from __future__ import annotations
 
 import inspect
+import re
 import warnings
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "PredictionError",
     "RecipeError",
     "reason",
+    "redacted",
     "warn",
 ]
 
@@ -42,8 +44,24 @@ _BETWEEN = {"geonp", "xarray", "dask", "distributed", "click"}
 """Packages whose frames may lie between the user's line and a warning."""
 
 
+_SECRETS = re.compile(
+    r"(?<=://)[^/\s'\"]+@"
+    r"|(?<=[?&])((?:sig|[\w.-]*(?:signature|token|key|credential|secret|passw|auth)[\w.-]*)=)[^&\s'\"]+",
+    re.IGNORECASE,
+)
+"""In a URL: user and password, and the values that sign a request."""
+
+
+def redacted(text: str) -> str:
+    """`text` without the users, passwords and signatures of the URLs in it."""
+    return _SECRETS.sub(lambda match: f"{match[1] or ''}***{'' if match[1] else '@'}", text)
+
+
 class GeonpError(Exception):
-    """Root of every error that geonp raises on purpose."""
+    """Root of every error that geonp raises on purpose. Its text has no secrets of URLs."""
+
+    def __str__(self) -> str:
+        return redacted(super().__str__())
 
 
 class InputError(GeonpError, ValueError):
@@ -107,7 +125,7 @@ def reason(error: BaseException) -> str:
         if not any(text in other for other in texts):
             texts.append(text[:500])
         seen = seen.__cause__
-    return "; ".join(texts)
+    return redacted("; ".join(texts))
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
@@ -115,4 +133,4 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
     frame, level = inspect.currentframe(), 1
     while frame is not None and frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN:
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, category, stacklevel=level)
+    warnings.warn(redacted(message), category, stacklevel=level)

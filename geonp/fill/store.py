@@ -15,7 +15,7 @@ from typing import Any, Literal, Unpack
 
 import xarray as xr
 
-from geonp.errors import InputError, OutputError
+from geonp.errors import InputError, OutputError, redacted
 from geonp.fill.fingerprint import digest, fingerprint, require_unchanged, values_of
 from geonp.fill.infill import template
 from geonp.fill.layout import Layout, checked_layout
@@ -149,7 +149,7 @@ def _fill_units(
 ) -> int:
     """Fill the units that are not done, note them in `done`, and return how many were done before."""
     reused = len(done)
-    logger.info("%s: filling %d units, %d are done", work.store.url, len(units), len(done))
+    logger.info("%s: filling %d units, %d are done", redacted(work.store.url), len(units), len(done))
     todo, start = [unit for unit in units if unit.key not in done], time.monotonic()
     with executor(workers, scheduler, work.job.predictor.device) as pool:
         # units whose surroundings could not be read are filled again, in case they can be read now
@@ -165,7 +165,8 @@ def _fill_units(
             failed = sum("error" in record for record in done.values())
             if failed or not todo:
                 break
-    logger.info("%s: %d of %d units failed, after %.0f s", work.store.url, failed, len(units), time.monotonic() - start)
+    seconds = time.monotonic() - start
+    logger.info("%s: %d of %d units failed, after %.0f s", redacted(work.store.url), failed, len(units), seconds)
     return reused
 
 

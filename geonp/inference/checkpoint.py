@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -15,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from geonp.errors import CheckpointError, ModelError
 from geonp.inference.context import Neighbourhood
 from geonp.inference.limits import config_errors, neighbourhood_errors
+from geonp.io.location import replacing
 
 if TYPE_CHECKING:
     from torch import nn
@@ -189,17 +189,13 @@ def save(network: nn.Module, file: Path, **card: Any) -> Card:
     hashes = {"sha256": data, "settings_sha256": description.encode()}
     full = full.model_copy(update={key: hashlib.sha256(content).hexdigest() for key, content in hashes.items()})
     file.parent.mkdir(parents=True, exist_ok=True)
-    _replace(file, data)
-    _replace(file.with_suffix(".json"), (json.dumps(full.model_dump(), indent=2) + "\n").encode())
+    card_text = json.dumps(full.model_dump(), indent=2) + "\n"
+    for path, content in ((file, data), (file.with_suffix(".json"), card_text.encode())):
+        with replacing(path) as temporary:
+            temporary.write_bytes(content)
     # an earlier checkpoint at this path may be cached
     load_model.cache_clear()
     return full
-
-
-def _replace(file: Path, data: bytes) -> None:
-    temporary = file.with_name(file.name + ".tmp")
-    temporary.write_bytes(data)
-    os.replace(temporary, file)
 
 
 def _weights() -> Path:

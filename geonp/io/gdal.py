@@ -12,6 +12,8 @@ import numpy as np
 import rasterio
 import rioxarray  # noqa: F401  (the engine rasterio)
 import xarray as xr
+from rasterio.errors import RasterioIOError
+from rasterio.io import DatasetReader
 
 from geonp.errors import InputError, warn
 from geonp.io.bands import Bands
@@ -20,7 +22,55 @@ from geonp.raster.nodata import PACKING
 
 __all__ = ["open_gdal"]
 
+# Drivers whose files hold their cells, or lie beside files of the same name that do. Others, such as VRT, WMS and PDS,
+# read whatever file or URL their text names.
+_SELF_CONTAINED = """AAIGrid ACE2 ADRG AIG AirSAR ARG BAG BIGGIF BLX BMP BSB BT BYN CALS COG COSAR CTable2 DDS DOQ1 DOQ2
+    DTED EHdr
+    EIR ELAS ENVI ESAT FAST FIT FITS GFF GIF GPKG GRASSASCIIGrid GRIB GS7BG GSAG GSBG GSC GTX GTiff GXF HDF4
+    HDF4Image HDF5 HDF5Image HEIF HF2 HFA IRIS ISCE ISG JDEM JP2ECW JP2KAK JP2Lura JP2MrSID JP2OpenJPEG JPEG
+    JPEGXL JPEGXR KEA L1B LAN LCP LIBERTIFF LOSLAS Leveller MBTiles MEM MFF MSGN NDF NGSGEOID NITF NOAA_B
+    NSIDCbin NTv2 NWT_GRC NWT_GRD PAux PCIDSK PCRaster PNG PNM PRF R RIK RMF ROI_PAC RRASTER RST Rasterlite S102
+    S104 S111 SAGA SDTS SGI SIGDEM SNAP_TIFF SNODAS SQLite SRP SRTMHGT TGA Terragen USGSDEM WEBP XPM XYZ ZMap
+    netCDF"""
+# Names that say that a file describes others, or that are given to a driver.
+_REFERRING = re.compile(r"\.(vrt|xml|wms|wmts|wcs|mrf|gti|toc|ers|lbl|pds|til)$|^[A-Za-z]\w+:(?!//)|^vrt://", re.I)
+
 _STALE_TAGS = re.compile(r"STATISTICS_|GRIB_|NETCDF_|OVR_")
+
+
+def opened(path: str) -> DatasetReader:
+    """Open a raster with drivers that read nothing but that file, unless its name says that it describes others.
+
+    A file from elsewhere could otherwise be named ``.tif`` and be a text that makes GDAL read other files, or send
+    requests.
+
+    Raises
+    ------
+    InputError
+        For such a file.
+    """
+    bare = re.split(r"[?#]", path)[0]
+    if _REFERRING.search(bare) or Path(path).is_dir():
+        return rasterio.open(path)
+    with rasterio.Env():
+        try:
+            return DatasetReader(path, driver=_SELF_CONTAINED.split())
+        except RasterioIOError as error:
+            if "not recognized" not in str(error) or not _is_markup(bare):
+                raise
+            raise InputError(
+                f"{path!r} is text that may refer to other files or URLs: got something like VRT or WMS, expected a "
+                "file that holds its cells. If you trust it, give it the extension of its format, such as .vrt."
+            ) from error
+
+
+def _is_markup(path: str) -> bool:
+    """Whether a local file begins as XML or JSON."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(64).lstrip().startswith((b"<", b"{"))
+    except OSError:
+        return False
 
 
 def open_gdal(
@@ -49,9 +99,10 @@ def open_gdal(
     Raises
     ------
     InputError
-        If the file contains several rasters, or bands that cannot be read as one array.
+        If the file contains several rasters, or bands that cannot be read as one array, or refers to other files
+        although its name does not say so.
     """
-    with rasterio.open(path) as file:
+    with opened(str(path)) as file:
         if file.count == 0:
             raise InputError(
                 f"{str(path)!r} contains several rasters: got {file.subdatasets}, expected one. Name one of them."
@@ -95,21 +146,21 @@ def _values(path: str | Path, of: Bands, chunks: Any, declared: bool, mixed: boo
         declared and not of.wide_nodata and (of.inexact_nodata or not (of.one_nodata and of.one_packing))
     )
 
-    def opened(masked: bool, chunks: Any) -> xr.DataArray:
+    def read(masked: bool, chunks: Any) -> xr.DataArray:
         options: Any = {"cache": False, "masked": masked, "mask_and_scale": False, "chunks": chunks}
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "(Scales|Offsets) differ across bands")
             da = xr.open_dataset(place, engine="rasterio", default_name="band_data", **options)["band_data"]
         return da if mixed else da.isel(band=[number - 1 for number in of.numbers])
 
-    da = opened(masked, chunks)
+    da = read(masked, chunks)
     if "dtype" in da.encoding:
         da.encoding["dtype"] = np.dtype(da.encoding["dtype"])
     layout = None if chunks is None else da.chunksizes
     if declared and of.wide_nodata and not masked:
-        da = of.marked(opened(False, None), opened(True, None))
+        da = of.marked(read(False, None), read(True, None))
     if not of.one_packing:
-        da = of.unpacked(da if layout is None else opened(masked, None))
+        da = of.unpacked(da if layout is None else read(masked, None))
     if mixed:
         da = da.assign_coords(band=of.numbers)
     da = of.described(da)

@@ -22,6 +22,7 @@ __all__ = [
     "identity",
     "is_remote",
     "remove",
+    "replacing",
     "require_apart",
     "resolved",
     "sync",
@@ -106,6 +107,23 @@ def check_writable(folder: Path, expected: str, *, make: bool = False) -> None:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         raise OutputError(f"Cannot write to the folder {str(folder)!r}: {error.strerror}. {expected}") from error
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a new file beside `path`, which replaces it if the block succeeds and is removed if it does not.
+
+    The file is created here, so that nothing is written through a link that somebody else made.
+    """
+    temporary = path.with_name(f"{path.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def sync(path: Path) -> None:

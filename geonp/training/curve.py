@@ -6,9 +6,10 @@ Not lightning-fabric's CSVLogger, which deletes the file of an earlier run where
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from geonp.io.location import replacing
 
 __all__ = ["append", "plot", "truncate"]
 
@@ -36,9 +37,8 @@ def truncate(file: Path, step: int) -> None:
         if line.endswith(b"\n") and row_step.isdigit() and int(row_step) <= step
     ]
     if len(kept) < len(lines) - 1:
-        temporary = file.with_suffix(".tmp")
-        temporary.write_bytes(b"".join([lines[0], *kept]))
-        os.replace(temporary, file)
+        with replacing(file) as temporary:
+            temporary.write_bytes(b"".join([lines[0], *kept]))
 
 
 def plot(file: Path) -> Path:
@@ -57,7 +57,6 @@ def plot(file: Path) -> Path:
     axes.grid(alpha=0.3)
     axes.legend()
     picture = file.with_suffix(".png")
-    temporary = picture.with_suffix(".tmp")
-    figure.savefig(temporary, format="png")
-    os.replace(temporary, picture)
+    with replacing(picture) as temporary:
+        figure.savefig(temporary, format="png")
     return picture

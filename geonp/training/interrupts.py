@@ -11,7 +11,8 @@ from types import FrameType
 
 __all__ = ["deferred", "forwarded", "reset_in_worker"]
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# Windows has no SIGHUP, which is sent when a terminal is closed
+_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 @contextmanager

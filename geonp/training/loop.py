@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from geonp.errors import InputError, MissingExtraError, RecipeError
 from geonp.inference import checkpoint
-from geonp.io.location import check_writable
+from geonp.io.location import check_writable, replacing
 from geonp.nn.models import build
 from geonp.training import curve, interrupts
 from geonp.training.objective import Objective, sampled_scores, scores
@@ -328,12 +328,10 @@ class _Run:
             "latest": self.latest,
             "best": self.best,
         }
-        temporary = file.with_suffix(".tmp")
-        with temporary.open("wb") as handle:
+        with replacing(file) as temporary, temporary.open("wb") as handle:
             torch.save(state, handle)
             handle.flush()
             os.fsync(handle.fileno())  # the content must reach the disk before the name does
-        os.replace(temporary, file)
 
     def restore(self, state: dict[str, Any], file: Path) -> None:
         """Continue from a saved state of the same run."""

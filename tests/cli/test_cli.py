@@ -503,7 +503,7 @@ def test_training_shows_its_progress_in_a_terminal(
 ) -> None:
     options: dict[str, object] = {}
     monkeypatch.setattr(loop, "train", lambda *_, **given: options.update(given))
-    monkeypatch.setattr("geonp.cli.train.sys", SimpleNamespace(stderr=SimpleNamespace(isatty=lambda: terminal)))
+    monkeypatch.setattr("geonp.cli.train.in_terminal", lambda: terminal)
     done = CliRunner().invoke(main, ["train", "tnpkr_sa_raster", "--out", str(tmp_path), *flags])
     assert done.exit_code == 0, done.output
     assert options["progress"] is shown

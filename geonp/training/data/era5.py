@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ import numpy as np
 import xarray as xr
 
 from geonp.errors import FetchError, InputError, MissingExtraError, OutputError
-from geonp.io.location import check_writable
+from geonp.io.location import check_writable, replacing
 from geonp.io.stores import UNFINISHED, Store
 from geonp.training.data.era5_files import DATASET, Area, check_same, checked, described
 
@@ -200,9 +199,8 @@ def _done(out: Path, journal: Path, asked: dict[str, Any]) -> list[str]:
 
 
 def _note(journal: Path, content: dict[str, Any]) -> None:
-    temporary = journal.with_suffix(".tmp")
-    temporary.write_text(json.dumps(content), encoding="utf-8")
-    os.replace(temporary, journal)
+    with replacing(journal) as temporary:
+        temporary.write_text(json.dumps(content), encoding="utf-8")
 
 
 @contextmanager

@@ -1,0 +1,109 @@
+"""The command line with files, names, streams and machines that are odd: a message, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from click.testing import CliRunner
+
+from geonp.cli.app import main
+from geonp.cli.show import printable
+
+GEONP = Path(sys.executable).with_name("geonp")
+
+
+def geonp(*arguments: object, code: int = 0) -> str:
+    """What a command prints, run in this process."""
+    done = CliRunner().invoke(main, list(map(str, arguments)))
+    assert done.exit_code == code, done.output
+    assert "Traceback" not in done.output
+    return done.output
+
+
+@pytest.fixture
+def ds() -> xr.Dataset:
+    values = np.random.default_rng(0).random((12, 12))
+    values[4:7, 4:7] = np.nan
+    return xr.Dataset({"a": (("y", "x"), values)}, {"y": np.arange(12.0), "x": np.arange(12.0)})
+
+
+def test_attributes_cannot_act_on_a_terminal(tmp_path: Path, ds: xr.Dataset) -> None:
+    ds["a"].attrs["units"] = "m\x1b]0;owned\x07\x1b[2J\u202e\n  nodata  5"
+    ds.rename(a="a\x1b[31m").to_zarr(tmp_path / "in.zarr", zarr_format=2)
+    printed = geonp("info", tmp_path / "in.zarr")
+    assert not set(printed) & set("\x1b\x07\u202e")
+    assert r"m\x1b]0;owned\x07\x1b[2J\u202e\n  nodata  5" in printed
+    assert printable("a\tb\nc \udcff\x9b") == "a\tb\nc \\udcff\\x9b"
+    assert "\x1b" not in geonp("fill", tmp_path / "no\x1b[2J.tif", tmp_path / "out.tif", code=1)
+
+
+def test_summaries_have_no_secrets_of_urls(tmp_path: Path) -> None:
+    url = "https://me:hunter2@127.0.0.1:1/a.tif?X-Amz-Signature=hunter2"
+    for command in (("fill", url, tmp_path / "out.tif"), ("info", url), ("evaluate", url)):
+        printed = geonp(*command, code=1)
+        assert "127.0.0.1:1/a.tif" in printed
+        assert "hunter2" not in printed
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a shell")
+@pytest.mark.parametrize("closed", ["2>&- >&-", "2>/dev/full", "PYTHONIOENCODING=ascii"])
+def test_streams_may_be_closed(tmp_path: Path, ds: xr.Dataset, model: str, closed: str) -> None:
+    ds.rename(a="höhe").to_netcdf(tmp_path / "in.nc")
+    before, after = ("env " + closed, "") if "=" in closed else ("", closed)
+    command = f"{before} {GEONP} fill {tmp_path}/in.nc {tmp_path}/out.nc --model {model} -v {after}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=120)
+    assert "Traceback" not in done.stdout + done.stderr
+    assert done.returncode == 0, done.stderr
+    with xr.open_dataset(tmp_path / "out.nc") as out:
+        assert not out["höhe"].isnull().any()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs names of bytes")
+def test_names_may_be_of_another_encoding_or_too_long(tmp_path: Path, ds: xr.Dataset, model: str) -> None:
+    name = os.fsdecode(os.fsencode(str(tmp_path)) + b"/h\xf6he.nc")  # Latin-1
+    ds.to_netcdf(tmp_path / "in.nc")
+    os.rename(tmp_path / "in.nc", name)
+    for command in (("info", name), ("fill", name, tmp_path / "out.nc", "--model", model)):
+        done = CliRunner().invoke(main, list(map(str, command)))
+        assert not done.exception or isinstance(done.exception, SystemExit), done.exception
+        assert done.exit_code == 0 or "\\udcf6" in done.output
+    long = tmp_path / ("x" * 300 + ".nc")
+    os.rename(name, tmp_path / "in.nc")
+    for target in (long, long.with_suffix(".tif"), long.with_suffix(".zarr"), tmp_path / ("y" * 250 + ".tif")):
+        assert "Error: " in geonp("fill", tmp_path / "in.nc", target, "--model", model, code=1)
+    assert "Error: " in geonp("info", long, code=1)
+    assert "Error: " in geonp("models", "show", long.with_suffix(".safetensors"), code=1)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="needs SIGHUP")
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_closed_terminal_ends_a_fill_unless_it_is_ignored(tmp_path: Path, model: str, ignored: bool) -> None:
+    values = np.random.default_rng(0).random((400, 400))
+    values[::2] = np.nan
+    xr.Dataset({"a": (("y", "x"), values)}).to_netcdf(tmp_path / "in.nc")
+    command = [GEONP, "fill", tmp_path / "in.nc", tmp_path / "out.tif", "--model", model, "--json"]
+    handler = signal.SIG_IGN if ignored else signal.SIG_DFL
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=lambda: signal.signal(1, handler)
+    )
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob(".out.tif.*/draft-out.tif")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGHUP)
+    printed, message = process.communicate(timeout=120)
+    left = sorted(path.name for path in tmp_path.iterdir())
+    if ignored:
+        assert json.loads(printed)["cells_filled"] == 80_000
+        assert left == ["in.nc", "out.tif"]
+    else:
+        assert message.startswith("Interrupted")
+        assert (process.returncode, left) == (130, ["in.nc"])
