@@ -29,6 +29,7 @@ from geonp.io.journal import Journal, Record
 from geonp.io.location import is_remote, require_apart, resolved
 from geonp.io.output import for_files
 from geonp.io.stores import Store
+from geonp.io.tags import warn_of_tags
 from geonp.raster.covariates import Covariate
 from geonp.raster.variable import Variable
 
@@ -301,6 +302,7 @@ def _begin(
         store.sweep()
         return {key: record for key, record in journal.records().items() if not {"error", "unread"} & set(record)}
     ready = for_files(template(request), request.grid)
+    warn_of_tags(ready)
     made = {output.name: field for field in fields for output in field.outputs}
     for name, field in made.items():
         ready[name].encoding.update(layout.encoding(ready[name], field.chunks, field.variable.spatial))

@@ -27,7 +27,7 @@ from geonp.raster.casting import nearest_integers
 from geonp.raster.metadata import PACKED_BANDS, THEMATIC
 from geonp.raster.nodata import PACKING, holds
 
-__all__ = ["Bands", "packed", "with_palettes"]
+__all__ = ["Bands", "packed", "with_alpha", "with_palettes"]
 
 _CATEGORIES = re.compile(r"<CategoryNames|<GDALRasterAttributeTable(?![^>]*athematic)")
 _EXACT = 2**53
@@ -129,6 +129,12 @@ class Bands:
         """Whether a nodata value is an integer that float64, in which it is reported, cannot hold."""
         return self.dtypes[0] in {"int64", "uint64"} and any(abs(value or 0) >= _EXACT for value in self.nodata)
 
+    @property
+    def masked_dtype(self) -> str | None:
+        """Dtype of integers whose missing cells a mask marks, and no nodata value; None for all other bands."""
+        unmarked = self.masked and np.dtype(self.dtypes[0]).kind in "iu" and all(v is None for v in self.nodata)
+        return self.dtypes[0] if unmarked else None
+
     def described(self, da: xr.DataArray) -> xr.DataArray:
         """`da` with nodata value, scale and offset in attrs if they are those of all bands, and without if not.
 
@@ -138,7 +144,7 @@ class Bands:
         result, known = da.copy(), ("_FillValue", *PACKING)
         result.attrs = {key: value for key, value in da.attrs.items() if key not in ("scales", "offsets", *known)}
         one = self.one_nodata and self.one_packing
-        gone = ("rasterio_dtype", *(known if one else ("dtype", *known)))
+        gone = ("rasterio_dtype", *known, *(() if one and not self.masked_dtype else ("dtype",)))
         result.encoding = {key: value for key, value in da.encoding.items() if key not in gone}
         if one and fill is not None and holds(dtype, fill):
             result.attrs["_FillValue"] = da.attrs["_FillValue"] if self.wide_nodata else dtype.type(fill)
@@ -182,10 +188,23 @@ def packed(da: xr.DataArray, stored: Mapping[str, Any], *, integers: bool) -> xr
     return values.assign_attrs({**da.attrs, **values.attrs, "scale_factor": scale, "add_offset": offset})
 
 
-def _integers(values: npt.NDArray[Any], fill: np.integer[Any]) -> npt.NDArray[Any]:
+def with_alpha(layers: Sequence[xr.DataArray], dtype: np.dtype[Any]) -> list[xr.DataArray]:
+    """Bands as integers, 0 where they are missing, and an alpha band, which is 0 where one of them is."""
+    zero, opaque = dtype.type(0), np.iinfo(dtype).max
+    result = [
+        xr.apply_ufunc(_integers, layer.drop_attrs(), zero, False, dask="parallelized", output_dtypes=[dtype])
+        for layer in layers
+    ]
+    seen = layers[0].notnull()
+    for layer in layers[1:]:
+        seen = seen & layer.notnull()
+    return [*result, (seen * dtype.type(opaque)).astype(dtype)]
+
+
+def _integers(values: npt.NDArray[Any], fill: np.integer[Any], avoid: bool = True) -> npt.NDArray[Any]:
     missing = np.isnan(values)
     result = np.full(values.shape, fill)
-    result[~missing] = nearest_integers(values[~missing], fill.dtype, (int(fill),))
+    result[~missing] = nearest_integers(values[~missing], fill.dtype, (int(fill),) if avoid else ())
     return result
 
 

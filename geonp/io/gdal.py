@@ -17,7 +17,8 @@ from rasterio.io import DatasetReader
 
 from geonp.errors import InputError, warn
 from geonp.io.bands import Bands
-from geonp.raster.metadata import UNNAMED
+from geonp.io.tags import read_tags
+from geonp.raster.metadata import GDAL_METADATA, UNNAMED
 from geonp.raster.nodata import PACKING
 
 __all__ = ["open_gdal"]
@@ -112,22 +113,27 @@ def open_gdal(
             warn(f"{str(path)!r} contains {len(file.subdatasets)} rasters, and the first is read. Others: {others}.")
             path = file.subdatasets[0]  # rioxarray would open all of them
         of = Bands.of(file, str(path), bands)
-        tags, georeferenced = set(file.tags()), not file.transform.is_identity
+        tags, first, georeferenced = set(file.tags()), file.tags(1), not file.transform.is_identity
         descriptions = [file.descriptions[number - 1] for number in of.numbers]
+        said = read_tags(file, of.numbers, of.masked_dtype)
         mixed = len(set(file.dtypes)) > 1
     da = _values(path, of, chunks, nodata is None, mixed)
     attrs = {key: value for key, value in da.attrs.items() if not _STALE_TAGS.match(key)}
     file_attrs = {key: value for key, value in attrs.items() if key in tags}
+    # rioxarray gives all bands the tags of the first
+    shared = dict(
+        set.intersection(*({*band["tags"].items(), ("units", band["unit"])} for band in said["bands"].values()))
+    )
+    attrs = {k: v for k, v in attrs.items() if k not in first or shared.get(k) == first[k]}
     da.attrs = {k: v for k, v in attrs.items() if k not in tags and not (k in PACKING and v == PACKING[k])}
+    da.attrs.pop("units", None)
+    if shared.get("units"):
+        da.attrs["units"] = shared["units"]
     if any(descriptions):
         da.attrs.pop("long_name", None)
         if not of.single:
             names = [text or f"band {n}" for n, text in zip(of.numbers, descriptions, strict=True)]
             da = da.assign_coords(band_name=("band", np.array(names, object)))
-    if isinstance(da.attrs.get("units"), tuple):
-        units = {da.attrs["units"][number - 1] for number in of.numbers if not mixed}
-        if len(units) == 1:
-            da.attrs["units"] = units.pop()
     if not georeferenced:
         da = da.drop_vars([name for name in ("y", "x") if name in da.coords])
     if of.single:
@@ -136,6 +142,7 @@ def open_gdal(
     name = re.sub(r"\W+", "_", label).strip("_")
     # a file may have the name of a coordinate
     name = UNNAMED if name in {"", *da.coords, *da.dims} else name
+    da.encoding[GDAL_METADATA] = said
     return of.thematic(da).to_dataset(name=name).assign_attrs(file_attrs)
 
 

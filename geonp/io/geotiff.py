@@ -23,9 +23,10 @@ from rasterio.errors import NotGeoreferencedWarning, RasterioError
 from rasterio.windows import Window
 
 from geonp.errors import InputError, OutputError, warn
-from geonp.io.bands import packed
+from geonp.io.bands import packed, with_alpha
+from geonp.io.tags import layer_tags, write_tags
 from geonp.raster.grid import Grid, grid_mapping_name
-from geonp.raster.metadata import PACKED_BANDS
+from geonp.raster.metadata import GDAL_METADATA, PACKED_BANDS
 from geonp.raster.nodata import PACKING, UNLIMITED, declared_nodata, observed, valid_limits
 
 __all__ = ["DRIVERS", "creation_options_of", "transform", "write_geotiff"]
@@ -58,8 +59,6 @@ _CHANGING = {"ADD_ALPHA", "DISCARD_LSB", "EXTENT", "MAX_Z_ERROR", "NBITS", "RES"
 _LOSSY = {"JPEG", "WEBP", "JXL"}
 _PART_SIDE, _PART_BYTES = 512, 2**26  # of a block of a COG, and of the memory that comparing files takes
 
-_BAND_TAGS = ("standard_name", "cell_methods")
-
 
 def creation_options_of(driver: str) -> set[str]:
     """Names of the creation options of a driver of :data:`DRIVERS`, in capitals."""
@@ -86,7 +85,7 @@ def write_geotiff(ds: xr.Dataset, grid: Grid, path: Path, driver: str, options: 
     draft are read back as they are written, and the copy is compared with the draft.
 
     Variables and their slices along other dimensions are bands, in order, described by name. Rows are written from
-    north to south. :func:`geonp.io.output.write_raster` describes the parameters.
+    north to south, and columns from west to east. :func:`geonp.io.output.write_raster` describes the parameters.
 
     Raises
     ------
@@ -96,20 +95,9 @@ def write_geotiff(ds: xr.Dataset, grid: Grid, path: Path, driver: str, options: 
         If GDAL refuses the creation options, or what it wrote cannot be read back.
     """
     _require_compression(driver, options)
-    if grid.y_dim in ds.coords and grid.spacing[0] > 0:
-        ds = ds.isel({grid.y_dim: slice(None, None, -1)})
-        grid = Grid.from_xarray(ds)
-    stored = _with_common_encoding(ds, grid)
-    packings = [da.encoding.get(PACKED_BANDS) for da in ds.data_vars.values()]
-    # as integers if there is nothing else, and a value for missing cells
-    integers = (
-        packings[0] is not None and packings[0]["_FillValue"] is not None and packings.count(packings[0]) == len(ds)
-    )
-    layers = [
-        (label, layer if packing is None else packed(layer, packing, integers=integers))
-        for packing, (name, da) in zip(packings, stored.items(), strict=True)
-        for label, layer in _layers(name, da, grid)
-    ]
+    ds = _north_up(ds, grid)
+    grid = Grid.from_xarray(ds)
+    layers = _encoded_layers(ds, grid)
     first = layers[0][1]
     affine, gcps = transform(ds, grid), first.rio.get_gcps()
     unplaced = affine is None and not gcps and not grid.regular
@@ -133,22 +121,51 @@ def write_geotiff(ds: xr.Dataset, grid: Grid, path: Path, driver: str, options: 
         with rasterio.open(draft, "w", driver="GTiff", tiled=True, BIGTIFF="IF_SAFER", **profile) as file:
             if gcps:
                 file.gcps = gcps, grid.crs
-            file.update_tags(**{key: value for key, value in ds.attrs.items() if isinstance(value, str | int | float)})
-            for band, (description, da) in enumerate(layers, start=1):
-                file.set_band_description(band, description)
-                file.set_band_unit(band, str(da.attrs.get("units", "")))
-                file.update_tags(band, **{key: da.attrs[key] for key in _BAND_TAGS if key in da.attrs})
-            file.scales = [da.attrs.get("scale_factor", 1.0) for _, da in layers]
-            file.offsets = [da.attrs.get("add_offset", 0.0) for _, da in layers]
+            write_tags(file, ds, layers)
+            file.scales = [da.attrs.get("scale_factor", 1.0) for _, da, _ in layers]
+            file.offsets = [da.attrs.get("add_offset", 0.0) for _, da, _ in layers]
         # Blocks are written as they are computed; the copy compresses them once and adds the overviews of a COG.
         targets: Any = [_Band(draft, band) for band in range(1, len(layers) + 1)]
-        dask.array.store([dask.array.asarray(da.data) for _, da in layers], targets, lock=True)
+        dask.array.store([dask.array.asarray(da.data) for _, da, _ in layers], targets, lock=True)
         options = {**DRIVERS[driver], **options}
         try:
             rasterio.shutil.copy(draft, path, driver=driver, **options)
         except (RasterioError, CPLE_BaseError) as error:
             raise OutputError(f"GDAL cannot write {path.name!r} as {driver}: {error}. Check --co.") from error
         _require_intact(path, draft, options)
+
+
+def _north_up(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
+    """`ds` with rows from north to south, and columns from west to east."""
+    for dim, step, sign in zip((grid.y_dim, grid.x_dim), grid.spacing, (-1, 1), strict=True):
+        if dim in ds.coords and step * sign < 0:
+            ds = ds.isel({dim: slice(None, None, -1)})
+    return ds
+
+
+def _encoded_layers(ds: xr.Dataset, grid: Grid) -> list[tuple[str, xr.DataArray, Mapping[str, Any]]]:
+    """The bands as they are stored: description, array, and what :func:`geonp.io.tags.layer_tags` gives.
+
+    Bands that were packed or masked stay integers if there are no others.
+    """
+    stored = _with_common_encoding(ds, grid)
+    packings = [da.encoding.get(PACKED_BANDS) for da in ds.data_vars.values()]
+    integers = (
+        packings[0] is not None and packings[0]["_FillValue"] is not None and packings.count(packings[0]) == len(ds)
+    )
+    layers = [
+        (label, layer if packing is None else packed(layer, packing, integers=integers), layer_tags(ds[name], layer))
+        for packing, (name, da) in zip(packings, stored.items(), strict=True)
+        for label, layer in _layers(name, da, grid)
+    ]
+    masked = next(iter(ds.data_vars.values())).encoding.get(GDAL_METADATA, {}).get("masked")
+    if masked is None or len(ds) > 1 or layers[0][1].dtype.kind != "f":
+        return layers
+    *values, alpha = with_alpha([layer for _, layer, _ in layers], np.dtype(masked))
+    return [
+        *((label, layer, about) for (label, _, about), layer in zip(layers, values, strict=True)),
+        ("alpha", alpha, {"colour": "alpha"}),
+    ]
 
 
 def _require_compression(driver: str, options: Mapping[str, str]) -> None:

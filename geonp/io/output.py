@@ -22,12 +22,13 @@ from geonp.errors import GeonpError, InputError, OutputError, reason, warn
 from geonp.io.attributes import storable
 from geonp.io.geotiff import DRIVERS, creation_options_of, transform, write_geotiff
 from geonp.io.journal import Journal
-from geonp.io.location import check_writable, sync
+from geonp.io.location import check_writable, require_apart, resolved, sync
 from geonp.io.netcdf import write_netcdf
 from geonp.io.sources import NETCDF
 from geonp.io.stores import Store, to_zarr
+from geonp.io.tags import warn_of_tags
 from geonp.raster.grid import Grid, grid_mapping_name
-from geonp.raster.metadata import PACKED_BANDS
+from geonp.raster.metadata import GDAL_METADATA, PACKED_BANDS
 from geonp.raster.nodata import holds
 
 __all__ = ["check_output", "for_files", "write_raster"]
@@ -38,7 +39,8 @@ _SIDECARS = (".aux.xml", ".ovr", ".msk", ".msk.ovr")
 _ENCODING_ATTRS = ("_FillValue", "scale_factor", "add_offset")
 # Writers refuse, or wrongly apply, the chunks and compressors of another format.
 _PORTABLE_ENCODING = {"dtype", *_ENCODING_ATTRS, "missing_value", "_Unsigned", "grid_mapping", "units", "calendar"} | {
-    PACKED_BANDS
+    GDAL_METADATA,
+    PACKED_BANDS,
 }
 
 
@@ -111,8 +113,11 @@ def write_raster(
     path = Path(path)
     check_output(path, overwrite=overwrite, driver=driver)
     options = {key.upper(): value for key, value in (creation_options or {}).items()}
+    _require_apart(ds, path)
     grid = Grid.from_xarray(ds)
     ds = for_files(ds, grid)
+    if path.suffix.lower() not in _GEOTIFF:
+        warn_of_tags(ds)
     with _replacing(path) as temporary:
         if path.suffix.lower() == ".zarr":
             _require_known(options, {"ZARR_FORMAT"}, "Zarr")
@@ -127,8 +132,8 @@ def write_raster(
 
 
 def for_files(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
-    """Copy of `ds` with chunks of one size, and without the encoding that is specific to the format it came from."""
-    ds = _with_axis_attrs(ds.copy(), grid)
+    """Copy of `ds` with chunks of one size, the CRS in a variable, and without the encoding of its earlier format."""
+    ds = _with_axis_attrs(_with_grid_mapping(ds.copy(), grid), grid)
     for name, variable in ds.variables.items():
         if variable.chunks is not None:
             ds[name] = ds[name].chunk({dim: max(sizes) for dim, sizes in variable.chunksizes.items()})
@@ -147,14 +152,39 @@ def for_files(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
     return ds
 
 
+def _require_apart(ds: xr.Dataset, path: Path) -> None:
+    """Check that the folder at `path`, which is replaced by the output once it is complete, holds no input beside."""
+    encodings = [ds.encoding, *(variable.encoding for variable in ds.variables.values())]
+    for source in {str(encoding["source"]) for encoding in encodings if "source" in encoding}:
+        if path.is_dir() and resolved(source) != resolved(str(path)):
+            require_apart(str(path), {"input": source})
+
+
+def _with_grid_mapping(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
+    """Add a CF grid mapping if the CRS is in an attribute, where few readers look for it."""
+    if grid.crs is None or grid_mapping_name(ds) is not None:
+        return ds
+    crs = CRS.from_wkt(grid.crs)
+    ds = ds.assign_coords(spatial_ref=((), np.int32(0), {**crs.to_cf(), "spatial_ref": grid.crs}))
+    for da in ds.data_vars.values():
+        if {grid.y_dim, grid.x_dim} <= set(da.dims):
+            da.encoding["grid_mapping"] = "spatial_ref"
+    return ds
+
+
 def _on_grid(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
-    """Leave out the variables that are not on the grid, such as bounds; unless no other is left."""
-    others = [name for name, da in ds.data_vars.items() if not {grid.y_dim, grid.x_dim} <= set(da.dims)]
+    """Leave out what a GeoTIFF cannot hold, such as bounds, times and text; unless nothing else is left."""
+    others = [
+        name
+        for name, da in ds.data_vars.items()
+        if not {grid.y_dim, grid.x_dim} <= set(da.dims) or da.dtype.kind not in "iufb"
+    ]
     if not others or len(others) == len(ds.data_vars):
         return ds
     warn(
         f"Left out of the GeoTIFF: {', '.join(map(str, others))}, which {'are' if others[1:] else 'is'} not on "
-        f"({grid.y_dim}, {grid.x_dim}). Write .zarr or .nc to keep all variables."
+        f"({grid.y_dim}, {grid.x_dim}) or {'no' if others[1:] else 'not'} real numbers. Write .zarr or .nc to keep all "
+        "variables."
     )
     return ds.drop_vars(others)
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 import zarr
+from netCDF4 import default_fillvals
 
 from geonp.io.location import connect, is_remote, remove, writing
 from geonp.raster.grid import grid_mapping_name
@@ -54,16 +55,23 @@ def to_zarr(ds: xr.Dataset, path: str | Path, **options: Any) -> None:
 
     These are consolidated metadata of format 3, which other readers expect and warn about if missing, and strings of
     fixed length and bytes, which are stored as strings of variable length. The value of a CF grid mapping variable has
-    no meaning: text becomes 0, which all readers can open.
+    no meaning: text becomes 0, which all readers can open. The fill value of integers in format 3 is their nodata
+    value, or that of NetCDF: GDAL takes it for missing, and 0 is a value.
     """
     mapping = grid_mapping_name(ds)
-    ds = ds.assign(
+    ds = ds.copy().assign(
         {
             name: (da.dims, np.int32(0), da.attrs) if name == mapping and da.ndim == 0 else _text(da)
             for name, da in ds.variables.items()
             if da.dtype.kind in "UTS" or (name == mapping and da.dtype.kind == "O")
         }
     )
+    if options.get("zarr_format") == 3:
+        for da in ds.variables.values():
+            stored = np.dtype(da.encoding.get("dtype", da.dtype))
+            if stored.kind in "iu" and da.ndim:
+                default = default_fillvals.get(f"{stored.kind}{stored.itemsize}")
+                da.encoding["fill_value"] = da.encoding.get("_FillValue", da.attrs.get("_FillValue", default))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Consolidated metadata")
         ds.to_zarr(path, **options)

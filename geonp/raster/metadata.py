@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any
@@ -13,6 +14,7 @@ from geonp.raster.grid import grid_mapping_name
 from geonp.raster.nodata import NODATA, PACKING
 
 __all__ = [
+    "GDAL_METADATA",
     "PACKED_BANDS",
     "THEMATIC",
     "UNNAMED",
@@ -22,6 +24,8 @@ __all__ = [
     "dataset_attrs",
     "kept_encoding",
 ]
+
+_CF = "CF-1.11"  # the first with units_metadata
 
 UNNAMED = "value"
 """Name of the filled variable of a DataArray without a name."""
@@ -37,6 +41,10 @@ _CLASS_NAMES = {"area_type", "land_cover_lccs", "region", "soil_type"}
 PACKED_BANDS = "packed_bands"
 """Encoding of floats whose bands were packed by different scales and offsets: a mapping of ``dtype`` and ``_FillValue``
 as stored, and of ``bands``, which maps the number of a band to its scale and offset."""
+
+
+GDAL_METADATA = "gdal_metadata"
+"""Encoding of rasters of GDAL with what their file says beside the values, see :mod:`geonp.io.tags`."""
 
 
 class FillFlag(IntEnum):
@@ -66,11 +74,17 @@ def class_attrs(attrs: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def dataset_attrs(attrs: Mapping[Any, Any], line: str, model: str, version: str, sha256: str) -> dict[Any, Any]:
-    """Attributes of a filled Dataset: its own, ``Conventions``, a new line of ``history``, and the model."""
+    """Attributes of a filled Dataset: its own, ``Conventions``, a new line of ``history``, and the model.
+
+    An older version of the CF conventions is raised to the one that defines all attributes of the results.
+    """
     earlier = str(attrs.get("history", "")).rstrip("\n")
+    conventions, known = re.subn(r"CF-1\.(\d|10)(?!\d)", _CF, str(attrs.get("Conventions", _CF)))
+    if not known and "CF-" not in conventions:
+        conventions = f"{_CF}, {conventions}"
     return {
-        "Conventions": "CF-1.11",
         **attrs,
+        "Conventions": conventions,
         "history": f"{earlier}\n{line}" if earlier else line,
         "geonp_model": model,
         "geonp_model_version": version,
@@ -84,7 +98,8 @@ def kept_encoding(source: xr.DataArray, nodata: tuple[float, ...]) -> dict[str, 
     Floats packed as integers without a nodata value are stored as floats: empty cells have no integer. So are those
     whose bands rioxarray has unpacked by different scales and offsets.
     """
-    encoding = {key: source.encoding[key] for key in ("dtype", PACKED_BANDS, *PACKING) if key in source.encoding}
+    said = {key: source.encoding[key] for key in (GDAL_METADATA,) if key in source.encoding}
+    encoding = said | {key: source.encoding[key] for key in ("dtype", PACKED_BANDS, *PACKING) if key in source.encoding}
     mapping = source.encoding.get("grid_mapping", source.attrs.get("grid_mapping", grid_mapping_name(source)))
     if mapping is not None:
         encoding["grid_mapping"] = mapping
@@ -102,7 +117,7 @@ def kept_encoding(source: xr.DataArray, nodata: tuple[float, ...]) -> dict[str, 
         encoding["_FillValue"] = fill
     by_band = not set(PACKING) & set(encoding) and {"scales", "offsets"} & set(source.encoding)
     if stored.kind in "iu" and (fill is None or "_Unsigned" in source.encoding or by_band):
-        encoding = {key: value for key, value in encoding.items() if key == "grid_mapping"}
+        encoding = {key: value for key, value in encoding.items() if key in ("grid_mapping", GDAL_METADATA)}
     return encoding
 
 

@@ -38,7 +38,7 @@ def test_regions_are_encoded_and_the_store_is_unfinished_until_it_is_complete(st
         open_raster(store.url)
     store.complete({"title": "a store"})
     ds = open_raster(store.url)
-    np.testing.assert_array_equal(ds["a"], np.repeat([0.0, 7.0], [12, 12]).reshape(4, 6))
+    np.testing.assert_array_equal(ds["a"], np.repeat([np.nan, 7.0], [12, 12]).reshape(4, 6))
     assert ds["a"].encoding["dtype"] == np.int16
     assert ds["label"].values.tolist() == ["one", "two", "three", "four"]
     assert ds.attrs == {"title": "a store"}

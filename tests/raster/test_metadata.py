@@ -265,4 +265,19 @@ def test_attributes_of_a_filled_dataset() -> None:
         "geonp_model_version": "1",
         "geonp_weights_sha256": "abc",
     }
-    assert dataset_attrs({"Conventions": "CF-1.6, ACDD-1.3"}, "a", *MODEL)["Conventions"] == "CF-1.6, ACDD-1.3"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (None, "CF-1.11"),
+        ("CF-1.6, ACDD-1.3", "CF-1.11, ACDD-1.3"),
+        ("CF-1.10", "CF-1.11"),
+        ("CF-1.11", "CF-1.11"),
+        ("CF-1.12", "CF-1.12"),
+        ("COARDS", "CF-1.11, COARDS"),
+    ],
+)
+def test_older_conventions_are_raised_to_those_of_the_results(before: str | None, after: str) -> None:
+    attrs = {} if before is None else {"Conventions": before}
+    assert dataset_attrs(attrs, "line", "m", "1", "0")["Conventions"] == after

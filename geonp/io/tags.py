@@ -1,0 +1,77 @@
+"""What a GDAL raster says beside its values: units, tags and colours of bands, and domains such as RPCs.
+
+A GeoTIFF out keeps it. The encoding :data:`~geonp.raster.metadata.GDAL_METADATA` of a variable holds it until then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import rasterio
+import xarray as xr
+from rasterio.enums import ColorInterp
+
+from geonp.errors import warn
+from geonp.raster.metadata import GDAL_METADATA
+
+__all__ = ["layer_tags", "read_tags", "warn_of_tags", "write_tags"]
+
+_BAND_TAGS = ("standard_name", "cell_methods")
+_STALE = re.compile(r"STATISTICS_|GRIB_|NETCDF_|OVR_|_FillValue$|scale_factor$|add_offset$")
+_LAYOUT = re.compile(r"IMAGE_STRUCTURE|rio_|DERIVED_SUBDATASETS|SUBDATASETS|GEOLOCATION|COLOR_PROFILE|TIFF$|xml:|json:")
+
+
+def read_tags(file: rasterio.DatasetReader, numbers: Sequence[int], masked: str | None) -> dict[str, Any]:
+    """Read what is said of the bands `numbers`; `masked` is the dtype of integers whose missing cells a mask marks."""
+    return {
+        "shape": file.shape,
+        "masked": masked,
+        "domains": {name: file.tags(ns=name) for name in file.tag_namespaces() if not _LAYOUT.match(name)},
+        "bands": {
+            n: {
+                "tags": {key: value for key, value in file.tags(n).items() if not _STALE.match(key)},
+                "unit": file.units[n - 1],
+                "colour": file.colorinterp[n - 1].name,
+            }
+            for n in numbers
+        },
+    }
+
+
+def layer_tags(da: xr.DataArray, layer: xr.DataArray) -> Mapping[str, Any]:
+    """What is said of the band that a layer of `da` was; empty if it was none."""
+    bands: Mapping[int, Mapping[str, Any]] = da.encoding.get(GDAL_METADATA, {}).get("bands", {})
+    number = int(layer.coords["band"]) if "band" in layer.coords else next(iter(bands), 0)
+    return bands.get(number, {}) if "band" in layer.coords or len(bands) == 1 else {}
+
+
+def write_tags(
+    file: rasterio.io.DatasetWriter, ds: xr.Dataset, layers: Sequence[tuple[str, xr.DataArray, Mapping[str, Any]]]
+) -> None:
+    """Write tags, units and colours of a file and its layers: description, array, and what :func:`layer_tags` gives."""
+    file.update_tags(**{key: value for key, value in ds.attrs.items() if isinstance(value, str | int | float)})
+    for said in (da.encoding.get(GDAL_METADATA) for da in ds.data_vars.values()):
+        for name, tags in said["domains"].items() if said is not None and said["shape"] == file.shape else ():
+            file.update_tags(ns=name, **tags)
+    for band, (description, da, about) in enumerate(layers, start=1):
+        file.set_band_description(band, description)
+        file.set_band_unit(band, str(about.get("unit") or da.attrs.get("units", "")))
+        own = {key: da.attrs[key] for key in _BAND_TAGS if key in da.attrs}
+        file.update_tags(band, **{**about.get("tags", {}), **own})
+    colours = [ColorInterp[about.get("colour", "undefined")] for _, _, about in layers]
+    if {ColorInterp.red, ColorInterp.alpha} & set(colours):
+        file.colorinterp = colours
+
+
+def warn_of_tags(ds: xr.Dataset) -> None:
+    """Warn of what NetCDF and Zarr do not keep: domains, and tags and units that differ between bands."""
+    lost: set[str] = set()
+    for said in (da.encoding.get(GDAL_METADATA) for da in ds.data_vars.values()):
+        if said is not None:
+            lost |= set(said["domains"])
+            bands = [{**about["tags"], "unit": about["unit"]} for about in said["bands"].values()]
+            lost |= {key for about in bands for key in about if any(other.get(key) != about[key] for other in bands)}
+    if lost:
+        warn(f"Left out of the output, because only a GeoTIFF (.tif) keeps it: {', '.join(sorted(lost))}.")
