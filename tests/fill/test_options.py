@@ -66,7 +66,11 @@ def test_every_option_is_passed_on(name: str, monkeypatch: pytest.MonkeyPatch) -
     assert caught.value.args == (given,)
 
 
-@pytest.mark.parametrize("function", [infill, GeonpAccessor.infill])
+@pytest.mark.parametrize(
+    "function",
+    [each for each in FUNCTIONS if each is not GeonpAccessor.plan],
+    ids=lambda function: function.__qualname__,
+)
 def test_docstrings_describe_the_options_in_the_same_words(function: Callable[..., object]) -> None:
     text = " ".join(str(inspect.getdoc(function)).split())
     assert list(described()) == [option.name for option in fields(FillOptions)]
