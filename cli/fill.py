@@ -196,7 +196,7 @@ def _layout(options: dict[str, str], chunks: int | None) -> dict[str, Any]:
 
 
 def _plan(ds: xr.Dataset, in_units: bool, layout: dict[str, Any], workers: int | None, settings: dict[str, Any]) -> Any:
-    # Imported only now: torch takes seconds, and a wrong path should be told at once.
+    # imported here, since torch takes seconds, and a wrong path should be reported at once
     if in_units:
         from geonp.fill.options import FillOptions
         from geonp.fill.plan import COUNTED_CELLS
@@ -234,7 +234,7 @@ def _fill_store(
         named = "".join(f"\n  {key}: {reason}" for key, reason in report.failed.items())
         failed = (
             f"{len(report.failed)} of {report.units} units failed; their cells are empty and flagged:{named}\n"
-            f"{target!r} stays unfinished. Mend the input, and try them again with --resume."
+            f"{target!r} stays unfinished. Repair the input, and try them again with --resume."
         )
     return counts, Store(target, of_target).attributes(), failed
 
