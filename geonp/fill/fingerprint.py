@@ -46,7 +46,9 @@ def values_of(request: Request, source_options: Any) -> str:
     found = [_identity(ds[name], ds.encoding, source_options) for name in names]
     beside = [covariate.variable.source for covariate in request.covariates]
     known = [(source.dims, source.attrs, _identity(source, source.encoding, source_options)) for source in beside]
-    return str(tokenize(found, known, [covariate.classes for covariate in request.covariates]))
+    return str(
+        tokenize(found, known, [(covariate.classes, covariate.known_errors) for covariate in request.covariates])
+    )
 
 
 def _identity(array: xr.DataArray, encoding: Mapping[Any, Any], source_options: Any) -> str:

@@ -124,7 +124,7 @@ def _filled(
         stored = source.data
     domain = None if request.domain is None else da.asarray(request.domain).rechunk(stored.chunks[-2:])
     axis = variable.leading.index(job.across) if job.across in variable.leading else None
-    beside = [(Beside(covariate.axes(variable), covariate.classes), data) for covariate, data in covariates]
+    beside = [(Beside.of(covariate, variable), data) for covariate, data in covariates]
     result = _fill_chunks(stored, domain, job, variable.read, axis, beside)
     drawn = None
     if request.options.samples:
@@ -141,8 +141,10 @@ def _assembled(request: Request, arrays: Mapping[Hashable, Mapping[Hashable, xr.
     for variable in request.variables:
         line = f"{stamp} geonp infill: {variable.label} filled by {card.name} {card.version}"
         attrs = dataset_attrs(out.attrs, line, card.name, card.version, card.sha256)
-        if request.covariates:
-            attrs["geonp_covariates"] = " ".join(covariate.variable.label for covariate in request.covariates)
+        if names := [covariate.variable.label for covariate in request.covariates if not covariate.known_errors]:
+            attrs["geonp_covariates"] = " ".join(names)
+        if errors := [covariate.variable.label for covariate in request.covariates if covariate.known_errors]:
+            attrs["geonp_errors"] = errors[0]
         out = out.assign(arrays[variable.name]).assign_attrs(attrs)
     return ordered(request.ds, out, arrays)
 
@@ -215,7 +217,7 @@ def _covariate(request: Request, covariate: Covariate) -> da.Array:
     in_memory = source.chunks is None
     chunks = chunks_in_memory(source.shape)
     data: da.Array = da.from_array(source.values, chunks=chunks, name=False) if in_memory else source.data
-    if covariate.classes:
+    if covariate.as_read:
         dtype = result_dtype(read.dtype)
         result: da.Array = da.map_blocks(_as_read, data, read, dtype=dtype, meta=np.empty((0,) * data.ndim, dtype))
     else:

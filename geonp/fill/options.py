@@ -27,7 +27,7 @@ __all__ = ["RESULTS", "FillKeywords", "FillOptions", "described", "takes_fill_op
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
-_FINGERPRINTED_ELSEWHERE = {"model", "mask", "covariates", "device", "batch_size"}
+_FINGERPRINTED_ELSEWHERE = {"model", "mask", "covariates", "errors", "device", "batch_size"}
 """Options whose value does not identify a result: models, masks and covariates have content, and batches change no
 result."""
 
@@ -77,12 +77,16 @@ class FillOptions:
         the raster, which are then not filled, or arrays on its grid, static or along dimensions that they share with
         it. At most 16. Each variable of a Dataset, and each entry along other dimensions, is a covariate; classes are
         used as indicators. Gaps of covariates are filled from the covariates themselves. Units and order do not matter.
+    errors : DataArray or name, optional
+        Known standard errors of the observations, in their units: a variable of the raster, which is then not filled,
+        or an array on its grid. Observations with larger errors count less. They keep their values. Standard errors of
+        filled cells are of a measurement without these errors.
 
     Raises
     ------
     InputError
-        For a value of the wrong type or out of range. `mask`, `across`, `covariates` and `device` are checked later,
-        against the raster and the machine.
+        For a value of the wrong type or out of range. `mask`, `across`, `covariates`, `errors` and `device` are checked
+        later, against the raster and the machine.
     """
 
     model: str | os.PathLike[str] = "tnpkr-sa"
@@ -97,6 +101,7 @@ class FillOptions:
     samples: int = 0
     across: Hashable | None = None
     covariates: CovariateLike | Sequence[CovariateLike] | None = None
+    errors: CovariateLike | None = None
 
     def __post_init__(self) -> None:
         """Check the values, and convert them to plain types, so that equal options have equal fingerprints."""
@@ -168,6 +173,7 @@ class FillKeywords(TypedDict, total=False):
     samples: int
     across: Hashable | None
     covariates: CovariateLike | Sequence[CovariateLike] | None
+    errors: CovariateLike | None
 
 
 def takes_fill_options(function: Function) -> Function:

@@ -126,6 +126,12 @@ class Beside:
 
     axes: tuple[int, ...]
     classes: bool
+    known_errors: bool
+
+    @classmethod
+    def of(cls, covariate: Covariate, variable: Variable) -> Beside:
+        """The place of a covariate of a variable."""
+        return cls(covariate.axes(variable), covariate.classes, covariate.known_errors)
 
     def within(self, index: Index, first: Sequence[int]) -> Index:
         """Index in a block or region that begins at the slice `first` of the variable."""
@@ -133,7 +139,8 @@ class Beside:
 
     def layer(self, result: Array) -> Layer:
         """The covariate in a window, from the result of its own fill."""
-        return Layer(result["value"], None if self.classes else result["standard_error"], self.classes)
+        errors = None if self.classes or self.known_errors else result["standard_error"]
+        return Layer(result["value"], errors, self.classes, self.known_errors)
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,7 +273,7 @@ class VariableSource:
         rows, cols = self._pieces(self.job.shape)
         found = []
         for covariate in self.beside:
-            place = Beside(covariate.axes(self.variable), covariate.classes)
+            place = Beside.of(covariate, self.variable)
             lead = tuple(self.region.lead[axis] for axis in place.axes)
             shape = (*map(len, lead), *self.job.window(self.region.chunk).shape)
             result = _unknown(shape, result_dtype(covariate.variable.read.dtype))
@@ -360,7 +367,7 @@ class VariableSource:
 
 
 def fill_covariate(covariate: Covariate, region: Region, job: FillJob, mask: Any, chunks: tuple[int, int]) -> Array:
-    """A region of a covariate with its gaps filled from itself, those of classes left unknown.
+    """A region of a covariate with its gaps filled from itself, those of classes and errors left unknown.
 
     Returns
     -------
@@ -368,7 +375,7 @@ def fill_covariate(covariate: Covariate, region: Region, job: FillJob, mask: Any
         ``region.shape``, with the fields of :func:`geonp.inference.kernel.result_dtype`.
     """
     source = VariableSource(covariate.variable, region, alone(job), mask, chunks)
-    if covariate.classes:
+    if covariate.as_read:
         return as_read(source.own(), FillFlag.OBSERVED)
     return fill_region(region, source, source.job)[0]
 

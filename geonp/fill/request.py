@@ -18,7 +18,7 @@ from geonp.fill.outputs import Output, outputs
 from geonp.inference import checkpoint
 from geonp.inference.kernel import FillJob
 from geonp.inference.predictor import resolve
-from geonp.raster.covariates import Covariate, CovariateLike, covariates_of, named, taken_by
+from geonp.raster.covariates import Covariate, CovariateLike, covariates_of, errors_of, named, taken_by
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import UNNAMED, ancillary_names
 from geonp.raster.nodata import declared_nodata
@@ -70,8 +70,8 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
     if classes and (options.quantiles or options.tails or options.samples):
         raise InputError("quantiles, tails and samples are of numbers, and the model predicts classes: leave them out")
     results = list(RESULTS[-2:]) if classes else options.results
-    given = named(options.covariates)
-    ds, grid, variables = normalise(obj, results, classes, options.nodata, given)
+    given, errors = named(options.covariates), options.errors
+    ds, grid, variables = normalise(obj, results, classes, options.nodata, [*given, *named(errors)])
     if options.quantiles:
         _check_scales(variables)
     _warn_of_refilling(ds, variables)
@@ -88,7 +88,7 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
     if across is None and not options.samples and not neighbourhood.standard:
         across = neighbourhood.across or None
     job = replace(job, across=across, predictor=replace(job.predictor, neighbourhood=neighbourhood))
-    covariates = covariates_of(given, ds, grid)
+    covariates = (*covariates_of(given, ds, grid), *errors_of(errors, ds, grid, variables))
     if covariates:
         _check_covariates(covariates, variables, card, options.samples)
     return Request(ds, grid, variables, domain, job, card, options, covariates)
@@ -124,8 +124,8 @@ def _check_covariates(
     """Check that the model can use covariates, and that every variable has their dimensions."""
     if not card.uses_covariates:
         raise InputError(
-            f"the model {card.name} was trained without covariates: got {len(covariates)}, expected none, or another "
-            "model, for example tnpkr-sa"
+            f"the model {card.name} was trained without covariates and known errors: got {len(covariates)}, expected "
+            "none, or another model, for example tnpkr-sa"
         )
     if samples:
         raise InputError(

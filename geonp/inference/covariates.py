@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MAX_COVARIATES", "Columns", "Layer", "columns", "padded"]
+__all__ = ["MAX_COVARIATES", "Columns", "Layer", "columns", "known_errors", "padded"]
 
 FloatArray = npt.NDArray[np.floating]
 IntArray = npt.NDArray[np.intp]
@@ -32,11 +32,14 @@ class Layer:
         Standard errors of the values; None if they are exact.
     classes : bool
         Whether the values are numbers of classes.
+    known_errors : bool
+        Whether the values are no covariate, but the known standard errors of the observations.
     """
 
     values: FloatArray
     errors: FloatArray | None = None
     classes: bool = False
+    known_errors: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,11 +55,19 @@ def columns(layers: Sequence[Layer], context: IntArray, targets: IntArray) -> Co
 
     Classes become indicators of those that split the context most evenly, at most :data:`MAX_CLASSES`.
     """
-    found = [pair for layer in layers for pair in _columns_of(layer, context, targets)]
+    found = [pair for layer in layers if not layer.known_errors for pair in _columns_of(layer, context, targets)]
     if not found:
         return None
     near, there = (np.stack(part, -1) for part in zip(*found, strict=True))
     return Columns(near, there)
+
+
+def known_errors(layers: Sequence[Layer], context: IntArray) -> FloatArray | None:
+    """Known standard errors of the context ``(n,)``, 0 where there is none; None without any."""
+    for layer in layers:
+        if layer.known_errors:
+            return np.nan_to_num(layer.values.ravel()[context].astype(np.float64))
+    return None
 
 
 def _columns_of(layer: Layer, context: IntArray, targets: IntArray) -> list[tuple[FloatArray, FloatArray]]:

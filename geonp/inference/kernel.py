@@ -17,7 +17,7 @@ from scipy import ndimage
 
 from geonp.inference import student
 from geonp.inference.context import choose_context, framed
-from geonp.inference.covariates import Layer, columns
+from geonp.inference.covariates import Layer, columns, known_errors
 from geonp.inference.predictor import Predictor, padded_size, padded_sizes, tiles_per_batch
 from geonp.inference.stack import STACK, backgrounds
 from geonp.inference.stitching import Tile, batches, blend_weights, blended, overlaps, stitch
@@ -137,7 +137,7 @@ def fill_window(
         ``(slices, rows, cols)``: the same window in neighbouring slices, NaN where missing, see
         :mod:`geonp.inference.stack`.
     covariates : sequence of Layer
-        Co-located fields in the same window.
+        Co-located fields in the same window, and known errors of the observations.
 
     Returns
     -------
@@ -201,7 +201,8 @@ def _predict(
     """Outputs ``(outputs, rows, cols)`` for the fillable cells of the window that the chunk needs, NaN elsewhere."""
     rows, cols = job.cells(chunk)
     # only what varies slowly may be interpolated, and covariates need not
-    supported = fillable if covariates else support(fillable, rows, cols)
+    alone = all(layer.known_errors for layer in covariates)
+    supported = support(fillable, rows, cols) if alone else fillable
     if others is not None:
         known = np.isfinite(others).any(0)
         supported = supported | (fillable & known)
@@ -298,6 +299,7 @@ def _tiles(
             targets,
             weights[t_row, t_col],
             covariates=columns(covariates, context, targets),
+            errors=known_errors(covariates, context),
         )
         if stack is None:
             tiles.append(tile)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +25,6 @@ from geonp.inference.covariates import Columns
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from geonp.nn.drift import Covariates
 
 __all__ = [
     "BATCHES",
@@ -141,7 +139,7 @@ class Predictor:
             yc = torch.nn.functional.one_hot(yc[..., 0].long(), self.classes).to(xc)
         autocast = torch.autocast(_kind(self.device), torch.bfloat16, enabled=self.precision == "bf16")
         with torch.no_grad(), autocast, _one_thread(), _geonp_errors():
-            predicted = network(xc, yc, xt, mask, *_covariates(points, self.device))
+            predicted = network(xc, yc, xt, mask, **_beside(points, self.device))
         if self.classes:
             return predicted.probs.permute(2, 0, 1).cpu().numpy().astype(np.float64)  # type: ignore[no-any-return]
         moments = torch.stack([predicted.mean, predicted.stddev, tail_of(predicted)])[..., 0]
@@ -151,16 +149,20 @@ class Predictor:
         return out
 
 
-def _covariates(points: Points, device: str) -> list[Covariates]:
-    """The covariates of a batch as an argument of a network, if there are any."""
+def _beside(points: Points, device: str) -> dict[str, Any]:
+    """Covariates and known errors of a batch as arguments of a network, if there are any."""
     import torch
 
     from geonp.nn.drift import Covariates
 
-    if points.covariates is None:
-        return []
-    context, targets = (torch.from_numpy(a).to(device) for a in (points.covariates.context, points.covariates.targets))
-    return [Covariates(context[0], targets[0], context[1], targets[1])]
+    found: dict[str, Any] = {}
+    if points.covariates is not None:
+        both = points.covariates.context, points.covariates.targets
+        context, targets = (torch.from_numpy(a).to(device) for a in both)
+        found["covariates"] = Covariates(context[0], targets[0], context[1], targets[1])
+    if points.errors is not None:
+        found["errors"] = torch.from_numpy(points.errors).to(device)
+    return found
 
 
 _LOCK = threading.Lock()
@@ -223,6 +225,8 @@ class Points:
         ``(batch,)``: what the values were standardised by.
     covariates : Columns or None
         ``(2, batch, n, p)`` at context and targets.
+    errors : array or None
+        ``(batch, n_c)``: known standard errors of the standardised values.
     """
 
     xc: npt.NDArray[np.float32]
@@ -232,6 +236,7 @@ class Points:
     loc: FloatArray
     scale: FloatArray
     covariates: Columns | None = None
+    errors: npt.NDArray[np.float32] | None = None
 
 
 def resolve(model: str, device: str | None, batch_size: int | None) -> tuple[Predictor, checkpoint.Card]:

@@ -45,6 +45,8 @@ class Tile:
         Values ``(n_c,)`` and ``(n_t,)`` that are subtracted from the context and added to the predicted means.
     covariates : Columns, optional
         Covariates of context and targets.
+    errors : array, optional
+        Known standard errors of the context ``(n_c,)``.
     """
 
     xc: FloatArray
@@ -54,6 +56,7 @@ class Tile:
     weights: FloatArray
     background: tuple[FloatArray, FloatArray] | None = None
     covariates: Columns | None = None
+    errors: FloatArray | None = None
 
 
 def batches(tiles: Iterable[Tile], size: int) -> Iterator[list[Tile]]:
@@ -80,6 +83,7 @@ def pad(batch: list[Tile], predictor: Predictor) -> Points:
     xc, xt = np.zeros((size, n_c, 2), np.float32), np.zeros((size, n_t, 2), np.float32)
     yc, mask = np.zeros((size, n_c, 1), np.float32), np.zeros((size, n_c), bool)
     loc, scale = np.zeros(size), np.ones(size)
+    errors = np.zeros((size, n_c), np.float32) if any(tile.errors is not None for tile in batch) else None
     for k, tile in enumerate(batch):
         n = len(tile.xc)
         background = None if tile.background is None else tile.background[0]
@@ -87,7 +91,9 @@ def pad(batch: list[Tile], predictor: Predictor) -> Points:
         xc[k, :n], yc[k, :n, 0], mask[k, :n] = tile.xc, values.z, True
         xt[k] = np.pad(tile.xt, ((0, n_t - len(tile.xt)), (0, 0)), mode="edge")
         loc[k], scale[k] = values.loc, values.scale
-    return Points(xc, yc, xt, mask, loc, scale, padded([tile.covariates for tile in batch], n_c, n_t))
+        if errors is not None and tile.errors is not None:
+            errors[k, :n] = tile.errors / values.scale
+    return Points(xc, yc, xt, mask, loc, scale, padded([tile.covariates for tile in batch], n_c, n_t), errors)
 
 
 def predict(groups: Iterable[list[Tile]], predictor: Predictor, expected: int = 0) -> Iterator[tuple[Tile, FloatArray]]:

@@ -15,7 +15,16 @@ from geonp.raster.metadata import class_attrs
 from geonp.raster.nodata import UNLIMITED, declared_nodata, valid_limits
 from geonp.raster.variable import Variable, is_classes
 
-__all__ = ["MAX_COVARIATES", "Covariate", "CovariateLike", "check_values", "covariates_of", "named", "taken_by"]
+__all__ = [
+    "MAX_COVARIATES",
+    "Covariate",
+    "CovariateLike",
+    "check_values",
+    "covariates_of",
+    "errors_of",
+    "named",
+    "taken_by",
+]
 
 MAX_COVARIATES = 16
 """Largest number of covariates."""
@@ -34,10 +43,18 @@ class Covariate:
         Its values: dimensions shared with the raster, then rows and columns, named as in the raster.
     classes : bool
         Whether the values are numbers of classes.
+    known_errors : bool
+        Whether the values are no covariate, but the known standard errors of the observations.
     """
 
     variable: Variable
-    classes: bool
+    classes: bool = False
+    known_errors: bool = False
+
+    @property
+    def as_read(self) -> bool:
+        """Whether gaps stay unknown."""
+        return self.classes or self.known_errors
 
     def axes(self, of: Variable) -> tuple[int, ...]:
         """Positions of its leading dimensions among those of a variable that is filled."""
@@ -87,6 +104,33 @@ def covariates_of(given: Sequence[CovariateLike], ds: xr.Dataset, grid: Grid) ->
     return tuple(found)
 
 
+def errors_of(
+    given: CovariateLike | None, ds: xr.Dataset, grid: Grid, variables: Sequence[Variable]
+) -> list[Covariate]:
+    """Check the known standard errors of the observations of a raster, as :func:`covariates_of`; none or one.
+
+    Raises
+    ------
+    InputError
+        For errors that cannot be used, and for a raster with several variables to fill.
+    """
+    if given is None:
+        return []
+    arrays = list(_arrays([given], ds))
+    if len(arrays) != 1 or len(variables) != 1:
+        raise InputError(
+            f"Known errors are of one variable: got {len(arrays)} of errors and {len(variables)} to fill, expected one "
+            "of each. Choose one variable of each."
+        )
+    part, *others = _parts(_placed(arrays[0], ds, grid), ds)
+    if others or is_classes(part):
+        raise InputError(
+            f"Known errors must be numbers on the dimensions of the raster: got {arrays[0].dims}, expected at most "
+            f"{variables[0].source.dims}. Select one entry along the others."
+        )
+    return [Covariate(_variable(part, grid), known_errors=True)]
+
+
 def check_values(covariate: Covariate, raster: Variable) -> None:
     """Check the values of a covariate in memory.
 
@@ -98,6 +142,10 @@ def check_values(covariate: Covariate, raster: Variable) -> None:
     name, source = covariate.variable.label, covariate.variable.source
     values = covariate.variable.read(source.values)
     known = values[np.isfinite(values)]
+    if covariate.known_errors:
+        if (known < 0).any():
+            raise InputError(f"Known errors must not be negative: got {known.min():g} in {name!r}. Correct them.")
+        return
     if not known.size:
         raise InputError(
             f"The covariate {name!r} has no value anywhere: got {values.size:,} missing cells. Check its nodata value, "

@@ -238,7 +238,7 @@ def test_other_labels_along_a_shared_dimension_are_refused(gappy: xr.DataArray, 
 
 
 def test_model_without_covariates_and_samples_are_refused(gappy: xr.DataArray, elevation: xr.DataArray) -> None:
-    with pytest.raises(InputError, match="te-pt-tnp was trained without covariates"):
+    with pytest.raises(InputError, match="te-pt-tnp was trained without covariates and known errors"):
         gappy.geonp.infill(covariates=elevation, model="te-pt-tnp")
     with pytest.raises(InputError, match="samples are drawn without covariates"):
         gappy.geonp.infill(covariates=elevation, samples=2)

@@ -1,0 +1,97 @@
+"""Fills with known errors of the observations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import geonp
+from geonp.errors import InputError
+from geonp.evaluation.metrics import score
+
+SHAPE = (40, 48)
+
+
+@pytest.fixture(scope="module")
+def truth() -> xr.DataArray:
+    y, x = np.mgrid[: SHAPE[0], : SHAPE[1]]
+    field = 3 * np.sin(x / 9) + 2 * np.cos(y / 7 + x / 20)
+    return xr.DataArray(field.astype(np.float32), dims=("y", "x"), name="t")
+
+
+@pytest.fixture(scope="module")
+def errors() -> xr.DataArray:
+    """Standard errors: half of the observations are exact, the others are useless."""
+    good = np.random.default_rng(1).random(SHAPE) < 0.5
+    return xr.DataArray(np.where(good, 0.02, 3.0).astype(np.float32), dims=("y", "x"), name="err")
+
+
+@pytest.fixture(scope="module")
+def gappy(truth: xr.DataArray, errors: xr.DataArray) -> xr.DataArray:
+    rng = np.random.default_rng(2)
+    noisy = truth + errors * rng.standard_normal(SHAPE).astype(np.float32)
+    return noisy.where(rng.random(SHAPE) < 0.4).rename("t")
+
+
+def crps(filled: xr.Dataset, truth: xr.DataArray, gappy: xr.DataArray) -> float:
+    hidden = np.isnan(gappy.values)
+    return score(truth.values, filled["t"].values, filled["t_standard_error"].values, hidden).crps
+
+
+def test_observations_with_large_errors_count_less(
+    gappy: xr.DataArray, errors: xr.DataArray, truth: xr.DataArray
+) -> None:
+    found = gappy.geonp.infill(errors=errors)
+    assert crps(found, truth, gappy) < 0.6 * crps(gappy.geonp.infill(), truth, gappy)
+    np.testing.assert_array_equal(found["t"].values[~np.isnan(gappy.values)], gappy.values[~np.isnan(gappy.values)])
+    hidden = np.isnan(gappy.values)
+    inside = np.abs(found["t"] - truth).values <= 1.96 * found["t_standard_error"].values
+    assert inside[hidden].mean() > 0.9
+    assert found.attrs["geonp_errors"] == "err"
+
+
+def test_units_do_not_matter(gappy: xr.DataArray, errors: xr.DataArray) -> None:
+    one, two = gappy.geonp.infill(errors=errors), (100 * gappy).geonp.infill(errors=100 * errors)
+    np.testing.assert_allclose(two["t"].values, 100 * one["t"].values, atol=0.1)
+
+
+def test_dask_stores_and_names_give_the_same(gappy: xr.DataArray, errors: xr.DataArray, tmp_path: Path) -> None:
+    one = gappy.geonp.infill(errors=errors)
+    lazy = gappy.chunk(y=17).geonp.infill(errors=errors.chunk(x=21)).compute()
+    ds = xr.Dataset({"t": gappy, "err": errors})
+    named = ds.geonp.infill(errors="err")
+    xr.testing.assert_identical(named["err"], ds["err"])
+    geonp.fill_store(ds, tmp_path / "out.zarr", chunks=32, errors="err")
+    for other in (lazy, named, xr.open_zarr(tmp_path / "out.zarr").compute()):
+        for name in ("t", "t_standard_error"):
+            np.testing.assert_allclose(other[name].values, one[name].values, atol=1e-4)
+
+
+def test_with_covariates(gappy: xr.DataArray, errors: xr.DataArray, truth: xr.DataArray) -> None:
+    dem = xr.DataArray(np.random.default_rng(3).standard_normal(SHAPE).astype(np.float32), dims=("y", "x"), name="dem")
+    field = (truth + 4 * dem).rename("t")
+    raster = (gappy + 4 * dem).rename("t")
+    both = raster.geonp.infill(errors=errors, covariates=dem)
+    assert crps(both, field, raster) < 0.7 * crps(raster.geonp.infill(covariates=dem), field, raster)
+    assert crps(both, field, raster) < 0.7 * crps(raster.geonp.infill(errors=errors), field, raster)
+
+
+def test_missing_errors_are_zero(gappy: xr.DataArray, errors: xr.DataArray) -> None:
+    some = errors.where(errors > 1)
+    np.testing.assert_allclose(
+        gappy.geonp.infill(errors=some)["t"].values, gappy.geonp.infill(errors=some.fillna(0.0))["t"].values, atol=1e-5
+    )
+
+
+def test_errors_that_cannot_be_used_are_refused(gappy: xr.DataArray, errors: xr.DataArray) -> None:
+    with pytest.raises(InputError, match="must not be negative: got -3"):
+        gappy.geonp.infill(errors=-errors)
+    with pytest.raises(InputError, match="of one variable: got 1 of errors and 2 to fill"):
+        xr.Dataset({"t": gappy, "u": gappy + 1}).geonp.infill(errors=errors)
+    with pytest.raises(InputError, match="differ in shape"):
+        gappy.geonp.infill(errors=errors[1:])
+    with pytest.raises(InputError, match="trained without"):
+        gappy.geonp.infill(errors=errors, model="te-pt-tnp")
