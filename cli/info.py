@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .options import bands, file_system, number, opening, place, variables
-from .show import table, to_json
+from .show import echo, table, to_json
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
     from geonp.raster.grid import Grid
 
 __all__ = ["info"]
+
+PART_CELLS = 2**22
+"""Number of cells that are read at a time."""
+CENSUS_CELLS, SAMPLED_CELLS = 2**30, 2**27
+"""Of a larger variable, this number of cells is counted."""
 
 
 @click.command()
@@ -29,9 +35,11 @@ __all__ = ["info"]
 def info(source: str, storage: tuple[str, ...], as_json: bool, **settings: Any) -> None:
     """Describe the raster IN: its grid, and the missing cells and gaps of each variable.
 
-    For an unfinished result of geonp fill, print its progress.
+    Of a variable with more than a billion cells, evenly spaced rows are counted. For an unfinished result of geonp
+    fill, print its progress.
     """
     from geonp.io.files import open_raster
+    from geonp.io.gdal import little_cache
     from geonp.io.journal import Journal
     from geonp.io.sources import may_be_store, readable
     from geonp.raster.grid import Grid, crs_name
@@ -42,9 +50,9 @@ def info(source: str, storage: tuple[str, ...], as_json: bool, **settings: Any) 
         if may_be_store(source):
             progress = Journal(source, storage_options).progress()
     if progress is not None:
-        click.echo(to_json(progress) if as_json else table(_labelled(progress)))
+        echo(to_json(progress) if as_json else table(_labelled(progress)))
         return
-    ds = open_raster(source, storage_options=storage_options, **opening(settings))
+    ds = open_raster(source, storage_options=storage_options, chunks=None, **opening(settings))
     grid = Grid.from_xarray(ds)
     facts = {
         "rows": grid.shape[0],
@@ -57,16 +65,16 @@ def info(source: str, storage: tuple[str, ...], as_json: bool, **settings: Any) 
         "around_the_earth": grid.periodic_x,
         "evenly_spaced": grid.regular,
     }
-    with readable(source):
+    with readable(source), little_cache():
         described = {str(name): _describe(da, grid) for name, da in ds.data_vars.items()}
     if as_json:
-        click.echo(to_json({**facts, "variables": described}))
+        echo(to_json({**facts, "variables": described}))
         return
-    click.echo(table(_labelled(facts)))
+    echo(table(_labelled(facts)))
     for name, description in described.items():
         if "nodata" in description and "missing" not in description:
             description["nodata"] = "not declared (--nodata)"
-        click.echo(f"\n{name}\n" + table(_labelled(description), indent="  "))
+        echo(f"\n{name}\n" + table(_labelled(description), indent="  "))
 
 
 def _describe(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
@@ -94,33 +102,93 @@ def _number(value: float) -> float | str:
 
 
 def _gaps(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
-    """Census of the gaps in all slices of a variable, with one slice in memory at a time."""
+    """Census of the gaps in all slices of a variable, read in parts of at most `PART_CELLS` cells."""
     import numpy as np
 
-    from geonp.raster.gaps import census
+    from geonp.raster.gaps import census, census_of_strips
     from geonp.raster.nodata import reader
 
     read, slices = reader(da), da.transpose(..., grid.y_dim, grid.x_dim)
-    counts, ends, infinite = [], [], 0
-    for index in np.ndindex(slices.shape[:-2]):
-        stored = slices[index].values
+    ends: list[float] = []
+    infinite = 0
+
+    def observed(part: xr.DataArray) -> Any:
+        nonlocal infinite
+        stored = part.values
         values = read(stored)
         infinite += int(np.isinf(stored).sum())
-        counts.append(census(~np.isnan(values)))
-        if not np.isnan(values).all():
-            ends += [np.nanmin(values), np.nanmax(values)]
-    missing, cells = sum(gaps.missing for gaps in counts), sum(gaps.cells for gaps in counts)
-    farthest = max(gaps.farthest_px for gaps in counts)
+        missing = np.isnan(values)
+        if not missing.all():
+            ends.extend((float(np.nanmin(values)), float(np.nanmax(values))))
+        return ~missing
+
+    if da.size > CENSUS_CELLS:
+        masks = map(observed, _sampled(slices))
+        pairs = [(mask.size, mask.size - int(np.count_nonzero(mask))) for mask in masks]
+        cells, missing = map(sum, zip(*pairs, strict=True))
+        found: dict[str, Any] = {"counted_cells": cells}
+    else:
+        counts, within = [], 0
+        for index, slice_parts in _parts(slices):
+            if len(slice_parts) > 1:
+                strips = (observed(slices[index][part]) for part in slice_parts)
+                counted, uncertain = census_of_strips(strips, grid.shape)
+                counts.append(counted)
+                within = max(within, uncertain)
+            else:
+                counts += map(census, observed(slices[index]).reshape(-1, *grid.shape))
+        missing, cells = sum(gaps.missing for gaps in counts), sum(gaps.cells for gaps in counts)
+        farthest = max(gaps.farthest_px for gaps in counts)
+        found = {
+            "gaps": sum(gaps.gaps for gaps in counts),
+            "largest_gap": max(gaps.largest for gaps in counts),
+            "farthest_from_data": round(farthest, 2) if np.isfinite(farthest) else None,
+            **({"farthest_within": within} if within else {}),
+        }
     return {
-        "least": float(min(ends)) if ends else None,
-        "greatest": float(max(ends)) if ends else None,
+        "least": min(ends) if ends else None,
+        "greatest": max(ends) if ends else None,
         "missing": missing,
         "missing_share": round(missing / cells, 6),
         "infinite": infinite,
-        "gaps": sum(gaps.gaps for gaps in counts),
-        "largest_gap": max(gaps.largest for gaps in counts),
-        "farthest_from_data": round(farthest, 2) if np.isfinite(farthest) else None,
+        **found,
     }
+
+
+def _parts(slices: xr.DataArray) -> Iterator[tuple[Any, list[slice]]]:
+    """Indices of the leading dimensions, of several small slices or of one, and the strips of rows to read it in."""
+    import numpy as np
+
+    *lead, height, width = slices.shape
+    rows = _rows(slices)
+    strips = [slice(row, min(row + rows, height)) for row in range(0, height, rows)]
+    together = max(1, PART_CELLS // max(1, height * width)) if lead else 1
+    for index in np.ndindex(*lead[:-1]):
+        for first in range(0, lead[-1], together) if lead else (0,):
+            yield (*index, slice(first, first + together) if len(strips) == 1 else first)[: len(lead)], strips
+
+
+def _rows(slices: xr.DataArray) -> int:
+    """Number of rows of a strip: whole stored chunks, if they are small enough."""
+    width = max(1, slices.shape[-1])
+    chunk = slices.encoding.get("preferred_chunks", {}).get(slices.dims[-2], 1)
+    rows = max(1, PART_CELLS // width)
+    return rows if not isinstance(chunk, int) or chunk > 4 * rows else max(rows // chunk, 1) * chunk
+
+
+def _sampled(slices: xr.DataArray) -> Iterator[xr.DataArray]:
+    """Evenly spaced strips of all slices, `SAMPLED_CELLS` cells in all."""
+    rows, (*lead, height, width) = _rows(slices), slices.shape
+    n = math.prod(lead) * -(-height // rows)
+    wanted = min(n, max(1, SAMPLED_CELLS // (rows * width)))
+    for k in range(wanted):
+        number, strip = divmod(k * n // wanted, -(-height // rows))
+        index: list[int] = []
+        for size in reversed(lead):
+            number, position = divmod(number, size)
+            index.insert(0, position)
+        columns = slice(None) if width <= PART_CELLS else slice(0, PART_CELLS)
+        yield slices[(*index, slice(strip * rows, (strip + 1) * rows), columns)]
 
 
 def _labelled(facts: dict[str, Any]) -> dict[str, str | None]:

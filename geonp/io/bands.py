@@ -71,9 +71,11 @@ class Bands:
         InputError
             For a band that does not exist or is one of alpha, and for bands of different dtypes.
         """
+        # each of these attributes of rasterio reads all bands, of which there may be thousands
+        flags, interpretations, dtypes = file.mask_flag_enums, file.colorinterp, file.dtypes
         # GDAL masks by the alpha band of one or of three bands
-        masking = any(MaskFlags.alpha in flags for flags in file.mask_flag_enums)
-        alpha = [n for n in file.indexes if masking and file.colorinterp[n - 1] == ColorInterp.alpha]
+        masking = any(MaskFlags.alpha in kinds for kinds in flags)
+        alpha = {n for n in file.indexes if masking and interpretations[n - 1] == ColorInterp.alpha}
         numbers = [n for n in file.indexes if n not in alpha] if chosen is None else list(chosen)
         if missing := [n for n in numbers if not 1 <= n <= file.count]:
             raise InputError(
@@ -85,23 +87,26 @@ class Bands:
                 f"Band {', '.join(map(str, masks))} is an alpha band, which says where the others are missing: "
                 f"expected bands of values, {others}. Correct --bidx."
             )
-        dtypes = [file.dtypes[n - 1] for n in numbers]
+        dtypes, flags, interpretations, nodata, scales, offsets = (
+            [values[n - 1] for n in numbers]
+            for values in (dtypes, flags, interpretations, file.nodatavals, file.scales, file.offsets)
+        )
         if len(set(dtypes)) > 1:
             got = ", ".join(f"{n} {dtype}" for n, dtype in zip(numbers, dtypes, strict=True))
             raise InputError(
                 f"The bands of {path!r} have different dtypes: got {got}, expected one dtype. Choose bands that agree "
                 "with --bidx (bands=)."
             )
-        flags = [set(file.mask_flag_enums[n - 1]) for n in numbers]
-        interpretations, tags = [file.colorinterp[n - 1] for n in numbers], [file.tags(n) for n in numbers]
+        tags = [file.tags(n) for n in numbers]
         return cls(
             numbers,
             dtypes,
-            [file.nodatavals[n - 1] for n in numbers],
-            [file.scales[n - 1] for n in numbers],
-            [file.offsets[n - 1] for n in numbers],
+            nodata,
+            scales,
+            offsets,
             any(
-                not kinds & {MaskFlags.all_valid, MaskFlags.nodata} or MaskFlags.per_dataset in kinds for kinds in flags
+                not {MaskFlags.all_valid, MaskFlags.nodata} & set(kinds) or MaskFlags.per_dataset in kinds
+                for kinds in flags
             ),
             ColorInterp.palette in interpretations
             or any(str(t.get("LAYER_TYPE", "")).lower() == "thematic" for t in [file.tags(), *tags])

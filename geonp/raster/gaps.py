@@ -6,11 +6,13 @@ on their arguments and the random generator only.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import fft, ndimage
+from scipy import fft, ndimage, sparse
 
 from geonp.errors import InputError
 
@@ -19,6 +21,7 @@ __all__ = [
     "GapCensus",
     "block_gaps",
     "census",
+    "census_of_strips",
     "cloud_gaps",
     "random_gaps",
     "simulate",
@@ -62,6 +65,46 @@ def census(observed_mask: BoolArray) -> GapCensus:
     largest = int(np.bincount(labels.ravel())[1:].max())
     farthest = float(ndimage.distance_transform_edt(missing).max()) if observed_mask.any() else float("inf")
     return GapCensus(observed_mask.size, int(missing.sum()), int(gaps), largest, farthest)
+
+
+def census_of_strips(strips: Iterable[BoolArray], shape: Shape, largest_map: int = 2**22) -> tuple[GapCensus, int]:
+    """Count the gaps of a slice of `shape` that does not fit in memory, from strips of its rows, in order.
+
+    Returns
+    -------
+    census : GapCensus
+        As :func:`census`.
+    within : int
+        Number of cells that `farthest_px` may differ by. It is exact, 0, if the slice has at most `largest_map` cells;
+        otherwise it is measured on a map of squares of several cells, observed where one of their cells is.
+    """
+    side = max(1, math.ceil(math.sqrt(math.prod(shape) / largest_map)))
+    seen = np.zeros([-(-size // side) for size in shape], bool)
+    above, open_sizes = np.full(shape[1], -1), np.zeros(0)  # the gaps that reach the last row so far, by column
+    row = missing = gaps = largest = 0
+    for strip in strips:
+        labels, n = ndimage.label(~strip)
+        sizes = np.concatenate([open_sizes, np.bincount(labels.ravel(), minlength=n + 1)[1:]])
+        joined = (above >= 0) & (labels[0] > 0)
+        first, second = above[joined], open_sizes.size + labels[0, joined] - 1
+        graph = sparse.coo_array((np.ones(first.size), (first, second)), (sizes.size, sizes.size))
+        parts, part = sparse.csgraph.connected_components(graph, directed=False)
+        totals = np.bincount(part, sizes, minlength=parts)
+        last = labels[-1] > 0
+        still_open, open_part = np.unique(part[open_sizes.size + labels[-1, last] - 1], return_inverse=True)
+        closed = np.delete(totals, still_open)
+        gaps, largest = gaps + closed.size, max(largest, int(closed.max(initial=0)))
+        above = np.full(shape[1], -1)
+        above[last], open_sizes = open_part, totals[still_open]
+        missing += int(strip.size - np.count_nonzero(strip))
+        starts = np.flatnonzero(np.diff((row + np.arange(len(strip))) // side, prepend=-1))
+        some = np.logical_or.reduceat(np.logical_or.reduceat(strip, starts, 0), np.arange(0, shape[1], side), 1)
+        seen[row // side : row // side + len(some)] |= some
+        row += len(strip)
+    gaps, largest = gaps + open_sizes.size, max(largest, int(open_sizes.max(initial=0)))
+    farthest = side * float(ndimage.distance_transform_edt(~seen).max()) if seen.any() else float("inf")
+    within = 2 * side if side > 1 and missing and seen.any() else 0
+    return GapCensus(math.prod(shape), missing, gaps, largest, farthest if missing else 0.0), within
 
 
 def random_gaps(shape: Shape, fraction: float, rng: np.random.Generator) -> BoolArray:

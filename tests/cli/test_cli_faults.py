@@ -8,15 +8,21 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
+import rasterio
 import xarray as xr
 from click.testing import CliRunner
+from rasterio.windows import Window
 
 from geonp.cli.app import main
 from geonp.cli.show import printable
+from geonp.raster.gaps import census
+
+pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 
 GEONP = Path(sys.executable).with_name("geonp")
 
@@ -107,3 +113,47 @@ def test_a_closed_terminal_ends_a_fill_unless_it_is_ignored(tmp_path: Path, mode
     else:
         assert message.startswith("Interrupted")
         assert (process.returncode, left) == (130, ["in.nc"])
+
+
+def write_sparse(path: Path, side: int) -> Path:
+    """A GeoTIFF without any block, but one in its middle."""
+    profile = {"width": side, "height": side, "count": 1, "dtype": "uint8", "nodata": 0, "tiled": True}
+    with rasterio.open(path, "w", driver="GTiff", BIGTIFF="YES", SPARSE_OK="TRUE", **profile) as file:
+        file.write(np.full((1, 100, 100), 5, np.uint8), window=Window(side // 2, side // 2, 100, 100))
+    return path
+
+
+@pytest.mark.parametrize("side", [6000, 200_000])
+def test_info_needs_little_memory_for_rasters_of_any_size(tmp_path: Path, side: int) -> None:
+    write_sparse(tmp_path / "in.tif", side)
+    geonp("info", write_sparse(tmp_path / "small.tif", 300))  # imports what it needs
+    tracemalloc.start()
+    described = json.loads(geonp("info", tmp_path / "in.tif", "--json"))["variables"]["in"]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 300 * 2**20
+    if side == 6000:
+        assert (described["missing"], described["gaps"], described["largest_gap"]) == (side**2 - 10_000, 1, 35_990_000)
+        assert abs(described["farthest_from_data"] - 3000 * 2**0.5) <= described["farthest_within"] < 10
+    else:
+        assert 2**26 < described["counted_cells"] <= 2**27
+        assert "gaps" not in described
+
+
+def test_info_reads_many_bands_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(0).integers(0, 4, (500, 9, 7), dtype=np.uint8)
+    profile = {"driver": "GTiff", "width": 7, "height": 9, "count": 500, "dtype": "uint8", "nodata": 0}
+    with rasterio.open(tmp_path / "in.tif", "w", **profile) as file:
+        file.write(values)
+    xr.Dataset({"in": (("u", "v", "y", "x"), values.reshape(20, 25, 9, 7), {"_FillValue": 0})}).to_netcdf(
+        tmp_path / "in.nc"
+    )
+    monkeypatch.setattr("geonp.cli.info.PART_CELLS", 20 * 9 * 7)
+    counts = [census(values[i] > 0) for i in range(500)]
+    for name in ("in.tif", "in.nc"):
+        described = json.loads(geonp("info", tmp_path / name, "--json"))["variables"]["in"]
+        assert described["missing"] == (values == 0).sum()
+        assert (described["least"], described["greatest"]) == (1, 3)
+        assert described["gaps"] == sum(one.gaps for one in counts)
+        assert described["largest_gap"] == max(one.largest for one in counts)
+        assert described["farthest_from_data"] == round(max(one.farthest_px for one in counts), 2)

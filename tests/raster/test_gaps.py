@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from geonp.errors import InputError
 from geonp.raster import gaps
-from geonp.raster.gaps import SIMULATORS, GapCensus, census, simulate
+from geonp.raster.gaps import SIMULATORS, GapCensus, census, census_of_strips, simulate
 
 masks = hnp.arrays(bool, hnp.array_shapes(min_dims=2, max_dims=2, max_side=9))
 kinds = st.sampled_from(sorted(SIMULATORS))
@@ -42,6 +43,18 @@ def test_census_agrees_with_brute_force(observed: npt.NDArray[np.bool_]) -> None
     assert got.farthest_px == pytest.approx(expected.farthest_px)
     counts = ("cells", "missing", "gaps", "largest")
     assert [getattr(got, name) for name in counts] == [getattr(expected, name) for name in counts]
+
+
+@given(masks, st.sets(st.integers(1, 8)))
+def test_census_of_strips_is_that_of_the_slice(observed: npt.NDArray[np.bool_], edges: set[int]) -> None:
+    rows = [0, *sorted(edge for edge in edges if edge < len(observed)), len(observed)]
+    strips = [observed[start:stop] for start, stop in itertools.pairwise(rows)]
+    assert census_of_strips(strips, observed.shape) == (census(observed), 0)
+    counted, within = census_of_strips(strips, observed.shape, largest_map=6)
+    exact = census(observed)
+    assert (counted.missing, counted.gaps, counted.largest) == (exact.missing, exact.gaps, exact.largest)
+    assert math.isinf(exact.farthest_px) or abs(counted.farthest_px - exact.farthest_px) <= within
+    assert math.isinf(counted.farthest_px) == math.isinf(exact.farthest_px)
 
 
 def test_census_of_nothing() -> None:
