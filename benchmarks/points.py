@@ -19,7 +19,7 @@ import geonp
 from geonp.evaluation.kriging import fit, krige
 from geonp.evaluation.metrics import score
 from geonp.inference.parallel import peak_bytes
-from geonp.scattered.tables import lattice
+from geonp.scattered.lattices import lattice
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 STATIONS = {

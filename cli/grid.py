@@ -61,7 +61,8 @@ def grid(
     from geonp.io.files import open_raster
     from geonp.io.output import check_output, write_raster
     from geonp.scattered.interpolate import interpolate
-    from geonp.scattered.tables import lattice_around, read_table
+    from geonp.scattered.lattices import lattice_around
+    from geonp.scattered.tables import read_table
 
     start = time.perf_counter()
     if like is not None and bounds is not None:

@@ -20,6 +20,6 @@ from .fill.store import fill_store as fill_store
 from .inference import student as student
 from .io.files import open_raster as open_raster
 from .scattered.interpolate import interpolate as interpolate
-from .scattered.tables import lattice as lattice
+from .scattered.lattices import lattice as lattice
 
 __version__: str

@@ -24,7 +24,7 @@ from geonp.raster.metadata import UNNAMED, ancillary_names
 from geonp.raster.nodata import declared_nodata
 from geonp.raster.variable import Variable, class_variables, fill_variables, off_grid, passed_classes, passed_integers
 
-__all__ = ["Raster", "Request", "domain_of", "load_job", "normalise", "prepare"]
+__all__ = ["Raster", "Request", "domain_of", "load_job", "normalise", "prepare", "require_covariates"]
 
 Raster = xr.DataArray | xr.Dataset
 """What can be filled."""
@@ -122,11 +122,7 @@ def _check_covariates(
     covariates: Sequence[Covariate], variables: Sequence[Variable], card: checkpoint.Card, samples: int
 ) -> None:
     """Check that the model can use covariates, and that every variable has their dimensions."""
-    if not card.uses_covariates:
-        raise InputError(
-            f"the model {card.name} was trained without covariates and known errors: got {len(covariates)}, expected "
-            "none, or another model, for example tnpkr-sa"
-        )
+    require_covariates(card, len(covariates))
     if samples:
         raise InputError(
             f"samples are drawn without covariates: got samples={samples}, expected 0, or leave the covariates out"
@@ -138,6 +134,15 @@ def _check_covariates(
                 f"not: got dimensions {covariate.variable.source.dims}, expected at most {variable.source.dims}; "
                 "select one entry, or leave one of the variables out"
             )
+
+
+def require_covariates(card: checkpoint.Card, n: int) -> None:
+    """Check that the model can use `n` covariates and known errors."""
+    if n and not card.uses_covariates:
+        raise InputError(
+            f"the model {card.name} was trained without covariates and known errors: got {n}, expected none, or "
+            "another model, for example tnpkr-sa"
+        )
 
 
 def load_job(

@@ -22,12 +22,12 @@ MAX_CLASSES = 8
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A covariate in a window.
+    """A covariate in a window, or at scattered places.
 
     Attributes
     ----------
     values : array
-        ``(rows, cols)``, NaN where unknown.
+        ``(rows, cols)`` or ``(n,)``, NaN where unknown.
     errors : array or None
         Standard errors of the values; None if they are exact.
     classes : bool
@@ -51,7 +51,7 @@ class Columns:
 
 
 def columns(layers: Sequence[Layer], context: IntArray, targets: IntArray) -> Columns | None:
-    """The covariates at flat indices of the window; None without any.
+    """The covariates at flat indices of the layers; None without any.
 
     Classes become indicators of those that split the context most evenly, at most :data:`MAX_CLASSES`.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,8 +21,10 @@ __all__ = [
     "CovariateLike",
     "check_values",
     "covariates_of",
+    "elsewhere",
     "errors_of",
     "named",
+    "require_few",
     "taken_by",
 ]
 
@@ -92,16 +94,36 @@ def covariates_of(given: Sequence[CovariateLike], ds: xr.Dataset, grid: Grid) ->
         differ from those of the raster, or more than :data:`MAX_COVARIATES`.
     """
     found = [
-        Covariate(_variable(part, grid), is_classes(part) or part.dtype == bool)
-        for array in _arrays(given, ds)
-        for part in _parts(_placed(array, ds, grid), ds)
+        _covariate(part, grid) for array in _arrays(given, ds) for part in _parts(_placed(array, ds, grid), ds.dims)
     ]
-    if len(found) > MAX_COVARIATES:
-        raise InputError(
-            f"There are too many covariates: got {len(found)}, expected at most {MAX_COVARIATES}. Choose those that "
-            "matter: each variable of a Dataset, and each entry along a dimension that the raster lacks, is one."
-        )
+    require_few(
+        len(found), "each variable of a Dataset, and each entry along a dimension that the raster lacks, is one"
+    )
     return tuple(found)
+
+
+def elsewhere(raster: xr.DataArray | xr.Dataset) -> Iterator[tuple[Covariate, Grid]]:
+    """The covariates of a raster on a grid of its own: each variable, and each entry along other dimensions.
+
+    Raises
+    ------
+    InputError
+        For dtypes other than numbers, and variables without rows and columns.
+    """
+    for array in _arrays([raster], xr.Dataset()):
+        _require_numbers(array)
+        grid = Grid.from_xarray(array)
+        for part in _parts(array, (grid.y_dim, grid.x_dim)):
+            yield _covariate(part, grid), grid
+
+
+def require_few(n: int, counted: str) -> None:
+    """Check that there are at most :data:`MAX_COVARIATES`; `counted` says what counts as one."""
+    if n > MAX_COVARIATES:
+        raise InputError(
+            f"There are too many covariates: got {n}, expected at most {MAX_COVARIATES}. Choose those that matter: "
+            f"{counted}."
+        )
 
 
 def errors_of(
@@ -122,7 +144,7 @@ def errors_of(
             f"Known errors are of one variable: got {len(arrays)} of errors and {len(variables)} to fill, expected one "
             "of each. Choose one variable of each."
         )
-    part, *others = _parts(_placed(arrays[0], ds, grid), ds)
+    part, *others = _parts(_placed(arrays[0], ds, grid), ds.dims)
     if others or is_classes(part):
         raise InputError(
             f"Known errors must be numbers on the dimensions of the raster: got {arrays[0].dims}, expected at most "
@@ -181,11 +203,7 @@ def _arrays(given: Sequence[CovariateLike], ds: xr.Dataset) -> Iterator[xr.DataA
 
 def _placed(array: xr.DataArray, ds: xr.Dataset, grid: Grid) -> xr.DataArray:
     """The array with the names of rows and columns of the raster, checked against its grid."""
-    name = "covariate" if array.name is None else f"covariate {array.name!r}"
-    if array.dtype.kind not in "biuf":
-        raise InputError(
-            f"The {name} has dtype {array.dtype}, expected numbers or booleans. Convert it, or leave it out."
-        )
+    name = _require_numbers(array)
     spatial = {grid.y_dim, grid.x_dim}
     other = Grid.from_xarray(array)
     try:
@@ -208,6 +226,16 @@ def _placed(array: xr.DataArray, ds: xr.Dataset, grid: Grid) -> xr.DataArray:
     return array
 
 
+def _require_numbers(array: xr.DataArray) -> str:
+    """Check that an array holds numbers or booleans, and say what it is called in errors."""
+    name = "covariate" if array.name is None else f"covariate {array.name!r}"
+    if array.dtype.kind not in "biuf":
+        raise InputError(
+            f"The {name} has dtype {array.dtype}, expected numbers or booleans. Convert it, or leave it out."
+        )
+    return name
+
+
 def _labels(obj: xr.DataArray | xr.Dataset, dim: Hashable) -> str:
     size = obj.sizes[dim]
     if dim not in obj.indexes:
@@ -215,14 +243,18 @@ def _labels(obj: xr.DataArray | xr.Dataset, dim: Hashable) -> str:
     return f"{size} entries, {obj.indexes[dim][0]} to {obj.indexes[dim][-1]}"
 
 
-def _parts(array: xr.DataArray, ds: xr.Dataset) -> Iterator[xr.DataArray]:
-    """The array, or its entries along dimensions that the raster does not have."""
-    extra = [dim for dim in array.dims if dim not in ds.dims]
+def _parts(array: xr.DataArray, dims: Collection[Hashable]) -> Iterator[xr.DataArray]:
+    """The array, or its entries along dimensions other than `dims`."""
+    extra = [dim for dim in array.dims if dim not in dims]
     sizes = [array.sizes[dim] for dim in extra]
     for place in itertools.product(*map(range, sizes)):
         part = array.isel(dict(zip(extra, place, strict=True)), drop=True)
         numbers = "_".join(str(n + 1) for n, size in zip(place, sizes, strict=True) if size > 1)
         yield part.rename(f"{array.name}_{numbers}") if numbers else part
+
+
+def _covariate(part: xr.DataArray, grid: Grid) -> Covariate:
+    return Covariate(_variable(part, grid), is_classes(part) or part.dtype == bool)
 
 
 def _variable(part: xr.DataArray, grid: Grid) -> Variable:

@@ -26,6 +26,7 @@ __all__ = [
     "holds",
     "nodata_values",
     "observed",
+    "packing",
     "reader",
     "require_real",
     "stored_nodata",
@@ -166,15 +167,15 @@ def _limit(da: xr.DataArray, given: Any) -> float | None:
 def _in_memory(da: xr.DataArray, limit: float, of_integers: bool) -> float:
     """A valid limit in the units of the values in memory."""
     if da.dtype.kind == "f":
-        scale, offset = _packing(da.encoding) if "dtype" in da.encoding else (1.0, 0.0)
+        scale, offset = packing(da.encoding) if "dtype" in da.encoding else (1.0, 0.0)
         stored = np.dtype(da.encoding.get("dtype", da.dtype))
         return limit * scale + offset if of_integers or stored.kind == "f" else float(limit)
-    scale, offset = _packing(da.attrs)
+    scale, offset = packing(da.attrs)
     # rounding removes the error of the division, so that a packed integer stays one
     return float(limit) if of_integers else round((limit - offset) / scale, 6)
 
 
-def _packing(attrs: Mapping[Any, Any]) -> tuple[float, float]:
+def packing(attrs: Mapping[Any, Any]) -> tuple[float, float]:
     """Scale and offset; JSON attributes may hold them as lists."""
     scale, offset = (float(np.ravel(attrs.get(key, default))[0]) for key, default in PACKING.items())
     return scale or 1.0, offset
@@ -276,7 +277,7 @@ def reader(da: xr.DataArray, nodata: float | None = None) -> Reader:
     representable = tuple(value for value in values if np.isfinite(value) and holds(da.dtype, value))
     # unpacked values have rounding errors: limits move by half a step
     packed = da.dtype.kind == "f" and np.dtype(da.encoding.get("dtype", da.dtype)).kind in "iu"
-    margin = abs(_packing(da.encoding)[0]) / 2 if packed else 0.0
+    margin = abs(packing(da.encoding)[0]) / 2 if packed else 0.0
     wide = da.dtype.itemsize > (2 if da.dtype.kind in "iu" else 4)
     return Reader(representable, np.dtype(np.float64 if wide else np.float32), (low - margin, high + margin))
 

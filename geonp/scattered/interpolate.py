@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,6 @@ import dask.array as da
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import psutil
 import xarray as xr
 from dask.base import compute
 from dask.delayed import delayed
@@ -23,15 +22,19 @@ from dask.system import CPU_COUNT
 from geonp.errors import InputError
 from geonp.fill.options import FillOptions
 from geonp.fill.outputs import outputs, result_arrays
-from geonp.fill.request import load_job
+from geonp.fill.request import load_job, require_covariates
+from geonp.inference.covariates import Layer, columns
 from geonp.inference.kernel import FillJob, result_dtype
 from geonp.inference.predictor import padded_size, tiles_per_batch
 from geonp.inference.stitching import Tile, batches, blended, stitch
-from geonp.raster.grid import Grid
+from geonp.raster.covariates import CovariateLike
 from geonp.raster.metadata import FillFlag, dataset_attrs
 from geonp.raster.variable import Variable
+from geonp.scattered.covariates import beside, wanted
+from geonp.scattered.fields import Frame
 from geonp.scattered.squares import Observations, Square, blend_weights, choose_context, grouped, project, squares_of
 from geonp.scattered.tables import Table, read_table, transformed
+from geonp.scattered.targets import Target, crossed, target_of
 
 if TYPE_CHECKING:
     from geonp.inference.checkpoint import Card
@@ -40,7 +43,6 @@ __all__ = ["interpolate"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.intp]
-Target = xr.DataArray | xr.Dataset | pd.DataFrame
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,6 @@ class InterpolationSettings:
 
     most_targets: int = 3072
     """Largest number of targets in a forward pass, which bounds its memory."""
-    place_bytes: int = 128
-    """Memory for a predicted place, with its sums and results."""
     tasks_per_core: int = 8
     """Number of dask tasks for each core, so that all cores finish at about the same time."""
 
@@ -61,7 +61,7 @@ INTERPOLATION = InterpolationSettings()
 
 def interpolate(
     points: pd.DataFrame | xr.Dataset,
-    at: Target,
+    at: xr.DataArray | xr.Dataset | pd.DataFrame,
     *,
     values: str | Sequence[str] | None = None,
     x: str | None = None,
@@ -74,6 +74,7 @@ def interpolate(
     seed: int = 0,
     quantiles: Sequence[float] = (),
     tails: bool = False,
+    covariates: CovariateLike | Sequence[CovariateLike] | None = None,
 ) -> xr.Dataset:
     """Interpolate scattered measurements to the cells of a grid or to other places.
 
@@ -99,17 +100,24 @@ def interpolate(
         As for :func:`geonp.infill`.
     max_distance : float, optional
         Largest distance to a measurement at which a place is filled, in the unit of the coordinates.
+    covariates : name, DataArray, Dataset, or sequence of these, optional
+        Fields that are known at the measurements and where to predict, such as elevation under temperature; at most 16.
+        A name is that of a column of the table, and of a variable or column of `at`. A raster, on any grid, is read at
+        the places, linearly between the centres of its cells, and only where tables have no column of its name.
+        Columns of texts and of booleans, and rasters of classes, are classes. What is unknown (NaN) at a place is left
+        out there. Units and order do not matter.
 
     Returns
     -------
     Dataset
         The results of :func:`geonp.infill` for each column, on the grid or along the dimension ``point``. They
-        describe a new measurement, noise included, also at the places of measurements.
+        describe a new measurement, noise included, also at the places of measurements. The attribute
+        ``geonp_covariates`` names the covariates.
 
     Raises
     ------
     InputError
-        For tables, grids or options that cannot be used, and fewer than four measurements.
+        For tables, grids, covariates or options that cannot be used, and fewer than four measurements.
     ModelError, CheckpointError
         For a model that does not exist or cannot be loaded.
     PredictionError
@@ -124,8 +132,9 @@ def interpolate(
         quantiles=quantiles,
         tails=tails,
     )
-    table = read_table(points, values, x, y)
-    target = _target(at, table)
+    asked = wanted(covariates, at)
+    table = read_table(points, values, x, y, [one.label for one in asked])
+    target = target_of(at, table, [one.label for one in asked])
     table = transformed(table, crs, target.grid)
     table.warn_of_distance(target.x, target.y, target.geographic)
     table.warn_of_repeats(target.geographic)
@@ -135,10 +144,13 @@ def interpolate(
             f"the model {card.name} is for rasters only, of classes or on the grid of its training; for scattered "
             "measurements choose another model, for example tnpkr-sa"
         )
+    require_covariates(card, len(asked))
     least = job.predictor.neighbourhood.min_context
     parts = {}
-    target.check_memory(len(table.values))
+    target.check_memory(len(table.values), len(asked))
     table.warn_of_nodata()
+    known = beside(asked, table, target, Frame.of(table, crs, target.grid))
+    there = [one.on(target) for one in known]
     for name in table.values:
         observations = table.observations(name, target.geographic, job.seed)
         if len(observations.values) < least:
@@ -146,120 +158,34 @@ def interpolate(
                 f"column {name!r} has {len(observations.values)} measurements with a finite value and place, expected "
                 f"at least {least}, as standard errors need"
             )
-        parts[name] = target.predict(observations, job)
+        observations = replace(observations, covariates=tuple(one.layer(table.usable(name)) for one in known))
+        parts[name] = _predicted(target, observations, there, job)
     out = [_dataset(target, table, name, part, card, options) for name, part in parts.items()]
-    return xr.merge(out, combine_attrs="override", compat="identical", join="exact")
+    merged = xr.merge(out, combine_attrs="override", compat="identical", join="exact")
+    return merged.assign_attrs({"geonp_covariates": " ".join(one.label for one in known)} if known else {})
 
 
-@dataclass(frozen=True)
-class _Target:
-    """Where to predict; `template` has the dimensions and coordinates of the result."""
-
-    template: xr.DataArray
-    x: FloatArray
-    y: FloatArray
-    on_grid: bool
-    geographic: bool
-    grid: Grid | None
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return (len(self.y), len(self.x)) if self.on_grid else (len(self.y), 1)
-
-    def check_memory(self, n_values: int) -> None:
-        """Check that a result in memory fits into the memory of this machine."""
-        needed = INTERPOLATION.place_bytes * self.template.size * n_values
-        if self.template.chunks is None and needed > (available := psutil.virtual_memory().total):
-            raise InputError(
-                f"{self.template.size:.3g} places take {needed / 2**30:,.0f} GiB, but {available / 2**30:,.0f} GiB are "
-                "available: choose a coarser resolution (--resolution), or a chunked grid, at.chunk(1024), to compute "
-                "and write the result lazily"
-            )
-
-    def predict(self, observations: Observations, job: FillJob) -> Any:
-        """A result in the shape of `template`, lazy if the template is."""
-        dtype = result_dtype(np.result_type(observations.values.dtype, np.float32))
-        if self.template.chunks is None:
-            places = _crossed(self.y, self.x) if self.on_grid else np.stack([self.x, self.y], 1)
-            total = _predict_in_parallel(observations, places, job)
-            return _flagged(total, observations, places, job, dtype).reshape(self.template.shape)
-        chunks = self.template.chunks
-        rows, cols = (da.from_array(a, chunks=c) for a, c in zip((self.y, self.x), chunks, strict=True))
-        held = delayed(observations, pure=True)
-        return da.map_blocks(_block, rows[:, None], cols[None, :], held, job, dtype=dtype, chunks=chunks)
-
-
-def _target(at: Target, table: Table) -> _Target:
-    if isinstance(at, pd.DataFrame):
-        places = read_table(at, (), table.x, table.y)
-        if not len(places.xy) or not np.isfinite(places.xy).all():
-            raise InputError(
-                f"the table at has {len(places.xy)} places, {int((~np.isfinite(places.xy).all(1)).sum())} of them not "
-                "finite, expected at least one, all finite; drop the others, e.g. at.dropna()"
-            )
-        template = xr.DataArray(
-            np.zeros(len(places.xy)),
-            {table.x: ("point", places.xy[:, 0]), table.y: ("point", places.xy[:, 1])},
-            ("point",),
-        )
-        lon, lat = places.xy.T
-        return _Target(template, lon, lat, on_grid=False, geographic=table.named_degrees, grid=None)
-    if not isinstance(at, (xr.DataArray, xr.Dataset)):
-        raise InputError(
-            f"at must be a raster, whose grid is used, or a table of places, got {type(at).__name__}; "
-            "geonp.lattice(bounds, resolution) creates a grid"
-        )
-    grid = Grid.from_xarray(at)
-    missing = [dim for dim in (grid.y_dim, grid.x_dim) if dim not in at.coords or at.coords[dim].ndim != 1]
-    if missing:
-        return _curvilinear(at, grid, table, missing[0])
-    y, x = (at.coords[dim].values.astype(np.float64) for dim in (grid.y_dim, grid.x_dim))
-    if grid.geographic:
-        y, x = y * grid.factors[0], x * grid.factors[1]
-    chunks = dict(zip(at.chunksizes, at.chunksizes.values(), strict=True))
-    shape = (len(y), len(x))
-    lazy = grid.y_dim in chunks and grid.x_dim in chunks
-    data: Any = (
-        da.zeros(shape, chunks=(chunks[grid.y_dim], chunks[grid.x_dim])) if lazy else np.broadcast_to(0.0, shape)
-    )
-    kept = {name: c for name, c in at.coords.items() if set(c.dims) <= {grid.y_dim, grid.x_dim}}
-    template = xr.DataArray(data, kept, (grid.y_dim, grid.x_dim))
-    return _Target(template, x, y, on_grid=True, geographic=grid.geographic, grid=grid)
-
-
-def _curvilinear(at: xr.DataArray | xr.Dataset, grid: Grid, table: Table, missing: Hashable) -> _Target:
-    """The cells of a grid whose longitudes and latitudes are two-dimensional coordinates, as single places."""
-    dims = (grid.y_dim, grid.x_dim)
-    found = {name: c.transpose(*dims) for name, c in at.coords.items() if set(c.dims) == set(dims)}
-    lon, lat = (
-        next((c for c in found.values() if c.attrs.get("standard_name") == name or c.attrs.get("units") == units), None)
-        for name, units in (("longitude", "degrees_east"), ("latitude", "degrees_north"))
-    )
-    if lon is None or lat is None or not table.named_degrees:
-        raise InputError(
-            f"the grid in at has no coordinate {missing!r}, expected one for rows and one for columns, or longitudes "
-            "and latitudes on both for a table with columns lon and lat"
-        )
-    x, y = (c.values.astype(np.float64).ravel() for c in (lon, lat))
-    if not np.isfinite(x + y).all():
-        raise InputError(
-            f"{lon.name!r} and {lat.name!r} of the grid have cells that are not finite; give a table of the others, "
-            "at.coords.to_dataset().to_dataframe().dropna()"
-        )
-    template = xr.DataArray(np.zeros(grid.shape), found, dims)
-    return _Target(template, x, y, on_grid=False, geographic=True, grid=None)
-
-
-def _crossed(y: FloatArray, x: FloatArray) -> FloatArray:
-    """All places of a grid, x and y, ``(len(y) * len(x), 2)``."""
-    return np.stack([np.tile(x, len(y)), np.repeat(y, len(x))], 1)
-
-
-def _block(y: FloatArray, x: FloatArray, observations: Observations, job: FillJob) -> npt.NDArray[np.void]:
-    """The results of one chunk of a lazy grid."""
-    places = _crossed(y[:, 0], x[0])
+def _predicted(target: Target, observations: Observations, covariates: Sequence[Any], job: FillJob) -> Any:
+    """A result in the shape of the template of the target, lazy if that is; `covariates` are those of the target."""
     dtype = result_dtype(np.result_type(observations.values.dtype, np.float32))
-    total = _predict(observations, places, squares_of(observations, _bounds(places)), job)
+    chunks = target.template.chunks
+    if chunks is None:
+        places = target.places
+        total = _predict_in_parallel(observations, places, covariates, job)
+        return _flagged(total, observations, places, job, dtype).reshape(target.template.shape)
+    rows, cols = (da.from_array(a, chunks=c) for a, c in zip((target.y, target.x), chunks, strict=True))
+    held = delayed(observations, pure=True)
+    return da.map_blocks(_block, rows[:, None], cols[None, :], held, job, *covariates, dtype=dtype, chunks=chunks)
+
+
+def _block(
+    y: FloatArray, x: FloatArray, observations: Observations, job: FillJob, *covariates: FloatArray
+) -> npt.NDArray[np.void]:
+    """The results of one chunk of a lazy grid."""
+    places = crossed(y[:, 0], x[0])
+    dtype = result_dtype(np.result_type(observations.values.dtype, np.float32))
+    squares = squares_of(observations, _bounds(places))
+    total = _predict(observations, places, [values.ravel() for values in covariates], squares, job)
     return _flagged(total, observations, places, job, dtype).reshape(len(y), x.shape[1])
 
 
@@ -268,7 +194,9 @@ def _bounds(places: FloatArray) -> tuple[float, float, float, float]:
     return float(west), float(south), float(east), float(north)
 
 
-def _predict_in_parallel(observations: Observations, places: FloatArray, job: FillJob) -> FloatArray:
+def _predict_in_parallel(
+    observations: Observations, places: FloatArray, covariates: Sequence[FloatArray], job: FillJob
+) -> FloatArray:
     """The sums of :func:`_predict`, with a dask task for each band of neighbouring squares."""
     squares = sorted(squares_of(observations, _bounds(places)), key=lambda square: (square.y, square.x))
     edges = np.linspace(0, len(squares), min(len(squares), INTERPOLATION.tasks_per_core * CPU_COUNT) + 1).astype(int)
@@ -278,18 +206,34 @@ def _predict_in_parallel(observations: Observations, places: FloatArray, job: Fi
         near[np.concatenate(covered[first:last])] = True
         parts.append((squares[first:last], np.flatnonzero(near)))
     held = delayed(observations, pure=False)
-    tasks = [delayed(_predict)(held, places[index], part, job) for part, index in parts]
+    tasks = [
+        delayed(_predict)(held, places[index], [values[index] for values in covariates], part, job)
+        for part, index in parts
+    ]
     total = np.zeros((4, len(places)))
     for (_, index), part in zip(parts, compute(*tasks), strict=True):
         total[:, index] += part
     return total
 
 
-def _predict(observations: Observations, places: FloatArray, squares: list[Square], job: FillJob) -> FloatArray:
-    """Weighted sums of mean, standard error and tail at each place, and sums of weights, ``(4, n)``."""
+def _predict(
+    observations: Observations,
+    places: FloatArray,
+    covariates: Sequence[FloatArray],
+    squares: list[Square],
+    job: FillJob,
+) -> FloatArray:
+    """Weighted sums of mean, standard error and tail at each place, and sums of weights, ``(4, n)``.
+
+    `covariates` are those of the observations, at the places.
+    """
+    layers = [
+        replace(layer, values=np.concatenate([layer.values, there]))
+        for layer, there in zip(observations.covariates, covariates, strict=True)
+    ]
     covered = list(zip(squares, grouped(places, squares, observations.geographic), strict=True))
     distance = observations.distance(places)
-    tiles = (t for square, index in covered for t in _tiles(observations, places, distance, square, index, job))
+    tiles = (t for square, index in covered for t in _tiles(observations, places, distance, square, index, layers, job))
     size = job.predictor.batch_size
     return stitch(
         batches(tiles, size), len(places), job.predictor, _expected(covered, size), lambda tile: _near(places, tile)
@@ -308,9 +252,18 @@ def _expected(covered: list[tuple[Square, IntArray]], size: int) -> int:
 
 
 def _tiles(
-    observations: Observations, places: FloatArray, distance: FloatArray, square: Square, index: IntArray, job: FillJob
+    observations: Observations,
+    places: FloatArray,
+    distance: FloatArray,
+    square: Square,
+    index: IntArray,
+    covariates: Sequence[Layer],
+    job: FillJob,
 ) -> Iterator[Tile]:
-    """The tiles of a square, which share one context; the targets of each fit into a forward pass."""
+    """The tiles of a square, which share one context; the targets of each fit into a forward pass.
+
+    `covariates` are those at the observations, then at the places.
+    """
     weights = blend_weights(places[index], distance[index], square, observations.geographic)
     index, weights = index[weights > 0], weights[weights > 0]
     if not index.size:
@@ -319,7 +272,8 @@ def _tiles(
     chosen, xc = choose_context(observations, square, neighbourhood.n_context, neighbourhood.thinning)
     for part in np.array_split(np.arange(index.size), -(-index.size // INTERPOLATION.most_targets)):
         xt = project(places[index[part]], square.middle, observations.geographic) / square.unit
-        yield Tile(xc, observations.values[chosen], xt, index[part], weights[part])
+        beside = columns(covariates, chosen, len(observations.xy) + index[part])
+        yield Tile(xc, observations.values[chosen], xt, index[part], weights[part], covariates=beside)
 
 
 def _flagged(
@@ -334,7 +288,7 @@ def _flagged(
     return out
 
 
-def _dataset(target: _Target, table: Table, name: str, result: Any, card: Card, options: FillOptions) -> xr.Dataset:
+def _dataset(target: Target, table: Table, name: str, result: Any, card: Card, options: FillOptions) -> xr.Dataset:
     source = target.template.rename(name).astype(result.dtype["value"]).assign_attrs(table.attrs.get(name, {}))
     variable = Variable.of(source, source.dims)
     arrays = result_arrays(variable, outputs(variable, options), result, result["value"])

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial import cKDTree
 
+from geonp.inference.covariates import Layer
 from geonp.inference.thinning import curve, start_of, thinned
 
 __all__ = ["SQUARES", "Observations", "Square", "blend_weights", "choose_context", "grouped", "project", "squares_of"]
@@ -63,12 +64,15 @@ class Observations:
         True if the coordinates are longitudes and latitudes in degrees, False if they are plane coordinates.
     seed : int
         Seed for sampling distant context points.
+    covariates : tuple of Layer
+        Covariates ``(n,)``, NaN where unknown.
     """
 
     xy: FloatArray
     values: FloatArray
     geographic: bool
     seed: int = 0
+    covariates: tuple[Layer, ...] = ()
 
     @cached_property
     def tree(self) -> cKDTree:

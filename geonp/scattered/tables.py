@@ -1,9 +1,9 @@
-"""Tables of measurements at places, and grids made from bounds and a resolution."""
+"""Tables of measurements at places."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,14 +18,14 @@ from geonp.errors import InputError, warn
 from geonp.raster.grid import Grid
 from geonp.scattered.squares import Observations
 
-__all__ = ["TABLES", "Table", "lattice", "lattice_around", "read_table", "transformed"]
+__all__ = ["TABLES", "Table", "crs_of", "read_table", "transformed"]
 
 FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class TableSettings:
-    """Settings of tables and of grids made from them."""
+    """Settings of tables."""
 
     unit_words: tuple[str, ...] = (
         "deg",
@@ -54,8 +54,6 @@ class TableSettings:
     """Usual nodata values of files without empty cells."""
     nodata_distance: float = 3.0
     """Such a value is suspect if it is farther from all others than this many times their range."""
-    most_cells: int = 2**40
-    """Largest number of cells of a grid: more than the Earth has at 30 m."""
 
 
 TABLES = TableSettings()
@@ -76,8 +74,10 @@ class Table:
         Names of the columns of coordinates.
     attrs : mapping
         Attributes of columns by name.
+    covariates : DataFrame
+        Columns of covariates.
     varying : tuple of str
-        Columns, other than values and coordinates, that differ between rows of one place, such as a date.
+        Columns, other than these, that differ between rows of one place, such as a date.
     """
 
     xy: FloatArray
@@ -85,6 +85,7 @@ class Table:
     x: str
     y: str
     attrs: Mapping[str, Mapping[Hashable, Any]]
+    covariates: pd.DataFrame
     varying: tuple[str, ...] = ()
 
     @property
@@ -108,7 +109,7 @@ class Table:
                 if np.abs(others - nodata).min() > TABLES.nodata_distance * max(np.ptp(others), 1e-9):
                     warn(
                         f"column {name!r} holds {nodata:g}, far from all other values, in {equal.sum()} rows, which "
-                        "are used as measurements. If they are missing, leave these cells empty."
+                        "are used as they are. If they are missing, leave these cells empty."
                     )
 
     def warn_of_distance(self, x: FloatArray, y: FloatArray, geographic: bool) -> None:
@@ -152,9 +153,15 @@ class Table:
 
 
 def read_table(
-    points: pd.DataFrame | xr.Dataset, values: str | Sequence[str] | None, x: str | None, y: str | None
+    points: pd.DataFrame | xr.Dataset,
+    values: str | Sequence[str] | None,
+    x: str | None,
+    y: str | None,
+    covariates: Collection[str] = (),
 ) -> Table:
     """Read the columns of a table; `values` may be empty, for places without measurements.
+
+    Of `covariates`, those that are columns are read.
 
     Raises
     ------
@@ -189,7 +196,7 @@ def read_table(
         )
     names = [values] if isinstance(values, str) else values
     if names is None:
-        names = [_only_numeric(points.drop(columns=[x, y]))]
+        names = [_only_numeric(points.drop(columns=[x, y, *covariates], errors="ignore"))]
     for name in (x, y, *names):
         if points[name].dtype.kind not in "iuf":
             text = _first_text(points[name])
@@ -197,17 +204,24 @@ def read_table(
             raise InputError(f"column {name!r} holds {held}, expected numbers; leave missing cells empty")
     if both := [name for name in names if name in (x, y)]:
         raise InputError(f"column {both[0]!r} is a coordinate: expected another to interpolate, of {columns}")
+    if both := [name for name in covariates if name in (x, y, *names)]:
+        raise InputError(
+            f"the covariate {both[0]!r} is a coordinate or is interpolated itself: expected another column, of "
+            f"{columns}"
+        )
     xy = points[[x, y]].to_numpy(np.float64)
-    return Table(xy, {name: points[name].to_numpy() for name in names}, x, y, attrs, _varying(points, x, y, names))
+    beside = points[[name for name in covariates if name in columns]]
+    varying = _varying(points, [x, y], [*names, *beside.columns])
+    return Table(xy, {name: points[name].to_numpy() for name in names}, x, y, attrs, beside, varying)
 
 
-def _varying(points: pd.DataFrame, x: str, y: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Columns, other than those of places and values, that differ between rows of one place."""
-    others = [column for column in points.columns if column not in (x, y, *names)]
-    repeated = points[points.duplicated([x, y], keep=False)] if others else points[:0]
+def _varying(points: pd.DataFrame, place: list[str], names: Sequence[str]) -> tuple[str, ...]:
+    """Columns, other than those of places and `names`, that differ between rows of one place."""
+    others = [column for column in points.columns if column not in (*place, *names)]
+    repeated = points[points.duplicated(place, keep=False)] if others else points[:0]
     if repeated.empty:
         return ()
-    counts = repeated.groupby([x, y])[others].nunique(dropna=False)
+    counts = repeated.groupby(place)[others].nunique(dropna=False)
     return tuple(column for column in others if (counts[column] > 1).any())
 
 
@@ -250,7 +264,8 @@ def _plain(name: str) -> str:
     return kept[0] if known else name.strip().lower()
 
 
-def _crs(crs: Any) -> pyproj.CRS:
+def crs_of(crs: Any) -> pyproj.CRS:
+    """The coordinate reference system that a user gave."""
     try:
         return pyproj.CRS.from_user_input(crs)
     except CRSError as error:
@@ -265,7 +280,8 @@ def transformed(table: Table, crs: Any, grid: Grid | None) -> Table:
     table
     crs
         CRS of the places. By default that of the grid and in its units, or EPSG:4326 if the columns are named longitude
-        and latitude and the grid has another kind of coordinates: projected ones, or those of a rotated pole.
+        and latitude and the grid has another kind of coordinates: projected ones, or those of a rotated pole. A
+        projected one of a table of places is that of both tables.
     grid
         Grid of the target, or None for a table of places with the same columns.
 
@@ -288,7 +304,9 @@ def transformed(table: Table, crs: Any, grid: Grid | None) -> Table:
     if crs is None and table.named_degrees and goal is not None and (rotated or not geographic):
         own = "EPSG:4326"
     if own is not None:
-        source = _crs(own)
+        source = crs_of(own)
+        if grid is None and not geographic and not source.is_geographic:
+            goal = source
         if goal is None and not (geographic and source.is_geographic):
             raise InputError(
                 "the places have a crs, but the grid has none: add one, e.g. at.rio.write_crs('EPSG:32633')"
@@ -311,90 +329,3 @@ def transformed(table: Table, crs: Any, grid: Grid | None) -> Table:
             "check whether x and y are exchanged, and the crs of the places (crs=...)"
         )
     return table
-
-
-def lattice(
-    bounds: tuple[float, float, float, float], resolution: float | tuple[float, float], crs: Any = None
-) -> xr.DataArray:
-    """Create an empty grid to interpolate to, north up.
-
-    Parameters
-    ----------
-    bounds : tuple of float
-        West, south, east and north edges. East and south are moved to whole cells.
-    resolution : float or tuple of float
-        Side of a cell, or its width and height.
-    crs : optional
-        Coordinate reference system, as accepted by pyproj. Dimensions are ``lat`` and ``lon`` if it is geographic,
-        otherwise ``y`` and ``x``.
-
-    Raises
-    ------
-    InputError
-        For empty bounds, a resolution that is not positive or too fine, latitudes beyond the poles, or an unknown crs.
-    """
-    west, south, east, north = bounds
-    dx, dy = resolution if isinstance(resolution, tuple) else (resolution, resolution)
-    if not (0 < dx < np.inf and 0 < dy < np.inf):
-        raise InputError(f"the resolution must be a positive number, got {resolution}")
-    if not (np.isfinite(bounds).all() and east > west and north > south):
-        raise InputError(f"the bounds must be west < east and south < north, got {west:g} {south:g} {east:g} {north:g}")
-    if (cells := (east - west) / dx * (north - south) / dy) > TABLES.most_cells:
-        raise InputError(
-            f"a resolution of {resolution} gives {cells:.2g} cells for bounds {west:g} {south:g} {east:g} {north:g} "
-            "in units of the coordinates: choose a coarser resolution or smaller bounds"
-        )
-    x = west + dx * (np.arange(max(round((east - west) / dx), 1)) + 0.5)
-    y = north - dy * (np.arange(max(round((north - south) / dy), 1)) + 0.5)
-    system = None if crs is None else _crs(crs)
-    geographic = system is not None and system.is_geographic
-    if geographic and np.abs(y).max() > 90:
-        raise InputError(
-            f"the grid would have cells at latitude {y[np.abs(y).argmax()]:g}, beyond the pole; resolution and bounds "
-            f"are in degrees: got {resolution} and {west:g} {south:g} {east:g} {north:g}"
-        )
-    names, units = ("latitude", "longitude"), ("degrees_north", "degrees_east")
-    if system is not None and not geographic:
-        # CF prefers "m" to the "metre" of pyproj and its CRS.cs_to_cf
-        unit = "m" if system.axis_info[0].unit_name == "metre" else system.axis_info[0].unit_name
-        names, units = ("projection_y_coordinate", "projection_x_coordinate"), (unit, unit)
-    attrs = [{"standard_name": n, "units": u} if system else {} for n, u in zip(names, units, strict=True)]
-    dims = ("lat", "lon") if geographic else ("y", "x")
-    coords: dict[str, Any] = {dim: (dim, c, a) for dim, c, a in zip(dims, (y, x), attrs, strict=True)}
-    if system is not None:
-        coords["spatial_ref"] = ((), 0, {**system.to_cf(), "spatial_ref": system.to_wkt()})
-    return xr.DataArray(np.broadcast_to(np.float32(0), (len(y), len(x))), coords, dims)
-
-
-def lattice_around(
-    table: Table, resolution: float, bounds: tuple[float, float, float, float] | None, crs: Any = None
-) -> xr.DataArray:
-    """A :func:`lattice` around the places of a table, or within `bounds`, in the CRS of the places.
-
-    Raises
-    ------
-    InputError
-        As for :func:`lattice`, and for a table without a finite place.
-    """
-    own = crs if crs is not None else ("EPSG:4326" if table.named_degrees else None)
-    places = table.xy[np.isfinite(table.xy).all(1)]
-    if not len(places):
-        raise InputError("the table has no row with finite coordinates")
-    if table.named_degrees:
-        places = np.stack([_unwrapped(places[:, 0]), places[:, 1]], 1)
-    if bounds is None and 0 < resolution < np.inf:
-        low, high = np.floor(places.min(0) / resolution), np.ceil(places.max(0) / resolution)
-        (west, south), (east, north) = (low * resolution).tolist(), (np.maximum(high, low + 1) * resolution).tolist()
-        bounds = (west, south, east, north)
-    return lattice(bounds or (0.0, 0.0, 1.0, 1.0), resolution, own)
-
-
-def _unwrapped(longitudes: FloatArray) -> FloatArray:
-    """Longitudes in the shortest range that holds all of them, which may cross 0 or 180 degrees."""
-    rising = np.unique(longitudes % 360)
-    gaps = np.diff(rising, append=rising[0] + 360)
-    if 360 - gaps.max() >= np.ptp(longitudes):
-        return longitudes
-    first = rising[(gaps.argmax() + 1) % len(rising)]
-    west = (first + 180) % 360 - 180
-    return np.asarray((longitudes - first) % 360 + west)

@@ -15,7 +15,8 @@ import xarray as xr
 import geonp
 from geonp.errors import InputError
 from geonp.raster.grid import Grid
-from geonp.scattered.tables import lattice, read_table, transformed
+from geonp.scattered.lattices import lattice
+from geonp.scattered.tables import read_table, transformed
 
 pytestmark = pytest.mark.usefixtures("float32")
 

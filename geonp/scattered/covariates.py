@@ -1,0 +1,237 @@
+"""Covariates of measurements and of the places to predict: columns of tables, variables of the grid, other rasters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import xarray as xr
+
+from geonp.errors import InputError, warn
+from geonp.inference.covariates import Layer
+from geonp.raster.covariates import Covariate, CovariateLike, elsewhere, named, require_few
+from geonp.raster.grid import Grid
+from geonp.raster.metadata import UNNAMED, class_attrs
+from geonp.scattered.fields import Field, Frame
+from geonp.scattered.tables import Table
+from geonp.scattered.targets import Target
+
+__all__ = ["Beside", "Wanted", "beside", "wanted"]
+
+FloatArray = npt.NDArray[np.float64]
+Raster = tuple[Covariate, Grid]
+
+_OTHER_RANGE = 2.5
+"""Ratio of standard deviations from which column and raster are suspected of other units (feet and metres: 3.3)."""
+
+_OTHER_CLASSES = 0.5
+"""Share of the places with other classes from which they are suspected of other numbers of classes."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A covariate as it is given: columns of this name, and the raster to read where a table has none."""
+
+    label: str
+    raster: Raster | None
+
+
+@dataclass(frozen=True, eq=False)
+class Beside:
+    """A covariate of measurements and of the places to predict.
+
+    Attributes
+    ----------
+    measured : array
+        ``(n,)`` at the rows of the table, NaN where unknown.
+    targets : array or Field
+        At the places, or the raster to read there.
+    """
+
+    label: str
+    classes: bool
+    measured: FloatArray
+    targets: FloatArray | Field
+
+    def on(self, target: Target) -> Any:
+        """The covariate at the places of a target, lazy on a lazy grid."""
+        if isinstance(self.targets, Field):
+            assert target.template.chunks is not None
+            return self.targets.on_grid(target.y, target.x, target.template.chunks)
+        return self.targets
+
+    def layer(self, rows: npt.NDArray[np.bool_]) -> Layer:
+        """The covariate of some measurements."""
+        return Layer(self.measured[rows], None, self.classes)
+
+
+def wanted(given: CovariateLike | Sequence[CovariateLike] | None, at: object) -> tuple[Wanted, ...]:
+    """The covariates that are given: names of columns, and of variables of the raster `at`, or rasters.
+
+    Raises
+    ------
+    InputError
+        For anything else, names that are given twice, and too many covariates.
+    """
+    found: list[Wanted] = []
+    for one in named(given):
+        if isinstance(one, (xr.DataArray, xr.Dataset)):
+            found += [Wanted(_label(covariate), (covariate, grid)) for covariate, grid in elsewhere(one)]
+        elif isinstance(one, str):
+            found.append(Wanted(one, _variable(at, one)))
+        else:
+            raise InputError(f"a covariate must be the name of a column, a DataArray or a Dataset: got {one!r}")
+    labels = [one.label for one in found]
+    if twice := [label for label in labels if labels.count(label) > 1]:
+        raise InputError(f"the covariate {twice[0]!r} is given twice: got {labels}, expected different names")
+    require_few(
+        len(found),
+        "columns that say nearly the same, such as the bands of a spectrum, can be replaced by their first principal "
+        "components",
+    )
+    return tuple(found)
+
+
+def _label(covariate: Covariate) -> str:
+    """The name of a raster; an array without one has no column."""
+    return "covariate" if covariate.variable.name is None else covariate.variable.label
+
+
+def _variable(at: object, name: str) -> Raster | None:
+    """The variable of a raster with this name, or the raster itself."""
+    if isinstance(at, xr.DataArray):
+        at = at.to_dataset(name=UNNAMED if at.name is None else at.name)
+    if not isinstance(at, xr.Dataset) or name not in at.variables or at[name].ndim < 2:
+        return None
+    parts = list(elsewhere(at[name]))
+    if len(parts) > 1:
+        raise InputError(
+            f"the covariate {name!r} has {len(parts)} entries at each place, along {at[name].dims}: expected one; "
+            "select one, for example at[name].isel(time=0), or give the array itself, whose entries are covariates each"
+        )
+    return parts[0]
+
+
+def beside(given: Sequence[Wanted], table: Table, target: Target, frame: Frame) -> tuple[Beside, ...]:
+    """The covariates at the measurements of a table and where to predict.
+
+    Parameters
+    ----------
+    given : sequence of Wanted
+    table : Table
+        The measurements, with their places in `frame`.
+    target : Target
+        Where to predict. On a lazy grid, rasters are read later.
+    frame : Frame
+
+    Raises
+    ------
+    InputError
+        For covariates that cannot be read at the measurements or where to predict, or have no value there.
+    """
+    found = tuple(_beside(one, table, target, frame) for one in given)
+    for one in found:
+        _check(one, table)
+    return found
+
+
+def _beside(one: Wanted, table: Table, target: Target, frame: Frame) -> Beside:
+    label, lazy = one.label, target.template.chunks is not None
+    columns = [None if t is None else t.covariates.get(label) for t in (table, target.table)]
+    if one.raster is None and any(column is None for column in columns):
+        where, remedy = (
+            ("at the measurements", "a column of the table of this name")
+            if columns[0] is None
+            else ("where to predict", f"a {'variable' if target.table is None else 'column'} of this name in at")
+        )
+        raise InputError(
+            f"the covariate {label!r} is unknown {where}: expected {remedy}, or a raster to read there "
+            f"(--covariate {label}=raster.tif)"
+        )
+    numbers, classes = _numbers(label, [column for column in columns if column is not None], one.raster)
+    at_table = None if columns[0] is None else numbers.pop(0)
+    at_places = numbers.pop() if numbers else None
+    classes = classes or bool(class_attrs(table.attrs.get(label, {})))
+    if one.raster is None:
+        assert at_table is not None
+        assert at_places is not None
+        return Beside(label, classes, at_table, at_places)
+    covariate, grid = one.raster
+    classes = classes or covariate.classes
+    if at_table is not None and target.grid is None and target.template.shape == grid.shape and not all(grid.placed):
+        # the cells of a curvilinear grid are the places
+        stored = covariate.variable
+        return Beside(label, classes, at_table, stored.read(stored.source.values).ravel().astype(np.float64))
+    field = replace(Field.of(covariate, grid, frame), classes=classes)
+    if at_table is None or covariate.variable.source.chunks is None:
+        read = field.at(table.xy)
+        if at_table is not None:
+            _warn_of_difference(label, at_table, read, classes, covariate)
+    measured = read if at_table is None else at_table
+    if at_places is not None:
+        return Beside(label, classes, measured, at_places)
+    return Beside(label, classes, measured, field if lazy else field.at(target.places))
+
+
+def _numbers(label: str, columns: Sequence[pd.Series[Any]], raster: Raster | None) -> tuple[list[FloatArray], bool]:
+    """Columns as numbers, NaN where unknown, and whether they are classes: texts are numbered in alphabetical order."""
+    others = (column.dropna() for column in columns if not pd.api.types.is_numeric_dtype(column))
+    text = next((value for column in others for value in column if not isinstance(value, (Real, np.bool_))), None)
+    if text is None:
+        arrays = [column.astype(object).to_numpy(np.float64, na_value=np.nan) for column in columns]
+        classes = any(column.dtype == "category" or pd.api.types.is_bool_dtype(column) for column in columns)
+        return [np.where(np.isfinite(array), array, np.nan) for array in arrays], classes
+    if raster is not None or not isinstance(text, str):
+        expected = "numbers, as in the raster" if raster is not None else "numbers, booleans or texts"
+        raise InputError(f"the covariate {label!r} holds {text!r}, expected {expected}; leave unknown cells empty")
+    codes = pd.factorize(pd.concat([column.astype(object) for column in columns]), sort=True)[0]
+    numbers = np.where(codes < 0, np.nan, codes)
+    return np.split(numbers, np.cumsum([len(column) for column in columns])[:-1]), True
+
+
+def _check(one: Beside, table: Table) -> None:
+    """Check the values of a covariate."""
+    known = one.measured[np.isfinite(one.measured) & np.isfinite(table.xy).all(1)]
+    for where, n in (
+        ("at any measurement", known.size),
+        ("at any place to predict", 1 if isinstance(one.targets, Field) else np.isfinite(one.targets).sum()),
+    ):
+        if not n:
+            raise InputError(
+                f"the covariate {one.label!r} has no value {where}: check its column, or that its raster covers the "
+                "places, its CRS and nodata value"
+            )
+    if (known == known[0]).all():
+        warn(f"the covariate {one.label!r} is constant ({known[0]:g}), so it tells nothing and is ignored.")
+    for name, values in table.values.items():
+        if np.array_equal(one.measured, values, equal_nan=True):
+            raise InputError(f"the covariate {one.label!r} is {name!r} itself: leave it out, or give another one")
+
+
+def _warn_of_difference(label: str, column: FloatArray, read: FloatArray, classes: bool, raster: Covariate) -> None:
+    """Warn if the column of a table and the raster have other levels or ranges, as in other units.
+
+    Coarse rasters differ from measurements in single values, and may do so.
+    """
+    both = np.isfinite(column) & np.isfinite(read)
+    if not both.any():
+        return
+    column, read = column[both], read[both]
+    low, high = sorted((column.std(), read.std()))
+    if classes and (share := np.mean(column != read)) > _OTHER_CLASSES:
+        got = f"other classes at {share:.0%} of the places"
+    elif not classes and (high > _OTHER_RANGE * low or abs(np.median(column) - np.median(read)) > high):
+        got = " and ".join(f"{np.median(a):g} with a standard deviation of {a.std():g}" for a in (column, read))
+    else:
+        return
+    file = raster.variable.source.encoding.get("source")
+    warn(
+        f"the column {label!r} and the raster {label!r}{f' of {file}' if file else ''} differ at the measurements: got "
+        f"{got}. The column is used there, and the raster where to predict: check that both have one unit, such as "
+        "metres, and one meaning."
+    )

@@ -1,0 +1,142 @@
+"""Where to predict: the cells of a grid, or places in a table."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import psutil
+import xarray as xr
+
+from geonp.errors import InputError
+from geonp.raster.grid import Grid
+from geonp.scattered.tables import Table, read_table
+
+__all__ = ["Target", "crossed", "target_of"]
+
+FloatArray = npt.NDArray[np.float64]
+
+PLACE_BYTES = 128
+"""Memory for a predicted place, with its sums and results."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where to predict.
+
+    Attributes
+    ----------
+    template : DataArray
+        With the dimensions and coordinates of the result; lazy if the result is.
+    x, y : array
+        Coordinates of columns and rows of a grid, or of single places.
+    table : Table or None
+        The table of places, if there is one.
+    """
+
+    template: xr.DataArray
+    x: FloatArray
+    y: FloatArray
+    on_grid: bool
+    geographic: bool
+    grid: Grid | None
+    table: Table | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns; of single places, one column."""
+        return (len(self.y), len(self.x)) if self.on_grid else (len(self.y), 1)
+
+    @cached_property
+    def places(self) -> FloatArray:
+        """X and y of all places ``(n, 2)``."""
+        return crossed(self.y, self.x) if self.on_grid else np.stack([self.x, self.y], 1)
+
+    def check_memory(self, n_values: int, n_covariates: int) -> None:
+        """Check that a result in memory fits into the memory of this machine."""
+        needed = (PLACE_BYTES * n_values + 8 * n_covariates) * self.template.size
+        if self.template.chunks is None and needed > (available := psutil.virtual_memory().total):
+            raise InputError(
+                f"{self.template.size:.3g} places take {needed / 2**30:,.0f} GiB, but {available / 2**30:,.0f} GiB are "
+                "available: choose a coarser resolution (--resolution), or a chunked grid, at.chunk(1024), to compute "
+                "and write the result lazily"
+            )
+
+
+def crossed(y: FloatArray, x: FloatArray) -> FloatArray:
+    """All places of a grid, x and y, ``(len(y) * len(x), 2)``."""
+    return np.stack([np.tile(x, len(y)), np.repeat(y, len(x))], 1)
+
+
+def target_of(at: xr.DataArray | xr.Dataset | pd.DataFrame, table: Table, covariates: Sequence[str] = ()) -> Target:
+    """Where to predict, from a raster or a table of places with the names of coordinates of `table`.
+
+    Raises
+    ------
+    InputError
+        For grids without coordinates, and tables without a place or with places that are not finite.
+    """
+    if isinstance(at, pd.DataFrame):
+        places = read_table(at, (), table.x, table.y, covariates)
+        if not len(places.xy) or not np.isfinite(places.xy).all():
+            raise InputError(
+                f"the table at has {len(places.xy)} places, {int((~np.isfinite(places.xy).all(1)).sum())} of them not "
+                "finite, expected at least one, all finite; drop the others, e.g. at.dropna()"
+            )
+        template = xr.DataArray(
+            np.zeros(len(places.xy)),
+            {table.x: ("point", places.xy[:, 0]), table.y: ("point", places.xy[:, 1])},
+            ("point",),
+        )
+        lon, lat = places.xy.T
+        return Target(template, lon, lat, on_grid=False, geographic=table.named_degrees, grid=None, table=places)
+    if not isinstance(at, (xr.DataArray, xr.Dataset)):
+        raise InputError(
+            f"at must be a raster, whose grid is used, or a table of places, got {type(at).__name__}; "
+            "geonp.lattice(bounds, resolution) creates a grid"
+        )
+    grid = Grid.from_xarray(at)
+    missing = [dim for dim in (grid.y_dim, grid.x_dim) if dim not in at.coords or at.coords[dim].ndim != 1]
+    if missing:
+        return _curvilinear(at, grid, table, missing[0])
+    y, x = (at.coords[dim].values.astype(np.float64) for dim in (grid.y_dim, grid.x_dim))
+    if grid.geographic:
+        y, x = y * grid.factors[0], x * grid.factors[1]
+    chunks = dict(zip(at.chunksizes, at.chunksizes.values(), strict=True))
+    shape = (len(y), len(x))
+    lazy = grid.y_dim in chunks and grid.x_dim in chunks
+    data: Any = (
+        da.zeros(shape, chunks=(chunks[grid.y_dim], chunks[grid.x_dim])) if lazy else np.broadcast_to(0.0, shape)
+    )
+    kept = {name: c for name, c in at.coords.items() if set(c.dims) <= {grid.y_dim, grid.x_dim}}
+    template = xr.DataArray(data, kept, (grid.y_dim, grid.x_dim))
+    return Target(template, x, y, on_grid=True, geographic=grid.geographic, grid=grid)
+
+
+def _curvilinear(at: xr.DataArray | xr.Dataset, grid: Grid, table: Table, missing: Hashable) -> Target:
+    """The cells of a grid whose longitudes and latitudes are two-dimensional coordinates, as single places."""
+    dims = (grid.y_dim, grid.x_dim)
+    found = {name: c.transpose(*dims) for name, c in at.coords.items() if set(c.dims) == set(dims)}
+    lon, lat = (
+        next((c for c in found.values() if c.attrs.get("standard_name") == name or c.attrs.get("units") == units), None)
+        for name, units in (("longitude", "degrees_east"), ("latitude", "degrees_north"))
+    )
+    if lon is None or lat is None or not table.named_degrees:
+        raise InputError(
+            f"the grid in at has no coordinate {missing!r}, expected one for rows and one for columns, or longitudes "
+            "and latitudes on both for a table with columns lon and lat"
+        )
+    x, y = (c.values.astype(np.float64).ravel() for c in (lon, lat))
+    if not np.isfinite(x + y).all():
+        raise InputError(
+            f"{lon.name!r} and {lat.name!r} of the grid have cells that are not finite; give a table of the others, "
+            "at.coords.to_dataset().to_dataframe().dropna()"
+        )
+    template = xr.DataArray(np.zeros(grid.shape), found, dims)
+    return Target(template, x, y, on_grid=False, geographic=True, grid=None)
