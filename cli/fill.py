@@ -48,7 +48,11 @@ __all__ = ["fill"]
 @as_numbers
 @fill_option("nodata", type=number, help="As stored in the file.")
 @fill_option("mask", type=click.Path(path_type=Path), help="A raster file; 0 is False.")
+@click.option("--holes", is_flag=True, help="Fill holes alone: leave gaps that touch the edge of the raster empty.")
 @fill_option("max_distance", type=float)
+@click.option(
+    "--values-only", is_flag=True, help="Write no standard errors and flags; integers stay integers in a .tif."
+)
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @click.option("--resume", is_flag=True, help="Continue an unfinished .zarr; start a new one if there is none.")
 @click.option("--workers", type=click.IntRange(min=1), help="Start this number of processes. Default: threads. (.zarr)")
@@ -80,6 +84,8 @@ def fill(
     source: str,
     target: str,
     mask: Path | None,
+    holes: bool,
+    values_only: bool,
     overwrite: bool,
     resume: bool,
     workers: int | None,
@@ -114,28 +120,26 @@ def fill(
     creation_options = dict(pair(option, "--co") for option in options)
     storage_options = file_system(storage)
     whole = load_card(settings["model"]).classes > 0 or settings["samples"] > 0
-    in_units = _in_units(target, whole, bool(resume or workers or scheduler))
+    in_units = _in_units(target, whole, bool(resume or workers or scheduler), values_only)
     _require_apart(source, target, mask, settings["model"])
     if not is_remote(target):
         check_output(target, overwrite=overwrite or resume, driver=driver)
-    where = opening(settings)
-    way: Any = None if in_units else chunks or "auto"
+    where = opening(settings) | {"chunks": None if in_units else chunks or "auto"}
     layout = _layout(creation_options, chunks) if in_units else {}
-    ds = open_raster(source, chunks=way, storage_options=storage_options if is_remote(source) else None, **where)
-    settings["mask"] = None if mask is None else read_mask(mask, where["bbox"])
+    ds = open_raster(source, storage_options=storage_options if is_remote(source) else None, **where)
+    settings["mask"] = _domain(ds, None if mask is None else read_mask(mask, where["bbox"]), holes)
     if dry_run or verbose:
         summary = _plan(ds, in_units, layout, workers, settings).summary()
         echo(to_json(summary) if as_json else table(summary), err=not dry_run)
     if dry_run:
         return
     shown = not quiet if progress is None else progress
-    creation: dict[str, Any] = {"overwrite": overwrite}
     if in_units:
-        how = {"resume": resume, "workers": workers, "scheduler": scheduler, **creation, **layout}
+        how = {"resume": resume, "workers": workers, "scheduler": scheduler, "overwrite": overwrite, **layout}
         counts, attributes, failed = _fill_store(ds, target, storage_options, shown, quiet, **how, **settings)
     else:
-        creation |= {"driver": driver, "creation_options": creation_options}
-        counts, attributes = _fill_file(ds, Path(target), shown, quiet, creation, settings)
+        creation = {"overwrite": overwrite, "driver": driver, "creation_options": creation_options}
+        counts, attributes = _fill_file(ds, Path(target), shown, quiet, values_only, creation, settings)
         failed = ""
     seconds = time.perf_counter() - start
     provenance = {key: attributes[f"geonp_{key}"] for key in ("model", "model_version", "weights_sha256")}
@@ -158,12 +162,29 @@ def _require_apart(source: str, target: str, mask: Path | None, model: str) -> N
     require_apart(target, read)
 
 
-def _in_units(target: str, whole: bool, needed: bool) -> bool:
+def _domain(ds: xr.Dataset, mask: xr.DataArray | None, holes: bool) -> Any:
+    """The `mask`; with `holes`, without the gaps of a raster that touch its edge."""
+    if not holes:
+        return mask
+    from geonp.fill.request import domain_of
+    from geonp.raster.collar import holes_mask
+    from geonp.raster.grid import Grid
+    from geonp.raster.variable import fill_variables
+
+    grid = Grid.from_xarray(ds)
+    inside = holes_mask(ds, grid, fill_variables(ds, grid)).values
+    return inside if mask is None else inside & domain_of(mask, grid)
+
+
+def _in_units(target: str, whole: bool, needed: bool, values_only: bool) -> bool:
     """Whether the output is a store that is written unit by unit; a usage error where it is not, but has to be.
 
     Classes and samples are made of slices as a `whole`.
     """
-    found = target.rstrip("/").lower().endswith(".zarr") and not whole
+    store = target.rstrip("/").lower().endswith(".zarr")
+    if store and values_only:
+        raise click.UsageError("--values-only is for .tif and .nc: the arrays of a .zarr have dtypes of their own.")
+    found = store and not whole
     if needed and not found:
         raise click.UsageError(
             "--resume, --workers and --scheduler need an OUT that ends in .zarr, a model of numbers, and no --samples."
@@ -240,14 +261,20 @@ def _fill_store(
 
 
 def _fill_file(
-    ds: xr.Dataset, target: Path, shown: bool, quiet: bool, creation: dict[str, Any], settings: dict[str, Any]
+    ds: xr.Dataset,
+    target: Path,
+    shown: bool,
+    quiet: bool,
+    values_only: bool,
+    creation: dict[str, Any],
+    settings: dict[str, Any],
 ) -> tuple[dict[str, dict[str, int]], dict[Any, Any]]:
     """Write a file that appears when it is complete; counts of cells, and the attributes of the output."""
     from geonp.fill.infill import infill
     from geonp.fill.report import counted
     from geonp.io.output import write_raster
 
-    filled, count = counted(ds, infill(ds, **settings))
+    filled, count = counted(ds, infill(ds, **settings), values_only=values_only)
     with _progress(shown and in_terminal()):
         write_raster(filled, target, **creation)
     counts = count()

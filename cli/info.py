@@ -107,10 +107,12 @@ def _gaps(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
 
     from geonp.raster.gaps import census, census_of_strips
     from geonp.raster.nodata import reader
+    from geonp.raster.sentinels import Extremes, sentinels_of, warn_of_sentinels
 
     read, slices = reader(da), da.transpose(..., grid.y_dim, grid.x_dim)
     ends: list[float] = []
-    infinite = 0
+    extremes: list[Extremes] = []
+    infinite, sentinels = 0, sentinels_of(da)
 
     def observed(part: xr.DataArray) -> Any:
         nonlocal infinite
@@ -120,6 +122,7 @@ def _gaps(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
         missing = np.isnan(values)
         if not missing.all():
             ends.extend((float(np.nanmin(values)), float(np.nanmax(values))))
+            extremes.append(Extremes.of(values, sentinels))
         return ~missing
 
     if da.size > CENSUS_CELLS:
@@ -145,6 +148,7 @@ def _gaps(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
             "farthest_from_data": round(farthest, 2) if np.isfinite(farthest) else None,
             **({"farthest_within": within} if within else {}),
         }
+    warn_of_sentinels(da.name, extremes)
     return {
         "least": min(ends) if ends else None,
         "greatest": max(ends) if ends else None,

@@ -30,6 +30,7 @@ from geonp.inference.stack import read_with
 from geonp.raster.covariates import Covariate, check_values
 from geonp.raster.metadata import FillFlag, dataset_attrs
 from geonp.raster.nodata import Reader
+from geonp.raster.sentinels import Extremes, sentinels_of, warn_of_sentinels
 from geonp.raster.variable import ClassReader, Variable
 from geonp.raster.windows import CHUNKS, Window, pieces
 
@@ -87,17 +88,27 @@ def infill(obj: Raster, **options: Unpack[FillKeywords]) -> xr.Dataset:
     request = prepare(obj, FillOptions(**options))
     logger.info("filling %s with %s", ", ".join(v.label for v in request.variables), request.card.name)
     for variable in request.variables:
-        if variable.source.chunks is None and not np.isfinite(variable.read(variable.source.values)).any():
-            raise InputError(
-                f"variable {variable.name!r} has no observed cell, so there is nothing to fill from; "
-                "check the nodata value, or leave the variable out"
-            )
+        if variable.source.chunks is None:
+            _check_in_memory(variable)
         for covariate in request.covariates:
             if variable.source.chunks is None and covariate.variable.source.chunks is None:
                 check_values(covariate, variable)
     covariates = [(covariate, _covariate(request, covariate)) for covariate in request.covariates]
     filled = {variable.name: _filled(request, variable, covariates) for variable in request.variables}
     return _assembled(request, filled)
+
+
+def _check_in_memory(variable: Variable) -> None:
+    """Check that a variable has an observed cell, and warn of nodata values that are not declared."""
+    stored = variable.source.values
+    observed_mask = np.isfinite(variable.read(stored))
+    if not observed_mask.any():
+        raise InputError(
+            f"variable {variable.name!r} has no observed cell, so there is nothing to fill from; "
+            "check the nodata value, or leave the variable out"
+        )
+    if not isinstance(variable.read, ClassReader):
+        warn_of_sentinels(variable.label, [Extremes.of(stored[observed_mask], sentinels_of(variable.source))])
 
 
 def template(request: Request) -> xr.Dataset:

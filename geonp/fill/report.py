@@ -12,11 +12,15 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from geonp.errors import InputError
+from geonp.errors import InputError, warn
 from geonp.fill.units import Field, Unit, census
 from geonp.io.journal import Record
+from geonp.raster.collar import Ends, cells_outside
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import FillFlag
+from geonp.raster.nodata import without
+from geonp.raster.sentinels import Extremes, sentinels_of, warn_of_sentinels
+from geonp.raster.windows import Window
 
 __all__ = ["Report", "check_observed", "counted", "failures", "tally"]
 
@@ -50,7 +54,11 @@ class Report:
 
 
 def tally(fields: tuple[Field, ...], units: list[Unit], done: Mapping[str, Record]) -> Counts:
-    """Sums of the records of units by variable."""
+    """Sums of the records of units by variable; warns of nodata values that are not declared."""
+    for i, field in enumerate(fields):
+        warn_of_sentinels(
+            field.variable.label, map(_extremes, (done[u.key] for u in units if u.field == i and u.key in done))
+        )
     return {
         str(field.variable.name): _sums(
             (done[unit.key] for unit in units if unit.field == i and unit.key in done), field.variable.slices
@@ -65,6 +73,11 @@ def _sums(records: Iterable[Record], slices: int) -> dict[str, int]:
     sums = {key: sum(record[key] for record in records) for key in COUNTED}
     seen = {index for record in records for index in record["seen"]}
     return {**sums, "missing": sums["cells"] - sums["observed"], "slices": slices, "empty_slices": slices - len(seen)}
+
+
+def _extremes(record: Record) -> Extremes:
+    counts, least, greatest = record.get("extremes", ([], math.inf, -math.inf))
+    return Extremes(dict(counts), least, greatest)
 
 
 def failures(fields: tuple[Field, ...], units: list[Unit], done: Mapping[str, Record]) -> dict[str, str]:
@@ -94,7 +107,9 @@ def check_observed(name: str, cells: int, observed: int) -> None:
         )
 
 
-def counted(source: xr.Dataset, filled: xr.Dataset) -> tuple[xr.Dataset, Callable[[], Counts]]:
+def counted(
+    source: xr.Dataset, filled: xr.Dataset, *, values_only: bool = False
+) -> tuple[xr.Dataset, Callable[[], Counts]]:
     """Count the cells of a lazy fill of `source` while it is computed, so that nothing is read or computed twice.
 
     Computing the flags of a variable without any observed cell raises InputError, before its last chunk is given.
@@ -102,36 +117,70 @@ def counted(source: xr.Dataset, filled: xr.Dataset) -> tuple[xr.Dataset, Callabl
     Returns
     -------
     filled : Dataset
-        Computed in threads of this process, it notes the numbers of cells of each chunk.
+        Computed in threads of this process, it notes the numbers of cells of each chunk. With `values_only`, without
+        what was added to the variables of `source`.
     counts : callable
-        Numbers of cells and slices by variable, as those of a :class:`Report`, once all of it was computed.
+        Numbers of cells and slices by variable, as those of a :class:`Report`, once all of it was computed. Warns of
+        nodata values that are not declared, and of cells that were filled outside the footprint of the data.
     """
     grid = Grid.from_xarray(source)
     counts = {}
     for name in source.data_vars:
         if (flag := filled.get(f"{name}_fill_flag")) is not None:
             axes = flag.dims.index(grid.y_dim), flag.dims.index(grid.x_dim)
-            data, counts[str(name)] = _counting(str(name), da.asarray(flag.data), source[name].data, axes)
+            data, counts[str(name)] = _counting(source[name], da.asarray(flag.data), axes)
             filled = filled.assign({flag.name: flag.copy(data=data)})
+            if values_only:
+                values = da.map_blocks(_first, filled[name].data, data, dtype=filled[name].dtype)
+                filled = filled.assign({name: filled[name].copy(data=values)})
+    if values_only:
+        filled = filled[list(source.data_vars)]
+        for name in counts:
+            filled[name].attrs = without(filled[name].attrs, ("ancillary_variables",)) | {
+                key: text for key, text in source[name].attrs.items() if key == "ancillary_variables"
+            }
     return filled, lambda: {name: count() for name, count in counts.items()}
 
 
+def _first(values: Array, _: Array) -> Array:
+    return values
+
+
 def _counting(
-    name: str, flags: da.Array, stored: Any, axes: tuple[int, int]
+    source: xr.DataArray, flags: da.Array, axes: tuple[int, int]
 ) -> tuple[da.Array, Callable[[], dict[str, int]]]:
     """The flags of a variable, whose chunks are counted as they are computed, and the counts."""
     sizes = tuple(size for axis, size in enumerate(flags.shape) if axis not in axes)
     records: dict[tuple[Any, ...], Record] = {}  # a chunk that is computed again counts once
+    ends: dict[tuple[range, ...], dict[Window, list[Ends]]] = {}
+    sentinels = sentinels_of(source)
 
     def count(flag: Array, stored: Array, block_info: Any) -> Array:
         place = tuple(map(tuple, block_info[0]["array-location"]))
         lead = tuple(range(*bounds) for axis, bounds in enumerate(place) if axis not in axes)
-        records[place] = census(np.moveaxis(flag, axes, (-2, -1)), np.moveaxis(stored, axes, (-2, -1)), lead, sizes)
+        flag_last, stored_last = (np.moveaxis(array, axes, (-2, -1)) for array in (flag, stored))
+        window, slices = Window(*place[axes[0]], *place[axes[1]]), flag_last.reshape(-1, *flag_last.shape[-2:])
+        ends.setdefault(lead, {})[window] = [Ends.of(each == FillFlag.OBSERVED, window) for each in slices]
+        records[place] = census(flag_last, stored_last, lead, sizes, sentinels)
         if len(records) == flags.npartitions:
             sums = _sums(list(records.values()), 0)
-            check_observed(name, sums["cells"], sums["observed"])
+            check_observed(str(source.name), sums["cells"], sums["observed"])
         return flag
 
-    values = da.asarray(stored).rechunk(flags.chunks)
+    def counts() -> dict[str, int]:
+        sums = _sums(records.values(), math.prod(sizes))
+        warn_of_sentinels(source.name, map(_extremes, records.values()))
+        if sums["filled"] == sums["missing"]:  # else the user has chosen where
+            shape = (flags.shape[axes[0]], flags.shape[axes[1]])
+            slices = (parts for windows in ends.values() for parts in zip(*windows.values(), strict=True))
+            outside = sum(cells_outside(parts, shape) for parts in slices)
+            if 2 * outside > sums["filled"]:
+                warn(
+                    f"{source.name}: {outside:,} of {sums['filled']:,} filled cells lie outside the footprint of the "
+                    "data, with observed cells on one side at most. To fill the holes within it alone: --holes."
+                )
+        return sums
+
+    values = da.asarray(source.data).rechunk(flags.chunks)
     counted = da.map_blocks(count, flags, values, dtype=flags.dtype, meta=np.empty((0,) * flags.ndim, flags.dtype))
-    return counted, lambda: _sums(records.values(), math.prod(sizes))
+    return counted, counts

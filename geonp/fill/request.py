@@ -19,6 +19,7 @@ from geonp.inference import checkpoint
 from geonp.inference.kernel import FillJob
 from geonp.inference.predictor import resolve
 from geonp.raster.covariates import Covariate, CovariateLike, covariates_of, errors_of, named, taken_by
+from geonp.raster.directions import warn_of_directions
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import UNNAMED, ancillary_names
 from geonp.raster.nodata import declared_nodata
@@ -197,6 +198,8 @@ def normalise(
         for name in names:
             _check_replaced(ds, name, results)
             _check_names(ds[name], name, results)
+    if not classes:
+        warn_of_directions({name: ds[name].attrs for name in names})
     spatial = (grid.y_dim, grid.x_dim)
     return ds, grid, tuple(Variable.of(ds[name], spatial, nodata, classes=bool(classes)) for name in names)
 

@@ -24,6 +24,7 @@ from geonp.io.journal import Journal, Record
 from geonp.io.stores import Store
 from geonp.raster.covariates import Covariate
 from geonp.raster.metadata import FillFlag
+from geonp.raster.sentinels import Extremes, sentinels_of
 from geonp.raster.variable import Variable
 from geonp.raster.windows import Window
 
@@ -190,13 +191,24 @@ def _write(work: Work, unit: Unit, result: Array, stored: Array, note: Record) -
         arrays[output.name] = values.transpose([*range(extra), *(n + extra for n in order)])
     work.journal.require_owner()
     work.store.write(arrays, unit.region)
-    record = {**note, **census(result["flag"], stored, _region(work, unit).lead, field.variable.shape[:-2])}
+    record = {
+        **note,
+        **census(
+            result["flag"],
+            stored,
+            _region(work, unit).lead,
+            field.variable.shape[:-2],
+            sentinels_of(field.variable.source),
+        ),
+    }
     work.journal.record(unit.key, record)
     return record
 
 
-def census(flag: Array, stored: Array, lead: tuple[range, ...], sizes: tuple[int, ...]) -> Record:
-    """Numbers of cells of a region, and ``seen``, the indices of its slices with an observed cell.
+def census(
+    flag: Array, stored: Array, lead: tuple[range, ...], sizes: tuple[int, ...], sentinels: tuple[float, ...]
+) -> Record:
+    """Numbers of cells of a region, the indices of its slices with an observed cell, and the extremes of these cells.
 
     Parameters
     ----------
@@ -206,12 +218,16 @@ def census(flag: Array, stored: Array, lead: tuple[range, ...], sizes: tuple[int
         The slices of the region along the leading dimensions.
     sizes : tuple of int
         Sizes of the leading dimensions of the variable.
+    sentinels : tuple of float
+        Usual nodata values, see :func:`geonp.raster.sentinels.sentinels_of`.
     """
     by_flag = np.bincount(flag.ravel(), minlength=len(FillFlag))
+    ends = Extremes.of(stored[flag == FillFlag.OBSERVED], sentinels)
     numbers = np.arange(math.prod(sizes)).reshape(sizes)[tuple(slice(part.start, part.stop) for part in lead)]
     return {
         "cells": flag.size,
         **{member.name.lower(): int(by_flag[member]) for member in FillFlag},
         "infinite": int(np.isinf(stored).sum()) if stored.dtype.kind == "f" else 0,
         "seen": np.atleast_1d(numbers[(flag == FillFlag.OBSERVED).any((-2, -1))]).tolist(),
+        "extremes": [[[value, n] for value, n in ends.counts.items()], ends.least, ends.greatest],
     }

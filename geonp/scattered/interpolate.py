@@ -28,6 +28,7 @@ from geonp.inference.kernel import FillJob, result_dtype
 from geonp.inference.predictor import padded_size, tiles_per_batch
 from geonp.inference.stitching import Tile, batches, blended, stitch
 from geonp.raster.covariates import CovariateLike
+from geonp.raster.directions import warn_of_directions
 from geonp.raster.metadata import FillFlag, dataset_attrs
 from geonp.raster.variable import Variable
 from geonp.scattered.covariates import beside, wanted
@@ -149,6 +150,7 @@ def interpolate(
     parts = {}
     target.check_memory(len(table.values), len(asked))
     table.warn_of_nodata()
+    warn_of_directions({name: table.attrs.get(name, {}) for name in table.values})
     known = beside(asked, table, target, Frame.of(table, crs, target.grid))
     there = [one.on(target) for one in known]
     for name in table.values:

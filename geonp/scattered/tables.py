@@ -16,6 +16,7 @@ from pyproj.exceptions import CRSError
 
 from geonp.errors import InputError, warn
 from geonp.raster.grid import Grid
+from geonp.raster.sentinels import Extremes, suspects
 from geonp.scattered.squares import Observations
 
 __all__ = ["TABLES", "Table", "crs_of", "read_table", "transformed"]
@@ -50,10 +51,6 @@ class TableSettings:
     """Names of columns of the coordinate x."""
     y_names: tuple[str, ...] = (*latitudes, "y", "northing", "north")
     """Names of columns of the coordinate y."""
-    nodata: tuple[float, ...] = (-9999.0, -999.0, -99.0, -32768.0, -99999.0, 9999.0, 99999.0, 1e20)
-    """Usual nodata values of files without empty cells."""
-    nodata_distance: float = 3.0
-    """Such a value is suspect if it is farther from all others than this many times their range."""
 
 
 TABLES = TableSettings()
@@ -101,16 +98,11 @@ class Table:
         """Warn of usual nodata values that are far from all other values."""
         for name in self.values:
             values = self.values[name][self.usable(name)].astype(np.float64)
-            for nodata in TABLES.nodata:
-                equal = np.isclose(values, nodata, rtol=1e-6, atol=0)
-                others = values[~equal]
-                if not equal.any() or not others.size:
-                    continue
-                if np.abs(others - nodata).min() > TABLES.nodata_distance * max(np.ptp(others), 1e-9):
-                    warn(
-                        f"column {name!r} holds {nodata:g}, far from all other values, in {equal.sum()} rows, which "
-                        "are used as they are. If they are missing, leave these cells empty."
-                    )
+            for nodata, n in suspects([Extremes.of(values)]).items():
+                warn(
+                    f"column {name!r} holds {nodata:g}, far from all other values, in {n} rows, which are used as "
+                    "they are. If they are missing, leave these cells empty."
+                )
 
     def warn_of_distance(self, x: FloatArray, y: FloatArray, geographic: bool) -> None:
         """Warn if no place lies within the range of the target or as far again around it."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
+import rasterio
 import xarray as xr
 from click.testing import CliRunner
 
@@ -17,8 +19,10 @@ VALUES = np.add.outer(np.arange(12.0), np.arange(14.0))
 
 
 def run(*arguments: object, fails: bool = False) -> str:
-    """Output of a command, which must end without a traceback."""
-    done = CliRunner().invoke(main, list(map(str, arguments)))
+    """Output of a command with its warnings, which must end without a traceback."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        done = CliRunner().invoke(main, list(map(str, arguments)))
     assert done.exit_code == (1 if fails else 0), done.output
     return done.output
 
@@ -54,3 +58,36 @@ def test_times_that_no_reader_decodes_do_not_stop_a_fill(
         engine = "zarr" if name == "b.zarr" else "netcdf4"
         with xr.open_dataset(tmp_path / name, engine=engine, decode_times=False) as found:
             assert (found["time"].values.tolist(), found["time"].attrs["units"]) == ([0.5, 1.5], units)
+
+
+def test_a_collar_is_named_and_can_be_left(tmp_path: Path, model: str) -> None:
+    rows, cols = np.mgrid[:30, :30]
+    values = np.where(abs(rows - 15) + abs(cols - 15) < 13, rows + 0.1 * cols, np.nan)
+    values[14:16, 14:16] = np.nan
+    xr.Dataset({"a": (("y", "x"), values)}).to_netcdf(tmp_path / "a.nc", engine="netcdf4")
+    done = run("fill", tmp_path / "a.nc", tmp_path / "b.nc", "--model", model)
+    assert "Warning: a: 587 of 591 filled cells lie outside the footprint" in done
+    for name in ("c.nc", "c.zarr"):
+        done = run("fill", tmp_path / "a.nc", tmp_path / name, "--model", model, "--holes")
+        assert "Filled 4 cells, left 587 empty (587 outside domain)" in done
+        assert "Warning" not in done
+
+
+def test_values_alone_keep_their_dtype_in_a_geotiff(tmp_path: Path, model: str) -> None:
+    values = np.where(GAPS, -9, VALUES).astype("i2")
+    source = write_nc(tmp_path / "a.nc", values, {"_FillValue": np.int16(-9), "ancillary_variables": "b"})
+    assert "Filled 12 cells" in run("fill", source, tmp_path / "b.tif", "--model", model, "--values-only")
+    with rasterio.open(tmp_path / "b.tif") as file:
+        assert (file.count, file.dtypes, file.nodata) == (1, ("int16",), -9)
+        np.testing.assert_array_equal(file.read(1)[~GAPS], values[~GAPS])
+        assert (file.read(1) != -9).all()
+    run("fill", source, tmp_path / "b.nc", "--model", model, "--values-only")
+    with xr.open_dataset(tmp_path / "b.nc", engine="netcdf4") as found:
+        assert (list(found), found["a"].attrs) == (["a"], {"ancillary_variables": "b"})
+    refused = CliRunner().invoke(main, ["fill", str(source), str(tmp_path / "b.zarr"), "--values-only"])
+    assert (refused.exit_code, "--values-only is for .tif and .nc" in refused.output) == (2, True)
+
+
+def test_info_warns_of_undeclared_nodata(tmp_path: Path) -> None:
+    source = write_nc(tmp_path / "a.nc", np.where(GAPS, 99999, VALUES))
+    assert "a: 12 observed cells hold 99999, far from all other values" in run("info", source)

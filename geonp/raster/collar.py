@@ -1,0 +1,78 @@
+"""The collar of a raster: missing cells around the footprint of the data, as the corners of a tilted scene."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+from scipy import ndimage
+
+from geonp.raster.grid import Grid
+from geonp.raster.nodata import reader
+from geonp.raster.windows import Window
+
+__all__ = ["Ends", "cells_outside", "holes_mask"]
+
+BoolArray = npt.NDArray[np.bool_]
+_CHUNK = 2048
+
+
+@dataclass(frozen=True)
+class Ends:
+    """First and last observed column of each row of a window, and first and last observed row of each column."""
+
+    window: Window
+    columns: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+    rows: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+
+    @classmethod
+    def of(cls, observed_mask: BoolArray, window: Window) -> Ends:
+        """Those of a mask ``(rows, cols)``, as positions in the raster."""
+        found = []
+        for mask, start in ((observed_mask, window.col), (observed_mask.T, window.row)):
+            some, size = mask.any(1), mask.shape[1]
+            first = np.where(some, start + mask.argmax(1), np.iinfo(np.int64).max)
+            last = np.where(some, start + size - 1 - mask[:, ::-1].argmax(1), -1)
+            found.append((first, last))
+        return cls(window, *found)
+
+
+def cells_outside(parts: Iterable[Ends], shape: tuple[int, int]) -> int:
+    """Number of cells with observed cells on one side at most, in their row and in their column.
+
+    The parts are windows that cover a slice of this shape.
+    """
+    far = np.iinfo(np.int64).max
+    west, east = np.full(shape[0], far), np.full(shape[0], -1)
+    north, south = np.full(shape[1], far), np.full(shape[1], -1)
+    for part in parts:
+        rows, cols = slice(part.window.row, part.window.row_end), slice(part.window.col, part.window.col_end)
+        west[rows], east[rows] = np.minimum(west[rows], part.columns[0]), np.maximum(east[rows], part.columns[1])
+        north[cols], south[cols] = np.minimum(north[cols], part.rows[0]), np.maximum(south[cols], part.rows[1])
+    columns, count = np.arange(shape[1]), 0
+    for row in range(shape[0]):
+        beside = (columns < west[row]) | (columns > east[row])
+        count += int((beside & ((row < north) | (row > south))).sum())
+    return count
+
+
+def holes_mask(ds: xr.Dataset, grid: Grid, names: Iterable[Hashable]) -> xr.DataArray:
+    """Mask ``(rows, columns)``, False in gaps that touch the edge of the raster, in all slices of all variables.
+
+    Reads all values, in parts, and holds a mask of the raster in memory.
+    """
+    seen: Any = np.zeros(grid.shape, bool)
+    for name in names:
+        da = ds[name]
+        chunked = da if da.chunks is not None else da.chunk({grid.y_dim: _CHUNK, grid.x_dim: _CHUNK})
+        values = xr.apply_ufunc(reader(da), chunked, dask="parallelized", output_dtypes=[reader(da).dtype])
+        leading = [dim for dim in da.dims if dim not in (grid.y_dim, grid.x_dim)]
+        seen |= values.notnull().any(leading).transpose(grid.y_dim, grid.x_dim).values
+    gaps, _ = ndimage.label(~seen)
+    edge = np.unique(np.concatenate([gaps[0], gaps[-1], gaps[:, 0], gaps[:, -1]]))
+    inside_mask = ~np.isin(gaps, edge[edge > 0])
+    return xr.DataArray(inside_mask, dims=(grid.y_dim, grid.x_dim))

@@ -1,0 +1,90 @@
+"""Usual nodata values that a raster or table does not declare."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from geonp.errors import warn
+from geonp.raster.nodata import PACKING
+
+__all__ = ["SENTINELS", "Extremes", "sentinels_of", "suspects", "warn_of_sentinels"]
+
+
+@dataclass(frozen=True)
+class SentinelSettings:
+    """Settings of the search for undeclared nodata values."""
+
+    values: tuple[float, ...] = (
+        *(-9999.0, -999.0, -99.0, -9999.9, -999.9, -99.9, -99999.0, -32768.0, -32767.0, -2147483648.0),
+        *(9999.0, 999.0, 99999.0, 999.9, 9999.9, 32767.0, 65535.0, 1e20, 1e30, -1e30, 3.4028235e38, -3.4028235e38),
+    )
+    """Usual nodata values."""
+    distance: float = 3.0
+    """Such a value is suspect if it is farther from all others than this many times their range."""
+
+
+SENTINELS = SentinelSettings()
+"""The settings in use."""
+
+
+@dataclass(frozen=True)
+class Extremes:
+    """Number of cells by usual nodata value, and the least and greatest of all other values (infinite without any)."""
+
+    counts: Mapping[float, int]
+    least: float
+    greatest: float
+
+    @classmethod
+    def of(cls, values: npt.NDArray[Any], sentinels: Sequence[float] = SENTINELS.values) -> Extremes:
+        """Those of the finite `values`. A usual nodata value is counted while it is the least or greatest of all."""
+        values = values[np.isfinite(values)] if values.dtype.kind == "f" else values.ravel()
+        counts: dict[float, int] = {}
+        while values.size:
+            least, greatest = float(values.min()), float(values.max())
+            ends = [s for s in sentinels if any(math.isclose(s, end, rel_tol=1e-6) for end in (least, greatest))]
+            if not ends:
+                return cls(counts, least, greatest)
+            equal = np.isclose(values, ends[0], rtol=1e-6, atol=0)
+            counts[ends[0]] = int(equal.sum())
+            values = values[~equal]
+        return cls(counts, math.inf, -math.inf)
+
+
+def sentinels_of(da: xr.DataArray) -> tuple[float, ...]:
+    """Usual nodata values in the units of an array in memory, which packing has changed."""
+    scale, offset = (float(np.ravel(da.encoding.get(key, default))[0]) for key, default in PACKING.items())
+    return tuple(value * scale + offset for value in SENTINELS.values) if da.dtype.kind == "f" else SENTINELS.values
+
+
+def suspects(parts: Iterable[Extremes]) -> dict[float, int]:
+    """Usual nodata values far from all other values, and their numbers, over all parts of a raster or table."""
+    parts = list(parts)
+    least, greatest = (
+        min((p.least for p in parts), default=math.inf),
+        max((p.greatest for p in parts), default=-math.inf),
+    )
+    if not least <= greatest:
+        return {}
+    margin = SENTINELS.distance * max(greatest - least, 1e-9)
+    counts: dict[float, int] = {}
+    for part in parts:
+        for value, n in part.counts.items():
+            counts[value] = counts.get(value, 0) + n
+    return {value: n for value, n in counts.items() if value < least - margin or value > greatest + margin}
+
+
+def warn_of_sentinels(name: object, parts: Iterable[Extremes]) -> None:
+    """Warn of suspect values of a variable, which count as observed."""
+    for value, n in suspects(parts).items():
+        warn(
+            f"{name}: {n:,} observed cells hold {value:.7g}, far from all other values. If they are missing, give "
+            f"nodata={value:.7g} (--nodata {value:.7g}, as stored in the file)."
+        )

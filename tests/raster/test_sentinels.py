@@ -1,0 +1,108 @@
+"""Nodata values that are not declared, collars and directions: what a user is warned of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from geonp.fill.infill import infill
+from geonp.fill.store import fill_store
+from geonp.raster.collar import Ends, cells_outside, holes_mask
+from geonp.raster.directions import is_direction
+from geonp.raster.grid import Grid
+from geonp.raster.sentinels import Extremes, sentinels_of, suspects
+from geonp.raster.windows import Window
+
+VALUES = np.add.outer(np.arange(12.0), np.arange(14.0))
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([1, 2, 3, -9999, -9999], {-9999.0: 2}),
+        ([1, 2, 3, 99999, -9999], {99999.0: 1, -9999.0: 1}),
+        ([-120.0, -99.0, 30.0], {}),
+        ([-99.0, 30.0, 20.0], {-99.0: 1}),
+        ([-99.0, -60.0, 30.0], {}),
+        ([np.float32(1e20), 0.5, np.nan, np.inf], {1e20: 1}),
+        ([-9999.0], {}),
+        ([], {}),
+    ],
+)
+def test_usual_nodata_values_far_from_others_are_suspect(values: list[float], expected: dict[float, int]) -> None:
+    assert suspects([Extremes.of(np.array(values, np.float64))]) == expected
+    assert suspects(Extremes.of(np.array([value], np.float64)) for value in values) == expected
+
+
+def test_suspects_of_packed_values_are_as_stored() -> None:
+    packed = xr.DataArray(np.array([[-999.9, 1.0, 2.0]]))
+    packed.encoding = {"scale_factor": 0.1, "dtype": np.dtype("i2")}
+    assert suspects([Extremes.of(packed.values, sentinels_of(packed))]) == {-9999 * 0.1: 1}
+    assert sentinels_of(packed.astype("i2"))[0] == -9999
+
+
+@pytest.mark.parametrize("dtype", ["f4", "i2"])
+def test_a_fill_warns_of_undeclared_nodata(tmp_path: Path, model: str, dtype: str) -> None:
+    values = VALUES.astype(dtype)
+    values[3:5, 4:8] = -9999
+    values[8, 9] = -1
+    ds = xr.Dataset({"a": (("y", "x"), values, {"_FillValue": np.dtype(dtype).type(-1)})})
+    for filled in (lambda: infill(ds, model=model), lambda: fill_store(ds, tmp_path / "a.zarr", model=model)):
+        with pytest.warns(UserWarning, match=r"a: 8 observed cells hold -9999, far from all.* \(--nodata -9999"):
+            filled()
+
+
+@pytest.mark.parametrize("side", [3, 40])
+def test_cells_outside_the_footprint(side: int) -> None:
+    rows, cols = np.mgrid[:20, :30]
+    observed_mask = (abs(rows - 10) + abs(cols - 15) < 9) & ~((rows == 10) & (cols == 15))
+    outside = sum(
+        not (observed_mask[i, :j].any() and observed_mask[i, j:].any())
+        and not (observed_mask[:i, j].any() and observed_mask[i:, j].any())
+        for i, j in np.ndindex(observed_mask.shape)
+        if not observed_mask[i, j]
+    )
+    windows = [
+        Window(i, min(i + side, 20), j, min(j + side, 30)) for i in range(0, 20, side) for j in range(0, 30, side)
+    ]
+    parts = [Ends.of(observed_mask[w.row : w.row_end, w.col : w.col_end], w) for w in windows]
+    assert cells_outside(parts, observed_mask.shape) == outside > 300
+
+
+@pytest.mark.parametrize("chunks", [None, {"y": 5, "x": 6}])
+def test_holes_do_not_touch_the_edge_in_any_slice(chunks: dict[str, int] | None) -> None:
+    values = np.stack([VALUES, VALUES])
+    values[:, :3, :4] = values[:, 6:8, 6:9] = np.nan
+    values[0, 5, 5] = values[1, -1, -1] = np.nan
+    ds = xr.Dataset({"a": (("time", "y", "x"), values)})
+    expected = np.ones((12, 14), bool)
+    expected[:3, :4] = False
+    found = holes_mask(ds if chunks is None else ds.chunk(chunks), Grid.from_xarray(ds), ["a"])
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "attrs", "expected"),
+    [
+        ("wd", {"standard_name": "wind_from_direction", "units": "degree"}, True),
+        ("x", {"long_name": "Wave direction", "units": "degrees true"}, True),
+        ("aspect", {"units": "deg"}, True),
+        ("wind_dir", {}, True),
+        ("sun", {"standard_name": "solar_azimuth_angle", "units": "degrees"}, True),
+        ("direction", {"units": "m s-1"}, False),
+        ("t", {"standard_name": "air_temperature", "units": "degree"}, False),
+        ("wdx", {"units": "degrees"}, False),
+        ("lat", {"units": "degrees_north"}, False),
+    ],
+)
+def test_directions_are_known_by_name_and_units(name: str, attrs: dict[str, str], expected: bool) -> None:
+    assert is_direction(name, attrs) is expected
+
+
+def test_a_fill_of_directions_warns(model: str) -> None:
+    array = xr.DataArray(np.where(VALUES == 9, np.nan, VALUES), dims=("y", "x"), name="wind_direction")
+    with pytest.warns(UserWarning, match="wind_direction: directions are filled as numbers.*sines and cosines"):
+        infill(array, model=model)
