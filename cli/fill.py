@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .covariates import covariates, errors, read_beside
 from .options import (
     as_numbers,
     bands,
@@ -74,6 +75,8 @@ __all__ = ["fill"]
 @fill_option("tails", is_flag=True)
 @fill_option("samples", type=click.IntRange(min=0))
 @fill_option("across", metavar="DIM")
+@covariates
+@errors
 @click.option("--chunks", type=click.IntRange(min=1), help="Rows and columns of a chunk. Default: automatic.")
 @quiet
 @click.option("-v", "--verbose", count=True, help="Print the plan, and log messages; with -vv also those of each unit.")
@@ -128,6 +131,7 @@ def fill(
     layout = _layout(creation_options, chunks) if in_units else {}
     ds = open_raster(source, storage_options=storage_options if is_remote(source) else None, **where)
     settings["mask"] = _domain(ds, None if mask is None else read_mask(mask, where["bbox"]), holes)
+    settings |= read_beside(settings, ds, source, where, storage_options)
     if dry_run or verbose:
         summary = _plan(ds, in_units, layout, workers, settings).summary()
         echo(to_json(summary) if as_json else table(summary), err=not dry_run)
@@ -141,9 +145,8 @@ def fill(
         creation = {"overwrite": overwrite, "driver": driver, "creation_options": creation_options}
         counts, attributes = _fill_file(ds, Path(target), shown, quiet, values_only, creation, settings)
         failed = ""
-    seconds = time.perf_counter() - start
     provenance = {key: attributes[f"geonp_{key}"] for key in ("model", "model_version", "weights_sha256")}
-    summary = {"input": source, "output": target, **provenance, **_summary(counts, seconds)}
+    summary = {"input": source, "output": target, **provenance, **_summary(counts, time.perf_counter() - start)}
     if as_json or not quiet:
         echo(to_json(summary) if as_json else _sentence(summary))
     if failed:
@@ -239,8 +242,9 @@ def _fill_store(
     from geonp.io.location import is_remote
     from geonp.io.stores import Store
 
-    source = ds.encoding.get("source", "")
-    of_target, of_source = (storage_options if is_remote(url) else {} for url in (target, source))
+    of_target = storage_options if is_remote(target) else {}
+    read = [ds, *(one for one in (*(options["covariates"] or ()), options["errors"]) if hasattr(one, "encoding"))]
+    of_source = storage_options if any(is_remote(one.encoding.get("source", "")) for one in read) else {}
     with watched(shown) as each:
         report = fill_store(ds, target, storage_options=of_target, source_options=of_source, progress=each, **options)
     counts: Any = report.variables

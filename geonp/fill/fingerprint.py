@@ -14,7 +14,7 @@ from dask.base import tokenize
 from geonp.errors import InputError
 from geonp.fill.layout import Layout
 from geonp.fill.request import Request
-from geonp.io.location import identity
+from geonp.io.location import identity, is_remote
 
 __all__ = ["digest", "fingerprint", "require_unchanged", "values_of"]
 
@@ -45,7 +45,7 @@ def values_of(request: Request, source_options: Any) -> str:
     ds, names = request.ds, sorted((variable.name for variable in request.variables), key=str)
     found = [_identity(ds[name], ds.encoding, source_options) for name in names]
     beside = [covariate.variable.source for covariate in request.covariates]
-    known = [(source.dims, source.attrs, _identity(source, source.encoding, source_options)) for source in beside]
+    known = [(a.name, a.dims, a.attrs, _identity(a, a.encoding, source_options)) for a in beside]
     return str(
         tokenize(found, known, [(covariate.classes, covariate.known_errors) for covariate in request.covariates])
     )
@@ -54,7 +54,7 @@ def values_of(request: Request, source_options: Any) -> str:
 def _identity(array: xr.DataArray, encoding: Mapping[Any, Any], source_options: Any) -> str:
     source = encoding.get("source")
     if isinstance(source, str) and array.chunks is None:
-        return identity(source, source_options)
+        return identity(source, source_options if is_remote(source) else None)
     return str(tokenize(array.data))
 
 

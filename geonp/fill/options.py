@@ -21,7 +21,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import InputError
-from geonp.raster.covariates import CovariateLike
+from geonp.raster.covariates import RESAMPLINGS, CovariateLike
 
 __all__ = ["RESULTS", "FillKeywords", "FillOptions", "described", "takes_fill_options"]
 
@@ -77,6 +77,10 @@ class FillOptions:
         the raster, which are then not filled, or arrays on its grid, static or along dimensions that they share with
         it. At most 16. Each variable of a Dataset, and each entry along other dimensions, is a covariate; classes are
         used as indicators. Gaps of covariates are filled from the covariates themselves. Units and order do not matter.
+    covariate_resampling : str, optional
+        Resample covariates on other grids or in other CRSs onto the grid of the raster: ``nearest``, ``bilinear``,
+        ``cubic``, ``average``, ``mode`` or another method of GDAL. Classes are resampled by ``nearest`` or ``mode``.
+        By default, other grids are refused.
     errors : DataArray or name, optional
         Known standard errors of the observations, in their units: a variable of the raster, which is then not filled,
         or an array on its grid. Observations with larger errors count less. They keep their values. Standard errors of
@@ -101,6 +105,7 @@ class FillOptions:
     samples: int = 0
     across: Hashable | None = None
     covariates: CovariateLike | Sequence[CovariateLike] | None = None
+    covariate_resampling: str | None = None
     errors: CovariateLike | None = None
 
     def __post_init__(self) -> None:
@@ -126,6 +131,10 @@ class FillOptions:
             raise InputError(f"tails must be True or False, got {self.tails!r}")
         if not _is_integer(self.samples) or self.samples < 0:
             raise InputError(f"samples must be the number of joint samples, 0 or more, got {self.samples!r}")
+        if self.covariate_resampling not in (None, *RESAMPLINGS):
+            raise InputError(
+                f"covariate_resampling must be one of {', '.join(RESAMPLINGS)}, got {self.covariate_resampling!r}"
+            )
         plain = {
             "model": os.fspath(self.model),
             "max_distance": None if self.max_distance is None else float(self.max_distance),
@@ -173,6 +182,7 @@ class FillKeywords(TypedDict, total=False):
     samples: int
     across: Hashable | None
     covariates: CovariateLike | Sequence[CovariateLike] | None
+    covariate_resampling: str | None
     errors: CovariateLike | None
 
 

@@ -18,7 +18,7 @@ from geonp.fill.outputs import Output, outputs
 from geonp.inference import checkpoint
 from geonp.inference.kernel import FillJob
 from geonp.inference.predictor import resolve
-from geonp.raster.covariates import Covariate, CovariateLike, covariates_of, errors_of, named, taken_by
+from geonp.raster.covariates import Covariate, CovariateLike, arrays_of, covariates_of, errors_of, named, taken_by
 from geonp.raster.directions import warn_of_directions
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import UNNAMED, ancillary_names
@@ -89,6 +89,10 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
     if across is None and not options.samples and not neighbourhood.standard:
         across = neighbourhood.across or None
     job = replace(job, across=across, predictor=replace(job.predictor, neighbourhood=neighbourhood))
+    if given and options.covariate_resampling is not None:
+        from geonp.io.warp import resampled
+
+        given = [resampled(array, grid, options.covariate_resampling) for array in arrays_of(given, ds)]
     covariates = (*covariates_of(given, ds, grid), *errors_of(errors, ds, grid, variables))
     if covariates:
         _check_covariates(covariates, variables, card, options.samples)

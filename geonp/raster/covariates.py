@@ -17,12 +17,17 @@ from geonp.raster.variable import Variable, is_classes
 
 __all__ = [
     "MAX_COVARIATES",
+    "RESAMPLINGS",
     "Covariate",
     "CovariateLike",
+    "arrays_of",
+    "as_numbers",
     "check_values",
+    "covariate_name",
     "covariates_of",
     "elsewhere",
     "errors_of",
+    "has_classes",
     "named",
     "require_few",
     "taken_by",
@@ -30,6 +35,9 @@ __all__ = [
 
 MAX_COVARIATES = 16
 """Largest number of covariates."""
+
+RESAMPLINGS = ("nearest", "bilinear", "cubic", "cubic_spline", "lanczos", "average", "mode", "min", "max", "med")
+"""Methods of GDAL that resample a covariate onto the grid of the raster."""
 
 CovariateLike = Hashable | xr.DataArray | xr.Dataset
 """A covariate as it is given: the name of a variable of the raster, or an array or Dataset on its grid."""
@@ -94,7 +102,7 @@ def covariates_of(given: Sequence[CovariateLike], ds: xr.Dataset, grid: Grid) ->
         differ from those of the raster, or more than :data:`MAX_COVARIATES`.
     """
     found = [
-        _covariate(part, grid) for array in _arrays(given, ds) for part in _parts(_placed(array, ds, grid), ds.dims)
+        _covariate(part, grid) for array in arrays_of(given, ds) for part in _parts(_placed(array, ds, grid), ds.dims)
     ]
     require_few(
         len(found), "each variable of a Dataset, and each entry along a dimension that the raster lacks, is one"
@@ -110,8 +118,7 @@ def elsewhere(raster: xr.DataArray | xr.Dataset) -> Iterator[tuple[Covariate, Gr
     InputError
         For dtypes other than numbers, and variables without rows and columns.
     """
-    for array in _arrays([raster], xr.Dataset()):
-        _require_numbers(array)
+    for array in arrays_of([raster], xr.Dataset()):
         grid = Grid.from_xarray(array)
         for part in _parts(array, (grid.y_dim, grid.x_dim)):
             yield _covariate(part, grid), grid
@@ -138,7 +145,7 @@ def errors_of(
     """
     if given is None:
         return []
-    arrays = list(_arrays([given], ds))
+    arrays = list(arrays_of([given], ds))
     if len(arrays) != 1 or len(variables) != 1:
         raise InputError(
             f"Known errors are of one variable: got {len(arrays)} of errors and {len(variables)} to fill, expected one "
@@ -150,7 +157,7 @@ def errors_of(
             f"Known errors must be numbers on the dimensions of the raster: got {arrays[0].dims}, expected at most "
             f"{variables[0].source.dims}. Select one entry along the others."
         )
-    return [Covariate(_variable(part, grid), known_errors=True)]
+    return [Covariate(as_numbers(part, grid), known_errors=True)]
 
 
 def check_values(covariate: Covariate, raster: Variable) -> None:
@@ -183,7 +190,34 @@ def check_values(covariate: Covariate, raster: Variable) -> None:
         )
 
 
-def _arrays(given: Sequence[CovariateLike], ds: xr.Dataset) -> Iterator[xr.DataArray]:
+def covariate_name(array: xr.DataArray) -> str:
+    """What an array is called in errors."""
+    return "covariate" if array.name is None else f"covariate {array.name!r}"
+
+
+def has_classes(array: xr.DataArray) -> bool:
+    """Whether the values of a covariate are numbers of classes."""
+    return is_classes(array) or array.dtype == bool
+
+
+def arrays_of(given: Sequence[CovariateLike], ds: xr.Dataset) -> Iterator[xr.DataArray]:
+    """The covariates as arrays: names are those of variables of the raster `ds`.
+
+    Raises
+    ------
+    InputError
+        For an unknown name, or dtypes other than numbers.
+    """
+    for array in _unpacked(given, ds):
+        if array.dtype.kind not in "biuf":
+            raise InputError(
+                f"The {covariate_name(array)} has dtype {array.dtype}, expected numbers or booleans. Convert it, or "
+                "leave it out."
+            )
+        yield array
+
+
+def _unpacked(given: Sequence[CovariateLike], ds: xr.Dataset) -> Iterator[xr.DataArray]:
     for one in given:
         if isinstance(one, xr.Dataset):
             for array in one.data_vars.values():
@@ -203,15 +237,14 @@ def _arrays(given: Sequence[CovariateLike], ds: xr.Dataset) -> Iterator[xr.DataA
 
 def _placed(array: xr.DataArray, ds: xr.Dataset, grid: Grid) -> xr.DataArray:
     """The array with the names of rows and columns of the raster, checked against its grid."""
-    name = _require_numbers(array)
+    name = covariate_name(array)
     spatial = {grid.y_dim, grid.x_dim}
     other = Grid.from_xarray(array)
     try:
         grid.require_same(other, name)
     except InputError as error:
         raise InputError(
-            f"{error} To resample it: covariate.rio.reproject_match(raster), or --covariate-resampling bilinear on the "
-            "command line."
+            f"{error} To have it resampled: covariate_resampling='bilinear' (--covariate-resampling bilinear)."
         ) from None
     array = array.rename({other.y_dim: grid.y_dim, other.x_dim: grid.x_dim})
     for dim in set(array.dims) & set(ds.dims) - spatial:
@@ -224,16 +257,6 @@ def _placed(array: xr.DataArray, ds: xr.Dataset, grid: Grid) -> xr.DataArray:
                 "method='nearest'), or drop the dimension."
             )
     return array
-
-
-def _require_numbers(array: xr.DataArray) -> str:
-    """Check that an array holds numbers or booleans, and say what it is called in errors."""
-    name = "covariate" if array.name is None else f"covariate {array.name!r}"
-    if array.dtype.kind not in "biuf":
-        raise InputError(
-            f"The {name} has dtype {array.dtype}, expected numbers or booleans. Convert it, or leave it out."
-        )
-    return name
 
 
 def _labels(obj: xr.DataArray | xr.Dataset, dim: Hashable) -> str:
@@ -254,11 +277,11 @@ def _parts(array: xr.DataArray, dims: Collection[Hashable]) -> Iterator[xr.DataA
 
 
 def _covariate(part: xr.DataArray, grid: Grid) -> Covariate:
-    return Covariate(_variable(part, grid), is_classes(part) or part.dtype == bool)
+    return Covariate(as_numbers(part, grid), has_classes(part))
 
 
-def _variable(part: xr.DataArray, grid: Grid) -> Variable:
-    """The covariate as numbers, those of classes too."""
+def as_numbers(part: xr.DataArray, grid: Grid) -> Variable:
+    """A covariate on `grid` as numbers, those of classes too."""
     spatial = (grid.y_dim, grid.x_dim)
     bare = part.transpose(..., *spatial).drop_vars([name for name in part.coords if name not in part.dims])
     bare = bare.astype(np.uint8) if bare.dtype == bool else bare

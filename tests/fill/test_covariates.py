@@ -203,7 +203,7 @@ def test_harmless_in_wide_gaps_of_a_covariate(
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (lambda dem: dem[:-1], "differ in shape.*reproject_match"),
+        (lambda dem: dem[:-1], "differ in shape.*covariate_resampling"),
         (lambda dem: dem.assign_coords(y=np.arange(44.0) + 7), "differ in the centre"),
         (lambda dem: dem.where(dem > 1e9), "no value anywhere"),
         (lambda dem: dem.astype(str), "dtype.*expected numbers"),
@@ -269,3 +269,16 @@ def test_hidden_cells_of_simulated_clouds(truth: xr.DataArray, elevation: xr.Dat
     gappy = truth.copy(data=test.values)
     alone, found = gappy.geonp.infill(), gappy.geonp.infill(covariates=elevation)
     assert crps(found, truth, gappy) < 0.5 * crps(alone, truth, gappy)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_covariates_on_other_grids_are_resampled_if_asked(
+    gappy: xr.DataArray, elevation: xr.DataArray, filled: xr.Dataset, lazy: bool
+) -> None:
+    raster = gappy.assign_coords(y=np.arange(44.0), x=np.arange(52.0))
+    wide = elevation.assign_coords(y=raster.y, x=raster.x).pad(y=3, x=2, mode="edge")
+    wide = wide.assign_coords(y=np.arange(-3.0, 47), x=np.arange(-2.0, 54))
+    found = raster.geonp.infill(covariates=wide.chunk(y=20) if lazy else wide, covariate_resampling="bilinear")
+    same(filled, found)
+    with pytest.raises(InputError, match=r"covariate_resampling must be one of nearest, bilinear.*got 'linear'"):
+        raster.geonp.infill(covariates=wide, covariate_resampling="linear")

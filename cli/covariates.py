@@ -1,0 +1,133 @@
+"""The options of fields beside the raster: ``--covariate``, ``--covariate-resampling``, ``--errors``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from geonp.raster.covariates import RESAMPLINGS
+
+from .options import fill_option
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["covariates", "errors", "read_beside"]
+
+
+def covariates(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options of covariates."""
+    command = fill_option("covariate_resampling", type=click.Choice(RESAMPLINGS))(command)
+    text = "FILE, FILE:VARIABLE, FILE:BAND, or a variable of IN; repeatable."
+    option = fill_option("covariates", "--covariate", multiple=True, metavar="COVARIATE", help=text)
+    decorated: Callable[..., Any] = option(command)
+    return decorated
+
+
+errors = fill_option("errors", metavar="ERRORS", help="FILE, FILE:VARIABLE, FILE:BAND, or a variable of IN.")
+"""Standard errors of the observations."""
+
+
+def read_beside(
+    settings: Mapping[str, Any],
+    ds: xr.Dataset,
+    source: str,
+    where: Mapping[str, Any],
+    storage_options: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Open the covariates and errors of a command, cut to the bounding box of the raster unless they are resampled.
+
+    Parameters
+    ----------
+    settings : mapping
+        The options of :func:`covariates`, and `errors`, if the command has it.
+    ds : Dataset
+        The raster, opened from `source` by the options `where` of :func:`geonp.io.files.open_raster`.
+    storage_options : mapping, optional
+        Options of the file system of URLs.
+    """
+    from geonp.errors import InputError, MissingFileError
+    from geonp.io.files import open_raster
+    from geonp.io.location import is_remote
+
+    def opened(place: str, **options: Any) -> xr.Dataset:
+        options = {"chunks": where.get("chunks", "auto"), **options}
+        return open_raster(place, storage_options=storage_options if is_remote(place) else None, **options)
+
+    def read(text: str, bbox: tuple[float, float, float, float] | None) -> Hashable | xr.Dataset:
+        if text in ds.variables:
+            return text
+        if where.get("variables") and not os.path.exists(text):
+            try:
+                return opened(source, **{**where, "variables": [text]})
+            except (InputError, MissingFileError):
+                pass  # no variable of the input
+        file, part = split(text, opened)
+        try:
+            found = opened(file, **part)
+        except MissingFileError as error:
+            names = ", ".join(map(repr, map(str, ds.data_vars)))
+            raise MissingFileError(
+                f"No such covariate: got {text!r}, expected a file, FILE:VARIABLE, FILE:BAND, or a variable of the "
+                f"input: {names}. Check --covariate and --errors."
+            ) from error
+        if "bands" in part:
+            found = found.rename({name: f"{name}_{part['bands'][0]}" for name in found.data_vars})
+        return _cut(_on_grid(found), bbox)
+
+    cut = where["bbox"] if settings["covariate_resampling"] is None else None
+    found: dict[str, Any] = {"covariates": [read(text, cut) for text in settings["covariates"]] or None}
+    if settings.get("errors") is not None:
+        found["errors"] = read(settings["errors"], where["bbox"])
+    return found
+
+
+def split(text: str, opened: Callable[[str], Any]) -> tuple[str, dict[str, Any]]:
+    """The file of a covariate, and the variable or band after a colon; only what is before it need exist.
+
+    Colons also occur in URLs, in names of GDAL such as ``NETCDF:file.nc:variable``, and in names of files.
+    """
+    from geonp.errors import GeonpError
+    from geonp.io.location import is_remote
+
+    file, colon, part = text.rpartition(":")
+    if not (colon and file and part) or os.path.exists(text):
+        return text, {}
+    if is_remote(file):
+        if "/" not in file.partition("://")[2]:  # a port, not a variable
+            return text, {}
+        try:
+            opened(text)
+        except GeonpError:
+            pass
+        else:
+            return text, {}
+    elif not os.path.exists(file.removeprefix("file://")):
+        return text, {}
+    return file, {"bands": [int(part)]} if part.isdecimal() else {"variables": [part]}
+
+
+def _on_grid(ds: xr.Dataset) -> xr.Dataset:
+    """The variables that can be covariates, without bounds and the like; all if there are none."""
+    from geonp.raster.grid import Grid
+
+    grid = Grid.from_xarray(ds)
+    spatial = {grid.y_dim, grid.x_dim}
+    names = [name for name, da in ds.data_vars.items() if spatial <= set(da.dims) and da.dtype.kind in "biuf"]
+    return ds[names] if names else ds
+
+
+def _cut(ds: xr.Dataset, bbox: tuple[float, float, float, float] | None) -> xr.Dataset:
+    """The part in a bounding box; all of it if the box is not on this grid, which is refused with a reason later."""
+    from geonp.errors import InputError
+    from geonp.raster.boxes import select_box
+
+    if bbox is None:
+        return ds
+    try:
+        return select_box(ds, bbox)
+    except InputError:
+        return ds
