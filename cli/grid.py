@@ -26,6 +26,14 @@ if TYPE_CHECKING:
 @click.option("--value", "values", multiple=True, help="Column to interpolate; repeatable. Default: the only one.")
 @click.option("--x", help="Column of the coordinate x. Default: x, lon, longitude or easting.")
 @click.option("--y", help="Column of the coordinate y. Default: y, lat, latitude or northing.")
+@click.option(
+    "--covariate",
+    "covariates",
+    multiple=True,
+    metavar="NAME[=FILE[:VARIABLE]]",
+    help="What is known at the measurements and in the grid, such as elevation: a column and a variable of --like, or "
+    "a raster, which is read where the table has no such column; repeatable.",
+)
 @click.option("--crs", help="CRS of the points, such as EPSG:32633. Default: WGS 84 for longitudes and latitudes.")
 @fill_option("model")
 @click.option("--max-distance", type=float, help="Largest distance to a point, in the unit of the coordinates.")
@@ -46,6 +54,7 @@ def grid(
     x: str | None,
     y: str | None,
     crs: str | None,
+    covariates: tuple[str, ...],
     overwrite: bool,
     quiet: bool,
     as_json: bool,
@@ -55,11 +64,13 @@ def grid(
 
     Values, standard errors and flags are written to OUT. POINTS is a table: CSV (separated by commas, semicolons, tabs
     or blanks), Parquet, or NetCDF or Zarr with variables along one dimension. The grid is that of another raster
-    (--like), or has square cells (--resolution). OUT is NetCDF (.nc), Zarr (.zarr) or GeoTIFF (.tif), by its extension,
-    and appears once it is complete.
+    (--like), or has square cells (--resolution). Covariates are known everywhere: with --covariate elevation=dem.tif,
+    the raster is read in the grid and, unless the table has a column elevation, at the measurements. OUT is NetCDF
+    (.nc), Zarr (.zarr) or GeoTIFF (.tif), by its extension, and appears once it is complete.
     """
     from geonp.io.files import open_raster
     from geonp.io.output import check_output, write_raster
+    from geonp.scattered.covariates import wanted
     from geonp.scattered.interpolate import interpolate
     from geonp.scattered.lattices import lattice_around
     from geonp.scattered.tables import read_table
@@ -71,18 +82,20 @@ def grid(
         raise click.UsageError("Choose the grid: either --like RASTER, or --resolution with or without --bounds.")
     check_output(target, overwrite=overwrite)
     table = read_points(points)
-    wanted = list(values) or None
-    columns = read_table(table, wanted, x, y)
-    if resolution is None:
-        at: xr.DataArray | xr.Dataset = open_raster(str(like), chunks=None)
-    else:
+    names = list(values) or None
+    beside = [read_covariate(text) for text in covariates]
+    at: xr.DataArray | xr.Dataset | None = None if like is None else open_raster(str(like), chunks=None)
+    columns = read_table(table, names, x, y, [one.label for one in wanted(beside, at)])
+    if at is None:
+        assert resolution is not None
         at = lattice_around(columns, resolution, bounds, crs)
-    result = interpolate(table, at, values=wanted, x=x, y=y, crs=crs, **settings)
+    result = interpolate(table, at, values=names, x=x, y=y, crs=crs, covariates=beside, **settings)
     write_raster(result, target, overwrite=overwrite)
     cells = int(result[next(iter(result.data_vars))].size)
     used = {name: int(columns.usable(name).sum()) for name in columns.values}
     summary: dict[str, Any] = {"input": str(points), "output": str(target), "rows": len(columns.xy), "points": used}
     summary |= {"cells": cells, "model": result.attrs["geonp_model"]}
+    summary |= {"covariates": result.attrs["geonp_covariates"]} if beside else {}
     summary["seconds"] = round(time.perf_counter() - start, 3)
     if as_json:
         echo(to_json(summary))
@@ -91,6 +104,34 @@ def grid(
         left_out = f" of {len(columns.xy):,} rows" if least < len(columns.xy) else ""
         n = f"{least:,}" if least == most else f"{least:,} to {most:,}"
         echo(f"Interpolated {n} points{left_out} to {cells:,} cells in {summary['seconds']} s: {target}")
+
+
+def read_covariate(text: str) -> str | xr.DataArray | xr.Dataset:
+    """A covariate NAME, FILE, or NAME=FILE; a FILE may be FILE:VARIABLE.
+
+    What names no existing file is the name of a column.
+    """
+    from geonp.errors import InputError
+    from geonp.io.files import open_raster
+
+    name, equals, place = text.partition("=")
+    if not equals or Path(text).exists():
+        name, place = "", text
+    file, _, variable = (place, "", "") if Path(place).exists() else place.rpartition(":")
+    if not equals and not (file and Path(file).exists()):
+        return text
+    ds = open_raster(file or place, chunks=None, variables=[variable] if file and variable else None)
+    if not name:
+        return ds
+    if len(ds.data_vars) != 1:
+        raise InputError(
+            f"{place} has {len(ds.data_vars)} variables: got {', '.join(map(repr, ds.data_vars))}, expected one; "
+            f"choose it, for example --covariate {name}={place}:{next(iter(ds.data_vars), 'variable')}"
+        )
+    (array,) = ds.data_vars.values()
+    if "source" in ds.encoding:
+        array.encoding.setdefault("source", ds.encoding["source"])
+    return array.rename(name)
 
 
 def read_points(path: Path) -> pd.DataFrame | xr.Dataset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -10,10 +11,12 @@ import pandas as pd
 import pyproj
 import pytest
 import xarray as xr
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import geonp
+from geonp.cli.app import main
 from geonp.errors import InputError
 from geonp.raster.covariates import elsewhere
 from geonp.scattered.fields import Field, Frame
@@ -286,3 +289,35 @@ def test_curvilinear_grid_has_its_own_variables(table: pd.DataFrame) -> None:
     )
     out = geonp.interpolate(stations, at, covariates="elevation")
     assert np.abs(out["t"].values - warmth(lon, lat)).mean() < 0.2
+
+
+def grid_command(folder: Path, *options: str) -> tuple[int, str]:
+    """Run ``geonp grid`` with the table and the raster in a folder."""
+    command = ["grid", str(folder / "t.csv"), str(folder / "out.nc"), "--overwrite", *options]
+    result = CliRunner().invoke(main, command)
+    return result.exit_code, result.output
+
+
+def test_the_command_reads_covariates(
+    table: pd.DataFrame, grid: xr.DataArray, dem: xr.DataArray, tmp_path: Path
+) -> None:
+    table.to_csv(tmp_path / "t.csv", index=False)
+    xr.Dataset({"elevation": dem, "other": -dem}).to_netcdf(tmp_path / "dem.nc")
+    raster, lattice_options = str(tmp_path / "dem.nc"), ("--resolution", "3", "--bounds", "0", "0", "30", "30")
+    code, output = grid_command(tmp_path, *lattice_options, "--covariate", f"elevation={raster}:elevation", "--json")
+    assert code == 0, output
+    assert '"covariates": "elevation"' in output
+    with xr.open_dataset(tmp_path / "out.nc") as out:
+        assert rmse(out, grid) < 0.15
+        assert out.attrs["geonp_covariates"] == "elevation"
+    code, output = grid_command(tmp_path, *lattice_options, "--covariate", f"dem={raster}", "--value", "t")
+    assert code == 1
+    assert "has 2 variables: got 'elevation', 'other'" in output
+    assert f"--covariate dem={raster}:elevation" in output
+    code, output = grid_command(tmp_path, *lattice_options, "--covariate", "elevation")
+    assert code == 1
+    assert "'elevation' is unknown where to predict" in output
+    assert "--covariate elevation=raster.tif" in output
+    code, output = grid_command(tmp_path, "--like", raster, "--covariate", "depth", "--value", "t")
+    assert code == 1
+    assert "'depth' is unknown at the measurements" in output
