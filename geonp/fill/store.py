@@ -23,7 +23,7 @@ from geonp.fill.options import FillKeywords, FillOptions, takes_fill_options
 from geonp.fill.plan import LIBRARIES_BYTES, FillPlan, planned, processes_bytes
 from geonp.fill.report import Report, check_observed, failures, tally
 from geonp.fill.request import Raster, Request, prepare
-from geonp.fill.units import Field, Unit, Work, units_of
+from geonp.fill.units import COUNTED, Field, Unit, Work, units_of
 from geonp.fill.workers import executor, processes, run
 from geonp.io.journal import Journal, Record
 from geonp.io.location import is_remote, require_apart, resolved
@@ -300,7 +300,8 @@ def _begin(
         return None
     if resume and store.exists() and journal.created():
         store.sweep()
-        return {key: record for key, record in journal.records().items() if not {"error", "unread"} & set(record)}
+        records = {key: record for key, record in journal.records().items() if set(record) >= COUNTED}
+        return {key: record for key, record in records.items() if not {"error", "unread"} & set(record)}
     ready = for_files(template(request), request.grid)
     warn_of_tags(ready)
     made = {output.name: field for field in fields for output in field.outputs}

@@ -28,9 +28,13 @@ from geonp.raster.sentinels import Extremes, sentinels_of
 from geonp.raster.variable import Variable
 from geonp.raster.windows import Window
 
-__all__ = ["Field", "Unit", "Work", "census", "fail_unit", "fill_unit", "units_of"]
+__all__ = ["COUNTED", "Field", "Unit", "Work", "census", "fail_unit", "fill_unit", "units_of"]
 
 Array = npt.NDArray[Any]
+
+
+COUNTED = {"cells", "infinite", "seen", *(member.name.lower() for member in FillFlag)}
+"""Keys of the record of a unit, see :func:`census`."""
 
 
 @dataclass(frozen=True, eq=False)

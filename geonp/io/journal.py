@@ -9,19 +9,15 @@ and on object stores.
 from __future__ import annotations
 
 import json
-import os
-import platform
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
-from uuid import uuid4
-
-import psutil
 
 from geonp.errors import InputError, OutputError
 from geonp.io.location import connect, is_remote, remove, writing
+from geonp.io.owner import named, note, owning, runs
 
 __all__ = ["Journal", "Record"]
 
@@ -30,9 +26,6 @@ Record = dict[str, Any]
 
 SETTLE_S = 1.0
 """Of processes that claim a journal at once, the last one to write its claim within this time owns it."""
-
-_CLOCK_S = 5.0  # by which the start of a process may differ when it is read again: clocks are set
-_held: set[str] = set()  # tokens of the journals that this process owns
 
 _EXPLAINED = {
     "geonp": "the version of geonp",
@@ -79,11 +72,10 @@ class Journal:
             If another process owns the journal, or it cannot be written.
         """
         journal = self._claimed(take_over)
-        _held.add(journal.token)
         try:
-            yield journal
+            with owning(journal.token):
+                yield journal
         finally:
-            _held.discard(journal.token)
             with suppress(Exception):  # the disk or the connection may be why the job ends
                 journal._release()
 
@@ -92,10 +84,10 @@ class Journal:
         if other and not other["token"]:  # cut off, or just being written
             time.sleep(SETTLE_S)
             other = self._owner()
-        if other and (_runs(other) or not take_over):
-            what = "Wait for it or end it" if _runs(other) else "If it has ended, pass resume or overwrite (--resume)"
-            raise OutputError(f"Another job writes {self.url!r}: got {_named(other)}, expected none. {what}.")
-        owner = {"token": uuid4().hex, "host": platform.node(), "pid": os.getpid(), "started": _started(os.getpid())}
+        if other and (runs(other) or not take_over):
+            what = "Wait for it or end it" if runs(other) else "If it has ended, pass resume or overwrite (--resume)"
+            raise OutputError(f"Another job writes {self.url!r}: got {named(other)}, expected none. {what}.")
+        owner = note()
         claim = json.dumps(owner).encode()
         with writing(self.url):
             fs, root = self._connect()
@@ -122,7 +114,7 @@ class Journal:
         other = self._owner()
         if self.token and (other or {}).get("token") != self.token:
             raise OutputError(
-                f"Another job writes {self.url!r}: got {_named(other)} as the owner of its journal, expected this one, "
+                f"Another job writes {self.url!r}: got {named(other)} as the owner of its journal, expected this one, "
                 "which stops. Wait for the other, then start again."
             )
 
@@ -151,10 +143,10 @@ class Journal:
         """Hashes that identify the job; None if there is no journal."""
         fs, root = self._connect()
         try:
-            job: dict[str, str] = json.loads(fs.cat_file(f"{root}/job.json"))
+            job = json.loads(fs.cat_file(f"{root}/job.json"))
         except (FileNotFoundError, ValueError):
             return None
-        return job
+        return job if isinstance(job, dict) and str(job.get("units")).isdecimal() else None
 
     def require_own(self) -> None:
         """Check that what is at the place of the journal, if anything, is a journal.
@@ -234,9 +226,11 @@ class Journal:
         # fsspec's cat raises an error for an empty list
         for name, text in (fs.cat(files, on_error="omit") if files else {}).items():
             try:
-                records[name.rpartition("/")[2].removesuffix(".json")] = json.loads(text)
+                record = json.loads(text)
             except ValueError:
                 continue
+            if _is_record(record):
+                records[name.rpartition("/")[2].removesuffix(".json")] = record
         return records
 
     def progress(self) -> dict[str, int] | None:
@@ -264,24 +258,8 @@ class Journal:
         return fs, f"{root}.journal"
 
 
-def _started(pid: int) -> float | None:
-    """Time at which a process started, in seconds; None if there is none."""
-    try:
-        return float(psutil.Process(pid).create_time())
-    except psutil.Error:
-        return None
-
-
-def _runs(owner: Record) -> bool:
-    """Whether the owner of a journal is known to run: on this machine, and not a job of this process that ended."""
-    try:
-        pid, started = int(owner["pid"]), _started(int(owner["pid"]))
-        same = started is not None and abs(started - float(owner["started"])) < _CLOCK_S
-    except (KeyError, TypeError, ValueError):
-        return False
-    here = owner.get("host") == platform.node()
-    return here and same and (pid != os.getpid() or owner.get("token") in _held)
-
-
-def _named(owner: Record | None) -> str:
-    return "no process" if owner is None else f"process {owner.get('pid', '?')} on {owner.get('host', '?')}"
+def _is_record(value: Any) -> bool:
+    """Whether a record has what is written: numbers and lists of them, flags and texts."""
+    parts = list(value.values()) if isinstance(value, dict) else [None]
+    numbers = [number for part in parts for number in (part if isinstance(part, list) else [part])]
+    return all(isinstance(number, bool | str) or (isinstance(number, int) and number >= 0) for number in numbers)

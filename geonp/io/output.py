@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +26,7 @@ from geonp.io.geotiff import DRIVERS, creation_options_of, transform, write_geot
 from geonp.io.journal import Journal
 from geonp.io.location import check_writable, require_apart, resolved, sync
 from geonp.io.netcdf import write_netcdf
+from geonp.io.owner import here, note, owning, runs
 from geonp.io.sources import NETCDF
 from geonp.io.stores import Store, to_zarr
 from geonp.io.tags import warn_of_tags
@@ -36,6 +39,7 @@ __all__ = ["check_output", "for_files", "write_raster"]
 _GEOTIFF = {".tif", ".tiff"}
 # Files that GDAL reads beside a GeoTIFF: its CRS if GeoTIFF keys cannot hold it, overviews, masks.
 _SIDECARS = (".aux.xml", ".ovr", ".msk", ".msk.ovr")
+_OWNER = "owner.json"  # in the folder of a draft
 _ENCODING_ATTRS = ("_FillValue", "scale_factor", "add_offset")
 # Writers refuse, or wrongly apply, the chunks and compressors of another format.
 _PORTABLE_ENCODING = {"dtype", *_ENCODING_ATTRS, "missing_value", "_Unsigned", "grid_mapping", "units", "calendar"} | {
@@ -201,10 +205,13 @@ def _with_axis_attrs(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
     """Yield a path in a hidden sibling folder, which is moved to `path` if the block succeeds."""
-    work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    _sweep(path)
+    work, owner = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent)), note()
     sidecars = [path.with_name(path.name + suffix) for suffix in _SIDECARS if path.suffix.lower() in _GEOTIFF]
     try:
-        yield work / path.name
+        (work / _OWNER).write_text(json.dumps(owner), encoding="utf-8")
+        with owning(owner["token"]):
+            yield work / path.name
         sync(work / path.name)
         if path.is_dir():
             os.replace(path, work / "replaced")
@@ -231,6 +238,17 @@ def _replacing(path: Path) -> Iterator[Path]:
         ) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _sweep(path: Path) -> None:
+    """Remove what killed processes of this machine have left of earlier outputs at `path`."""
+    for file in path.parent.glob(f".{escape(path.name)}.*/{_OWNER}"):
+        try:
+            owner = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(owner, dict) and here(owner) and not runs(owner):
+            shutil.rmtree(file.parent, ignore_errors=True)
 
 
 def _zarr_format(options: Mapping[str, str]) -> Literal[2, 3]:

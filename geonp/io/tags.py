@@ -25,6 +25,7 @@ _LAYOUT = re.compile(r"IMAGE_STRUCTURE|rio_|DERIVED_SUBDATASETS|SUBDATASETS|GEOL
 
 def read_tags(file: rasterio.DatasetReader, numbers: Sequence[int], masked: str | None) -> dict[str, Any]:
     """Read what is said of the bands `numbers`; `masked` is the dtype of integers whose missing cells a mask marks."""
+    units, colours = file.units, file.colorinterp  # each reads all bands, of which there may be thousands
     return {
         "shape": file.shape,
         "masked": masked,
@@ -32,8 +33,8 @@ def read_tags(file: rasterio.DatasetReader, numbers: Sequence[int], masked: str 
         "bands": {
             n: {
                 "tags": {key: value for key, value in file.tags(n).items() if not _STALE.match(key)},
-                "unit": file.units[n - 1],
-                "colour": file.colorinterp[n - 1].name,
+                "unit": units[n - 1],
+                "colour": colours[n - 1].name,
             }
             for n in numbers
         },

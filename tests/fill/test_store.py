@@ -537,7 +537,7 @@ def test_a_job_on_another_machine_is_taken_over_on_request_and_stops(
     whole, out = tmp_path / "whole.zarr", tmp_path / "out.zarr"
     fill_store(lazily(source), whole, chunks=16, model=model)
     nodes, finished = iter(["elsewhere"]), []
-    monkeypatch.setattr("geonp.io.journal.platform.node", lambda: next(nodes, "here"))
+    monkeypatch.setattr("geonp.io.owner.platform.node", lambda: next(nodes, "here"))
     monkeypatch.setattr("geonp.io.journal.SETTLE_S", 0)
 
     def take_over(*_: object) -> None:

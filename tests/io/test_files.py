@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import sys
@@ -24,6 +25,7 @@ from rasterio.crs import CRS
 from rasterio.transform import from_origin
 
 from geonp.errors import InputError, MissingFileError, OutputError
+from geonp.io import owner
 from geonp.io.files import open_raster
 from geonp.io.output import check_output, write_raster
 from geonp.raster.grid import Grid
@@ -754,3 +756,25 @@ def test_a_store_that_contains_the_input_is_not_replaced(tmp_path: Path) -> None
     with pytest.raises(InputError, match="The input and the output contain one another"):
         write_raster(open_raster(inner), tmp_path / "a.zarr", overwrite=True)
     assert inner.exists()
+
+
+@pytest.mark.parametrize("name", ["out.tif", "out.nc", "out.zarr"])
+def test_drafts_of_killed_processes_are_removed_and_those_of_others_stay(tmp_path: Path, name: str) -> None:
+    mine, dead = owner.note(), {**owner.note(), "started": 0.0}
+    drafts = {
+        ".a": dead,
+        ".b": {**dead, "host": "elsewhere"},
+        ".c": mine,
+        ".d": {**dead, "pid": "x"},
+        ".e": [dead],
+        ".f": None,
+    }
+    for end, note in drafts.items():
+        (tmp_path / f".{name}{end}").mkdir()
+        (tmp_path / f".{name}{end}" / f"draft-{name}").write_text("half")
+        if note is not None:
+            (tmp_path / f".{name}{end}" / "owner.json").write_text(json.dumps(note))
+    with owner.owning(mine["token"]):
+        write_raster(filled_dataset("float32", np.nan), tmp_path / name)
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == [*(f".{name}{end}" for end in (".b", ".c", ".e", ".f")), name]

@@ -89,12 +89,21 @@ def test_a_journal_names_what_changed_and_ignores_truncated_records(tmp_path: Pa
     assert journal.created()
     journal.record("one", {"filled": 1})
     journal.record("two", {"error": "no"})
-    (tmp_path / "a.zarr.journal" / "units" / "three.json").write_text('{"fil')
+    units = tmp_path / "a.zarr.journal" / "units"
+    (units / "three.json").write_text('{"fil')
+    for number, damaged in enumerate(
+        ("[]", "3", '{"filled": -1}', '{"filled": null}', '{"seen": [[1]]}', '{"a": 0.5}')
+    ):
+        (units / f"damaged{number}.json").write_text(damaged)
     assert journal.records() == {"one": {"filled": 1}, "two": {"error": "no"}}
     assert journal.progress() == {"units": 3, "finished": 1, "failed": 1}
     journal.require_same(job)
     with pytest.raises(InputError, match="was started by another job: the model and an option changed since"):
         journal.require_same({**job, "model": "0", "parameters": "0"})
+    file = tmp_path / "a.zarr.journal" / "job.json"
+    for damaged in ("[]", '{"units": []}', '{"units": "-3"}', "{", "\x00"):
+        file.write_text(damaged)
+        assert (journal.job(), journal.progress()) == (None, None)
     journal.begin(job)
     assert journal.records() == {}
     journal.remove()
