@@ -1,14 +1,13 @@
-"""What covariates and other slices are worth to the second generation: CRPS relative to the same weights without them.
+"""What covariates and other slices are worth: CRPS relative to the same model without them.
 
-Run as ``python benchmarks/beside.py [--run runs/second-generation] [--seeds 3] [--only covariates harmless stacks]``.
-Without ``--run`` the weights are those of ``tnpkr-sa`` in a model with ``head="drift"``, untrained. Ratios are
-geometric means over the seeds of gaps. Fills do not read covariates yet, so the driver is here; it uses the tiles and
-the blending of :mod:`geonp.inference.kernel`.
+Run as ``python benchmarks/beside.py [--run FOLDER] [--seeds 3] [--only covariates harmless stacks]``. With ``--run``
+the weights are the averaged ones of a training run. Ratios are geometric means over the seeds of gaps.
 """
 
 from __future__ import annotations
 
 import argparse
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,87 +25,31 @@ import geonp
 from geonp.evaluation.holdout import HoldOut, hide_simulated
 from geonp.evaluation.metrics import Scores, score
 from geonp.inference import checkpoint
-from geonp.inference.kernel import FillJob, _tiles, _wanted
-from geonp.inference.predictor import Predictor, resolve
 from geonp.inference.stack import beside
-from geonp.inference.stitching import Tile, batches, pad
-from geonp.inference.tiling import between, support
-from geonp.nn.drift import Covariates
-from geonp.nn.heads import tail_of
 from geonp.nn.models import build
-from geonp.nn.tnp_kr import TNPKR
-from geonp.raster.windows import Window
 
 Array = npt.NDArray[np.float64]
 GAPS = (("random", 0.9), ("clouds", 0.4))
-BATCH = 4
 
 
-def weights(run: Path | None) -> TNPKR:
-    """The averaged weights of a run, or those of ``tnpkr-sa`` in the new model."""
+def checkpoint_of(run: Path, folder: Path) -> str:
+    """A checkpoint with the averaged weights of a run."""
     _, card = checkpoint.load_model("tnpkr-sa")
-    network = build("tnp-kr", {**card.config, "head": "drift"})
-    assert isinstance(network, TNPKR)
-    if run is None:
-        checkpoint.start_from(network, "tnpkr-sa")
-    else:
-        network.load_state_dict(torch.load(run / "state.pt", weights_only=True)["averaged"])
-    return network.eval().requires_grad_(False)
-
-
-def fill(network: TNPKR, values: Field, covariates: list[Field], errors: list[Field] | None = None) -> Array:
-    """Mean, standard deviation and tail of the missing cells of a raster, ``(3, rows, cols)``."""
-    predictor, _ = resolve("tnpkr-sa", "cpu", BATCH)
-    n_rows, n_cols = values.shape
-    job, chunk = FillJob(predictor, (n_rows, n_cols), False, None, 0), Window(0, n_rows, 0, n_cols)
-    (rows, cols), core = job.cells(chunk), job.core(chunk)
-
-    def cut(field: Field) -> Field:
-        out = np.full((rows.size, cols.size), np.nan, np.float32)
-        out[core] = field
-        return out
-
-    window = cut(values)
-    context_mask, missing = ~np.isnan(window), np.zeros(window.shape, bool)
-    missing[core] = np.isnan(values)
-    supported = support(missing, rows, cols)
-    tiles = _tiles(window, context_mask, missing, _wanted(missing, supported, core), job)
-    columns = [np.stack([cut(field) for field in part], -1) for part in (covariates, errors or []) if part]
-    total = np.zeros((4, window.size))
-    for batch in batches(tiles, BATCH):
-        for tile, outputs in zip(batch, _predicted(network, predictor, batch, columns), strict=True):
-            total[:-1, tile.targets] += tile.weights * outputs[:, : tile.targets.size]
-            total[-1, tile.targets] += tile.weights
-    with np.errstate(invalid="ignore"):
-        predicted = (total[:-1] / total[-1]).reshape(3, *window.shape)
-    between(predicted, missing, supported, rows, cols)
-    return np.asarray(predicted[(slice(None), *core)])
-
-
-def _predicted(network: TNPKR, predictor: Predictor, batch: list[Tile], columns: list[Field]) -> Array:
-    """Outputs for a batch of tiles ``(batch, 3, n_t)``, from covariates and their errors ``(rows, cols, p)``."""
-    points = pad(batch, predictor)
-    tensors: list[torch.Tensor] = []
-    for field in columns:
-        width, p = field.shape[1:]
-        context = np.full((*points.mask.shape, p), np.nan, np.float32)
-        targets = np.empty((len(batch), points.xt.shape[1], p), np.float32)
-        for k, tile in enumerate(batch):
-            # of a point whose place in the window and relative to the tile are both known
-            middle = np.array(divmod(int(tile.targets[0]), width)) - tile.xt[0]
-            row, col = np.rint(tile.xc + middle).astype(int).T
-            context[k, : row.size] = field[row, col]
-            row, col = np.rint(points.xt[k] + middle).astype(int).T
-            targets[k] = field[row, col]
-        tensors += [torch.from_numpy(context), torch.from_numpy(targets)]
-    found = network(
-        *(torch.from_numpy(a) for a in (points.xc, points.yc, points.xt, points.mask)),
-        Covariates(*tensors) if tensors else None,
+    network = build(card.architecture, card.config)
+    network.load_state_dict(torch.load(run / "state.pt", weights_only=True)["averaged"])
+    file = folder / f"{run.name}.safetensors"
+    about = card.model_dump(include={"architecture", "config", "training", "scores"})
+    checkpoint.save(
+        network, file, name=run.name, version="0", description=str(run), neighbourhood=card.neighbourhood, **about
     )
-    moments = torch.stack([found.mean, found.stddev, tail_of(found)], 1)[..., 0].double().numpy()
-    moments[:, :2] *= points.scale[:, None, None]
-    moments[:, 0] += points.loc[:, None]
-    return np.asarray(moments)
+    return str(file)
+
+
+def fill(model: str, values: Field, covariates: list[Field]) -> Array:
+    """Mean, standard deviation and tail of a raster, ``(3, rows, cols)``."""
+    known = [xr.DataArray(field, dims=("y", "x"), name=f"c{n}") for n, field in enumerate(covariates)]
+    filled = geonp.infill(xr.DataArray(values, dims=("y", "x"), name="f"), model=model, tails=True, covariates=known)
+    return np.stack([filled[f"f{ending}"].values for ending in ("", "_standard_error", "_tail")])
 
 
 def scored(test: HoldOut, filled: Array) -> Scores:
@@ -146,7 +89,7 @@ def irrelevant(elevation: Field, rng: np.random.Generator) -> dict[str, Field]:
 
 
 def rows_of(
-    network: TNPKR, name: str, truths: list[Field], sets: dict[str, list[Field]], seeds: int
+    model: str, name: str, truths: list[Field], sets: dict[str, list[Field]], seeds: int
 ) -> Iterator[tuple[str, str, str, list[float], list[float], float]]:
     """Ratios and coverages of each set of covariates under each kind of gaps, and the ratio of times."""
     for kind, fraction in GAPS:
@@ -156,10 +99,10 @@ def rows_of(
         for seed in range(seeds):
             test = hide_simulated(truths[seed % len(truths)], kind, fraction, np.random.default_rng(seed))
             start = time.process_time()
-            alone, cost = scored(test, fill(network, test.values, [])), time.process_time() - start
+            alone, cost = scored(test, fill(model, test.values, [])), time.process_time() - start
             for label, covariates in sets.items():
                 start = time.process_time()
-                found = scored(test, fill(network, test.values, covariates))
+                found = scored(test, fill(model, test.values, covariates))
                 spent[label].append((time.process_time() - start) / cost)
                 ratios[label].append(found.crps / alone.crps)
                 inside[label].append(found.coverage(0.95))
@@ -167,7 +110,7 @@ def rows_of(
             yield name, f"{kind} {fraction:.0%}", label, ratios[label], inside[label], geometric(spent[label])
 
 
-def of_covariates(network: TNPKR, folder: Path, seeds: int, *, harmless: bool) -> None:
+def of_covariates(model: str, folder: Path, seeds: int, *, harmless: bool) -> None:
     """Print a row for each field, kind of gaps and set of covariates."""
     temperature, elevation = gridmet(folder)
     others = irrelevant(elevation, np.random.default_rng(99))
@@ -187,13 +130,13 @@ def of_covariates(network: TNPKR, folder: Path, seeds: int, *, harmless: bool) -
     print("\n| field | gaps | covariates | CRPS / alone | worst | 95 % | CPU time / alone |")
     print("|---|---|---|---:|---:|---:|---:|")
     for name, truths, sets in fields:
-        for field, gaps, label, ratios, inside, spent in rows_of(network, name, truths, sets, seeds):
+        for field, gaps, label, ratios, inside, spent in rows_of(model, name, truths, sets, seeds):
             numbers = f"{geometric(ratios):.3f} | {max(ratios):.3f} | {np.mean(inside):.3f} | {spent:.2f}"
             print(f"| {field} | {gaps} | {label} | {numbers} |", flush=True)
 
 
-def of_stacks(network: TNPKR, folder: Path, names: list[str], slices: int) -> None:
-    """Print what the nearest slices are worth, those with gaps filled alone first, beside ``across``."""
+def of_stacks(model: str, folder: Path, names: list[str], slices: int) -> None:
+    """Print what the nearest slices are worth as covariates, beside ``across``."""
     print("\n| stack | gaps | across / alone | covariates / alone | ratio | 95 % across | 95 % |")
     print("|---|---|---:|---:|---:|---:|---:|")
     accuracy.SIDE = 128
@@ -203,20 +146,14 @@ def of_stacks(network: TNPKR, folder: Path, names: list[str], slices: int) -> No
             tests = stack(truth, kind, np.random.default_rng(seed))
             array = xr.DataArray(np.stack([test.values for test in tests]), dims=("slice", "y", "x"), name="field")
             chosen = np.unique(np.linspace(0, len(tests) - 1, min(slices, len(tests))).round().astype(int))
-            lazy = geonp.infill(array.chunk({"slice": 1}), tails=True, across="slice").isel(slice=chosen).compute()
-            alone: dict[int, Array] = {}
+            lazy = geonp.infill(array.chunk({"slice": 1}), model=model, tails=True, across="slice")
+            lazy = lazy.isel(slice=chosen).compute()
             rows = []
             for place, k in enumerate(chosen.tolist()):
-                near = beside(k, len(tests))
-                for i in (k, *near):
-                    if i not in alone:
-                        alone[i] = fill(network, tests[i].values, [])
-                observed = [np.isfinite(tests[i].values) for i in near]
-                covariates = [np.where(o, tests[i].values, alone[i][0]) for i, o in zip(near, observed, strict=True)]
-                errors = [np.where(o, 0.0, alone[i][1]) for i, o in zip(near, observed, strict=True)]
+                others = [tests[i].values for i in beside(k, len(tests))]
                 across = np.stack([lazy[f"field{ending}"].values[place] for ending in ("", "_standard_error", "_tail")])
-                filled = across, fill(network, tests[k].values, covariates, errors)
-                base, *found = (scored(tests[k], each) for each in (alone[k], *filled))
+                filled = fill(model, tests[k].values, []), across, fill(model, tests[k].values, others)
+                base, *found = (scored(tests[k], each) for each in filled)
                 rows.append([*(np.log(s.crps / base.crps) for s in found), *(s.coverage(0.95) for s in found)])
             means = np.mean(rows, 0)
             old, new = np.exp(means[:2])
@@ -230,7 +167,8 @@ def main() -> None:
     """Print the tables that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the rasters")
-    parser.add_argument("--run", type=Path, help="folder of a training run; by default tnpkr-sa's weights, untrained")
+    parser.add_argument("--run", type=Path, help="folder of a training run")
+    parser.add_argument("--model", default="tnpkr-sa", help="name or path of a model")
     parser.add_argument("--seeds", type=int, default=3, help="draws of gaps")
     parser.add_argument("--slices", type=int, default=4, help="slices of each stack that are scored")
     parser.add_argument("--stacks", nargs="*", default=["NDVI", "ERA5 temperature", "Sentinel-2 band"], choices=STACKS)
@@ -238,12 +176,13 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=tables, choices=tables, help="which tables")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    network = weights(arguments.run)
-    for table in arguments.only:
-        if table == "stacks":
-            of_stacks(network, arguments.data, arguments.stacks, arguments.slices)
-        else:
-            of_covariates(network, arguments.data, arguments.seeds, harmless=table == "harmless")
+    with tempfile.TemporaryDirectory() as folder:
+        model = arguments.model if arguments.run is None else checkpoint_of(arguments.run, Path(folder))
+        for table in arguments.only:
+            if table == "stacks":
+                of_stacks(model, arguments.data, arguments.stacks, arguments.slices)
+            else:
+                of_covariates(model, arguments.data, arguments.seeds, harmless=table == "harmless")
 
 
 if __name__ == "__main__":
