@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .covariates import covariates, read_beside
 from .options import as_numbers, bbox, fill_option, number, opening, place
 from .show import echo, in_terminal, to_json
 
@@ -42,6 +43,7 @@ HOLDOUTS = ("clouds", "blocks", "stripes", "swath", "random", "gaps")
 @click.option("--baseline", "baselines", multiple=True, help="Method to compare with; repeatable. Default: all.")
 @fill_option("model")
 @click.option("--across", metavar="DIM", help="Dimension whose neighbouring slices the model sees, such as time.")
+@covariates
 @fill_option("device")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed for the hold-out.")
 @click.option(
@@ -64,7 +66,8 @@ def evaluate(
 ) -> None:
     """Hide observed cells of the raster IN, fill them by the model and by classical methods, and score the fills.
 
-    One slice of one variable is evaluated. Of a raster larger than --size, this is the cut with the most observed cells
+    With covariates, the model is scored with and without them, beside regression kriging. One slice of one variable
+    is evaluated. Of a raster larger than --size, this is the cut with the most observed cells
     (for --holdout gaps, with the share of observed cells nearest to one half).
     """
     from geonp.io.files import open_raster
@@ -77,6 +80,7 @@ def evaluate(
     where = opening(settings)
     where["variables"], where["bands"] = (None if one is None else [one] for one in (variable, band))
     ds = open_raster(source, **where)
+    settings |= read_beside(settings, ds, source, where)
     from geonp.evaluation.compare import evaluate as run
 
     if baselines:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from geonp.fill.plan import FillPlan
     from geonp.fill.report import Report
     from geonp.io.journal import Record
+    from geonp.raster.covariates import CovariateLike
 
 __all__ = ["GeonpAccessor"]
 
@@ -141,6 +142,8 @@ class GeonpAccessor:
         device: str | None = None,
         batch_size: int | None = None,
         across: Hashable | None = None,
+        covariates: CovariateLike | Sequence[CovariateLike] | None = None,
+        covariate_resampling: str | None = None,
         progress: Callable[[str], object] | None = None,
     ) -> Comparison:
         """Score the model and baselines on observed cells that are hidden; see :func:`geonp.evaluate`.
@@ -161,7 +164,7 @@ class GeonpAccessor:
             Largest number of rows and of columns evaluated.
         seed : int
             Seed for the hold-out and for every method.
-        nodata, device, batch_size, across
+        nodata, device, batch_size, across, covariates, covariate_resampling
             As in :meth:`infill`.
         progress : callable, optional
             Called with the name of each method before it starts.
@@ -186,6 +189,8 @@ class GeonpAccessor:
             device=device,
             batch_size=batch_size,
             across=across,
+            covariates=covariates,
+            covariate_resampling=covariate_resampling,
             progress=progress,
         )
 

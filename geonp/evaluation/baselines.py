@@ -7,7 +7,7 @@ the root mean square residual by distance to the nearest observation (see :func:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +20,21 @@ from scipy.spatial import KDTree, QhullError
 
 from geonp.errors import InputError
 from geonp.evaluation.holdout import hide_like_own_gaps
-from geonp.evaluation.kriging import krige_gaps
+from geonp.evaluation.kriging import krige_gaps, regression_krige_gaps
+from geonp.inference.covariates import Layer
 
-__all__ = ["FILLS", "METHODS", "gdal", "inverse_distance", "linear", "nearest", "predict", "thin_plate", "with_errors"]
+__all__ = [
+    "FILLS",
+    "METHODS",
+    "REGRESSION",
+    "gdal",
+    "inverse_distance",
+    "linear",
+    "nearest",
+    "predict",
+    "thin_plate",
+    "with_errors",
+]
 
 FloatArray = npt.NDArray[np.floating[Any]]
 Fill = Callable[[FloatArray], FloatArray]
@@ -114,20 +126,28 @@ FILLS: dict[str, Fill] = {
 """Methods without standard errors of their own, by name."""
 
 METHODS = (*FILLS, "kriging")
-"""Names of the methods of :func:`predict`."""
+"""Names of the methods of :func:`predict` that need no covariates."""
+
+REGRESSION = "regression_kriging"
+"""Name of the method of :func:`predict` that uses covariates."""
 
 
-def predict(method: str, values: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-    """Fill the gaps of `values` by one of :data:`METHODS`.
+def predict(
+    method: str, values: FloatArray, rng: np.random.Generator, covariates: Sequence[Layer] = ()
+) -> tuple[FloatArray, FloatArray]:
+    """Fill the gaps of `values` by one of :data:`METHODS`, or with covariates by :data:`REGRESSION`.
 
     Parameters
     ----------
     method : str
-        One of :data:`METHODS`.
+        One of :data:`METHODS`, or :data:`REGRESSION`.
     values : array of float
         ``(y, x)``, NaN in the gaps.
     rng : numpy.random.Generator
         Source of the hold-outs that residuals are measured on, or of the patches that kriging is fitted to.
+
+    covariates : sequence of Layer
+        Covariates of :data:`REGRESSION`: their gaps are filled by :func:`nearest`, and classes are indicators.
 
     Returns
     -------
@@ -139,13 +159,23 @@ def predict(method: str, values: FloatArray, rng: np.random.Generator) -> tuple[
     InputError
         For an unknown method, values that are not two-dimensional, or fewer than two observed cells.
     """
-    if method not in METHODS:
-        raise InputError(f"unknown method {method!r}: expected one of {list(METHODS)}")
+    if method not in (*METHODS, REGRESSION):
+        raise InputError(f"unknown method {method!r}: expected one of {[*METHODS, REGRESSION]}")
     if values.ndim != 2 or np.isfinite(values).sum() < 2:
         raise InputError(f"expected a (y, x) array with two observed cells at least, got shape {values.shape}")
     if not np.isnan(values).any():
         return values, np.zeros_like(values)
+    if method == REGRESSION:
+        return regression_krige_gaps(values, list(_columns(covariates)), rng)
     return krige_gaps(values, rng) if method == "kriging" else with_errors(FILLS[method], values, rng)
+
+
+def _columns(covariates: Sequence[Layer]) -> Iterator[FloatArray]:
+    """Covariates without gaps; those of classes as an indicator of each class but the first."""
+    for layer in covariates:
+        if np.isfinite(layer.values).any():
+            values = nearest(layer.values) if np.isnan(layer.values).any() else layer.values
+            yield from [(values == one) * 1.0 for one in np.unique(values)[1:]] if layer.classes else [values]
 
 
 def with_errors(fill: Fill, values: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:

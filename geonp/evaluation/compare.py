@@ -14,17 +14,20 @@ import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import InputError
-from geonp.evaluation.baselines import METHODS, predict
-from geonp.evaluation.comparison import OURS, Comparison, Prediction
+from geonp.evaluation.baselines import METHODS, REGRESSION, predict
+from geonp.evaluation.comparison import OURS, WITH_COVARIATES, Comparison, Prediction
 from geonp.evaluation.holdout import HoldOut, hide_moved_gaps, hide_simulated
 from geonp.fill.infill import infill
+from geonp.fill.request import covariates_on
 from geonp.inference.checkpoint import load_card
+from geonp.inference.covariates import Layer
 from geonp.inference.stack import beside
+from geonp.raster.covariates import Covariate, CovariateLike, named, taken_by
 from geonp.raster.gaps import SIMULATORS
 from geonp.raster.grid import Grid
-from geonp.raster.metadata import UNNAMED
+from geonp.raster.metadata import THEMATIC, UNNAMED
 from geonp.raster.nodata import observed
-from geonp.raster.variable import fill_variables, require_numbers
+from geonp.raster.variable import fill_variables, is_classes, require_numbers
 from geonp.raster.windows import Window
 
 __all__ = ["HOLDOUTS", "evaluate"]
@@ -49,12 +52,15 @@ def evaluate(
     device: str | None = None,
     batch_size: int | None = None,
     across: Hashable | None = None,
+    covariates: CovariateLike | Sequence[CovariateLike] | None = None,
+    covariate_resampling: str | None = None,
     progress: Callable[[str], object] | None = None,
 ) -> Comparison:
     """Hide observed cells of a raster, fill them by the model and by baselines, and score the fills.
 
     One slice is evaluated. With `across`, the model also sees the neighbouring slices, where nothing is hidden; the
-    baselines do not. Of a raster larger than `size` one cut is evaluated: of nine cuts, spread evenly from the centre
+    baselines do not. With `covariates`, the model is evaluated with and without them, and beside regression kriging.
+    Of a raster larger than `size` one cut is evaluated: of nine cuts, spread evenly from the centre
     to the corners, the one with the most observed cells (for the hold-out ``"gaps"``, with the share of observed cells
     nearest to one half); the most central one of equals. Nothing but these cuts is read.
 
@@ -73,7 +79,8 @@ def evaluate(
         latter are moved up to 16 times, until half of the share is hidden. No gap is split, so that a large one may
         hide more.
     baselines : sequence of str, optional
-        Methods to compare with, of :data:`geonp.evaluation.baselines.METHODS`. By default all.
+        Methods to compare with, of :data:`geonp.evaluation.baselines.METHODS`, and ``regression_kriging`` with
+        covariates. By default all.
     index : mapping of hashable to int, optional
         Position of the slice along the non-spatial dimensions, counted from 0. The default is 0 for each.
     size : int
@@ -89,6 +96,8 @@ def evaluate(
     across : hashable, optional
         Dimension whose neighbouring slices the model sees, such as ``time``. By default the one that the model was
         adapted to, if any.
+    covariates, covariate_resampling
+        As of :func:`geonp.infill`.
     progress : callable, optional
         Called with the name of each method before it starts.
 
@@ -105,34 +114,34 @@ def evaluate(
     ModelError, CheckpointError
         For an unknown model, or one that cannot be loaded.
     """
-    model, baselines = os.fspath(model), METHODS if baselines is None else baselines
-    _check_options(holdout, fraction, baselines, size)
-    chosen = _choose_slice(obj, index or {}, nodata)
+    given, model = named(covariates), os.fspath(model)
+    baselines = _checked(baselines, [*METHODS, REGRESSION] if given else METHODS)
+    _check_options(holdout, fraction, size)
+    chosen = _choose_slice(obj, index or {}, nodata, given)
     array = chosen.observed()
     cut, window = _cut(array, size, own_gaps=holdout == "gaps")
     test = _hide(cut, holdout, fraction, np.random.default_rng(seed))
     card = load_card(model)
     neighbours = _neighbours(chosen, window, across, card.neighbourhood.across)
-    selection = _describe(chosen, array)
-    if neighbours is not None:
-        selection = ", ".join([*filter(None, [selection]), f"with neighbouring slices along {neighbours.dims[0]}"])
+    known = _covariates(given, covariate_resampling, obj, chosen, cut, window, neighbours)
 
     def fill(method: str) -> Prediction:
         if progress is not None:
             progress(method)
         start = time.perf_counter()
-        if method == OURS:
-            hidden = cut.copy(data=test.values)
-            moments = _fill(hidden, neighbours, model=model, seed=seed, device=device, batch_size=batch_size)
+        if method in (OURS, WITH_COVARIATES):
+            used = known if method == WITH_COVARIATES else None
+            options = {"model": model, "seed": seed, "device": device, "batch_size": batch_size, "covariates": used}
+            moments = _fill(cut.copy(data=test.values), neighbours, **options)
         else:
-            mean, error = predict(method, test.values, np.random.default_rng(seed))
-            moments = mean, error, np.zeros_like(error)
+            moments = _predict(method, test.values, seed, known)
         return Prediction(*moments, seconds=time.perf_counter() - start)
 
+    methods = [*([WITH_COVARIATES] if known else []), OURS, *baselines]
     comparison = Comparison(
         name=str(cut.name),
         units=str(cut.attrs.get("units", "")),
-        selection=selection,
+        selection=_describe(chosen, array, neighbours, known),
         shape=(array.shape[0], array.shape[1]),
         window=window,
         y_up=chosen.grid.y_dim in cut.coords and chosen.grid.spacing[0] > 0,
@@ -141,25 +150,36 @@ def evaluate(
         seed=seed,
         model={"model": card.name, "model_version": card.version, "weights_sha256": card.sha256},
         test=test,
-        predictions={method: fill(method) for method in (OURS, *baselines)},
+        predictions={method: fill(method) for method in methods},
     )
+    return _scored(comparison)
+
+
+def _scored(comparison: Comparison) -> Comparison:
+    """The comparison, after a check that it has cells to score."""
     if not comparison.scored.any():
         raise InputError(
-            f"The model fills none of the {test.hidden.sum()} hidden cells of {cut.name!r}: all are too far from an "
-            f"observation. Choose a smaller fraction or another hold-out."
+            f"The model fills none of the {comparison.test.hidden.sum()} hidden cells of {comparison.name!r}: all are "
+            "too far from an observation. Choose a smaller fraction or another hold-out."
         )
     return comparison
 
 
-def _check_options(holdout: str, fraction: float, baselines: Sequence[str], size: int) -> None:
+def _check_options(holdout: str, fraction: float, size: int) -> None:
     if holdout not in HOLDOUTS:
         raise InputError(f"Unknown hold-out: got {holdout!r}, expected one of {', '.join(HOLDOUTS)}.")
     if not 0 < fraction < 1:
         raise InputError(f"Wrong fraction: got {fraction!r}, expected a share to hide between 0 and 1, such as 0.25.")
-    if unknown := [method for method in baselines if method not in METHODS]:
-        raise InputError(f"Unknown baseline: got {', '.join(unknown)}, expected some of {', '.join(METHODS)}.")
     if size < 2:
         raise InputError(f"Wrong size: got {size}, expected a number of rows and columns to evaluate, at least 2.")
+
+
+def _checked(baselines: Sequence[str] | None, methods: Sequence[str]) -> Sequence[str]:
+    """The baselines that are asked for, of `methods`; by default all of these."""
+    if unknown := [method for method in baselines or () if method not in methods]:
+        need = f" {REGRESSION} needs covariates." if REGRESSION in unknown else ""
+        raise InputError(f"Unknown baseline: got {', '.join(unknown)}, expected some of {', '.join(methods)}.{need}")
+    return methods if baselines is None else baselines
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,9 +197,17 @@ class _Slice:
         return observed(part, self.nodata).transpose(..., self.grid.y_dim, self.grid.x_dim)
 
 
-def _choose_slice(obj: xr.DataArray | xr.Dataset, index: Mapping[Hashable, int], nodata: float | None) -> _Slice:
+def _choose_slice(
+    obj: xr.DataArray | xr.Dataset,
+    index: Mapping[Hashable, int],
+    nodata: float | None,
+    covariates: Sequence[CovariateLike],
+) -> _Slice:
     grid = Grid.from_xarray(obj)
-    variable = obj[fill_variables(obj, grid, nodata)[0]] if isinstance(obj, xr.Dataset) else obj
+    if isinstance(obj, xr.Dataset):
+        variable = obj[fill_variables(obj.drop_vars(taken_by(covariates, obj)), grid, nodata)[0]]
+    else:
+        variable = obj
     require_numbers(variable)
     sizes = {dim: n for dim, n in variable.sizes.items() if dim not in (grid.y_dim, grid.x_dim)}
     for dim, position in index.items():
@@ -190,8 +218,10 @@ def _choose_slice(obj: xr.DataArray | xr.Dataset, index: Mapping[Hashable, int],
     return _Slice(variable.rename(name), grid, {dim: index.get(dim, 0) for dim in sizes}, nodata)
 
 
-def _describe(chosen: _Slice, array: xr.DataArray) -> str:
-    """The position of the slice in words, such as ``time 2020-01-01``; empty if the variable has no other slice."""
+def _describe(
+    chosen: _Slice, array: xr.DataArray, neighbours: xr.DataArray | None, covariates: Sequence[xr.DataArray]
+) -> str:
+    """The position of the slice in words, such as ``time 2020-01-01``, and what is used beside it; may be empty."""
     parts = []
     for dim, position in chosen.position.items():
         if dim in array.coords:
@@ -200,6 +230,10 @@ def _describe(chosen: _Slice, array: xr.DataArray) -> str:
             parts.append(f"{dim} {label}")
         elif chosen.variable.sizes[dim] > 1:
             parts.append(f"{dim}={position}")
+    if neighbours is not None:
+        parts.append(f"with neighbouring slices along {neighbours.dims[0]}")
+    if covariates:
+        parts.append(f"with the covariates {', '.join(str(one.name) for one in covariates)}")
     return ", ".join(parts)
 
 
@@ -259,6 +293,56 @@ def _neighbours(chosen: _Slice, window: Window, across: Hashable | None, default
         return None
     slices = chosen.observed({dim: near})
     return slices[:, window.row : window.row_end, window.col : window.col_end].compute()
+
+
+def _covariates(
+    given: Sequence[CovariateLike],
+    resampling: str | None,
+    obj: xr.DataArray | xr.Dataset,
+    chosen: _Slice,
+    cut: xr.DataArray,
+    window: Window,
+    neighbours: xr.DataArray | None,
+) -> list[xr.DataArray]:
+    """The covariates of the cut, in memory; those that vary along the dimension of the neighbours with their slices."""
+    ds = obj if isinstance(obj, xr.Dataset) else obj.to_dataset(name=chosen.variable.name)
+    near = None if neighbours is None else neighbours.dims[0]
+    return [
+        _covariate(covariate, chosen, cut, window, near)
+        for covariate in covariates_on(chosen.grid, given, ds, resampling)
+    ]
+
+
+def _covariate(
+    covariate: Covariate, chosen: _Slice, cut: xr.DataArray, window: Window, near: Hashable | None
+) -> xr.DataArray:
+    variable, position = covariate.variable, dict(chosen.position)
+    if apart := [dim for dim in variable.leading if dim not in position]:
+        raise InputError(
+            f"The covariate {variable.label!r} varies along {apart[0]!r}, but {cut.name!r} does not: got dimensions "
+            f"{variable.source.dims}, expected at most {chosen.variable.dims}. Select one entry."
+        )
+    places: dict[Hashable, Any] = {dim: position[dim] for dim in variable.leading}
+    if near in places:
+        places[near] = [*beside(position[near], chosen.variable.sizes[near]), position[near]]
+    part = variable.spatial_last.isel(places)[..., window.row : window.row_end, window.col : window.col_end]
+    values = variable.read(part.values)
+    if np.array_equal(values, cut.values, equal_nan=True):
+        raise InputError(
+            f"The covariate {variable.label!r} is {cut.name!r} itself, which the hidden cells could be read from. "
+            "Leave it out, or give another variable."
+        )
+    return xr.DataArray(values, dims=part.dims, name=variable.label, attrs=THEMATIC if covariate.classes else {})
+
+
+def _predict(
+    method: str, values: FloatArray, seed: int, covariates: Sequence[xr.DataArray]
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Means, standard errors and tails of a baseline, each ``(y, x)``; of slices of a covariate, the last is used."""
+    last = [array.values.reshape(-1, *values.shape)[-1] for array in covariates]
+    layers = [Layer(there, classes=is_classes(array)) for there, array in zip(last, covariates, strict=True)]
+    mean, error = predict(method, values, np.random.default_rng(seed), layers)
+    return mean, error, np.zeros_like(error)
 
 
 def _fill(

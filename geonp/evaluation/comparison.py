@@ -18,13 +18,16 @@ from geonp.evaluation.metrics import LEVELS, Scores, score
 from geonp.inference.student import half_width
 from geonp.raster.windows import Window
 
-__all__ = ["OURS", "RANKED", "Comparison", "Prediction"]
+__all__ = ["OURS", "RANKED", "WITH_COVARIATES", "Comparison", "Prediction"]
 
 FloatArray = npt.NDArray[np.floating[Any]]
 BoolArray = npt.NDArray[np.bool_]
 
 OURS = "geonp"
 """Name of geonp among the methods."""
+
+WITH_COVARIATES = f"{OURS} + covariates"
+"""Name of geonp with covariates."""
 
 RANKED = {"rmse": "RMSE", "mae": "MAE", "crps": "CRPS", "log_score": "log score", "interval_score": "interval score"}
 """Scores that methods are ranked by, smaller is better, with their headings."""
@@ -74,7 +77,7 @@ class Comparison:
     test : HoldOut
         The evaluated part with and without its hidden cells.
     predictions : mapping of str to Prediction
-        By method: :data:`OURS` first, then the baselines.
+        By method: geonp first, with covariates and without, then the baselines.
     """
 
     name: str
@@ -90,6 +93,11 @@ class Comparison:
     test: HoldOut
     predictions: Mapping[str, Prediction]
 
+    @property
+    def ours(self) -> str:
+        """Name of the prediction of geonp that is compared: that with covariates, if there are any."""
+        return WITH_COVARIATES if WITH_COVARIATES in self.predictions else OURS
+
     @cached_property
     def distance_px(self) -> FloatArray:
         """Distance of each cell to the nearest observed cell that is not hidden, ``(y, x)``, in cells."""
@@ -98,7 +106,7 @@ class Comparison:
     @cached_property
     def scored(self) -> BoolArray:
         """Hidden cells that geonp filled, ``(y, x)``: all methods are scored on them."""
-        return np.asarray(self.test.hidden & np.isfinite(self.predictions[OURS].mean))
+        return np.asarray(self.test.hidden & np.isfinite(self.predictions[self.ours].mean))
 
     @cached_property
     def by_distance(self) -> Mapping[str, Mapping[str, Scores]]:
@@ -127,24 +135,27 @@ class Comparison:
     @cached_property
     def winners(self) -> Mapping[str, str]:
         """Best method by each score of :data:`RANKED`. Of equal methods, a baseline wins over geonp."""
-        baselines_first = sorted(self.scores, key=lambda method: method == OURS)
+        baselines_first = sorted(self.scores, key=lambda method: method == self.ours)
         return {name: min(baselines_first, key=lambda method: getattr(self.scores[method], name)) for name in RANKED}
 
     @property
     def verdict(self) -> str:
         """Text: the baselines that beat geonp, the scores by which geonp is the best, and its coverage."""
-        ours, sentences = self.scores[OURS], []
+        ours, sentences = self.scores[self.ours], []
         for winner in dict.fromkeys(self.winners.values()):
             theirs = self.scores[winner]
             won = {name: title for name, title in RANKED.items() if self.winners[name] == winner}
-            if winner == OURS:
-                sentences.append(f"{OURS} is the best by {_listed(list(won.values()))}.")
+            if winner == self.ours:
+                sentences.append(f"{self.ours} is the best by {_listed(list(won.values()))}.")
             else:
                 pairs = [
                     f"{title} ({getattr(theirs, n):.4g} against {getattr(ours, n):.4g})" for n, title in won.items()
                 ]
-                sentences.insert(0, f"{winner} beats {OURS} by {_listed(pairs)}.")
-        sentences.append(f"The 95% intervals of {OURS} cover {ours.coverage(0.95):.1%} of the hidden cells.")
+                sentences.insert(0, f"{winner} beats {self.ours} by {_listed(pairs)}.")
+        sentences.append(f"The 95% intervals of {self.ours} cover {ours.coverage(0.95):.1%} of the hidden cells.")
+        if self.ours != OURS:
+            change = ours.crps / self.scores[OURS].crps - 1
+            sentences.append(f"Covariates {'lower' if change < 0 else 'raise'} the CRPS by {abs(change):.1%}.")
         return " ".join(sentences)
 
     @property
@@ -167,7 +178,7 @@ class Comparison:
             "from an observation."
         )
         empty = hidden - int(self.scored.sum())
-        return f"{text} {OURS} leaves {empty:,} of them empty; these are not scored." if empty else text
+        return f"{text} {self.ours} leaves {empty:,} of them empty; these are not scored." if empty else text
 
     def to_dict(self) -> dict[str, Any]:
         """Everything except the arrays, as plain values for JSON."""
@@ -205,7 +216,7 @@ class Comparison:
         """CRPS as text, by method and by distance to the nearest observation in cells."""
         crps = {method: [s.crps for s in parts.values()] for method, parts in self.by_distance.items()}
         smallest = [min(column) for column in zip(*crps.values(), strict=True)]
-        parts = self.by_distance[OURS]
+        parts = self.by_distance[self.ours]
         rows = [["cells away", *parts], ["cells scored", *(f"{s.cells:,}" for s in parts.values())]]
         return rows + [
             [method, *(_number(*pair) for pair in zip(values, smallest, strict=True))]

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from geonp.errors import MissingExtraError, OutputError
-from geonp.evaluation.comparison import OURS, RANKED, Comparison
+from geonp.evaluation.comparison import OURS, RANKED, WITH_COVARIATES, Comparison
 
 try:
     import matplotlib
@@ -36,14 +36,17 @@ _LEVELS = tuple(step / 20 for step in range(1, 20))  # of the reliability curves
 # Distinct on white and on black, also for colour-blind readers (after Okabe & Ito).
 _COLOURS = {
     OURS: "#e0562d",
+    WITH_COVARIATES: "#a01d4f",
     "nearest": "#8f8f8f",
     "linear": "#4aa8dc",
     "gdal": "#17a278",
     "inverse_distance": "#cf7fae",
     "thin_plate": "#8b7fe0",
     "kriging": "#d99a1c",
+    "regression_kriging": "#8c6a1c",
 }
 
+_OURS = {OURS, WITH_COVARIATES}
 _INK = "#010203"  # replaced by the colour of the page's text
 _STYLE: Any = {  # the type of matplotlib's parameters changes with its version
     **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
@@ -120,7 +123,7 @@ def render(comparison: Comparison, *, title: str | None = None) -> str:
         Heading, such as a file name. By default the name of the variable.
     """
     heading = escape(comparison.name if title is None else title)
-    beaten = "" if set(comparison.winners.values()) == {OURS} else " beaten"
+    beaten = "" if set(comparison.winners.values()) == {comparison.ours} else " beaten"
     units = f" ({escape(comparison.units)})" if comparison.units else ""
     card = comparison.model
     model = (
@@ -175,7 +178,7 @@ def _table(rows: Sequence[Sequence[str]], best: set[tuple[str, str]]) -> str:
             f'<td class="best">{escape(text)}</td>' if (method, heading) in best else f"<td>{escape(text)}</td>"
             for heading, text in zip(headings[1:], values, strict=True)
         )
-        ours = ' class="ours"' if method == OURS else ""
+        ours = ' class="ours"' if method in _OURS else ""
         lines.append(f"<tr{ours}><td>{escape(method)}</td>{cells}</tr>")
     head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead>\n<tbody>{"".join(lines)}</tbody></table></div>'
@@ -193,7 +196,7 @@ def _svg(figure: Figure) -> str:
 
 def _maps(comparison: Comparison) -> Figure:
     """Maps of the raster with gaps, of the filled one, of the standard error and of the actual error."""
-    test, ours = comparison.test, comparison.predictions[OURS]
+    test, ours = comparison.test, comparison.predictions[comparison.ours]
     error = np.where(comparison.scored, ours.mean - test.truth, np.nan)
     spread = np.where(comparison.scored, ours.error, np.nan)
     low, high = np.nanquantile(test.truth, [0.01, 0.99])
@@ -202,7 +205,7 @@ def _maps(comparison: Comparison) -> Figure:
     wide = float(np.nanquantile(spread, 0.99)) or 1.0
     panels: list[tuple[str, FloatArray, str, dict[str, Any]]] = [
         ("With gaps", test.values, "both", value),
-        (f"Filled by {OURS}", ours.mean, "both", value),
+        (f"Filled by {comparison.ours}", ours.mean, "both", value),
         ("Standard error", spread, "max", {"vmin": 0, "vmax": wide, "cmap": "plasma"}),
         ("Actual error", error, "both", {"vmin": -limit, "vmax": limit, "cmap": "RdBu_r"}),
     ]
@@ -240,7 +243,7 @@ def _by_distance(comparison: Comparison) -> Figure:
 
 
 def _curve(axis: Axes, method: str, x: Any, y: Any, **style: Any) -> None:
-    ours = method == OURS
+    ours = method in _OURS
     axis.plot(
         x,
         y,

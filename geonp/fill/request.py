@@ -25,7 +25,7 @@ from geonp.raster.metadata import UNNAMED, ancillary_names
 from geonp.raster.nodata import declared_nodata
 from geonp.raster.variable import Variable, class_variables, fill_variables, off_grid, passed_classes, passed_integers
 
-__all__ = ["Raster", "Request", "domain_of", "load_job", "normalise", "prepare", "require_covariates"]
+__all__ = ["Raster", "Request", "covariates_on", "domain_of", "load_job", "normalise", "prepare", "require_covariates"]
 
 Raster = xr.DataArray | xr.Dataset
 """What can be filled."""
@@ -89,14 +89,22 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
     if across is None and not options.samples and not neighbourhood.standard:
         across = neighbourhood.across or None
     job = replace(job, across=across, predictor=replace(job.predictor, neighbourhood=neighbourhood))
-    if given and options.covariate_resampling is not None:
-        from geonp.io.warp import resampled
-
-        given = [resampled(array, grid, options.covariate_resampling) for array in arrays_of(given, ds)]
-    covariates = (*covariates_of(given, ds, grid), *errors_of(errors, ds, grid, variables))
+    beside = covariates_on(grid, given, ds, options.covariate_resampling)
+    covariates = (*beside, *errors_of(errors, ds, grid, variables))
     if covariates:
         _check_covariates(covariates, variables, card, options.samples)
     return Request(ds, grid, variables, domain, job, card, options, covariates)
+
+
+def covariates_on(
+    grid: Grid, given: Sequence[CovariateLike], ds: xr.Dataset, resampling: str | None
+) -> tuple[Covariate, ...]:
+    """The covariates of the raster `ds` on `grid`, resampled if asked; see :class:`geonp.fill.options.FillOptions`."""
+    if given and resampling is not None:
+        from geonp.io.warp import resampled
+
+        given = [resampled(array, grid, resampling) for array in arrays_of(given, ds)]
+    return covariates_of(given, ds, grid)
 
 
 def _warn_of_refilling(ds: xr.Dataset, variables: Sequence[Variable]) -> None:

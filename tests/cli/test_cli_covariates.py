@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -156,6 +157,15 @@ def test_object_stores(folder: Path, tmp_path: Path, expected: xr.Dataset) -> No
     run("fill", folder / "t.nc", tmp_path / "out.zarr", "--variable", "t", *given, "-q")
     with geonp.open_raster(tmp_path / "out.zarr") as found:
         same(found.load(), expected)
+
+
+def test_evaluate_scores_the_model_with_and_without(folder: Path) -> None:
+    given = ("--covariate", folder / "more.nc:dem", "--covariate", "own", "--baseline", "regression_kriging")
+    printed = json.loads(run("evaluate", folder / "t.nc", "--variable", "t", *given, "--holdout", "random", "--json"))
+    assert list(printed["scores"]) == ["geonp + covariates", "geonp", "regression_kriging"]
+    assert printed["scores"]["geonp + covariates"]["crps"] < 0.6 * printed["scores"]["geonp"]["crps"]
+    assert printed["selection"] == "with the covariates dem, own"
+    assert "needs covariates" in run("evaluate", folder / "t.nc", *given[-2:], code=1)
 
 
 def test_what_is_no_covariate_is_named(folder: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from geonp.errors import InputError
 from geonp.evaluation.baselines import (
     FILLS,
     METHODS,
+    REGRESSION,
     Fill,
     gdal,
     inverse_distance,
@@ -17,6 +18,7 @@ from geonp.evaluation.baselines import (
     thin_plate,
 )
 from geonp.evaluation.metrics import score
+from geonp.inference.covariates import Layer
 from geonp.raster.gaps import cloud_gaps
 
 Y, X = np.mgrid[:32, :40].astype(float)
@@ -118,3 +120,19 @@ def test_errors_say_what_is_wrong() -> None:
         predict("spline", PLANE, np.random.default_rng(0))
     with pytest.raises(InputError, match=r"two observed cells at least, got shape \(2, 2\)"):
         predict("nearest", np.full((2, 2), np.nan), np.random.default_rng(0))
+
+
+def test_regression_kriging_by_hand() -> None:
+    rng = np.random.default_rng(0)
+    numbers, classes = rng.standard_normal((20, 24)), rng.integers(1, 4, (20, 24)).astype(float)
+    truth = 5 + 3 * numbers + np.array([0.0, 1.0, -2.0])[classes.astype(int) - 1]
+    values = np.where(rng.random(truth.shape) < 0.5, np.nan, truth)
+    layers = [Layer(numbers), Layer(classes, classes=True), Layer(np.full(truth.shape, np.nan))]
+    mean, error = predict(REGRESSION, values, rng, layers)
+    np.testing.assert_allclose(mean, truth, atol=1e-6)
+    assert error.max() < 1e-6
+    holed = np.where(rng.random(truth.shape) < 0.2, np.nan, numbers)
+    mean, error = predict(REGRESSION, values, rng, [Layer(holed), layers[1]])
+    known = np.isnan(values) & np.isfinite(holed)
+    assert 0.2 < np.abs(mean - truth)[known].mean() < np.abs(mean - truth)[np.isnan(holed) & np.isnan(values)].mean()
+    assert 0.5 < ((mean - truth) / np.where(error > 0, error, np.nan))[np.isnan(values)].std() < 1.5

@@ -18,9 +18,10 @@ from scipy import ndimage
 from geonp.errors import InputError, ModelError
 from geonp.evaluation.baselines import METHODS, predict
 from geonp.evaluation.compare import evaluate
-from geonp.evaluation.comparison import OURS, RANKED, Comparison, Prediction
+from geonp.evaluation.comparison import OURS, RANKED, WITH_COVARIATES, Comparison, Prediction
 from geonp.evaluation.holdout import hide, hide_simulated
 from geonp.evaluation.metrics import LEVELS, score
+from geonp.evaluation.report import render
 from geonp.raster.gaps import SIMULATORS
 from geonp.raster.windows import Window
 
@@ -276,3 +277,68 @@ def test_the_missing_extra_is_named() -> None:
         "Install it with pip install 'geonp[evaluate]'."
     )
     assert done.stderr.strip().endswith(message)
+
+
+def covered() -> xr.Dataset:
+    """A field that falls with a rough elevation and rises on wet ground, both known everywhere."""
+    rng = np.random.default_rng(4)
+    dem, wet = rng.standard_normal(X.shape).astype(np.float32), rng.random(X.shape) < 0.4
+    ds = raster(FIELD - 0.5 * dem + wet).to_dataset(name="height")
+    flags = {"flag_values": np.array([1, 2], np.int8), "flag_meanings": "dry wet"}
+    return ds.assign(dem=(("y", "x"), dem), ground=(("y", "x"), (1 + wet).astype(np.int8), flags))
+
+
+def test_covariates_are_compared_with_the_fill_without_and_with_regression_kriging() -> None:
+    found = covered().geonp.evaluate(covariates=["dem", "ground"], baselines=["regression_kriging", "kriging"], seed=1)
+    assert list(found.scores) == [WITH_COVARIATES, OURS, "regression_kriging", "kriging"]
+    crps = {method: scores.crps for method, scores in found.scores.items()}
+    assert crps[WITH_COVARIATES] < 0.5 * crps[OURS]
+    assert crps["regression_kriging"] < 0.5 * crps["kriging"]
+    assert found.selection == "with the covariates dem, ground"
+    change = 1 - crps[WITH_COVARIATES] / crps[OURS]
+    assert found.verdict.endswith(f"Covariates lower the CRPS by {change:.1%}.")
+    assert f"{OURS} + covariates" in found.table()
+    hidden = covered().assign(height=raster().copy(data=found.test.values))
+    filled = hidden.geonp.infill(covariates=["dem", "ground"], seed=1)
+    np.testing.assert_allclose(found.predictions[WITH_COVARIATES].mean, filled["height"], atol=1e-4)
+    page = render(found)
+    assert "Filled by geonp + covariates" in page
+
+
+def test_covariates_are_read_in_the_cut_and_in_the_slice_alone() -> None:
+    def unread(block: np.ndarray) -> np.ndarray:
+        raise AssertionError("this part was read")
+
+    ds = covered().drop_vars("ground")
+    dem = ds["dem"].variable.chunk(x=24).data
+    other = da.zeros_like(dem).map_blocks(unread, dtype=np.float32, meta=np.empty((0, 0), "f4"))
+    beyond = other[:, :24]
+    stack = da.stack([other, da.concatenate([beyond, dem[:, 24:]], axis=1)])
+    gappy = ds["height"].where(ds.x >= 24)
+    cube = xr.concat([gappy - 1, gappy], xr.Variable("time", [0, 1])).rename("height")
+    covariate = xr.DataArray(stack, cube.coords, cube.dims, "dem")
+    options: dict[str, Any] = {"index": {"time": 1}, "size": 20, "baselines": [], "seed": 1}
+    found = evaluate(cube, covariates=covariate, **options)
+    assert found.window.col >= 24
+    assert found.scores[WITH_COVARIATES].crps < 0.8 * found.scores[OURS].crps
+
+
+def test_covariates_along_the_neighbouring_slices() -> None:
+    ds = covered()
+    cube = xr.concat([ds["height"] - 1, ds["height"]], xr.Variable("time", [0, 1]))
+    dem = xr.concat([ds["dem"] * 0, ds["dem"]], xr.Variable("time", [0, 1]))
+    found = evaluate(cube, covariates=dem, across="time", index={"time": 1}, baselines=[], size=24)
+    assert "with neighbouring slices along time, with the covariates dem" in found.selection
+    assert found.scores[WITH_COVARIATES].crps < 1.05 * found.scores[OURS].crps
+
+
+def test_covariates_that_cannot_be_used_are_refused() -> None:
+    ds = covered()
+    with pytest.raises(InputError, match="'height' itself, which the hidden cells could be read from"):
+        evaluate(ds["height"], covariates=ds["height"].copy(deep=True))
+    with pytest.raises(InputError, match=r"expected some of nearest.*regression_kriging needs covariates"):
+        evaluate(ds["height"], baselines=["regression_kriging"])
+    stack = ds["dem"].expand_dims(time=[0, 1])
+    whole = xr.Dataset({"height": ds["height"], "dem": stack, "other": stack})
+    with pytest.raises(InputError, match="'dem' varies along 'time', but 'height' does not"):
+        evaluate(whole[["height", "dem"]], covariates="dem")
