@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import fill_option, quantiles, quiet
+from .options import fill_option, pair, quantiles, quiet
 from .show import echo, to_json
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @click.option("--resolution", nargs=1, type=float, help="Side of a cell, in the unit of the coordinates.")
 @click.option("--bounds", nargs=4, type=float, metavar="W S E N", help="Edges of the grid. Default: around all points.")
 @click.option("--value", "values", multiple=True, help="Column to interpolate; repeatable. Default: the only one.")
+@click.option("--where", multiple=True, metavar="COLUMN=VALUE", help="Use these rows alone, as of a date; repeatable.")
 @click.option("--x", help="Column of the coordinate x. Default: x, lon, longitude or easting.")
 @click.option("--y", help="Column of the coordinate y. Default: y, lat, latitude or northing.")
 @click.option(
@@ -51,6 +52,7 @@ def grid(
     resolution: float | None,
     bounds: tuple[float, float, float, float] | None,
     values: tuple[str, ...],
+    where: tuple[str, ...],
     x: str | None,
     y: str | None,
     crs: str | None,
@@ -69,10 +71,12 @@ def grid(
     (.nc), Zarr (.zarr) or GeoTIFF (.tif), by its extension, and appears once it is complete.
     """
     from geonp.io.files import open_raster
+    from geonp.io.location import require_apart
     from geonp.io.output import check_output, write_raster
     from geonp.scattered.covariates import wanted
     from geonp.scattered.interpolate import interpolate
     from geonp.scattered.lattices import lattice_around
+    from geonp.scattered.selection import selected
     from geonp.scattered.tables import read_table
 
     start = time.perf_counter()
@@ -81,7 +85,9 @@ def grid(
     if (like is None) == (resolution is None):
         raise click.UsageError("Choose the grid: either --like RASTER, or --resolution with or without --bounds.")
     check_output(target, overwrite=overwrite)
-    table = read_points(points)
+    if target.suffix.lower() == ".zarr":
+        require_apart(str(target), {"table": str(points)} | ({} if like is None else {"raster of --like": str(like)}))
+    table = selected(read_points(points), dict(pair(condition, "--where") for condition in where))
     names = list(values) or None
     beside = [read_covariate(text) for text in covariates]
     at: xr.DataArray | xr.Dataset | None = None if like is None else open_raster(str(like), chunks=None)

@@ -23,6 +23,7 @@ from geonp.raster.directions import warn_of_directions
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import UNNAMED, ancillary_names
 from geonp.raster.nodata import declared_nodata
+from geonp.raster.places import warn_of_places
 from geonp.raster.variable import Variable, class_variables, fill_variables, off_grid, passed_classes, passed_integers
 
 __all__ = ["Raster", "Request", "covariates_on", "domain_of", "load_job", "normalise", "prepare", "require_covariates"]
@@ -210,6 +211,7 @@ def normalise(
         for name in names:
             _check_replaced(ds, name, results)
             _check_names(ds[name], name, results)
+    warn_of_places(grid)
     if not classes:
         warn_of_directions({name: ds[name].attrs for name in names})
     spatial = (grid.y_dim, grid.x_dim)

@@ -126,11 +126,12 @@ def open_gdal(
     da = _values(path, of, chunks, nodata is None, mixed)
     attrs = {key: value for key, value in da.attrs.items() if not _STALE_TAGS.match(key)}
     file_attrs = {key: value for key, value in attrs.items() if key in tags}
-    # rioxarray gives all bands the tags of the first
+    # rioxarray gives all bands the tags of the first; those of HDF5 may hold nodata and packing
+    known = ("_FillValue", "missing_value", *PACKING)
     shared = dict(
         set.intersection(*({*band["tags"].items(), ("units", band["unit"])} for band in said["bands"].values()))
     )
-    attrs = {k: v for k, v in attrs.items() if k not in first or shared.get(k) == first[k]}
+    attrs = {k: v for k, v in attrs.items() if k not in first or k in known or shared.get(k) == first[k]}
     da.attrs = {k: v for k, v in attrs.items() if k not in tags and not (k in PACKING and v == PACKING[k])}
     da.attrs.pop("units", None)
     if shared.get("units"):
@@ -163,7 +164,9 @@ def _values(path: str | Path, of: Bands, chunks: Any, declared: bool, mixed: boo
         options: Any = {"cache": False, "masked": masked, "mask_and_scale": False, "chunks": chunks}
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "(Scales|Offsets) differ across bands")
-            da = xr.open_dataset(place, engine="rasterio", default_name="band_data", **options)["band_data"]
+            # GDAL's drivers of NetCDF and HDF5 give the variable its own name
+            ds = xr.open_dataset(place, engine="rasterio", default_name="band_data", **options)
+            da = ds["band_data"] if "band_data" in ds else next(iter(ds.data_vars.values()))
         return da if mixed else da.isel(band=[number - 1 for number in of.numbers])
 
     da = read(masked, chunks)

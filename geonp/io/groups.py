@@ -14,7 +14,8 @@ import xarray as xr
 
 from geonp.errors import InputError
 from geonp.io.sources import Source
-from geonp.raster.grid import Grid, is_geolocation
+from geonp.raster.dimensions import is_geolocation
+from geonp.raster.grid import Grid
 
 __all__ = ["NetCDF", "Tree", "choose_group", "open_tree"]
 

@@ -74,9 +74,11 @@ def _inside(
         return cells, values[cells]
     offsets = (values.astype(np.float64) - low + _TOLERANCE * turn) % turn - _TOLERANCE * turn
     cells = np.flatnonzero(offsets <= high - low + _TOLERANCE * turn)
-    if cells.size == values.size or inside_mask[cells].all():
+    if inside_mask[cells].all():
         return cells, values[cells]
-    if (breaks := np.flatnonzero(np.diff(cells) > 1)).size:
+    # where the box continues on the other side of the raster, or the raster crosses the edge of the box
+    seams = (np.diff(cells) > 1) | (np.abs(np.diff(offsets[cells])) > turn / 2)
+    if (breaks := np.flatnonzero(seams)).size:
         cells = np.roll(cells, -int(breaks[0]) - 1)
     _, first = np.unique(np.round(offsets[cells] / turn, 9), return_index=True)
     cells = cells[np.sort(first)]  # without a repeated cyclic column

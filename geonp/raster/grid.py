@@ -20,52 +20,13 @@ from pyproj import CRS
 from pyproj.exceptions import CRSError
 
 from geonp.errors import InputError
+from geonp.raster.dimensions import CF_UNITS, LONGITUDES, is_latitude, spatial_dims
 from geonp.raster.units import is_transformed, parse_unit, unit_factor
 
-__all__ = ["EVEN_TOLERANCE", "Grid", "crs_name", "grid_mapping_name", "is_coordinate", "is_geolocation"]
+__all__ = ["EVEN_TOLERANCE", "Grid", "crs_name", "grid_mapping_name"]
 
 EVEN_TOLERANCE = 0.01
 """Share of a step by which coordinates and steps may be off: float32 longitudes of 1 km grids are off by 0.2 %."""
-
-_NAMES = (("y", "x"), ("latitude", "longitude"), ("lat", "lon"))
-# Names of dimensions without such a name or CF attributes: of map projections, models of weather, climate and ocean,
-# swaths of satellites, and arrays.
-_OTHER_NAMES = (
-    ("northing", "easting"),
-    ("yc", "xc"),
-    ("rlat", "rlon"),
-    ("nav_lat", "nav_lon"),
-    ("lats", "lons"),
-    ("nlat", "nlon"),
-    ("ydim", "xdim"),
-    ("south_north", "west_east"),
-    ("eta_rho", "xi_rho"),
-    ("grid_latitude", "grid_longitude"),
-    ("projection_y_coordinate", "projection_x_coordinate"),
-    ("ygrid_0", "xgrid_0"),
-    ("number_of_lines", "pixels_per_line"),
-    ("downtrack", "crosstrack"),
-    ("along_track", "across_track"),
-    ("nj", "ni"),
-    ("j", "i"),
-    ("rows", "columns"),
-    ("rows", "cols"),
-    ("row", "column"),
-    ("row", "col"),
-    ("lines", "samples"),
-    ("line", "pixel"),
-    ("ny", "nx"),
-)
-_LATITUDES = {"lat", "latitude", "nav_lat", "xlat", "lats"}
-_LONGITUDES = {"lon", "longitude", "nav_lon", "xlong", "lons"}
-_CF_NAMES = {
-    "y": {"latitude", "projection_y_coordinate", "grid_latitude"},
-    "x": {"longitude", "projection_x_coordinate", "grid_longitude"},
-}
-_CF_UNITS = {
-    "y": {"degrees_north", "degree_north", "degrees_n", "degree_n"},
-    "x": {"degrees_east", "degree_east", "degrees_e", "degree_e"},
-}
 
 
 @dataclass(frozen=True)
@@ -133,7 +94,7 @@ class Grid:
             If there are no two spatial dimensions, or one of them has no cells; if a coordinate is not finite, neither
             ascending nor descending, or cannot be one of the CRS, such as degrees in a CRS in metres.
         """
-        y_dim, x_dim = _spatial_dims(obj)
+        y_dim, x_dim = spatial_dims(obj)
         shape = (int(obj.sizes[y_dim]), int(obj.sizes[x_dim]))
         if 0 in shape:
             raise InputError(
@@ -243,52 +204,8 @@ def crs_name(wkt: str) -> str:
     return f"{crs.name} (EPSG:{code})" if code else str(crs.name)
 
 
-def is_geolocation(name: Hashable, variable: xr.Variable) -> bool:
-    """Whether a variable holds latitudes or longitudes, by its name, CF ``standard_name`` or ``units``."""
-    return str(name).lower() in _LATITUDES | _LONGITUDES or any(_is_axis(variable, axis) for axis in "yx")
-
-
 def _variables(obj: xr.DataArray | xr.Dataset) -> Mapping[Any, Any]:
     return obj.coords if isinstance(obj, xr.DataArray) else obj.variables
-
-
-def _spatial_dims(obj: xr.DataArray | xr.Dataset) -> tuple[Hashable, Hashable]:
-    if named := _named(obj, _NAMES):
-        return named
-    indexed = [dim for dim in obj.dims if dim in obj.coords]
-    y_dim, x_dim = (next((dim for dim in indexed if _is_axis(obj.coords[dim], axis)), None) for axis in "yx")
-    if y_dim is not None and x_dim is not None:
-        return y_dim, x_dim
-    for name, coord in obj.coords.items():
-        if coord.ndim >= 2 and _is_latitude(name, coord):
-            return coord.dims[-2], coord.dims[-1]
-    if named := _named(obj, _OTHER_NAMES):
-        return named
-    raise InputError(
-        f"No spatial dimensions found: got dimensions ({', '.join(map(repr, obj.dims)) or 'none'}), expected a pair "
-        "named y/x, lat/lon or latitude/longitude, or coordinates with CF axis, standard_name or units. Rename them, "
-        "for example obj.rename({'across': 'y', 'along': 'x'}), or name them with --y and --x."
-    )
-
-
-def _named(obj: xr.DataArray | xr.Dataset, pairs: tuple[tuple[str, str], ...]) -> tuple[Hashable, Hashable] | None:
-    """The dimensions that have the first of `pairs` of names, in any case."""
-    by_name = {str(dim).lower(): dim for dim in obj.dims}
-    return next(((by_name[y], by_name[x]) for y, x in pairs if y in by_name and x in by_name), None)
-
-
-def _is_axis(coord: xr.DataArray | xr.Variable, axis: str) -> bool:
-    given_axis, name, units = (str(coord.attrs.get(key, "")).lower() for key in ("axis", "standard_name", "units"))
-    return given_axis == axis or name in _CF_NAMES[axis] or units in _CF_UNITS[axis]
-
-
-def is_coordinate(da: xr.DataArray) -> bool:
-    """Whether the CF attributes of an array are those of rows or columns, as of a two-dimensional latitude."""
-    return _is_axis(da, "y") or _is_axis(da, "x")
-
-
-def _is_latitude(name: Hashable, coord: xr.DataArray) -> bool:
-    return _is_axis(coord, "y") or str(name).lower() in _LATITUDES
 
 
 def _geotransform_spacing(obj: xr.DataArray | xr.Dataset) -> tuple[float, float]:
@@ -353,7 +270,7 @@ def _is_curvilinear(obj: xr.DataArray | xr.Dataset, y_dim: Hashable, x_dim: Hash
         return False
     spatial = {y_dim, x_dim}
     return any(
-        set(coord.dims) == spatial or (spatial <= set(coord.dims) and _is_latitude(name, coord))
+        set(coord.dims) == spatial or (spatial <= set(coord.dims) and is_latitude(name, coord))
         for name, coord in obj.coords.items()
     )
 
@@ -363,8 +280,8 @@ def _is_geographic(obj: xr.DataArray | xr.Dataset, x_dim: Hashable) -> bool:
     attrs = obj.coords[x_dim].attrs if x_dim in obj.coords else {}
     if (unit := parse_unit(attrs.get("units"))) is not None and unit[0] == "length":
         return False
-    named = str(x_dim).lower() in _LONGITUDES
-    return named or str(attrs.get("standard_name", "")) == "longitude" or str(attrs.get("units")) in _CF_UNITS["x"]
+    named = str(x_dim).lower() in LONGITUDES
+    return named or str(attrs.get("standard_name", "")) == "longitude" or str(attrs.get("units")) in CF_UNITS["x"]
 
 
 def _crs(obj: xr.DataArray | xr.Dataset) -> CRS | None:

@@ -14,7 +14,8 @@ import xarray as xr
 
 from geonp.errors import InputError
 from geonp.raster.casting import Fit, fitting
-from geonp.raster.grid import Grid, is_coordinate
+from geonp.raster.dimensions import is_coordinate
+from geonp.raster.grid import Grid
 from geonp.raster.metadata import UNNAMED, ancillary_names, class_attrs, kept_encoding
 from geonp.raster.nodata import (
     UNLIMITED,

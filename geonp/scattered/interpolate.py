@@ -30,6 +30,7 @@ from geonp.inference.stitching import Tile, batches, blended, stitch
 from geonp.raster.covariates import CovariateLike
 from geonp.raster.directions import warn_of_directions
 from geonp.raster.metadata import FillFlag, dataset_attrs
+from geonp.raster.places import warn_of_places
 from geonp.raster.variable import Variable
 from geonp.scattered.covariates import beside, wanted
 from geonp.scattered.fields import Frame
@@ -150,6 +151,8 @@ def interpolate(
     parts = {}
     target.check_memory(len(table.values), len(asked))
     table.warn_of_nodata()
+    if target.grid is not None:
+        warn_of_places(target.grid)
     warn_of_directions({name: table.attrs.get(name, {}) for name in table.values})
     known = beside(asked, table, target, Frame.of(table, crs, target.grid))
     there = [one.on(target) for one in known]

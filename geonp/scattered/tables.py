@@ -133,7 +133,7 @@ class Table:
             warn(
                 f"column {name!r} has several rows at {repeated.sum()} places ({sizes[repeated].sum()} rows; values "
                 f"differ at {apart}){others}: all are used together, as repeated measurements of one quantity. If they "
-                "are of several times or depths, select one of them before."
+                "are of several times or depths, select one of them before (--where COLUMN=VALUE)."
             )
 
     def observations(self, name: str, geographic: bool, seed: int) -> Observations:
@@ -162,13 +162,8 @@ def read_table(
     """
     attrs: dict[str, Mapping[Hashable, Any]] = {}
     if isinstance(points, xr.Dataset):
-        if len(points.sizes) != 1:
-            raise InputError(
-                f"the Dataset of points has dimensions {tuple(map(str, points.sizes))}, expected one, along which "
-                "measurements lie; select one entry of the others, for example ds.isel(time=0)"
-            )
         attrs = {str(name): dict(array.attrs) for name, array in points.variables.items()}
-        points = points.to_dataframe().reset_index()
+        points = _as_frame(points)
     if not isinstance(points, pd.DataFrame):
         raise InputError(
             f"points must be a pandas DataFrame or an xarray Dataset, got {type(points).__name__}; "
@@ -205,6 +200,20 @@ def read_table(
     beside = points[[name for name in covariates if name in columns]]
     varying = _varying(points, [x, y], [*names, *beside.columns])
     return Table(xy, {name: points[name].to_numpy() for name in names}, x, y, attrs, beside, varying)
+
+
+def _as_frame(points: xr.Dataset) -> pd.DataFrame:
+    """The variables of a Dataset along the dimension of measurements, without text of fixed length and dropped axes."""
+    points = points.squeeze()
+    texts = [name for name, array in points.variables.items() if array.dtype.kind in "SU" and array.ndim > 1]
+    points = points.drop_vars(texts)
+    if len(points.sizes) != 1:
+        raise InputError(
+            f"the Dataset of points has dimensions {tuple(map(str, points.sizes))}, expected one, along which "
+            "measurements lie; select one entry of the others, for example ds.isel(time=0) (--where time=2020-01-01)"
+        )
+    (dim,) = points.sizes
+    return points.to_dataframe().reset_index(drop=dim not in points.coords)
 
 
 def _varying(points: pd.DataFrame, place: list[str], names: Sequence[str]) -> tuple[str, ...]:
@@ -299,7 +308,7 @@ def transformed(table: Table, crs: Any, grid: Grid | None) -> Table:
         source = crs_of(own)
         if grid is None and not geographic and not source.is_geographic:
             goal = source
-        if goal is None and not (geographic and source.is_geographic):
+        if goal is None and not geographic:
             raise InputError(
                 "the places have a crs, but the grid has none: add one, e.g. at.rio.write_crs('EPSG:32633')"
             )

@@ -6,6 +6,7 @@ import io
 import re
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -14,14 +15,15 @@ from geonp.errors import InputError
 __all__ = ["read_text"]
 
 _COMMENTS = ("#", "%", "//")
+_MISSING = ["-", "--", "---", "*", "**", "***", ".", "missing", "None"]
 
 
 def read_text(path: Path) -> pd.DataFrame:
-    """Read columns separated by the most frequent of commas, semicolons and tabs in the header, or by white space.
+    """Read columns separated by white space, or the most frequent of commas, semicolons, tabs and bars in the header.
 
     Lines that begin with ``#``, ``%`` or ``//`` are comments; the last one before the rows is the header if the table
-    has no other. With semicolons, decimals may be commas. The text is UTF-8, UTF-16 with a byte order mark, or
-    Windows-1252.
+    has no other. Decimals may be commas if these do not separate columns. The text is UTF-8, UTF-16 with a byte order
+    mark, or Windows-1252.
 
     Raises
     ------
@@ -32,20 +34,22 @@ def read_text(path: Path) -> pd.DataFrame:
     rows = [line for line in lines if not line.lstrip().startswith(_COMMENTS)]
     if not rows:
         raise InputError(f"{path} has no rows, expected a header and a row for each measurement")
-    separator = max(",;\t", key=rows[0].count)
+    if len(rows) > 1 and re.fullmatch(r'"?sep=.+', rows[0], re.IGNORECASE):  # for spreadsheets
+        del rows[0]
+    separator = max(",;\t|", key=rows[0].count)
     if separator not in rows[0]:
         separator = r"\s+"
         rows = [row.strip() for row in rows]
     if _is_numeric(rows[0], separator):
         comments = [line.lstrip().lstrip("#%/").strip() for line in lines[: lines.index(rows[0])]]
-        if not comments or len(re.split(separator, comments[-1])) != len(re.split(separator, rows[0])):
+        if not comments or len(_fields(comments[-1], separator)) != len(_fields(rows[0], separator)):
             raise InputError(
                 f"{path} has no header: got numbers in its first row {rows[0]!r}, expected names of columns. Add a row "
                 "such as lon,lat,value"
             )
         rows.insert(0, comments[-1])
     return max(
-        (_parsed(path, rows, separator, decimal) for decimal in (".," if separator == ";" else ".")),
+        (_parsed(path, rows, separator, decimal) for decimal in ("." if separator == "," else ".,")),
         key=lambda table: table.select_dtypes("number").shape[1],
     )
 
@@ -60,23 +64,29 @@ def _decoded(data: bytes) -> str:
 
 
 def _is_numeric(row: str, separator: str) -> bool:
-    fields = [field.strip().strip('"') for field in re.split(separator, row)]
-    return all(re.fullmatch(r"[-+]?[\d.,]*\d[\d.,]*(e[-+]?\d+)?|", field, re.IGNORECASE) for field in fields)
+    number = re.compile(r"[-+]?[\d.,]*\d[\d.,]*(e[-+]?\d+)?|", re.IGNORECASE)
+    return all(number.fullmatch(field.strip().strip('"')) for field in _fields(row, separator))
+
+
+def _fields(row: str, separator: str) -> list[str]:
+    return row.split(None if separator == r"\s+" else separator)
 
 
 def _parsed(path: Path, rows: list[str], separator: str, decimal: str) -> pd.DataFrame:
-    """The rows as a table, without columns that have neither a name nor a value, as separators at line ends make."""
+    """The rows as a table, without columns that have no name and are empty, as at separators at line ends, or count."""
     text = io.StringIO("\n".join(rows))
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
         try:
             # a longer row must not make the first column an index, which moves all others by one
-            table = pd.read_csv(text, sep=separator, decimal=decimal, skipinitialspace=True, index_col=False)
+            options: Any = {"decimal": decimal, "skipinitialspace": True, "index_col": False, "na_values": _MISSING}
+            table: pd.DataFrame = pd.read_csv(text, sep=separator, **options)
         except pd.errors.ParserWarning as warning:
             raise InputError(
                 f"{path} has rows with more fields than its header {rows[0]!r}: expected as many. Name every column, "
                 "and put texts that contain the separator in quotes"
             ) from warning
-    empty = [name for name in table if str(name).startswith("Unnamed:") and table[name].isna().all()]
-    table = table.drop(columns=empty)
+    unnamed = [name for name in table if str(name).startswith("Unnamed:")]
+    counts = [name for name in unnamed if table[name].isna().all() or (table[name].diff()[1:] == 1).all()]
+    table = table.drop(columns=counts)
     return table.rename(columns=lambda name: str(name).strip())

@@ -159,3 +159,11 @@ def test_places_of_a_curvilinear_grid() -> None:
     assert float(np.sqrt(np.mean((found["t"] - field(at["nav_lon"], at["nav_lat"])) ** 2))) < 0.02
     with pytest.raises(InputError, match=r"no coordinate 'eta', .*longitudes and latitudes on both for a table"):
         geonp.interpolate(table.rename(columns={"lon": "x", "lat": "y"}), at)
+
+
+def test_projected_places_on_longitudes_and_latitudes_without_a_crs() -> None:
+    lon, lat = np.array([5.0, 6.0]), np.array([50.0, 49.0])
+    x, y = pyproj.Transformer.from_crs(4326, 32632, always_xy=True).transform(lon, lat)
+    table = read_table(pd.DataFrame({"easting": x, "northing": y, "t": [1.0, 2.0]}), None, None, None)
+    at = Grid.from_xarray(xr.DataArray(np.zeros((3, 3)), {"lat": [50.0, 49, 48], "lon": [5.0, 6, 7]}, ("lat", "lon")))
+    np.testing.assert_allclose(transformed(table, "EPSG:32632", at).xy, np.stack([lon, lat], 1), atol=1e-6)

@@ -85,3 +85,19 @@ def test_exact_names_come_first_and_kilometres_are_no_degrees() -> None:
         read_table(pd.DataFrame(ROWS, columns=["lon_km", "lat_km", "t"]), None, None, None)
     with pytest.raises(InputError, match="several columns 't'"):
         read_table(pd.DataFrame([[1.0, 2, 3, 4]], columns=["lon", "lat", "t", "t"]), None, None, None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "lon|lat|t\n1|2|3\n4|5|-\n",
+        "sep=;\nlon;lat;t\n1;2;3\n4;5;\n",
+        "lon\tlat\tt\n1,0\t2,0\t3,0\n4,0\t5,0\t***\n",
+        ",lon,lat,t\n0,1,2,3\n1,4,5,missing\n",
+    ],
+)
+def test_bars_spreadsheets_counts_and_words_for_missing(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    table = read_text(tmp_path / "a.csv")
+    assert list(table) == ["lon", "lat", "t"]
+    np.testing.assert_array_equal(table, [[1, 2, 3], [4, 5, np.nan]])

@@ -1,0 +1,76 @@
+"""Dimensions by their names, and coordinates that cannot be those of the CRS."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from geonp.errors import InputError
+from geonp.fill.infill import infill
+from geonp.raster.boxes import select_box
+from geonp.raster.dimensions import spatial_dims
+from geonp.raster.grid import Grid
+from geonp.raster.places import misplaced
+
+
+@pytest.mark.parametrize(
+    "dims",
+    [
+        ("latitudes", "longitudes"),
+        ("lat_0", "lon_0"),
+        ("g0_lat_0", "g0_lon_1"),
+        ("grid_yt", "grid_xt"),
+        ("YDim:MOD_Grid", "XDim:MOD_Grid"),
+        ("rows", "cols"),
+        ("eta_rho", "xi_rho"),
+        ("nj", "ni"),
+        ("Northing", "Easting"),
+        ("south_north_stag", "west_east"),
+    ],
+)
+def test_dimensions_whose_names_are_alike(dims: tuple[str, str]) -> None:
+    array = xr.DataArray(np.zeros((2, 3, 4)), dims=("day", *dims))
+    assert spatial_dims(array) == dims
+    assert spatial_dims(array.transpose(*dims[::-1], "day")) == dims
+
+
+def test_dimensions_that_are_not_alike_are_refused() -> None:
+    with pytest.raises(InputError, match=r"No spatial dimensions found: got dimensions \('day', 'level'\)"):
+        spatial_dims(xr.DataArray(np.zeros((2, 3)), dims=("day", "level")))
+
+
+@pytest.mark.parametrize(
+    ("y", "x", "crs", "why"),
+    [
+        ([50.0, 40.0], [5.0, 15.0], 3857, "in WGS 84 / Pseudo-Mercator .* look like degrees"),
+        (
+            [4600.0, 4599.97],
+            [500.0, 500.03],
+            32633,
+            "x from 166021 to 833979 .* the area of use of WGS 84 / UTM",
+        ),
+        ([4.6e6, 4.5e6], [5e5, 6e5], 4326, r"and y from 4\.5e\+06 to 4\.6e\+06, expected degrees"),
+        ([4.6e6, 4.5e6], [5e5, 6e5], 32633, ""),
+        ([90.0, -90.0], [0.0, 180.0], 4326, ""),
+    ],
+)
+def test_coordinates_that_are_none_of_the_crs_are_named(
+    model: str, y: list[float], x: list[float], crs: int, why: str
+) -> None:
+    ys, xs = np.linspace(*y, 8), np.linspace(*x, 8)
+    array = xr.DataArray(np.add.outer(ys, xs), {"y": ys, "x": xs}, ("y", "x"), "a").rio.write_crs(crs)
+    if why:
+        with pytest.warns(UserWarning, match=f"The coordinates cannot be those of the CRS: .*{why}"):
+            infill(array, model=model)
+    assert bool(misplaced(Grid.from_xarray(array))) is bool(why)
+
+
+@pytest.mark.parametrize("step", [4, -4])
+def test_a_box_around_the_earth_has_the_longitudes_that_were_asked_for(step: int) -> None:
+    lon = np.arange(-180.0, 180, 4)[:: int(np.sign(step))]
+    ds = xr.Dataset({"a": (("lat", "lon"), np.stack([np.cos(np.radians(lon))] * 2))}, {"lat": [1, 0], "lon": lon})
+    found = select_box(ds, (0, -5, 360, 5))
+    assert (found.lon.diff("lon") == step).all()
+    assert (found.lon.min(), found.lon.max()) == (0, 356)
+    np.testing.assert_allclose(found.a[0], np.cos(np.radians(found.lon)), atol=1e-12)

@@ -1,0 +1,48 @@
+"""Rows of tables that meet conditions, and Datasets of measurements."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+from geonp.errors import InputError
+from geonp.scattered.selection import selected
+from geonp.scattered.tables import read_table
+
+TABLE = pd.DataFrame({"x": [0, 1, 0, 1], "y": [0, 0, 0, 0], "day": ["1", "1", "2", "2"], "depth": [0.5, 1, 0.5, 1]})
+
+
+@pytest.mark.parametrize(
+    ("conditions", "rows"), [({"day": "2"}, [2, 3]), ({"depth": "1"}, [1, 3]), ({"day": "2", "depth": "0.50"}, [2])]
+)
+def test_rows_by_number_or_text(conditions: dict[str, str], rows: list[int]) -> None:
+    assert selected(TABLE, conditions).index.tolist() == rows
+
+
+def test_stations_at_a_time() -> None:
+    times = np.array(["2020-01-31T12", "2020-02-01T12"], "M8[ns]")
+    stations = {"x": ("station", [0.0, 1.0, 2.0]), "y": ("station", [0.0, 0.0, 1.0])}
+    name = ("station", "letter"), np.full((3, 4), b"a")
+    ds = xr.Dataset(
+        {"t": (("time", "station"), np.arange(6.0).reshape(2, 3)), "name": name}, {**stations, "time": times}
+    )
+    with pytest.raises(InputError, match=r"dimensions \('time', 'station'\), expected one.*--where time="):
+        read_table(ds, None, None, None)
+    for text in ("2020-02", "2020-02-01", "2020-02-01T12"):
+        table = read_table(selected(ds, {"time": text}), None, None, None)
+        assert table.values["t"].tolist() == [3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "message"),
+    [
+        ({"no": "1"}, "No column 'no' to select by: got x, y, day, depth"),
+        ({"day": "3"}, "No row has day=3: got values such as 1, 2"),
+        ({"depth": "deep"}, "No row has depth=deep: got values such as 0.5, 1.0"),
+    ],
+)
+def test_conditions_that_nothing_meets(conditions: dict[str, str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        selected(TABLE, conditions)
