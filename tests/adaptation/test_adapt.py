@@ -520,3 +520,7 @@ def test_command_says_when_nothing_better_was_found(
 
 def test_command_without_out_is_wrong_usage(tmp_path: Path) -> None:
     assert command("adapt", tmp_path / "in.nc").exit_code == 2
+
+
+def test_without_observations_every_cell_is_as_far_as_the_array_is_wide() -> None:
+    assert (crops.distances(np.zeros((3, 5), bool)) == 5).all()

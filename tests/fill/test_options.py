@@ -101,6 +101,8 @@ def test_quantiles_may_be_an_array() -> None:
         ({"nodata": "x"}, "nodata must be a number, got 'x'"),
         ({"quantiles": 0.5}, "quantiles must be a sequence of numbers between 0 and 1"),
         ({"quantiles": [0, 0.5]}, "quantiles must be a sequence of numbers between 0 and 1"),
+        ({"quantiles": [0.5, 0.9, 0.5]}, r"quantiles must differ from each other, got \[0.5, 0.9, 0.5\]"),
+        ({"tails": 1}, "tails must be True or False, got 1"),
         ({"samples": True}, "samples must be the number of joint samples, 0 or more, got True"),
     ],
 )

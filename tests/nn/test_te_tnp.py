@@ -207,3 +207,8 @@ def test_kriging_is_exact_in_bfloat16_too() -> None:
         actual = network(xc * 30, yc, xt * 30)
     torch.testing.assert_close(actual.loc, exact.loc)
     torch.testing.assert_close(actual.scale, exact.scale)
+
+
+def test_heads_divide_the_width() -> None:
+    with pytest.raises(ValueError, match="dim must be a multiple of heads, got 10 and 3 heads"):
+        TETNP(dim=10, heads=3)

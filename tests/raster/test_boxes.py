@@ -88,3 +88,8 @@ def test_a_box_across_the_first_column_of_a_file_is_lazy(tmp_path: Path) -> None
         cut = open_raster(tmp_path / "world.nc", bbox=(-20, -10, 20, 10), chunks=chunks)  # type: ignore[arg-type]
         assert cut["a"].chunks is not None or not cut["a"].variable._in_memory
         assert cut["a"].values[0].tolist() == [340, 350, 0, 10, 20]
+
+
+def test_no_box_is_cut_without_coordinates() -> None:
+    with pytest.raises(InputError, match="No bounding box can be cut: the dimension 'lat' has no coordinate"):
+        select_box(world(0.0).drop_vars("lat"), (0, 0, 20, 20))
