@@ -14,14 +14,16 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from textwrap import indent
-from typing import TypedDict, TypeVar
+from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import InputError
-from geonp.raster.covariates import RESAMPLINGS, CovariateLike
+
+if TYPE_CHECKING:
+    from geonp.raster.covariates import CovariateLike
 
 __all__ = ["RESULTS", "FillKeywords", "FillOptions", "described", "takes_fill_options"]
 
@@ -110,6 +112,8 @@ class FillOptions:
 
     def __post_init__(self) -> None:
         """Check the values, and convert them to plain types, so that equal options have equal fingerprints."""
+        from geonp.raster.covariates import RESAMPLINGS  # with pyproj, which `import geonp` can do without
+
         if not isinstance(self.model, (str, os.PathLike)):
             raise InputError(f"model must be a name or the path of a .safetensors file, got {self.model!r}")
         if self.max_distance is not None and not (isinstance(self.max_distance, Real) and self.max_distance > 0):
