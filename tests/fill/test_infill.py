@@ -798,3 +798,12 @@ def test_integers_without_nodata_pass_through_beside_others(model: str) -> None:
     assert set(out.data_vars) == {"a", "a_standard_error", "a_fill_flag", "quality"}
     xr.testing.assert_identical(out["quality"].variable, ds["quality"].variable)
     assert "quality_fill_flag" in infill(ds, model=model, nodata=0)
+
+
+def test_a_model_of_fixed_units_uses_no_other_slices(model: str, card_fields: dict[str, Any], tmp_path: Path) -> None:
+    network, _ = checkpoint.load_model(model)
+    file, neighbourhood = tmp_path / "fixed.safetensors", {**card_fields["neighbourhood"], "standard": [0.0, 1.0]}
+    checkpoint.save(network, file, **{**card_fields, "neighbourhood": neighbourhood})
+    stack = xr.DataArray(np.ones((2, 8, 8)), dims=("time", "y", "x"))
+    with pytest.raises(InputError, match=r"tiny reads values in units of its own, .* got across='time', expected None"):
+        infill(stack, model=file, across="time")

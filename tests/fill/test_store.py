@@ -820,6 +820,19 @@ def test_too_little_memory_is_told_from_other_errors_of_torch(
     assert {1, 2} == set(sizes)
 
 
+def test_units_too_large_to_be_read_fail(model: str, tmp_path: Path) -> None:
+    def read(block: np.ndarray) -> np.ndarray:
+        if block.size:
+            raise MemoryError
+        return block
+
+    ds = field().chunk(y=32, x=32)
+    ds["a"] = ds["a"].copy(data=ds["a"].data.map_blocks(read, meta=np.empty((0, 0), ds["a"].dtype)))
+    report = fill_store(ds, tmp_path / "out.zarr", chunks=32, model=model)
+    assert len(report.failed) == report.units > 1
+    assert report.failed["0.0.0"] == "a[y=0:32, x=0:32]: out of memory, even with small batches"
+
+
 def test_a_variable_without_observations_leaves_nothing(model: str, tmp_path: Path) -> None:
     ds = field().assign(b=lambda ds: ds.a * np.nan)
     with pytest.raises(InputError, match=r"'b' has no observed cell: all 4500 are missing"):
