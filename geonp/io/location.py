@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import fsspec
 
@@ -80,17 +81,46 @@ def remove(fs: Any, root: str, markers: Sequence[str]) -> None:
 
 
 def identity(url: str, options: Mapping[str, Any] | None = None) -> str:
-    """Hash of the names, sizes and times (on object stores: ETags) of all files at `url`, whose content is not read."""
-    if url.startswith("/vsi") or re.match(r"[A-Za-z]\w+:(?!//)", url):
-        return hashlib.sha256(url.encode()).hexdigest()  # GDAL's names, which no file system knows
-    fs, root = connect(url, options)
-    fs.invalidate_cache()
-    infos = {root: fs.info(root)} if fs.isfile(root) else fs.find(root, detail=True)
-    files = sorted(
-        (name.removeprefix(root), info["size"], str(info.get("ETag") or info.get("mtime") or info.get("LastModified")))
-        for name, info in infos.items()
-    )
+    """Hash of the names, sizes and times (of URLs: ETags) of all files at `url`, whose content is not read.
+
+    These are all files of a raster of GDAL, such as the sources of a VRT, or the archive that holds it. Of a URL that
+    GDAL alone knows, such as ``/vsis3/``, only the name counts.
+    """
+    if url.startswith(("http://", "https://")):
+        files: Any = _of_web(url)
+    elif url.startswith("/vsi") or url.lower().endswith(".vrt") or re.match(r"[A-Za-z]\w+:(?!//)|vrt://", url):
+        from geonp.io.gdal import opened
+
+        with opened(url) as file:
+            files = [url, *(_of_gdal(name) for name in sorted(file.files))]
+    else:
+        fs, root = connect(url, options)
+        fs.invalidate_cache()
+        infos = {root: fs.info(root)} if fs.isfile(root) else fs.find(root, detail=True)
+        files = sorted(
+            (
+                name.removeprefix(root),
+                info["size"],
+                str(info.get("ETag") or info.get("mtime") or info.get("LastModified")),
+            )
+            for name, info in infos.items()
+        )
     return hashlib.sha256(json.dumps(files).encode()).hexdigest()
+
+
+def _of_gdal(name: str) -> list[Any]:
+    """Name, size and time of a file as GDAL names it."""
+    bare = re.sub(r"^(/vsi[a-z0-9_]+/)+", "", name)
+    if bare.startswith(("http://", "https://")):
+        return _of_web(bare)
+    place = next((path for path in (Path(name), Path(bare), *Path(bare).parents) if path.is_file()), None)
+    return [name] if place is None else [name, place.stat().st_size, str(place.stat().st_mtime)]
+
+
+def _of_web(url: str) -> list[Any]:
+    """URL of a file, and what its server says of its version."""
+    with urlopen(Request(url, method="HEAD"), timeout=30) as answer:
+        return [url, *(answer.headers.get(key) for key in ("ETag", "Last-Modified", "Content-Length"))]
 
 
 def check_writable(folder: Path, expected: str, *, make: bool = False) -> None:

@@ -1,15 +1,21 @@
 from __future__ import annotations
 
 import gzip
+import os
+import re
 import shutil
+import subprocess
+import sys
 import tarfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import netCDF4
 import numpy as np
 import pytest
 import rasterio
+import rasterio.shutil
 import xarray as xr
 from rasterio.transform import from_origin
 
@@ -230,3 +236,43 @@ def test_latitudes_that_are_no_coordinates_show_the_dimensions(tmp_path: Path) -
     found = open_raster(tmp_path / "x.nc")
     assert (list(found), set(found.coords)) == (["a"], {"lat", "lon"})
     assert Grid.from_xarray(found).y_dim == "p"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    """URL of a server of the files in a folder, in a process of its own, because GDAL holds the lock of Python."""
+    command = [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "--directory", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as running:
+        assert running.stdout is not None
+        port = re.search(r"port (\d+)", running.stdout.readline())
+        assert port is not None
+        yield f"http://127.0.0.1:{port[1]}"
+        running.terminate()
+
+
+@pytest.mark.parametrize("name", ["{}/z.tif", "/vsicurl/{}/z.tif"])
+def test_rasters_behind_urls(tmp_path: Path, server: str, name: str) -> None:
+    write_tif(tmp_path / "z.tif")
+    found = open_raster(name.format(server))
+    np.testing.assert_array_equal(only(found), DECODED)
+    before = identity(found.encoding["source"])
+    assert identity(found.encoding["source"]) == before
+    os.utime(tmp_path / "z.tif", (1e9, 1e9))
+    assert identity(found.encoding["source"]) != before
+
+
+@pytest.mark.parametrize("name", ["none.tif", "none.zarr", "none.nc"])
+def test_what_a_server_does_not_have(server: str, name: str) -> None:
+    with pytest.raises((InputError, MissingFileError), match=f"got .*{name}"):
+        open_raster(f"{server}/{name}")
+
+
+def test_a_changed_source_of_a_vrt_changes_its_identity(tmp_path: Path) -> None:
+    write_tif(tmp_path / "z.tif")
+    rasterio.shutil.copy(tmp_path / "z.tif", tmp_path / "z.vrt", driver="VRT")
+    for name in (f"{tmp_path / 'z.vrt'}", f"vrt://{tmp_path / 'z.tif'}?bands=1", f"GTIFF_DIR:1:{tmp_path / 'z.tif'}"):
+        before = identity(name)
+        assert identity(name) == before
+        with (tmp_path / "z.tif").open("ab") as file:
+            file.write(b"0")
+        assert identity(name) != before
