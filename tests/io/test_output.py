@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
+import rasterio
+import rasterio.shutil
 import xarray as xr
 from rasterio.errors import RasterioError
 
@@ -60,3 +62,57 @@ def test_nothing_is_left_when_a_library_fails(
     with pytest.raises(expected, match=str(error)):
         write_raster(ds, tmp_path / name)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_geotiff_with_other_cells_than_were_written_is_refused(
+    ds: xr.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = rasterio.shutil.copy
+
+    def damaging(source: Path, target: Path, **options: Any) -> None:
+        copy(source, target, **options)
+        with rasterio.open(target, "r+") as file:
+            file.write(np.full((2, 4), 99.0), 2)
+
+    monkeypatch.setattr(rasterio.shutil, "copy", damaging)
+    with pytest.raises(
+        OutputError, match=r"was not written completely: got other cells in Window.* Nothing was changed"
+    ):
+        write_raster(ds, tmp_path / "out.tif", driver="GTiff")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_geotiff_without_its_blocks_is_refused(
+    ds: xr.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def losing(source: Path, target: Path, **_: Any) -> None:
+        with rasterio.open(source) as file:
+            profile = file.profile
+        rasterio.open(target, "w", **{**profile, "driver": "GTiff", "SPARSE_OK": "TRUE"}).close()
+
+    monkeypatch.setattr(rasterio.shutil, "copy", losing)
+    with pytest.raises(OutputError, match="was not written completely: got no block 0, 0 of band 1"):
+        write_raster(ds, tmp_path / "out.tif", driver="GTiff")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_block_that_gdal_cannot_write_is_named(
+    ds: xr.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening = rasterio.open
+
+    def full(path: Path, mode: str = "r", **options: Any) -> Any:
+        if mode == "r+":
+            raise RasterioError("no space")
+        return opening(path, mode, **options)
+
+    monkeypatch.setattr(rasterio, "open", full)
+    with pytest.raises(OutputError, match="was not written completely: GDAL reports: no space"):
+        write_raster(ds, tmp_path / "out.tif")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_dimension_is_not_both_rows_and_columns(ds: xr.Dataset, tmp_path: Path) -> None:
+    write_raster(ds, tmp_path / "out.nc")
+    with pytest.raises(InputError, match="'x' is given twice, expected two of the dimensions"):
+        open_raster(tmp_path / "out.nc", y_dim="x", x_dim="x")
