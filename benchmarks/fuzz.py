@@ -40,6 +40,7 @@ from click.testing import CliRunner
 from rasterio.enums import ColorInterp
 
 from geonp.cli.app import main as geonp
+from geonp.evaluation import compare, report  # noqa: F401  (imported before the fork)
 from geonp.fill.store import fill_store
 from geonp.inference import checkpoint
 from geonp.io.files import open_raster
@@ -251,6 +252,10 @@ def raster(*names: str, suffix: str) -> Case:
             (change_attributes if name.endswith(".nc") and rng.random() < 0.5 else change_bytes)(rng, source)
         if rng.random() < 0.3:
             return ["info", str(source), "--json"], None
+        if rng.random() < 0.1:
+            page = ["--report", str(folder / "report.html")] if rng.random() < 0.5 else []
+            model = str(seeds / "tiny.safetensors")
+            return ["evaluate", str(source), "--baseline", "nearest", "--model", model, *page], None
         out = folder / f"out{suffix if rng.random() < 0.6 else rng.choice(['.tif', '.nc', '.zarr'])}"
         return ["fill", str(source), str(out), "--model", str(seeds / "tiny.safetensors")], out
 
@@ -285,7 +290,7 @@ def trained(rng: np.random.Generator, seeds: Path, folder: Path) -> tuple[list[s
     else:
         source.write_text("\n".join(lines))
         change_bytes(rng, source)
-    small = ["training.steps=1", "training.batch_size=2", "model.dim=16", "model.heads=2", "model.blocks=1"]
+    small = [f"training.{key}=1" for key in ("steps", "batch_size", "validate_every", "validation_batches")]
     return ["train", str(source), *small, "--out", str(folder / "run"), "--workers", "0", "--no-progress"], None
 
 
@@ -351,7 +356,7 @@ def run_case(number: int, seed: int, seeds: Path, folder: Path) -> tuple[str, st
         return "traceback", text + "".join(traceback.format_exception(done.exception))
     if "Traceback" in done.output:
         return "traceback", text
-    allowed = {out.name, f"{out.name}.journal"} if out is not None else {"run"}
+    allowed = {out.name, f"{out.name}.journal"} if out is not None else {"run", "report.html"}
     if left := {path.name for path in folder.iterdir()} - before - allowed:
         return "left behind", f"{text}\nleft: {left}"
     if out is not None and (problem := _problem(out, done.exit_code)):
@@ -376,7 +381,7 @@ def _problem(out: Path, code: int) -> str:
 
 def forked(number: int, seed: int, seeds: Path, folder: Path) -> tuple[str, str]:
     """As :func:`run_case`, in a process of its own with limits."""
-    report = folder.with_suffix(".txt")
+    printed = folder.with_suffix(".txt")
     child = os.fork()
     if child == 0:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
@@ -387,7 +392,7 @@ def forked(number: int, seed: int, seeds: Path, folder: Path) -> tuple[str, str]
             outcome = run_case(number, seed, seeds, folder)
         except BaseException:
             outcome = ("traceback", traceback.format_exc())
-        report.write_text("\n".join(outcome), errors="backslashreplace")
+        printed.write_text("\n".join(outcome), errors="backslashreplace")
         os._exit(0)
     deadline = time.monotonic() + LIMIT_S
     status = None
@@ -398,9 +403,9 @@ def forked(number: int, seed: int, seeds: Path, folder: Path) -> tuple[str, str]
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         return "hang", ""
-    if not report.exists():
+    if not printed.exists():
         return "died", f"status {os.waitstatus_to_exitcode(status)}"
-    outcome, _, text = report.read_text().partition("\n")
+    outcome, _, text = printed.read_text().partition("\n")
     return outcome, text
 
 

@@ -88,14 +88,14 @@ def evaluate(
     if in_terminal() if progress is None else progress:
         settings["progress"] = lambda method: echo(f"{method} ...", err=True)
     comparison = run(ds, index=position, **settings)
+    # before the report, which may fail
+    echo(to_json({"input": source, **comparison.to_dict()}) if as_json else comparison)
     if report is not None:
         from geonp.evaluation.report import write_report
 
         write_report(comparison, report, title=Path(source).name)
-    if as_json:
-        echo(to_json({"input": source, **comparison.to_dict()}))
-    else:
-        echo(f"{comparison}\n\nReport: {report}" if report else str(comparison))
+        if not as_json:
+            echo(f"\nReport: {report}")
 
 
 def _position(text: str) -> tuple[str, int]:

@@ -89,3 +89,26 @@ def test_the_logger_of_geonp_is_silent_until_somebody_listens() -> None:
     code = "import logging, geonp; logging.getLogger('geonp.fill').warning('heard')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
+
+
+FORK = """
+import os, signal, sys
+import numpy, xarray
+values = numpy.add.outer(numpy.sin(numpy.arange(60.0)), numpy.arange(50.0))
+values[::7, 3:30] = numpy.nan
+da = xarray.DataArray(values, dims=("y", "x"), name="a").chunk(x=25)
+filled = da.geonp.infill(model=sys.argv[1], device="cpu").compute()
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    again = da.geonp.infill(model=sys.argv[1], device="cpu").compute()
+    os._exit(0 if again.equals(filled) else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_process_that_was_forked_after_a_fill_can_fill(model: str) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", "import geonp\n" + FORK, model]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert (done.stdout.strip(), done.returncode) == ("0", 0), done.stderr

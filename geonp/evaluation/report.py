@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from geonp.errors import MissingExtraError, OutputError
 from geonp.evaluation.comparison import OURS, RANKED, WITH_COVARIATES, Comparison
+from geonp.io.location import replacing
 
 try:
     import matplotlib
@@ -58,6 +59,7 @@ _STYLE: Any = {  # the type of matplotlib's parameters changes with its version
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
     "svg.fonttype": "none",
+    "text.parse_math": False,  # units may have a dollar sign
     "svg.hashsalt": "geonp",
 }
 
@@ -107,7 +109,8 @@ def write_report(comparison: Comparison, path: str | Path, *, title: str | None 
     """
     check_report(path)
     try:
-        Path(path).write_text(render(comparison, title=title), encoding="utf-8")
+        with replacing(Path(path)) as temporary:
+            temporary.write_text(render(comparison, title=title), encoding="utf-8")
     except OSError as error:
         raise OutputError(f"Cannot write the report {str(path)!r}: {error}. Check the folder and the disk.") from error
 

@@ -189,10 +189,10 @@ def save(network: nn.Module, file: Path, **card: Any) -> Card:
     hashes = {"sha256": data, "settings_sha256": description.encode()}
     full = full.model_copy(update={key: hashlib.sha256(content).hexdigest() for key, content in hashes.items()})
     file.parent.mkdir(parents=True, exist_ok=True)
-    card_text = json.dumps(full.model_dump(), indent=2) + "\n"
-    for path, content in ((file, data), (file.with_suffix(".json"), card_text.encode())):
-        with replacing(path) as temporary:
-            temporary.write_bytes(content)
+    # both are written before either is replaced
+    with replacing(file.with_suffix(".json")) as card_file, replacing(file) as weights:
+        weights.write_bytes(data)
+        card_file.write_text(json.dumps(full.model_dump(), indent=2) + "\n", encoding="utf-8")
     # an earlier checkpoint at this path may be cached
     load_model.cache_clear()
     return full

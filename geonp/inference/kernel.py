@@ -97,7 +97,13 @@ def result_dtype(dtype: np.dtype[Any], classes: int = 0) -> np.dtype[Any]:
 def quantile_of(result: npt.NDArray[np.void], level: float) -> FloatArray:
     """A quantile of the predictive distribution of each cell, in the dtype of the values."""
     quantile = student.quantile(level, result["value"], result["standard_error"], result["tail"])
-    return np.asarray(quantile, result["value"].dtype)
+    return _within(quantile, result["value"].dtype)
+
+
+def _within(values: FloatArray, dtype: np.dtype[Any]) -> FloatArray:
+    """`values` as `dtype`, whose largest number replaces those beyond it."""
+    limits = np.finfo(dtype)
+    return np.asarray(np.clip(values, limits.min, limits.max), dtype)
 
 
 def as_read(values: FloatArray, flag: npt.NDArray[np.int8] | int, classes: int = 0) -> npt.NDArray[np.void]:
@@ -167,7 +173,7 @@ def fill_window(
         result["value"][filled] = predicted[:, filled].argmax(0)
     else:
         for name, outputs in zip(("value", "standard_error", "tail"), predicted, strict=True):
-            result[name][filled] = outputs[filled]
+            result[name][filled] = _within(outputs[filled], result[name].dtype)
     return result
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import dask
+import dask.threaded
 from dask.system import CPU_COUNT
 
 from geonp.errors import warn
@@ -152,6 +153,21 @@ def _cores() -> tuple[int, str]:
 
 _LOCK = threading.Lock()
 _GPU = threading.Lock()
+
+
+def _forget_threads() -> None:
+    """Let a forked process start threads of its own: it has inherited pools and locks, but no thread that serves them.
+
+    Dask's pool is of Dask, which does not notice a fork, and waits for ever.
+    """
+    global _LOCK, _GPU
+    _LOCK, _GPU = threading.Lock(), threading.Lock()
+    dask.threaded.default_pool = None
+    dask.threaded.pools.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_threads)
 
 
 def _exclusively(function: Callable[[T], U], item: T) -> U:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from geonp.errors import CheckpointError, InputError, ModelError, PredictionError
+from geonp.errors import CheckpointError, InputError, ModelError, PredictionError, reason
 from geonp.inference import checkpoint
 from geonp.inference.context import Neighbourhood
 from geonp.inference.covariates import Columns
@@ -203,10 +203,12 @@ def _geonp_errors() -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as error:
         raise MemoryError(str(error)) from error
-    except (ValueError, RuntimeError) as error:  # the latter includes the errors of torch.linalg
+    except MemoryError:
+        raise
+    except Exception as error:  # of torch and its parts; an odd card leads to any type
         if "DefaultCPUAllocator" in str(error):
             raise MemoryError(str(error)) from error
-        raise PredictionError(f"the model failed: {str(error).splitlines()[0]}") from error
+        raise PredictionError(f"the model failed: {reason(error)}") from error
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,8 @@ class Extremes:
             ends = [s for s in sentinels if any(math.isclose(s, end, rel_tol=1e-6) for end in (least, greatest))]
             if not ends:
                 return cls(counts, least, greatest)
-            equal = np.isclose(values, ends[0], rtol=1e-6, atol=0)
+            with np.errstate(over="ignore"):
+                equal = np.isclose(values, ends[0], rtol=1e-6, atol=0)
             counts[ends[0]] = int(equal.sum())
             values = values[~equal]
         return cls(counts, math.inf, -math.inf)

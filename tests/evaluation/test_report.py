@@ -183,3 +183,24 @@ def test_a_browser_shows_it_in_light_and_dark(tmp_path: Path, html: str, scheme:
     # text and axes stand out from the page, and the maps have colours
     assert np.abs(brightness - corner.mean()).max() > 0.6
     assert (np.ptp(picture, axis=2) > 0.3).mean() > 0.05
+
+
+def test_units_are_no_formula_and_a_report_that_cannot_be_written_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = comparison(0.5, units=r"$\\frac{m}{$^")
+    (tmp_path / "report.html").write_text("old")
+
+    def full(self: Path, text: str, **_: Any) -> int:
+        with self.open("w") as file:
+            file.write(text[:100])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        with pytest.raises(OutputError, match=r"Cannot write the report .*No space left"):
+            write_report(odd, tmp_path / "report.html")
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+    assert (tmp_path / "report.html").read_text() == "old"
+    write_report(odd, tmp_path / "report.html")
+    assert "frac{m}{$^" in (tmp_path / "report.html").read_text()

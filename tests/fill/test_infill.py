@@ -807,3 +807,13 @@ def test_a_model_of_fixed_units_uses_no_other_slices(model: str, card_fields: di
     stack = xr.DataArray(np.ones((2, 8, 8)), dims=("time", "y", "x"))
     with pytest.raises(InputError, match=r"tiny reads values in units of its own, .* got across='time', expected None"):
         infill(stack, model=file, across="time")
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4"])
+def test_results_are_finite_near_the_largest_number(model: str, dtype: str) -> None:
+    most = 0.99 * float(np.finfo(dtype).max)  # beyond, it is a usual nodata value
+    values = np.where(np.indices((16, 16)).sum(0) % 2, most, -most).astype(dtype)
+    values[4:12, 4:12] = np.nan
+    filled = infill(xr.Dataset({"a": (("y", "x"), values)}), model=model, quantiles=[0.01, 0.99])
+    for name in filled.data_vars:
+        assert np.isfinite(filled[name]).all(), name

@@ -72,6 +72,23 @@ def test_saving_again_replaces_both_files(checkpoint_copy: Path, card_fields: di
     assert len(list(checkpoint_copy.parent.iterdir())) == 2
 
 
+def test_a_full_disk_leaves_the_earlier_checkpoint(
+    checkpoint_copy: Path, card_fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {path.name: path.read_bytes() for path in checkpoint_copy.parent.iterdir()}
+    network = build(card_fields["architecture"], card_fields["config"])
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    for method in ("write_bytes", "write_text"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, method, full)
+            with pytest.raises(OSError, match="No space left"):
+                checkpoint.save(network, checkpoint_copy, **card_fields)
+        assert {path.name: path.read_bytes() for path in checkpoint_copy.parent.iterdir()} == before
+
+
 @given(st.data())
 def test_any_altered_byte_of_the_weights_is_noticed(
     model: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
