@@ -17,9 +17,10 @@ import pandas as pd
 import xarray as xr
 from sklearn.decomposition import PCA
 from sklearn.ensemble import RandomForestRegressor
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
 import geonp
-from geonp.evaluation.kriging import fit, krige
 from geonp.evaluation.metrics import Scores, score
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -134,7 +135,7 @@ def geonp_with(known: pd.DataFrame, hidden: pd.DataFrame, covariates: list[str],
 
 
 def regression_kriging(known: pd.DataFrame, hidden: pd.DataFrame, covariates: list[str], _: str) -> Prediction:
-    """Kriging of the residuals of a linear regression."""
+    """A linear regression, and a Gaussian process of its residuals."""
     design, there = (
         np.column_stack([np.ones(len(t)), (t[covariates] - known[covariates].mean()) / known[covariates].std()])
         for t in (known, hidden)
@@ -145,18 +146,21 @@ def regression_kriging(known: pd.DataFrame, hidden: pd.DataFrame, covariates: li
 
 
 def forest_kriging(known: pd.DataFrame, hidden: pd.DataFrame, covariates: list[str], _: str) -> Prediction:
-    """A random forest of covariates and places, and kriging of its out-of-bag residuals."""
+    """A random forest of covariates and places, and a Gaussian process of its out-of-bag residuals."""
     columns = [*covariates, *coordinates(known)]
     values = known["value"].to_numpy(np.float64)
-    forest = RandomForestRegressor(300, oob_score=True, min_samples_leaf=2, max_features=1 / 3, random_state=0)
+    forest = RandomForestRegressor(100, oob_score=True, min_samples_leaf=2, max_features=1 / 3, random_state=0)
     forest.fit(known[columns], values)
     return kriged(known, hidden, values - forest.oob_prediction_, forest.predict(hidden[columns]))
 
 
 def kriged(known: pd.DataFrame, hidden: pd.DataFrame, residuals: Array, drift: Array) -> Prediction:
-    """A drift and kriged residuals, with a covariance fitted by maximum likelihood."""
-    sites, targets = plane(known, known), plane(hidden, known)
-    mean, error = krige(sites, residuals, targets, fit(sites, residuals, np.random.default_rng(0)))
+    """A drift and a Gaussian process of the residuals, fitted by maximum likelihood; noise included."""
+    kernel = ConstantKernel() * Matern(10.0, (0.3, 300.0), nu=1.5) + WhiteKernel(0.3)
+    process = GaussianProcessRegressor(kernel, normalize_y=True, n_restarts_optimizer=2, random_state=0).fit(
+        plane(known, known), residuals
+    )
+    mean, error = process.predict(plane(hidden, known), return_std=True)
     return drift + mean, error, np.zeros(len(mean))
 
 
@@ -176,8 +180,8 @@ def plane(places: pd.DataFrame, of: pd.DataFrame) -> Array:
 METHODS = {
     "geonp alone": geonp_alone,
     "geonp": geonp_with,
-    "regression kriging": regression_kriging,
-    "random forest and kriging": forest_kriging,
+    "linear regression and GP": regression_kriging,
+    "random forest and GP": forest_kriging,
 }
 
 if __name__ == "__main__":

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from .covariates import split
 from .options import fill_option, pair, quantiles, quiet
 from .show import echo, to_json
 
@@ -31,10 +34,11 @@ if TYPE_CHECKING:
     "--covariate",
     "covariates",
     multiple=True,
-    metavar="NAME[=FILE[:VARIABLE]]",
+    metavar="NAME[=FILE]",
     help="What is known at the measurements and in the grid, such as elevation: a column and a variable of --like, or "
     "a raster, which is read where the table has no such column; repeatable.",
 )
+@click.option("--errors", metavar="COLUMN", help="Column of known standard errors of the measurements.")
 @click.option("--crs", help="CRS of the points, such as EPSG:32633. Default: WGS 84 for longitudes and latitudes.")
 @fill_option("model")
 @click.option("--max-distance", type=float, help="Largest distance to a point, in the unit of the coordinates.")
@@ -91,7 +95,8 @@ def grid(
     names = list(values) or None
     beside = [read_covariate(text) for text in covariates]
     at: xr.DataArray | xr.Dataset | None = None if like is None else open_raster(str(like), chunks=None)
-    columns = read_table(table, names, x, y, [one.label for one in wanted(beside, at)])
+    apart = [*(one.label for one in wanted(beside, at)), *([] if settings["errors"] is None else [settings["errors"]])]
+    columns = read_table(table, names, x, y, apart)
     if at is None:
         assert resolution is not None
         at = lattice_around(columns, resolution, bounds, crs)
@@ -113,20 +118,22 @@ def grid(
 
 
 def read_covariate(text: str) -> str | xr.DataArray | xr.Dataset:
-    """A covariate NAME, FILE, or NAME=FILE; a FILE may be FILE:VARIABLE.
+    """A covariate NAME, FILE, or NAME=FILE; a FILE may be FILE:VARIABLE or FILE:BAND.
 
     What names no existing file is the name of a column.
     """
     from geonp.errors import InputError
     from geonp.io.files import open_raster
+    from geonp.io.location import is_remote
 
     name, equals, place = text.partition("=")
-    if not equals or Path(text).exists():
+    if not equals or "/" in name or os.path.exists(text):
         name, place = "", text
-    file, _, variable = (place, "", "") if Path(place).exists() else place.rpartition(":")
-    if not equals and not (file and Path(file).exists()):
+    opened = partial(open_raster, chunks=None)
+    file, part = split(place, opened)
+    if not name and not os.path.exists(file) and not is_remote(file):
         return text
-    ds = open_raster(file or place, chunks=None, variables=[variable] if file and variable else None)
+    ds = opened(file, **part)
     if not name:
         return ds
     if len(ds.data_vars) != 1:

@@ -21,7 +21,7 @@ from geonp.scattered.fields import Field, Frame
 from geonp.scattered.tables import Table
 from geonp.scattered.targets import Target
 
-__all__ = ["Beside", "Wanted", "beside", "wanted"]
+__all__ = ["Beside", "Wanted", "beside", "errors_of", "wanted"]
 
 FloatArray = npt.NDArray[np.float64]
 Raster = tuple[Covariate, Grid]
@@ -138,6 +138,29 @@ def beside(given: Sequence[Wanted], table: Table, target: Target, frame: Frame) 
     for one in found:
         _check(one, table)
     return found
+
+
+def errors_of(column: str | None, table: Table) -> FloatArray | None:
+    """Known standard errors of the measurements of a table ``(n,)``, 0 where unknown; None without a column of them.
+
+    Raises
+    ------
+    InputError
+        For an unknown column, negative errors, and several columns of values.
+    """
+    if column is None:
+        return None
+    if column not in table.covariates or not pd.api.types.is_numeric_dtype(table.covariates[column]):
+        raise InputError(f"the known errors {column!r} are no column of numbers of the table: expected one")
+    if len(table.values) > 1:
+        raise InputError(
+            f"known errors are of one column: got {len(table.values)} to interpolate, {', '.join(table.values)}, "
+            "expected one; choose it with values=... (--value)"
+        )
+    errors: FloatArray = np.nan_to_num(table.covariates[column].to_numpy(np.float64, na_value=np.nan), posinf=0.0)
+    if (errors < 0).any():
+        raise InputError(f"known errors must not be negative: got {errors.min():g} in {column!r}; correct them")
+    return errors
 
 
 def _beside(one: Wanted, table: Table, target: Target, frame: Frame) -> Beside:

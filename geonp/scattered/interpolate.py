@@ -32,7 +32,7 @@ from geonp.raster.directions import warn_of_directions
 from geonp.raster.metadata import FillFlag, dataset_attrs
 from geonp.raster.places import warn_of_places
 from geonp.raster.variable import Variable
-from geonp.scattered.covariates import beside, wanted
+from geonp.scattered.covariates import Beside, beside, errors_of, wanted
 from geonp.scattered.fields import Frame
 from geonp.scattered.squares import Observations, Square, blend_weights, choose_context, grouped, project, squares_of
 from geonp.scattered.tables import Table, read_table, transformed
@@ -77,6 +77,7 @@ def interpolate(
     quantiles: Sequence[float] = (),
     tails: bool = False,
     covariates: CovariateLike | Sequence[CovariateLike] | None = None,
+    errors: str | None = None,
 ) -> xr.Dataset:
     """Interpolate scattered measurements to the cells of a grid or to other places.
 
@@ -108,6 +109,9 @@ def interpolate(
         the places, linearly between the centres of its cells, and only where tables have no column of its name.
         Columns of texts and of booleans, and rasters of classes, are classes. What is unknown (NaN) at a place is left
         out there. Units and order do not matter.
+    errors : str, optional
+        Column of known standard errors of the measurements, in their units. Measurements with larger errors count less.
+        Standard errors of the result are of a measurement without these errors.
 
     Returns
     -------
@@ -135,8 +139,9 @@ def interpolate(
         tails=tails,
     )
     asked = wanted(covariates, at)
-    table = read_table(points, values, x, y, [one.label for one in asked])
-    target = target_of(at, table, [one.label for one in asked])
+    labels = [one.label for one in asked]
+    table = read_table(points, values, x, y, labels if errors is None else [*labels, errors])
+    target = target_of(at, table, labels)
     table = transformed(table, crs, target.grid)
     table.warn_of_distance(target.x, target.y, target.geographic)
     table.warn_of_repeats(target.geographic)
@@ -146,9 +151,7 @@ def interpolate(
             f"the model {card.name} is for rasters only, of classes or on the grid of its training; for scattered "
             "measurements choose another model, for example tnpkr-sa"
         )
-    require_covariates(card, len(asked))
-    least = job.predictor.neighbourhood.min_context
-    parts = {}
+    require_covariates(card, len(asked) + (errors is not None))
     target.check_memory(len(table.values), len(asked))
     table.warn_of_nodata()
     if target.grid is not None:
@@ -156,18 +159,30 @@ def interpolate(
     warn_of_directions({name: table.attrs.get(name, {}) for name in table.values})
     known = beside(asked, table, target, Frame.of(table, crs, target.grid))
     there = [one.on(target) for one in known]
+    known_errors = errors_of(errors, table)
+    parts = {}
     for name in table.values:
-        observations = table.observations(name, target.geographic, job.seed)
-        if len(observations.values) < least:
-            raise InputError(
-                f"column {name!r} has {len(observations.values)} measurements with a finite value and place, expected "
-                f"at least {least}, as standard errors need"
-            )
-        observations = replace(observations, covariates=tuple(one.layer(table.usable(name)) for one in known))
+        observations = _observations(table, name, known, known_errors, target, job)
         parts[name] = _predicted(target, observations, there, job)
     out = [_dataset(target, table, name, part, card, options) for name, part in parts.items()]
     merged = xr.merge(out, combine_attrs="override", compat="identical", join="exact")
-    return merged.assign_attrs({"geonp_covariates": " ".join(one.label for one in known)} if known else {})
+    used = {"geonp_covariates": " ".join(labels), "geonp_errors": errors}
+    return merged.assign_attrs({name: value for name, value in used.items() if value})
+
+
+def _observations(
+    table: Table, name: str, covariates: Sequence[Beside], errors: FloatArray | None, target: Target, job: FillJob
+) -> Observations:
+    """The measurements of a column, with their covariates and known errors."""
+    observations, rows = table.observations(name, target.geographic, job.seed), table.usable(name)
+    least = job.predictor.neighbourhood.min_context
+    if len(observations.values) < least:
+        raise InputError(
+            f"column {name!r} has {len(observations.values)} measurements with a finite value and place, expected "
+            f"at least {least}, as standard errors need"
+        )
+    layers = tuple(one.layer(rows) for one in covariates)
+    return replace(observations, covariates=layers, errors=None if errors is None else errors[rows])
 
 
 def _predicted(target: Target, observations: Observations, covariates: Sequence[Any], job: FillJob) -> Any:
@@ -278,7 +293,8 @@ def _tiles(
     for part in np.array_split(np.arange(index.size), -(-index.size // INTERPOLATION.most_targets)):
         xt = project(places[index[part]], square.middle, observations.geographic) / square.unit
         beside = columns(covariates, chosen, len(observations.xy) + index[part])
-        yield Tile(xc, observations.values[chosen], xt, index[part], weights[part], covariates=beside)
+        errors = None if observations.errors is None else observations.errors[chosen]
+        yield Tile(xc, observations.values[chosen], xt, index[part], weights[part], covariates=beside, errors=errors)
 
 
 def _flagged(

@@ -66,6 +66,8 @@ class Observations:
         Seed for sampling distant context points.
     covariates : tuple of Layer
         Covariates ``(n,)``, NaN where unknown.
+    errors : array, optional
+        Known standard errors of the values ``(n,)``.
     """
 
     xy: FloatArray
@@ -73,6 +75,7 @@ class Observations:
     geographic: bool
     seed: int = 0
     covariates: tuple[Layer, ...] = ()
+    errors: FloatArray | None = None
 
     @cached_property
     def tree(self) -> cKDTree:

@@ -291,6 +291,32 @@ def test_curvilinear_grid_has_its_own_variables(table: pd.DataFrame) -> None:
     assert np.abs(out["t"].values - warmth(lon, lat)).mean() < 0.2
 
 
+def test_measurements_with_large_known_errors_count_less(table: pd.DataFrame) -> None:
+    rng = np.random.default_rng(5)
+    known, hidden = table[["x", "y"]][30:], table[["x", "y"]][:30]
+    sigma = np.where(rng.random(len(known)) < 0.5, 0.02, 3.0)
+    smooth = [np.sin(t.x / 9) + np.cos(t.y / 7) for t in (known, hidden)]
+    noisy = known.assign(t=smooth[0] + sigma * rng.standard_normal(len(known)), sigma=sigma)
+    alone = geonp.interpolate(noisy, hidden, values="t")
+    found = geonp.interpolate(noisy, hidden, errors="sigma")
+    apart = [np.abs(out["t"].values - smooth[1].to_numpy()) for out in (found, alone)]
+    assert apart[0].mean() < 0.7 * apart[1].mean()
+    assert np.mean(apart[0] < 1.96 * found["t_standard_error"].values) > 0.85
+    assert found.attrs["geonp_errors"] == "sigma"
+    times = noisy.assign(t=100 * noisy.t, sigma=100 * noisy.sigma)
+    np.testing.assert_allclose(geonp.interpolate(times, hidden, errors="sigma")["t"], 100 * found["t"], atol=0.5)
+
+
+def test_known_errors_that_cannot_be_used_are_refused(table: pd.DataFrame, grid: xr.DataArray) -> None:
+    bare = table[["x", "y", "t"]]
+    with pytest.raises(InputError, match="known errors 'sigma' are no column of numbers of the table"):
+        geonp.interpolate(bare, grid, errors="sigma")
+    with pytest.raises(InputError, match="known errors must not be negative: got -1 in 'sigma'"):
+        geonp.interpolate(bare.assign(sigma=-1.0), grid, errors="sigma")
+    with pytest.raises(InputError, match="known errors are of one column: got 2 to interpolate, t, u"):
+        geonp.interpolate(bare.assign(sigma=1.0, u=bare.t), grid, values=["t", "u"], errors="sigma")
+
+
 def grid_command(folder: Path, *options: str) -> tuple[int, str]:
     """Run ``geonp grid`` with the table and the raster in a folder."""
     command = ["grid", str(folder / "t.csv"), str(folder / "out.nc"), "--overwrite", *options]
@@ -310,6 +336,12 @@ def test_the_command_reads_covariates(
     with xr.open_dataset(tmp_path / "out.nc") as out:
         assert rmse(out, grid) < 0.15
         assert out.attrs["geonp_covariates"] == "elevation"
+    code, output = grid_command(
+        tmp_path, *lattice_options, "--covariate", f"{raster}:other", "--value", "t", "--errors", "elevation"
+    )
+    assert code == 0, output
+    with xr.open_dataset(tmp_path / "out.nc") as out:
+        assert (out.attrs["geonp_covariates"], out.attrs["geonp_errors"]) == ("other", "elevation")
     code, output = grid_command(tmp_path, *lattice_options, "--covariate", f"dem={raster}", "--value", "t")
     assert code == 1
     assert "has 2 variables: got 'elevation', 'other'" in output
