@@ -126,6 +126,7 @@ def render(comparison: Comparison, *, title: str | None = None) -> str:
         Heading, such as a file name. By default the name of the variable.
     """
     heading = escape(comparison.name if title is None else title)
+    best = {(comparison.winners[name], title) for name, title in RANKED.items()}  # method and heading
     beaten = "" if set(comparison.winners.values()) == {comparison.ours} else " beaten"
     units = f" ({escape(comparison.units)})" if comparison.units else ""
     card = comparison.model
@@ -150,7 +151,7 @@ def render(comparison: Comparison, *, title: str | None = None) -> str:
 <h2>Maps</h2>
 {maps}
 <h2>Scores{units}</h2>
-{_table(comparison.rows(), _best_cells(comparison))}
+{_table(comparison.rows(), best)}
 <p class="soft">Smaller is better, and the best is green; a bias should be near 0, and an interval should cover its
 nominal share of the cells. Errors are prediction minus truth.</p>
 <h2>Reliability, and CRPS by distance</h2>
@@ -166,11 +167,6 @@ calibrated on the diagonal, and too narrow below it.</p>
 </body>
 </html>
 """
-
-
-def _best_cells(comparison: Comparison) -> set[tuple[str, str]]:
-    """Method and heading of the best cell of each ranked column of the table."""
-    return {(comparison.winners[name], title) for name, title in RANKED.items()}
 
 
 def _table(rows: Sequence[Sequence[str]], best: set[tuple[str, str]]) -> str:
