@@ -14,7 +14,7 @@ import xarray as xr
 
 from geonp.errors import InputError
 from geonp.io.sources import Source
-from geonp.raster.dimensions import is_geolocation
+from geonp.raster.dimensions import LATITUDES, LONGITUDES, is_geolocation
 from geonp.raster.grid import Grid
 
 __all__ = ["NetCDF", "Tree", "choose_group", "open_tree"]
@@ -149,8 +149,10 @@ def _may_locate(names: Mapping[str, int]) -> bool:
 
 
 def _holds(names: Mapping[str, int], wanted: Sequence[str] | None) -> bool:
-    """Whether a group has all of the `wanted` variables, or any raster."""
-    return any(ndim >= 2 for ndim in names.values()) if wanted is None else set(wanted) <= set(names)
+    """Whether a group has all of the `wanted` variables, or any raster other than latitudes and longitudes."""
+    if wanted is not None:
+        return set(wanted) <= set(names)
+    return any(ndim >= 2 and name.lower() not in LATITUDES | LONGITUDES for name, ndim in names.items())
 
 
 def _with_coordinates(ds: xr.Dataset, other: xr.Dataset, *, located: bool) -> xr.Dataset:

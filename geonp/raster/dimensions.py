@@ -9,7 +9,16 @@ import xarray as xr
 
 from geonp.errors import InputError
 
-__all__ = ["CF_UNITS", "LONGITUDES", "is_axis", "is_coordinate", "is_geolocation", "is_latitude", "spatial_dims"]
+__all__ = [
+    "CF_UNITS",
+    "LATITUDES",
+    "LONGITUDES",
+    "is_axis",
+    "is_coordinate",
+    "is_geolocation",
+    "is_latitude",
+    "spatial_dims",
+]
 
 _NAMES = (("y", "x"), ("latitude", "longitude"), ("lat", "lon"))
 # Names of dimensions without such a name or CF attributes: of map projections, models of weather, climate and ocean,
@@ -33,6 +42,7 @@ _OTHER_NAMES = (
     ("line", "pixel"),
 )
 LATITUDES = {"lat", "latitude", "nav_lat", "xlat", "lats"}
+"""Names of latitudes, in lower case."""
 LONGITUDES = {"lon", "longitude", "nav_lon", "xlong", "lons"}
 """Names of longitudes, in lower case."""
 _CF_NAMES = {

@@ -101,6 +101,16 @@ def test_a_variable_in_a_group_has_the_coordinates_beside_it(
     assert Grid.from_xarray(found).regular is False
 
 
+def test_groups_of_places_are_no_rasters(tmp_path: Path) -> None:
+    with netCDF4.Dataset(tmp_path / "x.nc", "w") as file:
+        file.createDimension("line", 5)
+        file.createDimension("pixel", 6)
+        for name in ("science/a", "place/latitude", "place/longitude"):
+            file.createVariable(name, "f4", ("line", "pixel"))[:] = VALUES
+    found = open_raster(tmp_path / "x.nc")
+    assert (list(found), set(found.coords)) == (["a"], {"latitude", "longitude"})
+
+
 def test_groups_that_could_be_meant_are_listed(tmp_path: Path) -> None:
     path = write_groups(tmp_path / "x.nc")
     with pytest.raises(InputError, match=r"several groups: got .*'science' \(a, b\); .*expected one\. .*--group"):
