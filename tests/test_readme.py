@@ -27,7 +27,7 @@ PLANS = {"docs/design-second-generation.md"}
 """Pages about code that is still to be written."""
 PAGES = sorted(
     str(path.relative_to(ROOT))
-    for pattern in ("*.md", "docs/*.md", "recipes/*.md", "benchmarks/**/*.md")
+    for pattern in ("*.md", "docs/**/*.md", "recipes/*.md", "benchmarks/**/*.md")
     for path in ROOT.glob(pattern)
 )
 CURRENT = [page for page in PAGES if page not in PLANS | {"benchmarks/RESULTS.md"}]

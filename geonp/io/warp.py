@@ -6,6 +6,7 @@ window reads the cells it needs from any array of xarray: in memory, of dask, or
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, replace
 from typing import Any
@@ -36,6 +37,9 @@ Range = tuple[int, int]
 
 _RADIUS = 3
 """Cells that the widest kernel of GDAL, that of Lanczos, reaches; of the coarser grid."""
+_TILE = 64
+"""Side of the tiles that are warped one by one between CRSs, so that the result does not depend on the window: GDAL
+transforms the ends and the middle of each line, and interpolates between them to within an eighth of a cell."""
 _LOCAL = str(CRS.from_epsg(3857).to_wkt())
 """Stands for the CRS of two grids that declare none."""
 
@@ -46,8 +50,8 @@ class Warp:
 
     Attributes
     ----------
-    shape : tuple of int
-        Rows and columns of the source.
+    shape, size : tuple of int
+        Rows and columns of the source, and of the target.
     source, target : tuple of float
         Coefficients of the affine transforms.
     source_crs, target_crs : str
@@ -61,6 +65,7 @@ class Warp:
     """
 
     shape: tuple[int, int]
+    size: tuple[int, int]
     source: tuple[float, ...]
     target: tuple[float, ...]
     source_crs: str
@@ -80,9 +85,15 @@ class Warp:
         x, y = zip(to_source * (left, top), to_source * (right, bottom), strict=True)
         return min(y), max(y), min(x), max(x)
 
+    def _aligned(self, axis: int, part: Range) -> Range:
+        """The range of whole tiles that holds a range of rows or columns of the target."""
+        if self.source_crs == self.target_crs:
+            return part
+        return part[0] // _TILE * _TILE, min(-(-part[1] // _TILE) * _TILE, self.size[axis])
+
     def window(self, rows: Range, cols: Range) -> tuple[Array, Array, Affine]:
         """Rows and columns of the source that a window of the target needs, and the transform of that window."""
-        top, bottom, left, right = self.places(rows, cols)
+        top, bottom, left, right = self.places(self._aligned(0, rows), self._aligned(1, cols))
         frame = [math.ceil(_RADIUS * max(1.0, ratio)) + 1 for ratio in self.ratio]
         first, last = math.floor(top) - frame[0], math.ceil(bottom) + frame[0]
         height, width = self.shape
@@ -101,25 +112,34 @@ class Warp:
 
     def __call__(self, values: Array, affine: Affine, rows: Range, cols: Range) -> Array:
         """Resample the window ``(..., rows, columns)`` of the source; NaN outside of it."""
-        shape = (rows[1] - rows[0], cols[1] - cols[0])
-        out = np.full((*values.shape[:-2], *shape), np.nan, values.dtype)
+        (top, bottom), (left, right) = self._aligned(0, rows), self._aligned(1, cols)
+        out = np.full((*values.shape[:-2], bottom - top, right - left), np.nan, values.dtype)
+        exact = self.source_crs == self.target_crs
+        height, width = out.shape[-2:] if exact else (_TILE, _TILE)
+        corners = itertools.product(range(0, bottom - top, height), range(0, right - left, width))
+        for y, x in corners if values.size else ():
+            place = Affine(*self.target) * Affine.translation(left + x, top + y)
+            for index in np.ndindex(values.shape[:-2]):  # together, cells count as missing only if all slices are
+                if np.isfinite(values[index]).any():
+                    tile = np.ascontiguousarray(out[index][y : y + height, x : x + width])
+                    out[index][y : y + height, x : x + width] = self._reproject(values[index], affine, tile, place)
+        return out[..., rows[0] - top : rows[1] - top, cols[0] - left : cols[1] - left]
+
+    def _reproject(self, values: Array, affine: Affine, tile: Array, place: Affine) -> Array:
         scale = dict(zip(("YSCALE", "XSCALE"), (min(1.0, 1.0 / ratio) for ratio in self.ratio), strict=True))
-        for index in np.ndindex(values.shape[:-2]):  # together, cells count as missing only if all slices are
-            if values.size and np.isfinite(values[index]).any():
-                reproject(
-                    np.ascontiguousarray(values[index]),
-                    out[index],
-                    src_transform=affine,
-                    src_crs=self.source_crs,
-                    src_nodata=np.nan,
-                    dst_transform=Affine(*self.target) * Affine.translation(cols[0], rows[0]),
-                    dst_crs=self.target_crs,
-                    dst_nodata=np.nan,
-                    resampling=Resampling[self.method],
-                    tolerance=0.0,  # exact places, which do not depend on the window
-                    **scale,
-                )
-        return out
+        reproject(
+            np.ascontiguousarray(values),
+            tile,
+            src_transform=affine,
+            src_crs=self.source_crs,
+            src_nodata=np.nan,
+            dst_transform=place,
+            dst_crs=self.target_crs,
+            dst_nodata=np.nan,
+            resampling=Resampling[self.method],
+            **scale,
+        )
+        return tile
 
 
 def resampled(array: xr.DataArray, grid: Grid, method: str) -> xr.DataArray:
@@ -186,7 +206,7 @@ def _warp(own: Grid, grid: Grid, what: str, method: str) -> Warp:
     if CRS(source).equals(CRS(target), ignore_axis_order=True):
         source = target
     turn = 360.0 / abs(own.spacing[1]) if own.geographic else 0.0
-    warp = Warp(own.shape, _affine(own), _affine(grid), source, target, turn, method)
+    warp = Warp(own.shape, grid.shape, _affine(own), _affine(grid), source, target, turn, method)
     rows, cols = (0, grid.shape[0]), (0, grid.shape[1])
     places = warp.places(rows, cols)
     if not all(map(math.isfinite, places)) or not all(part.size for part in warp.window(rows, cols)[:2]):

@@ -83,6 +83,22 @@ def test_another_crs() -> None:
     assert np.isfinite(found.values).all()
 
 
+def test_windows_of_another_crs_do_not_depend_on_each_other() -> None:
+    x, y = np.arange(400_000.0, 700_000, 1000), np.arange(5_500_000.0, 5_300_000, -1000)
+    utm = xr.DataArray(np.zeros((y.size, x.size)), {"y": y, "x": x}, ("y", "x")).rio.write_crs("EPSG:32632")
+    lat, lon = np.arange(50.5, 46.5, -0.01), np.arange(7, 12.5, 0.01)
+    rough = plane(lat, lon).copy(data=np.random.default_rng(0).standard_normal((lat.size, lon.size)))
+    grid = Grid.from_xarray(utm)
+    whole = resampled(rough, grid, "bilinear").values
+    lazy = resampled(rough.chunk(lat=90), grid, "bilinear")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("geonp.io.warp.CHUNKS", ChunkSettings(largest_px=70))
+        parts = resampled(rough.chunk(lat=90), grid, "bilinear")
+    np.testing.assert_allclose(lazy.values, whole, atol=1e-5)
+    np.testing.assert_allclose(parts.values, whole, atol=1e-5)
+    assert np.nanstd(whole) > 0.3
+
+
 @pytest.mark.parametrize("method", ["bilinear", "average"])
 def test_dask_and_files_give_the_same_and_stay_lazy(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
