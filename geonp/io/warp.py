@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,6 +41,8 @@ _RADIUS = 3
 _TILE = 64
 """Side of the tiles that are warped one by one between CRSs, so that the result does not depend on the window: GDAL
 transforms the ends and the middle of each line, and interpolates between them to within an eighth of a cell."""
+_ONE_AT_A_TIME = threading.Lock()
+"""rasterio silences its warnings by a filter of the whole process, so that threads would see those of each other."""
 _LOCAL = str(CRS.from_epsg(3857).to_wkt())
 """Stands for the CRS of two grids that declare none."""
 
@@ -127,18 +130,19 @@ class Warp:
 
     def _reproject(self, values: Array, affine: Affine, tile: Array, place: Affine) -> Array:
         scale = dict(zip(("YSCALE", "XSCALE"), (min(1.0, 1.0 / ratio) for ratio in self.ratio), strict=True))
-        reproject(
-            np.ascontiguousarray(values),
-            tile,
-            src_transform=affine,
-            src_crs=self.source_crs,
-            src_nodata=np.nan,
-            dst_transform=place,
-            dst_crs=self.target_crs,
-            dst_nodata=np.nan,
-            resampling=Resampling[self.method],
-            **scale,
-        )
+        with _ONE_AT_A_TIME:
+            reproject(
+                np.ascontiguousarray(values),
+                tile,
+                src_transform=affine,
+                src_crs=self.source_crs,
+                src_nodata=np.nan,
+                dst_transform=place,
+                dst_crs=self.target_crs,
+                dst_nodata=np.nan,
+                resampling=Resampling[self.method],
+                **scale,
+            )
         return tile
 
 
