@@ -157,3 +157,13 @@ def test_info_reads_many_bands_together(tmp_path: Path, monkeypatch: pytest.Monk
         assert described["gaps"] == sum(one.gaps for one in counts)
         assert described["largest_gap"] == max(one.largest for one in counts)
         assert described["farthest_from_data"] == round(max(one.farthest_px for one in counts), 2)
+
+
+def test_endpoints_that_are_down_are_named(tmp_path: Path) -> None:
+    pytest.importorskip("s3fs")
+    down = ["--storage-option", "endpoint_url=http://127.0.0.1:1", "--storage-option", "secret=hunter2"]
+    down += ["--storage-option", "key=k", "--storage-option", 'config_kwargs={"retries": {"max_attempts": 0}}']
+    for command in (["info", "s3://b/a.zarr", *down], ["info", "https://127.0.0.1:1/a.tif"]):
+        printed = geonp(*command, code=1)
+        assert "127.0.0.1" in printed
+        assert "hunter2" not in printed
