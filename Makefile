@@ -55,6 +55,7 @@ bench-across: $(STAMP)
 
 bench-beside: $(STAMP)
 	$(BIN)/python benchmarks/beside.py
+	$(BIN)/python benchmarks/beside_points.py --stations
 
 bench-adapt: $(STAMP)
 	$(BIN)/python benchmarks/adapt.py

@@ -8,7 +8,7 @@ package LimeSoDa (Schmidinger et al. 2024, CC BY-SA 4.0), which must be installe
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +31,7 @@ FOLDS = 10
 
 Array = npt.NDArray[np.float64]
 Prediction = tuple[Array, Array, Array]
+Method = Callable[[pd.DataFrame, pd.DataFrame, list[str], str], Prediction]
 
 
 def main() -> None:
@@ -39,14 +40,16 @@ def main() -> None:
     parser.add_argument("--stations", action="store_true", help="NOAA stations, with the elevation of a raster")
     parser.add_argument("--soil", nargs="*", default=[], metavar="SET", help=f"LimeSoDa sets, such as {' '.join(SETS)}")
     parser.add_argument("--days", type=int, default=6)
+    parser.add_argument("--methods", nargs="*", default=[], metavar="METHOD", help="default: all")
     parser.add_argument("--model", default="tnpkr-sa", help="name or path of a checkpoint")
     arguments = parser.parse_args()
+    methods = {name: METHODS[name] for name in ["geonp alone", *arguments.methods]} if arguments.methods else METHODS
     print("| data | n | covariates | method | CRPS, relative | RMSE, relative | within 95 % interval |")
     print("|---|---:|---:|---|---:|---:|---:|")
     if arguments.stations:
-        report("NOAA stations, daily maxima", [list(stations(arguments.days))], arguments.model)
+        report("NOAA stations, daily maxima", [list(stations(arguments.days))], arguments.model, methods)
     for name in arguments.soil:
-        report(f"{name}", list(soil(name)), arguments.model)
+        report(name, list(soil(name)), arguments.model, methods)
 
 
 Fold = tuple[pd.DataFrame, pd.DataFrame, list[str]]
@@ -90,11 +93,11 @@ def soil(name: str) -> Iterator[list[Fold]]:
         yield made
 
 
-def report(title: str, groups: list[list[Fold]], model: str) -> None:
+def report(title: str, groups: list[list[Fold]], model: str, methods: dict[str, Method]) -> None:
     """Print scores relative to geonp without covariates: geometric means over groups of folds."""
     totals: dict[str, list[Scores]] = {}
     for folds in groups:
-        for name, method in METHODS.items():
+        for name, method in methods.items():
             total = None
             for known, hidden, covariates in folds:
                 truth = hidden["value"].to_numpy(np.float64)
@@ -134,15 +137,24 @@ def geonp_with(known: pd.DataFrame, hidden: pd.DataFrame, covariates: list[str],
     return mean, error, tail
 
 
+def process_alone(known: pd.DataFrame, hidden: pd.DataFrame, _: list[str], model: str) -> Prediction:
+    """A Gaussian process without covariates."""
+    return regression_kriging(known, hidden, [], model)
+
+
 def regression_kriging(known: pd.DataFrame, hidden: pd.DataFrame, covariates: list[str], _: str) -> Prediction:
-    """A linear regression, and a Gaussian process of its residuals."""
+    """A linear drift by generalised least squares, and a Gaussian process of its residuals."""
     design, there = (
         np.column_stack([np.ones(len(t)), (t[covariates] - known[covariates].mean()) / known[covariates].std()])
         for t in (known, hidden)
     )
-    values = known["value"].to_numpy(np.float64)
-    slopes = np.linalg.lstsq(design, values, rcond=None)[0]
-    return kriged(known, hidden, values - design @ slopes, there @ slopes)
+    values, covariance = known["value"].to_numpy(np.float64), np.eye(len(known))
+    for _step in range(2):
+        weighted = np.linalg.solve(covariance, design)
+        slopes = np.linalg.lstsq(weighted.T @ design, weighted.T @ values, rcond=None)[0]
+        process = fitted(known, values - design @ slopes)
+        covariance = process.kernel_(process.X_train_)
+    return with_drift(process, hidden, there @ slopes, known)
 
 
 def forest_kriging(known: pd.DataFrame, hidden: pd.DataFrame, covariates: list[str], _: str) -> Prediction:
@@ -151,15 +163,19 @@ def forest_kriging(known: pd.DataFrame, hidden: pd.DataFrame, covariates: list[s
     values = known["value"].to_numpy(np.float64)
     forest = RandomForestRegressor(100, oob_score=True, min_samples_leaf=2, max_features=1 / 3, random_state=0)
     forest.fit(known[columns], values)
-    return kriged(known, hidden, values - forest.oob_prediction_, forest.predict(hidden[columns]))
+    return with_drift(fitted(known, values - forest.oob_prediction_), hidden, forest.predict(hidden[columns]), known)
 
 
-def kriged(known: pd.DataFrame, hidden: pd.DataFrame, residuals: Array, drift: Array) -> Prediction:
-    """A drift and a Gaussian process of the residuals, fitted by maximum likelihood; noise included."""
+def fitted(known: pd.DataFrame, residuals: Array) -> GaussianProcessRegressor:
+    """A Gaussian process of residuals, fitted by maximum likelihood; its standard errors include the noise."""
     kernel = ConstantKernel() * Matern(10.0, (0.3, 300.0), nu=1.5) + WhiteKernel(0.3)
-    process = GaussianProcessRegressor(kernel, normalize_y=True, n_restarts_optimizer=2, random_state=0).fit(
-        plane(known, known), residuals
-    )
+    return GaussianProcessRegressor(kernel, normalize_y=True).fit(plane(known, known), residuals)
+
+
+def with_drift(
+    process: GaussianProcessRegressor, hidden: pd.DataFrame, drift: Array, known: pd.DataFrame
+) -> Prediction:
+    """A drift and the process of what remains."""
     mean, error = process.predict(plane(hidden, known), return_std=True)
     return drift + mean, error, np.zeros(len(mean))
 
@@ -177,10 +193,11 @@ def plane(places: pd.DataFrame, of: pd.DataFrame) -> Array:
     return np.asarray(places[names].to_numpy(np.float64) * scale / np.sqrt(area / len(of)) * 3)
 
 
-METHODS = {
+METHODS: dict[str, Method] = {
     "geonp alone": geonp_alone,
     "geonp": geonp_with,
-    "linear regression and GP": regression_kriging,
+    "GP alone": process_alone,
+    "linear drift and GP": regression_kriging,
     "random forest and GP": forest_kriging,
 }
 
