@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 import xarray as xr
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -39,3 +41,17 @@ def test_the_job_script_for_slurm_asks_for_what_was_asked() -> None:
 def test_the_figure_of_the_design_page_is_drawn(tmp_path: Path) -> None:
     run(EXAMPLES / "design_figure.py", tmp_path / "design.png")
     assert (tmp_path / "design.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_guide_to_covariates_has_its_row_and_its_picture(tmp_path: Path) -> None:
+    guide = runpy.run_path(str(EXAMPLES / "covariates_figure.py"))
+    covariate = np.random.default_rng(0).standard_normal((24, 30)).astype(np.float32)
+    raster = xr.DataArray(covariate + np.arange(30.0, dtype=np.float32), dims=("y", "x"))
+    case = guide["Case"]("raster", "covariate", raster, raster.copy(data=covariate).rename("dem"))
+    found = guide["evaluated"](case, "random", 0.3)
+    numbers = guide["row"](found).split(" | ")
+    assert len(numbers) == len(guide["HEADINGS"]) - 3
+    assert float(numbers[2]) == pytest.approx(float(numbers[1]) / float(numbers[0]), abs=0.02)
+    assert float(numbers[2]) < 0.5
+    guide["draw"](found, covariate).savefig(tmp_path / "covariates.png", dpi=30)
+    assert (tmp_path / "covariates.png").stat().st_size > 10_000
