@@ -8,6 +8,7 @@ and on object stores.
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Iterator, Mapping
@@ -259,7 +260,16 @@ class Journal:
 
 
 def _is_record(value: Any) -> bool:
-    """Whether a record has what is written: numbers and lists of them, flags and texts."""
-    parts = list(value.values()) if isinstance(value, dict) else [None]
+    """Whether a record has what is written: numbers of cells and lists of them, flags and texts, and extremes."""
+    parts = [part for name, part in value.items() if name != "extremes"] if isinstance(value, dict) else [None]
     numbers = [number for part in parts for number in (part if isinstance(part, list) else [part])]
-    return all(isinstance(number, bool | str) or (isinstance(number, int) and number >= 0) for number in numbers)
+    counts = all(isinstance(number, bool | str) or (isinstance(number, int) and number >= 0) for number in numbers)
+    return counts and _are_extremes(value.get("extremes", [[], 0, 0]))
+
+
+def _are_extremes(value: Any) -> bool:
+    """Whether these are pairs of a value and its number of cells, and the least and the greatest value."""
+    if not (isinstance(value, list) and len(value) == 3 and isinstance(value[0], list)):
+        return False
+    pairs = all(isinstance(pair, list) and len(pair) == 2 for pair in value[0])
+    return pairs and all(isinstance(number, int | float) for number in (*value[1:], *itertools.chain(*value[0])))

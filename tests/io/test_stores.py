@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import NoReturn
 
@@ -89,14 +90,15 @@ def test_a_journal_names_what_changed_and_ignores_truncated_records(tmp_path: Pa
     assert journal.created()
     journal.record("one", {"filled": 1})
     journal.record("two", {"error": "no"})
+    journal.record("extreme", extreme := {"filled": 2, "extremes": [[[-9999.0, 3]], -0.5, math.inf]})
     units = tmp_path / "a.zarr.journal" / "units"
     (units / "three.json").write_text('{"fil')
     for number, damaged in enumerate(
-        ("[]", "3", '{"filled": -1}', '{"filled": null}', '{"seen": [[1]]}', '{"a": 0.5}')
+        ("[]", "3", '{"filled": -1}', '{"filled": null}', '{"seen": [[1]]}', '{"a": 0.5}', '{"extremes": [1, 2]}')
     ):
         (units / f"damaged{number}.json").write_text(damaged)
-    assert journal.records() == {"one": {"filled": 1}, "two": {"error": "no"}}
-    assert journal.progress() == {"units": 3, "finished": 1, "failed": 1}
+    assert journal.records() == {"one": {"filled": 1}, "two": {"error": "no"}, "extreme": extreme}
+    assert journal.progress() == {"units": 3, "finished": 2, "failed": 1}
     journal.require_same(job)
     with pytest.raises(InputError, match="was started by another job: the model and an option changed since"):
         journal.require_same({**job, "model": "0", "parameters": "0"})
