@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MAX_COVARIATES", "Columns", "Layer", "columns", "known_errors", "padded"]
+__all__ = ["MAX_COVARIATES", "Columns", "Layer", "columns", "known_errors", "padded", "with_slices"]
 
 FloatArray = npt.NDArray[np.floating]
 IntArray = npt.NDArray[np.intp]
@@ -60,6 +60,14 @@ def columns(layers: Sequence[Layer], context: IntArray, targets: IntArray) -> Co
         return None
     near, there = (np.stack(part, -1) for part in zip(*found, strict=True))
     return Columns(near, there)
+
+
+def with_slices(covariates: Columns | None, context: FloatArray, targets: FloatArray) -> Columns:
+    """Covariates of a tile, and other slices ``(k, n)`` at its context and targets, without errors."""
+    near, there = (_exact(values.T.astype(np.float64)) for values in (context, targets))
+    if covariates is None:
+        return Columns(near, there)
+    return Columns(*(np.concatenate(p, -1) for p in ((covariates.context, near), (covariates.targets, there))))
 
 
 def known_errors(layers: Sequence[Layer], context: IntArray) -> FloatArray | None:

@@ -17,7 +17,7 @@ from scipy import ndimage
 
 from geonp.inference import student
 from geonp.inference.context import choose_context, framed
-from geonp.inference.covariates import Layer, columns, known_errors
+from geonp.inference.covariates import Columns, Layer, columns, known_errors, with_slices
 from geonp.inference.predictor import Predictor, padded_size, padded_sizes, tiles_per_batch
 from geonp.inference.stack import STACK, backgrounds
 from geonp.inference.stitching import Tile, batches, blend_weights, blended, overlaps, stitch
@@ -271,8 +271,7 @@ def _tiles(
 ) -> list[Tile]:
     """Tiles with wanted cells and enough context, in ascending order of their number of targets.
 
-    With a `stack`, the values of this slice and of others, the tiles are predicted relative to a regression on the
-    latter.
+    With a `stack`, the values of this slice and of others, tiles see a regression on the latter.
     """
     neighbourhood, frame = job.predictor.neighbourhood, job.frame
     px, width = neighbourhood.tile_px, missing.shape[1]
@@ -317,7 +316,11 @@ def _tiles(
         others = stack[1].reshape(len(stack[1]), -1)
         pairs = backgrounds(own_values, stack[1][:, *around], others[:, context], others[:, gap])
         place = np.searchsorted(gap, targets)
-        tiles += [_relative(tile, near, whole[place], neighbourhood.min_context) for near, whole in pairs]
+        for near, whole in pairs:
+            # of all cells of the gap, which do not depend on the chunk
+            known = np.isfinite(others[:, gap[np.isfinite(whole)]]).mean(1) >= STACK.known
+            slices = others[np.ix_(known, context)], others[np.ix_(known, targets)]
+            tiles.append(_beside_slices(tile, (near, whole[place]), slices, job.predictor))
     return sorted((tile for tile in tiles if tile.targets.size), key=lambda tile: tile.targets.size)
 
 
@@ -326,18 +329,34 @@ def _locations(cells: IntArray, width: int, middle: npt.NDArray[np.float64]) -> 
     return np.asarray(np.stack(np.divmod(cells, width), -1) - middle, np.float32)
 
 
-def _relative(tile: Tile, context: FloatArray, targets: FloatArray, min_context: int) -> Tile:
-    """The part of a tile that has a background: values at its context and targets, NaN where there is none.
+def _beside_slices(
+    tile: Tile, background: tuple[FloatArray, FloatArray], slices: tuple[FloatArray, FloatArray], predictor: Predictor
+) -> Tile:
+    """The part of a tile whose targets have a background; it has no targets if its context has too little of it.
 
-    The part has no targets where fewer than `min_context` cells of its context have a background.
+    The background is subtracted. A model that can use covariates gets the slices, too: their effect may vary in space.
+
+    Parameters
+    ----------
+    background : tuple of array
+        Values of the regression at context and targets of the tile, NaN where there is none.
+    slices : tuple of array
+        Values there of the slices that nearly the whole gap knows, ``(slices, n)``.
     """
-    near, known = np.isfinite(context), np.isfinite(targets)
-    known &= np.count_nonzero(near) >= min_context
+    near, kept = np.isfinite(background[0]), np.isfinite(background[1])
+    kept &= np.count_nonzero(near) >= predictor.neighbourhood.min_context
+    own = tile.covariates
+    if own is not None:
+        own = Columns(own.context[:, near], own.targets[:, kept])
+    if predictor.covariates and len(slices[0]):
+        own = with_slices(own, slices[0][:, near], slices[1][:, kept])
     return Tile(
         tile.xc[near],
         tile.yc[near],
-        tile.xt[known],
-        tile.targets[known],
-        tile.weights[known],
-        (context[near], targets[known]),
+        tile.xt[kept],
+        tile.targets[kept],
+        tile.weights[kept],
+        (background[0][near], background[1][kept]),
+        own,
+        None if tile.errors is None else tile.errors[near],
     )

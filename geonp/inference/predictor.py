@@ -84,6 +84,8 @@ class Predictor:
         The context that the model was trained with.
     classes : int
         Number of classes of a classifier; 0 for a model of numbers.
+    covariates : bool
+        Whether the model can use covariates.
     """
 
     model: str
@@ -93,6 +95,7 @@ class Predictor:
     batch_size: int
     neighbourhood: Neighbourhood
     classes: int = 0
+    covariates: bool = False
 
     @property
     def outputs(self) -> int:
@@ -275,7 +278,8 @@ def resolve(model: str, device: str | None, batch_size: int | None) -> tuple[Pre
         batch_size = max(1, min(largest, int(BATCHES.memory * memory) // batch_bytes(card.neighbourhood, 1, kind)))
         batch_size = 1 << (batch_size.bit_length() - 1)
     precision = "bf16" if fast else "float32"
-    return Predictor(model, card.sha256, device, precision, batch_size, card.neighbourhood, card.classes), card
+    settings = card.neighbourhood, card.classes, card.uses_covariates
+    return Predictor(model, card.sha256, device, precision, batch_size, *settings), card
 
 
 def _check_rasters(card: checkpoint.Card) -> None:

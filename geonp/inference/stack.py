@@ -1,8 +1,9 @@
 """Neighbouring slices of a stack as predictors of a slice, as the days before and after a cloudy day.
 
-Where another slice has a value, a regression on the neighbouring slices gives a background. The model predicts the
-residual, so standard errors are those of the residual. Cell by cell, the kernel keeps this prediction or the one from
-the slice alone, whichever has the smaller standard error.
+Where another slice has a value, a regression on the neighbouring slices gives a background, from all cells around a tile.
+The model predicts the residual, so standard errors are those of the residual; if it can, with the slices as covariates,
+whose effect may vary in space. Cell by cell, the kernel keeps this prediction or the one from the slice alone, whichever
+has the smaller standard error.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class StackSettings:
     """Slices with a smaller share of the largest weight at a cell do not define its group."""
     groups: int = 3
     """Largest number of groups of targets, by the slices that know them, with a regression of their own."""
+    known: float = 0.95
+    """Share of the cells of a group that a slice must know to be their covariate."""
     tolerance: float = 0.2
     """Targets are split into groups only if slice coverage differs between context and targets by more than this."""
 
