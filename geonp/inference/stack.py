@@ -1,9 +1,9 @@
 """Neighbouring slices of a stack as predictors of a slice, as the days before and after a cloudy day.
 
-Where another slice has a value, a regression on the neighbouring slices gives a background, from all cells around a tile.
-The model predicts the residual, so standard errors are those of the residual; if it can, with the slices as covariates,
-whose effect may vary in space. Cell by cell, the kernel keeps this prediction or the one from the slice alone, whichever
-has the smaller standard error.
+Where another slice has a value, a regression on the neighbouring slices gives a background, from all cells around a
+tile. The model predicts the residual, so standard errors are those of the residual; if it can, with the slices as
+covariates, whose effect may vary in space. Cell by cell, the kernel keeps this prediction or the one from the slice
+alone, whichever has the smaller standard error.
 """
 
 from __future__ import annotations

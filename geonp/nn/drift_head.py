@@ -156,13 +156,13 @@ class DriftKrigingHead(KrigingHead):
             remainder = torch.where(mask[..., None], yc - rough[:, n_t:], 0.0)
             level = masked_mean(remainder, mask)[:, None]
             scale = masked_mean((remainder - level).square(), mask).mean(-1)[:, None, None].sqrt().clamp_min(1e-6)
-            # a field without covariates stays as it is
-            active_mask = used_mask.any(1)[:, None, None]
+            before = masked_mean(yc.square(), mask).mean(-1)[:, None].clamp_min(1e-12).sqrt()
+            # a field without covariates stays as it is, and so does a constant one
+            active_mask = (used_mask.any(1) & (before[:, 0] > 1e-6))[:, None, None]
             level, scale = torch.where(active_mask, level, 0.0), torch.where(active_mask, scale, 1.0)
             raw_drift, square = raw_drift - 2 * scale.log(), scale[..., 0].square()
             effect, error_variance = effect / square, error_variance / square
             spatial, drift = Variances.of(raw_drift.detach(), effect).at(targets.joined(context))
-            before = masked_mean(yc.square(), mask).mean(-1)[:, None].clamp_min(1e-12).sqrt()
             features = [
                 torch.asinh(rough.mean(-1) / scale[..., 0]),
                 torch.log1p(drift),
