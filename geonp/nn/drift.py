@@ -87,10 +87,10 @@ class Variances:
 
     Attributes
     ----------
-    slope, curve, varying : Tensor
-        Of b, g and h.
-    effect : Tensor
-        Of s, relative to the variance of the stationary part of the field.
+    slope, curve : Tensor
+        Of b and g.
+    varying, effect : Tensor
+        Of h and s, relative to the variance of the stationary part of the field.
     """
 
     slope: Tensor
@@ -99,18 +99,23 @@ class Variances:
     effect: Tensor
 
     @classmethod
-    def of(cls, raw: Tensor, effect: Tensor) -> Variances:
-        """From the logarithms of the first three ``(batch, p, 3)``, kept within :data:`LOG_VARIANCE`, and the last."""
+    def of(cls, raw: Tensor, effect: Tensor, unit: Tensor) -> Variances:
+        """From the logarithms of the first three ``(batch, p, 3)``, kept within :data:`LOG_VARIANCE`, and the last.
+
+        `unit` is the variance of the stationary part of the field, ``(batch, 1)``: `varying` and `effect` become
+        relative to it.
+        """
         middle, half = LOG_VARIANCE
         slope, curve, varying = torch.exp(middle + half * torch.tanh((raw - middle) / half)).unbind(-1)
-        return cls(slope, curve, varying, effect)
+        return cls(slope, curve, varying / unit, effect / unit)
 
     @staticmethod
-    def change(raw: Tensor) -> Tensor:
-        """Derivatives of the variances by the elements of `raw`, ``(batch, p, 3)``."""
+    def change(raw: Tensor, unit: Tensor) -> Tensor:
+        """Derivatives of the variances by the elements of `raw`, ``(batch, p, 3)``, for a constant `unit`."""
         middle, half = LOG_VARIANCE
         bent = torch.tanh((raw - middle) / half)
-        return torch.exp(middle + half * bent) * (1 - bent.square())
+        ones = torch.ones_like(unit)
+        return torch.exp(middle + half * bent) * (1 - bent.square()) / torch.stack([ones, ones, unit], -1)
 
     def spatial(self, q: Columns, k: Columns) -> Tensor:
         """What the correlation of the field is multiplied by beside its own variance, ``(batch, n_q, n_k)``."""

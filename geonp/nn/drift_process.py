@@ -15,6 +15,9 @@ from geonp.nn.process import CovarianceModel, Linearisation, Observations
 
 __all__ = ["DriftModel", "DriftObservations"]
 
+Scale = tuple[Tensor, Tensor]
+"""Variances of the effects of covariates, and of the stationary part of a field."""
+
 
 @dataclass(frozen=True)
 class DriftObservations(Observations):
@@ -65,13 +68,13 @@ class DriftModel(CovarianceModel):
 
     @torch.no_grad()
     def drift_score(
-        self, at: Linearisation, raw_drift: Tensor, effect: Tensor, observations: DriftObservations
+        self, at: Linearisation, raw_drift: Tensor, scale: Scale, observations: DriftObservations
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Log likelihood per point ``(batch,)``, and its gradients: of the raw parameters, and of `raw_drift`.
 
-        `effect` is that of :class:`~geonp.nn.drift.Variances`, and taken for a constant.
+        `scale` are the constants of :meth:`~geonp.nn.drift.Variances.of`.
         """
-        variances, columns = Variances.of(raw_drift, effect), observations.columns
+        variances, columns = Variances.of(raw_drift, *scale), observations.columns
         local, differences, natural = observations.local.double(), observations.differences, at.natural
         amplitude, noise = self._amplitude(local), self._noise(natural[:, -1:], local)
         terms = self._terms(natural, differences.values)
@@ -87,14 +90,14 @@ class DriftModel(CovarianceModel):
         correlation.mul_(by_kernel)
         by_drift = torch.stack([by_slope, by_curve, _quadratic(correlation, columns.value)], -1)
         gradient = torch.cat([terms.gradient(differences.sum_pairs(by_kernel.mul_(factor))), rest], 1)
-        return likelihood, (gradient[:, None] @ at.jacobian)[:, 0], by_drift * Variances.change(raw_drift)
+        return likelihood, (gradient[:, None] @ at.jacobian)[:, 0], by_drift * Variances.change(raw_drift, scale[1])
 
     @torch.no_grad()
     def drift_information(
-        self, at: Linearisation, raw_drift: Tensor, effect: Tensor, observations: DriftObservations
+        self, at: Linearisation, raw_drift: Tensor, scale: Scale, observations: DriftObservations
     ) -> Tensor:
         """Fisher information per point of the raw parameters, then of `raw_drift`, ``(batch, m, m)``."""
-        variances, columns = Variances.of(raw_drift, effect), observations.columns
+        variances, columns = Variances.of(raw_drift, *scale), observations.columns
         local, x, natural = observations.local.double(), observations.x.double(), at.natural
         amplitude, noise = self._amplitude(local), self._noise(natural[:, -1:], local)
         apart = x[:, :, None] - x[:, None]
@@ -108,7 +111,7 @@ class DriftModel(CovarianceModel):
         values = _products(columns.value)
         curves = columns.curves.movedim(2, 1) @ columns.curves.permute(0, 2, 3, 1)
         by_drift = torch.stack([values, curves, correlation[:, None] * values], 2)
-        by_drift = (by_drift * Variances.change(raw_drift)[..., None, None]).flatten(1, 2)
+        by_drift = (by_drift * Variances.change(raw_drift, scale[1])[..., None, None]).flatten(1, 2)
         every = torch.cat([changes, by_drift], 1)
         found = fisher_information(kernel, noise + observations.error_variance, every, observations.mask)
         n_natural, n = at.jacobian.shape[1:]
@@ -118,9 +121,9 @@ class DriftModel(CovarianceModel):
         return chain.mT @ found @ chain
 
     @torch.no_grad()
-    def relative(self, effect: Tensor, raw: Tensor) -> Tensor:
-        """Variances ``(batch, p)`` relative to that of the stationary part of the field."""
-        return effect.detach() / self._split(raw.double())[1].sum((1, 2))[:, None]
+    def scale(self, effect: Tensor, raw: Tensor) -> Scale:
+        """Variances of effects ``(batch, p)``, and that of the stationary part of the field, ``(batch, 1)``."""
+        return effect.detach(), self._split(raw.double())[1].sum((1, 2))[:, None]
 
     @torch.no_grad()
     def effects(self, raw: Tensor, variances: Variances, observations: DriftObservations) -> Tensor:

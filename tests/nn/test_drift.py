@@ -39,6 +39,9 @@ SMALL = {
 EFFECT = torch.tensor([[0.7, 0.2], [0.1, 0.4]]).double()
 """Variances of the effects of two covariates in two tasks."""
 
+UNIT = torch.tensor([[1.7], [0.6]]).double()
+"""Variances that they are relative to."""
+
 
 def sample() -> tuple[DriftObservations, Tensor, Tensor]:
     """Two tasks with two covariates, of which the second is unknown at two points; raw parameters."""
@@ -61,7 +64,7 @@ def noisy(points: DriftObservations, raw: Tensor, raw_drift: Tensor, task: int) 
     local, x = points.local[task : task + 1, kept], points.x[task : task + 1, kept]
     pair = (
         raw[None],
-        Variances.of(raw_drift[None], EFFECT[task : task + 1]),
+        Variances.of(raw_drift[None], EFFECT[task : task + 1], UNIT[task : task + 1]),
         (local, local),
         (x, x),
         (columns, columns),
@@ -74,7 +77,7 @@ def noisy(points: DriftObservations, raw: Tensor, raw_drift: Tensor, task: int) 
 def test_the_covariance_is_that_of_the_model() -> None:
     """Entry by entry, from the definition of the field."""
     points, raw, raw_drift = sample()
-    columns, variances = points.columns, Variances.of(raw_drift, EFFECT)
+    columns, variances = points.columns, Variances.of(raw_drift, EFFECT, UNIT)
     plain, _, _ = MODEL.covariance(raw, points.local, points.local, points.x, points.x)
     flat = torch.zeros_like(points.local)
     constant = torch.nn.functional.softplus(raw[:, -2])
@@ -88,13 +91,13 @@ def test_the_covariance_is_that_of_the_model() -> None:
             ei, ek = columns.error[0, i, j], columns.error[0, k, j]
             b, g, h = (v[0, j] for v in (variances.slope, variances.curve, variances.varying))
             expected += b * ci * ck + g * (columns.curves[0, i, j] @ columns.curves[0, k, j])
-            expected += correlation[0, i, k] * (h * ci * ck + EFFECT[0, j] * ei * ek)
+            expected += correlation[0, i, k] * (h * ci * ck + EFFECT[0, j] / UNIT[0, 0] * ei * ek)
         torch.testing.assert_close(kernel[0, i, k], expected)
 
 
 def test_slope_is_the_gradient_of_the_likelihood() -> None:
     points, raw, raw_drift = sample()
-    likelihood, gradient, by_drift = MODEL.drift_score(MODEL.linearise(raw), raw_drift, EFFECT, points)
+    likelihood, gradient, by_drift = MODEL.drift_score(MODEL.linearise(raw), raw_drift, (EFFECT, UNIT), points)
     for i, kept in enumerate(MASK):
         start, start_drift = raw[i].clone().requires_grad_(), raw_drift[i].clone().requires_grad_()
         covariance = noisy(points, start, start_drift, i)
@@ -109,7 +112,7 @@ def test_slope_is_the_gradient_of_the_likelihood() -> None:
 
 def test_information_is_that_of_its_definition() -> None:
     points, raw, raw_drift = sample()
-    found = MODEL.drift_information(MODEL.linearise(raw), raw_drift, EFFECT, points)
+    found = MODEL.drift_information(MODEL.linearise(raw), raw_drift, (EFFECT, UNIT), points)
     n = raw.shape[1]
     for i, kept in enumerate(MASK):
         every = torch.cat([raw[i], raw_drift[i].flatten()])
@@ -135,13 +138,13 @@ def test_curves_span_smooth_functions_of_a_covariate() -> None:
 def test_variances_stay_in_their_range() -> None:
     middle, half = LOG_VARIANCE
     raw = torch.tensor([[[-1e3, middle, 1e3]]]).double()
-    variances = Variances.of(raw, EFFECT[:1, :1])
+    variances = Variances.of(raw, EFFECT[:1, :1], torch.ones(1, 1))
     for found, expected in zip((variances.slope, variances.curve, variances.varying), (-half, 0, half), strict=True):
         torch.testing.assert_close(found.log(), torch.full((1, 1), middle + expected).double())
     start = torch.randn(1, 2, 3).double().requires_grad_()
-    found = Variances.of(start, EFFECT[:1])
+    found = Variances.of(start, EFFECT[:1], UNIT[:1])
     total = (found.slope + found.curve + found.varying).sum()
-    torch.testing.assert_close(Variances.change(start.detach()), torch.autograd.grad(total, start)[0])
+    torch.testing.assert_close(Variances.change(start.detach(), UNIT[:1]), torch.autograd.grad(total, start)[0])
 
 
 def task(seed: int = 0, n_c: int = 60, n_t: int = 9, p: int = 3) -> tuple[Tensor, Tensor, Tensor, Covariates]:
