@@ -39,7 +39,7 @@ def raster(shape: tuple[int, int] = (12, 20), dtype: str = "f4", name: str | Non
     values = (y + 2.0 * x).astype(dtype)
     values[3:7, 4:9] = np.nan
     values[::5, ::6] = np.nan
-    coords = {"y": 1000.0 - 10.0 * np.arange(shape[0]), "x": 500.0 + 10.0 * np.arange(shape[1])}
+    coords = {"y": 1000.0 - 10.0 * np.arange(shape[0]), "x": 500_000.0 + 10.0 * np.arange(shape[1])}
     return xr.DataArray(values, coords, ("y", "x"), name, {"units": "m", "long_name": "height"})
 
 
@@ -612,7 +612,9 @@ def test_a_raster_without_any_observation_is_refused(values: float, model: str) 
 
 def test_masks_of_other_cells_and_with_nodata(model: str) -> None:
     source = raster()
-    coarse = xr.ones_like(source, bool).assign_coords(y=1000.0 - 20.0 * np.arange(12), x=500.0 + 20.0 * np.arange(20))
+    coarse = xr.ones_like(source, bool).assign_coords(
+        y=1000.0 - 20.0 * np.arange(12), x=500_000.0 + 20.0 * np.arange(20)
+    )
     with pytest.raises(InputError, match=r"the centre \(y, x\) of the last cell: got \(780.0, 880.0\), expected \(890"):
         infill(source, model=model, mask=coarse)
     numbers = xr.where(xr.DataArray(DOMAIN, dims=("y", "x")), 1, 255).astype("uint8").assign_attrs(_FillValue=255)
