@@ -133,18 +133,17 @@ def fill(
     settings["mask"] = _domain(ds, None if mask is None else read_mask(mask, where["bbox"]), holes)
     settings |= read_beside(settings, ds, source, where, storage_options)
     if dry_run or verbose:
-        summary = _plan(ds, in_units, layout, workers, settings).summary()
-        echo(to_json(summary) if as_json else table(summary), err=not dry_run)
-    if dry_run:
-        return
+        planned = _plan(ds, in_units, layout, workers, settings).summary()
+        echo(to_json(planned) if as_json else table(planned), err=not dry_run)
+        if dry_run:
+            return
     shown = not quiet if progress is None else progress
     if in_units:
         how = {"resume": resume, "workers": workers, "scheduler": scheduler, "overwrite": overwrite, **layout}
         counts, attributes, failed = _fill_store(ds, target, storage_options, shown, quiet, **how, **settings)
     else:
         creation = {"overwrite": overwrite, "driver": driver, "creation_options": creation_options}
-        counts, attributes = _fill_file(ds, Path(target), shown, quiet, values_only, creation, settings)
-        failed = ""
+        counts, attributes, failed = *_fill_file(ds, Path(target), shown, quiet, values_only, creation, settings), ""
     provenance = {key: attributes[f"geonp_{key}"] for key in ("model", "model_version", "weights_sha256")}
     summary = {"input": source, "output": target, **provenance, **_summary(counts, time.perf_counter() - start)}
     if as_json or not quiet:

@@ -147,9 +147,8 @@ def _fill_units(
     workers: int | None,
     scheduler: str | None,
     progress: Callable[[Record, int, int], object] | None,
-) -> int:
-    """Fill the units that are not done, note them in `done`, and return how many were done before."""
-    reused = len(done)
+) -> None:
+    """Fill the units that are not done, and note them in `done`."""
     logger.info("%s: filling %d units, %d are done", redacted(work.store.url), len(units), len(done))
     todo, start = [unit for unit in units if unit.key not in done], time.monotonic()
     with executor(workers, scheduler, work.job.predictor.device) as pool:
@@ -168,7 +167,6 @@ def _fill_units(
                 break
     seconds = time.monotonic() - start
     logger.info("%s: %d of %d units failed, after %.0f s", redacted(work.store.url), failed, len(units), seconds)
-    return reused
 
 
 def plan_store(

@@ -8,13 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MAX_COVARIATES", "Columns", "Layer", "columns", "known_errors", "padded", "with_slices"]
+__all__ = ["Columns", "Layer", "columns", "known_errors", "padded", "with_slices"]
 
 FloatArray = npt.NDArray[np.floating]
 IntArray = npt.NDArray[np.intp]
-
-MAX_COVARIATES = 16
-"""Largest number of covariates of a fill."""
 
 MAX_CLASSES = 8
 """Largest number of indicators that a covariate of classes is split into, tile by tile."""
