@@ -170,8 +170,7 @@ def adapt(
         If the model does not exist or cannot be loaded.
     """
     clock = _Clock(*_checked(minutes, steps, seed))
-    file = Path(out)
-    _check_out(file, overwrite)
+    _check_out(file := Path(out), overwrite)
     ds, grid, variables = normalise(obj, nodata=nodata)
     names = [variable.name for variable in variables]
     domain = None if mask is None else domain_of(mask, grid)

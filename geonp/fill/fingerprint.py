@@ -27,7 +27,7 @@ def fingerprint(request: Request, layout: Layout, values: str) -> dict[str, str]
         (str(name), da.dims, da.shape, str(da.dtype), sorted(map(str, da.attrs.items())))
         for name, da in ds.variables.items()
     )
-    axes = {str(dim): ds[dim].values for dim in sorted(ds.dims, key=str) if dim in ds.coords}
+    axes = _labels(ds)
     job, predictor = request.job, request.job.predictor
     return {
         "geonp": version("geonp"),
@@ -45,15 +45,22 @@ def values_of(request: Request, source_options: Any) -> str:
     ds, names = request.ds, sorted((variable.name for variable in request.variables), key=str)
     found = [_identity(ds[name], ds.encoding, source_options) for name in names]
     beside = [covariate.variable.source for covariate in request.covariates]
-    known = [(a.name, a.dims, a.attrs, _identity(a, a.encoding, source_options)) for a in beside]
+    known = [(a.name, a.dims, a.attrs, _labels(a), _identity(a, a.encoding, source_options)) for a in beside]
     return str(
         tokenize(found, known, [(covariate.classes, covariate.known_errors) for covariate in request.covariates])
     )
 
 
+def _labels(obj: xr.Dataset | xr.DataArray) -> list[tuple[str, Any]]:
+    """Coordinates of at most one dimension: they say which slice and part of a file an object is."""
+    found = ((str(name), coord.values) for name, coord in obj.coords.items() if coord.ndim <= 1)
+    return sorted(found, key=lambda pair: pair[0])
+
+
 def _identity(array: xr.DataArray, encoding: Mapping[Any, Any], source_options: Any) -> str:
     source = encoding.get("source")
-    if isinstance(source, str) and array.chunks is None:
+    # what was loaded may have been changed since
+    if isinstance(source, str) and not array.variable._in_memory and array.chunks is None:
         return identity(source, source_options if is_remote(source) else None)
     return str(tokenize(array.data))
 

@@ -14,7 +14,7 @@ from dask.system import CPU_COUNT
 from geonp.fill.infill import chunks_in_memory, count_batches
 from geonp.fill.options import FillKeywords, FillOptions, takes_fill_options
 from geonp.fill.request import Raster, Request, prepare
-from geonp.inference.kernel import FillJob
+from geonp.inference.kernel import FillJob, result_dtype
 from geonp.inference.parallel import PROCESSES, number_of_cores, number_of_processes
 from geonp.inference.predictor import BATCHES, batch_bytes
 from geonp.inference.stack import STACK
@@ -130,7 +130,7 @@ def planned(request: Request, chunks: Mapping[Hashable, Mapping[Hashable, int]] 
         batch_size=predictor.batch_size,
         peak_bytes=LIBRARIES_BYTES
         + at_once * batch_bytes(predictor.neighbourhood, predictor.batch_size, predictor.device)
-        + min(CPU_COUNT, blocks) * max(_task_bytes(sizes, job, itemsize) for sizes in largest)
+        + min(CPU_COUNT, blocks) * max(_task_bytes(sizes, request, itemsize) for sizes in largest)
         + processes_bytes(batches, predictor.device),
         result_bytes=cells * result,
     )
@@ -159,8 +159,9 @@ def _batches(variable: Variable, chunks: tuple[tuple[int, ...], ...], job: FillJ
     return total
 
 
-def _task_bytes(chunk: tuple[int, ...], job: FillJob, itemsize: int) -> int:
-    """Upper bound of the memory of one task without its batches: its window, neighbouring blocks and result."""
+def _task_bytes(chunk: tuple[int, ...], request: Request, itemsize: int) -> int:
+    """Upper bound of the memory of one task without its batches: windows, neighbouring blocks and the result."""
+    job = request.job
     slices, (rows, cols) = math.prod(chunk[:-2]), chunk[-2:]
     window = math.prod(job.window(Window(0, rows, 0, cols)).shape)
     held, kept, stacked = min(9 * rows * cols, window) if slices > 1 else 0, slices, 0
@@ -170,7 +171,10 @@ def _task_bytes(chunk: tuple[int, ...], job: FillJob, itemsize: int) -> int:
         held, kept = min(9 * rows * cols, window), 3 * slices + others
         stacked = 3 * (slices + others) * itemsize
     result = slices * rows * cols * (2 * itemsize + 5 + 4 * job.predictor.classes)
-    return window * (4 * itemsize + 80 + stacked) + kept * held * itemsize + result
+    # each covariate once as filled, for all slices if it changes, and once as it is used
+    layers = sum(1 + (slices if covariate.variable.leading else 1) for covariate in request.covariates)
+    beside = layers * window * result_dtype(np.dtype(np.float64)).itemsize
+    return window * (4 * itemsize + 80 + stacked) + kept * held * itemsize + result + beside
 
 
 def _on_cpu(device: str) -> bool:

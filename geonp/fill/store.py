@@ -205,7 +205,9 @@ def _cells(request: Request) -> int:
 def _field(request: Request, variable: Variable, side: int) -> Field:
     shape, source = request.grid.shape, variable.source
     chunks = dict.fromkeys(variable.spatial, side)
-    room = max(1, UNIT_CELLS // (min(side, shape[0]) * min(side, shape[1])))
+    # covariates that change are held for all slices of a unit
+    held = 1 + sum(bool(covariate.variable.leading) for covariate in request.covariates)
+    room = max(1, UNIT_CELLS // (held * min(side, shape[0]) * min(side, shape[1])))
     for dim in reversed(variable.leading):
         chunks[dim] = min(room, source.sizes[dim])
         room = max(1, room // source.sizes[dim])

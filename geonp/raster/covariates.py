@@ -283,7 +283,9 @@ def _covariate(part: xr.DataArray, grid: Grid) -> Covariate:
 def as_numbers(part: xr.DataArray, grid: Grid) -> Variable:
     """A covariate on `grid` as numbers, those of classes too."""
     spatial = (grid.y_dim, grid.x_dim)
-    bare = part.transpose(..., *spatial).drop_vars([name for name in part.coords if name not in part.dims])
+    # scalar coordinates, such as the time of a slice, say which part of a file it is
+    bare = part.transpose(..., *spatial)
+    bare = bare.drop_vars([name for name, coord in part.coords.items() if coord.ndim and name not in part.dims])
     bare = bare.astype(np.uint8) if bare.dtype == bool else bare
     bare.attrs = {key: value for key, value in part.attrs.items() if key not in class_attrs(part.attrs)}
     bare.encoding = dict(part.encoding)

@@ -135,6 +135,41 @@ def test_job_with_another_covariate_is_not_resumed(
     geonp.fill_store(gappy, tmp_path / "out.zarr", chunks=32, covariates=elevation, resume=True)
 
 
+@pytest.mark.parametrize("loaded", [False, True])
+def test_job_with_another_date_of_the_same_files_is_not_resumed(
+    gappy: xr.DataArray, elevation: xr.DataArray, tmp_path: Path, loaded: bool
+) -> None:
+    """Of the raster or of a covariate: name, shape and attributes are the same, and so is the file."""
+    dates = xr.Variable("time", [0, 1])
+    xr.concat([gappy, gappy + 1], dates).to_netcdf(tmp_path / "t.nc")
+    xr.concat([elevation, elevation + 1], dates).to_netcdf(tmp_path / "dem.nc")
+
+    class StoppedError(Exception):
+        pass
+
+    def stop(*_: object) -> None:
+        raise StoppedError
+
+    with xr.open_dataset(tmp_path / "t.nc") as t, xr.open_dataset(tmp_path / "dem.nc") as dem:
+        if loaded:
+            t, dem = t.load(), dem.load()
+        first, second = ((t["t"].isel(time=n), dem["dem"].isel(time=n)) for n in (0, 1))
+        with pytest.raises(StoppedError):
+            geonp.fill_store(first[0], tmp_path / "out.zarr", chunks=32, covariates=first[1], progress=stop)
+        for raster, covariate in ((second[0], first[1]), (first[0], second[1])):
+            with pytest.raises(InputError, match="input"):
+                geonp.fill_store(raster, tmp_path / "out.zarr", chunks=32, covariates=covariate, resume=True)
+        geonp.fill_store(first[0], tmp_path / "out.zarr", chunks=32, covariates=first[1], resume=True)
+
+
+def test_plan_and_units_count_covariates(gappy: xr.DataArray, elevation: xr.DataArray) -> None:
+    stack = gappy.expand_dims(time=3)
+    alone, static, changing = (
+        stack.geonp.plan(covariates=c).peak_bytes for c in (None, elevation, elevation.expand_dims(time=3))
+    )
+    assert alone < static <= changing
+
+
 def test_gaps_of_covariates_are_filled(
     gappy: xr.DataArray, elevation: xr.DataArray, truth: xr.DataArray, filled: xr.Dataset
 ) -> None:
