@@ -39,6 +39,12 @@ if TYPE_CHECKING:
     "a raster, which is read where the table has no such column; repeatable.",
 )
 @click.option("--errors", metavar="COLUMN", help="Column of known standard errors of the measurements.")
+@click.option(
+    "--repeats",
+    type=click.Choice(["mean", "keep"]),
+    help="Average the rows of each place, or keep all as repeated measurements. Default: refuse rows of several times "
+    "or depths.",
+)
 @click.option("--crs", help="CRS of the points, such as EPSG:32633. Default: WGS 84 for longitudes and latitudes.")
 @fill_option("model")
 @click.option("--max-distance", type=float, help="Largest distance to a point, in the unit of the coordinates.")
@@ -96,7 +102,7 @@ def grid(
     beside = [read_covariate(text) for text in covariates]
     at: xr.DataArray | xr.Dataset | None = None if like is None else open_raster(str(like), chunks=None)
     apart = [*(one.label for one in wanted(beside, at)), *([] if settings["errors"] is None else [settings["errors"]])]
-    columns = read_table(table, names, x, y, apart)
+    columns = read_table(table, names, x, y, apart, crossed=settings["repeats"] == "mean")
     if at is None:
         assert resolution is not None
         at = lattice_around(columns, resolution, bounds, crs)

@@ -34,6 +34,7 @@ from geonp.raster.places import warn_of_places
 from geonp.raster.variable import Variable
 from geonp.scattered.covariates import Beside, beside, errors_of, wanted
 from geonp.scattered.fields import Frame
+from geonp.scattered.repeats import Repeats, combined
 from geonp.scattered.squares import Observations, Square, blend_weights, choose_context, grouped, project, squares_of
 from geonp.scattered.tables import Table, read_table, transformed
 from geonp.scattered.targets import Target, crossed, target_of
@@ -78,6 +79,7 @@ def interpolate(
     tails: bool = False,
     covariates: CovariateLike | Sequence[CovariateLike] | None = None,
     errors: str | None = None,
+    repeats: Repeats | None = None,
 ) -> xr.Dataset:
     """Interpolate scattered measurements to the cells of a grid or to other places.
 
@@ -112,6 +114,11 @@ def interpolate(
     errors : str, optional
         Column of known standard errors of the measurements, in their units. Measurements with larger errors count less.
         Standard errors of the result are of a measurement without these errors.
+    repeats : {"mean", "keep"}, optional
+        What to do with several rows of one place: average their values, covariates and errors, or keep all as repeated
+        measurements of one quantity. By default they are kept with a warning, and refused if they differ in a time, a
+        depth or another column that tells them apart. With ``"mean"``, a Dataset may also have dimensions such as
+        stations and times.
 
     Returns
     -------
@@ -140,11 +147,12 @@ def interpolate(
     )
     asked = wanted(covariates, at)
     labels = [one.label for one in asked]
-    table = read_table(points, values, x, y, labels if errors is None else [*labels, errors])
+    columns_beside = labels if errors is None else [*labels, errors]
+    table = read_table(points, values, x, y, columns_beside, crossed=repeats == "mean")
     target = target_of(at, table, labels)
     table = transformed(table, crs, target.grid)
     table.warn_of_distance(target.x, target.y, target.geographic)
-    table.warn_of_repeats(target.geographic)
+    table, known_errors = combined(table, target.geographic, repeats, errors_of(errors, table))
     job, card = load_job(target.shape, options)
     if card.classes or card.neighbourhood.axes:
         raise InputError(
@@ -159,7 +167,6 @@ def interpolate(
     warn_of_directions({name: table.attrs.get(name, {}) for name in table.values})
     known = beside(asked, table, target, Frame.of(table, crs, target.grid))
     there = [one.on(target) for one in known]
-    known_errors = errors_of(errors, table)
     parts = {}
     for name in table.values:
         observations = _observations(table, name, known, known_errors, target, job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,4 +49,7 @@ def _equal(values: npt.NDArray[Any], text: str) -> npt.NDArray[np.bool_]:
             return np.asarray(np.isclose(values.astype(np.float64), float(text), rtol=1e-9, atol=0))
     except ValueError:
         return np.zeros(values.shape, bool)
-    return np.array([str(value).strip() == text for value in values], bool)
+    equal = np.array([str(value).strip() == text for value in values], bool)
+    if not equal.any() and re.fullmatch(r"\d{4}(-\d\d){0,2}", text):  # the first parts of a time that is text
+        equal = np.array([re.match(rf"{text}(?!\d)", str(value).strip()) is not None for value in values], bool)
+    return equal

@@ -73,8 +73,8 @@ class Table:
         Attributes of columns by name.
     covariates : DataFrame
         Columns of covariates.
-    varying : tuple of str
-        Columns, other than these, that differ between rows of one place, such as a date.
+    others : DataFrame
+        All other columns, such as a date.
     """
 
     xy: FloatArray
@@ -83,7 +83,7 @@ class Table:
     y: str
     attrs: Mapping[str, Mapping[Hashable, Any]]
     covariates: pd.DataFrame
-    varying: tuple[str, ...] = ()
+    others: pd.DataFrame
 
     @property
     def named_degrees(self) -> bool:
@@ -118,24 +118,6 @@ class Table:
                 f"{y.min():g} to {y.max():g}. Check that both are in one CRS and unit (crs=..., --crs)."
             )
 
-    def warn_of_repeats(self, geographic: bool) -> None:
-        """Warn of places with several rows, which are used together."""
-        xy = np.stack([(self.xy[:, 0] % 360).round(9) % 360, self.xy[:, 1]], 1) if geographic else self.xy
-        for name in self.values:
-            usable = self.usable(name)
-            frame = pd.DataFrame(xy[usable]).assign(value=self.values[name][usable])
-            groups = frame.groupby([0, 1], sort=False)["value"]
-            sizes = groups.size()
-            if not (repeated := sizes > 1).any():
-                continue
-            apart = (groups.max() > groups.min()).sum()
-            others = f", and {', '.join(map(repr, self.varying))} differ within places" if self.varying else ""
-            warn(
-                f"column {name!r} has several rows at {repeated.sum()} places ({sizes[repeated].sum()} rows; values "
-                f"differ at {apart}){others}: all are used together, as repeated measurements of one quantity. If they "
-                "are of several times or depths, select one of them before (--where COLUMN=VALUE)."
-            )
-
     def observations(self, name: str, geographic: bool, seed: int) -> Observations:
         """The finite measurements of a column."""
         keep = self.usable(name)
@@ -150,10 +132,13 @@ def read_table(
     x: str | None,
     y: str | None,
     covariates: Collection[str] = (),
+    *,
+    crossed: bool = False,
 ) -> Table:
     """Read the columns of a table; `values` may be empty, for places without measurements.
 
-    Of `covariates`, those that are columns are read.
+    Of `covariates`, those that are columns are read. With `crossed`, a Dataset may have several dimensions, such as
+    stations and times, whose combinations are rows.
 
     Raises
     ------
@@ -163,7 +148,7 @@ def read_table(
     attrs: dict[str, Mapping[Hashable, Any]] = {}
     if isinstance(points, xr.Dataset):
         attrs = {str(name): dict(array.attrs) for name, array in points.variables.items()}
-        points = _as_frame(points)
+        points = _as_frame(points, crossed)
     if not isinstance(points, pd.DataFrame):
         raise InputError(
             f"points must be a pandas DataFrame or an xarray Dataset, got {type(points).__name__}; "
@@ -198,32 +183,23 @@ def read_table(
         )
     xy = points[[x, y]].to_numpy(np.float64)
     beside = points[[name for name in covariates if name in columns]]
-    varying = _varying(points, [x, y], [*names, *beside.columns])
-    return Table(xy, {name: points[name].to_numpy() for name in names}, x, y, attrs, beside, varying)
+    others = points.drop(columns=list({x, y, *names, *beside.columns}))
+    return Table(xy, {name: points[name].to_numpy() for name in names}, x, y, attrs, beside, others)
 
 
-def _as_frame(points: xr.Dataset) -> pd.DataFrame:
+def _as_frame(points: xr.Dataset, crossed: bool) -> pd.DataFrame:
     """The variables of a Dataset along the dimension of measurements, without text of fixed length and dropped axes."""
     points = points.squeeze()
     texts = [name for name, array in points.variables.items() if array.dtype.kind in "SU" and array.ndim > 1]
     points = points.drop_vars(texts)
-    if len(points.sizes) != 1:
+    if len(points.sizes) != 1 and not (crossed and points.sizes):
         raise InputError(
             f"the Dataset of points has dimensions {tuple(map(str, points.sizes))}, expected one, along which "
-            "measurements lie; select one entry of the others, for example ds.isel(time=0) (--where time=2020-01-01)"
+            "measurements lie; select one entry of the others, for example ds.isel(time=0) (--where time=2020-01-01), "
+            "or average those of each place with repeats='mean' (--repeats mean)"
         )
-    (dim,) = points.sizes
-    return points.to_dataframe().reset_index(drop=dim not in points.coords)
-
-
-def _varying(points: pd.DataFrame, place: list[str], names: Sequence[str]) -> tuple[str, ...]:
-    """Columns, other than those of places and `names`, that differ between rows of one place."""
-    others = [column for column in points.columns if column not in (*place, *names)]
-    repeated = points[points.duplicated(place, keep=False)] if others else points[:0]
-    if repeated.empty:
-        return ()
-    counts = repeated.groupby(place)[others].nunique(dropna=False)
-    return tuple(column for column in others if (counts[column] > 1).any())
+    kept = [dim for dim in points.sizes if dim in points.coords]
+    return points.to_dataframe().reset_index(kept).reset_index(drop=True)
 
 
 def _only_numeric(points: pd.DataFrame) -> str:

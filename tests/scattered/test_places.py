@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -106,32 +105,6 @@ def test_places_far_from_the_grid_are_named(shift: tuple[float, float]) -> None:
     west, south = shift
     with pytest.warns(UserWarning, match=r"no measurement lies near where to predict: got 'x' from .*--crs"):
         geonp.interpolate(table, lattice((west, south, west + 50, south + 50), 10))
-
-
-def repeated(copies: int = 3, step: float = 1.0) -> pd.DataFrame:
-    rng = np.random.default_rng(0)
-    once = pd.DataFrame({"lon": rng.uniform(-5, 5, 20), "lat": rng.uniform(40, 50, 20), "t": rng.uniform(0, 1, 20)})
-    many = [once.assign(t=once["t"] + step * n, date=f"2020-01-0{n + 1}", name="a") for n in range(copies)]
-    return pd.concat(many, ignore_index=True)
-
-
-@pytest.mark.parametrize("turn", [0, 360])
-def test_several_rows_at_a_place_are_named(turn: int) -> None:
-    table = repeated()
-    table.loc[40:, "lon"] += turn
-    message = r"^column 't' has several rows at 20 places \(60 rows; values differ at 20\), and 'date' differ within"
-    with pytest.warns(UserWarning, match=message):
-        geonp.interpolate(table, lattice((-5, 40, 5, 50), 1, "EPSG:4326"))
-
-
-def test_copies_of_rows_are_named_and_single_rows_are_not() -> None:
-    with pytest.warns(UserWarning, match=r"values differ at 0\), and 'date' differ"):
-        geonp.interpolate(repeated(step=0.0), lattice((-5, 40, 5, 50), 1, "EPSG:4326"))
-    half = repeated(2)
-    half.loc[20:, "t"] = np.nan
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        geonp.interpolate(half, lattice((-5, 40, 5, 50), 1, "EPSG:4326"), values="t")
 
 
 def test_a_dataset_of_stations_and_times_is_refused() -> None:

@@ -1,0 +1,216 @@
+"""Several rows of a table at one place: refused if a column such as a date tells them apart, or combined."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from geonp.errors import InputError, warn
+from geonp.scattered.tables import Table
+
+__all__ = ["REPEATS", "Repeats", "combined"]
+
+Repeats = Literal["mean", "keep"]
+"""What is done with several rows of one place."""
+REPEATS: tuple[str, ...] = get_args(Repeats)
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RepeatSettings:
+    """Settings of columns that tell rows of one place apart."""
+
+    times: tuple[str, ...] = (
+        *("time", "times", "date", "dates", "datetime", "timestamp", "epoch", "utc", "gmt", "mjd", "julian"),
+        *("year", "years", "yr", "yyyy", "month", "months", "mon", "day", "days", "doy", "yday", "yyyymmdd"),
+        *("week", "hour", "hours", "hr", "minute", "second", "season", "quarter", "decade", "dekad"),
+        *("datum", "zeit", "jahr", "monat", "tag", "stunde", "fecha", "tiempo", "mes", "hora", "dia", "annee"),
+        *("mois", "jour", "heure", "anno", "mese", "giorno", "ano"),
+    )
+    """Words in names of times."""
+    levels: tuple[str, ...] = (
+        *("depth", "level", "levels", "lev", "plev", "layer", "horizon", "z", "height", "altitude", "alt"),
+        *("elevation", "pressure"),
+    )
+    """Words in names of the third coordinate."""
+    beside: tuple[str, ...] = (
+        *("of", "the", "local", "obs", "observation", "sample", "sampling", "sampled", "survey", "start", "end"),
+        *("begin", "first", "last", "top", "bottom", "upper", "lower", "from", "to", "m", "cm", "km", "hpa", "pa"),
+        *("db", "dbar", "iso", "decimal", "no", "number", "id", "measured", "measurement", "visit", "collection"),
+    )
+    """Words beside these in names of times and levels that are no integers."""
+    replicates: tuple[str, ...] = (
+        *("id", "index", "no", "n", "row", "replicate", "rep", "repeat", "duplicate", "sample", "comment", "comments"),
+        *("remark", "remarks", "note", "notes", "quality", "qc", "flag", "status", "observer", "operator", "count"),
+    )
+    """Words in names of columns in which repeated measurements of one quantity differ."""
+
+
+SETTINGS = RepeatSettings()
+"""The settings in use."""
+
+_MONTH = "(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
+_TIME = re.compile(
+    r"(\d{4}[-/.]\d{1,2}([-/.]\d{1,2})?([T ]+\d.*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}(\s.*)?|\d{1,2}:\d{2}(:\d{2}.*)?"
+    rf"|\d{{1,2}}[-. ]*{_MONTH}[-., ]*\d{{2,4}}.*|{_MONTH}[-., ]*(\d{{1,2}}[-., ]+)?\d{{4}}.*"
+    r"|\d{4}[- ]?([qw]\d{1,2}))",
+    re.IGNORECASE,
+)
+
+
+def combined(
+    table: Table, geographic: bool, repeats: Repeats | None, errors: FloatArray | None
+) -> tuple[Table, FloatArray | None]:
+    """A table with the rows of each place combined, and its known errors.
+
+    Parameters
+    ----------
+    table : Table
+    geographic : bool
+        Whether the places are longitudes and latitudes in degrees.
+    repeats : {"mean", "keep"}, optional
+        ``"mean"`` averages the finite values of each place, and ``"keep"`` leaves all rows. By default, all are left
+        with a warning.
+    errors : array, optional
+        Known standard errors of the rows, which are those of the one column of values.
+
+    Raises
+    ------
+    InputError
+        By default, if rows of one place differ in a time, a depth or another column that tells them apart. For other
+        values of `repeats`, and classes to be averaged.
+    """
+    if repeats not in (None, *REPEATS):
+        raise InputError(f"repeats must be {' or '.join(map(repr, REPEATS))}, got {repeats!r}")
+    place = _numbers_of_places(table.xy, geographic)
+    if repeats == "mean":
+        return _averaged(table, place, errors)
+    if repeats is None:
+        for name in table.values:
+            _check(table, name, place)
+    return table, errors
+
+
+def _numbers_of_places(xy: npt.NDArray[np.float64], geographic: bool) -> npt.NDArray[np.intp]:
+    """A number for each place ``(n,)``, in order of appearance."""
+    x = (xy[:, 0] % 360).round(9) % 360 if geographic else xy[:, 0].round(9)
+    return pd.MultiIndex.from_arrays([x, xy[:, 1].round(9)]).factorize()[0]
+
+
+def _check(table: Table, name: str, place: npt.NDArray[np.intp]) -> None:
+    """Refuse or warn of several values of a column at one place."""
+    usable = table.usable(name)
+    sizes = np.bincount(place[usable])
+    rows = usable & (sizes[place.clip(max=sizes.size - 1)] > 1) if sizes.size else usable
+    if not (sizes > 1).any():
+        return
+    others, repeated = table.others.iloc[np.flatnonzero(rows)], pd.Series(place[rows])
+    groups = others.groupby(repeated.to_numpy())
+    varying = [column for column in others if (groups[str(column)].nunique(dropna=False) > 1).any()]
+    n = int((sizes > 1).sum())
+    if selecting := [column for column in varying if _tells_apart(others[column], repeated.to_numpy())]:
+        first = {column: str(others[column].iloc[0]).removesuffix(" 00:00:00") for column in selecting}
+        where = " ".join(f"--where {_quoted(f'{column}={value}')}" for column, value in first.items())
+        raise InputError(
+            f"column {name!r} has several rows at {n} places that differ in {', '.join(map(repr, selecting))}: "
+            f"they are several fields, expected one. Select the rows of one, points[points[{selecting[0]!r}] == ...] "
+            f"({where}), or average those of each place with repeats='mean' (--repeats mean); repeats='keep' uses all "
+            "as repeated measurements of one quantity"
+        )
+    values = pd.Series(table.values[name][rows]).groupby(repeated)
+    apart = int((values.max() > values.min()).sum())
+    beside = f", and {', '.join(map(repr, varying))} differ within places" if varying else ""
+    warn(
+        f"column {name!r} has several rows at {n} places ({rows.sum()} rows; values differ at {apart}){beside}: all "
+        "are used together, as repeated measurements of one quantity. If they are of several times or depths, select "
+        "one of them before (--where COLUMN=VALUE); repeats='mean' (--repeats mean) averages the rows of each place."
+    )
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"' if re.search(r"\s", text) else text
+
+
+def _tells_apart(column: Any, place: npt.NDArray[np.intp]) -> bool:
+    """Whether a column that differs between rows of one place is a time, a level or a condition, and no measurement."""
+    words = _words(str(column.name))
+    numeric = pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
+    known = column.dropna()
+    whole = not numeric or bool((known.astype(np.float64) % 1 == 0).all())
+    named = {*SETTINGS.times, *SETTINGS.levels} & words
+    if named and (whole or words <= {*named, *SETTINGS.beside}):
+        return True
+    if _is_time(known):
+        return True
+    if words & {*SETTINGS.replicates}:
+        return False
+    frame = pd.DataFrame({"place": place, "value": column.to_numpy()})
+    largest, distinct = frame["place"].value_counts().max(), known.nunique()
+    recurs = 2 * distinct <= len(frame)
+    return bool(recurs and (not numeric or (distinct <= 2 * largest and not frame.duplicated().any())))
+
+
+def _words(name: str) -> set[str]:
+    spaced = re.sub(r"([a-z])([A-Z])", r"\1 \2", name)
+    plain = spaced.lower().translate(str.maketrans("áàâäéèêíñóôöúüß", "aaaaeeeinooouus"))
+    return {word for word in re.split(r"[^a-z]+", plain) if word}
+
+
+def _is_time(known: Any) -> bool:
+    """Whether values are times, or texts or numbers that look like ones."""
+    if known.dtype.kind in "mM" or isinstance(known.dtype, pd.PeriodDtype):
+        return True
+    if pd.api.types.is_integer_dtype(known):  # 20200131
+        dates = pd.to_datetime(known.astype(str), format="%Y%m%d", errors="coerce")
+        return bool(len(known) and dates.notna().all())
+    values: Sequence[Any] = [] if pd.api.types.is_numeric_dtype(known) else known.to_list()
+    return bool(values) and all(
+        isinstance(value, datetime.date) or hasattr(value, "calendar") or _TIME.fullmatch(str(value).strip())
+        for value in values
+    )
+
+
+def _averaged(table: Table, place: npt.NDArray[np.intp], errors: FloatArray | None) -> tuple[Table, FloatArray | None]:
+    """The means of the finite values of each place, of numeric covariates too, and the errors of these means."""
+    finite = np.isfinite(table.xy).all(1)
+    place, (first,) = place[finite], np.unique(place[finite], return_index=True)[1:]
+    values: dict[str, npt.NDArray[np.floating]] = {}
+    for name in table.values:
+        column = table.values[name][finite]
+        means = pd.Series(np.where(np.isfinite(column), column, np.nan), dtype=np.float64).groupby(place).mean()
+        values[name] = means.to_numpy().astype(np.float32 if column.dtype == np.float32 else np.float64)
+    covariates = table.covariates.iloc[np.flatnonzero(finite)].reset_index(drop=True)
+    beside = {str(column): _mean_covariate(covariates[column], place) for column in covariates}
+    if errors is not None:
+        (column,) = table.values.values()
+        squares = pd.Series(np.where(np.isfinite(column), errors**2, np.nan)[finite]).groupby(place)
+        errors = np.sqrt(squares.sum().to_numpy()) / np.maximum(squares.count().to_numpy(), 1)
+    averaged = replace(
+        table,
+        xy=table.xy[finite][first],
+        values=values,
+        covariates=pd.DataFrame(beside),
+        others=table.others.iloc[np.flatnonzero(finite)[first]],
+    )
+    return averaged, errors
+
+
+def _mean_covariate(column: Any, place: npt.NDArray[np.intp]) -> Any:
+    """The mean of a covariate at each place; of classes, the only one."""
+    groups = column.groupby(place)
+    if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
+        return groups.mean()
+    if (groups.nunique() > 1).any():
+        raise InputError(
+            f"the covariate {column.name!r} holds classes that differ between rows of one place: they have no mean. "
+            "Select rows of one kind (--where COLUMN=VALUE), or leave the covariate out"
+        )
+    return groups.first()
