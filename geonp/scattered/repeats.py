@@ -20,6 +20,7 @@ __all__ = ["REPEATS", "Repeats", "combined"]
 Repeats = Literal["mean", "keep"]
 """What is done with several rows of one place."""
 REPEATS: tuple[str, ...] = get_args(Repeats)
+"""Its values."""
 
 FloatArray = npt.NDArray[np.float64]
 
