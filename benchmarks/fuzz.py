@@ -4,7 +4,7 @@ Run as ``python benchmarks/fuzz.py [--cases 2000] [--seed 0] [--only 17]``. Each
 (bits, lengths, swapped parts, values and attributes of odd types) and runs a command on it in a forked process with
 limits of time and memory. A command may do its work or refuse it in a message. Faults are
 
-* a traceback, a process that dies, or one that takes longer than 60 s;
+* a traceback, a process that dies, or one that takes more than 60 s of processor time or 10 minutes;
 * an output that looks complete after an error, or that cannot be read after none;
 * temporary files that are left behind.
 
@@ -49,7 +49,7 @@ from geonp.recipes import __path__ as recipes
 from geonp.scattered import interpolate, tables  # noqa: F401  (imported before the fork)
 from geonp.training import loop, recipe  # noqa: F401
 
-LIMIT_S, MEMORY = 60, 8 * 2**30
+PROCESSOR_S, LIMIT_S, MEMORY = 60, 600, 8 * 2**30
 FAULTS = ("traceback", "died", "hang", "half-written", "left behind")
 ODD: tuple[Any, ...] = (
     *(None, True, False, "", "x", "\\frac{m}{s}", "$^{", "\x1b[2J", "nan", "1e999", [], {}, [[1, 2], [3]], ["a", 1]),
@@ -94,6 +94,8 @@ def make_seeds(folder: Path) -> None:
             f.scales, f.offsets = (0.1, 0.1), (0.0, 0.0)
     rows = "".join(f"{rng.uniform(0, 10):.3f},{rng.uniform(40, 50):.3f},{rng.normal():.3f}\n" for _ in range(40))
     (folder / "points.csv").write_text(f"lon,lat,height\n{rows}")
+    rows = "".join(f"{rng.uniform(0, 900):.1f},{rng.uniform(0, 720):.1f},{rng.normal():.3f}\n" for _ in range(40))
+    (folder / "metres.csv").write_text(f"x,y,height\n{rows}")
     shutil.copy(Path(next(iter(recipes))) / "gp1d_rbf.toml", folder / "recipe.toml")
     torch.manual_seed(0)
     options = {"dim": 16, "heads": 2, "blocks": 1, "qk_dim": 16, "v_dim": 16, "v_hidden": 0, "ff_dim": 16}
@@ -229,11 +231,15 @@ def change_attributes(rng: np.random.Generator, file: Path) -> None:
                 continue
 
 
+COMMANDS = {"fill": 0.45, "info": 0.25, "evaluate": 0.06, "adapt": 0.06}
+COMMANDS |= {"grid --like": 0.06, "fill --mask": 0.06, "fill --covariate": 0.06}
+"""Commands that are given a raster, and how often."""
+
 # --- cases ------------------------------------------------------------------------------------------------------------
 
 
 def raster(*names: str, suffix: str) -> Case:
-    """A raster is described or filled."""
+    """A raster is described, filled, evaluated or adapted to, or is the grid, mask or covariate of a fill."""
 
     def case(rng: np.random.Generator, seeds: Path, folder: Path) -> tuple[list[str], Path | None]:
         name = str(rng.choice(names))
@@ -250,14 +256,27 @@ def raster(*names: str, suffix: str) -> Case:
         else:
             shutil.copy(seeds / name, source)
             (change_attributes if name.endswith(".nc") and rng.random() < 0.5 else change_bytes)(rng, source)
-        if rng.random() < 0.3:
-            return ["info", str(source), "--json"], None
-        if rng.random() < 0.1:
-            page = ["--report", str(folder / "report.html")] if rng.random() < 0.5 else []
-            model = str(seeds / "tiny.safetensors")
-            return ["evaluate", str(source), "--baseline", "nearest", "--model", model, *page], None
         out = folder / f"out{suffix if rng.random() < 0.6 else rng.choice(['.tif', '.nc', '.zarr'])}"
-        return ["fill", str(source), str(out), "--model", str(seeds / "tiny.safetensors")], out
+        model = ["--model", str(seeds / "tiny.safetensors")]
+        whole = str(seeds / "a.nc")
+        match str(rng.choice(list(COMMANDS), p=list(COMMANDS.values()))):
+            case "info":
+                return ["info", str(source), "--json"], None
+            case "evaluate":
+                page = ["--report", str(folder / "report.html")] if rng.random() < 0.5 else []
+                return ["evaluate", str(source), "--baseline", "nearest", *model, *page], None
+            case "adapt":
+                out = out.with_suffix(".safetensors")
+                return ["adapt", str(source), "--out", str(out), "--steps", "1", "--no-closer", *model], out
+            case "grid --like":
+                return ["grid", str(seeds / "metres.csv"), str(out), "--like", str(source), *model], out
+            case "fill --mask":
+                return ["fill", whole, str(out), "--mask", str(source), *model], out
+            case "fill --covariate":
+                command = ["fill", whole, str(out), "--covariate", str(source), "--covariate-resampling", "bilinear"]
+                return [*command, "--model", "tnpkr-sa"], out
+            case _:
+                return ["fill", str(source), str(out), *model], out
 
     return case
 
@@ -369,6 +388,9 @@ def run_case(number: int, seed: int, seeds: Path, folder: Path) -> tuple[str, st
 def _problem(out: Path, code: int) -> str:
     """What is wrong with an output, given the exit code."""
     try:
+        if out.suffix == ".safetensors":
+            checkpoint.load_model(str(out))
+            return ""
         ds = open_raster(out)
     except Exception as error:  # it is not there, unfinished, or broken
         return f"an output was announced, but {error}" if code == 0 else ""
@@ -385,6 +407,7 @@ def forked(number: int, seed: int, seeds: Path, folder: Path) -> tuple[str, str]
     child = os.fork()
     if child == 0:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_S, PROCESSOR_S + 5))
         null = os.open(os.devnull, os.O_WRONLY)
         for stream in (1, 2):
             os.dup2(null, stream)
@@ -404,7 +427,8 @@ def forked(number: int, seed: int, seeds: Path, folder: Path) -> tuple[str, str]
         os.waitpid(child, 0)
         return "hang", ""
     if not printed.exists():
-        return "died", f"status {os.waitstatus_to_exitcode(status)}"
+        code = os.waitstatus_to_exitcode(status)
+        return ("hang" if code == -signal.SIGXCPU else "died"), f"status {code}"
     outcome, _, text = printed.read_text().partition("\n")
     return outcome, text
 

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,6 +38,9 @@ TERMINATIONS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasat
 """Signals that end a command as Ctrl-C does; Windows has no SIGHUP, which is sent when a terminal is closed."""
 
 _DEBUG = "geonp.debug"  # key of ctx.meta, which all contexts of a call share
+
+_READERS = {"fsspec", "h5py", "netCDF4", "numcodecs", "pandas", "rasterio", "rioxarray", "s3fs", "zarr"}
+"""Libraries of files."""
 
 _ADVICE = {
     "train": "continue with --resume.",
@@ -69,10 +73,22 @@ def _message(error: Exception, command: str) -> str:
         return str(error)
     if isinstance(error, MemoryError):
         return f"geonp {command} needs more memory than there is: {reason(error)}. Select a part, as with --bbox."
+    if library := _reader_of(error):
+        return (
+            f"A file cannot be read or written: {library} reports: {reason(error)}. It may be damaged: copy or "
+            "download it again; --debug shows the traceback."
+        )
     return (
         f"geonp {command} stopped: {reason(error)}. Check that its inputs and options are complete and correct; "
         "--debug shows the traceback."
     )
+
+
+def _reader_of(error: BaseException) -> str:
+    """The library of files in which an exception was raised; empty if it was none."""
+    frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    inner = frames[-1].partition(".")[0] if frames else ""
+    return inner if inner in _READERS else ""
 
 
 def _add_debug(command: click.Command) -> None:

@@ -8,6 +8,7 @@ import xarray as xr
 
 from geonp.errors import InputError
 from geonp.raster.grid import grid_mapping_name
+from geonp.raster.nodata import require_packing
 
 __all__ = ["decoded", "renamed", "with_crs"]
 
@@ -39,6 +40,11 @@ def decoded(stored: xr.Dataset, wanted: Sequence[str] | None = None) -> xr.Datas
     """Decode by CF conventions; times that cannot be decoded and encoded, as months since a date, stay numbers.
 
     With `wanted`, other variables are left out unless they may be coordinates: they may be damaged.
+
+    Raises
+    ------
+    InputError
+        For a scale that is zero, or a scale or offset that is no finite number.
     """
     kept = {}
     if wanted is not None and set(wanted) <= set(stored.variables):
@@ -48,6 +54,8 @@ def decoded(stored: xr.Dataset, wanted: Sequence[str] | None = None) -> xr.Datas
         needed = {*wanted, *stored.dims, *stored.coords, *named, "spatial_ref", "crs"}
         stored = stored.drop_vars([name for name in stored.data_vars if name not in needed])
     for name, variable in stored.variables.items():
+        if variable.dtype.kind in "iuf":
+            require_packing(name, variable.attrs)
         units = variable.attrs.get("units")
         if isinstance(units, str) and " since " in units and variable.dtype.kind in "iuf":
             try:

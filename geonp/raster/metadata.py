@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from geonp.raster.grid import grid_mapping_name
-from geonp.raster.nodata import NODATA, PACKING
+from geonp.raster.nodata import NODATA, PACKING, require_packing
 
 __all__ = [
     "GDAL_METADATA",
@@ -35,8 +35,8 @@ THEMATIC = {"LAYER_TYPE": "thematic"}
 """Attribute of a raster of classes whose palette or table of categories is not in the array, named as in GDAL."""
 
 _FLAGS = ("flag_values", "flag_masks", "flag_meanings")
-_CLASS_NAMES = {"area_type", "land_cover_lccs", "region", "soil_type"}
-"""CF standard names of classes."""
+_CLASS_NAMES = re.compile(r"area_type|land_cover_lccs|region|soil_type|(.*[ _])?flag")
+"""CF standard names of classes; ``status_flag`` also modifies others."""
 
 PACKED_BANDS = "packed_bands"
 """Encoding of floats whose bands were packed by different scales and offsets: a mapping of ``dtype`` and ``_FillValue``
@@ -69,7 +69,7 @@ def class_attrs(attrs: Mapping[Any, Any]) -> dict[Any, Any]:
         for key, value in attrs.items()
         if key in _FLAGS
         or (key in THEMATIC and str(value).lower() == THEMATIC[key])
-        or (key == "standard_name" and value in _CLASS_NAMES)
+        or (key == "standard_name" and _CLASS_NAMES.fullmatch(str(value)))
     }
 
 
@@ -99,7 +99,9 @@ def kept_encoding(source: xr.DataArray, nodata: tuple[float, ...]) -> dict[str, 
     whose bands rioxarray has unpacked by different scales and offsets.
     """
     said = {key: source.encoding[key] for key in (GDAL_METADATA,) if key in source.encoding}
-    encoding = said | {key: source.encoding[key] for key in ("dtype", PACKED_BANDS, *PACKING) if key in source.encoding}
+    require_packing(source.name, source.encoding)
+    encoding = said | {key: source.encoding[key] for key in ("dtype", PACKED_BANDS) if key in source.encoding}
+    encoding |= {key: np.ravel(source.encoding[key])[0] for key in PACKING if key in source.encoding}
     mapping = source.encoding.get("grid_mapping", source.attrs.get("grid_mapping", grid_mapping_name(source)))
     if mapping is not None:
         encoding["grid_mapping"] = mapping
@@ -107,7 +109,7 @@ def kept_encoding(source: xr.DataArray, nodata: tuple[float, ...]) -> dict[str, 
         if encoding.get("dtype", source.dtype) != source.dtype:  # integers decoded by _Unsigned
             del encoding["dtype"]
         return encoding
-    encoded = [source.encoding[key] for key in NODATA if key in source.encoding]
+    encoded = [np.ravel(source.encoding[key])[0] for key in NODATA if np.size(source.encoding.get(key, []))]
     fill = encoded[0] if encoded else next(iter(nodata), None)
     if fill is not None:
         encoding["_FillValue"] = fill

@@ -28,6 +28,7 @@ __all__ = [
     "observed",
     "packing",
     "reader",
+    "require_packing",
     "require_real",
     "stored_nodata",
     "valid_limits",
@@ -179,6 +180,26 @@ def packing(attrs: Mapping[Any, Any]) -> tuple[float, float]:
     """Scale and offset; JSON attributes may hold them as lists."""
     scale, offset = (float(np.ravel(attrs.get(key, default))[0]) for key, default in PACKING.items())
     return scale or 1.0, offset
+
+
+def require_packing(name: object, attrs: Mapping[Any, Any]) -> None:
+    """Check scale and offset, where there are any.
+
+    Raises
+    ------
+    InputError
+        If they are not finite numbers, or the scale is zero, which makes all values the same.
+    """
+    for key in PACKING:
+        given = attrs.get(key, PACKING[key])
+        values = np.ravel(np.asarray(given))
+        usable = values.size > 0 and values.dtype.kind in "iuf" and np.isfinite(values[0])
+        if not usable or (key == "scale_factor" and values[0] == 0):
+            raise InputError(
+                f"Variable {name!r} cannot be unpacked: got {key} {given}, expected a finite number"
+                f"{' other than 0' if key == 'scale_factor' else ''}. Correct the attribute, or choose other variables "
+                "(--variable)."
+            )
 
 
 def empty_value(da: xr.DataArray, nodata: tuple[float, ...]) -> float:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from typing import Any
+
 from pyproj import CRS, Transformer
 from pyproj.exceptions import ProjError
 
@@ -9,6 +13,10 @@ from geonp.errors import warn
 from geonp.raster.grid import Grid, crs_name
 
 __all__ = ["misplaced", "warn_of_places"]
+
+_LEAST, _MOST = 3.0, 10.0
+"""Degrees beyond the area of use of a CRS, which are as many as it is wide between these limits, up to which places
+are not doubted."""
 
 
 def misplaced(grid: Grid) -> str:
@@ -27,10 +35,14 @@ def misplaced(grid: Grid) -> str:
         return ""
     if -360 <= west <= east <= 360 and -90 <= south <= north <= 90 and max(map(abs, grid.spacing)) < 10:
         return f"got {got} in {crs_name(grid.crs or '')}, which look like degrees"
-    bounds = _area(crs)
-    if bounds is not None and (east < bounds[0] or west > bounds[2] or north < bounds[1] or south > bounds[3]):
-        expected = f"x from {bounds[0]:.0f} to {bounds[2]:.0f} and y from {bounds[1]:.0f} to {bounds[3]:.0f}"
-        return f"got {got}, expected {expected}, the area of use of {crs_name(grid.crs or '')}"
+    if _is_thousandth(crs, (west, south, east, north)):
+        return f"got {got} in {crs_name(grid.crs or '')}, which look like kilometres"
+    area = _area_of_use(crs)
+    xs, ys = [west, east, west, east, (west + east) / 2], [south, south, north, north, (south + north) / 2]
+    places = Transformer.from_crs(crs, 4326, always_xy=True).transform(xs, ys)
+    if area is not None and not any(_near(area, lon, lat) for lon, lat in zip(*places, strict=True)):
+        where = f"longitudes from {area.west:g} to {area.east:g} and latitudes from {area.south:g} to {area.north:g}"
+        return f"got {got}, expected {where}, the area of use of {crs_name(grid.crs or '')}"
     return ""
 
 
@@ -40,13 +52,37 @@ def warn_of_places(grid: Grid) -> None:
         warn(f"The coordinates cannot be those of the CRS: {why}. Check the CRS and the units of the coordinates.")
 
 
-def _area(crs: CRS) -> tuple[float, float, float, float] | None:
-    """Bounds of the area of use of a projected CRS in its units; None if they are unknown."""
-    code = crs.to_epsg()
-    area = CRS.from_epsg(code).area_of_use if code else crs.area_of_use
+def _near(area: Any, lon: float, lat: float) -> bool:
+    """Whether a place is in an area of use or as far from it as scenes and national mappings are.
+
+    They keep the zone of UTM that most of them is in, often for all of the next zone.
+    """
+    if not (math.isfinite(lon) and math.isfinite(lat)):
+        return False
+    width = (area.east - area.west) % 360 or 360.0
+    beyond = (lon - area.west + (360 - width) / 2) % 360 - (360 - width) / 2
+    margin = min(max(width, _LEAST), _MOST)
+    return bool(-margin <= beyond <= width + margin and area.south - _MOST <= lat <= area.north + _MOST)
+
+
+def _is_thousandth(crs: CRS, bounds: tuple[float, float, float, float]) -> bool:
+    """Whether bounds are outside of the area of use of a CRS, but a thousand times them are inside."""
+    area = _area_of_use(crs)
     if area is None or area.west > area.east:
-        return None
+        return False
     try:
-        return Transformer.from_crs(4326, crs, always_xy=True).transform_bounds(*area.bounds)
+        limits = Transformer.from_crs(4326, crs, always_xy=True).transform_bounds(*area.bounds)
     except ProjError:
-        return None
+        return False
+    return not _within(bounds, limits) and _within([1000 * bound for bound in bounds], limits)
+
+
+def _within(bounds: Sequence[float], limits: Sequence[float]) -> bool:
+    (west, south, east, north), (left, bottom, right, top) = bounds, limits
+    return left <= west and east <= right and bottom <= south and north <= top
+
+
+def _area_of_use(crs: CRS) -> Any:
+    """Area of use of a CRS; None if it is unknown."""
+    code = crs.to_epsg()
+    return CRS.from_epsg(code).area_of_use if code else crs.area_of_use

@@ -167,3 +167,14 @@ def test_endpoints_that_are_down_are_named(tmp_path: Path) -> None:
         printed = geonp(*command, code=1)
         assert "127.0.0.1" in printed
         assert "hunter2" not in printed
+
+
+@pytest.mark.parametrize("name", ["out.tif", "out.nc"])
+def test_damaged_chunks_are_said_to_be_damaged(tmp_path: Path, ds: xr.Dataset, model: str, name: str) -> None:
+    ds.to_zarr(tmp_path / "in.zarr", zarr_format=3, consolidated=False)
+    (chunk,) = (path for path in (tmp_path / "in.zarr" / "a").rglob("*") if path.is_file() and path.name != "zarr.json")
+    chunk.write_bytes(chunk.read_bytes()[:-7])
+    said = geonp("fill", tmp_path / "in.zarr", tmp_path / name, "--model", model, code=1)
+    assert "Error: A file cannot be read or written: " in said
+    assert "It may be damaged: copy or download it again" in said
+    assert not (tmp_path / name).exists()

@@ -91,3 +91,26 @@ def test_values_alone_keep_their_dtype_in_a_geotiff(tmp_path: Path, model: str) 
 def test_info_warns_of_undeclared_nodata(tmp_path: Path) -> None:
     source = write_nc(tmp_path / "a.nc", np.where(GAPS, 99999, VALUES))
     assert "a: 12 observed cells hold 99999, far from all other values" in run("info", source)
+
+
+def test_several_nodata_values_of_packed_cells(tmp_path: Path, model: str) -> None:
+    stored = (100 * np.add.outer(np.arange(12), np.arange(15))).astype("i2")
+    stored[3:5, 4:6], stored[8, 9] = -999, -888
+    packing = {"missing_value": np.array([-999, -888], "i2"), "scale_factor": np.float32([0.01]), "add_offset": 5.0}
+    xr.Dataset({"a": (("y", "x"), stored, packing)}).to_netcdf(tmp_path / "a.nc")
+    for name in ("out.nc", "out.zarr", "out.tif"):
+        assert "Filled 5 cells" in run("fill", tmp_path / "a.nc", tmp_path / name, "--model", model)
+    out = xr.load_dataset(tmp_path / "out.nc")
+    seen = (stored != -999) & (stored != -888)
+    np.testing.assert_allclose(out.a.values[seen], 5 + 0.01 * stored[seen], rtol=1e-6)
+    assert (out.a.values[~seen] > 4).all()
+
+
+@pytest.mark.parametrize(("key", "value"), [("scale_factor", 0.0), ("scale_factor", np.nan), ("add_offset", "5")])
+def test_scales_that_unpack_nothing_are_named(tmp_path: Path, model: str, key: str, value: object) -> None:
+    file = tmp_path / "a.nc"
+    attrs = {"_FillValue": np.int16(-1), key: value}
+    xr.Dataset({"a": (("y", "x"), np.zeros((4, 5), "i2"), attrs), "b": (("y", "x"), np.ones((4, 5)))}).to_netcdf(file)
+    refused = run("fill", file, tmp_path / "out.nc", "--model", model, fails=True)
+    assert f"Variable 'a' cannot be unpacked: got {key} {value}, expected a finite number" in refused
+    run("info", file, "--variable", "b")

@@ -198,7 +198,7 @@ def test_a_model_of_numbers_fills_no_classes(raster: xr.DataArray) -> None:
     for call in (raster.geonp.infill, raster.geonp.plan, raster.geonp.evaluate, raster.to_dataset().geonp.infill):
         with pytest.raises(InputError, match=message):
             call()
-    for attrs in ({"flag_meanings": "sea land"}, {"standard_name": "area_type"}):
+    for attrs in ({"flag_meanings": "sea land"}, {"standard_name": "area_type"}, {"standard_name": "quality_flag"}):
         with pytest.raises(InputError, match=f"got {next(iter(attrs))}, expected quantities"):
             raster.drop_attrs().assign_attrs(attrs, _FillValue=0).geonp.infill()
     thematic = raster.drop_attrs().assign_attrs(_FillValue=0, LAYER_TYPE="thematic")

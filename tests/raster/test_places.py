@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import rioxarray  # noqa: F401  (registers the accessor rio)
 import xarray as xr
 
 from geonp.errors import InputError
@@ -48,8 +49,12 @@ def test_dimensions_that_are_not_alike_are_refused() -> None:
             [4600.0, 4599.97],
             [500.0, 500.03],
             32633,
-            "x from 166021 to 833979 .* the area of use of WGS 84 / UTM",
+            "in WGS 84 / UTM zone 33N .* which look like kilometres",
         ),
+        ([5.4e6, 5.3e6], [1.4e5, 1.5e5], 32633, ""),  # at 10 degrees east, in the zone to the west
+        ([5.4e6, 5.3e6], [-4e5, -3.9e5], 32633, "longitudes from 12 to 18 and .*, the area of use of WGS 84 / UTM"),
+        ([6.5e6, 6.4e6], [1.1e6, 1.2e6], 32632, "longitudes from 6 to 12 and .*, the area of use of WGS 84 / UTM"),
+        ([1.55e7, 1.54e7], [5e5, 6e5], 32733, "latitudes from -80 to 0, the area of use of WGS 84 / UTM"),
         ([4.6e6, 4.5e6], [5e5, 6e5], 4326, r"and y from 4\.5e\+06 to 4\.6e\+06, expected degrees"),
         ([4.6e6, 4.5e6], [5e5, 6e5], 32633, ""),
         ([90.0, -90.0], [0.0, 180.0], 4326, ""),
