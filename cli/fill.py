@@ -12,7 +12,6 @@ import click
 
 from .covariates import covariates, errors, read_beside
 from .options import (
-    as_numbers,
     bands,
     bbox,
     file_system,
@@ -32,6 +31,7 @@ from .progress import watched
 from .show import echo, in_terminal, table, to_json
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
     import xarray as xr
@@ -46,7 +46,9 @@ __all__ = ["fill"]
 @variables
 @place
 @bbox
-@as_numbers
+@fill_option("as_", "--as", type=click.Choice(["numbers", "classes"]))
+@fill_option("class_probabilities", is_flag=True)
+@fill_option("circular", is_flag=True)
 @fill_option("nodata", type=number, help="As stored in the file.")
 @fill_option("mask", type=click.Path(path_type=Path), help="A raster file; 0 is False.")
 @click.option("--holes", is_flag=True, help="Fill holes alone: leave gaps that touch the edge of the raster empty.")
@@ -130,6 +132,7 @@ def fill(
     where = opening(settings) | {"chunks": None if in_units else chunks or "auto"}
     layout = _layout(creation_options, chunks) if in_units else {}
     ds = open_raster(source, storage_options=storage_options if is_remote(source) else None, **where)
+    ds = ds.compute() if settings["class_probabilities"] and not in_units else ds  # then its classes are known
     settings["mask"] = _domain(ds, None if mask is None else read_mask(mask, where["bbox"]), holes)
     settings |= read_beside(settings, ds, source, where, storage_options)
     if dry_run or verbose:
@@ -247,8 +250,9 @@ def _fill_store(
     with watched(shown) as each:
         report = fill_store(ds, target, storage_options=of_target, source_options=of_source, progress=each, **options)
     counts: Any = report.variables
+    attributes = Store(target, of_target).attributes()
     if not quiet:
-        _note(counts)
+        _note(counts, attributes)
         if not counts:
             echo(f"{target} is complete: there was nothing to do.", err=True)
         elif report.reused:
@@ -260,7 +264,7 @@ def _fill_store(
             f"{len(report.failed)} of {report.units} units failed; their cells are empty and flagged:{named}\n"
             f"{target!r} stays unfinished. Repair the input, and try them again with --resume."
         )
-    return counts, Store(target, of_target).attributes(), failed
+    return counts, attributes, failed
 
 
 def _fill_file(
@@ -282,11 +286,14 @@ def _fill_file(
         write_raster(filled, target, **creation)
     counts = count()
     if not quiet:
-        _note(counts)
+        _note(counts, filled.attrs)
     return counts, filled.attrs
 
 
-def _note(census: dict[str, dict[str, int]]) -> None:
+def _note(census: dict[str, dict[str, int]], attributes: Mapping[Any, Any]) -> None:
+    for kind in ("classes", "directions"):
+        if names := attributes.get(f"geonp_{kind}"):
+            echo(f"{names}: filled as {kind}. To fill them as numbers: --as numbers.", err=True)
     for name, counts in census.items():
         if counts["infinite"]:
             echo(f"{name}: {counts['infinite']:,} infinite values are treated as missing.", err=True)

@@ -28,6 +28,8 @@ from geonp.adaptation.crops import Crop, Masking, draw_task, fit_masking, hold_o
 from geonp.adaptation.search import Candidate, Search, search_neighbourhood
 from geonp.adaptation.validation import hide_held_out
 from geonp.errors import InputError, OutputError
+from geonp.fill.kinds import check_numbers
+from geonp.fill.options import FillOptions
 from geonp.fill.request import domain_of, normalise
 from geonp.inference import checkpoint
 from geonp.inference.predictor import resolve
@@ -171,7 +173,8 @@ def adapt(
     """
     clock = _Clock(*_checked(minutes, steps, seed))
     _check_out(file := Path(out), overwrite)
-    ds, grid, variables = normalise(obj, nodata=nodata)
+    ds, grid, variables = normalise(obj, FillOptions(nodata=nodata))
+    check_numbers(variables)
     names = [variable.name for variable in variables]
     domain = None if mask is None else domain_of(mask, grid)
     predictor, card = resolve(os.fspath(model), device, None)

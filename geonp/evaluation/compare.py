@@ -25,9 +25,10 @@ from geonp.inference.stack import beside
 from geonp.raster.covariates import Covariate, CovariateLike, named, taken_by
 from geonp.raster.gaps import SIMULATORS
 from geonp.raster.grid import Grid
+from geonp.raster.kinds import is_classes
 from geonp.raster.metadata import THEMATIC, UNNAMED
 from geonp.raster.nodata import observed
-from geonp.raster.variable import fill_variables, is_classes, require_numbers
+from geonp.raster.variable import fill_variables, require_numbers
 from geonp.raster.windows import Window
 
 __all__ = ["HOLDOUTS", "evaluate"]

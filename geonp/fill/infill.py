@@ -28,10 +28,10 @@ from geonp.fill.samples import sample_chunks
 from geonp.inference.kernel import FillJob, as_read, most_batches, result_dtype
 from geonp.inference.stack import read_with
 from geonp.raster.covariates import Covariate, check_values
-from geonp.raster.metadata import FillFlag, dataset_attrs
+from geonp.raster.metadata import FillFlag, Kind, dataset_attrs
 from geonp.raster.nodata import Reader
 from geonp.raster.sentinels import Extremes, sentinels_of, warn_of_sentinels
-from geonp.raster.variable import ClassReader, Variable
+from geonp.raster.variable import ClassReader, Read, Variable
 from geonp.raster.windows import CHUNKS, Window, pieces
 
 __all__ = ["chunks_in_memory", "count_batches", "infill", "template"]
@@ -107,7 +107,7 @@ def _check_in_memory(variable: Variable) -> None:
             f"variable {variable.name!r} has no observed cell, so there is nothing to fill from; "
             "check the nodata value, or leave the variable out"
         )
-    if not isinstance(variable.read, ClassReader):
+    if not isinstance(variable.read, ClassReader) and variable.kind is Kind.NUMBERS:
         warn_of_sentinels(variable.label, [Extremes.of(stored[observed_mask], sentinels_of(variable.source))])
 
 
@@ -127,7 +127,7 @@ def _filled(
     request: Request, variable: Variable, covariates: Sequence[tuple[Covariate, da.Array]]
 ) -> dict[Hashable, xr.DataArray]:
     """The results of a variable: computed if it is in memory, otherwise lazy."""
-    source, job = variable.spatial_last, request.job
+    source, job = variable.spatial_last, request.job.of(variable)
     in_memory = source.chunks is None
     if in_memory:
         stored = da.from_array(source.values, chunks=chunks_in_memory(source.shape), name=False)
@@ -150,12 +150,16 @@ def _assembled(request: Request, arrays: Mapping[Hashable, Mapping[Hashable, xr.
     card, out = request.card, request.ds.drop_vars([variable.name for variable in request.variables])
     stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     for variable in request.variables:
-        line = f"{stamp} geonp infill: {variable.label} filled by {card.name} {card.version}"
+        what = "" if variable.kind is Kind.NUMBERS else f"as {variable.kind} "
+        line = f"{stamp} geonp infill: {variable.label} filled {what}by {card.name} {card.version}"
         attrs = dataset_attrs(out.attrs, line, card.name, card.version, card.sha256)
         if names := [covariate.variable.label for covariate in request.covariates if not covariate.known_errors]:
             attrs["geonp_covariates"] = " ".join(names)
         if errors := [covariate.variable.label for covariate in request.covariates if covariate.known_errors]:
             attrs["geonp_errors"] = errors[0]
+        for kind in (Kind.CLASSES, Kind.DIRECTIONS):
+            if names := [one.label for one in request.variables if one.kind is kind]:
+                attrs[f"geonp_{kind}"] = " ".join(names)
         out = out.assign(arrays[variable.name]).assign_attrs(attrs)
     return ordered(request.ds, out, arrays)
 
@@ -169,7 +173,7 @@ def _fill_chunks(
     data: da.Array,
     domain: da.Array | None,
     job: FillJob,
-    read: Reader | ClassReader,
+    read: Read,
     axis: int | None = None,
     covariates: Sequence[tuple[Beside, da.Array]] = (),
 ) -> da.Array:
@@ -213,7 +217,7 @@ def _fill_chunks(
             graph[(name, *block, i, j)] = (_fill, region, job, read, own, stack, starts, masks, rows, cols, near)
     sources: list[Any] = [data, *([] if domain is None else [domain]), *(result for _, result in beside)]
     layers = HighLevelGraph.from_collections(name, graph, dependencies=sources)
-    return da.Array(layers, name, data.chunks, dtype=result_dtype(read.dtype, job.predictor.classes))
+    return da.Array(layers, name, data.chunks, dtype=result_dtype(read.dtype, job))
 
 
 def _like(result: da.Array, data: da.Array, axes: tuple[int, ...]) -> da.Array:

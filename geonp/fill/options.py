@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from textwrap import indent
-from typing import TYPE_CHECKING, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +33,7 @@ _FINGERPRINTED_ELSEWHERE = {"model", "mask", "covariates", "errors", "device", "
 """Options whose value does not identify a result: models, masks and covariates have content, and batches change no
 result."""
 
-RESULTS = ("standard_error", "quantile", "tail", "sample", "probability", "fill_flag")
+RESULTS = ("standard_error", "quantile", "tail", "sample", "class_probability", "probability", "fill_flag")
 """Endings of the names of all results, in the order in which they follow the values."""
 
 
@@ -87,6 +87,16 @@ class FillOptions:
         Known standard errors of the observations, in their units: a variable of the raster, which is then not filled,
         or an array on its grid. Observations with larger errors count less. They keep their values. Standard errors of
         filled cells are of a measurement without these errors.
+    as_ : {"numbers", "classes"}, optional
+        What the values are. By default, variables with CF ``flag_values`` or ``flag_meanings``, a palette, category
+        names or a standard name such as ``area_type`` are classes, and all others are numbers. Classes are filled with
+        the most probable one of those that are observed around, with its probability; no class is invented.
+    class_probabilities : bool
+        Add the probability of each class along the dimension ``category``.
+    circular : bool
+        Take the values for directions in degrees, whose mean goes round: the mean of 350 and 10 is 0. By default only
+        variables with a direction or an azimuth as CF ``standard_name``, or as name with units of degrees, are
+        directions. They are filled as unit vectors, and their standard error is a circular standard deviation.
 
     Raises
     ------
@@ -109,6 +119,9 @@ class FillOptions:
     covariates: CovariateLike | Sequence[CovariateLike] | None = None
     covariate_resampling: str | None = None
     errors: CovariateLike | None = None
+    as_: Literal["numbers", "classes"] | None = None
+    class_probabilities: bool = False
+    circular: bool = False
 
     def __post_init__(self) -> None:
         """Check the values, and convert them to plain types, so that equal options have equal fingerprints."""
@@ -131,8 +144,14 @@ class FillOptions:
             )
         if len(set(levels)) < len(levels):
             raise InputError(f"quantiles must differ from each other, got {self.quantiles!r}")
-        if not isinstance(self.tails, bool | np.bool_):
-            raise InputError(f"tails must be True or False, got {self.tails!r}")
+        for name in ("tails", "class_probabilities", "circular"):
+            if not isinstance(getattr(self, name), bool | np.bool_):
+                raise InputError(f"{name} must be True or False, got {getattr(self, name)!r}")
+        if self.as_ not in (None, "numbers", "classes") or (self.as_ and self.circular):
+            raise InputError(
+                f"as_ must be 'numbers' or 'classes', and neither of them with circular=True: got {self.as_!r} with "
+                f"circular={self.circular}"
+            )
         if not _is_integer(self.samples) or self.samples < 0:
             raise InputError(f"samples must be the number of joint samples, 0 or more, got {self.samples!r}")
         if self.covariate_resampling not in (None, *RESAMPLINGS):
@@ -146,6 +165,8 @@ class FillOptions:
             "nodata": None if self.nodata is None else _plain(self.nodata),
             "quantiles": tuple(float(q) for q in self.quantiles),
             "tails": bool(self.tails),
+            "class_probabilities": bool(self.class_probabilities),
+            "circular": bool(self.circular),
             "samples": int(self.samples),
         }
         for name, value in plain.items():
@@ -155,7 +176,7 @@ class FillOptions:
     def results(self) -> list[str]:
         """Endings of the names of the results of a variable of numbers, beside its values."""
         left_out = {"quantile": not self.quantiles, "tail": not self.tails, "sample": not self.samples}
-        return [name for name in RESULTS if name != "probability" and not left_out.get(name)]
+        return [name for name in RESULTS if "probability" not in name and not left_out.get(name)]
 
     def fingerprint(self) -> Mapping[str, object]:
         """The options whose values identify a result, by name."""
@@ -188,6 +209,9 @@ class FillKeywords(TypedDict, total=False):
     covariates: CovariateLike | Sequence[CovariateLike] | None
     covariate_resampling: str | None
     errors: CovariateLike | None
+    as_: Literal["numbers", "classes"] | None
+    class_probabilities: bool
+    circular: bool
 
 
 def takes_fill_options(function: Function) -> Function:

@@ -14,7 +14,8 @@ import xarray as xr
 
 from geonp.fill.options import FillOptions
 from geonp.inference.kernel import quantile_of
-from geonp.raster.metadata import FillFlag, ancillary_names
+from geonp.raster.kinds import category_labels
+from geonp.raster.metadata import FillFlag, Kind, ancillary_names
 from geonp.raster.nodata import NODATA, OTHER_NODATA, PACKING, UNLIMITED, VALID, holds, without
 from geonp.raster.variable import ClassReader, Variable, labels
 
@@ -74,8 +75,8 @@ class Output:
 def outputs(variable: Variable, options: FillOptions) -> tuple[Output, ...]:
     """The results of a variable, in the order in which they are written.
 
-    A variable of numbers has values, standard errors, flags, and any quantiles, tails and samples. A variable of
-    classes has classes, their probabilities and flags.
+    A variable of numbers or directions has values, standard errors, flags, and any quantiles, tails and samples. A
+    variable of classes has classes, their probabilities and flags.
     """
     source, label, dtype = variable.source, variable.label, variable.read.dtype
     mapping = {key: value for key, value in variable.encoding.items() if key == "grid_mapping"}
@@ -83,12 +84,19 @@ def outputs(variable: Variable, options: FillOptions) -> tuple[Output, ...]:
     def output(
         result: str, function: Callable[..., Array] | None, dtype: Any = dtype, along: xr.Variable | None = None
     ) -> Output:
-        attrs = _result_attrs(source, label, result)
+        attrs = _result_attrs(source, label, result, variable.kind)
         return Output(f"{label}_{result}", np.dtype(dtype), attrs, mapping, function, along)
 
     flag = output("fill_flag", partial(_part, name="flag"), np.int8)
-    if isinstance(variable.read, ClassReader):
-        others = [output("probability", _probability, np.float32, xr.Variable("category", labels(source)))]
+    if variable.kind is Kind.CLASSES or isinstance(variable.read, ClassReader):
+        if variable.kind is Kind.CLASSES:
+            others = [output("probability", partial(_part, name="probability"), np.float32)]
+        else:
+            others = [output("probability", _every_probability, np.float32, xr.Variable("category", labels(source)))]
+        if variable.categories:
+            names_ = xr.Variable("category", category_labels(source, variable.categories))
+            every = partial(_every_probability, name="class_probability")
+            others.insert(0, output("class_probability", every, np.float32, names_))
         attrs = without(source.attrs, ("grid_mapping",))
         names = [*ancillary_names(source), *(other.name for other in (*others, flag))]
         attrs["ancillary_variables"] = " ".join(dict.fromkeys(names))
@@ -138,8 +146,8 @@ def _quantiles(result: Array, stored: Array, levels: tuple[float, ...]) -> Array
     return np.stack([quantile_of(result, level) for level in levels])
 
 
-def _probability(result: Array, stored: Array) -> Array:
-    return np.moveaxis(result["probability"], -1, 0)
+def _every_probability(result: Array, stored: Array, name: str = "probability") -> Array:
+    return np.moveaxis(result[name], -1, 0)
 
 
 def _value_attrs(
@@ -164,14 +172,14 @@ def _value_attrs(
     return {**attrs, "ancillary_variables": " ".join(names)}
 
 
-def _result_attrs(source: xr.DataArray, label: str, result: str) -> dict[str, Any]:
+def _result_attrs(source: xr.DataArray, label: str, result: str, kind: Kind) -> dict[str, Any]:
     """Attributes of a result beside the values: of ``standard_error``, ``fill_flag``, ``probability`` and so on.
 
     `label` stands for the ``long_name`` of the source if it has none.
     """
     title = source.attrs.get("long_name", label)
     if result == "standard_error":
-        return _error_attrs(source, title)
+        return _error_attrs(source, title, directions=kind is Kind.DIRECTIONS)
     if result == "fill_flag":
         return {
             "long_name": f"{title} fill flag",
@@ -181,14 +189,17 @@ def _result_attrs(source: xr.DataArray, label: str, result: str) -> dict[str, An
         }
     if result == "tail":
         return {"long_name": f"{title}, inverse degrees of freedom of the Student distribution", "units": "1"}
-    if result == "probability":
-        return {"long_name": f"{title}, probability of each class", "units": "1"}
+    if "probability" in result:
+        what = "probability" if kind is Kind.CLASSES and result == "probability" else "probability of each class"
+        return {"long_name": f"{title}, {what}", "units": "1"}
     kept = {key: source.attrs[key] for key in ("units", "units_metadata", *PACKING) if key in source.attrs}
     return {"long_name": f"{title}, {'joint sample' if result == 'sample' else result}", **kept}
 
 
-def _error_attrs(source: xr.DataArray, title: str) -> dict[str, Any]:
-    attrs: dict[str, Any] = {"long_name": f"{title} standard error"}
+def _error_attrs(source: xr.DataArray, title: str, *, directions: bool) -> dict[str, Any]:
+    attrs: dict[str, Any] = {
+        "long_name": f"{title} {'circular standard deviation' if directions else 'standard error'}"
+    }
     if "standard_name" in source.attrs:
         attrs["standard_name"] = f"{source.attrs['standard_name']} standard_error"
     if "units" in source.attrs:

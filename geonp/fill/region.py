@@ -17,13 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from geonp.errors import PredictionError
+from geonp.inference.classes import fill_classes
 from geonp.inference.covariates import Layer
+from geonp.inference.directions import fill_directions
 from geonp.inference.kernel import FillJob, as_read, fill_window, result_dtype
 from geonp.inference.stack import STACK, beside, read_with
 from geonp.raster.covariates import Covariate
-from geonp.raster.metadata import FillFlag
-from geonp.raster.nodata import Reader
-from geonp.raster.variable import ClassReader, Variable
+from geonp.raster.metadata import FillFlag, Kind
+from geonp.raster.variable import Read, Variable
 from geonp.raster.windows import Piece, Window, pieces
 
 __all__ = ["BlockSource", "Region", "Source", "VariableSource", "fill_region", "reason"]
@@ -34,6 +35,9 @@ Array = npt.NDArray[Any]
 BoolArray = npt.NDArray[np.bool_]
 Index = tuple[int, ...]
 Blocks = list[list[Array]]
+
+_FILLS = {Kind.NUMBERS: fill_window, Kind.CLASSES: fill_classes, Kind.DIRECTIONS: fill_directions}
+"""The function that fills a window, by what the values are."""
 
 
 @dataclass(frozen=True)
@@ -92,22 +96,22 @@ def fill_region(region: Region, source: Source, job: FillJob, *, keep_going: boo
     PredictionError
         When the model fails, unless `keep_going`.
     """
-    own, classes, failure = source.own(), job.predictor.classes, ""
+    own, failure = source.own(), ""
     if np.isfinite(own).all():
-        return as_read(own, FillFlag.OBSERVED, classes), failure
-    domain_mask, result = source.domain_mask(), np.empty(own.shape, result_dtype(own.dtype, classes))
+        return as_read(own, FillFlag.OBSERVED, job), failure
+    domain_mask, result = source.domain_mask(), np.empty(own.shape, result_dtype(own.dtype, job))
     window = lru_cache(maxsize=1 if region.axis is None else STACK.slices + 1)(source.window)
     for place, index in zip(np.ndindex(own.shape[:-2]), itertools.product(*region.lead), strict=True):
         others = [window(other) for other in region.neighbours(index)]
         try:
             stack = np.stack(others) if others else None
-            filled = fill_window(window(index), domain_mask, region.chunk, job, stack, source.covariates(index))
+            filled = _FILLS[job.kind](window(index), domain_mask, region.chunk, job, stack, source.covariates(index))
         except PredictionError as error:
             if not keep_going:
                 raise
             failure = reason(error)
             flag = np.where(np.isnan(own[place]), FillFlag.FAILED, FillFlag.OBSERVED).astype(np.int8)
-            filled = as_read(own[place], flag, classes)
+            filled = as_read(own[place], flag, job)
         result[place] = filled
     return result, failure
 
@@ -167,7 +171,7 @@ class BlockSource:
 
     region: Region
     job: FillJob
-    read: Reader | ClassReader
+    read: Read
     block: Array
     stack: list[Blocks]
     starts: tuple[int, ...]
@@ -382,7 +386,7 @@ def fill_covariate(covariate: Covariate, region: Region, job: FillJob, mask: Any
 
 def alone(job: FillJob) -> FillJob:
     """The job that fills the gaps of a covariate from itself."""
-    return replace(job, across=None, max_distance=None)
+    return replace(job, across=None, max_distance=None, kind=Kind.NUMBERS, categories=())
 
 
 def _unknown(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

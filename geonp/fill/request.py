@@ -13,18 +13,18 @@ import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import CheckpointError, InputError, ModelError, warn
-from geonp.fill.options import RESULTS, FillOptions
+from geonp.fill.kinds import check_kinds, check_model, names_of, results_of, variable_of
+from geonp.fill.options import FillOptions
 from geonp.fill.outputs import Output, outputs
 from geonp.inference import checkpoint
 from geonp.inference.kernel import FillJob
 from geonp.inference.predictor import resolve
 from geonp.raster.covariates import Covariate, CovariateLike, arrays_of, covariates_of, errors_of, named, taken_by
-from geonp.raster.directions import warn_of_directions
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import UNNAMED, ancillary_names
 from geonp.raster.nodata import declared_nodata
 from geonp.raster.places import warn_of_places
-from geonp.raster.variable import Variable, class_variables, fill_variables, off_grid, passed_classes, passed_integers
+from geonp.raster.variable import Variable, class_variables, off_grid, passed_classes, passed_integers
 
 __all__ = ["Raster", "Request", "covariates_on", "domain_of", "load_job", "normalise", "prepare", "require_covariates"]
 
@@ -71,9 +71,9 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
     classes, across = _classes(options.model), options.across
     if classes and (options.quantiles or options.tails or options.samples):
         raise InputError("quantiles, tails and samples are of numbers, and the model predicts classes: leave them out")
-    results = list(RESULTS[-2:]) if classes else options.results
     given, errors = named(options.covariates), options.errors
-    ds, grid, variables = normalise(obj, results, classes, options.nodata, [*given, *named(errors)])
+    ds, grid, variables = normalise(obj, options, classes, [*given, *named(errors)])
+    check_kinds(variables, options)
     if options.quantiles:
         _check_scales(variables)
     _warn_of_refilling(ds, variables)
@@ -90,6 +90,7 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
     if across is None and not options.samples and not neighbourhood.standard:
         across = neighbourhood.across or None
     job = replace(job, across=across, predictor=replace(job.predictor, neighbourhood=neighbourhood))
+    check_model(variables, card, job)
     beside = covariates_on(grid, given, ds, options.covariate_resampling)
     covariates = (*beside, *errors_of(errors, ds, grid, variables))
     if covariates:
@@ -176,15 +177,11 @@ def _classes(model: str | os.PathLike[str]) -> int:
 
 
 def normalise(
-    obj: Raster,
-    results: Sequence[str] = ("standard_error", "fill_flag"),
-    classes: int = 0,
-    nodata: float | None = None,
-    covariates: Sequence[CovariateLike] = (),
+    obj: Raster, options: FillOptions, classes: int = 0, covariates: Sequence[CovariateLike] = ()
 ) -> tuple[xr.Dataset, Grid, tuple[Variable, ...]]:
     """A Dataset, its grid and the variables to fill; checks that no name of a result is taken.
 
-    With `classes`, the variables are those with as many flag values, see
+    With `classes`, those of a classifier, the variables are those with as many flag values, see
     :func:`geonp.raster.variable.class_variables`. Variables that are covariates are not filled.
     """
     if not isinstance(obj, (xr.DataArray, xr.Dataset)):
@@ -198,24 +195,22 @@ def normalise(
             f"The last column of {grid.x_dim!r} repeats the first, 360 degrees away: both are filled on their own, and "
             f"the raster is not taken as going round. Leave it out: obj.isel({{{grid.x_dim!r}: slice(None, -1)}})."
         )
+    ds = _marked(obj if isinstance(obj, xr.Dataset) else obj.to_dataset(name=UNNAMED if obj.name is None else obj.name))
     if isinstance(obj, xr.DataArray):
-        name = UNNAMED if obj.name is None else obj.name
-        _check_names(obj, name, results)
-        ds = _marked(obj.to_dataset(name=name))
-        names: list[Hashable] = class_variables(ds, grid, classes) if classes else [name]
+        names: list[Hashable] = class_variables(ds, grid, classes) if classes else list(ds.data_vars)
     else:
-        ds = _marked(obj)
         candidates = ds.drop_vars(taken_by(covariates, ds))
-        names = class_variables(candidates, grid, classes) if classes else fill_variables(candidates, grid, nodata)
+        names = class_variables(candidates, grid, classes) if classes else names_of(candidates, grid, options)
         _warn_of_passed(candidates, grid, names, classes)
-        for name in names:
-            _check_replaced(ds, name, results)
-            _check_names(ds[name], name, results)
-    warn_of_places(grid)
-    if not classes:
-        warn_of_directions({name: ds[name].attrs for name in names})
     spatial = (grid.y_dim, grid.x_dim)
-    return ds, grid, tuple(Variable.of(ds[name], spatial, nodata, classes=bool(classes)) for name in names)
+    variables = tuple(variable_of(ds[name], spatial, options, classes) for name in names)
+    for variable in variables:
+        results = results_of(variable, options)
+        if not isinstance(obj, xr.DataArray):
+            _check_replaced(ds, variable.name, results)
+        _check_names(ds[variable.name], variable.name, results)
+    warn_of_places(grid)
+    return ds, grid, variables
 
 
 def _marked(ds: xr.Dataset) -> xr.Dataset:
@@ -234,10 +229,10 @@ def _warn_of_passed(ds: xr.Dataset, grid: Grid, names: Sequence[Hashable], class
             f"{', '.join(map(str, passed))}: integers without a declared nodata value pass through as they are. If "
             "cells of theirs are missing, give the value with nodata= (--nodata)."
         )
-    if not classes and (passed := passed_classes(ds, grid)):
+    if not classes and (passed := [name for name in passed_classes(ds, grid) if name not in names]):
         warn(
-            f"{', '.join(map(str, passed))}: classes pass through as they are, because a model of numbers cannot "
-            "fill them. Use a model of classes (--model), or leave them out (--variable)."
+            f"{', '.join(map(str, passed))}: classes beside numbers pass through as they are. To fill them, choose "
+            f"them alone: ds[[{passed[0]!r}]] (--variable {passed[0]})."
         )
     if others := off_grid(ds, grid, names):
         warn(
@@ -261,7 +256,7 @@ def _check_replaced(ds: xr.Dataset, name: Hashable, results: Sequence[str]) -> N
 def _check_names(array: xr.DataArray, name: Hashable, results: Sequence[str]) -> None:
     """Check that no coordinate or dimension is called as a result will be."""
     taken = [output for result in results if (output := f"{name}_{result}") in array.coords]
-    along = {"quantile": "quantile", "sample": "sample", "probability": "category"}
+    along = {"quantile": "quantile", "sample": "sample", "probability": "category", "class_probability": "category"}
     taken += [along[result] for result in results if along.get(result) in {*array.dims, *array.coords}]
     if taken:
         raise InputError(

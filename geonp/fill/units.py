@@ -140,7 +140,7 @@ def fill_unit(work: Work, unit: Unit) -> Record:
     source = VariableSource(
         field.variable,
         _region(work, unit),
-        work.job,
+        work.job.of(field.variable),
         work.domain,
         tuple(field.chunks[dim] for dim in field.variable.spatial),  # type: ignore[arg-type]
         work.covariates,
@@ -155,7 +155,7 @@ def fill_unit(work: Work, unit: Unit) -> Record:
             raise
         except Exception as error:  # readers of files raise errors of no common class
             return fail_unit(work, unit, reason(error))
-        result, failure = fill_region(source.region, source, work.job, keep_going=True)
+        result, failure = fill_region(source.region, source, source.job, keep_going=True)
         note: Record = {} if complete else {"unread": True}
         if failure:
             note["error"] = failure
@@ -166,7 +166,7 @@ def fail_unit(work: Work, unit: Unit, why: str) -> Record:
     """Write a unit as failed, with all of its cells empty, and return its record."""
     variable, shape = work.fields[unit.field].variable, _region(work, unit).shape
     stored = np.full(shape, variable.empty, variable.source.dtype)
-    result = as_read(np.full(shape, np.nan, variable.read.dtype), FillFlag.FAILED)
+    result = as_read(np.full(shape, np.nan, variable.read.dtype), FillFlag.FAILED, work.job.of(variable))
     return _write(work, unit, result, stored, {"error": why})
 
 

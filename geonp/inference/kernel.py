@@ -6,9 +6,8 @@ schedule it, so the result does not depend on how a raster is chunked.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,12 +19,23 @@ from geonp.inference.context import choose_context, framed
 from geonp.inference.covariates import Columns, Layer, columns, known_errors, with_slices
 from geonp.inference.predictor import Predictor, padded_size, padded_sizes, tiles_per_batch
 from geonp.inference.stack import STACK, backgrounds
-from geonp.inference.stitching import Tile, batches, blend_weights, blended, overlaps, stitch
+from geonp.inference.stitching import Tile, blend_weights, blended, in_batches, overlaps, stitch
 from geonp.inference.tiling import TILING, between, groups, support
-from geonp.raster.metadata import FillFlag
+from geonp.raster.metadata import FillFlag, Kind
+from geonp.raster.variable import Variable
 from geonp.raster.windows import Window, indices, shown_once
 
-__all__ = ["FillJob", "as_read", "fill_window", "most_batches", "quantile_of", "result_dtype"]
+__all__ = [
+    "FillJob",
+    "as_read",
+    "fill_window",
+    "most_batches",
+    "near",
+    "quantile_of",
+    "result_dtype",
+    "tiles_of",
+    "wanted_cells",
+]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
@@ -48,6 +58,10 @@ class FillJob:
         Seed for sampling distant context points.
     across : hashable or None
         Dimension along which neighbouring slices are used as predictors, see :mod:`geonp.inference.stack`.
+    kind : Kind
+        What the values of the variable are.
+    categories : tuple of float
+        Classes whose probabilities are asked for; empty for that of the filled class alone.
     """
 
     predictor: Predictor
@@ -56,6 +70,12 @@ class FillJob:
     max_distance: float | None
     seed: int
     across: Hashable | None = None
+    kind: Kind = Kind.NUMBERS
+    categories: tuple[float, ...] = ()
+
+    def of(self, variable: Variable) -> FillJob:
+        """The job of a variable."""
+        return replace(self, kind=variable.kind, categories=variable.categories)
 
     @property
     def frame(self) -> int:
@@ -84,14 +104,20 @@ class FillJob:
         return rows, slice(chunk.col - window.col, chunk.col_end - window.col)
 
 
-def result_dtype(dtype: np.dtype[Any], classes: int = 0) -> np.dtype[Any]:
-    """The fields of a filled cell: value, standard error, tail and flag; of a classifier value, probability and flag.
+def result_dtype(dtype: np.dtype[Any], job: FillJob | None = None) -> np.dtype[Any]:
+    """The fields of a filled cell, where `dtype` is that of the values.
 
-    `dtype` is that of the values. The tail is that of :mod:`geonp.inference.student`.
+    Of numbers and directions value, standard error, tail (see :mod:`geonp.inference.student`) and flag. Of classes
+    value, probability, that of each of :attr:`FillJob.categories` if there are any, and flag. Of a classifier the
+    number of the class, the probability of each class and flag.
     """
+    classes, value, flag = 0 if job is None else job.predictor.classes, ("value", dtype), ("flag", np.int8)
     if classes:
-        return np.dtype([("value", dtype), ("probability", np.float32, (classes,)), ("flag", np.int8)])
-    return np.dtype([("value", dtype), ("standard_error", dtype), ("tail", np.float32), ("flag", np.int8)])
+        return np.dtype([value, ("probability", np.float32, (classes,)), flag])
+    if job is not None and job.kind is Kind.CLASSES:
+        every = [("class_probability", np.float32, (len(job.categories),))] if job.categories else []
+        return np.dtype([value, ("probability", np.float32), *every, flag])
+    return np.dtype([value, ("standard_error", dtype), ("tail", np.float32), flag])
 
 
 def quantile_of(result: npt.NDArray[np.void], level: float) -> FloatArray:
@@ -106,14 +132,19 @@ def _within(values: FloatArray, dtype: np.dtype[Any]) -> FloatArray:
     return np.asarray(np.clip(values, limits.min, limits.max), dtype)
 
 
-def as_read(values: FloatArray, flag: npt.NDArray[np.int8] | int, classes: int = 0) -> npt.NDArray[np.void]:
+def as_read(values: FloatArray, flag: npt.NDArray[np.int8] | int, job: FillJob | None = None) -> npt.NDArray[np.void]:
     """The result for cells that keep their value, or stay empty: values as they were read, with the given flags."""
-    result = np.empty(values.shape, result_dtype(values.dtype, classes))
+    result = np.empty(values.shape, result_dtype(values.dtype, job))
     result["value"], result["flag"] = values, flag
     missing = np.isnan(values)
-    if classes:
-        result["probability"] = values[..., None] == np.arange(classes)
+    if job is not None and job.predictor.classes:
+        result["probability"] = values[..., None] == np.arange(job.predictor.classes)
         result["probability"][missing] = np.nan
+    elif job is not None and job.kind is Kind.CLASSES:
+        result["probability"] = np.where(missing, np.nan, 1.0)
+        if job.categories:
+            result["class_probability"] = values[..., None] == np.array(job.categories)
+            result["class_probability"][missing] = np.nan
     else:
         result["standard_error"] = result["tail"] = np.where(missing, np.nan, 0.0)
     return result
@@ -158,9 +189,9 @@ def fill_window(
     core, classes = job.core(chunk), job.predictor.classes
     observed = ~np.isnan(values)
     missing, context_mask = domain_mask & ~observed, domain_mask & observed
-    fillable = missing & _near(context_mask, job.max_distance)
+    fillable = missing & near(context_mask, job.max_distance)
     flag = np.where(observed, FillFlag.OBSERVED, np.where(domain_mask, FillFlag.BEYOND_LIMIT, FillFlag.OUTSIDE_DOMAIN))
-    result = as_read(values[core], flag[core].astype(np.int8), classes)
+    result = as_read(values[core], flag[core].astype(np.int8), job)
     if not fillable[core].any():
         return result
     if others is not None:
@@ -212,12 +243,12 @@ def _predict(
     if others is not None:
         known = np.isfinite(others).any(0)
         supported = supported | (fillable & known)
-    wanted = _wanted(fillable, supported, job.core(chunk))
-    tiles = _tiles(values, context_mask, missing, wanted, job, covariates=covariates)
+    wanted = wanted_cells(fillable, supported, job.core(chunk))
+    tiles = tiles_of(values, context_mask, missing, wanted, job, covariates=covariates)
     predicted = _blend(tiles, values.shape, rows, cols, job)
     if others is not None:
         stack = np.where(context_mask, values, np.nan), others
-        tiles = _tiles(values, context_mask & known, missing, wanted & known, job, stack)
+        tiles = tiles_of(values, context_mask & known, missing, wanted & known, job, stack)
         from_stack = _blend(tiles, values.shape, rows, cols, job)
         # at the shores of a gap, neighbouring slices with gaps of their own may predict worse than the slice alone
         better = (from_stack[1] < predicted[1]) | (np.isfinite(from_stack[1]) & np.isnan(predicted[1]))
@@ -226,14 +257,14 @@ def _predict(
     return predicted
 
 
-def _near(context_mask: BoolArray, max_distance: float | None) -> BoolArray:
+def near(context_mask: BoolArray, max_distance: float | None) -> BoolArray:
     """Cells within `max_distance` of an observation; all cells if it is None."""
     if max_distance is None or not context_mask.any():
         return np.full(context_mask.shape, max_distance is None)
     return np.asarray(ndimage.distance_transform_edt(~context_mask) <= max_distance)
 
 
-def _wanted(fillable: BoolArray, supported: BoolArray, core: tuple[slice, slice]) -> BoolArray:
+def wanted_cells(fillable: BoolArray, supported: BoolArray, core: tuple[slice, slice]) -> BoolArray:
     """The supported cells of the core, and those around it that its other cells are interpolated from."""
     inside = np.zeros_like(supported)
     inside[core] = (fillable & ~supported)[core]
@@ -248,9 +279,7 @@ def _blend(
     tiles: list[Tile], shape: tuple[int, ...], rows: IntArray, cols: IntArray, job: FillJob
 ) -> npt.NDArray[np.float64]:
     """Blended outputs ``(outputs, rows, cols)`` for the targets of all tiles, NaN elsewhere."""
-    # grouped first, so that incomplete batches are summed in the order of their tiles
-    groups_ = itertools.groupby(tiles, key=lambda tile: padded_size(tile.targets.size))
-    ordered = [batch for _, group in groups_ for batch in batches(group, job.predictor.batch_size)]
+    ordered = in_batches(tiles, job.predictor.batch_size)
 
     def name(tile: Tile) -> str:
         row, col = divmod(int(tile.targets[0]), cols.size)
@@ -260,7 +289,7 @@ def _blend(
     return blended(total).reshape(-1, *shape)
 
 
-def _tiles(
+def tiles_of(
     values: FloatArray,
     context_mask: BoolArray,
     missing: BoolArray,

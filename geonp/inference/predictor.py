@@ -86,6 +86,8 @@ class Predictor:
         Number of classes of a classifier; 0 for a model of numbers.
     covariates : bool
         Whether the model can use covariates.
+    indicators : bool
+        Whether a model of numbers predicts classes, see :func:`geonp.nn.indicators.class_probabilities`.
     """
 
     model: str
@@ -96,6 +98,7 @@ class Predictor:
     neighbourhood: Neighbourhood
     classes: int = 0
     covariates: bool = False
+    indicators: bool = False
 
     @property
     def outputs(self) -> int:
@@ -142,6 +145,11 @@ class Predictor:
             yc = torch.nn.functional.one_hot(yc[..., 0].long(), self.classes).to(xc)
         autocast = torch.autocast(_kind(self.device), torch.bfloat16, enabled=self.precision == "bf16")
         with torch.no_grad(), autocast, _one_thread(), _geonp_errors():
+            if self.indicators:
+                from geonp.nn.indicators import class_probabilities
+
+                probabilities = class_probabilities(network, xc, yc, xt, mask)
+                return np.asarray(probabilities.permute(2, 0, 1).cpu(), np.float64)
             predicted = network(xc, yc, xt, mask, **_beside(points, self.device))
         if self.classes:
             return predicted.probs.permute(2, 0, 1).cpu().numpy().astype(np.float64)  # type: ignore[no-any-return]

@@ -5,9 +5,10 @@ Rasters, joint samples and scattered measurements all take this path.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,7 @@ from geonp.inference.covariates import Columns, padded
 from geonp.inference.parallel import on_cores
 from geonp.inference.predictor import Points, Predictor, padded_size, tiles_per_batch
 
-__all__ = ["Tile", "batches", "blend_weights", "blended", "overlaps", "pad", "predict", "stitch"]
+__all__ = ["Tile", "batches", "blend_weights", "blended", "in_batches", "overlaps", "pad", "predict", "stitch"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
@@ -47,6 +48,8 @@ class Tile:
         Covariates of context and targets.
     errors : array, optional
         Known standard errors of the context ``(n_c,)``.
+    classes : array, optional
+        Classes of the context, ascending; `yc` are their numbers.
     """
 
     xc: FloatArray
@@ -57,6 +60,16 @@ class Tile:
     background: tuple[FloatArray, FloatArray] | None = None
     covariates: Columns | None = None
     errors: FloatArray | None = None
+    classes: FloatArray = field(default_factory=lambda: np.empty(0))
+
+
+def in_batches(tiles: Iterable[Tile], size: int) -> list[list[Tile]]:
+    """The batches of tiles in ascending order of their number of targets.
+
+    Those of one shape are grouped first, so that incomplete batches are summed in the order of their tiles.
+    """
+    groups = itertools.groupby(tiles, key=lambda tile: padded_size(tile.targets.size))
+    return [batch for _, group in groups for batch in batches(group, size)]
 
 
 def batches(tiles: Iterable[Tile], size: int) -> Iterator[list[Tile]]:

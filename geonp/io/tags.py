@@ -35,6 +35,7 @@ def read_tags(file: rasterio.DatasetReader, numbers: Sequence[int], masked: str 
                 "tags": {key: value for key, value in file.tags(n).items() if not _STALE.match(key)},
                 "unit": units[n - 1],
                 "colour": colours[n - 1].name,
+                **({"palette": file.colormap(n)} if colours[n - 1] == ColorInterp.palette else {}),
             }
             for n in numbers
         },
@@ -64,6 +65,8 @@ def write_tags(
     colours = [ColorInterp[about.get("colour", "undefined")] for _, _, about in layers]
     if {ColorInterp.red, ColorInterp.alpha} & set(colours):
         file.colorinterp = colours
+    if len(layers) == 1 and "palette" in layers[0][2] and file.dtypes[0] in ("uint8", "uint16"):
+        file.write_colormap(1, layers[0][2]["palette"])
 
 
 def warn_of_tags(ds: xr.Dataset) -> None:

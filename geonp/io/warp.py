@@ -27,8 +27,7 @@ from geonp.errors import InputError, warn
 from geonp.raster.covariates import as_numbers, covariate_name, has_classes
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import THEMATIC
-from geonp.raster.nodata import Reader
-from geonp.raster.variable import ClassReader, Variable
+from geonp.raster.variable import Read, Variable
 from geonp.raster.windows import CHUNKS
 
 __all__ = ["resampled"]
@@ -237,7 +236,7 @@ def _read(variable: Variable, lead: dict[Any, Any], rows: Array, cols: Array) ->
     return np.asarray(variable.read(variable.spatial_last.isel({**lead, **parts}).values))
 
 
-def _on_dask(data: da.Array, read: Reader | ClassReader, warp: Warp, shape: tuple[int, int]) -> da.Array:
+def _on_dask(data: da.Array, read: Read, warp: Warp, shape: tuple[int, int]) -> da.Array:
     """The resampled array in blocks, each of which depends on the cells of the source that it needs."""
     side = CHUNKS.largest_px
     edges = [[(start, min(start + side, n)) for start in range(0, n, side)] for n in shape]
@@ -258,7 +257,7 @@ def _on_dask(data: da.Array, read: Reader | ClassReader, warp: Warp, shape: tupl
     return whole
 
 
-def _block(values: Array, read: Reader | ClassReader, warp: Warp, affine: Affine, rows: Range, cols: Range) -> Array:
+def _block(values: Array, read: Read, warp: Warp, affine: Affine, rows: Range, cols: Range) -> Array:
     return warp(read(values), affine, rows, cols)
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "VarianceHead",
     "gaussian",
     "prior_of",
+    "scoring_step",
     "step_inputs",
     "tail_of",
 ]
@@ -265,12 +266,17 @@ class KrigingHead(nn.Module):
             outputs = prior(step_inputs(pooled, raw.float(), likelihood, score.float()))
             pull, precision = prior_of(outputs, (start - raw).detach())
             information = self.model.fisher_information(at, thinned)
-            # where a covariance was singular, only the prior counts
-            valid = information.isfinite().all(-1).all(-1)[:, None] & score.isfinite().all(-1, keepdim=True)
-            information, score = torch.where(valid[..., None], information, 0.0), torch.where(valid, score, 0.0)
-            step = torch.linalg.solve(information + torch.diag_embed(precision), score + pull)
-            raw = raw + step * (KRIGING.max_step / step.abs().amax(1, keepdim=True).clamp_min(KRIGING.max_step))
+            raw = raw + scoring_step(information, score, pull, precision)
         return raw.float()
+
+
+def scoring_step(information: Tensor, score: Tensor, pull: Tensor, precision: Tensor) -> Tensor:
+    """A bounded step of Fisher scoring ``(batch, n)``; `pull` and `precision` are those of :func:`prior_of`."""
+    # where a covariance was singular, only the prior counts
+    valid = information.isfinite().all(-1).all(-1)[:, None] & score.isfinite().all(-1, keepdim=True)
+    information, score = torch.where(valid[..., None], information, 0.0), torch.where(valid, score, 0.0)
+    step: Tensor = torch.linalg.solve(information + torch.diag_embed(precision), score + pull)
+    return step * (KRIGING.max_step / step.abs().amax(1, keepdim=True).clamp_min(KRIGING.max_step))
 
 
 def prior_of(outputs: Tensor, back: Tensor, precision: float = KRIGING.prior_precision) -> tuple[Tensor, Tensor]:

@@ -11,9 +11,10 @@ import xarray as xr
 
 from geonp.errors import InputError, warn
 from geonp.raster.grid import Grid
+from geonp.raster.kinds import is_classes
 from geonp.raster.metadata import class_attrs
 from geonp.raster.nodata import UNLIMITED, declared_nodata, valid_limits
-from geonp.raster.variable import Variable, is_classes
+from geonp.raster.variable import Variable
 
 __all__ = [
     "MAX_COVARIATES",

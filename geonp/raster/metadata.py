@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ __all__ = [
     "THEMATIC",
     "UNNAMED",
     "FillFlag",
+    "Kind",
     "ancillary_names",
     "class_attrs",
     "dataset_attrs",
@@ -60,6 +61,14 @@ class FillFlag(IntEnum):
     """Left empty: outside the domain given as mask."""
     FAILED = 4
     """Left empty: could not be read or computed. Only in stores; other fills raise an error."""
+
+
+class Kind(StrEnum):
+    """What the values of a variable are, which decides how their gaps are filled."""
+
+    NUMBERS = "numbers"
+    CLASSES = "classes"
+    DIRECTIONS = "directions"
 
 
 def class_attrs(attrs: Mapping[Any, Any]) -> dict[Any, Any]:

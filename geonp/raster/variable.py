@@ -16,7 +16,8 @@ from geonp.errors import InputError
 from geonp.raster.casting import Fit, fitting
 from geonp.raster.dimensions import is_coordinate
 from geonp.raster.grid import Grid
-from geonp.raster.metadata import UNNAMED, ancillary_names, class_attrs, kept_encoding
+from geonp.raster.kinds import flag_values_of, is_classes
+from geonp.raster.metadata import UNNAMED, Kind, ancillary_names, class_attrs, kept_encoding
 from geonp.raster.nodata import (
     UNLIMITED,
     Reader,
@@ -30,12 +31,14 @@ from geonp.raster.nodata import (
 
 __all__ = [
     "ClassReader",
+    "ListedReader",
+    "Read",
     "Variable",
     "class_reader",
     "class_variables",
     "fill_variables",
-    "is_classes",
     "labels",
+    "number_variables",
     "off_grid",
     "passed_classes",
     "passed_integers",
@@ -70,6 +73,10 @@ class Variable:
         Value of empty cells in that dtype.
     encoding : mapping
         Encoding of the result.
+    kind : Kind
+        What the values are.
+    categories : tuple of float
+        Classes whose probabilities are asked for.
     """
 
     name: Hashable
@@ -77,16 +84,26 @@ class Variable:
     spatial: tuple[Hashable, ...]
     nodata: tuple[float, ...]
     limits: tuple[float, float]
-    read: Reader | ClassReader
+    read: Read
     fit: Fit
     empty: float
     encoding: Mapping[str, Any]
+    kind: Kind = Kind.NUMBERS
+    categories: tuple[float, ...] = ()
 
     @classmethod
     def of(
-        cls, source: xr.DataArray, spatial: tuple[Hashable, ...], nodata: float | None = None, *, classes: bool = False
+        cls,
+        source: xr.DataArray,
+        spatial: tuple[Hashable, ...],
+        nodata: float | None = None,
+        *,
+        classes: bool = False,
+        kind: Kind = Kind.NUMBERS,
     ) -> Variable:
         """Read the metadata of an array; `nodata` replaces the declared nodata value.
+
+        With `classes`, the values are read as numbers of classes, for a classifier.
 
         Raises
         ------
@@ -95,15 +112,17 @@ class Variable:
         """
         values = nodata_values(source, nodata)
         encoding, limits = kept_encoding(source, values), valid_limits(source)
-        read: Reader | ClassReader
+        read: Read
         fit: Fit
-        if classes:
+        if kind is Kind.CLASSES:
+            read, fit = _reader_of_classes(source, nodata), _as_stored
+        elif classes:
             read, fit = class_reader(source, nodata), partial(_flagged, np.ravel(source.attrs["flag_values"]))
         else:
             require_numbers(source)
             read, fit = reader(source, nodata), fitting(source.dtype, values, encoding, limits)
         empty = empty_value(source, values)
-        return cls(source.name, source, spatial, values, limits, read, fit, empty, encoding)
+        return cls(source.name, source, spatial, values, limits, read, fit, empty, encoding, kind)
 
     @property
     def label(self) -> str:
@@ -131,6 +150,19 @@ class Variable:
         return math.prod(self.shape[:-2])
 
 
+def number_variables(ds: xr.Dataset, grid: Grid) -> list[Hashable]:
+    """Names of all variables of numbers on both spatial dimensions that describe no other variable."""
+    ancillary = {name for da in ds.data_vars.values() for name in ancillary_names(da)}
+    return [
+        name
+        for name, da in ds.data_vars.items()
+        if {grid.y_dim, grid.x_dim} <= set(da.dims)
+        and da.dtype.kind in "iuf"
+        and name not in ancillary
+        and not is_classes(da)
+    ]
+
+
 def fill_variables(ds: xr.Dataset, grid: Grid, nodata: float | None = None) -> list[Hashable]:
     """Names of the variables to fill, in order: integers and floats on both spatial dimensions.
 
@@ -142,15 +174,7 @@ def fill_variables(ds: xr.Dataset, grid: Grid, nodata: float | None = None) -> l
     InputError
         If there is none, naming each variable with its dimensions and dtype.
     """
-    ancillary = {name for da in ds.data_vars.values() for name in ancillary_names(da)}
-    names = [
-        name
-        for name, da in ds.data_vars.items()
-        if {grid.y_dim, grid.x_dim} <= set(da.dims)
-        and da.dtype.kind in "iuf"
-        and name not in ancillary
-        and not is_classes(da)
-    ]
+    names = number_variables(ds, grid)
     if not names:
         for da in ds.data_vars.values():
             require_numbers(da)
@@ -167,12 +191,7 @@ def fill_variables(ds: xr.Dataset, grid: Grid, nodata: float | None = None) -> l
 
 def passed_integers(ds: xr.Dataset, grid: Grid, filled: Sequence[Hashable]) -> list[Hashable]:
     """Integer variables that would be filled if a nodata value were given."""
-    return [name for name in fill_variables(ds, grid, np.nan) if name not in filled]
-
-
-def is_classes(da: xr.DataArray) -> bool:
-    """Whether values are classes: CF flags, or a GDAL raster with a palette or categories."""
-    return bool(class_attrs(da.attrs))
+    return [name for name in number_variables(ds, grid) if name not in filled]
 
 
 def require_numbers(da: xr.DataArray) -> None:
@@ -186,10 +205,9 @@ def require_numbers(da: xr.DataArray) -> None:
     if found := class_attrs(da.attrs):
         what = "a palette or table of categories" if "LAYER_TYPE" in found else ", ".join(map(str, found))
         raise InputError(
-            f"Variable {da.name!r} holds classes, not numbers: got {what}, expected quantities. A model of numbers "
-            "would invent classes: use a model of classes (--model), choose other variables (--variable), or fill them "
-            "as numbers all the same with --as-numbers, in Python by geonp.open_raster(..., as_numbers=True) or by "
-            "deleting the attributes that say so."
+            f"Variable {da.name!r} holds classes, not numbers: got {what}, expected quantities. Choose other variables "
+            "(--variable), or take it for numbers all the same: --as-numbers, in Python "
+            "geonp.open_raster(..., as_numbers=True), or without the attributes that say so."
         )
 
 
@@ -274,6 +292,30 @@ class ClassReader:
         return out
 
 
+@dataclass(frozen=True)
+class ListedReader:
+    """Converts stored classes to floats; values that are not listed become NaN."""
+
+    listed: tuple[float, ...]
+    dtype: np.dtype[Any]
+
+    def __call__(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Floats of the same shape."""
+        return np.where(np.isin(values, np.array(self.listed)), values, np.nan).astype(self.dtype)
+
+
+Read = Reader | ClassReader | ListedReader
+"""Types of the functions that convert stored values to floats."""
+
+
+def _reader_of_classes(da: xr.DataArray, nodata: float | None) -> Reader | ListedReader:
+    """The reader of classes as they are stored: without a nodata value, those not in ``flag_values`` are missing."""
+    silent = da.dtype.kind in "iu" and not nodata_values(da, nodata) and valid_limits(da) == UNLIMITED
+    if silent and (listed := flag_values_of(da)):
+        return ListedReader(listed, np.dtype(np.float64 if da.dtype.itemsize > 2 else np.float32))
+    return reader(da, nodata)
+
+
 def class_reader(da: xr.DataArray, nodata: float | None = None) -> ClassReader:
     """The :class:`ClassReader` of an array with CF ``flag_values``.
 
@@ -306,6 +348,17 @@ def labels(da: xr.DataArray) -> npt.NDArray[Any]:
     """Names of the classes: the flag meanings if there are as many as flag values, otherwise the flag values."""
     meanings, values = str(da.attrs.get("flag_meanings", "")).split(), np.ravel(da.attrs["flag_values"])
     return np.array(meanings) if len(meanings) == len(values) else values
+
+
+def _as_stored(
+    classes: npt.NDArray[Any], filled_mask: npt.NDArray[np.bool_], source: npt.NDArray[Any]
+) -> npt.NDArray[Any]:
+    """`source` with the classes of the filled cells; floats with NaN where missing."""
+    if source.dtype.kind == "f":
+        return classes.astype(source.dtype)
+    result = source.copy()
+    result[filled_mask] = classes[filled_mask].astype(source.dtype)
+    return result
 
 
 def _flagged(

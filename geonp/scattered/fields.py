@@ -15,8 +15,8 @@ from dask.delayed import delayed
 from geonp.errors import InputError
 from geonp.raster.covariates import Covariate
 from geonp.raster.grid import Grid
-from geonp.raster.nodata import Reader, packing
-from geonp.raster.variable import ClassReader
+from geonp.raster.nodata import packing
+from geonp.raster.variable import Read
 from geonp.scattered.tables import Table, crs_of
 
 __all__ = ["Field", "Frame"]
@@ -81,7 +81,7 @@ class Field:
     """
 
     data: xr.Variable
-    read: Reader | ClassReader
+    read: Read
     packing: tuple[float, float]
     classes: bool
     y: FloatArray

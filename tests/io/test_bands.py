@@ -215,10 +215,9 @@ def test_palettes_of_rasters_that_rioxarray_has_opened(tmp_path: Path, model: st
     with rasterio.open(path, "r+") as file:
         file.write_colormap(1, {1: (255, 0, 0, 255)})
     classes = rioxarray.open_rasterio(path, masked=masked)
-    with pytest.raises(InputError, match="holds classes, not numbers: got a palette or table of categories"):
-        infill(classes, model=model)
+    assert "classes_probability" in infill(classes.rename("classes"), model=model)
     ds = classes.to_dataset(name="classes").assign(z=classes.drop_encoding().astype("float32").where(classes != 3))
-    with pytest.warns(UserWarning, match="classes: classes pass through as they are"):
+    with pytest.warns(UserWarning, match="classes: classes beside numbers pass through"):
         assert "classes_fill_flag" not in infill(ds, model=model)
     infill(open_raster(path, as_numbers=True), model=model)
 
@@ -228,5 +227,4 @@ def test_names_of_categories_that_only_a_driver_knows(tmp_path: Path, model: str
     header += ["data type = 1", "interleave = bsq", "classes = 3", "class names = {none, water, land}"]
     (tmp_path / "a.hdr").write_text("\n".join([*header, "data ignore value = 0\n"]))
     (np.arange(20, dtype="u1") % 3).tofile(tmp_path / "a")
-    with pytest.raises(InputError, match="'a' holds classes, not numbers"):
-        infill(open_raster(tmp_path / "a"), model=model)
+    assert "a_probability" in infill(open_raster(tmp_path / "a"), model=model)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pytest
 import rasterio
@@ -193,23 +194,99 @@ def test_plans(raster: xr.DataArray, model: str) -> None:
     assert plan.result_bytes == raster.size * (2 * 4 + 3 * 4 + 1)
 
 
-def test_a_model_of_numbers_fills_no_classes(raster: xr.DataArray) -> None:
-    message = "Variable 'state' holds classes, not numbers: got flag_values, flag_meanings, expected.*--as-numbers"
-    for call in (raster.geonp.infill, raster.geonp.plan, raster.geonp.evaluate, raster.to_dataset().geonp.infill):
-        with pytest.raises(InputError, match=message):
-            call()
-    for attrs in ({"flag_meanings": "sea land"}, {"standard_name": "area_type"}, {"standard_name": "quality_flag"}):
-        with pytest.raises(InputError, match=f"got {next(iter(attrs))}, expected quantities"):
-            raster.drop_attrs().assign_attrs(attrs, _FillValue=0).geonp.infill()
-    thematic = raster.drop_attrs().assign_attrs(_FillValue=0, LAYER_TYPE="thematic")
-    with pytest.raises(InputError, match="got a palette or table of categories"):
-        thematic.geonp.infill()
-    assert "state_standard_error" in thematic.assign_attrs(LAYER_TYPE="athematic").geonp.infill()
+CLASSES = np.array([11, 21, 41, 200], np.uint8)
+
+
+@pytest.fixture
+def cover() -> tuple[xr.DataArray, npt.NDArray[np.uint8]]:
+    """A smooth class map with missing cells, 0; and without."""
+    y, x = np.mgrid[:40, :48]
+    truth = CLASSES[np.digitize(np.sin(y / 9) + np.cos(x / 8), [-0.6, 0.2, 1.0])]
+    values = np.where(np.random.default_rng(1).random(truth.shape) < 0.6, 0, truth).astype(np.uint8)
+    # files without unsigned integers have negative flag values
+    attrs = {"flag_values": CLASSES.astype(np.int8), "flag_meanings": "water urban forest ice", "_FillValue": 0}
+    return xr.DataArray(values, {"y": -np.arange(40.0), "x": np.arange(48.0)}, ("y", "x"), "cover", attrs), truth
+
+
+def test_a_model_of_numbers_fills_classes(cover: tuple[xr.DataArray, npt.NDArray[np.uint8]], tmp_path: Path) -> None:
+    raster, truth = cover
+    missing = (raster == 0).values
+    out = raster.geonp.infill(class_probabilities=True)
+    assert list(out) == ["cover", "cover_class_probability", "cover_probability", "cover_fill_flag"]
+    assert out["cover"].dtype == np.uint8
+    np.testing.assert_array_equal(out["cover"].values[~missing], raster.values[~missing])
+    assert (out["cover"].values == truth)[missing].mean() > 0.93
+    assert out.attrs["geonp_classes"] == "cover"
+    assert "cover filled as classes by tnpkr-sa" in out.attrs["history"]
+    every, probability = out["cover_class_probability"], out["cover_probability"].values
+    assert list(out["category"].values) == ["water", "urban", "forest", "ice"]
+    np.testing.assert_allclose(every.sum("category"), 1.0, rtol=1e-5)
+    assert (every.values[:, missing] > 0).all()
+    np.testing.assert_allclose(every.max("category"), probability, atol=2e-3)
+    hit = (out["cover"].values == truth)[missing]
+    assert abs(probability[missing].mean() - hit.mean()) < 0.03
+    lazy = raster.chunk(y=17, x=30).geonp.infill(class_probabilities=True)
+    assert lazy["cover"].chunks == ((17, 17, 6), (30, 18))
+    np.testing.assert_allclose(lazy["cover_class_probability"], every, atol=1e-4)
+    raster.geonp.fill_store(tmp_path / "out.zarr", unit=32)
+    with xr.open_zarr(tmp_path / "out.zarr", mask_and_scale=False) as stored:
+        np.testing.assert_array_equal(stored["cover"], out["cover"])
+        np.testing.assert_allclose(stored["cover_probability"], probability, atol=1e-4)
+
+
+def test_only_observed_classes_come_out(cover: tuple[xr.DataArray, npt.NDArray[np.uint8]]) -> None:
+    raster, _ = cover
+    single = raster.where(raster != 41, 0).where(raster != 21, 0).astype(np.uint8).assign_attrs(raster.attrs)
+    out = single[:, :12].geonp.infill(class_probabilities=True)
+    assert set(np.unique(out["cover"])) <= {11, 200}
+    assert out.sizes["category"] == len(np.unique(single[:, :12])) - 1
+    # of a single class nothing else can be filled, with Laplace's probability
+    one = raster.where(raster == 11, 0).astype(np.uint8).assign_attrs(raster.attrs).geonp.infill()
+    n = min(int((raster == 11).sum()), 256)
+    filled = one["cover_fill_flag"].values == 1
+    assert (one["cover"].values[filled] == 11).all()
+    np.testing.assert_allclose(one["cover_probability"].values[filled], (n + 1) / (n + 2), rtol=1e-6)
+
+
+def test_the_choice_of_classes_or_numbers(cover: tuple[xr.DataArray, npt.NDArray[np.uint8]], tmp_path: Path) -> None:
+    raster, _ = cover
+    numbers = raster.geonp.infill(as_="numbers")
+    assert "cover_standard_error" in numbers
+    plain = raster.drop_attrs().assign_attrs(_FillValue=0)[:16, :16]
+    assert "cover_standard_error" in plain.geonp.infill()
+    assert list(plain.geonp.infill(as_="classes")) == ["cover", "cover_probability", "cover_fill_flag"]
+    floats = raster.where(raster > 0)[:16, :16].assign_attrs(standard_name="area_type")
+    assert floats.geonp.infill()["cover"].isin(CLASSES).all()
+    # without a nodata value, what is not listed is missing
+    silent = raster.drop_attrs().assign_attrs(flag_values=CLASSES)[:16, :16]
+    assert (silent.geonp.infill()["cover_fill_flag"] == (silent == 0)).all()
+    many = plain.copy(data=np.arange(256, dtype=np.uint8).reshape(16, 16)).assign_attrs(flag_meanings="a b")
+    assert "cover_standard_error" in many.geonp.infill()
+    for options in ({"quantiles": [0.5]}, {"covariates": plain}, {"across": "y"}, {"errors": plain}, {"samples": 2}):
+        with pytest.raises(InputError, match=f"{next(iter(options))} cannot be used with classes: got 'cover'"):
+            raster.geonp.infill(**options)
+    with pytest.raises(InputError, match="class_probabilities are of classes: got cover, which are filled as numbers"):
+        plain.geonp.infill(class_probabilities=True)
+    with pytest.raises(InputError, match=r"as_ must be 'numbers' or 'classes'.*got 'flags' with circular=False"):
+        raster.geonp.infill(as_="flags")
+    plain_head = {**CONFIG, "d_y": 1, "likelihood": "gaussian"}
+    about = {"name": "plain", "version": "1", "description": "for tests", "training": {}, "scores": {}}
+    file = tmp_path / "plain.safetensors"
+    network = build("tnp-kr", plain_head)
+    checkpoint.save(network, file, architecture="tnp-kr", config=plain_head, neighbourhood=NEIGHBOURHOOD, **about)
+    with pytest.raises(InputError, match="the model plain cannot fill classes: got 'cover'"):
+        raster.geonp.infill(model=str(file))
+    with pytest.raises(InputError, match="must be known before it is read to give the probabilities of all of them"):
+        plain.chunk().geonp.infill(as_="classes", class_probabilities=True)
+    with pytest.raises(InputError, match="holds bit fields"):
+        raster.assign_attrs(flag_masks=[1, 2]).geonp.infill()
+    with pytest.raises(InputError, match="Variable 'cover' holds classes, not numbers: got flag_values"):
+        raster.geonp.evaluate()
 
 
 def test_classes_beside_numbers_pass_through_with_a_warning(raster: xr.DataArray) -> None:
     ds = raster.to_dataset().assign(height=raster.drop_attrs().astype("f4").where(raster > 10))
-    with pytest.warns(UserWarning, match="state: classes pass through as they are.*Use a model of classes"):
+    with pytest.warns(UserWarning, match="state: classes beside numbers pass through as they are.*choose them alone"):
         out = ds.geonp.infill()
     xr.testing.assert_identical(out["state"], ds["state"])
     assert "height_standard_error" in out
@@ -248,10 +325,18 @@ def test_classes_of_gdal(raster: xr.DataArray, tmp_path: Path, how: str) -> None
         rasterio.shutil.copy(source, tmp_path / "in.vrt", driver="VRT")
         source = tmp_path / "in.vrt"
         source.write_text(source.read_text().replace("</NoDataValue>", f"</NoDataValue>{names}"))
-    for command in (["fill", str(source), str(target)], ["evaluate", str(source)]):
-        done = CliRunner().invoke(main, command)
-        assert done.exit_code == 1
-        assert "holds classes, not numbers: got a palette or table of categories" in done.output
-    assert not target.exists()
-    done = CliRunner().invoke(main, ["fill", str(source), str(target), "--as-numbers"])
+    done = CliRunner().invoke(main, ["evaluate", str(source)])
+    assert done.exit_code == 1
+    assert "holds classes, not numbers: got a palette or table of categories" in done.output
+    done = CliRunner().invoke(main, ["fill", str(source), str(target), "--values-only"])
     assert done.exit_code == 0, done.output
+    assert "filled as classes. To fill them as numbers: --as numbers" in done.stderr
+    with rasterio.open(target) as file:
+        assert file.dtypes == ("uint8",)
+        assert set(np.unique(file.read(1))) == {10, 20, 30}
+        assert how != "palette" or file.colormap(1)[10] == (9, 9, 9, 255)
+    if how == "palette":
+        done = CliRunner().invoke(main, ["fill", str(source), str(target), "--overwrite", "--as", "numbers"])
+        assert done.exit_code == 0, done.output
+        with rasterio.open(target) as file:
+            assert file.descriptions[1].endswith("standard_error")

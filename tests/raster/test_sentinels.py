@@ -104,5 +104,5 @@ def test_directions_are_known_by_name_and_units(name: str, attrs: dict[str, str]
 
 def test_a_fill_of_directions_warns(model: str) -> None:
     array = xr.DataArray(np.where(VALUES == 9, np.nan, VALUES), dims=("y", "x"), name="wind_direction")
-    with pytest.warns(UserWarning, match="wind_direction: directions are filled as numbers.*sines and cosines"):
+    with pytest.warns(UserWarning, match="wind_direction: directions are filled as numbers.*circular=True"):
         infill(array, model=model)

@@ -1,0 +1,120 @@
+"""Variables of numbers, classes and directions: which are filled as what, and which options suit them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+
+import xarray as xr
+
+from geonp.errors import InputError
+from geonp.fill.options import RESULTS, FillOptions
+from geonp.inference import checkpoint
+from geonp.inference.kernel import FillJob
+from geonp.raster.directions import warn_of_directions
+from geonp.raster.grid import Grid
+from geonp.raster.kinds import categories_of, is_classes, kind_of
+from geonp.raster.metadata import Kind, class_attrs
+from geonp.raster.nodata import without
+from geonp.raster.variable import (
+    ClassReader,
+    Variable,
+    fill_variables,
+    number_variables,
+    passed_classes,
+    require_numbers,
+)
+
+__all__ = ["check_kinds", "check_model", "check_numbers", "names_of", "results_of", "variable_of"]
+
+
+def names_of(ds: xr.Dataset, grid: Grid, options: FillOptions) -> list[Hashable]:
+    """Names of the variables to fill; beside numbers, classes are filled only if this is asked for.
+
+    Raises
+    ------
+    InputError
+        If there is none.
+    """
+    numbers, classes = number_variables(ds, grid), passed_classes(ds, grid)
+    if options.as_ is not None:
+        classes = [name for name in ds.data_vars if name in numbers or name in classes]
+    elif numbers:
+        classes = []
+    return classes or fill_variables(ds, grid, options.nodata)
+
+
+def variable_of(da: xr.DataArray, spatial: tuple[Hashable, Hashable], options: FillOptions, classes: int) -> Variable:
+    """A variable to fill, with what its values are; with `classes`, by a classifier.
+
+    Raises
+    ------
+    InputError
+        For dtypes, flag values or nodata values that cannot be used.
+    """
+    if classes:
+        return Variable.of(da, spatial, options.nodata, classes=True)
+    kind = kind_of(da, options.as_, options.circular)
+    if kind is Kind.NUMBERS and is_classes(da):
+        da = da.copy(deep=False)
+        da.attrs = without(da.attrs, tuple(class_attrs(da.attrs)))
+    variable = Variable.of(da, spatial, options.nodata, kind=kind)
+    if variable.kind is not Kind.CLASSES or not options.class_probabilities:
+        return variable
+    observed = variable.read(da.values) if da.variable._in_memory else None
+    return replace(variable, categories=categories_of(da, observed, options.nodata))
+
+
+def results_of(variable: Variable, options: FillOptions) -> list[str]:
+    """Endings of the names of the results of a variable, beside its values."""
+    if variable.kind is Kind.CLASSES:
+        return list(RESULTS[-3 if options.class_probabilities else -2 :])
+    return list(RESULTS[-2:]) if isinstance(variable.read, ClassReader) else options.results
+
+
+def check_kinds(variables: Sequence[Variable], options: FillOptions) -> None:
+    """Check that the options suit variables of classes and directions."""
+    numbers = {"quantiles": options.quantiles, "tails": options.tails, "samples": options.samples}
+    both = {"across": options.across, "covariates": options.covariates, "errors": options.errors}
+    for variable in variables:
+        refused = {Kind.NUMBERS: {}, Kind.DIRECTIONS: numbers, Kind.CLASSES: numbers | both}[variable.kind]
+        found = [name for name, value in refused.items() if value is not None and (name in both or value)]
+        if found:
+            raise InputError(
+                f"{', '.join(found)} cannot be used with {variable.kind}: got {variable.label!r}, expected a variable "
+                "of numbers. Leave them out, choose other variables (--variable), or fill it as numbers all the same "
+                "(as_='numbers', --as numbers)."
+            )
+    if options.class_probabilities and not any(variable.kind is Kind.CLASSES for variable in variables):
+        raise InputError(
+            f"class_probabilities are of classes: got {', '.join(variable.label for variable in variables)}, which are "
+            "filled as numbers. Leave them out, or say that these are classes (as_='classes', --as classes)."
+        )
+
+
+def check_numbers(variables: Sequence[Variable]) -> None:
+    """Check that there are no classes; warns of directions.
+
+    Raises
+    ------
+    InputError
+        If there is a variable of classes.
+    """
+    for variable in variables:
+        require_numbers(variable.source)
+    warn_of_directions({variable.label: variable.source.attrs for variable in variables})
+
+
+def check_model(variables: Sequence[Variable], card: checkpoint.Card, job: FillJob) -> None:
+    """Check that the model can fill classes and directions if there are any."""
+    from geonp.nn.indicators import predicts_classes
+
+    for variable in variables:
+        usable = variable.kind is Kind.NUMBERS or not job.predictor.neighbourhood.standard
+        if variable.kind is Kind.CLASSES and not card.classes:
+            usable = usable and predicts_classes(checkpoint.load_model(job.predictor.model)[0])
+        if not usable:
+            raise InputError(
+                f"the model {card.name} cannot fill {variable.kind}: got {variable.label!r}, expected numbers. Use "
+                "another model, for example tnpkr-sa, or fill it as numbers all the same (as_='numbers')."
+            )

@@ -1,0 +1,103 @@
+"""What the values of a variable are: numbers, classes or directions."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from geonp.errors import InputError, warn
+from geonp.raster.directions import is_direction
+from geonp.raster.metadata import Kind, class_attrs
+from geonp.raster.nodata import nodata_values
+
+__all__ = ["MOST_NAMED", "categories_of", "category_labels", "flag_values_of", "is_classes", "kind_of"]
+
+MOST_NAMED = 32
+"""Integers that attributes name, but do not list, are classes if they have at most this many distinct values."""
+
+
+def is_classes(da: xr.DataArray) -> bool:
+    """Whether values are classes: CF flags, or a GDAL raster with a palette or categories."""
+    return bool(class_attrs(da.attrs))
+
+
+def kind_of(da: xr.DataArray, as_: str | None, circular: bool) -> Kind:
+    """What the values of a variable are: as it is said by `as_` and `circular`, or else by their metadata."""
+    if as_ is not None:
+        return Kind(as_)
+    if circular:
+        return Kind.DIRECTIONS
+    if is_classes(da) and not _counts(da):
+        if "flag_masks" in da.attrs:
+            raise InputError(
+                f"Variable {da.name!r} holds bit fields (flag_masks), which cannot be filled: expected numbers or "
+                "classes. Leave it out (--variable), or take its values for classes (as_='classes', --as classes)."
+            )
+        return Kind.CLASSES
+    if not is_direction(da.name or "", da.attrs):
+        return Kind.NUMBERS
+    if {"standard_name", "units"} & set(da.attrs):
+        return Kind.DIRECTIONS
+    warn(
+        f"{da.name}: directions are filled as numbers, and the mean of 350 and 10 degrees is 180. If these are "
+        "directions in degrees, say so with circular=True (--circular), or by the attribute units."
+    )
+    return Kind.NUMBERS
+
+
+def _counts(da: xr.DataArray) -> bool:
+    """Whether integers in memory that attributes only name have too many distinct values for classes."""
+    if set(class_attrs(da.attrs)) != {"flag_meanings"} or not da.variable._in_memory:
+        return False
+    return np.unique(da.values).size > MOST_NAMED
+
+
+def flag_values_of(da: xr.DataArray) -> tuple[float, ...]:
+    """CF ``flag_values`` in their order; empty if there are none, or none that are numbers.
+
+    In files without unsigned integers, values above 127 are written as negative ones.
+    """
+    given = da.attrs.get("flag_values", ())
+    given = given.replace(",", " ").split() if isinstance(given, str) else given
+    try:
+        values = np.asarray(given, np.float64).ravel()
+    except (TypeError, ValueError):
+        return ()
+    stored = np.dtype(da.encoding.get("dtype", da.dtype))
+    if stored.kind == "u" or str(da.encoding.get("_Unsigned")).lower() == "true":
+        values = np.where(values < 0, values + 2.0 ** (8 * stored.itemsize), values)
+    return tuple(values.tolist())
+
+
+def categories_of(
+    da: xr.DataArray, observed: npt.NDArray[np.floating] | None, nodata: float | None
+) -> tuple[float, ...]:
+    """The classes of a variable, ascending: those `observed`, or if it is lazy those of its ``flag_values``.
+
+    Raises
+    ------
+    InputError
+        For a lazy variable without ``flag_values``.
+    """
+    if observed is not None:
+        return tuple(np.unique(observed[np.isfinite(observed)]).tolist())
+    missing = set(nodata_values(da, nodata))
+    listed = tuple(sorted({value for value in flag_values_of(da) if value not in missing}))
+    if not listed:
+        raise InputError(
+            f"The classes of {da.name!r} must be known before it is read to give the probabilities of all of them: got "
+            "no flag_values. Give it this attribute, load it with .load(), write another format than Zarr, or leave "
+            "out class_probabilities (--class-probabilities)."
+        )
+    return listed
+
+
+def category_labels(da: xr.DataArray, categories: tuple[float, ...]) -> npt.NDArray[np.generic]:
+    """Names of classes: CF ``flag_meanings`` if there is one for each of the ``flag_values``, or else the values."""
+    meanings, listed = str(da.attrs.get("flag_meanings", "")).split(), flag_values_of(da)
+    named = dict(zip(listed, meanings, strict=False))
+    if len(meanings) == len(listed) and set(categories) <= set(named):
+        return np.array([named[value] for value in categories])
+    values = np.array(categories)
+    return values.astype(np.int64) if (values == np.rint(values)).all() else values
