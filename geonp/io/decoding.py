@@ -54,7 +54,7 @@ def decoded(stored: xr.Dataset, wanted: Sequence[str] | None = None) -> xr.Datas
         needed = {*wanted, *stored.dims, *stored.coords, *named, "spatial_ref", "crs"}
         stored = stored.drop_vars([name for name in stored.data_vars if name not in needed])
     for name, variable in stored.variables.items():
-        if variable.dtype.kind in "iuf":
+        if variable.dtype.kind in "iuf" and variable.ndim >= 2:
             require_packing(name, variable.attrs)
         units = variable.attrs.get("units")
         if isinstance(units, str) and " since " in units and variable.dtype.kind in "iuf":

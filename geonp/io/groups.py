@@ -15,7 +15,6 @@ import xarray as xr
 from geonp.errors import InputError
 from geonp.io.sources import Source
 from geonp.raster.dimensions import LATITUDES, LONGITUDES, is_geolocation
-from geonp.raster.grid import Grid
 
 __all__ = ["NetCDF", "Tree", "choose_group", "open_tree"]
 
@@ -116,7 +115,7 @@ def open_tree(
         ds = _open_group(tree, members, path, chunks)
     hidden = [str(name) for name, da in ds.data_vars.items() if da.ndim >= 2 and is_geolocation(name, da.variable)]
     others = set(ds.data_vars) - set(hidden) if wanted is None else set(wanted)
-    if hidden and others and not _has_dimensions(ds):
+    if hidden and others:
         ds = ds.set_coords([name for name in hidden if wanted is None or name not in wanted])
     return ds, wanted
 
@@ -133,14 +132,6 @@ def _open_group(tree: Tree, members: Members, group: str, chunks: Any) -> xr.Dat
             if other != group and _may_locate(names):
                 ds = _with_coordinates(ds, tree.open(None, other), located=True)
     return ds
-
-
-def _has_dimensions(ds: xr.Dataset) -> bool:
-    try:
-        Grid.from_xarray(xr.decode_cf(ds, mask_and_scale=False, decode_times=False))
-    except InputError:
-        return False
-    return True
 
 
 def _may_locate(names: Mapping[str, int]) -> bool:

@@ -219,6 +219,16 @@ def test_times_that_cannot_be_decoded_stay_numbers(tmp_path: Path, calendar: str
     assert found["day"].values[1] == np.datetime64("2000-01-02")
 
 
+def test_latitudes_beside_known_dimensions_are_places_and_no_values(tmp_path: Path) -> None:
+    lat, lon = np.meshgrid(np.linspace(60, 40, 4), np.linspace(0, 20, 5), indexing="ij")
+    places = {"nav_lat": (("y", "x"), lat), "nav_lon": (("y", "x"), lon)}
+    xr.Dataset({"ssh": (("y", "x"), np.ones((4, 5))), **places}).to_netcdf(tmp_path / "x.nc", engine="netcdf4")
+    found = open_raster(tmp_path / "x.nc")
+    assert list(found) == ["ssh"]
+    assert {"nav_lat", "nav_lon"} <= set(found.coords)
+    assert list(open_raster(tmp_path / "x.nc", variables=["nav_lat"])) == ["nav_lat"]
+
+
 def test_variables_that_are_not_asked_for_may_be_damaged(tmp_path: Path) -> None:
     ds = xr.Dataset({"a": (("y", "x"), np.ones((3, 4))), "bad": ("x", np.arange(4.0), {"scale_factor": "none"})})
     ds.to_netcdf(tmp_path / "x.nc", engine="netcdf4")
