@@ -150,7 +150,7 @@ def of_stacks(model: str, folder: Path, names: list[str], slices: int) -> None:
             lazy = lazy.isel(slice=chosen).compute()
             rows = []
             for place, k in enumerate(chosen.tolist()):
-                others = [tests[i].values for i in beside(k, len(tests))]
+                others = [tests[i].values for i in beside(k, range(len(tests)))]
                 across = np.stack([lazy[f"field{ending}"].values[place] for ending in ("", "_standard_error", "_tail")])
                 filled = fill(model, tests[k].values, []), across, fill(model, tests[k].values, others)
                 base, *found = (scored(tests[k], each) for each in filled)

@@ -42,7 +42,13 @@ HOLDOUTS = ("clouds", "blocks", "stripes", "swath", "random", "gaps")
 @fill_option("nodata", type=number, help="As stored in the file.")
 @click.option("--baseline", "baselines", multiple=True, help="Method to compare with; repeatable. Default: all.")
 @fill_option("model")
-@click.option("--across", metavar="DIM", help="Dimension whose neighbouring slices the model sees, such as time.")
+@click.option(
+    "--across",
+    metavar="DIM",
+    multiple=True,
+    default=None,
+    help="Dimension whose neighbouring slices the model sees, such as time; repeatable.",
+)
 @covariates
 @fill_option("device")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed for the hold-out.")

@@ -76,7 +76,7 @@ __all__ = ["fill"]
 @quantiles
 @fill_option("tails", is_flag=True)
 @fill_option("samples", type=click.IntRange(min=0))
-@fill_option("across", metavar="DIM")
+@fill_option("across", metavar="DIM", multiple=True, default=None, help="Repeatable.")
 @covariates
 @errors
 @click.option("--chunks", type=click.IntRange(min=1), help="Rows and columns of a chunk. Default: automatic.")

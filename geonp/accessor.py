@@ -141,7 +141,7 @@ class GeonpAccessor:
         nodata: float | None = None,
         device: str | None = None,
         batch_size: int | None = None,
-        across: Hashable | None = None,
+        across: Hashable | Sequence[Hashable] | None = None,
         covariates: CovariateLike | Sequence[CovariateLike] | None = None,
         covariate_resampling: str | None = None,
         progress: Callable[[str], object] | None = None,

@@ -22,6 +22,7 @@ from scipy import ndimage
 from geonp.inference.context import Neighbourhood, halo_for, select_context, standardise
 from geonp.inference.stack import beside
 from geonp.raster import gaps
+from geonp.raster.positions import positions
 from geonp.training.data.tasks import Task, predicted_mask, without_frame
 
 __all__ = [
@@ -187,7 +188,7 @@ def _others(
     others = {}
     for axis, (dim, at) in enumerate(zip(array.dims, index, strict=False)):
         # the card of a checkpoint holds its name
-        if isinstance(dim, str) and (near := beside(at, array.shape[axis])):
+        if isinstance(dim, str) and (near := beside(at, positions(array, dim))):
             values = np.asarray(array.data[(*index[:axis], near, *index[axis + 1 :], *window)])
             others[dim] = np.where(inside & np.isfinite(values), values, np.nan).astype(array.dtype)
     return others

@@ -19,6 +19,7 @@ from geonp.inference import student
 from geonp.inference.context import Neighbourhood
 from geonp.inference.kernel import FillJob, fill_window
 from geonp.inference.predictor import resolve
+from geonp.inference.stack import Across
 from geonp.raster.windows import Window
 
 __all__ = ["HoldOut", "Scores", "ValidationSettings", "hide_held_out"]
@@ -146,7 +147,8 @@ def _crps(part: _Part, model: Path, device: str) -> FloatArray:
     """CRPS of each hidden cell; NaN if it is not filled."""
     predictor, card = resolve(os.fspath(model), device, None)
     (rows, cols), across = part.values.shape, card.neighbourhood.across
-    job = FillJob(predictor, (rows, cols), periodic=False, max_distance=None, seed=0, across=across or None)
+    stacked = (Across(across, ()),) if across else ()
+    job = FillJob(predictor, (rows, cols), periodic=False, max_distance=None, seed=0, across=stacked)
     chunk = Window(0, rows, 0, cols)
     window = job.window(chunk)
     frame = [(-window.row, window.row_end - rows), (-window.col, window.col_end - cols)]

@@ -18,6 +18,7 @@ from geonp.evaluation.baselines import METHODS, REGRESSION, predict
 from geonp.evaluation.comparison import OURS, WITH_COVARIATES, Comparison, Prediction
 from geonp.evaluation.holdout import HoldOut, hide_moved_gaps, hide_simulated
 from geonp.fill.infill import infill
+from geonp.fill.options import FillOptions
 from geonp.fill.request import covariates_on
 from geonp.inference.checkpoint import load_card
 from geonp.inference.covariates import Layer
@@ -28,6 +29,7 @@ from geonp.raster.grid import Grid
 from geonp.raster.kinds import is_classes
 from geonp.raster.metadata import THEMATIC, UNNAMED
 from geonp.raster.nodata import observed
+from geonp.raster.positions import positions
 from geonp.raster.variable import fill_variables, require_numbers
 from geonp.raster.windows import Window
 
@@ -52,7 +54,7 @@ def evaluate(
     nodata: float | None = None,
     device: str | None = None,
     batch_size: int | None = None,
-    across: Hashable | None = None,
+    across: Hashable | Sequence[Hashable] | None = None,
     covariates: CovariateLike | Sequence[CovariateLike] | None = None,
     covariate_resampling: str | None = None,
     progress: Callable[[str], object] | None = None,
@@ -94,8 +96,8 @@ def evaluate(
         Torch device, such as ``cpu`` or ``cuda``. By default a GPU if there is one.
     batch_size : int, optional
         Number of tiles in one forward pass. By default chosen from the free memory.
-    across : hashable, optional
-        Dimension whose neighbouring slices the model sees, such as ``time``. By default the one that the model was
+    across : hashable or sequence of hashable, optional
+        Dimensions whose neighbouring slices the model sees, such as ``time``. By default the one that the model was
         adapted to, if any.
     covariates, covariate_resampling
         As of :func:`geonp.infill`.
@@ -123,7 +125,7 @@ def evaluate(
     cut, window = _cut(array, size, own_gaps=holdout == "gaps")
     test = _hide(cut, holdout, fraction, np.random.default_rng(seed))
     card = load_card(model)
-    neighbours = _neighbours(chosen, window, across, card.neighbourhood.across)
+    neighbours = _neighbours(chosen, window, FillOptions(across=across).dims, card.neighbourhood.across)
     known = _covariates(given, covariate_resampling, obj, chosen, cut, window, neighbours)
 
     def fill(method: str) -> Prediction:
@@ -133,7 +135,7 @@ def evaluate(
         if method in (OURS, WITH_COVARIATES):
             used = known if method == WITH_COVARIATES else None
             options = {"model": model, "seed": seed, "device": device, "batch_size": batch_size, "covariates": used}
-            moments = _fill(cut.copy(data=test.values), neighbours, **options)
+            moments = _fill(cut.copy(data=test.values), neighbours, chosen, **options)
         else:
             moments = _predict(method, test.values, seed, known)
         return Prediction(*moments, seconds=time.perf_counter() - start)
@@ -192,6 +194,11 @@ class _Slice:
     position: Mapping[Hashable, int]
     nodata: float | None
 
+    def near(self, dim: Hashable) -> list[int]:
+        """Positions of the slice and of its neighbours along a dimension."""
+        place = self.position[dim]
+        return sorted([place, *beside(place, positions(self.variable, dim))])
+
     def observed(self, position: Mapping[Hashable, int | Sequence[int]] | None = None) -> xr.DataArray:
         """The slice, or that at another `position`, as floats with NaN at missing cells; rows and columns last."""
         part = self.variable.isel({**self.position, **(position or {})})
@@ -232,7 +239,7 @@ def _describe(
         elif chosen.variable.sizes[dim] > 1:
             parts.append(f"{dim}={position}")
     if neighbours is not None:
-        parts.append(f"with neighbouring slices along {neighbours.dims[0]}")
+        parts.append(f"with neighbouring slices along {' and '.join(map(str, neighbours.dims[:-2]))}")
     if covariates:
         parts.append(f"with the covariates {', '.join(str(one.name) for one in covariates)}")
     return ", ".join(parts)
@@ -283,17 +290,21 @@ def _hide(cut: xr.DataArray, holdout: str, fraction: float, rng: np.random.Gener
         ) from error
 
 
-def _neighbours(chosen: _Slice, window: Window, across: Hashable | None, default: str) -> xr.DataArray | None:
-    """Neighbouring slices in the window, ``(slices, y, x)`` in memory; `default` is the dimension of the model."""
-    if across is not None and across not in chosen.position:
-        expected = " or ".join(map(repr, chosen.position)) or "none, it is one slice"
-        raise InputError(f"No slices along across={across!r}: expected {expected}.")
-    dim = across or default
-    near = beside(chosen.position[dim], chosen.variable.sizes[dim]) if dim in chosen.position else []
+def _neighbours(chosen: _Slice, window: Window, across: Sequence[Hashable], default: str) -> xr.DataArray | None:
+    """The slice and its neighbours in the window, ``(..., y, x)`` in memory; `default` is the dimension of the model.
+
+    With several dimensions, it has the slices of all combinations, of which a fill reads those along one dimension.
+    """
+    for dim in across:
+        if dim not in chosen.position:
+            expected = " or ".join(map(repr, chosen.position)) or "none, it is one slice"
+            raise InputError(f"No slices along across={dim!r}: expected {expected}.")
+    near = {dim: chosen.near(dim) for dim in across or [default] if dim in chosen.position}
+    near = {dim: places for dim, places in near.items() if len(places) > 1}
     if not near:
         return None
-    slices = chosen.observed({dim: near})
-    return slices[:, window.row : window.row_end, window.col : window.col_end].compute()
+    slices = chosen.observed(near).transpose(*near, ...)
+    return slices[..., window.row : window.row_end, window.col : window.col_end].compute()
 
 
 def _covariates(
@@ -307,7 +318,7 @@ def _covariates(
 ) -> list[xr.DataArray]:
     """The covariates of the cut, in memory; those that vary along the dimension of the neighbours with their slices."""
     ds = obj if isinstance(obj, xr.Dataset) else obj.to_dataset(name=chosen.variable.name)
-    near = None if neighbours is None else neighbours.dims[0]
+    near = () if neighbours is None else neighbours.dims[:-2]
     return [
         _covariate(covariate, chosen, cut, window, near)
         for covariate in covariates_on(chosen.grid, given, ds, resampling)
@@ -315,7 +326,7 @@ def _covariates(
 
 
 def _covariate(
-    covariate: Covariate, chosen: _Slice, cut: xr.DataArray, window: Window, near: Hashable | None
+    covariate: Covariate, chosen: _Slice, cut: xr.DataArray, window: Window, near: Sequence[Hashable]
 ) -> xr.DataArray:
     variable, position = covariate.variable, dict(chosen.position)
     if apart := [dim for dim in variable.leading if dim not in position]:
@@ -323,9 +334,7 @@ def _covariate(
             f"The covariate {variable.label!r} varies along {apart[0]!r}, but {cut.name!r} does not: got dimensions "
             f"{variable.source.dims}, expected at most {chosen.variable.dims}. Select one entry."
         )
-    places: dict[Hashable, Any] = {dim: position[dim] for dim in variable.leading}
-    if near in places:
-        places[near] = [*beside(position[near], chosen.variable.sizes[near]), position[near]]
+    places = {dim: chosen.near(dim) if dim in near else position[dim] for dim in variable.leading}
     part = variable.spatial_last.isel(places)[..., window.row : window.row_end, window.col : window.col_end]
     values = variable.read(part.values)
     if np.array_equal(values, cut.values, equal_nan=True):
@@ -347,16 +356,16 @@ def _predict(
 
 
 def _fill(
-    cut: xr.DataArray, neighbours: xr.DataArray | None, **options: Any
+    cut: xr.DataArray, neighbours: xr.DataArray | None, chosen: _Slice, **options: Any
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Means, standard errors and tails of the model, each ``(y, x)``."""
     if neighbours is None:
         filled = infill(cut, tails=True, **options)
     else:
-        dim = neighbours.dims[0]
-        values = np.concatenate([neighbours.values, cut.values[None].astype(neighbours.dtype)])
-        coords = {name: cut.coords[name] for name in cut.dims if name in cut.coords}
-        stack = xr.DataArray(values, coords, (dim, *cut.dims), cut.name, cut.attrs).chunk({dim: 1})
-        filled = infill(stack, tails=True, across=dim, **options).isel({dim: -1}).compute()
+        dims = neighbours.dims[:-2]
+        place = {dim: chosen.near(dim).index(chosen.position[dim]) for dim in dims}
+        stack = neighbours.copy(deep=True).rename(cut.name)
+        stack[place] = cut.values
+        filled = infill(stack.chunk(dict.fromkeys(dims, 1)), tails=True, across=dims, **options).isel(place).compute()
     mean, error, tail = (filled[f"{cut.name}{suffix}"].values for suffix in ("", "_standard_error", "_tail"))
     return mean, error, tail

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import itertools
 import logging
+from bisect import bisect_right
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Unpack
 
@@ -22,16 +24,16 @@ from dask.highlevelgraph import HighLevelGraph
 from geonp.errors import InputError
 from geonp.fill.options import FillKeywords, FillOptions, takes_fill_options
 from geonp.fill.outputs import ordered, result_arrays
-from geonp.fill.region import Beside, BlockSource, Region, alone, fill_region
+from geonp.fill.region import BlockSource, alone, fill_region
 from geonp.fill.request import Raster, Request, prepare
 from geonp.fill.samples import sample_chunks
+from geonp.fill.surroundings import Beside, Region
 from geonp.inference.kernel import FillJob, as_read, most_batches, result_dtype
-from geonp.inference.stack import read_with
 from geonp.raster.covariates import Covariate, check_values
 from geonp.raster.metadata import FillFlag, Kind, dataset_attrs
 from geonp.raster.nodata import Reader
 from geonp.raster.sentinels import Extremes, sentinels_of, warn_of_sentinels
-from geonp.raster.variable import ClassReader, Read, Variable
+from geonp.raster.variable import ClassReader, Variable
 from geonp.raster.windows import CHUNKS, Window, pieces
 
 __all__ = ["chunks_in_memory", "count_batches", "infill", "template"]
@@ -94,7 +96,11 @@ def infill(obj: Raster, **options: Unpack[FillKeywords]) -> xr.Dataset:
             if variable.source.chunks is None and covariate.variable.source.chunks is None:
                 check_values(covariate, variable)
     covariates = [(covariate, _covariate(request, covariate)) for covariate in request.covariates]
-    filled = {variable.name: _filled(request, variable, covariates) for variable in request.variables}
+    filled = {}
+    for variable in request.variables:
+        slices = request.beside(variable)[len(covariates) :]
+        beside = [*covariates, *((other, _covariate(request, other)) for other in slices)]
+        filled[variable.name] = _filled(request, variable, beside)
     return _assembled(request, filled)
 
 
@@ -134,9 +140,8 @@ def _filled(
     else:
         stored = source.data
     domain = None if request.domain is None else da.asarray(request.domain).rechunk(stored.chunks[-2:])
-    axis = variable.leading.index(job.across) if job.across in variable.leading else None
     beside = [(Beside.of(covariate, variable), data) for covariate, data in covariates]
-    result = _fill_chunks(stored, domain, job, variable.read, axis, beside)
+    result = _fill_chunks(variable, stored, domain, job, beside)
     drawn = None
     if request.options.samples:
         values = stored.map_blocks(variable.read, dtype=variable.read.dtype)
@@ -155,6 +160,8 @@ def _assembled(request: Request, arrays: Mapping[Hashable, Mapping[Hashable, xr.
         attrs = dataset_attrs(out.attrs, line, card.name, card.version, card.sha256)
         if names := [covariate.variable.label for covariate in request.covariates if not covariate.known_errors]:
             attrs["geonp_covariates"] = " ".join(names)
+        if across := [str(a.dim) for a in request.job.across]:
+            attrs["geonp_across"] = " ".join(across)
         if errors := [covariate.variable.label for covariate in request.covariates if covariate.known_errors]:
             attrs["geonp_errors"] = errors[0]
         for kind in (Kind.CLASSES, Kind.DIRECTIONS):
@@ -170,11 +177,10 @@ def chunks_in_memory(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _fill_chunks(
+    variable: Variable,
     data: da.Array,
     domain: da.Array | None,
     job: FillJob,
-    read: Read,
-    axis: int | None = None,
     covariates: Sequence[tuple[Beside, da.Array]] = (),
 ) -> da.Array:
     """A lazy array with the fields of :func:`geonp.inference.kernel.result_dtype`, in the chunks of `data`.
@@ -182,34 +188,27 @@ def _fill_chunks(
     Parameters
     ----------
     data : dask array
-        Stored values ``(..., rows, cols)``; `read` converts them to floats in each task.
+        Stored values of the variable ``(..., rows, cols)``.
     domain : dask array or None
         ``(rows, cols)``: True where a value may be.
-    axis : int or None
-        Leading dimension along which neighbouring slices are read too.
     covariates : sequence
         The place of each covariate, and the result of its own fill.
     """
+    read = variable.read
     beside = [(place, _like(result, data, place.axes)) for place, result in covariates]
     names = [(place, result.name) for place, result in beside]
-    name = "geonp-fill-" + tokenize(data.name, None if domain is None else domain.name, job, read, axis, names)
+    name = "geonp-fill-" + tokenize(data.name, None if domain is None else domain.name, job, read, names)
     y_chunks, x_chunks = data.chunks[-2:]
     edges = [[0, *itertools.accumulate(sizes)] for sizes in data.chunks[:-2]]
+    blocks = [_with_neighbours(variable, block, edges, job) for block in np.ndindex(data.numblocks[:-2])]
     graph: dict[Any, Any] = {}
     for (i, j), chunk in _windows(y_chunks, x_chunks):
         rows, cols = (pieces(*of) for of in zip(job.cells(chunk), (y_chunks, x_chunks), strict=True))
         masks = None if domain is None else [[(domain.name, a.chunk, b.chunk) for b in cols] for a in rows]
-        for block in itertools.product(*(range(n) for n in data.numblocks[:-2])):
-            lead = tuple(range(edge[k], edge[k + 1]) for edge, k in zip(edges, block, strict=True))
-            numbers, starts, size = [block], (), 0
-            if axis is not None:
-                size, edge = edges[axis][-1], edges[axis]
-                wanted = read_with(lead[axis], size)
-                along = [k for k in range(len(edge) - 1) if edge[k] < wanted.stop and edge[k + 1] > wanted.start]
-                numbers = [(*block[:axis], k, *block[axis + 1 :]) for k in along]
-                starts = tuple(edge[k] for k in along)
-            stack = [[[(data.name, *number, a.chunk, b.chunk) for b in cols] for a in rows] for number in numbers]
-            region, own = Region(lead, chunk, axis, size), (data.name, *block, i, j)
+        for (block, *others), slices in blocks:
+            stack = [[[(data.name, *n, a.chunk, b.chunk) for b in cols] for a in rows] for n in (block, *others)]
+            starts = [tuple(edge[k] for edge, k in zip(edges, n, strict=True)) for n in (block, *others)]
+            region, own = replace(slices, chunk=chunk), (data.name, *block, i, j)
             near = [
                 [place, [[(label, *(block[k] for k in place.axes), a.chunk, b.chunk) for b in cols] for a in rows]]
                 for place, label in names
@@ -218,6 +217,23 @@ def _fill_chunks(
     sources: list[Any] = [data, *([] if domain is None else [domain]), *(result for _, result in beside)]
     layers = HighLevelGraph.from_collections(name, graph, dependencies=sources)
     return da.Array(layers, name, data.chunks, dtype=result_dtype(read.dtype, job))
+
+
+def _with_neighbours(
+    variable: Variable, block: tuple[int, ...], edges: Sequence[Sequence[int]], job: FillJob
+) -> tuple[list[tuple[int, ...]], Region]:
+    """The numbers of a block along the leading dimensions and of those with neighbouring slices; and its slices.
+
+    The slices are a region whose rows and columns are left open. `edges` are the first slices of all blocks along each
+    leading dimension, and the number of slices.
+    """
+    lead = tuple(range(edge[k], edge[k + 1]) for edge, k in zip(edges, block, strict=True))
+    region = Region.of(variable, lead, Window(0, 0, 0, 0), job)
+    numbers = [block]
+    for axis, near in region.beside:
+        along = {bisect_right(edges[axis], k) - 1 for k in itertools.chain(*near)} - {block[axis]}
+        numbers += [(*block[:axis], k, *block[axis + 1 :]) for k in sorted(along)]
+    return numbers, region
 
 
 def _like(result: da.Array, data: da.Array, axes: tuple[int, ...]) -> da.Array:
@@ -237,7 +253,7 @@ def _covariate(request: Request, covariate: Covariate) -> da.Array:
         result: da.Array = da.map_blocks(_as_read, data, read, dtype=dtype, meta=np.empty((0,) * data.ndim, dtype))
     else:
         domain = None if request.domain is None else da.asarray(request.domain).rechunk(data.chunks[-2:])
-        result = _fill_chunks(data, domain, alone(request.job), read)
+        result = _fill_chunks(covariate.variable, data, domain, alone(request.job))
     if in_memory:
         result = da.from_array(result.compute(), chunks=data.chunks, name=False)
     return result

@@ -68,12 +68,14 @@ class FillOptions:
         together, as needed for quantities of several cells (the mean over a gap, a slope, a flow). Cells are drawn one
         after another, each given all before it, so gaps must be small: at most 256 cells, and 4,096 cells in each
         slice. Each slice is held in memory as a whole, `samples` times.
-    across : hashable, optional
-        Dimension along which slices are filled from each other, such as ``time`` or ``band``. A missing cell that some
-        of the eight nearest slices observe is predicted from these slices and from its surroundings, and from its
-        surroundings alone; the prediction with the smaller standard error is kept. A slice without any observed cell
-        stays empty. A model for which :func:`geonp.adapt` has found a dimension useful has it as its default, except
-        for samples.
+    across : hashable or sequence of hashable, optional
+        Dimensions along which slices are filled from each other, such as ``time`` or ``("time", "band")``;
+        ``variables`` stands for the variables of a Dataset. A missing cell that some of the eight nearest slices along
+        one of them observe is predicted from these slices and from its surroundings, and from its surroundings alone;
+        the prediction with the smaller standard error is kept. Along a dimension with times, which may be irregular
+        and of any calendar, the nearest slices are those nearest in time. A slice without any observed cell stays
+        empty. A model for which :func:`geonp.adapt` has found a dimension useful has it as its default, except for
+        samples.
     covariates : DataArray, Dataset, name, or sequence of these, optional
         Co-located fields that are known beneath the gaps, such as elevation under temperature: names of variables of
         the raster, which are then not filled, or arrays on its grid, static or along dimensions that they share with
@@ -115,7 +117,7 @@ class FillOptions:
     quantiles: Sequence[float] = ()
     tails: bool = False
     samples: int = 0
-    across: Hashable | None = None
+    across: Hashable | Sequence[Hashable] | None = None
     covariates: CovariateLike | Sequence[CovariateLike] | None = None
     covariate_resampling: str | None = None
     errors: CovariateLike | None = None
@@ -158,8 +160,11 @@ class FillOptions:
             raise InputError(
                 f"covariate_resampling must be one of {', '.join(RESAMPLINGS)}, got {self.covariate_resampling!r}"
             )
+        if len(set(self.dims)) < len(self.dims):
+            raise InputError(f"across must name different dimensions, got {self.across!r}")
         plain = {
             "model": os.fspath(self.model),
+            "across": self.dims or None,
             "max_distance": None if self.max_distance is None else float(self.max_distance),
             "seed": int(self.seed),
             "nodata": None if self.nodata is None else _plain(self.nodata),
@@ -171,6 +176,12 @@ class FillOptions:
         }
         for name, value in plain.items():
             object.__setattr__(self, name, value)
+
+    @property
+    def dims(self) -> tuple[Hashable, ...]:
+        """The dimensions of `across`."""
+        found = () if self.across is None else self.across
+        return tuple(found) if isinstance(found, (list, tuple)) else (found,)
 
     @property
     def results(self) -> list[str]:
@@ -205,7 +216,7 @@ class FillKeywords(TypedDict, total=False):
     quantiles: Sequence[float]
     tails: bool
     samples: int
-    across: Hashable | None
+    across: Hashable | Sequence[Hashable] | None
     covariates: CovariateLike | Sequence[CovariateLike] | None
     covariate_resampling: str | None
     errors: CovariateLike | None

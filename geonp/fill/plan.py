@@ -110,7 +110,7 @@ def planned(request: Request, chunks: Mapping[Hashable, Mapping[Hashable, int]] 
         batches = sum(_batches(variable, cuts[variable.name], job) for variable in request.variables)
     else:
         batches = min(-(-tiles // predictor.batch_size) + blocks * len(BATCHES.buckets), tiles)
-    batches *= 1 if job.across is None else STACK.groups + 2
+    batches *= STACK.groups + 2 if job.across else 1
     at_once = min(number_of_cores(), max(batches, 1)) if _on_cpu(predictor.device) else 1
     options = request.options
     result = (2 + len(options.quantiles) + options.samples) * itemsize + 4 * options.tails + 4 * predictor.classes + 1
@@ -165,16 +165,17 @@ def _task_bytes(chunk: tuple[int, ...], request: Request, itemsize: int) -> int:
     slices, (rows, cols) = math.prod(chunk[:-2]), chunk[-2:]
     window = math.prod(job.window(Window(0, rows, 0, cols)).shape)
     held, kept, stacked = min(9 * rows * cols, window) if slices > 1 else 0, slices, 0
-    if job.across is not None:
+    if job.across:
         # windows of all slices that are read, and copies of them; the chunks before and after may be held whole
-        others = STACK.slices * (slices if len(chunk) > 3 else 1)
+        others = STACK.slices * len(job.across) * (slices if len(chunk) > 3 else 1)
         held, kept = min(9 * rows * cols, window), 3 * slices + others
         stacked = 3 * (slices + others) * itemsize
     result = slices * rows * cols * (2 * itemsize + 5 + 4 * job.predictor.classes)
     # each covariate once as filled, for all slices if it changes, and once as it is used
-    layers = sum(1 + (slices if covariate.variable.leading else 1) for covariate in request.covariates)
-    beside = layers * window * result_dtype(np.dtype(np.float64)).itemsize
-    return window * (4 * itemsize + 80 + stacked) + kept * held * itemsize + result + beside
+    beside = max(map(request.beside, request.variables), key=len)
+    layers = sum(1 + (slices if covariate.variable.leading else 1) for covariate in beside)
+    known = layers * window * result_dtype(np.dtype(np.float64)).itemsize
+    return window * (4 * itemsize + 80 + stacked) + kept * held * itemsize + result + known
 
 
 def _on_cpu(device: str) -> bool:

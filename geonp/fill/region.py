@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -17,52 +16,27 @@ import numpy as np
 import numpy.typing as npt
 
 from geonp.errors import PredictionError
+from geonp.fill.surroundings import Beside, Index, Region
 from geonp.inference.classes import fill_classes
 from geonp.inference.covariates import Layer
 from geonp.inference.directions import fill_directions
 from geonp.inference.kernel import FillJob, as_read, fill_window, result_dtype
-from geonp.inference.stack import STACK, beside, read_with
+from geonp.inference.stack import STACK
 from geonp.raster.covariates import Covariate
 from geonp.raster.metadata import FillFlag, Kind
 from geonp.raster.variable import Read, Variable
 from geonp.raster.windows import Piece, Window, pieces
 
-__all__ = ["BlockSource", "Region", "Source", "VariableSource", "fill_region", "reason"]
+__all__ = ["BlockSource", "Source", "VariableSource", "fill_region", "reason"]
 
 logger = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
 BoolArray = npt.NDArray[np.bool_]
-Index = tuple[int, ...]
 Blocks = list[list[Array]]
 
 _FILLS = {Kind.NUMBERS: fill_window, Kind.CLASSES: fill_classes, Kind.DIRECTIONS: fill_directions}
 """The function that fills a window, by what the values are."""
-
-
-@dataclass(frozen=True)
-class Region:
-    """Slices along the leading dimensions of a variable, and a chunk of rows and columns.
-
-    `axis` is the position of the leading dimension of `size` slices whose neighbouring slices are used, or None.
-    """
-
-    lead: tuple[range, ...]
-    chunk: Window
-    axis: int | None = None
-    size: int = 0
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Sizes of the leading dimensions, then rows and columns."""
-        return (*map(len, self.lead), *self.chunk.shape)
-
-    def neighbours(self, index: Index) -> list[Index]:
-        """Indices of the neighbouring slices of a slice."""
-        axis = self.axis
-        if axis is None:
-            return []
-        return [(*index[:axis], k, *index[axis + 1 :]) for k in beside(index[axis], self.size)]
 
 
 class Source(Protocol):
@@ -100,12 +74,15 @@ def fill_region(region: Region, source: Source, job: FillJob, *, keep_going: boo
     if np.isfinite(own).all():
         return as_read(own, FillFlag.OBSERVED, job), failure
     domain_mask, result = source.domain_mask(), np.empty(own.shape, result_dtype(own.dtype, job))
-    window = lru_cache(maxsize=1 if region.axis is None else STACK.slices + 1)(source.window)
+    window = lru_cache(maxsize=1 + STACK.slices * len(region.beside))(source.window)
     for place, index in zip(np.ndindex(own.shape[:-2]), itertools.product(*region.lead), strict=True):
+        layers = source.covariates(index)
         others = [window(other) for other in region.neighbours(index)]
+        others += [layer.values for layer in layers if layer.slice]
+        known = [layer for layer in layers if not layer.slice]
         try:
             stack = np.stack(others) if others else None
-            filled = _FILLS[job.kind](window(index), domain_mask, region.chunk, job, stack, source.covariates(index))
+            filled = _FILLS[job.kind](window(index), domain_mask, region.chunk, job, stack, known)
         except PredictionError as error:
             if not keep_going:
                 raise
@@ -124,29 +101,6 @@ def _assemble(
         out[..., a.offset : a.offset + a.stop - a.start, b.offset : b.offset + b.stop - b.start] = read(i, j)
 
 
-@dataclass(frozen=True)
-class Beside:
-    """Where the blocks of a covariate belong: its dimensions among the leading ones of the variable."""
-
-    axes: tuple[int, ...]
-    classes: bool
-    known_errors: bool
-
-    @classmethod
-    def of(cls, covariate: Covariate, variable: Variable) -> Beside:
-        """The place of a covariate of a variable."""
-        return cls(covariate.axes(variable), covariate.classes, covariate.known_errors)
-
-    def within(self, index: Index, first: Sequence[int]) -> Index:
-        """Index in a block or region that begins at the slice `first` of the variable."""
-        return tuple(index[axis] - first[axis] for axis in self.axes)
-
-    def layer(self, result: Array) -> Layer:
-        """The covariate in a window, from the result of its own fill."""
-        errors = None if self.classes or self.known_errors else result["standard_error"]
-        return Layer(result["value"], errors, self.classes, self.known_errors)
-
-
 @dataclass(frozen=True, eq=False)
 class BlockSource:
     """A :class:`Source` of dask blocks.
@@ -158,9 +112,9 @@ class BlockSource:
     block : array
         The stored values of the region itself.
     stack : list
-        For each block along the axis of neighbouring slices the blocks ``[row][column]`` that the window touches.
-    starts : tuple of int
-        First slices of these blocks along the axis.
+        The blocks ``[row][column]`` that the window touches, those of the region first, then those of other slices.
+    starts : list of tuple of int
+        First slice of each of these along the leading dimensions.
     masks : list or None
         Blocks of the domain.
     rows, cols : list of Piece
@@ -174,7 +128,7 @@ class BlockSource:
     read: Read
     block: Array
     stack: list[Blocks]
-    starts: tuple[int, ...]
+    starts: list[Index]
     masks: Blocks | None
     rows: list[Piece]
     cols: list[Piece]
@@ -192,13 +146,13 @@ class BlockSource:
 
     def window(self, index: Index) -> Array:
         """See :class:`Source`."""
-        axis, k, first = self.region.axis, 0, [lead.start for lead in self.region.lead]
-        if axis is not None:
-            k = bisect_right(self.starts, index[axis]) - 1
-            first[axis] = self.starts[k]
-        inner = tuple(np.subtract(index, first).tolist())
+        inside = [np.subtract(index, first).tolist() for first in self.starts]
+        shapes = [blocks[0][0].shape for blocks in self.stack]
+        held = (all(0 <= k < n for k, n in zip(*each, strict=False)) for each in zip(inside, shapes, strict=True))
+        k = list(held).index(True)
+        blocks, inner = self.stack[k], tuple(inside[k])
         values = np.full(self.job.window(self.region.chunk).shape, np.nan, self.read.dtype)
-        _assemble(values, self.rows, self.cols, lambda i, j: self.read(self._cut(self.stack[k][i][j][inner], i, j)))
+        _assemble(values, self.rows, self.cols, lambda i, j: self.read(self._cut(blocks[i][j][inner], i, j)))
         return values
 
     def covariates(self, index: Index) -> list[Layer]:
@@ -263,8 +217,7 @@ class VariableSource:
 
     def window(self, index: Index) -> Array:
         """See :class:`Source`."""
-        values, first, _ = self._windows
-        return np.asarray(values[tuple(np.subtract(index, first).tolist())])
+        return self._windows[0][index]
 
     def covariates(self, index: Index) -> list[Layer]:
         """See :class:`Source`."""
@@ -293,34 +246,27 @@ class VariableSource:
     @property
     def complete(self) -> bool:
         """Whether all windows could be read."""
-        return self._windows[2]
+        return self._windows[1]
 
     @cached_property
-    def _windows(self) -> tuple[Array, list[int], bool]:
-        """The windows of all slices, the first index of each leading dimension, and whether all could be read."""
-        lead, axis = self.region.lead, self.region.axis
-        values, complete = self._read_windows(lead)
-        first = [part.start for part in lead]
-        if axis is None:
-            return values, first, complete
-        own, every = lead[axis], read_with(lead[axis], self.region.size)
-        before, after = range(every.start, own.start), range(own.stop, every.stop)
-        (earlier, complete_before), (later, complete_after) = map(self._read_neighbours, (before, after))
-        first[axis] = every.start
-        return np.concatenate([earlier, values, later], axis), first, complete and complete_before and complete_after
+    def _windows(self) -> tuple[dict[Index, Array], bool]:
+        """The windows of all slices that are used, by index, and whether all could be read."""
+        parts = [(self.region.lead, self._read_windows(self.region.lead))]
+        parts += [part for lead in self.region.around for part in self._read_neighbours(lead)]
+        windows = {
+            index: values[place]
+            for lead, (values, _) in parts
+            for place, index in zip(np.ndindex(values.shape[:-2]), itertools.product(*lead), strict=True)
+        }
+        return windows, all(complete for _, (_, complete) in parts)
 
-    def _read_neighbours(self, part: range) -> tuple[Array, bool]:
-        """Windows of neighbouring slices; an unreadable one does not affect the others."""
-        axis = self.region.axis
-        assert axis is not None
-        if not part:
-            shape = (*self.region.shape[:-2], *self.job.window(self.region.chunk).shape)
-            return np.empty((*shape[:axis], 0, *shape[axis + 1 :]), self.variable.read.dtype), True
-        lead = (*self.region.lead[:axis], part, *self.region.lead[axis + 1 :])
-        values, complete = self._read_windows(lead)
-        if complete or len(part) == 1:
-            return values, complete
-        return np.concatenate([self._read_neighbours(range(n, n + 1))[0] for n in part], axis), False
+    def _read_neighbours(self, lead: tuple[range, ...]) -> list[tuple[tuple[range, ...], tuple[Array, bool]]]:
+        """Windows of neighbouring slices, at once if possible: an unreadable one does not affect the others."""
+        read = self._read_windows(lead)
+        if read[1]:
+            return [(lead, read)]
+        alone = [tuple(range(k, k + 1) for k in index) for index in itertools.product(*lead)]
+        return [(one, self._read_windows(one)) for one in alone]
 
     def _read_windows(self, lead: tuple[range, ...]) -> tuple[Array, bool]:
         """Windows of some slices, in as few reads as possible, or chunk by chunk after an error."""
@@ -386,7 +332,7 @@ def fill_covariate(covariate: Covariate, region: Region, job: FillJob, mask: Any
 
 def alone(job: FillJob) -> FillJob:
     """The job that fills the gaps of a covariate from itself."""
-    return replace(job, across=None, max_distance=None, kind=Kind.NUMBERS, categories=())
+    return replace(job, across=(), max_distance=None, kind=Kind.NUMBERS, categories=())
 
 
 def _unknown(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

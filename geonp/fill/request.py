@@ -19,17 +19,23 @@ from geonp.fill.outputs import Output, outputs
 from geonp.inference import checkpoint
 from geonp.inference.kernel import FillJob
 from geonp.inference.predictor import resolve
+from geonp.inference.stack import STACK, Across
 from geonp.raster.covariates import Covariate, CovariateLike, arrays_of, covariates_of, errors_of, named, taken_by
 from geonp.raster.grid import Grid
-from geonp.raster.metadata import UNNAMED, ancillary_names
+from geonp.raster.metadata import UNNAMED, Kind, ancillary_names
 from geonp.raster.nodata import declared_nodata
 from geonp.raster.places import warn_of_places
+from geonp.raster.positions import positions
 from geonp.raster.variable import Variable, class_variables, off_grid, passed_classes, passed_integers
 
 __all__ = ["Raster", "Request", "covariates_on", "domain_of", "load_job", "normalise", "prepare", "require_covariates"]
 
 Raster = xr.DataArray | xr.Dataset
 """What can be filled."""
+
+
+VARIABLES = "variables"
+"""Name in `across` of the variables of a Dataset, unless it has such a dimension."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +61,15 @@ class Request:
     options: FillOptions
     covariates: tuple[Covariate, ...] = ()
 
+    def beside(self, variable: Variable) -> tuple[Covariate, ...]:
+        """The covariates of a variable, and the other variables as slices if it is filled across these."""
+        others = [other for other in self.variables if other is not variable and other.kind is Kind.NUMBERS]
+        if not any(a.dim == VARIABLES for a in self.job.across) or VARIABLES in variable.leading:
+            others = []
+        # a variable that changes along more dimensions has no slice beside this one
+        others = [other for other in others if set(other.leading) <= set(variable.leading)]
+        return (*self.covariates, *(Covariate(other, slice=True) for other in others[: STACK.slices]))
+
     def outputs(self, variable: Variable) -> tuple[Output, ...]:
         """The arrays that come out for a variable."""
         return outputs(variable, self.options)
@@ -68,7 +83,7 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
     InputError, ModelError, CheckpointError
         As :func:`geonp.infill`.
     """
-    classes, across = _classes(options.model), options.across
+    classes, across = _classes(options.model), options.dims
     if classes and (options.quantiles or options.tails or options.samples):
         raise InputError("quantiles, tails and samples are of numbers, and the model predicts classes: leave them out")
     given, errors = named(options.covariates), options.errors
@@ -77,19 +92,20 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
     if options.quantiles:
         _check_scales(variables)
     _warn_of_refilling(ds, variables)
-    if across is not None:
+    if across:
         _check_across(across, variables, classes, options.samples)
     domain = None if options.mask is None else domain_of(options.mask, grid)
     job, card = load_job(grid.shape, options, periodic=grid.periodic_x)
     neighbourhood = job.predictor.neighbourhood.on(grid)
-    if across is not None and neighbourhood.standard:
+    if across and neighbourhood.standard:
         raise InputError(
             f"the model {card.name} reads values in units of its own, not the residuals of a slice: got "
-            f"across={across!r}, expected None, or another model, for example tnpkr-sa"
+            f"across={across[0]!r}, expected None, or another model, for example tnpkr-sa"
         )
-    if across is None and not options.samples and not neighbourhood.standard:
-        across = neighbourhood.across or None
-    job = replace(job, across=across, predictor=replace(job.predictor, neighbourhood=neighbourhood))
+    if not across and not options.samples and not neighbourhood.standard:
+        across = tuple(dim for dim in [neighbourhood.across] if any(dim in v.leading for v in variables))
+    stack = tuple(_along(dim, variables) for dim in across)
+    job = replace(job, across=stack, predictor=replace(job.predictor, neighbourhood=neighbourhood))
     check_model(variables, card, job)
     beside = covariates_on(grid, given, ds, options.covariate_resampling)
     covariates = (*beside, *errors_of(errors, ds, grid, variables))
@@ -118,17 +134,24 @@ def _warn_of_refilling(ds: xr.Dataset, variables: Sequence[Variable]) -> None:
         )
 
 
-def _check_across(across: Hashable, variables: Sequence[Variable], classes: int, samples: int) -> None:
-    """Check that neighbouring slices along a dimension can be used."""
+def _along(dim: Hashable, variables: Sequence[Variable]) -> Across:
+    """The positions of slices along a dimension; none for that of the variables themselves."""
+    return Across(dim, next((positions(v.source, dim) for v in variables if dim in v.leading), ()))
+
+
+def _check_across(across: Sequence[Hashable], variables: Sequence[Variable], classes: int, samples: int) -> None:
+    """Check that neighbouring slices along some dimensions can be used."""
     others = list(dict.fromkeys(dim for variable in variables for dim in variable.leading))
-    if across not in others:
-        raise InputError(
-            "across must be a dimension along which neighbouring slices are used, beside rows and columns: got "
-            f"{across!r}, expected {' or '.join(map(repr, others)) if others else 'none, as there is a single slice'}"
-        )
+    others += [VARIABLES] if len(variables) > 1 and VARIABLES not in others else []
+    for dim in across:
+        if dim not in others:
+            raise InputError(
+                "across must be a dimension along which neighbouring slices are used, beside rows and columns: got "
+                f"{dim!r}, expected {' or '.join(map(repr, others)) if others else 'none, as there is a single slice'}"
+            )
     if classes or samples:
         raise InputError(
-            f"neighbouring slices predict numbers, one cell at a time: got across={across!r}, expected None for a "
+            f"neighbouring slices predict numbers, one cell at a time: got across={across[0]!r}, expected None for a "
             "model of classes, and for samples"
         )
 

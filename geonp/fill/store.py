@@ -132,7 +132,7 @@ def fill_store(
         if done is None:
             return Report({}, len(units), len(units), {})
         reused = len(done)
-        work = Work(fields, request.domain, request.job, store, journal, *_sources(request, source_options))
+        work = Work(fields, request.domain, request.job, store, journal, _source_store(request, source_options))
         _fill_units(work, units, done, workers, scheduler, progress)
         report = Report(tally(fields, units, done), len(units), reused, failures(fields, units, done))
         if not report.failed:
@@ -206,14 +206,15 @@ def _field(request: Request, variable: Variable, side: int) -> Field:
     shape, source = request.grid.shape, variable.source
     chunks = dict.fromkeys(variable.spatial, side)
     # covariates that change are held for all slices of a unit
-    held = 1 + sum(bool(covariate.variable.leading) for covariate in request.covariates)
+    beside = request.beside(variable)
+    held = 1 + sum(bool(covariate.variable.leading) for covariate in beside)
     room = max(1, UNIT_CELLS // (held * min(side, shape[0]) * min(side, shape[1])))
     for dim in reversed(variable.leading):
         chunks[dim] = min(room, source.sizes[dim])
         room = max(1, room // source.sizes[dim])
     # workers need no coordinates, which may be as large as the raster
     bare = replace(variable, source=xr.DataArray(source.variable, name=source.name))
-    return Field(bare, request.outputs(variable), chunks)
+    return Field(bare, request.outputs(variable), chunks, tuple(map(_bare, beside)))
 
 
 def _bare(covariate: Covariate) -> Covariate:
@@ -223,12 +224,8 @@ def _bare(covariate: Covariate) -> Covariate:
     return replace(covariate, variable=replace(variable, source=source))
 
 
-def _sources(request: Request, source_options: Any) -> tuple[Store | None, tuple[Covariate, ...]]:
-    """The store that all variables are read from by their names, None for other files; and the covariates."""
-    return _source_store(request, source_options), tuple(map(_bare, request.covariates))
-
-
 def _source_store(request: Request, source_options: Any) -> Store | None:
+    """The store that all variables are read from by their names; None for other files."""
     source = request.ds.encoding.get("source")
     if not isinstance(source, str):
         return None

@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from geonp.errors import InputError
 from geonp.fill.outputs import Output
-from geonp.fill.region import Region, VariableSource, fill_region, reason
+from geonp.fill.region import VariableSource, fill_region, reason
+from geonp.fill.surroundings import Region
 from geonp.inference.kernel import FillJob, as_read
 from geonp.io.journal import Journal, Record
 from geonp.io.stores import Store
@@ -49,11 +50,14 @@ class Field:
         The arrays to write.
     chunks : mapping of dimension to int
         Number of cells of a unit along each dimension.
+    covariates : tuple of Covariate
+        Covariates, and other variables as slices.
     """
 
     variable: Variable
     outputs: tuple[Output, ...]
     chunks: Mapping[Hashable, int]
+    covariates: tuple[Covariate, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +88,6 @@ class Work:
     fields, domain, job, store, journal
     source : Store or None
         The Zarr store that the variables are read from, if it is one.
-    covariates : tuple of Covariate
     """
 
     fields: tuple[Field, ...]
@@ -93,7 +96,6 @@ class Work:
     store: Store
     journal: Journal
     source: Store | None = None
-    covariates: tuple[Covariate, ...] = ()
 
     def require_input(self, field: Field) -> None:
         """Check that the array of a field exists: the chunks of one that has vanished would be read as missing."""
@@ -143,7 +145,7 @@ def fill_unit(work: Work, unit: Unit) -> Record:
         work.job.of(field.variable),
         work.domain,
         tuple(field.chunks[dim] for dim in field.variable.spatial),  # type: ignore[arg-type]
-        work.covariates,
+        field.covariates,
     )
     with dask.config.set(scheduler="synchronous"):
         try:
@@ -174,14 +176,7 @@ def _region(work: Work, unit: Unit) -> Region:
     variable = work.fields[unit.field].variable
     rows, cols = (unit.region[dim] for dim in variable.spatial)
     lead = tuple(range(unit.region[dim].start, unit.region[dim].stop) for dim in variable.leading)
-    return variable_region(variable, lead, Window(rows.start, rows.stop, cols.start, cols.stop), work.job)
-
-
-def variable_region(variable: Variable, lead: tuple[range, ...], chunk: Window, job: FillJob) -> Region:
-    """A region of a variable, with neighbouring slices if the variable has their dimension."""
-    if job.across not in variable.leading:
-        return Region(lead, chunk)
-    return Region(lead, chunk, variable.leading.index(job.across), variable.source.sizes[job.across])
+    return Region.of(variable, lead, Window(rows.start, rows.stop, cols.start, cols.stop), work.job)
 
 
 def _write(work: Work, unit: Unit, result: Array, stored: Array, note: Record) -> Record:

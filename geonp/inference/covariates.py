@@ -31,12 +31,15 @@ class Layer:
         Whether the values are numbers of classes.
     known_errors : bool
         Whether the values are no covariate, but the known standard errors of the observations.
+    slice : bool
+        Whether the values are no covariate, but another slice, see :mod:`geonp.inference.stack`.
     """
 
     values: FloatArray
     errors: FloatArray | None = None
     classes: bool = False
     known_errors: bool = False
+    slice: bool = False
 
 
 @dataclass(frozen=True, eq=False)

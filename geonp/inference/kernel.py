@@ -6,7 +6,7 @@ schedule it, so the result does not depend on how a raster is chunked.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from geonp.inference import student
 from geonp.inference.context import choose_context, framed
 from geonp.inference.covariates import Columns, Layer, columns, known_errors, with_slices
 from geonp.inference.predictor import Predictor, padded_size, padded_sizes, tiles_per_batch
-from geonp.inference.stack import STACK, backgrounds
+from geonp.inference.stack import STACK, Across, backgrounds
 from geonp.inference.stitching import Tile, blend_weights, blended, in_batches, overlaps, stitch
 from geonp.inference.tiling import TILING, between, groups, support
 from geonp.raster.metadata import FillFlag, Kind
@@ -56,8 +56,8 @@ class FillJob:
         Cells farther than this from every observation, in cells, stay empty.
     seed : int
         Seed for sampling distant context points.
-    across : hashable or None
-        Dimension along which neighbouring slices are used as predictors, see :mod:`geonp.inference.stack`.
+    across : tuple of Across
+        Dimensions along which neighbouring slices are used as predictors, see :mod:`geonp.inference.stack`.
     kind : Kind
         What the values of the variable are.
     categories : tuple of float
@@ -69,7 +69,7 @@ class FillJob:
     periodic: bool
     max_distance: float | None
     seed: int
-    across: Hashable | None = None
+    across: tuple[Across, ...] = ()
     kind: Kind = Kind.NUMBERS
     categories: tuple[float, ...] = ()
 
@@ -81,7 +81,7 @@ class FillJob:
     def frame(self) -> int:
         """Width of the frame around whole tiles that is read for context, `max_distance` and other slices, in cells."""
         farthest = min(self.max_distance or 0.0, max(self.shape))
-        compared = 0 if self.across is None else STACK.frame_px
+        compared = STACK.frame_px if self.across else 0
         return max(self.predictor.neighbourhood.reach_px, int(np.ceil(farthest)), compared)
 
     def window(self, chunk: Window) -> Window:

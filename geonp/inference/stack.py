@@ -8,13 +8,14 @@ alone, whichever has the smaller standard error.
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["STACK", "Background", "StackSettings", "background", "backgrounds", "beside", "read_with"]
+__all__ = ["STACK", "Across", "Background", "StackSettings", "background", "backgrounds", "beside"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating[Any]]
@@ -25,7 +26,7 @@ class StackSettings:
     """Settings of the regression on neighbouring slices, chosen on the stacks of ``benchmarks/across.py``."""
 
     slices: int = 8
-    """Largest number of neighbouring slices that are read."""
+    """Largest number of neighbouring slices that are read along a dimension."""
     frame_px: int = 32
     """Width of the frame around a tile in which slices are compared, in cells."""
     lag_px: int = 2
@@ -50,15 +51,29 @@ STACK = StackSettings()
 """The settings in use."""
 
 
-def beside(index: int, size: int) -> list[int]:
-    """The neighbouring slices of one of `size` slices: the nearest ones, on both sides where possible."""
-    start = max(0, min(index - STACK.slices // 2, size - STACK.slices - 1))
-    return [i for i in range(start, min(start + STACK.slices + 1, size)) if i != index]
+@dataclass(frozen=True)
+class Across:
+    """A dimension along which slices are filled from each other.
+
+    Attributes
+    ----------
+    dim : hashable
+    positions : tuple of float
+        Position of each slice, of which only the differences matter, such as times.
+    """
+
+    dim: Hashable
+    positions: tuple[float, ...]
 
 
-def read_with(own: range, size: int) -> range:
-    """All slices that are read to fill `own`, including these."""
-    return range(min([own.start, *beside(own.start, size)]), max([own.stop - 1, *beside(own.stop - 1, size)]) + 1)
+def beside(index: int, positions: Sequence[float]) -> list[int]:
+    """The neighbouring slices of a slice: the nearest by position, in ascending order.
+
+    Of slices as far away, the nearest by index are taken, and of these the earlier one.
+    """
+    numbers = np.arange(len(positions))
+    order = np.lexsort((np.abs(numbers - index), np.abs(np.asarray(positions) - positions[index])))
+    return sorted(order[order != index][: STACK.slices].tolist())
 
 
 @dataclass(frozen=True)

@@ -56,16 +56,19 @@ class Covariate:
         Whether the values are numbers of classes.
     known_errors : bool
         Whether the values are no covariate, but the known standard errors of the observations.
+    slice : bool
+        Whether the values are no covariate, but another slice of the same stack, such as another variable.
     """
 
     variable: Variable
     classes: bool = False
     known_errors: bool = False
+    slice: bool = False
 
     @property
     def as_read(self) -> bool:
         """Whether gaps stay unknown."""
-        return self.classes or self.known_errors
+        return self.classes or self.known_errors or self.slice
 
     def axes(self, of: Variable) -> tuple[int, ...]:
         """Positions of its leading dimensions among those of a variable that is filled."""

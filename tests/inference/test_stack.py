@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
+import cftime
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -18,7 +21,7 @@ from geonp.fill.infill import infill
 from geonp.fill.plan import plan
 from geonp.fill.region import VariableSource
 from geonp.fill.store import fill_store
-from geonp.inference.stack import STACK, background, backgrounds, beside, read_with
+from geonp.inference.stack import STACK, background, backgrounds, beside
 from geonp.inference.student import crps
 from geonp.io.files import open_raster
 from geonp.raster.metadata import FillFlag
@@ -64,16 +67,13 @@ def scores(filled: xr.Dataset, truth: Array, counted: npt.NDArray[np.bool_]) -> 
 @pytest.mark.parametrize("size", [1, 2, 5, STACK.slices + 1, 40])
 def test_the_nearest_slices_are_read(size: int) -> None:
     for index in range(size):
-        found = beside(index, size)
+        found = beside(index, range(size))
         assert len(found) == len(set(found)) == min(STACK.slices, size - 1)
         assert index not in found
         farthest = max((abs(i - index) for i in found), default=0)
         left_out = [i for i in range(size) if i != index and i not in found]
         assert all(abs(i - index) > STACK.slices // 2 for i in left_out)
         assert farthest <= STACK.slices
-        assert set(read_with(range(index, index + 1), size)) == {index, *found}
-    whole = read_with(range(size // 2, size), size)
-    assert set(whole) == {j for i in range(size // 2, size) for j in (i, *beside(i, size))}
 
 
 def test_a_slope_and_a_level_are_found() -> None:
@@ -308,6 +308,84 @@ def test_a_dataset_may_have_variables_without_the_dimension() -> None:
     out = infill(ds, across="time", batch_size=4)
     xr.testing.assert_equal(out.b.drop_attrs(), infill(ds, batch_size=4).b.drop_attrs())
     assert not out.a.equals(infill(ds).a)
+
+
+# --- several dimensions, variables, and times -------------------------------------------------------------------------
+
+
+def test_slices_far_away_in_time_are_no_neighbours() -> None:
+    near = [0, 4, 8, 12, 16, 85, 89, 93, 97, 101, 170]
+    assert beside(4, near) == [0, 1, 2, 3, 5, 6, 7, 8]
+    # 69 days later: those of the same season, though as many of the others have nearer indices
+    assert beside(5, near) == [1, 2, 3, 4, 6, 7, 8, 9]
+    assert beside(10, near) == [2, 3, 4, 5, 6, 7, 8, 9]
+
+
+def dated(raster: xr.DataArray, days: list[int], calendar: str) -> xr.DataArray:
+    start = cftime.datetime(2001, 2, 27, calendar=calendar)
+    return raster.assign_coords(time=[start + timedelta(days=day) for day in days])
+
+
+def test_neighbours_are_the_nearest_in_time_of_any_calendar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With two neighbours, the slice beside a long pause is filled from the two before it."""
+    monkeypatch.setattr("geonp.inference.stack.STACK", replace(STACK, slices=2))
+    raster, _ = stack(own=0.3, slices=4, size=32)
+    by_index, by_time = infill(raster, across="time"), infill(dated(raster, [0, 1, 2, 70], "360_day"), across="time")
+    expected = infill(raster[:3], across="time")
+    assert not by_index.a[2].equals(by_time.a[2].drop_vars("time"))
+    xr.testing.assert_equal(by_time.a[:3].drop_vars("time").drop_attrs(), expected.a.drop_attrs())
+    shifted = infill(dated(raster, [0, 2, 4, 6], "noleap"), across="time")
+    xr.testing.assert_equal(shifted.a.drop_vars("time").drop_attrs(), by_index.a.drop_attrs())
+
+
+def crossed() -> tuple[xr.DataArray, Array]:
+    """Two dates of three bands; what a band shares with the other date is not what it shares with the other bands."""
+    rng = np.random.default_rng(3)
+    own, shared = rough(rng, 3, 64, 64), rough(rng, 2, 64, 64)
+    truth = own[None] + shared[:, None] + 0.1 * rough(rng, 2, 3, 64, 64)
+    values = np.where(gaps(rng, 2, 3, 64, 64), np.nan, truth)
+    return xr.DataArray(values, dims=("time", "band", "y", "x"), name="a"), truth
+
+
+def test_slices_are_filled_from_both_dimensions_on_every_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raster, truth = crossed()
+    both = infill(raster, tails=True, across=("time", "band"))
+    counted = np.isnan(raster.values)
+
+    def crps_of(filled: xr.Dataset) -> float:
+        parts = (filled[name].values[counted] for name in ("a", "a_standard_error", "a_tail"))
+        return float(crps(truth[counted], *parts).mean())
+
+    alone = [crps_of(infill(raster, tails=True, across=dim)) for dim in ("time", "band")]
+    assert crps_of(both) < 0.98 * min(alone)
+    assert both.attrs["geonp_across"] == "time band"
+    error = both.a_standard_error.where(np.isnan(raster))
+    lazy = infill(raster.chunk({"time": 1, "band": 2, "y": 40}), across=["time", "band"])
+    assert float(np.abs((lazy.a - both.a) / error).max()) < 1e-3
+    monkeypatch.setattr("geonp.fill.store.UNIT_CELLS", 2 * 32 * 32)
+    raster.to_netcdf(tmp_path / "in.nc")
+    asked = ["fill", str(tmp_path / "in.nc"), str(tmp_path / "out.zarr"), "--across", "time", "--across", "band"]
+    done = CliRunner().invoke(main, [*asked, "--resume"])
+    assert done.exit_code == 0, done.output
+    with xr.open_zarr(tmp_path / "out.zarr") as found:
+        assert float(np.abs((found.a - both.a) / error).max()) < 1e-3
+
+
+def test_variables_are_filled_from_each_other(tmp_path: Path) -> None:
+    raster, _ = stack(own=0.3, slices=3)
+    ds = xr.Dataset({"a": raster[0], "b": 2 * raster[1], "c": raster[2] - 5})
+    found = infill(ds, across="variables")
+    expected = infill(xr.concat([ds.a, ds.b, ds.c], "time"), across="time").a
+    for name, values in zip("abc", expected, strict=True):
+        error = found[f"{name}_standard_error"].where(np.isnan(ds[name]))
+        assert float(np.abs((found[name] - values) / error).max()) < 1e-3
+    lazy = infill(ds.chunk({"y": 20}), across="variables")
+    xr.testing.assert_allclose(lazy.b.compute(), found.b, rtol=1e-4)
+    fill_store(ds, tmp_path / "out.zarr", across="variables")
+    with xr.open_zarr(tmp_path / "out.zarr") as stored:
+        xr.testing.assert_allclose(stored.c.drop_attrs(), found.c.drop_attrs(), rtol=1e-4)
+    with pytest.raises(InputError, match="got 'variables', expected none, as there is a single slice"):
+        infill(ds[["a"]], across="variables")
 
 
 # --- stores and the command line --------------------------------------------------------------------------------------

@@ -1,0 +1,93 @@
+"""What a region of a variable is filled from beside its own values: neighbouring slices and covariates."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+
+from geonp.inference.covariates import Layer
+from geonp.inference.kernel import FillJob
+from geonp.inference.stack import beside
+from geonp.raster.covariates import Covariate
+from geonp.raster.variable import Variable
+from geonp.raster.windows import Window
+
+__all__ = ["Beside", "Index", "Region"]
+
+Index = tuple[int, ...]
+"""Number of a slice along each leading dimension."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """Slices along the leading dimensions of a variable, and a chunk of rows and columns.
+
+    `beside` has a pair for each leading dimension whose neighbouring slices are used: its axis, and the indices of the
+    neighbours of each slice of the region along it.
+    """
+
+    lead: tuple[range, ...]
+    chunk: Window
+    beside: tuple[tuple[int, tuple[tuple[int, ...], ...]], ...] = ()
+
+    @classmethod
+    def of(cls, variable: Variable, lead: tuple[range, ...], chunk: Window, job: FillJob) -> Region:
+        """A region of a variable, with neighbouring slices along those dimensions of the job that it has."""
+        axes = [(variable.leading.index(a.dim), a.positions) for a in job.across if a.dim in variable.leading]
+        near = ((axis, tuple(tuple(beside(k, positions)) for k in lead[axis])) for axis, positions in axes)
+        return cls(lead, chunk, tuple(near))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the leading dimensions, then rows and columns."""
+        return (*map(len, self.lead), *self.chunk.shape)
+
+    def neighbours(self, index: Index) -> list[Index]:
+        """Indices of the neighbouring slices of a slice."""
+        return [
+            (*index[:axis], k, *index[axis + 1 :])
+            for axis, near in self.beside
+            for k in near[index[axis] - self.lead[axis].start]
+        ]
+
+    @property
+    def around(self) -> list[tuple[range, ...]]:
+        """Neighbouring slices outside of the region, as consecutive ones along each leading dimension."""
+        found = []
+        for axis, near in self.beside:
+            others = sorted(set(itertools.chain(*near)) - set(self.lead[axis]))
+            # consecutive numbers have the same difference from their place
+            for _, run in itertools.groupby(enumerate(others), lambda pair: pair[1] - pair[0]):
+                (_, first), *rest = run
+                part = range(first, first + len(rest) + 1)
+                found.append((*self.lead[:axis], part, *self.lead[axis + 1 :]))
+        return found
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Where the blocks of a covariate belong: its dimensions among the leading ones of the variable."""
+
+    axes: tuple[int, ...]
+    classes: bool
+    known_errors: bool
+    slice: bool
+
+    @classmethod
+    def of(cls, covariate: Covariate, variable: Variable) -> Beside:
+        """The place of a covariate of a variable."""
+        return cls(covariate.axes(variable), covariate.classes, covariate.known_errors, covariate.slice)
+
+    def within(self, index: Index, first: Sequence[int]) -> Index:
+        """Index in a block or region that begins at the slice `first` of the variable."""
+        return tuple(index[axis] - first[axis] for axis in self.axes)
+
+    def layer(self, result: npt.NDArray[Any]) -> Layer:
+        """The covariate in a window, from the result of its own fill."""
+        exact = self.classes or self.known_errors or self.slice
+        errors = None if exact else result["standard_error"]
+        return Layer(result["value"], errors, self.classes, self.known_errors, self.slice)
