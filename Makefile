@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: demo test check bench bench-speed bench-accuracy bench-exact bench-seams bench-equivariance bench-cost bench-points bench-scale bench-cluster bench-across bench-beside bench-adapt bench-papers clean
+.PHONY: demo test check bench bench-speed bench-accuracy bench-exact bench-seams bench-equivariance bench-cost bench-points bench-scale bench-cluster bench-across bench-beside bench-classes bench-adapt bench-papers clean
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
@@ -56,6 +56,9 @@ bench-across: $(STAMP)
 bench-beside: $(STAMP)
 	$(BIN)/python benchmarks/beside.py
 	$(BIN)/python benchmarks/beside_points.py --stations
+
+bench-classes: $(STAMP)
+	$(BIN)/python benchmarks/classes.py
 
 bench-adapt: $(STAMP)
 	$(BIN)/python benchmarks/adapt.py
