@@ -14,6 +14,7 @@ from .covariates import covariates, errors, read_beside
 from .options import (
     bands,
     bbox,
+    distribution,
     file_system,
     fill_option,
     log_to_stderr,
@@ -74,6 +75,7 @@ __all__ = ["fill"]
 @fill_option("batch_size", type=click.IntRange(min=1))
 @fill_option("seed", type=int, show_default=True)
 @quantiles
+@distribution()
 @fill_option("tails", is_flag=True)
 @fill_option("samples", type=click.IntRange(min=0))
 @fill_option("across", metavar="DIM", multiple=True, default=None, help="Repeatable.")

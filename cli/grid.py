@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .covariates import split
-from .options import fill_option, pair, quantiles, quiet
+from .options import distribution, fill_option, pair, quantiles, quiet
 from .show import echo, to_json
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 @fill_option("device")
 @fill_option("seed", type=int, show_default=True)
 @quantiles
+@distribution("value_bounds")
 @fill_option("tails", is_flag=True)
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @quiet
@@ -67,6 +68,7 @@ def grid(
     y: str | None,
     crs: str | None,
     covariates: tuple[str, ...],
+    value_bounds: Any,
     overwrite: bool,
     quiet: bool,
     as_json: bool,
@@ -106,7 +108,7 @@ def grid(
     if at is None:
         assert resolution is not None
         at = lattice_around(columns, resolution, bounds, crs)
-    result = interpolate(table, at, values=names, x=x, y=y, crs=crs, covariates=beside, **settings)
+    result = interpolate(table, at, bounds=value_bounds, values=names, x=x, y=y, crs=crs, covariates=beside, **settings)
     write_raster(result, target, overwrite=overwrite)
     cells = int(result[next(iter(result.data_vars))].size)
     used = {name: int(columns.usable(name).sum()) for name in columns.values}

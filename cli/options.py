@@ -24,6 +24,7 @@ __all__ = [
     "as_numbers",
     "bands",
     "bbox",
+    "distribution",
     "file_system",
     "fill_option",
     "log_to_stderr",
@@ -106,6 +107,51 @@ quantiles = fill_option(
     help="One at a time, e.g. 0.05; repeatable.",
 )
 """Quantiles to write."""
+
+
+def distribution(bounds: str = "bounds") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Options of the distribution of the values: `exceed`, `statistic`, and their `bounds` under this name."""
+
+    def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
+        text = f"{_summary('bounds')} As LOWER,UPPER, like 0, or 0,1, or as NAME=LOWER,UPPER; repeatable."
+        flag, metavar = "--" + bounds.replace("_", "-"), "LOWER,UPPER"
+        options = (
+            fill_option("exceed", multiple=True, metavar="T[,T...]", callback=_thresholds, help="Repeatable."),
+            fill_option("statistic", type=click.Choice(["mean", "median"])),
+            click.option(flag, bounds, metavar=metavar, multiple=True, default=None, callback=_bounds, help=text),
+        )
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorated
+
+
+def _thresholds(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for text in texts for part in text.split(","))
+    except ValueError as error:
+        raise click.BadParameter(f"expected numbers separated by commas, like 1,10, got {' '.join(texts)!r}") from error
+
+
+def _bounds(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> Any:
+    named = dict(text.rpartition("=")[::2] for text in texts)
+    if len(named) < len(texts) or (len(named) > 1 and "" in named):
+        raise click.BadParameter(f"expected LOWER,UPPER once, or NAME=LOWER,UPPER once a name, got {' '.join(texts)}")
+    found = {name: _pair_of_bounds(text) for name, text in named.items()}
+    return found.get("", found or None)
+
+
+def _pair_of_bounds(text: str) -> tuple[float | None, float | None] | str:
+    if text.strip() == "valid_range":
+        return "valid_range"
+    low, comma, high = text.partition(",")
+    try:
+        if comma:
+            return tuple(float(end) if end.strip() else None for end in (low, high))  # type: ignore[return-value]
+    except ValueError:
+        pass
+    raise click.BadParameter(f"expected LOWER,UPPER, like 0, or 0,1 or ,100, or valid_range, got {text!r}")
 
 
 class _Printable(logging.Handler):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -14,13 +14,16 @@ from dask.base import tokenize
 from geonp.errors import InputError
 from geonp.fill.layout import Layout
 from geonp.fill.request import Request
+from geonp.inference.warping import Warping
 from geonp.io.location import identity, is_remote
 
 __all__ = ["digest", "fingerprint", "require_unchanged", "values_of"]
 
 
-def fingerprint(request: Request, layout: Layout, values: str) -> dict[str, str]:
-    """A hash of each thing that the result depends on."""
+def fingerprint(
+    request: Request, layout: Layout, values: str, warpings: Mapping[Hashable, Warping] | None = None
+) -> dict[str, str]:
+    """A hash of each thing that the result depends on; `warpings` are the maps of bounded variables."""
     ds = request.ds
     # some readers give variables in no particular order
     variables = sorted(
@@ -28,6 +31,7 @@ def fingerprint(request: Request, layout: Layout, values: str) -> dict[str, str]
         for name, da in ds.variables.items()
     )
     axes = _labels(ds)
+    maps = [(str(name), warping.numbers().tolist()) for name, warping in (warpings or {}).items()]
     job, predictor = request.job, request.job.predictor
     return {
         "geonp": version("geonp"),
@@ -35,7 +39,7 @@ def fingerprint(request: Request, layout: Layout, values: str) -> dict[str, str]
         "model": tokenize(
             predictor.sha256, repr(predictor.neighbourhood), predictor.precision, predictor.device.split(":")[0]
         ),
-        "parameters": tokenize(sorted(request.options.fingerprint().items()), job.across, request.domain),
+        "parameters": tokenize(sorted(request.options.fingerprint().items()), job.across, request.domain, *maps),
         "layout": tokenize(layout),
     }
 

@@ -19,9 +19,11 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 from dask.base import tokenize
+from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 
 from geonp.errors import InputError
+from geonp.fill.bounds import mapped, mapped_dtype, said, warn_of_pile, warping_array, warping_of
 from geonp.fill.options import FillKeywords, FillOptions, takes_fill_options
 from geonp.fill.outputs import ordered, result_arrays
 from geonp.fill.region import BlockSource, alone, fill_region
@@ -29,6 +31,7 @@ from geonp.fill.request import Raster, Request, prepare
 from geonp.fill.samples import sample_chunks
 from geonp.fill.surroundings import Beside, Region
 from geonp.inference.kernel import FillJob, as_read, most_batches, result_dtype
+from geonp.inference.warping import Warping
 from geonp.raster.covariates import Covariate, check_values
 from geonp.raster.metadata import FillFlag, Kind, dataset_attrs
 from geonp.raster.nodata import Reader
@@ -63,11 +66,13 @@ def infill(obj: Raster, **options: Unpack[FillKeywords]) -> xr.Dataset:
     Dataset
         For each variable ``<name>``: its values, filled, in its dtype, observed cells bit-identical;
         ``<name>_standard_error`` of a new measurement, in the same units, zero where observed; ``<name>_quantile``
-        along the dimension ``quantile``; ``<name>_tail``; ``<name>_sample`` along the dimension ``sample``, measurement
-        noise included; and ``<name>_fill_flag`` (int8): 0 observed, 1 filled, 2 left empty as too far from
-        observations, or with too few of them in reach, 3 outside the mask, 4 failed (in stores alone). Standard errors,
-        quantiles and samples are float32, or float64 for variables of float64 and of integers of 32 bits and more;
-        tails are float32.
+        along the dimension ``quantile``; ``<name>_exceedance`` along the dimension ``threshold``; ``<name>_tail``, with
+        `bounds` beside ``<name>_latent``, ``<name>_latent_error`` and ``<name>_warping``, see
+        ``geonp.student.Distribution``; ``<name>_sample`` along the dimension ``sample``, measurement noise included;
+        and ``<name>_fill_flag`` (int8): 0 observed, 1 filled, 2 left empty as too far from observations, or with too
+        few of them in reach, 3 outside the mask, 4 failed (in stores alone). Standard errors, quantiles and samples are
+        float32, or float64 for variables of float64 and of integers of 32 bits and more; probabilities and tails are
+        float32.
 
         Some 95 of 100 true values lie within 1.96 standard errors of the filled value. For intervals of other levels
         ask for quantiles, because errors may have heavier tails than a normal distribution. Other variables pass
@@ -91,21 +96,29 @@ def infill(obj: Raster, **options: Unpack[FillKeywords]) -> xr.Dataset:
     logger.info("filling %s with %s", ", ".join(v.label for v in request.variables), request.card.name)
     for variable in request.variables:
         if variable.source.chunks is None:
-            _check_in_memory(variable)
+            _check_in_memory(variable, hint=variable.name not in request.bounds)
         for covariate in request.covariates:
             if variable.source.chunks is None and covariate.variable.source.chunks is None:
                 check_values(covariate, variable)
     covariates = [(covariate, _covariate(request, covariate)) for covariate in request.covariates]
-    filled = {}
+    warpings, filled = warpings_of(request), {}
     for variable in request.variables:
         slices = request.beside(variable)[len(covariates) :]
         beside = [*covariates, *((other, _covariate(request, other)) for other in slices)]
-        filled[variable.name] = _filled(request, variable, beside)
-    return _assembled(request, filled)
+        filled[variable.name] = _filled(request, variable, beside, warpings.get(variable.name))
+    return _assembled(request, filled, warpings)
 
 
-def _check_in_memory(variable: Variable) -> None:
-    """Check that a variable has an observed cell, and warn of nodata values that are not declared."""
+def warpings_of(request: Request) -> dict[Hashable, Any]:
+    """The map of each bounded variable, a dask ``Delayed`` of it if the variable is lazy."""
+    return {v.name: warping_of(v, request.bounds[v.name]) for v in request.variables if v.name in request.bounds}
+
+
+def _check_in_memory(variable: Variable, *, hint: bool = False) -> None:
+    """Check that a variable has an observed cell, and warn of nodata values that are not declared.
+
+    With `hint`, also of piles of equal values at what may be a bound.
+    """
     stored = variable.source.values
     observed_mask = np.isfinite(variable.read(stored))
     if not observed_mask.any():
@@ -115,10 +128,15 @@ def _check_in_memory(variable: Variable) -> None:
         )
     if not isinstance(variable.read, ClassReader) and variable.kind is Kind.NUMBERS:
         warn_of_sentinels(variable.label, [Extremes.of(stored[observed_mask], sentinels_of(variable.source))])
+        if hint:
+            warn_of_pile(variable, stored[observed_mask])
 
 
-def template(request: Request) -> xr.Dataset:
-    """The Dataset that :func:`infill` gives, of zeros: dask arrays of a single chunk, which are never computed."""
+def template(request: Request, warpings: Mapping[Hashable, Warping] | None = None) -> xr.Dataset:
+    """The Dataset that :func:`infill` gives, of zeros: dask arrays of a single chunk, which are never computed.
+
+    `warpings` are the maps of bounded variables, which are not zeros.
+    """
     arrays = {}
     for variable in request.variables:
         found: dict[Hashable, xr.DataArray] = {}
@@ -126,11 +144,11 @@ def template(request: Request) -> xr.Dataset:
             shape = (() if output.along is None else output.along.shape) + variable.shape
             found[output.name] = output.array(variable, da.zeros(shape, dtype=output.dtype, chunks=-1))
         arrays[variable.name] = found
-    return _assembled(request, arrays)
+    return _assembled(request, arrays, {} if warpings is None else warpings)
 
 
 def _filled(
-    request: Request, variable: Variable, covariates: Sequence[tuple[Covariate, da.Array]]
+    request: Request, variable: Variable, covariates: Sequence[tuple[Covariate, da.Array]], warping: Any = None
 ) -> dict[Hashable, xr.DataArray]:
     """The results of a variable: computed if it is in memory, otherwise lazy."""
     source, job = variable.spatial_last, request.job.of(variable)
@@ -141,18 +159,25 @@ def _filled(
         stored = source.data
     domain = None if request.domain is None else da.asarray(request.domain).rechunk(stored.chunks[-2:])
     beside = [(Beside.of(covariate, variable), data) for covariate, data in covariates]
-    result = _fill_chunks(variable, stored, domain, job, beside)
+    result = _fill_chunks(variable, stored, domain, job, beside, warping)
     drawn = None
     if request.options.samples:
         values = stored.map_blocks(variable.read, dtype=variable.read.dtype)
-        drawn = sample_chunks(values, result, domain, job, request.options.samples, str(variable.name))
+        drawn = sample_chunks(values, result, domain, job, request.options.samples, str(variable.name), warping)
+    if warping is not None:
+        dtype = mapped_dtype(result.dtype, request.options)
+        meta = np.empty((0,) * result.ndim, dtype)
+        result = da.map_blocks(mapped, result, warping, request.options, dtype=dtype, meta=meta)
     arrays = result_arrays(variable, request.outputs(variable), result, stored, drawn)
     return dict(xr.Dataset(arrays).compute().items()) if in_memory else arrays
 
 
-def _assembled(request: Request, arrays: Mapping[Hashable, Mapping[Hashable, xr.DataArray]]) -> xr.Dataset:
+def _assembled(
+    request: Request, arrays: Mapping[Hashable, Mapping[Hashable, xr.DataArray]], warpings: Mapping[Hashable, Any]
+) -> xr.Dataset:
     """The variables of the input that are not filled, and the results of the others, in the order of the input."""
     card, out = request.card, request.ds.drop_vars([variable.name for variable in request.variables])
+    found: dict[Hashable, dict[Hashable, xr.DataArray]] = {}
     stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     for variable in request.variables:
         what = "" if variable.kind is Kind.NUMBERS else f"as {variable.kind} "
@@ -167,8 +192,12 @@ def _assembled(request: Request, arrays: Mapping[Hashable, Mapping[Hashable, xr.
         for kind in (Kind.CLASSES, Kind.DIRECTIONS):
             if names := [one.label for one in request.variables if one.kind is kind]:
                 attrs[f"geonp_{kind}"] = " ".join(names)
-        out = out.assign(arrays[variable.name]).assign_attrs(attrs)
-    return ordered(request.ds, out, arrays)
+        attrs |= said(request.options, request.bounds)
+        found[variable.name] = dict(arrays[variable.name])
+        if request.options.tails and variable.name in warpings:
+            found[variable.name][f"{variable.label}_warping"] = warping_array(variable, warpings[variable.name])
+        out = out.assign(found[variable.name]).assign_attrs(attrs)
+    return ordered(request.ds, out, found)
 
 
 def chunks_in_memory(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -182,6 +211,7 @@ def _fill_chunks(
     domain: da.Array | None,
     job: FillJob,
     covariates: Sequence[tuple[Beside, da.Array]] = (),
+    warping: Any = None,
 ) -> da.Array:
     """A lazy array with the fields of :func:`geonp.inference.kernel.result_dtype`, in the chunks of `data`.
 
@@ -193,11 +223,14 @@ def _fill_chunks(
         ``(rows, cols)``: True where a value may be.
     covariates : sequence
         The place of each covariate, and the result of its own fill.
+    warping : Warping or dask Delayed, optional
+        Map of bounded values.
     """
-    read = variable.read
+    read, lazy = variable.read, isinstance(warping, Delayed)
+    job, key = (job, warping.key) if lazy else (replace(job, warping=warping), None)
     beside = [(place, _like(result, data, place.axes)) for place, result in covariates]
     names = [(place, result.name) for place, result in beside]
-    name = "geonp-fill-" + tokenize(data.name, None if domain is None else domain.name, job, read, names)
+    name = "geonp-fill-" + tokenize(data.name, None if domain is None else domain.name, job, read, names, key)
     y_chunks, x_chunks = data.chunks[-2:]
     edges = [[0, *itertools.accumulate(sizes)] for sizes in data.chunks[:-2]]
     blocks = [_with_neighbours(variable, block, edges, job) for block in np.ndindex(data.numblocks[:-2])]
@@ -213,8 +246,9 @@ def _fill_chunks(
                 [place, [[(label, *(block[k] for k in place.axes), a.chunk, b.chunk) for b in cols] for a in rows]]
                 for place, label in names
             ]
-            graph[(name, *block, i, j)] = (_fill, region, job, read, own, stack, starts, masks, rows, cols, near)
+            graph[(name, *block, i, j)] = (_fill, region, job, key, read, own, stack, starts, masks, rows, cols, near)
     sources: list[Any] = [data, *([] if domain is None else [domain]), *(result for _, result in beside)]
+    sources += [warping] if lazy else []
     layers = HighLevelGraph.from_collections(name, graph, dependencies=sources)
     return da.Array(layers, name, data.chunks, dtype=result_dtype(read.dtype, job))
 
@@ -263,7 +297,8 @@ def _as_read(stored: npt.NDArray[Any], read: Reader) -> npt.NDArray[Any]:
     return as_read(read(stored), FillFlag.OBSERVED)
 
 
-def _fill(region: Region, job: FillJob, *parts: Any) -> npt.NDArray[np.void]:
+def _fill(region: Region, job: FillJob, warping: Warping | None, *parts: Any) -> npt.NDArray[np.void]:
+    job = job if warping is None else replace(job, warping=warping)
     return fill_region(region, BlockSource(region, job, *parts), job)[0]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 import xarray as xr
@@ -75,6 +75,8 @@ def results_of(variable: Variable, options: FillOptions) -> list[str]:
 def check_kinds(variables: Sequence[Variable], options: FillOptions) -> None:
     """Check that the options suit variables of classes and directions."""
     numbers = {"quantiles": options.quantiles, "tails": options.tails, "samples": options.samples}
+    numbers["exceed"] = options.exceed
+    numbers["bounds"] = None if isinstance(options.bounds, Mapping) else options.bounds
     both = {"across": options.across, "covariates": options.covariates, "errors": options.errors}
     for variable in variables:
         refused = {Kind.NUMBERS: {}, Kind.DIRECTIONS: numbers, Kind.CLASSES: numbers | both}[variable.kind]

@@ -8,13 +8,14 @@ types, defaults and descriptions of :class:`FillOptions` into their signatures a
 from __future__ import annotations
 
 import inspect
+import math
 import os
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from textwrap import indent
-from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,15 +26,21 @@ from geonp.errors import InputError
 if TYPE_CHECKING:
     from geonp.raster.covariates import CovariateLike
 
-__all__ = ["RESULTS", "FillKeywords", "FillOptions", "described", "takes_fill_options"]
+__all__ = ["RESULTS", "Bounds", "FillKeywords", "FillOptions", "described", "takes_fill_options"]
 
 Function = TypeVar("Function", bound=Callable[..., object])
+Pair = tuple[float | None, float | None]
+Bounds = Pair | Literal["valid_range"] | Mapping[Hashable, Pair | Literal["valid_range"]]
+"""Bounds of values, of all variables or by name; None where there is none."""
 
 _FINGERPRINTED_ELSEWHERE = {"model", "mask", "covariates", "errors", "device", "batch_size"}
 """Options whose value does not identify a result: models, masks and covariates have content, and batches change no
 result."""
 
-RESULTS = ("standard_error", "quantile", "tail", "sample", "class_probability", "probability", "fill_flag")
+RESULTS = (
+    *("standard_error", "quantile", "exceedance", "tail", "latent", "latent_error", "warping", "sample"),
+    *("class_probability", "probability", "fill_flag"),
+)
 """Endings of the names of all results, in the order in which they follow the values."""
 
 
@@ -63,6 +70,15 @@ class FillOptions:
     tails : bool
         Add the tail of the predictive distribution of each cell. With the mean and the standard error it defines the
         whole distribution, see ``geonp.student``.
+    exceed : sequence of float
+        Thresholds, in the units of the values. For each, the probability that the value of a cell exceeds it is added.
+    statistic : {"mean", "median"}
+        What filled cells hold of their predictive distribution. Both are equal without `bounds`.
+    bounds : tuple, "valid_range" or mapping, optional
+        Bounds of the values, such as ``(0, None)`` for rain and ``(0, 1)`` for fractions; None where there is none, and
+        ``"valid_range"`` for those of the CF attributes ``valid_range``, ``valid_min`` and ``valid_max``. A mapping
+        holds the bounds of variables by name. All results then are of one distribution within the bounds, which is
+        skewed if the data are. Observations at a bound are censored: the value that is modelled may lie beyond it.
     samples : int
         Number of joint samples of the filled cells to add. A sample is a possible raster: neighbouring cells vary
         together, as needed for quantities of several cells (the mean over a gap, a slope, a flow). Cells are drawn one
@@ -116,6 +132,9 @@ class FillOptions:
     nodata: float | None = None
     quantiles: Sequence[float] = ()
     tails: bool = False
+    exceed: Sequence[float] = ()
+    statistic: Literal["mean", "median"] = "mean"
+    bounds: Bounds | None = None
     samples: int = 0
     across: Hashable | Sequence[Hashable] | None = None
     covariates: CovariateLike | Sequence[CovariateLike] | None = None
@@ -154,6 +173,8 @@ class FillOptions:
                 f"as_ must be 'numbers' or 'classes', and neither of them with circular=True: got {self.as_!r} with "
                 f"circular={self.circular}"
             )
+        if self.statistic not in ("mean", "median"):
+            raise InputError(f"statistic must be 'mean' or 'median', got {self.statistic!r}")
         if not _is_integer(self.samples) or self.samples < 0:
             raise InputError(f"samples must be the number of joint samples, 0 or more, got {self.samples!r}")
         if self.covariate_resampling not in (None, *RESAMPLINGS):
@@ -172,6 +193,8 @@ class FillOptions:
             "tails": bool(self.tails),
             "class_probabilities": bool(self.class_probabilities),
             "circular": bool(self.circular),
+            "exceed": _checked_thresholds(self.exceed),
+            "bounds": _checked_bounds(self.bounds),
             "samples": int(self.samples),
         }
         for name, value in plain.items():
@@ -186,12 +209,52 @@ class FillOptions:
     @property
     def results(self) -> list[str]:
         """Endings of the names of the results of a variable of numbers, beside its values."""
-        left_out = {"quantile": not self.quantiles, "tail": not self.tails, "sample": not self.samples}
+        bounded = self.tails and self.bounds is not None
+        left_out = {
+            "quantile": not self.quantiles,
+            "exceedance": not self.exceed,
+            "tail": not self.tails,
+            **dict.fromkeys(("latent", "latent_error", "warping"), not bounded),
+            "sample": not self.samples,
+        }
         return [name for name in RESULTS if "probability" not in name and not left_out.get(name)]
 
     def fingerprint(self) -> Mapping[str, object]:
         """The options whose values identify a result, by name."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _FINGERPRINTED_ELSEWHERE}
+
+
+def _checked_thresholds(exceed: object) -> tuple[float, ...]:
+    thresholds: list[Any] = list(exceed) if isinstance(exceed, (Sequence, np.ndarray)) else [None]
+    finite = all(isinstance(threshold, Real) and math.isfinite(threshold) for threshold in thresholds)
+    if not finite or len(set(thresholds)) < len(thresholds):
+        raise InputError(f"exceed must be a sequence of distinct thresholds, like [1, 10], got {exceed!r}")
+    return tuple(map(float, thresholds))
+
+
+def _checked_bounds(bounds: object) -> Bounds | None:
+    """Bounds as pairs of floats and None.
+
+    Raises
+    ------
+    InputError
+        For anything else, and bounds that leave no values.
+    """
+    if isinstance(bounds, Mapping):
+        return {name: _checked_bounds(pair) for name, pair in bounds.items()}  # type: ignore[misc]
+    if bounds is None or (isinstance(bounds, str) and bounds == "valid_range"):
+        return bounds  # type: ignore[return-value]
+    pair = tuple(bounds) if isinstance(bounds, Sequence) and not isinstance(bounds, str) else ()
+    known = [end for end in pair if end is not None]
+    if len(pair) != 2 or not known or not all(isinstance(end, Real) and not math.isnan(end) for end in known):
+        raise InputError(
+            "bounds must be a smallest and a largest value, with None for an open end, like (0, None), or "
+            f"'valid_range', or a mapping of names to these, got {bounds!r}"
+        )
+    low, high = (None if end is None or math.isinf(end) else float(end) for end in pair)
+    if (low is None and high is None) or (low is not None and high is not None and not low < high):
+        raise InputError(f"bounds must leave values between them, got {bounds!r}; expected the smaller one first")
+    return (low, high)
 
 
 def _is_integer(value: object) -> bool:
@@ -215,6 +278,9 @@ class FillKeywords(TypedDict, total=False):
     nodata: float | None
     quantiles: Sequence[float]
     tails: bool
+    exceed: Sequence[float]
+    statistic: Literal["mean", "median"]
+    bounds: Bounds | None
     samples: int
     across: Hashable | Sequence[Hashable] | None
     covariates: CovariateLike | Sequence[CovariateLike] | None

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from geonp.fill.options import FillOptions
+from geonp.inference import student
 from geonp.inference.kernel import quantile_of
 from geonp.raster.kinds import category_labels
 from geonp.raster.metadata import FillFlag, Kind, ancillary_names
@@ -72,11 +73,12 @@ class Output:
         return array
 
 
-def outputs(variable: Variable, options: FillOptions) -> tuple[Output, ...]:
+def outputs(variable: Variable, options: FillOptions, *, bounded: bool = False) -> tuple[Output, ...]:
     """The results of a variable, in the order in which they are written.
 
-    A variable of numbers or directions has values, standard errors, flags, and any quantiles, tails and samples. A
-    variable of classes has classes, their probabilities and flags.
+    A variable of numbers or directions has values, standard errors, flags, and any quantiles, probabilities of
+    exceedance, tails and samples. A variable of classes has classes, their probabilities and flags. The results of a
+    `bounded` variable have the fields of :func:`geonp.fill.bounds.mapped_dtype`, and latent values with their tails.
     """
     source, label, dtype = variable.source, variable.label, variable.read.dtype
     mapping = {key: value for key, value in variable.encoding.items() if key == "grid_mapping"}
@@ -102,17 +104,22 @@ def outputs(variable: Variable, options: FillOptions) -> tuple[Output, ...]:
         attrs["ancillary_variables"] = " ".join(dict.fromkeys(names))
     else:
         error = output("standard_error", partial(_part, name="standard_error"))
-        quantile, tail, sample = [], [], []
+        quantile, exceedance, tail, sample = [], [], [], []
         if options.quantiles:
             levels = xr.Variable("quantile", np.array(options.quantiles))
             quantile = [output("quantile", partial(_quantiles, levels=tuple(options.quantiles)), along=levels)]
         if options.tails:
             tail = [output("tail", partial(_part, name="tail"), np.float32)]
+            tail += [output(part, partial(_part, name=part)) for part in ("latent", "latent_error") if bounded]
+        if options.exceed:
+            thresholds = xr.Variable("threshold", np.array(options.exceed), _kept(source))
+            function = partial(_exceedance, thresholds=tuple(options.exceed))
+            exceedance = [output("exceedance", function, np.float32, thresholds)]
         if options.samples:
             numbers = xr.Variable("sample", np.arange(options.samples), {"standard_name": "realization", "units": "1"})
             sample = [output("sample", None, along=numbers)]
-        others = [error, *quantile, *tail, *sample]
-        names = [other.name for other in (error, flag, *tail, *quantile, *sample)]
+        others = [error, *quantile, *exceedance, *tail, *sample]
+        names = [other.name for other in (error, flag, *tail, *quantile, *exceedance, *sample)]
         attrs = _value_attrs(source, variable.nodata, variable.limits, variable.encoding, names)
     values = Output(label, source.dtype, attrs, variable.encoding, partial(_values, fit=variable.fit))
     return (values, *others, flag)
@@ -143,7 +150,16 @@ def _part(result: Array, stored: Array, name: str) -> Array:
 
 
 def _quantiles(result: Array, stored: Array, levels: tuple[float, ...]) -> Array:
+    if "quantile" in (result.dtype.names or ()):
+        return np.moveaxis(result["quantile"], -1, 0)
     return np.stack([quantile_of(result, level) for level in levels])
+
+
+def _exceedance(result: Array, stored: Array, thresholds: tuple[float, ...]) -> Array:
+    if "exceedance" in (result.dtype.names or ()):
+        return np.moveaxis(result["exceedance"], -1, 0)
+    of = [result[name].astype(np.float64) for name in ("value", "standard_error", "tail")]
+    return np.stack([student.sf(threshold, *of) for threshold in thresholds]).astype(np.float32)
 
 
 def _every_probability(result: Array, stored: Array, name: str = "probability") -> Array:
@@ -192,8 +208,22 @@ def _result_attrs(source: xr.DataArray, label: str, result: str, kind: Kind) -> 
     if "probability" in result:
         what = "probability" if kind is Kind.CLASSES and result == "probability" else "probability of each class"
         return {"long_name": f"{title}, {what}", "units": "1"}
-    kept = {key: source.attrs[key] for key in ("units", "units_metadata", *PACKING) if key in source.attrs}
-    return {"long_name": f"{title}, {'joint sample' if result == 'sample' else result}", **kept}
+    if result == "exceedance":
+        return {"long_name": f"{title}, probability of a value above the threshold", "units": "1"}
+    if result in _LATENT:
+        return {"long_name": f"{title}, {_LATENT[result]}", "units": "1"}
+    return {"long_name": f"{title}, {'joint sample' if result == 'sample' else result}", **_kept(source)}
+
+
+_LATENT = {
+    "latent": "mean of the Student distribution of latent values",
+    "latent_error": "standard deviation of the Student distribution of latent values",
+}
+
+
+def _kept(source: xr.DataArray) -> dict[str, Any]:
+    """Attributes of what has the units of the values."""
+    return {key: source.attrs[key] for key in ("units", "units_metadata", *PACKING) if key in source.attrs}
 
 
 def _error_attrs(source: xr.DataArray, title: str, *, directions: bool) -> dict[str, Any]:

@@ -113,7 +113,9 @@ def planned(request: Request, chunks: Mapping[Hashable, Mapping[Hashable, int]] 
     batches *= STACK.groups + 2 if job.across else 1
     at_once = min(number_of_cores(), max(batches, 1)) if _on_cpu(predictor.device) else 1
     options = request.options
-    result = (2 + len(options.quantiles) + options.samples) * itemsize + 4 * options.tails + 4 * predictor.classes + 1
+    latent = 2 * bool(options.tails and request.bounds)
+    numbers = 2 + latent + len(options.quantiles) + options.samples
+    result = numbers * itemsize + 4 * options.tails + 4 * len(options.exceed) + 4 * predictor.classes + 1
     return FillPlan(
         variables=tuple(str(variable.name) for variable in request.variables),
         shape=shape,
@@ -170,7 +172,8 @@ def _task_bytes(chunk: tuple[int, ...], request: Request, itemsize: int) -> int:
         others = STACK.slices * len(job.across) * (slices if len(chunk) > 3 else 1)
         held, kept = min(9 * rows * cols, window), 3 * slices + others
         stacked = 3 * (slices + others) * itemsize
-    result = slices * rows * cols * (2 * itemsize + 5 + 4 * job.predictor.classes)
+    mapped = (2 + len(request.options.quantiles)) * itemsize + 4 * len(request.options.exceed) if request.bounds else 0
+    result = slices * rows * cols * (2 * itemsize + 5 + 4 * job.predictor.classes + mapped)
     # each covariate once as filled, for all slices if it changes, and once as it is used
     beside = max(map(request.beside, request.variables), key=len)
     layers = sum(1 + (slices if covariate.variable.leading else 1) for covariate in beside)

@@ -78,6 +78,7 @@ def fill_region(region: Region, source: Source, job: FillJob, *, keep_going: boo
     for place, index in zip(np.ndindex(own.shape[:-2]), itertools.product(*region.lead), strict=True):
         layers = source.covariates(index)
         others = [window(other) for other in region.neighbours(index)]
+        others = others if job.warping is None else [job.warping.to_latent(other) for other in others]
         others += [layer.values for layer in layers if layer.slice]
         known = [layer for layer in layers if not layer.slice]
         try:
@@ -332,7 +333,7 @@ def fill_covariate(covariate: Covariate, region: Region, job: FillJob, mask: Any
 
 def alone(job: FillJob) -> FillJob:
     """The job that fills the gaps of a covariate from itself."""
-    return replace(job, across=(), max_distance=None, kind=Kind.NUMBERS, categories=())
+    return replace(job, across=(), max_distance=None, kind=Kind.NUMBERS, categories=(), warping=None)
 
 
 def _unknown(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

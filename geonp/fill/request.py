@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import CheckpointError, InputError, ModelError, warn
+from geonp.fill.bounds import bounds_of
 from geonp.fill.kinds import check_kinds, check_model, names_of, results_of, variable_of
 from geonp.fill.options import FillOptions
 from geonp.fill.outputs import Output, outputs
@@ -60,6 +61,7 @@ class Request:
     card: checkpoint.Card
     options: FillOptions
     covariates: tuple[Covariate, ...] = ()
+    bounds: Mapping[Hashable, tuple[float, float]] = field(default_factory=dict)
 
     def beside(self, variable: Variable) -> tuple[Covariate, ...]:
         """The covariates of a variable, and the other variables as slices if it is filled across these."""
@@ -72,7 +74,7 @@ class Request:
 
     def outputs(self, variable: Variable) -> tuple[Output, ...]:
         """The arrays that come out for a variable."""
-        return outputs(variable, self.options)
+        return outputs(variable, self.options, bounded=variable.name in self.bounds)
 
 
 def prepare(obj: Raster, options: FillOptions) -> Request:
@@ -84,11 +86,16 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
         As :func:`geonp.infill`.
     """
     classes, across = _classes(options.model), options.dims
-    if classes and (options.quantiles or options.tails or options.samples):
-        raise InputError("quantiles, tails and samples are of numbers, and the model predicts classes: leave them out")
+    if classes and (options.quantiles or options.tails or options.samples or options.exceed or options.bounds):
+        raise InputError(
+            "quantiles, tails, samples, exceed and bounds are of numbers, and the model predicts classes: leave them "
+            "out"
+        )
     given, errors = named(options.covariates), options.errors
     ds, grid, variables = normalise(obj, options, classes, [*given, *named(errors)])
     check_kinds(variables, options)
+    bounds = bounds_of(options.bounds, variables)
+    variables = tuple(v.within(*bounds[v.name]) if v.name in bounds else v for v in variables)
     if options.quantiles:
         _check_scales(variables)
     _warn_of_refilling(ds, variables)
@@ -102,6 +109,11 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
             f"the model {card.name} reads values in units of its own, not the residuals of a slice: got "
             f"across={across[0]!r}, expected None, or another model, for example tnpkr-sa"
         )
+    if bounds and neighbourhood.standard:
+        raise InputError(
+            f"the model {card.name} reads values in units of its own: got bounds={options.bounds!r}, expected None, or "
+            "another model, for example tnpkr-sa"
+        )
     if not across and not options.samples and not neighbourhood.standard:
         across = tuple(dim for dim in [neighbourhood.across] if any(dim in v.leading for v in variables))
     stack = tuple(_along(dim, variables) for dim in across)
@@ -111,7 +123,7 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
     covariates = (*beside, *errors_of(errors, ds, grid, variables))
     if covariates:
         _check_covariates(covariates, variables, card, options.samples)
-    return Request(ds, grid, variables, domain, job, card, options, covariates)
+    return Request(ds, grid, variables, domain, job, card, options, covariates, bounds)
 
 
 def covariates_on(
@@ -279,7 +291,8 @@ def _check_replaced(ds: xr.Dataset, name: Hashable, results: Sequence[str]) -> N
 def _check_names(array: xr.DataArray, name: Hashable, results: Sequence[str]) -> None:
     """Check that no coordinate or dimension is called as a result will be."""
     taken = [output for result in results if (output := f"{name}_{result}") in array.coords]
-    along = {"quantile": "quantile", "sample": "sample", "probability": "category", "class_probability": "category"}
+    along = {"quantile": "quantile", "exceedance": "threshold", "sample": "sample", "warping": "warping"}
+    along |= dict.fromkeys(("probability", "class_probability"), "category")
     taken += [along[result] for result in results if along.get(result) in {*array.dims, *array.coords}]
     if taken:
         raise InputError(

@@ -8,6 +8,8 @@ are fed back as they are, and samples include the noise.
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
+from typing import Any
 
 import dask.array as da
 import numpy as np
@@ -16,9 +18,11 @@ from scipy import ndimage
 
 from geonp.errors import InputError
 from geonp.inference import student
+from geonp.inference.censoring import without_piles
 from geonp.inference.context import choose_context
 from geonp.inference.kernel import FillJob
 from geonp.inference.stitching import Tile, batches, predict
+from geonp.inference.warping import Warping
 from geonp.raster.metadata import FillFlag
 from geonp.raster.windows import Window
 
@@ -35,7 +39,7 @@ MAX_CELLS = 4096
 
 
 def sample_chunks(
-    data: da.Array, result: da.Array, domain: da.Array | None, job: FillJob, n: int, name: str
+    data: da.Array, result: da.Array, domain: da.Array | None, job: FillJob, n: int, name: str, warping: Any = None
 ) -> da.Array:
     """Joint samples of each spatial slice, ``(n, ...)`` before the dimensions of `data`; lazy, one task a slice.
 
@@ -49,16 +53,25 @@ def sample_chunks(
         ``(rows, cols)``, True where a cell may be context.
     name : str
         Name of the variable, so that no two variables have the same draws.
+    warping : Warping or dask Delayed, optional
+        Map of bounded values.
     """
     lead = data.ndim - 2
     whole = dict(enumerate([*[1] * lead, -1, -1]))
     mask = da.ones(data.shape[-2:], dtype=bool) if domain is None else domain
     values, flags = data.rechunk(whole), result["flag"].rechunk(whole)
 
-    def draw(values: FloatArray, flags: npt.NDArray[np.int8], mask: BoolArray, block_id: tuple[int, ...]) -> FloatArray:
+    def draw(
+        values: FloatArray,
+        flags: npt.NDArray[np.int8],
+        mask: BoolArray,
+        warping: Warping | None,
+        block_id: tuple[int, ...],
+    ) -> FloatArray:
+        own = replace(job, warping=warping)
         rng = np.random.default_rng([zlib.crc32(name.encode()), abs(job.seed), *block_id[1 : 1 + lead]])
         index = (0,) * lead
-        samples = sample_slice(values[index], flags[index] == FillFlag.FILLED, mask, job, n, rng)
+        samples = sample_slice(values[index], flags[index] == FillFlag.FILLED, mask, own, n, rng)
         return samples.reshape(n, *values.shape)
 
     chunks = ((n,), *values.chunks)
@@ -67,6 +80,7 @@ def sample_chunks(
         values,
         flags,
         mask.rechunk(-1),
+        warping,
         dtype=data.dtype,
         chunks=chunks,
         new_axis=0,
@@ -102,9 +116,10 @@ def sample_slice(
     _require_small(wanted)
     chunk = Window(0, values.shape[0], 0, values.shape[1])
     window, (rows, cols) = job.window(chunk), job.cells(chunk)
+    latent = values if job.warping is None else job.warping.to_latent(values)
     inside = (rows >= 0)[:, None] & (cols >= 0)
     # one copy of the raster for each sample
-    padded = np.where(inside & domain_mask[np.ix_(rows, cols)], values[np.ix_(rows, cols)], np.nan)
+    padded = np.where(inside & domain_mask[np.ix_(rows, cols)], latent[np.ix_(rows, cols)], np.nan)
     drawn = np.repeat(padded[None], n, 0)
     known = ~np.isnan(drawn)
     cells = np.argwhere(wanted)
@@ -122,6 +137,8 @@ def sample_slice(
             seen = np.ix_([s], rows == row, cols == col)
             out[s, row, col] = drawn[seen] = new[s]
             known[seen] = True
+    if job.warping is not None:
+        out[:, wanted] = job.warping.inside(job.warping.to_values(out[:, wanted]), out.dtype)
     return out
 
 
@@ -152,4 +169,5 @@ def _tile(drawn: FloatArray, known: BoolArray, sample: int, cell: npt.NDArray[np
     box = np.array([corner, corner + px])
     context = choose_context(known, box, own, job.predictor.neighbourhood, job.seed, period)
     locations = np.stack(np.divmod(context, known.shape[1]), -1) - cell.astype(float)
-    return Tile(locations, drawn.ravel()[context], np.zeros((1, 2)), np.array([sample]), np.ones(1))
+    tile = Tile(locations, drawn.ravel()[context], np.zeros((1, 2)), np.array([sample]), np.ones(1))
+    return without_piles(tile, job.warping, job.predictor)

@@ -13,11 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, Unpack
 
+import dask
 import xarray as xr
+from dask.delayed import Delayed
 
 from geonp.errors import InputError, OutputError, redacted
 from geonp.fill.fingerprint import digest, fingerprint, require_unchanged, values_of
-from geonp.fill.infill import template
+from geonp.fill.infill import template, warpings_of
 from geonp.fill.layout import Layout, checked_layout
 from geonp.fill.options import FillKeywords, FillOptions, takes_fill_options
 from geonp.fill.plan import LIBRARIES_BYTES, FillPlan, planned, processes_bytes
@@ -25,6 +27,7 @@ from geonp.fill.report import Report, check_observed, failures, tally
 from geonp.fill.request import Raster, Request, prepare
 from geonp.fill.units import COUNTED, Field, Unit, Work, units_of
 from geonp.fill.workers import executor, processes, run
+from geonp.inference.warping import Warping
 from geonp.io.journal import Journal, Record
 from geonp.io.location import is_remote, require_apart, resolved
 from geonp.io.output import for_files
@@ -120,8 +123,12 @@ def fill_store(
     """
     request = _prepared(obj, FillOptions(**options))
     layout = checked_layout(_cells(request), chunks=chunks, unit=unit, shards=shards, zarr_format=zarr_format)
-    fields = tuple(_field(request, v, layout.unit) for v in sorted(request.variables, key=lambda v: str(v.name)))
-    job = fingerprint(request, layout, values := values_of(request, source_options))
+    warpings = {name: _computed(warping) for name, warping in warpings_of(request).items()}
+    fields = tuple(
+        replace(_field(request, v, layout.unit), warping=warpings.get(v.name))
+        for v in sorted(request.variables, key=lambda v: str(v.name))
+    )
+    job = fingerprint(request, layout, values := values_of(request, source_options), warpings)
     store = _store_elsewhere(request, os.fspath(target), storage_options, job, overwrite=overwrite)
     journal = Journal(store.url, store.options)
     units = list(units_of(fields))
@@ -132,12 +139,22 @@ def fill_store(
         if done is None:
             return Report({}, len(units), len(units), {})
         reused = len(done)
-        work = Work(fields, request.domain, request.job, store, journal, _source_store(request, source_options))
+        source = _source_store(request, source_options)
+        work = Work(fields, request.domain, request.job, store, journal, request.options, source)
         _fill_units(work, units, done, workers, scheduler, progress)
         report = Report(tally(fields, units, done), len(units), reused, failures(fields, units, done))
         if not report.failed:
             _finish(request, report, work, job, values, source_options)
     return report
+
+
+def _computed(warping: Any) -> Warping:
+    """The map of a variable, read at once."""
+    if isinstance(warping, Delayed):
+        with dask.config.set(scheduler="synchronous"):
+            warping = warping.compute()
+    assert isinstance(warping, Warping)
+    return warping
 
 
 def _fill_units(
@@ -299,7 +316,7 @@ def _begin(
         store.sweep()
         records = {key: record for key, record in journal.records().items() if set(record) >= COUNTED}
         return {key: record for key, record in records.items() if not {"error", "unread"} & set(record)}
-    ready = for_files(template(request), request.grid)
+    ready = for_files(template(request, {f.variable.name: f.warping for f in fields if f.warping}), request.grid)
     warn_of_tags(ready)
     made = {output.name: field for field in fields for output in field.outputs}
     for name, field in made.items():

@@ -17,10 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from geonp.errors import InputError
+from geonp.fill.bounds import mapped
+from geonp.fill.options import FillOptions
 from geonp.fill.outputs import Output
 from geonp.fill.region import VariableSource, fill_region, reason
 from geonp.fill.surroundings import Region
 from geonp.inference.kernel import FillJob, as_read
+from geonp.inference.warping import Warping
 from geonp.io.journal import Journal, Record
 from geonp.io.stores import Store
 from geonp.raster.covariates import Covariate
@@ -52,12 +55,15 @@ class Field:
         Number of cells of a unit along each dimension.
     covariates : tuple of Covariate
         Covariates, and other variables as slices.
+    warping : Warping or None
+        Map of bounded values.
     """
 
     variable: Variable
     outputs: tuple[Output, ...]
     chunks: Mapping[Hashable, int]
     covariates: tuple[Covariate, ...] = ()
+    warping: Warping | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +91,7 @@ class Work:
 
     Attributes
     ----------
-    fields, domain, job, store, journal
+    fields, domain, job, store, journal, options
     source : Store or None
         The Zarr store that the variables are read from, if it is one.
     """
@@ -95,6 +101,7 @@ class Work:
     job: FillJob
     store: Store
     journal: Journal
+    options: FillOptions
     source: Store | None = None
 
     def require_input(self, field: Field) -> None:
@@ -139,10 +146,11 @@ def fill_unit(work: Work, unit: Unit) -> Record:
         If the unit cannot be written, or another job has taken over the store.
     """
     field = work.fields[unit.field]
+    job = replace(work.job.of(field.variable), warping=field.warping)
     source = VariableSource(
         field.variable,
         _region(work, unit),
-        work.job.of(field.variable),
+        job,
         work.domain,
         tuple(field.chunks[dim] for dim in field.variable.spatial),  # type: ignore[arg-type]
         field.covariates,
@@ -157,7 +165,7 @@ def fill_unit(work: Work, unit: Unit) -> Record:
             raise
         except Exception as error:  # readers of files raise errors of no common class
             return fail_unit(work, unit, reason(error))
-        result, failure = fill_region(source.region, source, source.job, keep_going=True)
+        result, failure = fill_region(source.region, source, job, keep_going=True)
         note: Record = {} if complete else {"unread": True}
         if failure:
             note["error"] = failure
@@ -184,6 +192,8 @@ def _write(work: Work, unit: Unit, result: Array, stored: Array, note: Record) -
     dims = (*field.variable.leading, *field.variable.spatial)
     order = [dims.index(dim) for dim in field.variable.source.dims]
     arrays = {}
+    if field.warping is not None:
+        result = mapped(result, field.warping, work.options)
     for output in field.outputs:
         assert output.from_result is not None
         values, extra = output.from_result(result, stored), output.along is not None

@@ -15,12 +15,14 @@ import numpy.typing as npt
 from scipy import ndimage
 
 from geonp.inference import student
+from geonp.inference.censoring import latent, without_piles
 from geonp.inference.context import choose_context, framed
 from geonp.inference.covariates import Columns, Layer, columns, known_errors, with_slices
 from geonp.inference.predictor import Predictor, padded_size, padded_sizes, tiles_per_batch
 from geonp.inference.stack import STACK, Across, backgrounds
 from geonp.inference.stitching import Tile, blend_weights, blended, in_batches, overlaps, stitch
 from geonp.inference.tiling import TILING, between, groups, support
+from geonp.inference.warping import Warping
 from geonp.raster.metadata import FillFlag, Kind
 from geonp.raster.variable import Variable
 from geonp.raster.windows import Window, indices, shown_once
@@ -62,6 +64,8 @@ class FillJob:
         What the values of the variable are.
     categories : tuple of float
         Classes whose probabilities are asked for; empty for that of the filled class alone.
+    warping : Warping or None
+        Map of bounded values to latent ones, which are predicted instead.
     """
 
     predictor: Predictor
@@ -72,6 +76,7 @@ class FillJob:
     across: tuple[Across, ...] = ()
     kind: Kind = Kind.NUMBERS
     categories: tuple[float, ...] = ()
+    warping: Warping | None = None
 
     def of(self, variable: Variable) -> FillJob:
         """The job of a variable."""
@@ -179,7 +184,8 @@ def fill_window(
     Returns
     -------
     array
-        ``chunk.shape``, with the fields of :func:`result_dtype`; observed cells are unchanged.
+        ``chunk.shape``, with the fields of :func:`result_dtype`; observed cells are unchanged. With a `warping`, the
+        prediction of filled cells is of latent values.
 
     Raises
     ------
@@ -196,6 +202,7 @@ def fill_window(
         return result
     if others is not None:
         others = np.where(domain_mask, others, np.nan)
+    values, covariates = latent(values, covariates, job.warping)
     predicted = _predict(values, missing, context_mask, fillable, chunk, job, others, covariates)[(slice(None), *core)]
     filled = fillable[core] & np.isfinite(predicted[0])
     result["flag"][filled] = FillFlag.FILLED
@@ -335,6 +342,7 @@ def tiles_of(
             covariates=columns(covariates, context, targets),
             errors=known_errors(covariates, context),
         )
+        tile = without_piles(tile, job.warping, job.predictor)
         if stack is None:
             tiles.append(tile)
             continue

@@ -1,7 +1,9 @@
 """The predictive distribution: a Student distribution, given by its mean, standard deviation and tail.
 
 The tail is the inverse of the degrees of freedom: 0 for a normal distribution, and below 1/2, so that the standard
-deviation is finite. All functions broadcast arrays of any shape and unit.
+deviation is finite. All functions broadcast arrays of any shape and unit. :class:`Distribution` has all of them as
+methods, also for bounded values, whose distribution is a monotone map of a Student distribution; its method ``of``
+takes the distributions from the result of a fill.
 
 Libraries do not replace this module. For 100,000 distributions, ``scipy.stats.t.ppf`` takes 0.8 of the time of
 :func:`quantile`, but a quarter of the results differ in the last bit, and so would fills. ``scoringrules.crps_t`` takes
@@ -11,13 +13,19 @@ Libraries do not replace this module. For 100,000 distributions, ``scipy.stats.t
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import xarray as xr
 from scipy import special
 
-__all__ = ["crps", "draw", "half_width", "quantile"]
+from geonp.errors import InputError
+from geonp.inference.warping import Warping
+
+__all__ = ["Distribution", "cdf", "crps", "draw", "half_width", "interval", "moments", "ppf", "quantile", "sf"]
 
 FloatArray = npt.NDArray[np.floating[Any]]
 
@@ -54,6 +62,169 @@ def crps(y: FloatArray, mean: FloatArray, deviation: FloatArray, tail: FloatArra
     bell = np.exp(-0.5 * normal**2) / math.sqrt(2 * math.pi)
     light = normal * (2 * special.ndtr(normal) - 1) + 2 * bell - 1 / math.sqrt(math.pi)
     return np.asarray(np.where(_heavy(tail), scale * heavy, deviation * light))
+
+
+def cdf(x: FloatArray | float, mean: FloatArray, deviation: FloatArray, tail: FloatArray) -> FloatArray:
+    """Probability that a value is at most `x`. The distribution of standard deviation 0 has a single value."""
+    return _below(np.subtract(x, mean), deviation, tail)
+
+
+def sf(x: FloatArray | float, mean: FloatArray, deviation: FloatArray, tail: FloatArray) -> FloatArray:
+    """Probability that a value exceeds `x`, precise where it is small."""
+    exact = np.asarray(deviation) == 0
+    return np.where(exact, np.less(x, mean), _below(np.subtract(mean, x), deviation, tail))[()]
+
+
+def ppf(level: float, mean: FloatArray, deviation: FloatArray, tail: FloatArray) -> FloatArray:
+    """Inverse of :func:`cdf`; another name of :func:`quantile`."""
+    return quantile(level, mean, deviation, tail)
+
+
+def interval(level: float, mean: FloatArray, deviation: FloatArray, tail: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Ends of the central interval with probability `level`."""
+    half = half_width(deviation, tail, level)
+    return np.asarray(mean - half), np.asarray(mean + half)
+
+
+def moments(
+    mean: FloatArray, deviation: FloatArray, tail: FloatArray, warping: Warping
+) -> tuple[FloatArray, FloatArray]:
+    """Means and standard deviations of values whose latent values follow these distributions.
+
+    By the trapezoidal rule at quantiles that are equidistant as normal scores, to about 0.001 standard deviations.
+    """
+    shape = np.broadcast_shapes(*map(np.shape, (mean, deviation, tail)))
+    flat = [np.broadcast_to(part, shape).ravel().astype(np.float64) for part in (mean, deviation, tail)]
+    out = np.empty((2, flat[0].size))
+    for start in range(0, flat[0].size, _BLOCK):
+        part = slice(start, start + _BLOCK)
+        nodes = _nodes(flat[2][part])
+        values = warping.to_values(flat[0][part, None] + flat[1][part, None] * nodes)
+        out[0, part] = values @ _WEIGHTS
+        out[1, part] = np.sqrt((values - out[0, part, None]) ** 2 @ _WEIGHTS)
+    return out[0].reshape(shape), out[1].reshape(shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Distribution:
+    """Predictive distributions, one for each cell.
+
+    Attributes
+    ----------
+    location, deviation, tail : array
+        Mean, standard deviation and tail of Student distributions of values, or of latent values.
+    warping : Warping, optional
+        The map from latent values to values within bounds.
+    """
+
+    location: FloatArray
+    deviation: FloatArray
+    tail: FloatArray
+    warping: Warping | None = None
+
+    @classmethod
+    def of(cls, filled: xr.Dataset, name: str) -> Distribution:
+        """The distributions of a variable of a Dataset that was filled with ``tails=True``.
+
+        Raises
+        ------
+        InputError
+            If the Dataset does not hold them.
+        """
+        bounded = f"{name}_warping" in filled
+        names = [f"{name}_{part}" for part in (("latent", "latent_error") if bounded else ("standard_error",))]
+        names = [*([] if bounded else [name]), *names, f"{name}_tail"]
+        if missing := [part for part in names if part not in filled]:
+            raise InputError(
+                f"the Dataset has no {', '.join(missing)}, which define the distributions of {name!r}: fill with "
+                "tails=True (--tails)"
+            )
+        warping = Warping(*filled[f"{name}_warping"].values.tolist()) if bounded else None
+        location, deviation, tail = (filled[part].values for part in names)
+        return cls(location, deviation, tail, warping)
+
+    def cdf(self, x: FloatArray | float) -> FloatArray:
+        """Probability that a value is at most `x`."""
+        return np.asarray(1 - self.sf(x))
+
+    def sf(self, x: FloatArray | float) -> FloatArray:
+        """Probability that a value exceeds `x`."""
+        if self.warping is None:
+            return sf(np.asarray(x), self.location, self.deviation, self.tail)
+        x = np.asarray(x, np.float64)
+        found = sf(self.warping.to_latent(x), self.location, self.deviation, self.tail)
+        inside = np.where(np.isnan(self.location), np.nan, found)
+        below, above = x < self.warping.lower, x >= self.warping.upper
+        return np.asarray(np.where(below & ~np.isnan(inside), 1.0, np.where(above & ~np.isnan(inside), 0.0, inside)))
+
+    def ppf(self, level: float) -> FloatArray:
+        """Quantiles at a level between 0 and 1."""
+        found = quantile(level, self.location, self.deviation, self.tail)
+        return found if self.warping is None else self.warping.to_values(found)
+
+    def interval(self, level: float) -> tuple[FloatArray, FloatArray]:
+        """Ends of the central intervals with probability `level`."""
+        return self.ppf((1 - level) / 2), self.ppf((1 + level) / 2)
+
+    def mean(self) -> FloatArray:
+        """Means."""
+        return np.asarray(self.location) if self.warping is None else self._moments()[0]
+
+    def std(self) -> FloatArray:
+        """Standard deviations."""
+        return np.asarray(self.deviation) if self.warping is None else self._moments()[1]
+
+    def median(self) -> FloatArray:
+        """Medians."""
+        return np.asarray(self.location) if self.warping is None else self.warping.to_values(self.location)
+
+    def rvs(self, rng: np.random.Generator) -> FloatArray:
+        """Independent random values, one of each distribution."""
+        found = draw(rng, self.location, self.deviation, self.tail)
+        return found if self.warping is None else self.warping.to_values(found)
+
+    def _moments(self) -> tuple[FloatArray, FloatArray]:
+        assert self.warping is not None
+        return moments(self.location, self.deviation, self.tail, self.warping)
+
+
+_BLOCK = 2**13
+"""Number of distributions whose moments are computed at once, so that their nodes fit into a cache."""
+_SCORES = np.linspace(-6.0, 6.0, 97)
+_WEIGHTS = np.exp(-(_SCORES**2) / 2) / np.exp(-(_SCORES**2) / 2).sum()
+_TAILS = np.linspace(0.0, 0.49, 99)
+
+
+@lru_cache(maxsize=1)
+def _log_quantiles() -> FloatArray:
+    """Logarithms of standardised quantiles at the positive normal scores ``(tails, scores)``."""
+    positive = _SCORES[_SCORES > 0]
+    upper = np.broadcast_to(special.ndtr(-positive), (_TAILS.size, positive.size))
+    return np.log(-_quantile_below(upper, _TAILS[:, None]))
+
+
+def _quantile_below(p: FloatArray, tail: FloatArray) -> FloatArray:
+    """Standardised quantiles at probabilities below 1/2, precise where they are small."""
+    df, scale = _student(np.ones_like(tail), tail)
+    return np.asarray(np.where(_heavy(tail), scale * special.stdtrit(df, p), special.ndtri(p)))
+
+
+def _nodes(tail: FloatArray) -> FloatArray:
+    """Standardised quantiles ``(n, scores)``, interpolated between tails."""
+    place = np.clip(tail, 0, _TAILS[-1]) / _TAILS[1]
+    row = np.minimum(place.astype(int), _TAILS.size - 2)
+    logs, share = _log_quantiles(), (place - row)[:, None]
+    positive = np.exp((1 - share) * logs[row] + share * logs[row + 1])
+    return np.concatenate([-positive[:, ::-1], np.zeros((tail.size, 1)), positive], 1)
+
+
+def _below(distance: FloatArray, deviation: FloatArray, tail: FloatArray) -> FloatArray:
+    """Probability of values at most `distance` above the mean."""
+    df, scale = _student(deviation, tail)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        heavy, light = special.stdtr(df, distance / scale), special.ndtr(distance / np.asarray(deviation))
+    found = np.where(_heavy(tail), heavy, light)
+    return np.where(np.asarray(deviation) == 0, np.greater_equal(distance, 0), found)[()]
 
 
 def _heavy(tail: FloatArray) -> npt.NDArray[np.bool_]:

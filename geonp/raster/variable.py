@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -123,6 +123,11 @@ class Variable:
             read, fit = reader(source, nodata), fitting(source.dtype, values, encoding, limits)
         empty = empty_value(source, values)
         return cls(source.name, source, spatial, values, limits, read, fit, empty, encoding, kind)
+
+    def within(self, low: float, high: float) -> Variable:
+        """The variable with narrower limits of filled values."""
+        limits = max(self.limits[0], low), min(self.limits[1], high)
+        return replace(self, fit=fitting(self.source.dtype, self.nodata, self.encoding, limits))
 
     @property
     def label(self) -> str:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import dask.array as da
 import numpy as np
@@ -20,13 +20,16 @@ from dask.delayed import delayed
 from dask.system import CPU_COUNT
 
 from geonp.errors import InputError
-from geonp.fill.options import FillOptions
+from geonp.fill.bounds import SAMPLE, bounds_of, mapped, mapped_dtype, said, warping_array
+from geonp.fill.options import Bounds, FillOptions
 from geonp.fill.outputs import outputs, result_arrays
 from geonp.fill.request import load_job, require_covariates
+from geonp.inference.censoring import without_piles
 from geonp.inference.covariates import Layer, columns
 from geonp.inference.kernel import FillJob, result_dtype
 from geonp.inference.predictor import padded_size, tiles_per_batch
 from geonp.inference.stitching import Tile, batches, blended, stitch
+from geonp.inference.warping import Sample, Warping, fitted
 from geonp.raster.covariates import CovariateLike
 from geonp.raster.directions import warn_of_directions
 from geonp.raster.metadata import FillFlag, dataset_attrs
@@ -35,7 +38,16 @@ from geonp.raster.variable import Variable
 from geonp.scattered.covariates import Beside, beside, errors_of, wanted
 from geonp.scattered.fields import Frame
 from geonp.scattered.repeats import Repeats, combined
-from geonp.scattered.squares import Observations, Square, blend_weights, choose_context, grouped, project, squares_of
+from geonp.scattered.squares import (
+    Observations,
+    Square,
+    along_curve,
+    blend_weights,
+    choose_context,
+    grouped,
+    project,
+    squares_of,
+)
 from geonp.scattered.tables import Table, read_table, transformed
 from geonp.scattered.targets import Target, crossed, target_of
 
@@ -80,6 +92,9 @@ def interpolate(
     covariates: CovariateLike | Sequence[CovariateLike] | None = None,
     errors: str | None = None,
     repeats: Repeats | None = None,
+    exceed: Sequence[float] = (),
+    statistic: Literal["mean", "median"] = "mean",
+    bounds: Bounds | None = None,
 ) -> xr.Dataset:
     """Interpolate scattered measurements to the cells of a grid or to other places.
 
@@ -101,7 +116,7 @@ def interpolate(
     crs : optional
         Coordinate reference system of the places, as accepted by pyproj. By default that of `at`, or EPSG:4326 if the
         columns are named longitude and latitude.
-    model, device, batch_size, seed, quantiles, tails
+    model, device, batch_size, seed, quantiles, tails, exceed, statistic, bounds
         As for :func:`geonp.infill`.
     max_distance : float, optional
         Largest distance to a measurement at which a place is filled, in the unit of the coordinates.
@@ -144,22 +159,18 @@ def interpolate(
         seed=seed,
         quantiles=quantiles,
         tails=tails,
+        exceed=exceed,
+        statistic=statistic,
+        bounds=bounds,
     )
     asked = wanted(covariates, at)
     labels = [one.label for one in asked]
-    columns_beside = labels if errors is None else [*labels, errors]
-    table = read_table(points, values, x, y, columns_beside, crossed=repeats == "mean")
+    table = read_table(points, values, x, y, [*labels, *([errors] if errors else [])], crossed=repeats == "mean")
     target = target_of(at, table, labels)
     table = transformed(table, crs, target.grid)
     table.warn_of_distance(target.x, target.y, target.geographic)
     table, known_errors = combined(table, target.geographic, repeats, errors_of(errors, table))
-    job, card = load_job(target.shape, options)
-    if card.classes or card.neighbourhood.axes:
-        raise InputError(
-            f"the model {card.name} is for rasters only, of classes or on the grid of its training; for scattered "
-            "measurements choose another model, for example tnpkr-sa"
-        )
-    require_covariates(card, len(asked) + (errors is not None))
+    job, card = _job(target, options, len(asked) + (errors is not None))
     target.check_memory(len(table.values), len(asked))
     table.warn_of_nodata()
     if target.grid is not None:
@@ -167,14 +178,29 @@ def interpolate(
     warn_of_directions({name: table.attrs.get(name, {}) for name in table.values})
     known = beside(asked, table, target, Frame.of(table, crs, target.grid))
     there = [one.on(target) for one in known]
-    parts = {}
-    for name in table.values:
+    variables = [_variable(target, table, name) for name in table.values]
+    limits = bounds_of(options.bounds, variables)
+    out = []
+    for name, variable in zip(table.values, variables, strict=True):
         observations = _observations(table, name, known, known_errors, target, job)
-        parts[name] = _predicted(target, observations, there, job)
-    out = [_dataset(target, table, name, part, card, options) for name, part in parts.items()]
+        warping = fitted(_samples(observations), *limits[name]) if name in limits else None
+        part = _predicted(target, _latent(observations, warping), there, replace(job, warping=warping))
+        out.append(_dataset(variable, part, warping, len(table.xy), card, options))
     merged = xr.merge(out, combine_attrs="override", compat="identical", join="exact")
-    used = {"geonp_covariates": " ".join(labels), "geonp_errors": errors}
+    used = {"geonp_covariates": " ".join(labels), "geonp_errors": errors, **said(options, limits)}
     return merged.assign_attrs({name: value for name, value in used.items() if value})
+
+
+def _job(target: Target, options: FillOptions, beside: int) -> tuple[FillJob, Card]:
+    """The job and the card of the model, which can use so many covariates and known errors."""
+    job, card = load_job(target.shape, options)
+    if card.classes or card.neighbourhood.axes:
+        raise InputError(
+            f"the model {card.name} is for rasters only, of classes or on the grid of its training; for scattered "
+            "measurements choose another model, for example tnpkr-sa"
+        )
+    require_covariates(card, beside)
+    return job, card
 
 
 def _observations(
@@ -190,6 +216,28 @@ def _observations(
         )
     layers = tuple(one.layer(rows) for one in covariates)
     return replace(observations, covariates=layers, errors=None if errors is None else errors[rows])
+
+
+def _samples(observations: Observations) -> list[Sample]:
+    """The measurements in groups of neighbours, at most as many as a context holds, from which a map is chosen."""
+    middle = (float(observations.xy[:, 0].mean()), float(observations.xy[:, 1].mean()))
+    offset = project(observations.xy, middle, observations.geographic)
+    order = along_curve(offset, observations.values)
+    groups = np.array_split(order, -(-order.size // SAMPLE.cells))
+    chosen = groups[:: -(-len(groups) // SAMPLE.windows)]
+    return [Sample(offset[group], observations.values[group]) for group in chosen]
+
+
+def _latent(observations: Observations, warping: Warping | None) -> Observations:
+    """Measurements as latent values, with their known errors."""
+    if warping is None:
+        return observations
+    errors = observations.errors
+    return replace(
+        observations,
+        values=np.asarray(warping.to_latent(observations.values)),
+        errors=None if errors is None else np.asarray(warping.error_to_latent(observations.values, errors)),
+    )
 
 
 def _predicted(target: Target, observations: Observations, covariates: Sequence[Any], job: FillJob) -> Any:
@@ -301,7 +349,8 @@ def _tiles(
         xt = project(places[index[part]], square.middle, observations.geographic) / square.unit
         beside = columns(covariates, chosen, len(observations.xy) + index[part])
         errors = None if observations.errors is None else observations.errors[chosen]
-        yield Tile(xc, observations.values[chosen], xt, index[part], weights[part], covariates=beside, errors=errors)
+        tile = Tile(xc, observations.values[chosen], xt, index[part], weights[part], covariates=beside, errors=errors)
+        yield without_piles(tile, job.warping, job.predictor)
 
 
 def _flagged(
@@ -316,10 +365,24 @@ def _flagged(
     return out
 
 
-def _dataset(target: Target, table: Table, name: str, result: Any, card: Card, options: FillOptions) -> xr.Dataset:
-    source = target.template.rename(name).astype(result.dtype["value"]).assign_attrs(table.attrs.get(name, {}))
-    variable = Variable.of(source, source.dims)
-    arrays = result_arrays(variable, outputs(variable, options), result, result["value"])
+def _variable(target: Target, table: Table, name: str) -> Variable:
+    """The variable of the result; its values are of no interest."""
+    dtype = np.float32 if table.values[name].dtype == np.float32 else np.float64
+    source = target.template.rename(name).astype(dtype).assign_attrs(table.attrs.get(name, {}))
+    return Variable.of(source, source.dims)
+
+
+def _dataset(
+    variable: Variable, result: Any, warping: Warping | None, places: int, card: Card, options: FillOptions
+) -> xr.Dataset:
+    if warping is not None and isinstance(result, da.Array):
+        dtype = mapped_dtype(result.dtype, options)
+        result = da.map_blocks(mapped, result, warping, options, dtype=dtype, meta=np.empty((0, 0), dtype))
+    elif warping is not None:
+        result = mapped(result, warping, options)
+    arrays = result_arrays(variable, outputs(variable, options, bounded=warping is not None), result, result["value"])
+    if warping is not None and options.tails:
+        arrays[f"{variable.label}_warping"] = warping_array(variable, warping)
     stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    line = f"{stamp} geonp interpolate: {name} at {len(table.xy)} places, by {card.name} {card.version}"
-    return xr.Dataset(arrays, source.coords, dataset_attrs({}, line, card.name, card.version, card.sha256))
+    line = f"{stamp} geonp interpolate: {variable.label} at {places} places, by {card.name} {card.version}"
+    return xr.Dataset(arrays, variable.source.coords, dataset_attrs({}, line, card.name, card.version, card.sha256))

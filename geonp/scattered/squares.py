@@ -18,7 +18,17 @@ from scipy.spatial import cKDTree
 from geonp.inference.covariates import Layer
 from geonp.inference.thinning import curve, start_of, thinned
 
-__all__ = ["SQUARES", "Observations", "Square", "blend_weights", "choose_context", "grouped", "project", "squares_of"]
+__all__ = [
+    "SQUARES",
+    "Observations",
+    "Square",
+    "along_curve",
+    "blend_weights",
+    "choose_context",
+    "grouped",
+    "project",
+    "squares_of",
+]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.intp]
@@ -227,13 +237,13 @@ def choose_context(
     offset = project(observations.xy[near], square.middle, observations.geographic) / square.unit
     half = SQUARES.side_units / 2 * np.array([1.0, _narrowing(square, observations.geographic)])
     distance = np.linalg.norm(np.maximum(np.abs(offset) - half, 0.0), axis=1)
-    order = _curve_order(offset, observations.values[near])
+    order = along_curve(offset, observations.values[near])
     if len(order) > n_context:
         order = order[thinned(distance[order], n_context, thinning, start_of(observations.seed))]
     return near[order], offset[order]
 
 
-def _curve_order(offset: FloatArray, values: FloatArray) -> IntArray:
+def along_curve(offset: FloatArray, values: FloatArray) -> IntArray:
     """Order of places ``(n, 2)`` along a curve; does not depend on the order in which they are given."""
     fraction = (offset - offset.min(0)) / max(float(np.ptp(offset, axis=0).max()), 1e-300)
     rows, cols = (fraction * SQUARES.curve_steps).astype(np.int64).T

@@ -34,7 +34,7 @@ def test_fill_has_every_option_of_the_library() -> None:
     ("command", "other"),
     [
         ("fill", set()),
-        ("grid", {"max_distance", "covariates", "errors"}),  # in the unit of the coordinates; of tables
+        ("grid", {"max_distance", "covariates", "errors", "bounds"}),  # in the unit of the coordinates; of tables
         ("adapt", {"seed"}),  # also for the hold-out
         ("evaluate", {"seed", "across"}),
     ],

@@ -293,3 +293,31 @@ def test_a_grid_around_places_does_not_go_round_the_globe(middle: float, west: f
     grid = lattice_around(read_table(table, None, None, None), 1.0, None)
     assert (grid["lon"].values[[0, -1]] - 0.5 + [0, 1]).tolist() == [west, east]
     assert grid.sizes == {"lat": 5, "lon": 10}
+
+
+def test_bounds_of_measurements(float32: None, tmp_path: Path) -> None:
+    table = measurements(n=150, noise=0.1)
+    table["value"] = np.maximum(table["value"] - 0.2, 0)
+    grid = lattice((0, 0, 50, 50), 2)
+    asked: dict[str, Any] = {"quantiles": [0.025], "exceed": [0.0], "tails": True}
+    out = geonp.interpolate(table, grid, bounds=(0, None), **asked)
+    assert float(geonp.interpolate(table, grid, **asked)["value"].min()) < 0
+    assert float(out["value"].min()) >= 0
+    assert float(out["value_quantile"].min()) >= 0
+    assert out.attrs["geonp_bounds"] == "value: at least 0"
+    of = geonp.student.Distribution.of(out, "value")
+    np.testing.assert_allclose(of.mean(), out["value"], atol=1e-6)
+    np.testing.assert_allclose(of.sf(0.0), out["value_exceedance"][0], atol=1e-6)
+    wet = (wave(out.x, out.y).transpose(*out["value"].dims) > 0.2).values
+    assert out["value_exceedance"].values[0][wet].mean() > 0.8 > 0.3 > out["value_exceedance"].values[0][~wet].mean()
+    lazy = geonp.interpolate(table, grid.chunk(x=13), bounds=(0, None), **asked)
+    assert lazy["value_exceedance"].chunks is not None
+    for name, array in out.items():
+        np.testing.assert_allclose(lazy[name], array, rtol=1e-3, atol=1e-4, err_msg=str(name))
+    table.to_csv(tmp_path / "in.csv", index=False)
+    options = ["--resolution", "2", "--value-bounds", "0,", "--statistic", "median", "--exceed", "0"]
+    done = CliRunner().invoke(main, ["grid", str(tmp_path / "in.csv"), str(tmp_path / "out.nc"), *options])
+    assert done.exit_code == 0, done.output
+    with xr.open_dataset(tmp_path / "out.nc") as written:
+        assert float(written["value"].min()) == 0
+        assert written["value_exceedance"].sizes["threshold"] == 1
