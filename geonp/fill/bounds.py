@@ -54,6 +54,8 @@ class SampleSettings:
     """A smaller share of equal values at the end of their range is no pile."""
     apart: int = 20
     """With fewer distinct values, equal ones are no pile."""
+    fewest: int = 500
+    """Among fewer observed cells, equal values may be chance."""
     counted: int = 2**20
     """Largest number of cells in which piles are searched for."""
 
@@ -218,7 +220,7 @@ def warping_array(variable: Variable, warping: Any) -> xr.DataArray:
 
 def warn_of_pile(variable: Variable, observed: Array) -> None:
     """Warn of many equal values at the end of the range of the observed ones, which may be a bound."""
-    if isinstance(variable.read, ClassReader) or not 0 < observed.size <= SAMPLE.counted:
+    if isinstance(variable.read, ClassReader) or not SAMPLE.fewest <= observed.size <= SAMPLE.counted:
         return
     values, counts = np.unique(observed, return_counts=True)
     if values.size < SAMPLE.apart:
