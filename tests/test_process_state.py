@@ -56,7 +56,7 @@ from geonp.training.loop import train
 from geonp.training.recipe import load
 small = ["model.architecture=cnp", "training.steps=2", "training.batch_size=1", "training.validation_batches=1"]
 with tempfile.TemporaryDirectory() as folder:
-    train(load("gp2d_rbf", small), pathlib.Path(folder), progress=False, device="cpu")
+    train(load("gp2d_rbf", small), pathlib.Path(folder), workers=0, progress=False, device="cpu")
 """
 
 
@@ -103,12 +103,13 @@ if child == 0:
     signal.alarm(60)
     again = da.geonp.infill(model=sys.argv[1], device="cpu").compute()
     os._exit(0 if again.equals(filled) else 1)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), "torch._dynamo" in sys.modules)
 """
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_process_that_was_forked_after_a_fill_can_fill(model: str) -> None:
+    """A fill does not import the compiler of torch, which takes longer than a small fill."""
     command = [sys.executable, "-W", "ignore", "-c", "import geonp\n" + FORK, model]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
-    assert (done.stdout.strip(), done.returncode) == ("0", 0), done.stderr
+    assert (done.stdout.strip(), done.returncode) == ("0 False", 0), done.stderr

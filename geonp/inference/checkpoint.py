@@ -109,10 +109,9 @@ def load_model(model: str) -> tuple[nn.Module, Card]:
     CheckpointError
         If weights or card are missing, damaged or altered.
     """
-    import torch
     from safetensors.torch import load
 
-    from geonp.nn.models import build
+    from geonp.nn.models import bounded, build
 
     file = _locate(model)
     card = _read_card(file.with_suffix(".json"))
@@ -124,11 +123,11 @@ def load_model(model: str) -> tuple[nn.Module, Card]:
             "reinstall geonp, or copy the checkpoint and its card again"
         )
     try:
-        with torch.device("meta"):  # which allocates nothing, whatever the card says
-            parameters = sum(p.numel() for p in build(card.architecture, card.config).parameters())
+        with bounded(4 * card.parameters + 2**20):
+            network = build(card.architecture, card.config)
+        parameters = sum(p.numel() for p in network.parameters())
         if parameters != card.parameters:
             raise ValueError(f"its config makes {parameters:,} parameters, expected {card.parameters:,}")
-        network = build(card.architecture, card.config)
         network.load_state_dict(load(data))
     except MemoryError:
         raise

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from geonp.nn.heads import Classifier, LatentClassifier
 from geonp.nn.te_tnp import TEPTTNP, TETNP
@@ -14,7 +19,7 @@ from geonp.nn.zoo.convcnp import ConvCNP
 from geonp.nn.zoo.pt_tnp import LBANP, PTTNP
 from geonp.nn.zoo.tnp import EQTNP, TNPA, TNPD, TNPND
 
-__all__ = ["ARCHITECTURES", "LIKELIHOODS", "build", "loss", "translation_equivariant"]
+__all__ = ["ARCHITECTURES", "LIKELIHOODS", "bounded", "build", "loss", "translation_equivariant"]
 
 ARCHITECTURES: dict[str, type[nn.Module]] = {
     "tnp-kr": TNPKR,
@@ -74,6 +79,40 @@ def build(architecture: str, config: dict[str, Any]) -> nn.Module:
     if hasattr(network, "loss"):
         raise ValueError(f"{architecture} has its own loss, which needs numbers: likelihood must be gaussian")
     return Classifier(network)
+
+
+@contextmanager
+def bounded(elements: int) -> Iterator[None]:
+    """Let new tensors have at most `elements` elements together, as a damaged configuration may ask for any number.
+
+    A model on the meta device would need no memory at all, but the first operation there imports the compiler of torch,
+    which takes longer than building a model.
+
+    Raises
+    ------
+    ValueError
+        Before a tensor is created that is too large.
+    """
+    with _Bounded(elements):
+        yield
+
+
+class _Bounded(TorchFunctionMode):
+    def __init__(self, elements: int) -> None:
+        super().__init__()
+        self.elements = self.left = elements
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in _FACTORIES:
+            self.left -= math.prod(args[0] if args and isinstance(args[0], Sequence) else args)
+            if self.left < 0:
+                raise ValueError(f"its config makes more than {self.elements:,} elements of tensors")
+        return func(*args, **(kwargs or {}))
+
+
+_FACTORIES = {torch.empty, torch.zeros, torch.ones, torch.randn, torch.rand}
 
 
 def loss(
