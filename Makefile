@@ -56,6 +56,7 @@ bench-across: $(STAMP)
 bench-beside: $(STAMP)
 	$(BIN)/python benchmarks/beside.py
 	$(BIN)/python benchmarks/beside_points.py --stations
+	$(BIN)/python benchmarks/whole_dates.py
 
 bench-classes: $(STAMP)
 	$(BIN)/python benchmarks/classes.py

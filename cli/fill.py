@@ -79,6 +79,7 @@ __all__ = ["fill"]
 @fill_option("tails", is_flag=True)
 @fill_option("samples", type=click.IntRange(min=0))
 @fill_option("across", metavar="DIM", multiple=True, default=None, help="Repeatable.")
+@fill_option("empty_slices", is_flag=True)
 @covariates
 @errors
 @click.option("--chunks", type=click.IntRange(min=1), help="Rows and columns of a chunk. Default: automatic.")
@@ -299,7 +300,7 @@ def _note(census: dict[str, dict[str, int]], attributes: Mapping[Any, Any]) -> N
     for name, counts in census.items():
         if counts["infinite"]:
             echo(f"{name}: {counts['infinite']:,} infinite values are treated as missing.", err=True)
-        if empty := counts["empty_slices"]:
+        if (empty := counts["empty_slices"]) and "geonp_empty_slices" not in attributes:
             have, stay = ("has", "stays") if empty == 1 else ("have", "stay")
             echo(
                 f"{name}: {empty:,} of {counts['slices']:,} slices {have} no observed cell and {stay} empty.", err=True

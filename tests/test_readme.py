@@ -129,6 +129,7 @@ def test_readme_is_short() -> None:
 def test_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     sea().to_netcdf("sst.nc", engine="netcdf4")
+    xr.concat([sea(), sea() + 1], "time").rename(sst="ndvi").to_netcdf("ndvi.nc", engine="netcdf4")
     places = np.random.default_rng(0).uniform((-10, 45), (-4, 50), (12, 2))
     rows = [f"{lon},{lat},{10 + lat / 10}" for lon, lat in places]
     Path("stations.csv").write_text("\n".join(["lon,lat,temp_c", *rows]))
@@ -137,6 +138,8 @@ def test_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         exec(compile(block, "README.md", "exec"), namespace)
     with xr.open_zarr("filled.zarr") as filled:
         assert {"sst", "sst_standard_error", "sst_fill_flag"} <= set(filled)
+    with xr.open_zarr("dates.zarr") as dates:
+        assert dates.attrs["geonp_across"] == "time"
     grid = namespace["grid"]
     assert isinstance(grid, xr.Dataset)
     assert grid["temp_c"].shape == (24, 32)

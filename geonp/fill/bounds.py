@@ -183,7 +183,7 @@ def mapped(result: Array, warping: Warping, options: FillOptions) -> Array:
     out = np.empty(result.shape, mapped_dtype(result.dtype, options))
     for name in result.dtype.names or ():
         out[name] = result[name]
-    values, filled = result["value"], result["flag"] == FillFlag.FILLED
+    values, filled = result["value"], np.isin(result["flag"], (FillFlag.FILLED, FillFlag.FILLED_ACROSS))
     out["latent"] = np.where(filled, values, warping.to_latent(values))
     out["latent_error"] = result["standard_error"]
     out["quantile"] = values[..., None]

@@ -187,6 +187,8 @@ def _assembled(
             attrs["geonp_covariates"] = " ".join(names)
         if across := [str(a.dim) for a in request.job.across]:
             attrs["geonp_across"] = " ".join(across)
+        if request.job.series is not None:
+            attrs["geonp_empty_slices"] = f"filled across {request.job.series.dim}"
         if errors := [covariate.variable.label for covariate in request.covariates if covariate.known_errors]:
             attrs["geonp_errors"] = errors[0]
         for kind in (Kind.CLASSES, Kind.DIRECTIONS):
@@ -264,10 +266,10 @@ def _with_neighbours(
     lead = tuple(range(edge[k], edge[k + 1]) for edge, k in zip(edges, block, strict=True))
     region = Region.of(variable, lead, Window(0, 0, 0, 0), job)
     numbers = [block]
-    for axis, near in region.beside:
+    for axis, near in (*region.beside, *region.series):
         along = {bisect_right(edges[axis], k) - 1 for k in itertools.chain(*near)} - {block[axis]}
         numbers += [(*block[:axis], k, *block[axis + 1 :]) for k in sorted(along)]
-    return numbers, region
+    return list(dict.fromkeys(numbers)), region
 
 
 def _like(result: da.Array, data: da.Array, axes: tuple[int, ...]) -> da.Array:

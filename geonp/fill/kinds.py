@@ -77,6 +77,7 @@ def check_kinds(variables: Sequence[Variable], options: FillOptions) -> None:
     numbers = {"quantiles": options.quantiles, "tails": options.tails, "samples": options.samples}
     numbers["exceed"] = options.exceed
     numbers["bounds"] = None if isinstance(options.bounds, Mapping) else options.bounds
+    numbers["empty_slices"] = options.empty_slices
     both = {"across": options.across, "covariates": options.covariates, "errors": options.errors}
     for variable in variables:
         refused = {Kind.NUMBERS: {}, Kind.DIRECTIONS: numbers, Kind.CLASSES: numbers | both}[variable.kind]

@@ -86,12 +86,16 @@ class FillOptions:
         slice. Each slice is held in memory as a whole, `samples` times.
     across : hashable or sequence of hashable, optional
         Dimensions along which slices are filled from each other, such as ``time`` or ``("time", "band")``;
-        ``variables`` stands for the variables of a Dataset. A missing cell that some of the eight nearest slices along
-        one of them observe is predicted from these slices and from its surroundings, and from its surroundings alone;
-        the prediction with the smaller standard error is kept. Along a dimension with times, which may be irregular
-        and of any calendar, the nearest slices are those nearest in time. A slice without any observed cell stays
-        empty. A model for which :func:`geonp.adapt` has found a dimension useful has it as its default, except for
-        samples.
+        ``variables`` stands for the variables of a Dataset. A missing cell that some of the eight nearest
+        slices along one of them observe is predicted from these slices and from its surroundings, and from its
+        surroundings alone; the prediction with the smaller standard error is kept. Along a dimension with
+        times, which may be irregular and of any calendar, the nearest slices are those nearest in time. A slice
+        without any observed cell stays empty, unless `empty_slices`. A model for which :func:`geonp.adapt` has
+        found a dimension useful has it as its default, except for samples.
+    empty_slices : bool
+        Fill cells that too few observations of their slice are in reach of, as on a date wholly under cloud, from the
+        same cells in the 64 nearest slices along the first dimension of `across`, by a Gaussian process in time. It has
+        a yearly and a daily cycle if the stack spans these. Such cells are flagged ``filled_across``.
     covariates : DataArray, Dataset, name, or sequence of these, optional
         Co-located fields that are known beneath the gaps, such as elevation under temperature: names of variables of
         the raster, which are then not filled, or arrays on its grid, static or along dimensions that they share with
@@ -137,6 +141,7 @@ class FillOptions:
     bounds: Bounds | None = None
     samples: int = 0
     across: Hashable | Sequence[Hashable] | None = None
+    empty_slices: bool = False
     covariates: CovariateLike | Sequence[CovariateLike] | None = None
     covariate_resampling: str | None = None
     errors: CovariateLike | None = None
@@ -181,11 +186,11 @@ class FillOptions:
             raise InputError(
                 f"covariate_resampling must be one of {', '.join(RESAMPLINGS)}, got {self.covariate_resampling!r}"
             )
-        if len(set(self.dims)) < len(self.dims):
-            raise InputError(f"across must name different dimensions, got {self.across!r}")
+        self._check_stack()
         plain = {
             "model": os.fspath(self.model),
             "across": self.dims or None,
+            "empty_slices": bool(self.empty_slices),
             "max_distance": None if self.max_distance is None else float(self.max_distance),
             "seed": int(self.seed),
             "nodata": None if self.nodata is None else _plain(self.nodata),
@@ -199,6 +204,18 @@ class FillOptions:
         }
         for name, value in plain.items():
             object.__setattr__(self, name, value)
+
+    def _check_stack(self) -> None:
+        """Check the options of slices that are filled from others."""
+        if not isinstance(self.empty_slices, bool | np.bool_):
+            raise InputError(f"empty_slices must be True or False, got {self.empty_slices!r}")
+        if self.empty_slices and self.max_distance is not None:
+            raise InputError(
+                "empty_slices fills cells at any distance from the observations of their slice, which max_distance "
+                f"leaves empty: got max_distance={self.max_distance!r}, expected one of the two"
+            )
+        if len(set(self.dims)) < len(self.dims):
+            raise InputError(f"across must name different dimensions, got {self.across!r}")
 
     @property
     def dims(self) -> tuple[Hashable, ...]:
@@ -283,6 +300,7 @@ class FillKeywords(TypedDict, total=False):
     bounds: Bounds | None
     samples: int
     across: Hashable | Sequence[Hashable] | None
+    empty_slices: bool
     covariates: CovariateLike | Sequence[CovariateLike] | None
     covariate_resampling: str | None
     errors: CovariateLike | None

@@ -87,6 +87,8 @@ def outputs(variable: Variable, options: FillOptions, *, bounded: bool = False) 
         result: str, function: Callable[..., Array] | None, dtype: Any = dtype, along: xr.Variable | None = None
     ) -> Output:
         attrs = _result_attrs(source, label, result, variable.kind)
+        if result == "fill_flag":
+            attrs |= _flag_attrs(FillFlag.used(empty_slices=options.empty_slices))
         return Output(f"{label}_{result}", np.dtype(dtype), attrs, mapping, function, along)
 
     flag = output("fill_flag", partial(_part, name="flag"), np.int8)
@@ -142,7 +144,7 @@ def ordered(ds: xr.Dataset, out: xr.Dataset, results: Mapping[Hashable, Iterable
 
 
 def _values(result: Array, stored: Array, fit: Callable[..., Array]) -> Array:
-    return fit(result["value"], result["flag"] == FillFlag.FILLED, stored)
+    return fit(result["value"], np.isin(result["flag"], (FillFlag.FILLED, FillFlag.FILLED_ACROSS)), stored)
 
 
 def _part(result: Array, stored: Array, name: str) -> Array:
@@ -197,12 +199,7 @@ def _result_attrs(source: xr.DataArray, label: str, result: str, kind: Kind) -> 
     if result == "standard_error":
         return _error_attrs(source, title, directions=kind is Kind.DIRECTIONS)
     if result == "fill_flag":
-        return {
-            "long_name": f"{title} fill flag",
-            "standard_name": "status_flag",
-            "flag_values": np.array([int(member) for member in FillFlag], dtype=np.int8),
-            "flag_meanings": " ".join(member.name.lower() for member in FillFlag),
-        }
+        return {"long_name": f"{title} fill flag", "standard_name": "status_flag"}
     if result == "tail":
         return {"long_name": f"{title}, inverse degrees of freedom of the Student distribution", "units": "1"}
     if "probability" in result:
@@ -224,6 +221,13 @@ _LATENT = {
 def _kept(source: xr.DataArray) -> dict[str, Any]:
     """Attributes of what has the units of the values."""
     return {key: source.attrs[key] for key in ("units", "units_metadata", *PACKING) if key in source.attrs}
+
+
+def _flag_attrs(flags: Sequence[FillFlag]) -> dict[str, Any]:
+    return {
+        "flag_values": np.array([int(flag) for flag in flags], dtype=np.int8),
+        "flag_meanings": " ".join(flag.name.lower() for flag in flags),
+    }
 
 
 def _error_attrs(source: xr.DataArray, title: str, *, directions: bool) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from geonp.fill.request import Raster, Request, prepare
 from geonp.inference.kernel import FillJob, result_dtype
 from geonp.inference.parallel import PROCESSES, number_of_cores, number_of_processes
 from geonp.inference.predictor import BATCHES, batch_bytes
+from geonp.inference.series import SERIES
 from geonp.inference.stack import STACK
 from geonp.raster.variable import Variable
 from geonp.raster.windows import Window
@@ -169,7 +170,8 @@ def _task_bytes(chunk: tuple[int, ...], request: Request, itemsize: int) -> int:
     held, kept, stacked = min(9 * rows * cols, window) if slices > 1 else 0, slices, 0
     if job.across:
         # windows of all slices that are read, and copies of them; the chunks before and after may be held whole
-        others = STACK.slices * len(job.across) * (slices if len(chunk) > 3 else 1)
+        others = STACK.slices * len(job.across) + (0 if job.series is None else SERIES.slices)
+        others *= slices if len(chunk) > 3 else 1
         held, kept = min(9 * rows * cols, window), 3 * slices + others
         stacked = 3 * (slices + others) * itemsize
     mapped = (2 + len(request.options.quantiles)) * itemsize + 4 * len(request.options.exceed) if request.bounds else 0

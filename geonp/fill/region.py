@@ -20,7 +20,8 @@ from geonp.fill.surroundings import Beside, Index, Region
 from geonp.inference.classes import fill_classes
 from geonp.inference.covariates import Layer
 from geonp.inference.directions import fill_directions
-from geonp.inference.kernel import FillJob, as_read, fill_window, result_dtype
+from geonp.inference.kernel import FillJob, as_read, fill_window, result_dtype, within
+from geonp.inference.series import SERIES, predict_slice
 from geonp.inference.stack import STACK
 from geonp.raster.covariates import Covariate
 from geonp.raster.metadata import FillFlag, Kind
@@ -74,7 +75,8 @@ def fill_region(region: Region, source: Source, job: FillJob, *, keep_going: boo
     if np.isfinite(own).all():
         return as_read(own, FillFlag.OBSERVED, job), failure
     domain_mask, result = source.domain_mask(), np.empty(own.shape, result_dtype(own.dtype, job))
-    window = lru_cache(maxsize=1 + STACK.slices * len(region.beside))(source.window)
+    held = 1 + STACK.slices * len(region.beside) + SERIES.slices * len(region.series)
+    window = lru_cache(maxsize=held)(source.window)
     for place, index in zip(np.ndindex(own.shape[:-2]), itertools.product(*region.lead), strict=True):
         layers = source.covariates(index)
         others = [window(other) for other in region.neighbours(index)]
@@ -84,6 +86,8 @@ def fill_region(region: Region, source: Source, job: FillJob, *, keep_going: boo
         try:
             stack = np.stack(others) if others else None
             filled = _FILLS[job.kind](window(index), domain_mask, region.chunk, job, stack, known)
+            if region.series:
+                _fill_from_others(filled, region, index, window, domain_mask, job)
         except PredictionError as error:
             if not keep_going:
                 raise
@@ -92,6 +96,28 @@ def fill_region(region: Region, source: Source, job: FillJob, *, keep_going: boo
             filled = as_read(own[place], flag, job)
         result[place] = filled
     return result, failure
+
+
+def _fill_from_others(
+    filled: Array, region: Region, index: Index, window: Callable[[Index], Array], domain_mask: BoolArray, job: FillJob
+) -> None:
+    """Fill cells of a slice that no observation of it reaches from the same cells in other slices, in place."""
+    empty = filled["flag"] == FillFlag.BEYOND_LIMIT
+    if not empty.any() or job.series is None:
+        return
+    ((axis, _),), informing, core = region.series, region.informing(index), job.core(region.chunk)
+    others = np.stack([np.where(domain_mask, window(other), np.nan) for other in informing])
+    others = others if job.warping is None else job.warping.to_latent(others)
+    positions, wanted = np.array(job.series.positions), np.zeros(domain_mask.shape, bool)
+    wanted[core] = empty
+    places = positions[[other[axis] for other in informing]]
+    predicted = predict_slice(
+        others, places, positions[index[axis]], job.series.periods, wanted, job.window(region.chunk)
+    )[(slice(None), *core)]
+    done = np.isfinite(predicted[0])
+    filled["flag"][done] = FillFlag.FILLED_ACROSS
+    for name, outputs in zip(("value", "standard_error", "tail"), predicted, strict=True):
+        filled[name][done] = within(outputs[done], filled[name].dtype)
 
 
 def _assemble(
@@ -218,7 +244,11 @@ class VariableSource:
 
     def window(self, index: Index) -> Array:
         """See :class:`Source`."""
-        return self._windows[0][index]
+        windows, _ = self._windows
+        if index not in windows:
+            # few regions need the slices that inform an empty one
+            windows[index], self._later[index] = self._read_slice(index)
+        return windows[index]
 
     def covariates(self, index: Index) -> list[Layer]:
         """See :class:`Source`."""
@@ -247,7 +277,16 @@ class VariableSource:
     @property
     def complete(self) -> bool:
         """Whether all windows could be read."""
-        return self._windows[1]
+        return self._windows[1] and all(self._later.values())
+
+    @cached_property
+    def _later(self) -> dict[Index, bool]:
+        """Whether each slice that was read later could be read."""
+        return {}
+
+    def _read_slice(self, index: Index) -> tuple[Array, bool]:
+        values, complete = self._read_windows(tuple(range(k, k + 1) for k in index))
+        return values[(0,) * len(index)], complete
 
     @cached_property
     def _windows(self) -> tuple[dict[Index, Array], bool]:
@@ -333,7 +372,8 @@ def fill_covariate(covariate: Covariate, region: Region, job: FillJob, mask: Any
 
 def alone(job: FillJob) -> FillJob:
     """The job that fills the gaps of a covariate from itself."""
-    return replace(job, across=(), max_distance=None, kind=Kind.NUMBERS, categories=(), warping=None)
+    numbers = replace(job, kind=Kind.NUMBERS, categories=(), warping=None)
+    return replace(numbers, across=(), empty_slices=False, max_distance=None)
 
 
 def _unknown(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

@@ -27,7 +27,7 @@ __all__ = ["Report", "check_observed", "counted", "failures", "tally"]
 Array = npt.NDArray[Any]
 Counts = dict[str, dict[str, int]]
 
-COUNTED = ("cells", *(member.name.lower() for member in FillFlag), "infinite")
+COUNTED = ("cells", *(flag.name.lower() for flag in FillFlag.used(empty_slices=False)), "infinite")
 """Numbers of cells in a record."""
 
 

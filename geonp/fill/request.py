@@ -26,7 +26,7 @@ from geonp.raster.grid import Grid
 from geonp.raster.metadata import UNNAMED, Kind, ancillary_names
 from geonp.raster.nodata import declared_nodata
 from geonp.raster.places import warn_of_places
-from geonp.raster.positions import positions
+from geonp.raster.positions import periods, positions
 from geonp.raster.variable import Variable, class_variables, off_grid, passed_classes, passed_integers
 
 __all__ = ["Raster", "Request", "covariates_on", "domain_of", "load_job", "normalise", "prepare", "require_covariates"]
@@ -117,7 +117,13 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
     if not across and not options.samples and not neighbourhood.standard:
         across = tuple(dim for dim in [neighbourhood.across] if any(dim in v.leading for v in variables))
     stack = tuple(_along(dim, variables) for dim in across)
-    job = replace(job, across=stack, predictor=replace(job.predictor, neighbourhood=neighbourhood))
+    predictor = replace(job.predictor, neighbourhood=neighbourhood)
+    job = replace(job, across=stack, empty_slices=options.empty_slices, predictor=predictor)
+    if job.empty_slices and job.series is None:
+        raise InputError(
+            f"empty_slices fills slices from others: got across={options.across!r}, expected a dimension, such as "
+            "across='time' (--across time)"
+        )
     check_model(variables, card, job)
     beside = covariates_on(grid, given, ds, options.covariate_resampling)
     covariates = (*beside, *errors_of(errors, ds, grid, variables))
@@ -148,7 +154,8 @@ def _warn_of_refilling(ds: xr.Dataset, variables: Sequence[Variable]) -> None:
 
 def _along(dim: Hashable, variables: Sequence[Variable]) -> Across:
     """The positions of slices along a dimension; none for that of the variables themselves."""
-    return Across(dim, next((positions(v.source, dim) for v in variables if dim in v.leading), ()))
+    found = next((v.source for v in variables if dim in v.leading), None)
+    return Across(dim, ()) if found is None else Across(dim, positions(found, dim), periods(found, dim))
 
 
 def _check_across(across: Sequence[Hashable], variables: Sequence[Variable], classes: int, samples: int) -> None:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from geonp.inference.covariates import Layer
 from geonp.inference.kernel import FillJob
+from geonp.inference.series import SERIES
 from geonp.inference.stack import beside
 from geonp.raster.covariates import Covariate
 from geonp.raster.variable import Variable
@@ -21,25 +22,34 @@ __all__ = ["Beside", "Index", "Region"]
 Index = tuple[int, ...]
 """Number of a slice along each leading dimension."""
 
+Along = tuple[int, tuple[tuple[int, ...], ...]]
+"""A leading dimension, and for each slice of a region along it the numbers of other slices."""
+
 
 @dataclass(frozen=True)
 class Region:
     """Slices along the leading dimensions of a variable, and a chunk of rows and columns.
 
     `beside` has a pair for each leading dimension whose neighbouring slices are used: its axis, and the indices of the
-    neighbours of each slice of the region along it.
+    neighbours of each slice of the region along it. `series` has such a pair for the slices that cells are predicted
+    from which no observation of their slice reaches, or none.
     """
 
     lead: tuple[range, ...]
     chunk: Window
-    beside: tuple[tuple[int, tuple[tuple[int, ...], ...]], ...] = ()
+    beside: tuple[Along, ...] = ()
+    series: tuple[Along, ...] = ()
 
     @classmethod
     def of(cls, variable: Variable, lead: tuple[range, ...], chunk: Window, job: FillJob) -> Region:
         """A region of a variable, with neighbouring slices along those dimensions of the job that it has."""
         axes = [(variable.leading.index(a.dim), a.positions) for a in job.across if a.dim in variable.leading]
         near = ((axis, tuple(tuple(beside(k, positions)) for k in lead[axis])) for axis, positions in axes)
-        return cls(lead, chunk, tuple(near))
+        series: tuple[Along, ...] = ()
+        if job.series is not None and job.series.dim in variable.leading:
+            axis, positions = variable.leading.index(job.series.dim), job.series.positions
+            series = ((axis, tuple(tuple(beside(k, positions, SERIES.slices)) for k in lead[axis])),)
+        return cls(lead, chunk, tuple(near), series)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -48,9 +58,16 @@ class Region:
 
     def neighbours(self, index: Index) -> list[Index]:
         """Indices of the neighbouring slices of a slice."""
+        return self._along(index, self.beside)
+
+    def informing(self, index: Index) -> list[Index]:
+        """Indices of the slices that cells of a slice are predicted from which no observation of it reaches."""
+        return self._along(index, self.series)
+
+    def _along(self, index: Index, axes: tuple[Along, ...]) -> list[Index]:
         return [
             (*index[:axis], k, *index[axis + 1 :])
-            for axis, near in self.beside
+            for axis, near in axes
             for k in near[index[axis] - self.lead[axis].start]
         ]
 

@@ -37,7 +37,7 @@ __all__ = ["COUNTED", "Field", "Unit", "Work", "census", "fail_unit", "fill_unit
 Array = npt.NDArray[Any]
 
 
-COUNTED = {"cells", "infinite", "seen", *(member.name.lower() for member in FillFlag)}
+COUNTED = {"cells", "infinite", "seen", *(flag.name.lower() for flag in FillFlag.used(empty_slices=False))}
 """Keys of the record of a unit, see :func:`census`."""
 
 
@@ -166,6 +166,8 @@ def fill_unit(work: Work, unit: Unit) -> Record:
         except Exception as error:  # readers of files raise errors of no common class
             return fail_unit(work, unit, reason(error))
         result, failure = fill_region(source.region, source, job, keep_going=True)
+        # the slices that inform an empty one are read as they are needed
+        complete = complete and (np.isfinite(own).all() or source.complete)
         note: Record = {} if complete else {"unread": True}
         if failure:
             note["error"] = failure
@@ -235,7 +237,8 @@ def census(
     numbers = np.arange(math.prod(sizes)).reshape(sizes)[tuple(slice(part.start, part.stop) for part in lead)]
     return {
         "cells": flag.size,
-        **{member.name.lower(): int(by_flag[member]) for member in FillFlag},
+        **{flag.name.lower(): int(by_flag[flag]) for flag in FillFlag.used(empty_slices=False)},
+        "filled": int(by_flag[FillFlag.FILLED] + by_flag[FillFlag.FILLED_ACROSS]),
         "infinite": int(np.isinf(stored).sum()) if stored.dtype.kind == "f" else 0,
         "seen": np.atleast_1d(numbers[(flag == FillFlag.OBSERVED).any((-2, -1))]).tolist(),
         "extremes": [[[value, n] for value, n in ends.counts.items()], ends.least, ends.greatest],

@@ -19,6 +19,7 @@ from geonp.inference.censoring import latent, without_piles
 from geonp.inference.context import choose_context, framed
 from geonp.inference.covariates import Columns, Layer, columns, known_errors, with_slices
 from geonp.inference.predictor import Predictor, padded_size, padded_sizes, tiles_per_batch
+from geonp.inference.series import SERIES
 from geonp.inference.stack import STACK, Across, backgrounds
 from geonp.inference.stitching import Tile, blend_weights, blended, in_batches, overlaps, stitch
 from geonp.inference.tiling import TILING, between, groups, support
@@ -27,17 +28,8 @@ from geonp.raster.metadata import FillFlag, Kind
 from geonp.raster.variable import Variable
 from geonp.raster.windows import Window, indices, shown_once
 
-__all__ = [
-    "FillJob",
-    "as_read",
-    "fill_window",
-    "most_batches",
-    "near",
-    "quantile_of",
-    "result_dtype",
-    "tiles_of",
-    "wanted_cells",
-]
+__all__ = ["FillJob", "as_read", "fill_window", "most_batches", "near", "quantile_of", "result_dtype"]
+__all__ += ["tiles_of", "wanted_cells", "within"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
@@ -60,6 +52,8 @@ class FillJob:
         Seed for sampling distant context points.
     across : tuple of Across
         Dimensions along which neighbouring slices are used as predictors, see :mod:`geonp.inference.stack`.
+    empty_slices : bool
+        Whether cells without observations in reach are predicted by :mod:`geonp.inference.series`.
     kind : Kind
         What the values of the variable are.
     categories : tuple of float
@@ -74,6 +68,7 @@ class FillJob:
     max_distance: float | None
     seed: int
     across: tuple[Across, ...] = ()
+    empty_slices: bool = False
     kind: Kind = Kind.NUMBERS
     categories: tuple[float, ...] = ()
     warping: Warping | None = None
@@ -83,10 +78,15 @@ class FillJob:
         return replace(self, kind=variable.kind, categories=variable.categories)
 
     @property
+    def series(self) -> Across | None:
+        """The dimension along which cells without observations in reach are predicted, if any."""
+        return next((a for a in self.across if a.positions), None) if self.empty_slices else None
+
+    @property
     def frame(self) -> int:
         """Width of the frame around whole tiles that is read for context, `max_distance` and other slices, in cells."""
         farthest = min(self.max_distance or 0.0, max(self.shape))
-        compared = STACK.frame_px if self.across else 0
+        compared = SERIES.reach_px if self.empty_slices else STACK.frame_px if self.across else 0
         return max(self.predictor.neighbourhood.reach_px, int(np.ceil(farthest)), compared)
 
     def window(self, chunk: Window) -> Window:
@@ -128,10 +128,10 @@ def result_dtype(dtype: np.dtype[Any], job: FillJob | None = None) -> np.dtype[A
 def quantile_of(result: npt.NDArray[np.void], level: float) -> FloatArray:
     """A quantile of the predictive distribution of each cell, in the dtype of the values."""
     quantile = student.quantile(level, result["value"], result["standard_error"], result["tail"])
-    return _within(quantile, result["value"].dtype)
+    return within(quantile, result["value"].dtype)
 
 
-def _within(values: FloatArray, dtype: np.dtype[Any]) -> FloatArray:
+def within(values: FloatArray, dtype: np.dtype[Any]) -> FloatArray:
     """`values` as `dtype`, whose largest number replaces those beyond it."""
     limits = np.finfo(dtype)
     return np.asarray(np.clip(values, limits.min, limits.max), dtype)
@@ -211,7 +211,7 @@ def fill_window(
         result["value"][filled] = predicted[:, filled].argmax(0)
     else:
         for name, outputs in zip(("value", "standard_error", "tail"), predicted, strict=True):
-            result[name][filled] = _within(outputs[filled], result[name].dtype)
+            result[name][filled] = within(outputs[filled], result[name].dtype)
     return result
 
 

@@ -60,20 +60,23 @@ class Across:
     dim : hashable
     positions : tuple of float
         Position of each slice, of which only the differences matter, such as times.
+    periods : tuple of float
+        Periods that the slices span, such as a year.
     """
 
     dim: Hashable
     positions: tuple[float, ...]
+    periods: tuple[float, ...] = ()
 
 
-def beside(index: int, positions: Sequence[float]) -> list[int]:
-    """The neighbouring slices of a slice: the nearest by position, in ascending order.
+def beside(index: int, positions: Sequence[float], slices: int | None = None) -> list[int]:
+    """The neighbouring slices of a slice: the nearest by position, in ascending order; `slices` or fewer.
 
     Of slices as far away, the nearest by index are taken, and of these the earlier one.
     """
     numbers = np.arange(len(positions))
     order = np.lexsort((np.abs(numbers - index), np.abs(np.asarray(positions) - positions[index])))
-    return sorted(order[order != index][: STACK.slices].tolist())
+    return sorted(order[order != index][: STACK.slices if slices is None else slices].tolist())
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,13 @@ class FillFlag(IntEnum):
     """Left empty: outside the domain given as mask."""
     FAILED = 4
     """Left empty: could not be read or computed. Only in stores; other fills raise an error."""
+    FILLED_ACROSS = 5
+    """Predicted from other slices alone, as too few observations of its own are in reach. Only with `empty_slices`."""
+
+    @classmethod
+    def used(cls, *, empty_slices: bool) -> list[FillFlag]:
+        """The flags that a fill may give."""
+        return [flag for flag in cls if empty_slices or flag is not cls.FILLED_ACROSS]
 
 
 class Kind(StrEnum):

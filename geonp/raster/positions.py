@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-__all__ = ["positions"]
+__all__ = ["periods", "positions"]
+
+DAY = 86_400e6
+"""A day in microseconds."""
+
+_STEPS = 3
+"""A period is resolved by as many steps at least."""
+_SPANNED = 1.25
+"""Share of a period that a stack must span for it to be known."""
 
 
 def positions(array: xr.DataArray, dim: Hashable) -> tuple[float, ...]:
@@ -18,27 +27,51 @@ def positions(array: xr.DataArray, dim: Hashable) -> tuple[float, ...]:
     datetime64, timedelta64, cftime of any calendar, or numbers with CF units such as ``days since 2000-01-01``.
     Otherwise, and if any time is unknown, they are 0, 1, 2, ...
     """
+    times = _times(array, dim)
+    return tuple(map(float, range(array.sizes[dim]))) if times is None else _elapsed(times)
+
+
+def periods(array: xr.DataArray, dim: Hashable) -> tuple[float, ...]:
+    """Of a year and a day those that the positions along a dimension span and resolve, in their units.
+
+    The year is that of the calendar.
+    """
+    times = _times(array, dim)
+    if times is None or times.dtype.kind == "m" or times.size < _STEPS:
+        return ()
+    elapsed = np.unique(_elapsed(times))
+    year = 365.2425 * DAY
+    if times.dtype.kind == "O":
+        first = times[0].replace(month=1, day=1)
+        year = (first.replace(year=first.year + 1) - first).days * DAY
+    step = np.median(np.diff(elapsed)) if elapsed.size > 1 else np.inf
+    spanned = elapsed[-1] - elapsed[0]
+    return tuple(period for period in (year, DAY) if _SPANNED * period <= spanned and _STEPS * step <= period)
+
+
+def _times(array: xr.DataArray, dim: Hashable) -> npt.NDArray[Any] | None:
+    """Times along a dimension, as datetime64, timedelta64 or cftime; None without any, or if some are unknown."""
     along = [coord for name, coord in array.coords.items() if coord.dims == (dim,) and name != dim]
     own = [array.coords[dim]] if dim in array.coords else []
     for coords in (own, along):
-        found = [times for coord in coords if (times := _times(coord)) is not None]
+        found = [times for coord in coords if (times := _decoded(coord)) is not None]
         if len(found) == 1:
-            return tuple(found[0].tolist())
-    return tuple(map(float, range(array.sizes[dim])))
+            return found[0]
+    return None
 
 
-def _times(coord: xr.DataArray) -> npt.NDArray[np.float64] | None:
-    """Times of a coordinate since its first one; None if it has other values, or unknown times."""
+def _decoded(coord: xr.DataArray) -> npt.NDArray[Any] | None:
     values = coord.values
     if values.dtype.kind in "iuf" and " since " in str(coord.attrs.get("units", "")):
-        times = values.astype(np.float64)
-    elif values.dtype.kind in "mM":
-        if np.isnat(values).any():
+        try:
+            values = xr.decode_cf(xr.Dataset({"time": ("time", values, coord.attrs)})).time.values
+        except ValueError:  # units that CF does not know
             return None
-        times = (values - values[:1]).astype("timedelta64[us]").astype(np.float64)
-    elif values.dtype.kind == "O" and isinstance(coord.to_index(), xr.CFTimeIndex):
-        # differences of cftime are those of its calendar
-        times = (values - values[:1]).astype("timedelta64[us]").astype(np.float64)
-    else:
-        return None
-    return times if np.isfinite(times).all() else None
+    if values.dtype.kind in "mM":
+        return None if np.isnat(values).any() else values
+    return values if values.dtype.kind == "O" and isinstance(coord.to_index(), xr.CFTimeIndex) else None
+
+
+def _elapsed(times: npt.NDArray[Any]) -> tuple[float, ...]:
+    """Microseconds since the first time; differences of cftime are those of its calendar."""
+    return tuple((times - times[:1]).astype("timedelta64[us]").astype(np.float64).tolist())

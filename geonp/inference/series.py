@@ -1,0 +1,230 @@
+"""Cells of a slice that no observation of it reaches, predicted from the same cells in other slices.
+
+The series of a cell is a Gaussian process of the position of its slices, mostly time. Its covariance is a sum of
+
+* a Matern process of smoothness 3/2 and one of smoothness 1/2, for slow and fast changes,
+* for each period that the stack spans, a periodic process (MacKay 1998, *Introduction to Gaussian processes*, equation
+  47) that fades over six periods: the seasons, and the hours of the day,
+* the variance of the level of the cell, and that of the noise.
+
+The parameters are those of greatest posterior density, for the series of some cells of a square and around it. Given
+them, each cell is predicted from all of its observations by one solve. The predictive distribution is a Student
+distribution with as many degrees of freedom as the cell has observations: so uncertain is the scale.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import minimize
+
+from geonp.raster.windows import Window
+
+__all__ = ["SERIES", "SeriesSettings", "predict_slice"]
+
+BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class SeriesSettings:
+    """Settings of the prediction from other slices."""
+
+    slices: int = 64
+    """Largest number of slices that are read."""
+    square_px: int = 64
+    """Side of the squares of a lattice whose cells have the same covariance."""
+    frame_px: int = 32
+    """Width of the frame around a square whose cells count for it, too, in cells."""
+    cells: int = 48
+    """Number of cells whose series determine the covariance."""
+    min_observed: int = 4
+    """Cells with fewer observations in other slices stay empty."""
+    fading: float = 6.0
+    """Number of periods over which a periodic process fades."""
+    iterations: int = 40
+    """Largest number of steps of the optimiser."""
+    batch: int = 128
+    """Number of systems solved together."""
+    jitter: float = 1e-8
+    """Keeps matrices positive definite."""
+
+    @property
+    def reach_px(self) -> int:
+        """How far beyond a cell others may matter."""
+        return self.square_px + self.frame_px
+
+
+SERIES = SeriesSettings()
+"""The settings in use."""
+
+_START = {"slow": (0.3, 8.0), "fast": (0.3, 2.0), "level": (0.3,), "noise": (0.1,)}
+"""Medians of the priors of variances, relative to that of the values, and of lengths, in median steps."""
+_PERIODIC = (0.4, 1.0)
+"""Medians of the variance and of the length, as in MacKay's equation, of a periodic process."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Covariance:
+    """A covariance of series: logarithms of the parameters, and the periods; lags are in the units of the latter."""
+
+    logs: FloatArray
+    periods: Sequence[float]
+
+    def __call__(self, lag: FloatArray) -> FloatArray:
+        """Covariance at a lag, without the noise."""
+        return np.asarray(np.sum([value for value, _ in self.terms(lag)], 0))
+
+    @property
+    def noise(self) -> float:
+        """Variance of the noise."""
+        return math.exp(self.logs[-1]) + SERIES.jitter
+
+    def terms(self, lag: FloatArray) -> Iterator[tuple[FloatArray, list[FloatArray]]]:
+        """Each term, and its derivatives by its own logarithms, in the order of these."""
+        slow, slow_length, fast, fast_length, level, *rest = np.exp(self.logs)
+        r = math.sqrt(3) / slow_length * lag
+        value = slow * (1 + r) * np.exp(-r)
+        yield value, [value, slow * r**2 * np.exp(-r)]
+        r = lag / fast_length
+        value = fast * np.exp(-r)
+        yield value, [value, value * r]
+        value = np.full(lag.shape, level)
+        yield value, [value]
+        for variance, length, period in zip(rest[:-1:2], rest[1:-1:2], self.periods, strict=True):
+            phase = 2 * np.sin(np.pi / period * lag) ** 2 / length**2
+            value = variance * np.exp(-phase - lag / (SERIES.fading * period))
+            yield value, [value, 2 * value * phase]
+
+
+def predict_slice(
+    others: FloatArray,
+    positions: FloatArray,
+    position: float,
+    periods: Sequence[float],
+    wanted: BoolArray,
+    window: Window,
+) -> FloatArray:
+    """Predict cells of a slice from the same cells in other slices.
+
+    Parameters
+    ----------
+    others : array
+        ``(slices, rows, cols)``: the other slices in a window, NaN where missing.
+    positions, position : array ``(slices,)``, float
+        Positions of the others and of the slice, of which only the differences matter.
+    periods : sequence of float
+        Periods that the stack spans, in the same units.
+    wanted : array
+        ``(rows, cols)``: cells to predict, at least :attr:`SeriesSettings.reach_px` from the ends of the window.
+    window : Window
+        Rows and columns of the window in the raster, to which the squares are fixed.
+
+    Returns
+    -------
+    array
+        Mean, standard error of a new measurement and tail, ``(3, rows, cols)``; NaN in cells that are not wanted, or
+        have too few observations.
+    """
+    out = np.full((3, *wanted.shape), np.nan)
+    side, frame = SERIES.square_px, SERIES.frame_px
+    first = -(window.row % side), -(window.col % side)
+    for row in range(first[0], wanted.shape[0], side):
+        for col in range(first[1], wanted.shape[1], side):
+            square = np.s_[max(row, 0) : row + side, max(col, 0) : col + side]
+            if not wanted[square].any():
+                continue
+            around = np.s_[:, max(row - frame, 0) : row + side + frame, max(col - frame, 0) : col + side + frame]
+            found = _predict(others[:, *square][:, wanted[square]].T, others[around], positions, position, periods)
+            if found is not None:
+                out[:, *square][:, wanted[square]] = found
+    return out
+
+
+def _predict(
+    series: FloatArray, around: FloatArray, positions: FloatArray, position: float, periods: Sequence[float]
+) -> FloatArray | None:
+    """Mean, standard error and tail ``(3, n)`` of cells with the given series ``(n, slices)``; None without enough."""
+    known = around.reshape(len(around), -1).T.astype(np.float64)
+    counted = np.flatnonzero(np.isfinite(known).sum(1) >= SERIES.min_observed)
+    if not counted.size:
+        return None
+    # spread evenly, whatever the chunks
+    chosen = np.unique(np.linspace(0, counted.size - 1, SERIES.cells).round().astype(int))
+    sample = known[counted[chosen]]
+    loc, scale = np.nanmean(sample), np.nanstd(sample)
+    if scale == 0:
+        scale = 1.0
+    steps = np.diff(np.unique(positions))
+    step = float(np.median(steps)) if steps.size else 1.0
+    lag = np.abs(positions[:, None] - positions) / step
+    covariance = _fit((sample - loc) / scale, lag, [period / step for period in periods])
+    mean, variance = _condition((series - loc) / scale, lag, np.abs(positions - position) / step, covariance)
+    n = np.isfinite(series).sum(1)
+    enough = n >= SERIES.min_observed
+    n = np.maximum(n, SERIES.min_observed)
+    found = np.stack([mean * scale + loc, np.sqrt(variance * n / (n - 2)) * scale, 1 / n])
+    return np.where(enough, found, np.nan)
+
+
+def _fit(series: FloatArray, lag: FloatArray, periods: Sequence[float]) -> _Covariance:
+    """The parameters of greatest posterior density.
+
+    The series, ``(n, slices)`` with NaN where missing, count together as one of them, because they are alike. Priors
+    are log-normal, of standard deviation 1.
+    """
+    medians = [*_START["slow"], *_START["fast"], *_START["level"], *(_PERIODIC * len(periods)), *_START["noise"]]
+    start = np.log(medians)
+    known = np.isfinite(series)
+    values = np.where(known, series, 0.0)
+    patterns, which, counts = np.unique(known, axis=0, return_inverse=True, return_counts=True)
+    order = np.argsort(which.ravel(), kind="stable")
+    squares = np.stack([part.T @ part for part in np.split(values[order], np.cumsum(counts)[:-1])])
+    weight = series.shape[1] / known.sum()
+
+    def loss(logs: FloatArray) -> tuple[float, FloatArray]:
+        covariance = _Covariance(logs, periods)
+        derivatives = [each for _, parts in covariance.terms(lag) for each in parts]
+        systems = _systems(covariance, lag, patterns)
+        inverse = np.linalg.inv(systems)
+        fits = np.einsum("pij,pij->p", inverse, squares)
+        score = counts[:, None, None] * inverse - inverse @ squares @ inverse
+        inner = np.where(patterns[:, :, None] & patterns[:, None, :], score, 0.0).sum(0)
+        gradient = [*(np.sum(inner * each) for each in derivatives), np.trace(inner) * math.exp(logs[-1])]
+        value = weight / 2 * float(counts @ np.linalg.slogdet(systems)[1] + fits.sum())
+        return value + 0.5 * float(np.sum((logs - start) ** 2)), weight / 2 * np.array(gradient) + logs - start
+
+    bounds = [(at - 6, at + 6) for at in start]
+    options: Any = {"maxiter": SERIES.iterations, "ftol": 1e-6}
+    best = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    return _Covariance(best.x, periods)
+
+
+def _systems(covariance: _Covariance, lag: FloatArray, patterns: BoolArray) -> FloatArray:
+    """Covariance matrices of the observations ``(patterns, slices, slices)``: those of missing ones are identities."""
+    whole = covariance(lag) + covariance.noise * np.eye(len(lag))
+    both = patterns[:, :, None] & patterns[:, None, :]
+    return np.where(both, whole, np.eye(len(lag)))
+
+
+def _condition(
+    series: FloatArray, lag: FloatArray, to_target: FloatArray, covariance: _Covariance
+) -> tuple[FloatArray, FloatArray]:
+    """Mean and variance ``(n,)`` of new measurements, from series ``(n, slices)`` and their lags to the target."""
+    known = np.isfinite(series)
+    patterns, which = np.unique(known, axis=0, return_inverse=True)
+    near = np.where(patterns, covariance(to_target), 0.0)
+    parts = [
+        np.linalg.solve(_systems(covariance, lag, patterns[k : k + SERIES.batch]), near[k : k + SERIES.batch, :, None])
+        for k in range(0, len(patterns), SERIES.batch)
+    ]
+    weights = np.concatenate(parts)[..., 0]
+    prior = float(covariance(np.zeros(1))[0]) + covariance.noise
+    variance = np.maximum(prior - (weights * near).sum(1), covariance.noise)
+    which = which.ravel()
+    return (weights[which] * np.where(known, series, 0.0)).sum(1), variance[which]

@@ -1,0 +1,194 @@
+"""Slices without observations: predicted from the same cells in other slices, on every path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pytest
+import xarray as xr
+from click.testing import CliRunner
+from scipy import ndimage
+from scipy.optimize import approx_fprime
+
+from geonp.cli.app import main
+from geonp.errors import InputError
+from geonp.fill.infill import infill
+from geonp.inference import series
+from geonp.inference.series import SERIES, predict_slice
+from geonp.raster.metadata import FillFlag
+from geonp.raster.positions import periods, positions
+from geonp.raster.windows import Window
+
+pytestmark = pytest.mark.usefixtures("float32")
+
+Array = npt.NDArray[np.float64]
+
+DAYS = np.cumsum(np.random.default_rng(0).integers(6, 20, 40)).astype(float)
+
+
+def stack(seed: int = 0, side: int = 24) -> Array:
+    """A season whose level, strength and date differ from place to place, and weather with a memory of ten days."""
+    rng = np.random.default_rng(seed)
+    level, strength, shift = (ndimage.gaussian_filter(rng.normal(size=(side, side)), 3) * 6 for _ in range(3))
+    season = np.sin(2 * np.pi * (DAYS[:, None, None] / 365.25) + shift / 2) * (2 + strength)
+    lag = np.abs(DAYS[:, None] - DAYS)
+    weather = np.linalg.cholesky(np.exp(-lag / 10)) @ rng.normal(size=(len(DAYS), 4))
+    patterns = ndimage.gaussian_filter(rng.normal(size=(4, side, side)), (0, 4, 4)) * 6
+    noise = rng.normal(size=season.shape)
+    return np.asarray(20 + level + season + np.einsum("tk,kyx->tyx", weather, patterns) + noise)
+
+
+def predicted(values: Array, k: int, window: Window | None = None) -> Array:
+    others = np.delete(values, k, 0)
+    window = window or Window(0, values.shape[1], 0, values.shape[2])
+    return predict_slice(others, np.delete(DAYS, k), DAYS[k], [365.25], np.ones(values.shape[1:], bool), window)
+
+
+# --- one slice --------------------------------------------------------------------------------------------------------
+
+
+def test_a_date_is_predicted_better_than_by_its_neighbours_and_intervals_hold() -> None:
+    values = stack()
+    gappy = np.where(np.random.default_rng(1).random(values.shape) < 0.2, np.nan, values)
+    inside, errors = [], []
+    for k in range(3, 38, 2):
+        mean, error, tail = predicted(gappy, k)
+        weight = (DAYS[k] - DAYS[k - 1]) / (DAYS[k + 1] - DAYS[k - 1])
+        linear = (1 - weight) * values[k - 1] + weight * values[k + 1]
+        errors.append([np.mean((mean - values[k]) ** 2), np.mean((linear - values[k]) ** 2)])
+        inside.append(np.mean(np.abs(mean - values[k]) < 1.96 * error))
+        assert (tail <= 1 / SERIES.min_observed).all()
+    ours, theirs = np.sqrt(np.mean(errors, 0))
+    assert ours < 0.97 * theirs
+    assert 0.9 < np.mean(inside) < 0.99
+
+
+def test_gradients_are_those_of_the_posterior_density(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(2)
+    values = np.where(rng.random((10, 12)) < 0.3, np.nan, rng.normal(size=(10, 12)))
+    times = np.sort(rng.uniform(0, 12, 12))
+    kept = {}
+
+    def minimized(loss, start, **_):  # type: ignore[no-untyped-def]
+        kept.update(loss=loss, at=start + rng.normal(size=start.size) / 3)
+        raise InterruptedError
+
+    monkeypatch.setattr(series, "minimize", minimized)
+    with pytest.raises(InterruptedError):
+        series._fit(values, np.abs(times[:, None] - times), [5.0])
+    value, gradient = kept["loss"](kept["at"])
+    assert np.isfinite(value)
+    np.testing.assert_allclose(gradient, approx_fprime(kept["at"], lambda x: kept["loss"](x)[0], 1e-6), atol=1e-3)
+
+
+def test_cells_are_conditioned_on_what_they_observe() -> None:
+    """With gaps, as without the missing slices."""
+    covariance = series._Covariance(np.log([0.5, 4, 0.3, 1, 0.2, 0.4, 1, 0.1]), [6.0])
+    rng = np.random.default_rng(3)
+    times, values = np.arange(9.0), rng.normal(size=(2, 9))
+    values[1, [2, 5]] = np.nan
+    lag, to_target = np.abs(times[:, None] - times), np.abs(times - 4.4)
+    mean, variance = series._condition(values, lag, to_target, covariance)
+    for cell, known in enumerate(np.isfinite(values)):
+        system = covariance(lag)[np.ix_(known, known)] + covariance.noise * np.eye(known.sum())
+        weights = np.linalg.solve(system, covariance(to_target)[known])
+        assert mean[cell] == pytest.approx(weights @ values[cell, known])
+        whole = covariance(np.zeros(1))[0] + covariance.noise
+        assert variance[cell] == pytest.approx(whole - weights @ covariance(to_target)[known])
+
+
+def test_units_levels_and_unknown_cells() -> None:
+    values = stack()
+    values[:, 5, 5] = np.nan
+    values[3:, 6, 6] = np.nan
+    mean, error, _ = predicted(values, 10)
+    assert np.isnan(mean[[5, 6], [5, 6]]).all()
+    assert np.isfinite(np.delete(mean.ravel(), [5 * 24 + 5, 6 * 24 + 6])).all()
+    other = predicted(1000 * values - 7, 10)
+    np.testing.assert_allclose(other[:2], [1000 * mean - 7, 1000 * error], rtol=1e-3)
+
+
+def test_a_window_needs_the_squares_of_its_cells_and_their_frames() -> None:
+    values = np.tile(stack(), (1, 9, 1))
+    wanted = np.zeros(values.shape[1:], bool)
+    wanted[70:120] = True
+    others, positions_ = np.delete(values, 9, 0), np.delete(DAYS, 9)
+    whole = predict_slice(others, positions_, DAYS[9], [], wanted, Window(0, 216, 0, 24))
+    part = np.s_[64 - SERIES.frame_px : 128 + SERIES.frame_px]
+    near = predict_slice(others[:, part], positions_, DAYS[9], [], wanted[part], Window(part.start, part.stop, 0, 24))
+    np.testing.assert_array_equal(whole[:, part], near)
+    assert np.isfinite(near[0]).sum() == 50 * 24
+
+
+# --- periods ----------------------------------------------------------------------------------------------------------
+
+
+def test_periods_are_those_that_the_stack_spans_and_resolves() -> None:
+    def dated(times: object) -> xr.DataArray:
+        return xr.DataArray(np.zeros(len(times)), {"time": times}, "time")  # type: ignore[arg-type]
+
+    year, day = 365.2425 * 86400e6, 86400e6
+    assert periods(dated(pd.date_range("2015-07-01", periods=68, freq="13D")), "time") == (year,)
+    assert periods(dated(pd.date_range("2015-07-01", periods=40, freq="6h")), "time") == (day,)
+    assert periods(dated(pd.date_range("2015-07-01", periods=40, freq="12h")), "time") == ()
+    assert periods(dated(np.arange(40)), "time") == ()
+    assert periods(dated(xr.date_range("2001-01-30", periods=30, freq="30D", calendar="360_day")), "time") == (
+        360 * day,
+    )
+    coded = dated([0, 30, 64])
+    coded.time.attrs["units"] = "days since 2001-01-01"
+    assert positions(coded, "time") == (0, 30 * day, 64 * day)
+
+
+# --- every path -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def raster() -> xr.DataArray:
+    """Dates with gaps of their own; the third and the last are empty."""
+    values = stack(side=32)[:9].astype(np.float32)
+    values[:, 4:9, 5:11] = np.nan
+    values[1, 20:, 9:20] = np.nan
+    values[[2, 8]] = np.nan
+    values[:, 30, 30] = np.nan
+    dates = np.datetime64("2020-01-01", "ns") + DAYS[:9].astype("timedelta64[D]")
+    return xr.DataArray(values, {"time": dates}, ("time", "y", "x"), "a")
+
+
+def test_empty_slices_are_filled_and_say_so(raster: xr.DataArray, tmp_path: Path) -> None:
+    whole = infill(raster, across="time", empty_slices=True, quantiles=[0.1], tails=True)
+    before = infill(raster, across="time", quantiles=[0.1], tails=True)
+    assert np.isnan(before.a[2]).all()
+    kept = [0, 1, 3, 4, 5, 6, 7]
+    assert whole.a[kept].equals(before.a[kept])
+    assert whole.attrs["geonp_empty_slices"] == "filled across time"
+    flags = whole.a_fill_flag
+    assert flags.attrs["flag_meanings"].endswith("failed filled_across")
+    assert "filled_across" not in before.a_fill_flag.attrs["flag_meanings"]
+    # a cell that too few slices observe stays empty
+    empty = np.isnan(raster[2]) & (np.isfinite(raster).sum("time") >= SERIES.min_observed)
+    assert (flags[[2, 8]] == xr.where(empty, FillFlag.FILLED_ACROSS, FillFlag.BEYOND_LIMIT)).all()
+    assert float(whole.a_standard_error[8].mean()) > 1.02 * float(whole.a_standard_error[2].mean())
+    assert (whole.a_quantile[0, 2] < whole.a[2]).where(empty, True).all()
+    lazy = infill(raster.chunk({"time": 2, "y": 20, "x": 17}), across="time", empty_slices=True).compute()
+    difference = (lazy.a - whole.a) / whole.a_standard_error.where(np.isnan(raster))
+    assert float(np.abs(difference).max()) < 1e-3
+    assert (lazy.a_fill_flag == flags).all()
+    raster.to_netcdf(tmp_path / "in.nc")
+    asked = ["fill", str(tmp_path / "in.nc"), str(tmp_path / "out.zarr"), "--across", "time", "--empty-slices"]
+    done = CliRunner().invoke(main, asked)
+    assert done.exit_code == 0, done.output
+    assert "stay empty" not in done.output
+    with xr.open_zarr(tmp_path / "out.zarr") as found:
+        assert float(np.abs((found.a - whole.a) / whole.a_standard_error.where(np.isnan(raster))).max()) < 1e-3
+        assert (found.a_fill_flag == flags).all()
+
+
+def test_what_is_refused(raster: xr.DataArray) -> None:
+    with pytest.raises(InputError, match="got across=None, expected a dimension, such as across='time'"):
+        infill(raster, empty_slices=True)
+    with pytest.raises(InputError, match="got max_distance=3, expected one of the two"):
+        infill(raster, across="time", empty_slices=True, max_distance=3)
