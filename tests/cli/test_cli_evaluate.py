@@ -11,18 +11,17 @@ import numpy as np
 import pytest
 import rioxarray  # noqa: F401  (registers .rio)
 import xarray as xr
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from geonp.cli.app import main
 from geonp.cli.evaluate import HOLDOUTS
 from geonp.evaluation import compare
 
-GEONP = Path(sys.executable).with_name("geonp")
 
-
-def geonp(*arguments: object) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([GEONP, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+def geonp(*arguments: object) -> Result:
+    """A command that must succeed, run in this process."""
+    done = CliRunner().invoke(main, list(map(str, arguments)), catch_exceptions=False)
+    assert done.exit_code == 0, done.stderr
     return done
 
 
@@ -86,10 +85,7 @@ def test_band_and_nodata_select_as_in_fill(tmp_path: Path, model: str) -> None:
     raster = xr.DataArray(bands, {"y": -y[:, 0], "x": x[0]}, ("band", "y", "x"), "values").rio.write_crs("EPSG:32633")
     raster.rio.to_raster(tmp_path / "bands.tif")
     options = ("-b", "2", "--nodata", "-1", "--baseline", "nearest", "--model", model)
-    done = CliRunner().invoke(
-        main, ["evaluate", str(tmp_path / "bands.tif"), *options, "--json"], catch_exceptions=False
-    )
-    printed = json.loads(done.stdout)
+    printed = json.loads(geonp("evaluate", tmp_path / "bands.tif", *options, "--json").stdout)
     assert (printed["observed_cells"], printed["selection"]) == (30 * 32 - 9, "band 2")
 
 

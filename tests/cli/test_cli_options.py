@@ -110,7 +110,7 @@ def truncated(tmp_path: Path) -> Path:
         (["info", "IN"], "Not a raster that can be read: got '"),
         (["fill", "IN", "OUT.tif"], "The raster cannot be read to its end: "),
         (["fill", "IN", "OUT.nc"], "The raster cannot be read to its end: "),
-        (["evaluate", "IN"], "geonp evaluate stopped: "),
+        (["evaluate", "IN"], "A file cannot be read or written: "),
     ],
 )
 def test_errors_while_values_are_read_are_messages(

@@ -115,7 +115,7 @@ def test_covariate_from_a_file_is_read_by_units(
 ) -> None:
     elevation.to_dataset().to_zarr(tmp_path / "dem.zarr")
     with geonp.open_raster(tmp_path / "dem.zarr") as dem:
-        geonp.fill_store(gappy, tmp_path / "out.zarr", chunks=32, covariates=dem, workers=2)
+        geonp.fill_store(gappy, tmp_path / "out.zarr", chunks=32, covariates=dem, workers=1)
     same(filled, xr.open_zarr(tmp_path / "out.zarr").compute())
 
 
