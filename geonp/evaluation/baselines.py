@@ -24,12 +24,14 @@ from geonp.evaluation.kriging import krige_gaps, regression_krige_gaps
 from geonp.inference.covariates import Layer
 
 __all__ = [
+    "ACROSS",
     "FILLS",
     "METHODS",
     "REGRESSION",
     "gdal",
     "inverse_distance",
     "linear",
+    "linear_across",
     "nearest",
     "predict",
     "thin_plate",
@@ -128,6 +130,9 @@ FILLS: dict[str, Fill] = {
 METHODS = (*FILLS, "kriging")
 """Names of the methods of :func:`predict` that need no covariates."""
 
+ACROSS = "linear_across"
+"""Name of the method that uses other slices, see :func:`linear_across`."""
+
 REGRESSION = "regression_kriging"
 """Name of the method of :func:`predict` that uses covariates."""
 
@@ -168,6 +173,46 @@ def predict(
     if method == REGRESSION:
         return regression_krige_gaps(values, list(_columns(covariates)), rng)
     return krige_gaps(values, rng) if method == "kriging" else with_errors(FILLS[method], values, rng)
+
+
+def linear_across(
+    values: FloatArray, others: FloatArray, positions: FloatArray, position: float
+) -> tuple[FloatArray, FloatArray]:
+    """Interpolate each gap cell linearly between the nearest slices before and after that observe it.
+
+    It is constant beyond the last of them, and :func:`linear` in space where there is none. The standard error is the
+    root mean square error of the observed cells, which are predicted in the same way.
+
+    Parameters
+    ----------
+    values : array of float
+        ``(y, x)``, NaN in the gaps.
+    others : array of float
+        The other slices, ``(slices, y, x)``, NaN where missing.
+    positions, position : array ``(slices,)``, float
+        Positions of the others and of the slice, such as times.
+
+    Returns
+    -------
+    mean, error : array of float
+        ``(y, x)``, in the units of `values`; the error is 0 where observed.
+    """
+    known, lag = np.isfinite(others), np.asarray(positions) - position
+    distances, found = [], []
+    for side in (lag <= 0, lag > 0):
+        distance = np.where(known & side[:, None, None], np.abs(lag)[:, None, None], np.inf)
+        nearest_ = distance.argmin(0)[None]
+        distances.append(np.take_along_axis(distance, nearest_, 0)[0])
+        found.append(np.where(np.isfinite(distances[-1]), np.take_along_axis(others, nearest_, 0)[0], np.nan))
+    (before, after), (first, second) = distances, found
+    with np.errstate(invalid="ignore"):
+        weight = np.where(np.isinf(after), 0.0, np.where(np.isinf(before), 1.0, before / (before + after)))
+    predicted = np.where(np.isinf(after), first, np.where(np.isinf(before), second, first + weight * (second - first)))
+    mean = linear(np.where(np.isfinite(values), values, predicted).astype(values.dtype))
+    error = (
+        np.sqrt(np.nanmean((predicted - values) ** 2)) if np.isfinite(predicted - values).any() else np.nanstd(values)
+    )
+    return mean, np.where(np.isnan(values), error, 0).astype(values.dtype)
 
 
 def _columns(covariates: Sequence[Layer]) -> Iterator[FloatArray]:

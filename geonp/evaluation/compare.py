@@ -14,7 +14,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import InputError
-from geonp.evaluation.baselines import METHODS, REGRESSION, predict
+from geonp.evaluation.baselines import ACROSS, METHODS, REGRESSION, linear_across, predict
 from geonp.evaluation.comparison import OURS, WITH_COVARIATES, Comparison, Prediction
 from geonp.evaluation.holdout import HoldOut, hide_moved_gaps, hide_simulated
 from geonp.fill.infill import infill
@@ -83,7 +83,7 @@ def evaluate(
         hide more.
     baselines : sequence of str, optional
         Methods to compare with, of :data:`geonp.evaluation.baselines.METHODS`, and ``regression_kriging`` with
-        covariates. By default all.
+        covariates, and ``linear_across`` with `across`: linear interpolation along its first dimension. By default all.
     index : mapping of hashable to int, optional
         Position of the slice along the non-spatial dimensions, counted from 0. The default is 0 for each.
     size : int
@@ -118,14 +118,15 @@ def evaluate(
         For an unknown model, or one that cannot be loaded.
     """
     given, model = named(covariates), os.fspath(model)
-    baselines = _checked(baselines, [*METHODS, REGRESSION] if given else METHODS)
+    dims = FillOptions(across=across).dims
+    baselines = _checked(baselines, [*METHODS, *([REGRESSION] if given else []), *([ACROSS] if dims else [])])
     _check_options(holdout, fraction, size)
     chosen = _choose_slice(obj, index or {}, nodata, given)
     array = chosen.observed()
     cut, window = _cut(array, size, own_gaps=holdout == "gaps")
     test = _hide(cut, holdout, fraction, np.random.default_rng(seed))
     card = load_card(model)
-    neighbours = _neighbours(chosen, window, FillOptions(across=across).dims, card.neighbourhood.across)
+    neighbours = _neighbours(chosen, window, dims, card.neighbourhood.across)
     known = _covariates(given, covariate_resampling, obj, chosen, cut, window, neighbours)
 
     def fill(method: str) -> Prediction:
@@ -136,6 +137,8 @@ def evaluate(
             used = known if method == WITH_COVARIATES else None
             options = {"model": model, "seed": seed, "device": device, "batch_size": batch_size, "covariates": used}
             moments = _fill(cut.copy(data=test.values), neighbours, chosen, **options)
+        elif method == ACROSS and neighbours is not None:
+            moments = _across(test.values, neighbours, chosen)
         else:
             moments = _predict(method, test.values, seed, known)
         return Prediction(*moments, seconds=time.perf_counter() - start)
@@ -181,6 +184,7 @@ def _checked(baselines: Sequence[str] | None, methods: Sequence[str]) -> Sequenc
     """The baselines that are asked for, of `methods`; by default all of these."""
     if unknown := [method for method in baselines or () if method not in methods]:
         need = f" {REGRESSION} needs covariates." if REGRESSION in unknown else ""
+        need += f" {ACROSS} needs across." if ACROSS in unknown else ""
         raise InputError(f"Unknown baseline: got {', '.join(unknown)}, expected some of {', '.join(methods)}.{need}")
     return methods if baselines is None else baselines
 
@@ -352,6 +356,17 @@ def _predict(
     last = [array.values.reshape(-1, *values.shape)[-1] for array in covariates]
     layers = [Layer(there, classes=is_classes(array)) for there, array in zip(last, covariates, strict=True)]
     mean, error = predict(method, values, np.random.default_rng(seed), layers)
+    return mean, error, np.zeros_like(error)
+
+
+def _across(values: FloatArray, neighbours: xr.DataArray, chosen: _Slice) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Means, standard errors and tails of the interpolation along the first dimension of the neighbours."""
+    first, *others = neighbours.dims[:-2]
+    stack = neighbours.isel({dim: chosen.near(dim).index(chosen.position[dim]) for dim in others})
+    place = chosen.near(first).index(chosen.position[first])
+    where = np.array(positions(stack, first))
+    rest = np.arange(len(where)) != place
+    mean, error = linear_across(values, stack.values[rest], where[rest], where[place])
     return mean, error, np.zeros_like(error)
 
 

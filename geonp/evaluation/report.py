@@ -45,6 +45,7 @@ _COLOURS = {
     "thin_plate": "#8b7fe0",
     "kriging": "#d99a1c",
     "regression_kriging": "#8c6a1c",
+    "linear_across": "#3d7a5a",
 }
 
 _OURS = {OURS, WITH_COVARIATES}

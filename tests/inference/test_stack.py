@@ -467,6 +467,8 @@ def test_a_slice_is_evaluated_with_those_beside_it(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, asked)
     assert done.exit_code == 0, done.output
     assert "with neighbouring slices along time" in done.output
+    found = evaluate(raster, across="time", index={"time": 2}, baselines=["linear_across"])
+    assert together.scores["geonp"].crps < found.scores["linear_across"].crps
     with pytest.raises(InputError, match="No slices along across='band': expected 'time'"):
         evaluate(raster, across="band")
 
