@@ -68,7 +68,9 @@ def cases(folder: Path) -> Iterator[Case]:
     cuts = ((0, 480, 576), (3, 192, 864), (4, 864, 384))
     yield Case("chlorophyll", (0, None), [chlorophyll[t, r : r + 96, c : c + 96].values for t, r, c in cuts])
     reflectance = opened("sentinel2_6band_200x300.nc")["reflectance"]
-    yield Case("reflectance", (0, 10_000), [reflectance[band, 104:200, :96].values for band in (0, 2, 4)])
+    yield Case(
+        "reflectance", (0, 10_000), [reflectance[band, 104:200, :96].values.astype(np.float32) for band in (0, 2, 4)]
+    )
     sst = opened("sst_ostia_global_0p25_2017-06-05_07.nc")
     name = next(str(v) for v in sst.data_vars if sst[v].ndim == 3)
     southern = sst[name][:, 80:176, 200:296].values

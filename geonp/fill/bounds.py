@@ -21,7 +21,7 @@ from geonp.inference import student
 from geonp.inference.warping import Sample, Warping, fitted
 from geonp.raster.metadata import FillFlag
 from geonp.raster.nodata import UNLIMITED
-from geonp.raster.variable import ClassReader, Variable
+from geonp.raster.variable import Variable
 
 __all__ = [
     "bounds_of",
@@ -218,9 +218,9 @@ def warping_array(variable: Variable, warping: Any) -> xr.DataArray:
     )
 
 
-def warn_of_pile(variable: Variable, observed: Array) -> None:
+def warn_of_pile(label: str, observed: Array) -> None:
     """Warn of many equal values at the end of the range of the observed ones, which may be a bound."""
-    if isinstance(variable.read, ClassReader) or not SAMPLE.fewest <= observed.size <= SAMPLE.counted:
+    if not SAMPLE.fewest <= observed.size <= SAMPLE.counted:
         return
     values, counts = np.unique(observed, return_counts=True)
     if values.size < SAMPLE.apart:
@@ -230,7 +230,7 @@ def warn_of_pile(variable: Variable, observed: Array) -> None:
         if counts[end] >= SAMPLE.pile * observed.size and counts[end] > 3 * others.max():
             value = f"{values[end]:g}"
             warn(
-                f"{variable.label}: {counts[end] / observed.size:.0%} of the observed values are {value}, the {what}. "
+                f"{label}: {counts[end] / observed.size:.0%} of the observed values are {value}, the {what}. "
                 f"If none can be {'smaller' if end == 0 else 'larger'}, ask for bounds={pair.format(value)} "
                 f"(--bounds {flag.format(value)})."
             )

@@ -129,7 +129,7 @@ def _check_in_memory(variable: Variable, *, hint: bool = False) -> None:
     if not isinstance(variable.read, ClassReader) and variable.kind is Kind.NUMBERS:
         warn_of_sentinels(variable.label, [Extremes.of(stored[observed_mask], sentinels_of(variable.source))])
         if hint and not observed_mask.all():
-            warn_of_pile(variable, stored[observed_mask])
+            warn_of_pile(variable.label, stored[observed_mask])
 
 
 def template(request: Request, warpings: Mapping[Hashable, Warping] | None = None) -> xr.Dataset:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import InputError, warn
+from geonp.fill.bounds import warn_of_pile
 from geonp.fill.units import Field, Unit, census
 from geonp.io.journal import Record
 from geonp.raster.collar import Ends, cells_outside
@@ -29,6 +30,10 @@ Counts = dict[str, dict[str, int]]
 
 COUNTED = ("cells", *(flag.name.lower() for flag in FillFlag.used(empty_slices=False)), "infinite")
 """Numbers of cells in a record."""
+
+
+SAMPLED = 4096
+"""Number of observed values of a chunk in which piles of equal ones are searched for."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +133,9 @@ def counted(
     for name in source.data_vars:
         if (flag := filled.get(f"{name}_fill_flag")) is not None:
             axes = flag.dims.index(grid.y_dim), flag.dims.index(grid.x_dim)
-            data, counts[str(name)] = _counting(source[name], da.asarray(flag.data), axes)
+            # classes have no standard error
+            hint = f"{name}_standard_error" in filled and not {"geonp_bounds", "geonp_directions"} & set(filled.attrs)
+            data, counts[str(name)] = _counting(source[name], da.asarray(flag.data), axes, hint=hint)
             filled = filled.assign({flag.name: flag.copy(data=data)})
             if values_only:
                 values = da.map_blocks(_first, filled[name].data, data, dtype=filled[name].dtype)
@@ -147,13 +154,17 @@ def _first(values: Array, _: Array) -> Array:
 
 
 def _counting(
-    source: xr.DataArray, flags: da.Array, axes: tuple[int, int]
+    source: xr.DataArray, flags: da.Array, axes: tuple[int, int], *, hint: bool
 ) -> tuple[da.Array, Callable[[], dict[str, int]]]:
-    """The flags of a variable, whose chunks are counted as they are computed, and the counts."""
+    """The flags of a variable, whose chunks are counted as they are computed, and the counts.
+
+    With `hint`, the counts warn of piles of equal values at what may be a bound.
+    """
     sizes = tuple(size for axis, size in enumerate(flags.shape) if axis not in axes)
     records: dict[tuple[Any, ...], Record] = {}  # a chunk that is computed again counts once
     ends: dict[tuple[range, ...], dict[Window, list[Ends]]] = {}
     sentinels = sentinels_of(source)
+    parts: dict[tuple[Any, ...], Array] = {}  # some observed values of each chunk
 
     def count(flag: Array, stored: Array, block_info: Any) -> Array:
         place = tuple(map(tuple, block_info[0]["array-location"]))
@@ -161,6 +172,8 @@ def _counting(
         flag_last, stored_last = (np.moveaxis(array, axes, (-2, -1)) for array in (flag, stored))
         window, slices = Window(*place[axes[0]], *place[axes[1]]), flag_last.reshape(-1, *flag_last.shape[-2:])
         ends.setdefault(lead, {})[window] = [Ends.of(each == FillFlag.OBSERVED, window) for each in slices]
+        seen = stored[flag == FillFlag.OBSERVED]
+        parts[place] = seen[:: -(-seen.size // SAMPLED) or 1]
         records[place] = census(flag_last, stored_last, lead, sizes, sentinels)
         if len(records) == flags.npartitions:
             sums = _sums(list(records.values()), 0)
@@ -170,6 +183,8 @@ def _counting(
     def counts() -> dict[str, int]:
         sums = _sums(records.values(), math.prod(sizes))
         warn_of_sentinels(source.name, map(_extremes, records.values()))
+        if hint and sums["missing"] and parts:
+            warn_of_pile(str(source.name), np.concatenate(list(parts.values())))
         if sums["filled"] == sums["missing"]:  # else the user has chosen where
             shape = (flags.shape[axes[0]], flags.shape[axes[1]])
             slices = (parts for windows in ends.values() for parts in zip(*windows.values(), strict=True))

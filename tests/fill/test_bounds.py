@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,18 @@ def test_a_pile_at_the_edge_is_a_hint(model: str) -> None:
     ):
         with pytest.warns(UserWarning, match=f"{share:.0%} of the observed values.*{asked}"):
             array.rename("rain").geonp.infill(model=model)
+
+
+def test_the_command_line_gives_the_hint(model: str, tmp_path: Path) -> None:
+    rain().to_dataset().to_netcdf(tmp_path / "in.nc")
+    command = ["fill", str(tmp_path / "in.nc"), str(tmp_path / "out.nc"), "--model", model]
+    for options, said in (([], True), (["--bounds", "0,", "--overwrite"], False)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            done = CliRunner().invoke(main, [*command, *options])
+        assert done.exit_code == 0, done.output
+        texts = [done.stderr, *(str(one.message) for one in caught)]
+        assert any("ask for bounds=(0, None) (--bounds 0,)" in text for text in texts) == said
 
 
 def test_the_sample_covers_large_rasters_evenly() -> None:
