@@ -22,6 +22,8 @@ PART_CELLS = 2**22
 """Number of cells that are read at a time."""
 CENSUS_CELLS, SAMPLED_CELLS = 2**30, 2**27
 """Of a larger variable, this number of cells is counted."""
+CENSUS_SLICES, SAMPLED_SLICES = 2**14, 2**8
+"""Of a variable with more slices, this number of them is counted."""
 
 
 @click.command()
@@ -35,8 +37,8 @@ CENSUS_CELLS, SAMPLED_CELLS = 2**30, 2**27
 def info(source: str, storage: tuple[str, ...], as_json: bool, **settings: Any) -> None:
     """Describe the raster IN: its grid, and the missing cells and gaps of each variable.
 
-    Of a variable with more than a billion cells, evenly spaced rows are counted. For an unfinished result of geonp
-    fill, print its progress.
+    Of a variable with more than a billion cells or 16,384 slices, evenly spaced rows or slices are counted. For an
+    unfinished result of geonp fill, print its progress.
     """
     from geonp.io.files import open_raster
     from geonp.io.gdal import little_cache
@@ -125,7 +127,7 @@ def _gaps(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
             extremes.append(Extremes.of(values, sentinels))
         return ~missing
 
-    if da.size > CENSUS_CELLS:
+    if da.size > CENSUS_CELLS or math.prod(slices.shape[:-2]) > CENSUS_SLICES:
         masks = map(observed, _sampled(slices))
         pairs = [(mask.size, mask.size - int(np.count_nonzero(mask))) for mask in masks]
         cells, missing = map(sum, zip(*pairs, strict=True))
@@ -181,10 +183,12 @@ def _rows(slices: xr.DataArray) -> int:
 
 
 def _sampled(slices: xr.DataArray) -> Iterator[xr.DataArray]:
-    """Evenly spaced strips of all slices, `SAMPLED_CELLS` cells in all."""
-    rows, (*lead, height, width) = _rows(slices), slices.shape
+    """Evenly spaced strips of all slices, `SAMPLED_CELLS` cells or `SAMPLED_SLICES` strips in all."""
+    *lead, height, width = slices.shape
+    rows = min(_rows(slices), height)
     n = math.prod(lead) * -(-height // rows)
-    wanted = min(n, max(1, SAMPLED_CELLS // (rows * width)))
+    few = SAMPLED_SLICES if math.prod(lead) > CENSUS_SLICES else n
+    wanted = min(n, few, max(1, SAMPLED_CELLS // (rows * width)))
     for k in range(wanted):
         number, strip = divmod(k * n // wanted, -(-height // rows))
         index: list[int] = []

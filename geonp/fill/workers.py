@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from dask.system import CPU_COUNT
 
-from geonp.errors import ClusterError, GeonpError, MissingExtraError, warn
+from geonp.errors import ClusterError, GeonpError, MissingExtraError, reason, warn
 from geonp.fill.units import Unit, Work, fail_unit, fill_unit
 from geonp.io.journal import Record
 
@@ -85,7 +85,13 @@ def executor(
             n = processes(workers)
             if n < workers:
                 warn(f"{n} workers are started instead of {workers}: one for each core.")
-            cluster = LocalCluster(n_workers=n, threads_per_worker=CPU_COUNT // n, dashboard_address=":0")
+            try:
+                cluster = LocalCluster(n_workers=n, threads_per_worker=CPU_COUNT // n, dashboard_address=":0")
+            except Exception as error:  # what the system refuses, such as semaphores without /dev/shm
+                raise ClusterError(
+                    f"The workers cannot be started on this machine: {reason(error)}. Leave --workers out: threads "
+                    "fill the units, too. In a container, /dev/shm must be writable."
+                ) from error
             client = stack.enter_context(Client(stack.enter_context(cluster), set_as_default=False))
         else:
             client = get_client()

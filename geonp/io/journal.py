@@ -260,11 +260,12 @@ class Journal:
 
 
 def _is_record(value: Any) -> bool:
-    """Whether a record has what is written: numbers of cells and lists of them, flags and texts, and extremes."""
-    parts = [part for name, part in value.items() if name != "extremes"] if isinstance(value, dict) else [None]
-    numbers = [number for part in parts for number in (part if isinstance(part, list) else [part])]
-    counts = all(isinstance(number, bool | str) or (isinstance(number, int) and number >= 0) for number in numbers)
-    return counts and _are_extremes(value.get("extremes", [[], 0, 0]))
+    """Whether a record has what is written: numbers of cells, indices of slices, reasons of failure, and extremes."""
+    if not isinstance(value, dict) or not isinstance(value.get("seen", []), list):
+        return False
+    counts = [count for key, count in value.items() if key not in {"seen", "error", "unread", "extremes"}]
+    numbers = all(type(number) is int and number >= 0 for number in (*counts, *value.get("seen", [])))
+    return numbers and isinstance(value.get("error", ""), str) and _are_extremes(value.get("extremes", [[], 0, 0]))
 
 
 def _are_extremes(value: Any) -> bool:

@@ -178,3 +178,16 @@ def test_damaged_chunks_are_said_to_be_damaged(tmp_path: Path, ds: xr.Dataset, m
     assert "Error: A file cannot be read or written: " in said
     assert "It may be damaged: copy or download it again" in said
     assert not (tmp_path / name).exists()
+
+
+def test_info_counts_some_of_very_many_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.zeros((40, 6, 8), np.float32)
+    values[:, 2, 3:5] = np.nan
+    values[:5] = np.nan  # of 8 slices, every fifth, one
+    xr.Dataset({"a": (("time", "y", "x"), values)}).to_netcdf(tmp_path / "a.nc", engine="netcdf4")
+    found = json.loads(geonp("info", tmp_path / "a.nc", "--json"))["variables"]["a"]
+    assert (found["missing"], found["gaps"]) == (5 * 48 + 35 * 2, 40)
+    monkeypatch.setattr("geonp.cli.info.CENSUS_SLICES", 39)
+    monkeypatch.setattr("geonp.cli.info.SAMPLED_SLICES", 8)
+    found = json.loads(geonp("info", tmp_path / "a.nc", "--json"))["variables"]["a"]
+    assert (found["counted_cells"], found["missing"]) == (8 * 48, 48 + 7 * 2)

@@ -926,3 +926,16 @@ def test_no_scheduler_is_told_at_once(model: str, tmp_path: Path, source: Path) 
         pytest.raises(ClusterError, match=r"No Dask scheduler answers at 'tcp://127.0.0.1:1'"),
     ):
         fill_store(lazily(source), tmp_path / "out.zarr", model=model, scheduler="tcp://127.0.0.1:1")
+
+
+def test_workers_that_the_system_refuses_are_named(
+    model: str, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    distributed = pytest.importorskip("distributed")
+
+    def refused(**_: object) -> None:  # as where /dev/shm cannot be written
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(distributed, "LocalCluster", refused)
+    with pytest.raises(ClusterError, match=r"cannot be started on this machine: .*Read-only.* Leave --workers out"):
+        fill_store(lazily(source), tmp_path / "out.zarr", model=model, workers=1)

@@ -94,7 +94,10 @@ def test_a_journal_names_what_changed_and_ignores_truncated_records(tmp_path: Pa
     units = tmp_path / "a.zarr.journal" / "units"
     (units / "three.json").write_text('{"fil')
     for number, damaged in enumerate(
-        ("[]", "3", '{"filled": -1}', '{"filled": null}', '{"seen": [[1]]}', '{"a": 0.5}', '{"extremes": [1, 2]}')
+        (
+            *("[]", "3", '{"filled": -1}', '{"filled": null}', '{"seen": [[1]]}', '{"a": 0.5}', '{"extremes": [1, 2]}'),
+            *('{"filled": "1"}', '{"filled": [1]}', '{"filled": true}', '{"seen": 1}', '{"error": 1}'),
+        )
     ):
         (units / f"damaged{number}.json").write_text(damaged)
     assert journal.records() == {"one": {"filled": 1}, "two": {"error": "no"}, "extreme": extreme}
