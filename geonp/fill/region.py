@@ -107,7 +107,7 @@ def _fill_from_others(
         return
     ((axis, _),), informing, core = region.series, region.informing(index), job.core(region.chunk)
     others = np.stack([np.where(domain_mask, window(other), np.nan) for other in informing])
-    others = others if job.warping is None else job.warping.to_latent(others)
+    others = others if job.warping is None else job.warping.without_neighbours(job.warping.to_latent(others))
     positions, wanted = np.array(job.series.positions), np.zeros(domain_mask.shape, bool)
     wanted[core] = empty
     places = positions[[other[axis] for other in informing]]

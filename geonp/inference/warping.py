@@ -164,6 +164,11 @@ class Warping:
         low, high = (np.isclose(latent, end, rtol=1e-6, atol=0) for end in self.ends)
         return np.asarray(low), np.asarray(high)
 
+    def without_neighbours(self, latent: FloatArray) -> FloatArray:
+        """Latent values with the expectations of censored ones if nothing else is known."""
+        low, high = self.piled(latent)
+        return np.where(low, self.lower_pile, np.where(high, self.upper_pile, latent)).astype(latent.dtype)
+
     def log_slope(self, values: FloatArray) -> FloatArray:
         """Logarithm of the derivative of the latent values by values apart from the bounds."""
         if self.both:
@@ -190,7 +195,7 @@ def uncensored(latent: FloatArray, places: FloatArray, warping: Warping) -> tupl
     low, high = warping.piled(latent)
     if not (low.any() or high.any()):
         return latent, None
-    start = np.where(low, warping.lower_pile, np.where(high, warping.upper_pile, latent.astype(np.float64)))
+    start = warping.without_neighbours(latent.astype(np.float64))
     if (low | high).all():
         return start, None
     found = _neighbourly(start, _weights(places), low, high, warping.ends)
@@ -337,7 +342,7 @@ def _log_likelihood(sample: Sample, weights: FloatArray, warping: Warping) -> fl
     inner = ~(low | high)
     if not inner.any():
         return 0.0
-    start = np.where(low, warping.lower_pile, np.where(high, warping.upper_pile, latent))
+    start = warping.without_neighbours(latent)
     found = _neighbourly(start, weights, low, high, warping.ends)
     z = (latent - found.around) / found.deviation
     total = np.sum(warping.log_slope(sample.values[inner].astype(np.float64)) - z[inner] ** 2 / 2)

@@ -95,6 +95,8 @@ def test_observations_that_are_all_censored_are_certain() -> None:
     values, errors = uncensored(np.full(9, warping.ends[0]), np.random.default_rng(0).random((9, 2)), warping)
     assert errors is None
     np.testing.assert_array_equal(values, warping.lower_pile)
+    inside = warping.to_latent(np.array([0.0, 3.0, np.nan]))
+    np.testing.assert_array_equal(warping.without_neighbours(inside), [warping.lower_pile, *inside[1:]])
 
 
 @pytest.mark.parametrize("warping", MAPS)
