@@ -4,19 +4,24 @@ Run as ``python benchmarks/accuracy.py [--model tnpkr-sa] [--data ../shared/data
 are cuts of up to 256 x 256 cells; hidden cells are scored. No model was trained on these rasters. Earlier scores on
 Jacksboro and on SST stripes led to two choices (the likelihood step, smoothed fields in the prior), see RESULTS.md; the
 air temperature and the Landsat band were added later and led to none.
+
+A model without a network, :func:`no_network`, shows what the network is worth.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 import xarray as xr
 from matplotlib.cbook import get_sample_data
 
@@ -24,14 +29,19 @@ import geonp
 from geonp.evaluation.baselines import predict
 from geonp.evaluation.holdout import HoldOut, hide_simulated
 from geonp.evaluation.metrics import Scores, score
+from geonp.inference import checkpoint
 from geonp.inference.student import half_width
 from geonp.io.files import open_raster
+from geonp.nn.models import build
 
 Field = npt.NDArray[np.float32]
 Curve = npt.NDArray[np.float64]
 
 GAPS = (("random", 0.5), ("random", 0.9), ("random", 0.98), ("clouds", 0.3), ("clouds", 0.6), ("stripes", 0.3))
 BASELINES = ("linear", "gdal", "thin_plate", "kriging")
+NO_NETWORK = "no network"
+SCORING_STEPS = 10
+"""Steps of the model without a network."""
 SIDE = 256
 PACKAGED = Path(str(resources.files("hvsampledata"))) / "_data"
 LEVELS = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95])
@@ -80,6 +90,27 @@ FIELDS: dict[str, Callable[[Path], Field]] = {
 }
 
 
+def no_network(model: str, folder: Path, scoring_steps: int = SCORING_STEPS) -> Path:
+    """Write a checkpoint of the covariance family of a kriging head without a network.
+
+    It has no layers, and all weights of its head are zero. So the covariance starts at constant parameters, Fisher
+    scoring with a constant prior fits it to the context of each tile, and the prediction is that of the Gaussian
+    process: nothing is learned. Tiles and contexts are those of `model`.
+    """
+    config = {"dim": 1, "heads": 1, "blocks": 0, "qk_dim": 1, "v_dim": 1, "v_hidden": 0, "ff_dim": 1, "embed_x": False}
+    config |= {"embed_hidden": (), "head": "kriging", "refine_steps": 0, "scoring_steps": scoring_steps}
+    network = build("tnp-kr", config)
+    for weights in network.parameters():
+        torch.nn.init.zeros_(weights)
+    # next to no inverse degrees of freedom: a normal distribution
+    network.head.correction[-1].bias.data[-1] = -30.0  # type: ignore[union-attr, index]
+    file = folder / "no_network.safetensors"
+    about = {"name": NO_NETWORK, "version": "1", "description": "no network", "training": {}, "scores": {}}
+    neighbourhood = checkpoint.load_card(model).neighbourhood
+    checkpoint.save(network, file, architecture="tnp-kr", config=config, neighbourhood=neighbourhood, **about)
+    return file
+
+
 def cases(folder: Path) -> Iterator[tuple[str, str, HoldOut]]:
     """Name of each field, kind of gaps, and hold-out."""
     for seed, (name, read) in enumerate(FIELDS.items()):
@@ -92,13 +123,14 @@ def cases(folder: Path) -> Iterator[tuple[str, str, HoldOut]]:
             yield name, f"{kind} {fraction:.0%}", hide_simulated(truth, kind, fraction, np.random.default_rng(seed))
 
 
-def run(test: HoldOut, model: str) -> tuple[dict[str, tuple[Scores, float]], Curve]:
-    """Scores and seconds of each method, and the model's coverage at each of :data:`LEVELS`."""
+def run(test: HoldOut, models: dict[str, str | Path]) -> tuple[dict[str, tuple[Scores, float]], Curve]:
+    """Scores and seconds of each method and model, and the coverage of the last model at each of :data:`LEVELS`."""
     results = {}
-    for method in (*BASELINES, "geonp"):
+    for method in (*BASELINES, *models):
         start = time.perf_counter()
-        if method == "geonp":
-            out = geonp.infill(xr.DataArray(test.values, dims=("y", "x"), name="field"), model=model, tails=True)
+        if method in models:
+            field = xr.DataArray(test.values, dims=("y", "x"), name="field")
+            out = geonp.infill(field, model=models[method], tails=True)
             mean, error, tail = (out[f"field{ending}"].values for ending in ("", "_standard_error", "_tail"))
         else:
             mean, error = predict(method, test.values, np.random.default_rng(0))
@@ -106,12 +138,11 @@ def run(test: HoldOut, model: str) -> tuple[dict[str, tuple[Scores, float]], Cur
         seconds = time.perf_counter() - start
         scored = test.hidden & np.isfinite(mean)
         results[method] = score(test.truth, mean, error, scored, tail), seconds
-    # the model is the last method
     residual, error, tail = np.abs(test.truth - mean)[scored], error[scored], tail[scored]
     return results, np.array([(residual <= half_width(error, tail, level)).mean() for level in LEVELS])
 
 
-def heaton(folder: Path, model: str) -> None:
+def heaton(folder: Path, models: dict[str, str | Path]) -> None:
     """Print the scores on the simulated field and the hidden cells of the competition of Heaton et al. (2019)."""
     try:
         ds = open_raster(folder / "heaton2018_simulated.nc")
@@ -119,10 +150,10 @@ def heaton(folder: Path, model: str) -> None:
         print(f"skipped: Heaton et al.: {error}")
         return
     test = HoldOut(ds["temp_train"].values, ds["temp_full"].values, ds["test_mask"].values == 1)
-    results, _ = run(test, model)
+    results, _ = run(test, models)
     print("\n| Heaton et al. | RMSE | MAE | CRPS | 95 % interval score | coverage | s |")
     print("|---|---:|---:|---:|---:|---:|---:|")
-    for method in ("geonp", "kriging"):
+    for method in ("geonp", NO_NETWORK, "kriging"):
         scores, seconds = results[method]
         cells = [scores.rmse, scores.mae, scores.crps, scores.interval_score, scores.coverage(0.95)]
         print(f"| {method} | {' | '.join(f'{cell:.4f}' for cell in cells)} | {seconds:.0f} |", flush=True)
@@ -133,29 +164,27 @@ def geometric(values: list[float]) -> float:
     return float(np.exp(np.mean(np.log(values))))
 
 
-def main() -> None:
-    """Print the scores of each case, and a summary."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="tnpkr-sa", help="name or path of a checkpoint")
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the rasters")
-    parser.add_argument("--json", type=Path, help="also write all scores to this file")
-    arguments = parser.parse_args()
+def compare(data: Path, models: dict[str, str | Path]) -> list[dict[str, Any]]:
+    """Print the scores of each case and a summary; return all scores."""
     print(
-        "| field | gaps | RMSE / kriging | / best classical | CRPS / kriging | coverage | kriging's | s | kriging's |"
+        "| field | gaps | RMSE / kriging | / best classical | / no network | CRPS / kriging | / no network | coverage "
+        "| kriging's | s | kriging's |"
     )
-    print("|---|---|---:|---:|---:|---:|---:|---:|---:|")
+    print("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
     rows, everything, curves, spent = [], [], [], []
-    for name, gaps, test in cases(arguments.data):
-        results, curve = run(test, arguments.model)
+    for name, gaps, test in cases(data):
+        results, curve = run(test, models)
         curves.append(curve)
         (ours, seconds), (kriging, kriging_seconds) = results["geonp"], results["kriging"]
+        plain = results[NO_NETWORK][0]
         spent.append((ours.cells, seconds, kriging_seconds))
         best = min(results[b][0].rmse for b in BASELINES)
-        rows.append((ours.rmse / kriging.rmse, ours.rmse / best, ours.crps / kriging.crps, ours.coverage(0.95)))
+        rmse = ours.rmse / kriging.rmse, ours.rmse / best, ours.rmse / plain.rmse
+        rows.append((*rmse, ours.crps / kriging.crps, ours.crps / plain.crps, ours.coverage(0.95)))
         cells = [f"{v:.3f}" for v in (*rows[-1], kriging.coverage(0.95))]
         print(f"| {name} | {gaps} | {' | '.join(cells)} | {seconds:.1f} | {kriging_seconds:.1f} |", flush=True)
         everything.append({"field": name, "gaps": gaps, **{m: s.as_dict() for m, (s, _) in results.items()}})
-    rmse, best_rmse, crps, coverage = (list(column) for column in zip(*rows, strict=True))
+    rmse, best_rmse, plain_rmse, crps, plain_crps, coverage = (list(column) for column in zip(*rows, strict=True))
     reliability = np.abs(np.mean(curves, axis=0) - LEVELS)
     cells, seconds, kriging_seconds = (sum(column) for column in zip(*spent, strict=True))
     summary = {
@@ -164,6 +193,8 @@ def main() -> None:
         "RMSE / that of the best classical method of each case": f"{geometric(best_rmse):.3f}",
         "CRPS / kriging's, geometric mean": f"{geometric(crps):.3f}",
         "CRPS / kriging's, worst case": f"{max(crps):.3f}",
+        "CRPS / that without a network, geometric mean": f"{geometric(plain_crps):.3f}",
+        "RMSE / that without a network, geometric mean": f"{geometric(plain_rmse):.3f}",
         "cases with a CRPS below kriging's": f"{np.mean(np.array(crps) < 1):.0%}",
         "coverage of the 95 % interval, mean": f"{np.mean(coverage):.3f}",
         "coverage, lowest and highest": f"{min(coverage):.3f}, {max(coverage):.3f}",
@@ -175,7 +206,20 @@ def main() -> None:
     }
     print("\n| summary | |\n|---|---:|")
     print("\n".join(f"| {name} | {value} |" for name, value in summary.items()))
-    heaton(arguments.data, arguments.model)
+    heaton(data, models)
+    return everything
+
+
+def main() -> None:
+    """Print the scores of each case, and a summary."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="tnpkr-sa", help="name or path of a checkpoint")
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the rasters")
+    parser.add_argument("--json", type=Path, help="also write all scores to this file")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        models = {NO_NETWORK: no_network(arguments.model, Path(folder)), "geonp": arguments.model}
+        everything = compare(arguments.data, models)
     if arguments.json:
         arguments.json.write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
 
