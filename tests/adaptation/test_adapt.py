@@ -172,7 +172,7 @@ def test_a_model_of_another_family_is_adapted(card_fields: dict[str, Any], tmp_p
     torch.manual_seed(0)
     checkpoint.save(build("cnp", fields["config"]), tmp_path / "mean.safetensors", **fields)
     options = {"model": tmp_path / "mean.safetensors", "steps": 150, "closer": False}
-    found = adapt(raster(shape=(160, 160)), out=tmp_path / "my.safetensors", **options)
+    found = adapt(raster(shape=(96, 96)), out=tmp_path / "my.safetensors", **options)
     assert found.improved
     assert checkpoint.load_card(str(found.file)).architecture == "cnp"
 
@@ -183,7 +183,7 @@ def test_neighbourhoods_become_smaller_and_smaller() -> None:
     assert len(search.smaller(Neighbourhood(merge=1))) == 2
 
 
-def stack(own: float, slices: int = 3, size: int = 96) -> xr.DataArray:
+def stack(own: float, slices: int = 3, size: int = 56) -> xr.DataArray:
     """Slices that share a pattern, each with a third of its cells in gaps and something of its own."""
     rng = np.random.default_rng(0)
     shared, *alone = ndimage.gaussian_filter(rng.normal(size=(1 + slices, size, size)), 2.0, axes=(1, 2))
@@ -209,7 +209,7 @@ def test_a_model_that_reads_other_slices_is_trained_on_a_single_slice(model: str
     known = {key: value for key, value in card.model_dump().items() if key not in {"parameters", "sha256", "format"}}
     hood = {**known["neighbourhood"], "across": "day"}
     checkpoint.save(network, tmp_path / "across.safetensors", **{**known, "neighbourhood": hood})
-    found = adapt(raster(), out=tmp_path / "my.safetensors", model=tmp_path / "across.safetensors", steps=40)
+    found = adapt(raster(), out=tmp_path / "my.safetensors", model=tmp_path / "across.safetensors", steps=20)
     assert found.improved
     assert found.steps > 0
 
@@ -227,7 +227,7 @@ def test_unrelated_slices_are_not_regressed_on_each_other(tmp_path: Path) -> Non
 def test_with_a_number_of_steps_it_is_deterministic(model: str, tmp_path: Path) -> None:
     files = [tmp_path / f"{name}.safetensors" for name in "abc"]
     for file, seed in zip(files, (1, 1, 2), strict=True):
-        assert adapt(raster(shape=(96, 112)), out=file, model=model, steps=30, seed=seed).improved
+        assert adapt(raster(), out=file, model=model, steps=20, seed=seed, closer=seed == 1).improved
     first, second, other = (file.read_bytes() for file in files)
     assert first == second != other
 
@@ -262,7 +262,7 @@ def test_a_change_within_the_noise_is_not_an_improvement() -> None:
 
 def test_adaptation_ends_within_its_time(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = itertools.count()
-    monkeypatch.setattr(adapting, "time", SimpleNamespace(monotonic=lambda: next(ticks) / 3))
+    monkeypatch.setattr(adapting, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
     done: list[float] = []
     found = adapt(
         raster(), out=tmp_path / "my.safetensors", model=model, minutes=1, progress=lambda share, _: done.append(share)
@@ -397,9 +397,9 @@ def test_a_mask_keeps_cells_out(model: str, tmp_path: Path) -> None:
 
 
 def test_every_slice_and_variable_is_drawn_from(model: str, tmp_path: Path) -> None:
-    cube = np.stack([smooth((72, 72), seed=i) for i in range(3)])
+    cube = np.stack([smooth(seed=i) for i in range(3)])
     ds = xr.Dataset(
-        {"a": (("time", "y", "x"), cube), "b": (("y", "x"), 1000 * smooth((72, 72), seed=9)), "n": ("time", [1, 2, 3])}
+        {"a": (("time", "y", "x"), cube), "b": (("y", "x"), 1000 * smooth(seed=9)), "n": ("time", [1, 2, 3])}
     )
     found = ds.geonp.adapt(out=tmp_path / "my.safetensors", model=model, steps=20)
     assert (found.units, found.improved) == ("standard deviations", True)
@@ -429,7 +429,7 @@ def test_a_new_checkpoint_in_the_place_of_an_old_one_is_the_one_used(model: str,
     file = tmp_path / "my.safetensors"
     hashes = []
     for seed in (0, 1):
-        adapt(raster(), out=file, model=model, steps=40, seed=seed, overwrite=True)
+        adapt(raster(), out=file, model=model, steps=20, closer=False, seed=seed, overwrite=True)
         hashes.append(raster().geonp.infill(model=file).attrs["geonp_weights_sha256"])
     assert hashes[0] != hashes[1]
 
@@ -489,7 +489,7 @@ def command(*arguments: object) -> Any:
 def test_command_and_fill_with_its_checkpoint(model: str, tmp_path: Path) -> None:
     raster().to_netcdf(tmp_path / "in.nc", engine="netcdf4")
     mine, out = tmp_path / "my.safetensors", tmp_path / "out.nc"
-    arguments = ("adapt", tmp_path / "in.nc", "--out", mine, "--model", model, "--steps", 40, "--no-closer")
+    arguments = ("adapt", tmp_path / "in.nc", "--out", mine, "--model", model, "--steps", 20, "--no-closer")
     done = command(*arguments, "--progress")
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith("CRPS ")
