@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: demo test check bench bench-speed bench-accuracy bench-exact bench-seams bench-equivariance bench-cost bench-points bench-scale bench-cluster bench-across bench-beside bench-classes bench-adapt bench-values bench-papers clean
+.PHONY: demo test check bench bench-speed bench-accuracy bench-exact bench-seams bench-equivariance bench-cost bench-points bench-scale bench-cluster bench-across bench-beside bench-classes bench-errors bench-adapt bench-values bench-papers clean
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
@@ -60,6 +60,10 @@ bench-beside: $(STAMP)
 
 bench-classes: $(STAMP)
 	$(BIN)/python benchmarks/classes.py
+	$(BIN)/python benchmarks/directions.py
+
+bench-errors: $(STAMP)
+	$(BIN)/python benchmarks/errors.py
 
 bench-values: $(STAMP)
 	$(BIN)/python benchmarks/values.py
