@@ -27,7 +27,7 @@ def covariates(command: Callable[..., Any]) -> Callable[..., Any]:
     return decorated
 
 
-errors = fill_option("errors", metavar="ERRORS", help="FILE, FILE:VARIABLE, FILE:BAND, or a variable of IN.")
+errors = fill_option("errors", metavar="ERRORS", help="FILE, FILE:VARIABLE, FILE:BAND, a variable of IN, or auto.")
 """Standard errors of the observations."""
 
 
@@ -81,7 +81,8 @@ def read_beside(
     cut = where["bbox"] if settings["covariate_resampling"] is None else None
     found: dict[str, Any] = {"covariates": [read(text, cut) for text in settings["covariates"]] or None}
     if settings.get("errors") is not None:
-        found["errors"] = read(settings["errors"], where["bbox"])
+        text = settings["errors"]
+        found["errors"] = text if text == "auto" else read(text, where["bbox"])
     return found
 
 

@@ -82,6 +82,7 @@ __all__ = ["fill"]
 @fill_option("empty_slices", is_flag=True)
 @covariates
 @errors
+@fill_option("smooth", is_flag=True)
 @click.option("--chunks", type=click.IntRange(min=1), help="Rows and columns of a chunk. Default: automatic.")
 @quiet
 @click.option("-v", "--verbose", count=True, help="Print the plan, and log messages; with -vv also those of each unit.")

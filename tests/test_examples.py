@@ -46,6 +46,19 @@ def test_the_figure_of_the_design_page_is_drawn(tmp_path: Path, monkeypatch: pyt
     assert (tmp_path / "design.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_guide_to_classes_has_its_picture(tmp_path: Path) -> None:
+    guide = runpy.run_path(str(EXAMPLES / "classes_figure.py"))
+    y, x = np.mgrid[:24, :24]
+    attrs = {"flag_values": np.arange(3, dtype=np.int16), "_FillValue": -1}
+    cover = xr.DataArray((x // 9).astype(np.int16), dims=("y", "x"), name="cover", attrs=attrs)
+    aspect = xr.DataArray((5.0 * (x + y) - 60) % 360, dims=("y", "x"), name="aspect", attrs={"units": "degree"})
+    figure = guide["draw"](guide["filled"](cover), guide["filled"](aspect))
+    titles = [axis.get_title() for axis in figure.axes if axis.get_title()]
+    assert sum(title.startswith("Filled: ") for title in titles) == 2
+    figure.savefig(tmp_path / "classes.png", dpi=30)
+    assert (tmp_path / "classes.png").stat().st_size > 10_000
+
+
 def test_the_guide_to_covariates_has_its_row_and_its_picture(tmp_path: Path) -> None:
     guide = runpy.run_path(str(EXAMPLES / "covariates_figure.py"))
     covariate = np.random.default_rng(0).standard_normal((24, 30)).astype(np.float32)

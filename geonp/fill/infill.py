@@ -181,6 +181,7 @@ def _assembled(
     stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     for variable in request.variables:
         what = "" if variable.kind is Kind.NUMBERS else f"as {variable.kind} "
+        what = f"and smoothed {what}" if request.options.smooth else what
         line = f"{stamp} geonp infill: {variable.label} filled {what}by {card.name} {card.version}"
         attrs = dataset_attrs(out.attrs, line, card.name, card.version, card.sha256)
         if names := [covariate.variable.label for covariate in request.covariates if not covariate.known_errors]:

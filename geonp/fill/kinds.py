@@ -74,7 +74,8 @@ def results_of(variable: Variable, options: FillOptions) -> list[str]:
 
 def check_kinds(variables: Sequence[Variable], options: FillOptions) -> None:
     """Check that the options suit variables of classes and directions."""
-    numbers = {"quantiles": options.quantiles, "tails": options.tails, "samples": options.samples}
+    names = ("quantiles", "tails", "samples", "smooth", "empty_slices")
+    numbers: dict[str, object] = {name: getattr(options, name) for name in names}
     numbers["exceed"] = options.exceed
     numbers["bounds"] = None if isinstance(options.bounds, Mapping) else options.bounds
     numbers["empty_slices"] = options.empty_slices

@@ -108,7 +108,11 @@ class FillOptions:
     errors : DataArray or name, optional
         Known standard errors of the observations, in their units: a variable of the raster, which is then not filled,
         or an array on its grid. Observations with larger errors count less. They keep their values. Standard errors of
-        filled cells are of a measurement without these errors.
+        filled cells are of a measurement without these errors. With ``"auto"``, the errors are those that the attribute
+        ``ancillary_variables`` links, with a CF standard name that ends in ``standard_error``.
+    smooth : bool
+        Replace observations with known `errors` by estimates of the true values, with their standard errors, from all
+        observations. They stay flagged as observed. By default, observed cells do not change.
     as_ : {"numbers", "classes"}, optional
         What the values are. By default, variables with CF ``flag_values`` or ``flag_meanings``, a palette, category
         names or a standard name such as ``area_type`` are classes, and all others are numbers. Classes are filled with
@@ -145,6 +149,7 @@ class FillOptions:
     covariates: CovariateLike | Sequence[CovariateLike] | None = None
     covariate_resampling: str | None = None
     errors: CovariateLike | None = None
+    smooth: bool = False
     as_: Literal["numbers", "classes"] | None = None
     class_probabilities: bool = False
     circular: bool = False
@@ -170,14 +175,7 @@ class FillOptions:
             )
         if len(set(levels)) < len(levels):
             raise InputError(f"quantiles must differ from each other, got {self.quantiles!r}")
-        for name in ("tails", "class_probabilities", "circular"):
-            if not isinstance(getattr(self, name), bool | np.bool_):
-                raise InputError(f"{name} must be True or False, got {getattr(self, name)!r}")
-        if self.as_ not in (None, "numbers", "classes") or (self.as_ and self.circular):
-            raise InputError(
-                f"as_ must be 'numbers' or 'classes', and neither of them with circular=True: got {self.as_!r} with "
-                f"circular={self.circular}"
-            )
+        self._check_kinds()
         if self.statistic not in ("mean", "median"):
             raise InputError(f"statistic must be 'mean' or 'median', got {self.statistic!r}")
         if not _is_integer(self.samples) or self.samples < 0:
@@ -196,6 +194,7 @@ class FillOptions:
             "nodata": None if self.nodata is None else _plain(self.nodata),
             "quantiles": tuple(float(q) for q in self.quantiles),
             "tails": bool(self.tails),
+            "smooth": bool(self.smooth),
             "class_probabilities": bool(self.class_probabilities),
             "circular": bool(self.circular),
             "exceed": _checked_thresholds(self.exceed),
@@ -216,6 +215,19 @@ class FillOptions:
             )
         if len(set(self.dims)) < len(self.dims):
             raise InputError(f"across must name different dimensions, got {self.across!r}")
+
+    def _check_kinds(self) -> None:
+        """Check the options that are True or False, and those that say what values are."""
+        for name in ("tails", "smooth", "class_probabilities", "circular"):
+            if not isinstance(getattr(self, name), bool | np.bool_):
+                raise InputError(f"{name} must be True or False, got {getattr(self, name)!r}")
+        if self.smooth and self.errors is None:
+            raise InputError("smooth=True estimates the truth from known errors of the observations: give errors, too")
+        if self.as_ not in (None, "numbers", "classes") or (self.as_ and self.circular):
+            raise InputError(
+                f"as_ must be 'numbers' or 'classes', and neither of them with circular=True: got {self.as_!r} with "
+                f"circular={self.circular}"
+            )
 
     @property
     def dims(self) -> tuple[Hashable, ...]:
@@ -304,6 +316,7 @@ class FillKeywords(TypedDict, total=False):
     covariates: CovariateLike | Sequence[CovariateLike] | None
     covariate_resampling: str | None
     errors: CovariateLike | None
+    smooth: bool
     as_: Literal["numbers", "classes"] | None
     class_probabilities: bool
     circular: bool

@@ -123,7 +123,9 @@ def outputs(variable: Variable, options: FillOptions, *, bounded: bool = False) 
         others = [error, *quantile, *exceedance, *tail, *sample]
         names = [other.name for other in (error, flag, *tail, *quantile, *exceedance, *sample)]
         attrs = _value_attrs(source, variable.nodata, variable.limits, variable.encoding, names)
-    values = Output(label, source.dtype, attrs, variable.encoding, partial(_values, fit=variable.fit))
+    values = Output(
+        label, source.dtype, attrs, variable.encoding, partial(_values, fit=variable.fit, smooth=options.smooth)
+    )
     return (values, *others, flag)
 
 
@@ -143,8 +145,9 @@ def ordered(ds: xr.Dataset, out: xr.Dataset, results: Mapping[Hashable, Iterable
     return out[[name for name in dict.fromkeys(names) if name in out]]
 
 
-def _values(result: Array, stored: Array, fit: Callable[..., Array]) -> Array:
-    return fit(result["value"], np.isin(result["flag"], (FillFlag.FILLED, FillFlag.FILLED_ACROSS)), stored)
+def _values(result: Array, stored: Array, fit: Callable[..., Array], smooth: bool) -> Array:
+    changed = np.isin(result["flag"], (FillFlag.FILLED, FillFlag.FILLED_ACROSS))
+    return fit(result["value"], changed | (result["standard_error"] > 0) if smooth else changed, stored)
 
 
 def _part(result: Array, stored: Array, name: str) -> Array:

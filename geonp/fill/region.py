@@ -22,6 +22,7 @@ from geonp.inference.covariates import Layer
 from geonp.inference.directions import fill_directions
 from geonp.inference.kernel import FillJob, as_read, fill_window, result_dtype, within
 from geonp.inference.series import SERIES, predict_slice
+from geonp.inference.smoothing import fill_smooth
 from geonp.inference.stack import STACK
 from geonp.raster.covariates import Covariate
 from geonp.raster.metadata import FillFlag, Kind
@@ -72,9 +73,10 @@ def fill_region(region: Region, source: Source, job: FillJob, *, keep_going: boo
         When the model fails, unless `keep_going`.
     """
     own, failure = source.own(), ""
-    if np.isfinite(own).all():
+    if np.isfinite(own).all() and not job.smooth:
         return as_read(own, FillFlag.OBSERVED, job), failure
     domain_mask, result = source.domain_mask(), np.empty(own.shape, result_dtype(own.dtype, job))
+    fill = fill_smooth if job.smooth else _FILLS[job.kind]
     held = 1 + STACK.slices * len(region.beside) + SERIES.slices * len(region.series)
     window = lru_cache(maxsize=held)(source.window)
     for place, index in zip(np.ndindex(own.shape[:-2]), itertools.product(*region.lead), strict=True):
@@ -85,7 +87,7 @@ def fill_region(region: Region, source: Source, job: FillJob, *, keep_going: boo
         known = [layer for layer in layers if not layer.slice]
         try:
             stack = np.stack(others) if others else None
-            filled = _FILLS[job.kind](window(index), domain_mask, region.chunk, job, stack, known)
+            filled = fill(window(index), domain_mask, region.chunk, job, stack, known)
             if region.series:
                 _fill_from_others(filled, region, index, window, domain_mask, job)
         except PredictionError as error:
@@ -372,7 +374,7 @@ def fill_covariate(covariate: Covariate, region: Region, job: FillJob, mask: Any
 
 def alone(job: FillJob) -> FillJob:
     """The job that fills the gaps of a covariate from itself."""
-    numbers = replace(job, kind=Kind.NUMBERS, categories=(), warping=None)
+    numbers = replace(job, kind=Kind.NUMBERS, categories=(), warping=None, smooth=False)
     return replace(numbers, across=(), empty_slices=False, max_distance=None)
 
 

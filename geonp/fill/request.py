@@ -21,7 +21,16 @@ from geonp.inference import checkpoint
 from geonp.inference.kernel import FillJob
 from geonp.inference.predictor import resolve
 from geonp.inference.stack import STACK, Across
-from geonp.raster.covariates import Covariate, CovariateLike, arrays_of, covariates_of, errors_of, named, taken_by
+from geonp.raster.covariates import (
+    Covariate,
+    CovariateLike,
+    arrays_of,
+    covariates_of,
+    errors_of,
+    linked_errors,
+    named,
+    taken_by,
+)
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import UNNAMED, Kind, ancillary_names
 from geonp.raster.nodata import declared_nodata
@@ -94,7 +103,13 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
     given, errors = named(options.covariates), options.errors
     ds, grid, variables = normalise(obj, options, classes, [*given, *named(errors)])
     check_kinds(variables, options)
+    errors = linked_errors(ds, variables) if isinstance(errors, str) and errors == "auto" else errors
     bounds = bounds_of(options.bounds, variables)
+    if options.smooth and bounds:
+        raise InputError(
+            f"smooth=True is for values without bounds: got {', '.join(map(repr, bounds))}, which are bounded. Leave "
+            "one of them out."
+        )
     variables = tuple(v.within(*bounds[v.name]) if v.name in bounds else v for v in variables)
     if options.quantiles:
         _check_scales(variables)
@@ -118,7 +133,7 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
         across = tuple(dim for dim in [neighbourhood.across] if any(dim in v.leading for v in variables))
     stack = tuple(_along(dim, variables) for dim in across)
     predictor = replace(job.predictor, neighbourhood=neighbourhood)
-    job = replace(job, across=stack, empty_slices=options.empty_slices, predictor=predictor)
+    job = replace(job, across=stack, predictor=predictor, smooth=options.smooth, empty_slices=options.empty_slices)
     if job.empty_slices and job.series is None:
         raise InputError(
             f"empty_slices fills slices from others: got across={options.across!r}, expected a dimension, such as "

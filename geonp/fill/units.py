@@ -159,7 +159,9 @@ def fill_unit(work: Work, unit: Unit) -> Record:
         try:
             work.require_input(field)
             own = source.own()
-            complete = np.isfinite(own).all() or (source.complete and source.beside_windows is not None)
+            complete = (np.isfinite(own).all() and not work.job.smooth) or (
+                source.complete and source.beside_windows is not None
+            )
             work.require_input(field)
         except MemoryError:
             raise
@@ -167,7 +169,7 @@ def fill_unit(work: Work, unit: Unit) -> Record:
             return fail_unit(work, unit, reason(error))
         result, failure = fill_region(source.region, source, job, keep_going=True)
         # the slices that inform an empty one are read as they are needed
-        complete = complete and (np.isfinite(own).all() or source.complete)
+        complete = complete and bool(np.isfinite(own).all() or source.complete)
         note: Record = {} if complete else {"unread": True}
         if failure:
             note["error"] = failure

@@ -58,6 +58,8 @@ class FillJob:
         What the values of the variable are.
     categories : tuple of float
         Classes whose probabilities are asked for; empty for that of the filled class alone.
+    smooth : bool
+        Whether observations with known errors are replaced by estimates of the truth.
     warping : Warping or None
         Map of bounded values to latent ones, which are predicted instead.
     """
@@ -71,6 +73,7 @@ class FillJob:
     empty_slices: bool = False
     kind: Kind = Kind.NUMBERS
     categories: tuple[float, ...] = ()
+    smooth: bool = False
     warping: Warping | None = None
 
     def of(self, variable: Variable) -> FillJob:
@@ -116,9 +119,9 @@ def result_dtype(dtype: np.dtype[Any], job: FillJob | None = None) -> np.dtype[A
     value, probability, that of each of :attr:`FillJob.categories` if there are any, and flag. Of a classifier the
     number of the class, the probability of each class and flag.
     """
-    classes, value, flag = 0 if job is None else job.predictor.classes, ("value", dtype), ("flag", np.int8)
-    if classes:
-        return np.dtype([value, ("probability", np.float32, (classes,)), flag])
+    value, flag = ("value", dtype), ("flag", np.int8)
+    if job is not None and job.predictor.classes:
+        return np.dtype([value, ("probability", np.float32, (job.predictor.classes,)), flag])
     if job is not None and job.kind is Kind.CLASSES:
         every = [("class_probability", np.float32, (len(job.categories),))] if job.categories else []
         return np.dtype([value, ("probability", np.float32), *every, flag])
@@ -133,8 +136,7 @@ def quantile_of(result: npt.NDArray[np.void], level: float) -> FloatArray:
 
 def within(values: FloatArray, dtype: np.dtype[Any]) -> FloatArray:
     """`values` as `dtype`, whose largest number replaces those beyond it."""
-    limits = np.finfo(dtype)
-    return np.asarray(np.clip(values, limits.min, limits.max), dtype)
+    return np.asarray(np.clip(values, np.finfo(dtype).min, np.finfo(dtype).max), dtype)
 
 
 def as_read(values: FloatArray, flag: npt.NDArray[np.int8] | int, job: FillJob | None = None) -> npt.NDArray[np.void]:
@@ -143,13 +145,12 @@ def as_read(values: FloatArray, flag: npt.NDArray[np.int8] | int, job: FillJob |
     result["value"], result["flag"] = values, flag
     missing = np.isnan(values)
     if job is not None and job.predictor.classes:
-        result["probability"] = values[..., None] == np.arange(job.predictor.classes)
-        result["probability"][missing] = np.nan
+        ones = values[..., None] == np.arange(job.predictor.classes)
+        result["probability"] = np.where(missing[..., None], np.nan, ones)
     elif job is not None and job.kind is Kind.CLASSES:
         result["probability"] = np.where(missing, np.nan, 1.0)
-        if job.categories:
-            result["class_probability"] = values[..., None] == np.array(job.categories)
-            result["class_probability"][missing] = np.nan
+        for k, one in enumerate(job.categories):
+            result["class_probability"][..., k] = np.where(missing, np.nan, values == one)
     else:
         result["standard_error"] = result["tail"] = np.where(missing, np.nan, 0.0)
     return result

@@ -12,7 +12,7 @@ import xarray as xr
 from geonp.errors import InputError, warn
 from geonp.raster.grid import Grid
 from geonp.raster.kinds import is_classes
-from geonp.raster.metadata import class_attrs
+from geonp.raster.metadata import ancillary_names, class_attrs
 from geonp.raster.nodata import UNLIMITED, declared_nodata, valid_limits
 from geonp.raster.variable import Variable
 
@@ -29,6 +29,7 @@ __all__ = [
     "elsewhere",
     "errors_of",
     "has_classes",
+    "linked_errors",
     "named",
     "require_few",
     "taken_by",
@@ -162,6 +163,25 @@ def errors_of(
             f"{variables[0].source.dims}. Select one entry along the others."
         )
     return [Covariate(as_numbers(part, grid), known_errors=True)]
+
+
+def linked_errors(ds: xr.Dataset, variables: Sequence[Variable]) -> Hashable:
+    """Name of the variable that ``ancillary_variables`` links as the standard error of a variable.
+
+    Raises
+    ------
+    InputError
+        If there is none.
+    """
+    linked = [name for variable in variables for name in ancillary_names(variable.source) if name in ds]
+    for name in linked:
+        if str(ds[name].attrs.get("standard_name", "")).endswith("standard_error"):
+            return name
+    raise InputError(
+        f"No standard error of {', '.join(variable.label for variable in variables)} is linked: got "
+        f"ancillary_variables {', '.join(map(repr, linked)) or 'without any variable'}, expected one with a "
+        "standard_name that ends in standard_error. Name the variable of the errors."
+    )
 
 
 def check_values(covariate: Covariate, raster: Variable) -> None:

@@ -86,6 +86,39 @@ def test_missing_errors_are_zero(gappy: xr.DataArray, errors: xr.DataArray) -> N
     )
 
 
+def test_the_truth_of_observations_is_estimated(
+    gappy: xr.DataArray, errors: xr.DataArray, truth: xr.DataArray, tmp_path: Path
+) -> None:
+    ds = xr.Dataset({"t": gappy.assign_attrs(ancillary_variables="n err"), "err": errors, "n": errors})
+    ds["err"].attrs["standard_name"] = "air_temperature standard_error"
+    plain, smooth = (ds.geonp.infill(errors="auto", smooth=smooth) for smooth in (False, True))
+    assert plain.attrs["geonp_errors"] == "err"
+    seen, noisy = ~np.isnan(gappy.values), (errors > 1).values
+    np.testing.assert_array_equal(plain["t"].values[seen], gappy.values[seen])
+    np.testing.assert_array_equal(smooth["t"].values[~seen], plain["t"].values[~seen])
+    off = np.abs(smooth["t"] - truth).values
+    assert np.square(off[seen & noisy]).mean() < 0.05 * np.square((gappy - truth).values[seen & noisy]).mean()
+    error = smooth["t_standard_error"].values
+    assert (error[seen] > 0).all()
+    assert (error[seen] < errors.values[seen]).all()
+    assert (off < 1.96 * error)[seen & noisy].mean() > 0.9
+    assert (smooth["t_fill_flag"].values[seen] == 0).all()
+    lazy = ds.chunk(y=19).geonp.infill(errors="err", smooth=True)
+    np.testing.assert_allclose(lazy["t"], smooth["t"], atol=1e-3)
+    # also where nothing is missing
+    whole = ds.isel(y=slice(0, 16), x=slice(0, 16)).fillna({"t": truth[:16, :16]})
+    whole["t"].attrs = ds["t"].attrs
+    geonp.fill_store(whole, tmp_path / "out.zarr", errors="auto", smooth=True)
+    with xr.open_zarr(tmp_path / "out.zarr") as stored:
+        assert (stored["t_standard_error"].values > 0).all()
+    with pytest.raises(InputError, match="give errors, too"):
+        gappy.geonp.infill(smooth=True)
+    with pytest.raises(InputError, match="No standard error of t is linked: got ancillary_variables 'n', expected one"):
+        ds.drop_vars("err").geonp.infill(errors="auto")
+    with pytest.raises(InputError, match="smooth=True is for values without bounds: got 't'"):
+        ds.geonp.infill(errors="err", smooth=True, bounds=(-100, 100))
+
+
 def test_errors_that_cannot_be_used_are_refused(gappy: xr.DataArray, errors: xr.DataArray) -> None:
     with pytest.raises(InputError, match="must not be negative: got -3"):
         gappy.geonp.infill(errors=-errors)

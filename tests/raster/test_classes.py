@@ -150,7 +150,9 @@ def test_what_cannot_be_classified(raster: xr.DataArray, model: str, tmp_path: P
     del plain.attrs["flag_values"]
     with pytest.raises(InputError, match="No variable can be filled by a model of 3 classes: got 'state' with 0"):
         plain.geonp.infill(model=model)
-    with pytest.raises(InputError, match="quantiles, tails and samples are of numbers, and the model predicts classes"):
+    with pytest.raises(
+        InputError, match="quantiles, tails, samples, exceed and bounds are of numbers, and the model predicts classes"
+    ):
         raster.geonp.infill(model=model, tails=True)
     stations = pd.DataFrame({"x": np.arange(9.0), "y": np.arange(9.0), "state": 1.0})
     with pytest.raises(InputError, match="the model classes is for rasters only"):
