@@ -376,6 +376,8 @@ def run_case(number: int, seed: int, seeds: Path, folder: Path) -> tuple[str, st
     if "Traceback" in done.output:
         return "traceback", text
     allowed = {out.name, f"{out.name}.journal"} if out is not None else {"run", "report.html"}
+    if out is not None and out.suffix == ".safetensors":
+        allowed = {out.name, out.with_suffix(".json").name}
     if left := {path.name for path in folder.iterdir()} - before - allowed:
         return "left behind", f"{text}\nleft: {left}"
     if out is not None and (problem := _problem(out, done.exit_code)):

@@ -45,11 +45,11 @@ _BETWEEN = {"geonp", "xarray", "dask", "distributed", "click"}
 
 
 _SECRETS = re.compile(
-    r"(?<=://)[^/\s'\"]+@"
+    r"(?<=://)[^/\s'\"]+@|(?<![^\s'\"(])[^/\s'\"(:@]+:[^/\s'\":@]+@(?=[\w.-])"
     r"|(?<=[?&])((?:sig|[\w.-]*(?:signature|token|key|credential|secret|passw|auth)[\w.-]*)=)[^&\s'\"]+",
     re.IGNORECASE,
 )
-"""In a URL: user and password, and the values that sign a request."""
+"""In a URL, or the part of one that a library names: user and password, and the values that sign a request."""
 
 
 def redacted(text: str) -> str:

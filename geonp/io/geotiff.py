@@ -22,7 +22,7 @@ from rasterio.enums import Interleaving
 from rasterio.errors import NotGeoreferencedWarning, RasterioError
 from rasterio.windows import Window
 
-from geonp.errors import InputError, OutputError, warn
+from geonp.errors import InputError, OutputError, reason, warn
 from geonp.io.bands import packed, with_alpha
 from geonp.io.tags import layer_tags, write_tags
 from geonp.raster.grid import Grid, grid_mapping_name
@@ -118,12 +118,15 @@ def write_geotiff(ds: xr.Dataset, grid: Grid, path: Path, driver: str, options: 
     draft = path.with_name(f"draft-{path.name}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotGeoreferencedWarning)
-        with rasterio.open(draft, "w", driver="GTiff", tiled=True, BIGTIFF="IF_SAFER", **profile) as file:
-            if gcps:
-                file.gcps = gcps, grid.crs
-            write_tags(file, ds, layers)
-            file.scales = [da.attrs.get("scale_factor", 1.0) for _, da, _ in layers]
-            file.offsets = [da.attrs.get("add_offset", 0.0) for _, da, _ in layers]
+        try:
+            with rasterio.open(draft, "w", driver="GTiff", tiled=True, BIGTIFF="IF_SAFER", **profile) as file:
+                if gcps:
+                    file.gcps = gcps, grid.crs
+                write_tags(file, ds, layers)
+                file.scales = [da.attrs.get("scale_factor", 1.0) for _, da, _ in layers]
+                file.offsets = [da.attrs.get("add_offset", 0.0) for _, da, _ in layers]
+        except (RasterioError, CPLE_BaseError, TypeError) as error:  # rasterio reads what it has created
+            raise _unwritten(f"GDAL reports: {reason(error)}") from error
         # Blocks are written as they are computed; the copy compresses them once and adds the overviews of a COG.
         targets: Any = [_Band(draft, band) for band in range(1, len(layers) + 1)]
         dask.array.store([dask.array.asarray(da.data) for _, da, _ in layers], targets, lock=True)

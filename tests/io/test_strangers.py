@@ -79,6 +79,7 @@ def test_a_file_that_does_not_say_so_sends_no_requests(tmp_path: Path, server: t
         ("https://h/a?sv=1&sig=a%2Bb&AWSAccessKeyId=x, not", "https://h/a?sv=1&sig=***&AWSAccessKeyId=*** not"),
         ("/vsicurl/https://u:p@h/a.tif", "/vsicurl/https://***@h/a.tif"),
         ("s3://bucket/a@b.zarr and me@home", "s3://bucket/a@b.zarr and me@home"),
+        ('Invalid bucket name "me:pass@127.0.0.1": at 12:30 a@b', 'Invalid bucket name "***@127.0.0.1": at 12:30 a@b'),
         ("x?assign=1", "x?assign=1"),
     ],
 )
