@@ -24,6 +24,7 @@ from geonp.inference.checkpoint import load_card
 from geonp.inference.covariates import Layer
 from geonp.inference.stack import beside
 from geonp.raster.covariates import Covariate, CovariateLike, named, taken_by
+from geonp.raster.directions import warn_of_directions
 from geonp.raster.gaps import SIMULATORS
 from geonp.raster.grid import Grid
 from geonp.raster.kinds import is_classes
@@ -221,6 +222,7 @@ def _choose_slice(
     else:
         variable = obj
     require_numbers(variable)
+    warn_of_directions({str(variable.name): variable.attrs})
     sizes = {dim: n for dim, n in variable.sizes.items() if dim not in (grid.y_dim, grid.x_dim)}
     for dim, position in index.items():
         if not 0 <= position < sizes.get(dim, 0):
@@ -374,13 +376,14 @@ def _fill(
     cut: xr.DataArray, neighbours: xr.DataArray | None, chosen: _Slice, **options: Any
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Means, standard errors and tails of the model, each ``(y, x)``."""
+    options |= {"tails": True, "as_": "numbers"}
     if neighbours is None:
-        filled = infill(cut, tails=True, **options)
+        filled = infill(cut, **options)
     else:
         dims = neighbours.dims[:-2]
         place = {dim: chosen.near(dim).index(chosen.position[dim]) for dim in dims}
         stack = neighbours.copy(deep=True).rename(cut.name)
         stack[place] = cut.values
-        filled = infill(stack.chunk(dict.fromkeys(dims, 1)), tails=True, across=dims, **options).isel(place).compute()
+        filled = infill(stack.chunk(dict.fromkeys(dims, 1)), across=dims, **options).isel(place).compute()
     mean, error, tail = (filled[f"{cut.name}{suffix}"].values for suffix in ("", "_standard_error", "_tail"))
     return mean, error, tail

@@ -19,6 +19,8 @@ from geonp.inference.parallel import PROCESSES, number_of_cores, number_of_proce
 from geonp.inference.predictor import BATCHES, batch_bytes
 from geonp.inference.series import SERIES
 from geonp.inference.stack import STACK
+from geonp.raster.kinds import MOST_NAMED, flag_values_of
+from geonp.raster.metadata import Kind
 from geonp.raster.variable import Variable
 from geonp.raster.windows import Window
 
@@ -117,6 +119,7 @@ def planned(request: Request, chunks: Mapping[Hashable, Mapping[Hashable, int]] 
     latent = 2 * bool(options.tails and request.bounds)
     numbers = 2 + latent + len(options.quantiles) + options.samples
     result = numbers * itemsize + 4 * options.tails + 4 * len(options.exceed) + 4 * predictor.classes + 1
+    result += 4 * max(len(variable.categories) for variable in request.variables)
     return FillPlan(
         variables=tuple(str(variable.name) for variable in request.variables),
         shape=shape,
@@ -175,12 +178,21 @@ def _task_bytes(chunk: tuple[int, ...], request: Request, itemsize: int) -> int:
         held, kept = min(9 * rows * cols, window), 3 * slices + others
         stacked = 3 * (slices + others) * itemsize
     mapped = (2 + len(request.options.quantiles)) * itemsize + 4 * len(request.options.exceed) if request.bounds else 0
-    result = slices * rows * cols * (2 * itemsize + 5 + 4 * job.predictor.classes + mapped)
+    classes = max(map(_classes, request.variables))
+    every = 4 * (job.predictor.classes + max(len(variable.categories) for variable in request.variables))
+    result = slices * rows * cols * (2 * itemsize + 5 + every + mapped)
     # each covariate once as filled, for all slices if it changes, and once as it is used
     beside = max(map(request.beside, request.variables), key=len)
     layers = sum(1 + (slices if covariate.variable.leading else 1) for covariate in beside)
     known = layers * window * result_dtype(np.dtype(np.float64)).itemsize
-    return window * (4 * itemsize + 80 + stacked) + kept * held * itemsize + result + known
+    return window * (4 * itemsize + 80 + stacked + 8 * classes) + kept * held * itemsize + result + known
+
+
+def _classes(variable: Variable) -> int:
+    """Number of classes whose probabilities are held for a window; 32 if it is unknown."""
+    if variable.kind is not Kind.CLASSES:
+        return 0
+    return len(variable.categories or flag_values_of(variable.source)) or MOST_NAMED
 
 
 def _on_cpu(device: str) -> bool:

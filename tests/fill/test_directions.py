@@ -73,6 +73,9 @@ def test_what_directions_are_filled_with(wind: tuple[xr.DataArray, Truth]) -> No
         raster.geonp.infill(quantiles=[0.5])
     with pytest.raises(InputError, match=r"as_ must be .*circular=True: got 'numbers' with circular=True"):
         raster.geonp.infill(as_="numbers", circular=True)
+    with pytest.warns(UserWarning, match="wd: directions are filled as numbers"):
+        found = raster.geonp.evaluate(holdout="random", fraction=0.1, baselines=["nearest"])
+    assert np.isfinite(found.scores["geonp"].crps)
     numbers = raster.geonp.infill(as_="numbers")
     assert "geonp_directions" not in numbers.attrs
     missing = raster.isnull().values

@@ -227,6 +227,8 @@ def test_a_model_of_numbers_fills_classes(cover: tuple[xr.DataArray, npt.NDArray
     np.testing.assert_allclose(every.max("category"), probability, atol=2e-3)
     hit = (out["cover"].values == truth)[missing]
     assert abs(probability[missing].mean() - hit.mean()) < 0.03
+    plan = raster.geonp.plan(class_probabilities=True)
+    assert plan.result_bytes == raster.size * (2 * 4 + 4 * 4 + 1)
     lazy = raster.chunk(y=17, x=30).geonp.infill(class_probabilities=True)
     assert lazy["cover"].chunks == ((17, 17, 6), (30, 18))
     np.testing.assert_allclose(lazy["cover_class_probability"], every, atol=1e-4)
