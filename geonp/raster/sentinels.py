@@ -49,11 +49,12 @@ class Extremes:
         values = values[np.isfinite(values)] if values.dtype.kind == "f" else values.ravel()
         counts: dict[float, int] = {}
         while values.size:
-            least, greatest = float(values.min()), float(values.max())
-            ends = [s for s in sentinels if any(math.isclose(s, end, rel_tol=1e-6) for end in (least, greatest))]
-            if not ends:
-                return cls(counts, least, greatest)
+            extremes = np.stack([values.min(), values.max()])
             with np.errstate(over="ignore"):
+                ends = [s for s in sentinels if np.isclose(extremes, s, rtol=1e-6, atol=0).any()]
+                if not ends:
+                    return cls(counts, *map(float, extremes))
+                # the same comparison: if no value were equal, this loop would not end
                 equal = np.isclose(values, ends[0], rtol=1e-6, atol=0)
             counts[ends[0]] = int(equal.sum())
             values = values[~equal]

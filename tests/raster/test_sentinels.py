@@ -106,3 +106,10 @@ def test_a_fill_of_directions_warns(model: str) -> None:
     array = xr.DataArray(np.where(VALUES == 9, np.nan, VALUES), dims=("y", "x"), name="wind_direction")
     with pytest.warns(UserWarning, match="wind_direction: directions are filled as numbers.*circular=True"):
         infill(array, model=model)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i4"])
+def test_values_at_the_edge_of_the_tolerance_are_counted_or_kept(dtype: str) -> None:
+    for value in (1e6, 999_998, 999_999):  # of 999999
+        found = Extremes.of(np.full(3, value, dtype), (999_999,))
+        assert found.counts == ({} if found.least == value else {999_999: 3})
