@@ -137,9 +137,9 @@ def test_where_slices_lack_as_much_around_as_in_a_gap_targets_stay_together() ->
 
 def test_intervals_hold_where_the_most_telling_slice_has_the_same_gap() -> None:
     rng = np.random.default_rng(10)
-    shared = rough(rng, 128, 128)
-    truth = np.stack([shared, shared + 0.05 * rough(rng, 128, 128), shared + 0.7 * rough(rng, 128, 128)])
-    gap = gaps(rng, 128, 128)
+    shared = rough(rng, 80, 80)
+    truth = np.stack([shared, shared + 0.05 * rough(rng, 80, 80), shared + 0.7 * rough(rng, 80, 80)])
+    gap = gaps(rng, 80, 80)
     values = truth.copy()
     values[:2, gap] = np.nan
     out = infill(xr.DataArray(values, dims=("time", "y", "x"), name="a"), tails=True, across="time")
@@ -174,7 +174,7 @@ def test_where_there_is_nothing_to_compare_nothing_is_told(values: Array) -> Non
 @pytest.fixture(scope="module")
 def shared() -> tuple[xr.DataArray, Array, xr.Dataset, xr.Dataset]:
     """A stack whose slices have much in common, its truth, and its fills without and with each other."""
-    raster, truth = stack(own=0.3)
+    raster, truth = stack(own=0.3, slices=4, size=48)
     return raster, truth, infill(raster, tails=True), infill(raster, tails=True, across="time")
 
 
@@ -197,7 +197,7 @@ def with_and_without(raster: xr.DataArray, truth: Array) -> tuple[float, float, 
 
 
 def test_slices_that_have_nothing_in_common_do_no_harm() -> None:
-    before, after, coverage = with_and_without(*stack(own=30.0, slices=4, size=112, seed=5))
+    before, after, coverage = with_and_without(*stack(own=30.0, slices=4, size=72, seed=5))
     assert after < 1.02 * before
     assert coverage > 0.91
 
@@ -251,8 +251,8 @@ def test_levels_and_contrasts_of_the_others_play_no_role(
     shared: tuple[xr.DataArray, Array, xr.Dataset, xr.Dataset],
 ) -> None:
     raster, _, _, together = shared
-    factors = xr.DataArray([1.0, -3.0, 1e-3, 50.0, 1.0], dims="time")
-    levels = xr.DataArray([0.0, 5.0, 100.0, -2.0, 0.0], dims="time")
+    factors = xr.DataArray([1.0, -3.0, 1e-3, 50.0], dims="time")
+    levels = xr.DataArray([0.0, 5.0, 100.0, -2.0], dims="time")
     other = infill((raster * factors + levels).rename("a"), across="time")
     error = together.a_standard_error.where(np.isnan(raster))
     assert float(np.abs((other.a - together.a) / error)[0].max()) < 0.01
@@ -270,14 +270,14 @@ def test_what_lies_outside_of_the_domain_tells_nothing(
 ) -> None:
     raster = shared[0]
     mask = np.ones(raster.shape[1:], bool)
-    mask[:, 40:] = False
+    mask[:, 30:] = False
     wrong = raster.copy()
-    wrong[1:, :, 40:] += np.random.default_rng(7).normal(size=(4, 64, 24))
+    wrong[1:, :, 30:] += np.random.default_rng(7).normal(size=(3, 48, 18))
     first, second = (infill(each, mask=mask, across="time", batch_size=4).isel(time=0) for each in (raster, wrong))
     xr.testing.assert_equal(first.drop_attrs(), second.drop_attrs())
 
 
-@pytest.mark.parametrize("chunks", [{"time": 1, "y": 64, "x": 30}, {"time": 2, "y": 20, "x": 64}])
+@pytest.mark.parametrize("chunks", [{"time": 1, "y": 48, "x": 30}, {"time": 2, "y": 20, "x": 48}])
 def test_chunks_do_not_matter(
     shared: tuple[xr.DataArray, Array, xr.Dataset, xr.Dataset], chunks: dict[str, int]
 ) -> None:
