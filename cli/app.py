@@ -55,7 +55,7 @@ class _Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         try:
-            with _termination_as_interrupt(), _warnings_as_lines():
+            with _termination_as_interrupt(), _warnings_as_lines(), _ignored_quietly(ctx):
                 return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
@@ -134,6 +134,17 @@ def _warnings_as_lines() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: echo(f"Warning: {message}", err=True)
         yield
+
+
+@contextmanager
+def _ignored_quietly(ctx: click.Context) -> Iterator[None]:
+    """Print exceptions that libraries ignore, such as for undecodable messages of GDAL, with --debug only."""
+    earlier = sys.unraisablehook
+    sys.unraisablehook = lambda ignored: earlier(ignored) if ctx.meta.get(_DEBUG) else None
+    try:
+        yield
+    finally:
+        sys.unraisablehook = earlier
 
 
 def _leave(advice: str) -> NoReturn:

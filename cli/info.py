@@ -22,7 +22,7 @@ PART_CELLS = 2**22
 """Number of cells that are read at a time."""
 CENSUS_CELLS, SAMPLED_CELLS = 2**30, 2**27
 """Of a larger variable, this number of cells is counted."""
-CENSUS_SLICES, SAMPLED_SLICES = 2**14, 2**8
+CENSUS_SLICES, SAMPLED_SLICES = 2**14, 2**7
 """Of a variable with more slices, this number of them is counted."""
 
 

@@ -20,6 +20,7 @@ from rasterio.windows import Window
 
 from geonp.cli.app import main
 from geonp.cli.show import printable
+from geonp.errors import InputError
 from geonp.raster.gaps import census
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
@@ -191,3 +192,16 @@ def test_info_counts_some_of_very_many_slices(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("geonp.cli.info.SAMPLED_SLICES", 8)
     found = json.loads(geonp("info", tmp_path / "a.nc", "--json"))["variables"]["a"]
     assert (found["counted_cells"], found["missing"]) == (8 * 48, 48 + 7 * 2)
+
+
+def test_exceptions_that_libraries_ignore_are_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ignored:
+        def __del__(self) -> None:
+            raise ValueError("undecodable")
+
+    def opened(*_: object, **__: object) -> None:
+        Ignored()
+        raise InputError("no raster")
+
+    monkeypatch.setattr("geonp.io.files.open_raster", opened)
+    assert geonp("info", "GTIFF_DIR:1:a.tif", code=1) == "Error: no raster\n"
