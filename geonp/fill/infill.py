@@ -23,14 +23,16 @@ from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 
 from geonp.errors import InputError
+from geonp.fill.blocks import BlockSource
 from geonp.fill.bounds import mapped, mapped_dtype, said, warn_of_pile, warping_array, warping_of
 from geonp.fill.options import FillKeywords, FillOptions, takes_fill_options
 from geonp.fill.outputs import ordered, result_arrays
-from geonp.fill.region import BlockSource, alone, fill_region
+from geonp.fill.region import alone, fill_region
 from geonp.fill.request import Raster, Request, prepare
 from geonp.fill.samples import sample_chunks
 from geonp.fill.surroundings import Beside, Region
-from geonp.inference.kernel import FillJob, as_read, most_batches, result_dtype
+from geonp.inference.counting import most_batches
+from geonp.inference.kernel import FillJob, as_read, result_dtype
 from geonp.inference.warping import Warping
 from geonp.raster.covariates import Covariate, check_values
 from geonp.raster.metadata import FillFlag, Kind, dataset_attrs
@@ -249,11 +251,21 @@ def _fill_chunks(
                 [place, [[(label, *(block[k] for k in place.axes), a.chunk, b.chunk) for b in cols] for a in rows]]
                 for place, label in names
             ]
-            graph[(name, *block, i, j)] = (_fill, region, job, key, read, own, stack, starts, masks, rows, cols, near)
+            around = _around(data, domain, job, chunk, block) if job.predictor.neighbourhood.far else None
+            parts = own, stack, starts, masks, rows, cols, near, around
+            graph[(name, *block, i, j)] = (_fill, region, job, key, read, *parts)
     sources: list[Any] = [data, *([] if domain is None else [domain]), *(result for _, result in beside)]
     sources += [warping] if lazy else []
     layers = HighLevelGraph.from_collections(name, graph, dependencies=sources)
     return da.Array(layers, name, data.chunks, dtype=result_dtype(read.dtype, job))
+
+
+def _around(data: da.Array, domain: da.Array | None, job: FillJob, chunk: Window, block: tuple[int, ...]) -> list[Any]:
+    """Keys of the blocks that the far window of a chunk touches, and their parts: a ``FarBlocks`` of the region."""
+    rows, cols = (pieces(*of) for of in zip(job.far_cells(chunk), data.chunks[-2:], strict=True))
+    values = [[(data.name, *block, a.chunk, b.chunk) for b in cols] for a in rows]
+    masks = None if domain is None else [[(domain.name, a.chunk, b.chunk) for b in cols] for a in rows]
+    return [values, masks, rows, cols]
 
 
 def _with_neighbours(

@@ -169,7 +169,10 @@ def _task_bytes(chunk: tuple[int, ...], request: Request, itemsize: int) -> int:
     """Upper bound of the memory of one task without its batches: windows, neighbouring blocks and the result."""
     job = request.job
     slices, (rows, cols) = math.prod(chunk[:-2]), chunk[-2:]
-    window = math.prod(job.window(Window(0, rows, 0, cols)).shape)
+    whole = Window(0, rows, 0, cols)
+    window = math.prod(job.window(whole).shape)
+    # of one slice at a time: values, their mask, and what the blocks are summed from
+    far = math.prod(job.far_window(whole).shape) * (itemsize + 40) if job.predictor.neighbourhood.far else 0
     held, kept, stacked = min(9 * rows * cols, window) if slices > 1 else 0, slices, 0
     if job.across:
         # windows of all slices that are read, and copies of them; the chunks before and after may be held whole
@@ -185,7 +188,8 @@ def _task_bytes(chunk: tuple[int, ...], request: Request, itemsize: int) -> int:
     beside = max(map(request.beside, request.variables), key=len)
     layers = sum(1 + (slices if covariate.variable.leading else 1) for covariate in beside)
     known = layers * window * result_dtype(np.dtype(np.float64)).itemsize
-    return window * (4 * itemsize + 80 + stacked + 8 * classes) + kept * held * itemsize + result + known
+    used = window * (4 * itemsize + 80 + stacked + 8 * classes)
+    return max(used, far) + kept * held * itemsize + result + known
 
 
 def _classes(variable: Variable) -> int:

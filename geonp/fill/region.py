@@ -8,8 +8,8 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,16 +26,16 @@ from geonp.inference.smoothing import fill_smooth
 from geonp.inference.stack import STACK
 from geonp.raster.covariates import Covariate
 from geonp.raster.metadata import FillFlag, Kind
-from geonp.raster.variable import Read, Variable
+from geonp.raster.variable import Variable
 from geonp.raster.windows import Piece, Window, pieces
 
-__all__ = ["BlockSource", "Source", "VariableSource", "fill_region", "reason"]
+__all__ = ["Source", "VariableSource", "assemble", "fill_region", "reason", "unknown"]
 
 logger = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
 BoolArray = npt.NDArray[np.bool_]
-Blocks = list[list[Array]]
+Cells = tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]
 
 _FILLS = {Kind.NUMBERS: fill_window, Kind.CLASSES: fill_classes, Kind.DIRECTIONS: fill_directions}
 """The function that fills a window, by what the values are."""
@@ -55,6 +55,9 @@ class Source(Protocol):
 
     def covariates(self, index: Index) -> list[Layer]:
         """Covariates of one slice in the window, with their gaps filled where that is possible."""
+
+    def far(self, index: Index) -> Array:
+        """Values of one slice in the far window as floats; NaN where missing, outside the raster or the domain."""
 
 
 def fill_region(region: Region, source: Source, job: FillJob, *, keep_going: bool = False) -> tuple[Array, str]:
@@ -87,7 +90,8 @@ def fill_region(region: Region, source: Source, job: FillJob, *, keep_going: boo
         known = [layer for layer in layers if not layer.slice]
         try:
             stack = np.stack(others) if others else None
-            filled = fill(window(index), domain_mask, region.chunk, job, stack, known)
+            far = () if job.kind is Kind.CLASSES else (partial(source.far, index),)
+            filled = fill(window(index), domain_mask, region.chunk, job, stack, known, *far)
             if region.series:
                 _fill_from_others(filled, region, index, window, domain_mask, job)
         except PredictionError as error:
@@ -122,81 +126,12 @@ def _fill_from_others(
         filled[name][done] = within(outputs[done], filled[name].dtype)
 
 
-def _assemble(
+def assemble(
     out: Array, rows: Sequence[Piece], cols: Sequence[Piece], read: Callable[[int, int], Array | bool]
 ) -> None:
     """Put the pieces of a window ``(..., rows, cols)`` into their places; ``read(i, j)`` gives one of them."""
     for (i, a), (j, b) in itertools.product(enumerate(rows), enumerate(cols)):
         out[..., a.offset : a.offset + a.stop - a.start, b.offset : b.offset + b.stop - b.start] = read(i, j)
-
-
-@dataclass(frozen=True, eq=False)
-class BlockSource:
-    """A :class:`Source` of dask blocks.
-
-    Attributes
-    ----------
-    region, job, read
-        `read` converts stored values to floats.
-    block : array
-        The stored values of the region itself.
-    stack : list
-        The blocks ``[row][column]`` that the window touches, those of the region first, then those of other slices.
-    starts : list of tuple of int
-        First slice of each of these along the leading dimensions.
-    masks : list or None
-        Blocks of the domain.
-    rows, cols : list of Piece
-        The parts of the blocks that make up the window.
-    beside : list
-        For each covariate its place, and the blocks ``[row][column]`` of the result of its own fill.
-    """
-
-    region: Region
-    job: FillJob
-    read: Read
-    block: Array
-    stack: list[Blocks]
-    starts: list[Index]
-    masks: Blocks | None
-    rows: list[Piece]
-    cols: list[Piece]
-    beside: list[tuple[Beside, Blocks]]
-
-    def own(self) -> Array:
-        """See :class:`Source`."""
-        return self.read(self.block)
-
-    def domain_mask(self) -> BoolArray:
-        """See :class:`Source`."""
-        mask = np.zeros(self.job.window(self.region.chunk).shape, bool)
-        _assemble(mask, self.rows, self.cols, lambda i, j: self.masks is None or self._cut(self.masks[i][j], i, j))
-        return mask
-
-    def window(self, index: Index) -> Array:
-        """See :class:`Source`."""
-        inside = [np.subtract(index, first).tolist() for first in self.starts]
-        shapes = [blocks[0][0].shape for blocks in self.stack]
-        held = (all(0 <= k < n for k, n in zip(*each, strict=False)) for each in zip(inside, shapes, strict=True))
-        k = list(held).index(True)
-        blocks, inner = self.stack[k], tuple(inside[k])
-        values = np.full(self.job.window(self.region.chunk).shape, np.nan, self.read.dtype)
-        _assemble(values, self.rows, self.cols, lambda i, j: self.read(self._cut(blocks[i][j][inner], i, j)))
-        return values
-
-    def covariates(self, index: Index) -> list[Layer]:
-        """See :class:`Source`."""
-        return [place.layer(self._result(place, blocks, index)) for place, blocks in self.beside]
-
-    def _result(self, place: Beside, blocks: Blocks, index: Index) -> Array:
-        inner = place.within(index, [lead.start for lead in self.region.lead])
-        result = _unknown(self.job.window(self.region.chunk).shape, blocks[0][0].dtype)
-        _assemble(result, self.rows, self.cols, lambda i, j: self._cut(blocks[i][j][inner], i, j))
-        return result
-
-    def _cut(self, block: Array, i: int, j: int) -> Array:
-        a, b = self.rows[i], self.cols[j]
-        return block[a.start : a.stop, b.start : b.stop]
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,6 +149,8 @@ class VariableSource:
         Rows and columns of the parts that are read one by one after an error.
     beside : tuple of Covariate
         The covariates.
+    far_complete : list of bool
+        For each far window that was read, whether all of it could be.
     """
 
     variable: Variable
@@ -222,6 +159,7 @@ class VariableSource:
     mask: Any
     chunks: tuple[int, int]
     beside: tuple[Covariate, ...] = ()
+    far_complete: list[bool] = field(default_factory=list)
 
     @cached_property
     def stored(self) -> Array:
@@ -235,13 +173,27 @@ class VariableSource:
 
     def domain_mask(self) -> BoolArray:
         """See :class:`Source`."""
-        mask, (rows, cols) = np.zeros(self.job.window(self.region.chunk).shape, bool), self._pieces(self.job.shape)
+        return self._domain(self._cells)
+
+    def far(self, index: Index) -> Array:
+        """See :class:`Source`; what cannot be read is treated as missing."""
+        cells = self.job.far_cells(self.region.chunk)
+        values, complete = self._read_windows(tuple(range(n, n + 1) for n in index), cells)
+        self.far_complete.append(complete)
+        return np.where(self._domain(cells), values.reshape(values.shape[-2:]), np.nan)
+
+    @cached_property
+    def _cells(self) -> Cells:
+        return self.job.cells(self.region.chunk)
+
+    def _domain(self, cells: Cells) -> BoolArray:
+        mask, (rows, cols) = np.zeros((cells[0].size, cells[1].size), bool), self._pieces(self.job.shape, cells)
 
         def read(i: int, j: int) -> Any:
             a, b = rows[i], cols[j]
             return self.mask is None or np.asarray(self.mask[a.start : a.stop, b.start : b.stop])
 
-        _assemble(mask, rows, cols, read)
+        assemble(mask, rows, cols, read)
         return mask
 
     def window(self, index: Index) -> Array:
@@ -260,26 +212,26 @@ class VariableSource:
     @cached_property
     def beside_windows(self) -> list[tuple[Beside, Array]]:
         """Each covariate in the window of all slices, its gaps filled; errors of readers are raised as they are."""
-        rows, cols = self._pieces(self.job.shape)
+        rows, cols = self._pieces(self.job.shape, self._cells)
         found = []
         for covariate in self.beside:
             place = Beside.of(covariate, self.variable)
             lead = tuple(self.region.lead[axis] for axis in place.axes)
             shape = (*map(len, lead), *self.job.window(self.region.chunk).shape)
-            result = _unknown(shape, result_dtype(covariate.variable.read.dtype))
+            result = unknown(shape, result_dtype(covariate.variable.read.dtype))
 
             def filled(i: int, j: int, covariate: Covariate = covariate, lead: tuple[range, ...] = lead) -> Array:
                 part = Region(lead, Window(rows[i].start, rows[i].stop, cols[j].start, cols[j].stop))
                 return fill_covariate(covariate, part, self.job, self.mask, self.chunks)
 
-            _assemble(result, rows, cols, filled)
+            assemble(result, rows, cols, filled)
             found.append((place, result))
         return found
 
     @property
     def complete(self) -> bool:
         """Whether all windows could be read."""
-        return self._windows[1] and all(self._later.values())
+        return self._windows[1] and all(self._later.values()) and all(self.far_complete)
 
     @cached_property
     def _later(self) -> dict[Index, bool]:
@@ -287,13 +239,13 @@ class VariableSource:
         return {}
 
     def _read_slice(self, index: Index) -> tuple[Array, bool]:
-        values, complete = self._read_windows(tuple(range(k, k + 1) for k in index))
+        values, complete = self._read_windows(tuple(range(k, k + 1) for k in index), self._cells)
         return values[(0,) * len(index)], complete
 
     @cached_property
     def _windows(self) -> tuple[dict[Index, Array], bool]:
         """The windows of all slices that are used, by index, and whether all could be read."""
-        parts = [(self.region.lead, self._read_windows(self.region.lead))]
+        parts = [(self.region.lead, self._read_windows(self.region.lead, self._cells))]
         parts += [part for lead in self.region.around for part in self._read_neighbours(lead)]
         windows = {
             index: values[place]
@@ -304,22 +256,21 @@ class VariableSource:
 
     def _read_neighbours(self, lead: tuple[range, ...]) -> list[tuple[tuple[range, ...], tuple[Array, bool]]]:
         """Windows of neighbouring slices, at once if possible: an unreadable one does not affect the others."""
-        read = self._read_windows(lead)
+        read = self._read_windows(lead, self._cells)
         if read[1]:
             return [(lead, read)]
         alone = [tuple(range(k, k + 1) for k in index) for index in itertools.product(*lead)]
-        return [(one, self._read_windows(one)) for one in alone]
+        return [(one, self._read_windows(one, self._cells)) for one in alone]
 
-    def _read_windows(self, lead: tuple[range, ...]) -> tuple[Array, bool]:
-        """Windows of some slices, in as few reads as possible, or chunk by chunk after an error."""
-        shape = self.job.window(self.region.chunk).shape
-        values = np.full((*map(len, lead), *shape), np.nan, self.variable.read.dtype)
-        complete = self._read_pieces(values, lead, self.job.shape)
-        return values, complete or self._read_pieces(values, lead, self.chunks)
+    def _read_windows(self, lead: tuple[range, ...], cells: Cells) -> tuple[Array, bool]:
+        """Some cells of some slices, in as few reads as possible, or chunk by chunk after an error."""
+        values = np.full((*map(len, lead), cells[0].size, cells[1].size), np.nan, self.variable.read.dtype)
+        complete = self._read_pieces(values, lead, self.job.shape, cells)
+        return values, complete or self._read_pieces(values, lead, self.chunks, cells)
 
-    def _read_pieces(self, values: Array, lead: tuple[range, ...], size: tuple[int, int]) -> bool:
-        """Read windows in parts of `size` rows and columns; NaN and False where a part cannot be read."""
-        rows, cols = self._pieces(size)
+    def _read_pieces(self, values: Array, lead: tuple[range, ...], size: tuple[int, int], cells: Cells) -> bool:
+        """Read cells in parts of `size` rows and columns; NaN and False where a part cannot be read."""
+        rows, cols = self._pieces(size, cells)
         complete = True
 
         def read(i: int, j: int) -> Any:
@@ -337,12 +288,11 @@ class VariableSource:
                 complete = False
                 return np.nan
 
-        _assemble(values, rows, cols, read)
+        assemble(values, rows, cols, read)
         return complete
 
-    def _pieces(self, size: tuple[int, int]) -> tuple[list[Piece], list[Piece]]:
-        """The parts of the window by rows and by columns, in a raster cut into chunks of `size`."""
-        cells = self.job.cells(self.region.chunk)
+    def _pieces(self, size: tuple[int, int], cells: Cells) -> tuple[list[Piece], list[Piece]]:
+        """The parts of a window by rows and by columns, in a raster cut into chunks of `size`."""
         rows, cols = (
             pieces(index, (*(part,) * (n // part), *(n % part,) * (n % part > 0)))
             for index, n, part in zip(cells, self.job.shape, size, strict=True)
@@ -378,7 +328,7 @@ def alone(job: FillJob) -> FillJob:
     return replace(numbers, across=(), empty_slices=False, max_distance=None)
 
 
-def _unknown(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+def unknown(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """A result without any value."""
     return as_read(np.full(shape, np.nan, dtype["value"]), FillFlag.OUTSIDE_DOMAIN)
 

@@ -168,7 +168,12 @@ def fill_unit(work: Work, unit: Unit) -> Record:
         except Exception as error:  # readers of files raise errors of no common class
             return fail_unit(work, unit, reason(error))
         result, failure = fill_region(source.region, source, job, keep_going=True)
-        # the slices that inform an empty one are read as they are needed
+        if source.far_complete:
+            try:
+                work.require_input(field)
+            except InputError as error:
+                return fail_unit(work, unit, reason(error))
+        # far windows and the slices that inform an empty one are read as they are needed
         complete = complete and bool(np.isfinite(own).all() or source.complete)
         note: Record = {} if complete else {"unread": True}
         if failure:

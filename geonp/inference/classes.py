@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from geonp.errors import InputError, PredictionError
 from geonp.inference.covariates import Layer
-from geonp.inference.kernel import FillJob, as_read, near, tiles_of, wanted_cells
+from geonp.inference.kernel import FillJob, as_read, tiles_of
 from geonp.inference.stitching import Tile, in_batches, predict
-from geonp.inference.tiling import between, support
+from geonp.inference.tiling import between, near, support, wanted_cells
 from geonp.raster.metadata import FillFlag
 from geonp.raster.windows import Window
 

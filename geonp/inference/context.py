@@ -57,6 +57,9 @@ class Neighbourhood:
     across : str
         Dimension along which neighbouring slices are used by default in rasters that have it, see
         :mod:`geonp.inference.stack`. Empty for none.
+    far : tuple of tuple of int
+        Sides of blocks of cells, ascending, and numbers of their means among the `n_context` points of a tile deep in a
+        gap, see :mod:`geonp.inference.far`. Empty for none.
     """
 
     tile_px: int = 16
@@ -70,6 +73,7 @@ class Neighbourhood:
     spacing: tuple[float, float] | tuple[()] = ()
     standard: tuple[float, float] | tuple[()] = ()
     across: str = ""
+    far: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         if self.merge < 1 or self.merge & (self.merge - 1):

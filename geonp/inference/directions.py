@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -27,6 +27,7 @@ def fill_directions(
     job: FillJob,
     others: FloatArray | None = None,
     covariates: Sequence[Layer] = (),
+    far: Callable[[], FloatArray] | None = None,
 ) -> npt.NDArray[np.void]:
     """Fill the missing cells of a chunk with directions, as :func:`geonp.inference.kernel.fill_window` with numbers.
 
@@ -37,10 +38,16 @@ def fill_directions(
     direction observed within the reach of the context is negative.
     """
     parts = []
+
+    def component(of_angle: np.ufunc) -> Callable[[], FloatArray] | None:
+        return None if far is None else lambda: of_angle(np.radians(far()))
+
     for of_angle, slope in ((np.sin, np.cos), (np.cos, np.sin)):
         layers = [_of_component(layer, slope(np.radians(values))) for layer in covariates]
         beside = None if others is None else of_angle(np.radians(others))
-        parts.append(fill_window(of_angle(np.radians(values)), domain_mask, chunk, job, beside, layers))
+        parts.append(
+            fill_window(of_angle(np.radians(values)), domain_mask, chunk, job, beside, layers, component(of_angle))
+        )
     sine, cosine = parts
     core, filled = job.core(chunk), sine["flag"] == FillFlag.FILLED
     length = np.hypot(sine["value"], cosine["value"], dtype=np.float64)

@@ -6,30 +6,29 @@ schedule it, so the result does not depend on how a raster is chunked.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import ndimage
 
 from geonp.inference import student
 from geonp.inference.censoring import latent, without_piles
 from geonp.inference.context import choose_context, framed
 from geonp.inference.covariates import Columns, Layer, columns, known_errors, with_slices
-from geonp.inference.predictor import Predictor, padded_size, padded_sizes, tiles_per_batch
+from geonp.inference.far import NO_BLOCKS, FarContext, block_sums, far_window, reaches_far
+from geonp.inference.predictor import Predictor
 from geonp.inference.series import SERIES
 from geonp.inference.stack import STACK, Across, backgrounds
 from geonp.inference.stitching import Tile, blend_weights, blended, in_batches, overlaps, stitch
-from geonp.inference.tiling import TILING, between, groups, support
+from geonp.inference.tiling import TILING, between, depths, groups, near, support, wanted_cells
 from geonp.inference.warping import Warping
 from geonp.raster.metadata import FillFlag, Kind
 from geonp.raster.variable import Variable
 from geonp.raster.windows import Window, indices, shown_once
 
-__all__ = ["FillJob", "as_read", "fill_window", "most_batches", "near", "quantile_of", "result_dtype"]
-__all__ += ["tiles_of", "wanted_cells", "within"]
+__all__ = ["FillJob", "as_read", "fill_window", "quantile_of", "result_dtype", "tiles_of", "within"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
@@ -101,7 +100,17 @@ class FillJob:
 
     def cells(self, chunk: Window) -> tuple[IntArray, IntArray]:
         """Raster rows and columns of :meth:`window`; -1 outside the raster."""
-        window = self.window(chunk)
+        return self._indices(self.window(chunk))
+
+    def far_window(self, chunk: Window) -> Window:
+        """The window that tiles deep in a gap read means of blocks from, see :mod:`geonp.inference.far`."""
+        return far_window(self.window(chunk).grown(-self.frame), self.predictor.neighbourhood)
+
+    def far_cells(self, chunk: Window) -> tuple[IntArray, IntArray]:
+        """Raster rows and columns of :meth:`far_window`; -1 outside the raster."""
+        return self._indices(self.far_window(chunk))
+
+    def _indices(self, window: Window) -> tuple[IntArray, IntArray]:
         rows = indices(window.row, window.row_end, self.shape[0])
         return rows, indices(window.col, window.col_end, self.shape[1], periodic=self.periodic)
 
@@ -163,6 +172,7 @@ def fill_window(
     job: FillJob,
     others: FloatArray | None = None,
     covariates: Sequence[Layer] = (),
+    far: Callable[[], FloatArray] | None = None,
 ) -> npt.NDArray[np.void]:
     """Fill the missing cells of a chunk from the window around it.
 
@@ -181,6 +191,8 @@ def fill_window(
         :mod:`geonp.inference.stack`.
     covariates : sequence of Layer
         Co-located fields in the same window, and known errors of the observations.
+    far : callable, optional
+        Reads the values of ``job.far_window(chunk)``, NaN where missing or outside the domain; called for wide gaps.
 
     Returns
     -------
@@ -204,7 +216,9 @@ def fill_window(
     if others is not None:
         others = np.where(domain_mask, others, np.nan)
     values, covariates = latent(values, covariates, job.warping)
-    predicted = _predict(values, missing, context_mask, fillable, chunk, job, others, covariates)[(slice(None), *core)]
+    beyond = None if far is None else _far(far, missing, context_mask, chunk, job)
+    predicted = _predict(values, missing, context_mask, fillable, chunk, job, others, covariates, beyond)
+    predicted = predicted[(slice(None), *core)]
     filled = fillable[core] & np.isfinite(predicted[0])
     result["flag"][filled] = FillFlag.FILLED
     if classes:
@@ -216,23 +230,6 @@ def fill_window(
     return result
 
 
-def most_batches(missing: BoolArray, observed: BoolArray, chunk: Window, job: FillJob) -> int:
-    """Upper bound of the batches that fill a chunk, from masks of the window around it."""
-    window, neighbourhood = job.window(chunk), job.predictor.neighbourhood
-    px, lap = neighbourhood.tile_px, neighbourhood.overlap_px
-    first = np.array([chunk.row - window.row, chunk.col - window.col]) - TILING.margin_px
-    last = np.array([chunk.row_end - window.row, chunk.col_end - window.col]) + TILING.margin_px
-    padded: list[int] = []
-    for corners in groups(missing, observed, job.frame, neighbourhood):
-        patch = np.array([corners.min(0) - lap, corners.max(0) + px + lap]) + job.frame
-        inside = np.s_[*(slice(*ends) for ends in np.clip(patch, first, last).T)]
-        n = int(np.count_nonzero(missing[inside]))
-        padded += [padded_size(n)] if n else []
-    # the last batch of each bucket may hold a single tile
-    full = sum(1 / tiles_per_batch(job.predictor.batch_size, n_t) for n_t in padded)
-    return min(len(padded), int(full) + padded_sizes(max(padded, default=0)))
-
-
 def _predict(
     values: FloatArray,
     missing: BoolArray,
@@ -242,6 +239,7 @@ def _predict(
     job: FillJob,
     others: FloatArray | None,
     covariates: Sequence[Layer],
+    far: FarContext | None,
 ) -> FloatArray:
     """Outputs ``(outputs, rows, cols)`` for the fillable cells of the window that the chunk needs, NaN elsewhere."""
     rows, cols = job.cells(chunk)
@@ -252,7 +250,7 @@ def _predict(
         known = np.isfinite(others).any(0)
         supported = supported | (fillable & known)
     wanted = wanted_cells(fillable, supported, job.core(chunk))
-    tiles = tiles_of(values, context_mask, missing, wanted, job, covariates=covariates)
+    tiles = tiles_of(values, context_mask, missing, wanted, job, covariates=covariates, far=far if alone else None)
     predicted = _blend(tiles, values.shape, rows, cols, job)
     if others is not None:
         stack = np.where(context_mask, values, np.nan), others
@@ -265,22 +263,18 @@ def _predict(
     return predicted
 
 
-def near(context_mask: BoolArray, max_distance: float | None) -> BoolArray:
-    """Cells within `max_distance` of an observation; all cells if it is None."""
-    if max_distance is None or not context_mask.any():
-        return np.full(context_mask.shape, max_distance is None)
-    return np.asarray(ndimage.distance_transform_edt(~context_mask) <= max_distance)
-
-
-def wanted_cells(fillable: BoolArray, supported: BoolArray, core: tuple[slice, slice]) -> BoolArray:
-    """The supported cells of the core, and those around it that its other cells are interpolated from."""
-    inside = np.zeros_like(supported)
-    inside[core] = (fillable & ~supported)[core]
-    used = (
-        ndimage.binary_dilation(inside, np.ones((3, 3), bool), iterations=TILING.margin_px) if inside.any() else inside
-    )
-    used[core] = True
-    return supported & used
+def _far(
+    read: Callable[[], FloatArray], missing: BoolArray, context_mask: BoolArray, chunk: Window, job: FillJob
+) -> FarContext | None:
+    """Far context of the tiles of a chunk; None where no gap is wide, or the model reads no far context."""
+    neighbourhood, window = job.predictor.neighbourhood, job.window(chunk)
+    # blocks of censored values are neither censored nor observed
+    used = neighbourhood.far and job.warping is None
+    if not used or not reaches_far(context_mask, missing, job.core(chunk), neighbourhood.tile_px):
+        return None
+    sums = block_sums(read(), job.far_window(chunk), neighbourhood)
+    first, period = np.array([window.row, window.col]), job.shape[1] if job.periodic else None
+    return FarContext(sums, depths(context_mask), first, neighbourhood, job.seed, period)
 
 
 def _blend(
@@ -305,6 +299,7 @@ def tiles_of(
     job: FillJob,
     stack: tuple[FloatArray, FloatArray] | None = None,
     covariates: Sequence[Layer] = (),
+    far: FarContext | None = None,
 ) -> list[Tile]:
     """Tiles with wanted cells and enough context, in ascending order of their number of targets.
 
@@ -329,19 +324,22 @@ def tiles_of(
         own = np.zeros(box[1] - box[0], bool)
         for row, col in members - box[0]:
             own[row : row + px, col : col + px] = True
-        context = choose_context(context_mask, box, own & missing[framed(box, 0)], neighbourhood, job.seed, period)
-        if context.size < neighbourhood.min_context:
+        gap_mask = own & missing[framed(box, 0)]
+        blocks = NO_BLOCKS if far is None else far.of(box, gap_mask)
+        cells = replace(neighbourhood, n_context=neighbourhood.n_context - blocks[1].size)
+        context = choose_context(context_mask, box, gap_mask, cells, job.seed, period)
+        if context.size + blocks[1].size < neighbourhood.min_context:
             continue
+        middle, errors = (box[0] + box[1] - 1) / 2, known_errors(covariates, context)
         targets = (t_row + patch[0].start) * width + t_col + patch[1].start
-        middle = (box[0] + box[1] - 1) / 2
         tile = Tile(
-            _locations(context, width, middle),
-            values.ravel()[context],
+            np.concatenate([_locations(context, width, middle), np.float32(blocks[0] - middle)]),
+            np.concatenate([values.ravel()[context], blocks[1]]).astype(values.dtype, copy=False),
             _locations(targets, width, middle),
             targets,
             weights[t_row, t_col],
             covariates=columns(covariates, context, targets),
-            errors=known_errors(covariates, context),
+            errors=None if errors is None else np.pad(errors, (0, blocks[1].size)),
         )
         tile = without_piles(tile, job.warping, job.predictor)
         if stack is None:
@@ -354,11 +352,11 @@ def tiles_of(
         others = stack[1].reshape(len(stack[1]), -1)
         pairs = backgrounds(own_values, stack[1][:, *around], others[:, context], others[:, gap])
         place = np.searchsorted(gap, targets)
-        for near, whole in pairs:
+        for close, whole in pairs:
             # of all cells of the gap, which do not depend on the chunk
             known = np.isfinite(others[:, gap[np.isfinite(whole)]]).mean(1) >= STACK.known
             slices = others[np.ix_(known, context)], others[np.ix_(known, targets)]
-            tiles.append(_beside_slices(tile, (near, whole[place]), slices, job.predictor))
+            tiles.append(_beside_slices(tile, (close, whole[place]), slices, job.predictor))
     return sorted((tile for tile in tiles if tile.targets.size), key=lambda tile: tile.targets.size)
 
 

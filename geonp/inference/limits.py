@@ -5,6 +5,7 @@ Each function yields one sentence for each wrong value, which begins with the ke
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -62,3 +63,15 @@ def neighbourhood_errors(neighbourhood: Neighbourhood, d_x: int) -> Iterator[str
         math.isfinite(neighbourhood.standard[0]) and 0 < neighbourhood.standard[1] < math.inf
     ):
         yield f"neighbourhood.standard: got {list(neighbourhood.standard)}, expected a deviation above 0"
+    yield from _far_errors(neighbourhood)
+
+
+def _far_errors(neighbourhood: Neighbourhood) -> Iterator[str]:
+    far = [list(level) for level in neighbourhood.far]
+    sides = [px for px, *_ in far]
+    if any(len(level) != 2 for level in far) or any(px < 2 or px > _LARGEST_HALO or n < 1 for px, n in far):
+        yield f"neighbourhood.far: got {far}, expected sides of blocks above 1 and numbers of points above 0"
+    elif any(small >= px or px % small for small, px in itertools.pairwise(sides)):
+        yield f"neighbourhood.far: got sides {sides}, expected each to be a multiple of the one before"
+    elif sum(n for _, n in far) + neighbourhood.min_context > neighbourhood.n_context:
+        yield f"neighbourhood.far: got {far}, expected fewer points than n_context - min_context in total"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ def fill_smooth(
     job: FillJob,
     others: FloatArray | None = None,
     covariates: Sequence[Layer] = (),
+    far: Callable[[], FloatArray] | None = None,
 ) -> npt.NDArray[np.void]:
     """Fill a chunk as :func:`geonp.inference.kernel.fill_window`, and estimate the truth of observations with errors.
 
@@ -33,7 +34,7 @@ def fill_smooth(
     observation always count. Of a prediction with variance s^2 and an independent observation with error variance e^2
     the mean with weights ``1 / s^2`` and ``1 / e^2`` is the best estimate, with variance ``1 / (1 / s^2 + 1 / e^2)``.
     """
-    result = fill_window(values, domain_mask, chunk, job, others, covariates)
+    result = fill_window(values, domain_mask, chunk, job, others, covariates, far)
     known = next((layer.values for layer in covariates if layer.known_errors), np.zeros(values.shape))
     noisy, core = domain_mask & np.isfinite(values) & (known > 0), job.core(chunk)
     rows, cols = job.cells(chunk)

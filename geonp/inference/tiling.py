@@ -14,7 +14,7 @@ from scipy import ndimage
 
 from geonp.inference.context import Neighbourhood
 
-__all__ = ["TILING", "TilingSettings", "between", "groups", "support"]
+__all__ = ["TILING", "TilingSettings", "between", "depths", "groups", "near", "support", "wanted_cells"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
@@ -66,7 +66,7 @@ def groups(missing: BoolArray, observed: BoolArray, frame: int, neighbourhood: N
     inside = np.s_[frame : missing.shape[0] - frame, frame : missing.shape[1] - frame]
     lone, missing = _lone(missing, frame, px, px * merge)
     open_ = _any_in_tiles(missing[inside], px)
-    deep = _any_in_tiles((missing & (_distance(observed) > TILING.shallow_px))[inside], px)
+    deep = _any_in_tiles((missing & (depths(observed) > TILING.shallow_px))[inside], px)
     result: list[IntArray] = []
     while merge > 2:
         side = px * merge
@@ -177,7 +177,7 @@ def _any_in_tiles(mask: BoolArray, px: int) -> BoolArray:
     return np.asarray(mask.reshape(ny // px, px, nx // px, px).any((1, 3)))
 
 
-def _distance(observed: BoolArray) -> IntArray:
+def depths(observed: BoolArray) -> IntArray:
     """Distance of each cell from the nearest observation in chessboard distance; very large where there is none."""
     if not observed.any():
         return np.full(observed.shape, np.iinfo(np.intp).max)
@@ -221,3 +221,21 @@ def between(values: FloatArray, fillable: BoolArray, supported: BoolArray, rows:
         (i, j), di, dj = open_[:, turn], step * odd_row[turn], step * odd_col[turn]
         corners = [values[..., i + a * di, j + b * dj] for a in (-1, 1) for b in (-1, 1)]
         values[..., i, j] = sum(corners[1:], corners[0]) / 4
+
+
+def near(context_mask: BoolArray, max_distance: float | None) -> BoolArray:
+    """Cells within `max_distance` of an observation; all cells if it is None."""
+    if max_distance is None or not context_mask.any():
+        return np.full(context_mask.shape, max_distance is None)
+    return np.asarray(ndimage.distance_transform_edt(~context_mask) <= max_distance)
+
+
+def wanted_cells(fillable: BoolArray, supported: BoolArray, core: tuple[slice, slice]) -> BoolArray:
+    """The supported cells of the core, and those around it that its other cells are interpolated from."""
+    inside = np.zeros_like(supported)
+    inside[core] = (fillable & ~supported)[core]
+    used = (
+        ndimage.binary_dilation(inside, np.ones((3, 3), bool), iterations=TILING.margin_px) if inside.any() else inside
+    )
+    used[core] = True
+    return supported & used

@@ -251,12 +251,12 @@ def plain_attention(key_mask: Tensor | None = None) -> Attend:
     return lambda q, k, v: dense_attention(q, k, v, None, key_mask)
 
 
-def origin(xc: Tensor, xt: Tensor) -> Tensor:
-    """Origin of relative coordinates, ``(batch, 1, d_x)``: the first target, else the first context point.
+def origin(others: Tensor, points: Tensor) -> Tensor:
+    """Origin of relative coordinates, ``(batch, 1, d_x)``: the first of `points`, else of `others`.
 
     Relative coordinates are exact in float32 however far the points are from zero. Without any point it is empty.
     """
-    return (xt if xt.shape[1] else xc)[:, :1]
+    return (points if points.shape[1] else others)[:, :1]
 
 
 def drop_masked(xc: Tensor, yc: Tensor, context_mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:

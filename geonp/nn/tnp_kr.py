@@ -164,11 +164,11 @@ class TNPKR(nn.Module):
         torch.distributions.Normal or StudentT
             Of shape ``(batch, n_t, d_y)``: marginal distributions of new measurements at the targets.
         """
-        if not self.embed_x:
-            # relative coordinates stay exact in float32 far from the origin
-            start = origin(xc, xt)
-            xc, xt = xc - start, xt - start
         xc, yc, context_mask = drop_masked(xc, yc, context_mask)
+        if not self.embed_x:
+            # relative to the context, so that other targets do not change its rounding
+            start = origin(xt, xc)
+            xc, xt = xc - start, xt - start
         n_t = xt.shape[1]
         if covariates is not None or errors is not None:
             return self._with_drift(xc, yc, xt, context_mask, covariates, errors)

@@ -1,0 +1,32 @@
+"""How many batches fill a chunk, for plans."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from geonp.inference.kernel import FillJob
+from geonp.inference.predictor import padded_size, padded_sizes, tiles_per_batch
+from geonp.inference.tiling import TILING, groups
+from geonp.raster.windows import Window
+
+__all__ = ["most_batches"]
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+def most_batches(missing: BoolArray, observed: BoolArray, chunk: Window, job: FillJob) -> int:
+    """Upper bound of the batches that fill a chunk, from masks of the window around it."""
+    window, neighbourhood = job.window(chunk), job.predictor.neighbourhood
+    px, lap = neighbourhood.tile_px, neighbourhood.overlap_px
+    first = np.array([chunk.row - window.row, chunk.col - window.col]) - TILING.margin_px
+    last = np.array([chunk.row_end - window.row, chunk.col_end - window.col]) + TILING.margin_px
+    padded: list[int] = []
+    for corners in groups(missing, observed, job.frame, neighbourhood):
+        patch = np.array([corners.min(0) - lap, corners.max(0) + px + lap]) + job.frame
+        inside = np.s_[*(slice(*ends) for ends in np.clip(patch, first, last).T)]
+        n = int(np.count_nonzero(missing[inside]))
+        padded += [padded_size(n)] if n else []
+    # the last batch of each bucket may hold a single tile
+    full = sum(1 / tiles_per_batch(job.predictor.batch_size, n_t) for n_t in padded)
+    return min(len(padded), int(full) + padded_sizes(max(padded, default=0)))
