@@ -22,7 +22,7 @@ from geonp.inference.predictor import Predictor
 from geonp.inference.series import SERIES
 from geonp.inference.stack import STACK, Across, backgrounds
 from geonp.inference.stitching import Tile, blend_weights, blended, in_batches, overlaps, stitch
-from geonp.inference.tiling import TILING, between, depths, groups, near, support, wanted_cells
+from geonp.inference.tiling import TILING, between, depths, groups, near, support, wanted_cells, within_tiles
 from geonp.inference.warping import Warping
 from geonp.raster.metadata import FillFlag, Kind
 from geonp.raster.variable import Variable
@@ -321,25 +321,22 @@ def tiles_of(
         t_row, t_col = np.nonzero(weights)
         if not t_row.size:
             continue
-        own = np.zeros(box[1] - box[0], bool)
-        for row, col in members - box[0]:
-            own[row : row + px, col : col + px] = True
-        gap_mask = own & missing[framed(box, 0)]
-        blocks = NO_BLOCKS if far is None else far.of(box, gap_mask)
-        cells = replace(neighbourhood, n_context=neighbourhood.n_context - blocks[1].size)
+        gap_mask = within_tiles(members - box[0], missing[framed(box, 0)], px)
+        places, means = NO_BLOCKS if far is None else far.of(box, gap_mask)
+        cells = replace(neighbourhood, n_context=neighbourhood.n_context - means.size)
         context = choose_context(context_mask, box, gap_mask, cells, job.seed, period)
-        if context.size + blocks[1].size < neighbourhood.min_context:
+        if context.size + means.size < neighbourhood.min_context:
             continue
         middle, errors = (box[0] + box[1] - 1) / 2, known_errors(covariates, context)
         targets = (t_row + patch[0].start) * width + t_col + patch[1].start
         tile = Tile(
-            np.concatenate([_locations(context, width, middle), np.float32(blocks[0] - middle)]),
-            np.concatenate([values.ravel()[context], blocks[1]]).astype(values.dtype, copy=False),
+            np.concatenate([_locations(context, width, middle), np.float32(places - middle)]),
+            np.concatenate([values.ravel()[context], means]).astype(values.dtype, copy=False),
             _locations(targets, width, middle),
             targets,
             weights[t_row, t_col],
             covariates=columns(covariates, context, targets),
-            errors=None if errors is None else np.pad(errors, (0, blocks[1].size)),
+            errors=None if errors is None else np.pad(errors, (0, means.size)),
         )
         tile = without_piles(tile, job.warping, job.predictor)
         if stack is None:

@@ -14,7 +14,7 @@ from scipy import ndimage
 
 from geonp.inference.context import Neighbourhood
 
-__all__ = ["TILING", "TilingSettings", "between", "depths", "groups", "near", "support", "wanted_cells"]
+__all__ = ["TILING", "TilingSettings", "between", "depths", "groups", "near", "support", "wanted_cells", "within_tiles"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
@@ -239,3 +239,11 @@ def wanted_cells(fillable: BoolArray, supported: BoolArray, core: tuple[slice, s
     )
     used[core] = True
     return supported & used
+
+
+def within_tiles(corners: IntArray, mask: BoolArray, px: int) -> BoolArray:
+    """`mask` of a box, False outside of the tiles that begin at `corners`."""
+    own = np.zeros_like(mask)
+    for row, col in corners:
+        own[row : row + px, col : col + px] = True
+    return own & mask
