@@ -68,6 +68,9 @@ bench-errors: $(STAMP)
 bench-values: $(STAMP)
 	$(BIN)/python benchmarks/values.py
 
+bench-wide: $(STAMP)
+	$(BIN)/python benchmarks/wide.py
+
 bench-adapt: $(STAMP)
 	$(BIN)/python benchmarks/adapt.py
 

@@ -21,6 +21,7 @@ from geonp.inference import student
 from geonp.inference.warping import Sample, Warping, fitted
 from geonp.raster.metadata import FillFlag
 from geonp.raster.nodata import UNLIMITED
+from geonp.raster.sentinels import SENTINELS
 from geonp.raster.variable import Variable
 
 __all__ = [
@@ -227,6 +228,8 @@ def warn_of_pile(label: str, observed: Array) -> None:
         return
     for end, what, pair, flag in ((0, "smallest", "({}, None)", "{},"), (-1, "largest", "(None, {})", ",{}")):
         others = np.delete(counts, end)
+        if np.isclose(values[end], SENTINELS.values, rtol=1e-6, atol=0).any():
+            continue  # more likely missing, of which there is a warning
         if counts[end] >= SAMPLE.pile * observed.size and counts[end] > 3 * others.max():
             value = f"{values[end]:g}"
             warn(

@@ -125,11 +125,13 @@ def far_window(chunk: Window, neighbourhood: Neighbourhood) -> Window:
 def block_sums(values: FloatArray, window: Window, neighbourhood: Neighbourhood) -> list[BlockSums]:
     """Sums of the blocks of each size in a :func:`far_window`, whose missing cells are NaN; finest blocks first."""
     observed_mask = np.isfinite(values)
-    value = np.where(observed_mask, values, 0.0).astype(np.float64)
-    places = np.arange(window.row, window.row_end)[:, None], np.arange(window.col, window.col_end)
-    sums, side, found = np.stack([observed_mask, value, *(observed_mask * place for place in places)]), 1, []
+    rows, cols = np.arange(window.row, window.row_end)[:, None], np.arange(window.col, window.col_end)
+    finest = neighbourhood.far[0][0]
+    zero = np.zeros(1)
+    # one after another, because the window is large
+    parts = (np.where(observed_mask, of, zero) for of in (np.ones(1), values, rows, cols))
+    sums, side, found = np.stack([_summed(part, finest) for part in parts]), finest, []
     for px, _ in neighbourhood.far:
-        # of the blocks one size finer
         sums, side = _summed(sums, px // side), px
         found.append(BlockSums(px, np.array([window.row // px, window.col // px]), sums))
     return found

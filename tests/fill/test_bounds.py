@@ -222,6 +222,14 @@ def test_a_pile_at_the_edge_is_a_hint(model: str) -> None:
             array.rename("rain").geonp.infill(model=model)
 
 
+def test_a_usual_nodata_value_is_no_bound(model: str) -> None:
+    source = rain() + 1
+    source = source.where((source > 1) | source.isnull(), 99999)
+    with pytest.warns(UserWarning, match="nodata=99999") as caught:
+        source.rename("rain").geonp.infill(model=model)
+    assert not any("ask for bounds" in str(one.message) for one in caught)
+
+
 def test_the_command_line_gives_the_hint(model: str, tmp_path: Path) -> None:
     rain().to_dataset().to_netcdf(tmp_path / "in.nc")
     command = ["fill", str(tmp_path / "in.nc"), str(tmp_path / "out.nc"), "--model", model]
