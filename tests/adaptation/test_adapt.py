@@ -172,7 +172,7 @@ def test_a_model_of_another_family_is_adapted(card_fields: dict[str, Any], tmp_p
     torch.manual_seed(0)
     checkpoint.save(build("cnp", fields["config"]), tmp_path / "mean.safetensors", **fields)
     options = {"model": tmp_path / "mean.safetensors", "steps": 150, "closer": False}
-    found = adapt(raster(shape=(96, 96)), out=tmp_path / "my.safetensors", **options)
+    found = adapt(raster(shape=(160, 160)), out=tmp_path / "my.safetensors", **options)
     assert found.improved
     assert checkpoint.load_card(str(found.file)).architecture == "cnp"
 
@@ -262,7 +262,7 @@ def test_a_change_within_the_noise_is_not_an_improvement() -> None:
 
 def test_adaptation_ends_within_its_time(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = itertools.count()
-    monkeypatch.setattr(adapting, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
+    monkeypatch.setattr(adapting, "time", SimpleNamespace(monotonic=lambda: next(ticks) / 3))
     done: list[float] = []
     found = adapt(
         raster(), out=tmp_path / "my.safetensors", model=model, minutes=1, progress=lambda share, _: done.append(share)

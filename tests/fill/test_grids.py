@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from geonp.fill.options import FillOptions
 from geonp.fill.request import normalise
 
 REST = {
@@ -33,14 +34,14 @@ def test_variables_on_another_grid_are_named(dims: tuple[str, ...], attrs: dict[
     with pytest.warns(
         UserWarning, match=r"^'coarse' \(.*\): not on the grid of 'fine' .*ds\[\['coarse'\]\] \(--variable"
     ):
-        _, _, variables = normalise(ds)
+        _, _, variables = normalise(ds, FillOptions())
     assert [variable.name for variable in variables] == ["fine"]
 
 
 def test_what_is_no_grid_is_not_named() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        normalise(bands(**REST))
+        normalise(bands(**REST), FillOptions())
 
 
 @pytest.mark.parametrize(("count", "warned"), [(36, False), (37, True), (38, False)])
@@ -49,7 +50,7 @@ def test_a_repeated_cyclic_column_is_named(count: int, warned: bool) -> None:
         da = xr.DataArray(np.zeros((3, count)), {"lon": first + 10 * np.arange(count)}, ("lat", "lon"), "a")
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            normalise(da)
+            normalise(da, FillOptions())
         found = [str(w.message) for w in caught]
         assert bool(found) == warned
         assert all("last column of 'lon' repeats the first" in text and "slice(None, -1)" in text for text in found)
