@@ -50,7 +50,7 @@ RASTERS: dict[str, tuple[Callable[[Path], npt.NDArray[np.float32]], tuple[int, i
     "sst": (file_field("sst_ostia_global_0p25_2017-06-05_07.nc", "analysed_sst", time=1), (130, 250)),
     "gridmet": (file_field("tmax_gridmet_conus_2019-01-21.nc", "air_temperature"), (130, 200)),
     "orography": (file_field("era5_geopotential_global_0p25.nc", "geopotential"), (150, 300)),
-    "oetztal": (file_field("dem_oetztal_srtm_3arcsec.tif", "band_1"), (90, 160)),
+    "oetztal": (file_field("dem_oetztal_srtm_3arcsec.tif", "dem_oetztal_srtm_3arcsec"), (90, 160)),
     "jacksboro": (jacksboro, (90, 140)),
     "chlorophyll": (file_field("chlorophyll_olci_northsea_2017.nc", "conc_chl", time=3), (90, 110)),
     "heaton": (file_field("heaton2018_simulated.nc", "temp_full"), (90, 130)),

@@ -43,6 +43,9 @@ class FarSettings:
     """Distance from the tile to which blocks are chosen, in blocks."""
     observed: float = 0.25
     """Smallest share of observed cells of a block. Blocks with fewer are no mean of their area."""
+    within: float = 0.1
+    """Largest share of the variance of blocks that lies within them. The model reads a mean as a cell, so the field
+    must vary little within."""
 
 
 FAR = FarSettings()
@@ -64,8 +67,8 @@ class BlockSums:
     first : array of int
         Row and column of the first block, in blocks from the first one of the raster.
     sums : array
-        ``(4, blocks along rows, along columns)``: number of observed cells, and the sums of their values, rows and
-        columns.
+        ``(5, blocks along rows, along columns)``: number of observed cells, and the sums of their values, squared
+        values, rows and columns.
     """
 
     px: int
@@ -127,9 +130,9 @@ def block_sums(values: FloatArray, window: Window, neighbourhood: Neighbourhood)
     observed_mask = np.isfinite(values)
     rows, cols = np.arange(window.row, window.row_end)[:, None], np.arange(window.col, window.col_end)
     finest = neighbourhood.far[0][0]
-    zero = np.zeros(1)
+    known = np.where(observed_mask, values, np.zeros(1))
     # one after another, because the window is large
-    parts = (np.where(observed_mask, of, zero) for of in (np.ones(1), values, rows, cols))
+    parts = (np.where(observed_mask, of, 0.0) for of in (1.0, known, known**2, rows, cols))
     sums, side, found = np.stack([_summed(part, finest) for part in parts]), finest, []
     for px, _ in neighbourhood.far:
         sums, side = _summed(sums, px // side), px
@@ -181,9 +184,14 @@ def far_context(
             target_mask = np.zeros(candidates.shape, bool)
             target_mask[reach[0] : -reach[0] or None, reach[1] : -reach[1] or None] = True
             chosen = select_context(candidates, target_mask, replace(neighbourhood, n_context=spare), start_of(seed))
-            count, value, *where = blocks.reshape(4, -1)[:, chosen]
+            count, *sums_of = blocks.reshape(len(blocks), -1)[:, chosen]
+            value, square, *where = sums_of / count
+            inside = float((square - value**2).mean())
+            if inside > FAR.within * (inside + float(value.var())):
+                spare -= n
+                continue
             # differences of sixteenths of a cell are exact in float32, so that the targets of a tile do not change them
-            places.append((16 * np.stack(where, -1) / count[:, None]).round() / 16)
-            values.append(value / count)
+            places.append((16 * np.stack(where, -1)).round() / 16)
+            values.append(value)
             spare -= chosen.size
     return np.concatenate(places), np.concatenate(values)

@@ -46,6 +46,14 @@ def test_blocks_with_few_observations_are_no_context() -> None:
     assert far_context(block_sums(values, window, sparse), box, sparse, seed=0, period=None)[1].size == 0
 
 
+def test_rough_blocks_are_no_context() -> None:
+    window, box = Window(-64, 192, -64, 192), np.array([[64, 64], [80, 80]])
+    noise = np.random.default_rng(3).normal(size=ramp(window).shape)
+    for roughness, n in ((1.0, 24), (300.0, 0)):
+        values = ramp(window) + roughness * noise
+        assert far_context(block_sums(values, window, NEAR), box, NEAR, seed=0, period=None)[1].size == n
+
+
 def test_a_periodic_raster_shows_no_block_twice() -> None:
     model = replace(NEAR, far=((4, 500),))
     window = Window(-128, 144, -128, 144)
