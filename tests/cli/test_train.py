@@ -27,8 +27,12 @@ print(faults(nullcontext()), faults(memory_kept()), faults(nullcontext()))
 
 @pytest.mark.skipif("glibc" not in platform.libc_ver(), reason="a setting of glibc")
 def test_freed_memory_is_reused_while_training_and_no_longer() -> None:
-    # in its own process: the heap of this one holds free memory
-    done = subprocess.run([sys.executable, "-c", FAULTS], stdout=subprocess.PIPE, check=True)
-    before, within, after = map(int, done.stdout.split())
-    assert within < 0.5 * before
-    assert after > 0.5 * before
+    # in processes of their own: the heap of this one holds free memory. Where an address space happens to leave no room
+    # behind the heap, glibc grows it elsewhere and gives nothing back before the process ends
+    for _ in range(6):
+        done = subprocess.run([sys.executable, "-c", FAULTS], stdout=subprocess.PIPE, check=True)
+        before, within, after = map(int, done.stdout.split())
+        assert within < 0.5 * before
+        if after > 0.5 * before:
+            return
+    pytest.fail(f"memory was kept: {before} page faults before, {after} after")
