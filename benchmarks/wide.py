@@ -142,7 +142,8 @@ def hole(
     linear = LinearNDInterpolator(sites[thin], known[thin])
     found: list[dict[str, tuple[float, float, float]] | None] = []
     for low, high in CLASSES:
-        cells = np.argwhere(inside & domain & (distance > low) & (distance <= high))
+        filled_mask = np.isfinite([fill[0] for fill in fills.values()]).all(0)
+        cells = np.argwhere(inside & domain & filled_mask & (distance > low) & (distance <= high))
         if len(cells) < 20:
             found.append(None)
             continue
