@@ -72,9 +72,9 @@ def infill(obj: Raster, **options: Unpack[FillKeywords]) -> xr.Dataset:
         `bounds` beside ``<name>_latent``, ``<name>_latent_error`` and ``<name>_warping``, see
         ``geonp.student.Distribution``; ``<name>_sample`` along the dimension ``sample``, measurement noise included;
         and ``<name>_fill_flag`` (int8): 0 observed, 1 filled, 2 left empty as too far from observations, or with too
-        few of them in reach, 3 outside the mask, 4 failed (in stores alone). Standard errors, quantiles and samples are
-        float32, or float64 for variables of float64 and of integers of 32 bits and more; probabilities and tails are
-        float32.
+        few of them in reach, 3 outside the mask, 4 failed (in stores alone), 5 filled across, from other slices alone.
+        Standard errors, quantiles and samples are float32, or float64 for variables of float64 and of integers of 32
+        bits and more; probabilities and tails are float32.
 
         Some 95 of 100 true values lie within 1.96 standard errors of the filled value. For intervals of other levels
         ask for quantiles, because errors may have heavier tails than a normal distribution. Other variables pass

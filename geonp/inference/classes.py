@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from geonp.errors import InputError, PredictionError
 from geonp.inference.covariates import Layer
-from geonp.inference.kernel import FillJob, as_read, tiles_of
+from geonp.inference.kernel import FillJob, tiles_of, unfilled
 from geonp.inference.stitching import Tile, in_batches, predict
-from geonp.inference.tiling import between, near, support, wanted_cells
+from geonp.inference.tiling import between, support, wanted_cells
 from geonp.raster.metadata import FillFlag
 from geonp.raster.windows import Window
 
@@ -52,11 +52,7 @@ def fill_classes(
         When the model returns a value that is not finite.
     """
     core = job.core(chunk)
-    observed = ~np.isnan(values)
-    missing, context_mask = domain_mask & ~observed, domain_mask & observed
-    fillable = missing & near(context_mask, job.max_distance)
-    flag = np.where(observed, FillFlag.OBSERVED, np.where(domain_mask, FillFlag.BEYOND_LIMIT, FillFlag.OUTSIDE_DOMAIN))
-    result = as_read(values[core], flag[core].astype(np.int8), job)
+    missing, context_mask, fillable, result = unfilled(values, domain_mask, core, job)
     if not fillable[core].any():
         return result
     rows, cols = job.cells(chunk)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -37,10 +38,10 @@ def fill_directions(
     Statistics, 2000, equation 2.3.14) in degrees. Filled directions are from 0 to 360, or from -180 to 180 if a
     direction observed within the reach of the context is negative.
     """
-    parts = []
+    parts, read = [], None if far is None else cache(far)
 
     def component(of_angle: np.ufunc) -> Callable[[], FloatArray] | None:
-        return None if far is None else lambda: of_angle(np.radians(far()))
+        return None if read is None else lambda: of_angle(np.radians(read()))
 
     for of_angle, slope in ((np.sin, np.cos), (np.cos, np.sin)):
         layers = [_of_component(layer, slope(np.radians(values))) for layer in covariates]

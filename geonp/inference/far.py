@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from geonp.inference.context import Neighbourhood, select_context
 from geonp.inference.thinning import start_of
-from geonp.inference.tiling import TILING, depths
+from geonp.inference.tiling import TILING
 from geonp.raster.windows import Window
 
 __all__ = [
@@ -110,13 +110,13 @@ class FarContext:
         return places - self.first, values
 
 
-def reaches_far(context_mask: BoolArray, missing: BoolArray, core: tuple[slice, slice], px: int) -> bool:
+def reaches_far(depth: IntArray, missing: BoolArray, core: tuple[slice, slice], px: int) -> bool:
     """Whether the tiles of the core of a window, or those next to them, have cells so deep in a gap that blocks help.
 
-    `px` is the side of a tile.
+    `depth` is that of :class:`FarContext`, `px` the side of a tile.
     """
     around = tuple(slice(max(part.start - 2 * px, 0), part.stop + 2 * px) for part in core)
-    return bool((depths(context_mask)[around] > TILING.shallow_px)[missing[around]].any())
+    return bool((depth[around] > TILING.shallow_px)[missing[around]].any())
 
 
 def far_window(chunk: Window, neighbourhood: Neighbourhood) -> Window:

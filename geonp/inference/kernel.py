@@ -22,13 +22,13 @@ from geonp.inference.predictor import Predictor
 from geonp.inference.series import SERIES
 from geonp.inference.stack import STACK, Across, backgrounds
 from geonp.inference.stitching import Tile, blend_weights, blended, in_batches, overlaps, stitch
-from geonp.inference.tiling import TILING, between, depths, groups, near, support, wanted_cells, within_tiles
+from geonp.inference.tiling import TILING, between, depths, groups, locations, near, support, wanted_cells, within_tiles
 from geonp.inference.warping import Warping
 from geonp.raster.metadata import FillFlag, Kind
 from geonp.raster.variable import Variable
 from geonp.raster.windows import Window, indices, shown_once
 
-__all__ = ["FillJob", "as_read", "fill_window", "quantile_of", "result_dtype", "tiles_of", "within"]
+__all__ = ["FillJob", "as_read", "fill_window", "quantile_of", "result_dtype", "tiles_of", "unfilled", "within"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
@@ -165,6 +165,17 @@ def as_read(values: FloatArray, flag: npt.NDArray[np.int8] | int, job: FillJob |
     return result
 
 
+def unfilled(
+    values: FloatArray, domain_mask: BoolArray, core: tuple[slice, slice], job: FillJob
+) -> tuple[BoolArray, BoolArray, BoolArray, npt.NDArray[np.void]]:
+    """Masks of a window: missing cells, context and cells that may be filled; and its core before any is filled."""
+    observed = ~np.isnan(values)
+    missing, context_mask = domain_mask & ~observed, domain_mask & observed
+    flag = np.where(observed, FillFlag.OBSERVED, np.where(domain_mask, FillFlag.BEYOND_LIMIT, FillFlag.OUTSIDE_DOMAIN))
+    result = as_read(values[core], flag[core].astype(np.int8), job)
+    return missing, context_mask, missing & near(context_mask, job.max_distance), result
+
+
 def fill_window(
     values: FloatArray,
     domain_mask: BoolArray,
@@ -206,17 +217,15 @@ def fill_window(
         When the model returns a value that is not finite.
     """
     core, classes = job.core(chunk), job.predictor.classes
-    observed = ~np.isnan(values)
-    missing, context_mask = domain_mask & ~observed, domain_mask & observed
-    fillable = missing & near(context_mask, job.max_distance)
-    flag = np.where(observed, FillFlag.OBSERVED, np.where(domain_mask, FillFlag.BEYOND_LIMIT, FillFlag.OUTSIDE_DOMAIN))
-    result = as_read(values[core], flag[core].astype(np.int8), job)
+    missing, context_mask, fillable, result = unfilled(values, domain_mask, core, job)
     if not fillable[core].any():
         return result
     if others is not None:
         others = np.where(domain_mask, others, np.nan)
     values, covariates = latent(values, covariates, job.warping)
-    beyond = None if far is None else _far(far, missing, context_mask, chunk, job)
+    # blocks have no covariates, and those of censored values are neither censored nor observed
+    usable = job.warping is None and all(layer.known_errors for layer in covariates)
+    beyond = None if far is None or not usable else _far(far, missing, context_mask, chunk, job)
     predicted = _predict(values, missing, context_mask, fillable, chunk, job, others, covariates, beyond)
     predicted = predicted[(slice(None), *core)]
     filled = fillable[core] & np.isfinite(predicted[0])
@@ -250,7 +259,7 @@ def _predict(
         known = np.isfinite(others).any(0)
         supported = supported | (fillable & known)
     wanted = wanted_cells(fillable, supported, job.core(chunk))
-    tiles = tiles_of(values, context_mask, missing, wanted, job, covariates=covariates, far=far if alone else None)
+    tiles = tiles_of(values, context_mask, missing, wanted, job, covariates=covariates, far=far)
     predicted = _blend(tiles, values.shape, rows, cols, job)
     if others is not None:
         stack = np.where(context_mask, values, np.nan), others
@@ -268,13 +277,14 @@ def _far(
 ) -> FarContext | None:
     """Far context of the tiles of a chunk; None where no gap is wide, or the model reads no far context."""
     neighbourhood, window = job.predictor.neighbourhood, job.window(chunk)
-    # blocks of censored values are neither censored nor observed
-    used = neighbourhood.far and job.warping is None
-    if not used or not reaches_far(context_mask, missing, job.core(chunk), neighbourhood.tile_px):
+    if not neighbourhood.far:
+        return None
+    depth = depths(context_mask)
+    if not reaches_far(depth, missing, job.core(chunk), neighbourhood.tile_px):
         return None
     sums = block_sums(read(), job.far_window(chunk), neighbourhood)
     first, period = np.array([window.row, window.col]), job.shape[1] if job.periodic else None
-    return FarContext(sums, depths(context_mask), first, neighbourhood, job.seed, period)
+    return FarContext(sums, depth, first, neighbourhood, job.seed, period)
 
 
 def _blend(
@@ -330,9 +340,9 @@ def tiles_of(
         middle, errors = (box[0] + box[1] - 1) / 2, known_errors(covariates, context)
         targets = (t_row + patch[0].start) * width + t_col + patch[1].start
         tile = Tile(
-            np.concatenate([_locations(context, width, middle), np.float32(places - middle)]),
+            np.concatenate([locations(context, width, middle), np.float32(places - middle)]),
             np.concatenate([values.ravel()[context], means]).astype(values.dtype, copy=False),
-            _locations(targets, width, middle),
+            locations(targets, width, middle),
             targets,
             weights[t_row, t_col],
             covariates=columns(covariates, context, targets),
@@ -355,11 +365,6 @@ def tiles_of(
             slices = others[np.ix_(known, context)], others[np.ix_(known, targets)]
             tiles.append(_beside_slices(tile, (close, whole[place]), slices, job.predictor))
     return sorted((tile for tile in tiles if tile.targets.size), key=lambda tile: tile.targets.size)
-
-
-def _locations(cells: IntArray, width: int, middle: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
-    """Rows and columns of flat window indices relative to the middle of a tile, ``(n, 2)``."""
-    return np.asarray(np.stack(np.divmod(cells, width), -1) - middle, np.float32)
 
 
 def _beside_slices(
