@@ -1,0 +1,177 @@
+"""Predictions at places from measurements: squares, tiles, a pass of the model, and their blend."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import numpy.typing as npt
+from dask.base import compute
+from dask.delayed import delayed
+from dask.system import CPU_COUNT
+
+from geonp.inference.censoring import without_piles
+from geonp.inference.covariates import Layer, columns
+from geonp.inference.kernel import FillJob, result_dtype
+from geonp.inference.predictor import padded_size, tiles_per_batch
+from geonp.inference.stitching import Tile, batches, blended, stitch
+from geonp.raster.metadata import FillFlag
+from geonp.scattered.squares import (
+    Observations,
+    Square,
+    blend_weights,
+    choose_context,
+    grouped,
+    project,
+    squares_of,
+)
+from geonp.scattered.targets import Target, crossed
+
+__all__ = ["predicted"]
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class InterpolationSettings:
+    """Settings of the predictions at scattered places."""
+
+    most_targets: int = 3072
+    """Largest number of targets in a forward pass, which bounds its memory."""
+    tasks_per_core: int = 8
+    """Number of dask tasks for each core, so that all cores finish at about the same time."""
+
+
+INTERPOLATION = InterpolationSettings()
+"""The settings in use."""
+
+
+def predicted(target: Target, observations: Observations, covariates: Sequence[Any], job: FillJob) -> Any:
+    """A result in the shape of the template of the target, lazy if that is; `covariates` are those of the target."""
+    dtype = result_dtype(np.result_type(observations.values.dtype, np.float32))
+    chunks = target.template.chunks
+    if chunks is None:
+        places = target.places
+        total = _predict_in_parallel(observations, places, covariates, job)
+        return _flagged(total, observations, places, job, dtype).reshape(target.template.shape)
+    rows, cols = (da.from_array(a, chunks=c) for a, c in zip((target.y, target.x), chunks, strict=True))
+    held = delayed(observations, pure=True)
+    return da.map_blocks(_block, rows[:, None], cols[None, :], held, job, *covariates, dtype=dtype, chunks=chunks)
+
+
+def _block(
+    y: FloatArray, x: FloatArray, observations: Observations, job: FillJob, *covariates: FloatArray
+) -> npt.NDArray[np.void]:
+    """The results of one chunk of a lazy grid."""
+    places = crossed(y[:, 0], x[0])
+    dtype = result_dtype(np.result_type(observations.values.dtype, np.float32))
+    squares = squares_of(observations, _bounds(places))
+    total = _predict(observations, places, [values.ravel() for values in covariates], squares, job)
+    return _flagged(total, observations, places, job, dtype).reshape(len(y), x.shape[1])
+
+
+def _bounds(places: FloatArray) -> tuple[float, float, float, float]:
+    (west, south), (east, north) = places.min(0), places.max(0)
+    return float(west), float(south), float(east), float(north)
+
+
+def _predict_in_parallel(
+    observations: Observations, places: FloatArray, covariates: Sequence[FloatArray], job: FillJob
+) -> FloatArray:
+    """The sums of :func:`_predict`, with a dask task for each band of neighbouring squares."""
+    squares = sorted(squares_of(observations, _bounds(places)), key=lambda square: (square.y, square.x))
+    edges = np.linspace(0, len(squares), min(len(squares), INTERPOLATION.tasks_per_core * CPU_COUNT) + 1).astype(int)
+    parts, covered = [], grouped(places, squares, observations.geographic)
+    for first, last in itertools.pairwise(edges):
+        near = np.zeros(len(places), bool)
+        near[np.concatenate(covered[first:last])] = True
+        parts.append((squares[first:last], np.flatnonzero(near)))
+    held = delayed(observations, pure=False)
+    tasks = [
+        delayed(_predict)(held, places[index], [values[index] for values in covariates], part, job)
+        for part, index in parts
+    ]
+    total = np.zeros((4, len(places)))
+    for (_, index), part in zip(parts, compute(*tasks), strict=True):
+        total[:, index] += part
+    return total
+
+
+def _predict(
+    observations: Observations,
+    places: FloatArray,
+    covariates: Sequence[FloatArray],
+    squares: list[Square],
+    job: FillJob,
+) -> FloatArray:
+    """Weighted sums of mean, standard error and tail at each place, and sums of weights, ``(4, n)``.
+
+    `covariates` are those of the observations, at the places.
+    """
+    layers = [
+        replace(layer, values=np.concatenate([layer.values, there]))
+        for layer, there in zip(observations.covariates, covariates, strict=True)
+    ]
+    covered = list(zip(squares, grouped(places, squares, observations.geographic), strict=True))
+    distance = observations.distance(places)
+    tiles = (t for square, index in covered for t in _tiles(observations, places, distance, square, index, layers, job))
+    size = job.predictor.batch_size
+    return stitch(
+        batches(tiles, size), len(places), job.predictor, _expected(covered, size), lambda tile: _near(places, tile)
+    )
+
+
+def _near(places: FloatArray, tile: Tile) -> str:
+    return f"around x, y = {tuple(places[tile.targets[0]].tolist())}"
+
+
+def _expected(covered: list[tuple[Square, IntArray]], size: int) -> int:
+    """Estimate of the number of batches."""
+    counts = [index.size for _, index in covered if index.size]
+    parts = [(-(-n // INTERPOLATION.most_targets), padded_size(min(n, INTERPOLATION.most_targets))) for n in counts]
+    return math.ceil(sum(n / tiles_per_batch(size, n_t) for n, n_t in parts))
+
+
+def _tiles(
+    observations: Observations,
+    places: FloatArray,
+    distance: FloatArray,
+    square: Square,
+    index: IntArray,
+    covariates: Sequence[Layer],
+    job: FillJob,
+) -> Iterator[Tile]:
+    """The tiles of a square, which share one context; the targets of each fit into a forward pass.
+
+    `covariates` are those at the observations, then at the places.
+    """
+    weights = blend_weights(places[index], distance[index], square, observations.geographic)
+    index, weights = index[weights > 0], weights[weights > 0]
+    if not index.size:
+        return
+    neighbourhood = job.predictor.neighbourhood
+    chosen, xc = choose_context(observations, square, neighbourhood.n_context, neighbourhood.thinning)
+    for part in np.array_split(np.arange(index.size), -(-index.size // INTERPOLATION.most_targets)):
+        xt = project(places[index[part]], square.middle, observations.geographic) / square.unit
+        beside = columns(covariates, chosen, len(observations.xy) + index[part])
+        errors = None if observations.errors is None else observations.errors[chosen]
+        tile = Tile(xc, observations.values[chosen], xt, index[part], weights[part], covariates=beside, errors=errors)
+        yield without_piles(tile, job.warping, job.predictor)
+
+
+def _flagged(
+    total: FloatArray, observations: Observations, places: FloatArray, job: FillJob, dtype: np.dtype[Any]
+) -> npt.NDArray[np.void]:
+    """The blended predictions with the fields of a result, empty beyond `max_distance`."""
+    out = np.zeros(len(places), dtype)
+    near = True if job.max_distance is None else observations.distance(places) <= job.max_distance
+    for name, values in zip(("value", "standard_error", "tail"), blended(total), strict=True):
+        out[name] = np.where(near, values, np.nan)
+    out["flag"] = np.where(near, FillFlag.FILLED, FillFlag.BEYOND_LIMIT)
+    return out
