@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import suppress
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from geonp.errors import CheckpointError, ModelError
+from geonp.errors import CheckpointError, ModelError, warn
 from geonp.inference.context import Neighbourhood
 from geonp.inference.limits import config_errors, neighbourhood_errors
 from geonp.io.location import replacing
@@ -48,7 +49,7 @@ class Card(BaseModel):
     sha256 : str
         Hash of the safetensors file.
     settings_sha256 : str
-        Hash of the fields of :data:`HASHED_FIELDS`, which earlier versions of geonp did not write.
+        Hash of the fields of :data:`HASHED_FIELDS`. None in cards that earlier versions of geonp wrote.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -64,7 +65,7 @@ class Card(BaseModel):
     training: dict[str, Any]
     scores: dict[str, float]
     sha256: str
-    settings_sha256: str = ""
+    settings_sha256: str | None = None
 
     @property
     def classes(self) -> int:
@@ -100,7 +101,8 @@ def load_card(model: str) -> Card:
 def load_model(model: str) -> tuple[nn.Module, Card]:
     """Build a model and load its weights, checked against the hash of its card; in evaluation mode, on the CPU.
 
-    The model is cached: callers must not change it.
+    The model is cached: callers must not change it. Warns of a card of an earlier version of geonp whose settings
+    neither a hash nor the weights confirm.
 
     Raises
     ------
@@ -121,6 +123,13 @@ def load_model(model: str) -> tuple[nn.Module, Card]:
         raise CheckpointError(
             f"{file}: the weights are damaged or altered: sha256 {digest[:12]}..., expected {card.sha256[:12]}...; "
             "reinstall geonp, or copy the checkpoint and its card again"
+        )
+    if card.settings_sha256 is None and _described(file) is None:
+        settings = _settings(json.loads(file.with_suffix(".json").read_bytes()))
+        warn(
+            f"{file.with_suffix('.json')}: a card of an earlier version of geonp, without a hash of its "
+            f"{', '.join(HASHED_FIELDS)}: nothing shows whether they were altered. If they are as you saved them, add "
+            f'"settings_sha256": "{_sha256(settings)}" to the card.'
         )
     try:
         with bounded(4 * card.parameters + 2**20):
@@ -227,16 +236,40 @@ def _read_card(file: Path) -> Card:
         raise CheckpointError(f"{file}: the card cannot be read: {error.strerror}") from error
     if card.format != FORMAT:
         raise CheckpointError(f"{file}: card format {card.format}, but this geonp reads {FORMAT}; upgrade geonp")
-    settings = hashlib.sha256(_settings(json.loads(content)).encode()).hexdigest()
-    if card.settings_sha256 and card.settings_sha256 != settings:
+    settings = _settings(json.loads(content))
+    if (expected := _expected_hash(card, file)) is not None and expected != _sha256(settings):
         raise CheckpointError(
-            f"{file}: damaged or altered card: its {', '.join(HASHED_FIELDS)} have sha256 {settings[:12]}..., expected "
-            f"{card.settings_sha256[:12]}...; reinstall geonp, or copy the checkpoint and its card again"
+            f"{file}: damaged or altered card: its {', '.join(HASHED_FIELDS)} have sha256 "
+            f"{_sha256(settings)[:12]}..., expected {expected[:12] + '...' if expected else 'one in settings_sha256'}; "
+            "reinstall geonp, or copy the checkpoint and its card again"
         )
     inputs = card.config.get("d_x", 2)
     for problem in (*config_errors(card.config), *neighbourhood_errors(card.neighbourhood, inputs)):
         raise CheckpointError(f"{file}: damaged or altered card: {problem}")
     return card
+
+
+def _expected_hash(card: Card, file: Path) -> str | None:
+    """Hash that the settings of a card must have; None if neither it nor the weights of a user say so."""
+    if card.settings_sha256 is not None:
+        return card.settings_sha256
+    if file.parent == _weights():
+        return ""
+    described = _described(file.with_suffix(".safetensors"))
+    return None if described is None else _sha256(described)
+
+
+def _described(file: Path) -> str | None:
+    """The settings that :func:`save` has written into a file of weights; None if there are none."""
+    with suppress(OSError, ValueError, AttributeError), file.open("rb") as weights:
+        length = int.from_bytes(weights.read(8), "little")
+        described = json.loads(weights.read(min(length, 2**24))).get("__metadata__", {}).get("geonp")
+        return described if isinstance(described, str) else None
+    return None
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _settings(card: dict[str, Any]) -> str:

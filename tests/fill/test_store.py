@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import math
 import os
@@ -265,7 +266,8 @@ def test_another_job_is_not_gone_on_with(model: str, tmp_path: Path, source: Pat
     card = checkpoint_copy.with_suffix(".json")
     fields = json.loads(card.read_text())
     fields["neighbourhood"]["n_context"] //= 2
-    card.write_text(json.dumps({key: value for key, value in fields.items() if key != "settings_sha256"}))
+    settings = json.dumps({key: fields[key] for key in checkpoint.HASHED_FIELDS}, sort_keys=True)
+    card.write_text(json.dumps({**fields, "settings_sha256": hashlib.sha256(settings.encode()).hexdigest()}))
     with pytest.raises(InputError, match="the model changed since"):
         fill_store(lazily(source), out, chunks=16, model=str(checkpoint_copy), resume=True)
     (source / "a" / "c" / "1" / "2").touch()

@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
 from geonp.errors import CheckpointError, GeonpError, ModelError
 from geonp.inference import checkpoint
@@ -191,12 +192,47 @@ def test_a_network_that_is_not_that_of_the_weights_is_never_built(
         checkpoint.load_model(str(checkpoint_copy))
 
 
-def test_cards_of_earlier_versions_have_no_hash_of_their_settings(checkpoint_copy: Path) -> None:
-    card = checkpoint_copy.with_suffix(".json")
-    fields = json.loads(card.read_text())
+def without_hash(file: Path, **changes: Any) -> None:
+    """Remove the hash from the card beside `file`, and change other fields."""
+    card = file.with_suffix(".json")
+    fields = {**json.loads(card.read_text()), **changes}
     del fields["settings_sha256"]
     card.write_text(json.dumps(fields))
-    assert checkpoint.load_model(str(checkpoint_copy))[1].settings_sha256 == ""
+
+
+def test_weights_confirm_a_card_of_an_earlier_version(checkpoint_copy: Path) -> None:
+    without_hash(checkpoint_copy)
+    assert checkpoint.load_model(str(checkpoint_copy))[1].settings_sha256 is None
+    neighbourhood = json.loads(checkpoint_copy.with_suffix(".json").read_text())["neighbourhood"]
+    edit_card(checkpoint_copy)
+    without_hash(checkpoint_copy, neighbourhood={**neighbourhood, "n_context": 16})
+    with pytest.raises(CheckpointError, match=r"altered card: its architecture, config, neighbourhood have sha256"):
+        checkpoint.load_card(str(checkpoint_copy))
+
+
+def test_a_card_that_nothing_confirms_is_warned_of(checkpoint_copy: Path) -> None:
+    weights = load_file(checkpoint_copy)
+    save_file(weights, checkpoint_copy)  # as earlier versions did, without metadata
+    hashes = {"sha256": hashlib.sha256(checkpoint_copy.read_bytes()).hexdigest()}
+    hash_of_settings = json.loads(checkpoint_copy.with_suffix(".json").read_text())["settings_sha256"]
+    without_hash(checkpoint_copy, **hashes)
+    with pytest.warns(UserWarning, match=f'earlier version of geonp.*add "settings_sha256": "{hash_of_settings}"'):
+        checkpoint.load_model(str(checkpoint_copy))
+
+
+@pytest.mark.parametrize("value", ["", "0" * 64])
+def test_a_hash_that_is_empty_or_wrong_is_refused(checkpoint_copy: Path, value: str) -> None:
+    card = checkpoint_copy.with_suffix(".json")
+    card.write_text(json.dumps({**json.loads(card.read_text()), "settings_sha256": value}))
+    with pytest.raises(CheckpointError, match=r"copy\.json: damaged or altered card: its .* have sha256"):
+        checkpoint.load_card(str(checkpoint_copy))
+
+
+def test_a_shipped_card_has_a_hash(checkpoint_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "_weights", lambda: checkpoint_copy.parent)
+    without_hash(checkpoint_copy)
+    with pytest.raises(CheckpointError, match="expected one in settings_sha256; reinstall geonp"):
+        checkpoint.load_card("copy")
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[]"])
