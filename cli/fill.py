@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .covariates import covariates, errors, read_beside
+from .files import FILES, Files, files
 from .options import (
     bands,
     bbox,
@@ -54,9 +55,7 @@ __all__ = ["fill"]
 @fill_option("mask", type=click.Path(path_type=Path), help="A raster file; 0 is False.")
 @click.option("--holes", is_flag=True, help="Fill holes alone: leave gaps that touch the edge of the raster empty.")
 @fill_option("max_distance", type=float)
-@click.option(
-    "--values-only", is_flag=True, help="Write no standard errors and flags; integers stay integers in a .tif."
-)
+@files
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @click.option("--resume", is_flag=True, help="Continue an unfinished .zarr; start a new one if there is none.")
 @click.option("--workers", type=click.IntRange(min=1), help="Start this number of processes. Default: threads. (.zarr)")
@@ -94,7 +93,6 @@ def fill(
     target: str,
     mask: Path | None,
     holes: bool,
-    values_only: bool,
     overwrite: bool,
     resume: bool,
     workers: int | None,
@@ -122,17 +120,16 @@ def fill(
     from geonp.inference.checkpoint import load_card
     from geonp.io.files import open_raster
     from geonp.io.location import is_remote
-    from geonp.io.output import check_output
 
     start = time.perf_counter()
     log_to_stderr(0 if quiet else verbose)
+    files = Files.of(target, settings)
     creation_options = dict(pair(option, "--co") for option in options)
     storage_options = file_system(storage)
     whole = load_card(settings["model"]).classes > 0 or settings["samples"] > 0
-    in_units = _in_units(target, whole, bool(resume or workers or scheduler), values_only)
+    in_units = _in_units(target, whole, bool(resume or workers or scheduler), files)
     _require_apart(source, target, mask, settings["model"])
-    if not is_remote(target):
-        check_output(target, overwrite=overwrite or resume, driver=driver)
+    files.check(source, driver, overwrite=overwrite, resume=resume)
     where = opening(settings) | {"chunks": None if in_units else chunks or "auto"}
     layout = _layout(creation_options, chunks) if in_units else {}
     ds = open_raster(source, storage_options=storage_options if is_remote(source) else None, **where)
@@ -150,9 +147,9 @@ def fill(
         counts, attributes, failed = _fill_store(ds, target, storage_options, shown, quiet, **how, **settings)
     else:
         creation = {"overwrite": overwrite, "driver": driver, "creation_options": creation_options}
-        counts, attributes, failed = *_fill_file(ds, Path(target), shown, quiet, values_only, creation, settings), ""
+        counts, attributes, failed = *_fill_file(ds, files, shown, quiet, creation, settings), ""
     provenance = {key: attributes[f"geonp_{key}"] for key in ("model", "model_version", "weights_sha256")}
-    summary = {"input": source, "output": target, **provenance, **_summary(counts, time.perf_counter() - start)}
+    summary = {"input": source, **files.named, **provenance, **_summary(counts, time.perf_counter() - start)}
     if as_json or not quiet:
         echo(to_json(summary) if as_json else _sentence(summary))
     if failed:
@@ -185,18 +182,17 @@ def _domain(ds: xr.Dataset, mask: xr.DataArray | None, holes: bool) -> Any:
     return inside if mask is None else inside & domain_of(mask, grid)
 
 
-def _in_units(target: str, whole: bool, needed: bool, values_only: bool) -> bool:
+def _in_units(target: str, whole: bool, needed: bool, files: Files) -> bool:
     """Whether the output is a store that is written unit by unit; a usage error where it is not, but has to be.
 
-    Classes and samples are made of slices as a `whole`.
+    Classes and samples are made of slices as a `whole`, and units have all results.
     """
     store = target.rstrip("/").lower().endswith(".zarr")
-    if store and values_only:
-        raise click.UsageError("--values-only is for .tif and .nc: the arrays of a .zarr have dtypes of their own.")
-    found = store and not whole
+    found = store and not whole and not files.apart
     if needed and not found:
         raise click.UsageError(
-            "--resume, --workers and --scheduler need an OUT that ends in .zarr, a model of numbers, and no --samples."
+            "--resume, --workers and --scheduler need an OUT that ends in .zarr, a model of numbers, and no --samples, "
+            "--values-only, --errors-to and --flags-to."
         )
     return found
 
@@ -272,22 +268,15 @@ def _fill_store(
 
 
 def _fill_file(
-    ds: xr.Dataset,
-    target: Path,
-    shown: bool,
-    quiet: bool,
-    values_only: bool,
-    creation: dict[str, Any],
-    settings: dict[str, Any],
+    ds: xr.Dataset, files: Files, shown: bool, quiet: bool, creation: dict[str, Any], settings: dict[str, Any]
 ) -> tuple[dict[str, dict[str, int]], dict[Any, Any]]:
-    """Write a file that appears when it is complete; counts of cells, and the attributes of the output."""
+    """Write files that appear when they are complete; counts of cells, and the attributes of the output."""
     from geonp.fill.infill import infill
     from geonp.fill.report import counted
-    from geonp.io.output import write_raster
 
-    filled, count = counted(ds, infill(ds, **settings), values_only=values_only)
+    filled, count = counted(ds, infill(ds, **settings), values_only=files.single)
     with _progress(shown and in_terminal()):
-        write_raster(filled, target, **creation)
+        files.write(filled, ds, creation)
     counts = count()
     if not quiet:
         _note(counts, filled.attrs)
@@ -335,7 +324,8 @@ def _sentence(summary: dict[str, Any]) -> str:
     why = ", ".join(f"{count:,} {key.replace('_', ' ')}" for key, count in empty.items() if count)
     left = f", left {sum(empty.values()):,} empty ({why})" if why else ""
     memory = summary["peak_memory_bytes"]
+    written = ", ".join(summary[key] for key in FILES if key in summary)
     return (
         f"Filled {summary['cells_filled']:,} cells{left} in {summary['seconds']:.1f} s"
-        f"{f' with {memory / 2**20:,.0f} MiB' if memory else ''}: {summary['output']}"
+        f"{f' with {memory / 2**20:,.0f} MiB' if memory else ''}: {written}"
     )

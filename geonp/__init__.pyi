@@ -15,10 +15,12 @@ from .errors import PredictionError as PredictionError
 from .errors import RecipeError as RecipeError
 from .evaluation.compare import evaluate as evaluate
 from .fill.infill import infill as infill
+from .fill.outputs import values_only as values_only
 from .fill.plan import plan as plan
 from .fill.store import fill_store as fill_store
 from .inference import student as student
 from .io.files import open_raster as open_raster
+from .io.output import write_raster as write_raster
 from .scattered.interpolate import interpolate as interpolate
 from .scattered.lattices import lattice as lattice
 

@@ -128,6 +128,12 @@ class GeonpAccessor:
             **options,
         )
 
+    def values_only(self) -> xr.Dataset:
+        """The filled values alone, of the result of :meth:`infill`; see :func:`geonp.values_only`."""
+        from geonp.fill.outputs import values_only
+
+        return values_only(self._obj)
+
     def evaluate(
         self,
         *,

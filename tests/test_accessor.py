@@ -17,6 +17,7 @@ HOMES = {
     "infill": "geonp.fill.infill",
     "plan": "geonp.fill.plan",
     "fill_store": "geonp.fill.store",
+    "values_only": "geonp.fill.outputs",
     "evaluate": "geonp.evaluation.compare",
     "adapt": "geonp.adaptation.adapt",
 }

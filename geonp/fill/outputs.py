@@ -12,15 +12,16 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from geonp.fill.options import FillOptions
+from geonp.errors import InputError
+from geonp.fill.options import RESULTS, FillOptions
 from geonp.inference import student
 from geonp.inference.kernel import quantile_of
 from geonp.raster.kinds import category_labels
-from geonp.raster.metadata import FillFlag, Kind, ancillary_names
+from geonp.raster.metadata import UNNAMED, FillFlag, Kind, ancillary_names
 from geonp.raster.nodata import NODATA, OTHER_NODATA, PACKING, UNLIMITED, VALID, holds, without
 from geonp.raster.variable import ClassReader, Variable, labels
 
-__all__ = ["Output", "ordered", "outputs", "result_arrays"]
+__all__ = ["Output", "filled_names", "ordered", "outputs", "result_arrays", "values_only", "without_results"]
 
 Array = npt.NDArray[Any]
 
@@ -143,6 +144,56 @@ def ordered(ds: xr.Dataset, out: xr.Dataset, results: Mapping[Hashable, Iterable
     """`out` with its variables in the order of `ds`, the results of each variable in its place."""
     names = (n for name in ds.data_vars for n in (name, *results.get(name, ())))
     return out[[name for name in dict.fromkeys(names) if name in out]]
+
+
+def filled_names(ds: xr.Dataset) -> list[Hashable]:
+    """Names of the variables of a result that were filled: those with a fill flag."""
+    return [name for name in ds.data_vars if f"{name}_fill_flag" in ds]
+
+
+def values_only(obj: xr.DataArray | xr.Dataset) -> xr.Dataset:
+    """The filled values alone, without errors, flags, quantiles and other results of :func:`geonp.infill`.
+
+    They have the dtype, attributes and coordinates of the raster that was filled, and stay lazy.
+    :func:`geonp.write_raster` with `like` stores them as the file of that raster is.
+
+    Parameters
+    ----------
+    obj : Dataset
+        A result of :func:`geonp.infill`, or one that was opened from a file.
+
+    Raises
+    ------
+    InputError
+        For a raster that is no such result.
+    """
+    return without_results(obj if isinstance(obj, xr.Dataset) else obj.to_dataset(name=obj.name or UNNAMED))
+
+
+def without_results(ds: xr.Dataset, results: Sequence[str] = RESULTS) -> xr.Dataset:
+    """A result without some of what lies beside the filled values, by default all of it; lazy if it is.
+
+    Raises
+    ------
+    InputError
+        For a raster that is no result.
+    """
+    filled = filled_names(ds)
+    if not filled:
+        raise InputError(
+            f"there is no variable that was filled: got {', '.join(map(repr, ds.data_vars))}, expected the result of "
+            "infill(), with a variable <name>_fill_flag"
+        )
+    dropped = [f"{name}_{result}" for name in filled for result in results]
+    out = ds.drop_vars(dropped, errors="ignore")
+    used = {dim for variable in out.data_vars.values() for dim in variable.dims}
+    lost = {dim for name in dropped if name in ds for dim in ds[name].dims} - used
+    out = out.drop_vars([name for name, coord in out.coords.items() if set(coord.dims) & lost]).copy()
+    for name in filled:
+        kept = [other for other in ancillary_names(out[name]) if other not in dropped]
+        out[name].attrs = without(out[name].attrs, ("ancillary_variables",))
+        out[name].attrs |= {"ancillary_variables": " ".join(kept)} if kept else {}
+    return out
 
 
 def _values(result: Array, stored: Array, fit: Callable[..., Array], smooth: bool) -> Array:

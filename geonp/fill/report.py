@@ -14,12 +14,12 @@ import xarray as xr
 
 from geonp.errors import InputError, warn
 from geonp.fill.bounds import warn_of_pile
+from geonp.fill.outputs import without_results
 from geonp.fill.units import Field, Unit, census
 from geonp.io.journal import Record
 from geonp.raster.collar import Ends, cells_outside
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import FillFlag
-from geonp.raster.nodata import without
 from geonp.raster.sentinels import Extremes, sentinels_of, warn_of_sentinels
 from geonp.raster.windows import Window
 
@@ -140,12 +140,7 @@ def counted(
             if values_only:
                 values = da.map_blocks(_first, filled[name].data, data, dtype=filled[name].dtype)
                 filled = filled.assign({name: filled[name].copy(data=values)})
-    if values_only:
-        filled = filled[list(source.data_vars)]
-        for name in counts:
-            filled[name].attrs = without(filled[name].attrs, ("ancillary_variables",)) | {
-                key: text for key, text in source[name].attrs.items() if key == "ancillary_variables"
-            }
+    filled = without_results(filled) if values_only else filled
     return filled, lambda: {name: count() for name, count in counts.items()}
 
 

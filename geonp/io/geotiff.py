@@ -24,8 +24,11 @@ from rasterio.windows import Window
 
 from geonp.errors import InputError, OutputError, reason, warn
 from geonp.io.bands import packed, with_alpha
+from geonp.io.layouts import add_overviews, creation_of, layout_of
 from geonp.io.tags import layer_tags, write_tags
+from geonp.raster.directions import is_direction
 from geonp.raster.grid import Grid, grid_mapping_name
+from geonp.raster.kinds import is_classes
 from geonp.raster.metadata import GDAL_METADATA, PACKED_BANDS
 from geonp.raster.nodata import PACKING, UNLIMITED, declared_nodata, observed, valid_limits
 
@@ -57,6 +60,7 @@ _COMPRESSIONS = {"NONE", "DEFLATE", "LZW", "ZSTD", "LZMA", "JPEG", "WEBP", "JXL"
 # Options with which a copy has other cells than its draft.
 _CHANGING = {"ADD_ALPHA", "DISCARD_LSB", "EXTENT", "MAX_Z_ERROR", "NBITS", "RES", "TARGET_SRS", "TILING_SCHEME"}
 _LOSSY = {"JPEG", "WEBP", "JXL"}
+_SAME = 1e-3  # of a cell, over all cells
 _PART_SIDE, _PART_BYTES = 512, 2**26  # of a block of a COG, and of the memory that comparing files takes
 
 
@@ -72,20 +76,31 @@ def transform(ds: xr.Dataset, grid: Grid) -> Affine | None:
     """
     if grid.y_dim in ds.coords and grid.x_dim in ds.coords:
         (dy, dx), (y, x) = grid.spacing, grid.origin
-        return Affine(dx, 0.0, x - dx / 2, 0.0, dy, y - dy / 2) if grid.regular else None
+        found = Affine(dx, 0.0, x - dx / 2, 0.0, dy, y - dy / 2)
+        written = _written_transform(ds)
+        # coordinates are rounded: the transform that they follow from is exact
+        same = written is not None and found.almost_equals(written, _SAME * min(abs(dy), abs(dx)) / max(grid.shape))
+        return (written if same else found) if grid.regular else None
+    return _written_transform(ds)
+
+
+def _written_transform(ds: xr.Dataset) -> Affine | None:
     mapping = grid_mapping_name(ds)
-    written = ds[mapping].attrs.get("GeoTransform") if mapping is not None else None
-    return Affine.from_gdal(*map(float, str(written).split())) if written else None
+    terms = str(ds[mapping].attrs.get("GeoTransform", "")).split() if mapping is not None else []
+    return Affine.from_gdal(*map(float, terms)) if len(terms) == 6 else None
 
 
-def write_geotiff(ds: xr.Dataset, grid: Grid, path: Path, driver: str, options: Mapping[str, str]) -> None:
+def write_geotiff(
+    ds: xr.Dataset, grid: Grid, path: Path, driver: str, options: Mapping[str, str], like: xr.Dataset | None = None
+) -> None:
     """Compute `ds`, on `grid`, and write it to `path`, by a draft in the same folder, which the caller removes.
 
     GDAL reports no errors when it flushes, copies and closes a file, such as those of a full disk. So blocks of the
     draft are read back as they are written, and the copy is compared with the draft.
 
     Variables and their slices along other dimensions are bands, in order, described by name. Rows are written from
-    north to south, and columns from west to east. :func:`geonp.io.output.write_raster` describes the parameters.
+    north to south, and columns from west to east. With `like`, they have the descriptions and the layout of the file
+    that this was opened from. :func:`geonp.io.output.write_raster` describes the parameters.
 
     Raises
     ------
@@ -94,10 +109,20 @@ def write_geotiff(ds: xr.Dataset, grid: Grid, path: Path, driver: str, options: 
     OutputError
         If GDAL refuses the creation options, or what it wrote cannot be read back.
     """
+    layout = {} if like is None else layout_of(like)
+    average = like is not None and not any(is_classes(da) or is_direction(str(n), da.attrs) for n, da in like.items())
+    kept = creation_of(layout, driver) if layout else {}
+    kept |= {"OVERVIEW_RESAMPLING": "AVERAGE"} if average and driver == "COG" else {}
+    options = {**DRIVERS[driver], **kept, **options}
     _require_compression(driver, options)
     ds = _north_up(ds, grid)
     grid = Grid.from_xarray(ds)
     layers = _encoded_layers(ds, grid)
+    mask = None
+    if like is not None:
+        layers = [(about.get("description", label), *rest, about) for label, *rest, about in layers]
+    if layout.get("mask") and layers[-1][2].get("colour") == "alpha":
+        *layers, (_, mask, _) = layers
     first = layers[0][1]
     affine, gcps = transform(ds, grid), first.rio.get_gcps()
     unplaced = affine is None and not gcps and not grid.regular
@@ -129,10 +154,15 @@ def write_geotiff(ds: xr.Dataset, grid: Grid, path: Path, driver: str, options: 
             raise _unwritten(f"GDAL reports: {reason(error)}") from error
         # Blocks are written as they are computed; the copy compresses them once and adds the overviews of a COG.
         targets: Any = [_Band(draft, band) for band in range(1, len(layers) + 1)]
-        dask.array.store([dask.array.asarray(da.data) for _, da, _ in layers], targets, lock=True)
-        options = {**DRIVERS[driver], **options}
+        arrays = [dask.array.asarray(da.data) for _, da, _ in layers]
+        if mask is not None:
+            targets, arrays = [*targets, _Band(draft, 0)], [*arrays, dask.array.asarray(mask.data).astype(bool)]
+        dask.array.store(arrays, targets, lock=True)
         try:
-            rasterio.shutil.copy(draft, path, driver=driver, **options)
+            with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True):
+                rasterio.shutil.copy(draft, path, driver=driver, **options)
+                if layout.get("overviews") and driver == "GTiff":
+                    add_overviews(path, layout["overviews"], average=average)
         except (RasterioError, CPLE_BaseError) as error:
             raise OutputError(f"GDAL cannot write {path.name!r} as {driver}: {error}. Check --co.") from error
         _require_intact(path, draft, options)
@@ -183,7 +213,10 @@ def _require_compression(driver: str, options: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True)
 class _Band:
-    """Target of `dask.array.store`. The file is opened for each block, so that the target can be pickled."""
+    """Target of `dask.array.store`: a band, or the mask of all bands if it is 0.
+
+    The file is opened for each block, so that the target can be pickled.
+    """
 
     path: Path
     band: int
@@ -191,10 +224,13 @@ class _Band:
     def __setitem__(self, key: tuple[slice, slice], block: npt.NDArray[Any]) -> None:
         window = Window.from_slices(*key)
         try:
-            with rasterio.open(self.path, "r+") as file:
-                file.write(block, self.band, window=window)
+            with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True), rasterio.open(self.path, "r+") as file:
+                if self.band:
+                    file.write(block, self.band, window=window)
+                else:
+                    file.write_mask(block, window=window)
             with rasterio.open(self.path) as file:
-                stored = file.read(self.band, window=window)
+                stored = file.read(self.band, window=window) if self.band else file.read_masks(1, window=window) > 0
         except (RasterioError, CPLE_BaseError) as error:
             raise _unwritten(f"GDAL reports: {error}") from error
         if not _equal(stored, block):

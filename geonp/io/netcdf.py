@@ -22,7 +22,7 @@ def write_netcdf(ds: xr.Dataset, path: Path) -> None:
         If the library cannot write it, for example because the disk is full.
     """
     for da in ds.data_vars.values():
-        if da.ndim and da.dtype.kind in "iuf":
+        if da.ndim and da.dtype.kind in "iuf" and "zlib" not in da.encoding:
             da.encoding.update(_COMPRESSION)
     try:
         storable(ds).to_netcdf(path, engine="netcdf4")

@@ -24,17 +24,18 @@ from geonp.errors import GeonpError, InputError, OutputError, reason, warn
 from geonp.io.attributes import storable
 from geonp.io.geotiff import DRIVERS, creation_options_of, transform, write_geotiff
 from geonp.io.journal import Journal
+from geonp.io.layouts import layout_of, with_chunks, zarr_format_of
 from geonp.io.location import check_writable, require_apart, resolved, sync
 from geonp.io.netcdf import write_netcdf
 from geonp.io.owner import here, note, owning, runs
 from geonp.io.sources import NETCDF
-from geonp.io.stores import Store, to_zarr
+from geonp.io.stores import Store, stored_once, to_zarr
 from geonp.io.tags import warn_of_tags
 from geonp.raster.grid import Grid, grid_mapping_name
 from geonp.raster.metadata import GDAL_METADATA, PACKED_BANDS
 from geonp.raster.nodata import holds
 
-__all__ = ["check_output", "for_files", "write_raster"]
+__all__ = ["check_output", "for_files", "held", "write_raster"]
 
 _GEOTIFF = {".tif", ".tiff"}
 # Files that GDAL reads beside a GeoTIFF: its CRS if GeoTIFF keys cannot hold it, overviews, masks.
@@ -83,6 +84,7 @@ def write_raster(
     ds: xr.Dataset,
     path: str | os.PathLike[str],
     *,
+    like: xr.Dataset | None = None,
     driver: Literal["COG", "GTiff"] | None = None,
     overwrite: bool = False,
     creation_options: Mapping[str, str] | None = None,
@@ -99,8 +101,13 @@ def write_raster(
         Variables on one grid; for GeoTIFF all of them on both spatial dimensions.
     path : str or path
         Output in an existing folder. The extension chooses the format: .zarr, .nc (.nc4, .cdf) or .tif (.tiff).
+    like : Dataset, optional
+        A raster that was opened by :func:`geonp.open_raster` from a file of the same format. The output is stored as
+        this file is: driver, blocks, compression and predictor, interleaving, overviews, a mask, and descriptions of
+        bands of a GeoTIFF; chunks, compression and unlimited dimensions of NetCDF and Zarr. A compression with a loss
+        becomes DEFLATE. How overviews were made is not stored in files: those of numbers are means.
     driver : {"COG", "GTiff"}, optional
-        GDAL driver of a GeoTIFF. By default COG.
+        GDAL driver of a GeoTIFF. By default that of `like`, or else COG.
     overwrite : bool
         Replace an existing output once the new one is complete.
     creation_options : mapping of str to str, optional
@@ -125,14 +132,17 @@ def write_raster(
     with _replacing(path) as temporary:
         if path.suffix.lower() == ".zarr":
             _require_known(options, {"ZARR_FORMAT"}, "Zarr")
-            to_zarr(ds, temporary, mode="w", consolidated=True, zarr_format=_zarr_format(options))
+            ds = ds if like is None else with_chunks(ds, like, "zarr")
+            to_zarr(ds, temporary, mode="w", consolidated=True, zarr_format=_zarr_format(options, like))
         elif path.suffix.lower() in NETCDF:
             _require_known(options, set(), "NetCDF")
-            write_netcdf(ds, temporary)
+            write_netcdf(ds if like is None else with_chunks(ds, like, "netcdf"), temporary)
         else:
-            driver = driver or "COG"
+            if like is not None and "Conventions" not in like.attrs:
+                ds.attrs.pop("Conventions", None)
+            driver = driver or ("COG" if like is None else layout_of(like).get("driver", "COG"))
             _require_known(options, creation_options_of(driver), f"GDAL's {driver} driver")
-            write_geotiff(_on_grid(storable(ds), grid), grid, temporary, driver, options)
+            write_geotiff(_on_grid(storable(ds), grid), grid, temporary, driver, options, like)
 
 
 def for_files(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
@@ -203,15 +213,39 @@ def _with_axis_attrs(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """Yield a path in a hidden sibling folder, which is moved to `path` if the block succeeds."""
+def _draft(path: Path) -> Iterator[Path]:
+    """Yield a hidden folder beside `path`, which is removed at the end, or by the next output if this is killed."""
     _sweep(path)
     work, owner = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent)), note()
-    sidecars = [path.with_name(path.name + suffix) for suffix in _SIDECARS if path.suffix.lower() in _GEOTIFF]
     try:
         (work / _OWNER).write_text(json.dumps(owner), encoding="utf-8")
         with owning(owner["token"]):
-            yield work / path.name
+            yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+@contextmanager
+def held(ds: xr.Dataset, path: Path) -> Iterator[xr.Dataset]:
+    """Compute `ds` once into a temporary store beside `path`, and yield it as read from there, to be used many times.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be written.
+    """
+    with _draft(path) as work:
+        with _as_output_errors(path):
+            ds = stored_once(ds, work / "held.zarr")
+        yield ds
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """Yield a path in a hidden sibling folder, which is moved to `path` if the block succeeds."""
+    sidecars = [path.with_name(path.name + suffix) for suffix in _SIDECARS if path.suffix.lower() in _GEOTIFF]
+    with _as_output_errors(path), _draft(path) as work:
+        yield work / path.name
         sync(work / path.name)
         if path.is_dir():
             os.replace(path, work / "replaced")
@@ -223,6 +257,13 @@ def _replacing(path: Path) -> Iterator[Path]:
             if (work / sidecar.name).exists():
                 os.replace(work / sidecar.name, sidecar)
         sync(path.parent)
+
+
+@contextmanager
+def _as_output_errors(path: Path) -> Iterator[None]:
+    """Convert the errors of readers and of file systems."""
+    try:
+        yield
     except GeonpError:
         raise
     except RasterioError as error:
@@ -236,8 +277,6 @@ def _replacing(path: Path) -> Iterator[Path]:
             f"Stopped while writing {str(path)!r}: {error}. Nothing was changed: check the space on the disk, quotas "
             "and the limit of file sizes (ulimit -f)."
         ) from error
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def _sweep(path: Path) -> None:
@@ -251,8 +290,8 @@ def _sweep(path: Path) -> None:
             shutil.rmtree(file.parent, ignore_errors=True)
 
 
-def _zarr_format(options: Mapping[str, str]) -> Literal[2, 3]:
-    text = options.get("ZARR_FORMAT", "3")
+def _zarr_format(options: Mapping[str, str], like: xr.Dataset | None) -> Literal[2, 3]:
+    text = options.get("ZARR_FORMAT", "3" if like is None else zarr_format_of(like))
     if text not in {"2", "3"}:
         raise InputError(f"No Zarr format {text!r}: expected 2 or 3. Correct zarr_format (--co).")
     return 2 if text == "2" else 3

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import dask.array as da
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
@@ -21,7 +22,7 @@ from netCDF4 import default_fillvals
 from geonp.io.location import connect, is_remote, remove, writing
 from geonp.raster.grid import grid_mapping_name
 
-__all__ = ["UNFINISHED", "Store", "to_zarr", "unfinished"]
+__all__ = ["UNFINISHED", "Store", "stored_once", "to_zarr", "unfinished"]
 
 UNFINISHED = "geonp_unfinished"
 """Attribute of the root of an unfinished store: ``"true"``, or the command that writes it if not ``geonp fill``."""
@@ -75,6 +76,22 @@ def to_zarr(ds: xr.Dataset, path: str | Path, **options: Any) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Consolidated metadata")
         ds.to_zarr(path, **options)
+
+
+def stored_once(ds: xr.Dataset, path: Path) -> xr.Dataset:
+    """Compute the dask arrays of `ds` together into a new store, and give `ds` with what is stored there instead."""
+    found = {name: variable for name, variable in ds.variables.items() if variable.chunks is not None}
+    even = {name: tuple(map(max, variable.chunks)) for name, variable in found.items()}  # type: ignore[arg-type]
+    sources = [da.asarray(variable.data).rechunk(even[name]) for name, variable in found.items()]
+    group = zarr.create_group(path)
+    names = [f"{number}" for number in range(len(sources))]  # those of variables may be no names of files
+    targets = [
+        group.create_array(name, shape=each.shape, dtype=each.dtype, chunks=each.chunksize)
+        for name, each in zip(names, sources, strict=True)
+    ]
+    da.store(sources, targets, lock=False)  # type: ignore[arg-type]
+    held = zip(found.items(), targets, strict=True)
+    return ds.assign({name: variable.copy(data=da.from_zarr(target)) for (name, variable), target in held})
 
 
 def _text(variable: xr.Variable) -> xr.Variable:

@@ -14,6 +14,7 @@ import xarray as xr
 from rasterio.enums import ColorInterp
 
 from geonp.errors import warn
+from geonp.io.layouts import read_layout
 from geonp.raster.metadata import GDAL_METADATA
 
 __all__ = ["layer_tags", "read_tags", "warn_of_tags", "write_tags"]
@@ -25,14 +26,17 @@ _LAYOUT = re.compile(r"IMAGE_STRUCTURE|rio_|DERIVED_SUBDATASETS|SUBDATASETS|GEOL
 
 def read_tags(file: rasterio.DatasetReader, numbers: Sequence[int], masked: str | None) -> dict[str, Any]:
     """Read what is said of the bands `numbers`; `masked` is the dtype of integers whose missing cells a mask marks."""
-    units, colours = file.units, file.colorinterp  # each reads all bands, of which there may be thousands
+    # each of these reads all bands, of which there may be thousands
+    units, colours, descriptions = file.units, file.colorinterp, file.descriptions
     return {
         "shape": file.shape,
         "masked": masked,
+        "layout": read_layout(file),
         "domains": {name: file.tags(ns=name) for name in file.tag_namespaces() if not _LAYOUT.match(name)},
         "bands": {
             n: {
                 "tags": {key: value for key, value in file.tags(n).items() if not _STALE.match(key)},
+                "description": descriptions[n - 1],
                 "unit": units[n - 1],
                 "colour": colours[n - 1].name,
                 **({"palette": file.colormap(n)} if colours[n - 1] == ColorInterp.palette else {}),

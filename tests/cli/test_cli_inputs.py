@@ -84,8 +84,8 @@ def test_values_alone_keep_their_dtype_in_a_geotiff(tmp_path: Path, model: str) 
     run("fill", source, tmp_path / "b.nc", "--model", model, "--values-only")
     with xr.open_dataset(tmp_path / "b.nc", engine="netcdf4") as found:
         assert (list(found), found["a"].attrs) == (["a"], {"ancillary_variables": "b"})
-    refused = CliRunner().invoke(main, ["fill", str(source), str(tmp_path / "b.zarr"), "--values-only"])
-    assert (refused.exit_code, "--values-only is for .tif and .nc" in refused.output) == (2, True)
+    refused = CliRunner().invoke(main, ["fill", str(source), str(tmp_path / "b.zarr"), "--values-only", "--resume"])
+    assert (refused.exit_code, "need an OUT that ends in .zarr" in refused.output) == (2, True)
 
 
 def test_info_warns_of_undeclared_nodata(tmp_path: Path) -> None:

@@ -1,0 +1,129 @@
+"""The files that a fill is written to: values, standard errors and flags together, or in files of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["FILES", "Files", "files"]
+
+FILES = ("output", "errors", "flags")
+"""What the files of a fill are, in the summary."""
+
+
+def files(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options of what is written where."""
+    path = click.Path(path_type=Path)
+    for option in reversed(
+        (
+            click.option(
+                "--values-only",
+                is_flag=True,
+                help="Write the filled values alone, stored as IN is: dtype, bands, scale, nodata value, descriptions, "
+                "palette, tags, blocks, compression and overviews.",
+            ),
+            click.option(
+                "--errors-to",
+                type=path,
+                metavar="FILE",
+                help="Write the standard errors (of classes, the probabilities) to this file instead of OUT.",
+            ),
+            click.option("--flags-to", type=path, metavar="FILE", help="Write the flags to this file instead of OUT."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True)
+class Files:
+    """What is written where.
+
+    Attributes
+    ----------
+    target : str
+        Path or URL of the main output.
+    values_only : bool
+        Whether this holds the values alone, stored as the input is.
+    errors, flags : Path or None
+        Files of their own for standard errors and flags.
+    """
+
+    target: str
+    values_only: bool
+    errors: Path | None
+    flags: Path | None
+
+    @classmethod
+    def of(cls, target: str, settings: dict[str, Any]) -> Files:
+        """Take the options of :func:`files` out of the settings of a command."""
+        return cls(target, *(settings.pop(name) for name in ("values_only", "errors_to", "flags_to")))
+
+    @property
+    def named(self) -> dict[str, str]:
+        """The files by what they are, one of :data:`FILES`."""
+        return {
+            name: str(path) for name, path in zip(FILES, (self.target, self.errors, self.flags), strict=True) if path
+        }
+
+    @property
+    def apart(self) -> bool:
+        """Whether the main output lacks some of the results."""
+        return self.values_only or self.errors is not None or self.flags is not None
+
+    @property
+    def single(self) -> bool:
+        """Whether the values are all that is written."""
+        return self.values_only and self.errors is None and self.flags is None
+
+    def check(self, source: str, driver: str | None, *, overwrite: bool, resume: bool) -> None:
+        """Check before work starts that all files can be written."""
+        from geonp.io.location import is_remote, require_apart, resolved
+        from geonp.io.output import check_output
+
+        if not is_remote(self.target):
+            check_output(self.target, overwrite=overwrite or resume, driver=driver)
+        others = {"--errors-to": self.errors, "--flags-to": self.flags}
+        seen = {resolved(self.target): "OUT"}
+        for option, path in others.items():
+            if path is None:
+                continue
+            if (other := seen.setdefault(resolved(str(path)), option)) != option:
+                raise click.UsageError(f"{option} and {other} are the same file: {path}. Choose two.")
+            check_output(path, overwrite=overwrite)
+            require_apart(str(path), {"input": source})
+
+    def write(self, filled: xr.Dataset, source: xr.Dataset, creation: dict[str, Any]) -> None:
+        """Compute a fill of `source` once, and write all files."""
+        from geonp.io.output import held, write_raster
+
+        like = source if self.values_only else None
+        if self.errors is None and self.flags is None:
+            write_raster(filled, self.target, like=like, **creation)
+            return
+        with held(filled, Path(self.target)) as ds:
+            for path, part in self._parts(ds).items():
+                own = creation | {"like": like} if path == Path(self.target) else {"overwrite": creation["overwrite"]}
+                write_raster(part, path, **own)
+
+    def _parts(self, ds: xr.Dataset) -> dict[Path, xr.Dataset]:
+        from geonp.fill.options import RESULTS
+        from geonp.fill.outputs import filled_names, without_results
+
+        errors, flags = ("standard_error", "probability"), ("fill_flag",)
+        moved = {path: results for path, results in ((self.errors, errors), (self.flags, flags)) if path is not None}
+        gone = RESULTS if self.values_only else tuple(result for results in moved.values() for result in results)
+        parts = {Path(self.target): without_results(ds, gone)}
+        for path, results in moved.items():
+            names = [f"{name}_{result}" for name in filled_names(ds) for result in results]
+            parts[path] = ds[[name for name in names if name in ds]]
+            if results == flags and path.suffix.lower() in {".tif", ".tiff"}:
+                parts[path] = parts[path].astype("uint8", keep_attrs=True)  # GDAL before 3.7 has no int8
+        return parts

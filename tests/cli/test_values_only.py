@@ -1,0 +1,213 @@
+"""--values-only: a file comes back as it came, but for what was missing."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import netCDF4
+import numpy as np
+import pytest
+import rasterio
+import xarray as xr
+import zarr
+from click.testing import CliRunner
+from rasterio.enums import ColorInterp, Resampling
+
+import geonp
+from geonp.cli.app import main
+
+SIDE = 48
+Y, X = np.mgrid[:SIDE, :SIDE]
+GAP = np.zeros((SIDE, SIDE), bool)
+GAP[10:14, 20:25] = True
+FIELD = np.rint(1000 + 40 * np.sin(X / 5.0) + 30 * np.cos(Y / 4.0))
+
+
+def run(*args: Any) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        done = CliRunner().invoke(main, list(map(str, args)))
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def geotiff(path: Path, bands: list[np.ndarray[Any, Any]], **profile: Any) -> Path:
+    settings = {"driver": "GTiff", "height": SIDE, "width": SIDE, "count": len(bands), "dtype": bands[0].dtype}
+    place = {"crs": "EPSG:32633", "transform": rasterio.Affine(10 / 3, 0, 500_000.1, 0, -10 / 3, 5_200_000.7)}
+    with rasterio.open(path, "w", **{**settings, **place, **profile}) as file:
+        file.write(np.stack(bands))
+    return path
+
+
+def said(path: Path) -> dict[str, Any]:
+    """What gdalinfo prints, without history and provenance."""
+    with rasterio.open(path) as file:
+        tags = {key: text for key, text in file.tags().items() if key != "history" and not key.startswith("geonp_")}
+        found = ("descriptions", "units", "scales", "offsets", "colorinterp")
+        return {
+            **file.profile,
+            **{key: getattr(file, key) for key in found},
+            "tags": [tags, *(file.tags(n) for n in file.indexes)],
+            "structure": file.tags(ns="IMAGE_STRUCTURE"),
+            "overviews": [file.overviews(n) for n in file.indexes],
+            "masks": file.mask_flag_enums,
+            "palette": file.colormap(1) if file.colorinterp[0] == ColorInterp.palette else None,
+        }
+
+
+def dem(folder: Path) -> Path:
+    values = np.where(GAP, -32768, FIELD).astype("int16")
+    path = geotiff(
+        folder / "dem.tif",
+        [values],
+        nodata=-32768,
+        tiled=True,
+        blockxsize=32,
+        blockysize=16,
+        compress="LZW",
+        predictor=2,
+    )
+    with rasterio.open(path, "r+") as file:
+        file.set_band_unit(1, "m")
+        file.update_tags(AREA_OR_POINT="Point", SOURCE="SRTM")
+        file.build_overviews([2, 4], Resampling.average)
+    return path
+
+
+def reflectance(folder: Path) -> Path:
+    """Bands of different scales and offsets, one of them complete, in strips."""
+    bands = [np.where(GAP, 0, FIELD + n).astype("uint16") for n in range(2)] + [FIELD.astype("uint16")]
+    path = geotiff(
+        folder / "s2.tif", bands, nodata=0, blockysize=5, compress="DEFLATE", predictor=2, interleave="pixel"
+    )
+    with rasterio.open(path, "r+") as file:
+        file.scales, file.offsets = (1e-4, 2e-4, 1e-4), (-0.1, 0.0, -0.1)
+        file.descriptions = ("B02", None, "B08")
+        file.update_tags(1, WAVELENGTH="490")
+    return path
+
+
+def masked(folder: Path) -> Path:
+    """Bytes whose gaps an internal mask marks."""
+    path = folder / "rgb.tif"
+    with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True):
+        geotiff(path, [(FIELD / 5).astype("uint8")] * 3, compress="ZSTD", interleave="pixel", photometric="RGB")
+        with rasterio.open(path, "r+") as file:
+            file.write_mask(~GAP)
+    return path
+
+
+def palette(folder: Path) -> Path:
+    path = geotiff(folder / "cover.tif", [np.where(GAP, 255, 1 + X // 20).astype("uint8")], nodata=255)
+    with rasterio.open(path, "r+") as file:
+        file.write_colormap(1, {1: (200, 0, 0, 255), 2: (0, 200, 0, 255), 3: (0, 0, 200, 255)})
+    return path
+
+
+@pytest.mark.parametrize("make", [dem, reflectance, masked, palette])
+def test_a_geotiff_comes_back_as_it_came(make: Any, tmp_path: Path, model: str) -> None:
+    source, target = make(tmp_path), tmp_path / "out.tif"
+    run("fill", source, target, "--values-only", *([] if make is palette else ["--model", model]))
+    assert said(target) == said(source)
+    with rasterio.open(source) as before, rasterio.open(target) as after:
+        np.testing.assert_array_equal(after.read()[:, ~GAP], before.read()[:, ~GAP])
+        assert (after.read_masks(1) == 255).all()
+
+
+def test_filled_integers_avoid_the_nodata_value(tmp_path: Path) -> None:
+    """A plane of -1 and 1 around a gap is filled with 0, which is nodata: it becomes a neighbour."""
+    values = np.where(GAP, 0, np.where((X + Y) % 2, 1, -1)).astype("int16")
+    source, target = geotiff(tmp_path / "in.tif", [values], nodata=0), tmp_path / "out.tif"
+    run("fill", source, target, "--values-only")
+    with rasterio.open(target) as file:
+        assert set(np.unique(file.read(1)[GAP])) <= {-1, 1}
+
+
+def test_errors_and_flags_lie_in_files_of_their_own(tmp_path: Path, model: str) -> None:
+    source, whole = dem(tmp_path), tmp_path / "whole.nc"
+    paths = [tmp_path / name for name in ("out.tif", "errors.tif", "flags.tif")]
+    run("fill", source, whole, "--model", model)
+    output = run("fill", source, paths[0], "--model", model, "--errors-to", paths[1], "--flags-to", paths[2])
+    assert all(str(path) in output for path in paths)
+    expected = geonp.open_raster(whole)
+    found = [geonp.open_raster(path) for path in paths]
+    assert [list(ds.data_vars) for ds in found] == [["dem"], ["dem_standard_error"], ["dem_fill_flag"]]
+    for ds, (name, da) in zip(found, expected.data_vars.items(), strict=True):
+        np.testing.assert_array_equal(ds[name].values, da.values)
+    with rasterio.open(paths[0]) as values, rasterio.open(paths[2]) as flags:
+        assert (values.dtypes, flags.dtypes) == (("int16",), ("uint8",))
+    refused = CliRunner().invoke(main, ["fill", str(source), "o.tif", "--errors-to", "e.tif", "--flags-to", "e.tif"])
+    assert (refused.exit_code, "--flags-to and --errors-to are the same file" in refused.output) == (2, True)
+
+
+def packed(path: Path, layout: dict[str, Any], **options: Any) -> Path:
+    """A packed variable with a gap, a complete one of integers, and one without rows and columns."""
+    data = np.stack([np.where(GAP, np.nan, 280 + FIELD / 100), 281 + FIELD / 100])
+    ds = xr.Dataset(
+        {
+            "t": (("time", "y", "x"), data, {"units": "K"}),
+            "quality": (("y", "x"), X.astype("int8")),
+            "station": ("time", np.array([7, 8], "int16")),
+        },
+        {"time": [0.0, 36.0], "y": np.arange(SIDE)[::-1] * 100.0, "x": np.arange(SIDE) * 100.0},
+    )
+    for coord in ds.coords.values():
+        coord.encoding["_FillValue"] = None
+    ds.time.attrs["units"] = "hours since 2019-12-31"
+    ds.t.encoding = {"dtype": "int16", "scale_factor": 0.01, "add_offset": 273.15, "_FillValue": -9999, **layout}
+    if path.suffix == ".nc":
+        ds.to_netcdf(path, engine="netcdf4", unlimited_dims=["time"])
+    else:
+        ds.to_zarr(path, consolidated=False, **options)
+    return path
+
+
+def test_netcdf_comes_back_as_it_came(tmp_path: Path, model: str) -> None:
+    layout = {"zlib": True, "complevel": 7, "shuffle": False, "fletcher32": True, "chunksizes": (1, 24, 16)}
+    source, target = packed(tmp_path / "in.nc", layout), tmp_path / "out.nc"
+    run("fill", source, target, "--values-only", "--model", model)
+    with netCDF4.Dataset(source) as before, netCDF4.Dataset(target) as after:
+        assert list(after.variables) == list(before.variables)
+        for file in (before, after):
+            file.set_auto_maskandscale(False)
+        assert after.dimensions["time"].isunlimited()
+        for name, variable in before.variables.items():
+            other = after[name]
+            assert (other.dtype, other.dimensions, other.chunking()) == (
+                *(variable.dtype, variable.dimensions),
+                variable.chunking(),
+            )
+            assert other.filters() == variable.filters()
+            assert {key: other.getncattr(key) for key in variable.ncattrs()} == variable.__dict__
+            there = variable[:] != -9999
+            np.testing.assert_array_equal(other[:][there], variable[:][there])
+        assert (after["t"][:] != -9999).all()
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_zarr_comes_back_as_it_came(zarr_format: int, tmp_path: Path, model: str) -> None:
+    layout = {"chunks": (1, 20, 16)} | ({"shards": (1, 40, 32)} if zarr_format == 3 else {})
+    source, target = packed(tmp_path / "in.zarr", layout, zarr_format=zarr_format), tmp_path / "out.zarr"
+    run("fill", source, target, "--values-only", "--model", model)
+    before, after = zarr.open_group(source, mode="r"), zarr.open_group(target, mode="r")
+    assert sorted(after) == sorted(before)
+    for name in before:
+        old, new = before[name], after[name]
+        assert (new.metadata.zarr_format, new.chunks, new.shards) == (zarr_format, old.chunks, old.shards)
+        assert (new.dtype, new.compressors) == (old.dtype, old.compressors)
+        np.testing.assert_array_equal(new[:][old[:] != -9999], old[:][old[:] != -9999])
+    assert (after["t"][:] != -9999).all()
+
+
+def test_values_only_of_a_result_in_memory(model: str) -> None:
+    da = xr.DataArray(np.where(GAP, np.nan, FIELD), dims=("y", "x"), name="t", attrs={"ancillary_variables": "quality"})
+    filled = da.geonp.infill(model=model, quantiles=[0.1, 0.9], exceed=[1000.0])
+    alone = filled.geonp.values_only()
+    assert (list(alone), list(alone.coords)) == (["t"], [])
+    assert alone["t"].attrs == {"ancillary_variables": "quality"}
+    xr.testing.assert_equal(alone["t"], filled["t"])
+    assert "t_quantile" in filled["t"].attrs["ancillary_variables"]
+    with pytest.raises(geonp.InputError, match=r"no variable that was filled.*expected the result of infill"):
+        da.to_dataset().geonp.values_only()
