@@ -109,7 +109,7 @@ def _gaps(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
 
     from geonp.raster.gaps import census, census_of_strips
     from geonp.raster.nodata import reader
-    from geonp.raster.sentinels import Extremes, sentinels_of, warn_of_sentinels
+    from geonp.raster.sentinels import Extremes, sentinels_of, suspects, warn_of_sentinels
 
     read, slices = reader(da), da.transpose(..., grid.y_dim, grid.x_dim)
     ends: list[float] = []
@@ -150,7 +150,7 @@ def _gaps(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
             "farthest_from_data": round(farthest, 2) if np.isfinite(farthest) else None,
             **({"farthest_within": within} if within else {}),
         }
-    warn_of_sentinels(da.name, extremes)
+    warn_of_sentinels(da, suspects(extremes))
     return {
         "least": min(ends) if ends else None,
         "greatest": max(ends) if ends else None,

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 import warnings
 
 __all__ = [
@@ -129,8 +130,12 @@ def reason(error: BaseException) -> str:
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn at the user's line, whatever lies between: a function of geonp, its accessor, dask or the command line."""
+    """Warn at the user's line, whatever lies between: a function of geonp, its accessor, dask or the command line.
+
+    A worker of a Dask cluster also sends the warning to the clients.
+    """
     frame, level = inspect.currentframe(), 1
     while frame is not None and frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN:
         frame, level = frame.f_back, level + 1
-    warnings.warn(redacted(message), category, stacklevel=level)
+    emit = getattr(sys.modules.get("distributed.worker"), "warn", warnings.warn)
+    emit(redacted(message), category, stacklevel=level)

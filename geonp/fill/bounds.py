@@ -15,13 +15,12 @@ import numpy.typing as npt
 import xarray as xr
 from dask.delayed import delayed
 
-from geonp.errors import InputError, warn
+from geonp.errors import InputError
 from geonp.fill.options import Bounds, FillOptions
 from geonp.inference import student
 from geonp.inference.warping import Sample, Warping, fitted
 from geonp.raster.metadata import FillFlag
 from geonp.raster.nodata import UNLIMITED
-from geonp.raster.sentinels import SENTINELS
 from geonp.raster.variable import Variable
 
 __all__ = [
@@ -30,7 +29,6 @@ __all__ = [
     "mapped_dtype",
     "said",
     "sample_of",
-    "warn_of_pile",
     "warping_array",
     "warping_of",
 ]
@@ -51,14 +49,6 @@ class SampleSettings:
     """Largest number of windows."""
     cells: int = 256
     """Largest number of observed cells of a window: the size of a context."""
-    pile: float = 0.1
-    """A smaller share of equal values at the end of their range is no pile."""
-    apart: int = 20
-    """With fewer distinct values, equal ones are no pile."""
-    fewest: int = 500
-    """Among fewer observed cells, equal values may be chance."""
-    counted: int = 2**20
-    """Largest number of cells in which piles are searched for."""
 
 
 SAMPLE = SampleSettings()
@@ -217,23 +207,3 @@ def warping_array(variable: Variable, warping: Any) -> xr.DataArray:
     return xr.DataArray(
         numbers, {"warping": names}, ("warping",), attrs={"long_name": f"{title}, map from latent values to values"}
     )
-
-
-def warn_of_pile(label: str, observed: Array) -> None:
-    """Warn of many equal values at the end of the range of the observed ones, which may be a bound."""
-    if not SAMPLE.fewest <= observed.size <= SAMPLE.counted:
-        return
-    values, counts = np.unique(observed, return_counts=True)
-    if values.size < SAMPLE.apart:
-        return
-    for end, what, pair, flag in ((0, "smallest", "({}, None)", "{},"), (-1, "largest", "(None, {})", ",{}")):
-        others = np.delete(counts, end)
-        if np.isclose(values[end], SENTINELS.values, rtol=1e-6, atol=0).any():
-            continue  # more likely missing, of which there is a warning
-        if counts[end] >= SAMPLE.pile * observed.size and counts[end] > 3 * others.max():
-            value = f"{values[end]:g}"
-            warn(
-                f"{label}: {counts[end] / observed.size:.0%} of the observed values are {value}, the {what}. "
-                f"If none can be {'smaller' if end == 0 else 'larger'}, ask for bounds={pair.format(value)} "
-                f"(--bounds {flag.format(value)})."
-            )

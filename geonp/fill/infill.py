@@ -24,7 +24,8 @@ from dask.highlevelgraph import HighLevelGraph
 
 from geonp.errors import InputError
 from geonp.fill.blocks import BlockSource
-from geonp.fill.bounds import mapped, mapped_dtype, said, warn_of_pile, warping_array, warping_of
+from geonp.fill.bounds import mapped, mapped_dtype, said, warping_array, warping_of
+from geonp.fill.doubts import Glance, Watch, warn_of_doubts
 from geonp.fill.options import FillKeywords, FillOptions, takes_fill_options
 from geonp.fill.outputs import ordered, result_arrays
 from geonp.fill.region import alone, fill_region
@@ -37,8 +38,7 @@ from geonp.inference.warping import Warping
 from geonp.raster.covariates import Covariate, check_values
 from geonp.raster.metadata import FillFlag, Kind, dataset_attrs
 from geonp.raster.nodata import Reader
-from geonp.raster.sentinels import Extremes, sentinels_of, warn_of_sentinels
-from geonp.raster.variable import ClassReader, Variable
+from geonp.raster.variable import Variable
 from geonp.raster.windows import CHUNKS, Window, pieces
 
 __all__ = ["chunks_in_memory", "count_batches", "infill", "template"]
@@ -117,10 +117,7 @@ def warpings_of(request: Request) -> dict[Hashable, Any]:
 
 
 def _check_in_memory(variable: Variable, *, hint: bool = False) -> None:
-    """Check that a variable has an observed cell, and warn of nodata values that are not declared.
-
-    With `hint`, also of piles of equal values at what may be a bound.
-    """
+    """Check that a variable has an observed cell, and warn of doubtful values, see :func:`warn_of_doubts`."""
     stored = variable.source.values
     observed_mask = np.isfinite(variable.read(stored))
     if not observed_mask.any():
@@ -128,10 +125,8 @@ def _check_in_memory(variable: Variable, *, hint: bool = False) -> None:
             f"variable {variable.name!r} has no observed cell, so there is nothing to fill from; "
             "check the nodata value, or leave the variable out"
         )
-    if not isinstance(variable.read, ClassReader) and variable.kind is Kind.NUMBERS:
-        warn_of_sentinels(variable.label, [Extremes.of(stored[observed_mask], sentinels_of(variable.source))])
-        if hint and not observed_mask.all():
-            warn_of_pile(variable.label, stored[observed_mask])
+    glance = Glance.at(stored, observed_mask, variable)
+    warn_of_doubts(variable, [glance], hint=hint and not observed_mask.all())
 
 
 def template(request: Request, warpings: Mapping[Hashable, Warping] | None = None) -> xr.Dataset:
@@ -161,7 +156,8 @@ def _filled(
         stored = source.data
     domain = None if request.domain is None else da.asarray(request.domain).rechunk(stored.chunks[-2:])
     beside = [(Beside.of(covariate, variable), data) for covariate, data in covariates]
-    result = _fill_chunks(variable, stored, domain, job, beside, warping)
+    watch = None if in_memory else Watch.over(variable, stored.npartitions, hint=warping is None)
+    result = _fill_chunks(variable, stored, domain, job, beside, warping, watch)
     drawn = None
     if request.options.samples:
         values = stored.map_blocks(variable.read, dtype=variable.read.dtype)
@@ -217,6 +213,7 @@ def _fill_chunks(
     job: FillJob,
     covariates: Sequence[tuple[Beside, da.Array]] = (),
     warping: Any = None,
+    watch: Watch | None = None,
 ) -> da.Array:
     """A lazy array with the fields of :func:`geonp.inference.kernel.result_dtype`, in the chunks of `data`.
 
@@ -230,6 +227,8 @@ def _fill_chunks(
         The place of each covariate, and the result of its own fill.
     warping : Warping or dask Delayed, optional
         Map of bounded values.
+    watch : Watch, optional
+        Looks at the blocks for doubtful values.
     """
     read, lazy = variable.read, isinstance(warping, Delayed)
     job, key = (job, warping.key) if lazy else (replace(job, warping=warping), None)
@@ -253,7 +252,7 @@ def _fill_chunks(
             ]
             around = _around(data, domain, job, chunk, block) if job.predictor.neighbourhood.far else None
             parts = own, stack, starts, masks, rows, cols, near, around
-            graph[(name, *block, i, j)] = (_fill, region, job, key, read, *parts)
+            graph[(name, *block, i, j)] = (_fill, region, job, key, watch, (*block, i, j), read, *parts)
     sources: list[Any] = [data, *([] if domain is None else [domain]), *(result for _, result in beside)]
     sources += [warping] if lazy else []
     layers = HighLevelGraph.from_collections(name, graph, dependencies=sources)
@@ -312,9 +311,14 @@ def _as_read(stored: npt.NDArray[Any], read: Reader) -> npt.NDArray[Any]:
     return as_read(read(stored), FillFlag.OBSERVED)
 
 
-def _fill(region: Region, job: FillJob, warping: Warping | None, *parts: Any) -> npt.NDArray[np.void]:
+def _fill(
+    region: Region, job: FillJob, warping: Warping | None, watch: Watch | None, place: Any, *parts: Any
+) -> npt.NDArray[np.void]:
     job = job if warping is None else replace(job, warping=warping)
-    return fill_region(region, BlockSource(region, job, *parts), job)[0]
+    source = BlockSource(region, job, *parts)
+    if watch is not None:
+        watch.see(tuple(place), source.block, np.isfinite(source.own()))
+    return fill_region(region, source, job)[0]
 
 
 def count_batches(missing: npt.NDArray[np.bool_], chunks: Sequence[tuple[int, ...]], job: FillJob) -> int:

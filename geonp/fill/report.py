@@ -13,14 +13,13 @@ import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import InputError, warn
-from geonp.fill.bounds import warn_of_pile
+from geonp.fill.doubts import Glance, warn_of_doubts
 from geonp.fill.outputs import without_results
 from geonp.fill.units import Field, Unit, census
 from geonp.io.journal import Record
 from geonp.raster.collar import Ends, cells_outside
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import FillFlag
-from geonp.raster.sentinels import Extremes, sentinels_of, warn_of_sentinels
 from geonp.raster.windows import Window
 
 __all__ = ["Report", "check_observed", "counted", "failures", "tally"]
@@ -30,10 +29,6 @@ Counts = dict[str, dict[str, int]]
 
 COUNTED = ("cells", *(flag.name.lower() for flag in FillFlag.used(empty_slices=False)), "infinite")
 """Numbers of cells in a record."""
-
-
-SAMPLED = 4096
-"""Number of observed values of a chunk in which piles of equal ones are searched for."""
 
 
 @dataclass(frozen=True)
@@ -59,17 +54,14 @@ class Report:
 
 
 def tally(fields: tuple[Field, ...], units: list[Unit], done: Mapping[str, Record]) -> Counts:
-    """Sums of the records of units by variable; warns of nodata values that are not declared."""
+    """Sums of the records of units by variable; warns of doubtful values."""
+    counts = {}
     for i, field in enumerate(fields):
-        warn_of_sentinels(
-            field.variable.label, map(_extremes, (done[u.key] for u in units if u.field == i and u.key in done))
-        )
-    return {
-        str(field.variable.name): _sums(
-            (done[unit.key] for unit in units if unit.field == i and unit.key in done), field.variable.slices
-        )
-        for i, field in enumerate(fields)
-    }
+        records, variable = [done[unit.key] for unit in units if unit.field == i and unit.key in done], field.variable
+        counts[str(variable.name)] = sums = _sums(records, variable.slices)
+        hint = sums["missing"] > 0 and field.warping is None
+        warn_of_doubts(variable, map(Glance.of_record, records), hint=hint)
+    return counts
 
 
 def _sums(records: Iterable[Record], slices: int) -> dict[str, int]:
@@ -78,11 +70,6 @@ def _sums(records: Iterable[Record], slices: int) -> dict[str, int]:
     sums = {key: sum(record[key] for record in records) for key in COUNTED}
     seen = {index for record in records for index in record["seen"]}
     return {**sums, "missing": sums["cells"] - sums["observed"], "slices": slices, "empty_slices": slices - len(seen)}
-
-
-def _extremes(record: Record) -> Extremes:
-    counts, least, greatest = record.get("extremes", ([], math.inf, -math.inf))
-    return Extremes(dict(counts), least, greatest)
 
 
 def failures(fields: tuple[Field, ...], units: list[Unit], done: Mapping[str, Record]) -> dict[str, str]:
@@ -126,16 +113,14 @@ def counted(
         what was added to the variables of `source`.
     counts : callable
         Numbers of cells and slices by variable, as those of a :class:`Report`, once all of it was computed. Warns of
-        nodata values that are not declared, and of cells that were filled outside the footprint of the data.
+        cells that were filled outside the footprint of the data.
     """
     grid = Grid.from_xarray(source)
     counts = {}
     for name in source.data_vars:
         if (flag := filled.get(f"{name}_fill_flag")) is not None:
             axes = flag.dims.index(grid.y_dim), flag.dims.index(grid.x_dim)
-            # classes have no standard error
-            hint = f"{name}_standard_error" in filled and not {"geonp_bounds", "geonp_directions"} & set(filled.attrs)
-            data, counts[str(name)] = _counting(source[name], da.asarray(flag.data), axes, hint=hint)
+            data, counts[str(name)] = _counting(source[name], da.asarray(flag.data), axes)
             filled = filled.assign({flag.name: flag.copy(data=data)})
             if values_only:
                 values = da.map_blocks(_first, filled[name].data, data, dtype=filled[name].dtype)
@@ -149,17 +134,12 @@ def _first(values: Array, _: Array) -> Array:
 
 
 def _counting(
-    source: xr.DataArray, flags: da.Array, axes: tuple[int, int], *, hint: bool
+    source: xr.DataArray, flags: da.Array, axes: tuple[int, int]
 ) -> tuple[da.Array, Callable[[], dict[str, int]]]:
-    """The flags of a variable, whose chunks are counted as they are computed, and the counts.
-
-    With `hint`, the counts warn of piles of equal values at what may be a bound.
-    """
+    """The flags of a variable, whose chunks are counted as they are computed, and the counts."""
     sizes = tuple(size for axis, size in enumerate(flags.shape) if axis not in axes)
     records: dict[tuple[Any, ...], Record] = {}  # a chunk that is computed again counts once
     ends: dict[tuple[range, ...], dict[Window, list[Ends]]] = {}
-    sentinels = sentinels_of(source)
-    parts: dict[tuple[Any, ...], Array] = {}  # some observed values of each chunk
 
     def count(flag: Array, stored: Array, block_info: Any) -> Array:
         place = tuple(map(tuple, block_info[0]["array-location"]))
@@ -167,9 +147,7 @@ def _counting(
         flag_last, stored_last = (np.moveaxis(array, axes, (-2, -1)) for array in (flag, stored))
         window, slices = Window(*place[axes[0]], *place[axes[1]]), flag_last.reshape(-1, *flag_last.shape[-2:])
         ends.setdefault(lead, {})[window] = [Ends.of(each == FillFlag.OBSERVED, window) for each in slices]
-        seen = stored[flag == FillFlag.OBSERVED]
-        parts[place] = seen[:: -(-seen.size // SAMPLED) or 1]
-        records[place] = census(flag_last, stored_last, lead, sizes, sentinels)
+        records[place] = census(flag_last, stored_last, lead, sizes)
         if len(records) == flags.npartitions:
             sums = _sums(list(records.values()), 0)
             check_observed(str(source.name), sums["cells"], sums["observed"])
@@ -177,9 +155,6 @@ def _counting(
 
     def counts() -> dict[str, int]:
         sums = _sums(records.values(), math.prod(sizes))
-        warn_of_sentinels(source.name, map(_extremes, records.values()))
-        if hint and sums["missing"] and parts:
-            warn_of_pile(str(source.name), np.concatenate(list(parts.values())))
         if sums["filled"] == sums["missing"]:  # else the user has chosen where
             shape = (flags.shape[axes[0]], flags.shape[axes[1]])
             slices = (parts for windows in ends.values() for parts in zip(*windows.values(), strict=True))

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from geonp.errors import InputError
 from geonp.fill.bounds import mapped
+from geonp.fill.doubts import Glance
 from geonp.fill.options import FillOptions
 from geonp.fill.outputs import Output
 from geonp.fill.region import VariableSource, fill_region, reason
@@ -28,7 +29,6 @@ from geonp.io.journal import Journal, Record
 from geonp.io.stores import Store
 from geonp.raster.covariates import Covariate
 from geonp.raster.metadata import FillFlag
-from geonp.raster.sentinels import Extremes, sentinels_of
 from geonp.raster.variable import Variable
 from geonp.raster.windows import Window
 
@@ -209,24 +209,19 @@ def _write(work: Work, unit: Unit, result: Array, stored: Array, note: Record) -
         arrays[output.name] = values.transpose([*range(extra), *(n + extra for n in order)])
     work.journal.require_owner()
     work.store.write(arrays, unit.region)
+    observed_mask, source = result["flag"] == FillFlag.OBSERVED, field.variable.source
+    parts = math.prod(-(-size // field.chunks[dim]) for dim, size in source.sizes.items())
     record = {
         **note,
-        **census(
-            result["flag"],
-            stored,
-            _region(work, unit).lead,
-            field.variable.shape[:-2],
-            sentinels_of(field.variable.source),
-        ),
+        **census(result["flag"], stored, _region(work, unit).lead, field.variable.shape[:-2]),
+        "glance": Glance.at(stored, observed_mask, field.variable, parts).as_json(),
     }
     work.journal.record(unit.key, record)
     return record
 
 
-def census(
-    flag: Array, stored: Array, lead: tuple[range, ...], sizes: tuple[int, ...], sentinels: tuple[float, ...]
-) -> Record:
-    """Numbers of cells of a region, the indices of its slices with an observed cell, and the extremes of these cells.
+def census(flag: Array, stored: Array, lead: tuple[range, ...], sizes: tuple[int, ...]) -> Record:
+    """Numbers of cells of a region, and the indices of its slices with an observed cell.
 
     Parameters
     ----------
@@ -236,11 +231,8 @@ def census(
         The slices of the region along the leading dimensions.
     sizes : tuple of int
         Sizes of the leading dimensions of the variable.
-    sentinels : tuple of float
-        Usual nodata values, see :func:`geonp.raster.sentinels.sentinels_of`.
     """
     by_flag = np.bincount(flag.ravel(), minlength=len(FillFlag))
-    ends = Extremes.of(stored[flag == FillFlag.OBSERVED], sentinels)
     numbers = np.arange(math.prod(sizes)).reshape(sizes)[tuple(slice(part.start, part.stop) for part in lead)]
     return {
         "cells": flag.size,
@@ -248,5 +240,4 @@ def census(
         "filled": int(by_flag[FillFlag.FILLED] + by_flag[FillFlag.FILLED_ACROSS]),
         "infinite": int(np.isinf(stored).sum()) if stored.dtype.kind == "f" else 0,
         "seen": np.atleast_1d(numbers[(flag == FillFlag.OBSERVED).any((-2, -1))]).tolist(),
-        "extremes": [[[value, n] for value, n in ends.counts.items()], ends.least, ends.greatest],
     }

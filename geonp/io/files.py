@@ -111,7 +111,7 @@ def open_raster(
         if y_dim is not None or x_dim is not None:
             stored = renamed(stored, y_dim, x_dim)
         ds = with_crs(decoded(stored, wanted))
-        if source.reader == "netcdf":
+        if source.reader != "gdal":
             note_default_fill(ds)
         if nodata is not None and math.isnan(nodata):
             for da in ds.data_vars.values():

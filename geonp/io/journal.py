@@ -260,17 +260,21 @@ class Journal:
 
 
 def _is_record(value: Any) -> bool:
-    """Whether a record has what is written: numbers of cells, indices of slices, reasons of failure, and extremes."""
+    """Whether a record has what is written: numbers of cells, indices of slices, reasons of failure, and a glance."""
     if not isinstance(value, dict) or not isinstance(value.get("seen", []), list):
         return False
-    counts = [count for key, count in value.items() if key not in {"seen", "error", "unread", "extremes"}]
+    counts = [count for key, count in value.items() if key not in {"seen", "error", "unread", "glance"}]
     numbers = all(type(number) is int and number >= 0 for number in (*counts, *value.get("seen", [])))
-    return numbers and isinstance(value.get("error", ""), str) and _are_extremes(value.get("extremes", [[], 0, 0]))
+    return numbers and isinstance(value.get("error", ""), str) and _is_glance(value.get("glance", {}))
 
 
-def _are_extremes(value: Any) -> bool:
-    """Whether these are pairs of a value and its number of cells, and the least and the greatest value."""
-    if not (isinstance(value, list) and len(value) == 3 and isinstance(value[0], list)):
+def _is_glance(value: Any) -> bool:
+    """Whether this has the extremes of values, pairs of them and their numbers, and lists of numbers."""
+    if not isinstance(value, dict) or not all(isinstance(part, list) for part in value.values()):
         return False
-    pairs = all(isinstance(pair, list) and len(pair) == 2 for pair in value[0])
-    return pairs and all(isinstance(number, int | float) for number in (*value[1:], *itertools.chain(*value[0])))
+    pairs, *ends = value.get("extremes", [[], 0, 0]) or [None]
+    invalid = value.get("invalid", [0, 0])
+    if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        return False
+    numbers = (*ends, *itertools.chain(*pairs), *value.get("sample", []), *invalid)
+    return len(ends) == len(invalid) == 2 and all(isinstance(number, int | float) for number in numbers)

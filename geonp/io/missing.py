@@ -3,40 +3,62 @@
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 
 import numpy as np
 import xarray as xr
 from netCDF4 import default_fillvals
 
 from geonp.errors import InputError
-from geonp.raster.nodata import DEFAULT_FILL, NODATA, declared_nodata, holds
+from geonp.raster.nodata import DEFAULT_FILL, NODATA, OTHER_NODATA, as_number, declared_nodata, holds, packing, without
 
 __all__ = ["declare_nodata", "note_default_fill", "numbered"]
 
 
 def numbered(stored: xr.Dataset) -> xr.Dataset:
-    """Convert nodata values that a file declares as text, such as ``"-9999"``, to numbers of the dtype.
+    """Convert the nodata values that a file declares to the dtype of its variable, with which readers compare values.
 
-    Text that is no such number is dropped: no reader can compare it with values.
+    Writers declare them as text, such as ``"-9999"``; as float64 that the values of float32 do not equal; or for packed
+    integers as they are unpacked. What the dtype cannot hold is dropped. Of floats in Zarr without a nodata value, the
+    fill value other than 0 is one.
     """
     ds = stored.copy()
     for da in ds.variables.values():
+        if da.dtype.kind not in "iuf":
+            continue
         for key in NODATA:
-            if da.dtype.kind in "iuf" and isinstance(given := da.attrs.get(key), str):
+            given = np.ravel(np.asarray(da.attrs.get(key, []))).tolist()
+            if given and not all(isinstance(one, float) and math.isnan(one) for one in given):
                 del da.attrs[key]
-                with suppress(ValueError), np.errstate(over="ignore"):
-                    if holds(da.dtype, value := float(given)):
-                        da.attrs[key] = da.dtype.type(value)
+                if values := [value for one in given if (value := _stored(da, one)) is not None]:
+                    da.attrs[key] = values[0] if len(values) == 1 else np.array(values, da.dtype)
+        fill = da.encoding.get("fill_value")
+        if fill and da.dtype.kind == "f" and math.isfinite(fill) and not set(NODATA) & set(da.attrs):
+            da.attrs["_FillValue"] = da.dtype.type(fill)
     return ds
 
 
+def _stored(da: xr.Variable, given: object) -> np.generic | None:
+    """A declared nodata value in the dtype of a variable, as it is stored; None if it can hold none such."""
+    try:
+        value = as_number(given)
+        scale, offset = packing(da.attrs)
+        turn = 2 ** (8 * da.dtype.itemsize) if "_Unsigned" in da.attrs else 0
+        candidates = [value, value - turn, value + turn, round((value - offset) / scale, 3)]
+        with np.errstate(over="ignore"):
+            return next((da.dtype.type(one) for one in candidates if holds(da.dtype, one)), None)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
 def note_default_fill(ds: xr.Dataset) -> None:
-    """Note the value that NetCDF writes into cells of integers that were never set; of bytes, all values are data."""
+    """Note the value that NetCDF, or a Zarr store, gives cells of integers that were never set.
+
+    Of bytes, all values are data; so is 0, the usual fill value of Zarr.
+    """
     for da in ds.data_vars.values():
-        code = f"{da.dtype.kind}{da.dtype.itemsize}"
-        if code in default_fillvals and da.dtype.itemsize > 1 and da.dtype.kind in "iu" and not declared_nodata(da):
-            da.encoding[DEFAULT_FILL] = default_fillvals[code]
+        default = da.encoding.get("fill_value", default_fillvals.get(f"{da.dtype.kind}{da.dtype.itemsize}"))
+        if default and da.dtype.itemsize > 1 and da.dtype.kind in "iu" and not declared_nodata(da):
+            da.encoding[DEFAULT_FILL] = default
 
 
 def declare_nodata(stored: xr.Dataset, nodata: float) -> xr.Dataset:
@@ -51,7 +73,7 @@ def declare_nodata(stored: xr.Dataset, nodata: float) -> xr.Dataset:
     for name, da in ds.data_vars.items():
         if da.ndim < 2 or da.dtype.kind not in "iuf":
             continue
-        da.attrs.pop("missing_value", None)
+        da.attrs = without(da.attrs, ("missing_value", *OTHER_NODATA))
         if da.dtype.kind in "iu" and math.isnan(nodata):
             da.attrs.pop("_FillValue", None)
             continue

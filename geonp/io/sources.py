@@ -97,7 +97,7 @@ def may_be_store(place: str) -> bool:
 
 
 def _gdal(path: str) -> Source:
-    if path.lower().endswith(NETCDF):
+    if path.lower().removesuffix(".gz").endswith(NETCDF):
         raise InputError(f"NetCDF can only be read from a local file: got {path!r}. Download or unpack it first.")
     return Source("gdal", path)
 

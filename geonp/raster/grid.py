@@ -186,14 +186,19 @@ class Grid:
 
 
 def grid_mapping_name(obj: xr.DataArray | xr.Dataset) -> str | None:
-    """Name of the variable that holds the CRS: that in CF ``grid_mapping``, or ``spatial_ref``, as in rioxarray."""
+    """Name of the variable that holds the CRS: that in CF ``grid_mapping``, or ``spatial_ref``, as in rioxarray.
+
+    Of several in the extended form of CF, such as ``wgs84: lat lon utm: x y``, that of the dimensions.
+    """
     variables = [obj.variable] if isinstance(obj, xr.DataArray) else list(obj.data_vars.values())
     for variable in variables:
-        mapping = variable.encoding.get("grid_mapping", variable.attrs.get("grid_mapping"))
-        # the extended form of CF, "crs: x y", also names coordinates
-        name = str(mapping).split(":")[0].strip()
-        if name in _variables(obj):
-            return name
+        mapping = str(variable.encoding.get("grid_mapping", variable.attrs.get("grid_mapping")))
+        systems: dict[str, str] = dict(re.findall(r"([^\s:]+)\s*:([^:]*)(?=\s\S+\s*:|$)", mapping)) or {
+            mapping.strip(): ""
+        }
+        shared = {name: len(set(of.split()) & set(variable.dims)) for name, of in systems.items()}
+        if names := [name for name in shared if name in _variables(obj)]:
+            return max(names, key=shared.__getitem__)
     return "spatial_ref" if "spatial_ref" in _variables(obj) else None
 
 
@@ -290,10 +295,10 @@ def _crs(obj: xr.DataArray | xr.Dataset) -> CRS | None:
         return _crs_attribute(obj)
     attrs = _variables(obj)[name].attrs
     text = attrs.get("crs_wkt") or attrs.get("spatial_ref")
+    if not text and "grid_mapping_name" not in attrs:
+        return _crs_of(next((attrs[key] for key in attrs if re.match(r"proj4?(_|text|$)|epsg", key, re.I)), None))
     try:
-        if text:
-            return CRS.from_user_input(str(text))
-        return CRS.from_cf(dict(attrs)) if "grid_mapping_name" in attrs else None
+        return CRS.from_user_input(str(text)) if text else CRS.from_cf(dict(attrs))
     except (CRSError, KeyError) as error:
         raise InputError(
             f"The CRS in variable {name!r} cannot be read: got {text or dict(attrs)!r}, expected WKT in the attribute "
@@ -308,8 +313,13 @@ def _crs_attribute(obj: xr.DataArray | xr.Dataset) -> CRS | None:
     metres.
     """
     sources = [obj, *(obj.data_vars.values() if isinstance(obj, xr.Dataset) else ())]
-    text = next((crs.strip() for source in sources if isinstance(crs := source.attrs.get("crs"), str)), "")
-    text = re.sub(r"^\+init=(\S+).*", r"\1", text)
+    return _crs_of(next((crs for source in sources if isinstance(crs := source.attrs.get("crs"), str)), None))
+
+
+def _crs_of(given: Any) -> CRS | None:
+    """CRS of an EPSG code, a PROJ string or WKT; None for anything else."""
+    number = re.fullmatch(r"\d{4,6}", str(given).strip())
+    text = f"EPSG:{number[0]}" if number else re.sub(r"^\+init=(\S+).*", r"\1", str(given).strip())
     if re.match(r"\w+:\d+$|\+proj=|[A-Z]+(CRS|CS)\[", text):
         with suppress(CRSError):
             crs = CRS.from_user_input(text)

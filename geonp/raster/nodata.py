@@ -68,9 +68,10 @@ def holds(dtype: np.dtype[Any], value: float) -> bool:
 def declared_nodata(da: xr.DataArray) -> tuple[float, ...]:
     """Nodata values that a raster declares for its values in memory; empty if there are none.
 
-    They are read from ``_FillValue`` and ``missing_value`` in attrs, and for integers also in encoding; without these
-    from the first of :data:`OTHER_NODATA` in attrs, as rioxarray does. Floats with an encoded nodata value have been
-    decoded and hold NaN instead. Large integers stay integers, because float64 does not represent all of 64 bits.
+    They are read from ``_FillValue`` and ``missing_value`` in attrs, and for integers also in encoding; without these,
+    or if they are NaN, which xarray writes for floats without one, from the first of :data:`OTHER_NODATA` in attrs.
+    Floats with another encoded nodata value have been decoded and hold NaN instead. Large integers stay integers,
+    because float64 does not represent all of 64 bits.
 
     Raises
     ------
@@ -80,14 +81,16 @@ def declared_nodata(da: xr.DataArray) -> tuple[float, ...]:
     sources = [da.attrs, da.encoding] if da.dtype.kind in "iu" else [da.attrs]
     values = [value for attrs in sources for key in NODATA for value in np.atleast_1d(attrs.get(key, []))]
     try:
-        if values or any(key in da.encoding for key in NODATA):
-            return tuple(dict.fromkeys(map(as_number, values)))
+        encoded = [as_number(value) for key in NODATA for value in np.atleast_1d(da.encoding.get(key, []))]
+        numbers = tuple(dict.fromkeys(map(as_number, values)))
+        if (numbers and da.dtype.kind in "iu") or not all(map(np.isnan, (*numbers, *encoded))):
+            return numbers
     except (TypeError, ValueError) as error:
         raise InputError(
             f"Variable {da.name!r} declares nodata values that are not numbers: got {values!r}. Correct the attribute "
             "_FillValue or missing_value."
         ) from error
-    return _other_nodata(da)
+    return _other_nodata(da) or numbers
 
 
 def _other_nodata(da: xr.DataArray) -> tuple[float, ...]:

@@ -12,7 +12,8 @@ import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import warn
-from geonp.raster.nodata import PACKING
+from geonp.raster.metadata import UNNAMED
+from geonp.raster.nodata import packing
 
 __all__ = ["SENTINELS", "Extremes", "sentinels_of", "suspects", "warn_of_sentinels"]
 
@@ -24,7 +25,7 @@ class SentinelSettings:
     values: tuple[float, ...] = (
         *(-9999.0, -999.0, -99.0, -9999.9, -999.9, -99.9, -99999.0, -32768.0, -32767.0, -2147483648.0),
         *(9999.0, 999.0, 99999.0, 999.9, 9999.9, 32767.0, 65535.0, -999999.0, 999999.0, 1e15, 9.999e20),
-        *(1e20, -1e20, 1e30, -1e30, 1e34, -1e34, 1e36, 1e37, 3.4028235e38, -3.4028235e38),
+        *(1e20, -1e20, 1e30, -1e30, 1e34, -1e34, 1e36, 1e37, 3.4028235e38, -3.4028235e38, 0.0),
     )
     """Usual nodata values."""
     distance: float = 3.0
@@ -60,34 +61,43 @@ class Extremes:
             values = values[~equal]
         return cls(counts, math.inf, -math.inf)
 
+    @classmethod
+    def together(cls, parts: Iterable[Extremes]) -> Extremes:
+        """Those of all parts."""
+        counts: dict[float, int] = {}
+        least, greatest = math.inf, -math.inf
+        for part in parts:
+            least, greatest = min(least, part.least), max(greatest, part.greatest)
+            for value, n in part.counts.items():
+                counts[value] = counts.get(value, 0) + n
+        return cls(counts, least, greatest)
+
 
 def sentinels_of(da: xr.DataArray) -> tuple[float, ...]:
     """Usual nodata values in the units of an array in memory, which packing has changed."""
-    scale, offset = (float(np.ravel(da.encoding.get(key, default))[0]) for key, default in PACKING.items())
+    scale, offset = packing(da.encoding)
     return tuple(value * scale + offset for value in SENTINELS.values) if da.dtype.kind == "f" else SENTINELS.values
 
 
 def suspects(parts: Iterable[Extremes]) -> dict[float, int]:
     """Usual nodata values far from all other values, and their numbers, over all parts of a raster or table."""
-    parts = list(parts)
-    least, greatest = (
-        min((p.least for p in parts), default=math.inf),
-        max((p.greatest for p in parts), default=-math.inf),
-    )
+    whole = Extremes.together(parts)
+    least, greatest = whole.least, whole.greatest
     if not least <= greatest:
         return {}
     margin = SENTINELS.distance * max(greatest - least, 1e-9)
-    counts: dict[float, int] = {}
-    for part in parts:
-        for value, n in part.counts.items():
-            counts[value] = counts.get(value, 0) + n
-    return {value: n for value, n in counts.items() if value < least - margin or value > greatest + margin}
+    far = {value: n for value, n in whole.counts.items() if value < least - margin or value > greatest + margin}
+    # of two values in all, 0 is one of two states
+    return {value: n for value, n in far.items() if value or least < greatest}
 
 
-def warn_of_sentinels(name: object, parts: Iterable[Extremes]) -> None:
-    """Warn of suspect values of a variable, which count as observed."""
-    for value, n in suspects(parts).items():
+def warn_of_sentinels(da: xr.DataArray, found: Mapping[float, int], *, part: bool = False) -> None:
+    """Warn of the suspect values of a variable, or of a `part` of it, which count as observed."""
+    scale, offset = packing(da.encoding) if da.dtype.kind == "f" else (1.0, 0.0)
+    for value, n in found.items():
+        stored = f"{(value - offset) / scale:.7g}"
         warn(
-            f"{name}: {n:,} observed cells hold {value:.7g}, far from all other values. If they are missing, give "
-            f"nodata={value:.7g} (--nodata {value:.7g}, as stored in the file)."
+            f"{UNNAMED if da.name is None else da.name}: {'at least ' if part else ''}{n:,} observed cells hold "
+            f"{value:.7g}, far from all other values. If they are missing, give nodata={value:.7g} (--nodata {stored}, "
+            "as stored in the file)."
         )

@@ -90,12 +90,20 @@ def test_a_journal_names_what_changed_and_ignores_truncated_records(tmp_path: Pa
     assert journal.created()
     journal.record("one", {"filled": 1})
     journal.record("two", {"error": "no"})
-    journal.record("extreme", extreme := {"filled": 2, "extremes": [[[-9999.0, 3]], -0.5, math.inf]})
+    journal.record("extreme", extreme := {"filled": 2, "glance": {"extremes": [[[-9999.0, 3]], -0.5, math.inf]}})
     units = tmp_path / "a.zarr.journal" / "units"
     (units / "three.json").write_text('{"fil')
     for number, damaged in enumerate(
         (
-            *("[]", "3", '{"filled": -1}', '{"filled": null}', '{"seen": [[1]]}', '{"a": 0.5}', '{"extremes": [1, 2]}'),
+            *(
+                "[]",
+                "3",
+                '{"filled": -1}',
+                '{"filled": null}',
+                '{"seen": [[1]]}',
+                '{"a": 0.5}',
+                '{"glance": {"extremes": [1, 2]}}',
+            ),
             *('{"filled": "1"}', '{"filled": [1]}', '{"filled": true}', '{"seen": 1}', '{"error": 1}'),
         )
     ):

@@ -296,3 +296,24 @@ def test_sample_rasters(file: str, shape: tuple[int, int], periodic: bool, regul
     with xr.open_dataset(SHARED / f"{file}.nc", engine="netcdf4") as ds:
         grid = Grid.from_xarray(ds)
     assert (grid.shape, grid.periodic_x, grid.regular) == (shape, periodic, regular)
+
+
+def test_of_several_crs_that_of_the_dimensions_counts() -> None:
+    wgs84, osgb = ({"crs_wkt": CRS.from_epsg(code).to_wkt()} for code in (4326, 27700))
+    coords = {"y": 3e5 - 30.0 * np.arange(4), "x": 4e5 + 30.0 * np.arange(5)}
+    for mapping in ("wgs84: lat lon osgb: x y", "osgb: x y wgs84: lat lon"):
+        ds = xr.Dataset({"a": (("y", "x"), np.zeros((4, 5)), {"grid_mapping": mapping})}, coords)
+        ds = ds.assign_coords(wgs84=((), 0, wgs84), osgb=((), 0, osgb))
+        assert "27700" in (Grid.from_xarray(ds).crs or "")
+
+
+@pytest.mark.parametrize(
+    "attrs", [{"proj4": "+proj=utm +zone=32 +datum=WGS84"}, {"epsg_code": "EPSG:32632"}, {"EPSG": 32632}]
+)
+def test_a_crs_in_other_attributes_of_the_grid_mapping(attrs: dict[str, object]) -> None:
+    coords = {"y": 5.2e6 - 30.0 * np.arange(4), "x": 5e5 + 30.0 * np.arange(5)}
+    ds = xr.Dataset({"a": (("y", "x"), np.zeros((4, 5)), {"grid_mapping": "crs"})}, coords)
+    grid = Grid.from_xarray(ds.assign_coords(crs=((), 0, attrs)))
+    assert CRS.from_wkt(grid.crs or "").to_epsg() == 32632
+    nothing = Grid.from_xarray(ds.assign_coords(crs=((), 0, {"proj": "unknown"})))
+    assert nothing.crs is None

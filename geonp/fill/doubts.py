@@ -1,0 +1,221 @@
+"""Doubtful values of a raster, of which a fill warns: undeclared nodata, piles at what may be a bound, wrong limits.
+
+They are looked for in parts, as a raster is read: at once in memory, by the units of a store, or by the blocks of a
+dask array, whose process warns as soon as a block shows them.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from geonp.errors import warn
+from geonp.raster.metadata import Kind
+from geonp.raster.nodata import PACKING, UNLIMITED, Reader
+from geonp.raster.sentinels import SENTINELS, Extremes, sentinels_of, suspects, warn_of_sentinels
+from geonp.raster.variable import ClassReader, Variable
+
+__all__ = ["Glance", "Watch", "warn_of_doubts"]
+
+Array = npt.NDArray[Any]
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class DoubtSettings:
+    """Settings of the search for doubtful values."""
+
+    pile: float = 0.1
+    """A smaller share of equal values at the end of their range is no pile."""
+    apart: int = 20
+    """With fewer distinct values, equal ones are no pile, and those beyond the limits may be nodata."""
+    fewest: int = 500
+    """Among fewer observed cells, equal values may be chance."""
+    sampled: int = 2**12
+    """Number of observed values in which piles are searched for: those of journals are kept small."""
+    least: int = 32
+    """Smallest number of them in a part."""
+    invalid: float = 0.5
+    """A smaller share of values beyond the valid limits is not doubted."""
+
+
+DOUBTS = DoubtSettings()
+"""The settings in use."""
+
+
+@dataclass(frozen=True, eq=False)
+class Glance:
+    """What a part of a variable shows of doubtful values.
+
+    Attributes
+    ----------
+    extremes : Extremes
+        Of the observed values.
+    sample : array
+        Some of the observed values.
+    observed, invalid, kinds : int
+        Number of observed values, of values beyond the valid limits, and of distinct ones in a sample of the latter.
+    """
+
+    extremes: Extremes
+    sample: Array
+    observed: int
+    invalid: int
+    kinds: int
+
+    @classmethod
+    def at(cls, stored: Array, observed_mask: BoolArray, variable: Variable, parts: int = 1) -> Glance:
+        """Look at the stored values of one of so many parts of a variable."""
+        observed, room = stored[observed_mask], max(DOUBTS.least, DOUBTS.sampled // parts)
+        limits = variable.read.limits if isinstance(variable.read, Reader) else UNLIMITED
+        invalid = observed[:0]
+        if limits != UNLIMITED:
+            others = stored[~observed_mask & np.isfinite(stored)]
+            invalid = others[~np.isin(others, variable.nodata)]
+        extremes = Extremes.of(observed, sentinels_of(variable.source))
+        kinds = np.unique(_some(invalid, room)).size
+        return cls(extremes, _some(observed, room), observed.size, invalid.size, kinds)
+
+    def as_json(self) -> dict[str, Any]:
+        """As JSON, for a record."""
+        counts = [[value, n] for value, n in self.extremes.counts.items()]
+        ends = [self.extremes.least, self.extremes.greatest]
+        return {"extremes": [counts, *ends], "sample": self.sample.tolist(), "invalid": [self.invalid, self.kinds]}
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> Glance:
+        """That of a unit, from its record."""
+        seen = record.get("glance", {})
+        counts, least, greatest = seen.get("extremes", ([], math.inf, -math.inf))
+        sample = np.array(seen.get("sample", []), np.float64)
+        return cls(Extremes(dict(counts), least, greatest), sample, record["observed"], *seen.get("invalid", (0, 0)))
+
+
+def _some(values: Array, room: int) -> Array:
+    """About so many of the values: an odd stride takes all columns of a raster."""
+    return values[:: values.size // room | 1]
+
+
+def warn_of_doubts(variable: Variable, glances: Iterable[Glance], *, hint: bool, known: Container[float] = ()) -> None:
+    """Warn of the doubtful values that all parts of a variable show together, except those `known`.
+
+    With `hint`, also of piles of equal values at what may be a bound.
+    """
+    glances = list(glances)
+    if isinstance(variable.read, ClassReader) or not glances:
+        return
+    found = suspects(glance.extremes for glance in glances)
+    warn_of_sentinels(variable.source, {value: n for value, n in found.items() if value not in known})
+    observed, invalid = sum(glance.observed for glance in glances), sum(glance.invalid for glance in glances)
+    if invalid > DOUBTS.invalid * (observed + invalid) and max(glance.kinds for glance in glances) >= DOUBTS.apart:
+        low, high = variable.limits
+        warn(
+            f"{variable.label}: {invalid / (observed + invalid):.0%} of the values are outside of the valid range "
+            f"{low:g} to {high:g} that the raster declares, and count as missing. Limits that are integers are of "
+            "values as they are stored (CF conventions): correct valid_range, valid_min and valid_max, or remove them."
+        )
+    if hint and variable.kind is Kind.NUMBERS:
+        _warn_of_pile(variable.label, np.concatenate([glance.sample for glance in glances]), found)
+
+
+def _warn_of_pile(label: str, sample: Array, missing: Container[float]) -> None:
+    """Warn of many equal values at the end of the range of the observed ones, which may be a bound."""
+    values, counts = np.unique(sample, return_counts=True)
+    if sample.size < DOUBTS.fewest or values.size < DOUBTS.apart:
+        return
+    for end, what, pair, flag in ((0, "smallest", "({}, None)", "{},"), (-1, "largest", "(None, {})", ",{}")):
+        others = np.delete(counts, end)
+        if values[end] in missing or (
+            values[end] and np.isclose(values[end], SENTINELS.values, rtol=1e-6, atol=0).any()
+        ):
+            continue  # more likely missing, of which there is a warning
+        if counts[end] >= DOUBTS.pile * sample.size and counts[end] > 3 * others.max():
+            value = f"{values[end]:g}"
+            warn(
+                f"{label}: {counts[end] / sample.size:.0%} of the observed values are {value}, the {what}. "
+                f"If none can be {'smaller' if end == 0 else 'larger'}, ask for bounds={pair.format(value)} "
+                f"(--bounds {flag.format(value)})."
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Watch:
+    """Looks at the blocks of a dask array as they are read, and warns once of the doubtful values they show.
+
+    A process that reads all blocks warns as an array in memory would. One that reads some of them, for a part of the
+    raster or as a worker of a cluster, warns of nodata values that a block shows by itself; a worker that has read a
+    quarter of the blocks takes them for the whole.
+
+    Attributes
+    ----------
+    variable : Variable
+        Its source has metadata, but no values.
+    blocks : int
+        Number of blocks.
+    hint : bool
+        Whether to warn of piles of equal values.
+    pid, token
+        The process that made the watch, and a name for what was seen.
+    """
+
+    variable: Variable
+    blocks: int
+    hint: bool
+    pid: int = field(default_factory=os.getpid)
+    token: str = field(default_factory=lambda: uuid4().hex)
+
+    @classmethod
+    def over(cls, variable: Variable, blocks: int, *, hint: bool) -> Watch:
+        """The watch over a lazy variable."""
+        source = variable.source
+        bare = xr.DataArray(np.empty((0,) * source.ndim, source.dtype), dims=source.dims, name=source.name)
+        bare.encoding = {key: source.encoding[key] for key in PACKING if key in source.encoding}
+        return cls(replace(variable, source=bare), blocks, hint)
+
+    def see(self, place: tuple[int, ...], stored: Array, observed_mask: BoolArray) -> None:
+        """Look at the block at a place, unless it was seen before."""
+        with _lock:
+            seen = _seen.setdefault(self.token, _Seen())
+            if seen.complete or place in seen.glances:
+                return
+        glance = Glance.at(stored, observed_mask, self.variable, self.blocks)
+        with _lock:
+            seen.glances[place] = glance
+            seen.extremes = Extremes.together([seen.extremes, glance.extremes])
+            found = suspects([seen.extremes])
+            # a part may hold 0 far from its other values where the whole does not
+            shown = {value: found[value] for value in suspects([glance.extremes]) if value in found and value}
+            glances, known = list(seen.glances.values()), set(seen.warned)
+            seen.warned |= set(shown)
+            enough = self.blocks if os.getpid() == self.pid else max(1, self.blocks // 4)
+            seen.complete = len(glances) >= enough
+            if seen.complete:
+                seen.glances.clear()
+        if seen.complete:
+            warn_of_doubts(self.variable, glances, hint=self.hint, known=known)
+        elif not isinstance(self.variable.read, ClassReader):
+            new = {value: n for value, n in shown.items() if value not in known}
+            warn_of_sentinels(self.variable.source, new, part=True)
+
+
+@dataclass(eq=False)
+class _Seen:
+    """What a process has seen of the blocks of a watch, and the values it has warned of."""
+
+    glances: dict[tuple[int, ...], Glance] = field(default_factory=dict)
+    extremes: Extremes = field(default_factory=lambda: Extremes({}, math.inf, -math.inf))
+    warned: set[float] = field(default_factory=set)
+    complete: bool = False
+
+
+_seen: dict[str, _Seen] = {}
+_lock = threading.Lock()
