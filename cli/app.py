@@ -29,6 +29,7 @@ from .fill import fill
 from .grid import grid
 from .info import info
 from .models import models
+from .plot import plot
 from .show import echo, printable
 from .train import recipes, train
 
@@ -165,6 +166,6 @@ def main() -> None:
     """Fill gaps in rasters with a pretrained transformer neural process and honest standard errors."""
 
 
-for command in (adapt, evaluate, fetch, fill, grid, info, models, recipes, train):
+for command in (adapt, evaluate, fetch, fill, grid, info, models, plot, recipes, train):
     main.add_command(command)
 _add_debug(main)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .covariates import covariates, read_beside
-from .options import as_numbers, bbox, fill_option, number, opening, place
+from .options import as_numbers, bbox, fill_option, number, opening, place, slice_index
 from .show import echo, in_terminal, to_json
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ HOLDOUTS = ("clouds", "blocks", "stripes", "swath", "random", "gaps")
 @click.option("-b", "--bidx", "band", type=int, help="Band to evaluate, from 1. Default: the first.")
 @click.option("--variable", help="Variable to evaluate. Default: the first.")
 @place
-@click.option("--index", multiple=True, metavar="DIM=N", help="Slice to evaluate, from 0; repeatable. Default: 0.")
+@slice_index("Slice to evaluate, from 0; repeatable. Default: 0.")
 @bbox
 @as_numbers
 @click.option(
@@ -55,6 +55,7 @@ HOLDOUTS = ("clouds", "blocks", "stripes", "swath", "random", "gaps")
 @click.option(
     "--report", type=click.Path(path_type=Path), help="Also write a page (.html) with maps, curves and tables."
 )
+@click.option("--picture", type=click.Path(path_type=Path), help="Also draw maps of the fill and its errors (.png).")
 @click.option(
     "--progress/--no-progress", default=None, help="Print the name of each method as it starts. Default: in a terminal."
 )
@@ -63,9 +64,10 @@ def evaluate(
     source: str,
     band: int | None,
     variable: str | None,
-    index: tuple[str, ...],
+    index: dict[Hashable, int],
     baselines: tuple[str, ...],
     report: Path | None,
+    picture: Path | None,
     progress: bool | None,
     as_json: bool,
     **settings: Any,
@@ -78,11 +80,14 @@ def evaluate(
     """
     from geonp.io.files import open_raster
 
-    position: dict[Hashable, int] = dict(_position(text) for text in index)
     if report is not None:
         from geonp.evaluation.report import check_report
 
         check_report(report)
+    if picture is not None:
+        from geonp.fill.picture import check_picture
+
+        check_picture(picture, overwrite=True)
     where = opening(settings)
     where["variables"], where["bands"] = (None if one is None else [one] for one in (variable, band))
     ds = open_raster(source, **where)
@@ -93,7 +98,7 @@ def evaluate(
         settings["baselines"] = baselines
     if in_terminal() if progress is None else progress:
         settings["progress"] = lambda method: echo(f"{method} ...", err=True)
-    comparison = run(ds, index=position, **settings)
+    comparison = run(ds, index=index, **settings)
     # before the report, which may fail
     echo(to_json({"input": source, **comparison.to_dict()}) if as_json else comparison)
     if report is not None:
@@ -102,12 +107,9 @@ def evaluate(
         write_report(comparison, report, title=Path(source).name)
         if not as_json:
             echo(f"\nReport: {report}")
+    if picture is not None:
+        from geonp.fill.picture import save_picture
 
-
-def _position(text: str) -> tuple[str, int]:
-    dim, _, number = text.partition("=")
-    if not (dim and number.isdecimal()):
-        raise click.BadParameter(
-            f"got {text!r}, expected DIM=N with a position from 0, such as time=3", param_hint="--index"
-        )
-    return dim, int(number)
+        save_picture(comparison.plot(), picture)
+        if not as_json:
+            echo(f"Picture: {picture}")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FILES", "Files", "files"]
 
-FILES = ("output", "errors", "flags")
+FILES = ("output", "errors", "flags", "picture")
 """What the files of a fill are, in the summary."""
 
 
@@ -35,6 +35,12 @@ def files(command: Callable[..., Any]) -> Callable[..., Any]:
                 metavar="FILE",
                 help="Write the standard errors (of classes, the probabilities) to this file instead of OUT.",
             ),
+            click.option(
+                "--picture",
+                type=path,
+                metavar="FILE",
+                help="Also draw a picture (.png, .jpg, .pdf, .svg): observed, filled, standard error, flag.",
+            ),
             click.option("--flags-to", type=path, metavar="FILE", help="Write the flags to this file instead of OUT."),
         )
     ):
@@ -54,23 +60,28 @@ class Files:
         Whether this holds the values alone, stored as the input is.
     errors, flags : Path or None
         Files of their own for standard errors and flags.
+    picture : Path or None
+        A picture of the first variable.
     """
 
     target: str
     values_only: bool
     errors: Path | None
     flags: Path | None
+    picture: Path | None
 
     @classmethod
     def of(cls, target: str, settings: dict[str, Any]) -> Files:
         """Take the options of :func:`files` out of the settings of a command."""
-        return cls(target, *(settings.pop(name) for name in ("values_only", "errors_to", "flags_to")))
+        return cls(target, *(settings.pop(name) for name in ("values_only", "errors_to", "flags_to", "picture")))
 
     @property
     def named(self) -> dict[str, str]:
         """The files by what they are, one of :data:`FILES`."""
         return {
-            name: str(path) for name, path in zip(FILES, (self.target, self.errors, self.flags), strict=True) if path
+            name: str(path)
+            for name, path in zip(FILES, (self.target, self.errors, self.flags, self.picture), strict=True)
+            if path
         }
 
     @property
@@ -80,14 +91,23 @@ class Files:
 
     @property
     def single(self) -> bool:
-        """Whether the values are all that is written."""
-        return self.values_only and self.errors is None and self.flags is None
+        """Whether the values are all that is used."""
+        return self.values_only and not self.several
+
+    @property
+    def several(self) -> bool:
+        """Whether several files are made of one fill."""
+        return any(path is not None for path in (self.errors, self.flags, self.picture))
 
     def check(self, source: str, driver: str | None, *, overwrite: bool, resume: bool) -> None:
         """Check before work starts that all files can be written."""
         from geonp.io.location import is_remote, require_apart, resolved
         from geonp.io.output import check_output
 
+        if self.picture is not None:
+            from geonp.fill.picture import check_picture
+
+            check_picture(self.picture, overwrite=overwrite or resume)
         if not is_remote(self.target):
             check_output(self.target, overwrite=overwrite or resume, driver=driver)
         others = {"--errors-to": self.errors, "--flags-to": self.flags}
@@ -105,13 +125,21 @@ class Files:
         from geonp.io.output import held, write_raster
 
         like = source if self.values_only else None
-        if self.errors is None and self.flags is None:
+        if not self.several:
             write_raster(filled, self.target, like=like, **creation)
             return
         with held(filled, Path(self.target)) as ds:
             for path, part in self._parts(ds).items():
                 own = creation | {"like": like} if path == Path(self.target) else {"overwrite": creation["overwrite"]}
                 write_raster(part, path, **own)
+            self.draw(ds)
+
+    def draw(self, filled: xr.Dataset) -> None:
+        """Draw the picture, if there is one."""
+        if self.picture is not None:
+            from geonp.fill.picture import plot, save_picture
+
+            save_picture(plot(filled), self.picture)
 
     def _parts(self, ds: xr.Dataset) -> dict[Path, xr.Dataset]:
         from geonp.fill.options import RESULTS
@@ -127,3 +155,11 @@ class Files:
             if results == flags and path.suffix.lower() in {".tif", ".tiff"}:
                 parts[path] = parts[path].astype("uint8", keep_attrs=True)  # GDAL before 3.7 has no int8
         return parts
+
+    def draw_store(self, storage_options: dict[str, Any]) -> None:
+        """Draw the picture of the main output, a complete store."""
+        from geonp.io.files import open_raster
+        from geonp.io.location import is_remote
+
+        if self.picture is not None:
+            self.draw(open_raster(self.target, storage_options=storage_options if is_remote(self.target) else None))

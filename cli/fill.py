@@ -145,6 +145,7 @@ def fill(
     if in_units:
         how = {"resume": resume, "workers": workers, "scheduler": scheduler, "overwrite": overwrite, **layout}
         counts, attributes, failed = _fill_store(ds, target, storage_options, shown, quiet, **how, **settings)
+        files.draw_store(storage_options)
     else:
         creation = {"overwrite": overwrite, "driver": driver, "creation_options": creation_options}
         counts, attributes, failed = *_fill_file(ds, files, shown, quiet, creation, settings), ""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
+    from geonp.scattered.tables import Table
+
 
 @click.command()
 @click.argument("points", metavar="POINTS", type=click.Path(exists=True, dir_okay=True, path_type=Path))
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 @quantiles
 @distribution("value_bounds")
 @fill_option("tails", is_flag=True)
+@click.option("--picture", type=click.Path(path_type=Path), help="Also draw measurements and maps (.png, .pdf, .svg).")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @quiet
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
@@ -69,6 +72,7 @@ def grid(
     crs: str | None,
     covariates: tuple[str, ...],
     value_bounds: Any,
+    picture: Path | None,
     overwrite: bool,
     quiet: bool,
     as_json: bool,
@@ -82,6 +86,7 @@ def grid(
     the raster is read in the grid and, unless the table has a column elevation, at the measurements. OUT is NetCDF
     (.nc), Zarr (.zarr) or GeoTIFF (.tif), by its extension, and appears once it is complete.
     """
+    from geonp.fill.picture import check_picture
     from geonp.io.files import open_raster
     from geonp.io.location import require_apart
     from geonp.io.output import check_output, write_raster
@@ -97,6 +102,8 @@ def grid(
     if (like is None) == (resolution is None):
         raise click.UsageError("Choose the grid: either --like RASTER, or --resolution with or without --bounds.")
     check_output(target, overwrite=overwrite)
+    if picture is not None:
+        check_picture(picture, overwrite=overwrite)
     if target.suffix.lower() == ".zarr":
         require_apart(str(target), {"table": str(points)} | ({} if like is None else {"raster of --like": str(like)}))
     table = selected(read_points(points), dict(pair(condition, "--where") for condition in where))
@@ -110,19 +117,37 @@ def grid(
         at = lattice_around(columns, resolution, bounds, crs)
     result = interpolate(table, at, bounds=value_bounds, values=names, x=x, y=y, crs=crs, covariates=beside, **settings)
     write_raster(result, target, overwrite=overwrite)
-    cells = int(result[next(iter(result.data_vars))].size)
+    drawn: dict[str, Any] = {} if picture is None else _drawn(result, picture, columns, crs, at)
     used = {name: int(columns.usable(name).sum()) for name in columns.values}
-    summary: dict[str, Any] = {"input": str(points), "output": str(target), "rows": len(columns.xy), "points": used}
-    summary |= {"cells": cells, "model": result.attrs["geonp_model"]}
+    summary = {"input": str(points), "output": str(target), **drawn, "rows": len(columns.xy), "points": used}
+    summary |= {"cells": int(result[next(iter(result.data_vars))].size), "model": result.attrs["geonp_model"]}
     summary |= {"covariates": result.attrs["geonp_covariates"]} if beside else {}
-    summary["seconds"] = round(time.perf_counter() - start, 3)
-    if as_json:
-        echo(to_json(summary))
-    elif not quiet:
-        least, most = min(used.values()), max(used.values())
-        left_out = f" of {len(columns.xy):,} rows" if least < len(columns.xy) else ""
-        n = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-        echo(f"Interpolated {n} points{left_out} to {cells:,} cells in {summary['seconds']} s: {target}")
+    summary |= {"seconds": round(time.perf_counter() - start, 3)}
+    if as_json or not quiet:
+        echo(to_json(summary) if as_json else _sentence(summary))
+
+
+def _sentence(summary: dict[str, Any]) -> str:
+    least, most = min(summary["points"].values()), max(summary["points"].values())
+    left_out = f" of {summary['rows']:,} rows" if least < summary["rows"] else ""
+    n = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    files = ", ".join(summary[key] for key in ("output", "picture") if key in summary)
+    return f"Interpolated {n} points{left_out} to {summary['cells']:,} cells in {summary['seconds']} s: {files}"
+
+
+def _drawn(
+    result: xr.Dataset, picture: Path, columns: Table, crs: str | None, at: xr.DataArray | xr.Dataset
+) -> dict[str, str]:
+    """Draw the measurements of the first column and their interpolation; the name of the picture for the summary."""
+    from geonp.fill.picture import plot, save_picture
+    from geonp.raster.grid import Grid
+    from geonp.scattered.tables import transformed
+
+    table = transformed(columns, crs, Grid.from_xarray(at))
+    name = next(iter(table.values))
+    rows = table.usable(name)
+    save_picture(plot(result, points=(*table.xy[rows].T, table.values[name][rows])), picture)
+    return {"picture": str(picture)}
 
 
 def read_covariate(text: str) -> str | xr.DataArray | xr.Dataset:

@@ -34,6 +34,7 @@ __all__ = [
     "quantiles",
     "quiet",
     "read_mask",
+    "slice_index",
     "storage_option",
     "variables",
 ]
@@ -59,6 +60,21 @@ def place(command: Callable[..., Any]) -> Callable[..., Any]:
     ):
         command = click.option(flag, name, metavar="DIM" if name != "group" else "GROUP", help=text)(command)
     return command
+
+
+def slice_index(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The option `index`, a mapping of dimensions to positions, described by `text`."""
+    return click.option("--index", multiple=True, metavar="DIM=N", callback=_positions, help=text)
+
+
+def _positions(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, int]:
+    found = {}
+    for text in texts:
+        dim, _, position = text.partition("=")
+        if not (dim and position.isdecimal()):
+            raise click.BadParameter(f"got {text!r}, expected DIM=N with a position from 0, such as time=3")
+        found[dim] = int(position)
+    return found
 
 
 bbox = click.option("--bbox", type=float, nargs=4, metavar="W S E N", help="Bounding box, in raster coordinates.")

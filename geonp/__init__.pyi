@@ -16,6 +16,7 @@ from .errors import RecipeError as RecipeError
 from .evaluation.compare import evaluate as evaluate
 from .fill.infill import infill as infill
 from .fill.outputs import values_only as values_only
+from .fill.picture import plot as plot
 from .fill.plan import plan as plan
 from .fill.store import fill_store as fill_store
 from .inference import student as student

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     import numpy as np
     import numpy.typing as npt
+    from matplotlib.figure import Figure
 
     from geonp.adaptation.adapt import Adapted
     from geonp.evaluation.comparison import Comparison
@@ -133,6 +134,36 @@ class GeonpAccessor:
         from geonp.fill.outputs import values_only
 
         return values_only(self._obj)
+
+    def plot(
+        self,
+        *,
+        variable: Hashable | None = None,
+        index: Mapping[Hashable, int] | None = None,
+        slices: int = 6,
+        points: tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike] | None = None,
+    ) -> Figure:
+        """Draw a fill: observed and filled values, standard errors and flags; see :func:`geonp.plot`.
+
+        Parameters
+        ----------
+        variable : hashable, optional
+            Which variable. By default the first that was filled.
+        index : mapping of hashable to int, optional
+            Position of the slice along non-spatial dimensions, counted from 0. By default a strip of slices.
+        slices : int
+            Largest number of slices in a strip.
+        points : tuple of array, optional
+            X, y and value of the measurements that the raster was interpolated from.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            A notebook shows it once.
+        """
+        from geonp.fill.picture import plot
+
+        return plot(self._obj, variable=variable, index=index, slices=slices, points=points)
 
     def evaluate(
         self,

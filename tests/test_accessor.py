@@ -18,6 +18,7 @@ HOMES = {
     "plan": "geonp.fill.plan",
     "fill_store": "geonp.fill.store",
     "values_only": "geonp.fill.outputs",
+    "plot": "geonp.fill.picture",
     "evaluate": "geonp.evaluation.compare",
     "adapt": "geonp.adaptation.adapt",
 }

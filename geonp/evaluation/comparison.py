@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,11 @@ from geonp.evaluation.holdout import HoldOut
 from geonp.evaluation.metrics import LEVELS, Scores, score
 from geonp.inference.student import half_width
 from geonp.raster.windows import Window
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from geonp.fill.panels import Panel
 
 __all__ = ["OURS", "RANKED", "WITH_COVARIATES", "Comparison", "Prediction"]
 
@@ -221,6 +226,47 @@ class Comparison:
         return rows + [
             [method, *(_number(*pair) for pair in zip(values, smallest, strict=True))]
             for method, values in crps.items()
+        ]
+
+    def plot(self) -> Figure:
+        """Draw maps of the raster with gaps, of the filled one, of the standard error and of the actual error.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            A notebook shows it once.
+
+        Raises
+        ------
+        MissingExtraError
+            Without matplotlib.
+        """
+        from geonp.fill.panels import Frame, drawn
+
+        rows, columns = self.test.truth.shape
+        left, top = self.window.col - 0.5, self.window.row - 0.5
+        lower, upper = (top, top + rows) if self.y_up else (top + rows, top)
+        frame = Frame(1.0, ("column", "row"), (left, left + columns, lower, upper), not self.y_up, False)
+        title = f"{self.name}, {self.selection}" if self.selection else self.name
+        note = f"{self.holdout}, seed {self.seed}; {self.model['model']}"
+        return drawn(self.panels(), frame, title, note)
+
+    def panels(self) -> list[Panel]:
+        """The maps of :meth:`plot`."""
+        from geonp.fill.panels import Panel
+
+        test, ours = self.test, self.predictions[self.ours]
+        error = np.where(self.scored, ours.mean - test.truth, np.nan)
+        spread = np.where(self.scored, ours.error, np.nan)
+        low, high = np.nanquantile(test.truth, [0.01, 0.99])
+        limit, wide = (float(np.nanquantile(np.abs(part), 0.99)) or 1.0 for part in (error, spread))
+        value = {"vmin": low, "vmax": high, "cmap": "viridis"}
+        around = {"vmin": -limit, "vmax": limit, "cmap": "RdBu_r"}
+        return [
+            Panel("With gaps", test.values[None], value, self.units, "both"),
+            Panel(f"Filled by {self.ours}", ours.mean[None], value, self.units, "both"),
+            Panel("Standard error", spread[None], {"vmin": 0, "vmax": wide, "cmap": "magma"}, self.units, "max"),
+            Panel("Actual error", error[None], around, self.units, "both"),
         ]
 
     def table(self) -> str:

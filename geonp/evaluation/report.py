@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from geonp.errors import MissingExtraError, OutputError
 from geonp.evaluation.comparison import OURS, RANKED, WITH_COVARIATES, Comparison
@@ -29,8 +28,6 @@ except ImportError as error:
     raise MissingExtraError("matplotlib", "evaluate") from error
 
 __all__ = ["check_report", "render", "write_report"]
-
-FloatArray = npt.NDArray[np.floating[Any]]
 
 _LEVELS = tuple(step / 20 for step in range(1, 20))  # of the reliability curves
 
@@ -196,28 +193,15 @@ def _svg(figure: Figure) -> str:
 
 def _maps(comparison: Comparison) -> Figure:
     """Maps of the raster with gaps, of the filled one, of the standard error and of the actual error."""
-    test, ours = comparison.test, comparison.predictions[comparison.ours]
-    error = np.where(comparison.scored, ours.mean - test.truth, np.nan)
-    spread = np.where(comparison.scored, ours.error, np.nan)
-    low, high = np.nanquantile(test.truth, [0.01, 0.99])
-    limit = float(np.nanquantile(np.abs(error), 0.99)) or 1.0
-    value = {"vmin": low, "vmax": high, "cmap": "viridis"}
-    wide = float(np.nanquantile(spread, 0.99)) or 1.0
-    panels: list[tuple[str, FloatArray, str, dict[str, Any]]] = [
-        ("With gaps", test.values, "both", value),
-        (f"Filled by {comparison.ours}", ours.mean, "both", value),
-        ("Standard error", spread, "max", {"vmin": 0, "vmax": wide, "cmap": "plasma"}),
-        ("Actual error", error, "both", {"vmin": -limit, "vmax": limit, "cmap": "RdBu_r"}),
-    ]
-    rows, columns = test.truth.shape
+    rows, columns = comparison.test.truth.shape
     height = float(np.clip(9.0 * rows / columns, 3.0, 14.0))
     figure = Figure(figsize=(11, height), layout="constrained")
-    for axis, (title, values, extend, style) in zip(figure.subplots(2, 2).flat, panels, strict=True):
+    for axis, panel in zip(figure.subplots(2, 2).flat, comparison.panels(), strict=True):
         origin = "lower" if comparison.y_up else "upper"
-        image = axis.imshow(values, origin=origin, interpolation="none", **style)
-        axis.set(title=title, xticks=[], yticks=[], facecolor=(_INK, 0.12))
+        image = axis.imshow(panel.values[0], origin=origin, interpolation="none", **panel.style)
+        axis.set(title=panel.title, xticks=[], yticks=[], facecolor=(_INK, 0.12))
         axis.spines[:].set(visible=True, alpha=0.3)
-        figure.colorbar(image, ax=axis, extend=extend, label=comparison.units).outline.set_visible(False)
+        figure.colorbar(image, ax=axis, extend=panel.extend, label=panel.label).outline.set_visible(False)
     return figure
 
 

@@ -90,8 +90,12 @@ def stored_once(ds: xr.Dataset, path: Path) -> xr.Dataset:
         for name, each in zip(names, sources, strict=True)
     ]
     da.store(sources, targets, lock=False)  # type: ignore[arg-type]
-    held = zip(found.items(), targets, strict=True)
-    return ds.assign({name: variable.copy(data=da.from_zarr(target)) for (name, variable), target in held})
+    # Zarr says that the order of bytes is little, where NumPy says that it is that of the machine
+    held = [
+        da.from_zarr(target).map_blocks(np.asarray, meta=np.empty((0,) * each.ndim, each.dtype))
+        for each, target in zip(sources, targets, strict=True)
+    ]
+    return ds.assign({name: found[name].copy(data=data) for name, data in zip(found, held, strict=True)})
 
 
 def _text(variable: xr.Variable) -> xr.Variable:

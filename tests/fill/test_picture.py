@@ -1,0 +1,141 @@
+"""Pictures: what their panels show, and where they come from."""
+
+from __future__ import annotations
+
+import sys
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+from click.testing import CliRunner
+from matplotlib.image import imread
+
+import geonp
+from geonp.cli.app import main
+from geonp.fill.panels import PICTURE
+
+Y, X = np.mgrid[:24, :32]
+GAP = (abs(Y - 10) < 3) & (abs(X - 12) < 4)
+DEGREES = {
+    "y": ("y", 50 - 0.1 * np.arange(24), {"units": "degrees_north"}),
+    "x": ("x", 5 + 0.1 * np.arange(32), {"units": "degrees_east"}),
+}
+
+
+def result(values: np.ndarray[Any, Any], **attrs: Any) -> xr.Dataset:
+    """A fill as it comes out: values, standard errors and flags ``(..., y, x)``."""
+    dims = ("time", "y", "x")[-values.ndim :]
+    flag = np.where(GAP, 1, 0) + np.zeros(values.shape, int)
+    flag[..., 0, 0] = 2
+    found = {"a": (dims, np.where(flag == 2, np.nan, values), attrs), "a_fill_flag": (dims, flag.astype("int8"))}
+    found["a_standard_error"] = (dims, np.where(flag == 2, np.nan, np.where(flag == 1, 0.5, 0.0)))
+    return xr.Dataset(found, {**DEGREES}, {"geonp_model": "tiny"})
+
+
+def images(figure: Any) -> dict[str, np.ndarray[Any, Any]]:
+    """What the maps show, by their titles."""
+    figure.draw_without_rendering()
+    titled = {axis.get_title(loc="left"): axis for axis in figure.axes if axis.images}
+    return {title: np.ma.filled(axis.images[0].get_array().astype(float), np.nan) for title, axis in titled.items()}
+
+
+def test_the_four_maps_of_a_slice() -> None:
+    ds = result(Y + 0.1 * X, units="mm", long_name="Rain")
+    figure = ds.geonp.plot()
+    found = images(figure)
+    assert list(found) == ["Observed", "Filled", "Standard error", "Flag"]
+    empty = ds.a_fill_flag.values == 2
+    np.testing.assert_array_equal(np.isnan(found["Observed"]), GAP | empty)
+    np.testing.assert_array_equal(found["Filled"], ds.a.values)
+    np.testing.assert_array_equal(np.isnan(found["Standard error"]), ~GAP)
+    np.testing.assert_array_equal(found["Flag"], ds.a_fill_flag.values)
+    assert figure.get_suptitle() == "Rain"
+    texts = [text.get_text() for axis in figure.axes for text in axis.findobj() if hasattr(text, "get_text")]
+    assert {"mm", "beyond limit\n0.1%", f"filled\n{GAP.mean():.1%}"} <= set(texts)
+    assert any(text.endswith("°E") for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("values", "attrs", "colours", "limits"),
+    [
+        (Y + 100.0, {}, "viridis", (100, 123)),
+        (Y - 11.5, {}, "RdBu_r", (-11.5, 11.5)),
+        (Y * 15.0, {"standard_name": "wind_from_direction", "units": "degree"}, "twilight", (0, 360)),
+    ],
+)
+def test_colour_maps_suit_the_values(values: Any, attrs: Any, colours: str, limits: Any) -> None:
+    (image, *_) = [axis.images[0] for axis in result(values, **attrs).geonp.plot().axes if axis.images]
+    assert (image.get_cmap().name, image.get_clim()) == (colours, limits)
+
+
+def test_classes_have_their_names() -> None:
+    classes = np.where(X < 16, 2.0, 7.0)
+    ds = result(classes, flag_values=[2, 7], flag_meanings="water bare_soil").drop_vars("a_standard_error")
+    figure = ds.geonp.plot()
+    np.testing.assert_array_equal(images(figure)["Filled"][1:], np.where(X < 16, 0, 1)[1:])
+    labels = {text.get_text() for axis in figure.axes for text in axis.findobj() if hasattr(text, "get_text")}
+    assert {"water", "bare soil"} <= labels
+
+
+def test_a_stack_is_a_strip_of_dates_read_in_part() -> None:
+    times = np.datetime64("2020-01-01") + np.arange(50) * np.timedelta64(1, "D")
+    read: list[int] = []
+
+    def part(block: Any, block_info: Any) -> Any:
+        read.append(block_info[0]["array-location"][0][0])
+        return block
+
+    ds = result(np.add.outer(np.arange(50.0), Y)).assign_coords(time=times)
+    ds["a"] = ds.a.copy(data=da.map_blocks(part, da.from_array(ds.a.values, chunks=(1, 24, 32)), dtype=float))
+    figure = ds.geonp.plot(slices=3)
+    titles = [axis.get_title(loc="left") for axis in figure.axes if axis.get_title(loc="left")]
+    assert titles == ["2020-01-01", "2020-01-26", "2020-02-19"] or titles == ["2020-01-01", "2020-01-25", "2020-02-19"]
+    assert len(set(read)) == 3
+    assert images(ds.geonp.plot(index={"time": 49}))["Filled"][1, 0] == 50
+    with pytest.raises(geonp.InputError, match=r"no slice 50 along 'time', which has 50"):
+        ds.geonp.plot(index={"time": 50})
+
+
+def test_large_rasters_are_thinned_in_bounded_memory() -> None:
+    side = 6 * PICTURE.side_px
+    values = da.random.default_rng(0).random((side, side), chunks=500)
+    ds = xr.Dataset({"a": (("y", "x"), values)})
+    tracemalloc.start()
+    found = images(ds.geonp.plot())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found["Values"].shape == (PICTURE.side_px, PICTURE.side_px)
+    assert peak < side**2 * 8 / 2
+
+
+def test_pictures_from_the_command_line(tmp_path: Path, model: str) -> None:
+    source = tmp_path / "in.nc"
+    xr.Dataset({"a": (("y", "x"), np.where(GAP, np.nan, Y + 0.1 * X))}, DEGREES).to_netcdf(source, engine="netcdf4")
+    paths = [tmp_path / name for name in ("nc.png", "zarr.png", "tif.png", "values.png", "values.tif")]
+    for target, picture, *options in (
+        ("o.nc", paths[0]),
+        ("o.zarr", paths[1]),
+        ("o.tif", None),
+        ("values.tif", paths[3], "--values-only"),
+    ):
+        drawn = [] if picture is None else ["--picture", picture]
+        command = ["fill", source, tmp_path / target, "--model", model, *drawn, *options]
+        done = CliRunner().invoke(main, list(map(str, command)))
+        assert done.exit_code == 0, done.output
+    done = CliRunner().invoke(main, ["plot", str(tmp_path / "o.tif"), str(paths[2])])
+    assert (done.exit_code, done.output) == (0, f"Drew {paths[2]}\n")
+    first = imread(paths[0])
+    for path in (paths[1], paths[3]):  # the same maps, whatever the file
+        assert abs(imread(path) - first).mean() < 0.01
+    refused = CliRunner().invoke(main, ["plot", str(source), str(paths[0])])
+    assert (refused.exit_code, "The picture exists" in refused.output) == (1, True)
+
+
+def test_matplotlib_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(geonp.MissingExtraError, match=r"pip install 'geonp\[plot\]'"):
+        result(Y * 1.0).geonp.plot()
