@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .missing import gaps_where, read_missing
 from .options import as_numbers, bands, bbox, fill_option, number, opening, place, read_mask, variables
 from .show import echo, in_terminal, to_json
 
@@ -33,6 +34,7 @@ __all__ = ["adapt"]
 @bbox
 @as_numbers
 @fill_option("nodata", type=number, help="As stored in the file.")
+@gaps_where
 @fill_option("mask", type=click.Path(path_type=Path), help="A raster file; 0 is False.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @fill_option("model", help="The model to start from.")
@@ -52,6 +54,7 @@ def adapt(source: str, mask: Path | None, progress: bool | None, as_json: bool, 
 
     where = opening(settings)
     ds = open_raster(source, **where)
+    ds, settings["missing"] = read_missing(settings["missing"], ds, source, where)
     settings["mask"] = None if mask is None else read_mask(mask, where["bbox"])
     from geonp.adaptation.adapt import adapt as run
 

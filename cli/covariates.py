@@ -15,7 +15,7 @@ from .options import fill_option
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["covariates", "errors", "read_beside"]
+__all__ = ["covariates", "cut_to_box", "errors", "read_beside", "split"]
 
 
 def covariates(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -76,7 +76,7 @@ def read_beside(
             ) from error
         if "bands" in part:
             found = found.rename({name: f"{name}_{part['bands'][0]}" for name in found.data_vars})
-        return _cut(_on_grid(found), bbox)
+        return cut_to_box(_on_grid(found), bbox)
 
     cut = where["bbox"] if settings["covariate_resampling"] is None else None
     found: dict[str, Any] = {"covariates": [read(text, cut) for text in settings["covariates"]] or None}
@@ -121,7 +121,7 @@ def _on_grid(ds: xr.Dataset) -> xr.Dataset:
     return ds[names] if names else ds
 
 
-def _cut(ds: xr.Dataset, bbox: tuple[float, float, float, float] | None) -> xr.Dataset:
+def cut_to_box(ds: xr.Dataset, bbox: tuple[float, float, float, float] | None) -> xr.Dataset:
     """The part in a bounding box; all of it if the box is not on this grid, which is refused with a reason later."""
     from geonp.errors import InputError
     from geonp.raster.boxes import select_box

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .covariates import covariates, read_beside
+from .missing import gaps_where, read_missing
 from .options import as_numbers, bbox, fill_option, number, opening, place, slice_index
 from .show import echo, in_terminal, to_json
 
@@ -40,6 +41,7 @@ HOLDOUTS = ("clouds", "blocks", "stripes", "swath", "random", "gaps")
     "--size", type=int, default=512, show_default=True, help="Largest number of rows and of columns evaluated."
 )
 @fill_option("nodata", type=number, help="As stored in the file.")
+@gaps_where
 @click.option("--baseline", "baselines", multiple=True, help="Method to compare with; repeatable. Default: all.")
 @fill_option("model")
 @click.option(
@@ -91,6 +93,7 @@ def evaluate(
     where = opening(settings)
     where["variables"], where["bands"] = (None if one is None else [one] for one in (variable, band))
     ds = open_raster(source, **where)
+    ds, settings["missing"] = read_missing(settings["missing"], ds, source, where)
     settings |= read_beside(settings, ds, source, where)
     from geonp.evaluation.compare import evaluate as run
 

@@ -12,6 +12,7 @@ import click
 
 from .covariates import covariates, errors, read_beside
 from .files import FILES, Files, files
+from .missing import gaps_where, read_missing
 from .options import (
     bands,
     bbox,
@@ -52,6 +53,7 @@ __all__ = ["fill"]
 @fill_option("class_probabilities", is_flag=True)
 @fill_option("circular", is_flag=True)
 @fill_option("nodata", type=number, help="As stored in the file.")
+@gaps_where
 @fill_option("mask", type=click.Path(path_type=Path), help="A raster file; 0 is False.")
 @click.option("--holes", is_flag=True, help="Fill holes alone: leave gaps that touch the edge of the raster empty.")
 @fill_option("max_distance", type=float)
@@ -134,6 +136,7 @@ def fill(
     layout = _layout(creation_options, chunks) if in_units else {}
     ds = open_raster(source, storage_options=storage_options if is_remote(source) else None, **where)
     ds = ds.compute() if settings["class_probabilities"] and not in_units else ds  # then its classes are known
+    ds, settings["missing"] = read_missing(settings["missing"], ds, source, where, storage_options)
     settings["mask"] = _domain(ds, None if mask is None else read_mask(mask, where["bbox"]), holes)
     settings |= read_beside(settings, ds, source, where, storage_options)
     if dry_run or verbose:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from geonp.adaptation.adapt import Adapted
     from geonp.evaluation.comparison import Comparison
+    from geonp.fill.missing import MissingLike
     from geonp.fill.plan import FillPlan
     from geonp.fill.report import Report
     from geonp.io.journal import Record
@@ -176,6 +177,7 @@ class GeonpAccessor:
         size: int = 512,
         seed: int = 0,
         nodata: float | None = None,
+        missing: MissingLike | Sequence[MissingLike] | None = None,
         device: str | None = None,
         batch_size: int | None = None,
         across: Hashable | Sequence[Hashable] | None = None,
@@ -201,7 +203,7 @@ class GeonpAccessor:
             Largest number of rows and of columns evaluated.
         seed : int
             Seed for the hold-out and for every method.
-        nodata, device, batch_size, across, covariates, covariate_resampling
+        nodata, missing, device, batch_size, across, covariates, covariate_resampling
             As in :meth:`infill`.
         progress : callable, optional
             Called with the name of each method before it starts.
@@ -223,6 +225,7 @@ class GeonpAccessor:
             size=size,
             seed=seed,
             nodata=nodata,
+            missing=missing,
             device=device,
             batch_size=batch_size,
             across=across,
@@ -241,6 +244,7 @@ class GeonpAccessor:
         closer: bool = True,
         mask: xr.DataArray | npt.NDArray[np.bool_] | None = None,
         nodata: float | None = None,
+        missing: MissingLike | Sequence[MissingLike] | None = None,
         device: str | None = None,
         seed: int = 0,
         overwrite: bool = False,
@@ -260,7 +264,7 @@ class GeonpAccessor:
             Number of training steps, instead of a time.
         closer : bool
             Also try smaller tiles with less context, which fill more slowly.
-        mask, nodata, device
+        mask, nodata, missing, device
             As in :meth:`infill`.
         seed : int
             Seed for the hold-out and for the training, at least 0.
@@ -285,6 +289,7 @@ class GeonpAccessor:
             closer=closer,
             mask=mask,
             nodata=nodata,
+            missing=missing,
             device=device,
             seed=seed,
             overwrite=overwrite,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from numbers import Integral, Real
@@ -29,12 +29,12 @@ from geonp.adaptation.search import Candidate, Search, search_neighbourhood
 from geonp.adaptation.validation import hide_held_out
 from geonp.errors import InputError, OutputError
 from geonp.fill.kinds import check_numbers
+from geonp.fill.missing import MissingLike
 from geonp.fill.options import FillOptions
 from geonp.fill.request import domain_of, normalise
 from geonp.inference import checkpoint
 from geonp.inference.predictor import resolve
 from geonp.io.location import check_writable
-from geonp.raster.nodata import observed
 from geonp.training.data.tasks import collate
 from geonp.training.objective import expected_nll, relative_crps
 from geonp.training.optimisers import averaged_model
@@ -118,6 +118,7 @@ def adapt(
     closer: bool = True,
     mask: xr.DataArray | npt.NDArray[np.bool_] | None = None,
     nodata: float | None = None,
+    missing: MissingLike | Sequence[MissingLike] | None = None,
     device: str | None = None,
     seed: int = 0,
     overwrite: bool = False,
@@ -148,7 +149,7 @@ def adapt(
         Number of training steps, instead of a time: the result is then reproducible on one machine.
     closer : bool
         Also try smaller neighbourhoods, with which fills take longer (``slowdown`` of the result).
-    mask, nodata, device
+    mask, nodata, missing, device
         As in :func:`geonp.infill`.
     seed : int
         Seed for the hold-out and for the training, at least 0.
@@ -173,10 +174,9 @@ def adapt(
     """
     clock = _Clock(*_checked(minutes, steps, seed))
     _check_out(file := Path(out), overwrite)
-    ds, grid, variables = normalise(obj, FillOptions(nodata=nodata))
+    ds, grid, variables, _ = normalise(obj, FillOptions(nodata=nodata, missing=missing))
     check_numbers(variables)
-    names = [variable.name for variable in variables]
-    domain = None if mask is None else domain_of(mask, grid)
+    names, domain = [v.name for v in variables], None if mask is None else domain_of(mask, grid)
     predictor, card = resolve(os.fspath(model), device, None)
     if card.classes or card.neighbourhood.axes:
         raise InputError(
@@ -184,7 +184,7 @@ def adapt(
             "expected a model of numbers on any raster, for example tnpkr-sa"
         )
     rng = np.random.default_rng(seed)
-    arrays = {variable.name: observed(variable.spatial_last, nodata) for variable in variables}
+    arrays = {variable.name: variable.observed for variable in variables}
     crops = _comparable(read_crops(arrays, domain, rng))
     masking = fit_masking(crops, predictor.neighbourhood, rng)
     crops = hold_out(crops, masking, SETTINGS.held_out, SETTINGS.held_out_px, rng)

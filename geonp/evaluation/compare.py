@@ -18,6 +18,7 @@ from geonp.evaluation.baselines import ACROSS, METHODS, REGRESSION, linear_acros
 from geonp.evaluation.comparison import OURS, WITH_COVARIATES, Comparison, Prediction
 from geonp.evaluation.holdout import HoldOut, hide_moved_gaps, hide_simulated
 from geonp.fill.infill import infill
+from geonp.fill.missing import MissingLike, with_gaps
 from geonp.fill.options import FillOptions
 from geonp.fill.request import covariates_on
 from geonp.inference.checkpoint import load_card
@@ -31,7 +32,7 @@ from geonp.raster.kinds import is_classes
 from geonp.raster.metadata import THEMATIC, UNNAMED
 from geonp.raster.nodata import observed
 from geonp.raster.positions import positions
-from geonp.raster.variable import fill_variables, require_numbers
+from geonp.raster.variable import require_numbers
 from geonp.raster.windows import Window
 
 __all__ = ["HOLDOUTS", "evaluate"]
@@ -53,6 +54,7 @@ def evaluate(
     size: int = 512,
     seed: int = 0,
     nodata: float | None = None,
+    missing: MissingLike | Sequence[MissingLike] | None = None,
     device: str | None = None,
     batch_size: int | None = None,
     across: Hashable | Sequence[Hashable] | None = None,
@@ -93,6 +95,8 @@ def evaluate(
         Seed for the hold-out and for every method, at least 0.
     nodata : float, optional
         Value of missing cells, used instead of the declared one.
+    missing : str, array of bool, callable, or sequence of these, optional
+        Where values count as missing, as of :func:`geonp.infill`: what is under clouds is no truth, and never scored.
     device : str, optional
         Torch device, such as ``cpu`` or ``cuda``. By default a GPU if there is one.
     batch_size : int, optional
@@ -118,11 +122,10 @@ def evaluate(
     ModelError, CheckpointError
         For an unknown model, or one that cannot be loaded.
     """
-    given, model = named(covariates), os.fspath(model)
-    dims = FillOptions(across=across).dims
+    given, model, dims = named(covariates), os.fspath(model), FillOptions(across=across).dims
     baselines = _checked(baselines, [*METHODS, *([REGRESSION] if given else []), *([ACROSS] if dims else [])])
     _check_options(holdout, fraction, size)
-    chosen = _choose_slice(obj, index or {}, nodata, given)
+    chosen = _choose_slice(obj, index or {}, nodata, given, missing)
     array = chosen.observed()
     cut, window = _cut(array, size, own_gaps=holdout == "gaps")
     test = _hide(cut, holdout, fraction, np.random.default_rng(seed))
@@ -215,12 +218,12 @@ def _choose_slice(
     index: Mapping[Hashable, int],
     nodata: float | None,
     covariates: Sequence[CovariateLike],
+    missing: object,
 ) -> _Slice:
     grid = Grid.from_xarray(obj)
-    if isinstance(obj, xr.Dataset):
-        variable = obj[fill_variables(obj.drop_vars(taken_by(covariates, obj)), grid, nodata)[0]]
-    else:
-        variable = obj
+    taken = taken_by(covariates, obj) if isinstance(obj, xr.Dataset) else []
+    ds, names, _, declared = with_gaps(obj, missing, nodata, taken)
+    variable, nodata = ds[names[0]], None if names[0] in declared else nodata
     require_numbers(variable)
     warn_of_directions({str(variable.name): variable.attrs})
     sizes = {dim: n for dim, n in variable.sizes.items() if dim not in (grid.y_dim, grid.x_dim)}

@@ -45,14 +45,22 @@ def fingerprint(
 
 
 def values_of(request: Request, source_options: Any) -> str:
-    """Identity of variables and covariates: that of the files they are read from, if they are not in memory."""
+    """Identity of variables, covariates and flags: that of the files they are read from, if they are not in memory."""
     ds, names = request.ds, sorted((variable.name for variable in request.variables), key=str)
     found = [_identity(ds[name], ds.encoding, source_options) for name in names]
     beside = [covariate.variable.source for covariate in request.covariates]
     known = [(a.name, a.dims, a.attrs, _labels(a), _identity(a, a.encoding, source_options)) for a in beside]
-    return str(
-        tokenize(found, known, [(covariate.classes, covariate.known_errors) for covariate in request.covariates])
-    )
+    kinds: list[Any] = [(covariate.classes, covariate.known_errors) for covariate in request.covariates]
+    sources = () if request.flags is None else request.flags.sources
+    # the source of a variable stands for all that was hidden in it, except by these
+    kinds += [
+        (text, layer.name, layer.dims, _labels(layer), _source(layer, ds, source_options)) for text, layer in sources
+    ]
+    return str(tokenize(found, known, kinds))
+
+
+def _source(layer: xr.DataArray, ds: xr.Dataset, source_options: Any) -> str:
+    return _identity(layer, layer.encoding if "source" in layer.encoding else ds.encoding, source_options)
 
 
 def _labels(obj: xr.Dataset | xr.DataArray) -> list[tuple[str, Any]]:

@@ -186,6 +186,8 @@ def _assembled(
             attrs["geonp_covariates"] = " ".join(names)
         if across := [str(a.dim) for a in request.job.across]:
             attrs["geonp_across"] = " ".join(across)
+        if request.flags is not None and (texts := [text for text, _ in request.flags.sources if text]):
+            attrs["geonp_missing"] = "; ".join(texts)
         if request.job.series is not None:
             attrs["geonp_empty_slices"] = f"filled across {request.job.series.dim}"
         if errors := [covariate.variable.label for covariate in request.covariates if covariate.known_errors]:

@@ -24,6 +24,7 @@ import xarray as xr
 from geonp.errors import InputError
 
 if TYPE_CHECKING:
+    from geonp.fill.missing import MissingLike
     from geonp.raster.covariates import CovariateLike
 
 __all__ = ["RESULTS", "Bounds", "FillKeywords", "FillOptions", "described", "takes_fill_options"]
@@ -33,9 +34,9 @@ Pair = tuple[float | None, float | None]
 Bounds = Pair | Literal["valid_range"] | Mapping[Hashable, Pair | Literal["valid_range"]]
 """Bounds of values, of all variables or by name; None where there is none."""
 
-_FINGERPRINTED_ELSEWHERE = {"model", "mask", "covariates", "errors", "device", "batch_size"}
-"""Options whose value does not identify a result: models, masks and covariates have content, and batches change no
-result."""
+_FINGERPRINTED_ELSEWHERE = {"model", "missing", "mask", "covariates", "errors", "device", "batch_size"}
+"""Options whose value does not identify a result: models, masks, flags and covariates have content, and batches change
+no result."""
 
 RESULTS = (
     *("standard_error", "quantile", "exceedance", "tail", "latent", "latent_error", "warping", "sample"),
@@ -52,6 +53,12 @@ class FillOptions:
     ----------
     model : str or path
         Name of a shipped model (``geonp models``), or path of a ``.safetensors`` checkpoint.
+    missing : str, array of bool, callable, or sequence of these, optional
+        Conditions under which values count as missing, such as ``SCL=3,8,9``, ``SCL=cloud_shadow``,
+        ``QA_PIXEL&0b11010``, ``cloud_prob>40`` or ``cloud_mask`` (not zero), or a preset: ``landsat-c2``,
+        ``sentinel-2`` or ``modis``. Expressions are on variables and bands of the raster, which are then not filled:
+        :mod:`geonp.raster.flags`. Also booleans, True where missing, or a function of the raster that gives them.
+        Several conditions are united. Flags on another grid are those of the nearest cell.
     mask : DataArray or array of bool, optional
         Valid domain, True where the raster is valid; ``(rows, columns)``. Missing cells outside the domain stay empty;
         observed cells outside keep their value, but are not used as context.
@@ -127,11 +134,12 @@ class FillOptions:
     Raises
     ------
     InputError
-        For a value of the wrong type or out of range. `mask`, `across`, `covariates`, `errors` and `device` are checked
-        later, against the raster and the machine.
+        For a value of the wrong type or out of range. `missing`, `mask`, `across`, `covariates`, `errors` and `device`
+        are checked later, against the raster and the machine.
     """
 
     model: str | os.PathLike[str] = "tnpkr-sa"
+    missing: MissingLike | Sequence[MissingLike] | None = None
     mask: xr.DataArray | npt.NDArray[np.bool_] | None = None
     max_distance: float | None = None
     device: str | None = None
@@ -299,6 +307,7 @@ class FillKeywords(TypedDict, total=False):
     """The fields of :class:`FillOptions` as keyword arguments; a test compares them."""
 
     model: str | os.PathLike[str]
+    missing: MissingLike | Sequence[MissingLike] | None
     mask: xr.DataArray | npt.NDArray[np.bool_] | None
     max_distance: float | None
     device: str | None

@@ -15,6 +15,7 @@ import xarray as xr
 from geonp.errors import CheckpointError, InputError, ModelError, warn
 from geonp.fill.bounds import bounds_of
 from geonp.fill.kinds import check_kinds, check_model, names_of, results_of, variable_of
+from geonp.fill.missing import Flags, flags_of, hidden
 from geonp.fill.options import FillOptions
 from geonp.fill.outputs import Output, outputs
 from geonp.inference import checkpoint
@@ -60,6 +61,8 @@ class Request:
         ``(rows, columns)``, NumPy or dask: True where the raster is valid.
     card : Card
         The card of the model.
+    flags : Flags or None
+        Where the values of `ds` were hidden.
     """
 
     ds: xr.Dataset
@@ -71,6 +74,7 @@ class Request:
     options: FillOptions
     covariates: tuple[Covariate, ...] = ()
     bounds: Mapping[Hashable, tuple[float, float]] = field(default_factory=dict)
+    flags: Flags | None = None
 
     def beside(self, variable: Variable) -> tuple[Covariate, ...]:
         """The covariates of a variable, and the other variables as slices if it is filled across these."""
@@ -101,7 +105,7 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
             "out"
         )
     given, errors = named(options.covariates), options.errors
-    ds, grid, variables = normalise(obj, options, classes, [*given, *named(errors)])
+    ds, grid, variables, flags = normalise(obj, options, classes, [*given, *named(errors)])
     check_kinds(variables, options)
     errors = linked_errors(ds, variables) if isinstance(errors, str) and errors == "auto" else errors
     bounds = bounds_of(options.bounds, variables)
@@ -144,7 +148,7 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
     covariates = (*beside, *errors_of(errors, ds, grid, variables))
     if covariates:
         _check_covariates(covariates, variables, card, options.samples)
-    return Request(ds, grid, variables, domain, job, card, options, covariates, bounds)
+    return Request(ds, grid, variables, domain, job, card, options, covariates, bounds, flags)
 
 
 def covariates_on(
@@ -235,11 +239,11 @@ def _classes(model: str | os.PathLike[str]) -> int:
 
 def normalise(
     obj: Raster, options: FillOptions, classes: int = 0, covariates: Sequence[CovariateLike] = ()
-) -> tuple[xr.Dataset, Grid, tuple[Variable, ...]]:
-    """A Dataset, its grid and the variables to fill; checks that no name of a result is taken.
+) -> tuple[xr.Dataset, Grid, tuple[Variable, ...], Flags]:
+    """A Dataset, its grid, the variables to fill, and where they were hidden; checks that no name of a result is taken.
 
     With `classes`, those of a classifier, the variables are those with as many flag values, see
-    :func:`geonp.raster.variable.class_variables`. Variables that are covariates are not filled.
+    :func:`geonp.raster.variable.class_variables`. Variables that are covariates or flags are not filled.
     """
     if not isinstance(obj, (xr.DataArray, xr.Dataset)):
         raise InputError(
@@ -253,21 +257,27 @@ def normalise(
             f"the raster is not taken as going round. Leave it out: obj.isel({{{grid.x_dim!r}: slice(None, -1)}})."
         )
     ds = _marked(obj if isinstance(obj, xr.Dataset) else obj.to_dataset(name=UNNAMED if obj.name is None else obj.name))
+    flags = flags_of(options.missing, obj, ds, grid)
+    ds = flags.ds
     if isinstance(obj, xr.DataArray):
         names: list[Hashable] = class_variables(ds, grid, classes) if classes else list(ds.data_vars)
     else:
-        candidates = ds.drop_vars(taken_by(covariates, ds))
+        candidates = ds.drop_vars([*taken_by(covariates, ds), *flags.layers])
         names = class_variables(candidates, grid, classes) if classes else names_of(candidates, grid, options)
-        _warn_of_passed(candidates, grid, names, classes)
-    spatial = (grid.y_dim, grid.x_dim)
-    variables = tuple(variable_of(ds[name], spatial, options, classes) for name in names)
+        _warn_of_passed(candidates.drop_vars(flags.quality(names)), grid, names, classes)
+        names = flags.reached(names)
+    ds, declared = hidden(flags, names, options.nodata)
+    spatial, without = (grid.y_dim, grid.x_dim), replace(options, nodata=None)
+    variables = tuple(
+        variable_of(ds[name], spatial, without if name in declared else options, classes) for name in names
+    )
     for variable in variables:
         results = results_of(variable, options)
         if not isinstance(obj, xr.DataArray):
             _check_replaced(ds, variable.name, results)
         _check_names(ds[variable.name], variable.name, results)
     warn_of_places(grid)
-    return ds, grid, variables
+    return ds, grid, variables, flags
 
 
 def _marked(ds: xr.Dataset) -> xr.Dataset:

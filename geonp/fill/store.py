@@ -257,6 +257,8 @@ def _store_elsewhere(request: Request, target: str, options: Any, job: dict[str,
     encodings = {"input": (request.ds.encoding, *(da.encoding for da in request.ds.variables.values()))}
     if isinstance(request.options.mask, xr.DataArray):
         encodings["mask"] = (request.options.mask.encoding,)
+    if request.flags is not None and request.flags.sources:
+        encodings["layer of flags"] = tuple(layer.encoding for _, layer in request.flags.sources)
     if request.covariates:
         encodings["covariate"] = tuple(covariate.variable.source.encoding for covariate in request.covariates)
     for what, found in encodings.items():

@@ -145,7 +145,7 @@ class Warp:
         return tile
 
 
-def resampled(array: xr.DataArray, grid: Grid, method: str) -> xr.DataArray:
+def resampled(array: xr.DataArray, grid: Grid, method: str, what: str = "") -> xr.DataArray:
     """A field on the grid of a raster: as it is if it lies there, otherwise resampled, with NaN outside of it.
 
     Parameters
@@ -157,13 +157,15 @@ def resampled(array: xr.DataArray, grid: Grid, method: str) -> xr.DataArray:
     method : str
         One of :data:`geonp.raster.covariates.RESAMPLINGS`. Classes are resampled by ``nearest``, or ``mode`` if their
         cells are smaller than those of the raster.
+    what : str
+        What the field is, for errors. By default a covariate.
 
     Raises
     ------
     InputError
         If a grid is not evenly spaced, only one of them has a CRS, or they have no place in common.
     """
-    own, what = Grid.from_xarray(array), covariate_name(array)
+    own, what = Grid.from_xarray(array), what or covariate_name(array)
     try:
         grid.require_same(own, what)
     except InputError:
@@ -197,13 +199,13 @@ def _warp(own: Grid, grid: Grid, what: str, method: str) -> Warp:
         if not (each.regular and all(each.placed)):
             raise InputError(
                 f"The {what} cannot be resampled: got a {which} whose cells are not evenly spaced or have no "
-                "coordinates, expected a grid of rows and columns. Interpolate it: covariate.interp_like(raster)."
+                "coordinates, expected a grid of rows and columns. Interpolate it with xarray: interp_like(raster)."
             )
     crs = [each.crs or ("OGC:CRS84" if each.geographic else None) for each in (own, grid)]
     if (crs[0] is None) != (crs[1] is None):
         raise InputError(
             f"The {what} cannot be resampled: only {'the raster' if crs[0] is None else 'it'} has a CRS, expected one "
-            "in both. Write it: covariate.rio.write_crs('EPSG:...')."
+            "in both. Write it: array.rio.write_crs('EPSG:...')."
         )
     source, target = (str(CRS(text or _LOCAL).to_wkt()) for text in crs)
     if CRS(source).equals(CRS(target), ignore_axis_order=True):

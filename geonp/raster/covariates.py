@@ -31,6 +31,7 @@ __all__ = [
     "has_classes",
     "linked_errors",
     "named",
+    "placed",
     "require_few",
     "taken_by",
 ]
@@ -260,16 +261,27 @@ def _unpacked(given: Sequence[CovariateLike], ds: xr.Dataset) -> Iterator[xr.Dat
 
 
 def _placed(array: xr.DataArray, ds: xr.Dataset, grid: Grid) -> xr.DataArray:
-    """The array with the names of rows and columns of the raster, checked against its grid."""
     name = covariate_name(array)
-    spatial = {grid.y_dim, grid.x_dim}
-    other = Grid.from_xarray(array)
     try:
-        grid.require_same(other, name)
+        grid.require_same(Grid.from_xarray(array), name)
     except InputError as error:
         raise InputError(
             f"{error} To have it resampled: covariate_resampling='bilinear' (--covariate-resampling bilinear)."
         ) from None
+    return placed(array, ds, grid, name)
+
+
+def placed(array: xr.DataArray, ds: xr.Dataset, grid: Grid, name: str) -> xr.DataArray:
+    """An array with the names of rows and columns of the raster `ds`, checked against its grid and labels.
+
+    Raises
+    ------
+    InputError
+        If they differ; `name` says what the array is.
+    """
+    spatial = {grid.y_dim, grid.x_dim}
+    other = Grid.from_xarray(array)
+    grid.require_same(other, name)
     array = array.rename({other.y_dim: grid.y_dim, other.x_dim: grid.x_dim})
     for dim in set(array.dims) & set(ds.dims) - spatial:
         if array.sizes[dim] != ds.sizes[dim] or (
@@ -277,7 +289,7 @@ def _placed(array: xr.DataArray, ds: xr.Dataset, grid: Grid) -> xr.DataArray:
         ):
             raise InputError(
                 f"The {name} and the raster differ along {dim!r}: got {_labels(array, dim)}, expected "
-                f"{_labels(ds, dim)}. Select the same labels, for example covariate.reindex({dim}=raster.{dim}, "
+                f"{_labels(ds, dim)}. Select the same labels, for example with reindex({dim}=raster.{dim}, "
                 "method='nearest'), or drop the dimension."
             )
     return array

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
@@ -11,7 +13,7 @@ from geonp.raster.directions import is_direction
 from geonp.raster.metadata import Kind, class_attrs
 from geonp.raster.nodata import nodata_values
 
-__all__ = ["MOST_NAMED", "categories_of", "category_labels", "flag_values_of", "is_classes", "kind_of"]
+__all__ = ["MOST_NAMED", "categories_of", "category_labels", "flag_values_of", "is_auxiliary", "is_classes", "kind_of"]
 
 MOST_NAMED = 32
 """Integers that attributes name, but do not list, are classes if they have at most this many distinct values."""
@@ -20,6 +22,20 @@ MOST_NAMED = 32
 def is_classes(da: xr.DataArray) -> bool:
     """Whether values are classes: CF flags, or a GDAL raster with a palette or categories."""
     return bool(class_attrs(da.attrs))
+
+
+_AUXILIARY = re.compile(
+    r"(.*[_\W])?(dem|dsm|dtm|elevation|altitude|height|orography|topography|slope|aspect|hillshade|geoid"
+    r"|mask|msk|prob|probability|probabilities|confidence|clp|clm|cld|cldprb|cloud_?\w*|snw|qa|qc|quality|flags?|angle"
+    r"|azimuth|zenith)([_\W\d].*)?"
+)
+"""Names of layers that stand beside observations."""
+
+
+def is_auxiliary(da: xr.DataArray) -> bool:
+    """Whether a variable is, by its names, terrain, geometry or quality rather than what was observed under clouds."""
+    names = (str(da.name or ""), str(da.attrs.get("standard_name", "")))
+    return any(_AUXILIARY.fullmatch(name.lower()) for name in names)
 
 
 def kind_of(da: xr.DataArray, as_: str | None, circular: bool) -> Kind:

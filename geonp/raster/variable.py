@@ -145,6 +145,13 @@ class Variable:
         return self.source.transpose(*self.leading, *self.spatial)
 
     @property
+    def observed(self) -> xr.DataArray:
+        """Values as floats with NaN in missing cells, rows and columns last; as lazy as the stored values."""
+        array = self.spatial_last
+        found: xr.DataArray = xr.apply_ufunc(self.read, array, dask="parallelized", output_dtypes=[self.read.dtype])
+        return found.drop_attrs(deep=False)
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Sizes of the leading dimensions, then rows and columns."""
         return tuple(self.source.sizes[dim] for dim in (*self.leading, *self.spatial))

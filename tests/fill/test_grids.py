@@ -34,7 +34,7 @@ def test_variables_on_another_grid_are_named(dims: tuple[str, ...], attrs: dict[
     with pytest.warns(
         UserWarning, match=r"^'coarse' \(.*\): not on the grid of 'fine' .*ds\[\['coarse'\]\] \(--variable"
     ):
-        _, _, variables = normalise(ds, FillOptions())
+        _, _, variables, _ = normalise(ds, FillOptions())
     assert [variable.name for variable in variables] == ["fine"]
 
 

@@ -1,0 +1,112 @@
+"""The option of values that count as missing: ``--gaps-where``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .covariates import cut_to_box, split
+from .options import fill_option
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from geonp.raster.flags import Expression
+
+__all__ = ["gaps_where", "read_missing"]
+
+gaps_where = fill_option(
+    "missing",
+    "--gaps-where",
+    multiple=True,
+    metavar="CONDITION",
+    help="LAYER is a variable or band of IN, FILE, FILE:VARIABLE, FILE:BAND or FILE:DESCRIPTION; repeatable.",
+)
+"""Conditions under which values count as missing."""
+
+
+def read_missing(
+    texts: Sequence[str] | None,
+    ds: xr.Dataset,
+    source: str,
+    where: Mapping[str, Any],
+    storage_options: Mapping[str, Any] | None = None,
+) -> tuple[xr.Dataset, list[Any] | None]:
+    """Find the layers of conditions: in the raster, in bands and variables of its file that were not chosen, in others.
+
+    Parameters
+    ----------
+    texts : sequence of str
+        The conditions.
+    ds : Dataset
+        The raster, opened from `source` by the options `where` of :func:`geonp.io.files.open_raster`.
+    storage_options : mapping, optional
+        Options of the file system of URLs.
+
+    Returns
+    -------
+    ds : Dataset
+        The raster without the bands that are layers.
+    missing : list or None
+        The conditions as :func:`geonp.infill` takes them.
+    """
+    if not texts:
+        return ds, None
+    from geonp.errors import InputError
+    from geonp.fill.missing import find_layer, without_bands
+    from geonp.io.files import open_raster
+    from geonp.io.location import is_remote
+    from geonp.raster.flags import Condition, layer_of, parsed
+
+    def opened(place: str, **options: Any) -> xr.Dataset:
+        options = {"chunks": where.get("chunks", "auto"), **options}
+        return open_raster(place, storage_options=storage_options if is_remote(place) else None, **options)
+
+    def found(expression: Expression) -> tuple[xr.DataArray, Mapping[Hashable, int] | None]:
+        """The layer of an expression, and its place among the bands of the raster; None if it is not in `ds`."""
+        try:
+            return find_layer(expression, ds)
+        except InputError:
+            if expression.layer and os.path.exists(split(expression.layer, opened)[0].removeprefix("file://")):
+                return _of_file(expression, opened, where.get("bbox")), None
+            if not (where.get("variables") or where.get("bands")):
+                raise
+            return find_layer(expression, opened(source, **{**where, **_WHOLE}))[0], None
+
+    missing: list[Any] = []
+    bands: set[tuple[Hashable, int]] = set()
+    for text in texts:
+        expression = parsed(text, lambda name: layer_of(ds, name) is not None or os.path.exists(name))
+        layer, place = found(expression)
+        missing.append(text if place is not None and not place else Condition(expression, layer))
+        bands |= set((place or {}).items())
+    return without_bands(ds, bands), missing
+
+
+_WHOLE = {"variables": None, "bands": None, "nodata": None}
+"""Options of :func:`geonp.io.files.open_raster` of all that a file has."""
+
+
+def _of_file(expression: Expression, opened: Callable[..., xr.Dataset], bbox: Any) -> xr.DataArray:
+    """A layer of another file, which exists."""
+    from geonp.errors import InputError
+    from geonp.raster.flags import layer_of
+
+    file, part = split(expression.layer, opened)
+    ds = cut_to_box(opened(file, **{key: part[key] for key in ("bands",) if key in part}), bbox)
+    layer = None
+    if "variables" in part:
+        layer, _ = layer_of(ds, part["variables"][0]) or (None, {})
+    elif len(ds.data_vars) == 1 and ds.sizes.get("band", 1) == 1:
+        (only,) = ds.data_vars.values()
+        layer = only.squeeze("band" if "band" in only.dims else (), drop=True)
+    if layer is not None:
+        layer.encoding.setdefault("source", ds.encoding["source"])  # which must not be overwritten
+        return layer
+    names = [*ds.data_vars] if len(ds.data_vars) > 1 else []
+    names += [label for name in ("band_name", "band") if name in ds.coords for label in ds.coords[name].values]
+    raise InputError(
+        f"The condition {expression.text!r} needs one layer of {file!r}: got {expression.layer!r}, expected FILE:NAME "
+        f"with one of {', '.join(map(str, names))}."
+    )

@@ -1,0 +1,318 @@
+"""What is missing beside what the data say: values under clouds, shadows and other flags, which are hidden from a fill.
+
+The raster is given a lazy view of its values with the nodata value, or NaN, in these cells. All that follows reads
+this view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from geonp.errors import InputError, warn
+from geonp.io.warp import resampled
+from geonp.raster.covariates import placed
+from geonp.raster.elementwise import elementwise, is_lazy
+from geonp.raster.flags import Condition, Expression, layer_of, parsed
+from geonp.raster.grid import Grid
+from geonp.raster.kinds import is_auxiliary
+from geonp.raster.metadata import UNNAMED
+from geonp.raster.nodata import DEFAULT_FILL, NODATA, empty_value, holds, nodata_values, valid_limits
+from geonp.raster.presets import PRESETS
+from geonp.raster.variable import fill_variables
+
+__all__ = ["Flags", "MissingLike", "find_layer", "flags_of", "hidden", "with_gaps", "without_bands"]
+
+Array = npt.NDArray[Any]
+MissingLike = xr.DataArray | npt.NDArray[np.bool_] | str | Condition | Callable[[Any], Any]
+"""What says where values are missing: an array, an expression on the variables of the raster, or a function of it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Flags:
+    """Where values of a raster count as missing.
+
+    Attributes
+    ----------
+    ds : Dataset
+        The raster, without the bands that are flags.
+    layers : tuple of hashable
+        Its variables that are flags.
+    masks : tuple of DataArray
+        Booleans on the grid of the raster, or floats with NaN outside of a layer on another grid, not 0 where values
+        are missing.
+    sources : tuple
+        For each of them, the expression and the layer, by which a resumed job is compared, or the mask itself.
+    """
+
+    ds: xr.Dataset
+    layers: tuple[Hashable, ...] = ()
+    masks: tuple[xr.DataArray, ...] = ()
+    sources: tuple[tuple[str, xr.DataArray], ...] = ()
+
+    def quality(self, names: Sequence[Hashable]) -> list[Hashable]:
+        """Other quality layers beside those that are flags, which nobody expects to be filled."""
+        found = [name for name, da in self.ds.data_vars.items() if name not in names and is_auxiliary(da)]
+        return [name for name in found if name not in self.layers] if self.masks else []
+
+    def flagged(self, array: xr.DataArray) -> xr.DataArray:
+        """Where values of a variable count as missing, as lazy as the variable is."""
+        masks = [mask.variable for mask in self.masks]
+        return array.copy(data=elementwise(_union, bool, array.variable, *masks)._data)
+
+    def reached(self, names: Sequence[Hashable]) -> list[Hashable]:
+        """Those of the variables that have all dimensions of the masks, and are no elevations, probabilities and such.
+
+        Raises
+        ------
+        InputError
+            If there is none.
+        """
+        if not self.masks:
+            return list(names)
+        dims = {dim for mask in self.masks for dim in mask.dims}
+        reached = [name for name in names if dims <= set(self.ds[name].dims)]
+        found = [name for name in reached if not is_auxiliary(self.ds[name])] or reached
+        if not found:
+            got = "; ".join(f"{name!r} {self.ds[name].dims}" for name in names)
+            raise InputError(
+                f"What is missing varies along {', '.join(sorted(map(str, dims)))}, but no variable does: got {got}. "
+                "Select one entry of the mask, or reduce it, for example with mask.any('time')."
+            )
+        if passed := [name for name in names if name not in found]:
+            warn(
+                f"{', '.join(map(str, passed))}: passed through, as flags say what is missing in other variables: "
+                f"{', '.join(map(str, found))}. To fill them, choose them alone: ds[[{passed[0]!r}]] (--variable "
+                f"{passed[0]})."
+            )
+        return found
+
+
+def flags_of(missing: object, obj: xr.DataArray | xr.Dataset, ds: xr.Dataset, grid: Grid) -> Flags:
+    """Find the layers of the conditions, and test them.
+
+    Parameters
+    ----------
+    missing
+        See :class:`geonp.fill.options.FillOptions`.
+    obj
+        The raster as the user gave it, which functions are called with.
+    ds, grid
+        The raster as a Dataset, and its grid.
+
+    Raises
+    ------
+    InputError
+        For a condition that is not understood, a layer or flag that does not exist, and arrays that are not of the
+        raster.
+    """
+    layers: list[Hashable] = []
+    bands: set[tuple[Hashable, int]] = set()
+    masks, sources = [], []
+    for one in () if missing is None else missing if isinstance(missing, (list, tuple)) else (missing,):
+        if isinstance(one, str):
+            expression = parsed(one, lambda name: layer_of(ds, name) is not None)
+            layer, place = find_layer(expression, ds)
+            bands |= set(place.items())
+            layers += [] if place else [layer.name]
+            one = Condition(expression, layer)
+        if isinstance(one, Condition):
+            layer, what = one.layer, f"layer {one.layer.name!r}"
+            sources.append((one.expression.text, layer))
+            flagged = elementwise(one.expression.on(layer), bool, layer.variable)
+            mask = xr.DataArray(flagged, layer.coords, name=layer.name)
+            mask.encoding = {key: value for key, value in layer.encoding.items() if key == "source"}
+        else:
+            mask, what = _array(one, obj, ds, grid), "mask of missing cells"
+            sources.append(("", mask))
+        masks.append(_on_grid(mask, ds, grid, what))
+    return Flags(without_bands(ds, bands), tuple(layers), tuple(masks), tuple(sources))
+
+
+def without_bands(ds: xr.Dataset, bands: Collection[tuple[Hashable, int]]) -> xr.Dataset:
+    """A raster without some bands, which are pairs of a dimension and a position."""
+    for dim in {dim for dim, _ in bands}:
+        ds = ds.isel({dim: [k for k in range(ds.sizes[dim]) if (dim, k) not in bands]})
+    return ds
+
+
+def find_layer(expression: Expression, ds: xr.Dataset) -> tuple[xr.DataArray, Mapping[Hashable, int]]:
+    """The layer of an expression in a raster, and its place among the bands of a variable.
+
+    Raises
+    ------
+    InputError
+        If there is none.
+    """
+    if expression.layer:
+        found = layer_of(ds, expression.layer)
+    else:
+        names = PRESETS[expression.text].layers
+        there = [str(name) for name in (*ds.variables, *_band_names(ds)) if str(name).lower() in names]
+        found = layer_of(ds, there[0]) if there else None
+    if found is None:
+        wanted = repr(expression.layer) if expression.layer else " or ".join(map(repr, PRESETS[expression.text].layers))
+        names_ = ", ".join(map(str, (*ds.data_vars, *_band_names(ds)))) or "none"
+        instead = f" or name the layer: NAME={expression.text}" if not expression.layer else ""
+        raise InputError(
+            f"The raster has no layer {wanted} for the condition {expression.text!r}: expected one of {names_}. "
+            f"Correct missing (--gaps-where),{instead or ' or give a file: FILE:VARIABLE on the command line'}."
+        )
+    return found
+
+
+def _band_names(ds: xr.Dataset) -> list[str]:
+    return [str(text) for c in ds.coords.values() if c.ndim == 1 and c.dtype.kind in "OUS" for text in c.values]
+
+
+def _array(one: Any, obj: Any, ds: xr.Dataset, grid: Grid) -> xr.DataArray:
+    """An array that says where values are missing, or what a function of the raster gives."""
+    if callable(one) and not isinstance(one, (xr.DataArray, xr.Dataset)):
+        read_later = isinstance(obj, xr.Dataset) and any(is_lazy(da.variable) for da in obj.data_vars.values())
+        one = one(obj.chunk() if read_later else obj)  # functions of xarray would load what is read later
+    if isinstance(one, xr.DataArray):
+        array = one
+    else:
+        values = np.asarray(one)
+        dims: tuple[Hashable, ...] = (grid.y_dim, grid.x_dim)
+        dims = next((da.dims for da in ds.data_vars.values() if da.shape == values.shape and da.ndim > 2), dims)
+        if values.shape != tuple(ds.sizes[dim] for dim in dims):
+            raise InputError(
+                f"missing has shape {values.shape}, expected that of the raster, {grid.shape} (rows, columns) or with "
+                "its other dimensions."
+            )
+        array = xr.DataArray(values, dims=dims)
+    if array.dtype != bool:
+        raise InputError(
+            f"missing has dtype {array.dtype}, expected booleans, True where values are missing: write a condition, "
+            "such as missing=ds.SCL.isin([3, 8, 9]) or missing='SCL=3,8,9'."
+        )
+    return array
+
+
+def _on_grid(mask: xr.DataArray, ds: xr.Dataset, grid: Grid, what: str) -> xr.DataArray:
+    """A mask on the grid of the raster, of the nearest cell if it lies on another one."""
+    own = Grid.from_xarray(mask)
+    try:
+        grid.require_same(own, what)
+    except InputError:
+        numbers = xr.DataArray(elementwise(np.uint8, np.uint8, mask.variable), mask.coords, name=mask.name)
+        mask = resampled(numbers, grid, "nearest", what)
+        warn(
+            f"The {what} has {own.shape[0]} x {own.shape[1]} cells on another grid than the raster: each of its "
+            "cells takes the nearest flag."
+        )
+    mask = placed(mask, ds, grid, what)
+    unknown = [dim for dim in mask.dims if dim not in ds.dims and mask.sizes[dim] == 1]
+    return mask.squeeze(unknown, drop=True)
+
+
+def hidden(flags: Flags, names: Sequence[Hashable], nodata: float | None) -> tuple[xr.Dataset, set[Hashable]]:
+    """The raster with the nodata value, or NaN, where values of the variables `names` are missing.
+
+    Returns
+    -------
+    ds : Dataset
+        As lazy as it was.
+    declared : set
+        The variables that had no value for missing cells, and are widened integers with one now.
+    """
+    ds, declared = flags.ds, set()
+    for name in names if flags.masks else ():
+        array = ds[name]
+        dtype, marker = _marker(array, nodata)
+        masks = [mask.variable for mask in flags.masks]
+        made = elementwise(_Hide(marker, dtype), dtype, array.variable, *masks)
+        made.attrs, made.encoding = dict(array.attrs), dict(array.encoding)
+        if dtype != array.dtype:
+            declared.add(name)
+            made.attrs["_FillValue"] = marker
+            for key in ("dtype", DEFAULT_FILL, *NODATA):
+                made.encoding.pop(key, None)
+            warn(
+                f"{name}: {array.dtype} without a nodata value is filled as {dtype}, with {marker:d} in cells that "
+                f"stay empty. To keep {array.dtype}, choose a value that no cell has: nodata= (--nodata)."
+            )
+        ds = ds.assign({name: made})
+    return ds, declared
+
+
+def with_gaps(
+    obj: xr.DataArray | xr.Dataset, missing: object, nodata: float | None, left_out: Sequence[Hashable] = ()
+) -> tuple[xr.Dataset, list[Hashable], Flags, set[Hashable]]:
+    """A raster whose values are hidden where they are missing, without anything of models.
+
+    Parameters
+    ----------
+    left_out : sequence of hashable
+        Variables that are not to be filled, such as covariates.
+
+    Returns
+    -------
+    ds : Dataset
+    names : list of hashable
+        The variables of numbers that can be filled.
+    flags : Flags
+    declared : set
+        See :func:`hidden`.
+
+    Raises
+    ------
+    InputError
+        For a condition that cannot be used, and if there is no variable.
+    """
+    grid = Grid.from_xarray(obj)
+    ds = obj if isinstance(obj, xr.Dataset) else obj.to_dataset(name=UNNAMED if obj.name is None else obj.name)
+    flags = flags_of(missing, obj, ds, grid)
+    candidates = flags.ds.drop_vars([*left_out, *flags.layers])
+    names = fill_variables(candidates, grid, nodata) if isinstance(obj, xr.Dataset) else list(candidates.data_vars)
+    names = flags.reached(names)
+    ds, declared = hidden(flags, names, nodata)
+    return ds, names, flags, declared
+
+
+def _marker(array: xr.DataArray, nodata: float | None) -> tuple[np.dtype[Any], Any]:
+    """The dtype and the value that marks missing cells: wider integers if none of the dtype does."""
+    values = nodata_values(array, nodata)
+    held = [value for value in values if np.isfinite(value) and holds(array.dtype, value)]
+    if array.dtype.kind == "f":
+        return array.dtype, array.dtype.type(held[0] if held else np.nan)
+    if array.dtype.kind not in "iu":
+        return array.dtype, np.nan  # refused later
+    empty, (low, high) = empty_value(array, values), valid_limits(array)
+    if held or not low <= empty <= high:
+        return array.dtype, array.dtype.type(empty)
+    wider = next(
+        (np.dtype(f"i{n}") for n in (2, 4, 8) if np.can_cast(array.dtype, f"i{n}") and n > array.dtype.itemsize), None
+    )
+    if wider is None:
+        raise InputError(
+            f"Variable {array.name!r} has no value for missing cells: got {array.dtype} without a nodata value. Choose "
+            "one that no cell has: nodata= (--nodata)."
+        )
+    return wider, wider.type(np.iinfo(wider).min)
+
+
+@dataclass(frozen=True)
+class _Hide:
+    """Replaces values where a mask is neither 0 nor NaN."""
+
+    marker: Any
+    dtype: np.dtype[Any]
+    __name__: ClassVar[str] = "hide"
+
+    def __call__(self, values: Array, *masks: Array) -> Array:
+        return np.where(_union(values, *masks), self.marker, values).astype(self.dtype)
+
+
+def _union(values: Array, *masks: Array) -> npt.NDArray[np.bool_]:
+    """Where a mask is neither 0 nor NaN."""
+    missing = np.zeros(values.shape, bool)
+    for mask in masks:
+        missing |= mask if mask.dtype == bool else (mask != 0) & (mask == mask)
+    return missing

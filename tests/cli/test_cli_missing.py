@@ -1,0 +1,100 @@
+"""Values under flags on the command line: layers of the input and of other files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rasterio
+import xarray as xr
+from click.testing import CliRunner
+from rasterio.transform import from_origin
+
+from geonp.cli.app import main
+
+SIDE = 24
+CLOUD = np.zeros((SIDE, SIDE), bool)
+CLOUD[6:10, 8:14] = True
+VALUES = (1000 + 10 * np.add.outer(np.arange(SIDE), np.arange(SIDE))).astype(np.uint16)
+
+
+def run(*arguments: object, code: int = 0) -> str:
+    """Output of a command; what it says on stderr if it must fail."""
+    done = CliRunner().invoke(main, list(map(str, arguments)))
+    assert done.exit_code == code, done.stderr
+    return done.stderr if code else done.stdout
+
+
+def write(path: Path, bands: dict[str, np.ndarray], nodata: float | None = 0, step: float = 10) -> Path:
+    first = next(iter(bands.values()))
+    profile = {"crs": "EPSG:32633", "transform": from_origin(5e5, 5e6, step, step), "nodata": nodata}
+    shape = {"count": len(bands), "height": first.shape[0], "width": first.shape[1], "dtype": first.dtype}
+    with rasterio.open(path, "w", driver="GTiff", **shape, **profile) as file:
+        file.write(np.stack(list(bands.values())))
+        file.descriptions = tuple(bands)
+    return path
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Path:
+    """Two bands and their scene classification in one file, the latter also in files of its own."""
+    scl = np.where(CLOUD, 9, 4).astype(np.uint16)
+    write(tmp_path / "scl20.tif", {"scl": scl[::2, ::2].astype(np.uint8)}, None, step=20)
+    flags = xr.Dataset({"scl": (("y", "x"), scl), "other": (("y", "x"), 0 * scl)})
+    flags.assign_coords(y=5e6 - 5 - 10 * np.arange(SIDE), x=5e5 + 5 + 10 * np.arange(SIDE)).to_netcdf(
+        tmp_path / "flags.nc", engine="netcdf4"
+    )
+    return write(
+        tmp_path / "s2.tif", {"B03": np.where(CLOUD, 9999, VALUES), "B04": np.where(CLOUD, 9000, VALUES), "SCL": scl}
+    )
+
+
+@pytest.mark.parametrize(
+    ("conditions", "bands"),
+    [
+        (["SCL=8,9"], ()),
+        (["sentinel-2"], ()),
+        (["SCL=cloud_high_probability"], (1, 2)),
+        (["{}/s2.tif:3=9"], (1, 2)),
+        (["{}/s2.tif:SCL=9"], (1, 2)),
+        (["{}/scl20.tif=8,9"], (1, 2)),
+        (["{}/flags.nc:scl=9", "{}/flags.nc:other"], (1, 2)),
+    ],
+)
+@pytest.mark.parametrize("name", ["out.tif", "out.zarr"])
+@pytest.mark.filterwarnings("ignore:The layer 'scl' has 12 x 12 cells")
+def test_layers(scene: Path, model: str, conditions: list[str], bands: tuple[int, ...], name: str) -> None:
+    out = scene.with_name(name)
+    given = [part for text in conditions for part in ("--gaps-where", text.format(scene.parent))]
+    summary = json.loads(run("fill", scene, out, *given, *(f"-b{n}" for n in bands), "--model", model, "--json", "-q"))
+    assert summary["cells_filled"] == 2 * CLOUD.sum()
+    if name == "out.tif":
+        with rasterio.open(out) as file:
+            assert [text.split()[-1] for text in file.descriptions[:2]] == ["B03", "B04"]
+            found = file.read([1, 2])
+    else:
+        found = xr.open_zarr(out)["s2"].values
+    assert (found[:, ~CLOUD] == VALUES[~CLOUD]).all()
+    assert found.max() < 3000
+
+
+def test_python_and_the_command_line_agree_on_errors(scene: Path, model: str) -> None:
+    said = run("fill", scene, scene.with_name("b.tif"), "--gaps-where", "SLC=3", "--model", model, code=1)
+    assert "The raster has no layer 'SLC' for the condition 'SLC=3': expected one of s2, B03, B04, SCL." in said
+    said = run("fill", scene, scene.with_name("b.tif"), "--gaps-where", f"{scene}=3", "--model", model, code=1)
+    assert "expected FILE:NAME with one of B03, B04, SCL, 1, 2, 3" in said
+
+
+def test_the_output_keeps_apart_from_the_layers(scene: Path, model: str) -> None:
+    store = scene.with_name("flags.zarr")
+    xr.open_dataset(scene.with_name("flags.nc"), engine="netcdf4").to_zarr(store)
+    given = ("--overwrite", "-b1", "--gaps-where", f"{store}:scl=9", "--model", model)
+    assert "layer of flags" in run("fill", scene, store, *given, code=1)
+
+
+def test_what_is_under_clouds_is_no_truth(scene: Path, model: str) -> None:
+    given = ("--gaps-where", "SCL=9", "-b", 2, "--model", model, "--baseline", "nearest", "--json")
+    scores = json.loads(run("evaluate", scene, *given))
+    assert scores["observed_cells"] == SIDE**2 - CLOUD.sum()
