@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: demo test check bench bench-speed bench-accuracy bench-exact bench-seams bench-equivariance bench-cost bench-points bench-scale bench-cluster bench-across bench-beside bench-classes bench-errors bench-adapt bench-values bench-papers clean
+.PHONY: demo test check bench bench-speed bench-accuracy bench-exact bench-seams bench-equivariance bench-cost bench-points bench-scale bench-cluster bench-across bench-beside bench-classes bench-errors bench-adapt bench-samples bench-values bench-papers clean
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
@@ -64,6 +64,9 @@ bench-classes: $(STAMP)
 
 bench-errors: $(STAMP)
 	$(BIN)/python benchmarks/errors.py
+
+bench-samples: $(STAMP)
+	$(BIN)/python benchmarks/samples.py --fields 28
 
 bench-values: $(STAMP)
 	$(BIN)/python benchmarks/values.py

@@ -128,7 +128,7 @@ def fill(
     files = Files.of(target, settings)
     creation_options = dict(pair(option, "--co") for option in options)
     storage_options = file_system(storage)
-    whole = load_card(settings["model"]).classes > 0 or settings["samples"] > 0
+    whole = load_card(settings["model"]).classes > 0
     in_units = _in_units(target, whole, bool(resume or workers or scheduler), files)
     _require_apart(source, target, mask, settings["model"])
     files.check(source, driver, overwrite=overwrite, resume=resume)
@@ -189,13 +189,13 @@ def _domain(ds: xr.Dataset, mask: xr.DataArray | None, holes: bool) -> Any:
 def _in_units(target: str, whole: bool, needed: bool, files: Files) -> bool:
     """Whether the output is a store that is written unit by unit; a usage error where it is not, but has to be.
 
-    Classes and samples are made of slices as a `whole`, and units have all results.
+    Models of classes fill slices as a `whole`, and units have all results.
     """
     store = target.rstrip("/").lower().endswith(".zarr")
     found = store and not whole and not files.apart
     if needed and not found:
         raise click.UsageError(
-            "--resume, --workers and --scheduler need an OUT that ends in .zarr, a model of numbers, and no --samples, "
+            "--resume, --workers and --scheduler need an OUT that ends in .zarr, a model of numbers, and no "
             "--values-only, --errors-to and --flags-to."
         )
     return found

@@ -189,6 +189,8 @@ def mapped(result: Array, warping: Warping, options: FillOptions) -> Array:
         out["quantile"][filled, k] = warping.inside(of.ppf(level), dtype)
     for k, threshold in enumerate(options.exceed):
         out["exceedance"][filled, k] = of.sf(threshold)
+    for k in range(options.samples):
+        out["sample"][filled, k] = warping.inside(warping.to_values(result["sample"][filled, k]), dtype)
     return out
 
 

@@ -1,7 +1,7 @@
 """infill(): fill a raster in memory or on dask. The accessor and the command line call it too.
 
-The dask graph has one task per chunk, which reads the edges of its neighbours' chunks itself. The raster is rechunked
-for samples alone, and the result does not depend on its chunks.
+The dask graph has one task per chunk, which reads the edges of its neighbours' chunks itself. The raster is never
+rechunked, and the result does not depend on its chunks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from geonp.fill.options import FillKeywords, FillOptions, takes_fill_options
 from geonp.fill.outputs import ordered, result_arrays
 from geonp.fill.region import alone, fill_region
 from geonp.fill.request import Raster, Request, prepare
-from geonp.fill.samples import sample_chunks
 from geonp.fill.surroundings import Beside, Region
 from geonp.inference.counting import most_batches
 from geonp.inference.kernel import FillJob, as_read, result_dtype
@@ -87,8 +86,7 @@ def infill(obj: Raster, **options: Unpack[FillKeywords]) -> xr.Dataset:
     Raises
     ------
     InputError
-        For a raster, mask or option that cannot be used, or an array in memory without any observed cell; for a gap
-        that is too large for samples, when computed.
+        For a raster, mask or option that cannot be used, or an array in memory without any observed cell.
     ModelError, CheckpointError
         For a model that does not exist or cannot be loaded.
     PredictionError
@@ -158,15 +156,11 @@ def _filled(
     beside = [(Beside.of(covariate, variable), data) for covariate, data in covariates]
     watch = None if in_memory else Watch.over(variable, stored.npartitions, hint=warping is None)
     result = _fill_chunks(variable, stored, domain, job, beside, warping, watch)
-    drawn = None
-    if request.options.samples:
-        values = stored.map_blocks(variable.read, dtype=variable.read.dtype)
-        drawn = sample_chunks(values, result, domain, job, request.options.samples, str(variable.name), warping)
     if warping is not None:
         dtype = mapped_dtype(result.dtype, request.options)
         meta = np.empty((0,) * result.ndim, dtype)
         result = da.map_blocks(mapped, result, warping, request.options, dtype=dtype, meta=meta)
-    arrays = result_arrays(variable, request.outputs(variable), result, stored, drawn)
+    arrays = result_arrays(variable, request.outputs(variable), result, stored)
     return dict(xr.Dataset(arrays).compute().items()) if in_memory else arrays
 
 

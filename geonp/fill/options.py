@@ -88,9 +88,9 @@ class FillOptions:
         skewed if the data are. Observations at a bound are censored: the value that is modelled may lie beyond it.
     samples : int
         Number of joint samples of the filled cells to add. A sample is a possible raster: neighbouring cells vary
-        together, as needed for quantities of several cells (the mean over a gap, a slope, a flow). Cells are drawn one
-        after another, each given all before it, so gaps must be small: at most 256 cells, and 4,096 cells in each
-        slice. Each slice is held in memory as a whole, `samples` times.
+        together, as needed for quantities of several cells (the mean over a gap, a slope, a flow). Each cell has the
+        distribution of the fill, measurement noise included. Samples depend on the seed, but not on the chunks, nor on
+        their number: the first ones of many are those of few. They are drawn without `across`.
     across : hashable or sequence of hashable, optional
         Dimensions along which slices are filled from each other, such as ``time`` or ``("time", "band")``;
         ``variables`` stands for the variables of a Dataset. A missing cell that some of the eight nearest
@@ -188,6 +188,11 @@ class FillOptions:
             raise InputError(f"statistic must be 'mean' or 'median', got {self.statistic!r}")
         if not _is_integer(self.samples) or self.samples < 0:
             raise InputError(f"samples must be the number of joint samples, 0 or more, got {self.samples!r}")
+        if self.samples and self.smooth:
+            raise InputError(
+                f"samples hold observations as they are, which smooth=True replaces: got samples={self.samples} with "
+                "smooth=True, expected one of the two"
+            )
         if self.covariate_resampling not in (None, *RESAMPLINGS):
             raise InputError(
                 f"covariate_resampling must be one of {', '.join(RESAMPLINGS)}, got {self.covariate_resampling!r}"

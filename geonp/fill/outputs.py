@@ -34,11 +34,10 @@ class Output:
 
     Attributes
     ----------
-    from_result : callable or None
+    from_result : callable
         ``from_result(result, stored)`` gives the array ``(..., rows, cols)`` from a result with the fields of
         :func:`geonp.inference.kernel.result_dtype` and the stored values of the same cells; picklable. With `along`,
-        one array for each of its entries, ``(n, ..., rows, cols)``. None for samples, which are drawn from whole
-        slices.
+        one array for each of its entries, ``(n, ..., rows, cols)``.
     along : Variable or None
         Coordinate of a dimension that comes before all others: quantile, sample or category.
     """
@@ -47,12 +46,11 @@ class Output:
     dtype: np.dtype[Any]
     attrs: Mapping[Any, Any]
     encoding: Mapping[str, Any]
-    from_result: Callable[[Array, Array], Array] | None
+    from_result: Callable[[Array, Array], Array]
     along: xr.Variable | None = None
 
     def data(self, result: Any, stored: Any) -> Any:
         """The array from a result in memory, or from a lazy one, with one task per chunk."""
-        assert self.from_result is not None
         if not isinstance(result, da.Array):
             return self.from_result(result, stored)
         extra: dict[str, Any] = {}
@@ -85,7 +83,7 @@ def outputs(variable: Variable, options: FillOptions, *, bounded: bool = False) 
     mapping = {key: value for key, value in variable.encoding.items() if key == "grid_mapping"}
 
     def output(
-        result: str, function: Callable[..., Array] | None, dtype: Any = dtype, along: xr.Variable | None = None
+        result: str, function: Callable[..., Array], dtype: Any = dtype, along: xr.Variable | None = None
     ) -> Output:
         attrs = _result_attrs(source, label, result, variable.kind)
         if result == "fill_flag":
@@ -120,7 +118,7 @@ def outputs(variable: Variable, options: FillOptions, *, bounded: bool = False) 
             exceedance = [output("exceedance", function, np.float32, thresholds)]
         if options.samples:
             numbers = xr.Variable("sample", np.arange(options.samples), {"standard_name": "realization", "units": "1"})
-            sample = [output("sample", None, along=numbers)]
+            sample = [output("sample", _samples, along=numbers)]
         others = [error, *quantile, *exceedance, *tail, *sample]
         names = [other.name for other in (error, flag, *tail, *quantile, *exceedance, *sample)]
         attrs = _value_attrs(source, variable.nodata, variable.limits, variable.encoding, names)
@@ -131,13 +129,10 @@ def outputs(variable: Variable, options: FillOptions, *, bounded: bool = False) 
 
 
 def result_arrays(
-    variable: Variable, outputs_: Sequence[Output], result: Any, stored: Any, drawn: da.Array | None = None
+    variable: Variable, outputs_: Sequence[Output], result: Any, stored: Any
 ) -> dict[Hashable, xr.DataArray]:
-    """The arrays of a variable by name, lazy if the result is; `drawn` are its samples."""
-    return {
-        output.name: output.array(variable, drawn if output.from_result is None else output.data(result, stored))
-        for output in outputs_
-    }
+    """The arrays of a variable by name, lazy if the result is."""
+    return {output.name: output.array(variable, output.data(result, stored)) for output in outputs_}
 
 
 def ordered(ds: xr.Dataset, out: xr.Dataset, results: Mapping[Hashable, Iterable[Hashable]]) -> xr.Dataset:
@@ -209,6 +204,10 @@ def _quantiles(result: Array, stored: Array, levels: tuple[float, ...]) -> Array
     if "quantile" in (result.dtype.names or ()):
         return np.moveaxis(result["quantile"], -1, 0)
     return np.stack([quantile_of(result, level) for level in levels])
+
+
+def _samples(result: Array, stored: Array) -> Array:
+    return np.moveaxis(result["sample"], -1, 0)
 
 
 def _exceedance(result: Array, stored: Array, thresholds: tuple[float, ...]) -> Array:

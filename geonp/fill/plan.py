@@ -15,9 +15,11 @@ from geonp.fill.infill import chunks_in_memory, count_batches
 from geonp.fill.options import FillKeywords, FillOptions, takes_fill_options
 from geonp.fill.request import Raster, Request, prepare
 from geonp.inference.kernel import FillJob, result_dtype
+from geonp.inference.noise import NOISE
 from geonp.inference.parallel import PROCESSES, number_of_cores, number_of_processes
 from geonp.inference.predictor import BATCHES, batch_bytes
 from geonp.inference.series import SERIES
+from geonp.inference.simulation import JOINT
 from geonp.inference.stack import STACK
 from geonp.raster.kinds import MOST_NAMED, flag_values_of
 from geonp.raster.metadata import Kind
@@ -189,7 +191,16 @@ def _task_bytes(chunk: tuple[int, ...], request: Request, itemsize: int) -> int:
     layers = sum(1 + (slices if covariate.variable.leading else 1) for covariate in beside)
     known = layers * window * result_dtype(np.dtype(np.float64)).itemsize
     used = window * (4 * itemsize + 80 + stacked + 8 * classes)
-    return max(used, far) + kept * held * itemsize + result + known
+    return max(used, far) + kept * held * itemsize + result + known + _sample_bytes(chunk, request, itemsize)
+
+
+def _sample_bytes(chunk: tuple[int, ...], request: Request, itemsize: int) -> int:
+    """Upper bound of the memory for the samples of one task: errors of one slice, and values of all slices, twice."""
+    if not request.options.samples:
+        return 0
+    n, cells = request.options.samples, math.prod(chunk[-2:])
+    copies = 3 if request.bounds else 2
+    return 8 * (n + JOINT.pilots) * cells + copies * n * math.prod(chunk) * itemsize + NOISE.memory
 
 
 def _classes(variable: Variable) -> int:

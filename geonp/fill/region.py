@@ -20,6 +20,7 @@ from geonp.fill.surroundings import Beside, Index, Region
 from geonp.inference.classes import fill_classes
 from geonp.inference.covariates import Layer
 from geonp.inference.directions import fill_directions
+from geonp.inference.joint import draw_samples
 from geonp.inference.kernel import FillJob, as_read, fill_window, result_dtype, within
 from geonp.inference.series import SERIES, predict_slice
 from geonp.inference.smoothing import fill_smooth
@@ -92,6 +93,9 @@ def fill_region(region: Region, source: Source, job: FillJob, *, keep_going: boo
             stack = np.stack(others) if others else None
             far = () if job.kind is Kind.CLASSES else (partial(source.far, index),)
             filled = fill(window(index), domain_mask, region.chunk, job, stack, known, *far)
+            if job.samples:
+                own_job = replace(job, noise=(*job.noise, *index))
+                draw_samples(filled, window(index), domain_mask, region.chunk, own_job, known, *far)
             if region.series:
                 _fill_from_others(filled, region, index, window, domain_mask, job)
         except PredictionError as error:
@@ -324,7 +328,7 @@ def fill_covariate(covariate: Covariate, region: Region, job: FillJob, mask: Any
 
 def alone(job: FillJob) -> FillJob:
     """The job that fills the gaps of a covariate from itself."""
-    numbers = replace(job, kind=Kind.NUMBERS, categories=(), warping=None, smooth=False)
+    numbers = replace(job, kind=Kind.NUMBERS, categories=(), warping=None, smooth=False, samples=0)
     return replace(numbers, across=(), empty_slices=False, max_distance=None)
 
 

@@ -128,6 +128,11 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
             f"the model {card.name} reads values in units of its own, not the residuals of a slice: got "
             f"across={across[0]!r}, expected None, or another model, for example tnpkr-sa"
         )
+    if options.samples and card.config.get("head") not in ("kriging", "drift"):
+        raise InputError(
+            f"the model {card.name} predicts cells one by one, without the Gaussian process that joint samples are "
+            f"drawn from: got samples={options.samples}, expected 0, or another model, for example tnpkr-sa"
+        )
     if bounds and neighbourhood.standard:
         raise InputError(
             f"the model {card.name} reads values in units of its own: got bounds={options.bounds!r}, expected None, or "
@@ -137,7 +142,8 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
         across = tuple(dim for dim in [neighbourhood.across] if any(dim in v.leading for v in variables))
     stack = tuple(_along(dim, variables) for dim in across)
     predictor = replace(job.predictor, neighbourhood=neighbourhood)
-    job = replace(job, across=stack, predictor=predictor, smooth=options.smooth, empty_slices=options.empty_slices)
+    job = replace(job, across=stack, predictor=predictor, smooth=options.smooth, samples=options.samples)
+    job = replace(job, empty_slices=options.empty_slices)
     if job.empty_slices and job.series is None:
         raise InputError(
             f"empty_slices fills slices from others: got across={options.across!r}, expected a dimension, such as "
@@ -147,7 +153,7 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
     beside = covariates_on(grid, given, ds, options.covariate_resampling)
     covariates = (*beside, *errors_of(errors, ds, grid, variables))
     if covariates:
-        _check_covariates(covariates, variables, card, options.samples)
+        _check_covariates(covariates, variables, card)
     return Request(ds, grid, variables, domain, job, card, options, covariates, bounds, flags)
 
 
@@ -194,15 +200,9 @@ def _check_across(across: Sequence[Hashable], variables: Sequence[Variable], cla
         )
 
 
-def _check_covariates(
-    covariates: Sequence[Covariate], variables: Sequence[Variable], card: checkpoint.Card, samples: int
-) -> None:
+def _check_covariates(covariates: Sequence[Covariate], variables: Sequence[Variable], card: checkpoint.Card) -> None:
     """Check that the model can use covariates, and that every variable has their dimensions."""
     require_covariates(card, len(covariates))
-    if samples:
-        raise InputError(
-            f"samples are drawn without covariates: got samples={samples}, expected 0, or leave the covariates out"
-        )
     for covariate, variable in itertools.product(covariates, variables):
         if missing := [dim for dim in covariate.variable.leading if dim not in variable.leading]:
             raise InputError(

@@ -67,7 +67,7 @@ def fill_store(
 ) -> Report:
     """Fill a raster into a Zarr store, as :func:`geonp.infill` does, unit by unit and in bounded memory.
 
-    Neither samples nor classes can be filled unit by unit.
+    A model of classes cannot fill unit by unit.
 
     The store is created first. Until it is complete it is marked as unfinished, and has a journal beside it,
     ``<target>.journal``.
@@ -206,11 +206,6 @@ def _prepared(obj: Raster, options: FillOptions) -> Request:
         raise InputError(
             f"the model {request.card.name} predicts classes, which are not filled into a store unit by unit: fill "
             "with infill(...) and write its result with to_zarr, or geonp fill to .nc"
-        )
-    if request.options.samples:
-        raise InputError(
-            "samples are drawn from whole slices, but a store is filled part by part: got "
-            f"samples={request.options.samples}, expected none here; use infill(samples=...) and write its result"
         )
     return request
 

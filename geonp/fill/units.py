@@ -204,7 +204,6 @@ def _write(work: Work, unit: Unit, result: Array, stored: Array, note: Record) -
     if field.warping is not None:
         result = mapped(result, field.warping, work.options)
     for output in field.outputs:
-        assert output.from_result is not None
         values, extra = output.from_result(result, stored), output.along is not None
         arrays[output.name] = values.transpose([*range(extra), *(n + extra for n in order)])
     work.journal.require_owner()

@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from geonp.errors import InputError, PredictionError
 from geonp.inference.covariates import Layer
-from geonp.inference.kernel import FillJob, tiles_of, unfilled
+from geonp.inference.kernel import FillJob, unfilled
 from geonp.inference.stitching import Tile, in_batches, predict
+from geonp.inference.tiles import tiles_of
 from geonp.inference.tiling import between, support, wanted_cells
 from geonp.raster.metadata import FillFlag
 from geonp.raster.windows import Window

@@ -6,6 +6,7 @@ schedule it, so the result does not depend on how a raster is chunked.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,21 +15,21 @@ import numpy as np
 import numpy.typing as npt
 
 from geonp.inference import student
-from geonp.inference.censoring import latent, without_piles
-from geonp.inference.context import choose_context, framed
-from geonp.inference.covariates import Columns, Layer, columns, known_errors, with_slices
-from geonp.inference.far import NO_BLOCKS, FarContext, block_sums, far_window, reaches_far
+from geonp.inference.censoring import latent
+from geonp.inference.covariates import Layer
+from geonp.inference.far import FarContext, far_window
 from geonp.inference.predictor import Predictor
 from geonp.inference.series import SERIES
-from geonp.inference.stack import STACK, Across, backgrounds
-from geonp.inference.stitching import Tile, blend_weights, blended, in_batches, overlaps, stitch
-from geonp.inference.tiling import TILING, between, depths, groups, locations, near, support, wanted_cells, within_tiles
+from geonp.inference.stack import STACK, Across
+from geonp.inference.stitching import Tile, blended, in_batches, stitch
+from geonp.inference.tiles import far_of, tiles_of
+from geonp.inference.tiling import TILING, between, near, support, wanted_cells
 from geonp.inference.warping import Warping
 from geonp.raster.metadata import FillFlag, Kind
 from geonp.raster.variable import Variable
-from geonp.raster.windows import Window, indices, shown_once
+from geonp.raster.windows import Window, indices
 
-__all__ = ["FillJob", "as_read", "fill_window", "quantile_of", "result_dtype", "tiles_of", "unfilled", "within"]
+__all__ = ["FillJob", "as_read", "fill_window", "quantile_of", "result_dtype", "unfilled", "within"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
@@ -61,6 +62,10 @@ class FillJob:
         Whether observations with known errors are replaced by estimates of the truth.
     warping : Warping or None
         Map of bounded values to latent ones, which are predicted instead.
+    samples : int
+        Number of joint samples, see :mod:`geonp.inference.joint`.
+    noise : tuple of int
+        What tells the noise of the samples apart from that of others with the same seed: variable and slice.
     """
 
     predictor: Predictor
@@ -74,10 +79,13 @@ class FillJob:
     categories: tuple[float, ...] = ()
     smooth: bool = False
     warping: Warping | None = None
+    samples: int = 0
+    noise: tuple[int, ...] = ()
 
     def of(self, variable: Variable) -> FillJob:
         """The job of a variable."""
-        return replace(self, kind=variable.kind, categories=variable.categories)
+        noise = (zlib.crc32(str(variable.name).encode()),)
+        return replace(self, kind=variable.kind, categories=variable.categories, noise=noise)
 
     @property
     def series(self) -> Across | None:
@@ -124,9 +132,9 @@ class FillJob:
 def result_dtype(dtype: np.dtype[Any], job: FillJob | None = None) -> np.dtype[Any]:
     """The fields of a filled cell, where `dtype` is that of the values.
 
-    Of numbers and directions value, standard error, tail (see :mod:`geonp.inference.student`) and flag. Of classes
-    value, probability, that of each of :attr:`FillJob.categories` if there are any, and flag. Of a classifier the
-    number of the class, the probability of each class and flag.
+    Of numbers and directions value, standard error, tail (see :mod:`geonp.inference.student`), flag and joint samples,
+    if there are any. Of classes value, probability, that of each of :attr:`FillJob.categories` if there are any, and
+    flag. Of a classifier the number of the class, the probability of each class and flag.
     """
     value, flag = ("value", dtype), ("flag", np.int8)
     if job is not None and job.predictor.classes:
@@ -134,7 +142,8 @@ def result_dtype(dtype: np.dtype[Any], job: FillJob | None = None) -> np.dtype[A
     if job is not None and job.kind is Kind.CLASSES:
         every = [("class_probability", np.float32, (len(job.categories),))] if job.categories else []
         return np.dtype([value, ("probability", np.float32), *every, flag])
-    return np.dtype([value, ("standard_error", dtype), ("tail", np.float32), flag])
+    samples = [("sample", dtype, (job.samples,))] if job is not None and job.samples else []
+    return np.dtype([value, ("standard_error", dtype), ("tail", np.float32), flag, *samples])
 
 
 def quantile_of(result: npt.NDArray[np.void], level: float) -> FloatArray:
@@ -161,6 +170,8 @@ def as_read(values: FloatArray, flag: npt.NDArray[np.int8] | int, job: FillJob |
         for k, one in enumerate(job.categories):
             result["class_probability"][..., k] = np.where(missing, np.nan, values == one)
     else:
+        if job is not None and job.samples:
+            result["sample"] = values[..., None]
         result["standard_error"] = result["tail"] = np.where(missing, np.nan, 0.0)
     return result
 
@@ -223,9 +234,7 @@ def fill_window(
     if others is not None:
         others = np.where(domain_mask, others, np.nan)
     values, covariates = latent(values, covariates, job.warping)
-    # blocks have no covariates, and those of censored values are neither censored nor observed
-    usable = job.warping is None and all(layer.known_errors for layer in covariates)
-    beyond = None if far is None or not usable else _far(far, missing, context_mask, chunk, job)
+    beyond = far_of(far, missing, context_mask, chunk, job, covariates)
     predicted = _predict(values, missing, context_mask, fillable, chunk, job, others, covariates, beyond)
     predicted = predicted[(slice(None), *core)]
     filled = fillable[core] & np.isfinite(predicted[0])
@@ -272,21 +281,6 @@ def _predict(
     return predicted
 
 
-def _far(
-    read: Callable[[], FloatArray], missing: BoolArray, context_mask: BoolArray, chunk: Window, job: FillJob
-) -> FarContext | None:
-    """Far context of the tiles of a chunk; None where no gap is wide, or the model reads no far context."""
-    neighbourhood, window = job.predictor.neighbourhood, job.window(chunk)
-    if not neighbourhood.far:
-        return None
-    depth = depths(context_mask)
-    if not reaches_far(depth, missing, job.core(chunk), neighbourhood.tile_px):
-        return None
-    sums = block_sums(read(), job.far_window(chunk), neighbourhood)
-    first, period = np.array([window.row, window.col]), job.shape[1] if job.periodic else None
-    return FarContext(sums, depth, first, neighbourhood, job.seed, period)
-
-
 def _blend(
     tiles: list[Tile], shape: tuple[int, ...], rows: IntArray, cols: IntArray, job: FillJob
 ) -> npt.NDArray[np.float64]:
@@ -299,102 +293,3 @@ def _blend(
 
     total = stitch(ordered, shape[0] * shape[1], job.predictor, len(ordered), name)
     return blended(total).reshape(-1, *shape)
-
-
-def tiles_of(
-    values: FloatArray,
-    context_mask: BoolArray,
-    missing: BoolArray,
-    wanted: BoolArray,
-    job: FillJob,
-    stack: tuple[FloatArray, FloatArray] | None = None,
-    covariates: Sequence[Layer] = (),
-    far: FarContext | None = None,
-) -> list[Tile]:
-    """Tiles with wanted cells and enough context, in ascending order of their number of targets.
-
-    With a `stack`, the values of this slice and of others, tiles see a regression on the latter.
-    """
-    neighbourhood, frame = job.predictor.neighbourhood, job.frame
-    px, width = neighbourhood.tile_px, missing.shape[1]
-    period = job.shape[1] if job.periodic else None
-    tiles = []
-    reached = overlaps(context_mask, neighbourhood)
-    for corners in groups(missing, context_mask, frame, neighbourhood):
-        members, box = frame + corners, np.array([corners.min(0), corners.max(0) + px]) + frame
-        # a tile off the lattice holds a single gap, and overlaps with no other
-        lap = 0 if (corners % px).any() else neighbourhood.overlap_px
-        patch = framed(box, lap)
-        weights = wanted[patch] * np.sum(
-            [blend_weights(reached[patch], member - box[0], px, lap) for member in members], 0
-        )
-        t_row, t_col = np.nonzero(weights)
-        if not t_row.size:
-            continue
-        gap_mask = within_tiles(members - box[0], missing[framed(box, 0)], px)
-        places, means = NO_BLOCKS if far is None else far.of(box, gap_mask)
-        cells = replace(neighbourhood, n_context=neighbourhood.n_context - means.size)
-        context = choose_context(context_mask, box, gap_mask, cells, job.seed, period)
-        if context.size + means.size < neighbourhood.min_context:
-            continue
-        middle, errors = (box[0] + box[1] - 1) / 2, known_errors(covariates, context)
-        targets = (t_row + patch[0].start) * width + t_col + patch[1].start
-        tile = Tile(
-            np.concatenate([locations(context, width, middle), np.float32(places - middle)]),
-            np.concatenate([values.ravel()[context], means]).astype(values.dtype, copy=False),
-            locations(targets, width, middle),
-            targets,
-            weights[t_row, t_col],
-            covariates=columns(covariates, context, targets),
-            errors=None if errors is None else np.pad(errors, (0, means.size)),
-        )
-        tile = without_piles(tile, job.warping, job.predictor)
-        if stack is None:
-            tiles.append(tile)
-            continue
-        m_row, m_col = np.nonzero(missing[patch])
-        gap = (m_row + patch[0].start) * width + m_col + patch[1].start
-        around = framed(box, STACK.frame_px)
-        own_values = np.where(shown_once(~np.isnan(stack[0][around]), period), stack[0][around], np.nan)
-        others = stack[1].reshape(len(stack[1]), -1)
-        pairs = backgrounds(own_values, stack[1][:, *around], others[:, context], others[:, gap])
-        place = np.searchsorted(gap, targets)
-        for close, whole in pairs:
-            # of all cells of the gap, which do not depend on the chunk
-            known = np.isfinite(others[:, gap[np.isfinite(whole)]]).mean(1) >= STACK.known
-            slices = others[np.ix_(known, context)], others[np.ix_(known, targets)]
-            tiles.append(_beside_slices(tile, (close, whole[place]), slices, job.predictor))
-    return sorted((tile for tile in tiles if tile.targets.size), key=lambda tile: tile.targets.size)
-
-
-def _beside_slices(
-    tile: Tile, background: tuple[FloatArray, FloatArray], slices: tuple[FloatArray, FloatArray], predictor: Predictor
-) -> Tile:
-    """The part of a tile whose targets have a background; it has no targets if its context has too little of it.
-
-    The background is subtracted. A model that can use covariates gets the slices, too: their effect may vary in space.
-
-    Parameters
-    ----------
-    background : tuple of array
-        Values of the regression at context and targets of the tile, NaN where there is none.
-    slices : tuple of array
-        Values there of the slices that nearly the whole gap knows, ``(slices, n)``.
-    """
-    near, kept = np.isfinite(background[0]), np.isfinite(background[1])
-    kept &= np.count_nonzero(near) >= predictor.neighbourhood.min_context
-    own = tile.covariates
-    if own is not None:
-        own = Columns(own.context[:, near], own.targets[:, kept])
-    if predictor.covariates and len(slices[0]):
-        own = with_slices(own, slices[0][:, near], slices[1][:, kept])
-    return Tile(
-        tile.xc[near],
-        tile.yc[near],
-        tile.xt[kept],
-        tile.targets[kept],
-        tile.weights[kept],
-        (background[0][near], background[1][kept]),
-        own,
-        None if tile.errors is None else tile.errors[near],
-    )

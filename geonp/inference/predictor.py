@@ -24,7 +24,9 @@ from geonp.inference.context import Neighbourhood
 from geonp.inference.covariates import Columns
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
+
+    from geonp.nn.process import LocalProcess
 
 __all__ = [
     "BATCHES",
@@ -32,6 +34,7 @@ __all__ = [
     "Points",
     "Predictor",
     "batch_bytes",
+    "one_thread",
     "padded_size",
     "padded_sizes",
     "resolve",
@@ -135,6 +138,43 @@ class Predictor:
 
         from geonp.nn.heads import tail_of
 
+        with self._inputs(points) as (network, inputs):
+            if self.indicators:
+                from geonp.nn.indicators import class_probabilities
+
+                probabilities = class_probabilities(network, *inputs)
+                return np.asarray(probabilities.permute(2, 0, 1).cpu(), np.float64)
+            predicted = network(*inputs, **_beside(points, self.device))
+        if self.classes:
+            return predicted.probs.permute(2, 0, 1).cpu().numpy().astype(np.float64)  # type: ignore[no-any-return]
+        moments = torch.stack([predicted.mean, predicted.stddev, tail_of(predicted)])[..., 0]
+        out = moments.float().cpu().numpy().astype(np.float64)
+        out[:2] *= points.scale[:, None]
+        out[0] += points.loc[:, None]
+        return out
+
+    def process(self, points: Points) -> LocalProcess:
+        """The local Gaussian process of each task, for a model with a kriging head; its errors are those of a call."""
+        from geonp.nn.heads import Kriged
+
+        with self._inputs(points) as (network, inputs):
+            predicted = network(*inputs, **_beside(points, self.device))
+            found = predicted.process() if isinstance(predicted, Kriged) else None
+        if found is None:
+            raise ModelError(
+                f"the model {self.model} predicts cells one by one, without the Gaussian process that joint samples "
+                "are drawn from; choose another, for example tnpkr-sa"
+            )
+        if self.neighbourhood.axes:
+            axes = found.metric.new_tensor(self.neighbourhood.axes)
+            found = replace(found, metric=axes.mT @ found.metric @ axes)
+        return replace(found, **{name: getattr(found, name).cpu() for name in vars(found)})
+
+    @contextmanager
+    def _inputs(self, points: Points) -> Iterator[tuple[nn.Module, tuple[Tensor, ...]]]:
+        """The network with its tensors of a batch, and the settings to call it with."""
+        import torch
+
         network = _network(self.model, self.sha256, self.device)
         tensors = (torch.from_numpy(a).to(self.device) for a in (points.xc, points.yc, points.xt, points.mask))
         xc, yc, xt, mask = tensors
@@ -144,20 +184,8 @@ class Predictor:
         if self.classes:
             yc = torch.nn.functional.one_hot(yc[..., 0].long(), self.classes).to(xc)
         autocast = torch.autocast(_kind(self.device), torch.bfloat16, enabled=self.precision == "bf16")
-        with torch.no_grad(), autocast, _one_thread(), _geonp_errors():
-            if self.indicators:
-                from geonp.nn.indicators import class_probabilities
-
-                probabilities = class_probabilities(network, xc, yc, xt, mask)
-                return np.asarray(probabilities.permute(2, 0, 1).cpu(), np.float64)
-            predicted = network(xc, yc, xt, mask, **_beside(points, self.device))
-        if self.classes:
-            return predicted.probs.permute(2, 0, 1).cpu().numpy().astype(np.float64)  # type: ignore[no-any-return]
-        moments = torch.stack([predicted.mean, predicted.stddev, tail_of(predicted)])[..., 0]
-        out = moments.float().cpu().numpy().astype(np.float64)
-        out[:2] *= points.scale[:, None]
-        out[0] += points.loc[:, None]
-        return out
+        with torch.no_grad(), autocast, one_thread(), _geonp_errors():
+            yield network, (xc, yc, xt, mask)
 
 
 def _beside(points: Points, device: str) -> dict[str, Any]:
@@ -182,7 +210,7 @@ _CALLS = {"running": 0, "threads": 1}
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Let torch use one thread for each operation in worker threads, which fill the cores with batches.
 
     The number that one thread sets is the default of all that start later, so each thread sets it back.

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import StudentT
+from torch.nn import functional as F
 
 from geonp.nn.drift import N_TERMS, Columns, Covariates, Variances, standardise_covariates
 from geonp.nn.drift_process import DriftModel, DriftObservations
-from geonp.nn.heads import KRIGING, KrigingHead, prior_of, step_inputs
+from geonp.nn.heads import KRIGING, Kriged, KrigingHead, prior_of, step_inputs, unsorted
 from geonp.nn.layers import MLP, masked_mean
 from geonp.nn.likelihood import condition
 from geonp.nn.process import Observations, outside_in_order
@@ -196,7 +197,7 @@ class DriftKrigingHead(KrigingHead):
         mask: Tensor,
         summary: Tensor,
         prepared: Prepared,
-    ) -> StudentT:
+    ) -> Kriged:
         """Predict new measurements at the targets from features that read ``prepared.remainder``.
 
         The other arguments and the result are those of :meth:`~geonp.nn.heads.KrigingHead.forward`.
@@ -216,9 +217,10 @@ class DriftKrigingHead(KrigingHead):
             columns = prepared.context.at(order)
             observations = DriftObservations(*known, values, mask, columns, error_variance)
             raw, raw_drift = self.drift_scoring(raw, prepared, pooled, observations)
+            variances = Variances.of(raw_drift, *self.model.scale(prepared.effect, raw))
             kernel, prior, noise = self.model.drift_covariance(
                 raw,
-                Variances.of(raw_drift, *self.model.scale(prepared.effect, raw)),
+                variances,
                 (local, local[:, n_t:]),
                 (torch.cat([xt, xc], 1), xc),
                 (prepared.targets.joined(columns), columns),
@@ -229,7 +231,10 @@ class DriftKrigingHead(KrigingHead):
             mean = given.mean - prepared.rough
             out = self._corrected(targets, given, mean, near, noise[:, :n_t].float(), mask)
             level, scale = prepared.level, prepared.scale
-            return StudentT(out.df, level + scale * out.loc, scale * out.scale, validate_args=False)
+            every = prepared.targets.joined(prepared.context)
+            errors = F.pad(prepared.error_variance, (n_t, 0))
+            process = partial(self.model.drift_process, raw, variances, unsorted(local, order), every, errors)
+            return Kriged(out.df, level + scale * out.loc, scale * out.scale, process)
 
     def _rough(self, context: DriftObservations, targets: Columns, used_mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rough drift of targets and context ``(batch, n_t + n_c, d_y)``, its log variances, and effects.

@@ -11,7 +11,7 @@ from torch import Tensor
 from geonp.nn.drift import Columns, Variances
 from geonp.nn.layers import masked_mean
 from geonp.nn.likelihood import condition, fisher_information, log_likelihood
-from geonp.nn.process import CovarianceModel, Linearisation, Observations
+from geonp.nn.process import CovarianceModel, Linearisation, LocalProcess, Observations
 
 __all__ = ["DriftModel", "DriftObservations"]
 
@@ -65,6 +65,21 @@ class DriftModel(CovarianceModel):
         spatial, drift = variances.at(columns[0])
         variance = (amplitude_q.square() + spatial) * weights.sum((1, 2))[:, None] + drift + constant
         return kernel, variance, self._noise(raw[:, -1:], local_q)
+
+    @torch.no_grad()
+    def drift_process(
+        self, raw: Tensor, variances: Variances, local: Tensor, columns: Columns, error_variance: Tensor
+    ) -> LocalProcess:
+        """The process of :meth:`drift_covariance` at some points, with known error variances ``(batch, n)``."""
+        plain = self.process(raw, local)
+        slope, curve, varying, effect = (
+            v.sqrt()[:, None] for v in (variances.slope, variances.curve, variances.varying, variances.effect)
+        )
+        curves = (columns.curves * curve[..., None]).flatten(2)
+        amplitudes = [plain.amplitudes, columns.value * varying, columns.error * effect]
+        trends = [plain.trends, columns.value * slope, curves]
+        noise = plain.noise + error_variance
+        return replace(plain, amplitudes=torch.cat(amplitudes, -1), trends=torch.cat(trends, -1), noise=noise)
 
     @torch.no_grad()
     def drift_score(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -11,12 +13,13 @@ from torch.nn import functional as F
 
 from geonp.nn.layers import MLP, masked_mean
 from geonp.nn.likelihood import Conditional, condition
-from geonp.nn.process import CovarianceModel, Observations, outside_in_order, soft_clamp
+from geonp.nn.process import CovarianceModel, LocalProcess, Observations, outside_in_order, soft_clamp
 
 __all__ = [
     "KRIGING",
     "Classifier",
     "GaussianHead",
+    "Kriged",
     "KrigingHead",
     "KrigingSettings",
     "LatentClassifier",
@@ -26,6 +29,7 @@ __all__ = [
     "scoring_step",
     "step_inputs",
     "tail_of",
+    "unsorted",
 ]
 
 
@@ -102,6 +106,20 @@ class VarianceHead(nn.Module):
         loc, raw = raw.float().chunk(2, -1)
         # the square root has an infinite slope at zero
         return Normal(loc, self.min_scale + F.softplus(raw).clamp_min(1e-12).sqrt(), validate_args=False)
+
+
+class Kriged(StudentT):
+    """A prediction of a kriging head.
+
+    Attributes
+    ----------
+    process : callable
+        Gives the Gaussian process at targets and context before the correction.
+    """
+
+    def __init__(self, df: Tensor, loc: Tensor, scale: Tensor, process: Callable[[], LocalProcess]) -> None:
+        super().__init__(df, loc, scale, validate_args=False)
+        self.process = process
 
 
 @dataclass(frozen=True)
@@ -183,7 +201,7 @@ class KrigingHead(nn.Module):
 
     def forward(
         self, targets: Tensor, context: Tensor, xt: Tensor, xc: Tensor, yc: Tensor, mask: Tensor, summary: Tensor
-    ) -> StudentT:
+    ) -> Kriged:
         """Predict new measurements at the targets.
 
         Parameters
@@ -200,8 +218,8 @@ class KrigingHead(nn.Module):
 
         Returns
         -------
-        torch.distributions.StudentT
-            Of shape ``(batch, n_t, d_y)``.
+        Kriged
+            A Student distribution of shape ``(batch, n_t, d_y)``.
         """
         # float32 also under autocast: in bfloat16 the rounding error of an amplitude would perturb the values
         with torch.autocast(targets.device.type, enabled=False):
@@ -216,7 +234,9 @@ class KrigingHead(nn.Module):
             raw = self.fisher_scoring(self._raw_parameters(pooled, observations), pooled, observations)
             kernel, prior, noise = self.model.covariance(raw, local, local[:, n_t:], torch.cat([xt, xc], 1), xc)
             given = condition(kernel, prior[:, :n_t], noise[:, n_t:], yc, mask)
-            return self._corrected(targets, given, given.mean, kernel[:, :n_t].float(), noise[:, :n_t].float(), mask)
+            out = self._corrected(targets, given, given.mean, kernel[:, :n_t].float(), noise[:, :n_t].float(), mask)
+            process = partial(self.model.process, raw, unsorted(local, order[..., 0]))
+            return Kriged(out.df, out.loc, out.scale, process)
 
     def _corrected(
         self, targets: Tensor, given: Conditional, mean: Tensor, kernel: Tensor, noise: Tensor, mask: Tensor
@@ -268,6 +288,13 @@ class KrigingHead(nn.Module):
             information = self.model.fisher_information(at, thinned)
             raw = raw + scoring_step(information, score, pull, precision)
         return raw.float()
+
+
+def unsorted(points: Tensor, order: Tensor) -> Tensor:
+    """Points ``(batch, n_t + n_c, k)`` with the context in its own order, from one in the given `order`."""
+    n_t = points.shape[1] - order.shape[1]
+    back = order.argsort(1)[..., None].expand(-1, -1, points.shape[-1])
+    return torch.cat([points[:, :n_t], points[:, n_t:].gather(1, back)], 1)
 
 
 def scoring_step(information: Tensor, score: Tensor, pull: Tensor, precision: Tensor) -> Tensor:

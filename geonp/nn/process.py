@@ -16,7 +16,7 @@ from geonp.nn.lattice import PairDifferences, lattice_differences, symmetric_dif
 from geonp.nn.layers import masked_mean
 from geonp.nn.likelihood import fisher_information, log_likelihood
 
-__all__ = ["CovarianceModel", "Linearisation", "Observations", "outside_in_order", "soft_clamp"]
+__all__ = ["CovarianceModel", "Linearisation", "LocalProcess", "Observations", "outside_in_order", "soft_clamp"]
 
 
 def soft_clamp(x: Tensor, limit: float) -> Tensor:
@@ -66,6 +66,31 @@ class Observations:
         """The points `index` ``(batch, m)``, masked where `mask` is False."""
         local, x, y = (t.gather(1, index[..., None].expand(-1, -1, t.shape[-1])) for t in (self.local, self.x, self.y))
         return replace(self, local=local, x=x, y=y, mask=self.mask.gather(1, index) & mask)
+
+
+@dataclass(frozen=True)
+class LocalProcess:
+    """A Gaussian process with the covariance ``(A A') k + F F'`` at targets and context, in this order, float64.
+
+    Attributes
+    ----------
+    metric : Tensor
+        Of each mixture, ``(batch, mixtures, d_x, d_x)``: k is a function of the distances ``(d' metric d)^(1/2)``.
+    weights : Tensor
+        Of the kernels of each mixture, ``(batch, mixtures, 5)``, see :func:`~geonp.nn.covariance.matern_mixture`.
+    amplitudes : Tensor
+        A: what independent fields with the covariance k are multiplied by, ``(batch, n, fields)``.
+    trends : Tensor
+        F: what independent standard normal numbers are multiplied by, ``(batch, n, numbers)``.
+    noise : Tensor
+        Noise variance of each point, known errors included, ``(batch, n)``.
+    """
+
+    metric: Tensor
+    weights: Tensor
+    amplitudes: Tensor
+    trends: Tensor
+    noise: Tensor
 
 
 @dataclass(frozen=True)
@@ -146,6 +171,15 @@ class CovarianceModel:
         kernel = self._stationary(xq, xk, whitening, weights).mul(amplitude_q[:, :, None]).mul(amplitude_k[:, None])
         variance = amplitude_q.square() * weights.sum((1, 2))[:, None] + constant
         return kernel.add(constant[:, :, None]), variance, self._noise(raw[:, -1:], local_q)
+
+    @torch.no_grad()
+    def process(self, raw: Tensor, local: Tensor) -> LocalProcess:
+        """The process of :meth:`covariance` at the points of `local`."""
+        raw, local = raw.double(), local.double()
+        whitening, weights, constant = self._split(raw)
+        trends = constant.sqrt()[:, None].expand(-1, local.shape[1], -1)
+        amplitudes, noise = self._amplitude(local)[..., None], self._noise(raw[:, -1:], local)
+        return LocalProcess(whitening @ whitening.mT, weights, amplitudes, trends, noise)
 
     @torch.no_grad()
     def linearise(self, raw: Tensor) -> Linearisation:

@@ -154,7 +154,6 @@ def test_fill_writes_samples(tmp_path: Path, model: str, name: str) -> None:
     assert drawn.shape == (2, *heights.shape)
     np.testing.assert_array_equal(drawn[:, ~gaps], [heights[~gaps]] * 2)
     assert (drawn[0] != drawn[1])[gaps].all()
-    assert "no --samples" in geonp("fill", path, tmp_path / "b.zarr", "--samples", 2, "--resume", code=2).stderr
 
 
 def test_fill_writes_geotiff(tmp_path: Path, source: Path, model: str) -> None:

@@ -272,11 +272,20 @@ def test_other_labels_along_a_shared_dimension_are_refused(gappy: xr.DataArray, 
         stack.geonp.infill(covariates=changing)
 
 
-def test_model_without_covariates_and_samples_are_refused(gappy: xr.DataArray, elevation: xr.DataArray) -> None:
+def test_model_without_covariates_is_refused(gappy: xr.DataArray, elevation: xr.DataArray) -> None:
     with pytest.raises(InputError, match="te-pt-tnp was trained without covariates and known errors"):
         gappy.geonp.infill(covariates=elevation, model="te-pt-tnp")
-    with pytest.raises(InputError, match="samples are drawn without covariates"):
-        gappy.geonp.infill(covariates=elevation, samples=2)
+
+
+def test_samples_are_drawn_from_the_process_with_covariates(gappy: xr.DataArray, elevation: xr.DataArray) -> None:
+    """Their errors vary together as errors do, not as the field: neighbours in the gap share less with a covariate."""
+    errors = []
+    for covariates in (None, elevation):
+        out = gappy.geonp.infill(covariates=covariates, samples=40)
+        scores = ((out.t_sample - out.t) / out.t_standard_error).values[:, np.isnan(gappy.values)]
+        assert (scores**2).mean() == pytest.approx(1, abs=0.25)
+        errors.append((out.t_sample - out.t).values.std())
+    assert errors[1] < 0.7 * errors[0]
 
 
 def test_periodic_raster_sees_covariates_around_the_seam() -> None:

@@ -1,0 +1,129 @@
+"""Joint samples of the filled cells of a window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from geonp.inference.censoring import latent
+from geonp.inference.covariates import Columns, Layer
+from geonp.inference.kernel import FillJob, unfilled, within
+from geonp.inference.noise import Noise
+from geonp.inference.simulation import JOINT, Patch, Simulator, joint_errors, nearest, samples_of
+from geonp.inference.stitching import Tile
+from geonp.inference.tiles import far_of, tiles_of
+from geonp.inference.tiling import support
+from geonp.raster.metadata import FillFlag
+from geonp.raster.windows import Window
+
+__all__ = ["draw_samples", "errors_of", "noise_of"]
+
+BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.floating]
+IntArray = npt.NDArray[np.intp]
+
+_CELLS = 2**16
+"""Number of cells whose errors become values at once."""
+
+
+def draw_samples(
+    result: npt.NDArray[np.void],
+    values: FloatArray,
+    domain_mask: BoolArray,
+    chunk: Window,
+    job: FillJob,
+    covariates: Sequence[Layer] = (),
+    far: Callable[[], FloatArray] | None = None,
+) -> None:
+    """Draw the samples of the filled cells of a chunk, in place.
+
+    Parameters
+    ----------
+    result : array
+        Of :func:`geonp.inference.kernel.fill_window` with the other arguments, whose samples are those of observations.
+    """
+    filled = result["flag"] == FillFlag.FILLED
+    if not filled.any():
+        return
+    errors = errors_of(values, domain_mask, chunk, job, covariates, far)
+    index = np.flatnonzero(filled)
+    flat, errors = result.ravel(), errors.reshape(len(errors), -1)
+    for part in np.array_split(index, -(-index.size // _CELLS)):
+        of = (flat[name][part].astype(np.float64) for name in ("value", "standard_error", "tail"))
+        flat["sample"][part] = within(samples_of(errors[:, part], *of).T, flat["sample"].dtype)
+
+
+def errors_of(
+    values: FloatArray,
+    domain_mask: BoolArray,
+    chunk: Window,
+    job: FillJob,
+    covariates: Sequence[Layer] = (),
+    far: Callable[[], FloatArray] | None = None,
+) -> npt.NDArray[np.float32]:
+    """Standardised errors of the filled cells of a chunk, jointly drawn.
+
+    Arguments are those of :func:`geonp.inference.kernel.fill_window`.
+
+    Returns
+    -------
+    array
+        ``(job.samples, *chunk.shape)``: standard normal numbers, NaN where nothing is filled. They do not depend on the
+        chunk, beyond rounding. The error of a cell in the units of the values is its standard error times this.
+    """
+    (rows, cols), core = job.cells(chunk), job.core(chunk)
+    missing, context_mask, fillable, _ = unfilled(values, domain_mask, core, job)
+    values, covariates = latent(values, covariates, job.warping)
+    beyond = far_of(far, missing, context_mask, chunk, job, covariates)
+    alone = all(layer.known_errors for layer in covariates)
+    supported = support(fillable, rows, cols) if alone else fillable
+    tiles = tiles_of(values, context_mask, missing, fillable, job, covariates=covariates, far=beyond)
+    place = np.full(values.shape, -1, np.intp)
+    place[core] = np.where(fillable[core], np.arange(chunk.shape[0] * chunk.shape[1]).reshape(chunk.shape), -1)
+    patches = [_patch(tile, place, supported, job.window(chunk), job) for tile in tiles]
+    patches = sorted((p for p in patches if p.targets.size), key=lambda patch: patch.tile.targets.size)
+    period = float(job.shape[1]) if job.periodic else None
+    simulator = Simulator(job.predictor, noise_of(job, JOINT.pilots + job.samples), period)
+    size = chunk.shape[0] * chunk.shape[1]
+    return joint_errors(patches, size, simulator, len(patches)).reshape(-1, *chunk.shape)
+
+
+def noise_of(job: FillJob, n: int) -> Noise:
+    """The noise of a job with `n` samples."""
+    key = np.random.SeedSequence([job.seed % 2**64, *job.noise]).generate_state(2, np.uint64)
+    return Noise((int(key[0]), int(key[1])), n)
+
+
+def _patch(tile: Tile, place: IntArray, supported: BoolArray, window: Window, job: FillJob) -> Patch:
+    """The targets of a tile in the chunk, which need not be those that the model predicts.
+
+    `place` are the numbers of the cells of the chunk in the window, and -1 elsewhere.
+    """
+    read = supported.ravel()[tile.targets]
+    read[0] |= not read.any()
+    here = place.ravel()[tile.targets] >= 0
+    cells = np.stack(np.divmod(tile.targets, place.shape[1]), -1) + np.array([window.row, window.col])
+    middle = cells[0] - tile.xt[0]
+    x = np.concatenate([cells[here], middle + tile.xc])
+    numbers = np.rint(x).astype(np.int64)
+    if job.periodic:
+        numbers[:, 1] %= job.shape[1]
+    targets = place.ravel()[tile.targets[here]]
+    near = nearest(tile.xt[here], tile.xt[read])
+    return Patch(_reading(tile, read), x, numbers, near, np.eye(2), targets, tile.weights[here])
+
+
+def _reading(tile: Tile, read: BoolArray) -> Tile:
+    """The tile with some of its targets."""
+    columns = tile.covariates
+    return replace(
+        tile,
+        xt=tile.xt[read],
+        targets=tile.targets[read],
+        weights=tile.weights[read],
+        background=None if tile.background is None else (tile.background[0], tile.background[1][read]),
+        covariates=None if columns is None else Columns(columns.context, columns.targets[:, read]),
+    )

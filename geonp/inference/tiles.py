@@ -1,0 +1,149 @@
+"""The tiles of a window: targets, context and blending weights of each, as the model reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from geonp.inference.censoring import without_piles
+from geonp.inference.context import choose_context, framed
+from geonp.inference.covariates import Columns, Layer, columns, known_errors, with_slices
+from geonp.inference.far import NO_BLOCKS, FarContext, block_sums, reaches_far
+from geonp.inference.predictor import Predictor
+from geonp.inference.stack import STACK, backgrounds
+from geonp.inference.stitching import Tile, blend_weights, overlaps
+from geonp.inference.tiling import depths, groups, locations, within_tiles
+from geonp.raster.windows import Window, shown_once
+
+if TYPE_CHECKING:
+    from geonp.inference.kernel import FillJob
+
+__all__ = ["far_of", "tiles_of"]
+
+BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.floating]
+
+
+def far_of(
+    read: Callable[[], FloatArray] | None,
+    missing: BoolArray,
+    context_mask: BoolArray,
+    chunk: Window,
+    job: FillJob,
+    covariates: Sequence[Layer] = (),
+) -> FarContext | None:
+    """Far context of the tiles of a chunk; None where no gap is wide, or nothing can read far context."""
+    neighbourhood, window = job.predictor.neighbourhood, job.window(chunk)
+    # blocks have no covariates, and those of censored values are neither censored nor observed
+    usable = job.warping is None and all(layer.known_errors for layer in covariates)
+    if read is None or not usable or not neighbourhood.far:
+        return None
+    depth = depths(context_mask)
+    if not reaches_far(depth, missing, job.core(chunk), neighbourhood.tile_px):
+        return None
+    sums = block_sums(read(), job.far_window(chunk), neighbourhood)
+    first, period = np.array([window.row, window.col]), job.shape[1] if job.periodic else None
+    return FarContext(sums, depth, first, neighbourhood, job.seed, period)
+
+
+def tiles_of(
+    values: FloatArray,
+    context_mask: BoolArray,
+    missing: BoolArray,
+    wanted: BoolArray,
+    job: FillJob,
+    stack: tuple[FloatArray, FloatArray] | None = None,
+    covariates: Sequence[Layer] = (),
+    far: FarContext | None = None,
+) -> list[Tile]:
+    """Tiles with wanted cells and enough context, in ascending order of their number of targets.
+
+    With a `stack`, the values of this slice and of others, tiles see a regression on the latter.
+    """
+    neighbourhood, frame = job.predictor.neighbourhood, job.frame
+    px, width = neighbourhood.tile_px, missing.shape[1]
+    period = job.shape[1] if job.periodic else None
+    tiles = []
+    reached = overlaps(context_mask, neighbourhood)
+    for corners in groups(missing, context_mask, frame, neighbourhood):
+        members, box = frame + corners, np.array([corners.min(0), corners.max(0) + px]) + frame
+        # a tile off the lattice holds a single gap, and overlaps with no other
+        lap = 0 if (corners % px).any() else neighbourhood.overlap_px
+        patch = framed(box, lap)
+        weights = wanted[patch] * np.sum(
+            [blend_weights(reached[patch], member - box[0], px, lap) for member in members], 0
+        )
+        t_row, t_col = np.nonzero(weights)
+        if not t_row.size:
+            continue
+        gap_mask = within_tiles(members - box[0], missing[framed(box, 0)], px)
+        places, means = NO_BLOCKS if far is None else far.of(box, gap_mask)
+        cells = replace(neighbourhood, n_context=neighbourhood.n_context - means.size)
+        context = choose_context(context_mask, box, gap_mask, cells, job.seed, period)
+        if context.size + means.size < neighbourhood.min_context:
+            continue
+        middle, errors = (box[0] + box[1] - 1) / 2, known_errors(covariates, context)
+        targets = (t_row + patch[0].start) * width + t_col + patch[1].start
+        tile = Tile(
+            np.concatenate([locations(context, width, middle), np.float32(places - middle)]),
+            np.concatenate([values.ravel()[context], means]).astype(values.dtype, copy=False),
+            locations(targets, width, middle),
+            targets,
+            weights[t_row, t_col],
+            covariates=columns(covariates, context, targets),
+            errors=None if errors is None else np.pad(errors, (0, means.size)),
+        )
+        tile = without_piles(tile, job.warping, job.predictor)
+        if stack is None:
+            tiles.append(tile)
+            continue
+        m_row, m_col = np.nonzero(missing[patch])
+        gap = (m_row + patch[0].start) * width + m_col + patch[1].start
+        around = framed(box, STACK.frame_px)
+        own_values = np.where(shown_once(~np.isnan(stack[0][around]), period), stack[0][around], np.nan)
+        others = stack[1].reshape(len(stack[1]), -1)
+        pairs = backgrounds(own_values, stack[1][:, *around], others[:, context], others[:, gap])
+        place = np.searchsorted(gap, targets)
+        for close, whole in pairs:
+            # of all cells of the gap, which do not depend on the chunk
+            known = np.isfinite(others[:, gap[np.isfinite(whole)]]).mean(1) >= STACK.known
+            slices = others[np.ix_(known, context)], others[np.ix_(known, targets)]
+            tiles.append(_beside_slices(tile, (close, whole[place]), slices, job.predictor))
+    return sorted((tile for tile in tiles if tile.targets.size), key=lambda tile: tile.targets.size)
+
+
+def _beside_slices(
+    tile: Tile, background: tuple[FloatArray, FloatArray], slices: tuple[FloatArray, FloatArray], predictor: Predictor
+) -> Tile:
+    """The part of a tile whose targets have a background; it has no targets if its context has too little of it.
+
+    The background is subtracted. A model that can use covariates gets the slices, too: their effect may vary in space.
+
+    Parameters
+    ----------
+    background : tuple of array
+        Values of the regression at context and targets of the tile, NaN where there is none.
+    slices : tuple of array
+        Values there of the slices that nearly the whole gap knows, ``(slices, n)``.
+    """
+    near, kept = np.isfinite(background[0]), np.isfinite(background[1])
+    kept &= np.count_nonzero(near) >= predictor.neighbourhood.min_context
+    own = tile.covariates
+    if own is not None:
+        own = Columns(own.context[:, near], own.targets[:, kept])
+    if predictor.covariates and len(slices[0]):
+        own = with_slices(own, slices[0][:, near], slices[1][:, kept])
+    return Tile(
+        tile.xc[near],
+        tile.yc[near],
+        tile.xt[kept],
+        tile.targets[kept],
+        tile.weights[kept],
+        (background[0][near], background[1][kept]),
+        own,
+        None if tile.errors is None else tile.errors[near],
+    )
