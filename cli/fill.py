@@ -55,7 +55,8 @@ __all__ = ["fill"]
 @fill_option("nodata", type=number, help="As stored in the file.")
 @gaps_where
 @fill_option("mask", type=click.Path(path_type=Path), help="A raster file; 0 is False.")
-@click.option("--holes", is_flag=True, help="Fill holes alone: leave gaps that touch the edge of the raster empty.")
+@fill_option("holes", is_flag=True)
+@fill_option("max_gap", metavar="CELLS", type=click.IntRange(min=1))
 @fill_option("max_distance", type=float)
 @files
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
@@ -94,7 +95,6 @@ def fill(
     source: str,
     target: str,
     mask: Path | None,
-    holes: bool,
     overwrite: bool,
     resume: bool,
     workers: int | None,
@@ -137,7 +137,7 @@ def fill(
     ds = open_raster(source, storage_options=storage_options if is_remote(source) else None, **where)
     ds = ds.compute() if settings["class_probabilities"] and not in_units else ds  # then its classes are known
     ds, settings["missing"] = read_missing(settings["missing"], ds, source, where, storage_options)
-    settings["mask"] = _domain(ds, None if mask is None else read_mask(mask, where["bbox"]), holes)
+    settings["mask"] = None if mask is None else read_mask(mask, where["bbox"])
     settings |= read_beside(settings, ds, source, where, storage_options)
     if dry_run or verbose:
         planned = _plan(ds, in_units, layout, workers, settings).summary()
@@ -170,20 +170,6 @@ def _require_apart(source: str, target: str, mask: Path | None, model: str) -> N
     if target.rstrip("/").lower().endswith(".zarr"):  # a file may replace its input once it is complete
         read["input"] = source
     require_apart(target, read)
-
-
-def _domain(ds: xr.Dataset, mask: xr.DataArray | None, holes: bool) -> Any:
-    """The `mask`; with `holes`, without the gaps of a raster that touch its edge."""
-    if not holes:
-        return mask
-    from geonp.fill.request import domain_of
-    from geonp.raster.collar import holes_mask
-    from geonp.raster.grid import Grid
-    from geonp.raster.variable import fill_variables
-
-    grid = Grid.from_xarray(ds)
-    inside = holes_mask(ds, grid, fill_variables(ds, grid)).values
-    return inside if mask is None else inside & domain_of(mask, grid)
 
 
 def _in_units(target: str, whole: bool, needed: bool, files: Files) -> bool:

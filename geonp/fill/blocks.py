@@ -49,6 +49,8 @@ class BlockSource:
         For each covariate its place, and the blocks ``[row][column]`` of the result of its own fill.
     around : FarBlocks or None
         The blocks that the far window touches.
+    narrow : list or None
+        Blocks of a mask of all slices of the region that is False in gaps that are not filled.
     """
 
     region: Region
@@ -62,15 +64,22 @@ class BlockSource:
     cols: list[Piece]
     beside: list[tuple[Beside, Blocks]]
     around: FarBlocks | None = None
+    narrow: Blocks | None = None
 
     def own(self) -> Array:
         """See :class:`Source`."""
         return self.read(self.block)
 
-    def domain_mask(self) -> BoolArray:
+    def domain_mask(self, index: Index) -> BoolArray:
         """See :class:`Source`."""
+        inner = tuple(n - lead.start for n, lead in zip(index, self.region.lead, strict=True))
+
+        def read(i: int, j: int) -> BoolArray | bool:
+            mask = self.masks is None or self._cut(self.masks[i][j], i, j)
+            return mask if self.narrow is None else mask & self._cut(self.narrow[i][j][inner], i, j)
+
         mask = np.zeros(self.job.window(self.region.chunk).shape, bool)
-        assemble(mask, self.rows, self.cols, lambda i, j: self.masks is None or self._cut(self.masks[i][j], i, j))
+        assemble(mask, self.rows, self.cols, read)
         return mask
 
     def window(self, index: Index) -> Array:

@@ -26,6 +26,7 @@ from geonp.errors import InputError
 from geonp.fill.blocks import BlockSource
 from geonp.fill.bounds import mapped, mapped_dtype, said, warping_array, warping_of
 from geonp.fill.doubts import Glance, Watch, warn_of_doubts
+from geonp.fill.gaps import narrow_mask, with_holes
 from geonp.fill.options import FillKeywords, FillOptions, takes_fill_options
 from geonp.fill.outputs import ordered, result_arrays
 from geonp.fill.region import alone, fill_region
@@ -92,7 +93,7 @@ def infill(obj: Raster, **options: Unpack[FillKeywords]) -> xr.Dataset:
     PredictionError
         When computed, if the model returns values that are not finite.
     """
-    request = prepare(obj, FillOptions(**options))
+    request = with_holes(prepare(obj, FillOptions(**options)))
     logger.info("filling %s with %s", ", ".join(v.label for v in request.variables), request.card.name)
     for variable in request.variables:
         if variable.source.chunks is None:
@@ -155,7 +156,9 @@ def _filled(
     domain = None if request.domain is None else da.asarray(request.domain).rechunk(stored.chunks[-2:])
     beside = [(Beside.of(covariate, variable), data) for covariate, data in covariates]
     watch = None if in_memory else Watch.over(variable, stored.npartitions, hint=warping is None)
-    result = _fill_chunks(variable, stored, domain, job, beside, warping, watch)
+    narrow = narrow_mask(request, variable)
+    narrow = None if narrow is None else da.asarray(narrow).rechunk(stored.chunks)
+    result = _fill_chunks(variable, stored, domain, job, beside, warping, watch, narrow)
     if warping is not None:
         dtype = mapped_dtype(result.dtype, request.options)
         meta = np.empty((0,) * result.ndim, dtype)
@@ -210,6 +213,7 @@ def _fill_chunks(
     covariates: Sequence[tuple[Beside, da.Array]] = (),
     warping: Any = None,
     watch: Watch | None = None,
+    narrow: da.Array | None = None,
 ) -> da.Array:
     """A lazy array with the fields of :func:`geonp.inference.kernel.result_dtype`, in the chunks of `data`.
 
@@ -225,12 +229,15 @@ def _fill_chunks(
         Map of bounded values.
     watch : Watch, optional
         Looks at the blocks for doubtful values.
+    narrow : dask array, optional
+        In the chunks of `data`: False in gaps that are not filled.
     """
     read, lazy = variable.read, isinstance(warping, Delayed)
     job, key = (job, warping.key) if lazy else (replace(job, warping=warping), None)
     beside = [(place, _like(result, data, place.axes)) for place, result in covariates]
     names = [(place, result.name) for place, result in beside]
-    name = "geonp-fill-" + tokenize(data.name, None if domain is None else domain.name, job, read, names, key)
+    masks_ = [mask for mask in (domain, narrow) if mask is not None]
+    name = "geonp-fill-" + tokenize(data.name, [mask.name for mask in masks_], job, read, names, key)
     y_chunks, x_chunks = data.chunks[-2:]
     edges = [[0, *itertools.accumulate(sizes)] for sizes in data.chunks[:-2]]
     blocks = [_with_neighbours(variable, block, edges, job) for block in np.ndindex(data.numblocks[:-2])]
@@ -247,9 +254,10 @@ def _fill_chunks(
                 for place, label in names
             ]
             around = _around(data, domain, job, chunk, block) if job.predictor.neighbourhood.far else None
-            parts = own, stack, starts, masks, rows, cols, near, around
+            kept = None if narrow is None else [[(narrow.name, *block, a.chunk, b.chunk) for b in cols] for a in rows]
+            parts = own, stack, starts, masks, rows, cols, near, around, kept
             graph[(name, *block, i, j)] = (_fill, region, job, key, watch, (*block, i, j), read, *parts)
-    sources: list[Any] = [data, *([] if domain is None else [domain]), *(result for _, result in beside)]
+    sources: list[Any] = [data, *masks_, *(result for _, result in beside)]
     sources += [warping] if lazy else []
     layers = HighLevelGraph.from_collections(name, graph, dependencies=sources)
     return da.Array(layers, name, data.chunks, dtype=result_dtype(read.dtype, job))

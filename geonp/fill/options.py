@@ -62,6 +62,13 @@ class FillOptions:
     mask : DataArray or array of bool, optional
         Valid domain, True where the raster is valid; ``(rows, columns)``. Missing cells outside the domain stay empty;
         observed cells outside keep their value, but are not used as context.
+    holes : bool
+        Fill holes alone. Gaps that touch the edge of the raster in all slices, as the corners around a tilted scene do,
+        stay empty. A gap are missing cells within the `mask` that are connected by their edges.
+    max_gap : int, optional
+        Largest size of a gap that is filled, in cells: the number of rows and columns of the largest square of missing
+        cells within it. Of a stripe, this is the width, as for the gaps of xarray's ``interpolate_na`` along a
+        dimension. Each gap of a slice is filled as a whole, or not at all; `max_distance` cuts gaps.
     max_distance : float, optional
         Largest distance to an observation, in cells, at which a cell is filled. Cells farther away stay empty.
     device : str, optional
@@ -141,6 +148,8 @@ class FillOptions:
     model: str | os.PathLike[str] = "tnpkr-sa"
     missing: MissingLike | Sequence[MissingLike] | None = None
     mask: xr.DataArray | npt.NDArray[np.bool_] | None = None
+    holes: bool = False
+    max_gap: int | None = None
     max_distance: float | None = None
     device: str | None = None
     batch_size: int | None = None
@@ -170,6 +179,8 @@ class FillOptions:
             raise InputError(f"model must be a name or the path of a .safetensors file, got {self.model!r}")
         if self.max_distance is not None and not (isinstance(self.max_distance, Real) and self.max_distance > 0):
             raise InputError(f"max_distance must be a positive number, got {self.max_distance!r}")
+        if self.max_gap is not None and not (_is_integer(self.max_gap) and self.max_gap >= 1):
+            raise InputError(f"max_gap must be a number of cells, at least 1, got {self.max_gap!r}")
         if self.batch_size is not None and not (_is_integer(self.batch_size) and self.batch_size >= 1):
             raise InputError(f"batch_size must be at least 1 tile, got {self.batch_size!r}")
         if not _is_integer(self.seed):
@@ -204,6 +215,8 @@ class FillOptions:
             "empty_slices": bool(self.empty_slices),
             "max_distance": None if self.max_distance is None else float(self.max_distance),
             "seed": int(self.seed),
+            "holes": bool(self.holes),
+            "max_gap": None if self.max_gap is None else int(self.max_gap),
             "nodata": None if self.nodata is None else _plain(self.nodata),
             "quantiles": tuple(float(q) for q in self.quantiles),
             "tails": bool(self.tails),
@@ -221,17 +234,18 @@ class FillOptions:
         """Check the options of slices that are filled from others."""
         if not isinstance(self.empty_slices, bool | np.bool_):
             raise InputError(f"empty_slices must be True or False, got {self.empty_slices!r}")
-        if self.empty_slices and self.max_distance is not None:
-            raise InputError(
-                "empty_slices fills cells at any distance from the observations of their slice, which max_distance "
-                f"leaves empty: got max_distance={self.max_distance!r}, expected one of the two"
-            )
+        for name in ("max_distance", "max_gap"):
+            if self.empty_slices and getattr(self, name) is not None:
+                raise InputError(
+                    f"empty_slices fills cells at any distance from the observations of their slice, which {name} "
+                    f"leaves empty: got {name}={getattr(self, name)!r}, expected one of the two"
+                )
         if len(set(self.dims)) < len(self.dims):
             raise InputError(f"across must name different dimensions, got {self.across!r}")
 
     def _check_kinds(self) -> None:
         """Check the options that are True or False, and those that say what values are."""
-        for name in ("tails", "smooth", "class_probabilities", "circular"):
+        for name in ("holes", "tails", "smooth", "class_probabilities", "circular"):
             if not isinstance(getattr(self, name), bool | np.bool_):
                 raise InputError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if self.smooth and self.errors is None:
@@ -314,6 +328,8 @@ class FillKeywords(TypedDict, total=False):
     model: str | os.PathLike[str]
     missing: MissingLike | Sequence[MissingLike] | None
     mask: xr.DataArray | npt.NDArray[np.bool_] | None
+    holes: bool
+    max_gap: int | None
     max_distance: float | None
     device: str | None
     batch_size: int | None

@@ -11,6 +11,7 @@ import dask.array as da
 import numpy as np
 from dask.system import CPU_COUNT
 
+from geonp.fill.gaps import GAP_BYTES, STRIP_CELLS
 from geonp.fill.infill import chunks_in_memory, count_batches
 from geonp.fill.options import FillKeywords, FillOptions, takes_fill_options
 from geonp.fill.request import Raster, Request, prepare
@@ -139,8 +140,20 @@ def planned(request: Request, chunks: Mapping[Hashable, Mapping[Hashable, int]] 
         peak_bytes=LIBRARIES_BYTES
         + at_once * batch_bytes(predictor.neighbourhood, predictor.batch_size, predictor.device)
         + min(CPU_COUNT, blocks) * max(_task_bytes(sizes, request, itemsize) for sizes in largest)
-        + processes_bytes(batches, predictor.device),
+        + processes_bytes(batches, predictor.device)
+        + _gaps_bytes(request, in_strips=chunks is not None),
         result_bytes=cells * result,
+    )
+
+
+def _gaps_bytes(request: Request, *, in_strips: bool) -> int:
+    """Upper bound of the memory in which gaps are looked at as a whole."""
+    options, (rows, cols) = request.options, request.grid.shape
+    if not options.holes and options.max_gap is None:
+        return 0
+    # beside the strips, a bit for each cell at most
+    return GAP_BYTES * min(rows * cols, STRIP_CELLS + cols * (options.max_gap or 0) if in_strips else rows * cols) + (
+        rows * cols * (1 + sum(variable.slices for variable in request.variables if options.max_gap)) // 8
     )
 
 

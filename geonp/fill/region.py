@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from typing import Any, Protocol
@@ -48,8 +48,8 @@ class Source(Protocol):
     def own(self) -> Array:
         """Values of the region as floats, NaN where missing: ``(..., rows, cols)``."""
 
-    def domain_mask(self) -> BoolArray:
-        """Mask of the valid domain in the window; False outside the raster."""
+    def domain_mask(self, index: Index) -> BoolArray:
+        """Mask of the valid domain of one slice in the window; False outside the raster."""
 
     def window(self, index: Index) -> Array:
         """Values of one slice in the window as floats; NaN where missing and outside the raster."""
@@ -79,12 +79,12 @@ def fill_region(region: Region, source: Source, job: FillJob, *, keep_going: boo
     own, failure = source.own(), ""
     if np.isfinite(own).all() and not job.smooth:
         return as_read(own, FillFlag.OBSERVED, job), failure
-    domain_mask, result = source.domain_mask(), np.empty(own.shape, result_dtype(own.dtype, job))
+    result = np.empty(own.shape, result_dtype(own.dtype, job))
     fill = fill_smooth if job.smooth else _FILLS[job.kind]
     held = 1 + STACK.slices * len(region.beside) + SERIES.slices * len(region.series)
     window = lru_cache(maxsize=held)(source.window)
     for place, index in zip(np.ndindex(own.shape[:-2]), itertools.product(*region.lead), strict=True):
-        layers = source.covariates(index)
+        layers, domain_mask = source.covariates(index), source.domain_mask(index)
         others = [window(other) for other in region.neighbours(index)]
         others = others if job.warping is None else [job.warping.to_latent(other) for other in others]
         others += [layer.values for layer in layers if layer.slice]
@@ -155,6 +155,8 @@ class VariableSource:
         The covariates.
     far_complete : list of bool
         For each far window that was read, whether all of it could be.
+    narrow : mapping or None
+        For each slice of the variable, a mask ``(rows, cols)`` that is False in gaps that are not filled.
     """
 
     variable: Variable
@@ -164,6 +166,7 @@ class VariableSource:
     chunks: tuple[int, int]
     beside: tuple[Covariate, ...] = ()
     far_complete: list[bool] = field(default_factory=list)
+    narrow: Mapping[Index, Any] | None = None
 
     @cached_property
     def stored(self) -> Array:
@@ -175,8 +178,12 @@ class VariableSource:
         """See :class:`Source`."""
         return self.variable.read(self.stored)
 
-    def domain_mask(self) -> BoolArray:
+    def domain_mask(self, index: Index) -> BoolArray:
         """See :class:`Source`."""
+        return self._domain_mask if self.narrow is None else self._domain_mask & self._cut(self.narrow[index])
+
+    @cached_property
+    def _domain_mask(self) -> BoolArray:
         return self._domain(self._cells)
 
     def far(self, index: Index) -> Array:
@@ -191,11 +198,16 @@ class VariableSource:
         return self.job.cells(self.region.chunk)
 
     def _domain(self, cells: Cells) -> BoolArray:
+        return self._cut(self.mask, cells)
+
+    def _cut(self, whole: Any, cells: Cells | None = None) -> BoolArray:
+        """Some cells of a mask of the raster, by default those of the window; True inside the raster if it is None."""
+        cells = self._cells if cells is None else cells
         mask, (rows, cols) = np.zeros((cells[0].size, cells[1].size), bool), self._pieces(self.job.shape, cells)
 
         def read(i: int, j: int) -> Any:
             a, b = rows[i], cols[j]
-            return self.mask is None or np.asarray(self.mask[a.start : a.stop, b.start : b.stop])
+            return whole is None or np.asarray(whole[a.start : a.stop, b.start : b.stop])
 
         assemble(mask, rows, cols, read)
         return mask

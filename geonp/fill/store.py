@@ -19,6 +19,7 @@ from dask.delayed import Delayed
 
 from geonp.errors import InputError, OutputError, redacted
 from geonp.fill.fingerprint import digest, fingerprint, require_unchanged, values_of
+from geonp.fill.gaps import packed_domain, packed_narrow
 from geonp.fill.infill import template, warpings_of
 from geonp.fill.layout import Layout, checked_layout
 from geonp.fill.options import FillKeywords, FillOptions, takes_fill_options
@@ -140,7 +141,8 @@ def fill_store(
             return Report({}, len(units), len(units), {})
         reused = len(done)
         source = _source_store(request, source_options)
-        work = Work(fields, request.domain, request.job, store, journal, request.options, source)
+        fields = tuple(replace(field, narrow=packed_narrow(request, field.variable)) for field in fields)
+        work = Work(fields, packed_domain(request), request.job, store, journal, request.options, source)
         _fill_units(work, units, done, workers, scheduler, progress)
         report = Report(tally(fields, units, done), len(units), reused, failures(fields, units, done))
         if not report.failed:

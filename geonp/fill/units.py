@@ -22,12 +22,13 @@ from geonp.fill.doubts import Glance
 from geonp.fill.options import FillOptions
 from geonp.fill.outputs import Output
 from geonp.fill.region import VariableSource, fill_region, reason
-from geonp.fill.surroundings import Region
+from geonp.fill.surroundings import Index, Region
 from geonp.inference.kernel import FillJob, as_read
 from geonp.inference.warping import Warping
 from geonp.io.journal import Journal, Record
 from geonp.io.stores import Store
 from geonp.raster.covariates import Covariate
+from geonp.raster.gap_masks import PackedMask
 from geonp.raster.metadata import FillFlag
 from geonp.raster.variable import Variable
 from geonp.raster.windows import Window
@@ -57,6 +58,8 @@ class Field:
         Covariates, and other variables as slices.
     warping : Warping or None
         Map of bounded values.
+    narrow : mapping or None
+        For each slice a mask that is False in gaps that are not filled.
     """
 
     variable: Variable
@@ -64,6 +67,7 @@ class Field:
     chunks: Mapping[Hashable, int]
     covariates: tuple[Covariate, ...] = ()
     warping: Warping | None = None
+    narrow: Mapping[Index, PackedMask] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,6 +158,7 @@ def fill_unit(work: Work, unit: Unit) -> Record:
         work.domain,
         tuple(field.chunks[dim] for dim in field.variable.spatial),  # type: ignore[arg-type]
         field.covariates,
+        narrow=field.narrow,
     )
     with dask.config.set(scheduler="synchronous"):
         try:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import xarray as xr
-from scipy import ndimage
 
-from geonp.raster.grid import Grid
-from geonp.raster.nodata import reader
 from geonp.raster.windows import Window
 
-__all__ = ["Ends", "cells_outside", "holes_mask"]
+__all__ = ["Ends", "cells_outside"]
 
 BoolArray = npt.NDArray[np.bool_]
 _CHUNK = 2048
@@ -58,21 +53,3 @@ def cells_outside(parts: Iterable[Ends], shape: tuple[int, int]) -> int:
         beside = (columns < west[row]) | (columns > east[row])
         count += int((beside & ((row < north) | (row > south))).sum())
     return count
-
-
-def holes_mask(ds: xr.Dataset, grid: Grid, names: Iterable[Hashable]) -> xr.DataArray:
-    """Mask ``(rows, columns)``, False in gaps that touch the edge of the raster, in all slices of all variables.
-
-    Reads all values, in parts, and holds a mask of the raster in memory.
-    """
-    seen: Any = np.zeros(grid.shape, bool)
-    for name in names:
-        da = ds[name]
-        chunked = da if da.chunks is not None else da.chunk({grid.y_dim: _CHUNK, grid.x_dim: _CHUNK})
-        values = xr.apply_ufunc(reader(da), chunked, dask="parallelized", output_dtypes=[reader(da).dtype])
-        leading = [dim for dim in da.dims if dim not in (grid.y_dim, grid.x_dim)]
-        seen |= values.notnull().any(leading).transpose(grid.y_dim, grid.x_dim).values
-    gaps, _ = ndimage.label(~seen)
-    edge = np.unique(np.concatenate([gaps[0], gaps[-1], gaps[:, 0], gaps[:, -1]]))
-    inside_mask = ~np.isin(gaps, edge[edge > 0])
-    return xr.DataArray(inside_mask, dims=(grid.y_dim, grid.x_dim))

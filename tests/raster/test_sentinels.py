@@ -10,9 +10,8 @@ import xarray as xr
 
 from geonp.fill.infill import infill
 from geonp.fill.store import fill_store
-from geonp.raster.collar import Ends, cells_outside, holes_mask
+from geonp.raster.collar import Ends, cells_outside
 from geonp.raster.directions import is_direction
-from geonp.raster.grid import Grid
 from geonp.raster.sentinels import Extremes, sentinels_of, suspects
 from geonp.raster.windows import Window
 
@@ -70,18 +69,6 @@ def test_cells_outside_the_footprint(side: int) -> None:
     ]
     parts = [Ends.of(observed_mask[w.row : w.row_end, w.col : w.col_end], w) for w in windows]
     assert cells_outside(parts, observed_mask.shape) == outside > 300
-
-
-@pytest.mark.parametrize("chunks", [None, {"y": 5, "x": 6}])
-def test_holes_do_not_touch_the_edge_in_any_slice(chunks: dict[str, int] | None) -> None:
-    values = np.stack([VALUES, VALUES])
-    values[:, :3, :4] = values[:, 6:8, 6:9] = np.nan
-    values[0, 5, 5] = values[1, -1, -1] = np.nan
-    ds = xr.Dataset({"a": (("time", "y", "x"), values)})
-    expected = np.ones((12, 14), bool)
-    expected[:3, :4] = False
-    found = holes_mask(ds if chunks is None else ds.chunk(chunks), Grid.from_xarray(ds), ["a"])
-    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(
