@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .missing import gaps_where, read_missing
-from .options import as_numbers, bands, bbox, fill_option, number, opening, place, read_mask, variables
+from .missing import gaps_where, mask_option, read_mask, read_missing
+from .options import as_numbers, bands, bbox, fill_option, number, opening, place, variables
 from .show import echo, in_terminal, to_json
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ __all__ = ["adapt"]
 @as_numbers
 @fill_option("nodata", type=number, help="As stored in the file.")
 @gaps_where
-@fill_option("mask", type=click.Path(path_type=Path), help="A raster file; 0 is False.")
+@mask_option
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @fill_option("model", help="The model to start from.")
 @fill_option("device")
@@ -44,7 +44,7 @@ __all__ = ["adapt"]
 )
 @click.option("--progress/--no-progress", default=None, help="Show progress. Default: in a terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-def adapt(source: str, mask: Path | None, progress: bool | None, as_json: bool, **settings: Any) -> None:
+def adapt(source: str, mask: str | None, progress: bool | None, as_json: bool, **settings: Any) -> None:
     """Fine-tune a model on the observed cells of the raster IN, and write it to the checkpoint OUT.
 
     Use it with geonp fill IN --model OUT. The model is scored before and after on cells that are held out from the
@@ -55,7 +55,7 @@ def adapt(source: str, mask: Path | None, progress: bool | None, as_json: bool, 
     where = opening(settings)
     ds = open_raster(source, **where)
     ds, settings["missing"] = read_missing(settings["missing"], ds, source, where)
-    settings["mask"] = None if mask is None else read_mask(mask, where["bbox"])
+    settings["mask"] = read_mask(mask, where["bbox"])
     from geonp.adaptation.adapt import adapt as run
 
     if in_terminal() if progress is None else progress:

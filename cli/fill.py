@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .covariates import covariates, errors, read_beside
+from .covariates import covariates, errors, read_beside, split
 from .files import FILES, Files, files
-from .missing import gaps_where, read_missing
+from .missing import gaps_where, mask_option, read_mask, read_missing
 from .options import (
     bands,
     bbox,
@@ -26,7 +25,6 @@ from .options import (
     place,
     quantiles,
     quiet,
-    read_mask,
     storage_option,
     variables,
 )
@@ -54,7 +52,7 @@ __all__ = ["fill"]
 @fill_option("circular", is_flag=True)
 @fill_option("nodata", type=number, help="As stored in the file.")
 @gaps_where
-@fill_option("mask", type=click.Path(path_type=Path), help="A raster file; 0 is False.")
+@mask_option
 @fill_option("holes", is_flag=True)
 @fill_option("max_gap", metavar="CELLS", type=click.IntRange(min=1))
 @fill_option("max_distance", type=float)
@@ -94,7 +92,7 @@ __all__ = ["fill"]
 def fill(
     source: str,
     target: str,
-    mask: Path | None,
+    mask: str | None,
     overwrite: bool,
     resume: bool,
     workers: int | None,
@@ -137,7 +135,7 @@ def fill(
     ds = open_raster(source, storage_options=storage_options if is_remote(source) else None, **where)
     ds = ds.compute() if settings["class_probabilities"] and not in_units else ds  # then its classes are known
     ds, settings["missing"] = read_missing(settings["missing"], ds, source, where, storage_options)
-    settings["mask"] = None if mask is None else read_mask(mask, where["bbox"])
+    settings["mask"] = read_mask(mask, where["bbox"], storage_options)
     settings |= read_beside(settings, ds, source, where, storage_options)
     if dry_run or verbose:
         planned = _plan(ds, in_units, layout, workers, settings).summary()
@@ -160,11 +158,12 @@ def fill(
         raise OutputError(failed)
 
 
-def _require_apart(source: str, target: str, mask: Path | None, model: str) -> None:
+def _require_apart(source: str, target: str, mask: str | None, model: str) -> None:
     """Check that the output is apart from all that is read."""
+    from geonp.io.files import open_raster
     from geonp.io.location import require_apart
 
-    read = {} if mask is None else {"mask": str(mask)}
+    read = {} if mask is None else {"mask": split(mask, open_raster)[0]}
     if model.endswith(".safetensors"):
         read["model"] = model
     if target.rstrip("/").lower().endswith(".zarr"):  # a file may replace its input once it is complete

@@ -1,4 +1,4 @@
-"""The option of values that count as missing: ``--gaps-where``."""
+"""The options of what is missing and what is filled: ``--gaps-where`` and ``--mask``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from geonp.raster.flags import Expression
 
-__all__ = ["gaps_where", "read_missing"]
+__all__ = ["gaps_where", "mask_option", "read_mask", "read_missing"]
 
 gaps_where = fill_option(
     "missing",
@@ -24,6 +24,41 @@ gaps_where = fill_option(
     help="LAYER is a variable or band of IN, FILE, FILE:VARIABLE, FILE:BAND or FILE:DESCRIPTION; repeatable.",
 )
 """Conditions under which values count as missing."""
+mask_option = fill_option(
+    "mask", metavar="MASK", help="FILE or FILE:VARIABLE of a raster, 0 is False; FILE or FILE:LAYER of polygons."
+)
+"""The valid domain."""
+
+
+def read_mask(
+    text: str | None, bbox: tuple[float, float, float, float] | None, storage_options: Mapping[str, Any] | None = None
+) -> xr.DataArray | str | None:
+    """Read the mask of a raster file, cut to the bounding box; polygons are read later, onto the grid of the raster."""
+    from geonp.errors import InputError
+    from geonp.io.files import open_raster
+    from geonp.io.location import is_remote
+    from geonp.io.polygons import is_vector
+    from geonp.raster.flags import layer_of
+
+    if text is None or is_vector(text):
+        return text
+
+    def opened(place: str, **options: Any) -> xr.Dataset:
+        return open_raster(place, storage_options=storage_options if is_remote(place) else None, **options)
+
+    file, part = split(text, opened)
+    ds = cut_to_box(opened(file, **{key: part[key] for key in ("bands",) if key in part}), bbox)
+    if "variables" in part:
+        found = layer_of(ds, part["variables"][0])
+        if found is not None:
+            found[0].encoding.setdefault("source", ds.encoding["source"])
+            return found[0]
+    elif len(ds.data_vars) == 1:
+        return next(iter(ds.data_vars.values()))
+    raise InputError(
+        f"The mask {text!r} has {len(ds.data_vars)} variables: got {', '.join(map(repr, ds.data_vars))}, expected one, "
+        "with 0 outside the valid domain. Name it: FILE:VARIABLE."
+    )
 
 
 def read_missing(

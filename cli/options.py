@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,7 +17,7 @@ from geonp.fill.options import FillOptions, described
 from .show import echo
 
 if TYPE_CHECKING:
-    import xarray as xr
+    pass
 
 __all__ = [
     "as_numbers",
@@ -33,7 +32,6 @@ __all__ = [
     "place",
     "quantiles",
     "quiet",
-    "read_mask",
     "slice_index",
     "storage_option",
     "variables",
@@ -219,17 +217,3 @@ def file_system(options: tuple[str, ...]) -> dict[str, Any]:
         except ValueError:
             found[name] = value
     return found
-
-
-def read_mask(path: Path, bbox: tuple[float, float, float, float] | None) -> xr.DataArray:
-    """Read the only variable of the mask at `path`."""
-    from geonp.errors import InputError
-    from geonp.io.files import open_raster
-
-    ds = open_raster(path, bbox=bbox)
-    if len(ds.data_vars) != 1:
-        raise InputError(
-            f"The mask {str(path)!r} has {len(ds.data_vars)} variables: got {', '.join(map(repr, ds.data_vars))}, "
-            f"expected one, with 0 outside the valid domain. Write it to a file of its own."
-        )
-    return next(iter(ds.data_vars.values()))

@@ -242,7 +242,7 @@ class GeonpAccessor:
         minutes: float = 5.0,
         steps: int | None = None,
         closer: bool = True,
-        mask: xr.DataArray | npt.NDArray[np.bool_] | None = None,
+        mask: xr.DataArray | npt.NDArray[np.bool_] | str | os.PathLike[str] | None = None,
         nodata: float | None = None,
         missing: MissingLike | Sequence[MissingLike] | None = None,
         device: str | None = None,

@@ -43,6 +43,8 @@ HOMES = {
     "safetensors": {"geonp.inference.checkpoint"},
     "rasterio": {"geonp.io", "geonp.evaluation.baselines"},
     "rioxarray": {"geonp.io"},
+    "pyogrio": {"geonp.io"},
+    "shapely": {"geonp.io"},
     "zarr": {"geonp.io"},
 }
 """The only modules, or packages of them, that may import these third-party packages."""

@@ -59,9 +59,10 @@ class FillOptions:
         ``sentinel-2`` or ``modis``. Expressions are on variables and bands of the raster, which are then not filled:
         :mod:`geonp.raster.flags`. Also booleans, True where missing, or a function of the raster that gives them.
         Several conditions are united. Flags on another grid are those of the nearest cell.
-    mask : DataArray or array of bool, optional
-        Valid domain, True where the raster is valid; ``(rows, columns)``. Missing cells outside the domain stay empty;
-        observed cells outside keep their value, but are not used as context.
+    mask : DataArray, array of bool, path or GeoDataFrame, optional
+        Valid domain, True where the raster is valid; ``(rows, columns)``; or polygons that hold the centres of its
+        cells, such as a GeoPackage, GeoJSON or shapefile. Missing cells outside the domain stay empty; observed cells
+        outside keep their value, but are not used as context.
     holes : bool
         Fill holes alone. Gaps that touch the edge of the raster in all slices, as the corners around a tilted scene do,
         stay empty. A gap are missing cells within the `mask` that are connected by their edges.
@@ -147,7 +148,7 @@ class FillOptions:
 
     model: str | os.PathLike[str] = "tnpkr-sa"
     missing: MissingLike | Sequence[MissingLike] | None = None
-    mask: xr.DataArray | npt.NDArray[np.bool_] | None = None
+    mask: xr.DataArray | npt.NDArray[np.bool_] | str | os.PathLike[str] | None = None
     holes: bool = False
     max_gap: int | None = None
     max_distance: float | None = None
@@ -327,7 +328,7 @@ class FillKeywords(TypedDict, total=False):
 
     model: str | os.PathLike[str]
     missing: MissingLike | Sequence[MissingLike] | None
-    mask: xr.DataArray | npt.NDArray[np.bool_] | None
+    mask: xr.DataArray | npt.NDArray[np.bool_] | str | os.PathLike[str] | None
     holes: bool
     max_gap: int | None
     max_distance: float | None

@@ -22,6 +22,7 @@ from geonp.inference import checkpoint
 from geonp.inference.kernel import FillJob
 from geonp.inference.predictor import resolve
 from geonp.inference.stack import STACK, Across
+from geonp.io.polygons import VECTOR_FILES, is_vector, polygon_mask
 from geonp.raster.covariates import (
     Covariate,
     CovariateLike,
@@ -344,8 +345,15 @@ def _check_scales(variables: Sequence[Variable]) -> None:
             )
 
 
-def domain_of(mask: xr.DataArray | npt.NDArray[np.bool_], grid: Grid) -> Any:
+def domain_of(mask: xr.DataArray | npt.NDArray[np.bool_] | str | os.PathLike[str], grid: Grid) -> Any:
     """The valid domain as a boolean ``(rows, columns)`` array, NumPy or dask."""
+    if is_vector(mask) or hasattr(mask, "to_crs"):
+        return polygon_mask(mask, grid).values
+    if isinstance(mask, (str, os.PathLike)):
+        raise InputError(
+            f"the mask {os.fspath(mask)!r} is no file of polygons, expected one of {', '.join(VECTOR_FILES)}; open "
+            "rasters with geonp.open_raster"
+        )
     if isinstance(mask, xr.Dataset):
         raise InputError(
             f"the mask is a Dataset of {', '.join(map(repr, mask.data_vars)) or 'no variables'}, expected an array: "

@@ -98,3 +98,33 @@ def test_what_is_under_clouds_is_no_truth(scene: Path, model: str) -> None:
     given = ("--gaps-where", "SCL=9", "-b", 2, "--model", model, "--baseline", "nearest", "--json")
     scores = json.loads(run("evaluate", scene, *given))
     assert scores["observed_cells"] == SIDE**2 - CLOUD.sum()
+
+
+def test_masks_are_variables_bands_and_polygons(scene: Path, model: str) -> None:
+    pyogrio, shapely = pytest.importorskip("pyogrio"), pytest.importorskip("shapely")
+    valid = np.ones((SIDE, SIDE), np.uint8)
+    valid[:8] = 0
+    y, x = 5e6 - 5 - 10 * np.arange(SIDE), 5e5 + 5 + 10 * np.arange(SIDE)
+    masks = xr.Dataset({"land": (("y", "x"), 1 - valid), "sea": (("y", "x"), valid)}, {"y": y, "x": x})
+    masks.to_netcdf(scene.with_name("masks.nc"), engine="netcdf4")
+    wkb = shapely.to_wkb([shapely.box(5e5, 5e6 - 240, 5e5 + 240, 5e6 - 80)])
+    gpkg = scene.with_name("sea.gpkg")
+    pyogrio.raw.write(gpkg, wkb, field_data=[], fields=[], geometry_type="Polygon", crs="EPSG:32633", layer="sea")
+    given = ("--gaps-where", "SCL=9", "-b", 1, "--model", model, "--json", "-q", "--overwrite")
+    for mask in ("masks.nc:sea", "sea.gpkg", "sea.gpkg:sea"):
+        summary = json.loads(run("fill", scene, scene.with_name("c.tif"), *given, "--mask", scene.with_name(mask)))
+        assert (summary["cells_filled"], summary["variables"]["s2"]["outside_domain"]) == (12, 12), mask
+    said = run("fill", scene, scene.with_name("c.tif"), *given, "--mask", scene.with_name("masks.nc"), code=1)
+    assert "has 2 variables: got 'land', 'sea', expected one" in said
+    assert "FILE:VARIABLE" in said
+    store = scene.with_name("masks.zarr")
+    masks.to_zarr(store)
+    assert "mask" in run("fill", scene, store, *given, "--mask", f"{store}:sea", code=1)
+    assert store.exists()
+
+
+def test_holes_and_sizes(scene: Path, model: str) -> None:
+    given = ("--gaps-where", "SCL=9", "-b", 1, "--model", model, "--json", "-q", "--overwrite")
+    for option, filled in ((("--max-gap", 3), 0), (("--max-gap", 4), 24), (("--holes",), 24)):
+        summary = json.loads(run("fill", scene, scene.with_name("c.tif"), *given, *option))
+        assert summary["cells_filled"] == filled, option

@@ -1,0 +1,118 @@
+"""Polygons as masks: cells whose centre they hold, whatever CRS, file or convention of longitudes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import rioxarray  # noqa: F401
+import xarray as xr
+from pyproj import Transformer
+
+from geonp.errors import InputError, MissingExtraError, MissingFileError
+from geonp.fill.request import domain_of
+from geonp.io.polygons import is_vector, polygon_mask
+from geonp.raster.grid import Grid
+
+pyogrio = pytest.importorskip("pyogrio")
+shapely = pytest.importorskip("shapely")
+
+
+def grid_of(crs: str | None, x: np.ndarray, y: np.ndarray) -> Grid:
+    array = xr.DataArray(np.zeros((y.size, x.size)), {"y": y, "x": x}, ("y", "x"))
+    return Grid.from_xarray(array if crs is None else array.rio.write_crs(crs))
+
+
+UTM = grid_of("EPSG:32633", 500_005 + 10.0 * np.arange(40), 5_000_295 - 10.0 * np.arange(30))
+INSIDE = np.zeros((30, 40), bool)
+INSIDE[5:12, 8:20] = True
+BOX = shapely.box(500_080, 5_000_180, 500_200, 5_000_250)
+
+
+def write(path: Path, shapes: list[Any], crs: str | None, layer: str | None = None, **options: Any) -> Path:
+    kind = shapes[0].geom_type
+    pyogrio.raw.write(
+        path, shapely.to_wkb(shapes), field_data=[], fields=[], geometry_type=kind, crs=crs, layer=layer, **options
+    )
+    return path
+
+
+def moved(shape: Any, crs: str) -> Any:
+    move = Transformer.from_crs("EPSG:32633", crs, always_xy=True).transform
+    return shapely.transform(shape, lambda xy: np.stack(move(*xy.T), axis=1))
+
+
+@pytest.mark.parametrize(
+    ("name", "crs"),
+    [("a.gpkg", "EPSG:32633"), ("a.shp", "EPSG:3035"), ("a.geojson", "EPSG:4326"), ("a.fgb", "EPSG:3857")],
+)
+def test_cells_whose_centre_lies_in_a_polygon(tmp_path: Path, name: str, crs: str) -> None:
+    path = write(tmp_path / name, [moved(BOX, crs)], crs)
+    np.testing.assert_array_equal(polygon_mask(path, UTM), INSIDE)
+    np.testing.assert_array_equal(domain_of(str(path), UTM), INSIDE)
+
+
+def test_rows_from_south_to_north_and_other_longitudes(tmp_path: Path) -> None:
+    degrees = grid_of(None, 340.5 + np.arange(40), -9.5 + np.arange(20))
+    degrees = Grid.from_xarray(
+        xr.DataArray(np.zeros((20, 40)), {"lat": -9.5 + np.arange(20), "lon": 340.5 + np.arange(40)}, ("lat", "lon"))
+    )
+    path = write(tmp_path / "a.geojson", [shapely.box(-5, 2, 7, 6)], "EPSG:4326")
+    expected = np.zeros((20, 40), bool)
+    expected[12:16, 15:27] = True
+    np.testing.assert_array_equal(polygon_mask(path, degrees), expected)
+
+
+def test_polygons_of_the_whole_world_on_a_projected_raster(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.gpkg", [shapely.box(-180, -90, 180, 90)], "EPSG:4326")
+    assert polygon_mask(path, UTM).all()
+
+
+def test_layers_holes_and_frames(tmp_path: Path) -> None:
+    ring = shapely.difference(BOX, shapely.box(500_100, 5_000_200, 500_120, 5_000_220))
+    expected = INSIDE.copy()
+    expected[8:10, 10:12] = False
+    path = write(tmp_path / "a.gpkg", [shapely.box(0, 0, 1, 1)], "EPSG:32633", layer="other")
+    write(path, [ring], "EPSG:32633", layer="lakes", append=True)
+    np.testing.assert_array_equal(polygon_mask(f"{path}:lakes", UTM), expected)
+    with pytest.raises(InputError, match="has 2 layers: got None, expected FILE:LAYER with one of other, lakes"):
+        polygon_mask(path, UTM)
+    frame: Any = SimpleNamespace(geometry=[ring], crs="EPSG:32633", to_crs=None)
+    np.testing.assert_array_equal(domain_of(frame, UTM), expected)
+
+
+def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.warns(UserWarning, match="crs"):
+        path = write(tmp_path / "none.shp", [BOX], None)
+    with pytest.raises(InputError, match="cannot be placed: it has no CRS, expected one in both"):
+        polygon_mask(path, UTM)
+    path = write(tmp_path / "a.gpkg", [BOX], "EPSG:32633")
+    with pytest.raises(InputError, match="cannot be placed: the raster has no CRS"):
+        polygon_mask(path, grid_of(None, np.arange(9.0), np.arange(9.0)))
+    with pytest.raises(InputError, match="leaves nothing to fill: none of its 1 polygons holds the centre of a cell"):
+        polygon_mask(path, grid_of("EPSG:32633", np.arange(9.0), np.arange(9.0)))
+    with pytest.raises(InputError, match="must hold polygons: got Point"):
+        polygon_mask(write(tmp_path / "b.gpkg", [shapely.Point(1, 1)], "EPSG:32633"), UTM)
+    (tmp_path / "bad.geojson").write_text(json.dumps({"type": "nothing"}))
+    with pytest.raises(InputError, match="cannot be read"):
+        polygon_mask(tmp_path / "bad.geojson", UTM)
+    with pytest.raises(MissingFileError, match=r"No such file: got .*nowhere.gpkg"):
+        polygon_mask(tmp_path / "nowhere.gpkg", UTM)
+    frame = SimpleNamespace(geometry=[BOX], crs="EPSG:0", to_crs=None)
+    with pytest.raises(InputError, match="has a CRS that is not understood: got 'EPSG:0'"):
+        polygon_mask(frame, UTM)
+    with pytest.raises(InputError, match=r"the mask 'mask.tif' is no file of polygons, expected one of .gpkg"):
+        domain_of("mask.tif", UTM)
+    monkeypatch.setitem(sys.modules, "pyogrio", None)
+    with pytest.raises(MissingExtraError, match="'vector' of geonp"):
+        polygon_mask(path, UTM)
+
+
+def test_files_are_known_by_their_names() -> None:
+    assert all(map(is_vector, ["a.GPKG", "a.gpkg:lakes", Path("b.shp")]))
+    assert not any(map(is_vector, ["a.tif", "a.nc:mask", None, xr.DataArray(0)]))
