@@ -26,6 +26,7 @@ from geonp.errors import InputError
 from geonp.fill.blocks import BlockSource
 from geonp.fill.bounds import mapped, mapped_dtype, said, warping_array, warping_of
 from geonp.fill.doubts import Glance, Watch, warn_of_doubts
+from geonp.fill.elsewhere import filled_at, onto
 from geonp.fill.gaps import narrow_mask, with_holes
 from geonp.fill.options import FillKeywords, FillOptions, takes_fill_options
 from geonp.fill.outputs import ordered, result_arrays
@@ -47,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 
 @takes_fill_options
-def infill(obj: Raster, **options: Unpack[FillKeywords]) -> xr.Dataset:
+def infill(obj: Raster, *, at: xr.DataArray | xr.Dataset | None = None, **options: Unpack[FillKeywords]) -> xr.Dataset:
     """Fill the missing cells of a raster, with a standard error for each.
 
     A cell is missing if it is NaN, infinite, the nodata value, or outside CF's valid range. Each spatial slice is
@@ -103,6 +104,9 @@ def infill(obj: Raster, **options: Unpack[FillKeywords]) -> xr.Dataset:
                 check_values(covariate, variable)
     covariates = [(covariate, _covariate(request, covariate)) for covariate in request.covariates]
     warpings, filled = warpings_of(request), {}
+    if at is not None and (target := onto(request, at)) is not None:
+        filled = {v.name: filled_at(request, target, v, warpings.get(v.name)) for v in request.variables}
+        return _assembled(replace(request, ds=target.without_raster(request)), filled, warpings)
     for variable in request.variables:
         slices = request.beside(variable)[len(covariates) :]
         beside = [*covariates, *((other, _covariate(request, other)) for other in slices)]

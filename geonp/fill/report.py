@@ -100,11 +100,12 @@ def check_observed(name: str, cells: int, observed: int) -> None:
 
 
 def counted(
-    source: xr.Dataset, filled: xr.Dataset, *, values_only: bool = False
+    source: xr.Dataset, filled: xr.Dataset, *, values_only: bool = False, elsewhere: bool = False
 ) -> tuple[xr.Dataset, Callable[[], Counts]]:
     """Count the cells of a lazy fill of `source` while it is computed, so that nothing is read or computed twice.
 
-    Computing the flags of a variable without any observed cell raises InputError, before its last chunk is given.
+    Computing the flags of a variable without any observed cell raises InputError, before its last chunk is given. With
+    `elsewhere`, the fill is on another grid than `source`, and the cells of that grid are counted.
 
     Returns
     -------
@@ -115,12 +116,14 @@ def counted(
         Numbers of cells and slices by variable, as those of a :class:`Report`, once all of it was computed. Warns of
         cells that were filled outside the footprint of the data.
     """
-    grid = Grid.from_xarray(source)
+    grid = Grid.from_xarray(filled if elsewhere else source)
     counts = {}
     for name in source.data_vars:
         if (flag := filled.get(f"{name}_fill_flag")) is not None:
             axes = flag.dims.index(grid.y_dim), flag.dims.index(grid.x_dim)
-            data, counts[str(name)] = _counting(source[name], da.asarray(flag.data), axes)
+            data, counts[str(name)] = _counting(
+                flag if elsewhere else source[name], da.asarray(flag.data), axes, elsewhere
+            )
             filled = filled.assign({flag.name: flag.copy(data=data)})
             if values_only:
                 values = da.map_blocks(_first, filled[name].data, data, dtype=filled[name].dtype)
@@ -134,7 +137,7 @@ def _first(values: Array, _: Array) -> Array:
 
 
 def _counting(
-    source: xr.DataArray, flags: da.Array, axes: tuple[int, int]
+    source: xr.DataArray, flags: da.Array, axes: tuple[int, int], elsewhere: bool
 ) -> tuple[da.Array, Callable[[], dict[str, int]]]:
     """The flags of a variable, whose chunks are counted as they are computed, and the counts."""
     sizes = tuple(size for axis, size in enumerate(flags.shape) if axis not in axes)
@@ -148,13 +151,15 @@ def _counting(
         window, slices = Window(*place[axes[0]], *place[axes[1]]), flag_last.reshape(-1, *flag_last.shape[-2:])
         ends.setdefault(lead, {})[window] = [Ends.of(each == FillFlag.OBSERVED, window) for each in slices]
         records[place] = census(flag_last, stored_last, lead, sizes)
-        if len(records) == flags.npartitions:
+        if len(records) == flags.npartitions and not elsewhere:
             sums = _sums(list(records.values()), 0)
             check_observed(str(source.name), sums["cells"], sums["observed"])
         return flag
 
     def counts() -> dict[str, int]:
         sums = _sums(records.values(), math.prod(sizes))
+        if elsewhere:
+            return sums | {"empty_slices": 0}
         if sums["filled"] == sums["missing"]:  # else the user has chosen where
             shape = (flags.shape[axes[0]], flags.shape[axes[1]])
             slices = (parts for windows in ends.values() for parts in zip(*windows.values(), strict=True))

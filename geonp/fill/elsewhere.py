@@ -1,0 +1,273 @@
+"""Fills onto other grids: values at the centres of the cells of a target, in any CRS, block by block."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+from dask.delayed import delayed
+
+from geonp.errors import InputError
+from geonp.fill.bounds import mapped, mapped_dtype
+from geonp.fill.outputs import result_arrays
+from geonp.fill.request import Request
+from geonp.inference.kernel import FillJob, result_dtype
+from geonp.inference.places import fill_places
+from geonp.raster.grid import Grid, grid_mapping_name
+from geonp.raster.mapping import Mapping as GridMapping
+from geonp.raster.metadata import FillFlag, Kind
+from geonp.raster.variable import Read, Variable
+from geonp.raster.windows import Window
+
+__all__ = ["filled_at", "onto"]
+
+Array = npt.NDArray[Any]
+
+_BLOCK_PX = 512
+"""Largest side of a block of the target."""
+_WINDOW_PX = 4096
+"""Side of the window of the source that a block is made from, roughly."""
+_SAME_PX = 1e-3
+"""Largest distance between the cells of equal grids, in cells."""
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """A grid to fill onto, and where its cells lie in the raster."""
+
+    at: xr.DataArray | xr.Dataset
+    grid: Grid
+    mapping: GridMapping
+
+    @cached_property
+    def coordinates(self) -> tuple[Array, Array]:
+        """Centres of rows and of columns, in the unit of the CRS."""
+        y, x = (
+            self.at.coords[dim].values.astype(np.float64) * factor
+            for dim, factor in zip((self.grid.y_dim, self.grid.x_dim), self.grid.factors, strict=True)
+        )
+        return y, x
+
+    def same(self) -> bool:
+        """Whether the cells of the target are those of the raster, in the same order."""
+        if self.mapping.crs is not None or self.grid.shape != self.mapping.source.shape:
+            return False
+        y, x = self.coordinates
+        ends = self.mapping(y[[0, -1]], x[[0, -1]])
+        rows, cols = self.grid.shape
+        return bool(np.abs(ends[[0, -1], [0, -1]] - [(0, 0), (rows - 1, cols - 1)]).max() < _SAME_PX)
+
+    def without_raster(self, request: Request) -> xr.Dataset:
+        """The Dataset of a request without what lies on its grid, but for the variables that are filled."""
+        spatial = {request.grid.y_dim, request.grid.x_dim}
+        filled = {variable.name for variable in request.variables}
+        gone = {name for name, variable in request.ds.variables.items() if spatial & set(variable.dims)} - filled
+        return request.ds.drop_vars([*gone, grid_mapping_name(request.ds)], errors="ignore")
+
+    def template(self, variable: Variable) -> xr.DataArray:
+        """The variable on the target, without values."""
+        dims = (*variable.leading, self.grid.y_dim, self.grid.x_dim)
+        shape = (*variable.shape[:-2], *self.grid.shape)
+        placed = {self.grid.y_dim, self.grid.x_dim}
+        coords = {name: c for name, c in self.at.coords.items() if set(c.dims) <= placed}
+        source = variable.source
+        coords |= {n: c for n, c in source.coords.items() if c.ndim and set(c.dims) <= set(variable.leading)}
+        data = da.zeros(shape, dtype=source.dtype, chunks=-1)
+        array = xr.DataArray(data, coords, dims, name=source.name, attrs=source.attrs)
+        array.attrs.pop("grid_mapping", None)
+        array.encoding = {key: value for key, value in source.encoding.items() if key != "grid_mapping"}
+        if (name := grid_mapping_name(self.at)) is not None:
+            array.encoding["grid_mapping"] = name
+            array = array if name in array.coords else array.assign_coords({name: self.at[name]})
+        return array
+
+    def blocks(self) -> Iterator[tuple[slice, slice]]:
+        """Rows and columns of each block: the chunks of the target, or blocks of a moderate window of the raster."""
+        chunks = self.at.chunksizes
+        dims = (self.grid.y_dim, self.grid.x_dim)
+        if all(dim in chunks for dim in dims):
+            sizes = [chunks[dim] for dim in dims]
+        else:
+            ratio = math.sqrt(math.prod(self.mapping.source.shape) / math.prod(self.grid.shape))
+            side = int(np.clip(_WINDOW_PX / max(ratio, 1e-9), 8, _BLOCK_PX))
+            sizes = [tuple(min(side, n - k) for k in range(0, n, side)) for n in self.grid.shape]
+        parts = [
+            [slice(end - n, end) for n, end in zip(each, itertools.accumulate(each), strict=True)] for each in sizes
+        ]
+        yield from itertools.product(*parts)
+
+
+def onto(request: Request, at: xr.DataArray | xr.Dataset) -> Target | None:
+    """The target grid of a request; None if it is the grid of the raster.
+
+    Raises
+    ------
+    InputError
+        For a target without coordinates, or without a place in the raster, and for options that need other slices or
+        layers on the grid of the raster.
+    """
+    if not isinstance(at, xr.DataArray | xr.Dataset):
+        raise InputError(f"at must be a DataArray or Dataset, whose grid is used: got {type(at).__name__}")
+    grid = Grid.from_xarray(at)
+    target = Target(at, grid, GridMapping.of(request.grid, grid))
+    if target.same():
+        return None
+    options = request.options
+    used = {
+        "across": bool(request.job.across),
+        "covariates and errors": bool(request.covariates),
+        "samples": bool(options.samples),
+        "directions": any(v.kind is Kind.DIRECTIONS for v in request.variables),
+        "classes": bool(request.card.classes) or any(v.kind is Kind.CLASSES for v in request.variables),
+    }
+    if found := [name for name, value in used.items() if value]:
+        raise InputError(
+            f"at= another grid predicts numbers of one slice from its own observations: got {', '.join(found)}, "
+            "expected none. Fill on the grid of the raster, and resample the result."
+        )
+    return target
+
+
+def filled_at(
+    request: Request, target: Target, variable: Variable, warping: Any = None
+) -> dict[Hashable, xr.DataArray]:
+    """The results of a variable on the target: computed if the raster is in memory and the target not chunked."""
+    source = variable.spatial_last
+    eager = source.chunks is None and not target.at.chunksizes
+    stored = da.from_array(source.values, chunks=-1, name=False) if source.chunks is None else source.data
+    job = request.job.of(variable)
+    result = _blocks(stored, variable.read, request.domain, target, job, warping)
+    if warping is not None:
+        dtype = mapped_dtype(result.dtype, request.options)
+        meta = np.empty((0,) * result.ndim, dtype)
+        result = da.map_blocks(mapped, result, warping, request.options, dtype=dtype, meta=meta)
+    template = target.template(variable)
+    spatial = (target.grid.y_dim, target.grid.x_dim)
+    there = replace(variable, source=template, spatial=spatial, encoding=_encoding(variable, template))
+    as_stored = da.map_blocks(_stored, result, template.dtype, variable.empty, dtype=template.dtype)
+    arrays = result_arrays(there, request.outputs(there), result, as_stored)
+    return dict(xr.Dataset(arrays).compute().items()) if eager else arrays
+
+
+def _encoding(variable: Variable, template: xr.DataArray) -> dict[str, Any]:
+    kept = {key: value for key, value in variable.encoding.items() if key != "grid_mapping"}
+    return kept | {key: value for key, value in template.encoding.items() if key == "grid_mapping"}
+
+
+def _stored(result: Array, dtype: np.dtype[Any], empty: float) -> Array:
+    """The values of observed cells in the dtype of the raster."""
+    out = np.full(result.shape, empty, dtype)
+    seen = result["flag"] == FillFlag.OBSERVED
+    out[seen] = result["value"][seen].astype(dtype)
+    return out
+
+
+def _blocks(data: da.Array, read: Read, domain: Any, target: Target, job: FillJob, warping: Any) -> da.Array:
+    """A lazy result ``(..., rows, columns)`` on the target; each block reads the window of the raster it needs."""
+    y, x = target.coordinates
+    dtype = result_dtype(read.dtype, job)
+    lead = [[slice(end - n, end) for n, end in zip(c, itertools.accumulate(c), strict=True)] for c in data.chunks[:-2]]
+    rows: dict[int, list[Any]] = {}
+    for part in target.blocks():
+        size = tuple(s.stop - s.start for s in part)
+        chunk = _chunk(target.mapping(y[part[0]], x[part[1]]))
+        stacked = np.empty([len(each) for each in lead], object)
+        for index, at in zip(np.ndindex(stacked.shape), itertools.product(*lead), strict=True):
+            slices = tuple(s.stop - s.start for s in at)
+            if chunk is None:
+                one = delayed(_outside)((*slices, *size), dtype)
+            else:
+                near, far = (_near(data[at], cells) for cells in (job.cells(chunk), job.far_cells(chunk)))
+                masks = [
+                    None if domain is None else _near(da.asarray(domain), c)
+                    for c in (job.cells(chunk), job.far_cells(chunk))
+                ]
+                layers = near, far if job.predictor.neighbourhood.far else None
+                one = delayed(_filled)(layers, masks, read, target.mapping, y[part[0]], x[part[1]], chunk, job, warping)
+            stacked[index] = da.from_delayed(one, (*slices, *size), dtype=dtype)
+        rows.setdefault(part[0].start, []).append(da.block(stacked.tolist()) if lead else stacked[()])
+    blocks = [da.concatenate(row, axis=-1) for row in rows.values()]
+    whole: da.Array = da.concatenate(blocks, axis=-2)
+    return whole
+
+
+def _chunk(places: Array) -> Window | None:
+    """The cells nearest to places ``(..., 2)``; None if there are none."""
+    inside = places[np.isfinite(places).all(-1)]
+    if not inside.size:
+        return None
+    (top, left), (bottom, right) = (np.rint(end).astype(int).tolist() for end in (inside.min(0), inside.max(0)))
+    return Window(top, bottom + 1, left, right + 1)
+
+
+def _near(data: da.Array, cells: tuple[Array, Array]) -> da.Array:
+    """The cells of a window that lie in the raster, in one chunk."""
+    for axis, index in zip((-2, -1), cells, strict=True):
+        found = index[index >= 0]
+        part: Any = found
+        if (np.diff(found) == 1).all():
+            part = slice(int(found[0]), int(found[-1]) + 1)
+        data = data[(..., part) if axis == -1 else (..., part, slice(None))]
+    whole: da.Array = data.rechunk(-1)
+    return whole
+
+
+def _padded(values: Array, cells: tuple[Array, Array], empty: Any) -> Array:
+    """The window of which `values` are the cells that lie in the raster."""
+    rows, cols = cells
+    out: Array = np.full((*values.shape[:-2], rows.size, cols.size), empty, values.dtype)
+    out[..., np.flatnonzero(rows >= 0)[:, None], np.flatnonzero(cols >= 0)] = values
+    return out
+
+
+def _outside(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    out = np.zeros(shape, dtype)
+    for name in ("value", "standard_error", "tail"):
+        out[name] = np.nan
+    out["flag"] = FillFlag.OUTSIDE_DOMAIN
+    return out
+
+
+def _filled(
+    layers: tuple[Array, Array | None],
+    masks: list[Array | None],
+    read: Read,
+    mapping: GridMapping,
+    y: Array,
+    x: Array,
+    chunk: Window,
+    job: FillJob,
+    warping: Any,
+) -> Array:
+    """The results of a block ``(..., len(y), len(x))``."""
+    near, far = layers
+    job = job if warping is None else replace(job, warping=warping)
+    places = mapping(y, x).reshape(-1, 2)
+    inside = np.isfinite(places).all(1)
+    cells, far_cells = job.cells(chunk), job.far_cells(chunk)
+    domain = [
+        _padded(
+            np.ones((np.count_nonzero(c[0] >= 0), np.count_nonzero(c[1] >= 0)), bool) if mask is None else mask,
+            c,
+            False,
+        )
+        for mask, c in zip(masks, (cells, far_cells), strict=True)
+    ]
+    out = _outside((*near.shape[:-2], len(places)), result_dtype(read.dtype, job))
+    for index in np.ndindex(near.shape[:-2]):
+        values = _padded(read(near[index]), cells, np.nan)
+
+        def around(index: tuple[int, ...] = index) -> Array:
+            assert far is not None
+            return np.where(domain[1], _padded(read(far[index]), far_cells, np.nan), np.nan)
+
+        out[index][inside] = fill_places(values, domain[0], chunk, job, places[inside], None if far is None else around)
+    return np.asarray(out.reshape(*near.shape[:-2], y.size, x.size))

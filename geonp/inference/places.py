@@ -1,0 +1,164 @@
+"""Predictions at places between the cells of a raster: the kernel of fills onto other grids."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from geonp.inference.censoring import latent, without_piles
+from geonp.inference.context import choose_context, framed
+from geonp.inference.far import NO_BLOCKS, FarContext
+from geonp.inference.kernel import FillJob, far_of, result_dtype, within
+from geonp.inference.predictor import padded_size, tiles_per_batch
+from geonp.inference.stitching import Tile, batches, blended, stitch
+from geonp.inference.tiling import locations, near
+from geonp.raster.metadata import FillFlag
+from geonp.raster.windows import Window
+
+__all__ = ["fill_places"]
+
+FloatArray = npt.NDArray[np.floating]
+IntArray = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class PlaceSettings:
+    """Settings of tiles of places, in cells."""
+
+    side_px: int = 8
+    """Side of a tile. The context of a wider one would have no room for the observed cells around it."""
+    overlap_px: float = 1.0
+    """Distance to which the predictions of a tile reach into its neighbours."""
+    exact_px: float = 1e-4
+    """A place this near to the centre of an observed cell has its value."""
+    most_targets: int = 3072
+    """Largest number of targets in a forward pass, which bounds its memory."""
+
+
+PLACES = PlaceSettings()
+"""The settings in use."""
+
+
+def fill_places(
+    values: FloatArray,
+    domain_mask: npt.NDArray[np.bool_],
+    chunk: Window,
+    job: FillJob,
+    places: FloatArray,
+    far: Callable[[], FloatArray] | None = None,
+) -> npt.NDArray[np.void]:
+    """Predict at places in a chunk, from the window around it.
+
+    Parameters
+    ----------
+    values, domain_mask, chunk, job, far
+        As of :func:`geonp.inference.kernel.fill_window`.
+    places : array
+        ``(n, 2)``: rows and columns in the raster, with fractions: cells of the chunk are nearest to them.
+
+    Returns
+    -------
+    array
+        ``(n,)``, with the fields of :func:`geonp.inference.kernel.result_dtype`. At the centres of observed cells these
+        are their values; of all others the predictions are of a new measurement. With a `warping`, they are latent.
+
+    Raises
+    ------
+    PredictionError
+        When the model returns a value that is not finite.
+    """
+    window = job.window(chunk)
+    places = places - np.array([window.row, window.col])
+    cells = np.rint(places).astype(np.intp)
+    at = tuple(cells.T)
+    observed_mask = np.isfinite(values)
+    context_mask = domain_mask & observed_mask
+    result = np.zeros(len(places), result_dtype(values.dtype, job))
+    exact = observed_mask[at] & (np.abs(places - cells) < PLACES.exact_px).all(1)
+    for name in ("value", "standard_error", "tail"):
+        result[name] = np.where(exact, values[at] if name == "value" else 0.0, np.nan)
+    allowed = near(context_mask, job.max_distance)[at]
+    result["flag"] = np.select(
+        [exact, ~domain_mask[at]], [FillFlag.OBSERVED, FillFlag.OUTSIDE_DOMAIN], FillFlag.BEYOND_LIMIT
+    )
+    wanted = np.flatnonzero(~exact & domain_mask[at] & allowed)
+    if not wanted.size:
+        return result
+    beyond = (
+        None
+        if far is None or job.warping is not None
+        else far_of(far, domain_mask & ~observed_mask, context_mask, chunk, job)
+    )
+    latent_values, _ = latent(values, (), job.warping)
+    tiles = list(_tiles(latent_values, context_mask, places, wanted, window, job, beyond))
+    expected = sum(1 / tiles_per_batch(job.predictor.batch_size, padded_size(tile.targets.size)) for tile in tiles)
+
+    def name_of(tile: Tile) -> str:
+        return f"near row, column = {tuple((places[tile.targets[0]] + (window.row, window.col)).tolist())}"
+
+    tiles.sort(key=lambda tile: tile.targets.size)
+    groups = batches(tiles, job.predictor.batch_size)
+    predicted = blended(stitch(groups, len(places), job.predictor, round(expected), name_of))
+    filled = np.isfinite(predicted[0])
+    result["flag"][filled] = FillFlag.FILLED
+    for name, outputs in zip(("value", "standard_error", "tail"), predicted, strict=True):
+        result[name][filled] = within(outputs[filled], result[name].dtype)
+    return result
+
+
+def _tiles(
+    values: FloatArray,
+    context_mask: npt.NDArray[np.bool_],
+    places: FloatArray,
+    wanted: IntArray,
+    window: Window,
+    job: FillJob,
+    far: FarContext | None,
+) -> Iterator[Tile]:
+    """The tiles of places in a window; they lie on a lattice that is fixed to the raster."""
+    side, width = PLACES.side_px, values.shape[1]
+    neighbourhood, period = job.predictor.neighbourhood, job.shape[1] if job.periodic else None
+    for corner, index, weights in _members(places[wanted], window):
+        box = np.array([corner, corner + side])
+        gap_mask = ~context_mask[framed(box, 0)]
+        blocks, means = NO_BLOCKS if far is None or not gap_mask.any() else far.of(box, gap_mask)
+        around = replace(neighbourhood, n_context=neighbourhood.n_context - means.size)
+        context = choose_context(context_mask, box, np.ones((side, side), bool), around, job.seed, period)
+        if context.size + means.size < neighbourhood.min_context:
+            continue
+        middle = (box[0] + box[1] - 1) / 2
+        xc = np.concatenate([locations(context, width, middle), np.float32(blocks - middle)])
+        yc = np.concatenate([values.ravel()[context], means]).astype(values.dtype, copy=False)
+        for part in np.array_split(np.arange(index.size), -(-index.size // PLACES.most_targets)):
+            targets = wanted[index[part]]
+            xt = (places[targets] - middle).astype(np.float32)
+            yield without_piles(Tile(xc, yc, xt, targets, weights[part]), job.warping, job.predictor)
+
+
+def _members(places: FloatArray, window: Window) -> Iterator[tuple[IntArray, IntArray, FloatArray]]:
+    """First cell of each tile in the window, the places that it predicts, and the weights of these predictions.
+
+    The weights of the up to four tiles that predict a place sum to one.
+    """
+    side, lap = PLACES.side_px, PLACES.overlap_px / PLACES.side_px
+    position = (places + np.array([window.row, window.col]) + 0.5) / side
+    own = np.floor(position).astype(np.intp)
+    depth = position - own
+    parts = []
+    for step in itertools.product((-1, 0, 1), repeat=2):
+        # the weight of a tile falls from one to zero across the border that a place is near
+        inside = np.minimum(depth - step, 1 + np.array(step) - depth)
+        weights = np.prod(np.clip((inside + lap) / (2 * lap), 0.0, 1.0), 1)
+        index = np.flatnonzero(weights)
+        parts.append((own[index] + step, index, weights[index]))
+    tiles, index, weights = (np.concatenate(part) for part in zip(*parts, strict=True))
+    unique, number = np.unique(tiles, axis=0, return_inverse=True)
+    order = np.argsort(number.ravel(), kind="stable")
+    ends = np.searchsorted(number.ravel()[order], np.arange(len(unique) + 1))
+    for tile, first, last in zip(unique, ends[:-1], ends[1:], strict=True):
+        chosen = order[first:last]
+        yield tile * side - np.array([window.row, window.col]), index[chosen], weights[chosen]
