@@ -24,6 +24,13 @@ def files(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(
         (
             click.option(
+                "--like",
+                type=path,
+                metavar="FILE",
+                help="Fill onto the grid of this raster, finer or coarser, in any CRS: values at the centres of its "
+                "cells. Default: the grid of IN.",
+            ),
+            click.option(
                 "--values-only",
                 is_flag=True,
                 help="Write the filled values alone, stored as IN is: dtype, bands, scale, nodata value, descriptions, "
@@ -62,6 +69,8 @@ class Files:
         Files of their own for standard errors and flags.
     picture : Path or None
         A picture of the first variable.
+    like : Path or None
+        A raster on the grid to fill onto.
     """
 
     target: str
@@ -69,11 +78,20 @@ class Files:
     errors: Path | None
     flags: Path | None
     picture: Path | None
+    like: Path | None
 
     @classmethod
     def of(cls, target: str, settings: dict[str, Any]) -> Files:
         """Take the options of :func:`files` out of the settings of a command."""
-        return cls(target, *(settings.pop(name) for name in ("values_only", "errors_to", "flags_to", "picture")))
+        names = ("values_only", "errors_to", "flags_to", "picture", "like")
+        return cls(target, *(settings.pop(name) for name in names))
+
+    @property
+    def grid(self) -> xr.Dataset | None:
+        """The raster on the grid to fill onto, if it is another one than that of the input."""
+        from geonp.io.files import open_raster
+
+        return None if self.like is None else open_raster(self.like, chunks=None)
 
     @property
     def named(self) -> dict[str, str]:
@@ -86,8 +104,8 @@ class Files:
 
     @property
     def apart(self) -> bool:
-        """Whether the main output lacks some of the results."""
-        return self.values_only or self.errors is not None or self.flags is not None
+        """Whether the main output lacks some of the results, or is on another grid."""
+        return self.values_only or any(path is not None for path in (self.errors, self.flags, self.like))
 
     @property
     def single(self) -> bool:

@@ -181,7 +181,7 @@ def _in_units(target: str, whole: bool, needed: bool, files: Files) -> bool:
     if needed and not found:
         raise click.UsageError(
             "--resume, --workers and --scheduler need an OUT that ends in .zarr, a model of numbers, and no "
-            "--values-only, --errors-to and --flags-to."
+            "--values-only, --errors-to, --flags-to and --like."
         )
     return found
 
@@ -263,7 +263,9 @@ def _fill_file(
     from geonp.fill.infill import infill
     from geonp.fill.report import counted
 
-    filled, count = counted(ds, infill(ds, **settings), values_only=files.single)
+    at = files.grid
+    filled = infill(ds, at=at, **settings)
+    filled, count = counted(ds, filled, values_only=files.single, elsewhere=at is not None)
     with _progress(shown and in_terminal()):
         files.write(filled, ds, creation)
     counts = count()

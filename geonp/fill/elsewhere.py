@@ -193,9 +193,20 @@ def _blocks(data: da.Array, read: Read, domain: Any, target: Target, job: FillJo
                 layers = near, far if job.predictor.neighbourhood.far else None
                 one = delayed(_filled)(layers, masks, read, target.mapping, y[part[0]], x[part[1]], chunk, job, warping)
             stacked[index] = da.from_delayed(one, (*slices, *size), dtype=dtype)
-        rows.setdefault(part[0].start, []).append(da.block(stacked.tolist()) if lead else stacked[()])
+        rows.setdefault(part[0].start, []).append(_joined(stacked))
     blocks = [da.concatenate(row, axis=-1) for row in rows.values()]
     whole: da.Array = da.concatenate(blocks, axis=-2)
+    return whole
+
+
+def _joined(blocks: npt.NDArray[np.object_]) -> da.Array:
+    """Blocks of slices as one array; `blocks` has an axis for each leading dimension."""
+    while blocks.ndim:
+        joined = np.empty(blocks.shape[:-1], object)
+        for index in np.ndindex(joined.shape):
+            joined[index] = da.concatenate(list(blocks[index]), axis=blocks.ndim - 1)
+        blocks = joined
+    whole: da.Array = blocks[()]
     return whole
 
 

@@ -12,9 +12,10 @@ import numpy.typing as npt
 from geonp.inference.censoring import latent, without_piles
 from geonp.inference.context import choose_context, framed
 from geonp.inference.far import NO_BLOCKS, FarContext
-from geonp.inference.kernel import FillJob, far_of, result_dtype, within
+from geonp.inference.kernel import FillJob, result_dtype, within
 from geonp.inference.predictor import padded_size, tiles_per_batch
 from geonp.inference.stitching import Tile, batches, blended, stitch
+from geonp.inference.tiles import far_of
 from geonp.inference.tiling import locations, near
 from geonp.raster.metadata import FillFlag
 from geonp.raster.windows import Window

@@ -1,0 +1,128 @@
+"""Fills onto other grids: infill(at=)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rioxarray  # noqa: F401  (registers the accessor rio)
+import xarray as xr
+from click.testing import CliRunner
+from pyproj import Transformer
+
+import geonp
+from geonp.cli.app import main
+
+
+def smooth(y: Any, x: Any) -> Any:
+    """A smooth field, of coordinates in kilometres."""
+    return 10 * np.sin(x / 5.0) + 8 * np.cos(y / 4.0 + x / 9.0)
+
+
+def raster(ny: int, nx: int, step: float = 1.0, first: float = 0.0) -> xr.DataArray:
+    y, x = first + step * np.arange(ny)[::-1], first + step * np.arange(nx)
+    values = smooth(y[:, None], x).astype("float32")
+    return xr.DataArray(values, {"y": y, "x": x}, ("y", "x"), name="a", attrs={"units": "mm"})
+
+
+def gapped(da: xr.DataArray) -> xr.DataArray:
+    return da.where((abs(da.y - 12) > 4) | (abs(da.x - 15) > 4))
+
+
+def test_on_its_own_grid_it_is_the_plain_fill(model: str) -> None:
+    da = gapped(raster(24, 32))
+    plain, same = da.geonp.infill(model=model), da.geonp.infill(at=da.coords.to_dataset(), model=model)
+    xr.testing.assert_identical(same.drop_attrs(), plain.drop_attrs())
+
+
+def test_a_finer_grid_of_a_smooth_field(float32: None) -> None:
+    da, truth = gapped(raster(24, 32)), raster(47, 63, 0.5)
+    fine = da.geonp.infill(at=truth, quantiles=[0.5], exceed=[0.0])
+    assert (fine.a.dims, fine.a.dtype, fine.a.attrs["units"]) == (("y", "x"), np.float32, "mm")
+    xr.testing.assert_equal(fine.coords.to_dataset()[["y", "x"]], truth.coords.to_dataset())
+    on_cells = fine.isel(y=slice(None, None, 2), x=slice(None, None, 2))
+    np.testing.assert_array_equal(on_cells.a.where(da.notnull()), da)
+    np.testing.assert_array_equal(on_cells.a_fill_flag == 0, da.notnull())
+    np.testing.assert_array_equal((on_cells.a_standard_error == 0), da.notnull())
+    filled = (fine.a_fill_flag == 1).values
+    error = (fine.a - truth).values[filled]
+    bilinear = (da.geonp.infill().a.interp_like(truth) - truth).values[filled]
+    assert np.sqrt(np.mean(error**2)) < 0.5 * np.sqrt(np.mean(bilinear**2))
+    assert np.mean(np.abs(error) < 1.96 * fine.a_standard_error.values[filled]) > 0.9
+    np.testing.assert_allclose(fine.a_quantile.sel(quantile=0.5), fine.a, rtol=1e-5, atol=1e-5)
+
+
+def test_standard_errors_of_noisy_data_are_honest(float32: None) -> None:
+    truth = raster(63, 63, 0.5)
+    truth += np.random.default_rng(0).normal(0, 0.5, truth.shape).astype("float32")
+    found = truth[::2, ::2].geonp.infill(at=truth)
+    filled = (found.a_fill_flag == 1).values
+    z = ((found.a - truth) / found.a_standard_error).values[filled]
+    assert 0.9 < np.mean(np.abs(z) < 1.96) < 0.98
+
+
+def test_another_crs_and_integers(tmp_path: Path) -> None:
+    transformer = Transformer.from_crs("EPSG:4326", "EPSG:32633", always_xy=True)
+    lat, lon = 47 + 0.02 * np.arange(24)[::-1], 15 + 0.03 * np.arange(32)
+    east, north = transformer.transform(*np.meshgrid(lon, lat))
+    values = np.rint(1000 + 100 * smooth((north - 5.2e6) / 2e3, (east - 5e5) / 2e3)).astype("int16")
+    values[8:14, 10:16] = -1
+    places = {"y": lat, "x": lon}
+    source = xr.DataArray(values, places, ("y", "x"), name="dem", attrs={"_FillValue": np.int16(-1)})
+    y, x = 5.25e6 - 2000 * np.arange(12), 5.05e5 + 2000 * np.arange(60)
+    at = xr.DataArray(np.zeros((12, 60)), {"y": y, "x": x}, ("y", "x")).rio.write_crs("EPSG:32633")
+    found = source.rio.write_crs("EPSG:4326").geonp.infill(at=at)
+    assert (found.dem.dtype, found.dem.dims, found.rio.crs.to_epsg()) == (np.int16, ("y", "x"), 32633)
+    inside = found.dem_fill_flag == 1
+    assert set(np.unique(found.dem_fill_flag)) == {1, 3}  # columns in the east lie outside of the raster
+    assert (found.dem.where(~inside, 0) <= 0).all()
+    truth = 1000 + 100 * smooth((y[:, None] - 5.2e6) / 2e3, (x - 5e5) / 2e3)
+    error = (found.dem - truth).where(inside)
+    assert float(abs(error).max()) < 30
+    paths = [tmp_path / name for name in ("in.tif", "like.tif", "out.tif")]
+    source.rio.write_crs("EPSG:4326").rio.to_raster(paths[0])
+    at.rio.to_raster(paths[1])
+    done = CliRunner().invoke(main, ["fill", *map(str, (paths[0], paths[2])), "--like", str(paths[1]), "--values-only"])
+    assert done.exit_code == 0, done.output
+    written = geonp.open_raster(paths[2])
+    np.testing.assert_array_equal(written["dem"], found.dem.where(inside))
+    assert f"Filled {int(inside.sum())} cells, left {int((~inside).sum())} empty" in done.output.replace(",", "", 1)
+
+
+def test_chunks_change_nothing_and_nothing_is_computed(model: str, computes_nothing: Any) -> None:
+    times = np.arange(3)
+    da = gapped(raster(24, 32)).expand_dims(time=times) + times[:, None, None].astype("float32")
+    at, mask = raster(40, 50, 0.6, 0.3), np.indices((24, 32))[1] > 3
+    whole = da.transpose("y", "time", "x").geonp.infill(at=at, mask=mask, max_distance=6, model=model)
+    assert whole.a.dims == ("time", "y", "x")
+    with computes_nothing():
+        chunked = da.chunk(time=2, y=10, x=16)
+        lazy = chunked.geonp.infill(at=at.chunk(y=17, x=20), mask=mask, max_distance=6, model=model)
+    assert lazy.a.chunks == ((2, 1), (17, 17, 6), (20, 20, 10))
+    for name, values in whole.items():
+        np.testing.assert_allclose(lazy[name], values, rtol=1e-3, atol=1e-3, err_msg=str(name))
+    assert {3} <= set(np.unique(whole.a_fill_flag))
+
+
+def test_the_seam_of_longitudes(model: str) -> None:
+    lat, lon = np.arange(-20, 21, 5.0), np.arange(0, 360, 10.0)
+    values = np.cos(np.radians(lon)) + 0.01 * lat[:, None]
+    da = xr.DataArray(values, {"lat": lat, "lon": lon}, ("lat", "lon"), name="a")
+    at = xr.DataArray(np.zeros((3, 5)), {"lat": [-5, 0, 5], "lon": [-10.0, -5.0, 0.0, 5.0, 180.0]}, ("lat", "lon"))
+    found = da.geonp.infill(at=at, model=model)
+    np.testing.assert_array_equal(found.a_fill_flag, [[0, 1, 0, 1, 0]] * 3)
+    np.testing.assert_array_equal(found.a[:, [0, 2, 4]], da.sel(lat=[-5, 0, 5], lon=[350, 0, 180]))
+    turned = da.geonp.infill(at=at.assign_coords(lon=at.lon + 360), model=model)
+    np.testing.assert_array_equal(turned.a, found.a)
+
+
+def test_what_other_grids_cannot_do_is_refused() -> None:
+    da, at = gapped(raster(24, 32)), raster(47, 63, 0.5)
+    with pytest.raises(geonp.InputError, match=r"got samples, expected none. Fill on the grid of the raster"):
+        da.geonp.infill(at=at, samples=2)
+    with pytest.raises(geonp.InputError, match=r"the grid at has no CRS, and the other grid is in .*32633"):
+        da.rio.write_crs("EPSG:32633").geonp.infill(at=at)
+    with pytest.raises(geonp.InputError, match=r"cells that are not evenly spaced"):
+        da.assign_coords(x=np.arange(32.0) ** 2).geonp.infill(at=at)
