@@ -199,10 +199,10 @@ def _blocks(data: da.Array, read: Read, domain: Any, target: Target, job: FillJo
     return whole
 
 
-def _joined(blocks: npt.NDArray[np.object_]) -> da.Array:
+def _joined(blocks: Any) -> da.Array:
     """Blocks of slices as one array; `blocks` has an axis for each leading dimension."""
     while blocks.ndim:
-        joined = np.empty(blocks.shape[:-1], object)
+        joined: Array = np.empty(blocks.shape[:-1], object)
         for index in np.ndindex(joined.shape):
             joined[index] = da.concatenate(list(blocks[index]), axis=blocks.ndim - 1)
         blocks = joined

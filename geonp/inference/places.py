@@ -89,11 +89,7 @@ def fill_places(
     wanted = np.flatnonzero(~exact & domain_mask[at] & allowed)
     if not wanted.size:
         return result
-    beyond = (
-        None
-        if far is None or job.warping is not None
-        else far_of(far, domain_mask & ~observed_mask, context_mask, chunk, job)
-    )
+    beyond = far_of(far, domain_mask & ~observed_mask, context_mask, chunk, job)
     latent_values, _ = latent(values, (), job.warping)
     tiles = list(_tiles(latent_values, context_mask, places, wanted, window, job, beyond))
     expected = sum(1 / tiles_per_batch(job.predictor.batch_size, padded_size(tile.targets.size)) for tile in tiles)
