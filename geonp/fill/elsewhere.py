@@ -125,6 +125,7 @@ def onto(request: Request, at: xr.DataArray | xr.Dataset) -> Target | None:
         "across": bool(request.job.across),
         "covariates and errors": bool(request.covariates),
         "samples": bool(options.samples),
+        "max_gap": options.max_gap is not None,
         "directions": any(v.kind is Kind.DIRECTIONS for v in request.variables),
         "classes": bool(request.card.classes) or any(v.kind is Kind.CLASSES for v in request.variables),
     }
