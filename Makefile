@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: demo test check bench bench-speed bench-accuracy bench-exact bench-seams bench-equivariance bench-cost bench-points bench-scale bench-cluster bench-across bench-beside bench-classes bench-errors bench-adapt bench-samples bench-values bench-papers clean
+.PHONY: demo test check bench bench-speed bench-accuracy bench-exact bench-seams bench-equivariance bench-cost bench-points bench-scale bench-cluster bench-across bench-beside bench-classes bench-errors bench-adapt bench-station-days bench-samples bench-values bench-papers clean
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
@@ -61,6 +61,9 @@ bench-beside: $(STAMP)
 bench-classes: $(STAMP)
 	$(BIN)/python benchmarks/classes.py
 	$(BIN)/python benchmarks/directions.py
+
+bench-station-days: $(STAMP)
+	$(BIN)/python benchmarks/station_days.py
 
 bench-errors: $(STAMP)
 	$(BIN)/python benchmarks/errors.py

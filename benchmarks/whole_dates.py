@@ -106,27 +106,36 @@ def whittaker(times: Array, series: Array, at: Array) -> Moments:
 
 
 def kriging(times: Array, values: Array, at: Array, cells: list[Array], rng: np.random.Generator) -> list[Moments]:
-    """Ordinary kriging from the nearest observations in space and time; `cells` are the places ``(n, 2)`` of a date."""
+    """:func:`kriging_at` from the known cells of some dates; `cells` are the places ``(n, 2)`` of each date in `at`."""
     date, *place = np.nonzero(np.isfinite(values))
     sites, known = np.column_stack(place).astype(float), values[date, place[0], place[1]]
-    when = times[date]
-    logs, variance = _product_sum(sites, when, known, float(np.median(np.diff(times))), rng)
+    sizes = [len(places) for places in cells]
+    mean, error = kriging_at(sites, times[date], known, np.concatenate(cells), np.repeat(at, sizes), rng)
+    ends = np.cumsum(sizes)[:-1]
+    return list(zip(np.split(mean, ends), np.split(error, ends), strict=True))
+
+
+def kriging_at(sites: Array, when: Array, known: Array, targets: Array, at: Array, rng: np.random.Generator) -> Moments:
+    """Ordinary kriging of targets ``(m, 2)`` at times ``(m,)`` from the nearest observations in space and time."""
+    logs, variance = _product_sum(sites, when, known, float(np.median(np.diff(np.unique(when)))), rng)
     stretch = np.exp(logs[0] - logs[1])
     tree = KDTree(np.column_stack([sites, when * stretch]))
     found = []
-    for t, targets in zip(at, cells, strict=True):
-        _, index = tree.query(np.column_stack([targets, np.full(len(targets), t * stretch)]), k=NEIGHBOURS)
+    for part in np.array_split(np.arange(len(targets)), -(-len(targets) // 500)):
+        _, index = tree.query(np.column_stack([targets[part], at[part] * stretch]), k=NEIGHBOURS)
         near, then = sites[index], when[index]
         lags = np.linalg.norm(near[:, :, None] - near[:, None], axis=-1), np.abs(then[:, :, None] - then[:, None])
-        system = np.ones((len(targets), NEIGHBOURS + 1, NEIGHBOURS + 1))
+        system = np.ones((len(part), NEIGHBOURS + 1, NEIGHBOURS + 1))
         system[:, :-1, :-1] = _covariance(logs, *lags) + (np.exp(logs[2]) + 1e-8) * np.eye(NEIGHBOURS)
         system[:, -1, -1] = 0
-        right = np.ones((len(targets), NEIGHBOURS + 1))
-        right[:, :-1] = _covariance(logs, np.linalg.norm(near - targets[:, None], axis=-1), np.abs(then - t))
+        right = np.ones((len(part), NEIGHBOURS + 1))
+        apart = np.linalg.norm(near - targets[part][:, None], axis=-1), np.abs(then - at[part][:, None])
+        right[:, :-1] = _covariance(logs, *apart)
         weights = np.linalg.solve(system, right[..., None])[..., 0]
         left = np.maximum(1 + np.exp(logs[2]) - (weights * right).sum(1), 0)
         found.append(((weights[:, :-1] * known[index]).sum(1), np.sqrt(variance * left)))
-    return found
+    mean, error = (np.concatenate(part) for part in zip(*found, strict=True))
+    return mean, error
 
 
 def _covariance(logs: Array, distance: Array, lag: Array) -> Array:

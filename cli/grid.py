@@ -47,6 +47,12 @@ if TYPE_CHECKING:
     help="Average the rows of each place, or keep all as repeated measurements. Default: refuse rows of several times "
     "or depths.",
 )
+@click.option(
+    "--time", metavar="COLUMN", help="Make a field of each time in this column, with the help of the times around it."
+)
+@click.option(
+    "--at-times", multiple=True, metavar="TIME", help="Predict this time of --time alone; repeatable. Default: all."
+)
 @click.option("--crs", help="CRS of the points, such as EPSG:32633. Default: WGS 84 for longitudes and latitudes.")
 @fill_option("model")
 @click.option("--max-distance", type=float, help="Largest distance to a point, in the unit of the coordinates.")
@@ -83,7 +89,8 @@ def grid(
     Values, standard errors and flags are written to OUT. POINTS is a table: CSV (separated by commas, semicolons, tabs
     or blanks), Parquet, or NetCDF or Zarr with variables along one dimension. The grid is that of another raster
     (--like), or has square cells (--resolution). Covariates are known everywhere: with --covariate elevation=dem.tif,
-    the raster is read in the grid and, unless the table has a column elevation, at the measurements. OUT is NetCDF
+    the raster is read in the grid and, unless the table has a column elevation, at the measurements. With --time date,
+    OUT has a field of each date. OUT is NetCDF
     (.nc), Zarr (.zarr) or GeoTIFF (.tif), by its extension, and appears once it is complete.
     """
     from geonp.fill.picture import check_picture
@@ -110,11 +117,14 @@ def grid(
     names = list(values) or None
     beside = [read_covariate(text) for text in covariates]
     at: xr.DataArray | xr.Dataset | None = None if like is None else open_raster(str(like), chunks=None)
-    apart = [*(one.label for one in wanted(beside, at)), *([] if settings["errors"] is None else [settings["errors"]])]
-    columns = read_table(table, names, x, y, apart, crossed=settings["repeats"] == "mean")
+    named = (settings[name] for name in ("errors", "time"))
+    apart = [*(one.label for one in wanted(beside, at)), *(column for column in named if column is not None)]
+    crossed = settings["repeats"] == "mean" or settings["time"] is not None
+    columns = read_table(table, names, x, y, apart, crossed=crossed)
     if at is None:
         assert resolution is not None
         at = lattice_around(columns, resolution, bounds, crs)
+    settings["at_times"] = settings["at_times"] or None
     result = interpolate(table, at, bounds=value_bounds, values=names, x=x, y=y, crs=crs, covariates=beside, **settings)
     write_raster(result, target, overwrite=overwrite)
     drawn: dict[str, Any] = {} if picture is None else _drawn(result, picture, columns, crs, at)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,18 @@ class Layer:
     classes: bool = False
     known_errors: bool = False
     slice: bool = False
+
+    def at(self, index: IntArray) -> Layer:
+        """The covariate at some of the places."""
+        errors = None if self.errors is None else self.errors[index]
+        return replace(self, values=self.values[index], errors=errors)
+
+    def joined(self, other: Layer) -> Layer:
+        """The covariate at these places, then at those of `other`, which has errors if this has."""
+        errors = None
+        if self.errors is not None and other.errors is not None:
+            errors = np.concatenate([self.errors, other.errors])
+        return replace(self, values=np.concatenate([self.values, other.values]), errors=errors)
 
 
 @dataclass(frozen=True, eq=False)

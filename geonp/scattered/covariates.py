@@ -58,12 +58,13 @@ class Beside:
     measured: FloatArray
     targets: FloatArray | Field
 
-    def on(self, target: Target) -> Any:
+    def on(self, target: Target) -> Layer:
         """The covariate at the places of a target, lazy on a lazy grid."""
-        if isinstance(self.targets, Field):
+        values: Any = self.targets
+        if isinstance(values, Field):
             assert target.template.chunks is not None
-            return self.targets.on_grid(target.y, target.x, target.template.chunks)
-        return self.targets
+            values = values.on_grid(target.y, target.x, target.template.chunks)
+        return Layer(values, None, self.classes)
 
     def layer(self, rows: npt.NDArray[np.bool_]) -> Layer:
         """The covariate of some measurements."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
-from geonp.errors import InputError
+from geonp.errors import InputError, warn
 from geonp.fill.bounds import SAMPLE, bounds_of, mapped, mapped_dtype, said, warping_array
 from geonp.fill.options import Bounds, FillOptions
 from geonp.fill.outputs import outputs, result_arrays
@@ -37,6 +37,7 @@ from geonp.scattered.squares import (
 )
 from geonp.scattered.tables import Table, read_table, transformed
 from geonp.scattered.targets import Target, target_of
+from geonp.scattered.times import Asked, Moments, times_in
 
 if TYPE_CHECKING:
     from geonp.inference.checkpoint import Card
@@ -65,6 +66,8 @@ def interpolate(
     covariates: CovariateLike | Sequence[CovariateLike] | None = None,
     errors: str | None = None,
     repeats: Repeats | None = None,
+    time: str | None = None,
+    at_times: Sequence[Any] | None = None,
     exceed: Sequence[float] = (),
     statistic: Literal["mean", "median"] = "mean",
     bounds: Bounds | None = None,
@@ -107,11 +110,19 @@ def interpolate(
         measurements of one quantity. By default they are kept with a warning, and refused if they differ in a time, a
         depth or another column that tells them apart. With ``"mean"``, a Dataset may also have dimensions such as
         stations and times.
+    time : str, optional
+        Column of times: texts as ISO 8601 writes them, datetimes or numbers. Each time gets a field of its own, from
+        its measurements and, where these say more, from those of the 32 nearest times. A Dataset may then have
+        dimensions such as stations and times, and the table `at` may have a column of this name: its places are
+        predicted at their times. Times with fewer than four measurements stay empty.
+    at_times : sequence, optional
+        The times to predict, of those of the table. By default all.
 
     Returns
     -------
     Dataset
-        The results of :func:`geonp.infill` for each column, on the grid or along the dimension ``point``. They
+        The results of :func:`geonp.infill` for each column, on the grid or along the dimension ``point``, and with
+        `time` along a dimension of this name before. They
         describe a new measurement, noise included, also at the places of measurements. The attribute
         ``geonp_covariates`` names the covariates.
 
@@ -138,11 +149,16 @@ def interpolate(
     )
     asked = wanted(covariates, at)
     labels = [one.label for one in asked]
-    table = read_table(points, values, x, y, [*labels, *([errors] if errors else [])], crossed=repeats == "mean")
+    if at_times is not None and time is None:
+        raise InputError("at_times needs time: name the column of times, time=... (--time)")
+    apart = [*labels, *([errors] if errors else []), *([time] if time else [])]
+    table = read_table(points, values, x, y, apart, crossed=repeats == "mean" or time is not None)
     target = target_of(at, table, labels)
     table = transformed(table, crs, target.grid)
     table.warn_of_distance(target.x, target.y, target.geographic)
-    table, known_errors = combined(table, target.geographic, repeats, errors_of(errors, table))
+    of_rows = None if time is None else times_in(table, time).of_rows
+    table, known_errors = combined(table, target.geographic, repeats, errors_of(errors, table), of_rows)
+    asked_times = None if time is None else Asked.of(time, at_times, table, target)
     job, card = _job(target, options, len(asked) + (errors is not None))
     target.check_memory(len(table.values), len(asked))
     table.warn_of_nodata()
@@ -151,16 +167,21 @@ def interpolate(
     warn_of_directions({name: table.attrs.get(name, {}) for name in table.values})
     known = beside(asked, table, target, Frame.of(table, crs, target.grid))
     there = [one.on(target) for one in known]
-    variables = [_variable(target, table, name) for name in table.values]
+    template = target.template if asked_times is None else asked_times.template(target)
+    variables = [_variable(template, table, name) for name in table.values]
     limits = bounds_of(options.bounds, variables)
     out = []
     for name, variable in zip(table.values, variables, strict=True):
-        observations = _observations(table, name, known, known_errors, target, job)
-        warping = fitted(_samples(observations), *limits[name]) if name in limits else None
-        part = predicted(target, _latent(observations, warping), there, replace(job, warping=warping))
+        parts = _observations(table, name, known, known_errors, asked_times, target, job)
+        warping = fitted(_samples(parts), *limits[name]) if name in limits else None
+        parts, job = [_latent(part, warping) for part in parts], replace(job, warping=warping)
+        if asked_times is None:
+            part = predicted(target, parts[0], there, job)
+        else:
+            part = asked_times.predicted(Moments.of(parts, asked_times.times), target, there, job)
         out.append(_dataset(variable, part, warping, len(table.xy), card, options))
     merged = xr.merge(out, combine_attrs="override", compat="identical", join="exact")
-    used = {"geonp_covariates": " ".join(labels), "geonp_errors": errors, **said(options, limits)}
+    used = {"geonp_covariates": " ".join(labels), "geonp_errors": errors, "geonp_time": time, **said(options, limits)}
     return merged.assign_attrs({name: value for name, value in used.items() if value})
 
 
@@ -177,27 +198,51 @@ def _job(target: Target, options: FillOptions, beside: int) -> tuple[FillJob, Ca
 
 
 def _observations(
-    table: Table, name: str, covariates: Sequence[Beside], errors: FloatArray | None, target: Target, job: FillJob
-) -> Observations:
-    """The measurements of a column, with their covariates and known errors."""
-    observations, rows = table.observations(name, target.geographic, job.seed), table.usable(name)
-    least = job.predictor.neighbourhood.min_context
-    if len(observations.values) < least:
+    table: Table,
+    name: str,
+    covariates: Sequence[Beside],
+    errors: FloatArray | None,
+    asked: Asked | None,
+    target: Target,
+    job: FillJob,
+) -> list[Observations]:
+    """The measurements of a column at each time, with their covariates and known errors."""
+    usable = table.usable(name)
+    every = [usable]
+    if asked is not None:
+        every = [usable & (asked.times.of_rows == time) for time in range(len(asked.times.values))]
+    least, counts = job.predictor.neighbourhood.min_context, np.array([np.count_nonzero(rows) for rows in every])
+    if counts.max() < least:
+        at_a_time = "" if asked is None else " at any time"
         raise InputError(
-            f"column {name!r} has {len(observations.values)} measurements with a finite value and place, expected "
+            f"column {name!r} has {counts.max()} measurements with a finite value and place{at_a_time}, expected "
             f"at least {least}, as standard errors need"
         )
-    layers = tuple(one.layer(rows) for one in covariates)
-    return replace(observations, covariates=layers, errors=None if errors is None else errors[rows])
+    if asked is not None and (few := int((counts[asked.wanted] < least).sum())):
+        warn(f"column {name!r} has fewer than {least} measurements at {few} of {asked.wanted.size} times, left empty.")
+    if lost := np.count_nonzero(usable) - counts.sum():
+        warn(f"column {name!r} has {lost} measurements without a time, which are not used.")
+    return [
+        replace(
+            table.observations(name, rows, target.geographic, job.seed),
+            covariates=tuple(one.layer(rows) for one in covariates),
+            errors=None if errors is None else errors[rows],
+        )
+        for rows in every
+    ]
 
 
-def _samples(observations: Observations) -> list[Sample]:
-    """The measurements in groups of neighbours, at most as many as a context holds, from which a map is chosen."""
+def _samples(parts: Sequence[Observations]) -> list[Sample]:
+    """Measurements in groups of neighbours, at most as many as a context holds, from which a map is chosen."""
+    groups = [group for part in parts if part.values.size for group in _groups(part)]
+    return groups[:: -(-len(groups) // SAMPLE.windows)]
+
+
+def _groups(observations: Observations) -> list[Sample]:
     middle = (float(observations.xy[:, 0].mean()), float(observations.xy[:, 1].mean()))
     offset = project(observations.xy, middle, observations.geographic)
     order = along_curve(offset, observations.values)
-    groups = np.array_split(order, -(-order.size // SAMPLE.cells))
-    chosen = groups[:: -(-len(groups) // SAMPLE.windows)]
+    chosen = np.array_split(order, -(-order.size // SAMPLE.cells))
     return [Sample(offset[group], observations.values[group]) for group in chosen]
 
 
@@ -213,10 +258,10 @@ def _latent(observations: Observations, warping: Warping | None) -> Observations
     )
 
 
-def _variable(target: Target, table: Table, name: str) -> Variable:
+def _variable(template: xr.DataArray, table: Table, name: str) -> Variable:
     """The variable of the result; its values are of no interest."""
     dtype = np.float32 if table.values[name].dtype == np.float32 else np.float64
-    source = target.template.rename(name).astype(dtype).assign_attrs(table.attrs.get(name, {}))
+    source = template.rename(name).astype(dtype).assign_attrs(table.attrs.get(name, {}))
     return Variable.of(source, source.dims)
 
 
@@ -225,7 +270,7 @@ def _dataset(
 ) -> xr.Dataset:
     if warping is not None and isinstance(result, da.Array):
         dtype = mapped_dtype(result.dtype, options)
-        result = da.map_blocks(mapped, result, warping, options, dtype=dtype, meta=np.empty((0, 0), dtype))
+        result = da.map_blocks(mapped, result, warping, options, dtype=dtype, meta=np.empty((0,) * result.ndim, dtype))
     elif warping is not None:
         result = mapped(result, warping, options)
     arrays = result_arrays(variable, outputs(variable, options, bounded=warping is not None), result, result["value"])

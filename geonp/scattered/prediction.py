@@ -52,8 +52,18 @@ INTERPOLATION = InterpolationSettings()
 """The settings in use."""
 
 
-def predicted(target: Target, observations: Observations, covariates: Sequence[Any], job: FillJob) -> Any:
-    """A result in the shape of the template of the target, lazy if that is; `covariates` are those of the target."""
+def predicted(target: Target, observations: Observations, covariates: Sequence[Layer], job: FillJob) -> Any:
+    """Results at all places of a target, fields of :func:`~geonp.inference.kernel.result_dtype`, lazy on a lazy grid.
+
+    Parameters
+    ----------
+    target : Target
+    observations : Observations
+    covariates : sequence of Layer
+        Those of the observations, at the places: lazy and in the shape of a lazy grid, else ``(n,)``. They have errors
+        where those have.
+    job : FillJob
+    """
     dtype = result_dtype(np.result_type(observations.values.dtype, np.float32))
     chunks = target.template.chunks
     if chunks is None:
@@ -62,17 +72,22 @@ def predicted(target: Target, observations: Observations, covariates: Sequence[A
         return _flagged(total, observations, places, job, dtype).reshape(target.template.shape)
     rows, cols = (da.from_array(a, chunks=c) for a, c in zip((target.y, target.x), chunks, strict=True))
     held = delayed(observations, pure=True)
-    return da.map_blocks(_block, rows[:, None], cols[None, :], held, job, *covariates, dtype=dtype, chunks=chunks)
+    arrays = [array for layer in covariates for array in (layer.values, layer.errors) if array is not None]
+    return da.map_blocks(_block, rows[:, None], cols[None, :], held, job, *arrays, dtype=dtype, chunks=chunks)
 
 
 def _block(
-    y: FloatArray, x: FloatArray, observations: Observations, job: FillJob, *covariates: FloatArray
+    y: FloatArray, x: FloatArray, observations: Observations, job: FillJob, *arrays: FloatArray
 ) -> npt.NDArray[np.void]:
-    """The results of one chunk of a lazy grid."""
-    places = crossed(y[:, 0], x[0])
+    """The results of one chunk of a lazy grid; `arrays` are values and errors of the covariates."""
+    places, flat = crossed(y[:, 0], x[0]), (array.ravel() for array in arrays)
+    covariates = [
+        replace(layer, values=next(flat), errors=None if layer.errors is None else next(flat))
+        for layer in observations.covariates
+    ]
     dtype = result_dtype(np.result_type(observations.values.dtype, np.float32))
     squares = squares_of(observations, _bounds(places))
-    total = _predict(observations, places, [values.ravel() for values in covariates], squares, job)
+    total = _predict(observations, places, covariates, squares, job)
     return _flagged(total, observations, places, job, dtype).reshape(len(y), x.shape[1])
 
 
@@ -82,7 +97,7 @@ def _bounds(places: FloatArray) -> tuple[float, float, float, float]:
 
 
 def _predict_in_parallel(
-    observations: Observations, places: FloatArray, covariates: Sequence[FloatArray], job: FillJob
+    observations: Observations, places: FloatArray, covariates: Sequence[Layer], job: FillJob
 ) -> FloatArray:
     """The sums of :func:`_predict`, with a dask task for each band of neighbouring squares."""
     squares = sorted(squares_of(observations, _bounds(places)), key=lambda square: (square.y, square.x))
@@ -94,7 +109,7 @@ def _predict_in_parallel(
         parts.append((squares[first:last], np.flatnonzero(near)))
     held = delayed(observations, pure=False)
     tasks = [
-        delayed(_predict)(held, places[index], [values[index] for values in covariates], part, job)
+        delayed(_predict)(held, places[index], [layer.at(index) for layer in covariates], part, job)
         for part, index in parts
     ]
     total = np.zeros((4, len(places)))
@@ -106,7 +121,7 @@ def _predict_in_parallel(
 def _predict(
     observations: Observations,
     places: FloatArray,
-    covariates: Sequence[FloatArray],
+    covariates: Sequence[Layer],
     squares: list[Square],
     job: FillJob,
 ) -> FloatArray:
@@ -114,10 +129,7 @@ def _predict(
 
     `covariates` are those of the observations, at the places.
     """
-    layers = [
-        replace(layer, values=np.concatenate([layer.values, there]))
-        for layer, there in zip(observations.covariates, covariates, strict=True)
-    ]
+    layers = [layer.joined(there) for layer, there in zip(observations.covariates, covariates, strict=True)]
     covered = list(zip(squares, grouped(places, squares, observations.geographic), strict=True))
     distance = observations.distance(places)
     tiles = (t for square, index in covered for t in _tiles(observations, places, distance, square, index, layers, job))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -15,7 +15,7 @@ import pandas as pd
 from geonp.errors import InputError, warn
 from geonp.scattered.tables import Table
 
-__all__ = ["REPEATS", "Repeats", "combined"]
+__all__ = ["REPEATS", "Repeats", "combined", "numbers_of_places"]
 
 Repeats = Literal["mean", "keep"]
 """What is done with several rows of one place."""
@@ -68,7 +68,11 @@ _TIME = re.compile(
 
 
 def combined(
-    table: Table, geographic: bool, repeats: Repeats | None, errors: FloatArray | None
+    table: Table,
+    geographic: bool,
+    repeats: Repeats | None,
+    errors: FloatArray | None,
+    times: npt.NDArray[np.intp] | None = None,
 ) -> tuple[Table, FloatArray | None]:
     """A table with the rows of each place combined, and its known errors.
 
@@ -82,6 +86,8 @@ def combined(
         with a warning.
     errors : array, optional
         Known standard errors of the rows, which are those of the one column of values.
+    times : array of int, optional
+        The time of each row: rows of several times are not combined.
 
     Raises
     ------
@@ -91,7 +97,9 @@ def combined(
     """
     if repeats not in (None, *REPEATS):
         raise InputError(f"repeats must be {' or '.join(map(repr, REPEATS))}, got {repeats!r}")
-    place = _numbers_of_places(table.xy, geographic)
+    place = numbers_of_places(table.xy, geographic)
+    if times is not None:
+        place = pd.MultiIndex.from_arrays([place, times]).factorize()[0]
     if repeats == "mean":
         return _averaged(table, place, errors)
     if repeats is None:
@@ -100,7 +108,7 @@ def combined(
     return table, errors
 
 
-def _numbers_of_places(xy: npt.NDArray[np.float64], geographic: bool) -> npt.NDArray[np.intp]:
+def numbers_of_places(xy: npt.NDArray[np.float64], geographic: bool) -> npt.NDArray[np.intp]:
     """A number for each place ``(n,)``, in order of appearance."""
     x = (xy[:, 0] % 360).round(9) % 360 if geographic else xy[:, 0].round(9)
     return pd.MultiIndex.from_arrays([x, xy[:, 1].round(9)]).factorize()[0]
@@ -122,9 +130,9 @@ def _check(table: Table, name: str, place: npt.NDArray[np.intp]) -> None:
         where = " ".join(f"--where {_quoted(f'{column}={value}')}" for column, value in first.items())
         raise InputError(
             f"column {name!r} has several rows at {n} places that differ in {', '.join(map(repr, selecting))}: "
-            f"they are several fields, expected one. Select the rows of one, points[points[{selecting[0]!r}] == ...] "
-            f"({where}), or average those of each place with repeats='mean' (--repeats mean); repeats='keep' uses all "
-            "as repeated measurements of one quantity"
+            f"they are several fields, expected one. {_for_each(others, selecting)}Select the rows of one, "
+            f"points[points[{selecting[0]!r}] == ...] ({where}), or average those of each place with repeats='mean' "
+            "(--repeats mean); repeats='keep' uses all as repeated measurements of one quantity"
         )
     values = pd.Series(table.values[name][rows]).groupby(repeated)
     apart = int((values.max() > values.min()).sum())
@@ -134,6 +142,13 @@ def _check(table: Table, name: str, place: npt.NDArray[np.intp]) -> None:
         "are used together, as repeated measurements of one quantity. If they are of several times or depths, select "
         "one of them before (--where COLUMN=VALUE); repeats='mean' (--repeats mean) averages the rows of each place."
     )
+
+
+def _for_each(others: pd.DataFrame, selecting: Sequence[Hashable]) -> str:
+    """How to make a field of each time, if they differ in one."""
+    columns = (str(name) for name in selecting)
+    times = [name for name in columns if {*SETTINGS.times} & _words(name) or _is_time(others[name].dropna())]
+    return f"Make a field of each time with time={times[0]!r} (--time {_quoted(times[0])}). " if times else ""
 
 
 def _quoted(text: str) -> str:

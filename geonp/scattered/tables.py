@@ -118,12 +118,11 @@ class Table:
                 f"{y.min():g} to {y.max():g}. Check that both are in one CRS and unit (crs=..., --crs)."
             )
 
-    def observations(self, name: str, geographic: bool, seed: int) -> Observations:
-        """The finite measurements of a column."""
-        keep = self.usable(name)
-        values = np.asarray(self.values[name][keep])
+    def observations(self, name: str, rows: npt.NDArray[np.bool_], geographic: bool, seed: int) -> Observations:
+        """The measurements of a column in some :meth:`usable` rows."""
+        values = np.asarray(self.values[name][rows])
         values = values if values.dtype == np.float32 else values.astype(np.float64)
-        return Observations(self.xy[keep], values, geographic, seed)
+        return Observations(self.xy[rows], values, geographic, seed)
 
 
 def read_table(

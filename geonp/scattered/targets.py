@@ -18,7 +18,7 @@ from geonp.errors import InputError
 from geonp.raster.grid import Grid
 from geonp.scattered.tables import Table, read_table
 
-__all__ = ["Target", "crossed", "target_of"]
+__all__ = ["Target", "crossed", "of_places", "target_of"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -72,6 +72,12 @@ class Target:
 def crossed(y: FloatArray, x: FloatArray) -> FloatArray:
     """All places of a grid, x and y, ``(len(y) * len(x), 2)``."""
     return np.stack([np.tile(x, len(y)), np.repeat(y, len(x))], 1)
+
+
+def of_places(xy: FloatArray, *, geographic: bool) -> Target:
+    """Single places ``(n, 2)`` to predict."""
+    template = xr.DataArray(np.zeros(len(xy)), dims=("point",))
+    return Target(template, xy[:, 0], xy[:, 1], on_grid=False, geographic=geographic, grid=None)
 
 
 def target_of(at: xr.DataArray | xr.Dataset | pd.DataFrame, table: Table, covariates: Sequence[str] = ()) -> Target:

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import datetime
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+import geonp
+from geonp.errors import InputError
+from geonp.scattered.times import times_of
+
+DAYS = pd.date_range("2020-07-01", periods=5)
+
+
+@pytest.fixture(scope="module")
+def stations() -> pd.DataFrame:
+    """Daily values at 24 stations: a plane, a level for each day, and a large offset for each station."""
+    rng = np.random.default_rng(3)
+    x, y = rng.uniform(0, 12, (2, 24))
+    offset, level = 3 * rng.standard_normal(24), rng.standard_normal(len(DAYS))
+    values = 0.2 * x + level[:, None] + offset + 0.1 * rng.standard_normal((len(DAYS), 24))
+    rows = {"date": np.repeat(DAYS, 24), "x": np.tile(x, 5), "y": np.tile(y, 5), "value": values.ravel()}
+    return pd.DataFrame(rows)
+
+
+def test_other_times_tell_what_a_station_is_like(stations: pd.DataFrame) -> None:
+    hidden = np.random.default_rng(0).random(len(stations)) < 0.1
+    known, wanted = stations[~hidden], stations[hidden].sample(frac=1, random_state=1)
+    found = geonp.interpolate(known, wanted[["x", "date", "y"]], values="value", time="date")
+    error = found["value"].values - wanted["value"].to_numpy()
+    # a station alone says nothing of another one
+    assert np.sqrt(np.mean(error**2)) < 0.8
+    assert found["value_standard_error"].max() < 2
+    np.testing.assert_array_equal(found["date"], wanted["date"])
+    assert found.attrs["geonp_time"] == "date"
+
+
+def test_of_a_fixed_network_each_map_is_that_of_its_measurements(stations: pd.DataFrame) -> None:
+    at = geonp.lattice((0, 0, 12, 12), 3)
+    maps = geonp.interpolate(stations, at, time="date", at_times=["2020-07-02", datetime.date(2020, 7, 4)])
+    assert maps["value"].dims == ("date", "y", "x")
+    np.testing.assert_array_equal(maps["date"], DAYS[[1, 3]])
+    alone = geonp.interpolate(stations[stations["date"] == DAYS[3]].drop(columns="date"), at)
+    np.testing.assert_allclose(maps["value"][1], alone["value"], rtol=1e-6)
+    np.testing.assert_allclose(maps["value_standard_error"][1], alone["value_standard_error"], rtol=1e-6)
+
+
+def test_lazy_grids_and_datasets_of_stations_and_times_give_the_same(stations: pd.DataFrame) -> None:
+    # each day has its own stations, so that the others know more somewhere
+    moving = stations[np.random.default_rng(5).random(len(stations)) < 0.6]
+    at = geonp.lattice((0, 0, 12, 12), 2)
+    expected = geonp.interpolate(moving, at, time="date", at_times=DAYS[:2])
+    lazy = geonp.interpolate(moving, at.chunk({"y": 3, "x": 4}), time="date", at_times=DAYS[:2])
+    assert lazy["value"].chunks is not None
+    np.testing.assert_allclose(lazy["value"], expected["value"], rtol=1e-5)
+    cube = moving.assign(station=moving.groupby(["x", "y"]).ngroup()).set_index(["date", "station"]).to_xarray()
+    places = stations.groupby(["x", "y"]).ngroup()
+    where = stations.assign(station=places).groupby("station")[["x", "y"]].first()
+    cube = cube.drop_vars(["x", "y"]).assign_coords(
+        {name: ("station", where.loc[cube["station"].values, name].to_numpy()) for name in ("x", "y")}
+    )
+    again = geonp.interpolate(cube, at, values="value", time="date", at_times=DAYS[:2])
+    np.testing.assert_allclose(again["value"], expected["value"], rtol=1e-5)
+
+
+def test_times_with_few_measurements_stay_empty_but_are_used(stations: pd.DataFrame) -> None:
+    few = stations[(stations["date"] != DAYS[2]) | (stations.index % 12 == 0)]
+    at = geonp.lattice((0, 0, 12, 12), 4)
+    with pytest.warns(UserWarning, match="fewer than 4 measurements at 1 of 1 times, left empty"):
+        found = geonp.interpolate(few, at, time="date", at_times=["2020-07-03"])
+    assert np.isnan(found["value"]).all()
+    assert (found["value_fill_flag"] == 2).all()
+
+
+@pytest.mark.parametrize(
+    ("column", "first"),
+    [
+        (["2020-07-01T06:00", "2020-07-02"], np.datetime64("2020-07-01T06:00")),
+        (["2020-07-01T06:00+02:00", "2020-07-02T00:00Z"], np.datetime64("2020-07-01T04:00")),
+        ([20200701, 20200702], np.datetime64("2020-07-01")),
+        ([2019, 2020], 2019),
+        ([0.5, 1.5], 0.5),
+        ([datetime.date(2020, 7, 1), datetime.date(2020, 7, 2)], np.datetime64("2020-07-01")),
+        (xr.date_range("2020-02-29", periods=2, calendar="360_day", use_cftime=True).to_list(), None),
+    ],
+)
+def test_times_are_read_as_people_write_them(column: list[object], first: object) -> None:
+    times = times_of(pd.Series([*column, None], name="when"))
+    assert times.of_rows.tolist() == [0, 1, -1]
+    assert first is None or times.values[0] == first
+    step = {20200701: 86_400e6, 2019: 1, 0.5: 1}.get(column[0], times.positions()[1])  # type: ignore[call-overload]
+    assert np.diff(times.positions()) == step > 0
+
+
+def test_doubtful_times_are_refused(stations: pd.DataFrame) -> None:
+    at = geonp.lattice((0, 0, 12, 12), 4)
+    with pytest.raises(InputError, match="'when' holds '03/04/2020', expected times such as 2020-01-31"):
+        times_of(pd.Series(["03/04/2020", "04/04/2020"], name="when"))
+    with pytest.raises(InputError, match="at_times has 2021-01-01, of which there is no measurement"):
+        geonp.interpolate(stations, at, time="date", at_times=["2021-01-01"])
+    with pytest.raises(InputError, match="the table has no column 'day' of times, got value, date"):
+        geonp.interpolate(stations, at, time="day")
+    with pytest.raises(InputError, match="at_times needs time"):
+        geonp.interpolate(stations, at, at_times=["2020-07-01"])
+    with pytest.raises(InputError, match=r"time='date' \(--time date\)"):
+        geonp.interpolate(stations, at)
