@@ -139,7 +139,7 @@ def fill(
     settings |= read_beside(settings, ds, source, where, storage_options)
     if dry_run or verbose:
         planned = _plan(ds, in_units, layout, workers, settings).summary()
-        echo(to_json(planned) if as_json else table(planned), err=not dry_run)
+        echo(to_json(planned) if as_json else table(_readable(planned)), err=not dry_run)
         if dry_run:
             return
     shown = not quiet if progress is None else progress
@@ -220,9 +220,24 @@ def _plan(ds: xr.Dataset, in_units: bool, layout: dict[str, Any], workers: int |
         if sum(array.size for array in ds.data_vars.values()) <= COUNTED_CELLS:
             ds = ds.compute()  # then its gaps are counted
         return plan_store(ds, FillOptions(**settings), chunks=layout["chunks"], unit=layout["unit"], workers=workers)
-    from geonp.fill.plan import plan
+    from geonp.fill.options import FillOptions
+    from geonp.fill.plan import planned
+    from geonp.fill.request import prepare
 
-    return plan(ds, **settings)
+    return planned(prepare(ds, FillOptions(**settings)), count=True)
+
+
+def _readable(plan: dict[str, Any]) -> dict[str, Any]:
+    """A plan with what is missing in words."""
+    missing, flagged = plan["missing"], plan["flagged"] or {}
+
+    def said(name: str) -> str:
+        if not missing[name]:
+            return f"nothing in {name}"
+        return f"{missing[name]:,} cells of {name}" + (f", {flagged[name]:,} by flags" if flagged.get(name) else "")
+
+    text = "not counted: more than 16 million cells" if missing is None else "; ".join(map(said, missing))
+    return {**plan, "missing": text, "flagged": None}
 
 
 def _fill_store(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from .missing import gaps_where, read_missing
 from .options import bands, file_system, number, opening, place, variables
 from .show import echo, table, to_json
 
@@ -32,10 +34,11 @@ CENSUS_SLICES, SAMPLED_SLICES = 2**14, 2**7
 @variables
 @place
 @click.option("--nodata", type=number, help="Stored value of missing cells, used instead of the declared one.")
+@gaps_where
 @click.option("--storage-option", "storage", multiple=True, metavar="NAME=VALUE", help="As for geonp fill.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def info(source: str, storage: tuple[str, ...], as_json: bool, **settings: Any) -> None:
-    """Describe the raster IN: its grid, and the missing cells and gaps of each variable.
+def info(source: str, storage: tuple[str, ...], as_json: bool, missing: tuple[str, ...], **settings: Any) -> None:
+    """Describe the raster IN: its grid, the missing cells and gaps of each variable, and whether these would be filled.
 
     Of a variable with more than a billion cells or 16,384 slices, evenly spaced rows or slices are counted. For an
     unfinished result of geonp fill, print its progress.
@@ -54,7 +57,9 @@ def info(source: str, storage: tuple[str, ...], as_json: bool, **settings: Any) 
     if progress is not None:
         echo(to_json(progress) if as_json else table(_labelled(progress)))
         return
-    ds = open_raster(source, storage_options=storage_options, chunks=None, **opening(settings))
+    where = opening(settings) | {"chunks": None}
+    ds = open_raster(source, storage_options=storage_options, **where)
+    ds, conditions = read_missing(missing, ds, source, where, storage_options)
     grid = Grid.from_xarray(ds)
     facts = {
         "rows": grid.shape[0],
@@ -68,15 +73,77 @@ def info(source: str, storage: tuple[str, ...], as_json: bool, **settings: Any) 
         "evenly_spaced": grid.regular,
     }
     with readable(source), little_cache():
-        described = {str(name): _describe(da, grid) for name, da in ds.data_vars.items()}
+        ds, fates, flags = _fates(ds, grid, conditions)
+        described = {}
+        for name, da in ds.data_vars.items():
+            found = described[str(name)] = _describe(da, grid)
+            found["filled"], found["because"] = fates[name]
+            if found["filled"]:
+                found |= _why(found, flags.flagged(flags.ds[name]) if flags.masks else None, grid)
     if as_json:
         echo(to_json({**facts, "variables": described}))
         return
     echo(table(_labelled(facts)))
     for name, description in described.items():
+        because, filled = description.pop("because"), description.pop("filled")
+        description["filled"] = f"{'yes' if filled else 'no'}, {because}"
         if "nodata" in description and "missing" not in description:
             description["nodata"] = "not declared (--nodata)"
         echo(f"\n{name}\n" + table(_labelled(description), indent="  "))
+
+
+def _fates(ds: xr.Dataset, grid: Grid, missing: list[Any] | None) -> tuple[xr.Dataset, dict[Any, Any], Any]:
+    """The raster without what flags hide, and whether geonp fill would fill each variable, and why."""
+    from geonp.errors import InputError
+    from geonp.fill.missing import Flags, with_gaps
+    from geonp.raster.kinds import is_classes
+    from geonp.raster.metadata import ancillary_names
+    from geonp.raster.variable import number_variables, passed_classes
+
+    names: list[Any] = []
+    flags = Flags(ds)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that others pass through is said here
+            ds, names, flags, _ = with_gaps(ds, missing, None)
+    except InputError:
+        if missing:
+            raise
+    names = names or passed_classes(ds, grid)
+    ancillary = {name for da in ds.data_vars.values() for name in ancillary_names(da)}
+    spatial, numbers = {grid.y_dim, grid.x_dim}, number_variables(ds, grid)
+
+    def reason(name: Any, da: xr.DataArray) -> str:
+        if name in flags.layers:
+            return "it says what is missing in others"
+        if not spatial <= set(da.dims) or da.dtype.kind not in "iuf":
+            return "no numbers on rows and columns"
+        if name in ancillary:
+            return "it describes another variable"
+        if is_classes(da):
+            return "classes beside numbers (choose it alone: --variable)"
+        if name in numbers and flags.masks and da.dtype.kind == "f":
+            return "not of what flags mark as missing (choose it alone: --variable)"
+        return "integers without a nodata value, beside others (--nodata, --variable)"
+
+    fates = {name: (name in names, "" if name in names else reason(name, da)) for name, da in ds.data_vars.items()}
+    return ds, fates, flags
+
+
+def _why(found: dict[str, Any], flagged: xr.DataArray | None, grid: Grid) -> dict[str, Any]:
+    """Whether the gaps of a variable would be filled, and why."""
+    missing = found.get("missing")
+    if missing is None:
+        return {"filled": True, "because": "with the nodata value that --nodata names"}
+    if not missing:
+        return {"filled": False, "because": "nothing is missing"}
+    if flagged is None or "counted_cells" in found:
+        return {"filled": True, "because": f"{missing:,} cells are missing"}
+    slices = flagged.transpose(..., grid.y_dim, grid.x_dim)
+    marked = sum(
+        int(slices[index].isel({grid.y_dim: part}).values.sum()) for index, parts in _parts(slices) for part in parts
+    )
+    return {"filled": True, "because": f"{missing:,} cells are missing, {marked:,} of them by flags", "flagged": marked}
 
 
 def _describe(da: xr.DataArray, grid: Grid) -> dict[str, Any]:

@@ -59,6 +59,8 @@ class FillPlan:
         Predicted peak memory, without an input or a result held in memory.
     result_bytes : int
         Size of the result.
+    missing, flagged : mapping or None
+        Numbers of missing cells by variable, where they were counted, and of those that flags mark as missing.
     """
 
     variables: tuple[str, ...]
@@ -76,6 +78,8 @@ class FillPlan:
     batch_size: int
     peak_bytes: int
     result_bytes: int
+    missing: Mapping[str, int] | None = None
+    flagged: Mapping[str, int] | None = None
 
     def summary(self) -> dict[str, object]:
         """The attributes as plain values, for printing or JSON."""
@@ -102,8 +106,13 @@ def plan(obj: Raster, **options: Unpack[FillKeywords]) -> FillPlan:
     return planned(prepare(obj, FillOptions(**options)))
 
 
-def planned(request: Request, chunks: Mapping[Hashable, Mapping[Hashable, int]] | None = None) -> FillPlan:
-    """The plan of a request; its variables are cut into `chunks` by name and dimension if these are given."""
+def planned(
+    request: Request, chunks: Mapping[Hashable, Mapping[Hashable, int]] | None = None, *, count: bool = False
+) -> FillPlan:
+    """The plan of a request; its variables are cut into `chunks` by name and dimension if these are given.
+
+    With `count`, missing cells are also counted in rasters of up to :data:`COUNTED_CELLS` cells that are not in memory.
+    """
     job, predictor, shape = request.job, request.job.predictor, request.grid.shape
     cuts = {v.name: _chunks(v, None if chunks is None else chunks[v.name]) for v in request.variables}
     largest = [tuple(max(sizes) for sizes in cut) for cut in cuts.values()]
@@ -112,7 +121,9 @@ def planned(request: Request, chunks: Mapping[Hashable, Mapping[Hashable, int]] 
     cells, size = slices * shape[0] * shape[1], predictor.neighbourhood.tile_px
     blocks = sum(math.prod(map(len, cut)) for cut in cuts.values())
     tiles = slices * -(-shape[0] // size) * -(-shape[1] // size)
-    if cells <= COUNTED_CELLS and all(variable.source.variable._in_memory for variable in request.variables):
+    in_memory = all(variable.source.variable._in_memory for variable in request.variables)
+    missing, flagged = _counts(request) if cells <= COUNTED_CELLS and (in_memory or count) else (None, None)
+    if cells <= COUNTED_CELLS and in_memory:
         batches = sum(_batches(variable, cuts[variable.name], job) for variable in request.variables)
     else:
         batches = min(-(-tiles // predictor.batch_size) + blocks * len(BATCHES.buckets), tiles)
@@ -143,7 +154,19 @@ def planned(request: Request, chunks: Mapping[Hashable, Mapping[Hashable, int]] 
         + processes_bytes(batches, predictor.device)
         + _gaps_bytes(request, in_strips=chunks is not None),
         result_bytes=cells * result,
+        missing=missing,
+        flagged=flagged,
     )
+
+
+def _counts(request: Request) -> tuple[dict[str, int], dict[str, int]]:
+    """Numbers of missing cells by variable, and of those that flags mark as missing."""
+    missing, flagged = {}, {}
+    for variable in request.variables:
+        missing[variable.label] = int(variable.observed.isnull().sum())
+        if request.flags is not None and request.flags.masks:
+            flagged[variable.label] = int(request.flags.flagged(variable.source).sum())
+    return missing, flagged
 
 
 def _gaps_bytes(request: Request, *, in_strips: bool) -> int:
