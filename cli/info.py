@@ -77,16 +77,16 @@ def info(source: str, storage: tuple[str, ...], as_json: bool, missing: tuple[st
         described = {}
         for name, da in ds.data_vars.items():
             found = described[str(name)] = _describe(da, grid)
-            found["filled"], found["because"] = fates[name]
-            if found["filled"]:
+            found["would_be_filled"], found["because"] = fates[name]
+            if found["would_be_filled"]:
                 found |= _why(found, flags.flagged(flags.ds[name]) if flags.masks else None, grid)
     if as_json:
         echo(to_json({**facts, "variables": described}))
         return
     echo(table(_labelled(facts)))
     for name, description in described.items():
-        because, filled = description.pop("because"), description.pop("filled")
-        description["filled"] = f"{'yes' if filled else 'no'}, {because}"
+        because, filled = description.pop("because"), description.pop("would_be_filled")
+        description["would be filled"] = f"{'yes' if filled else 'no'}, {because}"
         if "nodata" in description and "missing" not in description:
             description["nodata"] = "not declared (--nodata)"
         echo(f"\n{name}\n" + table(_labelled(description), indent="  "))
@@ -134,16 +134,20 @@ def _why(found: dict[str, Any], flagged: xr.DataArray | None, grid: Grid) -> dic
     """Whether the gaps of a variable would be filled, and why."""
     missing = found.get("missing")
     if missing is None:
-        return {"filled": True, "because": "with the nodata value that --nodata names"}
+        return {"would_be_filled": True, "because": "with the nodata value that --nodata names"}
     if not missing:
-        return {"filled": False, "because": "nothing is missing"}
+        return {"would_be_filled": False, "because": "nothing is missing"}
     if flagged is None or "counted_cells" in found:
-        return {"filled": True, "because": f"{missing:,} cells are missing"}
+        return {"would_be_filled": True, "because": f"{missing:,} cells are missing"}
     slices = flagged.transpose(..., grid.y_dim, grid.x_dim)
     marked = sum(
         int(slices[index].isel({grid.y_dim: part}).values.sum()) for index, parts in _parts(slices) for part in parts
     )
-    return {"filled": True, "because": f"{missing:,} cells are missing, {marked:,} of them by flags", "flagged": marked}
+    return {
+        "would_be_filled": True,
+        "because": f"{missing:,} cells are missing, {marked:,} of them by flags",
+        "flagged": marked,
+    }
 
 
 def _describe(da: xr.DataArray, grid: Grid) -> dict[str, Any]:

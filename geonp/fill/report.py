@@ -14,18 +14,22 @@ import xarray as xr
 
 from geonp.errors import InputError, warn
 from geonp.fill.doubts import Glance, warn_of_doubts
+from geonp.fill.gaps import STRIP_CELLS
 from geonp.fill.outputs import without_results
 from geonp.fill.units import Field, Unit, census
 from geonp.io.journal import Record
-from geonp.raster.collar import Ends, cells_outside
+from geonp.raster.collar import Footprint
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import FillFlag
 from geonp.raster.windows import Window
 
-__all__ = ["Report", "check_observed", "counted", "failures", "tally"]
+__all__ = ["Report", "check_observed", "counted", "failures", "tally", "warn_of_extrapolation"]
 
 Array = npt.NDArray[Any]
 Counts = dict[str, dict[str, int]]
+
+LARGEST_FOOTPRINT = 2**28
+"""Largest number of cells of a store whose flags are read to know where it was filled."""
 
 COUNTED = ("cells", *(flag.name.lower() for flag in FillFlag.used(empty_slices=False)), "infinite")
 """Numbers of cells in a record."""
@@ -132,6 +136,46 @@ def counted(
     return filled, lambda: {name: count() for name, count in counts.items()}
 
 
+def warn_of_extrapolation(flags: xr.DataArray, name: str, counts: Mapping[str, int], grid: Grid) -> None:
+    """Warn if most of what was filled is no gap in the data, from the flags of a store, read in parts.
+
+    Nothing is read if the user has chosen where to fill, or there are more than :data:`LARGEST_FOOTPRINT` cells.
+    """
+    if counts["filled"] != counts["missing"] or not counts["filled"] or flags.size > LARGEST_FOOTPRINT:
+        return
+    footprint, slices = Footprint(), flags.transpose(..., grid.y_dim, grid.x_dim)
+    rows, cols = grid.shape
+    height = max(1, STRIP_CELLS // cols)
+    for index in np.ndindex(slices.shape[:-2]):
+        for start in range(0, rows, height):
+            window = Window(start, min(start + height, rows), 0, cols)
+            observed_mask = slices[index][start : start + height].values == FillFlag.OBSERVED
+            footprint.add(index, window, observed_mask)
+    _warn_of_extrapolation(flags, name, footprint, counts, grid.shape)
+
+
+def _warn_of_extrapolation(
+    array: xr.DataArray, name: str, footprint: Footprint, counts: Mapping[str, int], shape: tuple[int, int]
+) -> None:
+    """Warn if most of what was filled lies outside the footprint of the data, or was observed at no time."""
+    filled = counts["filled"]
+    if not filled or filled != counts["missing"]:  # the user has chosen where
+        return
+    outside, slices = footprint.outside(shape), len(footprint.ends)
+    times = [size for dim, size in array.sizes.items() if dim in array.coords and array[dim].dtype.kind == "M"]
+    never = footprint.never() if max(times, default=1) > 1 else 0
+    if 2 * outside > filled:
+        warn(
+            f"{name}: {outside:,} of {filled:,} filled cells lie outside the footprint of the data, with observed "
+            "cells on one side at most. To fill the holes within it alone: --holes (holes=True)."
+        )
+    elif 2 * never > filled:
+        warn(
+            f"{name}: {never:,} of {filled:,} filled cells are observed in none of the {slices:,} slices, such as land "
+            "under sea surface temperatures. To leave what is not valid empty: --mask FILE (mask=)."
+        )
+
+
 def _first(values: Array, _: Array) -> Array:
     return values
 
@@ -142,14 +186,15 @@ def _counting(
     """The flags of a variable, whose chunks are counted as they are computed, and the counts."""
     sizes = tuple(size for axis, size in enumerate(flags.shape) if axis not in axes)
     records: dict[tuple[Any, ...], Record] = {}  # a chunk that is computed again counts once
-    ends: dict[tuple[range, ...], dict[Window, list[Ends]]] = {}
+    footprint = Footprint()
 
     def count(flag: Array, stored: Array, block_info: Any) -> Array:
         place = tuple(map(tuple, block_info[0]["array-location"]))
         lead = tuple(range(*bounds) for axis, bounds in enumerate(place) if axis not in axes)
         flag_last, stored_last = (np.moveaxis(array, axes, (-2, -1)) for array in (flag, stored))
         window, slices = Window(*place[axes[0]], *place[axes[1]]), flag_last.reshape(-1, *flag_last.shape[-2:])
-        ends.setdefault(lead, {})[window] = [Ends.of(each == FillFlag.OBSERVED, window) for each in slices]
+        for number, each in enumerate(slices):
+            footprint.add((lead, number), window, each == FillFlag.OBSERVED)
         records[place] = census(flag_last, stored_last, lead, sizes)
         if len(records) == flags.npartitions and not elsewhere:
             sums = _sums(list(records.values()), 0)
@@ -160,15 +205,7 @@ def _counting(
         sums = _sums(records.values(), math.prod(sizes))
         if elsewhere:
             return sums | {"empty_slices": 0}
-        if sums["filled"] == sums["missing"]:  # else the user has chosen where
-            shape = (flags.shape[axes[0]], flags.shape[axes[1]])
-            slices = (parts for windows in ends.values() for parts in zip(*windows.values(), strict=True))
-            outside = sum(cells_outside(parts, shape) for parts in slices)
-            if 2 * outside > sums["filled"]:
-                warn(
-                    f"{source.name}: {outside:,} of {sums['filled']:,} filled cells lie outside the footprint of the "
-                    "data, with observed cells on one side at most. To fill the holes within it alone: --holes."
-                )
+        _warn_of_extrapolation(source, str(source.name), footprint, sums, (flags.shape[axes[0]], flags.shape[axes[1]]))
         return sums
 
     values = da.asarray(source.data).rechunk(flags.chunks)

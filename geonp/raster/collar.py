@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import math
+import threading
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from geonp.raster.windows import Window
 
-__all__ = ["Ends", "cells_outside"]
+__all__ = ["Ends", "Footprint", "cells_outside"]
 
 BoolArray = npt.NDArray[np.bool_]
 _CHUNK = 2048
@@ -53,3 +55,38 @@ def cells_outside(parts: Iterable[Ends], shape: tuple[int, int]) -> int:
         beside = (columns < west[row]) | (columns > east[row])
         count += int((beside & ((row < north) | (row > south))).sum())
     return count
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Where the slices of a raster are observed, from their parts in any order, a bit for each cell.
+
+    Attributes
+    ----------
+    ends : dict
+        For each slice and window, where the observed cells end.
+    seen : dict
+        For each window, the cells that a slice observes, packed.
+    """
+
+    ends: dict[Hashable, dict[Window, Ends]] = field(default_factory=dict)
+    seen: dict[Window, npt.NDArray[np.uint8]] = field(default_factory=dict)
+
+    def add(self, number: Hashable, window: Window, observed_mask: BoolArray) -> None:
+        """Add a part of a slice; the same part may come again."""
+        bits, ends = np.packbits(observed_mask), Ends.of(observed_mask, window)
+        with _lock:
+            self.ends.setdefault(number, {})[window] = ends
+            self.seen[window] = self.seen[window] | bits if window in self.seen else bits
+
+    def outside(self, shape: tuple[int, int]) -> int:
+        """Number of cells outside the footprint of their slice, see :func:`cells_outside`."""
+        return sum(cells_outside(windows.values(), shape) for windows in self.ends.values())
+
+    def never(self) -> int:
+        """Number of cells of all slices that no slice observes."""
+        cells = sum(math.prod(window.shape) for window in self.seen)
+        return len(self.ends) * (cells - sum(int(np.unpackbits(bits).sum()) for bits in self.seen.values()))
+
+
+_lock = threading.Lock()

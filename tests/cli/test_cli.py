@@ -341,6 +341,8 @@ def test_info(source: Path) -> None:
         "gaps": 1,
         "largest_gap": 48,
         "farthest_from_data": 3.0,
+        "would_be_filled": True,
+        "because": "48 cells are missing",
     }
     text = geonp("info", source).stdout
     assert "WGS 84 / UTM zone 33N (EPSG:32633)" in text

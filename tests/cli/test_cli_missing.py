@@ -128,3 +128,35 @@ def test_holes_and_sizes(scene: Path, model: str) -> None:
     for option, filled in ((("--max-gap", 3), 0), (("--max-gap", 4), 24), (("--holes",), 24)):
         summary = json.loads(run("fill", scene, scene.with_name("c.tif"), *given, *option))
         assert summary["cells_filled"] == filled, option
+
+
+def test_info_and_plans_say_what_would_be_filled_and_why(scene: Path, model: str) -> None:
+    run("fill", scene, scene.with_name("c.nc"), "--gaps-where", "SCL=9", "--model", model, "-q")
+    facts = json.loads(run("info", scene, "--gaps-where", "SCL=9", "--json"))["variables"]["s2"]
+    assert (facts["missing"], facts["flagged"], facts["would_be_filled"]) == (48, 48, True)
+    assert facts["because"] == "48 cells are missing, 48 of them by flags"
+    assert "would be filled     no, nothing is missing" in run("info", scene, "-b1", "-b2")
+    said = run("info", scene.with_name("flags.nc"), "--gaps-where", "scl=9")
+    assert "would be filled  no, it says what is missing in others" in said
+    planned = ("--model", model, "--dry-run")
+    for name in ("d.zarr", "d.nc"):
+        plan = json.loads(run("fill", scene, scene.with_name(name), *planned, "--gaps-where", "SCL=9", "--json"))
+        assert (plan["missing"], plan["flagged"]) == ({"s2": 48}, {"s2": 48})
+        assert "48 cells of s2, 48 by flags" in run("fill", scene, name, *planned, "--gaps-where", "SCL=9")
+        assert "nothing in s2" in run("fill", scene, name, *planned, "-b1")
+
+
+@pytest.mark.parametrize("name", ["out.nc", "out.zarr"])
+def test_land_under_a_stack_is_named(tmp_path: Path, model: str, name: str) -> None:
+    values = np.random.default_rng(0).random((3, 20, 24))
+    values[:, 4:12, 5:15] = values[0, 14:16, 3:9] = np.nan
+    time = np.array(["2020-01-01", "2020-01-02", "2020-01-05"], "M8[ns]")
+    for coords, times in (({"time": time}, True), ({}, False)):
+        stack = xr.Dataset({"sst": (("time", "y", "x"), values)}, coords)
+        stack.to_netcdf(source := tmp_path / f"in{times}.nc", engine="netcdf4")
+        given = ("fill", source, tmp_path / f"{times}{name}", "--model", model, "--overwrite", "--no-progress")
+        if times:  # warnings are errors here
+            said = run(*given, code=1)
+            assert "sst: 240 of 252 filled cells are observed in none of the 3 slices, such as land" in said
+        else:
+            run(*given)
