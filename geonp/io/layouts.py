@@ -11,6 +11,7 @@ from rasterio.enums import ColorInterp, MaskFlags, Resampling
 
 from geonp.errors import warn
 from geonp.raster.metadata import GDAL_METADATA
+from geonp.raster.nodata import VALID
 
 __all__ = ["add_overviews", "creation_of", "layout_of", "read_layout", "with_chunks", "zarr_format_of"]
 
@@ -91,6 +92,10 @@ def with_chunks(ds: xr.Dataset, like: xr.Dataset, kind: str) -> xr.Dataset:
         if of is None or of.dims != variable.dims or variable.ndim == 0:
             continue
         encoding = of.encoding
+        if encoding.get("_Unsigned") == "true" and variable.encoding.get("dtype", variable.dtype).kind == "u":
+            # stored as signed integers, with limits as signed ones
+            variable.encoding |= {key: encoding[key] for key in ("dtype", "_FillValue", "_Unsigned") if key in encoding}
+            variable.attrs |= {key: of.attrs[key] for key in VALID if key in of.attrs}
         kept: dict[str, Any]
         if kind == "netcdf" and "zlib" in encoding:
             kept = {key: encoding[key] for key in _NETCDF if encoding.get(key) is not None}

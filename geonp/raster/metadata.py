@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from geonp.raster.grid import grid_mapping_name
-from geonp.raster.nodata import NODATA, PACKING, require_packing
+from geonp.raster.nodata import NODATA, PACKING, packing, require_packing, valid_limits
 
 __all__ = [
     "GDAL_METADATA",
@@ -111,8 +111,9 @@ def dataset_attrs(attrs: Mapping[Any, Any], line: str, model: str, version: str,
 def kept_encoding(source: xr.DataArray, nodata: tuple[float, ...]) -> dict[str, Any]:
     """Encoding of filled values that all file formats support, with one nodata value in ``_FillValue``.
 
-    Floats packed as integers without a nodata value are stored as floats: empty cells have no integer. So are those
-    whose bands rioxarray has unpacked by different scales and offsets.
+    Floats packed as integers without a nodata value get an integer beyond their valid range as nodata value. Without
+    such a range they are stored as floats: empty cells have no integer. So are those whose bands rioxarray has unpacked
+    by different scales and offsets. Signed integers that stand for unsigned ones (``_Unsigned``) become unsigned.
     """
     said = {key: source.encoding[key] for key in (GDAL_METADATA,) if key in source.encoding}
     require_packing(source.name, source.encoding)
@@ -133,10 +134,26 @@ def kept_encoding(source: xr.DataArray, nodata: tuple[float, ...]) -> dict[str, 
     if stored.kind in "iu" and not encoded and fill is not None:  # `fill` is in units of unpacked values
         fill = round((fill - encoding.get("add_offset", 0.0)) / encoding.get("scale_factor", 1.0))
         encoding["_FillValue"] = fill
+    if stored.kind == "i" and str(source.encoding.get("_Unsigned")).lower() == "true":
+        stored = encoding["dtype"] = np.dtype(f"u{stored.itemsize}")
+        encoding |= {} if fill is None else {"_FillValue": stored.type(int(fill) % 2 ** (8 * stored.itemsize))}
+    elif stored.kind in "iu" and "_Unsigned" in source.encoding:
+        fill = None
+    if stored.kind in "iu" and fill is None and "_Unsigned" not in source.encoding:
+        fill = _unused(source, stored)
+        encoding |= {} if fill is None else {"_FillValue": stored.type(fill)}
     by_band = not set(PACKING) & set(encoding) and {"scales", "offsets"} & set(source.encoding)
-    if stored.kind in "iu" and (fill is None or "_Unsigned" in source.encoding or by_band):
+    if stored.kind in "iu" and (fill is None or by_band):
         encoding = {key: value for key, value in encoding.items() if key in ("grid_mapping", GDAL_METADATA)}
     return encoding
+
+
+def _unused(source: xr.DataArray, stored: np.dtype[Any]) -> int | None:
+    """The smallest or largest integer of packed values if it lies beyond their valid range; None if both are valid."""
+    scale, offset = packing(source.encoding)
+    low, high = sorted((limit - offset) / scale for limit in valid_limits(source))
+    ends = int(np.iinfo(stored).min), int(np.iinfo(stored).max)
+    return next((end for end in ends if not low - 0.5 <= end <= high + 0.5), None)
 
 
 def ancillary_names(da: xr.DataArray) -> list[str]:

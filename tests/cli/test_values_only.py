@@ -186,6 +186,25 @@ def test_netcdf_comes_back_as_it_came(tmp_path: Path, model: str) -> None:
         assert (after["t"][:] != -9999).all()
 
 
+def test_signed_bytes_that_stand_for_unsigned_ones_stay_signed(tmp_path: Path, model: str) -> None:
+    source, target = tmp_path / "in.nc", tmp_path / "out.nc"
+    stored = np.where(GAP, 255, FIELD - 900).astype("uint8").view("int8")
+    with netCDF4.Dataset(source, "w") as file:
+        for name in ("y", "x"):
+            file.createDimension(name, SIDE)
+        variable = file.createVariable("t", "i1", ("y", "x"), fill_value=np.int8(-1))
+        variable.set_auto_maskandscale(False)
+        variable.setncatts({"_Unsigned": "true", "scale_factor": 0.5, "valid_range": np.array([0, -2], "i1")})
+        variable[:] = stored
+    run("fill", source, target, "--values-only", "--model", model)
+    with netCDF4.Dataset(target) as file:
+        file.set_auto_maskandscale(False)
+        attrs, found = file["t"].__dict__, file["t"][:]
+    assert (found.dtype, attrs["_Unsigned"], attrs["valid_range"].tolist()) == (np.int8, "true", [0, -2])
+    np.testing.assert_array_equal(found[~GAP], stored[~GAP])
+    assert (found != -1).all()
+
+
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_zarr_comes_back_as_it_came(zarr_format: int, tmp_path: Path, model: str) -> None:
     layout = {"chunks": (1, 20, 16)} | ({"shards": (1, 40, 32)} if zarr_format == 3 else {})
