@@ -23,6 +23,7 @@ import click
 from geonp.errors import GeonpError, reason
 
 from .adapt import adapt
+from .aggregate import aggregate
 from .evaluate import evaluate
 from .fetch import fetch
 from .fill import fill
@@ -166,6 +167,6 @@ def main() -> None:
     """Fill gaps in rasters with a pretrained transformer neural process and honest standard errors."""
 
 
-for command in (adapt, evaluate, fetch, fill, grid, info, models, plot, recipes, train):
+for command in (adapt, aggregate, evaluate, fetch, fill, grid, info, models, plot, recipes, train):
     main.add_command(command)
 _add_debug(main)

@@ -23,6 +23,7 @@ __all__ = [
     "as_numbers",
     "bands",
     "bbox",
+    "bounds_option",
     "distribution",
     "file_system",
     "fill_option",
@@ -123,16 +124,21 @@ quantiles = fill_option(
 """Quantiles to write."""
 
 
+def bounds_option(name: str = "bounds") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The option `bounds` under this name."""
+    text = f"{_summary('bounds')} As LOWER,UPPER, like 0, or 0,1, or as NAME=LOWER,UPPER; repeatable."
+    flag, metavar = "--" + name.replace("_", "-"), "LOWER,UPPER"
+    return click.option(flag, name, metavar=metavar, multiple=True, default=None, callback=_bounds, help=text)
+
+
 def distribution(bounds: str = "bounds") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Options of the distribution of the values: `exceed`, `statistic`, and their `bounds` under this name."""
 
     def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
-        text = f"{_summary('bounds')} As LOWER,UPPER, like 0, or 0,1, or as NAME=LOWER,UPPER; repeatable."
-        flag, metavar = "--" + bounds.replace("_", "-"), "LOWER,UPPER"
         options = (
             fill_option("exceed", multiple=True, metavar="T[,T...]", callback=_thresholds, help="Repeatable."),
             fill_option("statistic", type=click.Choice(["mean", "median"])),
-            click.option(flag, bounds, metavar=metavar, multiple=True, default=None, callback=_bounds, help=text),
+            bounds_option(bounds),
         )
         for option in reversed(options):
             command = option(command)

@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 
     import numpy as np
     import numpy.typing as npt
+    import pandas as pd
     from matplotlib.figure import Figure
 
     from geonp.adaptation.adapt import Adapted
     from geonp.evaluation.comparison import Comparison
     from geonp.fill.missing import MissingLike
+    from geonp.fill.options import Bounds
     from geonp.fill.plan import FillPlan
     from geonp.fill.report import Report
     from geonp.io.journal import Record
@@ -167,6 +169,78 @@ class GeonpAccessor:
         from geonp.fill.picture import plot
 
         return plot(self._obj, variable=variable, index=index, slices=slices, points=points)
+
+    def aggregate(
+        self,
+        regions: Any,
+        statistic: Literal["mean", "sum", "integral", "fraction"] = "mean",
+        *,
+        threshold: float | None = None,
+        names: str | None = None,
+        layer: str | None = None,
+        all_touched: bool = False,
+        samples: int = 200,
+        model: str | os.PathLike[str] | None = None,
+        mask: xr.DataArray | npt.NDArray[np.bool_] | None = None,
+        max_distance: float | None = None,
+        device: str | None = None,
+        batch_size: int | None = None,
+        seed: int = 0,
+        nodata: float | None = None,
+        bounds: Bounds | None = None,
+        covariates: CovariateLike | Sequence[CovariateLike] | None = None,
+        covariate_resampling: str | None = None,
+        errors: CovariateLike | None = None,
+    ) -> pd.DataFrame:
+        """Means, sums or fractions of regions, each with its standard error; see :func:`geonp.aggregate`.
+
+        Parameters
+        ----------
+        regions : GeoDataFrame, polygons, DataArray, path, int or tuple of int
+            Polygons, labels on the grid of the raster, or rows and columns of blocks of cells.
+        statistic : {"mean", "sum", "integral", "fraction"}
+            Of the values of the cells in a region.
+        threshold : float, optional
+            For ``"fraction"``: the value to exceed.
+        names, layer : str, optional
+            Column with the names of the regions, and layer, of a file.
+        all_touched : bool
+            Take all cells that a polygon touches, not only those whose centre is inside.
+        samples : int
+            Number of samples to draw where the raster has none.
+        model : str or path, optional
+            Model to fill and draw with. By default the one that filled the raster.
+        mask, max_distance, device, batch_size, seed, nodata, bounds, covariates, covariate_resampling, errors
+            As for :meth:`infill`.
+
+        Returns
+        -------
+        DataFrame
+            A row for each variable, slice and region.
+        """
+        from geonp.fill.aggregate import aggregate
+
+        return aggregate(
+            self._obj,
+            regions,
+            statistic,
+            threshold=threshold,
+            names=names,
+            layer=layer,
+            all_touched=all_touched,
+            samples=samples,
+            model=model,
+            mask=mask,
+            max_distance=max_distance,
+            device=device,
+            batch_size=batch_size,
+            seed=seed,
+            nodata=nodata,
+            bounds=bounds,
+            covariates=covariates,
+            covariate_resampling=covariate_resampling,
+            errors=errors,
+        )
 
     def evaluate(
         self,

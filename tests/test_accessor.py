@@ -19,6 +19,7 @@ HOMES = {
     "fill_store": "geonp.fill.store",
     "values_only": "geonp.fill.outputs",
     "plot": "geonp.fill.picture",
+    "aggregate": "geonp.fill.aggregate",
     "evaluate": "geonp.evaluation.compare",
     "adapt": "geonp.adaptation.adapt",
 }

@@ -1,0 +1,115 @@
+"""``geonp aggregate IN REGIONS --out TABLE``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .covariates import covariates, errors, read_beside
+from .options import (
+    bands,
+    bbox,
+    bounds_option,
+    file_system,
+    fill_option,
+    number,
+    opening,
+    place,
+    quiet,
+    read_mask,
+    storage_option,
+    variables,
+)
+from .show import echo
+
+__all__ = ["aggregate"]
+
+
+@click.command()
+@click.argument("source", metavar="IN")
+@click.argument("regions", metavar="[REGIONS]", required=False)
+@click.option("--blocks", type=click.IntRange(min=1), help="Rows and columns of blocks of cells, instead of REGIONS.")
+@click.option("--out", type=click.Path(path_type=Path), help="The .csv to write. Default: the table is printed.")
+@click.option(
+    "--statistic",
+    type=click.Choice(["mean", "sum", "integral", "fraction"]),
+    default="mean",
+    show_default=True,
+    help="Mean or sum of the values, sum times the areas of cells, or fraction of the area above --threshold.",
+)
+@click.option("--threshold", type=float, help="Value to exceed, for --statistic fraction.")
+@click.option("--name", "names", metavar="COLUMN", help="Column with the names of REGIONS. Default: the first texts.")
+@click.option("--layer", help="Layer of REGIONS.")
+@click.option("--all-touched", is_flag=True, help="Take all cells that a polygon touches, not only centres inside.")
+@click.option(
+    "--samples",
+    type=click.IntRange(min=2),
+    default=200,
+    show_default=True,
+    help="Joint samples to draw, if IN has none: with 200, chance changes a standard error by 5 %.",
+)
+@bands
+@variables
+@place
+@bbox
+@fill_option("nodata", type=number, help="As stored in the file.")
+@fill_option("mask", type=click.Path(path_type=Path), help="A raster file; 0 is False.")
+@fill_option("max_distance", type=float)
+@bounds_option()
+@covariates
+@errors
+@fill_option("model")
+@fill_option("device")
+@fill_option("seed", type=int, show_default=True)
+@storage_option
+@click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
+@quiet
+def aggregate(
+    source: str,
+    regions: str | None,
+    blocks: int | None,
+    out: Path | None,
+    mask: Path | None,
+    storage: tuple[str, ...],
+    overwrite: bool,
+    quiet: bool,
+    **settings: Any,
+) -> None:
+    """Means, sums or fractions of REGIONS of the raster IN, each with its standard error.
+
+    IN is the result of geonp fill, or a raster with gaps, which is filled first. REGIONS is a file of polygons
+    (GeoPackage, GeoJSON, shapefile), which may overlap, or a raster of labels on the grid of IN. The standard errors
+    count how the errors of neighbouring cells go together, by joint samples: those in IN (geonp fill --samples), or
+    samples drawn for the table. Observed cells count as known.
+    """
+    from geonp.errors import OutputError
+    from geonp.fill.aggregate import aggregate as aggregated
+    from geonp.io.files import open_raster
+    from geonp.io.location import is_remote
+
+    if (regions is None) == (blocks is None):
+        raise click.UsageError("Give either REGIONS or --blocks.")
+    if out is not None and out.exists() and not overwrite:
+        raise OutputError(f"The output exists: {str(out)!r}. Choose another name, or pass overwrite (--overwrite).")
+    where, storage_options = opening(settings), file_system(storage)
+    ds = open_raster(source, storage_options=storage_options if is_remote(source) else None, **where)
+    settings |= read_beside(settings, ds, source, where, storage_options)
+    settings["mask"] = None if mask is None else read_mask(mask, where["bbox"])
+    # what is not given is read from the attributes of a filled raster
+    given = {
+        name: value
+        for name, value in settings.items()
+        if value is not None and not (isinstance(value, tuple) and not value)
+    }
+    context = click.get_current_context()
+    if context.get_parameter_source("model") is not click.core.ParameterSource.COMMANDLINE:
+        given.pop("model", None)
+    table = aggregated(ds, regions if blocks is None else blocks, **given)
+    if out is None:
+        echo(table.to_csv(index=False).rstrip())
+        return
+    table.to_csv(out, index=False)
+    if not quiet:
+        echo(f"Wrote {len(table):,} rows: {out}")

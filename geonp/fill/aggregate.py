@@ -1,0 +1,387 @@
+"""Statistics of regions of a filled raster, with standard errors that count how errors go together in space."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import xarray as xr
+from dask.base import compute
+from dask.delayed import delayed
+from scipy import sparse
+
+from geonp.errors import InputError, ModelError, warn
+from geonp.fill.infill import infill
+from geonp.fill.options import Bounds
+from geonp.fill.request import Raster
+from geonp.inference.checkpoint import load_card
+from geonp.io.files import open_raster
+from geonp.io.polygon_regions import Polygons, cells_of, read_polygons
+from geonp.io.polygons import VECTOR_FILES
+from geonp.raster.covariates import CovariateLike, named
+from geonp.raster.grid import Grid
+from geonp.raster.metadata import FillFlag
+from geonp.raster.regions import Regions, blocks, cell_areas, labelled
+
+__all__ = ["STATISTICS", "aggregate"]
+
+STATISTICS = ("mean", "sum", "integral", "fraction")
+"""Statistics of the values of a region."""
+
+FloatArray = npt.NDArray[np.floating[Any]]
+IntArray = npt.NDArray[np.integer[Any]]
+
+FEWEST = 30
+"""With fewer samples in a file, standard errors are rough."""
+
+SIDE = 256
+"""Rows and columns of the parts that are sampled at once, which bounds the memory."""
+
+
+def aggregate(
+    obj: Raster,
+    regions: Any,
+    statistic: Literal["mean", "sum", "integral", "fraction"] = "mean",
+    *,
+    threshold: float | None = None,
+    names: str | None = None,
+    layer: str | None = None,
+    all_touched: bool = False,
+    samples: int = 200,
+    model: str | os.PathLike[str] | None = None,
+    mask: xr.DataArray | npt.NDArray[np.bool_] | None = None,
+    max_distance: float | None = None,
+    device: str | None = None,
+    batch_size: int | None = None,
+    seed: int = 0,
+    nodata: float | None = None,
+    bounds: Bounds | None = None,
+    covariates: CovariateLike | Sequence[CovariateLike] | None = None,
+    covariate_resampling: str | None = None,
+    errors: CovariateLike | None = None,
+) -> pd.DataFrame:
+    """Means, sums or fractions of regions, each with its standard error.
+
+    The errors of neighbouring cells go together, so the standard error of a mean is larger than independent errors
+    would give. It is the standard deviation of the statistic in joint samples of the raster (see `samples` of
+    :class:`geonp.fill.options.FillOptions`).
+
+    Parameters
+    ----------
+    obj : DataArray or Dataset
+        What :func:`geonp.infill` gave, or a raster with gaps, which is filled first. Samples in a filled raster are
+        used; without any, its observed cells are filled again to draw them.
+    regions : GeoDataFrame, polygons, DataArray, path, int or tuple of int
+        Polygons, as a GeoDataFrame, a mapping from names to shapely geometries, a sequence of these, or a file
+        (GeoPackage, GeoJSON, shapefile); labels on the grid of the raster, an array or a file, where 0, NaN and nodata
+        are no region; or the rows and columns of blocks of cells. Polygons may overlap, and be in another CRS.
+    statistic : {"mean", "sum", "integral", "fraction"}
+        Of the values of the cells in a region: their mean, weighted by the areas of cells on longitudes and latitudes;
+        their sum; their sum times the areas of cells, in square metres on longitudes and latitudes, else in square
+        units of the CRS; or the fraction of the area whose values exceed `threshold`.
+    threshold : float, optional
+        For ``"fraction"``, in the units of the values.
+    names : str, optional
+        Column with the names of the regions in a file. By default the first one of texts that all differ.
+    layer : str, optional
+        Layer of a file of polygons.
+    all_touched : bool
+        Take all cells that a polygon touches, not only those whose centre is inside.
+    samples : int
+        Number of samples to draw where the raster has none. With 200 of them, chance changes a standard error by 5 %.
+    model : str or path, optional
+        Model to fill and draw with. By default the one that filled the raster, or ``tnpkr-sa``.
+    mask, max_distance, device, batch_size, seed, nodata, bounds, covariates, covariate_resampling, errors
+        As for :func:`geonp.infill`. To draw the errors of a filled raster, give those that it was filled with.
+
+    Returns
+    -------
+    DataFrame
+        A row for each variable, slice and region: ``value``, ``standard_error``, ``cells`` with a value, ``filled``
+        among them, and ``empty`` cells without one, which are left out. Observed cells count as known, without error;
+        values of filled cells are those that would be measured there.
+
+    Raises
+    ------
+    InputError
+        For regions that cannot be placed on the raster, or a filled raster whose errors cannot be drawn again.
+    """
+    _check(statistic, threshold, samples)
+    every = {
+        "model": model,
+        "mask": mask,
+        "max_distance": max_distance,
+        "device": device,
+        "batch_size": batch_size,
+        "seed": seed,
+        "nodata": nodata,
+        "bounds": bounds,
+        "covariates": covariates,
+        "covariate_resampling": covariate_resampling,
+        "errors": errors,
+    }
+    options = {name: value for name, value in every.items() if value is not None}
+    filled, labels = _filled(obj, samples, options)
+    grid = Grid.from_xarray(filled)
+    found = regions_of(regions, filled, grid, names, layer, all_touched=all_touched)
+    if empty := [str(name) for name, size in zip(found.names, found.sizes, strict=True) if not size]:
+        shown = ", ".join(empty[:5]) + (", ..." if len(empty) > 5 else "")
+        warn(f"{len(empty)} of {len(found.names)} regions have no cell in the raster: {shown}")
+    weights = np.ones(grid.shape[0])
+    if statistic == "integral" or (statistic in ("mean", "fraction") and grid.geographic):
+        weights = cell_areas(grid)
+    tables = [_table(filled, label, grid, found, weights, statistic, threshold) for label in labels]
+    out = pd.concat(tables, ignore_index=True)
+    out.attrs = {"statistic": statistic, **({} if threshold is None else {"threshold": threshold})}
+    return out
+
+
+def _check(statistic: str, threshold: float | None, samples: int) -> None:
+    if statistic not in STATISTICS:
+        raise InputError(f"statistic must be one of {', '.join(STATISTICS)}, got {statistic!r}")
+    if (statistic == "fraction") != (threshold is not None):
+        raise InputError(
+            f"a threshold is for statistic='fraction', which needs one: got {statistic!r} with threshold={threshold!r}"
+        )
+    if not isinstance(samples, (int, np.integer)) or isinstance(samples, bool) or samples < 2:
+        raise InputError(f"samples must be at least 2 for a standard error, got {samples!r}")
+
+
+def regions_of(
+    given: Any, raster: Raster, grid: Grid, names: str | None, layer: str | None, *, all_touched: bool
+) -> Regions:
+    """The cells of regions in any of the forms that :func:`aggregate` takes."""
+    if isinstance(given, (str, os.PathLike)):
+        if os.fspath(given).lower().endswith(VECTOR_FILES):
+            return cells_of(read_polygons(given, names, layer), raster, grid, all_touched=all_touched)
+        ds = open_raster(given)
+        if len(ds.data_vars) != 1:
+            raise InputError(f"{os.fspath(given)!r} has {len(ds.data_vars)} variables, expected one with labels")
+        return labelled(next(iter(ds.data_vars.values())), grid)
+    if isinstance(given, xr.DataArray) or (isinstance(given, np.ndarray) and given.dtype != object):
+        return labelled(given, grid)
+    if isinstance(given, (int, np.integer)) and not isinstance(given, bool):
+        return blocks(grid.shape, int(given))
+    if isinstance(given, tuple) and len(given) == 2 and all(isinstance(n, (int, np.integer)) for n in given):
+        return blocks(grid.shape, (int(given[0]), int(given[1])))
+    return cells_of(Polygons.of(given), raster, grid, all_touched=all_touched)
+
+
+def _filled(obj: Raster, samples: int, options: dict[str, Any]) -> tuple[xr.Dataset, list[str]]:
+    """A filled Dataset with samples, lazy, and the names of its variables."""
+    ds = obj.to_dataset(name=obj.name or "value") if isinstance(obj, xr.DataArray) else obj
+    before = [str(name) for name in ds.data_vars if f"{name}_fill_flag" in ds]
+    if not before:
+        if "geonp_model" in ds.attrs:
+            raise InputError(
+                "the raster was filled by geonp, and its flags are not in it: cells that were filled would count as "
+                "observed. Give the whole result, or the raster before it was filled."
+            )
+        out = infill(ds.chunk(_chunks(ds)), samples=samples, **options)
+        return out, [str(name) for name in out.data_vars if f"{name}_sample" in out]
+    lazy = ds.chunk(_chunks(ds))
+    have = [name for name in before if f"{name}_sample" in ds]
+    if have and ds.sizes["sample"] < FEWEST:
+        warn(
+            f"the raster has {ds.sizes['sample']} samples, from which a standard error is known to "
+            f"{100 / np.sqrt(2 * ds.sizes['sample'] - 2):.0f} %: fill with samples=200 (--samples 200), or leave the "
+            "samples out to have others drawn"
+        )
+    for name in before:
+        if name not in have:
+            lazy = lazy.assign({f"{name}_sample": _again(lazy, name, samples, options)})
+    return lazy, before
+
+
+def _chunks(ds: xr.Dataset) -> dict[Hashable, int]:
+    grid = Grid.from_xarray(ds)
+    return {dim: min(SIDE, ds.sizes[dim]) if dim in (grid.y_dim, grid.x_dim) else 1 for dim in ds.dims} | (
+        {"sample": -1} if "sample" in ds.dims else {}
+    )
+
+
+def _model_of(ds: xr.Dataset) -> str:
+    """Name of the shipped model that filled a raster."""
+    name = str(ds.attrs.get("geonp_model", "tnpkr-sa"))
+    try:
+        load_card(name)
+    except ModelError as error:
+        raise InputError(
+            f"the raster was filled by the model {name!r}, which is not shipped: give its checkpoint (model=, "
+            "--model), or fill with samples=200 (--samples 200)"
+        ) from error
+    return name
+
+
+def _again(ds: xr.Dataset, name: str, samples: int, options: dict[str, Any]) -> xr.DataArray:
+    """Samples of a filled variable, from a second fill of its observed cells.
+
+    Their values and standard errors are those of the first fill, which may have been of the same cells given more.
+    """
+    flags = ds[f"{name}_fill_flag"]
+    beside = [one for key in ("covariates", "errors") for one in named(options.get(key)) if isinstance(one, str)]
+    source = ds[[name, *(one for one in beside if one in ds)]]
+    source = source.assign({name: ds[name].where(flags == FillFlag.OBSERVED)})
+    source.attrs = {}
+    if "geonp_bounds" in ds.attrs and "bounds" not in options:
+        raise InputError(
+            f"the raster was filled within bounds, {ds.attrs['geonp_bounds']}: give the same ones "
+            "(bounds=, --bounds), or fill it with samples=200 (--samples 200)"
+        )
+    if lost := [key for key in ("covariates", "errors") if f"geonp_{key}" in ds.attrs and key not in options]:
+        raise InputError(
+            f"the raster was filled with {' and '.join(lost)}, of which the errors depend: give the same ones, or fill "
+            "it with samples=200 (--samples 200)"
+        )
+    again = infill(source, samples=samples, **{"model": options.get("model") or _model_of(ds), **options})
+    drawn = again[f"{name}_sample"]
+    if "bounds" in options:
+        return drawn
+    if "geonp_across" in ds.attrs:
+        warn(
+            f"{name} was filled across {ds.attrs['geonp_across']}: its errors are taken to go together in space as "
+            "those of a fill of each slice on its own"
+        )
+    scores = (drawn - again[name]) / again[f"{name}_standard_error"].where(flags != FillFlag.OBSERVED)
+    filled: xr.DataArray = ds[name] + ds[f"{name}_standard_error"] * scores
+    return filled.where(flags != FillFlag.OBSERVED, ds[name])
+
+
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """Sums over the cells of regions that have a value.
+
+    Attributes
+    ----------
+    regions : array of int
+        Their numbers ``(k,)``.
+    weights, values : array
+        Sums of the weights, and of the weighted values, ``(k,)``.
+    drawn : array
+        Sums of the weighted values of samples ``(k, n)``, or of the weights where these exceed a threshold.
+    cells, filled : array of int
+        Numbers of cells with a value, and of filled ones among them, ``(k,)``.
+    """
+
+    regions: IntArray
+    weights: FloatArray
+    values: FloatArray
+    drawn: FloatArray
+    cells: IntArray
+    filled: IntArray
+
+    @classmethod
+    def of(
+        cls,
+        values: FloatArray,
+        flags: IntArray,
+        drawn: FloatArray,
+        region: IntArray,
+        cells: IntArray,
+        weights: FloatArray,
+        threshold: float | None,
+    ) -> _Sums:
+        """Those of a part of a raster.
+
+        Parameters
+        ----------
+        values, flags : array
+            ``(rows, cols)``.
+        drawn : array
+            ``(samples, rows, cols)``.
+        region, cells, weights : array
+            For each pair of a region and a cell their numbers, and the weight of the cell.
+        threshold : float or None
+        """
+        flat = values.ravel()[cells].astype(np.float64)
+        known = np.isfinite(flat)
+        region, cells, weights, flat = region[known], cells[known], weights[known], flat[known]
+        numbers, row = np.unique(region, return_inverse=True)
+        used, col = np.unique(cells, return_inverse=True)
+        matrix = sparse.csr_matrix((weights, (row, col)), shape=(numbers.size, used.size))
+        samples = drawn.reshape(len(drawn), -1)[:, used].T.astype(np.float64)
+        samples = samples if threshold is None else (samples > threshold).astype(np.float64)
+        filled = np.isin(flags.ravel()[cells], (FillFlag.FILLED, FillFlag.FILLED_ACROSS))
+        counts = (np.bincount(row, of, numbers.size).astype(np.int64) for of in (np.ones(row.size), filled))
+        total, weighted = (np.bincount(row, of, numbers.size).astype(np.float64) for of in (weights, weights * flat))
+        return cls(numbers, total, weighted, np.asarray(matrix @ samples), *counts)
+
+    @classmethod
+    def joined(cls, parts: Sequence[_Sums], n_regions: int, n: int) -> _Sums:
+        """The sums of all parts, for every region."""
+        floats: list[Any] = [np.zeros(n_regions), np.zeros(n_regions), np.zeros((n_regions, n))]
+        arrays = [*floats, np.zeros(n_regions, np.int64), np.zeros(n_regions, np.int64)]
+        for part in parts:
+            for whole, some in zip(arrays, list(vars(part).values())[1:], strict=True):
+                whole[part.regions] += some
+        return cls(np.arange(n_regions), *arrays)
+
+    def table(self, statistic: str, sizes: IntArray, *, of_samples: bool) -> dict[str, Any]:
+        """Columns of a table; values are those of the fill, or with `of_samples` means of the samples."""
+        unit = np.where(self.cells > 0, 1.0 if statistic in ("sum", "integral") else self.weights, np.nan)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            value = (self.drawn.mean(1) if of_samples else self.values) / unit
+            error = self.drawn.std(1, ddof=1) / unit
+        # sums of samples without a filled cell differ in rounding alone
+        error = np.where((self.filled == 0) & (self.cells > 0), 0.0, error)
+        counts = {"cells": self.cells, "filled": self.filled, "empty": sizes - self.cells}
+        return {"value": value, "standard_error": error, **counts}
+
+
+def _table(
+    filled: xr.Dataset,
+    name: str,
+    grid: Grid,
+    regions: Regions,
+    weights: FloatArray,
+    statistic: str,
+    threshold: float | None,
+) -> pd.DataFrame:
+    """The rows of one variable."""
+    spatial = (grid.y_dim, grid.x_dim)
+    values = filled[name].transpose(..., *spatial)
+    flags = filled[f"{name}_fill_flag"].transpose(*values.dims)
+    drawn = filled[f"{name}_sample"].transpose("sample", *values.dims)
+    chunks = values.chunks
+    assert chunks is not None
+    slices = list(np.ndindex(values.shape[:-2]))
+    parts = list(_parts(regions, chunks[-2:]))
+    tasks = []
+    for index, (where, pairs, cells) in itertools.product(slices, parts):
+        given = [array.data[(*index, *where)] for array in (values, flags)]
+        given.append(drawn.data[(slice(None), *index, *where)])
+        weighted = weights[regions.row[pairs]]
+        tasks.append(delayed(_Sums.of)(*given, regions.region[pairs], cells, weighted, threshold))
+    sums, rows = compute(*tasks), []
+    of_samples = statistic == "fraction" or filled.attrs.get("geonp_statistic") == "median"
+    for number, index in enumerate(slices):
+        some = sums[number * len(parts) : (number + 1) * len(parts)]
+        total = _Sums.joined(some, len(regions.names), drawn.sizes["sample"])
+        places = zip(values.dims[:-2], index, strict=True)
+        lead = {str(dim): values[dim].values[k] if dim in values.coords else k for dim, k in places}
+        found = total.table(statistic, regions.sizes, of_samples=of_samples)
+        rows.append(pd.DataFrame({"variable": name, **lead, "region": regions.names, **found}))
+    return pd.concat(rows, ignore_index=True)
+
+
+def _parts(
+    regions: Regions, chunks: Sequence[tuple[int, ...]]
+) -> Iterator[tuple[tuple[slice, slice], IntArray, IntArray]]:
+    """For each chunk with cells of regions its rows and columns, and the numbers of the pairs and cells in it."""
+    rows, cols = (np.cumsum([0, *sizes]) for sizes in chunks)
+    i, j = (np.searchsorted(edges, of, side="right") - 1 for edges, of in ((rows, regions.row), (cols, regions.col)))
+    chunk = i * (cols.size - 1) + j
+    order = np.argsort(chunk, kind="stable")
+    ends = np.searchsorted(chunk[order], np.arange((rows.size - 1) * (cols.size - 1) + 1))
+    for number, (start, end) in enumerate(itertools.pairwise(ends.tolist())):
+        if start == end:
+            continue
+        pairs, (a, b) = order[start:end], divmod(number, cols.size - 1)
+        cells = (regions.row[pairs] - rows[a]) * (cols[b + 1] - cols[b]) + regions.col[pairs] - cols[b]
+        yield (slice(rows[a], rows[a + 1]), slice(cols[b], cols[b + 1])), pairs, cells

@@ -1,0 +1,221 @@
+"""Polygons from files and objects, and the cells of a grid that are inside of each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from geonp.errors import InputError, MissingExtraError
+from geonp.raster.grid import Grid
+from geonp.raster.regions import Regions
+
+__all__ = ["Polygons", "cells_of", "read_polygons"]
+
+POLYGONS = {"Polygon", "MultiPolygon"}
+
+
+@dataclass(frozen=True, eq=False)
+class Polygons:
+    """Polygons with names.
+
+    Attributes
+    ----------
+    geometries : sequence
+        Of shapely.
+    names : sequence
+    crs : str or None
+        Coordinate reference system, in any form that pyproj accepts.
+    """
+
+    geometries: Sequence[Any]
+    names: Sequence[Any]
+    crs: Any
+
+    @classmethod
+    def of(cls, given: Any) -> Polygons:
+        """Those of a GeoDataFrame, a GeoSeries, a mapping from names to geometries, or a sequence of geometries.
+
+        Raises
+        ------
+        InputError
+            For what is none of these, or holds something else than polygons.
+        """
+        series = getattr(given, "geometry", given) if hasattr(given, "crs") else given
+        if hasattr(series, "index") and hasattr(series, "values") and not isinstance(series, Mapping):
+            names, geometries = list(series.index), list(series.values)
+        elif isinstance(given, Mapping):
+            names, geometries = list(given), list(given.values())
+        else:
+            geometries = list(given) if isinstance(given, (Sequence, np.ndarray)) else [given]
+            names = list(range(len(geometries)))
+        shape = _module("shapely.geometry").shape
+        if not geometries or not all(hasattr(g, "__geo_interface__") or isinstance(g, Mapping) for g in geometries):
+            raise InputError(
+                f"regions are polygons, a raster of labels, or block sizes: got {type(given).__name__}, expected a "
+                "GeoDataFrame, shapely polygons, a DataArray, or numbers of cells"
+            )
+        found = cls([shape(getattr(g, "__geo_interface__", g)) for g in geometries], names, getattr(given, "crs", None))
+        return found._checked()
+
+    def _checked(self) -> Polygons:
+        if other := sorted({g.geom_type for g in self.geometries} - POLYGONS):
+            raise InputError(f"regions must be polygons, got geometries of type {', '.join(other)}")
+        return self
+
+
+def read_polygons(path: str | os.PathLike[str], column: str | None = None, layer: str | None = None) -> Polygons:
+    """Read the polygons of a file that GDAL opens: GeoPackage, GeoJSON, shapefile and others.
+
+    Parameters
+    ----------
+    path : str or path
+    column : str, optional
+        Column with the names of the polygons. By default the first one whose entries are texts that all differ, else
+        the numbers of the features, from 0.
+    layer : str, optional
+        Layer of a file of several.
+
+    Raises
+    ------
+    MissingExtraError
+        Without the extra ``vector``.
+    InputError
+        If the file cannot be read, has no such column, or holds no polygons.
+    """
+    raw = _module("pyogrio.raw")
+    try:
+        meta, _, wkb, columns = raw.read(os.fspath(path), layer=layer)
+    except Exception as error:  # of pyogrio, which has several classes
+        raise InputError(f"{os.fspath(path)!r} cannot be read as polygons: {error}") from error
+    names = list(meta["fields"])
+    if column is not None and column not in names:
+        raise InputError(f"{os.fspath(path)!r} has no column {column!r}: expected one of {', '.join(names) or 'none'}")
+    chosen = [values for name, values in zip(names, columns, strict=True) if name == column]
+    chosen += [values for values in columns if values.dtype == object and len(set(values.tolist())) == len(values)]
+    geometries = _module("shapely").from_wkb(wkb)
+    kept = np.array([g is not None and not g.is_empty for g in geometries], bool)
+    if not kept.any():
+        raise InputError(f"{os.fspath(path)!r} has no polygons: its {len(geometries)} features have no geometry")
+    labels = chosen[0][kept].tolist() if chosen else np.flatnonzero(kept).tolist()
+    return Polygons(geometries[kept].tolist(), labels, meta["crs"])._checked()
+
+
+def cells_of(
+    polygons: Polygons, raster: xr.DataArray | xr.Dataset, grid: Grid, *, all_touched: bool = False
+) -> Regions:
+    """The cells of each polygon: those whose centre is inside, or all that it touches.
+
+    Longitudes of polygons and of the grid may differ by whole turns.
+
+    Raises
+    ------
+    InputError
+        If the polygons have a CRS and the raster does not, or the raster has no coordinates.
+    """
+    shapely = _module("shapely")
+    y, x = _axes(raster, grid)
+    turns = (0.0, 360.0, -360.0) if grid.geographic else (0.0,)
+    cells = []
+    for geometry in _in_crs(polygons, grid):
+        placed = [shapely.transform(geometry, lambda xy, x=x - turn: _positions(xy, x, y)) for turn in turns]
+        cells.append(np.unique(np.concatenate([_inside(one, grid.shape, all_touched) for one in placed])))
+    region = np.repeat(np.arange(len(cells)), [part.size for part in cells])
+    row, col = np.divmod(np.concatenate(cells), grid.shape[1])
+    return Regions(polygons.names, region, row, col)
+
+
+def _inside(geometry: Any, shape: tuple[int, int], all_touched: bool) -> npt.NDArray[np.int64]:
+    """Flat indices of the cells of a geometry, whose coordinates are columns and rows; cell i is from i to i + 1."""
+    left, top, right, bottom = geometry.bounds
+    first = max(int(np.floor(top)), 0), max(int(np.floor(left)), 0)
+    rows, cols = (
+        min(int(np.ceil(end)), size) - start for end, size, start in zip((bottom, right), shape, first, strict=True)
+    )
+    if rows <= 0 or cols <= 0:
+        return np.empty(0, np.int64)
+    affine = import_module("affine").Affine.translation(first[1], first[0])
+    rasterize = import_module("rasterio.features").rasterize
+    burnt = rasterize([geometry], (rows, cols), transform=affine, all_touched=all_touched, dtype=np.uint8)
+    row, col = np.nonzero(burnt)
+    return np.asarray((row + first[0]) * shape[1] + col + first[1], np.int64)
+
+
+def _axes(raster: xr.DataArray | xr.Dataset, grid: Grid) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Coordinates of rows and columns in units of the CRS."""
+    if not all(grid.placed):
+        raise InputError(
+            "polygons need a raster with coordinates: got none along "
+            f"{' and '.join(repr(d) for d, p in zip((grid.y_dim, grid.x_dim), grid.placed, strict=True) if not p)}"
+        )
+    found = []
+    for dim, factor, step in zip((grid.y_dim, grid.x_dim), grid.factors, grid.spacing, strict=True):
+        values = raster[dim].values.astype(np.float64) * factor
+        if dim == grid.x_dim and grid.geographic:
+            # longitudes that wrap, as from 359 to 0
+            values = np.unwrap(values, period=360.0)
+        found.append(values if values.size > 1 else np.append(values, values + step))
+    return found[0], found[1]
+
+
+def _positions(
+    xy: npt.NDArray[np.float64], x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """Columns and rows ``(n, 2)`` of places; 0.5 is the centre of the first one."""
+    return np.stack([_along(xy[:, 0], x), _along(xy[:, 1], y)], -1)
+
+
+def _along(places: npt.NDArray[np.float64], centres: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Positions along one dimension, linear between the centres of cells and beyond the first and the last one."""
+    number = np.arange(centres.size) + 0.5
+    if centres[-1] < centres[0]:
+        return centres.size - _along(places, centres[::-1])
+    found = np.interp(places, centres, number)
+    before, after = np.minimum(places - centres[0], 0.0), np.maximum(places - centres[-1], 0.0)
+    return np.asarray(found + before / (centres[1] - centres[0]) + after / (centres[-1] - centres[-2]))
+
+
+def _in_crs(polygons: Polygons, grid: Grid) -> Sequence[Any]:
+    """The geometries in the CRS of the grid."""
+    from pyproj import CRS, Transformer
+
+    if polygons.crs is None:
+        return polygons.geometries
+    declared = grid.crs or ("OGC:CRS84" if grid.geographic else None)
+    source = CRS.from_user_input(polygons.crs)
+    if declared is None:
+        raise InputError(
+            f"the polygons are in {source.name}, and the raster declares no CRS: write it to the raster, for example "
+            "with rioxarray's write_crs"
+        )
+    target = CRS.from_user_input(declared)
+    if source.equals(target, ignore_axis_order=True):
+        return polygons.geometries
+    shapely, transformer = _module("shapely"), Transformer.from_crs(source, target, always_xy=True)
+    found = []
+    for geometry in polygons.geometries:
+        left, bottom, right, top = geometry.bounds
+        # edges are straight in their own CRS
+        fine = shapely.segmentize(geometry, max(right - left, top - bottom) / 64 or 1.0)
+        found.append(shapely.transform(fine, lambda xy: np.stack(transformer.transform(*xy.T), -1)))
+    if not np.isfinite(shapely.get_coordinates(found)).all():
+        raise InputError(
+            f"the polygons cannot be transformed from {source.name} to {target.name}: some of their points do not "
+            "exist there. Cut them to the raster, or correct the CRS."
+        )
+    return found
+
+
+def _module(name: str) -> ModuleType:
+    """A library of polygons."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise MissingExtraError(name.partition(".")[0], "vector") from error

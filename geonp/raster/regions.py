@@ -1,0 +1,105 @@
+"""Regions of a raster: which cells belong to each. Regions may overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from geonp.errors import InputError
+from geonp.raster.grid import Grid
+from geonp.raster.nodata import declared_nodata
+
+__all__ = ["Regions", "blocks", "cell_areas", "labelled"]
+
+IntArray = npt.NDArray[np.integer[Any]]
+
+EARTH_RADIUS = 6_371_008.8
+"""Mean radius of the Earth in metres."""
+
+
+@dataclass(frozen=True, eq=False)
+class Regions:
+    """Regions and their cells.
+
+    Attributes
+    ----------
+    names : sequence
+        What tells the regions apart.
+    region, row, col : array of int
+        For each pair of a region and one of its cells the number of the region, and where the cell is.
+    """
+
+    names: Sequence[Any]
+    region: IntArray
+    row: IntArray
+    col: IntArray
+
+    @property
+    def sizes(self) -> IntArray:
+        """Number of cells of each region."""
+        return np.bincount(self.region, minlength=len(self.names))
+
+
+def blocks(shape: tuple[int, int], size: int | tuple[int, int]) -> Regions:
+    """Blocks of `size` cells, or rows and columns, from the first row and column; the last ones may be smaller.
+
+    Their names are ``"row,column"``, counted in blocks.
+    """
+    rows, cols = (size, size) if isinstance(size, (int, np.integer)) else size
+    if min(rows, cols) < 1:
+        raise InputError(f"blocks must have at least one cell: got {rows} x {cols}")
+    row, col = np.indices(shape)
+    across = -(-shape[1] // cols)
+    names = [f"{i},{j}" for i in range(-(-shape[0] // rows)) for j in range(across)]
+    return Regions(names, ((row // rows) * across + col // cols).ravel(), row.ravel(), col.ravel())
+
+
+def labelled(labels: xr.DataArray | npt.NDArray[Any], grid: Grid) -> Regions:
+    """The regions of a raster of labels: cells of one label are a region, those with 0, NaN or nodata in none.
+
+    Raises
+    ------
+    InputError
+        If the labels are on another grid, have more than two dimensions or are no whole numbers.
+    """
+    if isinstance(labels, xr.DataArray):
+        of = Grid.from_xarray(labels)
+        grid.require_same(of, "regions")
+        nodata = declared_nodata(labels) if labels.dtype.kind in "iuf" else ()
+        single = [dim for dim in labels.dims if dim not in (of.y_dim, of.x_dim) and labels.sizes[dim] == 1]
+        values = labels.squeeze(single, drop=True).transpose(..., of.y_dim, of.x_dim).values
+    else:
+        values, nodata = np.asarray(labels), ()
+    if values.shape != grid.shape:
+        raise InputError(
+            f"the regions have shape {values.shape}, expected {grid.shape} (rows, columns) like the raster"
+        )
+    if values.dtype.kind not in "biuf":
+        raise InputError(f"labels of regions must be whole numbers, got dtype {values.dtype}")
+    inside = np.isfinite(values) & (values != 0)
+    for value in nodata:
+        inside &= values != value
+    row, col = np.nonzero(inside)
+    found = values[inside]
+    if found.dtype.kind == "f" and (found != np.rint(found)).any():
+        raise InputError(
+            f"labels of regions must be whole numbers, got {found[found != np.rint(found)][0]}: this looks like a "
+            "raster of measurements"
+        )
+    names, region = np.unique(found.astype(np.int64), return_inverse=True)
+    return Regions(names.tolist(), region.ravel(), row, col)
+
+
+def cell_areas(grid: Grid) -> npt.NDArray[np.float64]:
+    """Area of the cells of each row: in square metres for longitudes and latitudes, else in square units of the CRS."""
+    dy, dx = (abs(step) for step in grid.spacing)
+    if not grid.geographic:
+        return np.full(grid.shape[0], dy * dx)
+    latitude = grid.origin[0] + grid.spacing[0] * np.arange(grid.shape[0])
+    ends = np.radians(np.clip([latitude - dy / 2, latitude + dy / 2], -90, 90))
+    return np.asarray(EARTH_RADIUS**2 * np.radians(dx) * (np.sin(ends[1]) - np.sin(ends[0])))

@@ -1,0 +1,159 @@
+"""aggregate(): means and sums of regions, their standard errors, and what regions may be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import shapely
+import xarray as xr
+
+from geonp.errors import InputError
+from geonp.fill.aggregate import aggregate
+from geonp.fill.infill import infill
+from geonp.raster.grid import Grid
+from geonp.raster.regions import cell_areas
+
+from .test_samples import field, known_process, posterior  # noqa: F401 (a fixture)
+
+pytestmark = pytest.mark.usefixtures("float32")
+
+
+def raster(lat: bool = False) -> xr.DataArray:
+    """A gap of 8 x 8 cells in 16 x 20, with coordinates 10 m apart, north up, or on latitudes."""
+    source = field((16, 20), np.s_[4:12, 6:14])
+    if lat:
+        return source.rename(y="lat", x="lon").assign_coords(lat=60.0 - np.arange(16), lon=np.arange(20.0))
+    return source.assign_coords(y=155.0 - 10 * np.arange(16), x=5.0 + 10 * np.arange(20)).rio.write_crs("EPSG:32633")
+
+
+@pytest.mark.usefixtures("known_process")
+def test_standard_errors_are_those_of_a_known_process(model: str) -> None:
+    """Of blocks of 4 cells and the whole raster, in which observed cells are known; a second fill draws the errors."""
+    source = raster()
+    filled = infill(source, model=model)
+    _, covariance = posterior(source)
+    for size in (2, 4, 20):
+        table = aggregate(filled, size, samples=400, model=model)
+        row, col = (part // size for part in np.indices(source.shape))
+        block = row * -(-20 // size) + col
+        cells = np.bincount(block.ravel())
+        shares = (block[4:12, 6:14].ravel()[None] == np.arange(len(table))[:, None]) / cells[:, None]
+        exact = np.sqrt(np.einsum("ri,ij,rj->r", shares, covariance, shares))
+        of = table.filled.values > 0
+        np.testing.assert_allclose(table.standard_error.values[of] / exact[of], 1, atol=0.2)
+        assert np.log(table.standard_error.values[of] / exact[of]).mean() == pytest.approx(0, abs=0.1)
+        assert (table.standard_error.values[~of] == 0).all()
+        means = np.bincount(block.ravel(), filled.a.values.ravel()) / cells
+        np.testing.assert_allclose(table.value, means, rtol=1e-6)
+        assert table.cells.tolist() == cells.tolist()
+
+
+def test_samples_in_the_raster_are_used_and_few_are_told(model: str) -> None:
+    filled = infill(raster(), model=model, samples=5)
+    with pytest.warns(UserWarning, match="has 5 samples, from which a standard error is known to 35 %"):
+        table = aggregate(filled, (16, 20))
+    own = filled.a_sample.values.mean((1, 2))
+    assert table.standard_error[0] == pytest.approx(own.std(ddof=1), rel=1e-6)
+
+
+def test_a_raster_with_gaps_is_filled_first(model: str) -> None:
+    stack = xr.concat([raster(), raster() + 1], "time").assign_coords(time=pd.date_range("2020", periods=2))
+    table = stack.geonp.aggregate((8, 10), samples=4, model=model)
+    assert list(table) == ["variable", "time", "region", "value", "standard_error", "cells", "filled", "empty"]
+    assert table.region.tolist() == ["0,0", "0,1", "1,0", "1,1"] * 2
+    later = aggregate(infill(stack, model=model), (8, 10), samples=4, model=model)
+    np.testing.assert_allclose(table.value, later.value, rtol=1e-5)
+    np.testing.assert_allclose(table.standard_error, later.standard_error, rtol=1e-3)
+
+
+def test_polygons_overlap_come_in_other_crs_and_may_have_no_cell(model: str, tmp_path: Path) -> None:
+    source, (west, south) = raster(), (0.0, 0.0)
+    given = {
+        "all": shapely.box(west, south, 200, 160),
+        "four": shapely.box(61, 81, 79, 99),
+        "beside": shapely.box(900, 0, 999, 99),
+    }
+    with pytest.warns(UserWarning, match="1 of 3 regions have no cell in the raster: beside"):
+        table = aggregate(source, given, "sum", samples=3, model=model).set_index("region")
+    filled = infill(source, model=model).a.values
+    assert table.cells.tolist() == [320, 4, 0]
+    np.testing.assert_allclose(table.value[["all", "four"]], [filled.sum(), filled[6:8, 6:8].sum()], rtol=1e-5)
+    assert np.isnan(table.value["beside"])
+    assert aggregate(source, given["four"], samples=3, model=model, all_touched=True).cells[0] == 4
+    assert aggregate(source, shapely.box(59, 81, 79, 99), samples=3, model=model, all_touched=True).cells[0] == 6
+    # the same polygons in degrees, from a file
+    from pyproj import Transformer
+
+    degrees = Transformer.from_crs("EPSG:32633", "EPSG:4326", always_xy=True)
+    collection = {"type": "FeatureCollection", "features": []}
+    for name in ("all", "four"):
+        moved = shapely.transform(given[name], lambda xy: np.stack(degrees.transform(*xy.T), -1))
+        what = {"type": "Feature", "properties": {"kind": "basin", "name": name}}
+        collection["features"].append({**what, "geometry": moved.__geo_interface__})
+    file = tmp_path / "basins.geojson"
+    file.write_text(json.dumps(collection))
+    read = aggregate(source, file, "sum", samples=3, model=model)
+    assert read.region.tolist() == ["all", "four"]
+    assert read.cells.tolist() == [320, 4]
+    with pytest.raises(InputError, match="no column 'x': expected one of kind, name"):
+        aggregate(source, file, names="x", samples=3, model=model)
+
+
+def test_labels_areas_and_fractions(model: str) -> None:
+    source = raster(lat=True)
+    labels = xr.zeros_like(source, int)
+    labels[:, :7], labels[:8, 7:] = 3, 8
+    filled = infill(source, model=model, samples=30)
+    areas = np.broadcast_to(cell_areas(Grid.from_xarray(source))[:, None], source.shape)
+    ends = np.sin(np.deg2rad([60.5, 44.5]))
+    assert areas.sum() == pytest.approx(np.deg2rad(20) * 6371008.8**2 * (ends[0] - ends[1]))
+    table = aggregate(filled, labels)
+    assert table.region.tolist() == [3, 8]
+    inside = labels.values == 3
+    assert table.value[0] == pytest.approx(np.average(filled.a.values[inside], weights=areas[inside]), rel=1e-5)
+    integral = aggregate(filled, labels, "integral")
+    assert integral.value[0] == pytest.approx((filled.a.values * areas)[inside].sum(), rel=1e-5)
+    share = aggregate(filled, labels, "fraction", threshold=0.0)
+    above = np.average(filled.a_sample.values[:, inside] > 0, weights=areas[inside], axis=1)
+    assert share.value[0] == pytest.approx(above.mean())
+    assert share.standard_error[0] == pytest.approx(above.std(ddof=1))
+
+
+def test_longitudes_may_differ_by_a_turn(model: str) -> None:
+    source = raster(lat=True)
+    source = source.assign_coords(lon=350.0 + np.arange(20)).assign_coords(lon=(350.0 + np.arange(20)) % 360)
+    table = aggregate(source, shapely.box(-10.5, 40, 3.5, 70), samples=2, model=model)
+    assert table.cells[0] == 16 * 14
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"statistic": "median"}, "statistic must be one of mean, sum, integral, fraction, got 'median'"),
+        ({"statistic": "fraction"}, "a threshold is for statistic='fraction', which needs one"),
+        ({"samples": 1}, "samples must be at least 2"),
+        ({"regions": {"a": 1}}, "regions are polygons, a raster of labels, or block sizes: got dict"),
+        ({"regions": shapely.Point(0, 0)}, "regions must be polygons, got geometries of type Point"),
+        ({"regions": np.full((16, 20), 0.5)}, "labels of regions must be whole numbers, got 0.5"),
+        ({"regions": np.ones((2, 2), int)}, r"the regions have shape \(2, 2\), expected \(16, 20\)"),
+    ],
+)
+def test_what_is_no_region_is_refused(model: str, given: dict[str, Any], text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        aggregate(raster(), **{"regions": 4, "model": model, **given})
+
+
+def test_a_filled_raster_that_cannot_be_drawn_again_says_what_to_do(model: str) -> None:
+    filled = infill(np.exp(raster()), model=model, bounds=(0, None))
+    with pytest.raises(InputError, match=r"filled within bounds, a: at least 0: give the same ones.*samples=200"):
+        aggregate(filled, 4, samples=2, model=model)
+    with pytest.raises(InputError, match=r"filled by the model 'tiny'.*model="):
+        aggregate(filled, 4, samples=2, bounds=(0, None))
+    assert aggregate(filled, 8, samples=2, bounds=(0, None), model=model).standard_error.notna().all()
+    with pytest.raises(InputError, match="its flags are not in it"):
+        aggregate(filled[["a"]], 4, samples=2)
