@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from .covariates import covariates, errors, read_beside
+from .missing import mask_option, read_mask
 from .options import (
     bands,
     bbox,
@@ -18,7 +19,6 @@ from .options import (
     opening,
     place,
     quiet,
-    read_mask,
     storage_option,
     variables,
 )
@@ -55,7 +55,7 @@ __all__ = ["aggregate"]
 @place
 @bbox
 @fill_option("nodata", type=number, help="As stored in the file.")
-@fill_option("mask", type=click.Path(path_type=Path), help="A raster file; 0 is False.")
+@mask_option
 @fill_option("max_distance", type=float)
 @bounds_option()
 @covariates
@@ -71,7 +71,7 @@ def aggregate(
     regions: str | None,
     blocks: int | None,
     out: Path | None,
-    mask: Path | None,
+    mask: str | None,
     storage: tuple[str, ...],
     overwrite: bool,
     quiet: bool,
@@ -96,7 +96,7 @@ def aggregate(
     where, storage_options = opening(settings), file_system(storage)
     ds = open_raster(source, storage_options=storage_options if is_remote(source) else None, **where)
     settings |= read_beside(settings, ds, source, where, storage_options)
-    settings["mask"] = None if mask is None else read_mask(mask, where["bbox"])
+    settings["mask"] = read_mask(mask, where["bbox"], storage_options)
     # what is not given is read from the attributes of a filled raster
     given = {
         name: value
