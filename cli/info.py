@@ -166,7 +166,7 @@ def _describe(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
         description["valid_range"] = [_number(limit) for limit in limits]
     description["nodata"] = None if nodata is None else _number(nodata)
     undeclared = da.dtype.kind in "iu" and nodata is None and limits == UNLIMITED
-    return description if undeclared else {**description, **_gaps(da, grid)}
+    return description if undeclared or not da.size else {**description, **_gaps(da, grid)}
 
 
 def _number(value: float) -> float | str:

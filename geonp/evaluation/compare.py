@@ -227,7 +227,7 @@ def _choose_slice(
     require_numbers(variable)
     warn_of_directions({str(variable.name): variable.attrs})
     sizes = {dim: n for dim, n in variable.sizes.items() if dim not in (grid.y_dim, grid.x_dim)}
-    for dim, position in index.items():
+    for dim, position in {**dict.fromkeys(sizes, 0), **index}.items():
         if not 0 <= position < sizes.get(dim, 0):
             expected = ", ".join(f"{name}=0 to {n - 1}" for name, n in sizes.items()) or "none, it is one slice"
             raise InputError(f"No slice {dim}={position}: expected {expected}. Correct the index.")

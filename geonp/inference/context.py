@@ -5,6 +5,7 @@ Training and filling share the functions of this module, so that a model sees th
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -241,7 +242,11 @@ def standardise(
     if standard:
         loc, scale = standard
         return Standardised(((values - loc) / scale).astype(np.float32), loc, scale)
+    # squares of float64 beyond these limits overflow, or lose digits
+    power = 0 if 1e-100 < magnitude < 1e100 else int(np.frexp(magnitude)[1])
+    values = np.ldexp(values, -power) if power else values
     loc = float(values.mean())
-    smallest = magnitude * resolution or 1e-30
+    smallest = math.ldexp(magnitude, -power) * resolution or 1e-30
     scale = max(float(values.std()), smallest)
-    return Standardised(((values - loc) / scale).astype(np.float32), loc, scale)
+    z = ((values - loc) / scale).astype(np.float32)
+    return Standardised(z, math.ldexp(loc, power), math.ldexp(scale, power))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import xarray as xr
 
 from geonp.io.attributes import storable
@@ -22,6 +23,8 @@ def write_netcdf(ds: xr.Dataset, path: Path) -> None:
         If the library cannot write it, for example because the disk is full.
     """
     for da in ds.data_vars.values():
+        if da.dtype == np.float16:  # which NetCDF has not
+            da.encoding["dtype"] = np.dtype("float32")
         if da.ndim and da.dtype.kind in "iuf" and "zlib" not in da.encoding:
             da.encoding.update(_COMPRESSION)
     try:

@@ -10,13 +10,21 @@ import xarray as xr
 
 from geonp.errors import InputError, warn
 from geonp.raster.directions import is_direction
-from geonp.raster.metadata import Kind, class_attrs
+from geonp.raster.metadata import GDAL_METADATA, Kind, class_attrs
 from geonp.raster.nodata import nodata_values
 
 __all__ = ["MOST_NAMED", "categories_of", "category_labels", "flag_values_of", "is_auxiliary", "is_classes", "kind_of"]
 
 MOST_NAMED = 32
 """Integers that attributes name, but do not list, are classes if they have at most this many distinct values."""
+
+_CLASSES = re.compile(
+    r"land[ _-]?(cover|use)|lulc|crop[ _-]?(type|class)|(soil|vegetation|forest|rock)[ _-]?(type|class)"
+    r"|quality[ _-]flag|(^|[_\W])(lccs|igbp|nlcd|corine|clc|class|classes|category|categories|biomes?"
+    r"|ecoregions?|k[oö]ppen|lithology|qa|bqa|scl|fmask|bitmask|flags?|cloud[ _-]?mask)([_\W\d]|$)|(^|[_\W])lc_type",
+    re.IGNORECASE,
+)
+"""Names of classes and of bit fields."""
 
 
 def is_classes(da: xr.DataArray) -> bool:
@@ -52,6 +60,7 @@ def kind_of(da: xr.DataArray, as_: str | None, circular: bool) -> Kind:
             )
         return Kind.CLASSES
     if not is_direction(da.name or "", da.attrs):
+        _warn_of_classes(da)
         return Kind.NUMBERS
     if {"standard_name", "units"} & set(da.attrs):
         return Kind.DIRECTIONS
@@ -67,6 +76,21 @@ def _counts(da: xr.DataArray) -> bool:
     if set(class_attrs(da.attrs)) != {"flag_meanings"} or not da.variable._in_memory:
         return False
     return np.unique(da.values).size > MOST_NAMED
+
+
+def _warn_of_classes(da: xr.DataArray) -> None:
+    """Warn of integers without a unit that are named like classes, though no attribute says so."""
+    stored = np.dtype(da.encoding.get("dtype", da.dtype))
+    if stored.kind not in "iu" or "scale_factor" in {*da.encoding, *da.attrs} or "units" in da.attrs or is_classes(da):
+        return
+    bands = da.encoding.get(GDAL_METADATA, {}).get("bands", {}).values()
+    names = [da.name, da.attrs.get("long_name"), *(about.get("description") for about in bands)]
+    if found := [str(name) for name in names if name is not None and _CLASSES.search(str(name))]:
+        warn(
+            f"{found[0]}: filled as numbers, though the name is that of classes or flags, and the mean of two classes "
+            "is another class. If these are classes, say so with as_='classes' (--as classes), or leave them out "
+            "(--variable, --bidx); if they are numbers, with as_='numbers' (--as numbers)."
+        )
 
 
 def flag_values_of(da: xr.DataArray) -> tuple[float, ...]:

@@ -108,8 +108,13 @@ class Variable:
         Raises
         ------
         InputError
-            For dtypes, flag values or nodata values that cannot be used.
+            For dtypes, flag values or nodata values that cannot be used, and for a dimension without entries.
         """
+        if 0 in source.shape:
+            raise InputError(
+                f"Variable {source.name!r} has no cells: got sizes {dict(source.sizes)}, expected at least one along "
+                "each dimension. Leave it out (--variable)."
+            )
         values = nodata_values(source, nodata)
         encoding, limits = kept_encoding(source, values), valid_limits(source)
         read: Read

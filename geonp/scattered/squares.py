@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial import cKDTree
 
+from geonp.errors import InputError
 from geonp.inference.covariates import Layer
 from geonp.inference.thinning import curve, start_of, thinned
 
@@ -50,6 +51,8 @@ class SquareSettings:
     """Observations in a square of average density, well below `most_inside`, so that chance does not split it."""
     candidates: int = 1024
     """Number of nearest observations that the context is chosen from."""
+    most: int = 2**18
+    """Largest number of the largest squares."""
     curve_steps: int = 2**16
     """Side of the lattice on which observations are ordered along a curve."""
     narrowest: float = 0.05
@@ -153,12 +156,26 @@ def squares_of(observations: Observations, bounds: tuple[float, float, float, fl
     """The squares whose predictions cover the places within `bounds` (west, south, east, north).
 
     Squares do not depend on the bounds, which only select them: predictions in parts are the same.
+
+    Raises
+    ------
+    InputError
+        If the bounds are so wide beside the places of the measurements that no memory holds the squares.
     """
     x, y, side = _root(observations)
     west, south, east, north = bounds
     if not observations.geographic:
-        first = np.floor((np.array([west, south]) - [x, y]) / side - 0.5).astype(int)
-        last = np.floor((np.array([east, north]) - [x, y]) / side + 0.5).astype(int)
+        lowest = np.floor((np.array([west, south]) - [x, y]) / side - 0.5)
+        highest = np.floor((np.array([east, north]) - [x, y]) / side + 0.5)
+        if not np.prod(highest - lowest + 1) <= SQUARES.most:
+            (left, bottom), (right, top) = observations.xy.min(0), observations.xy.max(0)
+            raise InputError(
+                "the places to predict reach too far beyond the measurements: got x from "
+                f"{west:g} to {east:g} and y from {south:g} to {north:g}, expected some around those of the "
+                f"measurements, from {left:g} to {right:g} and {bottom:g} to {top:g}; check that both are in one CRS "
+                "and unit (crs=..., --crs)"
+            )
+        first, last = lowest.astype(int), highest.astype(int)
         open_ = np.array([(i, j) for i in range(first[0], last[0] + 1) for j in range(first[1], last[1] + 1)], float)
         open_ = open_ * side + [x, y]
     else:

@@ -540,6 +540,7 @@ def refused(obj: Any, message: str, error: type[Exception] = InputError, **optio
             r"got dimensions \('first', 'second'\), expected a pair",
         ),
         (raster()[:0], r"no cells: got shape \(0, 20\)"),
+        (raster().expand_dims("time")[:0], r"Variable 'a' has no cells: got sizes \{'time': 0, 'y': 12, 'x': 20\}"),
         (raster().astype("c8"), r"'a' cannot be filled: got dtype complex64, expected integers or floats"),
         (raster().astype("U"), r"'a' cannot be filled: got dtype <U32, expected integers or floats"),
         (raster() > 3, r"'a' cannot be filled: got dtype bool"),
@@ -821,3 +822,12 @@ def test_results_are_finite_near_the_largest_number(model: str, dtype: str) -> N
     filled = infill(xr.Dataset({"a": (("y", "x"), values)}), model=model, quantiles=[0.01, 0.99])
     for name in filled.data_vars:
         assert np.isfinite(filled[name]).all(), name
+
+
+@pytest.mark.parametrize("power", [-1000, 1000])
+def test_values_whose_squares_float64_cannot_hold(model: str, power: int) -> None:
+    source = raster((24, 20)).astype("f8")
+    source[8:12, 6:9] = np.nan
+    one, other = (infill(array, model=model) for array in (source, source * 2.0**power))
+    for name in ("a", "a_standard_error"):
+        np.testing.assert_array_equal(other[name], one[name] * 2.0**power)

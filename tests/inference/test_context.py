@@ -188,6 +188,14 @@ def test_standardisation_is_equivariant(a: npt.NDArray[np.float64], factor: floa
     assert other.loc == pytest.approx(factor * (one.loc + shift), abs=factor * 1e-9)
 
 
+@given(values, st.sampled_from([-1000, -700, -400, 400, 700, 1000]))
+def test_standardisation_of_numbers_whose_squares_float64_cannot_hold(a: npt.NDArray[np.float64], power: int) -> None:
+    a = np.round(a, 3)  # none is subnormal
+    one, other = standardise(a), standardise(np.ldexp(a, power))
+    np.testing.assert_array_equal(other.z, one.z)
+    assert (other.loc, other.scale) == (np.ldexp(one.loc, power), np.ldexp(one.scale, power))
+
+
 @given(values)
 def test_standardised_values_have_mean_zero_and_variance_one_and_go_back(a: npt.NDArray[np.float64]) -> None:
     s = standardise(a)

@@ -778,3 +778,9 @@ def test_drafts_of_killed_processes_are_removed_and_those_of_others_stay(tmp_pat
         write_raster(filled_dataset("float32", np.nan), tmp_path / name)
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == [*(f".{name}{end}" for end in (".b", ".c", ".e", ".f")), name]
+
+
+def test_float16_becomes_float32_in_netcdf_which_has_none(tmp_path: Path) -> None:
+    ds = xr.Dataset({"a": (("y", "x"), np.arange(6, dtype="f2").reshape(2, 3))})
+    write_raster(ds, tmp_path / "a.nc")
+    assert open_raster(tmp_path / "a.nc")["a"].dtype == np.float32

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, Literal, NoReturn
 
 import dask.array
 import fsspec
+import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
+from zarr.storage import LocalStore
 
 from geonp.errors import InputError, OutputError
 from geonp.io.files import open_raster
@@ -102,8 +105,9 @@ def test_a_journal_names_what_changed_and_ignores_truncated_records(tmp_path: Pa
                 '{"filled": null}',
                 '{"seen": [[1]]}',
                 '{"a": 0.5}',
-                '{"glance": {"extremes": [1, 2]}}',
             ),
+            *('{"glance": [1]}', '{"glance": {"extremes": [1, 2]}}', '{"glance": {"sample": ["a"]}}'),
+            *('{"glance": {"extremes": [[[1, "a"]], 0, 0]}}', '{"glance": {"invalid": [1]}}'),
             *('{"filled": "1"}', '{"filled": [1]}', '{"filled": true}', '{"seen": 1}', '{"error": 1}'),
         )
     ):
@@ -121,6 +125,45 @@ def test_a_journal_names_what_changed_and_ignores_truncated_records(tmp_path: Pa
     assert journal.records() == {}
     journal.remove()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("chunks", [None, "auto"])
+def test_a_chunk_that_is_missed_for_a_moment_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunks: Literal["auto"] | None
+) -> None:
+    values = np.arange(12.0).reshape(3, 4)
+    values[:, 2:] = np.nan  # whose chunk is not written
+    ds = xr.Dataset({"a": (("y", "x"), values)})
+    ds.to_zarr(tmp_path / "a.zarr", encoding={"a": {"chunks": (3, 2)}}, consolidated=False)
+    assert not (tmp_path / "a.zarr" / "a" / "c" / "0" / "1").exists()
+    opened, get, away = open_raster(tmp_path / "a.zarr", chunks=chunks), LocalStore.get, [True]
+
+    async def flapping(self: LocalStore, key: str, *args: Any) -> Any:
+        return None if key == "a/c/0/0" and away and away.pop() else await get(self, key, *args)
+
+    monkeypatch.setattr(LocalStore, "get", flapping)
+    np.testing.assert_array_equal(opened["a"].values, values)
+    assert not away
+    (tmp_path / "a.zarr").rename(tmp_path / "b.zarr")
+    with pytest.raises(InputError, match=r"vanished while it was read: got neither the chunk 'a/c/0/\d' nor its array"):
+        opened["a"].load()
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_chunk_that_was_cut_or_says_that_it_is_longer_is_refused(tmp_path: Path, zarr_format: Literal[2, 3]) -> None:
+    compressor: Any = numcodecs.Blosc() if zarr_format == 2 else zarr.codecs.BloscCodec()
+    array = zarr.create_array(
+        tmp_path / "a.zarr", shape=(100,), chunks=(100,), dtype="i2", zarr_format=zarr_format, compressors=compressor
+    )
+    array[:] = np.arange(100)
+    chunk = tmp_path / "a.zarr" / ("0" if zarr_format == 2 else "c/0")
+    content = chunk.read_bytes()
+    for damaged in (content[:-3], content[:9], content[:12] + b"\xff\xff\xff\x7f" + content[16:]):
+        chunk.write_bytes(damaged)
+        with pytest.raises(RuntimeError, match=r"damaged chunk: got \d+ bytes, but its header says [\d,]+"):
+            array[:]
+    chunk.write_bytes(content)
+    np.testing.assert_array_equal(array[:], np.arange(100))
 
 
 def test_folders_are_made_if_asked_and_refused_if_not_writable(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -100,3 +102,25 @@ def test_values_at_the_edge_of_the_tolerance_are_counted_or_kept(dtype: str) -> 
     for value in (1e6, 999_998, 999_999):  # of 999999
         found = Extremes.of(np.full(3, value, dtype), (999_999,))
         assert found.counts == ({} if found.least == value else {999_999: 3})
+
+
+@pytest.mark.parametrize(
+    ("name", "attrs", "warned"),
+    [
+        ("LC_Type1", {}, True),
+        ("a", {"long_name": "Land Cover Type 1 (IGBP)"}, True),
+        ("QA_PIXEL", {}, True),
+        ("class_error", {"units": "%"}, False),
+        ("elevation", {}, False),
+        ("mask_height", {}, False),
+    ],
+)
+@pytest.mark.parametrize("how", [None, "numbers"])
+def test_integers_with_the_name_of_classes_are_filled_as_numbers_with_a_warning(
+    model: str, name: str, attrs: dict[str, str], warned: bool, how: Literal["numbers"] | None
+) -> None:
+    values = np.where(VALUES == 9, 255, VALUES > 9).astype("u1")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        infill(xr.DataArray(values, dims=("y", "x"), name=name, attrs=attrs), model=model, nodata=255, as_=how)
+    assert any("the name is that of classes or flags" in str(one.message) for one in caught) == (warned and not how)
