@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -29,6 +29,13 @@ def files(command: Callable[..., Any]) -> Callable[..., Any]:
                 metavar="FILE",
                 help="Fill onto the grid of this raster, finer or coarser, in any CRS: values at the centres of its "
                 "cells. Default: the grid of IN.",
+            ),
+            click.option(
+                "--support",
+                type=click.Choice(["point", "cell"]),
+                default="point",
+                show_default=True,
+                help="Values on the grid of --like are of points, or means over its cells, with their standard errors.",
             ),
             click.option(
                 "--values-only",
@@ -71,6 +78,8 @@ class Files:
         A picture of the first variable.
     like : Path or None
         A raster on the grid to fill onto.
+    support : str
+        What the values on that grid are of.
     """
 
     target: str
@@ -79,11 +88,12 @@ class Files:
     flags: Path | None
     picture: Path | None
     like: Path | None
+    support: Literal["point", "cell"]
 
     @classmethod
     def of(cls, target: str, settings: dict[str, Any]) -> Files:
         """Take the options of :func:`files` out of the settings of a command."""
-        names = ("values_only", "errors_to", "flags_to", "picture", "like")
+        names = ("values_only", "errors_to", "flags_to", "picture", "like", "support")
         return cls(target, *(settings.pop(name) for name in names))
 
     @property

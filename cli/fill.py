@@ -293,7 +293,7 @@ def _fill_file(
     from geonp.fill.report import counted
 
     at = files.grid
-    filled = infill(ds, at=at, **settings)
+    filled = infill(ds, at=at, support=files.support, **settings)
     filled, count = counted(ds, filled, values_only=files.single, elsewhere=at is not None)
     with _progress(shown and in_terminal()):
         files.write(filled, ds, creation)

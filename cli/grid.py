@@ -117,8 +117,7 @@ def grid(
     names = list(values) or None
     beside = [read_covariate(text) for text in covariates]
     at: xr.DataArray | xr.Dataset | None = None if like is None else open_raster(str(like), chunks=None)
-    named = (settings[name] for name in ("errors", "time"))
-    apart = [*(one.label for one in wanted(beside, at)), *(column for column in named if column is not None)]
+    apart = [*(one.label for one in wanted(beside, at)), *filter(None, (settings["errors"], settings["time"]))]
     crossed = settings["repeats"] == "mean" or settings["time"] is not None
     columns = read_table(table, names, x, y, apart, crossed=crossed)
     if at is None:

@@ -38,13 +38,21 @@ class GeonpAccessor:
         self._obj = obj
 
     @takes_fill_options
-    def infill(self, *, at: xr.DataArray | xr.Dataset | None = None, **options: Unpack[FillKeywords]) -> xr.Dataset:
+    def infill(
+        self,
+        *,
+        at: xr.DataArray | xr.Dataset | None = None,
+        support: Literal["point", "cell"] = "point",
+        **options: Unpack[FillKeywords],
+    ) -> xr.Dataset:
         """Fill the missing cells, with a standard error for each; see :func:`geonp.infill`.
 
         Parameters
         ----------
         at : DataArray or Dataset, optional
             Another grid to fill onto: values at the centres of its cells. By default the grid of the raster.
+        support : {"point", "cell"}
+            What the values on another grid are of: points, or means over its cells.
         **options
             Options of the fill, see :class:`geonp.fill.options.FillOptions`.
 
@@ -56,7 +64,7 @@ class GeonpAccessor:
         """
         from geonp.fill.infill import infill
 
-        return infill(self._obj, at=at, **options)
+        return infill(self._obj, at=at, support=support, **options)
 
     @takes_fill_options
     def plan(self, **options: Unpack[FillKeywords]) -> FillPlan:

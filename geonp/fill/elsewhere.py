@@ -27,7 +27,7 @@ from geonp.raster.metadata import FillFlag, Kind
 from geonp.raster.variable import Read, Variable
 from geonp.raster.windows import Window
 
-__all__ = ["filled_at", "onto"]
+__all__ = ["Target", "arrays_on", "check_points", "filled_at", "onto"]
 
 Array = npt.NDArray[Any]
 
@@ -105,21 +105,28 @@ class Target:
         yield from itertools.product(*parts)
 
 
-def onto(request: Request, at: xr.DataArray | xr.Dataset) -> Target | None:
-    """The target grid of a request; None if it is the grid of the raster.
+def onto(request: Request, at: xr.DataArray | xr.Dataset) -> Target:
+    """The target grid of a request.
 
     Raises
     ------
     InputError
-        For a target without coordinates, or without a place in the raster, and for options that need other slices or
-        layers on the grid of the raster.
+        For a target without coordinates.
     """
     if not isinstance(at, xr.DataArray | xr.Dataset):
         raise InputError(f"at must be a DataArray or Dataset, whose grid is used: got {type(at).__name__}")
     grid = Grid.from_xarray(at)
-    target = Target(at, grid, GridMapping.of(request.grid, grid))
-    if target.same():
-        return None
+    return Target(at, grid, GridMapping.of(request.grid, grid))
+
+
+def check_points(request: Request) -> None:
+    """Check that points can be predicted.
+
+    Raises
+    ------
+    InputError
+        For options that need other slices, or layers on the grid of the raster.
+    """
     options = request.options
     used = {
         "across": bool(request.job.across),
@@ -134,7 +141,6 @@ def onto(request: Request, at: xr.DataArray | xr.Dataset) -> Target | None:
             f"at= another grid predicts numbers of one slice from its own observations: got {', '.join(found)}, "
             "expected none. Fill on the grid of the raster, and resample the result."
         )
-    return target
 
 
 def filled_at(
@@ -150,12 +156,20 @@ def filled_at(
         dtype = mapped_dtype(result.dtype, request.options)
         meta = np.empty((0,) * result.ndim, dtype)
         result = da.map_blocks(mapped, result, warping, request.options, dtype=dtype, meta=meta)
+    arrays = arrays_on(request, target, variable, result)
+    return dict(xr.Dataset(arrays).compute().items()) if eager else arrays
+
+
+def arrays_on(request: Request, target: Target, variable: Variable, result: Any) -> dict[Hashable, xr.DataArray]:
+    """The arrays of a variable on the target from a result ``(..., rows, columns)``, lazy if that is."""
     template = target.template(variable)
     spatial = (target.grid.y_dim, target.grid.x_dim)
     there = replace(variable, source=template, spatial=spatial, encoding=_encoding(variable, template))
-    as_stored = da.map_blocks(_stored, result, template.dtype, variable.empty, dtype=template.dtype)
-    arrays = result_arrays(there, request.outputs(there), result, as_stored)
-    return dict(xr.Dataset(arrays).compute().items()) if eager else arrays
+    if isinstance(result, da.Array):
+        as_stored = da.map_blocks(_stored, result, template.dtype, variable.empty, dtype=template.dtype)
+    else:
+        as_stored = _stored(result, template.dtype, variable.empty)
+    return result_arrays(there, request.outputs(there), result, as_stored)
 
 
 def _encoding(variable: Variable, template: xr.DataArray) -> dict[str, Any]:
@@ -167,7 +181,8 @@ def _stored(result: Array, dtype: np.dtype[Any], empty: float) -> Array:
     """The values of observed cells in the dtype of the raster."""
     out = np.full(result.shape, empty, dtype)
     seen = result["flag"] == FillFlag.OBSERVED
-    out[seen] = result["value"][seen].astype(dtype)
+    values = result["value"][seen]
+    out[seen] = (np.rint(values) if dtype.kind in "iu" else values).astype(dtype)
     return out
 
 

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import dask.array as da
 import numpy as np
@@ -26,7 +26,7 @@ from geonp.errors import InputError
 from geonp.fill.blocks import BlockSource
 from geonp.fill.bounds import mapped, mapped_dtype, said, warping_array, warping_of
 from geonp.fill.doubts import Glance, Watch, warn_of_doubts
-from geonp.fill.elsewhere import filled_at, onto
+from geonp.fill.elsewhere import Target, check_points, filled_at, onto
 from geonp.fill.gaps import narrow_mask, with_holes
 from geonp.fill.options import FillKeywords, FillOptions, takes_fill_options
 from geonp.fill.outputs import ordered, result_arrays
@@ -48,7 +48,13 @@ logger = logging.getLogger(__name__)
 
 
 @takes_fill_options
-def infill(obj: Raster, *, at: xr.DataArray | xr.Dataset | None = None, **options: Unpack[FillKeywords]) -> xr.Dataset:
+def infill(
+    obj: Raster,
+    *,
+    at: xr.DataArray | xr.Dataset | None = None,
+    support: Literal["point", "cell"] = "point",
+    **options: Unpack[FillKeywords],
+) -> xr.Dataset:
     """Fill the missing cells of a raster, with a standard error for each.
 
     A cell is missing if it is NaN, infinite, the nodata value, or outside CF's valid range. Each spatial slice is
@@ -104,14 +110,34 @@ def infill(obj: Raster, *, at: xr.DataArray | xr.Dataset | None = None, **option
                 check_values(covariate, variable)
     covariates = [(covariate, _covariate(request, covariate)) for covariate in request.covariates]
     warpings, filled = warpings_of(request), {}
-    if at is not None and (target := onto(request, at)) is not None:
-        filled = {v.name: filled_at(request, target, v, warpings.get(v.name)) for v in request.variables}
-        return _assembled(replace(request, ds=target.without_raster(request)), filled, warpings)
+    if at is not None and not (target := onto(request, at)).same():
+        return _elsewhere(obj, request, target, support, warpings, dict(options))
     for variable in request.variables:
         slices = request.beside(variable)[len(covariates) :]
         beside = [*covariates, *((other, _covariate(request, other)) for other in slices)]
         filled[variable.name] = _filled(request, variable, beside, warpings.get(variable.name))
     return _assembled(request, filled, warpings)
+
+
+def _elsewhere(
+    obj: Raster,
+    request: Request,
+    target: Target,
+    support: str,
+    warpings: Mapping[Hashable, Any],
+    options: dict[str, Any],
+) -> xr.Dataset:
+    """The fill onto another grid than that of the raster."""
+    if support not in ("point", "cell"):
+        raise InputError(f"support must be 'point' or 'cell', got {support!r}")
+    without = replace(request, ds=target.without_raster(request), options=replace(request.options, samples=0))
+    if support == "cell":
+        from geonp.fill.cells import means_at  # which fills, too
+
+        return _assembled(without, means_at(obj, request, target, options), {})
+    check_points(request)
+    found = {v.name: filled_at(request, target, v, warpings.get(v.name)) for v in request.variables}
+    return _assembled(without, found, warpings)
 
 
 def warpings_of(request: Request) -> dict[Hashable, Any]:

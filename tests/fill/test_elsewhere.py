@@ -91,6 +91,26 @@ def test_another_crs_and_integers(tmp_path: Path) -> None:
     assert f"Filled {int(inside.sum())} cells, left {int((~inside).sum())} empty" in done.output
 
 
+def test_means_over_coarser_cells(model: str) -> None:
+    da = gapped(raster(24, 32)).expand_dims(time=2)
+    at = raster(6, 10, 4.0, 1.5)  # 4 x 4 cells of the raster each, of which the columns end at 32
+    plain, found = da.geonp.infill(model=model), da.geonp.infill(at=at, support="cell", samples=60, model=model)
+    assert (list(found), found.a.dims, found.a.dtype) == (list(plain), ("time", "y", "x"), np.float32)
+    parts = plain.isel(time=0).coarsen(y=4, x=4)
+    np.testing.assert_allclose(found.a[1, :, :8], parts.mean().a, rtol=1e-5)
+    mixed = (parts.max().a_fill_flag == 1).values
+    np.testing.assert_array_equal(found.a_fill_flag[0, :, :8], mixed)
+    np.testing.assert_array_equal(found.a_fill_flag[0, :, 8:], 3)
+    error = found.a_standard_error[0, :, :8].values
+    independent = np.sqrt((plain.isel(time=0).a_standard_error ** 2).coarsen(y=4, x=4).sum()).values / 16
+    assert (error[~mixed] == 0).all()
+    assert (error[mixed] > 1.2 * independent[mixed]).mean() > 0.8
+    with pytest.raises(geonp.InputError, match=r"cells of at hold no centre of a cell of the raster"):
+        da.geonp.infill(at=raster(47, 63, 0.5), support="cell", model=model)
+    with pytest.raises(geonp.InputError, match=r"standard error alone: got quantiles"):
+        da.geonp.infill(at=at, support="cell", quantiles=[0.5], model=model)
+
+
 def test_chunks_change_nothing_and_nothing_is_computed(model: str, computes_nothing: Any) -> None:
     times = np.arange(3)
     da = gapped(raster(24, 32)).expand_dims(time=times) + times[:, None, None].astype("float32")

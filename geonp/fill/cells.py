@@ -1,0 +1,94 @@
+"""Fills onto coarser grids: means over the cells of a target, with the standard errors of these means."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import xarray as xr
+
+from geonp.errors import InputError
+from geonp.fill.aggregate import aggregate
+from geonp.fill.elsewhere import Target, arrays_on
+from geonp.fill.request import Raster, Request
+from geonp.inference.kernel import result_dtype
+from geonp.raster.mapping import Mapping
+from geonp.raster.metadata import FillFlag, Kind
+from geonp.raster.variable import Variable
+
+__all__ = ["means_at"]
+
+Array = npt.NDArray[Any]
+
+SAMPLES = 200
+"""Number of joint samples, unless it is given: chance then changes a standard error by 5 %."""
+
+
+def means_at(
+    obj: Raster, request: Request, target: Target, options: dict[str, Any]
+) -> dict[Any, dict[Any, xr.DataArray]]:
+    """Means over the cells of a target, by variable: those of all cells of the raster whose centres lie within.
+
+    The standard errors count how the errors of the cells go together, see :func:`geonp.aggregate`.
+
+    Raises
+    ------
+    InputError
+        For cells that are too small for a mean, variables that are no numbers, and results that means have not.
+    """
+    found = request.options
+    unknown = {"quantiles": found.quantiles, "exceed": found.exceed, "tails": found.tails}
+    if wrong := [name for name, value in unknown.items() if value]:
+        raise InputError(f"means over cells have a standard error alone: got {', '.join(wrong)}, expected none")
+    if any(variable.kind is not Kind.NUMBERS for variable in request.variables):
+        raise InputError("means over cells are of numbers: got classes or directions; choose other variables")
+    labels = _labels(request, target)
+    table = aggregate(obj, labels, **options | {"samples": found.samples or SAMPLES})
+    request, out = replace(request, options=replace(found, samples=0)), {}
+    for variable in request.variables:
+        rows = table[table["variable"] == variable.label]
+        out[variable.name] = arrays_on(request, target, variable, _result(rows, variable, target, labels))
+    return out
+
+
+def _labels(request: Request, target: Target) -> Array:
+    """For each cell of the raster the number of the cell of the target that its centre lies in, from 1; 0 for none."""
+    grid, shape = request.grid, target.grid.shape
+    y, x = (
+        request.ds.coords[dim].values.astype(np.float64) * factor
+        for dim, factor in zip((grid.y_dim, grid.x_dim), grid.factors, strict=True)
+    )
+    places = Mapping.of(target.grid, grid)(y, x)
+    inside = np.asarray(np.isfinite(places).all(-1))
+    row, col = np.moveaxis(np.rint(np.where(inside[..., None], places, 0)).astype(np.int64), -1, 0)
+    labels = np.where(inside, row * shape[1] + col + 1, 0)
+    held = np.bincount(labels.ravel(), minlength=shape[0] * shape[1] + 1)[1:]
+    covered = np.isfinite(target.mapping(*target.coordinates)).all(-1).ravel()
+    if bare := int((covered & (held == 0)).sum()):
+        raise InputError(
+            f"{bare:,} of {int(covered.sum()):,} cells of at hold no centre of a cell of the raster: expected larger "
+            "cells for means; take values at points (support='point', --support point)"
+        )
+    return np.asarray(labels)
+
+
+def _result(rows: pd.DataFrame, variable: Variable, target: Target, labels: Array) -> Array:
+    """The rows of a table as a result ``(..., rows, columns)`` on the target."""
+    size = target.grid.shape[0] * target.grid.shape[1]
+    out = np.zeros((variable.slices, size), result_dtype(variable.read.dtype))
+    for name in ("value", "standard_error", "tail"):
+        out[name] = np.nan
+    out["flag"] = FillFlag.OUTSIDE_DOMAIN
+    index = np.unique(labels[labels > 0]) - 1
+    columns = {name: rows[name].to_numpy().reshape(variable.slices, index.size) for name in ("value", "standard_error")}
+    for name, values in columns.items():
+        out[name][:, index] = values
+    cells, filled = (rows[name].to_numpy().reshape(variable.slices, index.size) for name in ("cells", "filled"))
+    out["tail"][:, index] = np.where(cells > 0, 0.0, np.nan)
+    out["flag"][:, index] = np.select(
+        [cells == 0, filled > 0], [FillFlag.BEYOND_LIMIT, FillFlag.FILLED], FillFlag.OBSERVED
+    )
+    return out.reshape(*variable.shape[:-2], *target.grid.shape)
