@@ -152,10 +152,13 @@ def _drawn(
     from geonp.raster.grid import Grid
     from geonp.scattered.tables import transformed
 
-    table = transformed(columns, crs, Grid.from_xarray(at))
-    name = next(iter(table.values))
-    rows = table.usable(name)
-    save_picture(plot(result, points=(*table.xy[rows].T, table.values[name][rows])), picture)
+    points = None
+    if result[next(iter(result.data_vars))].ndim == 2:  # of one time
+        table = transformed(columns, crs, Grid.from_xarray(at))
+        name = next(iter(table.values))
+        rows = table.usable(name)
+        points = (*table.xy[rows].T, table.values[name][rows])
+    save_picture(plot(result, points=points), picture)
     return {"picture": str(picture)}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +22,16 @@ from geonp.raster.metadata import UNNAMED, FillFlag, Kind, ancillary_names
 from geonp.raster.nodata import NODATA, OTHER_NODATA, PACKING, UNLIMITED, VALID, holds, without
 from geonp.raster.variable import ClassReader, Variable, labels
 
-__all__ = ["Output", "filled_names", "ordered", "outputs", "result_arrays", "values_only", "without_results"]
+__all__ = [
+    "Output",
+    "filled_names",
+    "ordered",
+    "outputs",
+    "result_arrays",
+    "unbanded",
+    "values_only",
+    "without_results",
+]
 
 Array = npt.NDArray[Any]
 
@@ -146,6 +156,25 @@ def filled_names(ds: xr.Dataset) -> list[Hashable]:
     return [name for name in ds.data_vars if f"{name}_fill_flag" in ds]
 
 
+def unbanded(ds: xr.Dataset) -> xr.Dataset:
+    """A result that was read from the bands of a GeoTIFF as variables again; any other raster as it is."""
+    (name, *others) = ds.data_vars or [None]
+    bands = [] if name is None or others or "band_name" not in ds[name].coords else ds[name].coords["band_name"].values
+    if not any(re.match(r"\w+_fill_flag( |$)", str(text)) for text in bands):
+        return ds
+    found: dict[str, dict[str, xr.DataArray]] = {}
+    for band, text in enumerate(map(str, bands)):
+        label, _, place = text.partition(" ")
+        found.setdefault(label, {})[place] = ds[name].isel(band=band, drop=True).drop_vars("band_name", errors="ignore")
+    stacked = {
+        label: layers[""]
+        if list(layers) == [""]
+        else xr.concat(list(layers.values()), xr.IndexVariable("slice", list(layers)))
+        for label, layers in found.items()
+    }
+    return xr.Dataset(stacked, attrs=ds.attrs)
+
+
 def values_only(obj: xr.DataArray | xr.Dataset) -> xr.Dataset:
     """The filled values alone, without errors, flags, quantiles and other results of :func:`geonp.infill`.
 
@@ -162,7 +191,7 @@ def values_only(obj: xr.DataArray | xr.Dataset) -> xr.Dataset:
     InputError
         For a raster that is no such result.
     """
-    return without_results(obj if isinstance(obj, xr.Dataset) else obj.to_dataset(name=obj.name or UNNAMED))
+    return without_results(unbanded(obj if isinstance(obj, xr.Dataset) else obj.to_dataset(name=obj.name or UNNAMED)))
 
 
 def without_results(ds: xr.Dataset, results: Sequence[str] = RESULTS) -> xr.Dataset:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import InputError, OutputError
-from geonp.fill.outputs import filled_names
+from geonp.fill.outputs import filled_names, unbanded
 from geonp.fill.panels import PICTURE, Frame, Panel, Places, drawn, require_matplotlib
 from geonp.io.location import check_writable, replacing
 from geonp.raster.directions import is_direction
@@ -136,25 +135,6 @@ def save_picture(figure: Figure, path: str | Path) -> None:
             figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=PICTURE.dpi)
     except OSError as error:
         raise OutputError(f"Cannot write the picture {str(path)!r}: {error}. Check the folder and the disk.") from error
-
-
-def unbanded(ds: xr.Dataset) -> xr.Dataset:
-    """A result that was read from the bands of a GeoTIFF as variables again; any other raster as it is."""
-    (name, *others) = ds.data_vars or [None]
-    bands = [] if name is None or others or "band_name" not in ds[name].coords else ds[name].coords["band_name"].values
-    if not any(re.match(r"\w+_fill_flag( |$)", str(text)) for text in bands):
-        return ds
-    found: dict[str, dict[str, xr.DataArray]] = {}
-    for band, text in enumerate(map(str, bands)):
-        label, _, place = text.partition(" ")
-        found.setdefault(label, {})[place] = ds[name].isel(band=band, drop=True).drop_vars("band_name", errors="ignore")
-    stacked = {
-        label: layers[""]
-        if list(layers) == [""]
-        else xr.concat(list(layers.values()), xr.IndexVariable("slice", list(layers)))
-        for label, layers in found.items()
-    }
-    return xr.Dataset(stacked, attrs=ds.attrs)
 
 
 def _chosen(ds: xr.Dataset, variable: Hashable | None) -> Hashable:

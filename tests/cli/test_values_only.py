@@ -142,6 +142,14 @@ def test_errors_and_flags_lie_in_files_of_their_own(tmp_path: Path, model: str) 
     assert (refused.exit_code, "--flags-to and --errors-to are the same file" in refused.output) == (2, True)
 
 
+def test_values_only_of_the_bands_of_a_geotiff(tmp_path: Path, model: str) -> None:
+    source, target = dem(tmp_path), tmp_path / "out.tif"
+    run("fill", source, target, "--model", model)
+    alone = geonp.values_only(geonp.open_raster(target))
+    assert list(alone) == ["dem"]
+    np.testing.assert_array_equal(alone.dem.values[~GAP], FIELD[~GAP])
+
+
 def packed(path: Path, layout: dict[str, Any], **options: Any) -> Path:
     """A packed variable with a gap, a complete one of integers, and one without rows and columns."""
     data = np.stack([np.where(GAP, np.nan, 280 + FIELD / 100), 281 + FIELD / 100])
