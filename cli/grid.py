@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 @quantiles
 @distribution("value_bounds")
 @fill_option("tails", is_flag=True)
+@fill_option("samples", type=click.IntRange(min=0))
 @click.option("--picture", type=click.Path(path_type=Path), help="Also draw measurements and maps (.png, .pdf, .svg).")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @quiet

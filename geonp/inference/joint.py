@@ -19,7 +19,7 @@ from geonp.inference.tiling import support
 from geonp.raster.metadata import FillFlag
 from geonp.raster.windows import Window
 
-__all__ = ["draw_samples", "errors_of", "noise_of"]
+__all__ = ["draw_samples", "errors_of", "fill_samples", "noise_of"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
@@ -45,13 +45,17 @@ def draw_samples(
     result : array
         Of :func:`geonp.inference.kernel.fill_window` with the other arguments, whose samples are those of observations.
     """
-    filled = result["flag"] == FillFlag.FILLED
-    if not filled.any():
+    if not (result["flag"] == FillFlag.FILLED).any():
         return
     errors = errors_of(values, domain_mask, chunk, job, covariates, far)
-    index = np.flatnonzero(filled)
-    flat, errors = result.ravel(), errors.reshape(len(errors), -1)
-    for part in np.array_split(index, -(-index.size // _CELLS)):
+    fill_samples(result, errors.reshape(len(errors), -1))
+
+
+def fill_samples(result: npt.NDArray[np.void], errors: FloatArray) -> None:
+    """Set the samples of the filled cells of a result from its predictions and joint errors ``(n, cells)``."""
+    index = np.flatnonzero(result["flag"] == FillFlag.FILLED)
+    flat = result.reshape(-1)
+    for part in np.array_split(index, -(-index.size // _CELLS) or 1):
         of = (flat[name][part].astype(np.float64) for name in ("value", "standard_error", "tail"))
         flat["sample"][part] = within(samples_of(errors[:, part], *of).T, flat["sample"].dtype)
 

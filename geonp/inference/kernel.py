@@ -87,6 +87,10 @@ class FillJob:
         noise = (zlib.crc32(str(variable.name).encode()),)
         return replace(self, kind=variable.kind, categories=variable.categories, noise=noise)
 
+    def drawing(self, name: object, warping: Warping | None) -> FillJob:
+        """The job of scattered measurements of this name."""
+        return replace(self, warping=warping, noise=(zlib.crc32(str(name).encode()),))
+
     @property
     def series(self) -> Across | None:
         """The dimension along which cells without observations in reach are predicted, if any."""

@@ -78,13 +78,10 @@ class Noise:
         for axis, block, start, size in zip(nodes, blocks, first, shape, strict=True):
             place = place * size + (block - start)
             inside = (inside << bits) | (axis & ((1 << bits) - 1))
-        table = np.zeros(shape, np.int32).ravel()
-        table[place.ravel()] = 1
-        used = np.flatnonzero(table)
-        table[used] = np.arange(used.size)
+        used, number = np.unique(place, return_inverse=True)
         corners = np.stack(np.unravel_index(used, shape), -1) + first
         noise = np.concatenate([self._block(lattice, corner, bits * len(nodes)) for corner in corners.tolist()])
-        return noise, np.asarray((table[place] << (bits * len(nodes))) | inside, np.int32)
+        return noise, np.asarray((number.reshape(place.shape) << (bits * len(nodes))) | inside, np.int32)
 
     def around(
         self, lattice: int, nodes: IntArray, offsets: IntArray, period: int | None = None

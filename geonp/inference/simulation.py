@@ -67,6 +67,8 @@ class Patch:
         Where the errors go, ``(n_t,)``.
     weights : array
         Blending weights ``(n_t,)``.
+    finest : float
+        Length of a cell.
     """
 
     tile: Tile
@@ -76,6 +78,7 @@ class Patch:
     jacobian: FloatArray
     targets: IntArray
     weights: FloatArray
+    finest: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -88,14 +91,14 @@ class Simulator:
     noise : Noise
     period : float or None
         Distance after which the last coordinate of places repeats.
-    least : float
-        Length of a cell.
+    unit : float
+        Length that scales are counted from, the same for all patches.
     """
 
     predictor: Predictor
     noise: Noise
     period: float | None = None
-    least: float = 1.0
+    unit: float = 1.0
 
     def __call__(self, patches: Sequence[Patch]) -> list[FloatArray]:
         """Errors of each patch ``(n_t, n)``, with variance one."""
@@ -107,7 +110,9 @@ class Simulator:
             for k, patch in enumerate(patches):
                 n_c, first = len(patch.tile.xc), points.xt.shape[1]
                 index = np.concatenate([patch.near, first + np.arange(n_c)])
-                places = Places(patch.x, patch.jacobian, tuple(patch.cells.T), n_c, self.period, self.least)
+                places = Places(
+                    patch.x, patch.jacobian, tuple(patch.cells.T), n_c, self.period, self.unit, patch.finest
+                )
                 found.append(simulate(process, k, index, places, self.noise))
         return found
 

@@ -96,8 +96,10 @@ class Places:
         Number of points of the context.
     period : float or None
         Distance after which the last coordinate repeats.
-    least : float
-        Length of a cell.
+    unit : float
+        Length that bands are counted from; the same in all tasks.
+    finest : float
+        Length of a cell, of which :attr:`SimulationSettings.least` is a multiple.
     """
 
     x: FloatArray
@@ -105,7 +107,8 @@ class Places:
     cells: Sequence[IntArray]
     n_context: int
     period: float | None = None
-    least: float = 1.0
+    unit: float = 1.0
+    finest: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +147,7 @@ def simulate(process: LocalProcess, k: int, points: IntArray, places: Places, no
     noises = noises + squares * sum(mixture.white for mixture in mixtures)
     variance = squares * sum(float(mixture.variances.sum()) for mixture in mixtures) + trends.square().sum(1)
     noises[n_t:] += SIMULATION.ridge * variance.max()
-    x = torch.from_numpy(places.x / places.least)
+    x = torch.from_numpy(places.x / places.unit)
     x = x - x[n_t]
     # the inverse of a smooth covariance amplifies rounding errors
     parts = _correlation(x[:n_t].float(), x[n_t:].float(), mixtures), _correlation(x[n_t:], x[n_t:], mixtures)
@@ -177,24 +180,27 @@ def _mixture(metric: FloatArray, weights: FloatArray, places: Places) -> _Mixtur
     A scale between two bands is divided between them. Scales are those along the shortest axis.
     """
     lengths, axes = np.linalg.eigh(places.jacobian.T @ metric @ places.jacobian)
+    # on a sphere in space, the direction that the model does not know
+    unknown = len(lengths) - len(metric)
+    lengths[:unknown] = lengths[unknown]
     largest = float(lengths[-1])
     shape = (axes * np.maximum(lengths / largest, SIMULATION.longest**-2)) @ axes.T
     log_t, shares = _scales()
-    # bands are numbered by log2 of the squared standard deviation of the smoothing, in cells
-    place = log_t - math.log2(largest * places.least**2) + SIMULATION.shift
+    # bands are numbered by log2 of the squared standard deviation of the smoothing, in units
+    place = log_t - math.log2(largest * places.unit**2) + SIMULATION.shift
     below = np.floor(place).astype(np.int64)
     share, first = weights @ shares, int(below[0])
     size = int(below[-1]) - first + 2
     variances = np.bincount(below - first, share * (below + 1 - place), size)
     variances += np.bincount(below - first + 1, share * (place - below), size)
     bands = first + np.arange(size)
-    white = 2.0 ** (bands / 2) < SIMULATION.least
+    white = places.unit * 2.0 ** (bands / 2) < SIMULATION.least * places.finest
     kept = ~white & (variances > SIMULATION.share * weights.sum())
     return _Mixture(shape, bands[kept], variances[kept], float(variances[white].sum()))
 
 
 def _correlation(xq: Tensor, xk: Tensor, mixtures: Sequence[_Mixture]) -> Tensor:
-    """Covariance of fields of all bands, ``(n_q, n_k)``, of places in cells."""
+    """Covariance of fields of all bands, ``(n_q, n_k)``, of places in units."""
     out = xq.new_zeros(len(xq), len(xk))
     # blocks of rows stay in the cache of a processor
     for rows in range(0, len(xq), _ROWS):
@@ -244,7 +250,7 @@ def _smoothed(
 ) -> FloatArray:
     """The field of a band at all places, ``(n, samples)``: a sum of Gaussians around the nodes of its lattice."""
     reaches = _reaches(mixture.metric)
-    deviation = places.least * 2.0 ** (band / 2)
+    deviation = places.unit * 2.0 ** (band / 2)
     step = np.full(places.x.shape[1], deviation / SIMULATION.nodes)
     around = None if places.period is None else max(round(places.period / step[-1]), 1)
     if around is not None and places.period is not None:

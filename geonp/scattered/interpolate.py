@@ -71,6 +71,7 @@ def interpolate(
     exceed: Sequence[float] = (),
     statistic: Literal["mean", "median"] = "mean",
     bounds: Bounds | None = None,
+    samples: int = 0,
 ) -> xr.Dataset:
     """Interpolate scattered measurements to the cells of a grid or to other places.
 
@@ -92,7 +93,7 @@ def interpolate(
     crs : optional
         Coordinate reference system of the places, as accepted by pyproj. By default that of `at`, or EPSG:4326 if the
         columns are named longitude and latitude.
-    model, device, batch_size, seed, quantiles, tails, exceed, statistic, bounds
+    model, device, batch_size, seed, quantiles, tails, exceed, statistic, bounds, samples
         As for :func:`geonp.infill`.
     max_distance : float, optional
         Largest distance to a measurement at which a place is filled, in the unit of the coordinates.
@@ -146,9 +147,14 @@ def interpolate(
         exceed=exceed,
         statistic=statistic,
         bounds=bounds,
+        samples=samples,
     )
     asked = wanted(covariates, at)
     labels = [one.label for one in asked]
+    if samples and time is not None:
+        raise InputError(
+            f"joint samples are of one time: got samples={samples} with time={time!r}, expected one of them"
+        )
     if at_times is not None and time is None:
         raise InputError("at_times needs time: name the column of times, time=... (--time)")
     apart = [*labels, *([errors] if errors else []), *([time] if time else [])]
@@ -174,7 +180,7 @@ def interpolate(
     for name, variable in zip(table.values, variables, strict=True):
         parts = _observations(table, name, known, known_errors, asked_times, target, job)
         warping = fitted(_samples(parts), *limits[name]) if name in limits else None
-        parts, job = [_latent(part, warping) for part in parts], replace(job, warping=warping)
+        parts, job = [_latent(part, warping) for part in parts], job.drawing(name, warping)
         if asked_times is None:
             part = predicted(target, parts[0], there, job)
         else:
@@ -194,7 +200,7 @@ def _job(target: Target, options: FillOptions, beside: int) -> tuple[FillJob, Ca
             "measurements choose another model, for example tnpkr-sa"
         )
     require_covariates(card, beside)
-    return job, card
+    return replace(job, samples=options.samples), card
 
 
 def _observations(

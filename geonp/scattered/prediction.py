@@ -21,6 +21,7 @@ from geonp.inference.kernel import FillJob, result_dtype
 from geonp.inference.predictor import padded_size, tiles_per_batch
 from geonp.inference.stitching import Tile, batches, blended, stitch
 from geonp.raster.metadata import FillFlag
+from geonp.scattered.joint import draw_samples
 from geonp.scattered.squares import (
     Observations,
     Square,
@@ -64,12 +65,15 @@ def predicted(target: Target, observations: Observations, covariates: Sequence[L
         where those have.
     job : FillJob
     """
-    dtype = result_dtype(np.result_type(observations.values.dtype, np.float32))
+    dtype = result_dtype(np.result_type(observations.values.dtype, np.float32), job)
     chunks = target.template.chunks
     if chunks is None:
         places = target.places
         total = _predict_in_parallel(observations, places, covariates, job)
-        return _flagged(total, observations, places, job, dtype).reshape(target.template.shape)
+        result = _flagged(total, observations, places, job, dtype)
+        if job.samples:
+            _draw(result, observations, places, covariates, squares_of(observations, _bounds(places)), job)
+        return result.reshape(target.template.shape)
     rows, cols = (da.from_array(a, chunks=c) for a, c in zip((target.y, target.x), chunks, strict=True))
     held = delayed(observations, pure=True)
     arrays = [array for layer in covariates for array in (layer.values, layer.errors) if array is not None]
@@ -85,10 +89,13 @@ def _block(
         replace(layer, values=next(flat), errors=None if layer.errors is None else next(flat))
         for layer in observations.covariates
     ]
-    dtype = result_dtype(np.result_type(observations.values.dtype, np.float32))
+    dtype = result_dtype(np.result_type(observations.values.dtype, np.float32), job)
     squares = squares_of(observations, _bounds(places))
     total = _predict(observations, places, covariates, squares, job)
-    return _flagged(total, observations, places, job, dtype).reshape(len(y), x.shape[1])
+    result = _flagged(total, observations, places, job, dtype)
+    if job.samples:
+        _draw(result, observations, places, covariates, squares, job)
+    return result.reshape(len(y), x.shape[1])
 
 
 def _bounds(places: FloatArray) -> tuple[float, float, float, float]:
@@ -132,11 +139,35 @@ def _predict(
     layers = [layer.joined(there) for layer, there in zip(observations.covariates, covariates, strict=True)]
     covered = list(zip(squares, grouped(places, squares, observations.geographic), strict=True))
     distance = observations.distance(places)
-    tiles = (t for square, index in covered for t in _tiles(observations, places, distance, square, index, layers, job))
+    tiles = (
+        tile
+        for square, index in covered
+        for tile, _ in _with_context(observations, places, distance, square, index, layers, job)
+    )
     size = job.predictor.batch_size
     return stitch(
         batches(tiles, size), len(places), job.predictor, _expected(covered, size), lambda tile: _near(places, tile)
     )
+
+
+def _draw(
+    result: npt.NDArray[np.void],
+    observations: Observations,
+    places: FloatArray,
+    covariates: Sequence[Layer],
+    squares: list[Square],
+    job: FillJob,
+) -> None:
+    """Joint samples at the places of a result, in place."""
+    layers = [layer.joined(there) for layer, there in zip(observations.covariates, covariates, strict=True)]
+    covered = zip(squares, grouped(places, squares, observations.geographic), strict=True)
+    distance = observations.distance(places)
+    tiles = (
+        (square, tile, chosen)
+        for square, index in covered
+        for tile, chosen in _with_context(observations, places, distance, square, index, layers, job)
+    )
+    draw_samples(result, tiles, places, observations, job)
 
 
 def _near(places: FloatArray, tile: Tile) -> str:
@@ -150,7 +181,7 @@ def _expected(covered: list[tuple[Square, IntArray]], size: int) -> int:
     return math.ceil(sum(n / tiles_per_batch(size, n_t) for n, n_t in parts))
 
 
-def _tiles(
+def _with_context(
     observations: Observations,
     places: FloatArray,
     distance: FloatArray,
@@ -158,8 +189,8 @@ def _tiles(
     index: IntArray,
     covariates: Sequence[Layer],
     job: FillJob,
-) -> Iterator[Tile]:
-    """The tiles of a square, which share one context; the targets of each fit into a forward pass.
+) -> Iterator[tuple[Tile, IntArray]]:
+    """The tiles of a square with the numbers of their context; the targets of each fit into a forward pass.
 
     `covariates` are those at the observations, then at the places.
     """
@@ -174,7 +205,7 @@ def _tiles(
         beside = columns(covariates, chosen, len(observations.xy) + index[part])
         errors = None if observations.errors is None else observations.errors[chosen]
         tile = Tile(xc, observations.values[chosen], xt, index[part], weights[part], covariates=beside, errors=errors)
-        yield without_piles(tile, job.warping, job.predictor)
+        yield without_piles(tile, job.warping, job.predictor), chosen
 
 
 def _flagged(
@@ -185,5 +216,7 @@ def _flagged(
     near = True if job.max_distance is None else observations.distance(places) <= job.max_distance
     for name, values in zip(("value", "standard_error", "tail"), blended(total), strict=True):
         out[name] = np.where(near, values, np.nan)
+    if job.samples:
+        out["sample"] = np.nan
     out["flag"] = np.where(near, FillFlag.FILLED, FillFlag.BEYOND_LIMIT)
     return out

@@ -28,6 +28,7 @@ __all__ = [
     "choose_context",
     "grouped",
     "project",
+    "root_of",
     "squares_of",
 ]
 
@@ -162,7 +163,7 @@ def squares_of(observations: Observations, bounds: tuple[float, float, float, fl
     InputError
         If the bounds are so wide beside the places of the measurements that no memory holds the squares.
     """
-    x, y, side = _root(observations)
+    x, y, side = root_of(observations)
     west, south, east, north = bounds
     if not observations.geographic:
         lowest = np.floor((np.array([west, south]) - [x, y]) / side - 0.5)
@@ -195,7 +196,7 @@ def squares_of(observations: Observations, bounds: tuple[float, float, float, fl
     return squares
 
 
-def _root(observations: Observations) -> tuple[float, float, float]:
+def root_of(observations: Observations) -> tuple[float, float, float]:
     """Corner and side of the largest square, or of one square of a lattice of such squares in the plane."""
     if observations.geographic:
         return -180.0, -180.0, 360.0

@@ -1,0 +1,87 @@
+"""interpolate(samples=n): the joint distribution of a known process, on the plane and on the sphere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import xarray as xr
+
+from geonp.errors import InputError
+from geonp.inference.predictor import Points, Predictor
+from geonp.nn.process import LocalProcess
+from geonp.scattered.interpolate import interpolate
+
+LENGTH, NOISE = 4.0, 0.1
+"""Of the process, in units that the model sees."""
+
+
+def exact(_: Predictor, points: Points) -> np.ndarray:
+    """Predictions of an exponential covariance, with mean zero."""
+    out = np.zeros((3, len(points.xt), points.xt.shape[1]))
+    for i, keep in enumerate(points.mask):
+        xc, y = points.xc[i, keep].astype(float), points.yc[i, keep, 0] * points.scale[i] + points.loc[i]
+        inner, across = (
+            np.exp(-np.linalg.norm(a[:, None] - xc[None], axis=-1) / LENGTH) for a in (xc, points.xt[i].astype(float))
+        )
+        gain = np.linalg.solve(inner + NOISE * np.eye(len(y)), across.T).T
+        out[0, i], out[1, i] = gain @ y, np.sqrt(1 + NOISE - (gain * across).sum(1))
+    return out
+
+
+def process(_: Predictor, points: Points) -> LocalProcess:
+    batch, n = len(points.xt), points.xt.shape[1] + points.xc.shape[1]
+    ones = torch.ones(batch, n, 1, dtype=torch.float64)
+    metric = torch.eye(2, dtype=torch.float64).expand(batch, 1, 2, 2) / LENGTH**2
+    weights = torch.tensor([1.0, 0, 0, 0, 0], dtype=torch.float64).expand(batch, 1, 5)
+    return LocalProcess(metric, weights, ones, 0 * ones, NOISE * ones[..., 0])
+
+
+@pytest.fixture(autouse=True)
+def known_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Predictor, "__call__", exact)
+    monkeypatch.setattr(Predictor, "process", process)
+
+
+def stations(geographic: bool) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.uniform(0, 32, (60, 2)), columns=["x", "y"])
+    table["t"] = rng.standard_normal(60)
+    return (
+        table.assign(x=table.x - 16, y=table.y + 20).rename(columns={"x": "lon", "y": "lat"}) if geographic else table
+    )
+
+
+@pytest.mark.parametrize("geographic", [False, True])
+def test_places_vary_together_as_the_process_says(model: str, geographic: bool) -> None:
+    names = ("lon", "lat") if geographic else ("x", "y")
+    along = np.linspace(10, 22, 25)
+    at = pd.DataFrame({names[0]: along - 16 * geographic, names[1]: np.full(25, 15.3) + 20 * geographic})
+    n = 400
+    out = interpolate(stations(geographic), at, model=model, samples=n)
+    scores = ((out.t_sample - out.t) / out.t_standard_error).values
+    assert (scores**2).mean() == pytest.approx(1, abs=0.05)
+    found = np.corrcoef(scores.T)
+    few = interpolate(stations(geographic), at[5:], model=model, samples=3)
+    np.testing.assert_allclose(few.t_sample, out.t_sample[:3, 5:], atol=1e-3)
+    near, far = (np.diagonal(found, lag).mean() for lag in (1, 20))
+    assert near > max(0.2, 2 * far), "neighbours vary together"
+    assert np.diagonal(found, 1).min() > 0.05, "also where squares meet"
+
+
+def test_a_lazy_grid_gives_the_same_samples(model: str) -> None:
+    grid = xr.DataArray(np.zeros((12, 16)), {"y": np.arange(12) * 2.0, "x": np.arange(16) * 2.0}, ("y", "x"), "g")
+    whole = interpolate(stations(geographic=False), grid, model=model, samples=2, bounds=(-4, 4))
+    lazy = interpolate(stations(geographic=False), grid.chunk(x=5, y=7), model=model, samples=2, bounds=(-4, 4))
+    assert lazy.t_sample.chunks is not None
+    np.testing.assert_allclose(lazy.t_sample, whole.t_sample, atol=1e-3)
+    assert (abs(whole.t_sample) <= 4).all()
+
+
+def test_samples_of_times_are_refused(model: str) -> None:
+    table: Any = stations(geographic=False).assign(day=0)
+    with pytest.raises(InputError, match="joint samples are of one time: got samples=2 with time='day'"):
+        interpolate(table, table[["x", "y"]], time="day", model=model, samples=2)
