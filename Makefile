@@ -70,6 +70,7 @@ bench-errors: $(STAMP)
 
 bench-samples: $(STAMP)
 	$(BIN)/python benchmarks/samples.py --fields 28
+	$(BIN)/python benchmarks/regions.py
 
 bench-values: $(STAMP)
 	$(BIN)/python benchmarks/values.py

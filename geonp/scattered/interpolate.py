@@ -151,12 +151,7 @@ def interpolate(
     )
     asked = wanted(covariates, at)
     labels = [one.label for one in asked]
-    if samples and time is not None:
-        raise InputError(
-            f"joint samples are of one time: got samples={samples} with time={time!r}, expected one of them"
-        )
-    if at_times is not None and time is None:
-        raise InputError("at_times needs time: name the column of times, time=... (--time)")
+    _check_times(time, at_times, samples)
     apart = [*labels, *([errors] if errors else []), *([time] if time else [])]
     table = read_table(points, values, x, y, apart, crossed=repeats == "mean" or time is not None)
     target = target_of(at, table, labels)
@@ -189,6 +184,15 @@ def interpolate(
     merged = xr.merge(out, combine_attrs="override", compat="identical", join="exact")
     used = {"geonp_covariates": " ".join(labels), "geonp_errors": errors, "geonp_time": time, **said(options, limits)}
     return merged.assign_attrs({name: value for name, value in used.items() if value})
+
+
+def _check_times(time: str | None, at_times: Sequence[Any] | None, samples: int) -> None:
+    if at_times is not None and time is None:
+        raise InputError("at_times needs time: name the column of times, time=... (--time)")
+    if samples and time is not None:
+        raise InputError(
+            f"joint samples are of one time: got samples={samples} with time={time!r}, expected one of them"
+        )
 
 
 def _job(target: Target, options: FillOptions, beside: int) -> tuple[FillJob, Card]:
