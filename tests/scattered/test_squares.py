@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from geonp.errors import InputError
 from geonp.scattered.squares import SQUARES, Observations, blend_weights, choose_context, grouped, project, squares_of
 
 
@@ -49,6 +50,16 @@ def test_the_part_of_a_region_has_the_same_squares() -> None:
     observations = scattered(2000, geographic=False)
     whole = set(squares_of(observations, (0.0, 0.0, 1e5, 1e5)))
     assert set(squares_of(observations, (2e4, 3e4, 4e4, 5e4))) < whole
+
+
+def test_places_out_of_all_reach_are_refused_before_memory_is_full() -> None:
+    degrees = Observations(np.random.default_rng(0).uniform(5, 9, (60, 2)), np.arange(60.0), geographic=False)
+    with pytest.raises(
+        InputError, match=r"reach too far beyond the measurements: got x from 900000.*--crs"
+    ):
+        squares_of(degrees, (9e5, 6.3e6, 1.1e6, 6.5e6))
+    with pytest.raises(InputError, match="reach too far"):
+        squares_of(degrees, (0.0, 0.0, 1e300, np.inf))
 
 
 @pytest.mark.parametrize("middle", [(0.0, 0.0), (179.9, 10.0), (30.0, 89.5)])
