@@ -78,6 +78,8 @@ def info(source: str, storage: tuple[str, ...], as_json: bool, missing: tuple[st
         for name, da in ds.data_vars.items():
             found = described[str(name)] = _describe(da, grid)
             found["would_be_filled"], found["because"] = fates[name]
+            if found["would_be_filled"] and flags.masks:  # the dtype may have been widened to hide values
+                found["dtype"] = str(flags.ds[name].encoding.get("dtype", flags.ds[name].dtype))
             if found["would_be_filled"]:
                 found |= _why(found, flags.flagged(flags.ds[name]) if flags.masks else None, grid)
     if as_json:

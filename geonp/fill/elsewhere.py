@@ -155,7 +155,7 @@ def filled_at(
     if warping is not None:
         dtype = mapped_dtype(result.dtype, request.options)
         meta = np.empty((0,) * result.ndim, dtype)
-        result = da.map_blocks(mapped, result, warping, request.options, dtype=dtype, meta=meta)
+        result = da.map_blocks(mapped, result, warping, request.options.bare, dtype=dtype, meta=meta)
     arrays = arrays_on(request, target, variable, result)
     return dict(xr.Dataset(arrays).compute().items()) if eager else arrays
 

@@ -192,7 +192,7 @@ def _filled(
     if warping is not None:
         dtype = mapped_dtype(result.dtype, request.options)
         meta = np.empty((0,) * result.ndim, dtype)
-        result = da.map_blocks(mapped, result, warping, request.options, dtype=dtype, meta=meta)
+        result = da.map_blocks(mapped, result, warping, request.options.bare, dtype=dtype, meta=meta)
     arrays = result_arrays(variable, request.outputs(variable), result, stored)
     return dict(xr.Dataset(arrays).compute().items()) if in_memory else arrays
 

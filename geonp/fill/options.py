@@ -12,7 +12,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
 from textwrap import indent
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
@@ -64,7 +64,7 @@ class FillOptions:
         cells, such as a GeoPackage, GeoJSON or shapefile. Missing cells outside the domain stay empty; observed cells
         outside keep their value, but are not used as context.
     holes : bool
-        Fill holes alone. Gaps that touch the edge of the raster in all slices, as the corners around a tilted scene do,
+        Fill holes alone: gaps that touch the edge of the raster in all slices, as the corners around a tilted scene do,
         stay empty. A gap are missing cells within the `mask` that are connected by their edges.
     max_gap : int, optional
         Largest size of a gap that is filled, in cells: the number of rows and columns of the largest square of missing
@@ -262,6 +262,12 @@ class FillOptions:
         """The dimensions of `across`."""
         found = () if self.across is None else self.across
         return tuple(found) if isinstance(found, (list, tuple)) else (found,)
+
+    @property
+    def bare(self) -> FillOptions:
+        """The options without arrays, for tasks: dask would compute those that it finds within them."""
+        errors = "auto" if self.smooth else None
+        return replace(self, missing=None, mask=None, covariates=None, errors=errors)
 
     @property
     def results(self) -> list[str]:

@@ -142,7 +142,7 @@ def fill_store(
         reused = len(done)
         source = _source_store(request, source_options)
         fields = tuple(replace(field, narrow=packed_narrow(request, field.variable)) for field in fields)
-        work = Work(fields, packed_domain(request), request.job, store, journal, request.options, source)
+        work = Work(fields, packed_domain(request), request.job, store, journal, request.options.bare, source)
         _fill_units(work, units, done, workers, scheduler, progress)
         report = Report(tally(fields, units, done), len(units), reused, failures(fields, units, done))
         if not report.failed:

@@ -83,8 +83,13 @@ def _warn_of_classes(da: xr.DataArray) -> None:
     stored = np.dtype(da.encoding.get("dtype", da.dtype))
     if stored.kind not in "iu" or "scale_factor" in {*da.encoding, *da.attrs} or "units" in da.attrs or is_classes(da):
         return
-    bands = da.encoding.get(GDAL_METADATA, {}).get("bands", {}).values()
-    names = [da.name, da.attrs.get("long_name"), *(about.get("description") for about in bands)]
+    bands = da.encoding.get(GDAL_METADATA, {}).get("bands", {})
+    kept = np.ravel(da.coords["band"].values).tolist() if "band" in da.coords else list(bands)
+    names = [
+        da.name,
+        da.attrs.get("long_name"),
+        *(bands[number].get("description") for number in kept if number in bands),
+    ]
     if found := [str(name) for name in names if name is not None and _CLASSES.search(str(name))]:
         warn(
             f"{found[0]}: filled as numbers, though the name is that of classes or flags, and the mean of two classes "

@@ -122,6 +122,14 @@ def test_flags_of_twice_the_size_are_those_of_the_nearest_cell() -> None:
         np.testing.assert_array_equal(found["b02"].values, expected)
 
 
+def test_bounds_beside_lazy_flags(stack: xr.Dataset, clouds: xr.DataArray, model: str) -> None:
+    ds = geonp.open_raster(stack.encoding["source"])
+    options: dict[str, Any] = {"bounds": (0, 1), "model": model}
+    expected = stack["ndvi"].load().geonp.infill(missing=clouds, **options)
+    found = ds["ndvi"].geonp.infill(missing=ds["scl"].isin([3]), **options).compute()
+    np.testing.assert_allclose(found["ndvi"], expected["ndvi"], atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("dtype", "attrs", "nodata", "wider", "marker"),
     [
