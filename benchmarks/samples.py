@@ -36,6 +36,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 LAGS = (1, 2, 4, 8, 16)
 TILE = 16
+REAL = ("dem_oetztal_srtm_3arcsec.tif", "sst_ostia_global_0p25_2017-06-05_07.nc", "tmax_gridmet_conus_2019-01-21.nc")
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,16 +76,11 @@ def synthetic(fields: int, side: int) -> Iterator[Case]:
 
 def real(folder: Path, side: int) -> Iterator[Case]:
     """Cuts of real rasters under clouds."""
-    sources = (
-        ("dem_oetztal_srtm_3arcsec.tif", None, (100, 200)),
-        ("sst_ostia_global_0p25_2017-06-05_07.nc", None, (300, 700)),
-        ("tmax_gridmet_conus_2019-01-21.nc", None, (150, 500)),
-        ("dem_iowa_3m_ragged_border.tif", None, (300, 300)),
-    )
-    for number, (name, variable, (row, col)) in enumerate(sources):
+    for number, name in enumerate(REAL):
         ds = geonp.open_raster(str(folder / name))
-        array = ds[variable or next(iter(ds.data_vars))]
+        array = ds[next(iter(ds.data_vars))]
         array = array.isel(dict.fromkeys(array.dims[:-2], 0))
+        row, col = ((size - side) // 2 for size in array.shape)
         values = array.values[row : row + side, col : col + side].astype(float)
         missing = gaps.simulate("clouds", values.shape, 0.45, np.random.default_rng([number, 8]))
         missing &= np.isfinite(values)

@@ -82,12 +82,14 @@ def test_help_loads_nothing_slow() -> None:
     text = installed("--help").stdout
     assert [line.split()[0] for line in text.partition("Commands:\n")[2].splitlines()] == [
         "adapt",
+        "aggregate",
         "evaluate",
         "fetch",
         "fill",
         "grid",
         "info",
         "models",
+        "plot",
         "recipes",
         "train",
     ]
