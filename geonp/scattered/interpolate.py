@@ -167,23 +167,37 @@ def interpolate(
         warn_of_places(target.grid)
     warn_of_directions({name: table.attrs.get(name, {}) for name in table.values})
     known = beside(asked, table, target, Frame.of(table, crs, target.grid))
-    there = [one.on(target) for one in known]
-    template = target.template if asked_times is None else asked_times.template(target)
+    result = _results(table, target, asked_times, (known, known_errors), (job, card), options)
+    used = {"geonp_covariates": " ".join(labels), "geonp_errors": errors, "geonp_time": time}
+    return result.assign_attrs({name: value for name, value in used.items() if value})
+
+
+def _results(
+    table: Table,
+    target: Target,
+    asked: Asked | None,
+    known: tuple[Sequence[Beside], FloatArray | None],
+    model: tuple[FillJob, Card],
+    options: FillOptions,
+) -> xr.Dataset:
+    """The results of all columns of values, beside covariates and errors that are known."""
+    (covariates, errors), (job, card) = known, model
+    there = [one.on(target) for one in covariates]
+    template = target.template if asked is None else asked.template(target)
     variables = [_variable(template, table, name) for name in table.values]
     limits = bounds_of(options.bounds, variables)
     out = []
     for name, variable in zip(table.values, variables, strict=True):
-        parts = _observations(table, name, known, known_errors, asked_times, target, job)
+        parts = _observations(table, name, covariates, errors, asked, target, job)
         warping = fitted(_samples(parts), *limits[name]) if name in limits else None
         parts, job = [_latent(part, warping) for part in parts], job.drawing(name, warping)
-        if asked_times is None:
+        if asked is None:
             part = predicted(target, parts[0], there, job)
         else:
-            part = asked_times.predicted(Moments.of(parts, asked_times.times), target, there, job)
+            part = asked.predicted(Moments.of(parts, asked.times), target, there, job)
         out.append(_dataset(variable, part, warping, len(table.xy), card, options))
     merged = xr.merge(out, combine_attrs="override", compat="identical", join="exact")
-    used = {"geonp_covariates": " ".join(labels), "geonp_errors": errors, "geonp_time": time, **said(options, limits)}
-    return merged.assign_attrs({name: value for name, value in used.items() if value})
+    return merged.assign_attrs(said(options, limits))
 
 
 def _check_times(time: str | None, at_times: Sequence[Any] | None, samples: int) -> None:
