@@ -70,6 +70,16 @@ class BlockSource:
         """See :class:`Source`."""
         return self.read(self.block)
 
+    def in_domain(self) -> tuple[Array, BoolArray]:
+        """Stored values of the own cells within the domain, and whether they are observed."""
+        observed_mask = np.isfinite(self.own())
+        if self.masks is None:
+            return self.block, observed_mask
+        core, first = self.job.core(self.region.chunk), [lead.start for lead in self.region.lead]
+        inside = [self.domain_mask(tuple(np.add(first, n).tolist()))[core] for n in np.ndindex(self.block.shape[:-2])]
+        mask = np.reshape(inside, self.block.shape)
+        return self.block[mask], observed_mask[mask]
+
     def domain_mask(self, index: Index) -> BoolArray:
         """See :class:`Source`."""
         inner = tuple(n - lead.start for n, lead in zip(index, self.region.lead, strict=True))

@@ -104,7 +104,7 @@ def infill(
     logger.info("filling %s with %s", ", ".join(v.label for v in request.variables), request.card.name)
     for variable in request.variables:
         if variable.source.chunks is None:
-            _check_in_memory(variable, hint=variable.name not in request.bounds)
+            _check_in_memory(variable, request.domain, hint=variable.name not in request.bounds)
         for covariate in request.covariates:
             if variable.source.chunks is None and covariate.variable.source.chunks is None:
                 check_values(covariate, variable)
@@ -145,8 +145,8 @@ def warpings_of(request: Request) -> dict[Hashable, Any]:
     return {v.name: warping_of(v, request.bounds[v.name]) for v in request.variables if v.name in request.bounds}
 
 
-def _check_in_memory(variable: Variable, *, hint: bool = False) -> None:
-    """Check that a variable has an observed cell, and warn of doubtful values, see :func:`warn_of_doubts`."""
+def _check_in_memory(variable: Variable, domain: Any, *, hint: bool = False) -> None:
+    """Check that a variable has an observed cell, and warn of doubtful values within the domain."""
     stored = variable.source.values
     observed_mask = np.isfinite(variable.read(stored))
     if not observed_mask.any():
@@ -154,8 +154,10 @@ def _check_in_memory(variable: Variable, *, hint: bool = False) -> None:
             f"variable {variable.name!r} has no observed cell, so there is nothing to fill from; "
             "check the nodata value, or leave the variable out"
         )
-    glance = Glance.at(stored, observed_mask, variable)
-    warn_of_doubts(variable, [glance], hint=hint and not observed_mask.all())
+    hint &= not observed_mask.all()
+    if isinstance(domain, np.ndarray):
+        stored, observed_mask = stored[..., domain], observed_mask[..., domain]
+    warn_of_doubts(variable, [Glance.at(stored, observed_mask, variable)], hint=hint)
 
 
 def template(request: Request, warpings: Mapping[Hashable, Warping] | None = None) -> xr.Dataset:
@@ -351,7 +353,7 @@ def _fill(
     job = job if warping is None else replace(job, warping=warping)
     source = BlockSource(region, job, *parts)
     if watch is not None:
-        watch.see(tuple(place), source.block, np.isfinite(source.own()))
+        watch.see(tuple(place), *source.in_domain())
     return fill_region(region, source, job)[0]
 
 
