@@ -227,7 +227,7 @@ def load_job(
 ) -> tuple[FillJob, checkpoint.Card]:
     """Load the model, and collect what each window needs of the options."""
     predictor, card = resolve(str(options.model), options.device, options.batch_size)
-    return FillJob(predictor, shape, periodic, options.max_distance, options.seed), card
+    return FillJob(predictor.rooted(), shape, periodic, options.max_distance, options.seed), card
 
 
 def _classes(model: str | os.PathLike[str]) -> int:

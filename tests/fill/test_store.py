@@ -36,6 +36,7 @@ from geonp.fill.infill import infill
 from geonp.fill.options import FillOptions
 from geonp.fill.region import VariableSource
 from geonp.fill.report import Report
+from geonp.fill.request import prepare
 from geonp.fill.store import fill_store, plan_store
 from geonp.inference import checkpoint, parallel, predictor
 from geonp.io.files import open_raster
@@ -873,6 +874,14 @@ def test_workers_that_live_on_write_to_the_store_that_there_is_now(
         fill_store(lazily(source), out, chunks=chunks, model=model, scheduler=address, overwrite=True)
     assert zarr.open_group(out, mode="r")["a"].chunks == (16, 16)
     assert_filled(out, infill(open_raster(source).load(), model=model))
+
+
+def test_workers_in_other_folders_load_the_model_that_a_relative_path_names(
+    checkpoint_copy: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(checkpoint_copy.parent)
+    job = prepare(open_raster(source), FillOptions(model=checkpoint_copy.name)).job
+    assert job.predictor.model == str(checkpoint_copy)
 
 
 def test_no_more_processes_are_started_than_there_are_cores(

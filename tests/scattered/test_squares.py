@@ -54,9 +54,7 @@ def test_the_part_of_a_region_has_the_same_squares() -> None:
 
 def test_places_out_of_all_reach_are_refused_before_memory_is_full() -> None:
     degrees = Observations(np.random.default_rng(0).uniform(5, 9, (60, 2)), np.arange(60.0), geographic=False)
-    with pytest.raises(
-        InputError, match=r"reach too far beyond the measurements: got x from 900000.*--crs"
-    ):
+    with pytest.raises(InputError, match=r"reach too far beyond the measurements: got x from 900000.*--crs"):
         squares_of(degrees, (9e5, 6.3e6, 1.1e6, 6.5e6))
     with pytest.raises(InputError, match="reach too far"):
         squares_of(degrees, (0.0, 0.0, 1e300, np.inf))
