@@ -161,7 +161,8 @@ def interpolate(
     table, known_errors = combined(table, target.geographic, repeats, errors_of(errors, table), of_rows)
     asked_times = None if time is None else Asked.of(time, at_times, table, target)
     job, card = _job(target, options, len(asked) + (errors is not None))
-    target.check_memory(len(table.values), len(asked))
+    maps = asked_times.wanted.size if asked_times is not None and asked_times.of_places is None else 1
+    target.check_memory(len(table.values), len(asked), maps)
     table.warn_of_nodata()
     if target.grid is not None:
         warn_of_places(target.grid)

@@ -25,6 +25,9 @@ FloatArray = npt.NDArray[np.float64]
 PLACE_BYTES = 128
 """Memory for a predicted place, with its sums and results."""
 
+RESULT_BYTES = 32
+"""Memory for its results alone, which are held for each of several times."""
+
 
 @dataclass(frozen=True)
 class Target:
@@ -58,9 +61,10 @@ class Target:
         """X and y of all places ``(n, 2)``."""
         return crossed(self.y, self.x) if self.on_grid else np.stack([self.x, self.y], 1)
 
-    def check_memory(self, n_values: int, n_covariates: int) -> None:
+    def check_memory(self, n_values: int, n_covariates: int, n_times: int = 1) -> None:
         """Check that a result in memory fits into the memory of this machine."""
-        needed = (PLACE_BYTES * n_values + 8 * n_covariates) * self.template.size
+        held = PLACE_BYTES + RESULT_BYTES * (n_times - 1)
+        needed = (held * n_values + 8 * n_covariates) * self.template.size
         if self.template.chunks is None and needed > (available := psutil.virtual_memory().total):
             raise InputError(
                 f"{self.template.size:.3g} places take {needed / 2**30:,.0f} GiB, but {available / 2**30:,.0f} GiB are "

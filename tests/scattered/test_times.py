@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import datetime
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -92,6 +93,15 @@ def test_times_are_read_as_people_write_them(column: list[object], first: object
     assert first is None or times.values[0] == first
     step = {20200701: 86_400e6, 2019: 1, 0.5: 1}.get(column[0], times.positions()[1])  # type: ignore[call-overload]
     assert np.diff(times.positions()) == step > 0
+
+
+def test_maps_of_many_times_that_do_not_fit_the_memory_are_refused(
+    stations: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = geonp.lattice((0, 0, 12, 12), 1)  # 144 cells
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=144 * 200))
+    with pytest.raises(InputError, match="144 places take"):
+        geonp.interpolate(stations, at, time="date")
 
 
 def test_doubtful_times_are_refused(stations: pd.DataFrame) -> None:
