@@ -99,7 +99,7 @@ def test_maps_of_many_times_that_do_not_fit_the_memory_are_refused(
     stations: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at = geonp.lattice((0, 0, 12, 12), 1)  # 144 cells
-    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=144 * 200))
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=144 * 200, available=2**33))
     with pytest.raises(InputError, match="144 places take"):
         geonp.interpolate(stations, at, time="date")
 
