@@ -232,7 +232,8 @@ def fit_masking(crops: list[Crop], neighbourhood: Neighbourhood, rng: np.random.
         ),
         neighbourhood.tile_px // 2 + SETTINGS.frame_px,
     )
-    masks = tuple(gap for gap in missing if gap.any())
+    # simulated gaps of a few cells may be empty
+    masks = tuple(gap for gap in missing if gap.any()) or (np.ones((1, 1), bool),)
     few, patch = (
         _fractions(np.concatenate([[0], *(task.distance for task in _sample(crops, neighbourhood, kind, rng))]))
         for kind in (Masking(masks, p, wanted, wanted) for p in (0.0, 1.0))
