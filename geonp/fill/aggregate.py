@@ -19,6 +19,7 @@ from scipy import sparse
 from geonp.errors import InputError, ModelError, warn
 from geonp.fill.infill import infill
 from geonp.fill.options import Bounds
+from geonp.fill.outputs import unbanded
 from geonp.fill.request import Raster
 from geonp.inference.checkpoint import load_card
 from geonp.io.files import open_raster
@@ -175,7 +176,7 @@ def regions_of(
 
 def _filled(obj: Raster, samples: int, options: dict[str, Any]) -> tuple[xr.Dataset, list[str]]:
     """A filled Dataset with samples, lazy, and the names of its variables."""
-    ds = obj.to_dataset(name=obj.name or "value") if isinstance(obj, xr.DataArray) else obj
+    ds = unbanded(obj.to_dataset(name=obj.name or "value") if isinstance(obj, xr.DataArray) else obj)
     before = [str(name) for name in ds.data_vars if f"{name}_fill_flag" in ds]
     if not before:
         if "geonp_model" in ds.attrs:
@@ -186,7 +187,7 @@ def _filled(obj: Raster, samples: int, options: dict[str, Any]) -> tuple[xr.Data
         out = infill(ds.chunk(_chunks(ds)), samples=samples, **options)
         return out, [str(name) for name in out.data_vars if f"{name}_sample" in out]
     lazy = ds.chunk(_chunks(ds))
-    have = [name for name in before if f"{name}_sample" in ds]
+    have = [name for name in before if f"{name}_sample" in ds and "sample" in ds[f"{name}_sample"].dims]
     if have and ds.sizes["sample"] < FEWEST:
         warn(
             f"the raster has {ds.sizes['sample']} samples, from which a standard error is known to "

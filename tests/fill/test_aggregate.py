@@ -15,6 +15,8 @@ import xarray as xr
 from geonp.errors import InputError
 from geonp.fill.aggregate import aggregate
 from geonp.fill.infill import infill
+from geonp.io.files import open_raster
+from geonp.io.output import write_raster
 from geonp.raster.grid import Grid
 from geonp.raster.regions import cell_areas
 
@@ -157,3 +159,12 @@ def test_a_filled_raster_that_cannot_be_drawn_again_says_what_to_do(model: str) 
     assert aggregate(filled, 8, samples=2, bounds=(0, None), model=model).standard_error.notna().all()
     with pytest.raises(InputError, match="its flags are not in it"):
         aggregate(filled[["a"]], 4, samples=2)
+
+
+def test_a_result_in_the_bands_of_a_geotiff_is_that_result(model: str, tmp_path: Path) -> None:
+    filled = infill(raster().rio.write_crs("EPSG:32633").to_dataset(name="a"), model=model)
+    write_raster(filled, tmp_path / "filled.tif")
+    expected = aggregate(filled, 8, samples=2, model=model)
+    pd.testing.assert_frame_equal(
+        aggregate(open_raster(tmp_path / "filled.tif"), 8, samples=2, model=model), expected, rtol=1e-5
+    )
