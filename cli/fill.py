@@ -312,9 +312,8 @@ def _note(census: dict[str, dict[str, int]], attributes: Mapping[Any, Any]) -> N
             echo(f"{name}: {counts['infinite']:,} infinite values are treated as missing.", err=True)
         if (empty := counts["empty_slices"]) and "geonp_empty_slices" not in attributes:
             have, stay = ("has", "stays") if empty == 1 else ("have", "stay")
-            echo(
-                f"{name}: {empty:,} of {counts['slices']:,} slices {have} no observed cell and {stay} empty.", err=True
-            )
+            of = f"{empty:,} of {counts['slices']:,} slices"
+            echo(f"{name}: {of} {have} no observed cell and {stay} empty (see --empty-slices).", err=True)
         if not counts["missing"]:
             echo(f"{name}: there are no gaps; it is copied through.", err=True)
 

@@ -62,7 +62,11 @@ if TYPE_CHECKING:
 @distribution("value_bounds")
 @fill_option("tails", is_flag=True)
 @fill_option("samples", type=click.IntRange(min=0))
-@click.option("--picture", type=click.Path(path_type=Path), help="Also draw measurements and maps (.png, .pdf, .svg).")
+@click.option(
+    "--picture",
+    type=click.Path(path_type=Path),
+    help="Also draw measurements and maps, of several times maps alone (.png).",
+)
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @quiet
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")

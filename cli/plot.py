@@ -38,7 +38,7 @@ def plot(
     quiet: bool,
     **settings: Any,
 ) -> None:
-    """Draw a filled raster IN as a picture OUT, by default IN with the extension .png.
+    """Draw a filled raster IN as a picture OUT, by default beside IN, with the extension .png.
 
     The picture shows what was observed, the filled values, their standard errors and the flags; of a stack, a strip of
     slices; of any other raster, its values. OUT is a .png, .jpg, .webp, .pdf or .svg.
@@ -46,8 +46,11 @@ def plot(
     from geonp.fill.picture import check_picture, save_picture
     from geonp.fill.picture import plot as drawn
     from geonp.io.files import open_raster
+    from geonp.io.location import is_remote
 
-    target = Path(Path(source.rstrip("/")).name).with_suffix(".png") if target is None else target
+    if target is None:
+        place = Path(source.rstrip("/"))
+        target = (Path(place.name) if is_remote(source) else place).with_suffix(".png")
     check_picture(target, overwrite=overwrite)
     ds = open_raster(source, **opening(settings))
     figure = drawn(ds, variable=variable, index=index, slices=slices)

@@ -228,12 +228,12 @@ def test_empty_slices_are_told(tmp_path: Path, model: str) -> None:
     values[2, 3, 4] = np.nan
     path, out = write_tif(tmp_path / "sst.tif", values), tmp_path / "out.nc"
     done = geonp("fill", path, out, "--model", model, "--json")
-    assert done.stderr == "sst: 1 of 4 slices has no observed cell and stays empty.\n"
+    assert done.stderr == "sst: 1 of 4 slices has no observed cell and stays empty (see --empty-slices).\n"
     counts = json.loads(done.stdout)["variables"]["sst"]
     assert (counts["slices"], counts["empty_slices"], counts["missing"], counts["filled"]) == (4, 1, 401, 1)
     values[3] = np.nan
     done = geonp("fill", write_tif(path, values), out, "--model", model, "--overwrite")
-    assert done.stderr == "sst: 2 of 4 slices have no observed cell and stay empty.\n"
+    assert done.stderr == "sst: 2 of 4 slices have no observed cell and stay empty (see --empty-slices).\n"
 
 
 def test_help_says_which_zarr_gdal_reads() -> None:
