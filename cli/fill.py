@@ -258,7 +258,7 @@ def _fill_store(
     if not quiet:
         _note(counts, attributes)
         if not report.failed:
-            _warn_of_store(ds, target, of_target, counts)
+            _warn_of_store(target, of_target, counts)
         if not counts:
             echo(f"{target} is complete: there was nothing to do.", err=True)
         elif report.reused:
@@ -273,16 +273,15 @@ def _fill_store(
     return counts, attributes, failed
 
 
-def _warn_of_store(ds: xr.Dataset, target: str, storage_options: dict[str, Any], counts: dict[str, Any]) -> None:
+def _warn_of_store(target: str, storage_options: dict[str, Any], counts: dict[str, Any]) -> None:
     """Warn if most of what was filled into a store lies outside of the data."""
     from geonp.fill.report import warn_of_extrapolation
     from geonp.io.files import open_raster
-    from geonp.raster.grid import Grid
 
     for name, numbers in counts.items():
         flag = f"{name}_fill_flag"
         filled = open_raster(target, variables=[flag], chunks=None, storage_options=storage_options or None)
-        warn_of_extrapolation(filled[flag], name, numbers, Grid.from_xarray(ds))
+        warn_of_extrapolation(filled[flag], name, numbers)
 
 
 def _fill_file(

@@ -156,7 +156,8 @@ def _check_in_memory(variable: Variable, domain: Any, *, hint: bool = False) -> 
         )
     hint &= not observed_mask.all()
     if isinstance(domain, np.ndarray):
-        stored, observed_mask = stored[..., domain], observed_mask[..., domain]
+        axes = [variable.source.get_axis_num(dim) for dim in variable.spatial]
+        stored, observed_mask = (np.moveaxis(array, axes, (-2, -1))[..., domain] for array in (stored, observed_mask))
     warn_of_doubts(variable, [Glance.at(stored, observed_mask, variable)], hint=hint)
 
 

@@ -19,6 +19,7 @@ from geonp.fill.outputs import without_results
 from geonp.fill.units import Field, Unit, census
 from geonp.io.journal import Record
 from geonp.raster.collar import Footprint
+from geonp.raster.dimensions import spatial_dims
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import FillFlag
 from geonp.raster.windows import Window
@@ -136,22 +137,22 @@ def counted(
     return filled, lambda: {name: count() for name, count in counts.items()}
 
 
-def warn_of_extrapolation(flags: xr.DataArray, name: str, counts: Mapping[str, int], grid: Grid) -> None:
+def warn_of_extrapolation(flags: xr.DataArray, name: str, counts: Mapping[str, int]) -> None:
     """Warn if most of what was filled is no gap in the data, from the flags of a store, read in parts.
 
     Nothing is read if the user has chosen where to fill, or there are more than :data:`LARGEST_FOOTPRINT` cells.
     """
     if counts["filled"] != counts["missing"] or not counts["filled"] or flags.size > LARGEST_FOOTPRINT:
         return
-    footprint, slices = Footprint(), flags.transpose(..., grid.y_dim, grid.x_dim)
-    rows, cols = grid.shape
+    footprint, slices = Footprint(), flags.transpose(..., *spatial_dims(flags))
+    rows, cols = slices.shape[-2:]
     height = max(1, STRIP_CELLS // cols)
     for index in np.ndindex(slices.shape[:-2]):
         for start in range(0, rows, height):
             window = Window(start, min(start + height, rows), 0, cols)
             observed_mask = slices[index][start : start + height].values == FillFlag.OBSERVED
             footprint.add(index, window, observed_mask)
-    _warn_of_extrapolation(flags, name, footprint, counts, grid.shape)
+    _warn_of_extrapolation(flags, name, footprint, counts, (rows, cols))
 
 
 def _warn_of_extrapolation(
@@ -163,7 +164,8 @@ def _warn_of_extrapolation(
         return
     outside, slices = footprint.outside(shape), len(footprint.ends)
     times = [size for dim, size in array.sizes.items() if dim in array.coords and array[dim].dtype.kind == "M"]
-    never = footprint.never() if max(times, default=1) > 1 else 0
+    # of two dates, the same cells may be missing by chance
+    never = footprint.never() if max(times, default=1) > 2 else 0
     if 2 * outside > filled:
         warn(
             f"{name}: {outside:,} of {filled:,} filled cells lie outside the footprint of the data, with observed "
