@@ -1,8 +1,8 @@
 """Measurements in space and time: daily maxima at stations, with hidden station-days and hidden stations.
 
 Run as ``python benchmarks/station_days.py [--data ../shared/data] [--days 40] [--model tnpkr-sa]``. A tenth of the
-station-days and a tenth of the stations are hidden. The settings of ``scattered/times.py`` were chosen on 1991; the
-periods here are of 1992 and 1993. Space-time kriging is that of ``whole_dates.py``.
+station-days and a tenth of the stations are hidden. The settings of ``scattered/across_times.py`` were chosen on 1991;
+the periods here are of 1992 and 1993. Space-time kriging is that of ``whole_dates.py``.
 """
 
 from __future__ import annotations

@@ -87,12 +87,14 @@ def aggregate(
     from geonp.errors import OutputError
     from geonp.fill.aggregate import aggregate as aggregated
     from geonp.io.files import open_raster
-    from geonp.io.location import is_remote
+    from geonp.io.location import check_writable, is_remote, replacing
 
     if (regions is None) == (blocks is None):
         raise click.UsageError("Give either REGIONS or --blocks.")
     if out is not None and out.exists() and not overwrite:
         raise OutputError(f"The output exists: {str(out)!r}. Choose another name, or pass overwrite (--overwrite).")
+    if out is not None:
+        check_writable(out.parent, "Expected an existing, writable folder.")
     where, storage_options = opening(settings), file_system(storage)
     ds = open_raster(source, storage_options=storage_options if is_remote(source) else None, **where)
     settings |= read_beside(settings, ds, source, where, storage_options)
@@ -110,6 +112,10 @@ def aggregate(
     if out is None:
         echo(table.to_csv(index=False).rstrip())
         return
-    table.to_csv(out, index=False)
+    try:
+        with replacing(out) as temporary:
+            table.to_csv(temporary, index=False)
+    except OSError as error:
+        raise OutputError(f"Cannot write the table {str(out)!r}: {error}. Check the folder and the disk.") from error
     if not quiet:
         echo(f"Wrote {len(table):,} rows: {out}")

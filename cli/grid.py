@@ -95,8 +95,8 @@ def grid(
     or blanks), Parquet, or NetCDF or Zarr with variables along one dimension. The grid is that of another raster
     (--like), or has square cells (--resolution). Covariates are known everywhere: with --covariate elevation=dem.tif,
     the raster is read in the grid and, unless the table has a column elevation, at the measurements. With --time date,
-    OUT has a field of each date. OUT is NetCDF
-    (.nc), Zarr (.zarr) or GeoTIFF (.tif), by its extension, and appears once it is complete.
+    OUT has a field of each date. OUT is NetCDF (.nc), Zarr (.zarr) or GeoTIFF (.tif), by its extension, and appears
+    once it is complete.
     """
     from geonp.fill.picture import check_picture
     from geonp.io.files import open_raster
@@ -123,8 +123,7 @@ def grid(
     beside = [read_covariate(text) for text in covariates]
     at: xr.DataArray | xr.Dataset | None = None if like is None else open_raster(str(like), chunks=None)
     apart = [*(one.label for one in wanted(beside, at)), *filter(None, (settings["errors"], settings["time"]))]
-    crossed = settings["repeats"] == "mean" or settings["time"] is not None
-    columns = read_table(table, names, x, y, apart, crossed=crossed)
+    columns = read_table(table, names, x, y, apart, crossed=settings["repeats"] == "mean" or bool(settings["time"]))
     if at is None:
         assert resolution is not None
         at = lattice_around(columns, resolution, bounds, crs)

@@ -193,8 +193,7 @@ def adapt(
     network = deepcopy(checkpoint.load_model(predictor.model)[0])
     search.score(network, predictor.neighbourhood)  # not timed: the first fill starts processes and compiles kernels
     own = search.score(network, predictor.neighbourhood)
-    start = search_neighbourhood(search, own, held_out.dims, closer=closer, done=lambda: clock.done(0))
-    trained = start
+    start = trained = search_neighbourhood(search, own, held_out.dims, closer=closer, done=lambda: clock.done(0))
     if start.neighbourhood.across not in held_out.dims:
         clock.begin(reserve_s=1.0 + 1.1 * start.seconds)  # for the last validation, and for writing
 

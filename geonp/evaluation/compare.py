@@ -147,7 +147,6 @@ def evaluate(
             moments = _predict(method, test.values, seed, known)
         return Prediction(*moments, seconds=time.perf_counter() - start)
 
-    methods = [*([WITH_COVARIATES] if known else []), OURS, *baselines]
     comparison = Comparison(
         name=str(cut.name),
         units=str(cut.attrs.get("units", "")),
@@ -160,7 +159,7 @@ def evaluate(
         seed=seed,
         model={"model": card.name, "model_version": card.version, "weights_sha256": card.sha256},
         test=test,
-        predictions={method: fill(method) for method in methods},
+        predictions={method: fill(method) for method in (*([WITH_COVARIATES] if known else ()), OURS, *baselines)},
     )
     return _scored(comparison)
 

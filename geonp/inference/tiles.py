@@ -67,8 +67,7 @@ def tiles_of(
     neighbourhood, frame = job.predictor.neighbourhood, job.frame
     px, width = neighbourhood.tile_px, missing.shape[1]
     period = job.shape[1] if job.periodic else None
-    tiles = []
-    reached = overlaps(context_mask, neighbourhood)
+    tiles, reached = [], overlaps(context_mask, neighbourhood)
     for corners in groups(missing, context_mask, frame, neighbourhood):
         members, box = frame + corners, np.array([corners.min(0), corners.max(0) + px]) + frame
         # a tile off the lattice holds a single gap, and overlaps with no other

@@ -117,8 +117,7 @@ def write_geotiff(
     _require_compression(driver, options)
     ds = _north_up(ds, grid)
     grid = Grid.from_xarray(ds)
-    layers = _encoded_layers(ds, grid)
-    mask = None
+    layers, mask = _encoded_layers(ds, grid), None
     if like is not None:
         layers = [(about.get("description", label), *rest, about) for label, *rest, about in layers]
     if layout.get("mask") and layers[-1][2].get("colour") == "alpha":

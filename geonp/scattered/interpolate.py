@@ -26,6 +26,7 @@ from geonp.raster.directions import warn_of_directions
 from geonp.raster.metadata import dataset_attrs
 from geonp.raster.places import warn_of_places
 from geonp.raster.variable import Variable
+from geonp.scattered.across_times import Asked, Moments
 from geonp.scattered.covariates import Beside, beside, errors_of, wanted
 from geonp.scattered.fields import Frame
 from geonp.scattered.prediction import predicted
@@ -37,7 +38,7 @@ from geonp.scattered.squares import (
 )
 from geonp.scattered.tables import Table, read_table, transformed
 from geonp.scattered.targets import Target, target_of
-from geonp.scattered.times import Asked, Moments, times_in
+from geonp.scattered.times import times_in
 
 if TYPE_CHECKING:
     from geonp.inference.checkpoint import Card
@@ -122,10 +123,9 @@ def interpolate(
     Returns
     -------
     Dataset
-        The results of :func:`geonp.infill` for each column, on the grid or along the dimension ``point``, and with
-        `time` along a dimension of this name before. They
-        describe a new measurement, noise included, also at the places of measurements. The attribute
-        ``geonp_covariates`` names the covariates.
+        The results of :func:`geonp.infill` for each column, on the grid or along the dimension ``point``; with `time`,
+        also along a leading dimension of that name. They describe a new measurement, noise included, also at the
+        places of measurements. The attribute ``geonp_covariates`` names the covariates.
 
     Raises
     ------
@@ -161,12 +161,8 @@ def interpolate(
     table, known_errors = combined(table, target.geographic, repeats, errors_of(errors, table), of_rows)
     asked_times = None if time is None else Asked.of(time, at_times, table, target)
     job, card = _job(target, options, len(asked) + (errors is not None))
-    maps = asked_times.wanted.size if asked_times is not None and asked_times.of_places is None else 1
-    target.check_memory(len(table.values), len(asked), maps)
-    table.warn_of_nodata()
-    if target.grid is not None:
-        warn_of_places(target.grid)
-    warn_of_directions({name: table.attrs.get(name, {}) for name in table.values})
+    target.check_memory(len(table.values), len(asked), 1 if asked_times is None else asked_times.maps)
+    _warn_of_doubts(table, target)
     known = beside(asked, table, target, Frame.of(table, crs, target.grid))
     result = _results(table, target, asked_times, (known, known_errors), (job, card), options)
     used = {"geonp_covariates": " ".join(labels), "geonp_errors": errors, "geonp_time": time}
@@ -201,7 +197,16 @@ def _results(
     return merged.assign_attrs(said(options, limits))
 
 
+def _warn_of_doubts(table: Table, target: Target) -> None:
+    """Warn of what is doubtful in the measurements and in the grid."""
+    table.warn_of_nodata()
+    if target.grid is not None:
+        warn_of_places(target.grid)
+    warn_of_directions({name: table.attrs.get(name, {}) for name in table.values})
+
+
 def _check_times(time: str | None, at_times: Sequence[Any] | None, samples: int) -> None:
+    """Refuse options that do not go together."""
     if at_times is not None and time is None:
         raise InputError("at_times needs time: name the column of times, time=... (--time)")
     if samples and time is not None:

@@ -11,7 +11,9 @@ import pandas as pd
 import pytest
 import shapely
 import xarray as xr
+from click.testing import CliRunner
 
+from geonp.cli.app import main
 from geonp.errors import InputError
 from geonp.fill.aggregate import aggregate
 from geonp.fill.infill import infill
@@ -168,3 +170,21 @@ def test_a_result_in_the_bands_of_a_geotiff_is_that_result(model: str, tmp_path:
     pd.testing.assert_frame_equal(
         aggregate(open_raster(tmp_path / "filled.tif"), 8, samples=2, model=model), expected, rtol=1e-5
     )
+
+
+def test_the_command_writes_the_table_of_the_function(model: str, tmp_path: Path) -> None:
+    source, out = tmp_path / "filled.zarr", tmp_path / "table.csv"
+    write_raster(infill(raster(), model=model, samples=30), source)
+    command = ["aggregate", str(source), "--blocks", "8", "--out", str(out)]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 0, done.output
+    expected = aggregate(open_raster(source), 8)
+    pd.testing.assert_frame_equal(pd.read_csv(out), expected, check_dtype=False, rtol=1e-5)
+    assert (expected.standard_error > 0).any()
+    again = CliRunner().invoke(main, command)
+    assert again.exit_code != 0
+    assert "The output exists" in again.output
+    nowhere = CliRunner().invoke(main, [*command[:-1], str(tmp_path / "no" / "table.csv")])
+    assert nowhere.exit_code != 0
+    assert "Expected an existing, writable folder" in nowhere.output
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["filled.zarr", "table.csv"]

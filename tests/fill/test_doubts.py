@@ -24,7 +24,7 @@ VALUES = 280 + np.add.outer(np.sin(np.arange(40.0)), np.arange(40.0)).astype("f4
 VALUES[20:24, 5:9] = np.nan
 
 
-def told(fill: Callable[[], object]) -> list[str]:
+def geonp_warnings(fill: Callable[[], object]) -> list[str]:
     """The warnings of geonp."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -50,7 +50,7 @@ def test_undeclared_nodata(tmp_path: Path, model: str) -> None:
     values = VALUES.copy()
     values[3:5, 4:30] = -9999
     for how, fill in fills(array(values), tmp_path, model).items():
-        (text,) = told(fill)
+        (text,) = geonp_warnings(fill)
         counted = r"at least (20|32)" if how == "blocks" else "52"
         assert re.match(f"a: {counted} observed cells hold -9999, far from all other values", text), how
 
@@ -60,35 +60,35 @@ def test_a_part_of_a_lazy_raster_shows_its_nodata_once(model: str) -> None:
     values[0, 0] = values[39, 39] = -99
     values[1, 1] = 0  # too usual to be doubted in a part
     filled = infill(array(values).chunk(y=10), model=model)
-    assert told(lambda: filled.isel(y=slice(0, 10)).compute()) == [
+    assert geonp_warnings(lambda: filled.isel(y=slice(0, 10)).compute()) == [
         "a: at least 1 observed cells hold -99, far from all other values. If they are missing, give nodata=-99 "
         "(--nodata -99, as stored in the file)."
     ]
-    (zero,) = told(filled.compute)
+    (zero,) = geonp_warnings(filled.compute)
     assert zero.startswith("a: 1 observed cells hold 0, far")
-    assert told(filled.compute) == []
+    assert geonp_warnings(filled.compute) == []
 
 
 def test_zeros_beside_one_other_value_are_a_state(model: str) -> None:
-    assert told(lambda: infill(array(np.where(np.isnan(VALUES), np.nan, VALUES > 290)), model=model)) == []
+    assert geonp_warnings(lambda: infill(array(np.where(np.isnan(VALUES), np.nan, VALUES > 290)), model=model)) == []
 
 
 def test_a_pile_at_what_may_be_a_bound(tmp_path: Path, model: str) -> None:
     values = np.maximum(VALUES - 290, 0)
     for how, fill in fills(array(values), tmp_path, model).items():
-        (text,) = told(fill)
+        (text,) = geonp_warnings(fill)
         assert "% of the observed values are 0, the smallest" in text, how
-    assert told(infill(array(values).chunk(y=10), model=model, bounds=(0, None)).compute) == []
+    assert geonp_warnings(infill(array(values).chunk(y=10), model=model, bounds=(0, None)).compute) == []
 
 
 def test_limits_that_most_values_are_beyond(tmp_path: Path, model: str) -> None:
     stored = np.where(np.isnan(VALUES), -1, 10 * VALUES).astype("i2")
     da = array(stored, _FillValue=np.int16(-1), valid_min=np.int16(200), valid_max=np.int16(2950))
     for how, fill in fills(da, tmp_path, model).items():
-        (text,) = told(fill)
+        (text,) = geonp_warnings(fill)
         assert "of the values are outside of the valid range 200 to 2950" in text, how
     nodata = array(np.where(stored % 3, 32767, stored), _FillValue=np.int16(-1), valid_max=np.int16(32766))
-    assert told(lambda: infill(nodata, model=model)) == []
+    assert geonp_warnings(lambda: infill(nodata, model=model)) == []
 
 
 def test_a_worker_tells_what_its_blocks_show(model: str) -> None:
@@ -97,11 +97,11 @@ def test_a_worker_tells_what_its_blocks_show(model: str) -> None:
     variable = Variable.of(array(values).chunk(y=10), ("y", "x"))
     watch = pickle.loads(pickle.dumps(replace(Watch.over(variable, 8, hint=True), pid=-1)))
     block = values[:10]
-    assert told(lambda: watch.see((0, 0), block, np.isfinite(block))) == [
+    assert geonp_warnings(lambda: watch.see((0, 0), block, np.isfinite(block))) == [
         "a: at least 52 observed cells hold -9999, far from all other values. If they are missing, give nodata=-9999 "
         "(--nodata -9999, as stored in the file)."
     ]
-    assert told(lambda: watch.see((1, 0), block, np.isfinite(block))) == []
+    assert geonp_warnings(lambda: watch.see((1, 0), block, np.isfinite(block))) == []
 
 
 def test_the_warning_of_a_worker_reaches_the_client(model: str) -> None:
