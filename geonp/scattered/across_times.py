@@ -26,9 +26,8 @@ from geonp.raster.metadata import FillFlag
 from geonp.scattered.prediction import predicted
 from geonp.scattered.repeats import numbers_of_places
 from geonp.scattered.squares import Observations
-from geonp.scattered.tables import Table
 from geonp.scattered.targets import Target, of_places
-from geonp.scattered.times import Times, times_in
+from geonp.scattered.times import Times
 
 __all__ = ["ACROSS_TIMES", "Asked", "Moments"]
 
@@ -76,9 +75,8 @@ class Asked:
     place_times: IntArray | None
 
     @classmethod
-    def of(cls, name: str, at_times: Sequence[Any] | None, table: Table, target: Target) -> Asked:
+    def of(cls, name: str, at_times: Sequence[Any] | None, times: Times, target: Target) -> Asked:
         """Times of a table that are predicted at a target; same parameters as :func:`geonp.interpolate`."""
-        times = times_in(table, name)
         if target.table is None or name not in target.table.others:
             wanted = np.arange(len(times.values)) if at_times is None else times.index(at_times, "at_times")
             return cls(name, times, wanted, None)

@@ -38,7 +38,6 @@ from geonp.scattered.squares import (
 )
 from geonp.scattered.tables import Table, read_table, transformed
 from geonp.scattered.targets import Target, target_of
-from geonp.scattered.times import times_in
 
 if TYPE_CHECKING:
     from geonp.inference.checkpoint import Card
@@ -157,9 +156,9 @@ def interpolate(
     target = target_of(at, table, labels)
     table = transformed(table, crs, target.grid)
     table.warn_of_distance(target.x, target.y, target.geographic)
-    of_rows = None if time is None else times_in(table, time).of_rows
-    table, known_errors = combined(table, target.geographic, repeats, errors_of(errors, table), of_rows)
-    asked_times = None if time is None else Asked.of(time, at_times, table, target)
+    table = table if time is None else table.timed(time)
+    table, known_errors = combined(table, target.geographic, repeats, errors_of(errors, table))
+    asked_times = None if time is None or table.times is None else Asked.of(time, at_times, table.times, target)
     job, card = _job(target, options, len(asked) + (errors is not None))
     target.check_memory(len(table.values), len(asked), 1 if asked_times is None else asked_times.maps)
     _warn_of_doubts(table, target)

@@ -72,13 +72,13 @@ def combined(
     geographic: bool,
     repeats: Repeats | None,
     errors: FloatArray | None,
-    times: npt.NDArray[np.intp] | None = None,
 ) -> tuple[Table, FloatArray | None]:
     """A table with the rows of each place combined, and its known errors.
 
     Parameters
     ----------
     table : Table
+        Rows of several of its times are not combined.
     geographic : bool
         Whether the places are longitudes and latitudes in degrees.
     repeats : {"mean", "keep"}, optional
@@ -86,8 +86,6 @@ def combined(
         with a warning.
     errors : array, optional
         Known standard errors of the rows, which are those of the one column of values.
-    times : array of int, optional
-        The time of each row: rows of several times are not combined.
 
     Raises
     ------
@@ -98,8 +96,8 @@ def combined(
     if repeats not in (None, *REPEATS):
         raise InputError(f"repeats must be {' or '.join(map(repr, REPEATS))}, got {repeats!r}")
     place = numbers_of_places(table.xy, geographic)
-    if times is not None:
-        place = pd.MultiIndex.from_arrays([place, times]).factorize()[0]
+    if table.times is not None:
+        place = pd.MultiIndex.from_arrays([place, table.times.of_rows]).factorize()[0]
     if repeats == "mean":
         return _averaged(table, place, errors)
     if repeats is None:
@@ -209,12 +207,14 @@ def _averaged(table: Table, place: npt.NDArray[np.intp], errors: FloatArray | No
         (column,) = table.values.values()
         squares = pd.Series(np.where(np.isfinite(column), errors**2, np.nan)[finite]).groupby(place)
         errors = np.sqrt(squares.sum().to_numpy()) / np.maximum(squares.count().to_numpy(), 1)
+    rows = np.flatnonzero(finite)[first]
     averaged = replace(
         table,
-        xy=table.xy[finite][first],
+        xy=table.xy[rows],
         values=values,
         covariates=pd.DataFrame(beside),
-        others=table.others.iloc[np.flatnonzero(finite)[first]],
+        others=table.others.iloc[rows],
+        times=None if table.times is None else table.times.at(rows),
     )
     return averaged, errors
 

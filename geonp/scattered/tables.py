@@ -18,6 +18,7 @@ from geonp.errors import InputError, warn
 from geonp.raster.grid import Grid
 from geonp.raster.sentinels import Extremes, suspects
 from geonp.scattered.squares import Observations
+from geonp.scattered.times import Times, times_of
 
 __all__ = ["TABLES", "Table", "crs_of", "read_table", "transformed"]
 
@@ -75,6 +76,8 @@ class Table:
         Columns of covariates.
     others : DataFrame
         All other columns, such as a date.
+    times : Times or None
+        The time of each row, see :meth:`timed`.
     """
 
     xy: FloatArray
@@ -84,6 +87,7 @@ class Table:
     attrs: Mapping[str, Mapping[Hashable, Any]]
     covariates: pd.DataFrame
     others: pd.DataFrame
+    times: Times | None = None
 
     @property
     def named_degrees(self) -> bool:
@@ -93,6 +97,19 @@ class Table:
     def usable(self, name: str) -> npt.NDArray[np.bool_]:
         """Mask of the rows with a finite place and a finite value in a column."""
         return np.asarray(np.isfinite(self.values[name]) & np.isfinite(self.xy).all(1))
+
+    def timed(self, name: str) -> Table:
+        """The table with the times in a column that was read with it.
+
+        Raises
+        ------
+        InputError
+            For no such column, and as :func:`geonp.scattered.times.times_of`.
+        """
+        if name not in self.covariates:
+            columns = ", ".join([*self.values, *map(str, self.others.columns)])
+            raise InputError(f"the table has no column {name!r} of times, got {columns} beside the coordinates")
+        return replace(self, times=times_of(self.covariates[name]))
 
     def warn_of_nodata(self) -> None:
         """Warn of usual nodata values that are far from all other values."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,8 @@ import xarray as xr
 
 from geonp.errors import InputError
 from geonp.raster.positions import positions
-from geonp.scattered.tables import Table
 
-__all__ = ["Times", "times_in", "times_of"]
+__all__ = ["Times", "times_of"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.intp]
@@ -43,6 +42,10 @@ class Times:
             return positions(xr.DataArray(self.values, {"time": self.values}, ("time",)), "time")
         return tuple(self.values.astype(np.float64).tolist())
 
+    def at(self, rows: IntArray) -> Times:
+        """The times of some rows."""
+        return replace(self, of_rows=self.of_rows[rows])
+
     def index(self, wanted: Sequence[Any], name: str) -> IntArray:
         """Indices of some times; `name` says in errors what they are.
 
@@ -60,14 +63,6 @@ class Times:
                 f"times of the table, {known}"
             )
         return np.asarray(found, np.intp)
-
-
-def times_in(table: Table, name: str) -> Times:
-    """The times in a column of a table that was read with it; errors as of :func:`times_of`, and for no such column."""
-    if name not in table.covariates:
-        columns = [*table.values, *map(str, table.others.columns)]
-        raise InputError(f"the table has no column {name!r} of times, got {', '.join(columns)} beside the coordinates")
-    return times_of(table.covariates[name])
 
 
 def times_of(column: pd.Series[Any]) -> Times:
