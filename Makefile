@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: demo test check bench bench-speed bench-accuracy bench-exact bench-seams bench-equivariance bench-cost bench-points bench-scale bench-cluster bench-across bench-beside bench-classes bench-errors bench-adapt bench-station-days bench-samples bench-values bench-papers clean
+.PHONY: demo test check docs bench bench-speed bench-accuracy bench-exact bench-seams bench-equivariance bench-cost bench-points bench-scale bench-cluster bench-across bench-beside bench-classes bench-errors bench-adapt bench-station-days bench-samples bench-values bench-papers clean
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
@@ -18,6 +18,10 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Runs the examples of the gallery that changed; GEONP_GALLERY=False leaves them out.
+docs: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/docs
 
 bench: bench-speed bench-accuracy bench-exact bench-seams bench-equivariance bench-cost bench-points bench-scale bench-cluster bench-across bench-adapt
 
@@ -95,7 +99,7 @@ bench-papers: $(STAMP)
 	$(BIN)/python benchmarks/papers/era5.py
 
 clean:
-	rm -rf $(VENV) demo build dist *.egg-info
+	rm -rf $(VENV) demo build dist docs/generated *.egg-info
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

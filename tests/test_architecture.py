@@ -21,7 +21,7 @@ ORDER = "raster -> io, nn -> inference -> fill, training -> scattered, adaptatio
 """A module imports from its own package or from one farther to the left; everything may import ``geonp.errors``."""
 
 LEVELS = {f"geonp.{name}": level for level, names in enumerate(ORDER.split(" -> ")) for name in names.split(", ")}
-TOP_MODULES = {"geonp", "geonp.accessor", "geonp.errors"}
+TOP_MODULES = {"geonp", "geonp.__main__", "geonp.accessor", "geonp.errors"}
 MOST_ROOMS = 18
 """Packages and top-level modules together."""
 
@@ -102,7 +102,7 @@ def functions(source: str) -> Iterator[Function]:
 
 
 def upward_imports(source: str, module: str) -> list[str]:
-    if module in {"geonp", "geonp.weights"}:
+    if module in {"geonp", "geonp.__main__", "geonp.weights"}:
         return []
     found = []
     for name in imports(source, module):

@@ -29,6 +29,7 @@ PAGES = sorted(
     str(path.relative_to(ROOT))
     for pattern in ("*.md", "docs/**/*.md", "recipes/*.md", "benchmarks/**/*.md")
     for path in ROOT.glob(pattern)
+    if "generated" not in path.parts
 )
 CURRENT = [page for page in PAGES if page not in PLANS | {"benchmarks/RESULTS.md"}]
 MOST_LINES = 120
@@ -204,6 +205,15 @@ def test_links_resolve(page: str) -> None:
         assert file.exists(), f"{page}: {target}"
         if fragment:
             assert fragment in anchors(str(file.relative_to(ROOT))), f"{page}: {target}"
+
+
+def test_the_reference_has_every_public_name() -> None:
+    listed = set(re.findall(r"^   ([\w.]+)$", text_of("docs/api.rst"), flags=re.MULTILINE))
+    methods = {f"Dataset.geonp.{name}" for name in vars(ACCESSOR) if not name.startswith("_")}
+    functions = {name for name in geonp.__all__ if not isinstance(getattr(geonp, name), ModuleType)}
+    assert methods | functions <= listed
+    for name in listed - methods:
+        resolve(f"geonp.{name}")
 
 
 def test_scan_attention_runs_where_the_page_on_the_models_says(monkeypatch: pytest.MonkeyPatch) -> None:
