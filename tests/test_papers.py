@@ -144,17 +144,34 @@ def test_era5_is_scored_on_later_days_and_elsewhere(papers: tuple[ModuleType, Mo
 
     overrides = [f"data.path={era5.SHARED}/era5_t2m_uk_2019-03_hourly.nc", "training.batch_size=2"]
     overrides += [f"data.geopotential={era5.SHARED}/era5_geopotential_global_0p25.nc"]
-    overrides += [f"data.area={list(era5.WEST)}", f'data.period=["{era5.EARLY[0]}", "{era5.EARLY[1]}"]']
-    recipe = tables.variant("era5", "CNP", overrides, era5.SIZES["CNP"])
+    recipe = tables.variant("era5_british_isles", "CNP", overrides, era5.SIZES["CNP"])
 
     class Standard(nn.Module):
         def forward(self, xc: torch.Tensor, yc: torch.Tensor, xt: torch.Tensor, mask: torch.Tensor) -> Normal:
             return Normal(torch.zeros_like(xt[..., :1]), 1.0)
 
     found = era5.scores(Standard(), recipe, 3)
-    assert {name: len(values) for name, values in found.items()} == {"later": 3, "elsewhere": 3}
-    assert found["later"] != found["elsewhere"]
-    assert era5.EAST[1] > era5.WEST[3]  # no column of cells is in both
+    assert {name: len(values) for name, values in found.items()} == {"training area": 3, "test area": 3}
+    assert found["training area"] != found["test area"]
+    assert recipe.data.test_area[1] > recipe.data.area[3]  # no column of cells is in both
+    sets = era5.sets(recipe.data)
+    assert sets["training area"].test_period[0] > recipe.data.period[1]
+    assert sets["test area"].test_period == recipe.data.period
+
+
+def test_the_paper_s_regions_are_in_the_recipe(
+    papers: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables, _ = papers
+    import era5
+
+    said = era5.described(tables.variant("era5", "CNP", [], era5.SIZES["CNP"]).data)
+    assert "training area 42 to 53 N, 8 to 28 E, all days; test area 1 42 to 53 N, -4 to 8 E" in said
+    monkeypatch.setattr("sys.argv", ["era5.py", "--data", "nowhere.zarr"])
+    era5.main()
+    told = capsys.readouterr().err
+    assert "# era5: skipped, no file nowhere.zarr; it needs hourly 2 m temperature" in told
+    assert "geonp fetch era5 --area 62 -4 42 28" in told
 
 
 def test_the_nll_of_the_exact_process_is_that_of_the_table(papers: tuple[ModuleType, ModuleType]) -> None:

@@ -215,6 +215,11 @@ def cost(row: Mapping[str, Any]) -> list[str]:
     return [f"{row['steps']:,} x {row['batch']}", f"{row['minutes']:.1f}"]
 
 
+def mean_and_error(found: list[float]) -> str:
+    """Mean and its standard error."""
+    return f"{statistics.fmean(found):.3f} ± {statistics.stdev(found) / len(found) ** 0.5:.3f}"
+
+
 def table(columns: list[str], rows: Iterable[Iterable[object]]) -> str:
     """A Markdown table."""
     lines = [columns, ["---"] * len(columns), *[[str(cell) for cell in row] for row in rows]]

@@ -101,13 +101,16 @@ class RBFBias(nn.Module):
     """The bias of the paper: `bases` radial basis functions for each head, with own parameters in each layer.
 
     Deviation: with the published initialisation (a = b = 1, c = 0) all bases of a head receive the same gradient and
-    stay equal. Here the widths b start spread over a factor of 64.
+    stay equal. Here they start from `widths`, as ``exp(-d^2 / (2 width^2))``; by default b is spread over a factor of
+    64.
     """
 
-    def __init__(self, heads: int, bases: int = 5) -> None:
+    def __init__(self, heads: int, bases: int = 5, widths: Sequence[float] = ()) -> None:
         super().__init__()
+        rates = 0.5 * torch.tensor(tuple(widths)) ** -2 if widths else torch.logspace(-3, 3, bases, base=2.0)
+        bases = len(rates)
         self.a = nn.Parameter(torch.ones(heads, bases))
-        self.b = nn.Parameter(torch.logspace(-3, 3, bases, base=2.0).expand(heads, bases).clone())
+        self.b = nn.Parameter(rates.expand(heads, bases).clone())
         self.c = nn.Parameter(torch.zeros(heads, bases))
 
     def forward(self, xq: Tensor, xk: Tensor) -> Tensor:

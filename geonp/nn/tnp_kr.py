@@ -64,6 +64,9 @@ class TNPKR(nn.Module):
     * `means`: tokens also contain the mean of the values around them, for each kernel.
     * `head` ``"kriging"``; or ``"drift"``, which reads covariates too (:class:`~geonp.nn.drift_head.DriftKrigingHead`).
 
+    * `scales` with `kernels` ``"rbf"``: widths from which the radial basis functions start, one for each.
+    * `unit`: coordinates are divided by it, to bring numbers of cells to the order of one.
+
     The RBF bias starts with distinct widths (:class:`~geonp.nn.bias.RBFBias`).
     """
 
@@ -97,12 +100,13 @@ class TNPKR(nn.Module):
         scoring_steps: int = 0,
         min_scale: float = 0.0,
         block_size: int = 1024,
+        unit: float = 1.0,
     ) -> None:
         super().__init__()
         _check_attention(attention, embed_x)
         _check_kernels_and_head(kernels, scales, statistics or means, head)
         self.attention = attention
-        self.embed_x, self.block_size = embed_x, block_size
+        self.embed_x, self.block_size, self.unit = embed_x, block_size, unit
         self.statistics, self.means = statistics, means
         self.dictionary = KernelDictionary(d_x, scales, directional_scales) if kernels == "dictionary" else None
         n_kernels = 0 if self.dictionary is None else self.dictionary.size
@@ -118,7 +122,7 @@ class TNPKR(nn.Module):
         ]
         self.blocks = nn.ModuleList(KRBlock(dim, ff_dim, module) for module in modules)
         self.biases = nn.ModuleList(
-            RBFBias(heads) if self.dictionary is None else DictionaryBias(heads, self.dictionary)
+            RBFBias(heads, widths=scales) if self.dictionary is None else DictionaryBias(heads, self.dictionary)
             for _ in range(blocks * (attention == "scan"))
         )
         random = [orthogonal_features(n_features, qk_dim // heads) for _ in range(blocks * (attention == "performer"))]
@@ -169,6 +173,8 @@ class TNPKR(nn.Module):
             # relative to the context, so that other targets do not change its rounding
             start = origin(xt, xc)
             xc, xt = xc - start, xt - start
+        if self.unit != 1:
+            xc, xt = xc / self.unit, xt / self.unit
         n_t = xt.shape[1]
         if covariates is not None or errors is not None:
             return self._with_drift(xc, yc, xt, context_mask, covariates, errors)
@@ -280,7 +286,7 @@ def _check_attention(attention: str, embed_x: bool) -> None:
 
 
 def _check_kernels_and_head(kernels: str, scales: tuple[float, ...], uses_statistics: bool, head: str) -> None:
-    if kernels not in ("rbf", "dictionary") or (kernels == "dictionary") != bool(scales):
+    if kernels not in ("rbf", "dictionary") or (kernels == "dictionary" and not scales):
         raise ValueError(
             f'kernels must be "rbf", or "dictionary" with scales, got {kernels!r} and scales={tuple(scales)}'
         )

@@ -21,6 +21,7 @@ from geonp.training.data.covariates import CovariatePrior
 from geonp.training.data.epidemics import Epidemic
 from geonp.training.data.fields import RasterPrior
 from geonp.training.data.images import Digits
+from geonp.training.data.kolmogorov import KolmogorovFlow
 from geonp.training.data.processes import GaussianProcess, MixedProcess
 from geonp.training.data.reanalysis import Reanalysis
 from geonp.training.limits import data_errors, prior_errors
@@ -35,7 +36,7 @@ CHANGEABLE = {
 }
 """Keys that may differ when a run is resumed: they change its length, its reports or its paths, and not its steps."""
 
-POSITIVE = ("scales", "directional_scales", "lengths")
+POSITIVE = ("scales", "directional_scales", "lengths", "unit")
 """Options of models that are lengths, and so positive."""
 
 RESERVED_SEEDS = 16
@@ -162,7 +163,10 @@ class Raster:
     kind: Literal["raster"] = "raster"
 
 
-Data = Annotated[Raster | GaussianProcess | MixedProcess | Epidemic | Reanalysis | Digits, Field(discriminator="kind")]
+Data = Annotated[
+    Raster | GaussianProcess | MixedProcess | Epidemic | Reanalysis | Digits | KolmogorovFlow,
+    Field(discriminator="kind"),
+]
 """Training data, distinguished by ``kind``."""
 
 

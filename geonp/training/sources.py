@@ -13,6 +13,7 @@ from geonp.errors import RecipeError
 from geonp.inference.context import Neighbourhood
 from geonp.nn.models import build
 from geonp.training.data.images import Digits
+from geonp.training.data.kolmogorov import KolmogorovFlow
 from geonp.training.data.reanalysis import Reanalysis
 from geonp.training.data.tasks import collate, sample_task
 from geonp.training.recipe import Raster, Recipe
@@ -85,7 +86,7 @@ def draw(recipe: Recipe, seed: int, index: int) -> Batch:
     """
     options = recipe.training
     data = recipe.data
-    if seed == VALIDATION_SEED and isinstance(data, Reanalysis | Digits):
+    if seed == VALIDATION_SEED and isinstance(data, Reanalysis | Digits | KolmogorovFlow):
         data = data.held_out()
     if not isinstance(data, Raster):
         return data.batch(seed, index, options.batch_size)

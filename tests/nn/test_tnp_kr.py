@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributions import Normal
 
+from geonp.nn.bias import RBFBias
 from geonp.nn.models import build
 from geonp.nn.statistics import context_means, moments
 from geonp.nn.tnp_kr import TNPKR
@@ -263,12 +264,28 @@ def test_inputs_of_the_embedding_are_exact_in_bfloat16_too() -> None:
     assert torch.equal(under_autocast, exact)
 
 
+def test_the_unit_divides_coordinates_and_scales_start_the_widths() -> None:
+    torch.manual_seed(0)
+    network = TNPKR(embed_x=False, blocks=1, unit=4.0, scales=(0.5, 2.0)).eval()
+    bias = network.biases[0]
+    assert isinstance(bias, RBFBias)
+    torch.testing.assert_close(bias(torch.zeros(1, 1, 2), torch.tensor([[[2.0, 0.0]]]))[0, 0, 0, 0], sum_of(0.5, 2.0))
+    xc, yc, xt = task()
+    expected = network(xc, yc, xt).mean
+    network.unit = 1.0
+    torch.testing.assert_close(network(xc / 4, yc, xt / 4).mean, expected)
+
+
+def sum_of(*widths: float) -> torch.Tensor:
+    """Gaussians of these widths at a distance of 2."""
+    return torch.exp(-2 / torch.tensor(widths).square()).sum()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"kernels": "matern"}, 'kernels must be "rbf", or "dictionary" with scales, got \'matern\''),
         ({"kernels": "dictionary"}, 'kernels must be "rbf", or "dictionary" with scales, got \'dictionary\''),
-        ({"scales": (1.0, 2.0)}, r"got 'rbf' and scales=\(1.0, 2.0\)"),
         ({"means": True}, 'statistics and means need the kernels of a dictionary: set kernels="dictionary"'),
         ({"head": "normal"}, 'head must be "gaussian", "kriging" or "drift", got \'normal\''),
     ],

@@ -37,6 +37,12 @@ SHIPPED = {
         "model.config.n_pseudo=4",
         "data.area=[]",
         "data.test_area=[]",
+        "data.stride=1",
+    ],
+    "kolmogorov": [
+        *("model.config.dim=8", "model.config.heads=2", "model.config.n_pseudo=4", "model.config.blocks=1"),
+        *("data.window=4", "data.n_context=[1,20]", "data.n_trajectories=1", "data.n_held_out=1"),
+        *("data.flow.side=16", "data.flow.step=0.2"),
     ],
     "images_digits": [f"model.config.{key}={value}" for key, value in TINY_KR.items()],
     "gp1d_shift": ["model.config.dim=16", "model.config.heads=2", "model.config.blocks=1"],
@@ -45,6 +51,7 @@ SHIPPED = {
 
 TINY_RASTER = {
     "tnpkr_sa_raster": ["dim=16", "heads=2", "blocks=1", "qk_dim=16", "v_dim=16", "ff_dim=16", "n_refine=8"],
+    "tnpkr_sa_paper": ["dim=16", "heads=2", "blocks=1", "qk_dim=16", "v_dim=16", "v_hidden=0", "ff_dim=16"],
     "tnpkr_sa_second": ["dim=16", "heads=2", "blocks=1", "qk_dim=16", "v_dim=16", "ff_dim=16", "n_refine=8"],
     "te_pt_tnp_raster": ["dim=16", "heads=2", "blocks=1", "n_pseudo=4", "pair_dim=4"],
 }

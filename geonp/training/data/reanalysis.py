@@ -78,6 +78,8 @@ class Reanalysis:
         several `test_area`.
     period, test_period : tuple of str
         First and last day of training and of held-out windows; empty for all.
+    stride : int
+        Every how many rows and columns of the grid are read, from the first of the area.
     window : tuple of int
         Number of frames, rows and columns.
     fraction : tuple of float
@@ -102,6 +104,7 @@ class Reanalysis:
     period: tuple[str, str] | tuple[()] = ()
     test_area: Area | tuple[Area, ...] = ()
     test_period: tuple[str, str] | tuple[()] = ()
+    stride: Count = 1
     window: tuple[Count, Side, Side] = (5, 15, 15)
     step_h: Count = 6
     fraction: FractionRange = (0.01, 0.3)
@@ -245,6 +248,7 @@ def _region(data: Reanalysis, area: Area | tuple[()]) -> _Region:
         north, west, south, east = area
         inside = (ds["latitude"] <= north) & (ds["latitude"] >= south)
         ds = ds.sel(latitude=inside, longitude=(ds["longitude"] >= west) & (ds["longitude"] <= east))
+    ds = ds.isel(latitude=slice(None, None, data.stride), longitude=slice(None, None, data.stride))
     _require_even(ds, data)
     hours = (ds["time"].values - np.datetime64("2000-01-01")) / np.timedelta64(1, "h")
     uneven = np.flatnonzero(np.abs(np.diff(hours) - 1) > 1e-6)

@@ -18,6 +18,7 @@ from geonp.adaptation.adapt import adapt
 from geonp.cli.app import main
 from geonp.errors import InputError, ModelError, RecipeError
 from geonp.inference import checkpoint
+from geonp.inference.context import Neighbourhood
 from geonp.training.data.reanalysis import GRAVITY, Reanalysis, ReanalysisSettings
 from geonp.training.loop import train
 from geonp.training.recipe import Recipe, load
@@ -29,6 +30,7 @@ README = Path(__file__).parents[3] / "README.md"
 THREE_STEPS = [
     *("model.config.dim=8", "model.config.heads=2", "model.config.n_pseudo=4", "training.batch_size=2"),
     *("training.steps=3", "training.validation_batches=1", "data.area=[]", "data.test_area=[]"),
+    "data.stride=1",
 ]
 """Overrides of the recipe for a short run on all of a small file."""
 
@@ -114,6 +116,20 @@ def test_zarr_other_geopotential_and_longitudes_to_360(path: str, tmp_path: Path
     assert all(torch.allclose(one[key].float(), expected[key].float(), atol=1e-5) for key in one)
 
 
+def test_a_stride_of_two_reads_every_second_row_and_column(tmp_path: Path) -> None:
+    world = field(longitude=-9.0)
+    wide = xr.concat([world.assign_coords(longitude=world["longitude"] + 6 * i) for i in range(2)], "longitude")
+    tall = xr.concat([wide.assign_coords(latitude=wide["latitude"] - 5 * i) for i in range(2)], "latitude")
+    tall["z"] = tall["z"].isel(time=0) if "time" in tall["z"].dims else tall["z"]
+    tall.to_netcdf(tmp_path / "tall.nc")
+    data = Reanalysis(path=str(tmp_path / "tall.nc"), area=(50.0, -8.75, 42.0, 2.0), stride=2)
+    x, _ = undone(data, data.batch(0, 0, 1)["xt"], torch.zeros(1))
+    for degrees, first in ((x[0, :, 1], 50.0), (x[0, :, 2], -8.75)):
+        steps = (np.unique(degrees.round(3)) - first) / 0.5
+        assert steps == pytest.approx(steps.round(), abs=1e-3)
+    assert data.on_grid(Neighbourhood()).spacing == pytest.approx((-0.5, 0.5))
+
+
 def test_elevation_can_be_left_out(path: str) -> None:
     batch, full = Reanalysis(path=path, elevation=False).batch(0, 0, 2), Reanalysis(path=path).batch(0, 0, 2)
     assert torch.equal(batch["xt"], full["xt"][..., :3])
@@ -153,6 +169,7 @@ def test_wrong_data_are_named_before_anything_starts(
     given = [
         "data.area=[]",
         "data.test_area=[]",
+        "data.stride=1",
         *(override.format(path=path, readme=README, folder=tmp_path) for override in overrides),
     ]
     with pytest.raises(RecipeError, match=message):
