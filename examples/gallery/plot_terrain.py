@@ -2,8 +2,8 @@
 Voids in an elevation model
 ===========================
 
-Stripes like those of Landsat 7 and clouds hide a third of the terrain around the Jacksboro fault, Tennessee (USGS, from
-matplotlib). geonp fills them, with a standard error for each cell.
+Stripes like those of Landsat 7 and clouds hide a third of the terrain around the Jacksboro fault, Tennessee (USGS,
+from matplotlib). geonp fills them, with a standard error for each cell.
 """
 
 import matplotlib.pyplot as plt
