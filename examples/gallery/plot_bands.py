@@ -13,7 +13,8 @@ import numpy as np
 import geonp  # noqa: F401  (registers .geonp)
 from geonp.raster.gaps import stripe_gaps
 
-truth = hvsampledata.landsat_rgb("rioxarray").isel(y=slice(30, 158), x=slice(50, 200)).load().astype("float32")
+scene = hvsampledata.landsat_rgb("rioxarray")
+truth = next(iter(scene.data_vars.values())).isel(y=slice(30, 158), x=slice(50, 200)).load().astype("float32")
 truth.name = "landsat"
 rng = np.random.default_rng(1)
 missing = np.stack([stripe_gaps(truth.shape[1:], 0.4, rng, angle=-0.2 + 0.02 * band) for band in range(3)])

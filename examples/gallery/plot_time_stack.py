@@ -2,7 +2,7 @@
 Clouds in a stack of dates
 ==========================
 
-Four days of air temperature over North America, every six hours (NCEP reanalysis, from hvsampledata). A cloud hides
+Five days of air temperature over North America, every six hours (NCEP reanalysis, from hvsampledata). A cloud hides
 the middle of one of them; the other dates are complete. With ``across="time"`` the gap is filled from them and from
 its surroundings.
 """
