@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +16,7 @@ from .options import fill_option
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["covariates", "cut_to_box", "errors", "read_beside", "split"]
+__all__ = ["covariates", "cut_to_box", "errors", "read_beside", "read_covariate", "split"]
 
 
 def covariates(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -132,3 +133,33 @@ def cut_to_box(ds: xr.Dataset, bbox: tuple[float, float, float, float] | None) -
         return select_box(ds, bbox)
     except InputError:
         return ds
+
+
+def read_covariate(text: str) -> str | xr.DataArray | xr.Dataset:
+    """A covariate NAME, FILE, or NAME=FILE; a FILE may be FILE:VARIABLE or FILE:BAND.
+
+    What names no existing file is the name of a column.
+    """
+    from geonp.errors import InputError
+    from geonp.io.files import open_raster
+    from geonp.io.location import is_remote
+
+    name, equals, place = text.partition("=")
+    if not equals or "/" in name or os.path.exists(text):
+        name, place = "", text
+    opened = partial(open_raster, chunks=None)
+    file, part = split(place, opened)
+    if not name and not os.path.exists(file) and not is_remote(file):
+        return text
+    ds = opened(file, **part)
+    if not name:
+        return ds
+    if len(ds.data_vars) != 1:
+        raise InputError(
+            f"{place} has {len(ds.data_vars)} variables: got {', '.join(map(repr, ds.data_vars))}, expected one; "
+            f"choose it, for example --covariate {name}={place}:{next(iter(ds.data_vars), 'variable')}"
+        )
+    (array,) = ds.data_vars.values()
+    if "source" in ds.encoding:
+        array.encoding.setdefault("source", ds.encoding["source"])
+    return array.rename(name)

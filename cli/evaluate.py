@@ -6,29 +6,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from .covariates import covariates, read_beside
+from .evaluate_points import POINT_OPTIONS, RASTER_OPTIONS, evaluated_points, point_options
 from .missing import gaps_where, read_missing
 from .options import as_numbers, bbox, fill_option, number, opening, place, slice_index
 from .show import echo, in_terminal, to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
+    from geonp.evaluation.comparison import Comparison
 
 __all__ = ["evaluate"]
 
 HOLDOUTS = ("clouds", "blocks", "stripes", "swath", "random", "gaps")
+POINT_HOLDOUTS = ("random", "one", "blocks", "stations", "periods")
 
 
 @click.command()
 @click.argument("source", metavar="IN")
 @click.option(
     "--holdout",
-    type=click.Choice(HOLDOUTS),
-    default="clouds",
-    show_default=True,
-    help="Kind of hold-out: simulated gaps, or the raster's own gaps, moved.",
+    type=click.Choice([*HOLDOUTS, *POINT_HOLDOUTS[3:], "one"]),
+    help=f"What is hidden. Of a raster: {', '.join(HOLDOUTS)} (its own gaps, moved). Of measurements: "
+    f"{', '.join(POINT_HOLDOUTS)}. Default: clouds, of measurements random.",
 )
 @click.option("--fraction", type=float, default=0.25, show_default=True, help="Share of cells to hide.")
 @click.option("-b", "--bidx", "band", type=int, help="Band to evaluate, from 1. Default: the first.")
@@ -42,6 +43,7 @@ HOLDOUTS = ("clouds", "blocks", "stripes", "swath", "random", "gaps")
 )
 @fill_option("nodata", type=number, help="As stored in the file.")
 @gaps_where
+@point_options
 @click.option("--baseline", "baselines", multiple=True, help="Method to compare with; repeatable. Default: all.")
 @fill_option("model")
 @click.option(
@@ -64,24 +66,26 @@ HOLDOUTS = ("clouds", "blocks", "stripes", "swath", "random", "gaps")
 @click.option("--json", "as_json", is_flag=True, help="Print the scores as JSON.")
 def evaluate(
     source: str,
-    band: int | None,
-    variable: str | None,
-    index: dict[Hashable, int],
+    holdout: str | None,
     baselines: tuple[str, ...],
     report: Path | None,
     picture: Path | None,
+    predictions: Path | None,
     progress: bool | None,
     as_json: bool,
     **settings: Any,
 ) -> None:
-    """Hide observed cells of the raster IN, fill them by the model and by classical methods, and score the fills.
+    """Hide a part of IN, predict it by the model and by classical methods, and score the predictions.
 
-    With covariates, the model is scored with and without them, beside regression kriging. One slice of one variable
-    is evaluated. Of a raster larger than --size, this is the cut with the most observed cells
-    (for --holdout gaps, with the share of observed cells nearest to one half).
+    IN is a raster, or a table of measurements as of geonp grid. With covariates, the model is scored with and without
+    them, beside regression kriging. Of a raster, one slice of one variable is evaluated; if it is larger than --size,
+    the cut with the most observed cells (for --holdout gaps, with the share of observed cells nearest to one half).
+    Of measurements, each is predicted from the other folds.
     """
-    from geonp.io.files import open_raster
+    from geonp.io.tables import is_table
 
+    points = is_table(Path(source))
+    _check_options(click.get_current_context(), points, holdout)
     if report is not None:
         from geonp.evaluation.report import check_report
 
@@ -90,29 +94,66 @@ def evaluate(
         from geonp.fill.picture import check_picture
 
         check_picture(picture, overwrite=True)
-    where = opening(settings)
-    where["variables"], where["bands"] = (None if one is None else [one] for one in (variable, band))
-    ds = open_raster(source, **where)
-    ds, settings["missing"] = read_missing(settings["missing"], ds, source, where)
-    settings |= read_beside(settings, ds, source, where)
-    from geonp.evaluation.compare import evaluate as run
-
-    if baselines:
-        settings["baselines"] = baselines
+    settings["holdout"] = holdout or ("random" if points else "clouds")
+    settings["baselines"] = baselines or None
     if in_terminal() if progress is None else progress:
-        settings["progress"] = lambda method: echo(f"{method} ...", err=True)
-    comparison = run(ds, index=index, **settings)
+        settings["progress"] = lambda step: echo(f"{step} ...", err=True)
+    wrong_kind = RASTER_OPTIONS if points else POINT_OPTIONS
+    settings = {name: value for name, value in settings.items() if name not in wrong_kind}
+    comparison: Any = evaluated_points(Path(source), settings) if points else _evaluated(source, settings)
     # before the report, which may fail
     echo(to_json({"input": source, **comparison.to_dict()}) if as_json else comparison)
+    written = {"Report": report, "Picture": picture, "Predictions": predictions}
     if report is not None:
         from geonp.evaluation.report import write_report
 
         write_report(comparison, report, title=Path(source).name)
-        if not as_json:
-            echo(f"\nReport: {report}")
     if picture is not None:
         from geonp.fill.picture import save_picture
 
         save_picture(comparison.plot(), picture)
-        if not as_json:
-            echo(f"Picture: {picture}")
+    if predictions is not None:
+        _write(comparison, predictions)
+    lines = [f"{what}: {path}" for what, path in written.items() if path is not None]
+    if lines and not as_json:
+        echo("\n" + "\n".join(lines))
+
+
+def _check_options(context: click.Context, points: bool, holdout: str | None) -> None:
+    """Refuse options of the other kind of input."""
+    kind, others = ("a table", RASTER_OPTIONS) if points else ("a raster", POINT_OPTIONS)
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name in others and context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"IN is {kind}, which {parameter.opts[-1]} does not apply to. Leave it out.")
+    holdouts = POINT_HOLDOUTS if points else HOLDOUTS
+    if holdout is not None and holdout not in holdouts:
+        raise click.UsageError(f"IN is {kind}: got --holdout {holdout}, expected one of {', '.join(holdouts)}.")
+
+
+def _evaluated(source: str, settings: dict[str, Any]) -> Comparison:
+    """Evaluate a raster; `settings` are options of :func:`geonp.evaluate`, and of the command."""
+    from geonp.evaluation.compare import evaluate as run
+    from geonp.io.files import open_raster
+
+    where, index = opening(settings), settings.pop("index")
+    names = settings.pop("variable"), settings.pop("band")
+    where["variables"], where["bands"] = (None if one is None else [one] for one in names)
+    ds = open_raster(source, **where)
+    ds, settings["missing"] = read_missing(settings["missing"], ds, source, where)
+    settings |= read_beside(settings, ds, source, where)
+    return run(ds, index=index, **settings)
+
+
+def _write(comparison: Any, path: Path) -> None:
+    """Write the predictions of a cross-validation as CSV."""
+    from geonp.errors import OutputError
+    from geonp.io.location import replacing
+
+    try:
+        with replacing(path) as temporary:
+            comparison.to_frame().to_csv(temporary, index=False)
+    except OSError as error:
+        raise OutputError(
+            f"Cannot write the predictions {str(path)!r}: {error}. Check the folder and the disk."
+        ) from error

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .covariates import split
+from .covariates import read_covariate
 from .options import distribution, fill_option, pair, quantiles, quiet
 from .show import echo, to_json
 
 if TYPE_CHECKING:
-    import pandas as pd
     import xarray as xr
 
     from geonp.scattered.tables import Table
@@ -92,16 +88,17 @@ def grid(
     """Interpolate the measurements in POINTS to a grid.
 
     Values, standard errors and flags are written to OUT. POINTS is a table: CSV (separated by commas, semicolons, tabs
-    or blanks), Parquet, or NetCDF or Zarr with variables along one dimension. The grid is that of another raster
-    (--like), or has square cells (--resolution). Covariates are known everywhere: with --covariate elevation=dem.tif,
-    the raster is read in the grid and, unless the table has a column elevation, at the measurements. With --time date,
-    OUT has a field of each date. OUT is NetCDF (.nc), Zarr (.zarr) or GeoTIFF (.tif), by its extension, and appears
-    once it is complete.
+    or blanks), Parquet, GeoParquet, GeoPackage, GeoJSON or a shapefile of points, or NetCDF or Zarr with variables
+    along one dimension. The grid is that of another raster (--like), or has square cells (--resolution). Covariates are
+    known everywhere: with --covariate elevation=dem.tif, the raster is read in the grid and, unless the table has a
+    column elevation, at the measurements. With --time date, OUT has a field of each date. OUT is NetCDF (.nc), Zarr
+    (.zarr) or GeoTIFF (.tif), by its extension, and appears once it is complete.
     """
     from geonp.fill.picture import check_picture
     from geonp.io.files import open_raster
     from geonp.io.location import require_apart
     from geonp.io.output import check_output, write_raster
+    from geonp.io.tables import read_points
     from geonp.scattered.covariates import wanted
     from geonp.scattered.interpolate import interpolate
     from geonp.scattered.lattices import lattice_around
@@ -164,58 +161,3 @@ def _drawn(
         points = (*table.xy[rows].T, table.values[name][rows])
     save_picture(plot(result, points=points), picture)
     return {"picture": str(picture)}
-
-
-def read_covariate(text: str) -> str | xr.DataArray | xr.Dataset:
-    """A covariate NAME, FILE, or NAME=FILE; a FILE may be FILE:VARIABLE or FILE:BAND.
-
-    What names no existing file is the name of a column.
-    """
-    from geonp.errors import InputError
-    from geonp.io.files import open_raster
-    from geonp.io.location import is_remote
-
-    name, equals, place = text.partition("=")
-    if not equals or "/" in name or os.path.exists(text):
-        name, place = "", text
-    opened = partial(open_raster, chunks=None)
-    file, part = split(place, opened)
-    if not name and not os.path.exists(file) and not is_remote(file):
-        return text
-    ds = opened(file, **part)
-    if not name:
-        return ds
-    if len(ds.data_vars) != 1:
-        raise InputError(
-            f"{place} has {len(ds.data_vars)} variables: got {', '.join(map(repr, ds.data_vars))}, expected one; "
-            f"choose it, for example --covariate {name}={place}:{next(iter(ds.data_vars), 'variable')}"
-        )
-    (array,) = ds.data_vars.values()
-    if "source" in ds.encoding:
-        array.encoding.setdefault("source", ds.encoding["source"])
-    return array.rename(name)
-
-
-def read_points(path: Path) -> pd.DataFrame | xr.Dataset:
-    """Read a table from a file, whose extension says how."""
-    import pandas as pd
-    import xarray as xr
-
-    from geonp.errors import InputError
-    from geonp.scattered.text import read_text
-
-    readers: dict[str, Callable[[Path], pd.DataFrame | xr.Dataset]] = {
-        **dict.fromkeys((".csv", ".tsv", ".txt", ".dat"), read_text),
-        ".parquet": pd.read_parquet,
-        ".nc": lambda file: xr.load_dataset(file, engine="netcdf4"),
-        ".zarr": lambda file: xr.open_zarr(file).load(),
-    }
-    reader = readers.get(path.suffix.lower())
-    if reader is None:
-        raise InputError(f"{path} is not a table that can be read: got {path.suffix!r}, expected {', '.join(readers)}")
-    try:
-        return reader(path)
-    except InputError:
-        raise
-    except (ValueError, OSError, ImportError) as error:
-        raise InputError(f"{path} cannot be read as a table: {error}") from error

@@ -19,7 +19,8 @@ from matplotlib.colors import LightSource
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from geonp.evaluation.comparison import OURS, WITH_COVARIATES, Comparison
+from geonp.evaluation.comparison import Comparison
+from geonp.evaluation.scored import OURS, WITH_COVARIATES
 
 REGRESSION = "regression_kriging"
 GAPS = (("clouds", 0.4), ("random", 0.9))

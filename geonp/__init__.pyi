@@ -14,6 +14,7 @@ from .errors import OutputError as OutputError
 from .errors import PredictionError as PredictionError
 from .errors import RecipeError as RecipeError
 from .evaluation.compare import evaluate as evaluate
+from .evaluation.cross_validate import cross_validate as cross_validate
 from .fill.aggregate import aggregate as aggregate
 from .fill.infill import infill as infill
 from .fill.outputs import values_only as values_only

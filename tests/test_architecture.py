@@ -17,7 +17,7 @@ FOLDERS = {"geonp": ROOT / "geonp", "geonp.cli": ROOT / "cli"}
 MAX_MODULE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
-ORDER = "raster -> io, nn -> inference -> fill, training -> scattered, adaptation, evaluation -> accessor, cli"
+ORDER = "raster -> io, nn -> inference -> fill, training -> scattered -> adaptation, evaluation -> accessor, cli"
 """A module imports from its own package or from one farther to the left; everything may import ``geonp.errors``."""
 
 LEVELS = {f"geonp.{name}": level for level, names in enumerate(ORDER.split(" -> ")) for name in names.split(", ")}

@@ -1,4 +1,4 @@
-"""Scores of fills on held-out cells, beside kriging, splines and other classical methods.
+"""Scores of fills and of interpolated measurements, beside kriging, splines and other classical methods.
 
-It may import `fill` and everything to the left of it.
+It may import `scattered` and everything to the left of it.
 """

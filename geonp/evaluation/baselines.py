@@ -34,6 +34,7 @@ __all__ = [
     "linear_across",
     "nearest",
     "predict",
+    "rms_at",
     "thin_plate",
     "with_errors",
 ]
@@ -240,7 +241,7 @@ def with_errors(fill: Fill, values: FloatArray, rng: np.random.Generator) -> tup
         test = hide_like_own_gaps(values, rng)
         distances.append(_distance(test.values)[test.hidden])
         residuals.append((fill(test.values) - test.truth)[test.hidden])
-    error = _rms_at(_distance(values), np.concatenate(distances), np.concatenate(residuals))
+    error = rms_at(_distance(values), np.concatenate(distances), np.concatenate(residuals))
     return fill(values), np.where(np.isnan(values), error, 0).astype(values.dtype)
 
 
@@ -249,7 +250,7 @@ def _distance(values: FloatArray) -> FloatArray:
     return np.asarray(ndimage.distance_transform_edt(np.isnan(values)))
 
 
-def _rms_at(targets: FloatArray, distance: FloatArray, residual: FloatArray) -> FloatArray:
+def rms_at(targets: FloatArray, distance: FloatArray, residual: FloatArray) -> FloatArray:
     """Root mean square of the `residual` at each `distance`, interpolated to the distances `targets`."""
     octave = SETTINGS.classes_per_octave
     level = np.round(octave * np.log2(distance)).astype(int)

@@ -15,8 +15,9 @@ import xarray as xr
 
 from geonp.errors import InputError
 from geonp.evaluation.baselines import ACROSS, METHODS, REGRESSION, linear_across, predict
-from geonp.evaluation.comparison import OURS, WITH_COVARIATES, Comparison, Prediction
+from geonp.evaluation.comparison import Comparison
 from geonp.evaluation.holdout import HoldOut, hide_moved_gaps, hide_simulated
+from geonp.evaluation.scored import OURS, WITH_COVARIATES, Prediction
 from geonp.fill.infill import infill
 from geonp.fill.missing import MissingLike, with_gaps
 from geonp.fill.options import FillOptions
@@ -219,6 +220,11 @@ def _choose_slice(
     covariates: Sequence[CovariateLike],
     missing: object,
 ) -> _Slice:
+    if not isinstance(obj, (xr.DataArray, xr.Dataset)):
+        raise InputError(
+            f"obj must be a raster, a DataArray or Dataset: got {type(obj).__name__}. Evaluate measurements with "
+            "geonp.cross_validate(table)."
+        )
     grid = Grid.from_xarray(obj)
     taken = taken_by(covariates, obj) if isinstance(obj, xr.Dataset) else []
     ds, names, _, declared = with_gaps(obj, missing, nodata, taken)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from scipy.optimize import minimize
 from scipy.spatial import KDTree
 
-__all__ = ["SMOOTHNESS", "Matern", "fit", "krige", "krige_gaps", "regression_krige_gaps"]
+__all__ = ["SMOOTHNESS", "Matern", "fit", "fit_patches", "krige", "krige_gaps", "regression_krige_gaps"]
 
 FloatArray = npt.NDArray[np.floating[Any]]
 
@@ -199,7 +199,11 @@ def fit(sites: FloatArray, known: FloatArray, rng: np.random.Generator) -> Mater
         The one of the greatest likelihood, over all of :data:`SMOOTHNESS`.
     """
     patches = _patches(sites, rng)
-    patch_sites, patch_values = sites[patches], known[patches]
+    return fit_patches(sites[patches], known[patches])
+
+
+def fit_patches(patch_sites: FloatArray, patch_values: FloatArray) -> Matern:
+    """Fit a covariance to patches, sites ``(patches, k, d)`` and values ``(patches, k)``, as :func:`fit` does."""
     if np.ptp(patch_values) == 0:
         return Matern(SMOOTHNESS[0], 1.0, 0.0, 1.0)
 

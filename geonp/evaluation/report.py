@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from geonp.errors import MissingExtraError, OutputError
-from geonp.evaluation.comparison import OURS, RANKED, WITH_COVARIATES, Comparison
+from geonp.evaluation.cross_validation import CrossValidation
+from geonp.evaluation.scored import OURS, RANKED, WITH_COVARIATES, Scored
 from geonp.io.location import replacing
 
 try:
@@ -97,7 +98,7 @@ def check_report(path: str | Path) -> None:
         raise OutputError(f"No folder for the report: got {str(path.parent)!r}, expected an existing one. Create it.")
 
 
-def write_report(comparison: Comparison, path: str | Path, *, title: str | None = None) -> None:
+def write_report(comparison: Scored, path: str | Path, *, title: str | None = None) -> None:
     """Write the page of :func:`render` to `path`, replacing an existing file.
 
     Raises
@@ -113,13 +114,13 @@ def write_report(comparison: Comparison, path: str | Path, *, title: str | None 
         raise OutputError(f"Cannot write the report {str(path)!r}: {error}. Check the folder and the disk.") from error
 
 
-def render(comparison: Comparison, *, title: str | None = None) -> str:
+def render(comparison: Scored, *, title: str | None = None) -> str:
     """Render a comparison as an HTML page.
 
     Parameters
     ----------
-    comparison : Comparison
-        Result of :func:`geonp.evaluate`.
+    comparison : Comparison or CrossValidation
+        Result of :func:`geonp.evaluate` or :func:`geonp.cross_validate`.
     title : str, optional
         Heading, such as a file name. By default the name of the variable.
     """
@@ -130,10 +131,12 @@ def render(comparison: Comparison, *, title: str | None = None) -> str:
     card = comparison.model
     model = (
         f"Model {card['model']} {card['model_version']}, weights {card['weights_sha256'][:12]}; "
-        f"fraction {comparison.fraction:g}, seed {comparison.seed}; geonp {version('geonp')}."
+        f"{comparison.note}; geonp {version('geonp')}."
     )
+    things = comparison.scored_name
     with matplotlib.rc_context(_STYLE):
-        maps, reliability, distance = (_svg(draw(comparison)) for draw in (_maps, _reliability, _by_distance))
+        maps = _svg(_place_maps(comparison) if isinstance(comparison, CrossValidation) else _maps(comparison))
+        reliability, distance = (_svg(draw(comparison)) for draw in (_reliability, _by_distance))
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -151,17 +154,17 @@ def render(comparison: Comparison, *, title: str | None = None) -> str:
 <h2>Scores{units}</h2>
 {_table(comparison.rows(), best)}
 <p class="soft">Smaller is better, and the best is green; a bias should be near 0, and an interval should cover its
-nominal share of the cells. Errors are prediction minus truth.</p>
+nominal share of the {things}. Errors are prediction minus truth.</p>
 <h2>Reliability, and CRPS by distance</h2>
 <div class="curves">
 {reliability}
 {distance}
 </div>
-<p class="soft">Reliability: the share of hidden cells within the central interval of each level. Intervals are
+<p class="soft">Reliability: the share of hidden {things} within the central interval of each level. Intervals are
 calibrated on the diagonal, and too narrow below it.</p>
 <h2>CRPS{units} by distance to the nearest observation</h2>
 {_table(comparison.distance_rows(), set())}
-<p class="soft">{escape(model)}</p>
+{_doubtful(comparison) if isinstance(comparison, CrossValidation) else ""}<p class="soft">{escape(model)}</p>
 </body>
 </html>
 """
@@ -191,7 +194,7 @@ def _svg(figure: Figure) -> str:
     return re.sub(r'<g id="[^"]*"', "<g", text[text.index("<svg") :]).replace(_INK, "currentColor")
 
 
-def _maps(comparison: Comparison) -> Figure:
+def _maps(comparison: Any) -> Figure:
     """Maps of the raster with gaps, of the filled one, of the standard error and of the actual error."""
     rows, columns = comparison.test.truth.shape
     height = float(np.clip(9.0 * rows / columns, 3.0, 14.0))
@@ -205,24 +208,70 @@ def _maps(comparison: Comparison) -> Figure:
     return figure
 
 
-def _reliability(comparison: Comparison) -> Figure:
+def _place_maps(validation: CrossValidation) -> Figure:
+    """Maps of the measurements, the predictions, the standard errors and the actual errors, at their places."""
+    frame = validation.frame
+    west, east, south, north = frame.extent
+    height = float(np.clip(11.0 / frame.ratio, 4.0, 14.0))
+    figure = Figure(figsize=(11, height), layout="constrained")
+    axes = figure.subplots(2, 2, sharex=True, sharey=True)
+    for axis, panel in zip(axes.flat, validation.panels(), strict=True):
+        places = panel.places
+        assert places is not None
+        dots = axis.scatter(
+            places.x, places.y, places.size, places.values, edgecolors=_INK, linewidths=0.25, **panel.style
+        )
+        axis.set(title=panel.title, aspect=frame.aspect, xlim=(west, east), ylim=(south, north))
+        axis.set_facecolor((_INK, 0.06))
+        axis.spines[:].set(visible=True, alpha=0.3)
+        axis.grid(alpha=0.15, linewidth=0.6, color=_INK)
+        axis.tick_params(length=0, labelsize=8)
+        axis.set_axisbelow(True)
+        figure.colorbar(dots, ax=axis, extend=panel.extend, label=panel.label).outline.set_visible(False)
+    return figure
+
+
+def _doubtful(validation: CrossValidation) -> str:
+    """The measurements farthest outside of their intervals, which may be wrong or at places unlike their neighbours."""
+    frame = validation.doubtful
+    if frame.empty:
+        return ""
+    names = {"interval_halves": "error / half interval", "standard_error": "standard error"}
+    rows = [
+        [names.get(name, name) for name in map(str, frame)],
+        *([_text(value) for value in row] for row in frame.to_numpy()),
+    ]
+    return f"""<h2>Farthest outside of their 95% intervals</h2>
+{_table(rows, set())}
+<p class="soft">Measurements that may be wrong, or at places unlike those around them, such as summits. The last column
+is the error as a multiple of half the interval.</p>
+"""
+
+
+def _text(value: Any) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else str(value).removesuffix(" 00:00:00")
+
+
+def _reliability(comparison: Scored) -> Figure:
     figure = Figure(figsize=(5.2, 4.4), layout="constrained")
     axis = figure.subplots()
     axis.plot([0, 1], [0, 1], color=_INK, alpha=0.4, linestyle=":")
     for method in comparison.predictions:
         _curve(axis, method, _LEVELS, comparison.reliability(method, _LEVELS))
-    axis.set(xlim=(0, 1), ylim=(0, 1), xlabel="level of the interval", ylabel="share of the cells within")
+    axis.set(
+        xlim=(0, 1), ylim=(0, 1), xlabel="level of the interval", ylabel=f"share of the {comparison.scored_name} within"
+    )
     axis.legend(frameon=False)
     return figure
 
 
-def _by_distance(comparison: Comparison) -> Figure:
+def _by_distance(comparison: Scored) -> Figure:
     figure = Figure(figsize=(5.2, 4.4), layout="constrained")
     axis = figure.subplots()
     for method, parts in comparison.by_distance.items():
         _curve(axis, method, list(parts), [s.crps for s in parts.values()], marker="o", markersize=4)
     units = f" ({comparison.units})" if comparison.units else ""
-    axis.set(xlabel="cells to the nearest observation", ylabel=f"CRPS{units}", ylim=(0, None))
+    axis.set(xlabel=f"{comparison.distance_unit} to the nearest observation", ylabel=f"CRPS{units}", ylim=(0, None))
     return figure
 
 

@@ -68,6 +68,13 @@ class Places:
     x: FloatArray
     y: FloatArray
     values: FloatArray
+    outlined: bool = False
+
+    @property
+    def size(self) -> float:
+        """Area of a point, in square points; of outlined ones, which have no map beneath them, larger."""
+        most, largest = (16000, 60) if self.outlined else (4000, 30)
+        return float(np.clip(most / max(1, self.x.size), 2, largest))
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,10 +210,8 @@ def _draw(axis: Axes, panel: Panel, values: FloatArray, frame: Frame) -> Any:
     axis.set_aspect(frame.aspect)
     if panel.places is not None:
         west, east, south, north = frame.extent
-        size = float(np.clip(4000 / max(1, panel.places.x.size), 2, 30))
-        axis.scatter(
-            panel.places.x / frame.scale, panel.places.y / frame.scale, size, panel.places.values, linewidths=0, **style
-        )
+        x, y, line = panel.places.x / frame.scale, panel.places.y / frame.scale, 0.3 * panel.places.outlined
+        axis.scatter(x, y, panel.places.size, panel.places.values, linewidths=line, edgecolors=_INK, **style)
         axis.set(xlim=(west, east), ylim=(south, north))
     return image
 

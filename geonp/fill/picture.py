@@ -91,7 +91,10 @@ def plot(
     grid = whole if {whole.y_dim, whole.x_dim} <= set(ds[name].dims) else Grid.from_xarray(ds[name])
     along, labels, parts = _selected(ds, name, grid, index or {}, slices)
     frame = _frame(ds[name], grid)
-    places = None if points is None else Places(*(np.asarray(part, np.float64) for part in points))
+    places = None
+    if points is not None:
+        x, y, values = (np.asarray(part, np.float64) for part in points)
+        places = Places(x, y, values)
     panels = _panels(ds, name, parts, places)
     title = str(ds[name].attrs.get("long_name", name))
     if along is None:

@@ -56,8 +56,8 @@ class Frame:
         known = None if grid is None else grid.crs
         if known is None and geographic:
             known = "EPSG:4326"
-        elif known is None and crs is not None:
-            known = str(crs_of(crs).to_wkt())
+        elif known is None and (own := table.crs if crs is None else crs) is not None:
+            known = str(crs_of(own).to_wkt())
         scaled = grid is not None and not geographic
         return cls(known, geographic, grid.factors[::-1] if grid is not None and scaled else (1.0, 1.0))
 

@@ -159,7 +159,7 @@ def interpolate(
     table = table if time is None else table.timed(time)
     table, known_errors = combined(table, target.geographic, repeats, errors_of(errors, table))
     asked_times = None if time is None or table.times is None else Asked.of(time, at_times, table.times, target)
-    job, card = _job(target, options, len(asked) + (errors is not None))
+    job, card = _job(target, options, len(asked) + (errors is not None) + (time is not None))
     target.check_memory(len(table.values), len(asked), 1 if asked_times is None else asked_times.maps)
     _warn_of_doubts(table, target)
     known = beside(asked, table, target, Frame.of(table, crs, target.grid))

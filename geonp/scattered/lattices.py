@@ -82,7 +82,8 @@ def lattice_around(
     InputError
         As for :func:`lattice`, and for a table without a finite place.
     """
-    own = crs if crs is not None else ("EPSG:4326" if table.named_degrees else None)
+    own = table.crs if crs is None else crs
+    own = "EPSG:4326" if own is None and table.named_degrees else own
     places = table.xy[np.isfinite(table.xy).all(1)]
     if not len(places):
         raise InputError("the table has no row with finite coordinates")

@@ -15,12 +15,13 @@ import xarray as xr
 from pyproj.exceptions import CRSError
 
 from geonp.errors import InputError, warn
+from geonp.io.tables import with_places
 from geonp.raster.grid import Grid
 from geonp.raster.sentinels import Extremes, suspects
 from geonp.scattered.squares import Observations
 from geonp.scattered.times import Times, times_of
 
-__all__ = ["TABLES", "Table", "crs_of", "read_table", "transformed"]
+__all__ = ["TABLES", "Table", "as_frame", "crs_of", "read_table", "transformed"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -41,10 +42,20 @@ class TableSettings:
         "north",
         "east",
         "wgs84",
+        "nav",
+        "site",
+        "station",
     )
-    """Words in names of longitudes and latitudes that say that they are degrees, as in ``Longitude (deg)``."""
+    """Words in names of longitudes and latitudes that say little, such as their unit in ``Longitude (deg)``."""
+    length_words: tuple[str, ...] = ("m", "km", "metre", "metres", "meter", "meters", "utm", "coord", "coordinate")
+    """Such words in names of plane coordinates, as in ``Easting (m)``."""
+    number_words: tuple[str, ...] = (
+        *("id", "ids", "fid", "gid", "oid", "objectid", "station", "stations", "site", "stn", "wmo", "code", "number"),
+        *("no", "nr", "index", "row", "year", "month", "day", "hour", "doy", "date", "yyyymmdd"),
+    )
+    """Words in names of columns of integers that number stations or times, which are not measured."""
 
-    longitudes: tuple[str, ...] = ("lon", "longitude", "long")
+    longitudes: tuple[str, ...] = ("lon", "longitude", "long", "lng")
     """Names of columns of longitudes, in any case."""
     latitudes: tuple[str, ...] = ("lat", "latitude")
     """Names of columns of latitudes."""
@@ -78,6 +89,8 @@ class Table:
         All other columns, such as a date.
     times : Times or None
         The time of each row, see :meth:`timed`.
+    crs : optional
+        Coordinate reference system of the places, if the table says it.
     """
 
     xy: FloatArray
@@ -88,6 +101,14 @@ class Table:
     covariates: pd.DataFrame
     others: pd.DataFrame
     times: Times | None = None
+    crs: Any = None
+
+    def at(self, rows: npt.NDArray[np.bool_]) -> Table:
+        """Some of the rows."""
+        values = {name: column[rows] for name, column in self.values.items()}
+        beside, others = self.covariates[rows].reset_index(drop=True), self.others[rows].reset_index(drop=True)
+        times = None if self.times is None else self.times.at(np.flatnonzero(rows))
+        return replace(self, xy=self.xy[rows], values=values, covariates=beside, others=others, times=times)
 
     @property
     def named_degrees(self) -> bool:
@@ -161,15 +182,7 @@ def read_table(
     InputError
         For columns that do not exist, are not numeric, or cannot be guessed.
     """
-    attrs: dict[str, Mapping[Hashable, Any]] = {}
-    if isinstance(points, xr.Dataset):
-        attrs = {str(name): dict(array.attrs) for name, array in points.variables.items()}
-        points = _as_frame(points, crossed)
-    if not isinstance(points, pd.DataFrame):
-        raise InputError(
-            f"points must be a pandas DataFrame or an xarray Dataset, got {type(points).__name__}; "
-            "create one: pandas.DataFrame({'x': x, 'y': y, 'value': values})"
-        )
+    points, attrs, crs = as_frame(points, crossed=crossed)
     columns = [str(name) for name in points.columns]
     points = points.set_axis(columns, axis=1)
     if twice := [name for name in columns if columns.count(name) > 1]:
@@ -200,10 +213,45 @@ def read_table(
     xy = points[[x, y]].to_numpy(np.float64)
     beside = points[[name for name in covariates if name in columns]]
     others = points.drop(columns=list({x, y, *names, *beside.columns}))
-    return Table(xy, {name: points[name].to_numpy() for name in names}, x, y, attrs, beside, others)
+    return Table(xy, {name: points[name].to_numpy() for name in names}, x, y, attrs, beside, others, crs=crs)
 
 
-def _as_frame(points: xr.Dataset, crossed: bool) -> pd.DataFrame:
+def as_frame(
+    points: pd.DataFrame | xr.Dataset, *, crossed: bool = False
+) -> tuple[pd.DataFrame, dict[str, Mapping[Hashable, Any]], Any]:
+    """A table as a DataFrame, with the attributes of its columns and its CRS, if it says one.
+
+    The points of a GeoDataFrame become columns lon and lat, or x and y if its CRS is projected.
+
+    Raises
+    ------
+    InputError
+        For anything else than a table, geometries that are no points, and, unless `crossed`, a Dataset of several
+        dimensions.
+    """
+    if isinstance(points, xr.Dataset):
+        attrs: dict[str, Mapping[Hashable, Any]] = {str(k): dict(v.attrs) for k, v in points.variables.items()}
+        return _along_rows(points, crossed), attrs, None
+    if not isinstance(points, pd.DataFrame):
+        raise InputError(
+            f"points must be a pandas DataFrame or an xarray Dataset, got {type(points).__name__}; "
+            "create one: pandas.DataFrame({'x': x, 'y': y, 'value': values})"
+        )
+    if type(points).__name__ != "GeoDataFrame":
+        return points, {}, points.attrs.get("crs")
+    geometry: Any = points.geometry
+    known = ~(geometry.isna() | geometry.is_empty)
+    if other := sorted(set(geometry[known].geom_type) - {"Point"}):
+        raise InputError(
+            f"the geometries of the table must be points, got {', '.join(other)}; replace them, for example by their "
+            "centroids: points.set_geometry(points.centroid)"
+        )
+    xy = np.full((len(points), 2), np.nan)
+    xy[known] = np.stack([geometry[known].x, geometry[known].y], 1)
+    return with_places(pd.DataFrame(points.drop(columns=geometry.name)), xy, geometry.crs), {}, geometry.crs
+
+
+def _along_rows(points: xr.Dataset, crossed: bool) -> pd.DataFrame:
     """The variables of a Dataset along the dimension of measurements, without text of fixed length and dropped axes."""
     points = points.squeeze()
     texts = [name for name, array in points.variables.items() if array.dtype.kind in "SU" and array.ndim > 1]
@@ -220,6 +268,11 @@ def _as_frame(points: xr.Dataset, crossed: bool) -> pd.DataFrame:
 
 def _only_numeric(points: pd.DataFrame) -> str:
     numeric = [str(name) for name in points.columns if points[name].dtype.kind in "iuf"]
+    if len(numeric) > 1:
+        numbers = [
+            name for name in numeric if points[name].dtype.kind in "iu" and _words(name) & {*TABLES.number_words}
+        ]
+        numeric = [name for name in numeric if name not in numbers] or numeric
     if len(numeric) == 1:
         return numeric[0]
     texts = (f", and {name!r} holds {text!r}" for name in points if (text := _first_text(points[name])) is not None)
@@ -250,11 +303,21 @@ def _coordinate(columns: list[str], given: str | None, names: tuple[str, ...], a
 
 
 def _plain(name: str) -> str:
-    """Name of a column in lower case; of longitudes and latitudes without words for degrees, as in ``Lon_deg``."""
-    words = re.findall(r"[a-z0-9]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name.strip()).lower())
-    kept = [word for word in words if word not in TABLES.unit_words]
-    known = len(kept) == 1 and kept[0] in (*TABLES.longitudes, *TABLES.latitudes)
-    return kept[0] if known else name.strip().lower()
+    """Name of a column in lower case; of coordinates without words such as units, as in ``Lon_deg``."""
+    words = _words(name)
+    for known, ignored in (
+        ({*TABLES.longitudes, *TABLES.latitudes}, TABLES.unit_words),
+        ({*TABLES.x_names, *TABLES.y_names} - {*TABLES.longitudes, *TABLES.latitudes}, TABLES.length_words),
+    ):
+        kept = words - {*ignored}
+        if len(kept) == 1 and kept <= known:
+            return kept.pop()
+    return name.strip().lower()
+
+
+def _words(name: str) -> set[str]:
+    spaced = re.sub(r"([a-z])([A-Z])", r"\1 \2", name.strip())
+    return set(re.findall(r"[a-z0-9]+", spaced.lower()))
 
 
 def crs_of(crs: Any) -> pyproj.CRS:
@@ -272,9 +335,9 @@ def transformed(table: Table, crs: Any, grid: Grid | None) -> Table:
     ----------
     table
     crs
-        CRS of the places. By default that of the grid and in its units, or EPSG:4326 if the columns are named longitude
-        and latitude and the grid has another kind of coordinates: projected ones, or those of a rotated pole. A
-        projected one of a table of places is that of both tables.
+        CRS of the places. By default that of the table, or that of the grid and in its units, or EPSG:4326 if the
+        columns are named longitude and latitude and the grid has another kind of coordinates: projected ones, or those
+        of a rotated pole. A projected one of a table of places is that of both tables.
     grid
         Grid of the target, or None for a table of places with the same columns.
 
@@ -284,6 +347,7 @@ def transformed(table: Table, crs: Any, grid: Grid | None) -> Table:
         For an unknown `crs`, a `crs` although the target has none, longitudes and latitudes for a grid in lengths or of
         a rotated pole that has no CRS, or latitudes beyond the poles.
     """
+    crs = table.crs if crs is None else crs
     target = None if grid is None else grid.crs
     geographic = table.named_degrees if grid is None else grid.geographic
     goal = None if target is None else pyproj.CRS.from_wkt(target)

@@ -20,10 +20,11 @@ from geonp.errors import InputError, ModelError
 from geonp.evaluation import kriging
 from geonp.evaluation.baselines import METHODS, predict
 from geonp.evaluation.compare import evaluate
-from geonp.evaluation.comparison import OURS, RANKED, WITH_COVARIATES, Comparison, Prediction
+from geonp.evaluation.comparison import Comparison
 from geonp.evaluation.holdout import hide, hide_simulated
 from geonp.evaluation.metrics import LEVELS, score
 from geonp.evaluation.report import render
+from geonp.evaluation.scored import OURS, RANKED, WITH_COVARIATES, Prediction
 from geonp.raster.gaps import SIMULATORS
 from geonp.raster.windows import Window
 

@@ -15,9 +15,10 @@ import pytest
 from matplotlib.image import imread
 
 from geonp.errors import OutputError
-from geonp.evaluation.comparison import Comparison, Prediction
+from geonp.evaluation.comparison import Comparison
 from geonp.evaluation.holdout import hide
 from geonp.evaluation.report import check_report, render, write_report
+from geonp.evaluation.scored import Prediction
 from geonp.raster.windows import Window
 
 HOSTILE = '<script>alert("1")</script> & sons.tif'

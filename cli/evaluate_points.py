@@ -1,0 +1,73 @@
+"""``geonp evaluate POINTS``: the options of measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .covariates import read_covariate
+from .options import pair
+
+if TYPE_CHECKING:
+    from geonp.evaluation.cross_validation import CrossValidation
+
+__all__ = ["POINT_OPTIONS", "RASTER_OPTIONS", "evaluated_points", "point_options"]
+
+RASTER_OPTIONS = (
+    *("fraction", "band", "variable", "group", "index", "bbox", "as_numbers", "size", "nodata", "missing", "across"),
+    "covariate_resampling",
+)
+"""Options that tables do not have."""
+
+_OPTIONS: dict[str, Callable[[Any], Any]] = {
+    "value": click.option("--value", help="Column to evaluate. Default: the only one."),
+    "where": click.option(
+        "--where", multiple=True, metavar="COLUMN=VALUE", help="Use these rows alone, as of a year; repeatable."
+    ),
+    "folds": click.option("--folds", type=click.IntRange(min=2), default=10, show_default=True, help="Parts to hide."),
+    "block_size": click.option(
+        "--block-size", type=float, help="Side of a block, in km for longitudes and latitudes. Default: four a fold."
+    ),
+    "time": click.option("--time", metavar="COLUMN", help="Column of times, which help each other as in geonp grid."),
+    "at_times": click.option("--at-times", multiple=True, metavar="TIME", help="Score this time alone; repeatable."),
+    "errors": click.option("--errors", metavar="COLUMN", help="Column of known standard errors."),
+    "repeats": click.option(
+        "--repeats", type=click.Choice(["mean", "keep"]), help="Rows of one place: averaged, or all kept."
+    ),
+    "crs": click.option("--crs", help="CRS of the points. Default: WGS 84 for longitudes and latitudes."),
+    "max_distance": click.option("--max-distance", type=float, help="Largest distance to a measurement."),
+    "predictions": click.option(
+        "--predictions", type=click.Path(path_type=Path), help="Also write all predictions as a table (.csv)."
+    ),
+}
+POINT_OPTIONS = tuple(_OPTIONS)
+"""Options that rasters do not have."""
+
+
+def point_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of measurements."""
+    for option in reversed(_OPTIONS.values()):
+        command = option(command)
+    return command
+
+
+def evaluated_points(source: Path, settings: dict[str, Any]) -> CrossValidation:
+    """Evaluate a table; `settings` are options of :func:`geonp.cross_validate`, and of the command."""
+    from geonp.evaluation.cross_validate import cross_validate
+    from geonp.io.tables import read_points
+    from geonp.scattered.selection import selected
+
+    table = selected(read_points(source), dict(pair(condition, "--where") for condition in settings.pop("where")))
+    covariates = [read_covariate(text) for text in settings.pop("covariates")]
+    return cross_validate(
+        table,
+        values=settings.pop("value"),
+        x=settings.pop("x_dim"),
+        y=settings.pop("y_dim"),
+        at_times=settings.pop("at_times") or None,
+        covariates=covariates or None,
+        **settings,
+    )

@@ -1,0 +1,330 @@
+"""Cross-validate measurements: predict those of each fold from the others, by the model and by classical methods."""
+
+from __future__ import annotations
+
+import os
+import time as clock
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import xarray as xr
+
+from geonp.errors import InputError
+from geonp.evaluation.baselines import ACROSS, REGRESSION
+from geonp.evaluation.cross_validation import CrossValidation
+from geonp.evaluation.folds import folds_of
+from geonp.evaluation.points import POINT_METHODS, Sites, detrended, errors_by_distance, fitted, kriged, predicted
+from geonp.evaluation.scored import OURS, WITH_COVARIATES, Prediction
+from geonp.inference.checkpoint import load_card
+from geonp.raster.covariates import CovariateLike
+from geonp.scattered.covariates import Beside, beside, errors_of, wanted
+from geonp.scattered.fields import Frame
+from geonp.scattered.interpolate import interpolate
+from geonp.scattered.repeats import Repeats, combined, numbers_of_places
+from geonp.scattered.tables import read_table, transformed
+from geonp.scattered.targets import target_of
+from geonp.scattered.times import times_of
+
+__all__ = ["cross_validate"]
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.intp]
+BoolArray = npt.NDArray[np.bool_]
+
+LEAST = 5
+"""Smallest number of measurements: a prediction needs four others."""
+
+
+def cross_validate(
+    points: pd.DataFrame | xr.Dataset,
+    *,
+    values: str | None = None,
+    x: str | None = None,
+    y: str | None = None,
+    crs: Any = None,
+    model: str | os.PathLike[str] = "tnpkr-sa",
+    holdout: str = "random",
+    folds: int = 10,
+    block_size: float | None = None,
+    baselines: Sequence[str] | None = None,
+    covariates: CovariateLike | Sequence[CovariateLike] | None = None,
+    errors: str | None = None,
+    repeats: Repeats | None = None,
+    time: str | None = None,
+    at_times: Sequence[Any] | None = None,
+    max_distance: float | None = None,
+    device: str | None = None,
+    batch_size: int | None = None,
+    seed: int = 0,
+    progress: Callable[[str], object] | None = None,
+) -> CrossValidation:
+    """Predict every measurement from the others, fold by fold, by the model and by classical methods.
+
+    The baselines are the nearest measurement, linear interpolation on a triangulation, thin-plate splines, and ordinary
+    kriging; with covariates, also regression kriging, and with `time`, linear interpolation of each station in time.
+    The covariance of kriging is fitted once, to all measurements, as is usual.
+
+    Parameters
+    ----------
+    points, x, y, crs, errors, repeats
+        As for :func:`geonp.interpolate`.
+    values : str, optional
+        The column to evaluate. By default the only numeric one beside the coordinates.
+    model, max_distance, device, batch_size, seed
+        As for :func:`geonp.interpolate`; the seed is also that of the folds.
+    holdout : str
+        What is hidden together, one of :data:`geonp.evaluation.folds.FOLDS`: ``"random"`` measurements, ``"one"`` at a
+        time (leave-one-out), square ``"blocks"``, whole ``"stations"``, or ``"periods"`` of stations: successive times,
+        others at each station. Measurements of one place and time are always hidden together.
+    folds : int
+        Number of folds; of no use for ``"one"``.
+    block_size : float, optional
+        Side of the blocks: in km for longitudes and latitudes, else in the unit of the coordinates. By default about
+        four blocks make a fold.
+    baselines : sequence of str, optional
+        Methods to compare with: ``nearest``, ``linear``, ``thin_plate``, ``kriging``, and ``regression_kriging`` with
+        covariates, ``linear_across`` with `time`. By default all.
+    covariates
+        As for :func:`geonp.interpolate`: names of columns, and rasters that are read at the measurements. The model is
+        then evaluated with and without them.
+    time, at_times
+        As for :func:`geonp.interpolate`. Only measurements at these times are scored. Those of the baselines but
+        ``linear_across`` are made from the measurements of the same time.
+    progress : callable, optional
+        Called with the method and the fold before each of them starts.
+
+    Returns
+    -------
+    CrossValidation
+        Predictions and scores of all methods. It prints as tables.
+
+    Raises
+    ------
+    InputError
+        For tables, covariates or options that cannot be used, fewer than five measurements, and times that none can be
+        predicted at.
+    ModelError, CheckpointError
+        For an unknown model, or one that cannot be loaded.
+    """
+    options = {"model": os.fspath(model), "max_distance": max_distance, "device": device, "batch_size": batch_size}
+    data = _measured(points, (values, x, y), crs, covariates, errors, repeats, time)
+    methods = [*POINT_METHODS, "kriging", *([REGRESSION] if data.labels else []), *([ACROSS] if time else [])]
+    baselines = _checked(baselines, methods)
+    rng = np.random.default_rng(seed)
+    fold = folds_of(holdout, folds, data.sites.plane, data.sites.stations, data.times, rng, block_size)
+    scored = np.ones(len(fold), bool)
+    if at_times is not None:
+        if time is None:
+            raise InputError("at_times needs time: name the column of times, time=... (--time)")
+        scored = np.isin(data.sites.times, times_of(data.frame[time]).index(at_times, "at_times"))
+    card = load_card(os.fspath(model))
+    run = _Run(data, fold, scored, {**options, "seed": seed}, progress)
+    ours = ([WITH_COVARIATES] if data.labels else []) + [OURS]
+    result = CrossValidation(
+        name=data.value,
+        units=data.units,
+        selection=data.words(time, errors),
+        holdout=holdout,
+        seed=seed,
+        model={"model": card.name, "model_version": card.version, "weights_sha256": card.sha256},
+        predictions={method: run.prediction(method) for method in (*ours, *baselines)},
+        measurements=data.table.assign(fold=fold, distance=run.distance),
+        x=data.x,
+        y=data.y,
+        time=time,
+        geographic=data.geographic,
+        wanted=scored,
+    )
+    if not result.scored.any():
+        raise InputError(
+            f"None of the {scored.sum()} measurements of {data.value!r} can be predicted from the other folds: at "
+            "least four of their time must be known. Choose more folds, another hold-out, or a larger max_distance."
+        )
+    return result
+
+
+@dataclass(frozen=True, eq=False)
+class _Measured:
+    """Measurements as the methods take them: with covariates in columns, and rows that have a value."""
+
+    frame: pd.DataFrame
+    sites: Sites
+    times: IntArray | None
+    x: str
+    y: str
+    value: str
+    units: str
+    labels: tuple[str, ...]
+    errors: str | None
+    time: str | None
+    geographic: bool
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """Coordinates, time and values."""
+        return self.frame[[self.x, self.y, *([self.time] if self.time else []), self.value]]
+
+    def words(self, time: str | None, errors: str | None) -> str:
+        """How the measurements are predicted."""
+        parts = [f"with the help of other times ({time})"] if time else []
+        parts += [f"with the covariates {', '.join(self.labels)}"] if self.labels else []
+        parts += [f"with the known errors {errors}"] if errors else []
+        return ", ".join(parts)
+
+
+def _measured(
+    points: pd.DataFrame | xr.Dataset,
+    columns: tuple[str | None, str | None, str | None],
+    crs: Any,
+    covariates: CovariateLike | Sequence[CovariateLike] | None,
+    errors: str | None,
+    repeats: Repeats | None,
+    time: str | None,
+) -> _Measured:
+    """The measurements of a table, with the checks of :func:`geonp.interpolate`."""
+    asked = wanted(covariates, None)
+    labels = tuple(one.label for one in asked)
+    apart = [*labels, *filter(None, (errors, time))]
+    table = read_table(points, *columns, apart, crossed=repeats == "mean" or time is not None)
+    if len(table.values) > 1:
+        raise InputError(f"one column is evaluated at a time: got {', '.join(table.values)}; choose it with values=...")
+    (value,) = table.values
+    table = transformed(table, crs, None)
+    table.warn_of_nodata()
+    table = table if time is None else table.timed(time)
+    table = table.at(table.usable(value) & (True if table.times is None else table.times.of_rows >= 0))
+    if len(table.xy) < LEAST:
+        raise InputError(
+            f"column {value!r} has {len(table.xy)} measurements with a finite value, place and time, expected at least "
+            f"{LEAST}, so that each can be predicted from others"
+        )
+    geographic = table.named_degrees
+    table, known = combined(table, geographic, repeats, errors_of(errors, table))
+    made = pd.DataFrame({table.x: table.xy[:, 0], table.y: table.xy[:, 1], value: table.values[value]})
+    if table.times is not None:
+        made[time] = table.times.values[table.times.of_rows]
+    if errors is not None:
+        made[errors] = known
+    at = target_of(table.covariates.reset_index(drop=True).assign(**made[[table.x, table.y]]), table, labels)
+    found = beside(asked, table, at, Frame.of(table, crs, None))
+    made = made.assign(**{one.label: _column(one) for one in found})
+    times = None if table.times is None else table.times.of_rows
+    design = np.column_stack([np.empty((len(made), 0)), *map(_design, found)])
+    stations = numbers_of_places(table.xy, geographic)
+    sites = Sites.of(table.xy, geographic, made[value].to_numpy(np.float64), stations, times, design)
+    units = str(table.attrs.get(value, {}).get("units", ""))
+    return _Measured(made, sites, times, table.x, table.y, value, units, labels, errors, time, geographic)
+
+
+def _column(one: Beside) -> Any:
+    """A covariate as a column of a table."""
+    return pd.Categorical(one.measured) if one.classes else one.measured
+
+
+def _design(one: Beside) -> FloatArray:
+    """The columns ``(n, p)`` of a covariate in a regression: standardised, or indicators of all classes but one."""
+    if one.classes:
+        classes = np.unique(one.measured[np.isfinite(one.measured)])[1:]
+        indicators = [(one.measured == each) * 1.0 for each in classes]
+        return np.column_stack([np.empty((len(one.measured), 0)), *indicators])
+    centred = one.measured - np.nanmean(one.measured)
+    return np.asarray(np.nan_to_num(centred / (np.nanstd(one.measured) or 1.0)))[:, None]
+
+
+def _checked(baselines: Sequence[str] | None, methods: Sequence[str]) -> Sequence[str]:
+    """The baselines that are asked for, of `methods`; by default all of these."""
+    if unknown := [method for method in baselines or () if method not in methods]:
+        need = f" {REGRESSION} needs covariates." if REGRESSION in unknown else ""
+        need += f" {ACROSS} needs time." if ACROSS in unknown else ""
+        raise InputError(f"Unknown baseline: got {', '.join(unknown)}, expected some of {', '.join(methods)}.{need}")
+    return methods if baselines is None else baselines
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """What is predicted from what, and how."""
+
+    data: _Measured
+    fold: IntArray
+    scored: BoolArray
+    options: dict[str, Any]
+    progress: Callable[[str], object] | None
+
+    def prediction(self, method: str) -> Prediction:
+        """Predictions ``(n,)`` of a method from the other folds."""
+        start = clock.perf_counter()
+        out = np.full((3, len(self.fold)), np.nan)
+        predict = self._predict(method)
+        numbers = np.unique(self.fold[self.scored])
+        for i, number in enumerate(numbers, 1):
+            if self.progress is not None:
+                self.progress(f"{method}: fold {i} of {len(numbers)}")
+            hidden = self.fold == number
+            out[:, hidden & self.scored] = predict(~hidden, hidden & self.scored)
+        if method in POINT_METHODS or method == ACROSS:
+            out[1] = errors_by_distance(out[0] - self.data.sites.values, self.distance, self.fold)
+            out[1, np.isnan(out[0])] = np.nan
+        return Prediction(out[0], out[1], out[2], clock.perf_counter() - start)
+
+    def _predict(self, method: str) -> Callable[[BoolArray, BoolArray], FloatArray]:
+        """A function of masks of known and of hidden measurements: means, standard errors and tails ``(3, m)``."""
+        sites = self.data.sites
+        if method in (OURS, WITH_COVARIATES):
+            return lambda known, hidden: self._ours(known, hidden, method == WITH_COVARIATES)
+        if method in POINT_METHODS or method == ACROSS:
+            return lambda known, hidden: _point(predicted(method, sites.at(known), sites.at(hidden)))
+        part = sites if method == REGRESSION else Sites(**{**vars(sites), "columns": sites.columns[:, :0]})
+        model = fitted(detrended(part), np.random.default_rng(self.options["seed"]))
+
+        def krige(known: BoolArray, hidden: BoolArray) -> FloatArray:
+            mean, error = kriged(part.at(known), part.at(hidden), model)
+            return np.stack([mean, error, np.where(np.isfinite(mean), 0.0, np.nan)])
+
+        return krige
+
+    def _ours(self, known: BoolArray, hidden: BoolArray, with_covariates: bool) -> FloatArray:
+        """The predictions of geonp; NaN at times of which no measurement is known."""
+        data, labels = self.data, list(self.data.labels) if with_covariates else []
+        at = hidden if data.times is None else hidden & np.isin(data.times, data.times[known])
+        out = np.full((3, len(hidden)), np.nan)
+        if at.any():
+            columns = [data.x, data.y, *labels, *([data.time] if data.time else [])]
+            given = [*columns, data.value, *([data.errors] if data.errors else [])]
+            found = interpolate(
+                data.frame.loc[known, given],
+                data.frame.loc[at, columns],
+                values=data.value,
+                x=data.x,
+                y=data.y,
+                covariates=labels or None,
+                errors=data.errors,
+                repeats="keep",
+                time=data.time,
+                tails=True,
+                **self.options,
+            )
+            out[:, at] = [found[f"{data.value}{part}"].values for part in ("", "_standard_error", "_tail")]
+        return out[:, hidden]
+
+    @cached_property
+    def distance(self) -> FloatArray:
+        """Distance ``(n,)`` of each measurement to the nearest of another fold, at the same time."""
+        sites, out = self.data.sites, np.full(len(self.fold), np.nan)
+        for time in np.unique(sites.times[self.scored]):
+            now = sites.times == time
+            for number in np.unique(self.fold[now & self.scored]):
+                hidden = now & (self.fold == number)
+                known = now & ~hidden
+                if known.any():
+                    out[hidden] = sites.at(hidden).nearest(sites.space[known])
+        return out
+
+
+def _point(mean: FloatArray) -> FloatArray:
+    """Predictions whose standard errors are estimated later."""
+    return np.stack([mean, np.full(len(mean), np.nan), np.zeros(len(mean))])

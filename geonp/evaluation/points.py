@@ -1,0 +1,223 @@
+"""Classical methods that predict measurements at places, each with a standard error, as baselines for geonp.
+
+Measurements of several times are predicted from those of their time alone. Only kriging has standard errors of its
+own. Those of the others are the root mean square residuals at the same distance from a measurement, in other folds
+(see :func:`errors_by_distance`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.interpolate import LinearNDInterpolator, RBFInterpolator
+from scipy.spatial import KDTree, QhullError
+
+from geonp.evaluation.baselines import ACROSS, SETTINGS, rms_at
+from geonp.evaluation.kriging import SETTINGS as KRIGING
+from geonp.evaluation.kriging import Matern, fit_patches, krige
+from geonp.scattered.squares import embed, project
+
+__all__ = ["POINT_METHODS", "Sites", "errors_by_distance", "fitted", "kriged", "linear_in_time", "predicted"]
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.intp]
+
+EARTH_KM = 6371.0
+"""Radius of the Earth, whose chords are the distances of longitudes and latitudes."""
+
+_SPACING = 1.5
+"""Median distance of neighbours in the unit of kriging, whose start and bounds are those of cells."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sites:
+    """Measurements at places.
+
+    Attributes
+    ----------
+    plane : array
+        Places ``(n, 2)`` in a plane: of longitudes and latitudes, an azimuthal equidistant projection in km.
+    space : array
+        The same places ``(n, 2)``, or ``(n, 3)`` on a sphere, whose straight distances are those of kriging.
+    values : array
+        ``(n,)``.
+    stations, times : array of int
+        Place and time of each measurement ``(n,)``.
+    columns : array
+        Covariates ``(n, p)`` without gaps.
+    """
+
+    plane: FloatArray
+    space: FloatArray
+    values: FloatArray
+    stations: IntArray
+    times: IntArray
+    columns: FloatArray
+
+    @classmethod
+    def of(
+        cls,
+        xy: FloatArray,
+        geographic: bool,
+        values: FloatArray,
+        stations: IntArray,
+        times: IntArray | None,
+        columns: FloatArray,
+    ) -> Sites:
+        """From places ``(n, 2)``, longitudes and latitudes in degrees if `geographic`."""
+        plane, space = xy, xy
+        if geographic:
+            space = embed(xy, geographic=True) * EARTH_KM
+            lon, lat = np.degrees([np.arctan2(*space.mean(0)[1::-1]), np.arcsin(np.sin(np.radians(xy[:, 1])).mean())])
+            plane = project(xy, (float(lon), float(lat)), geographic=True)[:, ::-1] * np.radians(1) * EARTH_KM
+        times = np.zeros(len(xy), np.intp) if times is None else times
+        return cls(plane, space, values, stations, times, columns)
+
+    def at(self, rows: npt.NDArray[Any]) -> Sites:
+        """Some of the measurements."""
+        return Sites(**{name: array[rows] for name, array in vars(self).items()})
+
+    def distinct(self) -> Sites:
+        """Repeated measurements of one place and time as their mean."""
+        keys = np.stack([self.stations, self.times], 1)
+        first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)[1:]
+        if len(first) == len(keys):
+            return self
+        means = np.bincount(group.ravel(), self.values) / np.bincount(group.ravel())
+        return replace(self.at(first), values=means)
+
+    def nearest(self, sites: FloatArray) -> FloatArray:
+        """Distances ``(n,)`` to the nearest of some sites in the plane or in space: along the surface, if in km."""
+        chord = np.asarray(KDTree(sites).query(self.space)[0])
+        return 2 * EARTH_KM * np.arcsin(np.minimum(chord / (2 * EARTH_KM), 1)) if self.space.shape[1] == 3 else chord
+
+
+def _nearest(known: Sites, hidden: Sites) -> FloatArray:
+    return known.values[np.asarray(KDTree(known.space).query(hidden.space)[1])]
+
+
+def _linear(known: Sites, hidden: Sites) -> FloatArray:
+    """Linear on a Delaunay triangulation; nearest outside of its hull."""
+    outside = _nearest(known, hidden)
+    try:
+        inside = LinearNDInterpolator(known.plane, known.values)(hidden.plane)
+    except (QhullError, ValueError):  # fewer than three places, or all on one line
+        return outside
+    return np.asarray(np.where(np.isfinite(inside), inside, outside))
+
+
+def _thin_plate(known: Sites, hidden: Sites) -> FloatArray:
+    """A thin-plate spline with a linear trend through the nearest 48 places."""
+    neighbours = min(SETTINGS.spline_neighbours, len(known.values))
+    try:
+        spline = RBFInterpolator(known.plane, known.values, neighbors=neighbours, kernel="thin_plate_spline")
+        return np.asarray(spline(hidden.plane))
+    except (np.linalg.LinAlgError, ValueError):  # places on one line, or fewer than three
+        return _linear(known, hidden)
+
+
+POINT_METHODS: dict[str, Callable[[Sites, Sites], FloatArray]] = {
+    "nearest": _nearest,
+    "linear": _linear,
+    "thin_plate": _thin_plate,
+}
+"""Methods without standard errors of their own, by name."""
+
+
+def predicted(method: str, known: Sites, hidden: Sites) -> FloatArray:
+    """Predictions ``(m,)`` of one of :data:`POINT_METHODS` or of :data:`ACROSS`; NaN at times without measurements."""
+    if method == ACROSS:
+        return linear_in_time(known.distinct(), hidden)
+    predict = POINT_METHODS[method]
+    return np.asarray(_by_time(known, hidden, lambda here, there: predict(here, there)[None])[0])
+
+
+def _by_time(known: Sites, hidden: Sites, predict: Callable[[Sites, Sites], FloatArray], parts: int = 1) -> FloatArray:
+    """Predictions ``(parts, m)`` of each time from its own measurements."""
+    known, out = known.distinct(), np.full((parts, len(hidden.values)), np.nan)
+    for time in np.unique(hidden.times):
+        here, there = known.times == time, hidden.times == time
+        if here.sum() > 1:
+            out[:, there] = predict(known.at(here), hidden.at(there))
+    return out
+
+
+def linear_in_time(known: Sites, hidden: Sites) -> FloatArray:
+    """Linear between the nearest times before and after of the same station, else :func:`_linear` in space."""
+    out = predicted("linear", known, hidden)
+    for station in np.unique(hidden.stations):
+        here, there = known.stations == station, hidden.stations == station
+        if here.any():
+            order = np.argsort(known.times[here])
+            out[there] = np.interp(hidden.times[there], known.times[here][order], known.values[here][order])
+    return out
+
+
+def fitted(sites: Sites, rng: np.random.Generator) -> tuple[Matern, float]:
+    """A covariance fitted to patches of measurements, each of one time, and its unit of length.
+
+    Repeated measurements count as their mean.
+    """
+    sites = sites.distinct()
+    apart = np.unique(sites.space, axis=0)
+    nearest: Any = KDTree(apart).query(apart, k=[2])[0] if len(apart) > 1 else 1.0
+    spacing = float(np.median(nearest))
+    unit = (spacing or 1.0) / _SPACING
+    counts = np.bincount(sites.times)
+    full = np.flatnonzero(counts[sites.times] >= min(np.median(counts[counts > 0]), KRIGING.patch_sample))
+    centres = rng.choice(full, KRIGING.patches)
+    size = min(KRIGING.patch_sample, int(counts[sites.times[centres]].min()))
+    patches = []
+    for centre in centres:
+        rows = np.flatnonzero(sites.times == sites.times[centre])
+        count = min(KRIGING.patch_cells, rows.size)
+        near: Any = KDTree(sites.space[rows]).query(sites.space[centre], k=np.arange(1, count + 1))[1]
+        patches.append(rng.permutation(rows[near])[:size])
+    chosen = np.stack(patches)
+    return fit_patches(sites.space[chosen] / unit, sites.values[chosen]), unit
+
+
+def kriged(known: Sites, hidden: Sites, model: tuple[Matern, float]) -> FloatArray:
+    """Means and standard errors ``(2, m)`` of ordinary kriging; with covariates, of the residuals of a regression.
+
+    The regression is by least squares at each time, :data:`REGRESSION` of :mod:`geonp.evaluation.baselines`.
+    """
+    matern, unit = model
+
+    def predict(here: Sites, there: Sites) -> FloatArray:
+        design, wanted = (np.column_stack([np.ones(len(part.values)), part.columns]) for part in (here, there))
+        slopes = np.linalg.lstsq(design, here.values)[0] if here.columns.size else np.zeros(1)
+        residual = here.values - design @ slopes
+        mean, error = krige(here.space / unit, residual, there.space / unit, matern)
+        return np.stack([mean + wanted @ slopes, error])
+
+    return _by_time(known, hidden, predict, parts=2)
+
+
+def detrended(sites: Sites) -> Sites:
+    """The residuals of the regression on covariates at each time, to which a covariance is fitted."""
+    values = sites.values.copy()
+    for time in np.unique(sites.times):
+        rows = sites.times == time
+        design = np.column_stack([np.ones(rows.sum()), sites.columns[rows]])
+        values[rows] -= design @ np.linalg.lstsq(design, values[rows])[0]
+    return replace(sites, values=values)
+
+
+def errors_by_distance(residuals: FloatArray, distance: FloatArray, folds: IntArray) -> FloatArray:
+    """Standard errors ``(n,)``: root mean square residuals in classes of distance, of all other folds.
+
+    The classes are those of :func:`geonp.evaluation.baselines.with_errors`, relative to the smallest distance.
+    """
+    known, out = np.isfinite(residuals), np.full(len(residuals), np.nan)
+    smallest = max(float(np.quantile(distance[known], 0.05)), 1e-12 * float(distance[known].max()), 1e-300)
+    scaled = np.maximum(distance / smallest, 1.0)
+    for fold in np.unique(folds):
+        of = known & (folds != fold)
+        if of.any():
+            out[folds == fold] = rms_at(scaled[folds == fold], scaled[of], residuals[of])
+    return out

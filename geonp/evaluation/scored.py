@@ -1,0 +1,258 @@
+"""The result of every evaluation: predictions of several methods for hidden values, and their scores."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from geonp.evaluation.metrics import LEVELS, Scores, score
+from geonp.inference.student import half_width
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["OURS", "RANKED", "WITH_COVARIATES", "Prediction", "Scored"]
+
+FloatArray = npt.NDArray[np.floating[Any]]
+BoolArray = npt.NDArray[np.bool_]
+
+OURS = "geonp"
+"""Name of geonp among the methods."""
+
+WITH_COVARIATES = f"{OURS} + covariates"
+"""Name of geonp with covariates."""
+
+RANKED = {"rmse": "RMSE", "mae": "MAE", "crps": "CRPS", "log_score": "log score", "interval_score": "interval score"}
+"""Scores that methods are ranked by, smaller is better, with their headings."""
+
+_COLUMNS = {"rmse": "RMSE", "mae": "MAE", "bias": "bias", **RANKED}
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """The predictions of one method, in arrays of one shape.
+
+    Attributes
+    ----------
+    mean, error : array of float
+        Predicted values and standard errors, in the units of the data.
+    tail : array of float
+        Tails of the predictive distributions, see :mod:`geonp.inference.student`; 0 for normal ones.
+    seconds : float
+        Elapsed time, including the loading of the model.
+    """
+
+    mean: FloatArray
+    error: FloatArray
+    tail: FloatArray
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Scored:
+    """Predictions of all methods for hidden values, and their scores. It prints as tables.
+
+    Attributes
+    ----------
+    name, units, selection : str
+        Name of the variable, its units, and the evaluated part in words; the latter two may be empty.
+    holdout, seed : str, int
+        What was hidden, and the seed.
+    model : mapping of str to str
+        Name, version and hash of the model.
+    predictions : mapping of str to Prediction
+        By method: geonp first, with covariates and without, then the baselines.
+    """
+
+    name: str
+    units: str
+    selection: str
+    holdout: str
+    seed: int
+    model: Mapping[str, str]
+    predictions: Mapping[str, Prediction]
+
+    @property
+    def truth(self) -> FloatArray:
+        """True values, in the shape of the predictions."""
+        raise NotImplementedError
+
+    @property
+    def scored(self) -> BoolArray:
+        """Hidden values that geonp predicted: all methods are scored on them."""
+        raise NotImplementedError
+
+    @property
+    def distance(self) -> FloatArray:
+        """Distances to the nearest value that was not hidden, in :attr:`distance_unit`."""
+        raise NotImplementedError
+
+    @property
+    def distance_unit(self) -> str:
+        """Unit of the distances."""
+        raise NotImplementedError
+
+    @property
+    def distance_ends(self) -> Sequence[float]:
+        """Upper ends of the classes of distance; the last class has none."""
+        raise NotImplementedError
+
+    @property
+    def scored_name(self) -> str:
+        """What is scored, as a plural."""
+        raise NotImplementedError
+
+    @property
+    def setting(self) -> str:
+        """Text: what was evaluated, and what was hidden of it."""
+        raise NotImplementedError
+
+    @property
+    def note(self) -> str:
+        """Options of the evaluation in words."""
+        raise NotImplementedError
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything except the arrays, as plain values for JSON."""
+        raise NotImplementedError
+
+    def plot(self) -> Figure:
+        """Draw maps of the values, the predictions, the standard errors and the actual errors.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            A notebook shows it once.
+
+        Raises
+        ------
+        MissingExtraError
+            Without matplotlib.
+        """
+        raise NotImplementedError
+
+    @property
+    def ours(self) -> str:
+        """Name of the prediction of geonp that is compared: that with covariates, if there are any."""
+        return WITH_COVARIATES if WITH_COVARIATES in self.predictions else OURS
+
+    @cached_property
+    def by_distance(self) -> Mapping[str, Mapping[str, Scores]]:
+        """Scores by method and by class of distance to the nearest observation, without empty classes."""
+        level = np.searchsorted(self.distance_ends, self.distance)
+        ends = (0, *self.distance_ends)
+        names = [f"{low:g} to {high:g}" for low, high in itertools.pairwise(ends)] + [f"over {ends[-1]:g}"]
+        parts = {name: self.scored & (level == i) for i, name in enumerate(names)}
+        return {
+            method: {name: score(self.truth, p.mean, p.error, c, p.tail) for name, c in parts.items() if c.any()}
+            for method, p in self.predictions.items()
+        }
+
+    @cached_property
+    def scores(self) -> Mapping[str, Scores]:
+        """Scores by method over all that is scored."""
+        return {method: sum(parts.values(), start=Scores()) for method, parts in self.by_distance.items()}
+
+    def reliability(self, method: str, levels: Sequence[float]) -> FloatArray:
+        """Share of the scored values within the central interval of `method` at each of the `levels`."""
+        p = self.predictions[method]
+        residual = np.abs(p.mean - self.truth)[self.scored]
+        error, tail = p.error[self.scored], p.tail[self.scored]
+        return np.array([(residual <= half_width(error, tail, level)).mean() for level in levels])
+
+    @cached_property
+    def winners(self) -> Mapping[str, str]:
+        """Best method by each score of :data:`RANKED`. Of equal methods, a baseline wins over geonp."""
+        baselines_first = sorted(self.scores, key=lambda method: method == self.ours)
+        return {name: min(baselines_first, key=lambda method: getattr(self.scores[method], name)) for name in RANKED}
+
+    @property
+    def verdict(self) -> str:
+        """Text: the baselines that beat geonp, the scores by which geonp is the best, and its coverage."""
+        ours, sentences = self.scores[self.ours], []
+        for winner in dict.fromkeys(self.winners.values()):
+            theirs = self.scores[winner]
+            won = {name: title for name, title in RANKED.items() if self.winners[name] == winner}
+            if winner == self.ours:
+                sentences.append(f"{self.ours} is the best by {_listed(list(won.values()))}.")
+            else:
+                pairs = [
+                    f"{title} ({getattr(theirs, n):.4g} against {getattr(ours, n):.4g})" for n, title in won.items()
+                ]
+                sentences.insert(0, f"{winner} beats {self.ours} by {_listed(pairs)}.")
+        sentences.append(
+            f"The 95% intervals of {self.ours} cover {ours.coverage(0.95):.1%} of the hidden {self.scored_name}."
+        )
+        if self.ours != OURS:
+            change = ours.crps / self.scores[OURS].crps - 1
+            sentences.append(f"Covariates {'lower' if change < 0 else 'raise'} the CRPS by {abs(change):.1%}.")
+        return " ".join(sentences)
+
+    def scores_as_dict(self) -> dict[str, Any]:
+        """Scores, those by distance, and the best methods, as plain values for JSON."""
+        return {
+            "scores": {m: {**s.as_dict(), "seconds": self.predictions[m].seconds} for m, s in self.scores.items()},
+            "by_distance": {m: {d: s.as_dict() for d, s in parts.items()} for m, parts in self.by_distance.items()},
+            "winners": dict(self.winners),
+            "verdict": self.verdict,
+        }
+
+    def rows(self) -> list[list[str]]:
+        """Scores as text: a row of headings, and a row for each method."""
+        smallest = min(s.rmse for s in self.scores.values())
+        rows = [["method", *_COLUMNS.values(), *(f"{level:.0%} interval" for level in LEVELS), "seconds"]]
+        for method, s in self.scores.items():
+            values = [_number(getattr(s, name), 1.0 if name == "log_score" else smallest) for name in _COLUMNS]
+            values += [f"{s.coverage(level):.1%}" for level in LEVELS]
+            rows.append([method, *values, f"{self.predictions[method].seconds:.1f}"])
+        return rows
+
+    def distance_rows(self) -> list[list[str]]:
+        """CRPS as text, by method and by distance to the nearest value that was not hidden."""
+        crps = {method: [s.crps for s in parts.values()] for method, parts in self.by_distance.items()}
+        smallest = [min(column) for column in zip(*crps.values(), strict=True)]
+        parts = self.by_distance[self.ours]
+        rows = [
+            [f"{self.distance_unit} away", *parts],
+            [f"{self.scored_name} scored", *(f"{s.cells:,}" for s in parts.values())],
+        ]
+        return rows + [
+            [method, *(_number(*pair) for pair in zip(values, smallest, strict=True))]
+            for method, values in crps.items()
+        ]
+
+    def table(self) -> str:
+        """Scores, and the CRPS by distance to the nearest observation, as aligned text."""
+        units = f" ({self.units})" if self.units else ""
+        title = f"CRPS{units} by distance to the nearest observation:"
+        return f"{_aligned(self.rows())}\n\n{title}\n{_aligned(self.distance_rows())}"
+
+    def __repr__(self) -> str:
+        return f"{self.setting}\n\n{self.table()}\n\n{self.verdict}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:-1]) + " and " + names[-1] if len(names) > 1 else names[0]
+
+
+def _number(value: float, scale: float) -> str:
+    """`value` with as many decimals as give `scale` four significant digits, so that a column aligns."""
+    if not 1e-4 <= abs(scale) < 1e7:
+        return f"{value:.3e}"
+    return f"{value:,.{max(0, 3 - math.floor(math.log10(abs(scale))))}f}"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Columns of text, the first aligned left and the others right."""
+    first, *others = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join([f"{row[0]:<{first}}", *(f"{text:>{n}}" for text, n in zip(row[1:], others, strict=True))])
+        for row in rows
+    )

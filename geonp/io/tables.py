@@ -1,0 +1,141 @@
+"""Files of measurements: text, Parquet, vector files with points, and NetCDF or Zarr along one dimension."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from pyproj import CRS
+
+from geonp.errors import GeonpError, InputError, MissingExtraError, reason
+from geonp.io.polygons import VECTOR_FILES
+from geonp.io.text import read_text
+
+__all__ = ["TABLE_FILES", "is_table", "read_points", "with_places"]
+
+TEXT_FILES = (".csv", ".tsv", ".txt", ".dat", ".xyz")
+PARQUET_FILES = (".parquet", ".geoparquet", ".pq")
+TABLE_FILES = (*TEXT_FILES, *PARQUET_FILES, *VECTOR_FILES)
+"""Endings of the names of files that hold tables, and never rasters."""
+
+_X_NAMES = ("lon", "longitude", "x", "easting")
+_Y_NAMES = ("lat", "latitude", "y", "northing")
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file holds measurements at places: by its name, or by coordinates x and y along one dimension."""
+    if path.name.lower().endswith(TABLE_FILES):
+        return True
+    if path.suffix.lower() not in (".nc", ".zarr"):
+        return False
+    try:
+        with _opened(path) as ds:
+            named = {str(name).lower(): array.dims for name, array in ds.variables.items()}
+    except (OSError, ValueError):
+        return False  # its error is that of a raster
+    x, y = (next((named[name] for name in names if name in named), ()) for names in (_X_NAMES, _Y_NAMES))
+    return len(x) == 1 and x == y
+
+
+def read_points(path: Path) -> pd.DataFrame | xr.Dataset:
+    """Read a table from a file, whose ending says how.
+
+    Of vector files and GeoParquet, points become columns lon and lat, or x and y if their CRS is projected; the CRS is
+    kept as ``attrs["crs"]``.
+
+    Raises
+    ------
+    InputError
+        For another ending, a file that cannot be read, and geometries that are no points.
+    MissingExtraError
+        Without the extra ``parquet`` or ``vector``, for such files.
+    """
+    readers: dict[tuple[str, ...], Callable[[Path], pd.DataFrame | xr.Dataset]] = {
+        TEXT_FILES: read_text,
+        PARQUET_FILES: _parquet,
+        VECTOR_FILES: _vector,
+        (".nc", ".zarr"): lambda file: _opened(file).load(),
+    }
+    for endings, reader in readers.items():
+        if path.name.lower().endswith(endings):
+            try:
+                return reader(path)
+            except GeonpError:
+                raise
+            except (ValueError, OSError, RuntimeError) as error:
+                raise InputError(f"{path} cannot be read as a table: {reason(error)}") from error
+    known = ", ".join(ending for endings in readers for ending in endings)
+    raise InputError(f"{path} is not a table that can be read: got {path.suffix!r}, expected {known}")
+
+
+def _opened(path: Path) -> xr.Dataset:
+    return xr.open_zarr(path) if path.suffix.lower() == ".zarr" else xr.open_dataset(path, engine="netcdf4")
+
+
+def _parquet(path: Path) -> pd.DataFrame:
+    """A Parquet file, or GeoParquet of points."""
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise MissingExtraError("pyarrow", "parquet") from error
+    table: pd.DataFrame = pd.read_parquet(path, engine="pyarrow")
+    metadata = parquet.read_schema(path).metadata or {}
+    if b"geo" not in metadata:
+        return table
+    geo = json.loads(metadata[b"geo"])
+    name = geo["primary_column"]
+    column = geo["columns"][name]
+    crs = column.get("crs", "OGC:CRS84")  # which GeoParquet has if it names none
+    if column["encoding"] == "WKB":
+        return with_places(table.drop(columns=name), _points(table[name].to_numpy(), path), crs)
+    if column["encoding"].lower() != "point":
+        raise InputError(f"{path} must hold points, got {column['encoding']}; replace them, e.g. by their centroids")
+    xy = [[np.nan, np.nan] if point is None else [point["x"], point["y"]] for point in table[name]]
+    return with_places(table.drop(columns=name), np.array(xy, np.float64).reshape(-1, 2), crs)
+
+
+def _vector(path: Path) -> pd.DataFrame:
+    """The points of the first layer of a vector file, with their attributes."""
+    try:
+        import pyogrio
+    except ImportError as error:
+        raise MissingExtraError(error.name or "pyogrio", "vector") from error
+    if len(pyogrio.list_layers(path)) > 1:
+        layers = ", ".join(pyogrio.list_layers(path)[:, 0])
+        raise InputError(f"{path} has several layers, {layers}: expected one; write it to a file of its own")
+    about, _, geometry, fields = pyogrio.raw.read(path, datetime_as_string=True)
+    table = pd.DataFrame(dict(zip(about["fields"], fields, strict=True)))
+    if geometry is None:
+        return table
+    return with_places(table, _points(geometry, path), about["crs"])
+
+
+def _points(geometry: Any, path: Path) -> Any:
+    """Places ``(n, 2)`` of geometries as well-known binary, NaN where there is none."""
+    try:
+        import shapely
+    except ImportError as error:
+        raise MissingExtraError("shapely", "vector") from error
+    shapes = shapely.from_wkb(geometry)
+    known = ~(shapely.is_missing(shapes) | shapely.is_empty(shapes))
+    if other := sorted({str(shape.geom_type) for shape in shapes[known]} - {"Point"}):
+        raise InputError(f"{path} must hold points, got {', '.join(other)}; replace them, e.g. by their centroids")
+    return np.stack([shapely.get_x(shapes), shapely.get_y(shapes)], 1)
+
+
+def with_places(table: pd.DataFrame, xy: Any, crs: Any) -> pd.DataFrame:
+    """A table with places ``(n, 2)`` as columns lon and lat, or x and y if the CRS is projected, and the CRS in attrs.
+
+    Other columns of coordinates are left out.
+    """
+    system = None if crs is None else CRS.from_user_input(crs)
+    names = ("x", "y") if system is not None and system.is_projected else ("lon", "lat")
+    table = table.drop(columns=[name for name in table if str(name).lower() in (*_X_NAMES, *_Y_NAMES)])
+    table = table.assign(**dict(zip(names, xy.T, strict=True)))
+    table.attrs["crs"] = system
+    return table

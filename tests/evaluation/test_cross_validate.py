@@ -1,0 +1,140 @@
+"""Cross-validation of measurements: folds, what predictions see, baselines, and the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+import geonp
+from geonp.cli.app import main
+from geonp.cli.evaluate import POINT_HOLDOUTS
+from geonp.errors import InputError
+from geonp.evaluation.folds import FOLDS, folds_of
+from geonp.evaluation.report import render
+from geonp.scattered.repeats import numbers_of_places
+
+
+def table(stations: int = 24, times: int = 1, seed: int = 0) -> pd.DataFrame:
+    """A plane with noise, with one value that is wrong, at the places of stations on some days."""
+    rng = np.random.default_rng(seed)
+    x, y = (np.tile(rng.uniform(0, 20, stations), times) for _ in "xy")
+    day = np.repeat(pd.date_range("2020-01-01", periods=times), stations)
+    value = x + 2 * y + 0.1 * rng.standard_normal(x.size)
+    value[3] += 30
+    frame = pd.DataFrame({"lon": x, "lat": y, "height": rng.standard_normal(x.size), "value": value})
+    return frame if times == 1 else frame.assign(day=day)
+
+
+def folds(kind: str, frame: pd.DataFrame, **options: Any) -> Any:
+    xy = frame[["lon", "lat"]].to_numpy()
+    when = pd.factorize(frame["day"])[0] if "day" in frame else None
+    return folds_of(kind, 4, xy, numbers_of_places(xy, False), when, np.random.default_rng(0), **options)
+
+
+def test_folds_hide_what_belongs_together() -> None:
+    frame = table(times=8)
+    station, day = (frame.groupby(name).ngroup().to_numpy() for name in (["lon", "lat"], "day"))
+    assert np.bincount(folds("random", frame)).tolist() == [48] * 4
+    assert len(np.unique(folds("one", frame))) == len(frame)
+    of_stations = folds("stations", frame)
+    assert all(len(np.unique(of_stations[station == one])) == 1 for one in range(24))
+    blocks = folds("blocks", frame, block_size=5.0)
+    block = (frame[["lon", "lat"]] - frame[["lon", "lat"]].min()).floordiv(5.0).groupby(["lon", "lat"]).ngroup()
+    assert pd.Series(blocks).groupby(block.to_numpy()).nunique().eq(1).all()
+    periods = folds("periods", frame)
+    of_first = periods[station == 0][np.argsort(day[station == 0])]
+    assert of_first.reshape(4, 2).std(1).max() == 0
+    assert len(np.unique(of_first)) == 4
+    assert len({int(periods[(station == one) & (day == 0)][0]) for one in range(24)}) > 1
+    repeated = pd.concat([table(), table()])
+    random = folds("random", repeated)
+    assert (random[:24] == random[24:]).all()
+
+
+@pytest.mark.parametrize("options", [{}, {"time": "day", "holdout": "stations"}], ids=["one-time", "times"])
+def test_no_prediction_sees_its_own_fold(options: dict[str, Any], float32: None) -> None:
+    frame = table(12, 2) if options else table()
+    options = {"values": "value", "folds": 3, **options}
+    before = geonp.cross_validate(frame, **options)
+    fold = before.measurements["fold"].to_numpy()
+    changed = geonp.cross_validate(frame.assign(value=frame["value"] + 100.0 * (fold == 1)), **options)
+    assert before.scored.all()
+    for method, prediction in before.predictions.items():
+        # the parameters of kriging are those of all measurements
+        if method != "kriging":
+            np.testing.assert_array_equal(prediction.mean[fold == 1], changed.predictions[method].mean[fold == 1])
+            assert (prediction.mean[fold != 1] != changed.predictions[method].mean[fold != 1]).any(), method
+
+
+def test_baselines_know_a_plane_and_the_nearest_value(model: str) -> None:
+    frame = table().assign(value=lambda f: f["lon"] + 2 * f["lat"])
+    found = geonp.cross_validate(frame, values="value", holdout="one", model=model, crs="EPSG:4326")
+    xy = frame[["lon", "lat"]].to_numpy()
+    apart = np.linalg.norm(xy[:, None] - xy, axis=-1) + 1e9 * np.eye(len(xy))
+    share = (found.predictions["nearest"].mean == frame["value"].to_numpy()[apart.argmin(1)]).mean()
+    assert share > 0.9  # distances on the sphere are not quite those of degrees
+    assert np.abs(found.predictions["thin_plate"].mean - frame["value"]).max() < 1.0
+    assert found.scores["thin_plate"].rmse < 0.1 * found.scores["nearest"].rmse
+    assert found.distance_unit == "km"
+    np.testing.assert_allclose(found.distance, 111.2 * apart.min(1), rtol=0.07)
+
+
+def test_missing_station_days_are_known_from_the_days_around_them(float32: None) -> None:
+    frame = table(times=6).assign(value=lambda f: f["value"] + f["day"].dt.day)
+    options: dict[str, Any] = {"values": "value", "time": "day", "baselines": ["linear_across"]}
+    found = geonp.cross_validate(frame, holdout="random", at_times=["2020-01-03"], **options)
+    assert int(found.wanted.sum()) == 24
+    assert (found.measurements.loc[found.scored, "day"] == "2020-01-03").all()
+    assert found.scores["linear_across"].rmse < 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"holdout": "clouds"}, "expected one of random, one, blocks, stations, periods"),
+        ({"holdout": "periods"}, r"needs times: name their column, time=\.\.\. \(--time\)"),
+        ({"folds": 25}, "fewer places and times than folds: got 24 and folds=25"),
+        ({"baselines": ["regression_kriging"]}, "regression_kriging needs covariates"),
+        ({"at_times": [1]}, "at_times needs time"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused(options: dict[str, Any], text: str, model: str) -> None:
+    with pytest.raises(InputError, match=text):
+        geonp.cross_validate(table(), values="value", model=model, **options)
+    with pytest.raises(InputError, match=r"Evaluate measurements with geonp\.cross_validate"):
+        geonp.evaluate(table())  # type: ignore[arg-type]
+
+
+def test_the_command_prints_scores_and_writes_pages_and_tables(tmp_path: Path, float32: None) -> None:
+    source, report, out = tmp_path / "a.csv", tmp_path / "a.html", tmp_path / "p.csv"
+    table().to_csv(source, index=False)
+    options = ["--value", "value", "--covariate", "height", "--folds", "3"]
+    run = CliRunner().invoke
+    done = run(main, ["evaluate", str(source), *options, "--report", str(report), "--predictions", str(out), "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert list(found["scores"]) == [
+        *("geonp + covariates", "geonp", "nearest", "linear", "thin_plate", "kriging", "regression_kriging")
+    ]
+    assert found["scores"]["geonp"]["cells"] == 24
+    assert found["doubtful"][0]["value"] == pytest.approx(table()["value"][3], rel=1e-5)
+    written = pd.read_csv(out)
+    np.testing.assert_allclose(written["value"], table()["value"])
+    error = np.sqrt(np.mean((written["predicted"] - written["value"]) ** 2))
+    assert found["scores"]["geonp + covariates"]["rmse"] == pytest.approx(error)
+    assert "Farthest outside of their 95% intervals" in report.read_text()
+    refused = run(main, ["evaluate", str(source), "--fraction", "0.1"])
+    assert "IN is a table, which --fraction does not apply to" in refused.stderr
+    assert refused.exit_code == 2
+    assert set(FOLDS) == set(POINT_HOLDOUTS)
+
+
+def test_text_from_tables_is_escaped(model: str) -> None:
+    page = render(geonp.cross_validate(table().rename(columns={"value": "<b>"}), values="<b>", model=model))
+    assert "<b>" not in page

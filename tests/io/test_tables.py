@@ -1,0 +1,88 @@
+"""Files of measurements: each is read as the same table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import geopandas
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+from geonp.errors import InputError
+from geonp.io.tables import is_table, read_points
+from geonp.scattered.tables import read_table
+
+FRAME = pd.DataFrame(
+    {"station_id": [7, 3, 9], "lon": [9.5, 10.25, 11.0], "lat": [50.0, 51.5, 52.25], "temp": [1.5, -2.0, 0.25]}
+)
+
+
+def points(crs: Any = "EPSG:4326") -> Any:
+    places = geopandas.points_from_xy(FRAME["lon"], FRAME["lat"], crs="EPSG:4326")
+    return geopandas.GeoDataFrame(FRAME[["station_id", "temp"]], geometry=places).to_crs(crs)
+
+
+@pytest.mark.parametrize("ending", ["csv", "xyz", "parquet", "geoparquet", "gpkg", "geojson", "shp", "nc"])
+def test_files_hold_the_same_table(ending: str, tmp_path: Path) -> None:
+    file = tmp_path / f"a.{ending}"
+    if ending in ("csv", "xyz"):
+        FRAME.to_csv(file, index=False, sep="," if ending == "csv" else " ")
+    elif ending == "parquet":
+        FRAME.to_parquet(file)
+    elif ending == "geoparquet":
+        points().to_parquet(file)
+    elif ending == "nc":
+        FRAME.to_xarray().to_netcdf(file, engine="netcdf4")
+    else:
+        points().to_file(file)
+    assert is_table(file)
+    table = read_table(read_points(file), None, None, None)
+    assert table.named_degrees
+    np.testing.assert_allclose(table.xy, FRAME[["lon", "lat"]])
+    np.testing.assert_allclose(table.values["temp"], FRAME["temp"])
+
+
+def test_crs_of_geodataframes_and_files_is_taken(tmp_path: Path) -> None:
+    projected = points("EPSG:32632")
+    projected.assign(easting=1.0).to_parquet(tmp_path / "a.parquet")
+    for table in (
+        read_table(projected, "temp", None, None),
+        read_table(read_points(tmp_path / "a.parquet"), "temp", None, None),
+    ):
+        assert (table.x, table.y) == ("x", "y")
+        assert table.crs.to_epsg() == 32632
+        np.testing.assert_allclose(table.xy[:, 0], projected.geometry.x)
+    with pytest.raises(InputError, match=r"must be points, got Polygon; replace them.*centroids"):
+        read_table(projected.set_geometry(projected.buffer(1.0)), "temp", None, None)
+    projected.set_geometry(projected.buffer(1.0)).to_file(tmp_path / "b.gpkg")
+    with pytest.raises(InputError, match="must hold points, got Polygon"):
+        read_points(tmp_path / "b.gpkg")
+
+
+def test_rasters_are_no_tables(tmp_path: Path) -> None:
+    coords = {"lat": [1.0, 2.0], "lon": [3.0, 4.0, 5.0]}
+    xr.Dataset({"a": (("lat", "lon"), np.zeros((2, 3)))}, coords).to_netcdf(tmp_path / "a.nc", engine="netcdf4")
+    assert not is_table(tmp_path / "a.nc")
+    assert not is_table(tmp_path / "a.tif")
+    assert not is_table(tmp_path / "missing.nc")
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "degrees"),
+    [
+        ("Longitude (deg)", "Latitude (deg)", True),
+        ("nav_lon", "nav_lat", True),
+        ("LON", "LAT", True),
+        ("station_longitude", "station_latitude", True),
+        ("Easting (m)", "Northing (m)", False),
+        ("utm_x", "utm_y", False),
+        ("x_coord", "y_coord", False),
+    ],
+)
+def test_names_of_coordinates(x: str, y: str, degrees: bool) -> None:
+    table = read_table(FRAME.rename(columns={"lon": x, "lat": y}), None, None, None)
+    assert (table.x, table.y, list(table.values)) == (x, y, ["temp"])
+    assert table.named_degrees is degrees
