@@ -63,7 +63,7 @@ NOTES = {
 
 
 def main() -> None:
-    others = {"EQTNP", "PT-TNP", "RCNP", "TE-PT-TNP", "TE-PT-TNP, kriging head"}
+    others = {"EQTNP", "TNP-ND", "TNP-A", "LBANP", "PT-TNP", "RCNP", "TE-PT-TNP", "TE-PT-TNP, kriging head"}
     others |= {"TNP-KR-SA, invariant", "TNP-KR-SA, means"}
     models = [name for name in MODELS if name not in others]
     given = arguments(__doc__ or "", PUBLISHED, models).parse_args()

@@ -105,9 +105,8 @@ class TNPKR(nn.Module):
         super().__init__()
         _check_attention(attention, embed_x)
         _check_kernels_and_head(kernels, scales, statistics or means, head)
-        self.attention = attention
-        self.embed_x, self.block_size, self.unit = embed_x, block_size, unit
-        self.statistics, self.means = statistics, means
+        self.attention, self.embed_x, self.statistics, self.means = attention, embed_x, statistics, means
+        self.block_size, self.unit = block_size, unit
         self.dictionary = KernelDictionary(d_x, scales, directional_scales) if kernels == "dictionary" else None
         n_kernels = 0 if self.dictionary is None else self.dictionary.size
         extra = 2 * n_kernels * statistics
