@@ -70,12 +70,13 @@ def test_a_table_is_made_once(papers: tuple[ModuleType, ModuleType], tmp_path: P
     found = tables.run(given, score, overrides)
     assert set(found) == {"CNP", "CANP"}
     assert found["CNP"]["exact"] == found["CANP"]["exact"] < found["CNP"]["nll"]
-    text = tables.report(found, {"CNP": -0.1})
+    text = tables.report(found, {"paper, table 3": {"CNP": -0.1}})
     assert text.count("\n") == 3
     assert "| 2 x 2 |" in text
     tables.publish(given, found, "rbf", tables.budget(given), text)
     page = (tmp_path / "pages" / "rbf.md").read_text()
-    assert "2 steps of 2 tasks for every model, seed 0; all are scored on the same 6 test tasks." in page
+    assert "2 steps of 2 tasks for every model, 0.00013 % of the tasks that the paper trained on (100,000 x 32)" in page
+    assert "all are scored on the same 6 test tasks." in page
     assert text in page
     assert "(rbf.png)" in page
     assert (tmp_path / "pages" / "rbf.png").read_bytes().startswith(b"\x89PNG")
@@ -84,6 +85,10 @@ def test_a_table_is_made_once(papers: tuple[ModuleType, ModuleType], tmp_path: P
         raise AssertionError("scored again")
 
     assert tables.run(given, never, overrides) == found
+    given.only_print, given.models = True, ["CNP", "NP"]
+    tables.run(given, never, overrides)
+    assert tables.unfinished(given) == ["Unfinished: NP (no run)."]
+    given.only_print, given.models = False, ["CNP", "CANP"]
     # scores of another number of batches are others, but their models are trained
     given.test_batches = 4
     again = tables.run(given, score, overrides)

@@ -178,7 +178,7 @@ def main() -> None:
             f"{described(recipe.data)} `{OURS}` is TE-PT-TNP with the recipe's head in place of the paper's, which is "
             f"in the row `TE-PT-TNP`. Log-likelihood a target, and by how much {first} is ahead on the same batches:"
         )
-        publish(given, found, given.recipe, budget(given, "windows of each set"), text, head)
+        publish(given, found, given.recipe, budget(given, "windows of each set", (500_000, 8)), text, head)
 
 
 if __name__ == "__main__":

@@ -124,7 +124,7 @@ def main() -> None:
             "paper: 819 and 102). Log-likelihood of each velocity component; the process is fitted by "
             f"{given.gp_steps:,} steps (the paper: 1,000):"
         )
-        parts = [budget(given), text, head]
+        parts = [budget(given, paper=(500_000, 8)), text, head]
         if not given.only_print:
             networks = {
                 label: checkpoint.load_model(f"{row['folder']}/kolmogorov.safetensors")[0]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import shlex
 import statistics
 import sys
@@ -137,7 +138,8 @@ def run(
     overrides = [*overrides, f"training.steps={given.steps}", *given.set]
     if given.batch_size:
         overrides.append(f"training.batch_size={given.batch_size}")
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
+    given.unfinished = {}
     for label in given.models:
         recipe = variant(given.recipe, label, [*overrides, *TRAINING.get(label, [])], (extra or {}).get(label))
         size = recipe.training.batch_size
@@ -155,6 +157,7 @@ def run(
             found[label] = {**made, "folder": str(folder)}
         else:
             print(f"# {label}: no scores of these arguments in {folder}", file=sys.stderr)
+            given.unfinished[label] = int(curve(folder)[-1]["step"]) if (folder / "curve.csv").exists() else 0
     return found
 
 
@@ -203,13 +206,15 @@ def nll(network: nn.Module, recipe: Recipe, batches: int) -> dict[str, float]:
     return out
 
 
-def budget(given: argparse.Namespace, tasks: str = "test tasks") -> str:
-    """What all models of a table were given."""
+def budget(given: argparse.Namespace, tasks: str = "test tasks", paper: tuple[int, int] = (100_000, 32)) -> str:
+    """What all models of a table were given; `paper` are the steps and the tasks per step of the paper."""
     size = given.batch_size or load(given.recipe).training.batch_size
     options = f" with {', '.join(f'`{option}`' for option in given.set)}" if given.set else ""
+    share = f"{100 * given.steps * size / math.prod(paper):.2g} %"
     return (
-        f"Recipe `{given.recipe}`{options}: {given.steps:,} steps of {size} tasks for every model, seed 0; all are "
-        f"scored on the same {given.test_batches * size:,} {tasks}. Minutes are CPU time of the steps alone."
+        f"Recipe `{given.recipe}`{options}: {given.steps:,} steps of {size} tasks for every model, {share} of the tasks"
+        f" that the paper trained on ({paper[0]:,} x {paper[1]}), one training seed (0); all are scored on the same "
+        f"{given.test_batches * size:,} {tasks}. Minutes are CPU time of the steps alone."
     )
 
 
@@ -229,20 +234,26 @@ def table(columns: list[str], rows: Iterable[Iterable[object]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def report(found: Mapping[str, Mapping[str, Any]], published: Mapping[str, float | str], digits: int = 3) -> str:
-    """Our NLL beside the paper's at 100,000 steps and the exact process's."""
+SECOND_HAND = "paper v2 (second-hand, not checked)"
+"""Column of numbers of arXiv 2411.12502 version 2, whose tables are empty in the text that we have."""
+
+
+def report(
+    found: Mapping[str, Mapping[str, Any]], published: Mapping[str, Mapping[str, float]], digits: int = 3
+) -> str:
+    """Our NLL beside the exact process's and the paper's at 100,000 steps, by the column that says where they stand."""
     rows = [
         [
             label,
             f"{row['nll']:.{digits}f} ± {row['error']:.{digits}f}",
-            published.get(label, "-"),
+            *(f"{numbers[label]:.{digits}f}" if label in numbers else "-" for numbers in published.values()),
             f"{row['exact']:.{digits}f}" if "exact" in row else "-",
             gap(row, digits),
             *cost(row),
         ]
         for label, row in sorted(found.items(), key=lambda item: item[1]["nll"])
     ]
-    return table(["model", "NLL", "paper, 100,000 steps", "exact process", "above it", *COST], rows)
+    return table(["model", "NLL", *published, "exact process", "above it", *COST], rows)
 
 
 def gap(row: Mapping[str, Any], digits: int) -> str:
@@ -264,7 +275,7 @@ def command() -> str:
 
 def publish(given: argparse.Namespace, found: Mapping[str, Mapping[str, Any]], name: str, *parts: str) -> None:
     """Print texts and tables, and write them as the page ``NAME.md`` beside a plot of the runs."""
-    text = "\n\n".join(parts)
+    text = "\n\n".join([*parts, *unfinished(given)])
     print(text)
     folder: Path = given.pages or given.out
     folder.mkdir(parents=True, exist_ok=True)
@@ -272,6 +283,17 @@ def publish(given: argparse.Namespace, found: Mapping[str, Mapping[str, Any]], n
     curves = f"![Held-out NLL of each model against its steps of training]({name}.png)"
     made = f"Held-out tasks are those of validation, not of the table. `{command()}`"
     (folder / f"{name}.md").write_text(f"# {name}\n\n{text}\n\n{curves}\n\n{made}\n", encoding="utf-8")
+
+
+def unfinished(given: argparse.Namespace) -> list[str]:
+    """A sentence on the models whose runs have not ended; nothing if all have."""
+    steps: dict[str, int] = getattr(given, "unfinished", {})
+    if not steps:
+        return []
+    runs = (
+        f"{label} ({step:,} of {given.steps:,} steps)" if step else f"{label} (no run)" for label, step in steps.items()
+    )
+    return [f"Unfinished: {', '.join(runs)}."]
 
 
 def plot(found: Mapping[str, Mapping[str, Any]], file: Path, title: str) -> None:
