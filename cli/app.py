@@ -25,6 +25,7 @@ from geonp.errors import GeonpError, reason
 from .adapt import adapt
 from .aggregate import aggregate
 from .evaluate import evaluate
+from .examples import add_examples
 from .fetch import fetch
 from .fill import fill
 from .grid import grid
@@ -170,3 +171,4 @@ def main() -> None:
 for command in (adapt, aggregate, evaluate, fetch, fill, grid, info, models, plot, recipes, train):
     main.add_command(command)
 _add_debug(main)
+add_examples(main)

@@ -167,6 +167,21 @@ def test_commands_and_their_options_exist(page: str) -> None:
     assert not {name for name in alone - anywhere if not any(f'"{name}"' in script for script in scripts)}
 
 
+def every_command(command: click.Command, *words: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    yield words, command
+    for name, inner in command.commands.items() if isinstance(command, click.Group) else ():
+        yield from every_command(inner, *words, name)
+
+
+def test_every_help_text_has_an_example() -> None:
+    for words, command in every_command(main):
+        examples = [shlex.split(line) for line in (command.epilog or "").splitlines() if line.startswith("  geonp")]
+        assert any(example[1 : len(words) + 1] == list(words) for example in examples), words
+        for example in examples:
+            found, rest = own_command(example[1:])
+            assert not options_of(rest) - names_of(found), example
+
+
 @pytest.mark.parametrize("page", CURRENT)
 def test_python_names_exist(page: str) -> None:
     code = [*blocks(page, "python"), *spans(page)]

@@ -46,6 +46,10 @@ class Card(BaseModel):
         Provenance: recipe, steps, seed, CPU hours.
     scores : dict
         Scores on held-out synthetic tasks.
+    trained_on, chosen_on : str
+        Data of the training, and data whose scores led to choices in the model.
+    limits : tuple of str
+        What the model cannot do.
     sha256 : str
         Hash of the safetensors file.
     settings_sha256 : str
@@ -64,6 +68,9 @@ class Card(BaseModel):
     parameters: int
     training: dict[str, Any]
     scores: dict[str, float]
+    trained_on: str = ""
+    chosen_on: str = ""
+    limits: tuple[str, ...] = ()
     sha256: str
     settings_sha256: str | None = None
 

@@ -310,6 +310,8 @@ def test_bad_masks(tmp_path: Path, source: Path, model: str) -> None:
 
 def test_bad_models(source: Path, checkpoint_copy: Path) -> None:
     out = source.with_name("out.zarr")
+    card = geonp("models", "show", "tnpkr-sa").stdout
+    assert all(part in card for part in ("382,931 parameters", "no real raster", "Limits\n", "95 % interval: 95.4%"))
     assert "unknown model 'gp9000'" in error("fill", source, out, "--model", "gp9000")
     weights = bytearray(checkpoint_copy.read_bytes())
     weights[-1] ^= 1
@@ -384,7 +386,7 @@ def test_models(model: str) -> None:
     assert listed == geonp("models", "list").stdout
     assert all(name in listed for name in checkpoint.available())
     assert "`" not in listed
-    assert json.loads(geonp("models", "show", model).stdout)["name"] == "tiny"
+    assert json.loads(geonp("models", "show", model, "--json").stdout)["name"] == "tiny"
     assert "unknown model 'gp9000'" in geonp("models", "show", "gp9000", code=1).stderr
 
 
