@@ -85,7 +85,8 @@ bench-wide: $(STAMP)
 bench-adapt: $(STAMP)
 	$(BIN)/python benchmarks/adapt.py
 
-# Takes hours to days. Interrupted runs continue; --only-print prints what is finished.
+# Takes hours to days. Interrupted runs continue; --only-print prints what is finished. The last two need ERA5, and say
+# where to get it if it is not there.
 bench-papers: $(STAMP)
 	for name in gp1d_rbf gp1d_periodic gp1d_matern32 gp2d_rbf images_digits; do \
 	    $(BIN)/python benchmarks/papers/gp.py --recipe $$name || exit 1; done
@@ -96,6 +97,10 @@ bench-papers: $(STAMP)
 	    $(BIN)/python benchmarks/papers/bayesopt.py --recipe $$name || exit 1; done
 	$(BIN)/python benchmarks/papers/shift.py
 	$(BIN)/python benchmarks/papers/sir.py --filled 1024
+	$(BIN)/python benchmarks/papers/locations.py
+	$(BIN)/python benchmarks/papers/kolmogorov.py
+	$(BIN)/python benchmarks/papers/scaling.py
+	$(BIN)/python benchmarks/papers/era5.py --recipe era5_british_isles
 	$(BIN)/python benchmarks/papers/era5.py
 
 clean:

@@ -55,7 +55,10 @@ class TanhGELU(nn.Module):
 
 
 class MLP(nn.Sequential):
-    """Linear layers of the given `widths` with GELU (tanh approximation) or ReLU between them."""
+    """Linear layers of the given `widths` with GELU (tanh approximation) or ReLU between them.
+
+    Weights start LeCun-normal and biases at zero as in TNP-KR's code. Deviation: TE-TNP's has PyTorch's default.
+    """
 
     def __init__(self, *widths: int, relu: bool = False) -> None:
         layers: list[nn.Module] = []

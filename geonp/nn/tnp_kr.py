@@ -67,7 +67,8 @@ class TNPKR(nn.Module):
     * `scales` with `kernels` ``"rbf"``: widths from which the radial basis functions start, one for each.
     * `unit`: coordinates are divided by it, to bring numbers of cells to the order of one.
 
-    The RBF bias starts with distinct widths (:class:`~geonp.nn.bias.RBFBias`).
+    The RBF bias starts with distinct widths (:class:`~geonp.nn.bias.RBFBias`), and the embedding e with a standard
+    deviation of 1 (published code: 0.5). The embedding and the widths of ``"full"`` are those of v2.
     """
 
     features: Tensor

@@ -283,6 +283,8 @@ class RCNP(nn.Module):
 
     Translation equivariant, as locations enter through differences only. Costs ``O(n_c n_t)``. At most `max_pairs`
     pairs, or those of one target, pass through the network at a time; the backward pass recomputes them.
+
+    Deviation: the decoder has as many hidden layers as the encoder, in the text two.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ class KolmogorovFlow:
     drawn at random, as many for each task of a batch.
 
     The paper has the 819 trajectories of Rozet and Louppe (2023) to train, here `n_trajectories` are simulated by
-    :mod:`geonp.training.data.turbulence`, which takes about 10 s of a core each; a process simulates them once.
+    :mod:`geonp.training.data.turbulence`, which takes about 6 s of a core each; a process simulates them once.
 
     Attributes
     ----------
