@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from geonp.evaluation import kriging
 from geonp.fill import request
 from geonp.inference import checkpoint, parallel, predictor
 from geonp.nn.models import build
@@ -107,6 +108,14 @@ def checkpoint_copy(model: str, tmp_path: Path) -> Path:
     for suffix in (".safetensors", ".json"):
         (tmp_path / f"copy{suffix}").write_bytes(source.with_suffix(suffix).read_bytes())
     return tmp_path / "copy.safetensors"
+
+
+@pytest.fixture(scope="module")
+def few_patches() -> Iterator[None]:
+    """Fit kriging to a part of what it is fitted to elsewhere, which is most of its time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kriging, "SETTINGS", replace(kriging.SETTINGS, patches=4))
+        yield
 
 
 @pytest.fixture(scope="module")

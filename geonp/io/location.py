@@ -83,6 +83,7 @@ def remove(fs: Any, root: str, markers: Sequence[str]) -> None:
 def identity(url: str, options: Mapping[str, Any] | None = None) -> str:
     """Hash of the names, sizes and times (of URLs: ETags) of all files at `url`, whose content is not read.
 
+    Those of folders on this machine count, too: the time of a folder says that a part of it was away for a while.
     These are all files of a raster of GDAL, such as the sources of a VRT, or the archive that holds it. Of a URL that
     GDAL alone knows, such as ``/vsis3/``, only the name counts.
     """
@@ -96,7 +97,8 @@ def identity(url: str, options: Mapping[str, Any] | None = None) -> str:
     else:
         fs, root = connect(url, options)
         fs.invalidate_cache()
-        infos = {root: fs.info(root)} if fs.isfile(root) else fs.find(root, detail=True)
+        folders = not is_remote(url)
+        infos = {root: fs.info(root)} if fs.isfile(root) else fs.find(root, detail=True, withdirs=folders)
         files = sorted(
             (
                 name.removeprefix(root),

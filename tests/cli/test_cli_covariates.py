@@ -17,6 +17,8 @@ from geonp.cli.app import main
 from geonp.cli.covariates import split
 from geonp.errors import InputError
 
+pytestmark = pytest.mark.usefixtures("few_patches")
+
 SHAPE = (26, 32)
 
 

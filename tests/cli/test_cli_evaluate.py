@@ -17,6 +17,8 @@ from geonp.cli.app import main
 from geonp.cli.evaluate import HOLDOUTS
 from geonp.evaluation import compare
 
+pytestmark = pytest.mark.usefixtures("few_patches")
+
 
 def geonp(*arguments: object) -> Result:
     """A command that must succeed, run in this process."""

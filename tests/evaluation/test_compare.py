@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ import xarray as xr
 from scipy import ndimage
 
 from geonp.errors import InputError, ModelError
-from geonp.evaluation import kriging
 from geonp.evaluation.baselines import METHODS, predict
 from geonp.evaluation.compare import evaluate
 from geonp.evaluation.comparison import Comparison
@@ -28,16 +26,10 @@ from geonp.evaluation.scored import OURS, RANKED, WITH_COVARIATES, Prediction
 from geonp.raster.gaps import SIMULATORS
 from geonp.raster.windows import Window
 
+pytestmark = pytest.mark.usefixtures("few_patches")
+
 Y, X = np.mgrid[:40, :48].astype(np.float32)
 FIELD = np.sin(X / 6) + np.cos(Y / 8) + 0.02 * np.random.default_rng(1).standard_normal(X.shape, np.float32)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def few_patches() -> Iterator[None]:
-    """Fit kriging to a part of what it is fitted to elsewhere, which is most of its time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kriging, "SETTINGS", replace(kriging.SETTINGS, patches=4))
-        yield
 
 
 def raster(values: np.ndarray = FIELD, gap: bool = True) -> xr.DataArray:

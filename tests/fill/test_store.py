@@ -607,13 +607,19 @@ def test_an_input_that_vanishes_for_a_moment_fails_the_units_that_read_it(
     assert stored(out) == stored(unbroken(16))
 
 
+@pytest.mark.parametrize("what", ["a file comes", "chunks go and return"])
 def test_an_input_that_changes_while_it_is_filled_leaves_the_store_unfinished(
-    model: str, tmp_path: Path, source: Path
+    model: str, tmp_path: Path, source: Path, what: str
 ) -> None:
-    out = tmp_path / "out.zarr"
+    out, chunks, away = tmp_path / "out.zarr", source / "a" / "c" / "1", tmp_path / "away"
 
-    def change(*_: object) -> None:
-        (source / "more").write_text("x")
+    def change(_: object, done: int, __: int) -> None:
+        if what == "a file comes":
+            (source / "more").write_text("x")
+        elif done == 1:  # the document of the array stays
+            chunks.rename(away)
+        elif done == 4:
+            away.rename(chunks)
 
     with pytest.raises(InputError, match="The input changed while it was filled"):
         fill_store(lazily(source), out, chunks=40, model=model, progress=change)

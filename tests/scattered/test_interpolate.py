@@ -34,7 +34,7 @@ def measurements(n: int = 400, noise: float = 0.0, seed: int = 0) -> pd.DataFram
 
 @pytest.fixture(scope="module")
 def gridded(float32: None) -> xr.Dataset:
-    return geonp.interpolate(measurements(noise=0.1), lattice((0, 0, 50, 50), 1), quantiles=[0.25, 0.75], tails=True)
+    return geonp.interpolate(measurements(noise=0.1), lattice((0, 0, 50, 50), 2), quantiles=[0.25, 0.75], tails=True)
 
 
 def test_a_grid_is_filled_with_honest_errors(gridded: xr.Dataset) -> None:
@@ -56,7 +56,7 @@ def test_a_grid_is_filled_with_honest_errors(gridded: xr.Dataset) -> None:
 
 
 def test_half_of_new_measurements_lie_between_the_quartiles(gridded: xr.Dataset) -> None:
-    new = wave(gridded.x, gridded.y) + 0.1 * np.random.default_rng(2).standard_normal((50, 50))
+    new = wave(gridded.x, gridded.y) + 0.1 * np.random.default_rng(2).standard_normal((25, 25))
     low, high = gridded["value_quantile"].transpose("quantile", ...)
     between = ((new.transpose("y", "x") > low) & (new.transpose("y", "x") < high)).mean()
     assert 0.42 < float(between) < 0.6
@@ -66,20 +66,20 @@ def test_a_lazy_grid_computes_nothing_and_gives_the_same(gridded: xr.Dataset) ->
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("computed")
 
-    grid = lattice((0, 0, 50, 50), 1)
+    grid = lattice((0, 0, 50, 50), 2)
     with dask.config.set(scheduler=refuse):
-        lazy = geonp.interpolate(measurements(noise=0.1), grid.chunk({"y": 20, "x": 35}))
-    assert lazy["value"].chunks == ((20, 20, 10), (35, 15))
+        lazy = geonp.interpolate(measurements(noise=0.1), grid.chunk({"y": 10, "x": 18}))
+    assert lazy["value"].chunks == ((10, 10, 5), (18, 7))
     error = gridded["value_standard_error"]
     assert float((abs(lazy["value"] - gridded["value"]) / error).max()) < 1e-3
     assert float((lazy["value_standard_error"] / error - 1).__abs__().max()) < 1e-3
 
 
 def test_a_table_of_places_gives_what_the_grid_gives(gridded: xr.Dataset) -> None:
-    places = pd.DataFrame({"x": gridded.x.values[[3, 30]], "y": gridded.y.values[[40, 7]]})
+    places = pd.DataFrame({"x": gridded.x.values[[3, 15]], "y": gridded.y.values[[20, 7]]})
     found = geonp.interpolate(measurements(noise=0.1), places)
     assert found["value"].dims == ("point",)
-    expected = gridded["value"].values[[40, 7], [3, 30]]
+    expected = gridded["value"].values[[20, 7], [3, 15]]
     np.testing.assert_allclose(found["value"], expected, atol=1e-3)
     np.testing.assert_array_equal(found.x, places["x"])
 
@@ -87,13 +87,13 @@ def test_a_table_of_places_gives_what_the_grid_gives(gridded: xr.Dataset) -> Non
 def test_rows_can_come_in_any_order_and_with_gaps(gridded: xr.Dataset) -> None:
     table = measurements(noise=0.1).sample(frac=1, random_state=1)
     empty = pd.DataFrame({"x": [1.0, np.nan, 3.0], "y": [1.0, 2.0, 3.0], "value": [np.nan, 1.0, np.inf]})
-    found = geonp.interpolate(pd.concat([empty, table]), lattice((0, 0, 50, 50), 1))
+    found = geonp.interpolate(pd.concat([empty, table]), lattice((0, 0, 50, 50), 2))
     np.testing.assert_allclose(found["value"], gridded["value"], atol=1e-4)
 
 
 def test_units_and_offsets_of_places_do_not_matter(gridded: xr.Dataset) -> None:
     table = measurements(noise=0.1).assign(x=lambda t: 1000 * t.x + 4e5, y=lambda t: 1000 * t.y + 5e6)
-    found = geonp.interpolate(table, lattice((4e5, 5e6, 4.5e5, 5.05e6), 1000))
+    found = geonp.interpolate(table, lattice((4e5, 5e6, 4.5e5, 5.05e6), 2000))
     off = abs(found["value"].values - gridded["value"].values) / gridded["value_standard_error"].values
     assert off.max() < 0.01
 
