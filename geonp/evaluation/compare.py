@@ -17,6 +17,7 @@ from geonp.errors import InputError
 from geonp.evaluation.baselines import ACROSS, METHODS, REGRESSION, linear_across, predict
 from geonp.evaluation.comparison import Comparison
 from geonp.evaluation.holdout import HoldOut, hide_moved_gaps, hide_simulated
+from geonp.evaluation.metrics import require_scorable
 from geonp.evaluation.scored import OURS, WITH_COVARIATES, Prediction
 from geonp.fill.infill import infill
 from geonp.fill.missing import MissingLike, with_gaps
@@ -129,6 +130,7 @@ def evaluate(
     chosen = _choose_slice(obj, index or {}, nodata, given, missing)
     array = chosen.observed()
     cut, window = _cut(array, size, own_gaps=holdout == "gaps")
+    require_scorable(cut.values, cut.name)
     test = _hide(cut, holdout, fraction, np.random.default_rng(seed))
     card = load_card(model)
     neighbours = _neighbours(chosen, window, dims, card.neighbourhood.across)

@@ -18,6 +18,7 @@ from geonp.errors import InputError
 from geonp.evaluation.baselines import ACROSS, REGRESSION
 from geonp.evaluation.cross_validation import CrossValidation
 from geonp.evaluation.folds import folds_of
+from geonp.evaluation.metrics import require_scorable
 from geonp.evaluation.points import POINT_METHODS, Sites, detrended, errors_by_distance, fitted, kriged, predicted
 from geonp.evaluation.scored import OURS, WITH_COVARIATES, Prediction
 from geonp.inference.checkpoint import load_card
@@ -194,6 +195,7 @@ def _measured(
     if len(table.values) > 1:
         raise InputError(f"one column is evaluated at a time: got {', '.join(table.values)}; choose it with values=...")
     (value,) = table.values
+    require_scorable(table.values[value], value)
     table = transformed(table, crs, None)
     table.warn_of_nodata()
     table = table if time is None else table.timed(time)

@@ -29,7 +29,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("scoringrules", "evaluate") from error
 
-__all__ = ["LEVELS", "Scores", "score"]
+__all__ = ["LEVELS", "Scores", "require_scorable", "score"]
 
 FloatArray = npt.NDArray[np.floating[Any]]
 
@@ -37,7 +37,10 @@ LEVELS = (0.50, 0.80, 0.95)
 """Nominal levels of the central intervals whose coverage is counted; the interval score is that of the last one."""
 
 SMALLEST_ERROR = 1e-12
-"""Stands for a standard error of 0, whose log score would be infinite."""
+"""Stands for a standard error of 0, whose log score would be infinite; of values below 1 times the largest of them."""
+
+LARGEST = 1e150
+"""Squares of larger values, and of values smaller than its inverse, are beyond float64."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,23 @@ class Scores:
         return total / self.cells if self.cells else math.nan
 
 
+def require_scorable(values: FloatArray, name: object) -> None:
+    """Check that the squares of values, which scores and classical methods need, are numbers.
+
+    Raises
+    ------
+    InputError
+        For values beyond 1e150, or that differ by less than 1e-150.
+    """
+    known = np.asarray(values, np.float64)[np.isfinite(values)]
+    low, high = known.min(initial=np.inf), known.max(initial=-np.inf)
+    if max(-low, high) > LARGEST or 0 < high / 2 - low / 2 < 1 / LARGEST:
+        raise InputError(
+            f"{name!r} cannot be scored: got values from {low:g} to {high:g}, whose squares are beyond float64. "
+            "Evaluate them in another unit: divide them by a power of ten first."
+        )
+
+
 def score(
     truth: FloatArray,
     mean: FloatArray,
@@ -147,7 +167,8 @@ def score(
 
     Notes
     -----
-    A standard error of 0, as of an observed cell, counts as ``1e-12``, which gives the scores of a point prediction.
+    A standard error of 0, as of an observed cell, counts as ``1e-12``, or as ``1e-12`` of the largest value if that is
+    below 1, which gives the scores of a point prediction.
     """
     tail = np.zeros(np.shape(error)) if tail is None else tail
     shapes = [np.shape(array) for array in (truth, mean, error, tail)]
@@ -161,7 +182,7 @@ def score(
         )
     if not y.size:
         return Scores()
-    sigma = np.maximum(sigma, SMALLEST_ERROR)
+    sigma = np.maximum(sigma, SMALLEST_ERROR * min(float(np.abs(y).max()) or 1.0, 1.0))
     residual = mu - y
     half_widths = [student.half_width(sigma, tau, level) for level in LEVELS]
     lower, upper = mu - half_widths[-1], mu + half_widths[-1]

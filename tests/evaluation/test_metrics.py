@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from geonp.errors import InputError
-from geonp.evaluation.metrics import LEVELS, Scores, score
+from geonp.evaluation.metrics import LEVELS, Scores, require_scorable, score
 
 Z95 = 1.959963984540054
 
@@ -52,6 +52,19 @@ def test_interval_score_punishes_a_miss_by_its_distance() -> None:
 def test_zero_error_gives_the_scores_of_a_point_prediction() -> None:
     assert one(1.0, 1.0, 0.0).crps == pytest.approx(0.0, abs=1e-12)
     assert one(1.0, 4.0, 0.0).crps == pytest.approx(3.0)
+
+
+def test_units_of_any_size_scale_the_scores() -> None:
+    small, usual = one(1e-15, 3e-15, 1e-15), one(1.0, 3.0, 1.0)
+    assert small.crps == pytest.approx(1e-15 * usual.crps)
+    assert small.coverage(0.95) == usual.coverage(0.95)
+
+
+@pytest.mark.parametrize("values", [[1e300, 2e300], [1e-300, 2e-300], [np.nan, -1e200]])
+def test_values_whose_squares_are_no_numbers_are_refused(values: list[float]) -> None:
+    require_scorable(np.array([1e-12, np.nan, 1e12]), "a")
+    with pytest.raises(InputError, match=r"'a' cannot be scored: got values from .* in another unit"):
+        require_scorable(np.array(values), "a")
 
 
 def test_log_score_stays_finite_where_the_density_underflows() -> None:
