@@ -5,7 +5,8 @@ are cuts of up to 256 x 256 cells; hidden cells are scored. No model was trained
 Jacksboro and on SST stripes led to two choices (the likelihood step, smoothed fields in the prior), see RESULTS.md; the
 air temperature and the Landsat band were added later and led to none.
 
-A model without a network, :func:`no_network`, shows what the network is worth.
+A model without a network, :func:`no_network`, shows what the network is worth; the paper's own model, where its weights
+are installed or given by ``--paper``, what the kriging head is worth.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,9 @@ Curve = npt.NDArray[np.float64]
 GAPS = (("random", 0.5), ("random", 0.9), ("random", 0.98), ("clouds", 0.3), ("clouds", 0.6), ("stripes", 0.3))
 BASELINES = ("linear", "gdal", "thin_plate", "kriging")
 NO_NETWORK = "no network"
+PAPER = "the paper's model"
+PAPER_MODEL = "tnpkr-sa-paper"
+"""TNP-KR-SA as published, trained by the recipe ``tnpkr_sa_paper``."""
 SCORING_STEPS = 10
 """Steps of the model without a network."""
 SIDE = 256
@@ -111,9 +115,11 @@ def no_network(model: str, folder: Path, scoring_steps: int = SCORING_STEPS) -> 
     return file
 
 
-def cases(folder: Path) -> Iterator[tuple[str, str, HoldOut]]:
+def cases(folder: Path, fields: Collection[str] = FIELDS) -> Iterator[tuple[str, str, HoldOut]]:
     """Name of each field, kind of gaps, and hold-out."""
     for seed, (name, read) in enumerate(FIELDS.items()):
+        if name not in fields:
+            continue
         try:
             truth = read(folder)
         except geonp.GeonpError as error:
@@ -153,7 +159,7 @@ def heaton(folder: Path, models: dict[str, str | Path]) -> None:
     results, _ = run(test, models)
     print("\n| Heaton et al. | RMSE | MAE | CRPS | 95 % interval score | coverage | s |")
     print("|---|---:|---:|---:|---:|---:|---:|")
-    for method in ("geonp", NO_NETWORK, "kriging"):
+    for method in ("geonp", *(name for name in models if name != "geonp"), "kriging"):
         scores, seconds = results[method]
         cells = [scores.rmse, scores.mae, scores.crps, scores.interval_score, scores.coverage(0.95)]
         print(f"| {method} | {' | '.join(f'{cell:.4f}' for cell in cells)} | {seconds:.0f} |", flush=True)
@@ -164,7 +170,7 @@ def geometric(values: list[float]) -> float:
     return float(np.exp(np.mean(np.log(values))))
 
 
-def compare(data: Path, models: dict[str, str | Path]) -> list[dict[str, Any]]:
+def compare(data: Path, models: dict[str, str | Path], fields: Collection[str] = FIELDS) -> list[dict[str, Any]]:
     """Print the scores of each case and a summary; return all scores."""
     print(
         "| field | gaps | RMSE / kriging | / best classical | / no network | CRPS / kriging | / no network | coverage "
@@ -172,11 +178,14 @@ def compare(data: Path, models: dict[str, str | Path]) -> list[dict[str, Any]]:
     )
     print("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
     rows, everything, curves, spent = [], [], [], []
-    for name, gaps, test in cases(data):
+    papers: list[tuple[float, float]] = []
+    for name, gaps, test in cases(data, fields):
         results, curve = run(test, models)
         curves.append(curve)
         (ours, seconds), (kriging, kriging_seconds) = results["geonp"], results["kriging"]
         plain = results[NO_NETWORK][0]
+        if PAPER in models:
+            papers.append((ours.crps / results[PAPER][0].crps, ours.rmse / results[PAPER][0].rmse))
         spent.append((ours.cells, seconds, kriging_seconds))
         best = min(results[b][0].rmse for b in BASELINES)
         rmse = ours.rmse / kriging.rmse, ours.rmse / best, ours.rmse / plain.rmse
@@ -204,6 +213,11 @@ def compare(data: Path, models: dict[str, str | Path]) -> list[dict[str, Any]]:
         "cells a second over all cases": f"{cells / seconds:,.0f}",
         "kriging's": f"{cells / kriging_seconds:,.0f}",
     }
+    if papers:
+        crps, rmse = (list(column) for column in zip(*papers, strict=True))
+        summary[f"CRPS / that of {PAPER}, geometric mean"] = f"{geometric(crps):.3f}"
+        summary[f"RMSE / that of {PAPER}, geometric mean"] = f"{geometric(rmse):.3f}"
+        summary[f"cases with a CRPS below that of {PAPER}"] = f"{np.mean(np.array(crps) < 1):.0%}"
     print("\n| summary | |\n|---|---:|")
     print("\n".join(f"| {name} | {value} |" for name, value in summary.items()))
     heaton(data, models)
@@ -216,10 +230,18 @@ def main() -> None:
     parser.add_argument("--model", default="tnpkr-sa", help="name or path of a checkpoint")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the rasters")
     parser.add_argument("--json", type=Path, help="also write all scores to this file")
+    installed = PAPER_MODEL if PAPER_MODEL in checkpoint.available() else None
+    parser.add_argument(
+        "--paper", default=installed, help="name or path of the paper's own model; default: if installed"
+    )
+    parser.add_argument("--fields", nargs="*", choices=FIELDS, default=list(FIELDS), metavar="FIELD")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        models = {NO_NETWORK: no_network(arguments.model, Path(folder)), "geonp": arguments.model}
-        everything = compare(arguments.data, models)
+        models: dict[str, str | Path] = {NO_NETWORK: no_network(arguments.model, Path(folder))}
+        if arguments.paper:
+            models[PAPER] = arguments.paper
+        models["geonp"] = arguments.model
+        everything = compare(arguments.data, models, arguments.fields)
     if arguments.json:
         arguments.json.write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
 

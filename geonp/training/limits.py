@@ -12,7 +12,7 @@ from typing import Any
 
 from geonp.training.data.epidemics import Epidemic
 from geonp.training.data.fields import RasterPrior
-from geonp.training.data.images import Digits
+from geonp.training.data.images import Digits, Photographs
 from geonp.training.data.kolmogorov import KolmogorovFlow
 from geonp.training.data.processes import GaussianProcess, MixedProcess
 from geonp.training.data.reanalysis import Reanalysis
@@ -38,6 +38,7 @@ def data_errors(data: object) -> Iterator[str]:
         MixedProcess: _mixed_errors,
         Epidemic: _epidemic_errors,
         Digits: lambda digits: _too_few_cells(digits.n_context, digits.n_targets),
+        Photographs: lambda photos: _too_few_cells(photos.n_context, photos.n_targets),
         KolmogorovFlow: lambda flow: _too_few_cells(flow.n_context[::-1], flow.window**3 - 1),
         Reanalysis: _reanalysis_errors,
     }

@@ -20,7 +20,7 @@ from geonp.nn.models import ARCHITECTURES
 from geonp.training.data.covariates import CovariatePrior
 from geonp.training.data.epidemics import Epidemic
 from geonp.training.data.fields import RasterPrior
-from geonp.training.data.images import Digits
+from geonp.training.data.images import Digits, Photographs, TranslatedDigits
 from geonp.training.data.kolmogorov import KolmogorovFlow
 from geonp.training.data.processes import GaussianProcess, MixedProcess
 from geonp.training.data.reanalysis import Reanalysis
@@ -164,7 +164,15 @@ class Raster:
 
 
 Data = Annotated[
-    Raster | GaussianProcess | MixedProcess | Epidemic | Reanalysis | Digits | KolmogorovFlow,
+    Raster
+    | GaussianProcess
+    | MixedProcess
+    | Epidemic
+    | Reanalysis
+    | Digits
+    | TranslatedDigits
+    | Photographs
+    | KolmogorovFlow,
     Field(discriminator="kind"),
 ]
 """Training data, distinguished by ``kind``."""

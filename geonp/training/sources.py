@@ -12,7 +12,7 @@ from torch import Tensor
 from geonp.errors import RecipeError
 from geonp.inference.context import Neighbourhood
 from geonp.nn.models import build
-from geonp.training.data.images import Digits
+from geonp.training.data.images import Digits, Photographs, TranslatedDigits
 from geonp.training.data.kolmogorov import KolmogorovFlow
 from geonp.training.data.reanalysis import Reanalysis
 from geonp.training.data.tasks import collate, sample_task
@@ -37,7 +37,7 @@ def check(recipe: Recipe) -> None:
         If a package of an extra is missing.
     """
     _check_model(recipe)
-    if isinstance(recipe.data, Reanalysis | Digits):
+    if isinstance(recipe.data, Reanalysis | Digits | TranslatedDigits | Photographs):
         recipe.data.check()
 
 
@@ -86,7 +86,8 @@ def draw(recipe: Recipe, seed: int, index: int) -> Batch:
     """
     options = recipe.training
     data = recipe.data
-    if seed == VALIDATION_SEED and isinstance(data, Reanalysis | Digits | KolmogorovFlow):
+    held_out = Reanalysis | Digits | TranslatedDigits | Photographs | KolmogorovFlow
+    if seed == VALIDATION_SEED and isinstance(data, held_out):
         data = data.held_out()
     if not isinstance(data, Raster):
         return data.batch(seed, index, options.batch_size)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits, load_sample_images
 
 from geonp.errors import MissingExtraError
 from geonp.training.data import images
-from geonp.training.data.images import Digits
+from geonp.training.data.images import Digits, Photographs, TranslatedDigits
 from geonp.training.recipe import load
 from geonp.training.sources import VALIDATION_SEED, draw
 
@@ -53,3 +54,31 @@ def test_without_its_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
     images._digits.cache_clear()
     with pytest.raises(MissingExtraError, match=r"geonp\[images\]"):
         Digits().check()
+
+
+def test_translated_digits_and_patches_hold_what_the_images_hold() -> None:
+    data = TranslatedDigits(fraction=(0.2, 0.2), n_targets=2000)
+    batch = data.batch(0, 0, 2)
+    n_c = batch["xc"].shape[1]
+    assert n_c == round(0.2 * 56**2)
+    pixels = (torch.cat([batch["xc"], batch["xt"]], 1) * np.arange(56).std() + 27.5).round().long()
+    values = torch.cat([batch["yc"], batch["yt"]], 1)[..., 0]
+    for at, value in zip(pixels, values, strict=True):
+        assert len(set(map(tuple, at.tolist()))) == n_c + 2000
+        inked = at[value > 0]
+        # the digit has 28 x 28 pixels of the canvas
+        assert ((inked.amax(0) - inked.amin(0)) < 28).all()
+        assert len(inked) > 100
+    photo = load_sample_images().images
+    patches = Photographs(n_targets=1024).batch(1, 0, 3)
+    order = ((patches["xt"][0] + 2) / 4 * 31).round().long()
+    for values in patches["yt"]:
+        image = np.zeros((32, 32, 3), np.uint8)
+        image[tuple(order.T)] = ((values + 1) * 127.5).round()
+        rows = [np.lib.stride_tricks.sliding_window_view(p[:, : 640 * 3 // 4], (32, 32), (0, 1)) for p in photo]
+        corner = [np.argwhere((r[..., 0, 0] == image[0, 0]).all(-1)) for r in rows]
+        assert any(
+            (r[i, j].transpose(1, 2, 0) == image).all() for r, at in zip(rows, corner, strict=True) for i, j in at
+        )
+    held_out = Photographs().held_out().batch(1, 0, 3)
+    assert not torch.equal(held_out["yt"], Photographs().batch(1, 0, 3)["yt"])
