@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: demo test check docs bench bench-speed bench-accuracy bench-exact bench-seams bench-equivariance bench-cost bench-points bench-scale bench-cluster bench-across bench-beside bench-classes bench-errors bench-adapt bench-station-days bench-samples bench-values bench-papers clean
+.PHONY: demo test check docs bench bench-speed bench-accuracy bench-exact bench-seams bench-equivariance bench-cost bench-points bench-scale bench-cluster bench-across bench-beside bench-classes bench-errors bench-adapt bench-station-days bench-samples bench-sphere bench-values bench-papers clean
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
@@ -78,6 +78,9 @@ bench-samples: $(STAMP)
 
 bench-values: $(STAMP)
 	$(BIN)/python benchmarks/values.py
+
+bench-sphere: $(STAMP)
+	$(BIN)/python benchmarks/sphere.py
 
 bench-wide: $(STAMP)
 	$(BIN)/python benchmarks/wide.py

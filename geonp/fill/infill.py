@@ -186,17 +186,18 @@ def _filled(
         stored = da.from_array(source.values, chunks=chunks_in_memory(source.shape), name=False)
     else:
         stored = source.data
+    chunks, stored = stored.chunks, _cut(stored, job)
     domain = None if request.domain is None else da.asarray(request.domain).rechunk(stored.chunks[-2:])
     beside = [(Beside.of(covariate, variable), data) for covariate, data in covariates]
     watch = None if in_memory else Watch.over(variable, stored.npartitions, hint=warping is None)
     narrow = narrow_mask(request, variable)
     narrow = None if narrow is None else da.asarray(narrow).rechunk(stored.chunks)
-    result = _fill_chunks(variable, stored, domain, job, beside, warping, watch, narrow)
+    result = _fill_chunks(variable, stored, domain, job, beside, warping, watch, narrow).rechunk(chunks)
     if warping is not None:
         dtype = mapped_dtype(result.dtype, request.options)
         meta = np.empty((0,) * result.ndim, dtype)
         result = da.map_blocks(mapped, result, warping, request.options.bare, dtype=dtype, meta=meta)
-    arrays = result_arrays(variable, request.outputs(variable), result, stored)
+    arrays = result_arrays(variable, request.outputs(variable), result, stored.rechunk(chunks))
     return dict(xr.Dataset(arrays).compute().items()) if in_memory else arrays
 
 
@@ -296,6 +297,13 @@ def _fill_chunks(
     return da.Array(layers, name, data.chunks, dtype=result_dtype(read.dtype, job))
 
 
+def _cut(data: da.Array, job: FillJob) -> da.Array:
+    """`data` with a border of chunks at the column where tiles begin."""
+    edges = sorted({0, *itertools.accumulate(data.chunks[-1]), job.first_col})
+    cut: da.Array = data.rechunk((*data.chunks[:-1], tuple(b - a for a, b in itertools.pairwise(edges))))
+    return cut
+
+
 def _around(data: da.Array, domain: da.Array | None, job: FillJob, chunk: Window, block: tuple[int, ...]) -> list[Any]:
     """Keys of the blocks that the far window of a chunk touches, and their parts: a ``FarBlocks`` of the region."""
     rows, cols = (pieces(*of) for of in zip(job.far_cells(chunk), data.chunks[-2:], strict=True))
@@ -333,6 +341,7 @@ def _covariate(request: Request, covariate: Covariate) -> da.Array:
     in_memory = source.chunks is None
     chunks = chunks_in_memory(source.shape)
     data: da.Array = da.from_array(source.values, chunks=chunks, name=False) if in_memory else source.data
+    data = _cut(data, request.job)
     if covariate.as_read:
         dtype = result_dtype(read.dtype)
         result: da.Array = da.map_blocks(_as_read, data, read, dtype=dtype, meta=np.empty((0,) * data.ndim, dtype))

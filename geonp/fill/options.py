@@ -71,7 +71,8 @@ class FillOptions:
         cells within it. Of a stripe, this is the width, as for the gaps of xarray's ``interpolate_na`` along a
         dimension. Each gap of a slice is filled as a whole, or not at all; `max_distance` cuts gaps.
     max_distance : float, optional
-        Largest distance to an observation, in cells, at which a cell is filled. Cells farther away stay empty.
+        Largest distance to an observation, in cells, at which a cell is filled. Cells farther away stay empty. Where
+        cells are no squares, it is counted in heights of a cell, or in widths if these are smaller.
     device : str, optional
         Torch device, such as ``cpu`` or ``cuda``. By default a GPU if there is one.
     batch_size : int, optional

@@ -38,6 +38,7 @@ from geonp.raster.metadata import UNNAMED, Kind, ancillary_names
 from geonp.raster.nodata import declared_nodata
 from geonp.raster.places import warn_of_places
 from geonp.raster.positions import periods, positions
+from geonp.raster.surface import surface_of
 from geonp.raster.variable import Variable, class_variables, off_grid, passed_classes, passed_integers
 
 __all__ = ["Raster", "Request", "covariates_on", "domain_of", "load_job", "normalise", "prepare", "require_covariates"]
@@ -144,7 +145,9 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
     stack = tuple(_along(dim, variables) for dim in across)
     predictor = replace(job.predictor, neighbourhood=neighbourhood)
     job = replace(job, across=stack, predictor=predictor, smooth=options.smooth, samples=options.samples)
-    job = replace(job, empty_slices=options.empty_slices)
+    surface = None if neighbourhood.axes else surface_of(obj, grid)
+    periodic = job.periodic if surface is None else surface.periodic
+    job = replace(job, empty_slices=options.empty_slices, surface=surface, periodic=periodic)
     if job.empty_slices and job.series is None:
         raise InputError(
             f"empty_slices fills slices from others: got across={options.across!r}, expected a dimension, such as "

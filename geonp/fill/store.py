@@ -26,9 +26,11 @@ from geonp.fill.options import FillKeywords, FillOptions, takes_fill_options
 from geonp.fill.plan import LIBRARIES_BYTES, FillPlan, planned, processes_bytes
 from geonp.fill.report import Report, check_observed, failures, tally
 from geonp.fill.request import Raster, Request, prepare
+from geonp.fill.session import fill_session
 from geonp.fill.units import COUNTED, Field, Unit, Work, units_of
 from geonp.fill.workers import executor, processes, run
 from geonp.inference.warping import Warping
+from geonp.io.engines import Session, is_session
 from geonp.io.journal import Journal, Record
 from geonp.io.location import is_remote, require_apart, resolved
 from geonp.io.output import for_files
@@ -51,7 +53,7 @@ JOB = "geonp_job"
 @takes_fill_options
 def fill_store(
     obj: Raster,
-    target: str | os.PathLike[str],
+    target: str | os.PathLike[str] | Session,
     *,
     chunks: int | None = None,
     unit: int | None = None,
@@ -78,8 +80,10 @@ def fill_store(
     obj : DataArray or Dataset
         Best opened by :func:`geonp.open_raster` with ``chunks=None``: each unit then reads its part of the file, also
         on the workers of a cluster.
-    target : str or path
-        Path or URL of the store, such as ``s3://bucket/out.zarr``.
+    target : str, path or session
+        Path or URL of the store, such as ``s3://bucket/out.zarr``. Or a writable session of Icechunk, which is
+        committed at the end: it is filled in threads of this process and not resumed, so that of the options for stores
+        only `chunks` is taken.
     chunks : int, optional
         Rows and columns of a stored chunk. By default those of a unit.
     unit : int, optional
@@ -122,6 +126,14 @@ def fill_store(
     ClusterError
         If the cluster is lost. Finished units are kept.
     """
+    if is_session(target):
+        own = {"unit": unit, "shards": shards, "resume": resume, "overwrite": overwrite, "workers": workers}
+        if given := [name for name, value in {**own, "scheduler": scheduler}.items() if value]:
+            raise InputError(
+                f"a session of Icechunk is filled in one go: got {', '.join(given)}, expected none of them"
+            )
+        return fill_session(obj, target, chunks, **options)  # type: ignore[arg-type]
+    assert isinstance(target, str | os.PathLike)
     request = _prepared(obj, FillOptions(**options))
     layout = checked_layout(_cells(request), chunks=chunks, unit=unit, shards=shards, zarr_format=zarr_format)
     warpings = {name: _computed(warping) for name, warping in warpings_of(request).items()}

@@ -151,39 +151,55 @@ def fill_unit(work: Work, unit: Unit) -> Record:
     """
     field = work.fields[unit.field]
     job = replace(work.job.of(field.variable), warping=field.warping)
-    source = VariableSource(
-        field.variable,
-        _region(work, unit),
-        job,
-        work.domain,
-        tuple(field.chunks[dim] for dim in field.variable.spatial),  # type: ignore[arg-type]
-        field.covariates,
-        narrow=field.narrow,
-    )
+    sources = _sources(work, unit, job)
     with dask.config.set(scheduler="synchronous"):
         try:
             work.require_input(field)
-            own = source.own()
-            complete = (np.isfinite(own).all() and not work.job.smooth) or (
-                source.complete and source.beside_windows is not None
+            own = _joined([source.own() for source in sources])
+            complete = (np.isfinite(own).all() and not work.job.smooth) or all(
+                source.complete and source.beside_windows is not None for source in sources
             )
             work.require_input(field)
         except MemoryError:
             raise
         except Exception as error:  # readers of files raise errors of no common class
             return fail_unit(work, unit, reason(error))
-        result, failure = fill_region(source.region, source, job, keep_going=True)
-        if source.far_complete:
+        parts = [fill_region(source.region, source, job, keep_going=True) for source in sources]
+        result, failure = _joined([part for part, _ in parts]), next((why for _, why in parts if why), "")
+        if any(source.far_complete for source in sources):
             try:
                 work.require_input(field)
             except InputError as error:
                 return fail_unit(work, unit, reason(error))
         # far windows and the slices that inform an empty one are read as they are needed
-        complete = complete and bool(np.isfinite(own).all() or source.complete)
+        complete = complete and bool(np.isfinite(own).all() or all(source.complete for source in sources))
         note: Record = {} if complete else {"unread": True}
         if failure:
             note["error"] = failure
-        return _write(work, unit, result, source.stored, note)
+        return _write(work, unit, result, _joined([source.stored for source in sources]), note)
+
+
+def _sources(work: Work, unit: Unit, job: FillJob) -> list[VariableSource]:
+    """The parts of a unit, see :meth:`geonp.inference.kernel.FillJob.parts`."""
+    field, region = work.fields[unit.field], _region(work, unit)
+    chunks = tuple(field.chunks[dim] for dim in field.variable.spatial)
+    return [
+        VariableSource(
+            field.variable,
+            replace(region, chunk=part),
+            job,
+            work.domain,
+            chunks,  # type: ignore[arg-type]
+            field.covariates,
+            narrow=field.narrow,
+        )
+        for part in job.parts(region.chunk)
+    ]
+
+
+def _joined(parts: list[Array]) -> Array:
+    """Parts of a unit side by side; a single one is not copied."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
 
 
 def fail_unit(work: Work, unit: Unit, why: str) -> Record:

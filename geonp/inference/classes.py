@@ -53,13 +53,13 @@ def fill_classes(
         When the model returns a value that is not finite.
     """
     core = job.core(chunk)
-    missing, context_mask, fillable, result = unfilled(values, domain_mask, core, job)
+    missing, context_mask, fillable, result = unfilled(values, domain_mask, chunk, job)
     if not fillable[core].any():
         return result
-    rows, cols = job.cells(chunk)
+    rows, cols = job.lattice(chunk)
     supported = support(fillable, rows, cols)
     wanted = wanted_cells(fillable, supported, core)
-    tiles = tiles_of(values, context_mask, missing, wanted, job)
+    tiles = tiles_of(values, context_mask, missing, wanted, chunk, job)
     best = np.full(result.shape, np.nan, values.dtype)
     of_best, total = np.zeros(result.shape), np.zeros(result.shape)
     every = dict.fromkeys(job.categories, total)

@@ -15,7 +15,6 @@ from geonp.inference.noise import Noise
 from geonp.inference.simulation import JOINT, Patch, Simulator, joint_errors, nearest, samples_of
 from geonp.inference.stitching import Tile
 from geonp.inference.tiles import far_of, tiles_of
-from geonp.inference.tiling import support
 from geonp.raster.metadata import FillFlag
 from geonp.raster.windows import Window
 
@@ -78,13 +77,13 @@ def errors_of(
         ``(job.samples, *chunk.shape)``: standard normal numbers, NaN where nothing is filled. They do not depend on the
         chunk, beyond rounding. The error of a cell in the units of the values is its standard error times this.
     """
-    (rows, cols), core = job.cells(chunk), job.core(chunk)
-    missing, context_mask, fillable, _ = unfilled(values, domain_mask, core, job)
+    core = job.core(chunk)
+    missing, context_mask, fillable, _ = unfilled(values, domain_mask, chunk, job)
     values, covariates = latent(values, covariates, job.warping)
     beyond = far_of(far, missing, context_mask, chunk, job, covariates)
     alone = all(layer.known_errors for layer in covariates)
-    supported = support(fillable, rows, cols) if alone else fillable
-    tiles = tiles_of(values, context_mask, missing, fillable, job, covariates=covariates, far=beyond)
+    supported = job.supported(chunk, fillable) if alone else fillable
+    tiles = tiles_of(values, context_mask, missing, fillable, chunk, job, covariates=covariates, far=beyond)
     place = np.full(values.shape, -1, np.intp)
     place[core] = np.where(fillable[core], np.arange(chunk.shape[0] * chunk.shape[1]).reshape(chunk.shape), -1)
     patches = [_patch(tile, place, supported, job.window(chunk), job) for tile in tiles]
@@ -110,14 +109,24 @@ def _patch(tile: Tile, place: IntArray, supported: BoolArray, window: Window, jo
     read[0] |= not read.any()
     here = place.ravel()[tile.targets] >= 0
     cells = np.stack(np.divmod(tile.targets, place.shape[1]), -1) + np.array([window.row, window.col])
-    middle = cells[0] - tile.xt[0]
-    x = np.concatenate([cells[here], middle + tile.xc])
+    assert tile.cells is not None
+    context = tile.cells + np.array([window.row, window.col])
+    x = np.concatenate([cells[here], context])
     numbers = np.rint(x).astype(np.int64)
     if job.periodic:
         numbers[:, 1] %= job.shape[1]
     targets = place.ravel()[tile.targets[here]]
     near = nearest(tile.xt[here], tile.xt[read])
-    return Patch(_reading(tile, read), x, numbers, near, np.eye(2), targets, tile.weights[here])
+    every = np.concatenate([cells, context]), np.concatenate([tile.xt, tile.xc])
+    jacobian = np.eye(2) if job.surface is None else _jacobian(*every)
+    return Patch(_reading(tile, read), x, numbers, near, jacobian, targets, tile.weights[here])
+
+
+def _jacobian(cells: FloatArray, locations: FloatArray) -> FloatArray:
+    """Derivatives of locations by rows and columns, by least squares: those near the middle of the tile count most."""
+    weights = 1 / (1 + np.linalg.norm(locations, axis=1, keepdims=True))
+    columns = np.concatenate([cells - cells[0], np.ones((len(cells), 1))], 1)
+    return np.asarray(np.linalg.lstsq(columns * weights, locations * weights)[0][:2].T)
 
 
 def _reading(tile: Tile, read: BoolArray) -> Tile:

@@ -18,14 +18,16 @@ from geonp.inference import student
 from geonp.inference.censoring import latent
 from geonp.inference.covariates import Layer
 from geonp.inference.far import FarContext, far_window
+from geonp.inference.ground import Ground, Squares
 from geonp.inference.predictor import Predictor
 from geonp.inference.series import SERIES
 from geonp.inference.stack import STACK, Across
 from geonp.inference.stitching import Tile, blended, in_batches, stitch
 from geonp.inference.tiles import far_of, tiles_of
-from geonp.inference.tiling import TILING, between, near, support, wanted_cells
+from geonp.inference.tiling import TILING, between, support, wanted_cells
 from geonp.inference.warping import Warping
 from geonp.raster.metadata import FillFlag, Kind
+from geonp.raster.surface import Surface
 from geonp.raster.variable import Variable
 from geonp.raster.windows import Window, indices
 
@@ -66,6 +68,8 @@ class FillJob:
         Number of joint samples, see :mod:`geonp.inference.joint`.
     noise : tuple of int
         What tells the noise of the samples apart from that of others with the same seed: variable and slice.
+    surface : Surface or None
+        Where the cells lie, if they are no squares: then distances are true ones, else they are counted in cells.
     """
 
     predictor: Predictor
@@ -81,6 +85,7 @@ class FillJob:
     warping: Warping | None = None
     samples: int = 0
     noise: tuple[int, ...] = ()
+    surface: Surface | None = None
 
     def of(self, variable: Variable) -> FillJob:
         """The job of a variable."""
@@ -103,12 +108,42 @@ class FillJob:
         compared = SERIES.reach_px if self.empty_slices else STACK.frame_px if self.across else 0
         return max(self.predictor.neighbourhood.reach_px, int(np.ceil(farthest)), compared)
 
+    @property
+    def first_col(self) -> int:
+        """Column of the raster at which tiles begin."""
+        return 0 if self.surface is None else self.surface.first_col
+
+    def parts(self, chunk: Window) -> list[Window]:
+        """A chunk, cut at :attr:`first_col`: tiles on both sides of it do not belong to one lattice."""
+        if not chunk.col < self.first_col < chunk.col_end:
+            return [chunk]
+        return [replace(chunk, col_end=self.first_col), replace(chunk, col=self.first_col)]
+
     def window(self, chunk: Window) -> Window:
-        """The window that is read to fill `chunk`: all tiles that predict its cells, and the frame around them."""
+        """The window that is read to fill `chunk`: all tiles that predict its cells, and the frame around them.
+
+        Its columns are counted from :attr:`first_col`, and those of `chunk` from the first one of the raster.
+        """
+        predicted = self.predicted(chunk)
+        if self.surface is None:
+            return predicted.grown(self.frame)
+        reach = max(self.predictor.neighbourhood.reach_px, self.max_distance or 0.0) * self.surface.step
+        widest = self.surface.columns_within((predicted.row, predicted.row_end), reach)
+        if self.periodic:
+            widest = min(widest, -(-(self.shape[1] - predicted.shape[1]) // 2))
+        return predicted.grown(self.frame, max(self.frame, widest))
+
+    def predicted(self, chunk: Window) -> Window:
+        """The tiles that predict the cells of `chunk`, in the columns of :meth:`window`."""
         neighbourhood = self.predictor.neighbourhood
         # the tile around a lone gap may begin up to one side before the last cell of the gap
-        predicted = chunk.grown(TILING.margin_px + max(neighbourhood.overlap_px, neighbourhood.tile_px))
-        return predicted.aligned(neighbourhood.tile_px * neighbourhood.merge).grown(self.frame)
+        predicted = self._own(chunk).grown(TILING.margin_px + max(neighbourhood.overlap_px, neighbourhood.tile_px))
+        return predicted.aligned(neighbourhood.tile_px * neighbourhood.merge)
+
+    def _own(self, chunk: Window) -> Window:
+        """A chunk in columns that are counted from :attr:`first_col`."""
+        turn = self.shape[1] if chunk.col < self.first_col else 0
+        return chunk.shifted(turn - self.first_col)
 
     def cells(self, chunk: Window) -> tuple[IntArray, IntArray]:
         """Raster rows and columns of :meth:`window`; -1 outside the raster."""
@@ -116,19 +151,45 @@ class FillJob:
 
     def far_window(self, chunk: Window) -> Window:
         """The window that tiles deep in a gap read means of blocks from, see :mod:`geonp.inference.far`."""
-        return far_window(self.window(chunk).grown(-self.frame), self.predictor.neighbourhood)
+        return far_window(self.predicted(chunk), self.predictor.neighbourhood)
 
     def far_cells(self, chunk: Window) -> tuple[IntArray, IntArray]:
         """Raster rows and columns of :meth:`far_window`; -1 outside the raster."""
         return self._indices(self.far_window(chunk))
 
     def _indices(self, window: Window) -> tuple[IntArray, IntArray]:
+        rows, cols = self._lattice(window)
+        return rows, np.where(cols < 0, -1, (cols + self.first_col) % self.shape[1])
+
+    def lattice(self, chunk: Window) -> tuple[IntArray, IntArray]:
+        """Rows and columns of :meth:`window` on the lattice of tiles, where columns begin at :attr:`first_col`."""
+        return self._lattice(self.window(chunk))
+
+    def _lattice(self, window: Window) -> tuple[IntArray, IntArray]:
         rows = indices(window.row, window.row_end, self.shape[0])
         return rows, indices(window.col, window.col_end, self.shape[1], periodic=self.periodic)
 
+    def ground(self, chunk: Window, context_mask: BoolArray) -> Ground | Squares:
+        """Where the cells of :meth:`window` lie, with its context."""
+        if self.surface is None:
+            return Squares(context_mask, self.shape[1] if self.periodic else None)
+        return Ground(self.surface, *self.lattice(chunk), context_mask)
+
+    def supported(self, chunk: Window, fillable: BoolArray) -> BoolArray:
+        """Cells of the window that are predicted; those between them are interpolated, see :func:`support`."""
+        rows, cols = self.lattice(chunk)
+        found = support(fillable, rows, cols)
+        return found if self.surface is None else found | (fillable & self.surface.narrow_mask(rows)[:, None])
+
+    def near(self, chunk: Window, context_mask: BoolArray) -> BoolArray:
+        """Cells of the window within `max_distance` of its context; all cells if it is None."""
+        if self.max_distance is None:
+            return np.full(context_mask.shape, True)
+        return self.ground(chunk, context_mask).near(self.max_distance)
+
     def core(self, chunk: Window) -> tuple[slice, slice]:
         """Where `chunk` lies in its window."""
-        window = self.window(chunk)
+        window, chunk = self.window(chunk), self._own(chunk)
         rows = slice(chunk.row - window.row, chunk.row_end - window.row)
         return rows, slice(chunk.col - window.col, chunk.col_end - window.col)
 
@@ -181,14 +242,16 @@ def as_read(values: FloatArray, flag: npt.NDArray[np.int8] | int, job: FillJob |
 
 
 def unfilled(
-    values: FloatArray, domain_mask: BoolArray, core: tuple[slice, slice], job: FillJob
+    values: FloatArray, domain_mask: BoolArray, chunk: Window, job: FillJob
 ) -> tuple[BoolArray, BoolArray, BoolArray, npt.NDArray[np.void]]:
     """Masks of a window: missing cells, context and cells that may be filled; and its core before any is filled."""
-    observed = ~np.isnan(values)
+    observed, core = ~np.isnan(values), job.core(chunk)
+    if job.surface is not None:
+        domain_mask = domain_mask & job.surface.placed_mask(*job.lattice(chunk))
     missing, context_mask = domain_mask & ~observed, domain_mask & observed
     flag = np.where(observed, FillFlag.OBSERVED, np.where(domain_mask, FillFlag.BEYOND_LIMIT, FillFlag.OUTSIDE_DOMAIN))
     result = as_read(values[core], flag[core].astype(np.int8), job)
-    return missing, context_mask, missing & near(context_mask, job.max_distance), result
+    return missing, context_mask, missing & job.near(chunk, context_mask), result
 
 
 def fill_window(
@@ -232,7 +295,7 @@ def fill_window(
         When the model returns a value that is not finite.
     """
     core, classes = job.core(chunk), job.predictor.classes
-    missing, context_mask, fillable, result = unfilled(values, domain_mask, core, job)
+    missing, context_mask, fillable, result = unfilled(values, domain_mask, chunk, job)
     if not fillable[core].any():
         return result
     if others is not None:
@@ -264,19 +327,19 @@ def _predict(
     far: FarContext | None,
 ) -> FloatArray:
     """Outputs ``(outputs, rows, cols)`` for the fillable cells of the window that the chunk needs, NaN elsewhere."""
-    rows, cols = job.cells(chunk)
+    rows, cols = job.lattice(chunk)
     # only what varies slowly may be interpolated, and covariates need not
     alone = all(layer.known_errors for layer in covariates)
-    supported = support(fillable, rows, cols) if alone else fillable
+    supported = job.supported(chunk, fillable) if alone else fillable
     if others is not None:
         known = np.isfinite(others).any(0)
         supported = supported | (fillable & known)
     wanted = wanted_cells(fillable, supported, job.core(chunk))
-    tiles = tiles_of(values, context_mask, missing, wanted, job, covariates=covariates, far=far)
+    tiles = tiles_of(values, context_mask, missing, wanted, chunk, job, covariates=covariates, far=far)
     predicted = _blend(tiles, values.shape, rows, cols, job)
     if others is not None:
         stack = np.where(context_mask, values, np.nan), others
-        tiles = tiles_of(values, context_mask & known, missing, wanted & known, job, stack)
+        tiles = tiles_of(values, context_mask & known, missing, wanted & known, chunk, job, stack)
         from_stack = _blend(tiles, values.shape, rows, cols, job)
         # at the shores of a gap, neighbouring slices with gaps of their own may predict worse than the slice alone
         better = (from_stack[1] < predicted[1]) | (np.isfinite(from_stack[1]) & np.isnan(predicted[1]))

@@ -10,13 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from geonp.inference.censoring import latent, without_piles
-from geonp.inference.context import choose_context, framed
+from geonp.inference.context import framed
 from geonp.inference.far import NO_BLOCKS, FarContext
 from geonp.inference.kernel import FillJob, result_dtype, within
 from geonp.inference.predictor import padded_size, tiles_per_batch
 from geonp.inference.stitching import Tile, batches, blended, stitch
 from geonp.inference.tiles import far_of
-from geonp.inference.tiling import locations, near
 from geonp.raster.metadata import FillFlag
 from geonp.raster.windows import Window
 
@@ -73,7 +72,10 @@ def fill_places(
         When the model returns a value that is not finite.
     """
     window = job.window(chunk)
-    places = places - np.array([window.row, window.col])
+    if job.surface is not None:
+        domain_mask = domain_mask & job.surface.placed_mask(*job.lattice(chunk))
+    core = job.core(chunk)
+    places = places - np.array([chunk.row - core[0].start, chunk.col - core[1].start])
     cells = np.rint(places).astype(np.intp)
     at = tuple(cells.T)
     observed_mask = np.isfinite(values)
@@ -82,7 +84,7 @@ def fill_places(
     exact = observed_mask[at] & (np.abs(places - cells) < PLACES.exact_px).all(1)
     for name in ("value", "standard_error", "tail"):
         result[name] = np.where(exact, values[at] if name == "value" else 0.0, np.nan)
-    allowed = near(context_mask, job.max_distance)[at]
+    allowed = job.near(chunk, context_mask)[at]
     result["flag"] = np.select(
         [exact, ~domain_mask[at]], [FillFlag.OBSERVED, FillFlag.OUTSIDE_DOMAIN], FillFlag.BEYOND_LIMIT
     )
@@ -91,7 +93,7 @@ def fill_places(
         return result
     beyond = far_of(far, domain_mask & ~observed_mask, context_mask, chunk, job)
     latent_values, _ = latent(values, (), job.warping)
-    tiles = list(_tiles(latent_values, context_mask, places, wanted, window, job, beyond))
+    tiles = list(_tiles(latent_values, context_mask, places, wanted, chunk, job, beyond))
     expected = sum(1 / tiles_per_batch(job.predictor.batch_size, padded_size(tile.targets.size)) for tile in tiles)
 
     def name_of(tile: Tile) -> str:
@@ -112,27 +114,29 @@ def _tiles(
     context_mask: npt.NDArray[np.bool_],
     places: FloatArray,
     wanted: IntArray,
-    window: Window,
+    chunk: Window,
     job: FillJob,
     far: FarContext | None,
 ) -> Iterator[Tile]:
     """The tiles of places in a window; they lie on a lattice that is fixed to the raster."""
-    side, width = PLACES.side_px, values.shape[1]
-    neighbourhood, period = job.predictor.neighbourhood, job.shape[1] if job.periodic else None
+    side, width, window = PLACES.side_px, values.shape[1], job.window(chunk)
+    ground, every = job.ground(chunk, context_mask), np.ones((PLACES.side_px, PLACES.side_px), bool)
+    neighbourhood = job.predictor.neighbourhood
     for corner, index, weights in _members(places[wanted], window):
         box = np.array([corner, corner + side])
         gap_mask = ~context_mask[framed(box, 0)]
-        blocks, means = NO_BLOCKS if far is None or not gap_mask.any() else far.of(box, gap_mask)
+        plane = ground.plane(box, every)
+        blocks, means = far.of(box, gap_mask) if far is not None and plane.square and gap_mask.any() else NO_BLOCKS
         around = replace(neighbourhood, n_context=neighbourhood.n_context - means.size)
-        context = choose_context(context_mask, box, np.ones((side, side), bool), around, job.seed, period)
+        context = ground.context(box, every, plane, around, job.seed)
         if context.size + means.size < neighbourhood.min_context:
             continue
-        middle = (box[0] + box[1] - 1) / 2
-        xc = np.concatenate([locations(context, width, middle), np.float32(blocks - middle)])
+        read = np.stack(np.divmod(context, width), -1)
+        xc = np.concatenate([ground.locations(read, plane), ground.locations(blocks, plane)])
         yc = np.concatenate([values.ravel()[context], means]).astype(values.dtype, copy=False)
         for part in np.array_split(np.arange(index.size), -(-index.size // PLACES.most_targets)):
             targets = wanted[index[part]]
-            xt = (places[targets] - middle).astype(np.float32)
+            xt = ground.locations(places[targets], plane)
             yield without_piles(Tile(xc, yc, xt, targets, weights[part]), job.warping, job.predictor)
 
 

@@ -50,6 +50,8 @@ class Tile:
         Known standard errors of the context ``(n_c,)``.
     classes : array, optional
         Classes of the context, ascending; `yc` are their numbers.
+    cells : array, optional
+        Rows and columns of the context in the window ``(n_c, 2)``.
     """
 
     xc: FloatArray
@@ -61,6 +63,7 @@ class Tile:
     covariates: Columns | None = None
     errors: FloatArray | None = None
     classes: FloatArray = field(default_factory=lambda: np.empty(0))
+    cells: FloatArray | None = None
 
 
 def in_batches(tiles: Iterable[Tile], size: int) -> list[list[Tile]]:

@@ -28,7 +28,9 @@ def start_of(seed: int) -> float:
     return ((seed * GOLDEN + 2**63) % 2**64 >> 11) / 2**53
 
 
-def thinned(distance: FloatArray, n: int, thinning: float, start: float = 0.5) -> IntArray:
+def thinned(
+    distance: FloatArray, n: int, thinning: float, start: float = 0.5, share: FloatArray | None = None
+) -> IntArray:
     """Choose `n` of more points: all near ones, and a share of the others that falls with distance.
 
     All points within a radius t are taken, and each point at a distance d beyond it with probability
@@ -43,6 +45,8 @@ def thinned(distance: FloatArray, n: int, thinning: float, start: float = 0.5) -
         ``(points,)``, more than `n`, finite.
     start : float
         Offset of the sample, in [0, 1).
+    share : array, optional
+        Factors of the probabilities, such as areas that points stand for.
 
     Returns
     -------
@@ -50,6 +54,7 @@ def thinned(distance: FloatArray, n: int, thinning: float, start: float = 0.5) -
         Indices of the chosen points, ascending.
     """
     weight = ((distance.min() + 1.0) / (distance.astype(np.float64) + 1)) ** thinning
+    weight = weight if share is None else weight * share
     order = np.argpartition(-weight, n - 1)
     largest = -np.sort(-weight[order[:n]])
     # the k nearest are taken for certain; the others share the rest of n in proportion to their weights

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from geonp.inference.censoring import without_piles
-from geonp.inference.context import choose_context, framed
+from geonp.inference.context import framed
 from geonp.inference.covariates import Columns, Layer, columns, known_errors, with_slices
 from geonp.inference.far import NO_BLOCKS, FarContext, block_sums, reaches_far
 from geonp.inference.predictor import Predictor
 from geonp.inference.stack import STACK, backgrounds
 from geonp.inference.stitching import Tile, blend_weights, overlaps
-from geonp.inference.tiling import depths, groups, locations, within_tiles
+from geonp.inference.tiling import depths, groups, within_tiles
 from geonp.raster.windows import Window, shown_once
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def tiles_of(
     context_mask: BoolArray,
     missing: BoolArray,
     wanted: BoolArray,
+    chunk: Window,
     job: FillJob,
     stack: tuple[FloatArray, FloatArray] | None = None,
     covariates: Sequence[Layer] = (),
@@ -64,11 +65,13 @@ def tiles_of(
 
     With a `stack`, the values of this slice and of others, tiles see a regression on the latter.
     """
-    neighbourhood, frame = job.predictor.neighbourhood, job.frame
+    neighbourhood, ground = job.predictor.neighbourhood, job.ground(chunk, context_mask)
     px, width = neighbourhood.tile_px, missing.shape[1]
     period = job.shape[1] if job.periodic else None
     tiles, reached = [], overlaps(context_mask, neighbourhood)
-    for corners in groups(missing, context_mask, frame, neighbourhood):
+    wide = (width - job.predicted(chunk).shape[1]) // 2 - job.frame
+    inner, frame = np.s_[:, wide : width - wide], np.array([job.frame, job.frame + wide])
+    for corners in groups(missing[inner], context_mask[inner], job.frame, neighbourhood):
         members, box = frame + corners, np.array([corners.min(0), corners.max(0) + px]) + frame
         # a tile off the lattice holds a single gap, and overlaps with no other
         lap = 0 if (corners % px).any() else neighbourhood.overlap_px
@@ -80,39 +83,56 @@ def tiles_of(
         if not t_row.size:
             continue
         gap_mask = within_tiles(members - box[0], missing[framed(box, 0)], px)
-        places, means = NO_BLOCKS if far is None else far.of(box, gap_mask)
+        plane = ground.plane(box, gap_mask)
+        places, means = far.of(box, gap_mask) if far is not None and plane.square else NO_BLOCKS
         cells = replace(neighbourhood, n_context=neighbourhood.n_context - means.size)
-        context = choose_context(context_mask, box, gap_mask, cells, job.seed, period)
+        context = ground.context(box, gap_mask, plane, cells, job.seed)
         if context.size + means.size < neighbourhood.min_context:
             continue
-        middle, errors = (box[0] + box[1] - 1) / 2, known_errors(covariates, context)
+        errors = known_errors(covariates, context)
         targets = (t_row + patch[0].start) * width + t_col + patch[1].start
+        read = np.stack(np.divmod(context, width), -1)
         tile = Tile(
-            np.concatenate([locations(context, width, middle), np.float32(places - middle)]),
+            np.concatenate([ground.locations(read, plane), ground.locations(places, plane)]),
             np.concatenate([values.ravel()[context], means]).astype(values.dtype, copy=False),
-            locations(targets, width, middle),
+            ground.locations(np.stack(np.divmod(targets, width), -1), plane),
             targets,
             weights[t_row, t_col],
             covariates=columns(covariates, context, targets),
             errors=None if errors is None else np.pad(errors, (0, means.size)),
+            cells=np.concatenate([read, places]),
         )
         tile = without_piles(tile, job.warping, job.predictor)
         if stack is None:
             tiles.append(tile)
             continue
-        m_row, m_col = np.nonzero(missing[patch])
-        gap = (m_row + patch[0].start) * width + m_col + patch[1].start
-        around = framed(box, STACK.frame_px)
-        own_values = np.where(shown_once(~np.isnan(stack[0][around]), period), stack[0][around], np.nan)
-        others = stack[1].reshape(len(stack[1]), -1)
-        pairs = backgrounds(own_values, stack[1][:, *around], others[:, context], others[:, gap])
-        place = np.searchsorted(gap, targets)
-        for close, whole in pairs:
-            # of all cells of the gap, which do not depend on the chunk
-            known = np.isfinite(others[:, gap[np.isfinite(whole)]]).mean(1) >= STACK.known
-            slices = others[np.ix_(known, context)], others[np.ix_(known, targets)]
-            tiles.append(_beside_slices(tile, (close, whole[place]), slices, job.predictor))
+        tiles += _beside_stack(tile, context, missing, box, patch, stack, period, job.predictor)
     return sorted((tile for tile in tiles if tile.targets.size), key=lambda tile: tile.targets.size)
+
+
+def _beside_stack(
+    tile: Tile,
+    context: npt.NDArray[np.intp],
+    missing: BoolArray,
+    box: npt.NDArray[np.intp],
+    patch: tuple[slice, slice],
+    stack: tuple[FloatArray, FloatArray],
+    period: int | None,
+    predictor: Predictor,
+) -> Iterator[Tile]:
+    """The parts of the tile of a box and its patch that see regressions on slices; `context` are its cells."""
+    own, others = stack[0], stack[1].reshape(len(stack[1]), -1)
+    m_row, m_col = np.nonzero(missing[patch])
+    gap = (m_row + patch[0].start) * missing.shape[1] + m_col + patch[1].start
+    around = framed(box, STACK.frame_px)
+    own_values = np.where(shown_once(~np.isnan(own[around]), period), own[around], np.nan)
+    pairs = backgrounds(own_values, stack[1][:, *around], others[:, context], others[:, gap])
+    place = np.searchsorted(gap, tile.targets)
+    for close, whole in pairs:
+        # of all cells of the gap, which do not depend on the chunk
+        known = np.isfinite(others[:, gap[np.isfinite(whole)]]).mean(1) >= STACK.known
+        slices = others[np.ix_(known, context)], others[np.ix_(known, tile.targets)]
+        yield _beside_slices(tile, (close, whole[place]), slices, predictor)
 
 
 def _beside_slices(

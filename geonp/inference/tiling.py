@@ -14,7 +14,7 @@ from scipy import ndimage
 
 from geonp.inference.context import Neighbourhood
 
-__all__ = ["TILING", "TilingSettings", "between", "depths", "groups", "locations", "near", "support", "wanted_cells"]
+__all__ = ["TILING", "TilingSettings", "between", "depths", "groups", "near", "support", "wanted_cells"]
 __all__ += ["within_tiles"]
 
 BoolArray = npt.NDArray[np.bool_]
@@ -248,8 +248,3 @@ def within_tiles(corners: IntArray, mask: BoolArray, px: int) -> BoolArray:
     for row, col in corners:
         own[row : row + px, col : col + px] = True
     return own & mask
-
-
-def locations(cells: IntArray, width: int, middle: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
-    """Rows and columns of flat window indices relative to the middle of a tile, ``(n, 2)``."""
-    return np.asarray(np.stack(np.divmod(cells, width), -1) - middle, np.float32)

@@ -17,6 +17,7 @@ from dask.system import CPU_COUNT
 
 from geonp.errors import InputError
 from geonp.io.decoding import decoded, renamed, with_crs
+from geonp.io.engines import Engine
 from geonp.io.gdal import open_gdal
 from geonp.io.groups import NetCDF, Tree, open_tree
 from geonp.io.missing import declare_nodata, note_default_fill, numbered
@@ -54,7 +55,9 @@ def open_raster(
     path : str or path
         GeoTIFF, COG or another raster of GDAL: a file, a URL, a file in an archive (``zip://a.zip!b.tif``), or a
         dataset in a file as GDAL names it, such as ``GTIFF_DIR:2:file.tif``; NetCDF, by its content, in a local file;
-        Zarr of format 2 or 3: a folder, or a URL that fsspec knows, such as ``s3://bucket/name.zarr``.
+        Zarr of format 2 or 3: a folder, or a URL that fsspec knows, such as ``s3://bucket/name.zarr``; references of
+        kerchunk in a ``.json`` file; the branch ``main`` of an Icechunk repository in a folder; GRIB, by cfgrib if that
+        is installed.
     variables : sequence of str, optional
         Names of the variables to keep. By default all. In NetCDF and Zarr a name may begin with that of its group, as
         in ``group/name``.
@@ -157,9 +160,11 @@ def _open_stored(
 ) -> tuple[Source, xr.Dataset, Sequence[str] | None]:
     """Open a raster without decoding; with what it was read from, and the names of the variables asked for."""
     if source.reader != "gdal":
-        tree: Tree = Store(source.path, options) if source.reader == "zarr" else NetCDF(source.path)
+        tree: Tree = NetCDF(source.path)
+        if source.reader != "netcdf":
+            tree = Store(source.path, options) if source.reader == "zarr" else Engine(source.reader, source.path)
         stored, wanted = open_tree(tree, source, chunks, variables, group)
-        if source.reader == "zarr" or not any(str(dim).startswith("phony_dim_") for dim in stored.dims):
+        if source.reader != "netcdf" or not any(str(dim).startswith("phony_dim_") for dim in stored.dims):
             return source, stored if bands is None else _select_bands(stored, bands), wanted
         # HDF5 without the names of dimensions that NetCDF needs
         source, variables = source.as_hdf5(variables), None

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from rasterio.errors import NotGeoreferencedWarning
 
 from geonp.errors import GeonpError, InputError, MissingFileError, reason
+from geonp.io.engines import engine_of
 from geonp.io.location import is_remote
 from geonp.io.stores import Store
 
@@ -47,7 +48,7 @@ class Source:
         Path of a variable in the file, such as ``group/name``; empty for all of them.
     """
 
-    reader: Literal["zarr", "netcdf", "gdal"]
+    reader: Literal["zarr", "netcdf", "gdal", "grib", "kerchunk", "icechunk"]
     path: str
     variable: str = ""
 
@@ -130,6 +131,8 @@ def _local(place: str) -> Source:
     if not path.exists():
         raise MissingFileError(f"No such raster: got {place!r}, expected a file or a Zarr folder. Check the path.")
     name = path.name.lower()
+    if (engine := engine_of(path)) is not None:
+        return Source(engine, str(path))
     if name.endswith(NETCDF) or _is_netcdf(path):
         return Source("netcdf", str(path))
     for suffix, kind in () if path.is_dir() else _ARCHIVES.items():

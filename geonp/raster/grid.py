@@ -62,7 +62,7 @@ class Grid:
         True if the columns cover all longitudes, so that the last column neighbours the first.
     regular
         True if both dimensions are `even` and the grid is not curvilinear. Grids that are not regular can be filled,
-        because distances are counted in cells.
+        see :mod:`geonp.raster.surface`.
     """
 
     y_dim: Hashable

@@ -52,9 +52,14 @@ class Window:
         rows = self.row // tile_px * tile_px, -(-self.row_end // tile_px) * tile_px
         return Window(*rows, self.col // tile_px * tile_px, -(-self.col_end // tile_px) * tile_px)
 
-    def grown(self, px: int) -> Window:
-        """The window with a frame of `px` cells."""
-        return Window(self.row - px, self.row_end + px, self.col - px, self.col_end + px)
+    def grown(self, px: int, cols: int | None = None) -> Window:
+        """The window with a frame of `px` cells, or of so many columns on its sides."""
+        cols = px if cols is None else cols
+        return Window(self.row - px, self.row_end + px, self.col - cols, self.col_end + cols)
+
+    def shifted(self, cols: int) -> Window:
+        """The window moved by some columns."""
+        return Window(self.row, self.row_end, self.col + cols, self.col_end + cols)
 
 
 @dataclass(frozen=True)

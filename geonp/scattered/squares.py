@@ -18,6 +18,8 @@ from scipy.spatial import cKDTree
 from geonp.errors import InputError
 from geonp.inference.covariates import Layer
 from geonp.inference.thinning import curve, start_of, thinned
+from geonp.raster.surface import embed as on_sphere
+from geonp.raster.surface import flattened
 
 __all__ = [
     "SQUARES",
@@ -128,29 +130,14 @@ class Square:
 
 def embed(xy: FloatArray, geographic: bool) -> FloatArray:
     """Places as points in the plane ``(n, 2)``, or on the unit sphere ``(n, 3)``."""
-    if not geographic:
-        return np.asarray(xy, np.float64)
-    lon, lat = np.radians(np.asarray(xy, np.float64)).T
-    return np.stack([np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)], 1)
+    return on_sphere(xy) if geographic else np.asarray(xy, np.float64)
 
 
 def project(xy: FloatArray, middle: tuple[float, float], geographic: bool) -> FloatArray:
-    """Offsets from `middle` ``(n, 2)``, y first, in the unit of the coordinates.
-
-    On the sphere, those of an azimuthal equidistant projection: 0.6 ms for 1,024 places, 2.0 ms with ``pyproj.Proj``,
-    which must be made for each square.
-    """
+    """Offsets from `middle` ``(n, 2)``, y first, in the unit of the coordinates."""
     if not geographic:
         return np.asarray((xy - np.array(middle))[:, ::-1])
-    lon, lat = np.radians(middle)
-    east = np.array([-math.sin(lon), math.cos(lon), 0.0])
-    north = np.array([-math.sin(lat) * math.cos(lon), -math.sin(lat) * math.sin(lon), math.cos(lat)])
-    up = embed(np.array([middle]), geographic=True)[0]
-    places = embed(xy, geographic=True)
-    offset = places @ np.stack([north, east], 1)
-    sine = np.linalg.norm(offset, axis=1)
-    angle = np.degrees(np.arctan2(sine, places @ up))
-    return np.asarray(offset * (angle / np.maximum(sine, 1e-300))[:, None])
+    return flattened(on_sphere(xy), middle)
 
 
 def squares_of(observations: Observations, bounds: tuple[float, float, float, float]) -> list[Square]:

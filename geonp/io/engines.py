@@ -1,0 +1,83 @@
+"""Rasters that xarray opens with an engine of another package: GRIB, references of kerchunk, and Icechunk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import xarray as xr
+
+from geonp.errors import MissingExtraError
+
+__all__ = ["Engine", "Session", "engine_of", "is_session", "write_session"]
+
+_GRIB = (".grib", ".grib2", ".grb", ".grb2")
+
+
+class Session(Protocol):
+    """A writable session of Icechunk."""
+
+    store: Any
+
+    def commit(self, message: str) -> str:
+        """Make a snapshot of what was written."""
+
+
+class Engine:
+    """A raster that an engine opens, as a tree of a single group."""
+
+    def __init__(self, name: Literal["grib", "kerchunk", "icechunk"], path: str) -> None:
+        self.name, self.path = name, path
+
+    def open(self, chunks: Any = None, group: str = "") -> xr.Dataset:
+        """Open without decoding; as dask arrays unless `chunks` is None."""
+        options: Any = {"decode_cf": False, "chunks": None if chunks is None else {}, "cache": False}
+        if self.name == "grib":
+            return xr.open_dataset(self.path, engine="cfgrib", backend_kwargs={"indexpath": ""}, **options)
+        if self.name == "kerchunk":
+            _require("kerchunk", "kerchunk")
+            return xr.open_dataset(self.path, engine="kerchunk", **options)
+        _require("icechunk", "icechunk")
+        import icechunk
+
+        repository = icechunk.Repository.open(icechunk.local_filesystem_storage(self.path))
+        store = repository.readonly_session("main").store
+        return xr.open_dataset(store, engine="zarr", consolidated=False, **options)  # type: ignore[arg-type]
+
+    def members(self) -> Mapping[str, Mapping[str, int]]:
+        """The root and its variables."""
+        return {"": {str(name): variable.ndim for name, variable in self.open().variables.items()}}
+
+
+def engine_of(path: Path) -> Literal["grib", "kerchunk", "icechunk"] | None:
+    """The engine of a local file or folder; None for other libraries. GDAL reads GRIB if cfgrib is not installed."""
+    if path.is_dir():
+        return "icechunk" if all((path / name).is_dir() for name in ("snapshots", "refs")) else None
+    if path.suffix.lower() in _GRIB:
+        return "grib" if find_spec("cfgrib") is not None else None
+    if path.suffix.lower() != ".json":
+        return None
+    try:
+        references = json.loads(path.read_text())
+    except ValueError:
+        return None
+    return "kerchunk" if isinstance(references, dict) and ("refs" in references or ".zgroup" in references) else None
+
+
+def is_session(target: object) -> bool:
+    """Whether a target is a session of Icechunk."""
+    return hasattr(target, "commit") and hasattr(target, "store")
+
+
+def write_session(ds: xr.Dataset, session: Session, message: str) -> None:
+    """Write a Dataset, chunk by chunk if it is lazy, and commit the session."""
+    ds.to_zarr(session.store, mode="w", zarr_format=3, consolidated=False)
+    session.commit(message)
+
+
+def _require(package: str, extra: str) -> None:
+    if find_spec(package) is None:
+        raise MissingExtraError(package, extra)

@@ -1,0 +1,143 @@
+"""Rasters whose cells are no squares are filled by true distances."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import numpy.typing as npt
+import pytest
+import xarray as xr
+
+from geonp.fill.infill import infill
+from geonp.fill.store import fill_store
+from geonp.inference.context import Neighbourhood
+from geonp.inference.ground import Ground
+from geonp.raster.grid import Grid
+from geonp.raster.metadata import FillFlag
+from geonp.raster.surface import surface_of
+
+pytestmark = pytest.mark.usefixtures("float32")
+
+
+def field(shape: tuple[int, int]) -> npt.NDArray[np.float32]:
+    """Smooth waves, 60 % of them observed."""
+    y, x = np.indices(shape)
+    rng = np.random.default_rng(1)
+    waves = 10 + 3 * np.cos(0.3 * y) * np.sin(0.2 * x) + 0.1 * rng.standard_normal(shape)
+    return np.where(rng.random(shape) < 0.6, waves, np.nan).astype(np.float32)
+
+
+def assert_same(one: xr.Dataset, other: xr.Dataset) -> None:
+    """Equal but for the rounding of float32."""
+    np.testing.assert_array_equal(one.a_fill_flag.values, other.a_fill_flag.values)
+    for name in ("a", "a_standard_error"):
+        np.testing.assert_allclose(one[name].values, other[name].values, rtol=1e-4, atol=1e-4)
+
+
+def globe(step: float = 7.5, first: float = 0.0) -> xr.DataArray:
+    """A raster of the whole Earth, with a gap at the north pole."""
+    lat, lon = np.arange(90 - step / 2, -90, -step), first + np.arange(0, 360, step)
+    values = field((lat.size, lon.size))
+    values[:3] = np.nan
+    return xr.DataArray(values, {"lat": lat, "lon": lon}, ("lat", "lon"), "a")
+
+
+def curved(raster: xr.DataArray) -> xr.DataArray:
+    """The same raster with latitudes and longitudes on both dimensions."""
+    lat, lon = xr.broadcast(raster.lat, raster.lon)
+    there = {"lat": (("y", "x"), lat.values), "lon": (("y", "x"), lon.values)}
+    return xr.DataArray(raster.values, there, ("y", "x"), raster.name)
+
+
+@pytest.mark.parametrize("columns", [1, 29])
+def test_the_fill_of_a_rolled_globe_is_rolled(model: str, tmp_path: Path, columns: int) -> None:
+    whole = globe()
+    one = infill(whole, model=model)
+    rolled = whole.roll(lon=columns, roll_coords=True)
+    back: dict[str, Any] = {"lon": -columns, "roll_coords": True}
+    assert_same(one, infill(rolled, model=model).roll(**back))
+    lazy = infill(rolled.chunk(lat=10, lon=20), model=model)
+    assert lazy.a.chunks == rolled.chunk(lat=10, lon=20).chunks
+    assert_same(one, lazy.compute().roll(**back))
+    fill_store(rolled.to_dataset(), str(tmp_path / "out.zarr"), model=model, unit=16)
+    assert_same(one, xr.open_zarr(tmp_path / "out.zarr").compute().roll(**back))
+
+
+def test_cells_with_coordinates_of_their_own_are_filled_as_those_of_rows_and_columns(model: str) -> None:
+    cut = xr.DataArray(field((16, 16)), {"lat": 50 - np.arange(16.0), "lon": np.arange(16.0)}, ("lat", "lon"), "a")
+    cut = cut.where(np.random.default_rng(0).random(cut.shape) < 0.15)  # as few as a context holds
+    one, other = infill(cut, model=model), infill(curved(cut), model=model)
+    apart = np.abs(one.a.values - other.a.values) / np.maximum(one.a_standard_error.values, 1e-6)
+    assert np.nanmax(apart) < 0.01
+    in_cells = infill(curved(cut).drop_vars(["lat", "lon"]), model=model)
+    assert np.abs(one.a.values - in_cells.a.values).max() > 0.05
+
+
+def test_swaths_are_filled_alike_in_chunks_and_not_where_their_place_is_unknown(model: str) -> None:
+    y, x = np.indices((40, 36)).astype(float)
+    lat, lon = 60 + 0.4 * y + 0.1 * x, 170 + 0.9 * x - 0.3 * y + 0.02 * x**2
+    lat[5:9, 30:], lon[5:9, 30:] = np.nan, np.nan
+    values = field((40, 36))
+    places = {"lat": (("along_track", "across_track"), lat), "lon": (("along_track", "across_track"), lon)}
+    swath = xr.DataArray(values, places, ("along_track", "across_track"), "a")
+    one = infill(swath, model=model, max_distance=3)
+    assert_same(one, infill(swath.chunk(along_track=16, across_track=11), model=model, max_distance=3).compute())
+    outside = one.a_fill_flag == FillFlag.OUTSIDE_DOMAIN
+    np.testing.assert_array_equal(outside, np.isnan(lat) & np.isnan(values))
+    # samples see the same places
+    drawn = infill(swath, model=model, samples=3).a_sample
+    assert np.isfinite(drawn.where(~outside)).sum() == 3 * (~outside).sum()
+
+
+def test_context_lies_across_the_pole() -> None:
+    raster = globe(first=-180.0)
+    grid = Grid.from_xarray(raster)
+    surface = surface_of(raster, grid)
+    assert surface is not None
+    rows, cols = np.arange(24), np.arange(48)
+    observed = np.zeros((24, 48), bool)
+    observed[1:4] = True  # three rings around the pole
+    ground = Ground(surface, rows, cols, observed)
+    box, gap = np.array([[0, 0], [1, 1]]), np.ones((1, 1), bool)
+    plane = ground.plane(box, gap)
+    neighbourhood = Neighbourhood(halos_px=(2, 3))
+    found = ground.context(box, gap, plane, neighbourhood, 0)
+    lat, lon = 90 - 7.5 * (found // 48 + 0.5), 7.5 * (found % 48)
+    # of the spherical law of cosines, from the first cell at 86.25 N, 0 E
+    a, b = np.radians(86.25), np.radians(lat)
+    cosine = np.sin(a) * np.sin(b) + np.cos(a) * np.cos(b) * np.cos(np.radians(lon))
+    distance = np.degrees(np.arccos(cosine))
+    assert (distance <= 3 * 7.5 + 1e-9).all()
+    assert (np.abs(lon - 180) < 1).any()
+    offset = ground.locations(np.stack(np.divmod(found, 48), -1), plane)
+    np.testing.assert_allclose(np.linalg.norm(offset, axis=1) * plane.unit, distance, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("coords", "attrs", "square"),
+    [
+        ({"lat": np.linspace(-2, 2, 9), "lon": np.linspace(3, 7, 9)}, {}, True),
+        ({"lat": np.linspace(58, 62, 9), "lon": np.linspace(3, 7, 9)}, {}, False),
+        ({"lat": np.linspace(58, 62, 9), "lon": np.linspace(3, 11, 9)}, {}, True),
+        ({"y": np.arange(9) * 30.0, "x": np.arange(9) * 90.0}, {}, True),
+        ({"y": np.arange(9) * 30.0, "x": np.arange(9) * 90.0}, {"crs": "EPSG:32633"}, False),
+        ({"y": np.arange(9) * 30.0, "x": np.arange(9) * 30.0}, {"crs": "EPSG:32633"}, True),
+        ({"y": np.arange(9) ** 1.5, "x": np.arange(9) * 1.0}, {"crs": "EPSG:32633"}, False),
+    ],
+)
+def test_only_cells_that_are_no_squares_have_places(
+    coords: dict[str, Any], attrs: dict[str, Any], square: bool
+) -> None:
+    raster = xr.DataArray(da.zeros((9, 9)), coords, tuple(coords), attrs=attrs)
+    assert (surface_of(raster, Grid.from_xarray(raster)) is None) == square
+
+
+def test_geolocation_that_changes_with_time_is_warned_of(model: str) -> None:
+    lat = np.linspace(0, 1, 2 * 12 * 12).reshape(2, 12, 12)
+    dims = ("time", "south_north", "west_east")
+    wrf = xr.DataArray(np.stack([field((12, 12))] * 2), {"XLAT": (dims, lat), "XLONG": (dims, lat)}, dims, "a")
+    with pytest.warns(UserWarning, match=r"'XLAT' and 'XLONG' change along 'time': distances are counted in cells"):
+        infill(wrf, model=model)
