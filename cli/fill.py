@@ -128,7 +128,7 @@ def fill(
     storage_options = file_system(storage)
     whole = load_card(settings["model"]).classes > 0
     in_units = _in_units(target, whole, bool(resume or workers or scheduler), files)
-    _require_apart(source, target, mask, settings["model"])
+    _require_apart(source, files, mask, settings["model"])
     files.check(source, driver, overwrite=overwrite, resume=resume)
     where = opening(settings) | {"chunks": None if in_units else chunks or "auto"}
     layout = _layout(creation_options, chunks) if in_units else {}
@@ -137,6 +137,7 @@ def fill(
     ds, settings["missing"] = read_missing(settings["missing"], ds, source, where, storage_options)
     settings["mask"] = read_mask(mask, where["bbox"], storage_options)
     settings |= read_beside(settings, ds, source, where, storage_options)
+    _require_apart_from_layers(source, files, settings)
     if dry_run or verbose:
         planned = _plan(ds, in_units, layout, workers, settings).summary()
         echo(to_json(planned) if as_json else table(_readable(planned)), err=not dry_run)
@@ -158,17 +159,34 @@ def fill(
         raise OutputError(failed)
 
 
-def _require_apart(source: str, target: str, mask: str | None, model: str) -> None:
-    """Check that the output is apart from all that is read."""
+def _require_apart(source: str, files: Files, mask: str | None, model: str) -> None:
+    """Check that the outputs are apart from all that is read by a name of its own."""
     from geonp.io.files import open_raster
     from geonp.io.location import require_apart
 
     read = {} if mask is None else {"mask": split(mask, open_raster)[0]}
     if model.endswith(".safetensors"):
         read["model"] = model
-    if target.rstrip("/").lower().endswith(".zarr"):  # a file may replace its input once it is complete
-        read["input"] = source
-    require_apart(target, read)
+    if files.like is not None:
+        read["raster of --like"] = str(files.like)
+    for output in files.named.values():
+        require_apart(output, read)
+    if files.target.rstrip("/").lower().endswith(".zarr"):  # a file may replace its input once it is complete
+        require_apart(files.target, {"input": source})
+
+
+def _require_apart_from_layers(source: str, files: Files, settings: dict[str, Any]) -> None:
+    """Check that the outputs are apart from the layers that are read from files other than the input."""
+    from geonp.io.location import require_apart, resolved
+
+    conditions = [condition.layer for condition in settings["missing"] or () if not isinstance(condition, str)]
+    layers = {"covariate": settings["covariates"] or (), "layer of flags": conditions}
+    for what, given in {**layers, "layer of errors": (settings.get("errors"),)}.items():
+        sources = {getattr(layer, "encoding", {}).get("source", source) for layer in given}
+        for file in sources - {source}:
+            if resolved(file) != resolved(source):
+                for output in files.named.values():
+                    require_apart(output, {what: file})
 
 
 def _in_units(target: str, whole: bool, needed: bool, files: Files) -> bool:

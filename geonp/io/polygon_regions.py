@@ -14,6 +14,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import InputError, MissingExtraError
+from geonp.io.polygons import refuse_references
 from geonp.raster.grid import Grid
 from geonp.raster.regions import Regions
 
@@ -91,6 +92,7 @@ def read_polygons(path: str | os.PathLike[str], column: str | None = None, layer
         If the file cannot be read, has no such column, or holds no polygons.
     """
     raw = _module("pyogrio.raw")
+    refuse_references(path)
     try:
         meta, _, wkb, columns = raw.read(os.fspath(path), layer=layer)
     except Exception as error:  # of pyogrio, which has several classes

@@ -19,7 +19,7 @@ from rasterio.features import rasterize
 from geonp.errors import InputError, MissingExtraError, MissingFileError, reason
 from geonp.raster.grid import Grid, crs_name
 
-__all__ = ["VECTOR_FILES", "is_vector", "polygon_mask"]
+__all__ = ["VECTOR_FILES", "is_vector", "polygon_mask", "refuse_references"]
 
 VECTOR_FILES = (".gpkg", ".geojson", ".json", ".shp", ".fgb", ".kml", ".gml", ".shp.zip")
 """Endings of the names of vector files."""
@@ -34,6 +34,26 @@ def is_vector(place: object) -> bool:
         return False
     file = os.fspath(place)
     return file.lower().endswith(VECTOR_FILES) or file.rpartition(":")[0].lower().endswith(VECTOR_FILES)
+
+
+def refuse_references(path: str | os.PathLike[str]) -> None:
+    """Check that a vector file is not a text that makes GDAL read other files or send requests, such as a VRT.
+
+    Raises
+    ------
+    InputError
+        For such a file, unless its extension says so.
+    """
+    try:
+        with open(path, "rb") as file:
+            head = file.read(2**16)
+    except OSError:
+        return
+    if b"<OGR" in head and not os.fspath(path).lower().endswith((".vrt", ".xml")):
+        raise InputError(
+            f"{os.fspath(path)!r} is text that refers to other files or URLs: got a VRT or the like, expected a file "
+            "that holds its geometries. If you trust it, convert it, for example with ogr2ogr."
+        )
 
 
 def polygon_mask(polygons: Any, grid: Grid) -> xr.DataArray:
@@ -99,6 +119,7 @@ def _read(place: str, pyogrio: Any, shapely: Any) -> tuple[Any, Any]:
         file, _, layer = place.rpartition(":")
     if not os.path.exists(file):
         raise MissingFileError(f"No such file: got {file!r}, expected polygons. Check --mask.")
+    refuse_references(file)
     try:
         names = [str(name) for name, _ in pyogrio.list_layers(file)]
         if layer not in (None, *names) or (layer is None and len(names) > 1):

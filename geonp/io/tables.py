@@ -13,7 +13,7 @@ import xarray as xr
 from pyproj import CRS
 
 from geonp.errors import GeonpError, InputError, MissingExtraError, reason
-from geonp.io.polygons import VECTOR_FILES
+from geonp.io.polygons import VECTOR_FILES, refuse_references
 from geonp.io.text import read_text
 
 __all__ = ["TABLE_FILES", "is_table", "read_points", "with_places"]
@@ -105,6 +105,7 @@ def _vector(path: Path) -> pd.DataFrame:
         import pyogrio
     except ImportError as error:
         raise MissingExtraError(error.name or "pyogrio", "vector") from error
+    refuse_references(path)
     if len(pyogrio.list_layers(path)) > 1:
         layers = ", ".join(pyogrio.list_layers(path)[:, 0])
         raise InputError(f"{path} has several layers, {layers}: expected one; write it to a file of its own")

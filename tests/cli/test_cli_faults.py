@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import rasterio
+import rioxarray  # noqa: F401  (registers .rio)
 import xarray as xr
 from click.testing import CliRunner
 from rasterio.windows import Window
@@ -59,6 +60,20 @@ def test_summaries_have_no_secrets_of_urls(tmp_path: Path) -> None:
         printed = geonp(*command, code=1)
         assert "127.0.0.1:1/a.tif" in printed
         assert "hunter2" not in printed
+
+
+@pytest.mark.parametrize("option", ["--like", "--gaps-where", "--covariate", "--errors"])
+@pytest.mark.parametrize("out", ["other.tif", "out.tif"])
+def test_outputs_replace_nothing_that_is_read_beside(tmp_path: Path, ds: xr.Dataset, option: str, out: str) -> None:
+    other = tmp_path / "other.tif"
+    for path in (tmp_path / "in.tif", other):
+        ds["a"].rio.write_crs("EPSG:32633").rio.to_raster(path)
+    before = other.read_bytes()
+    command = ["fill", tmp_path / "in.tif", tmp_path / out, option, f"{other}:1>9" if "where" in option else other]
+    flags = ["--flags-to", other] if out == "out.tif" else []
+    printed = geonp(*command, *flags, "--overwrite", code=1)
+    assert "and the output are the same" in printed
+    assert other.read_bytes() == before
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a shell")

@@ -16,7 +16,9 @@ from pyproj import Transformer
 
 from geonp.errors import InputError, MissingExtraError, MissingFileError
 from geonp.fill.request import domain_of
+from geonp.io.polygon_regions import read_polygons
 from geonp.io.polygons import is_vector, polygon_mask
+from geonp.io.tables import read_points
 from geonp.raster.grid import Grid
 
 pyogrio = pytest.importorskip("pyogrio")
@@ -111,6 +113,16 @@ def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "pyogrio", None)
     with pytest.raises(MissingExtraError, match="'vector' of geonp"):
         polygon_mask(path, UTM)
+
+
+@pytest.mark.parametrize("name", ["a.gpkg", "a.shp", "a.geojson", "a.gml"])
+@pytest.mark.parametrize("read", [lambda path: polygon_mask(path, UTM), read_polygons, read_points])
+def test_texts_that_refer_to_other_files_are_refused(tmp_path: Path, name: str, read: Any) -> None:
+    secret = write(tmp_path / "secret.gpkg", [BOX], "EPSG:32633")
+    layer = f'<OGRVRTLayer name="secret"><SrcDataSource>{secret}</SrcDataSource></OGRVRTLayer>'
+    (tmp_path / name).write_text(f"<OGRVRTDataSource>{layer}</OGRVRTDataSource>")
+    with pytest.raises(InputError, match="is text that refers to other files or URLs"):
+        read(tmp_path / name)
 
 
 def test_files_are_known_by_their_names() -> None:
