@@ -45,6 +45,11 @@ SHIPPED = {
         *("data.flow.side=16", "data.flow.step=0.2"),
     ],
     "images_digits": [f"model.config.{key}={value}" for key, value in TINY_KR.items()],
+    "images_photographs": [f"model.config.{key}={value}" for key, value in TINY_KR.items()],
+    "images_translated": [
+        *("model.config.dim=8", "model.config.heads=2", "model.config.n_pseudo=4", "model.config.blocks=1"),
+        *("data.n_targets=50", "data.fraction=[0.01,0.02]"),
+    ],
     "gp1d_shift": ["model.config.dim=16", "model.config.heads=2", "model.config.blocks=1"],
 }
 """Overrides with which a run of each recipe takes about a second."""
@@ -205,7 +210,10 @@ def test_a_gpu_trains_and_resumes_as_if_unbroken(precision: str, tmp_path: Path)
 
 def test_all_recipes_are_run() -> None:
     shipped = {path.stem for path in (Path(__file__).parents[2] / "recipes").glob("*.toml")}
-    assert shipped == {*SHIPPED, *TINY_RASTER}
+    assert shipped == {*SHIPPED, *TINY_RASTER, "era5_british_isles"}
+    # the same but for its regions and days
+    europe, isles = load("era5"), load("era5_british_isles")
+    assert (europe.model, europe.training) == (isles.model, isles.training)
 
 
 # --- overrides that concern the data ----------------------------------------------------------------------------------
