@@ -12,7 +12,7 @@ import geonp
 from geonp.errors import InputError
 from geonp.evaluation.metrics import score
 
-SHAPE = (40, 48)
+SHAPE = (32, 40)
 
 
 @pytest.fixture(scope="module")

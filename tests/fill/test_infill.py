@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -831,3 +832,28 @@ def test_values_whose_squares_float64_cannot_hold(model: str, power: int) -> Non
     one, other = (infill(array, model=model) for array in (source, source * 2.0**power))
     for name in ("a", "a_standard_error"):
         np.testing.assert_array_equal(other[name], one[name] * 2.0**power)
+
+
+def test_from_the_call_to_the_network_it_is_nine_files_at_most(model: str) -> None:
+    """Of all files of geonp that lie between a caller and a function, without those of networks."""
+    da = xr.DataArray(np.arange(144.0).reshape(12, 12), dims=("y", "x"), name="a")
+    da[4:6, 4:6] = np.nan
+    longest: set[str] = set()
+
+    def look(frame: Any, event: str, _: object) -> None:
+        nonlocal longest
+        files = set()
+        while event == "call" and frame is not None:
+            if (module := frame.f_globals.get("__name__", "")).startswith("geonp.") and ".nn." not in module:
+                files.add(module)
+            frame = frame.f_back
+        longest = max(longest, files, key=len)
+
+    with dask.config.set(scheduler="synchronous"):
+        sys.setprofile(look)
+        try:
+            da.geonp.infill(model=model)
+        finally:
+            sys.setprofile(None)
+    assert {"geonp.accessor", "geonp.fill.infill"} <= longest
+    assert len(longest) <= 9, sorted(longest)

@@ -142,7 +142,7 @@ def test_values_beyond_their_valid_range_are_missing_in_files(model: str, tmp_pa
 # --- layouts ----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.integers(1, 40),
     columns=st.integers(1, 40),

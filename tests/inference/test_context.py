@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import xarray as xr
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -104,6 +104,7 @@ def distances(targets: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
     return np.asarray(away.min(1)).reshape(targets.shape)
 
 
+@settings(max_examples=40)
 @given(seeds, st.integers(5, 200), st.sampled_from([1.0, 2.0, 3.5, 8.0]))
 def test_near_cells_are_all_taken_and_far_ones_thinned(seed: int, n_context: int, thinning: float) -> None:
     observed = np.random.default_rng(seed).random((30, 26)) < 0.7
