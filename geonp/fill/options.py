@@ -104,7 +104,7 @@ class FillOptions:
         Dimensions along which slices are filled from each other, such as ``time`` or ``("time", "band")``;
         ``variables`` stands for the variables of a Dataset. A missing cell that some of the eight nearest
         slices along one of them observe is predicted from these slices and from its surroundings, and from its
-        surroundings alone; the prediction with the smaller standard error is kept. Along a dimension with
+        surroundings alone; the prediction with the smaller standard error all but decides. Along a dimension with
         times, which may be irregular and of any calendar, the nearest slices are those nearest in time. A slice
         without any observed cell stays empty, unless `empty_slices`. A model for which :func:`geonp.adapt` has
         found a dimension useful has it as its default, except for samples.

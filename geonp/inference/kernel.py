@@ -21,7 +21,7 @@ from geonp.inference.far import FarContext, far_window
 from geonp.inference.ground import Ground, Squares
 from geonp.inference.predictor import Predictor
 from geonp.inference.series import SERIES
-from geonp.inference.stack import STACK, Across
+from geonp.inference.stack import STACK, Across, surer
 from geonp.inference.stitching import Tile, blended, in_batches, stitch
 from geonp.inference.tiles import far_of, tiles_of
 from geonp.inference.tiling import TILING, between, support, wanted_cells
@@ -341,9 +341,7 @@ def _predict(
         stack = np.where(context_mask, values, np.nan), others
         tiles = tiles_of(values, context_mask & known, missing, wanted & known, chunk, job, stack)
         from_stack = _blend(tiles, values.shape, rows, cols, job)
-        # at the shores of a gap, neighbouring slices with gaps of their own may predict worse than the slice alone
-        better = (from_stack[1] < predicted[1]) | (np.isfinite(from_stack[1]) & np.isnan(predicted[1]))
-        predicted = np.where(better, from_stack, predicted)
+        predicted = surer(predicted, from_stack)
     between(predicted, fillable, supported, rows, cols)
     return predicted
 

@@ -124,9 +124,12 @@ def _beside_stack(
     own, others = stack[0], stack[1].reshape(len(stack[1]), -1)
     m_row, m_col = np.nonzero(missing[patch])
     gap = (m_row + patch[0].start) * missing.shape[1] + m_col + patch[1].start
-    around = framed(box, STACK.frame_px)
-    own_values = np.where(shown_once(~np.isnan(own[around]), period), own[around], np.nan)
-    pairs = backgrounds(own_values, stack[1][:, *around], others[:, context], others[:, gap])
+    # a tile far from the observations of its slice compares slices where these are
+    for reach in (STACK.frame_px, predictor.neighbourhood.reach_px):
+        around = framed(box, reach)
+        own_values = np.where(shown_once(~np.isnan(own[around]), period), own[around], np.nan)
+        if pairs := backgrounds(own_values, stack[1][:, *around], others[:, context], others[:, gap]):
+            break
     place = np.searchsorted(gap, tile.targets)
     for close, whole in pairs:
         # of all cells of the gap, which do not depend on the chunk

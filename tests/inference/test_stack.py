@@ -21,7 +21,7 @@ from geonp.fill.infill import infill
 from geonp.fill.plan import plan
 from geonp.fill.region import VariableSource
 from geonp.fill.store import fill_store
-from geonp.inference.stack import STACK, background, backgrounds, beside
+from geonp.inference.stack import STACK, background, backgrounds, beside, surer
 from geonp.inference.student import crps
 from geonp.io.files import open_raster
 from geonp.raster.metadata import FillFlag
@@ -157,6 +157,31 @@ def test_of_what_is_unrelated_next_to_nothing_is_used() -> None:
         found = background(values, rough(rng, 4, 80, 80))
         left.append(0.0 if found is None else float(np.std(found(rough(rng, 4, 80, 80)))))
     assert np.mean(left) < 0.1
+
+
+def test_one_prediction_takes_over_from_another_without_an_edge() -> None:
+    ratio = np.geomspace(0.25, 4.0, 81)
+    alone = np.stack([np.zeros(81), np.ones(81), np.zeros(81)])
+    beside_slices = np.stack([np.ones(81), ratio, np.zeros(81)])
+    mean, error, _ = surer(alone, beside_slices)
+    np.testing.assert_allclose(mean[[0, 40, 80]], [1.0, 0.5, 0.0], atol=1e-4)
+    assert np.abs(np.diff(mean)).max() < 0.08
+    assert (error <= 1.04 * np.minimum(ratio, 1.0)).all()
+    one = np.array([[2.0, 0.0], [0.5, 0.0], [0.1, 0.1]])
+    none = np.full_like(one, np.nan)
+    np.testing.assert_array_equal(surer(one, none), one)
+    np.testing.assert_array_equal(surer(none, one), one)
+    np.testing.assert_array_equal(surer(one, one), one)
+
+
+def test_far_from_the_observations_of_a_slice_the_others_still_count() -> None:
+    first = rough(np.random.default_rng(14), 96, 32)
+    second = np.where(np.arange(96)[:, None] < 24, 0.8 * first + 5, np.nan)
+    array = xr.DataArray(np.stack([first, second]), dims=("time", "y", "x"), name="v")
+    values = infill(array, across="time").v.values[1]
+    # beyond the frame in which a tile compares slices by default
+    far = 24 + STACK.frame_px + 24
+    np.testing.assert_allclose(values[far:], 0.8 * first[far:] + 5, atol=0.1)
 
 
 @pytest.mark.parametrize(
