@@ -37,8 +37,8 @@ from geonp.training.recipe import Recipe, load
 
 NEEDED = {
     "era5": (
-        "hourly 2 m temperature and geopotential of Europe in 2019 (0.4 GB in float32). Download it with a free account of "
-        "https://cds.climate.copernicus.eu: geonp fetch era5 --area 62 -4 42 28 --start 2019-01-01 --end 2019-12-31 "
+        "hourly 2 m temperature and geopotential of Europe in 2019, 0.4 GB in float32. Download it with a free account "
+        "of https://cds.climate.copernicus.eu: geonp fetch era5 --area 62 -4 42 28 --start 2019-01-01 --end 2019-12-31 "
         "europe.zarr, and pass --data europe.zarr"
     ),
     "era5_british_isles": (

@@ -13,9 +13,11 @@ import csv
 import json
 import math
 import shlex
+import signal
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -148,7 +150,8 @@ def run(
         made = read_scores(scores, wanted)
         if not made and not given.only_print:
             print(f"# {label}: {given.steps} steps of {size} tasks in {folder}", flush=True)
-            file = train(recipe, folder, resume=True, progress=False, workers=0)
+            with terminable():
+                file = train(recipe, folder, resume=True, progress=False, workers=0)
             network, _ = checkpoint.load_model(str(file))
             minutes = 60 * float(curve(folder)[-1]["cpu_hours"])
             made = {"steps": given.steps, "batch": size, "minutes": minutes, **score(network, recipe)}
@@ -159,6 +162,16 @@ def run(
             print(f"# {label}: no scores of these arguments in {folder}", file=sys.stderr)
             given.unfinished[label] = int(curve(folder)[-1]["step"]) if (folder / "curve.csv").exists() else 0
     return found
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Context in which SIGTERM interrupts: training saves its state."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def read_scores(file: Path, asked: Mapping[str, str]) -> dict[str, Any]:
