@@ -71,3 +71,11 @@ def test_the_guide_to_covariates_has_its_row_and_its_picture(tmp_path: Path) -> 
     assert float(numbers[2]) < 0.5
     guide["draw"](found, covariate).savefig(tmp_path / "covariates.png", dpi=30)
     assert (tmp_path / "covariates.png").stat().st_size > 10_000
+
+
+def test_a_stac_catalogue_becomes_a_filled_cube(tmp_path: Path) -> None:
+    pytest.importorskip("odc.stac")
+    assert "1617 cells filled, 0 empty" in run(EXAMPLES / "stac_cube.py", tmp_path)
+    with xr.open_zarr(tmp_path / "ndvi.zarr") as cube:
+        assert cube.ndvi.dims == ("time", "y", "x")
+        assert cube.ndvi_standard_error.max() < 0.2
