@@ -206,6 +206,6 @@ def warping_array(variable: Variable, warping: Any) -> xr.DataArray:
         else da.from_delayed(delayed(Warping.numbers)(warping), (len(names),), np.float64)
     )
     title = variable.source.attrs.get("long_name", variable.label)
-    return xr.DataArray(
-        numbers, {"warping": names}, ("warping",), attrs={"long_name": f"{title}, map from latent values to values"}
-    )
+    along = xr.Variable("warping", names, {"long_name": "number of the map"})
+    attrs = {"long_name": f"{title}, map from latent values to values"}
+    return xr.DataArray(numbers, {"warping": along}, ("warping",), attrs=attrs)

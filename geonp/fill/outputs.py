@@ -105,9 +105,10 @@ def outputs(variable: Variable, options: FillOptions, *, bounded: bool = False) 
         if variable.kind is Kind.CLASSES:
             others = [output("probability", partial(_part, name="probability"), np.float32)]
         else:
-            others = [output("probability", _every_probability, np.float32, xr.Variable("category", labels(source)))]
+            along = xr.Variable("category", labels(source), _CATEGORY)
+            others = [output("probability", _every_probability, np.float32, along)]
         if variable.categories:
-            names_ = xr.Variable("category", category_labels(source, variable.categories))
+            names_ = xr.Variable("category", category_labels(source, variable.categories), _CATEGORY)
             every = partial(_every_probability, name="class_probability")
             others.insert(0, output("class_probability", every, np.float32, names_))
         attrs = without(source.attrs, ("grid_mapping",))
@@ -117,13 +118,13 @@ def outputs(variable: Variable, options: FillOptions, *, bounded: bool = False) 
         error = output("standard_error", partial(_part, name="standard_error"))
         quantile, exceedance, tail, sample = [], [], [], []
         if options.quantiles:
-            levels = xr.Variable("quantile", np.array(options.quantiles))
+            levels = xr.Variable("quantile", np.array(options.quantiles), _LEVEL)
             quantile = [output("quantile", partial(_quantiles, levels=tuple(options.quantiles)), along=levels)]
         if options.tails:
             tail = [output("tail", partial(_part, name="tail"), np.float32)]
             tail += [output(part, partial(_part, name=part)) for part in ("latent", "latent_error") if bounded]
         if options.exceed:
-            thresholds = xr.Variable("threshold", np.array(options.exceed), _kept(source))
+            thresholds = xr.Variable("threshold", np.array(options.exceed), {"long_name": "threshold", **_kept(source)})
             function = partial(_exceedance, thresholds=tuple(options.exceed))
             exceedance = [output("exceedance", function, np.float32, thresholds)]
         if options.samples:
@@ -294,6 +295,8 @@ def _result_attrs(source: xr.DataArray, label: str, result: str, kind: Kind) -> 
     return {"long_name": f"{title}, {'joint sample' if result == 'sample' else result}", **_kept(source)}
 
 
+_CATEGORY = {"long_name": "class"}
+_LEVEL = {"long_name": "probability of the quantile", "units": "1"}
 _LATENT = {
     "latent": "mean of the Student distribution of latent values",
     "latent_error": "standard deviation of the Student distribution of latent values",

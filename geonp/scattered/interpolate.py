@@ -290,7 +290,7 @@ def _latent(observations: Observations, warping: Warping | None) -> Observations
 def _variable(template: xr.DataArray, table: Table, name: str) -> Variable:
     """The variable of the result; its values are of no interest."""
     dtype = np.float32 if table.values[name].dtype == np.float32 else np.float64
-    source = template.rename(name).astype(dtype).assign_attrs(table.attrs.get(name, {}))
+    source = template.rename(name).astype(dtype).assign_attrs({"long_name": name, **table.attrs.get(name, {})})
     return Variable.of(source, source.dims)
 
 
