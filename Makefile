@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: demo test check docs bench bench-speed bench-accuracy bench-exact bench-seams bench-equivariance bench-cost bench-points bench-scale bench-cluster bench-across bench-beside bench-classes bench-errors bench-adapt bench-station-days bench-samples bench-sphere bench-values bench-papers clean
+.PHONY: demo test check docs bench bench-speed bench-accuracy bench-exact bench-seams bench-equivariance bench-cost bench-points bench-scale bench-cluster bench-across bench-beside bench-classes bench-errors bench-adapt bench-station-days bench-with-points bench-samples bench-sphere bench-values bench-papers clean
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
@@ -68,6 +68,9 @@ bench-classes: $(STAMP)
 
 bench-station-days: $(STAMP)
 	$(BIN)/python benchmarks/station_days.py
+
+bench-with-points: $(STAMP)
+	$(BIN)/python benchmarks/with_points.py
 
 bench-errors: $(STAMP)
 	$(BIN)/python benchmarks/errors.py

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -39,12 +40,12 @@ def read_beside(
     where: Mapping[str, Any],
     storage_options: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Open the covariates and errors of a command, cut to the bounding box of the raster unless they are resampled.
+    """Open the covariates, errors and points of a command, cut to the bounding box of the raster unless resampled.
 
     Parameters
     ----------
     settings : mapping
-        The options of :func:`covariates`, and `errors`, if the command has it.
+        The options of :func:`covariates`, and `errors` and `points`, if the command has them.
     ds : Dataset
         The raster, opened from `source` by the options `where` of :func:`geonp.io.files.open_raster`.
     storage_options : mapping, optional
@@ -84,6 +85,10 @@ def read_beside(
     if settings.get("errors") is not None:
         text = settings["errors"]
         found["errors"] = text if text == "auto" else read(text, where["bbox"])
+    if settings.get("points") is not None:
+        from geonp.io.tables import read_points
+
+        found["points"] = read_points(Path(settings["points"]))
     return found
 
 

@@ -82,6 +82,8 @@ __all__ = ["fill"]
 @fill_option("empty_slices", is_flag=True)
 @covariates
 @errors
+@fill_option("points", metavar="FILE", help="A table as of geonp grid.")
+@fill_option("point_errors", metavar="COLUMN")
 @fill_option("smooth", is_flag=True)
 @click.option("--chunks", type=click.IntRange(min=1), help="Rows and columns of a chunk. Default: automatic.")
 @quiet

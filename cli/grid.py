@@ -15,7 +15,7 @@ from .show import echo, to_json
 if TYPE_CHECKING:
     import xarray as xr
 
-    from geonp.scattered.tables import Table
+    from geonp.io.measurements import Table
 
 
 @click.command()
@@ -97,13 +97,13 @@ def grid(
     from geonp.fill.picture import check_picture
     from geonp.io.files import open_raster
     from geonp.io.location import require_apart
+    from geonp.io.measurements import read_table
     from geonp.io.output import check_output, write_raster
     from geonp.io.tables import read_points
     from geonp.scattered.covariates import wanted
     from geonp.scattered.interpolate import interpolate
     from geonp.scattered.lattices import lattice_around
     from geonp.scattered.selection import selected
-    from geonp.scattered.tables import read_table
 
     start = time.perf_counter()
     if like is not None and bounds is not None:
@@ -150,8 +150,8 @@ def _drawn(
 ) -> dict[str, str]:
     """Draw the measurements of the first column and their interpolation; the name of the picture for the summary."""
     from geonp.fill.picture import plot, save_picture
+    from geonp.io.measurements import transformed
     from geonp.raster.grid import Grid
-    from geonp.scattered.tables import transformed
 
     points = None
     if result[next(iter(result.data_vars))].ndim == 2:  # of one time

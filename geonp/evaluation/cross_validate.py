@@ -22,14 +22,14 @@ from geonp.evaluation.metrics import require_scorable
 from geonp.evaluation.points import POINT_METHODS, Sites, detrended, errors_by_distance, fitted, kriged, predicted
 from geonp.evaluation.scored import OURS, WITH_COVARIATES, Prediction
 from geonp.inference.checkpoint import load_card
+from geonp.io.measurements import read_table, transformed
 from geonp.raster.covariates import CovariateLike
+from geonp.raster.times import times_of
 from geonp.scattered.covariates import Beside, beside, errors_of, wanted
 from geonp.scattered.fields import Frame
 from geonp.scattered.interpolate import interpolate
 from geonp.scattered.repeats import Repeats, combined, numbers_of_places
-from geonp.scattered.tables import read_table, transformed
 from geonp.scattered.targets import target_of
-from geonp.scattered.times import times_of
 
 __all__ = ["cross_validate"]
 

@@ -132,6 +132,7 @@ def check_points(request: Request) -> None:
         "across": bool(request.job.across),
         "covariates and errors": bool(request.covariates),
         "samples": bool(options.samples),
+        "points": options.points is not None,
         "max_gap": options.max_gap is not None,
         "directions": any(v.kind is Kind.DIRECTIONS for v in request.variables),
         "classes": bool(request.card.classes) or any(v.kind is Kind.CLASSES for v in request.variables),

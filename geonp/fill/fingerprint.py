@@ -39,9 +39,17 @@ def fingerprint(
         "model": tokenize(
             predictor.sha256, repr(predictor.neighbourhood), predictor.precision, predictor.device.split(":")[0]
         ),
-        "parameters": tokenize(sorted(request.options.fingerprint().items()), job.across, request.domain, *maps),
+        "parameters": tokenize(
+            sorted(request.options.fingerprint().items()), job.across, request.domain, *maps, *_points(request)
+        ),
         "layout": tokenize(layout),
     }
+
+
+def _points(request: Request) -> list[Any]:
+    """What measurements beside the raster are, if there are any."""
+    points = request.job.points
+    return [] if points is None else [points.places, points.values, points.errors, points.slices]
 
 
 def values_of(request: Request, source_options: Any) -> str:

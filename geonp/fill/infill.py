@@ -28,6 +28,7 @@ from geonp.fill.bounds import mapped, mapped_dtype, said, warping_array, warping
 from geonp.fill.doubts import Glance, Watch, warn_of_doubts
 from geonp.fill.elsewhere import Target, check_points, filled_at, onto
 from geonp.fill.gaps import narrow_mask, with_holes
+from geonp.fill.measurements import with_measurements
 from geonp.fill.options import FillKeywords, FillOptions, takes_fill_options
 from geonp.fill.outputs import ordered, result_arrays
 from geonp.fill.region import alone, fill_region
@@ -100,7 +101,7 @@ def infill(
     PredictionError
         When computed, if the model returns values that are not finite.
     """
-    request = with_holes(prepare(obj, FillOptions(**options)))
+    request = with_measurements(with_holes(prepare(obj, FillOptions(**options))))
     logger.info("filling %s with %s", ", ".join(v.label for v in request.variables), request.card.name)
     for variable in request.variables:
         if variable.source.chunks is None:

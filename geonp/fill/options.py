@@ -34,9 +34,9 @@ Pair = tuple[float | None, float | None]
 Bounds = Pair | Literal["valid_range"] | Mapping[Hashable, Pair | Literal["valid_range"]]
 """Bounds of values, of all variables or by name; None where there is none."""
 
-_FINGERPRINTED_ELSEWHERE = {"model", "missing", "mask", "covariates", "errors", "device", "batch_size"}
-"""Options whose value does not identify a result: models, masks, flags and covariates have content, and batches change
-no result."""
+_FINGERPRINTED_ELSEWHERE = {"model", "missing", "mask", "covariates", "errors", "points", "point_errors", "device"}
+_FINGERPRINTED_ELSEWHERE |= {"batch_size"}
+"""Options whose value does not identify a result: what they hold has content, and batches change no result."""
 
 RESULTS = (
     *("standard_error", "quantile", "exceedance", "tail", "latent", "latent_error", "warping", "sample"),
@@ -126,6 +126,13 @@ class FillOptions:
         or an array on its grid. Observations with larger errors count less. They keep their values. Standard errors of
         filled cells are of a measurement without these errors. With ``"auto"``, the errors are those that the attribute
         ``ancillary_variables`` links, with a CF standard name that ends in ``standard_error``.
+    points : DataFrame, Dataset or GeoDataFrame, optional
+        Measurements of the variable at places, such as buoys, that help to fill gaps: a table as of
+        :func:`geonp.interpolate`, with a column named like the variable (or a single one of numbers), and one for each
+        other dimension, such as ``time``; rows go to the nearest slice. Their offset from predictions from the raster
+        alone is estimated and subtracted.
+    point_errors : str, optional
+        Column of known standard errors of the `points`. By default one standard error for all is estimated.
     smooth : bool
         Replace observations with known `errors` by estimates of the true values, with their standard errors, from all
         observations. They stay flagged as observed. By default, observed cells do not change.
@@ -168,6 +175,8 @@ class FillOptions:
     covariates: CovariateLike | Sequence[CovariateLike] | None = None
     covariate_resampling: str | None = None
     errors: CovariateLike | None = None
+    points: Any = None
+    point_errors: str | None = None
     smooth: bool = False
     as_: Literal["numbers", "classes"] | None = None
     class_probabilities: bool = False
@@ -268,7 +277,7 @@ class FillOptions:
     def bare(self) -> FillOptions:
         """The options without arrays, for tasks: dask would compute those that it finds within them."""
         errors = "auto" if self.smooth else None
-        return replace(self, missing=None, mask=None, covariates=None, errors=errors)
+        return replace(self, missing=None, mask=None, covariates=None, errors=errors, points=None)
 
     @property
     def results(self) -> list[str]:
@@ -354,6 +363,8 @@ class FillKeywords(TypedDict, total=False):
     covariates: CovariateLike | Sequence[CovariateLike] | None
     covariate_resampling: str | None
     errors: CovariateLike | None
+    points: Any
+    point_errors: str | None
     smooth: bool
     as_: Literal["numbers", "classes"] | None
     class_probabilities: bool

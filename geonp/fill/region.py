@@ -92,7 +92,7 @@ def fill_region(region: Region, source: Source, job: FillJob, *, keep_going: boo
         try:
             stack = np.stack(others) if others else None
             far = () if job.kind is Kind.CLASSES else (partial(source.far, index),)
-            filled = fill(window(index), domain_mask, region.chunk, job, stack, known, *far)
+            filled = fill(window(index), domain_mask, region.chunk, job.at(index), stack, known, *far)
             if job.samples:
                 own_job = replace(job, noise=(*job.noise, *index))
                 draw_samples(filled, window(index), domain_mask, region.chunk, own_job, known, *far)
@@ -340,7 +340,7 @@ def fill_covariate(covariate: Covariate, region: Region, job: FillJob, mask: Any
 
 def alone(job: FillJob) -> FillJob:
     """The job that fills the gaps of a covariate from itself."""
-    numbers = replace(job, kind=Kind.NUMBERS, categories=(), warping=None, smooth=False, samples=0)
+    numbers = replace(job, kind=Kind.NUMBERS, categories=(), warping=None, smooth=False, samples=0, points=None)
     return replace(numbers, across=(), empty_slices=False, max_distance=None)
 
 

@@ -22,6 +22,7 @@ from geonp.fill.fingerprint import digest, fingerprint, require_unchanged, value
 from geonp.fill.gaps import packed_domain, packed_narrow
 from geonp.fill.infill import template, warpings_of
 from geonp.fill.layout import Layout, checked_layout
+from geonp.fill.measurements import with_measurements
 from geonp.fill.options import FillKeywords, FillOptions, takes_fill_options
 from geonp.fill.plan import LIBRARIES_BYTES, FillPlan, planned, processes_bytes
 from geonp.fill.report import Report, check_observed, failures, tally
@@ -134,7 +135,7 @@ def fill_store(
             )
         return fill_session(obj, target, chunks, **options)  # type: ignore[arg-type]
     assert isinstance(target, str | os.PathLike)
-    request = _prepared(obj, FillOptions(**options))
+    request = with_measurements(_prepared(obj, FillOptions(**options)))
     layout = checked_layout(_cells(request), chunks=chunks, unit=unit, shards=shards, zarr_format=zarr_format)
     warpings = {name: _computed(warping) for name, warping in warpings_of(request).items()}
     fields = tuple(

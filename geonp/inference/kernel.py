@@ -19,6 +19,7 @@ from geonp.inference.censoring import latent
 from geonp.inference.covariates import Layer
 from geonp.inference.far import FarContext, far_window
 from geonp.inference.ground import Ground, Squares
+from geonp.inference.measurements import Measurements, NearMeasurements
 from geonp.inference.predictor import Predictor
 from geonp.inference.series import SERIES
 from geonp.inference.stack import STACK, Across, surer
@@ -70,6 +71,8 @@ class FillJob:
         What tells the noise of the samples apart from that of others with the same seed: variable and slice.
     surface : Surface or None
         Where the cells lie, if they are no squares: then distances are true ones, else they are counted in cells.
+    points : Measurements or None
+        Measurements beside the cells of a variable, see :mod:`geonp.inference.measurements`.
     """
 
     predictor: Predictor
@@ -86,11 +89,17 @@ class FillJob:
     samples: int = 0
     noise: tuple[int, ...] = ()
     surface: Surface | None = None
+    points: Measurements | None = None
 
     def of(self, variable: Variable) -> FillJob:
         """The job of a variable."""
         noise = (zlib.crc32(str(variable.name).encode()),)
-        return replace(self, kind=variable.kind, categories=variable.categories, noise=noise)
+        points = None if self.points is None or self.points.variable != variable.name else self.points
+        return replace(self, kind=variable.kind, categories=variable.categories, noise=noise, points=points)
+
+    def at(self, index: tuple[int, ...]) -> FillJob:
+        """The job of a slice."""
+        return self if self.points is None else replace(self, points=self.points.of_slice(index))
 
     def drawing(self, name: object, warping: Warping | None) -> FillJob:
         """The job of scattered measurements of this name."""
@@ -296,13 +305,18 @@ def fill_window(
     """
     core, classes = job.core(chunk), job.predictor.classes
     missing, context_mask, fillable, result = unfilled(values, domain_mask, chunk, job)
+    points = NearMeasurements.of(job.points, *job.cells(chunk), job.shape[1] if job.periodic else None, job.seed)
+    if points is not None and job.max_distance is not None:
+        near_points = context_mask.copy()
+        near_points.ravel()[points.cells] = True
+        fillable = missing & job.near(chunk, near_points)
     if not fillable[core].any():
         return result
     if others is not None:
         others = np.where(domain_mask, others, np.nan)
     values, covariates = latent(values, covariates, job.warping)
     beyond = far_of(far, missing, context_mask, chunk, job, covariates)
-    predicted = _predict(values, missing, context_mask, fillable, chunk, job, others, covariates, beyond)
+    predicted = _predict(values, missing, context_mask, fillable, chunk, job, others, covariates, (beyond, points))
     predicted = predicted[(slice(None), *core)]
     filled = fillable[core] & np.isfinite(predicted[0])
     result["flag"][filled] = FillFlag.FILLED
@@ -324,18 +338,22 @@ def _predict(
     job: FillJob,
     others: FloatArray | None,
     covariates: Sequence[Layer],
-    far: FarContext | None,
+    more: tuple[FarContext | None, NearMeasurements | None],
 ) -> FloatArray:
     """Outputs ``(outputs, rows, cols)`` for the fillable cells of the window that the chunk needs, NaN elsewhere."""
     rows, cols = job.lattice(chunk)
     # only what varies slowly may be interpolated, and covariates need not
     alone = all(layer.known_errors for layer in covariates)
     supported = job.supported(chunk, fillable) if alone else fillable
+    if more[1] is not None:
+        supported = supported | (fillable & more[1].around())
     if others is not None:
         known = np.isfinite(others).any(0)
         supported = supported | (fillable & known)
     wanted = wanted_cells(fillable, supported, job.core(chunk))
-    tiles = tiles_of(values, context_mask, missing, wanted, chunk, job, covariates=covariates, far=far)
+    tiles = tiles_of(
+        values, context_mask, missing, wanted, chunk, job, covariates=covariates, far=more[0], points=more[1]
+    )
     predicted = _blend(tiles, values.shape, rows, cols, job)
     if others is not None:
         stack = np.where(context_mask, values, np.nan), others

@@ -13,6 +13,7 @@ from geonp.inference.censoring import without_piles
 from geonp.inference.context import framed
 from geonp.inference.covariates import Columns, Layer, columns, known_errors, with_slices
 from geonp.inference.far import NO_BLOCKS, FarContext, block_sums, reaches_far
+from geonp.inference.measurements import Measurements, NearMeasurements
 from geonp.inference.predictor import Predictor
 from geonp.inference.stack import STACK, backgrounds
 from geonp.inference.stitching import Tile, blend_weights, overlaps
@@ -60,6 +61,7 @@ def tiles_of(
     stack: tuple[FloatArray, FloatArray] | None = None,
     covariates: Sequence[Layer] = (),
     far: FarContext | None = None,
+    points: NearMeasurements | None = None,
 ) -> list[Tile]:
     """Tiles with wanted cells and enough context, in ascending order of their number of targets.
 
@@ -85,11 +87,14 @@ def tiles_of(
         gap_mask = within_tiles(members - box[0], missing[framed(box, 0)], px)
         plane = ground.plane(box, gap_mask)
         places, means = far.of(box, gap_mask) if far is not None and plane.square else NO_BLOCKS
-        cells = replace(neighbourhood, n_context=neighbourhood.n_context - means.size)
+        measured = np.empty(0, np.intp) if points is None else points.near(box, neighbourhood.thinning)
+        cells = replace(neighbourhood, n_context=neighbourhood.n_context - means.size - measured.size)
         context = ground.context(box, gap_mask, plane, cells, job.seed)
-        if context.size + means.size < neighbourhood.min_context:
+        if context.size + means.size + measured.size < neighbourhood.min_context:
             continue
         errors = known_errors(covariates, context)
+        # measurements have the covariates of the nearest cells
+        known = context if points is None else np.concatenate([context, points.cells[measured]])
         targets = (t_row + patch[0].start) * width + t_col + patch[1].start
         read = np.stack(np.divmod(context, width), -1)
         tile = Tile(
@@ -98,11 +103,14 @@ def tiles_of(
             ground.locations(np.stack(np.divmod(targets, width), -1), plane),
             targets,
             weights[t_row, t_col],
-            covariates=columns(covariates, context, targets),
+            covariates=columns(covariates, known, targets),
             errors=None if errors is None else np.pad(errors, (0, means.size)),
             cells=np.concatenate([read, places]),
         )
         tile = without_piles(tile, job.warping, job.predictor)
+        if points is not None and measured.size:
+            there = points.points.at(measured)
+            tile = _beside_measurements(tile, there, ground.locations(there.places, plane))
         if stack is None:
             tiles.append(tile)
             continue
@@ -136,6 +144,18 @@ def _beside_stack(
         known = np.isfinite(others[:, gap[np.isfinite(whole)]]).mean(1) >= STACK.known
         slices = others[np.ix_(known, context)], others[np.ix_(known, tile.targets)]
         yield _beside_slices(tile, (close, whole[place]), slices, predictor)
+
+
+def _beside_measurements(tile: Tile, there: Measurements, locations: FloatArray) -> Tile:
+    """A tile with measurements at `locations` as further context; it has their covariates already."""
+    errors = np.zeros(len(tile.xc)) if tile.errors is None else tile.errors
+    return replace(
+        tile,
+        xc=np.concatenate([tile.xc, locations]),
+        yc=np.concatenate([tile.yc, there.values]).astype(tile.yc.dtype, copy=False),
+        errors=np.concatenate([errors, there.errors]),
+        cells=np.concatenate([tile.cells, there.places]),
+    )
 
 
 def _beside_slices(

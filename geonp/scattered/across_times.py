@@ -23,11 +23,11 @@ from geonp.inference.covariates import Layer
 from geonp.inference.kernel import FillJob, result_dtype
 from geonp.inference.stack import beside
 from geonp.raster.metadata import FillFlag
+from geonp.raster.times import Times
 from geonp.scattered.prediction import predicted
 from geonp.scattered.repeats import numbers_of_places
 from geonp.scattered.squares import Observations
 from geonp.scattered.targets import Target, of_places
-from geonp.scattered.times import Times
 
 __all__ = ["ACROSS_TIMES", "Asked", "Moments"]
 

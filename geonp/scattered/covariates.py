@@ -14,11 +14,11 @@ import xarray as xr
 
 from geonp.errors import InputError, warn
 from geonp.inference.covariates import Layer
+from geonp.io.measurements import Table
 from geonp.raster.covariates import Covariate, CovariateLike, elsewhere, named, require_few
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import UNNAMED, class_attrs
 from geonp.scattered.fields import Field, Frame
-from geonp.scattered.tables import Table
 from geonp.scattered.targets import Target
 
 __all__ = ["Beside", "Wanted", "beside", "errors_of", "wanted"]

@@ -13,11 +13,11 @@ import xarray as xr
 from dask.delayed import delayed
 
 from geonp.errors import InputError
+from geonp.io.measurements import Table, crs_of
 from geonp.raster.covariates import Covariate
 from geonp.raster.grid import Grid
 from geonp.raster.nodata import packing
 from geonp.raster.variable import Read
-from geonp.scattered.tables import Table, crs_of
 
 __all__ = ["Field", "Frame"]
 
@@ -51,7 +51,7 @@ class Frame:
 
     @classmethod
     def of(cls, table: Table, crs: Any, grid: Grid | None) -> Frame:
-        """That of a transformed table, see :func:`geonp.scattered.tables.transformed`; same parameters."""
+        """That of a transformed table, see :func:`geonp.io.measurements.transformed`; same parameters."""
         geographic = table.named_degrees if grid is None else grid.geographic
         known = None if grid is None else grid.crs
         if known is None and geographic:

@@ -21,6 +21,7 @@ from geonp.fill.outputs import outputs, result_arrays
 from geonp.fill.request import load_job, require_covariates
 from geonp.inference.kernel import FillJob
 from geonp.inference.warping import Sample, Warping, fitted
+from geonp.io.measurements import Table, read_table, transformed
 from geonp.raster.covariates import CovariateLike
 from geonp.raster.directions import warn_of_directions
 from geonp.raster.metadata import dataset_attrs
@@ -36,7 +37,6 @@ from geonp.scattered.squares import (
     along_curve,
     project,
 )
-from geonp.scattered.tables import Table, read_table, transformed
 from geonp.scattered.targets import Target, target_of
 
 if TYPE_CHECKING:
@@ -253,12 +253,19 @@ def _observations(
         warn(f"column {name!r} has {lost} measurements without a time, which are not used.")
     return [
         replace(
-            table.observations(name, rows, target.geographic, job.seed),
+            _at_places(table, name, rows, target.geographic, job.seed),
             covariates=tuple(one.layer(rows) for one in covariates),
             errors=None if errors is None else errors[rows],
         )
         for rows in every
     ]
+
+
+def _at_places(table: Table, name: str, rows: npt.NDArray[np.bool_], geographic: bool, seed: int) -> Observations:
+    """The measurements of a column in some usable rows."""
+    values = np.asarray(table.values[name][rows])
+    values = values if values.dtype == np.float32 else values.astype(np.float64)
+    return Observations(table.xy[rows], values, geographic, seed)
 
 
 def _samples(parts: Sequence[Observations]) -> list[Sample]:

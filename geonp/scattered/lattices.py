@@ -9,7 +9,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import InputError
-from geonp.scattered.tables import Table, crs_of
+from geonp.io.measurements import Table, crs_of
 
 __all__ = ["MOST_CELLS", "lattice", "lattice_around"]
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from geonp.errors import InputError, warn
-from geonp.scattered.tables import Table
+from geonp.io.measurements import Table
 
 __all__ = ["REPEATS", "Repeats", "combined", "numbers_of_places"]
 

@@ -15,8 +15,8 @@ import psutil
 import xarray as xr
 
 from geonp.errors import InputError
+from geonp.io.measurements import Table, read_table
 from geonp.raster.grid import Grid
-from geonp.scattered.tables import Table, read_table
 
 __all__ = ["Target", "crossed", "of_places", "target_of"]
 

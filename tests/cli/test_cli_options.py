@@ -36,7 +36,7 @@ def test_fill_has_every_option_of_the_library() -> None:
         ("fill", set()),
         ("grid", {"max_distance", "covariates", "errors", "bounds"}),  # in the unit of the coordinates; of tables
         ("adapt", {"seed"}),  # also for the hold-out
-        ("evaluate", {"seed", "across"}),
+        ("evaluate", {"seed", "across", "errors", "max_distance"}),  # the latter two of tables
     ],
 )
 def test_defaults_and_descriptions_are_those_of_the_library(command: str, other: set[str]) -> None:

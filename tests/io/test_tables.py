@@ -12,8 +12,8 @@ import pytest
 import xarray as xr
 
 from geonp.errors import InputError
+from geonp.io.measurements import read_table
 from geonp.io.tables import is_table, read_points
-from geonp.scattered.tables import read_table
 
 FRAME = pd.DataFrame(
     {"station_id": [7, 3, 9], "lon": [9.5, 10.25, 11.0], "lat": [50.0, 51.5, 52.25], "temp": [1.5, -2.0, 0.25]}

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from geonp.cli.app import main
 from geonp.errors import InputError
+from geonp.io.measurements import read_table
 from geonp.io.text import read_text
-from geonp.scattered.tables import read_table
 
 ROWS = np.array([[5.5, 45.25, 1.0], [6.5, 46.25, 2.0], [7.5, 47.25, 3.5]])
 

@@ -18,8 +18,8 @@ import geonp
 from geonp.cli.app import main
 from geonp.errors import InputError
 from geonp.inference import stitching
+from geonp.io.measurements import read_table
 from geonp.scattered.lattices import lattice, lattice_around
-from geonp.scattered.tables import read_table
 
 
 def wave(x: Any, y: Any) -> Any:

@@ -13,9 +13,9 @@ import xarray as xr
 
 import geonp
 from geonp.errors import InputError
+from geonp.io.measurements import read_table, transformed
 from geonp.raster.grid import Grid
 from geonp.scattered.lattices import lattice
-from geonp.scattered.tables import read_table, transformed
 
 pytestmark = pytest.mark.usefixtures("float32")
 

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 import geonp
 from geonp.cli.app import main
 from geonp.errors import InputError
+from geonp.io.measurements import read_table
 from geonp.scattered.lattices import lattice
 from geonp.scattered.repeats import combined
-from geonp.scattered.tables import read_table
 
 COPIES = 4
 

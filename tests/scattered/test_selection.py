@@ -8,8 +8,8 @@ import pytest
 import xarray as xr
 
 from geonp.errors import InputError
+from geonp.io.measurements import read_table
 from geonp.scattered.selection import selected
-from geonp.scattered.tables import read_table
 
 TABLE = pd.DataFrame({"x": [0, 1, 0, 1], "y": [0, 0, 0, 0], "day": ["1", "1", "2", "2"], "depth": [0.5, 1, 0.5, 1]})
 

@@ -10,7 +10,7 @@ import xarray as xr
 
 import geonp
 from geonp.errors import InputError
-from geonp.scattered.times import times_of
+from geonp.raster.times import times_of
 
 DAYS = pd.date_range("2020-07-01", periods=5)
 

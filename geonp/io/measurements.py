@@ -18,8 +18,7 @@ from geonp.errors import InputError, warn
 from geonp.io.tables import with_places
 from geonp.raster.grid import Grid
 from geonp.raster.sentinels import Extremes, suspects
-from geonp.scattered.squares import Observations
-from geonp.scattered.times import Times, times_of
+from geonp.raster.times import Times, times_of
 
 __all__ = ["TABLES", "Table", "as_frame", "crs_of", "read_table", "transformed"]
 
@@ -125,7 +124,7 @@ class Table:
         Raises
         ------
         InputError
-            For no such column, and as :func:`geonp.scattered.times.times_of`.
+            For no such column, and as :func:`geonp.raster.times.times_of`.
         """
         if name not in self.covariates:
             columns = ", ".join([*self.values, *map(str, self.others.columns)])
@@ -155,12 +154,6 @@ class Table:
                 f"{self.y!r} from {lat.min():g} to {lat.max():g}, expected some around {x.min():g} to {x.max():g} and "
                 f"{y.min():g} to {y.max():g}. Check that both are in one CRS and unit (crs=..., --crs)."
             )
-
-    def observations(self, name: str, rows: npt.NDArray[np.bool_], geographic: bool, seed: int) -> Observations:
-        """The measurements of a column in some :meth:`usable` rows."""
-        values = np.asarray(self.values[name][rows])
-        values = values if values.dtype == np.float32 else values.astype(np.float64)
-        return Observations(self.xy[rows], values, geographic, seed)
 
 
 def read_table(

@@ -1,0 +1,223 @@
+"""Measurements beside a raster: read from a table, placed among its cells, and compared with it once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import xarray as xr
+
+from geonp.errors import InputError, warn
+from geonp.fill.region import VariableSource
+from geonp.fill.request import Request, require_covariates
+from geonp.fill.surroundings import Region
+from geonp.inference.measurements import Measurements
+from geonp.inference.places import fill_places
+from geonp.io.measurements import Table, read_table, transformed
+from geonp.raster.grid import Grid
+from geonp.raster.metadata import Kind
+from geonp.raster.times import times_of
+from geonp.raster.variable import Variable
+from geonp.raster.windows import CHUNKS, Window
+
+__all__ = ["with_measurements"]
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.intp]
+
+COMPARED = 200
+"""Number of measurements that are compared with predictions from the raster alone."""
+
+LEAST = 5
+"""Smallest number of them from which their error is estimated."""
+
+STEPS = 64
+"""Standard errors that are tried, from a thousandth of the spread of the differences up to it."""
+
+
+def with_measurements(request: Request) -> Request:
+    """The request with the measurements of its options in the job, offset removed; reads what lies around some of them.
+
+    Raises
+    ------
+    InputError
+        For tables that cannot be used, options that do not go with measurements, and too few of them to estimate their
+        errors from.
+    ModelError
+        For a model without covariates and known errors.
+    """
+    options = request.options
+    if options.points is None:
+        if options.point_errors is not None:
+            raise InputError(f"point_errors needs points: got {options.point_errors!r} without a table of measurements")
+        return request
+    variable, table = _read(request)
+    _check(request, variable)
+    points = _placed(request, variable, table)
+    errors = None if options.point_errors is None else _errors(table, options.point_errors)
+    known = np.flatnonzero(np.isfinite(points.values) & np.isfinite(points.places).all(1))
+    if errors is not None:
+        known = known[np.isfinite(errors[known])]
+    points = replace(points, errors=np.zeros(len(points.values)) if errors is None else errors).at(known)
+    offset, error = _compared(request, variable, points, estimated=errors is None)
+    used = np.full(known.size, error) if errors is None else points.errors
+    points = replace(points, values=points.values - offset, errors=used)
+    attrs = {"geonp_points": f"{known.size}, offset {offset:.4g} removed, standard error {np.median(used):.3g}"}
+    return replace(request, job=replace(request.job, points=points), ds=request.ds.assign_attrs(attrs))
+
+
+def _read(request: Request) -> tuple[Variable, Table]:
+    """The variable that is measured, and the table."""
+    options, names = request.options, {str(variable.name): variable for variable in request.variables}
+    apart = {str(dim) for variable in request.variables for dim in variable.leading}
+    given = options.points
+    columns = [str(name) for name in (given.variables if isinstance(given, xr.Dataset) else given)]
+    measured = [name for name in names if name in columns]
+    if len(measured) > 1 or (not measured and len(names) > 1):
+        raise InputError(
+            f"points measure one variable: got columns {', '.join(columns)} and the variables {', '.join(names)}, "
+            "expected one column with the name of one of them; fill the variables one by one, or drop columns"
+        )
+    beside = [*apart, *([] if options.point_errors is None else [options.point_errors])]
+    table = read_table(given, measured or None, None, None, beside, crossed=bool(apart & {*columns}))
+    if len(table.values) != 1:
+        raise InputError(f"points have one column of values: got {', '.join(table.values) or 'none'}")
+    (name,) = measured or names
+    return names[name], transformed(table, None, request.grid)
+
+
+def _check(request: Request, variable: Variable) -> None:
+    options, job = request.options, request.job
+    used = {
+        "across": bool(job.across),
+        "samples": bool(options.samples),
+        "smooth": options.smooth,
+        "bounds": bool(request.bounds),
+        "classes or directions": variable.kind is not Kind.NUMBERS or bool(request.card.classes),
+    }
+    if found := [name for name, value in used.items() if value]:
+        raise InputError(
+            f"points help to fill numbers of one slice, as they are: got points with {', '.join(found)}, expected one "
+            "of the two"
+        )
+    require_covariates(request.card, 1)
+
+
+def _placed(request: Request, variable: Variable, table: Table) -> Measurements:
+    """The measurements at rows, columns and slices of the raster; NaN outside of it."""
+    grid, (values,) = request.grid, table.values.values()
+    places = np.stack([_index(request.ds, grid, axis, table.xy[:, 1 - axis]) for axis in (0, 1)], 1)
+    slices = np.zeros((len(places), len(variable.leading)), np.intp)
+    for k, dim in enumerate(variable.leading):
+        found = _slices(variable.source, dim, table)
+        slices[:, k], places[found < 0] = np.maximum(found, 0), np.nan
+    inside = np.isfinite(places).all(1)
+    if not inside.any():
+        raise InputError(
+            f"none of the {len(places)} points lies in the raster: check their coordinates and CRS, and their times"
+        )
+    if lost := int((~inside & np.isfinite(values)).sum()):
+        warn(f"{lost} of {len(places)} points lie outside of the raster or far from its slices, and are not used.")
+    return Measurements(variable.name, places, values.astype(np.float64), np.zeros(len(places)), slices)
+
+
+def _index(ds: xr.Dataset, grid: Grid, axis: int, at: FloatArray) -> FloatArray:
+    """Rows or columns of coordinates, with fractions; NaN beyond half a cell outside of the raster."""
+    dim = (grid.y_dim, grid.x_dim)[axis]
+    if dim not in ds.coords or ds.coords[dim].ndim != 1 or ds.sizes[dim] < 2:
+        raise InputError(f"points need a raster with coordinates: got no {dim!r} for rows or columns")
+    centres = ds.coords[dim].values.astype(np.float64) * (grid.factors[axis] if grid.geographic else 1.0)
+    if axis == 1 and grid.geographic:
+        centres = np.unwrap(centres, period=360.0)
+        at = (at - centres.min() + 180 / len(centres)) % 360 + centres.min() - 180 / len(centres)
+    numbers = np.arange(len(centres), dtype=np.float64)
+    if centres[0] > centres[-1]:
+        centres, numbers = centres[::-1], numbers[::-1]
+    ends = centres[0] - (centres[1] - centres[0]), centres[-1] + (centres[-1] - centres[-2])
+    step = numbers[1] - numbers[0]
+    numbers = np.concatenate([[numbers[0] - step], numbers, [numbers[-1] + step]])
+    found = np.interp(at, [ends[0], *centres, ends[1]], numbers, left=np.nan, right=np.nan)
+    return np.where((found > -0.5) & (found < len(centres) - 0.5), found, np.nan)
+
+
+def _slices(source: xr.DataArray, dim: Hashable, table: Table) -> IntArray:
+    """The nearest slice of each measurement; -1 for those farther away than half a step."""
+    n = source.sizes[dim]
+    if str(dim) not in table.covariates:
+        if n > 1:
+            raise InputError(
+                f"the raster has {n} slices along {dim!r}: expected a column {str(dim)!r} in points, which says the "
+                "slice of each measurement"
+            )
+        return np.zeros(len(table.xy), np.intp)
+    if dim not in source.coords:
+        raise InputError(f"points have a column {str(dim)!r}, but the raster no coordinate of this name: assign it")
+    times = times_of(table.covariates[str(dim)])
+    known, at = source.coords[dim].values, times.values
+    if known.dtype.kind == "M":
+        known, at = (part.astype("M8[ns]").astype(np.int64) for part in (known, pd.to_datetime(at).to_numpy()))
+    try:
+        known, at = known.astype(np.float64), at.astype(np.float64)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"the column {str(dim)!r} of points and the coordinate of the raster differ in kind: got {at.dtype} and "
+            f"{known.dtype}"
+        ) from None
+    apart = np.abs(at[:, None] - known)
+    nearest, step = apart.argmin(1), float(np.median(np.abs(np.diff(known)))) if n > 1 else math.inf
+    found = np.where(apart.min(1) <= step / 2 * (1 + 1e-9), nearest, -1)
+    return np.asarray(np.where(times.of_rows < 0, -1, found[times.of_rows]), np.intp)
+
+
+def _errors(table: Table, name: str) -> FloatArray:
+    if name not in table.covariates or not pd.api.types.is_numeric_dtype(table.covariates[name]):
+        raise InputError(f"point_errors must be a column of numbers of points, got {name!r}")
+    errors = table.covariates[name].to_numpy(np.float64, na_value=np.nan)
+    if (errors < 0).any():
+        raise InputError(f"known errors must not be negative: got {np.nanmin(errors):g} in {name!r}; correct them")
+    return errors
+
+
+def _compared(request: Request, variable: Variable, points: Measurements, *, estimated: bool) -> tuple[float, float]:
+    """Offset of measurements from predictions from the raster alone, and their standard error, by maximum likelihood.
+
+    Differences are normal with the variance of the prediction and that of the measurement.
+    """
+    rng = np.random.default_rng(request.options.seed)
+    chosen = points.at(np.sort(rng.permutation(len(points.values))[:COMPARED]))
+    job, (rows, cols) = replace(request.job.of(variable), points=None, max_distance=None), request.grid.shape
+    mean, error = np.full((2, len(chosen.values)), np.nan)
+    for k, (place, index) in enumerate(zip(chosen.places, chosen.slices.tolist(), strict=True)):
+        row, col = np.rint(place).astype(int).tolist()
+        chunk = Window(row, row + 1, col, col + 1)
+        region = Region(tuple(range(n, n + 1) for n in index), chunk)
+        sides = min(rows, CHUNKS.largest_px), min(cols, CHUNKS.largest_px)
+        source = VariableSource(variable, region, job, request.domain, sides)
+        at = tuple(index)
+        found = fill_places(source.window(at), source.domain_mask(at), chunk, job, place[None])
+        mean[k], error[k] = found["value"][0], found["standard_error"][0]
+    known = np.isfinite(mean + error)
+    if known.sum() < LEAST and estimated:
+        raise InputError(
+            f"the errors of points are estimated from predictions of the raster at their places: got {known.sum()} "
+            f"that the raster predicts, expected at least {LEAST}; give them in a column, point_errors=... "
+            "(--point-errors)"
+        )
+    if not known.any():
+        return 0.0, 0.0
+    off, variance = (chosen.values - mean)[known], error[known] ** 2
+    if not estimated:
+        weight = 1 / np.maximum(variance + chosen.errors[known] ** 2, 1e-300)
+        return float((weight * off).sum() / weight.sum()), 0.0
+    spread = float(np.subtract(*np.quantile(off, [0.84, 0.16])) / 2) or float(off.std())
+    tried = max(spread, 1e-12) * np.geomspace(1e-3, 1.0, STEPS)
+    weights = 1 / (variance + tried[:, None] ** 2)
+    offsets = (weights * off).sum(1) / weights.sum(1)
+    # restricted: the offset is estimated, too
+    fits = (weights * (off - offsets[:, None]) ** 2 - np.log(weights)).sum(1) + np.log(weights.sum(1))
+    best = int(fits.argmin())
+    return float(offsets[best]), float(tried[best])

@@ -1,0 +1,109 @@
+"""Measurements beside a raster: in its gaps, with an offset and errors of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from click.testing import CliRunner
+
+import geonp
+from geonp.cli.app import main
+from geonp.errors import InputError
+
+
+def field(y: Any, x: Any) -> Any:
+    return np.sin(x / 5) * np.cos(y / 4) + 0.02 * x
+
+
+@pytest.fixture(scope="module")
+def raster(float32: None) -> xr.DataArray:
+    """A field with a gap on the left, and nothing missing but a cell far on the right."""
+    y, x = np.arange(48.0), np.arange(104.0)
+    values = field(y[:, None], x)
+    values[8:40, 6:34] = np.nan
+    values[24, 103] = np.nan
+    return xr.DataArray(values, {"y": y, "x": x}, ("y", "x"), name="sst")
+
+
+@pytest.fixture(scope="module")
+def buoys() -> pd.DataFrame:
+    """Places in and around the gap; they measure 0.5 too much, with an error of 0.05."""
+    rng = np.random.default_rng(1)
+    y, x = rng.uniform([[4], [2]], [[44], [38]], (2, 40))
+    return pd.DataFrame({"x": x, "y": y, "sst": field(y, x) + 0.5 + 0.05 * rng.standard_normal(40)})
+
+
+@pytest.fixture(scope="module")
+def filled(raster: xr.DataArray, buoys: pd.DataFrame) -> xr.Dataset:
+    return geonp.infill(raster, points=buoys)
+
+
+def test_gaps_are_filled_from_cells_and_measurements(
+    raster: xr.DataArray, buoys: pd.DataFrame, filled: xr.Dataset
+) -> None:
+    alone = geonp.infill(raster)
+    gap = np.isnan(raster.values)
+    gap[:, 60:] = False
+    off = [(one["sst"].values - field(raster.y.values[:, None], raster.x.values))[gap] for one in (filled, alone)]
+    rmse = [float(np.sqrt(np.mean(part**2))) for part in off]
+    assert rmse[0] < 0.3 * rmse[1]
+    assert 0.85 < np.mean(np.abs(off[0]) < 1.96 * filled["sst_standard_error"].values[gap]) <= 1
+    text = filled.attrs["geonp_points"]
+    assert float(text.split("offset ")[1].split()[0]) == pytest.approx(0.5, abs=0.04)
+    assert float(text.split("error ")[1]) == pytest.approx(0.05, abs=0.025)
+    # what is observed, and tiles without measurements in reach, do not change
+    observed = np.isfinite(raster.values)
+    np.testing.assert_array_equal(filled["sst"].values[observed], raster.values[observed])
+    np.testing.assert_allclose(filled["sst"][24, 103], alone["sst"][24, 103], rtol=1e-5)
+
+
+def test_chunks_and_stores_change_nothing(
+    raster: xr.DataArray, buoys: pd.DataFrame, filled: xr.Dataset, tmp_path: Path
+) -> None:
+    lazy = geonp.infill(raster.chunk({"y": 48, "x": 40}), points=buoys)
+    assert lazy["sst"].chunks is not None
+    np.testing.assert_allclose(lazy["sst"], filled["sst"], atol=2e-5)
+    raster.to_netcdf(tmp_path / "a.nc", engine="netcdf4")
+    buoys.to_csv(tmp_path / "b.csv", index=False)
+    arguments = ["fill", tmp_path / "a.nc", tmp_path / "o.zarr", "--points", tmp_path / "b.csv", "--chunks", 48]
+    done = CliRunner().invoke(main, list(map(str, arguments)), catch_exceptions=False)
+    assert done.exit_code == 0, done.stderr
+    stored = xr.open_zarr(tmp_path / "o.zarr")
+    np.testing.assert_allclose(stored["sst"], filled["sst"], atol=2e-5)
+    assert stored.attrs["geonp_points"] == filled.attrs["geonp_points"]
+
+
+def test_each_slice_has_its_own_measurements(raster: xr.DataArray, buoys: pd.DataFrame, filled: xr.Dataset) -> None:
+    days = pd.date_range("2020-01-01", periods=2)
+    cut = raster[:, :60]
+    stack = xr.concat([cut, cut], pd.Index(days, name="time"))
+    table = buoys.assign(time=days[1] + pd.Timedelta("5h"), known=0.05)
+    found = geonp.infill(stack, points=table, point_errors="known")["sst"]
+    truth = field(cut.y.values[:, None], cut.x.values)
+    rmse = np.sqrt(((found - truth) ** 2).mean(("y", "x")))
+    assert rmse[1] < 0.4 * rmse[0]
+    np.testing.assert_allclose(found[0], geonp.infill(cut)["sst"], atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "text"),
+    [
+        ({"x": 1e4}, {}, "none of the 40 points lies in the raster"),
+        ({"sst": "a"}, {}, "expected numbers"),
+        ({}, {"samples": 1}, "got points with samples, expected one"),
+        ({}, {"points": None, "point_errors": "e"}, "point_errors needs points"),
+        ({}, {"point_errors": "e"}, "must be a column of numbers"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(
+    raster: xr.DataArray, buoys: pd.DataFrame, change: dict[str, Any], options: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(InputError, match=text):
+        geonp.infill(raster, **{"points": buoys.assign(**change), **options})
+    with pytest.raises(InputError, match="expected a column 'time' in points"):
+        geonp.infill(xr.concat([raster] * 2, pd.Index([1, 2], name="time")), points=buoys)
