@@ -128,9 +128,8 @@ class FillOptions:
         ``ancillary_variables`` links, with a CF standard name that ends in ``standard_error``.
     points : DataFrame, Dataset or GeoDataFrame, optional
         Measurements of the variable at places, such as buoys, that help to fill gaps: a table as of
-        :func:`geonp.interpolate`, with a column named like the variable (or a single one of numbers), and one for each
-        other dimension, such as ``time``; rows go to the nearest slice. Their offset from predictions from the raster
-        alone is estimated and subtracted.
+        :func:`geonp.interpolate`, with a column named like the variable, and one for each other dimension, such as
+        ``time``. Their offset from predictions of the raster alone is estimated and subtracted.
     point_errors : str, optional
         Column of known standard errors of the `points`. By default one standard error for all is estimated.
     smooth : bool

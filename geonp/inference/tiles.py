@@ -93,8 +93,6 @@ def tiles_of(
         if context.size + means.size + measured.size < neighbourhood.min_context:
             continue
         errors = known_errors(covariates, context)
-        # measurements have the covariates of the nearest cells
-        known = context if points is None else np.concatenate([context, points.cells[measured]])
         targets = (t_row + patch[0].start) * width + t_col + patch[1].start
         read = np.stack(np.divmod(context, width), -1)
         tile = Tile(
@@ -103,7 +101,7 @@ def tiles_of(
             ground.locations(np.stack(np.divmod(targets, width), -1), plane),
             targets,
             weights[t_row, t_col],
-            covariates=columns(covariates, known, targets),
+            covariates=columns(covariates, _with_cells(context, points, measured), targets),
             errors=None if errors is None else np.pad(errors, (0, means.size)),
             cells=np.concatenate([read, places]),
         )
@@ -144,6 +142,13 @@ def _beside_stack(
         known = np.isfinite(others[:, gap[np.isfinite(whole)]]).mean(1) >= STACK.known
         slices = others[np.ix_(known, context)], others[np.ix_(known, tile.targets)]
         yield _beside_slices(tile, (close, whole[place]), slices, predictor)
+
+
+def _with_cells(
+    context: npt.NDArray[np.intp], points: NearMeasurements | None, measured: npt.NDArray[np.intp]
+) -> npt.NDArray[np.intp]:
+    """The cells of a context, and those nearest to its measurements, whose covariates these have."""
+    return context if points is None else np.concatenate([context, points.cells[measured]])
 
 
 def _beside_measurements(tile: Tile, there: Measurements, locations: FloatArray) -> Tile:
