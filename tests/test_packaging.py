@@ -104,7 +104,7 @@ def test_heavy_imports_would_be_seen() -> None:
 
 
 FUNCTIONS = {"adapt", "evaluate", "fill_store", "infill", "interpolate", "lattice", "open_raster", "plan"}
-FUNCTIONS |= {"aggregate", "plot", "values_only", "write_raster"}
+FUNCTIONS |= {"aggregate", "cross_validate", "plot", "values_only", "write_raster"}
 MODULES = {"nn", "student", "training"}
 
 

@@ -6,7 +6,6 @@ import json
 import tomllib
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -19,14 +18,14 @@ from geonp.inference.limits import config_errors, neighbourhood_errors
 from geonp.nn.models import ARCHITECTURES
 from geonp.training.data.covariates import CovariatePrior
 from geonp.training.data.epidemics import Epidemic
-from geonp.training.data.fields import RasterPrior
+from geonp.training.data.fields import Raster, RasterPrior
 from geonp.training.data.images import Digits, Photographs, TranslatedDigits
 from geonp.training.data.kolmogorov import KolmogorovFlow
 from geonp.training.data.processes import GaussianProcess, MixedProcess
 from geonp.training.data.reanalysis import Reanalysis
 from geonp.training.limits import data_errors, prior_errors
 
-__all__ = ["Data", "Model", "Raster", "Recipe", "Training", "available", "copy", "differences", "load"]
+__all__ = ["Data", "Model", "Recipe", "Training", "available", "copy", "differences", "load"]
 
 CHANGEABLE = {
     "name",
@@ -154,13 +153,6 @@ class Training(_Strict):
     validate_every: int = Field(500, gt=0)
     validation_batches: int = Field(16, gt=0)
     save_every_s: float = Field(180.0, gt=0)
-
-
-@dataclass(frozen=True)
-class Raster:
-    """Synthetic rasters with gaps, drawn from the recipe's `prior` and tiled by its `neighbourhood`."""
-
-    kind: Literal["raster"] = "raster"
 
 
 Data = Annotated[

@@ -12,11 +12,12 @@ from torch import Tensor
 from geonp.errors import RecipeError
 from geonp.inference.context import Neighbourhood
 from geonp.nn.models import build
+from geonp.training.data.fields import Raster
 from geonp.training.data.images import Digits, Photographs, TranslatedDigits
 from geonp.training.data.kolmogorov import KolmogorovFlow
 from geonp.training.data.reanalysis import Reanalysis
 from geonp.training.data.tasks import collate, sample_task
-from geonp.training.recipe import Raster, Recipe
+from geonp.training.recipe import Recipe
 
 __all__ = ["VALIDATION_SEED", "check", "draw", "fingerprint", "neighbourhood_of"]
 

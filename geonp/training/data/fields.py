@@ -8,6 +8,7 @@ quantised.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +16,16 @@ from scipy import fft, ndimage
 
 from geonp.training.data.constraints import PositiveRange, Probability
 
-__all__ = ["Field", "RasterPrior", "log_uniform", "sample_field"]
+__all__ = ["Field", "Raster", "RasterPrior", "log_uniform", "sample_field"]
 
 Array = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Raster:
+    """Synthetic rasters with gaps, drawn from the recipe's `prior` and tiled by its `neighbourhood`."""
+
+    kind: Literal["raster"] = "raster"
 
 
 @dataclass(frozen=True)
