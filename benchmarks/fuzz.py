@@ -43,10 +43,11 @@ from geonp.cli.app import main as geonp
 from geonp.evaluation import compare, report  # noqa: F401  (imported before the fork)
 from geonp.fill.store import fill_store
 from geonp.inference import checkpoint
+from geonp.io import measurements  # noqa: F401  (imported before the fork)
 from geonp.io.files import open_raster
 from geonp.nn.models import build
 from geonp.recipes import __path__ as recipes
-from geonp.scattered import interpolate, tables  # noqa: F401  (imported before the fork)
+from geonp.scattered import interpolate  # noqa: F401  (imported before the fork)
 from geonp.training import loop, recipe  # noqa: F401
 
 PROCESSOR_S, LIMIT_S, MEMORY = 60, 600, 8 * 2**30

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from geonp.fill.options import Bounds
     from geonp.fill.plan import FillPlan
     from geonp.fill.report import Report
+    from geonp.io.engines import Session
     from geonp.io.journal import Record
     from geonp.raster.covariates import CovariateLike
 
@@ -76,7 +77,7 @@ class GeonpAccessor:
     @takes_fill_options
     def fill_store(
         self,
-        target: str | os.PathLike[str],
+        target: str | os.PathLike[str] | Session,
         *,
         chunks: int | None = None,
         unit: int | None = None,

@@ -127,7 +127,7 @@ class FillOptions:
         filled cells are of a measurement without these errors. With ``"auto"``, the errors are those that the attribute
         ``ancillary_variables`` links, with a CF standard name that ends in ``standard_error``.
     points : DataFrame, Dataset or GeoDataFrame, optional
-        Measurements of the variable at places, such as buoys, that help to fill gaps: a table as of
+        Measurements of the variable at places, such as buoys, that help to fill gaps. A table as of
         :func:`geonp.interpolate`, with a column named like the variable, and one for each other dimension, such as
         ``time``. Their offset from predictions of the raster alone is estimated and subtracted.
     point_errors : str, optional

@@ -180,7 +180,7 @@ def test_wrong_data_are_named_before_anything_starts(
 def refused(ds: xr.Dataset, folder: Path, *overrides: str) -> str:
     """What `geonp train` says of such data before anything starts."""
     ds.to_zarr(folder / "field.zarr")
-    given = [f"data.path={folder / 'field.zarr'}", "data.area=[]", "data.test_area=[]", *overrides]
+    given = [f"data.path={folder / 'field.zarr'}", "data.area=[]", "data.test_area=[]", "data.stride=1", *overrides]
     with pytest.raises(RecipeError) as error:
         train(load("era5", given), folder / "run")
     return str(error.value)
@@ -279,7 +279,7 @@ def test_cells_that_are_never_valid_together_are_given_up(tmp_path: Path, monkey
 def test_held_out_batches_take_turns_among_areas(path: str) -> None:
     """Western and northern Europe in the recipe; one area alone is as good."""
     areas = ((50.0, -3.0, 46.0, 0.75), (50.0, -1.0, 45.0, 3.0))
-    data = replace(load("era5").data, path=path, area=(), test_area=areas, window=(5, 15, 15))
+    data = replace(load("era5").data, path=path, stride=1, area=(), test_area=areas, window=(5, 15, 15))
     alone = [replace(data, test_area=area).held_out() for area in areas]
     for i in range(4):
         got, expected = data.held_out().batch(0, i, 2), alone[i % 2].batch(0, i, 2)
@@ -304,7 +304,7 @@ def uk(*overrides: str) -> Recipe:
     """The west of the British Isles and the first half of the month to train, the east to test."""
     files = (SHARED / "era5_t2m_uk_2019-03_hourly.nc", SHARED / "era5_geopotential_global_0p25.nc")
     given = [f"data.path={files[0]}", f"data.geopotential={files[1]}"]
-    areas = ["data.area=[58,-10,50,-4]", "data.test_area=[58,-4,50,2]"]
+    areas = ["data.stride=1", "data.area=[58,-10,50,-4]", "data.test_area=[58,-4,50,2]"]
     return load("era5", [*given, *areas, 'data.period=["2019-03-01","2019-03-17"]', *overrides])
 
 
