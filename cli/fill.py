@@ -128,8 +128,7 @@ def fill(
     files = Files.of(target, settings)
     creation_options = dict(pair(option, "--co") for option in options)
     storage_options = file_system(storage)
-    whole = load_card(settings["model"]).classes > 0
-    in_units = _in_units(target, whole, bool(resume or workers or scheduler), files)
+    in_units = _in_units(target, load_card(settings["model"]).classes > 0, bool(resume or workers or scheduler), files)
     _require_apart(source, files, mask, settings["model"])
     files.check(source, driver, overwrite=overwrite, resume=resume)
     where = opening(settings) | {"chunks": None if in_units else chunks or "auto"}

@@ -106,10 +106,7 @@ def grid(
     from geonp.scattered.selection import selected
 
     start = time.perf_counter()
-    if like is not None and bounds is not None:
-        raise click.UsageError("--bounds needs --resolution: the grid of --like has its own bounds.")
-    if (like is None) == (resolution is None):
-        raise click.UsageError("Choose the grid: either --like RASTER, or --resolution with or without --bounds.")
+    _check_grid(like, resolution, bounds)
     check_output(target, overwrite=overwrite)
     if picture is not None:
         check_picture(picture, overwrite=overwrite)
@@ -161,3 +158,10 @@ def _drawn(
         points = (*table.xy[rows].T, table.values[name][rows])
     save_picture(plot(result, points=points), picture)
     return {"picture": str(picture)}
+
+
+def _check_grid(like: Path | None, resolution: float | None, bounds: tuple[float, ...] | None) -> None:
+    if like is not None and bounds is not None:
+        raise click.UsageError("--bounds needs --resolution: the grid of --like has its own bounds.")
+    if (like is None) == (resolution is None):
+        raise click.UsageError("Choose the grid: either --like RASTER, or --resolution with or without --bounds.")

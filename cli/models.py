@@ -88,5 +88,5 @@ def _card(card: Card) -> str:
         "Scores on held-out tasks of its training": [f"  {text}" for text in scores.values()],
         "Limits": [f"  {text}" for text in card.limits],
     }
-    told = [f"{title}\n" + "\n".join(lines) for title, lines in parts.items() if lines]
-    return "\n\n".join([f"{card.name} {card.version}\n{card.description}", *told, f"SHA-256 {card.sha256}"])
+    sections = [f"{title}\n" + "\n".join(lines) for title, lines in parts.items() if lines]
+    return "\n\n".join([f"{card.name} {card.version}\n{card.description}", *sections, f"SHA-256 {card.sha256}"])

@@ -34,6 +34,7 @@ __all__ = [
     "linear_across",
     "nearest",
     "predict",
+    "requested",
     "rms_at",
     "thin_plate",
     "with_errors",
@@ -136,6 +137,23 @@ ACROSS = "linear_across"
 
 REGRESSION = "regression_kriging"
 """Name of the method of :func:`predict` that uses covariates."""
+
+
+def requested(asked: Sequence[str] | None, methods: Sequence[str], across: str) -> Sequence[str]:
+    """The baselines that are asked for, of `methods`; by default all of these.
+
+    `across` is the option that :data:`ACROSS` needs.
+
+    Raises
+    ------
+    InputError
+        For an unknown baseline, or one that needs another option.
+    """
+    if unknown := [method for method in asked or () if method not in methods]:
+        need = f" {REGRESSION} needs covariates." if REGRESSION in unknown else ""
+        need += f" {ACROSS} needs {across}." if ACROSS in unknown else ""
+        raise InputError(f"Unknown baseline: got {', '.join(unknown)}, expected some of {', '.join(methods)}.{need}")
+    return methods if asked is None else asked
 
 
 def predict(

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import InputError
-from geonp.evaluation.baselines import ACROSS, METHODS, REGRESSION, linear_across, predict
+from geonp.evaluation.baselines import ACROSS, METHODS, REGRESSION, linear_across, predict, requested
 from geonp.evaluation.comparison import Comparison
 from geonp.evaluation.holdout import HoldOut, hide_moved_gaps, hide_simulated
 from geonp.evaluation.metrics import require_scorable
@@ -125,12 +125,12 @@ def evaluate(
         For an unknown model, or one that cannot be loaded.
     """
     given, model, dims = named(covariates), os.fspath(model), FillOptions(across=across).dims
-    baselines = _checked(baselines, [*METHODS, *([REGRESSION] if given else []), *([ACROSS] if dims else [])])
+    methods = [*METHODS, *([REGRESSION] if given else []), *([ACROSS] if dims else [])]
+    baselines = requested(baselines, methods, "across")
     _check_options(holdout, fraction, size)
     chosen = _choose_slice(obj, index or {}, nodata, given, missing)
     array = chosen.observed()
     cut, window = _cut(array, size, own_gaps=holdout == "gaps")
-    require_scorable(cut.values, cut.name)
     test = _hide(cut, holdout, fraction, np.random.default_rng(seed))
     card = load_card(model)
     neighbours = _neighbours(chosen, window, dims, card.neighbourhood.across)
@@ -184,15 +184,6 @@ def _check_options(holdout: str, fraction: float, size: int) -> None:
         raise InputError(f"Wrong fraction: got {fraction!r}, expected a share to hide between 0 and 1, such as 0.25.")
     if size < 2:
         raise InputError(f"Wrong size: got {size}, expected a number of rows and columns to evaluate, at least 2.")
-
-
-def _checked(baselines: Sequence[str] | None, methods: Sequence[str]) -> Sequence[str]:
-    """The baselines that are asked for, of `methods`; by default all of these."""
-    if unknown := [method for method in baselines or () if method not in methods]:
-        need = f" {REGRESSION} needs covariates." if REGRESSION in unknown else ""
-        need += f" {ACROSS} needs across." if ACROSS in unknown else ""
-        raise InputError(f"Unknown baseline: got {', '.join(unknown)}, expected some of {', '.join(methods)}.{need}")
-    return methods if baselines is None else baselines
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,6 +275,7 @@ def _cut(array: xr.DataArray, size: int, *, own_gaps: bool) -> tuple[xr.DataArra
             f"Variable {cut.name!r} has no gaps to move: got 0 missing of {cut.size} cells, expected some. Check the "
             f"nodata value, or choose another slice (index) or hold-out: {', '.join(SIMULATORS)}."
         )
+    require_scorable(cut.values, cut.name)
     return cut, window
 
 

@@ -15,9 +15,7 @@ from geonp.evaluation.scored import Scored
 from geonp.raster.windows import Window
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from geonp.fill.panels import Panel
+    from geonp.fill.panels import Frame, Panel
 
 __all__ = ["Comparison"]
 
@@ -134,28 +132,20 @@ class Comparison(Scored):
             **self.scores_as_dict(),
         }
 
-    def plot(self) -> Figure:
-        """Draw maps of the raster with gaps, of the filled one, of the standard error and of the actual error.
+    @property
+    def caption(self) -> str:
+        """The hold-out and its seed."""
+        return f"{self.holdout}, seed {self.seed}"
 
-        Returns
-        -------
-        matplotlib.figure.Figure
-            A notebook shows it once.
-
-        Raises
-        ------
-        MissingExtraError
-            Without matplotlib.
-        """
-        from geonp.fill.panels import Frame, drawn
+    @property
+    def frame(self) -> Frame:
+        """Rows and columns of the window."""
+        from geonp.fill.panels import Frame
 
         rows, columns = self.test.truth.shape
         left, top = self.window.col - 0.5, self.window.row - 0.5
         lower, upper = (top, top + rows) if self.y_up else (top + rows, top)
-        frame = Frame(1.0, ("column", "row"), (left, left + columns, lower, upper), not self.y_up, False)
-        title = f"{self.name}, {self.selection}" if self.selection else self.name
-        note = f"{self.holdout}, seed {self.seed}; {self.model['model']}"
-        return drawn(self.panels(), frame, title, note)
+        return Frame(1.0, ("column", "row"), (left, left + columns, lower, upper), not self.y_up, False)
 
     def panels(self) -> list[Panel]:
         """The maps of :meth:`plot`."""

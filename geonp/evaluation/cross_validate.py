@@ -15,7 +15,7 @@ import pandas as pd
 import xarray as xr
 
 from geonp.errors import InputError
-from geonp.evaluation.baselines import ACROSS, REGRESSION
+from geonp.evaluation.baselines import ACROSS, REGRESSION, requested
 from geonp.evaluation.cross_validation import CrossValidation
 from geonp.evaluation.folds import folds_of
 from geonp.evaluation.metrics import require_scorable
@@ -115,7 +115,7 @@ def cross_validate(
     options = {"model": os.fspath(model), "max_distance": max_distance, "device": device, "batch_size": batch_size}
     data = _measured(points, (values, x, y), crs, covariates, errors, repeats, time)
     methods = [*POINT_METHODS, "kriging", *([REGRESSION] if data.labels else []), *([ACROSS] if time else [])]
-    baselines = _checked(baselines, methods)
+    baselines = requested(baselines, methods, "time")
     rng = np.random.default_rng(seed)
     fold = folds_of(holdout, folds, data.sites.plane, data.sites.stations, data.times, rng, block_size)
     scored = np.ones(len(fold), bool)
@@ -236,15 +236,6 @@ def _design(one: Beside) -> FloatArray:
         return np.column_stack([np.empty((len(one.measured), 0)), *indicators])
     centred = one.measured - np.nanmean(one.measured)
     return np.asarray(np.nan_to_num(centred / (np.nanstd(one.measured) or 1.0)))[:, None]
-
-
-def _checked(baselines: Sequence[str] | None, methods: Sequence[str]) -> Sequence[str]:
-    """The baselines that are asked for, of `methods`; by default all of these."""
-    if unknown := [method for method in baselines or () if method not in methods]:
-        need = f" {REGRESSION} needs covariates." if REGRESSION in unknown else ""
-        need += f" {ACROSS} needs time." if ACROSS in unknown else ""
-        raise InputError(f"Unknown baseline: got {', '.join(unknown)}, expected some of {', '.join(methods)}.{need}")
-    return methods if baselines is None else baselines
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,8 +16,6 @@ from geonp.evaluation.scored import Scored
 from geonp.inference.student import half_width
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from geonp.fill.panels import Frame, Panel
 
 __all__ = ["CrossValidation"]
@@ -166,26 +164,6 @@ class CrossValidation(Scored):
             "doubtful": self.doubtful.astype(object).map(_plain).to_dict("records"),
         }
 
-    def plot(self) -> Figure:
-        """Draw maps of the measurements, the predictions, the standard errors and the actual errors, at their places.
-
-        Of several times, the maps show means of each place, and the root mean square error.
-
-        Returns
-        -------
-        matplotlib.figure.Figure
-            A notebook shows it once.
-
-        Raises
-        ------
-        MissingExtraError
-            Without matplotlib.
-        """
-        from geonp.fill.panels import drawn
-
-        title = f"{self.name}, {self.selection}" if self.selection else self.name
-        return drawn(self.panels(), self.frame, title, f"{self.note}; {self.model['model']}")
-
     @property
     def frame(self) -> Frame:
         """Extent of the maps."""
@@ -200,7 +178,7 @@ class CrossValidation(Scored):
         return Frame(float(aspect), labels, extent, False, False, self.geographic)
 
     def panels(self) -> list[Panel]:
-        """The maps of :meth:`plot`."""
+        """The maps of :meth:`plot`; of several times, means of each place and the root mean square error."""
         from geonp.fill.panels import Panel, Places
 
         means = self.by_place

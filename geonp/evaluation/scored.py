@@ -18,6 +18,8 @@ from geonp.inference.student import half_width
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from geonp.fill.panels import Frame, Panel
+
 __all__ = ["OURS", "RANKED", "WITH_COVARIATES", "Prediction", "Scored"]
 
 FloatArray = npt.NDArray[np.floating[Any]]
@@ -136,6 +138,23 @@ class Scored:
         MissingExtraError
             Without matplotlib.
         """
+        from geonp.fill.panels import drawn
+
+        title = f"{self.name}, {self.selection}" if self.selection else self.name
+        return drawn(self.panels(), self.frame, title, f"{self.caption}; {self.model['model']}")
+
+    @property
+    def caption(self) -> str:
+        """What was hidden, in a few words, below the maps."""
+        return self.note
+
+    @property
+    def frame(self) -> Frame:
+        """Extent of the maps."""
+        raise NotImplementedError
+
+    def panels(self) -> list[Panel]:
+        """The maps of :meth:`plot`."""
         raise NotImplementedError
 
     @property

@@ -19,6 +19,7 @@ from geonp.fill.missing import Flags, flags_of, hidden
 from geonp.fill.options import FillOptions
 from geonp.fill.outputs import Output, outputs
 from geonp.inference import checkpoint
+from geonp.inference.context import Neighbourhood
 from geonp.inference.kernel import FillJob
 from geonp.inference.predictor import resolve
 from geonp.inference.stack import STACK, Across
@@ -125,21 +126,7 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
     domain = None if options.mask is None else domain_of(options.mask, grid)
     job, card = load_job(grid.shape, options, periodic=grid.periodic_x)
     neighbourhood = job.predictor.neighbourhood.on(grid)
-    if across and neighbourhood.standard:
-        raise InputError(
-            f"the model {card.name} reads values in units of its own, not the residuals of a slice: got "
-            f"across={across[0]!r}, expected None, or another model, for example tnpkr-sa"
-        )
-    if options.samples and card.config.get("head") not in ("kriging", "drift"):
-        raise InputError(
-            f"the model {card.name} predicts cells one by one, without the Gaussian process that joint samples are "
-            f"drawn from: got samples={options.samples}, expected 0, or another model, for example tnpkr-sa"
-        )
-    if bounds and neighbourhood.standard:
-        raise InputError(
-            f"the model {card.name} reads values in units of its own: got bounds={options.bounds!r}, expected None, or "
-            "another model, for example tnpkr-sa"
-        )
+    _check_card(card, neighbourhood, across, options, bounded=bool(bounds))
     if not across and not options.samples and not neighbourhood.standard:
         across = tuple(dim for dim in [neighbourhood.across] if any(dim in v.leading for v in variables))
     stack = tuple(_along(dim, variables) for dim in across)
@@ -159,6 +146,32 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
     if covariates:
         _check_covariates(covariates, variables, card)
     return Request(ds, grid, variables, domain, job, card, options, covariates, bounds, flags)
+
+
+def _check_card(
+    card: checkpoint.Card,
+    neighbourhood: Neighbourhood,
+    across: tuple[Hashable, ...],
+    options: FillOptions,
+    *,
+    bounded: bool,
+) -> None:
+    """Check that the model can do what the options ask for."""
+    if across and neighbourhood.standard:
+        raise InputError(
+            f"the model {card.name} reads values in units of its own, not the residuals of a slice: got "
+            f"across={across[0]!r}, expected None, or another model, for example tnpkr-sa"
+        )
+    if options.samples and card.config.get("head") not in ("kriging", "drift"):
+        raise InputError(
+            f"the model {card.name} predicts cells one by one, without the Gaussian process that joint samples are "
+            f"drawn from: got samples={options.samples}, expected 0, or another model, for example tnpkr-sa"
+        )
+    if bounded and neighbourhood.standard:
+        raise InputError(
+            f"the model {card.name} reads values in units of its own: got bounds={options.bounds!r}, expected None, or "
+            "another model, for example tnpkr-sa"
+        )
 
 
 def covariates_on(

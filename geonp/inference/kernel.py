@@ -22,7 +22,7 @@ from geonp.inference.ground import Ground, Squares
 from geonp.inference.measurements import Measurements, NearMeasurements
 from geonp.inference.predictor import Predictor
 from geonp.inference.series import SERIES
-from geonp.inference.stack import STACK, Across, surer
+from geonp.inference.stack import STACK, Across, combined
 from geonp.inference.stitching import Tile, blended, in_batches, stitch
 from geonp.inference.tiles import far_of, tiles_of
 from geonp.inference.tiling import TILING, between, support, wanted_cells
@@ -359,7 +359,7 @@ def _predict(
         stack = np.where(context_mask, values, np.nan), others
         tiles = tiles_of(values, context_mask & known, missing, wanted & known, chunk, job, stack)
         from_stack = _blend(tiles, values.shape, rows, cols, job)
-        predicted = surer(predicted, from_stack)
+        predicted = combined(predicted, from_stack)
     between(predicted, fillable, supported, rows, cols)
     return predicted
 

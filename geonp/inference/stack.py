@@ -3,7 +3,7 @@
 Where another slice has a value, a regression on the neighbouring slices gives a background, from all cells around a
 tile. The model predicts the residual, so standard errors are those of the residual; if it can, with the slices as
 covariates, whose effect may vary in space. Cell by cell, the kernel weighs this prediction and the one from the slice
-alone, see :func:`surer`.
+alone, see :func:`combined`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["STACK", "Across", "Background", "StackSettings", "background", "backgrounds", "beside", "surer"]
+__all__ = ["STACK", "Across", "Background", "StackSettings", "background", "backgrounds", "beside", "combined"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating[Any]]
@@ -44,8 +44,8 @@ class StackSettings:
     known: float = 0.95
     """Share of the cells of a group that a slice must know to be their covariate."""
     sharpness: float = 8.0
-    """Power of the ratio of standard errors by which :func:`surer` weighs two predictions. The standard error of a mean
-    of both is at most 4 % above the smaller one, and a jump between them is spread over cells whose ratio is near 1."""
+    """Power of the ratio of standard errors by which :func:`combined` weighs two predictions. The standard error of
+    their mean is at most 4 % above the smaller one. A jump between them is spread over cells whose ratio is near 1."""
     tolerance: float = 0.2
     """Targets are split into groups only if slice coverage differs between context and targets by more than this."""
 
@@ -182,12 +182,12 @@ def backgrounds(
     return pairs
 
 
-def surer(alone: npt.NDArray[np.float64], beside: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Of two predictions per cell mostly the one with the smaller standard error.
+def combined(alone: npt.NDArray[np.float64], beside: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Weighted means of two predictions, in which the one with the smaller standard error dominates.
 
-    At the shores of a gap, slices with gaps of their own may predict worse than the slice alone. Weights are inverse
-    powers of the standard errors, as sharp as :attr:`StackSettings.sharpness`, so that the result has no edge where one
-    prediction takes over. The standard error is the weighted mean of both, as errors of one place are correlated.
+    At the rim of a gap, slices with gaps of their own may predict worse than the slice alone. Weights are inverse
+    powers (:attr:`StackSettings.sharpness`) of the standard errors, so the result has no edge where one prediction
+    replaces the other. The standard error is the weighted mean of both, because the errors of one cell are correlated.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ from geonp.fill.infill import infill
 from geonp.fill.plan import plan
 from geonp.fill.region import VariableSource
 from geonp.fill.store import fill_store
-from geonp.inference.stack import STACK, background, backgrounds, beside, surer
+from geonp.inference.stack import STACK, background, backgrounds, beside, combined
 from geonp.inference.student import crps
 from geonp.io.files import open_raster
 from geonp.raster.metadata import FillFlag
@@ -163,15 +163,15 @@ def test_one_prediction_takes_over_from_another_without_an_edge() -> None:
     ratio = np.geomspace(0.25, 4.0, 81)
     alone = np.stack([np.zeros(81), np.ones(81), np.zeros(81)])
     beside_slices = np.stack([np.ones(81), ratio, np.zeros(81)])
-    mean, error, _ = surer(alone, beside_slices)
+    mean, error, _ = combined(alone, beside_slices)
     np.testing.assert_allclose(mean[[0, 40, 80]], [1.0, 0.5, 0.0], atol=1e-4)
     assert np.abs(np.diff(mean)).max() < 0.08
     assert (error <= 1.04 * np.minimum(ratio, 1.0)).all()
     one = np.array([[2.0, 0.0], [0.5, 0.0], [0.1, 0.1]])
     none = np.full_like(one, np.nan)
-    np.testing.assert_array_equal(surer(one, none), one)
-    np.testing.assert_array_equal(surer(none, one), one)
-    np.testing.assert_array_equal(surer(one, one), one)
+    np.testing.assert_array_equal(combined(one, none), one)
+    np.testing.assert_array_equal(combined(none, one), one)
+    np.testing.assert_array_equal(combined(one, one), one)
 
 
 def test_far_from_the_observations_of_a_slice_the_others_still_count() -> None:

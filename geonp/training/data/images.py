@@ -83,12 +83,7 @@ class Digits:
         images = images[: -self.n_held_out] if self.split == "train" else images[-self.n_held_out :]
         pixels = rng.permutation(SIDE**2)[: self.n_targets]
         values = torch.from_numpy(images[rng.integers(len(images), size=size)][:, pixels])[..., None]
-        axis = np.linspace(-2, 2, SIDE, dtype=np.float32)
-        x = torch.from_numpy(np.stack([axis[pixels // SIDE], axis[pixels % SIDE]], -1)).expand(size, -1, -1)
-        fewest, most = self.n_context
-        counts = torch.from_numpy(rng.integers(fewest, most, size, endpoint=True))
-        mask = torch.arange(min(most, self.n_targets)) < counts[:, None]
-        return {"xc": x[:, :most], "yc": values[:, :most], "context_mask": mask, "xt": x, "yt": values}
+        return _context_first(values, pixels, SIDE, self.n_context, rng)
 
 
 @dataclass(frozen=True)
@@ -195,12 +190,23 @@ class Photographs:
         at = [rng.integers(n, size=size) for n in patches.shape[:3]]
         pixels = rng.permutation(PATCH**2)[: self.n_targets]
         values = torch.from_numpy(patches[tuple(at)].reshape(size, 3, -1)[:, :, pixels]).mT
-        axis = np.linspace(-2, 2, PATCH, dtype=np.float32)
-        x = torch.from_numpy(np.stack([axis[pixels // PATCH], axis[pixels % PATCH]], -1)).expand(size, -1, -1)
-        fewest, most = self.n_context
-        counts = torch.from_numpy(rng.integers(fewest, most, size, endpoint=True))
-        mask = torch.arange(min(most, self.n_targets)) < counts[:, None]
-        return {"xc": x[:, :most], "yc": values[:, :most], "context_mask": mask, "xt": x, "yt": values}
+        return _context_first(values, pixels, PATCH, self.n_context, rng)
+
+
+def _context_first(
+    values: Tensor, pixels: npt.NDArray[np.intp], side: int, n_context: tuple[int, int], rng: np.random.Generator
+) -> Batch:
+    """Batch of `values` ``(size, n, d_y)`` at the same `pixels` of all images, of which the first ones are context.
+
+    Coordinates are a grid of `side` x `side` pixels on [-2, 2]^2.
+    """
+    size, n = values.shape[:2]
+    axis = np.linspace(-2, 2, side, dtype=np.float32)
+    x = torch.from_numpy(np.stack([axis[pixels // side], axis[pixels % side]], -1)).expand(size, -1, -1)
+    fewest, most = n_context
+    counts = torch.from_numpy(rng.integers(fewest, most, size, endpoint=True))
+    mask = torch.arange(min(most, n)) < counts[:, None]
+    return {"xc": x[:, :most], "yc": values[:, :most], "context_mask": mask, "xt": x, "yt": values}
 
 
 @cache
