@@ -15,10 +15,10 @@ import geonp
 places, zinc = skgstat.data.meuse(variable="zinc")["sample"]
 table = pd.DataFrame({"x": places[:, 0], "y": places[:, 1], "zinc": zinc.ravel()})
 grid = geonp.lattice((178400, 329500, 181600, 333800), resolution=40, crs="EPSG:28992")
-soil = geonp.interpolate(table, grid, values="zinc", bounds=(0, None), exceed=[500], max_distance=10)
+soil = geonp.interpolate(table, grid, values="zinc", bounds=(0, None), exceed=[500], max_distance=150)
 
 # %%
-# Both maps end 400 m from the samples (``max_distance`` is in cells).
+# The maps end 150 m from the samples: ``max_distance`` is in the unit of the coordinates, here metres.
 
 figure, axes = plt.subplots(1, 3, figsize=(12, 5), layout="constrained", sharex=True, sharey=True)
 maps = [

@@ -96,7 +96,8 @@ def interpolate(
     model, device, batch_size, seed, quantiles, tails, exceed, statistic, bounds, samples
         As for :func:`geonp.infill`.
     max_distance : float, optional
-        Largest distance to a measurement at which a place is filled, in the unit of the coordinates.
+        Largest distance to a measurement at which a place is filled, in the unit of the coordinates (in
+        :func:`geonp.infill`, it is counted in cells).
     covariates : name, DataArray, Dataset, or sequence of these, optional
         Fields that are known at the measurements and where to predict, such as elevation under temperature; at most 16.
         A name is that of a column of the table, and of a variable or column of `at`. A raster, on any grid, is read at
@@ -161,7 +162,7 @@ def interpolate(
     asked_times = None if time is None or table.times is None else Asked.of(time, at_times, table.times, target)
     job, card = _job(target, options, len(asked) + (errors is not None) + (time is not None))
     target.check_memory(len(table.values), len(asked), 1 if asked_times is None else asked_times.maps)
-    _warn_of_doubts(table, target)
+    _warn_of_doubts(table, target, max_distance)
     known = beside(asked, table, target, Frame.of(table, crs, target.grid))
     result = _results(table, target, asked_times, (known, known_errors), (job, card), options)
     used = {"geonp_covariates": " ".join(labels), "geonp_errors": errors, "geonp_time": time}
@@ -196,9 +197,15 @@ def _results(
     return merged.assign_attrs(said(options, limits))
 
 
-def _warn_of_doubts(table: Table, target: Target) -> None:
-    """Warn of what is doubtful in the measurements and in the grid."""
+def _warn_of_doubts(table: Table, target: Target, max_distance: float | None) -> None:
+    """Warn of doubtful measurements, a doubtful grid, and a distance that leaves nearly all of it empty."""
     table.warn_of_nodata()
+    steps = [np.abs(np.diff(axis)).min() for axis in (target.y, target.x) if target.on_grid and axis.size > 1]
+    if max_distance is not None and steps and max_distance < min(steps) / 2:
+        warn(
+            f"max_distance={max_distance:g} is less than half a cell of the grid, so that nearly all cells stay empty. "
+            f"It is in the unit of the coordinates, whose steps are {min(steps):g}."
+        )
     if target.grid is not None:
         warn_of_places(target.grid)
     warn_of_directions({name: table.attrs.get(name, {}) for name in table.values})

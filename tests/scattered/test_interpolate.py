@@ -98,6 +98,12 @@ def test_units_and_offsets_of_places_do_not_matter(gridded: xr.Dataset) -> None:
     assert off.max() < 0.01
 
 
+def test_a_max_distance_counted_in_cells_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match="max_distance=9 is less than half a cell .* whose steps are 20"):
+        geonp.interpolate(measurements(30), lattice((0, 0, 80, 40), 20), max_distance=9)
+    geonp.interpolate(measurements(30), lattice((0, 0, 80, 40), 20), max_distance=10)
+
+
 def test_max_distance_leaves_far_cells_empty() -> None:
     found = geonp.interpolate(measurements(30), lattice((0, 0, 80, 40), 2), max_distance=6)
     flag = found["value_fill_flag"]
