@@ -28,10 +28,11 @@ from geonp.adaptation.crops import Crop, Masking, draw_task, fit_masking, hold_o
 from geonp.adaptation.search import Candidate, Search, search_neighbourhood
 from geonp.adaptation.validation import hide_held_out
 from geonp.errors import InputError, OutputError
+from geonp.fill.domain import domain_of
 from geonp.fill.kinds import check_numbers
 from geonp.fill.missing import MissingLike
 from geonp.fill.options import FillOptions
-from geonp.fill.request import domain_of, normalise
+from geonp.fill.variables import normalise
 from geonp.inference import checkpoint
 from geonp.inference.predictor import resolve
 from geonp.io.location import check_writable

@@ -20,7 +20,7 @@ from geonp.errors import InputError, ModelError, warn
 from geonp.fill.infill import infill
 from geonp.fill.options import Bounds
 from geonp.fill.outputs import unbanded
-from geonp.fill.request import Raster
+from geonp.fill.variables import Raster
 from geonp.inference.checkpoint import load_card
 from geonp.io.files import open_raster
 from geonp.io.polygon_regions import Polygons, cells_of, read_polygons

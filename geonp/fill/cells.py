@@ -13,7 +13,8 @@ import xarray as xr
 from geonp.errors import InputError
 from geonp.fill.aggregate import aggregate
 from geonp.fill.elsewhere import Target, arrays_on
-from geonp.fill.request import Raster, Request
+from geonp.fill.request import Request
+from geonp.fill.variables import Raster
 from geonp.inference.kernel import result_dtype
 from geonp.raster.mapping import Mapping
 from geonp.raster.metadata import FillFlag, Kind

@@ -32,8 +32,9 @@ from geonp.fill.measurements import with_measurements
 from geonp.fill.options import FillKeywords, FillOptions, takes_fill_options
 from geonp.fill.outputs import ordered, result_arrays
 from geonp.fill.region import alone, fill_region
-from geonp.fill.request import Raster, Request, prepare
+from geonp.fill.request import Request, prepare
 from geonp.fill.surroundings import Beside, Region
+from geonp.fill.variables import Raster
 from geonp.inference.counting import most_batches
 from geonp.inference.kernel import FillJob, as_read, result_dtype
 from geonp.inference.warping import Warping

@@ -14,7 +14,8 @@ from dask.system import CPU_COUNT
 from geonp.fill.gaps import GAP_BYTES, STRIP_CELLS
 from geonp.fill.infill import chunks_in_memory, count_batches
 from geonp.fill.options import FillKeywords, FillOptions, takes_fill_options
-from geonp.fill.request import Raster, Request, prepare
+from geonp.fill.request import Request, prepare
+from geonp.fill.variables import Raster
 from geonp.inference.kernel import FillJob, result_dtype
 from geonp.inference.noise import NOISE
 from geonp.inference.parallel import PROCESSES, number_of_cores, number_of_processes

@@ -8,22 +8,21 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import CheckpointError, InputError, ModelError, warn
 from geonp.fill.bounds import bounds_of
-from geonp.fill.kinds import check_kinds, check_model, names_of, results_of, variable_of
-from geonp.fill.missing import Flags, flags_of, hidden
+from geonp.fill.domain import domain_of
+from geonp.fill.kinds import check_kinds, check_model
+from geonp.fill.missing import Flags
 from geonp.fill.options import FillOptions
 from geonp.fill.outputs import Output, outputs
+from geonp.fill.variables import Raster, normalise
 from geonp.inference import checkpoint
 from geonp.inference.context import Neighbourhood
 from geonp.inference.kernel import FillJob
 from geonp.inference.predictor import resolve
 from geonp.inference.stack import STACK, Across
-from geonp.io.polygons import VECTOR_FILES, is_vector, polygon_mask
 from geonp.raster.covariates import (
     Covariate,
     CovariateLike,
@@ -32,21 +31,14 @@ from geonp.raster.covariates import (
     errors_of,
     linked_errors,
     named,
-    taken_by,
 )
 from geonp.raster.grid import Grid
-from geonp.raster.metadata import UNNAMED, Kind, ancillary_names
-from geonp.raster.nodata import declared_nodata
-from geonp.raster.places import warn_of_places
+from geonp.raster.metadata import Kind
 from geonp.raster.positions import periods, positions
 from geonp.raster.surface import surface_of
-from geonp.raster.variable import Variable, class_variables, off_grid, passed_classes, passed_integers
+from geonp.raster.variable import Variable
 
-__all__ = ["Raster", "Request", "covariates_on", "domain_of", "load_job", "normalise", "prepare", "require_covariates"]
-
-Raster = xr.DataArray | xr.Dataset
-"""What can be filled."""
-
+__all__ = ["Request", "covariates_on", "load_job", "prepare", "require_covariates"]
 
 VARIABLES = "variables"
 """Name in `across` of the variables of a Dataset, unless it has such a dimension."""
@@ -254,102 +246,6 @@ def _classes(model: str | os.PathLike[str]) -> int:
         return 0
 
 
-def normalise(
-    obj: Raster, options: FillOptions, classes: int = 0, covariates: Sequence[CovariateLike] = ()
-) -> tuple[xr.Dataset, Grid, tuple[Variable, ...], Flags]:
-    """A Dataset, its grid, the variables to fill, and where they were hidden; checks that no name of a result is taken.
-
-    With `classes`, those of a classifier, the variables are those with as many flag values, see
-    :func:`geonp.raster.variable.class_variables`. Variables that are covariates or flags are not filled.
-    """
-    if not isinstance(obj, (xr.DataArray, xr.Dataset)):
-        raise InputError(
-            f"expected an xarray DataArray or Dataset, got {type(obj).__name__}; "
-            "wrap an array: xr.DataArray(array, dims=('y', 'x'))"
-        )
-    grid = Grid.from_xarray(obj)
-    if grid.repeats_x:
-        warn(
-            f"The last column of {grid.x_dim!r} repeats the first, 360 degrees away: both are filled on their own, and "
-            f"the raster is not taken as going round. Leave it out: obj.isel({{{grid.x_dim!r}: slice(None, -1)}})."
-        )
-    ds = _marked(obj if isinstance(obj, xr.Dataset) else obj.to_dataset(name=UNNAMED if obj.name is None else obj.name))
-    flags = flags_of(options.missing, obj, ds, grid)
-    ds = flags.ds
-    if isinstance(obj, xr.DataArray):
-        names: list[Hashable] = class_variables(ds, grid, classes) if classes else list(ds.data_vars)
-    else:
-        candidates = ds.drop_vars([*taken_by(covariates, ds), *flags.layers])
-        names = class_variables(candidates, grid, classes) if classes else names_of(candidates, grid, options)
-        _warn_of_passed(candidates.drop_vars(flags.quality(names)), grid, names, classes)
-        names = flags.reached(names)
-    ds, declared = hidden(flags, names, options.nodata)
-    spatial, without = (grid.y_dim, grid.x_dim), replace(options, nodata=None)
-    variables = tuple(
-        variable_of(ds[name], spatial, without if name in declared else options, classes) for name in names
-    )
-    for variable in variables:
-        results = results_of(variable, options)
-        if not isinstance(obj, xr.DataArray):
-            _check_replaced(ds, variable.name, results)
-        _check_names(ds[variable.name], variable.name, results)
-    warn_of_places(grid)
-    return ds, grid, variables, flags
-
-
-def _marked(ds: xr.Dataset) -> xr.Dataset:
-    """`ds` with the attribute of classes on what rioxarray has opened from files with palettes."""
-    if not any("rasterio_dtype" in da.encoding for da in ds.data_vars.values()):
-        return ds
-    from geonp.io.bands import with_palettes
-
-    return with_palettes(ds)
-
-
-def _warn_of_passed(ds: xr.Dataset, grid: Grid, names: Sequence[Hashable], classes: int) -> None:
-    """Warn of the variables of a raster that are not among those to fill."""
-    if not classes and (passed := passed_integers(ds, grid, names)):
-        warn(
-            f"{', '.join(map(str, passed))}: integers without a declared nodata value pass through as they are. If "
-            "cells of theirs are missing, give the value with nodata= (--nodata)."
-        )
-    if not classes and (passed := [name for name in passed_classes(ds, grid) if name not in names]):
-        warn(
-            f"{', '.join(map(str, passed))}: classes beside numbers pass through as they are. To fill them, choose "
-            f"them alone: ds[[{passed[0]!r}]] (--variable {passed[0]})."
-        )
-    if others := off_grid(ds, grid, names):
-        warn(
-            f"{', '.join(f'{name!r} {ds[name].dims}' for name in others)}: not on the grid of {names[0]!r} "
-            f"({grid.y_dim!r}, {grid.x_dim!r}), and passed through as they are. Fill each grid on its own, for "
-            f"example ds[[{others[0]!r}]] (--variable {others[0]})."
-        )
-
-
-def _check_replaced(ds: xr.Dataset, name: Hashable, results: Sequence[str]) -> None:
-    """Check that no other variable is called as a result will be, unless it is ancillary to `name`."""
-    ancillary = ancillary_names(ds[name])
-    for output in (f"{name}_{result}" for result in results):
-        if output in ds.data_vars and output not in ancillary:
-            raise InputError(
-                f"the Dataset has a variable {output!r} already, which the result needs for {name!r}; "
-                f"rename it, or name it in the attribute ancillary_variables of {name!r} to have it replaced"
-            )
-
-
-def _check_names(array: xr.DataArray, name: Hashable, results: Sequence[str]) -> None:
-    """Check that no coordinate or dimension is called as a result will be."""
-    taken = [output for result in results if (output := f"{name}_{result}") in array.coords]
-    along = {"quantile": "quantile", "exceedance": "threshold", "sample": "sample", "warping": "warping"}
-    along |= dict.fromkeys(("probability", "class_probability"), "category")
-    taken += [along[result] for result in results if along.get(result) in {*array.dims, *array.coords}]
-    if taken:
-        raise InputError(
-            f"the raster has a coordinate or dimension {', '.join(map(repr, taken))} already, which the result needs "
-            f"for {name!r}: rename it"
-        )
-
-
 def _check_scales(variables: Sequence[Variable]) -> None:
     """Check that quantiles of stored values are quantiles of the decoded values."""
     for variable in variables:
@@ -359,42 +255,3 @@ def _check_scales(variables: Sequence[Variable]) -> None:
                 f"the variable {variable.name!r} is stored with a negative scale_factor, which turns quantiles around: "
                 "decode it first, with xr.decode_cf or rioxarray's mask_and_scale=True"
             )
-
-
-def domain_of(mask: xr.DataArray | npt.NDArray[np.bool_] | str | os.PathLike[str], grid: Grid) -> Any:
-    """The valid domain as a boolean ``(rows, columns)`` array, NumPy or dask."""
-    if is_vector(mask) or hasattr(mask, "to_crs"):
-        return polygon_mask(mask, grid).values
-    if isinstance(mask, (str, os.PathLike)):
-        raise InputError(
-            f"the mask {os.fspath(mask)!r} is no file of polygons, expected one of {', '.join(VECTOR_FILES)}; open "
-            "rasters with geonp.open_raster"
-        )
-    if isinstance(mask, xr.Dataset):
-        raise InputError(
-            f"the mask is a Dataset of {', '.join(map(repr, mask.data_vars)) or 'no variables'}, expected an array: "
-            "choose one of its variables, mask[name]"
-        )
-    nodata: tuple[float, ...] = ()
-    if isinstance(mask, xr.DataArray):
-        nodata = declared_nodata(mask) if mask.dtype.kind in "iuf" else ()
-        mask_grid = Grid.from_xarray(mask)
-        grid.require_same(mask_grid, "mask")
-        spatial = (mask_grid.y_dim, mask_grid.x_dim)
-        single = [dim for dim in mask.dims if dim not in spatial and mask.sizes[dim] == 1]
-        data = mask.squeeze(single, drop=True).transpose(..., *spatial).data
-    else:
-        data = np.asarray(mask)
-    if data.shape != grid.shape:
-        raise InputError(
-            f"the mask has shape {data.shape}, expected {grid.shape} (rows, columns) like the raster; "
-            "cut or transpose it to the raster's grid"
-        )
-    if data.dtype.kind not in "biuf":
-        raise InputError(f"the mask has dtype {data.dtype}, expected booleans (True = valid), or numbers (0 = invalid)")
-    if data.dtype == bool:
-        return data
-    valid = (data != 0) & (data == data)
-    for value in nodata:
-        valid = valid & (data != value)
-    return valid

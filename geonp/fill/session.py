@@ -11,7 +11,7 @@ from geonp.errors import InputError
 from geonp.fill.infill import infill
 from geonp.fill.options import FillKeywords
 from geonp.fill.report import Report, counted
-from geonp.fill.request import Raster
+from geonp.fill.variables import Raster
 from geonp.io.engines import Session, write_session
 from geonp.io.output import for_files
 from geonp.raster.grid import Grid

@@ -26,9 +26,10 @@ from geonp.fill.measurements import with_measurements
 from geonp.fill.options import FillKeywords, FillOptions, takes_fill_options
 from geonp.fill.plan import LIBRARIES_BYTES, FillPlan, planned, processes_bytes
 from geonp.fill.report import Report, check_observed, failures, tally
-from geonp.fill.request import Raster, Request, prepare
+from geonp.fill.request import Request, prepare
 from geonp.fill.session import fill_session
 from geonp.fill.units import COUNTED, Field, Unit, Work, units_of
+from geonp.fill.variables import Raster
 from geonp.fill.workers import executor, processes, run
 from geonp.inference.warping import Warping
 from geonp.io.engines import Session, is_session

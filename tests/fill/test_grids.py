@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 
 from geonp.fill.options import FillOptions
-from geonp.fill.request import normalise
+from geonp.fill.variables import normalise
 
 REST = {
     "time_bnds": (("time", "bnds"), np.zeros((9, 2))),

@@ -15,7 +15,7 @@ import xarray as xr
 from pyproj import Transformer
 
 from geonp.errors import InputError, MissingExtraError, MissingFileError
-from geonp.fill.request import domain_of
+from geonp.fill.domain import domain_of
 from geonp.io.polygon_regions import read_polygons
 from geonp.io.polygons import is_vector, polygon_mask
 from geonp.io.tables import read_points

@@ -1,0 +1,56 @@
+"""The valid domain of a fill, from an array or polygons."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from geonp.errors import InputError
+from geonp.io.polygons import VECTOR_FILES, is_vector, polygon_mask
+from geonp.raster.grid import Grid
+from geonp.raster.nodata import declared_nodata
+
+__all__ = ["domain_of"]
+
+
+def domain_of(mask: xr.DataArray | npt.NDArray[np.bool_] | str | os.PathLike[str], grid: Grid) -> Any:
+    """The valid domain as a boolean ``(rows, columns)`` array, NumPy or dask."""
+    if is_vector(mask) or hasattr(mask, "to_crs"):
+        return polygon_mask(mask, grid).values
+    if isinstance(mask, (str, os.PathLike)):
+        raise InputError(
+            f"the mask {os.fspath(mask)!r} is no file of polygons, expected one of {', '.join(VECTOR_FILES)}; open "
+            "rasters with geonp.open_raster"
+        )
+    if isinstance(mask, xr.Dataset):
+        raise InputError(
+            f"the mask is a Dataset of {', '.join(map(repr, mask.data_vars)) or 'no variables'}, expected an array: "
+            "choose one of its variables, mask[name]"
+        )
+    nodata: tuple[float, ...] = ()
+    if isinstance(mask, xr.DataArray):
+        nodata = declared_nodata(mask) if mask.dtype.kind in "iuf" else ()
+        mask_grid = Grid.from_xarray(mask)
+        grid.require_same(mask_grid, "mask")
+        spatial = (mask_grid.y_dim, mask_grid.x_dim)
+        single = [dim for dim in mask.dims if dim not in spatial and mask.sizes[dim] == 1]
+        data = mask.squeeze(single, drop=True).transpose(..., *spatial).data
+    else:
+        data = np.asarray(mask)
+    if data.shape != grid.shape:
+        raise InputError(
+            f"the mask has shape {data.shape}, expected {grid.shape} (rows, columns) like the raster; "
+            "cut or transpose it to the raster's grid"
+        )
+    if data.dtype.kind not in "biuf":
+        raise InputError(f"the mask has dtype {data.dtype}, expected booleans (True = valid), or numbers (0 = invalid)")
+    if data.dtype == bool:
+        return data
+    valid = (data != 0) & (data == data)
+    for value in nodata:
+        valid = valid & (data != value)
+    return valid
