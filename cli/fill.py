@@ -233,10 +233,10 @@ def _plan(ds: xr.Dataset, in_units: bool, layout: dict[str, Any], workers: int |
     # imported here, since torch takes seconds, and a wrong path should be reported at once
     if in_units:
         from geonp.fill.options import FillOptions
-        from geonp.fill.plan import COUNTED_CELLS
         from geonp.fill.store import plan_store
+        from geonp.raster.parts import PARTS
 
-        if sum(array.size for array in ds.data_vars.values()) <= COUNTED_CELLS:
+        if sum(array.size for array in ds.data_vars.values()) <= PARTS.counted_cells:
             ds = ds.compute()  # then its gaps are counted
         return plan_store(ds, FillOptions(**settings), chunks=layout["chunks"], unit=layout["unit"], workers=workers)
     from geonp.fill.options import FillOptions

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from geonp.raster.parts import PARTS
 
 from .missing import gaps_where, read_missing
 from .options import bands, file_system, number, opening, place, variables
@@ -20,12 +23,23 @@ if TYPE_CHECKING:
 
 __all__ = ["info"]
 
-PART_CELLS = 2**22
-"""Number of cells that are read at a time."""
-CENSUS_CELLS, SAMPLED_CELLS = 2**30, 2**27
-"""Of a larger variable, this number of cells is counted."""
-CENSUS_SLICES, SAMPLED_SLICES = 2**14, 2**7
-"""Of a variable with more slices, this number of them is counted."""
+
+@dataclass(frozen=True)
+class CensusSettings:
+    """Which variables are counted in part."""
+
+    cells: int = 2**30
+    """Largest number of cells that are all counted."""
+    sampled_cells: int = 2**27
+    """Number of cells that are counted of a larger variable."""
+    slices: int = 2**14
+    """Largest number of slices that are all counted."""
+    sampled_slices: int = 2**7
+    """Number of slices that are counted of a variable with more."""
+
+
+CENSUS = CensusSettings()
+"""The settings in use."""
 
 
 @click.command()
@@ -177,7 +191,7 @@ def _number(value: float) -> float | str:
 
 
 def _gaps(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
-    """Census of the gaps in all slices of a variable, read in parts of at most `PART_CELLS` cells."""
+    """Census of the gaps in all slices of a variable, read in parts of limited size."""
     import numpy as np
 
     from geonp.raster.gaps import census, census_of_strips
@@ -200,7 +214,7 @@ def _gaps(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
             extremes.append(Extremes.of(values, sentinels))
         return ~missing
 
-    if da.size > CENSUS_CELLS or math.prod(slices.shape[:-2]) > CENSUS_SLICES:
+    if da.size > CENSUS.cells or math.prod(slices.shape[:-2]) > CENSUS.slices:
         masks = map(observed, _sampled(slices))
         pairs = [(mask.size, mask.size - int(np.count_nonzero(mask))) for mask in masks]
         cells, missing = map(sum, zip(*pairs, strict=True))
@@ -241,7 +255,7 @@ def _parts(slices: xr.DataArray) -> Iterator[tuple[Any, list[slice]]]:
     *lead, height, width = slices.shape
     rows = _rows(slices)
     strips = [slice(row, min(row + rows, height)) for row in range(0, height, rows)]
-    together = max(1, PART_CELLS // max(1, height * width)) if lead else 1
+    together = max(1, PARTS.cells // max(1, height * width)) if lead else 1
     for index in np.ndindex(*lead[:-1]):
         for first in range(0, lead[-1], together) if lead else (0,):
             yield (*index, slice(first, first + together) if len(strips) == 1 else first)[: len(lead)], strips
@@ -251,24 +265,24 @@ def _rows(slices: xr.DataArray) -> int:
     """Number of rows of a strip: whole stored chunks, if they are small enough."""
     width = max(1, slices.shape[-1])
     chunk = slices.encoding.get("preferred_chunks", {}).get(slices.dims[-2], 1)
-    rows = max(1, PART_CELLS // width)
+    rows = max(1, PARTS.cells // width)
     return rows if not isinstance(chunk, int) or chunk > 4 * rows else max(rows // chunk, 1) * chunk
 
 
 def _sampled(slices: xr.DataArray) -> Iterator[xr.DataArray]:
-    """Evenly spaced strips of all slices, `SAMPLED_CELLS` cells or `SAMPLED_SLICES` strips in all."""
+    """Evenly spaced strips of all slices, at most as many cells and strips in all as :class:`CensusSettings` says."""
     *lead, height, width = slices.shape
     rows = min(_rows(slices), height)
     n = math.prod(lead) * -(-height // rows)
-    few = SAMPLED_SLICES if math.prod(lead) > CENSUS_SLICES else n
-    wanted = min(n, few, max(1, SAMPLED_CELLS // (rows * width)))
+    few = CENSUS.sampled_slices if math.prod(lead) > CENSUS.slices else n
+    wanted = min(n, few, max(1, CENSUS.sampled_cells // (rows * width)))
     for k in range(wanted):
         number, strip = divmod(k * n // wanted, -(-height // rows))
         index: list[int] = []
         for size in reversed(lead):
             number, position = divmod(number, size)
             index.insert(0, position)
-        columns = slice(None) if width <= PART_CELLS else slice(0, PART_CELLS)
+        columns = slice(None) if width <= PARTS.cells else slice(0, PARTS.cells)
         yield slices[(*index, slice(strip * rows, (strip + 1) * rows), columns)]
 
 

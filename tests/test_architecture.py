@@ -24,6 +24,8 @@ LEVELS = {f"geonp.{name}": level for level, names in enumerate(ORDER.split(" -> 
 TOP_MODULES = {"geonp", "geonp.__main__", "geonp.accessor", "geonp.errors"}
 MOST_ROOMS = 18
 """Packages and top-level modules together."""
+MOST_LOOSE_NUMBERS = 46
+"""Numeric constants of modules: definitions, as the radius of the Earth, not numbers that someone could tune."""
 
 EMPTY_PACKAGES = {"geonp.weights", *LEVELS} - {"geonp.accessor", "geonp.cli"} | {"geonp.nn.zoo", "geonp.training.data"}
 """Packages whose ``__init__`` imports nothing of geonp, so that importing one of their modules loads it alone."""
@@ -191,6 +193,25 @@ def assigned(node: ast.stmt) -> list[str]:
     return [target.id for target in targets if isinstance(target, ast.Name) and node.value is not None]
 
 
+def loose_numbers(source: str) -> list[str]:
+    """Module constants that are numbers or tuples of numbers; those of settings objects are not among them."""
+    found = []
+    for node in ast.parse(source).body:
+        names, value = assigned(node), getattr(node, "value", None)
+        if names and isinstance(value, ast.expr):
+            parts = value.elts if isinstance(value, ast.Tuple) else [value]
+            found += names if all(map(is_number, parts)) else []
+    return found
+
+
+def is_number(node: ast.expr) -> bool:
+    if isinstance(node, ast.BinOp):
+        return is_number(node.left) and is_number(node.right)
+    if isinstance(node, ast.UnaryOp):
+        return is_number(node.operand)
+    return isinstance(node, ast.Constant) and type(node.value) in (int, float)
+
+
 RULES: list[Rule] = [
     upward_imports,
     homeless_imports,
@@ -277,6 +298,14 @@ def test_the_top_level_holds_packages_and_three_modules() -> None:
     assert tops == TOP_MODULES
     rooms = {path.parent for path in MODULES.values()} - {ROOT / "geonp"}
     assert len(tops) + len(rooms) + 1 <= MOST_ROOMS  # one for the recipes
+
+
+def test_tuning_numbers_are_in_settings_objects() -> None:
+    """Where this fails, put the new number into a frozen dataclass, with the reason for its value."""
+    module = "C = -2.0**3\nD = (1, 2)\nE = True\nF = f(1)\n@dataclass\nclass S:\n    g: int = 1"
+    assert loose_numbers(module) == ["C", "D"]
+    found = [name for path in MODULES.values() for name in loose_numbers(path.read_text(encoding="utf-8"))]
+    assert len(found) <= MOST_LOOSE_NUMBERS, found
 
 
 def test_each_package_says_what_lives_there() -> None:

@@ -17,7 +17,7 @@ import xarray as xr
 from geonp.errors import InputError
 from geonp.evaluation.baselines import ACROSS, REGRESSION, requested
 from geonp.evaluation.cross_validation import CrossValidation
-from geonp.evaluation.folds import folds_of
+from geonp.evaluation.folds import SETTINGS, folds_of
 from geonp.evaluation.metrics import require_scorable
 from geonp.evaluation.points import POINT_METHODS, Sites, detrended, errors_by_distance, fitted, kriged, predicted
 from geonp.evaluation.scored import OURS, WITH_COVARIATES, Prediction
@@ -36,9 +36,6 @@ __all__ = ["cross_validate"]
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.intp]
 BoolArray = npt.NDArray[np.bool_]
-
-LEAST = 5
-"""Smallest number of measurements: a prediction needs four others."""
 
 
 def cross_validate(
@@ -200,10 +197,10 @@ def _measured(
     table.warn_of_nodata()
     table = table if time is None else table.timed(time)
     table = table.at(table.usable(value) & (True if table.times is None else table.times.of_rows >= 0))
-    if len(table.xy) < LEAST:
+    if len(table.xy) < SETTINGS.least:
         raise InputError(
             f"column {value!r} has {len(table.xy)} measurements with a finite value, place and time, expected at least "
-            f"{LEAST}, so that each can be predicted from others"
+            f"{SETTINGS.least}, so that each can be predicted from others"
         )
     geographic = table.named_degrees
     table, known = combined(table, geographic, repeats, errors_of(errors, table))

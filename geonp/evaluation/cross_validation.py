@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from geonp.evaluation.folds import FOLDS
+from geonp.evaluation.folds import FOLDS, SETTINGS
 from geonp.evaluation.scored import Scored
 from geonp.inference.student import half_width
 
@@ -22,12 +22,6 @@ __all__ = ["CrossValidation"]
 
 FloatArray = npt.NDArray[np.floating[Any]]
 BoolArray = npt.NDArray[np.bool_]
-
-_CLASSES = 6
-"""Largest number of classes of distance."""
-
-_DOUBTFUL = 10
-"""Number of measurements in the list of the most doubtful ones."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -83,7 +77,7 @@ class CrossValidation(Scored):
         first, last = np.floor(np.log10([max(low, 1e-6 * high, 1e-300), max(high, 1e-300)])).astype(int)
         powers = range(first, last + 1)
         steps = [step * 10.0**power for power in powers for step in (1, 2, 5)]
-        ends = [end for end in steps if low < end < high][: _CLASSES - 1]
+        ends = [end for end in steps if low < end < high][: SETTINGS.classes - 1]
         return ends or [float(high)]
 
     @property
@@ -138,7 +132,7 @@ class CrossValidation(Scored):
         beyond = np.abs(p.mean - self.truth)[self.scored] / half_width(p.error, p.tail, 0.95)[self.scored]
         columns = [self.x, self.y, *([self.time] if self.time else []), self.name, "predicted", "standard_error"]
         frame = frame[columns].assign(interval_halves=beyond)
-        return frame[beyond > 1].nlargest(_DOUBTFUL, "interval_halves")
+        return frame[beyond > 1].nlargest(SETTINGS.doubtful, "interval_halves")
 
     def to_frame(self) -> pd.DataFrame:
         """The measurements with prediction and standard error of geonp, and the predictions of the baselines."""

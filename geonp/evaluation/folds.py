@@ -7,6 +7,7 @@ hidden one are known (Roberts et al. 2017, Ecography 40, 913-929). Blocks, stati
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +28,23 @@ FOLDS = {
 }
 """Kinds of folds, with the words that describe them."""
 
-BLOCKS_PER_FOLD = 4
-"""Number of blocks of a fold, if their size is not given."""
+
+@dataclass(frozen=True)
+class FoldSettings:
+    """Settings of folds of measurements and of their scores."""
+
+    blocks: int = 4
+    """Number of blocks of a fold, if their size is not given."""
+    least: int = 5
+    """Smallest number of measurements: a prediction needs four others."""
+    classes: int = 6
+    """Largest number of classes of distance."""
+    doubtful: int = 10
+    """Number of measurements in the list of the most doubtful ones."""
+
+
+SETTINGS = FoldSettings()
+"""The settings in use."""
 
 
 def folds_of(
@@ -78,7 +94,7 @@ def folds_of(
     elif kind == "stations":
         group = np.unique(stations, return_inverse=True)[1]
     else:
-        group = _blocks(xy, BLOCKS_PER_FOLD * folds, block_size)
+        group = _blocks(xy, SETTINGS.blocks * folds, block_size)
     groups = int(group.max()) + 1
     if kind == "one":
         return np.asarray(group, np.intp)

@@ -39,6 +39,7 @@ class KrigingSettings:
     upper: tuple[float, float] = (7.0, 3.0)
     iterations: int = 60
     tolerance: float = 0.1  # of the deviance: far below its sampling error
+    spacing: float = 1.5  # median distance of neighbouring measurements: start and bounds are those of cells
     jitter: float = 1e-8  # keeps the matrices of smooth covariances positive definite in float64
 
 

@@ -36,11 +36,20 @@ FloatArray = npt.NDArray[np.floating[Any]]
 LEVELS = (0.50, 0.80, 0.95)
 """Nominal levels of the central intervals whose coverage is counted; the interval score is that of the last one."""
 
-SMALLEST_ERROR = 1e-12
-"""Stands for a standard error of 0, whose log score would be infinite; of values below 1 times the largest of them."""
 
-LARGEST = 1e150
-"""Squares of larger values, and of values smaller than its inverse, are beyond float64."""
+@dataclass(frozen=True)
+class ScoreSettings:
+    """Numbers that keep scores finite."""
+
+    smallest_error: float = 1e-12
+    """Stands for a standard error of 0, whose log score would be infinite; of values below 1 times the largest of them.
+    """
+    largest: float = 1e150
+    """Squares of larger values, and of values smaller than its inverse, are beyond float64."""
+
+
+SCORES = ScoreSettings()
+"""The settings in use."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +139,7 @@ def require_scorable(values: FloatArray, name: object) -> None:
     """
     known = np.asarray(values, np.float64)[np.isfinite(values)]
     low, high = known.min(initial=np.inf), known.max(initial=-np.inf)
-    if max(-low, high) > LARGEST or 0 < high / 2 - low / 2 < 1 / LARGEST:
+    if max(-low, high) > SCORES.largest or 0 < high / 2 - low / 2 < 1 / SCORES.largest:
         raise InputError(
             f"{name!r} cannot be scored: got values from {low:g} to {high:g}, whose squares are beyond float64. "
             "Evaluate them in another unit: divide them by a power of ten first."
@@ -182,7 +191,7 @@ def score(
         )
     if not y.size:
         return Scores()
-    sigma = np.maximum(sigma, SMALLEST_ERROR * min(float(np.abs(y).max()) or 1.0, 1.0))
+    sigma = np.maximum(sigma, SCORES.smallest_error * min(float(np.abs(y).max()) or 1.0, 1.0))
     residual = mu - y
     half_widths = [student.half_width(sigma, tau, level) for level in LEVELS]
     lower, upper = mu - half_widths[-1], mu + half_widths[-1]

@@ -29,9 +29,6 @@ IntArray = npt.NDArray[np.intp]
 EARTH_KM = 6371.0
 """Radius of the Earth, whose chords are the distances of longitudes and latitudes."""
 
-_SPACING = 1.5
-"""Median distance of neighbours in the unit of kriging, whose start and bounds are those of cells."""
-
 
 @dataclass(frozen=True, eq=False)
 class Sites:
@@ -166,7 +163,7 @@ def fitted(sites: Sites, rng: np.random.Generator) -> tuple[Matern, float]:
     apart = np.unique(sites.space, axis=0)
     nearest: Any = KDTree(apart).query(apart, k=[2])[0] if len(apart) > 1 else 1.0
     spacing = float(np.median(nearest))
-    unit = (spacing or 1.0) / _SPACING
+    unit = (spacing or 1.0) / KRIGING.spacing
     counts = np.bincount(sites.times)
     full = np.flatnonzero(counts[sites.times] >= min(np.median(counts[counts > 0]), KRIGING.patch_sample))
     centres = rng.choice(full, KRIGING.patches)

@@ -28,6 +28,7 @@ from geonp.io.polygons import VECTOR_FILES
 from geonp.raster.covariates import CovariateLike, named
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import FillFlag
+from geonp.raster.parts import PARTS
 from geonp.raster.regions import Regions, blocks, cell_areas, labelled
 
 __all__ = ["STATISTICS", "aggregate"]
@@ -38,11 +39,19 @@ STATISTICS = ("mean", "sum", "integral", "fraction")
 FloatArray = npt.NDArray[np.floating[Any]]
 IntArray = npt.NDArray[np.integer[Any]]
 
-FEWEST = 30
-"""With fewer samples in a file, standard errors are rough."""
 
-SIDE = 256
-"""Rows and columns of the parts that are sampled at once, which bounds the memory."""
+@dataclass(frozen=True)
+class AggregateSettings:
+    """Numbers of joint samples."""
+
+    samples: int = 200
+    """Number of samples for means over cells: chance then changes a standard error by 5 %."""
+    fewest: int = 30
+    """With fewer samples in a file, standard errors are rough."""
+
+
+AGGREGATE = AggregateSettings()
+"""The settings in use."""
 
 
 def aggregate(
@@ -188,7 +197,7 @@ def _filled(obj: Raster, samples: int, options: dict[str, Any]) -> tuple[xr.Data
         return out, [str(name) for name in out.data_vars if f"{name}_sample" in out]
     lazy = ds.chunk(_chunks(ds))
     have = [name for name in before if f"{name}_sample" in ds and "sample" in ds[f"{name}_sample"].dims]
-    if have and ds.sizes["sample"] < FEWEST:
+    if have and ds.sizes["sample"] < AGGREGATE.fewest:
         warn(
             f"the raster has {ds.sizes['sample']} samples, from which a standard error is known to "
             f"{100 / np.sqrt(2 * ds.sizes['sample'] - 2):.0f} %: fill with samples=200 (--samples 200), or leave the "
@@ -202,7 +211,7 @@ def _filled(obj: Raster, samples: int, options: dict[str, Any]) -> tuple[xr.Data
 
 def _chunks(ds: xr.Dataset) -> dict[Hashable, int]:
     grid = Grid.from_xarray(ds)
-    return {dim: min(SIDE, ds.sizes[dim]) if dim in (grid.y_dim, grid.x_dim) else 1 for dim in ds.dims} | (
+    return {dim: min(PARTS.sampled_px, ds.sizes[dim]) if dim in (grid.y_dim, grid.x_dim) else 1 for dim in ds.dims} | (
         {"sample": -1} if "sample" in ds.dims else {}
     )
 

@@ -11,7 +11,7 @@ import pandas as pd
 import xarray as xr
 
 from geonp.errors import InputError
-from geonp.fill.aggregate import aggregate
+from geonp.fill.aggregate import AGGREGATE, aggregate
 from geonp.fill.elsewhere import Target, arrays_on
 from geonp.fill.request import Request
 from geonp.fill.variables import Raster
@@ -23,9 +23,6 @@ from geonp.raster.variable import Variable
 __all__ = ["means_at"]
 
 Array = npt.NDArray[Any]
-
-SAMPLES = 200
-"""Number of joint samples, unless it is given: chance then changes a standard error by 5 %."""
 
 
 def means_at(
@@ -47,7 +44,7 @@ def means_at(
     if any(variable.kind is not Kind.NUMBERS for variable in request.variables):
         raise InputError("means over cells are of numbers: got classes or directions; choose other variables")
     labels = _labels(request, target)
-    table = aggregate(obj, labels, **options | {"samples": found.samples or SAMPLES})
+    table = aggregate(obj, labels, **options | {"samples": found.samples or AGGREGATE.samples})
     request, out = replace(request, options=replace(found, samples=0)), {}
     for variable in request.variables:
         rows = table[table["variable"] == variable.label]

@@ -24,19 +24,14 @@ from geonp.inference.places import fill_places
 from geonp.raster.grid import Grid, grid_mapping_name
 from geonp.raster.mapping import Mapping as GridMapping
 from geonp.raster.metadata import FillFlag, Kind
+from geonp.raster.parts import PARTS
+from geonp.raster.tolerances import TOLERANCES
 from geonp.raster.variable import Read, Variable
 from geonp.raster.windows import Window
 
 __all__ = ["Target", "arrays_on", "check_points", "filled_at", "onto"]
 
 Array = npt.NDArray[Any]
-
-_BLOCK_PX = 512
-"""Largest side of a block of the target."""
-_WINDOW_PX = 4096
-"""Side of the window of the source that a block is made from, roughly."""
-_SAME_PX = 1e-3
-"""Largest distance between the cells of equal grids, in cells."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +58,7 @@ class Target:
         y, x = self.coordinates
         ends = self.mapping(y[[0, -1]], x[[0, -1]])
         rows, cols = self.grid.shape
-        return bool(np.abs(ends[[0, -1], [0, -1]] - [(0, 0), (rows - 1, cols - 1)]).max() < _SAME_PX)
+        return bool(np.abs(ends[[0, -1], [0, -1]] - [(0, 0), (rows - 1, cols - 1)]).max() < TOLERANCES.same_cells)
 
     def without_raster(self, request: Request) -> xr.Dataset:
         """The Dataset of a request without what lies on its grid, but for the variables that are filled."""
@@ -97,7 +92,7 @@ class Target:
             sizes = [chunks[dim] for dim in dims]
         else:
             ratio = math.sqrt(math.prod(self.mapping.source.shape) / math.prod(self.grid.shape))
-            side = int(np.clip(_WINDOW_PX / max(ratio, 1e-9), 8, _BLOCK_PX))
+            side = int(np.clip(PARTS.source_px / max(ratio, 1e-9), 8, PARTS.target_px))
             sizes = [tuple(min(side, n - k) for k in range(0, n, side)) for n in self.grid.shape]
         parts = [
             [slice(end - n, end) for n, end in zip(each, itertools.accumulate(each), strict=True)] for each in sizes

@@ -19,18 +19,12 @@ from geonp.errors import InputError
 from geonp.fill.request import Request
 from geonp.fill.surroundings import Index
 from geonp.raster.gap_masks import GapRule, PackedMask, kept_mask
+from geonp.raster.parts import PARTS
 from geonp.raster.variable import Variable
 
-__all__ = ["GAP_BYTES", "STRIP_CELLS", "narrow_mask", "packed_domain", "packed_narrow", "with_holes"]
+__all__ = ["narrow_mask", "packed_domain", "packed_narrow", "with_holes"]
 
 BoolArray = npt.NDArray[np.bool_]
-
-LARGEST_SLICE = 2**28
-"""Largest number of cells of a slice that is labelled as a whole."""
-STRIP_CELLS = 2**22
-"""Number of cells that are read at a time."""
-GAP_BYTES = 24
-"""Upper bound of the memory for each cell that is looked at."""
 
 
 def with_holes(request: Request) -> Request:
@@ -95,11 +89,11 @@ def _and(masks: Sequence[Any]) -> Any:
 def _whole(missing: Any, rule: GapRule) -> Any:
     """The masks of slices ``(..., rows, cols)``, each looked at as a whole."""
     shape = missing.shape[-2:]
-    if math.prod(shape) > LARGEST_SLICE:
+    if math.prod(shape) > PARTS.slice_cells:
         raise InputError(
             f"holes and max_gap look at slices as a whole: got {shape[0]:,} x {shape[1]:,} cells, expected at most "
-            f"{LARGEST_SLICE:,} in memory. Fill into a store, which reads them in strips: fill_store(obj, 'out.zarr') "
-            "(an output that ends in .zarr)."
+            f"{PARTS.slice_cells:,} in memory. Fill into a store, which reads them in strips: fill_store(obj, "
+            "'out.zarr') (an output that ends in .zarr)."
         )
     if not isinstance(missing, da.Array):
         return _each(missing, rule)
@@ -122,7 +116,7 @@ def _slices(variable: Variable) -> Iterator[Index]:
 def _strips(request: Request, slices: Sequence[tuple[Variable, Index]]) -> Iterator[BoolArray]:
     """Cells that are missing in all of some slices, strip by strip, within the domain."""
     rows, cols = request.grid.shape
-    height = max(1, STRIP_CELLS // cols)
+    height = max(1, PARTS.cells // cols)
     for start in range(0, rows, height):
         missing = np.ones((min(height, rows - start), cols), bool)
         if request.domain is not None:

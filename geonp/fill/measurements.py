@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -29,14 +29,21 @@ __all__ = ["with_measurements"]
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.intp]
 
-COMPARED = 200
-"""Number of measurements that are compared with predictions from the raster alone."""
 
-LEAST = 5
-"""Smallest number of them from which their error is estimated."""
+@dataclass(frozen=True)
+class ErrorSettings:
+    """Settings of the estimate of errors of measurements."""
 
-STEPS = 64
-"""Standard errors that are tried, from a thousandth of the spread of the differences up to it."""
+    compared: int = 200
+    """Number of measurements that are compared with predictions from the raster alone."""
+    least: int = 5
+    """Smallest number of them from which their error is estimated."""
+    steps: int = 64
+    """Standard errors that are tried, from a thousandth of the spread of the differences up to it."""
+
+
+ERRORS = ErrorSettings()
+"""The settings in use."""
 
 
 def with_measurements(request: Request) -> Request:
@@ -188,7 +195,7 @@ def _compared(request: Request, variable: Variable, points: Measurements, *, est
     Differences are normal with the variance of the prediction and that of the measurement.
     """
     rng = np.random.default_rng(request.options.seed)
-    chosen = points.at(np.sort(rng.permutation(len(points.values))[:COMPARED]))
+    chosen = points.at(np.sort(rng.permutation(len(points.values))[: ERRORS.compared]))
     job, (rows, cols) = replace(request.job.of(variable), points=None, max_distance=None), request.grid.shape
     mean, error = np.full((2, len(chosen.values)), np.nan)
     for k, (place, index) in enumerate(zip(chosen.places, chosen.slices.tolist(), strict=True)):
@@ -201,10 +208,10 @@ def _compared(request: Request, variable: Variable, points: Measurements, *, est
         found = fill_places(source.window(at), source.domain_mask(at), chunk, job, place[None])
         mean[k], error[k] = found["value"][0], found["standard_error"][0]
     known = np.isfinite(mean + error)
-    if known.sum() < LEAST and estimated:
+    if known.sum() < ERRORS.least and estimated:
         raise InputError(
             f"the errors of points are estimated from predictions of the raster at their places: got {known.sum()} "
-            f"that the raster predicts, expected at least {LEAST}; give them in a column, point_errors=... "
+            f"that the raster predicts, expected at least {ERRORS.least}; give them in a column, point_errors=... "
             "(--point-errors)"
         )
     if not known.any():
@@ -214,7 +221,7 @@ def _compared(request: Request, variable: Variable, points: Measurements, *, est
         weight = 1 / np.maximum(variance + chosen.errors[known] ** 2, 1e-300)
         return float((weight * off).sum() / weight.sum()), 0.0
     spread = float(np.subtract(*np.quantile(off, [0.84, 0.16])) / 2) or float(off.std())
-    tried = max(spread, 1e-12) * np.geomspace(1e-3, 1.0, STEPS)
+    tried = max(spread, 1e-12) * np.geomspace(1e-3, 1.0, ERRORS.steps)
     weights = 1 / (variance + tried[:, None] ** 2)
     offsets = (weights * off).sum(1) / weights.sum(1)
     # restricted: the offset is estimated, too

@@ -11,7 +11,6 @@ import dask.array as da
 import numpy as np
 from dask.system import CPU_COUNT
 
-from geonp.fill.gaps import GAP_BYTES, STRIP_CELLS
 from geonp.fill.infill import chunks_in_memory, count_batches
 from geonp.fill.options import FillKeywords, FillOptions, takes_fill_options
 from geonp.fill.request import Request, prepare
@@ -23,18 +22,13 @@ from geonp.inference.predictor import BATCHES, batch_bytes
 from geonp.inference.series import SERIES
 from geonp.inference.simulation import JOINT
 from geonp.inference.stack import STACK
-from geonp.raster.kinds import MOST_NAMED, flag_values_of
+from geonp.raster.kinds import CLASSES, flag_values_of
 from geonp.raster.metadata import Kind
+from geonp.raster.parts import MEMORY, PARTS
 from geonp.raster.variable import Variable
 from geonp.raster.windows import Window
 
-__all__ = ["COUNTED_CELLS", "LIBRARIES_BYTES", "FillPlan", "plan", "planned", "processes_bytes"]
-
-LIBRARIES_BYTES = 450 * 2**20
-"""Memory of Python, torch and the kernels that it compiles, before any raster is read."""
-
-COUNTED_CELLS = 2**24
-"""Gaps of rasters in memory of up to this many cells are counted, to know whether processes will be started."""
+__all__ = ["FillPlan", "plan", "planned", "processes_bytes"]
 
 
 @dataclass(frozen=True)
@@ -91,7 +85,7 @@ class FillPlan:
 def plan(obj: Raster, **options: Unpack[FillKeywords]) -> FillPlan:
     """Plan a fill: what :func:`geonp.infill` will do with the same arguments. No data are read, nothing is filled.
 
-    Gaps are counted in arrays in memory of up to :data:`COUNTED_CELLS` cells; in others any tile may have some.
+    Gaps are counted in arrays in memory of up to ``PARTS.counted_cells`` cells; in others any tile may have some.
 
     Parameters
     ----------
@@ -112,7 +106,7 @@ def planned(
 ) -> FillPlan:
     """The plan of a request; its variables are cut into `chunks` by name and dimension if these are given.
 
-    With `count`, missing cells are also counted in rasters of up to :data:`COUNTED_CELLS` cells that are not in memory.
+    With `count`, missing cells are also counted in rasters of as many cells that are not in memory.
     """
     job, predictor, shape = request.job, request.job.predictor, request.grid.shape
     cuts = {v.name: _chunks(v, None if chunks is None else chunks[v.name]) for v in request.variables}
@@ -123,8 +117,8 @@ def planned(
     blocks = sum(math.prod(map(len, cut)) for cut in cuts.values())
     tiles = slices * -(-shape[0] // size) * -(-shape[1] // size)
     in_memory = all(variable.source.variable._in_memory for variable in request.variables)
-    missing, flagged = _counts(request) if cells <= COUNTED_CELLS and (in_memory or count) else (None, None)
-    if cells <= COUNTED_CELLS and in_memory:
+    missing, flagged = _counts(request) if cells <= PARTS.counted_cells and (in_memory or count) else (None, None)
+    if cells <= PARTS.counted_cells and in_memory:
         batches = sum(_batches(variable, cuts[variable.name], job) for variable in request.variables)
     else:
         batches = min(-(-tiles // predictor.batch_size) + blocks * len(BATCHES.buckets), tiles)
@@ -149,7 +143,7 @@ def planned(
         device=predictor.device,
         precision=predictor.precision,
         batch_size=predictor.batch_size,
-        peak_bytes=LIBRARIES_BYTES
+        peak_bytes=MEMORY.libraries
         + at_once * batch_bytes(predictor.neighbourhood, predictor.batch_size, predictor.device)
         + min(CPU_COUNT, blocks) * max(_task_bytes(sizes, request, itemsize) for sizes in largest)
         + processes_bytes(batches, predictor.device)
@@ -176,7 +170,7 @@ def _gaps_bytes(request: Request, *, in_strips: bool) -> int:
     if not options.holes and options.max_gap is None:
         return 0
     # beside the strips, a bit for each cell at most
-    return GAP_BYTES * min(rows * cols, STRIP_CELLS + cols * (options.max_gap or 0) if in_strips else rows * cols) + (
+    return MEMORY.gap * min(rows * cols, PARTS.cells + cols * (options.max_gap or 0) if in_strips else rows * cols) + (
         rows * cols * (1 + sum(variable.slices for variable in request.variables if options.max_gap)) // 8
     )
 
@@ -244,7 +238,7 @@ def _classes(variable: Variable) -> int:
     """Number of classes whose probabilities are held for a window; 32 if it is unknown."""
     if variable.kind is not Kind.CLASSES:
         return 0
-    return len(variable.categories or flag_values_of(variable.source)) or MOST_NAMED
+    return len(variable.categories or flag_values_of(variable.source)) or CLASSES.named
 
 
 def _on_cpu(device: str) -> bool:

@@ -14,7 +14,6 @@ import xarray as xr
 
 from geonp.errors import InputError, warn
 from geonp.fill.doubts import Glance, warn_of_doubts
-from geonp.fill.gaps import STRIP_CELLS
 from geonp.fill.outputs import without_results
 from geonp.fill.units import Field, Unit, census
 from geonp.io.journal import Record
@@ -22,15 +21,13 @@ from geonp.raster.collar import Footprint
 from geonp.raster.dimensions import spatial_dims
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import FillFlag
+from geonp.raster.parts import PARTS
 from geonp.raster.windows import Window
 
 __all__ = ["Report", "check_observed", "counted", "failures", "tally", "warn_of_extrapolation"]
 
 Array = npt.NDArray[Any]
 Counts = dict[str, dict[str, int]]
-
-LARGEST_FOOTPRINT = 2**28
-"""Largest number of cells of a store whose flags are read to know where it was filled."""
 
 COUNTED = ("cells", *(flag.name.lower() for flag in FillFlag.used(empty_slices=False)), "infinite")
 """Numbers of cells in a record."""
@@ -140,13 +137,13 @@ def counted(
 def warn_of_extrapolation(flags: xr.DataArray, name: str, counts: Mapping[str, int]) -> None:
     """Warn if most of what was filled is no gap in the data, from the flags of a store, read in parts.
 
-    Nothing is read if the user has chosen where to fill, or there are more than :data:`LARGEST_FOOTPRINT` cells.
+    Nothing is read if the user has chosen where to fill, or there are too many cells.
     """
-    if counts["filled"] != counts["missing"] or not counts["filled"] or flags.size > LARGEST_FOOTPRINT:
+    if counts["filled"] != counts["missing"] or not counts["filled"] or flags.size > PARTS.slice_cells:
         return
     footprint, slices = Footprint(), flags.transpose(..., *spatial_dims(flags))
     rows, cols = slices.shape[-2:]
-    height = max(1, STRIP_CELLS // cols)
+    height = max(1, PARTS.cells // cols)
     for index in np.ndindex(slices.shape[:-2]):
         for start in range(0, rows, height):
             window = Window(start, min(start + height, rows), 0, cols)

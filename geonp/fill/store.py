@@ -24,7 +24,7 @@ from geonp.fill.infill import template, warpings_of
 from geonp.fill.layout import Layout, checked_layout
 from geonp.fill.measurements import with_measurements
 from geonp.fill.options import FillKeywords, FillOptions, takes_fill_options
-from geonp.fill.plan import LIBRARIES_BYTES, FillPlan, planned, processes_bytes
+from geonp.fill.plan import FillPlan, planned, processes_bytes
 from geonp.fill.report import Report, check_observed, failures, tally
 from geonp.fill.request import Request, prepare
 from geonp.fill.session import fill_session
@@ -39,14 +39,12 @@ from geonp.io.output import for_files
 from geonp.io.stores import Store
 from geonp.io.tags import warn_of_tags
 from geonp.raster.covariates import Covariate
+from geonp.raster.parts import MEMORY, PARTS
 from geonp.raster.variable import Variable
 
 __all__ = ["fill_store", "plan_store"]
 
 logger = logging.getLogger(__name__)
-
-UNIT_CELLS = 2**22
-"""Largest number of cells of a unit that holds several slices."""
 
 JOB = "geonp_job"
 """Attribute of the root of a complete store: the hash of the fingerprint of the job that made it."""
@@ -212,7 +210,7 @@ def plan_store(
     if workers is None:
         return plan
     # each worker loads the libraries, and uses threads instead of processes
-    others = processes(workers) * LIBRARIES_BYTES - processes_bytes(plan.batches, plan.device)
+    others = processes(workers) * MEMORY.libraries - processes_bytes(plan.batches, plan.device)
     return replace(plan, peak_bytes=plan.peak_bytes + others)
 
 
@@ -236,7 +234,7 @@ def _field(request: Request, variable: Variable, side: int) -> Field:
     # covariates that change are held for all slices of a unit
     beside = request.beside(variable)
     held = 1 + sum(bool(covariate.variable.leading) for covariate in beside)
-    room = max(1, UNIT_CELLS // (held * min(side, shape[0]) * min(side, shape[1])))
+    room = max(1, PARTS.cells // (held * min(side, shape[0]) * min(side, shape[1])))
     for dim in reversed(variable.leading):
         chunks[dim] = min(room, source.sizes[dim])
         room = max(1, room // source.sizes[dim])

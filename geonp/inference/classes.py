@@ -14,16 +14,14 @@ from geonp.inference.kernel import FillJob, unfilled
 from geonp.inference.stitching import Tile, in_batches, predict
 from geonp.inference.tiles import tiles_of
 from geonp.inference.tiling import between, support, wanted_cells
+from geonp.raster.kinds import CLASSES
 from geonp.raster.metadata import FillFlag
 from geonp.raster.windows import Window
 
-__all__ = ["MAX_CLASSES", "fill_classes"]
+__all__ = ["fill_classes"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
-
-MAX_CLASSES = 256
-"""Largest number of classes in a window."""
 
 
 def fill_classes(
@@ -48,7 +46,7 @@ def fill_classes(
     Raises
     ------
     InputError
-        If the window has more than :data:`MAX_CLASSES` different values.
+        If the window has more than ``CLASSES.window`` different values.
     PredictionError
         When the model returns a value that is not finite.
     """
@@ -91,10 +89,10 @@ def _probabilities(tiles: Sequence[Tile], wanted: BoolArray, job: FillJob) -> It
     """
     tiles = [_numbered(tile) for tile in tiles]
     classes = np.unique(np.concatenate([tile.classes for tile in tiles])) if tiles else np.empty(0)
-    if classes.size > MAX_CLASSES:
+    if classes.size > CLASSES.window:
         raise InputError(
             f"There are too many classes: got {classes.size:,} different values in one window, expected at most "
-            f"{MAX_CLASSES}. Fill them as numbers (as_='numbers', --as numbers)."
+            f"{CLASSES.window}. Fill them as numbers (as_='numbers', --as numbers)."
         )
     place = np.cumsum(wanted.ravel()) - 1
     total, weights = np.zeros((classes.size, np.count_nonzero(wanted))), np.zeros(np.count_nonzero(wanted))

@@ -15,7 +15,8 @@ from scipy import ndimage
 
 from geonp.errors import InputError
 from geonp.inference.thinning import curve, start_of, thinned
-from geonp.raster.grid import EVEN_TOLERANCE, Grid
+from geonp.raster.grid import Grid
+from geonp.raster.tolerances import TOLERANCES
 from geonp.raster.windows import shown_once
 
 __all__ = ["Neighbourhood", "Standardised", "choose_context", "framed", "halo_for", "select_context", "standardise"]
@@ -109,7 +110,7 @@ class Neighbourhood:
         if not grid.geographic:
             factors = np.sign(factors)
         factors = np.where(grid.placed, factors, 1.0)
-        close = np.abs(np.abs(factors) - 1) < EVEN_TOLERANCE
+        close = np.abs(np.abs(factors) - 1) < TOLERANCES.step
         row_factor, col_factor = np.where(close, np.sign(factors), factors).tolist()
         return replace(self, axes=tuple((row * row_factor, col * col_factor) for row, col in self.axes))
 

@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from geonp.raster.kinds import CLASSES
+
 __all__ = ["Columns", "Layer", "columns", "known_errors", "padded", "with_slices"]
 
 FloatArray = npt.NDArray[np.floating]
 IntArray = npt.NDArray[np.intp]
-
-MAX_CLASSES = 8
-"""Largest number of indicators that a covariate of classes is split into, tile by tile."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +64,7 @@ class Columns:
 def columns(layers: Sequence[Layer], context: IntArray, targets: IntArray) -> Columns | None:
     """The covariates at flat indices of the layers; None without any.
 
-    Classes become indicators of those that split the context most evenly, at most :data:`MAX_CLASSES`.
+    Classes become indicators of those that split the context most evenly, at most ``CLASSES.indicators``.
     """
     found = [pair for layer in layers if not layer.known_errors for pair in _columns_of(layer, context, targets)]
     if not found:
@@ -97,7 +96,7 @@ def _columns_of(layer: Layer, context: IntArray, targets: IntArray) -> list[tupl
         classes, counts = np.unique(near[np.isfinite(near)], return_counts=True)
         evenness = counts * (np.isfinite(near).sum() - counts)
         # ties are broken by the number of the class
-        chosen = classes[np.argsort(-evenness, kind="stable")][:MAX_CLASSES]
+        chosen = classes[np.argsort(-evenness, kind="stable")][: CLASSES.indicators]
         return [(_indicator(near, one), _indicator(there, one)) for one in chosen]
     if layer.errors is None:
         return [(_exact(near), _exact(there))]

@@ -16,6 +16,7 @@ from geonp.inference.simulation import JOINT, Patch, Simulator, joint_errors, ne
 from geonp.inference.stitching import Tile
 from geonp.inference.tiles import far_of, tiles_of
 from geonp.raster.metadata import FillFlag
+from geonp.raster.parts import PARTS
 from geonp.raster.windows import Window
 
 __all__ = ["draw_samples", "errors_of", "fill_samples", "noise_of"]
@@ -23,9 +24,6 @@ __all__ = ["draw_samples", "errors_of", "fill_samples", "noise_of"]
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
 IntArray = npt.NDArray[np.intp]
-
-_CELLS = 2**16
-"""Number of cells whose errors become values at once."""
 
 
 def draw_samples(
@@ -54,7 +52,7 @@ def fill_samples(result: npt.NDArray[np.void], errors: FloatArray) -> None:
     """Set the samples of the filled cells of a result from its predictions and joint errors ``(n, cells)``."""
     index = np.flatnonzero(result["flag"] == FillFlag.FILLED)
     flat = result.reshape(-1)
-    for part in np.array_split(index, -(-index.size // _CELLS) or 1):
+    for part in np.array_split(index, -(-index.size // PARTS.joint_cells) or 1):
         of = (flat[name][part].astype(np.float64) for name in ("value", "standard_error", "tail"))
         flat["sample"][part] = within(samples_of(errors[:, part], *of).T, flat["sample"].dtype)
 

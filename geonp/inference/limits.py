@@ -9,6 +9,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from geonp.inference.context import Neighbourhood
@@ -16,18 +17,24 @@ from geonp.inference.context import Neighbourhood
 __all__ = ["config_errors", "neighbourhood_errors"]
 
 _NUMBERS = {"tile_px": (2, 4096), "n_context": (1, 2**17), "min_context": (1, 2**17), "overlap_px": (0, 4096)}
-_LARGEST_MERGE = 256
-_LARGEST_HALO = 2**16
-
 _COUNTED = re.compile(r"blocks$|layers$|_steps$|^d_x$|^n_(latents|bootstraps)$")
-_LARGEST_COUNT = 1024  # of layers, steps or draws, each of which takes its time
-_LARGEST_OPTION = 2**24
+
+
+@dataclass(frozen=True)
+class _Limits:
+    merge: int = 256
+    halo_px: int = 2**16
+    count: int = 1024  # of layers, steps or draws, each of which takes its time
+    option: int = 2**24
+
+
+_LIMITS = _Limits()
 
 
 def config_errors(config: Mapping[str, Any]) -> Iterator[str]:
     """Errors in the options of an architecture, which would be built or computed without end."""
     for key, value in config.items():
-        most = _LARGEST_COUNT if _COUNTED.search(key) else _LARGEST_OPTION
+        most = _LIMITS.count if _COUNTED.search(key) else _LIMITS.option
         for number in value if isinstance(value, list | tuple) else (value,):
             if isinstance(number, int | float) and not abs(number) <= most:
                 yield f"config.{key}: got {value}, expected numbers within {most:,}"
@@ -42,15 +49,15 @@ def neighbourhood_errors(neighbourhood: Neighbourhood, d_x: int) -> Iterator[str
             yield f"neighbourhood.{key}: got {getattr(neighbourhood, key)}, expected {limit}"
     if neighbourhood.min_context > neighbourhood.n_context:
         yield f"neighbourhood.min_context: got {neighbourhood.min_context}, expected at most n_context"
-    if neighbourhood.merge > _LARGEST_MERGE:
-        yield f"neighbourhood.merge: got {neighbourhood.merge}, expected at most {_LARGEST_MERGE}"
+    if neighbourhood.merge > _LIMITS.merge:
+        yield f"neighbourhood.merge: got {neighbourhood.merge}, expected at most {_LIMITS.merge}"
     if not 0 < neighbourhood.thinning < math.inf:
         yield f"neighbourhood.thinning: got {neighbourhood.thinning}, expected a number above 0"
     halos = neighbourhood.halos_px
     if not halos or halos[0] < 0 or list(halos) != sorted(set(halos)):
         yield f"neighbourhood.halos_px: got {list(halos)}, expected increasing widths"
-    elif halos[-1] > _LARGEST_HALO:
-        yield f"neighbourhood.halos_px: got {list(halos)}, expected widths of at most {_LARGEST_HALO:,}"
+    elif halos[-1] > _LIMITS.halo_px:
+        yield f"neighbourhood.halos_px: got {list(halos)}, expected widths of at most {_LIMITS.halo_px:,}"
     if neighbourhood.axes and {len(axis) for axis in neighbourhood.axes} != {2}:
         yield "neighbourhood.axes: expected two numbers, along rows and columns, for each input of the model"
     if neighbourhood.axes and len(neighbourhood.axes) != d_x:
@@ -69,7 +76,7 @@ def neighbourhood_errors(neighbourhood: Neighbourhood, d_x: int) -> Iterator[str
 def _far_errors(neighbourhood: Neighbourhood) -> Iterator[str]:
     far = [list(level) for level in neighbourhood.far]
     sides = [px for px, *_ in far]
-    if any(len(level) != 2 for level in far) or any(px < 2 or px > _LARGEST_HALO or n < 1 for px, n in far):
+    if any(len(level) != 2 for level in far) or any(px < 2 or px > _LIMITS.halo_px or n < 1 for px, n in far):
         yield f"neighbourhood.far: got {far}, expected sides of blocks above 1 and numbers of points above 0"
     elif any(small >= px or px % small for small, px in itertools.pairwise(sides)):
         yield f"neighbourhood.far: got sides {sides}, expected each to be a multiple of the one before"

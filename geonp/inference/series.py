@@ -45,6 +45,8 @@ class SeriesSettings:
     """Number of cells whose series determine the covariance."""
     min_observed: int = 4
     """Cells with fewer observations in other slices stay empty."""
+    periodic: tuple[float, float] = (0.4, 1.0)
+    """Medians of the variance and of the length, as in MacKay's equation, of a periodic process."""
     fading: float = 6.0
     """Number of periods over which a periodic process fades."""
     iterations: int = 40
@@ -65,8 +67,6 @@ SERIES = SeriesSettings()
 
 _START = {"slow": (0.3, 8.0), "fast": (0.3, 2.0), "level": (0.3,), "noise": (0.1,)}
 """Medians of the priors of variances, relative to that of the values, and of lengths, in median steps."""
-_PERIODIC = (0.4, 1.0)
-"""Medians of the variance and of the length, as in MacKay's equation, of a periodic process."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +178,13 @@ def _fit(series: FloatArray, lag: FloatArray, periods: Sequence[float]) -> _Cova
     The series, ``(n, slices)`` with NaN where missing, count together as one of them, because they are alike. Priors
     are log-normal, of standard deviation 1.
     """
-    medians = [*_START["slow"], *_START["fast"], *_START["level"], *(_PERIODIC * len(periods)), *_START["noise"]]
+    medians = [
+        *_START["slow"],
+        *_START["fast"],
+        *_START["level"],
+        *(SERIES.periodic * len(periods)),
+        *_START["noise"],
+    ]
     start = np.log(medians)
     known = np.isfinite(series)
     values = np.where(known, series, 0.0)

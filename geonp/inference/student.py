@@ -24,6 +24,7 @@ from scipy import special
 
 from geonp.errors import InputError
 from geonp.inference.warping import Warping
+from geonp.raster.parts import PARTS
 
 __all__ = ["Distribution", "cdf", "crps", "draw", "half_width", "interval", "moments", "ppf", "quantile", "sf"]
 
@@ -96,8 +97,8 @@ def moments(
     shape = np.broadcast_shapes(*map(np.shape, (mean, deviation, tail)))
     flat = [np.broadcast_to(part, shape).ravel().astype(np.float64) for part in (mean, deviation, tail)]
     out = np.empty((2, flat[0].size))
-    for start in range(0, flat[0].size, _BLOCK):
-        part = slice(start, start + _BLOCK)
+    for start in range(0, flat[0].size, PARTS.student):
+        part = slice(start, start + PARTS.student)
         nodes = _nodes(flat[2][part])
         values = warping.to_values(flat[0][part, None] + flat[1][part, None] * nodes)
         out[0, part] = values @ _WEIGHTS
@@ -188,8 +189,6 @@ class Distribution:
         return moments(self.location, self.deviation, self.tail, self.warping)
 
 
-_BLOCK = 2**13
-"""Number of distributions whose moments are computed at once, so that their nodes fit into a cache."""
 _SCORES = np.linspace(-6.0, 6.0, 97)
 _WEIGHTS = np.exp(-(_SCORES**2) / 2) / np.exp(-(_SCORES**2) / 2).sum()
 _TAILS = np.linspace(0.0, 0.49, 99)

@@ -31,6 +31,8 @@ from geonp.raster.grid import Grid, grid_mapping_name
 from geonp.raster.kinds import is_classes
 from geonp.raster.metadata import GDAL_METADATA, PACKED_BANDS
 from geonp.raster.nodata import PACKING, UNLIMITED, declared_nodata, observed, valid_limits
+from geonp.raster.parts import PARTS
+from geonp.raster.tolerances import TOLERANCES
 
 __all__ = ["DRIVERS", "creation_options_of", "transform", "write_geotiff"]
 
@@ -60,8 +62,6 @@ _COMPRESSIONS = {"NONE", "DEFLATE", "LZW", "ZSTD", "LZMA", "JPEG", "WEBP", "JXL"
 # Options with which a copy has other cells than its draft.
 _CHANGING = {"ADD_ALPHA", "DISCARD_LSB", "EXTENT", "MAX_Z_ERROR", "NBITS", "RES", "TARGET_SRS", "TILING_SCHEME"}
 _LOSSY = {"JPEG", "WEBP", "JXL"}
-_SAME = 1e-3  # of a cell, over all cells
-_PART_SIDE, _PART_BYTES = 512, 2**26  # of a block of a COG, and of the memory that comparing files takes
 
 
 def creation_options_of(driver: str) -> set[str]:
@@ -79,7 +79,9 @@ def transform(ds: xr.Dataset, grid: Grid) -> Affine | None:
         found = Affine(dx, 0.0, x - dx / 2, 0.0, dy, y - dy / 2)
         written = _written_transform(ds)
         # coordinates are rounded: the transform that they follow from is exact
-        same = written is not None and found.almost_equals(written, _SAME * min(abs(dy), abs(dx)) / max(grid.shape))
+        same = written is not None and found.almost_equals(
+            written, TOLERANCES.same_cells * min(abs(dy), abs(dx)) / max(grid.shape)
+        )
         return (written if same else found) if grid.regular else None
     return _written_transform(ds)
 
@@ -264,11 +266,11 @@ def _require_blocks(file: rasterio.DatasetReader) -> None:
 
 
 def _parts(file: rasterio.DatasetReader) -> Iterator[tuple[list[int], Window]]:
-    """Bands and windows that together are a whole file, each within :data:`_PART_BYTES`."""
-    most = max(1, _PART_BYTES // (_PART_SIDE**2 * np.dtype(file.dtypes[0]).itemsize))
-    tops, lefts = range(0, file.height, _PART_SIDE), range(0, file.width, _PART_SIDE)
+    """Bands and windows that together are a whole file, each within ``PARTS.file_bytes``."""
+    most = max(1, PARTS.file_bytes // (PARTS.file_side**2 * np.dtype(file.dtypes[0]).itemsize))
+    tops, lefts = range(0, file.height, PARTS.file_side), range(0, file.width, PARTS.file_side)
     for top, left, first in itertools.product(tops, lefts, range(1, file.count + 1, most)):
-        size = min(_PART_SIDE, file.width - left), min(_PART_SIDE, file.height - top)
+        size = min(PARTS.file_side, file.width - left), min(PARTS.file_side, file.height - top)
         yield list(range(first, min(first + most, file.count + 1))), Window(left, top, *size)
 
 

@@ -18,15 +18,12 @@ from typing import Any
 
 from geonp.errors import InputError, OutputError
 from geonp.io.location import connect, is_remote, remove, writing
-from geonp.io.owner import named, note, owning, runs
+from geonp.io.owner import OWNERS, named, note, owning, runs
 
 __all__ = ["Journal", "Record"]
 
 Record = dict[str, Any]
 """Record of a finished unit, as JSON."""
-
-SETTLE_S = 1.0
-"""Of processes that claim a journal at once, the last one to write its claim within this time owns it."""
 
 _EXPLAINED = {
     "geonp": "the version of geonp",
@@ -83,7 +80,7 @@ class Journal:
     def _claimed(self, take_over: bool) -> Journal:
         other = self._owner()
         if other and not other["token"]:  # cut off, or just being written
-            time.sleep(SETTLE_S)
+            time.sleep(OWNERS.settle_s)
             other = self._owner()
         if other and (runs(other) or not take_over):
             what = "Wait for it or end it" if runs(other) else "If it has ended, pass resume or overwrite (--resume)"
@@ -95,7 +92,7 @@ class Journal:
             fs.makedirs(root, exist_ok=True)
             if other or is_remote(self.url):
                 fs.pipe_file(f"{root}/owner.json", claim)
-                time.sleep(SETTLE_S)
+                time.sleep(OWNERS.settle_s)
             else:
                 # of several processes, one creates the file; the others read themselves refused
                 with suppress(FileExistsError), open(f"{root}/owner.json", "xb") as file:

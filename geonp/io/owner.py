@@ -6,17 +6,31 @@ import os
 import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
 import psutil
 
-__all__ = ["Owner", "here", "named", "note", "owning", "runs"]
+__all__ = ["OWNERS", "Owner", "OwnerSettings", "here", "named", "note", "owning", "runs"]
 
 Owner = Mapping[str, Any]
 """A note of :func:`note`, as JSON; of earlier versions or damaged files, any mapping."""
 
-_CLOCK_S = 5.0  # by which the start of a process may differ when it is read again: clocks are set
+
+@dataclass(frozen=True)
+class OwnerSettings:
+    """Times by which owners are recognised, in seconds."""
+
+    settle_s: float = 1.0
+    """Of processes that claim a journal at once, the last one to write its claim within this time owns it."""
+    clock_s: float = 5.0
+    """The start of a process may differ by this when it is read again: clocks are set."""
+
+
+OWNERS = OwnerSettings()
+"""The times in use."""
+
 _owned: set[str] = set()  # tokens of what this process owns
 
 
@@ -53,7 +67,7 @@ def named(owner: Owner | None) -> str:
 def _same_process(owner: Owner) -> bool:
     try:
         started = _started(int(owner["pid"]))
-        return started is not None and abs(started - float(owner["started"])) < _CLOCK_S
+        return started is not None and abs(started - float(owner["started"])) < OWNERS.clock_s
     except (LookupError, TypeError, ValueError, OverflowError):
         return False
 

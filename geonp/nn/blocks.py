@@ -26,6 +26,8 @@ class BlockSizes:
     """Pairs in translation-equivariant attention without gradients."""
     features: int = 2**17
     """Features of one layer of :class:`~geonp.nn.layers.PairMLP` with gradients: half a mebibyte."""
+    rows: int = 128
+    """Places of a simulation whose covariances are computed together."""
     targets: int = 2**14
     """Targets that pass through the layers of a pseudo-token model at a time, on any device."""
 

@@ -24,7 +24,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from geonp.nn.blocks import LOG2E
+from geonp.nn.blocks import BLOCKS, LOG2E
 from geonp.nn.process import LocalProcess
 
 __all__ = ["SIMULATION", "Places", "SimulationSettings", "WhiteNoise", "simulate"]
@@ -58,9 +58,6 @@ SIMULATION = SimulationSettings()
 
 _TRENDS, _CELLS, _BANDS, _MOST_BANDS = 0, 1, 2, 256
 """Numbers of the lattices of trends, of the noise of cells and of the first band, and the range of bands."""
-
-_ROWS = 128
-"""Places whose covariances are computed together."""
 
 
 class WhiteNoise(Protocol):
@@ -203,8 +200,8 @@ def _correlation(xq: Tensor, xk: Tensor, mixtures: Sequence[_Mixture]) -> Tensor
     """Covariance of fields of all bands, ``(n_q, n_k)``, of places in units."""
     out = xq.new_zeros(len(xq), len(xk))
     # blocks of rows stay in the cache of a processor
-    for rows in range(0, len(xq), _ROWS):
-        apart, block = (xq[rows : rows + _ROWS, None] - xk).unbind(-1), out[rows : rows + _ROWS]
+    for rows in range(0, len(xq), BLOCKS.rows):
+        apart, block = (xq[rows : rows + BLOCKS.rows, None] - xk).unbind(-1), out[rows : rows + BLOCKS.rows]
         squared, work = torch.empty_like(block), torch.empty_like(block)
         for mixture in mixtures:
             squared.zero_()

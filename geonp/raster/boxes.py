@@ -11,11 +11,9 @@ import xarray as xr
 
 from geonp.errors import InputError
 from geonp.raster.grid import Grid
+from geonp.raster.tolerances import TOLERANCES
 
 __all__ = ["select_box"]
-
-_TOLERANCE = 1e-9
-"""Share of a turn by which longitudes may be off at the edge of a box: 359.9 and -0.1 differ after rounding."""
 
 
 def select_box(ds: xr.Dataset, bbox: tuple[float, float, float, float]) -> xr.Dataset:
@@ -72,8 +70,8 @@ def _inside(
     if turn is None:
         cells = np.flatnonzero(inside_mask)
         return cells, values[cells]
-    offsets = (values.astype(np.float64) - low + _TOLERANCE * turn) % turn - _TOLERANCE * turn
-    cells = np.flatnonzero(offsets <= high - low + _TOLERANCE * turn)
+    offsets = (values.astype(np.float64) - low + TOLERANCES.box * turn) % turn - TOLERANCES.box * turn
+    cells = np.flatnonzero(offsets <= high - low + TOLERANCES.box * turn)
     if inside_mask[cells].all():
         return cells, values[cells]
     # where the box continues on the other side of the raster, or the raster crosses the edge of the box

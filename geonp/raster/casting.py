@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from geonp.raster.nodata import UNLIMITED
+from geonp.raster.tolerances import TOLERANCES
 
 __all__ = ["Fit", "fitting", "nearest_integers"]
 
@@ -18,9 +19,6 @@ Array = npt.NDArray[Any]
 BoolArray = npt.NDArray[np.bool_]
 Fit = Callable[..., Array]
 """Type of the functions that :func:`fitting` returns."""
-
-_ROUNDING = 1e-6
-"""A limit that differs less from an integer is this integer with a rounding error, in units of stored integers."""
 
 
 def fitting(
@@ -107,8 +105,8 @@ def nearest_integers(
     """Nearest integers of a dtype to finite floats, within limits and different from nodata values."""
     taken = {int(value) for value in nodata if np.isfinite(value)}
     low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
-    low = max(low, math.ceil(limits[0] - _ROUNDING)) if limits[0] > low else low
-    high = min(high, math.floor(limits[1] + _ROUNDING)) if limits[1] < high else high
+    low = max(low, math.ceil(limits[0] - TOLERANCES.limit)) if limits[0] > low else low
+    high = min(high, math.floor(limits[1] + TOLERANCES.limit)) if limits[1] < high else high
     while low in taken:
         low += 1
     while high in taken:

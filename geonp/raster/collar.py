@@ -15,7 +15,6 @@ from geonp.raster.windows import Window
 __all__ = ["Ends", "Footprint", "cells_outside"]
 
 BoolArray = npt.NDArray[np.bool_]
-_CHUNK = 2048
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,10 @@ from pyproj.exceptions import CRSError
 
 from geonp.errors import InputError
 from geonp.raster.dimensions import CF_UNITS, LONGITUDES, is_latitude, spatial_dims
+from geonp.raster.tolerances import TOLERANCES
 from geonp.raster.units import is_transformed, parse_unit, unit_factor
 
-__all__ = ["EVEN_TOLERANCE", "Grid", "crs_name", "grid_mapping_name"]
-
-EVEN_TOLERANCE = 0.01
-"""Share of a step by which coordinates and steps may be off: float32 longitudes of 1 km grids are off by 0.2 %."""
+__all__ = ["Grid", "crs_name", "grid_mapping_name"]
 
 
 @dataclass(frozen=True)
@@ -247,7 +245,7 @@ def _steps(
     step = float(values[-1] - values[0]) / (values.size - 1)
     _require_sorted(stored, values, dim)
     offset = np.abs(values - (values[0] + step * np.arange(values.size)))
-    return float(values[0]), step, bool(offset.max() <= EVEN_TOLERANCE * abs(step))
+    return float(values[0]), step, bool(offset.max() <= TOLERANCES.step * abs(step))
 
 
 def _require_sorted(stored: npt.NDArray[Any], values: npt.NDArray[np.float64], dim: Hashable) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +14,23 @@ from geonp.raster.directions import is_direction
 from geonp.raster.metadata import GDAL_METADATA, Kind, class_attrs
 from geonp.raster.nodata import nodata_values
 
-__all__ = ["MOST_NAMED", "categories_of", "category_labels", "flag_values_of", "is_auxiliary", "is_classes", "kind_of"]
+__all__ = ["CLASSES", "categories_of", "category_labels", "flag_values_of", "is_auxiliary", "is_classes", "kind_of"]
 
-MOST_NAMED = 32
-"""Integers that attributes name, but do not list, are classes if they have at most this many distinct values."""
+
+@dataclass(frozen=True)
+class ClassSettings:
+    """Largest numbers of classes."""
+
+    named: int = 32
+    """Integers that attributes name, but do not list, are classes if they have at most this many distinct values."""
+    window: int = 256
+    """Classes of a window that is filled."""
+    indicators: int = 8
+    """Indicators that a covariate of classes is split into, tile by tile."""
+
+
+CLASSES = ClassSettings()
+"""The numbers in use."""
 
 _CLASSES = re.compile(
     r"land[ _-]?(cover|use)|lulc|crop[ _-]?(type|class)|(soil|vegetation|forest|rock)[ _-]?(type|class)"
@@ -75,7 +89,7 @@ def _counts(da: xr.DataArray) -> bool:
     """Whether integers in memory that attributes only name have too many distinct values for classes."""
     if set(class_attrs(da.attrs)) != {"flag_meanings"} or not da.variable._in_memory:
         return False
-    return np.unique(da.values).size > MOST_NAMED
+    return np.unique(da.values).size > CLASSES.named
 
 
 def _warn_of_classes(da: xr.DataArray) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,19 @@ __all__ = ["periods", "positions"]
 DAY = 86_400e6
 """A day in microseconds."""
 
-_STEPS = 3
-"""A period is resolved by as many steps at least."""
-_SPANNED = 1.25
-"""Share of a period that a stack must span for it to be known."""
+
+@dataclass(frozen=True)
+class PeriodSettings:
+    """When a stack shows a period."""
+
+    steps: int = 3
+    """A period is resolved by as many steps at least."""
+    spanned: float = 1.25
+    """Share of a period that a stack must span for it to be known."""
+
+
+PERIODS = PeriodSettings()
+"""The settings in use."""
 
 
 def positions(array: xr.DataArray, dim: Hashable) -> tuple[float, ...]:
@@ -37,7 +47,7 @@ def periods(array: xr.DataArray, dim: Hashable) -> tuple[float, ...]:
     The year is that of the calendar.
     """
     times = _times(array, dim)
-    if times is None or times.dtype.kind == "m" or times.size < _STEPS:
+    if times is None or times.dtype.kind == "m" or times.size < PERIODS.steps:
         return ()
     elapsed = np.unique(_elapsed(times))
     year = 365.2425 * DAY
@@ -46,7 +56,9 @@ def periods(array: xr.DataArray, dim: Hashable) -> tuple[float, ...]:
         year = (first.replace(year=first.year + 1) - first).days * DAY
     step = np.median(np.diff(elapsed)) if elapsed.size > 1 else np.inf
     spanned = elapsed[-1] - elapsed[0]
-    return tuple(period for period in (year, DAY) if _SPANNED * period <= spanned and _STEPS * step <= period)
+    return tuple(
+        period for period in (year, DAY) if PERIODS.spanned * period <= spanned and PERIODS.steps * step <= period
+    )
 
 
 def _times(array: xr.DataArray, dim: Hashable) -> npt.NDArray[Any] | None:

@@ -18,14 +18,12 @@ import xarray as xr
 from geonp.errors import warn
 from geonp.raster.dimensions import CF_UNITS, LATITUDES, LONGITUDES
 from geonp.raster.grid import Grid
+from geonp.raster.tolerances import TOLERANCES
 
-__all__ = ["SQUARE", "Surface", "embed", "flattened", "surface_of"]
+__all__ = ["Surface", "embed", "flattened", "surface_of"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.intp]
-
-SQUARE = 0.1
-"""Largest difference of the sides of cells, as a share of one, that are taken as squares."""
 
 
 def embed(xy: FloatArray) -> FloatArray:
@@ -192,13 +190,13 @@ def surface_of(obj: xr.DataArray | xr.Dataset, grid: Grid) -> Surface | None:
         return None
     if not grid.geographic:
         known = grid.crs is not None or any(factor != 1.0 for factor in grid.factors)
-        if not known or (all(grid.even) and abs(dx / dy - 1) <= SQUARE):
+        if not known or (all(grid.even) and abs(dx / dy - 1) <= TOLERANCES.square):
             return None
         return Surface(y, x, sphere=False, step=min(dy, dx), width=dx)
     if np.abs(y).max() > 90 + dy / 2 or np.ptp(x) > 360 + dx:
         return None
     wide = dx * np.cos(np.radians(np.clip(y, -90.0, 90.0))) / dy
-    if all(grid.even) and np.abs(wide - 1).max() <= SQUARE and not grid.periodic_x:
+    if all(grid.even) and np.abs(wide - 1).max() <= TOLERANCES.square and not grid.periodic_x:
         return None
     first_col = 0
     if grid.periodic_x:

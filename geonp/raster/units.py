@@ -11,6 +11,7 @@ import xarray as xr
 from pyproj import CRS
 
 from geonp.errors import InputError
+from geonp.raster.tolerances import TOLERANCES
 
 __all__ = ["is_transformed", "parse_unit", "unit_factor"]
 
@@ -43,8 +44,6 @@ _UNITS: dict[str, tuple[Quantity, float]] = {
     **dict.fromkeys(("arcsec", "arcsecond", "arcseconds", "arc-second"), ("angle", math.radians(1 / 3600))),
 }
 _DEGREES = re.compile(r"(deg|degs|degree|degrees|arc_degree|arc_degrees)([ _]?(n|s|e|w|north|south|east|west|true))?$")
-_SAME = 1e-4
-"""Relative difference below which two units are one: files say foot for the US survey foot."""
 
 
 def parse_unit(text: object) -> tuple[Quantity, float] | None:
@@ -100,7 +99,7 @@ def unit_factor(coord: xr.DataArray, crs: CRS | None, *, geographic: bool) -> fl
             )
         size *= float(height)
     factor = size / axis_size
-    return 1.0 if abs(factor - 1) < _SAME else factor
+    return 1.0 if abs(factor - 1) < TOLERANCES.unit else factor
 
 
 def is_transformed(coord: xr.DataArray) -> bool:

@@ -26,11 +26,19 @@ __all__ = ["Beside", "Wanted", "beside", "errors_of", "wanted"]
 FloatArray = npt.NDArray[np.float64]
 Raster = tuple[Covariate, Grid]
 
-_OTHER_RANGE = 2.5
-"""Ratio of standard deviations from which column and raster are suspected of other units (feet and metres: 3.3)."""
 
-_OTHER_CLASSES = 0.5
-"""Share of the places with other classes from which they are suspected of other numbers of classes."""
+@dataclass(frozen=True)
+class SuspicionSettings:
+    """When a column and the raster of its name are suspected of showing different things."""
+
+    range: float = 2.5
+    """Ratio of standard deviations, from other units: feet and metres have 3.3."""
+    classes: float = 0.5
+    """Share of the places with other classes, from other numbers of classes."""
+
+
+SUSPICION = SuspicionSettings()
+"""The settings in use."""
 
 
 @dataclass(frozen=True)
@@ -247,9 +255,9 @@ def _warn_of_difference(label: str, column: FloatArray, read: FloatArray, classe
         return
     column, read = column[both], read[both]
     low, high = sorted((column.std(), read.std()))
-    if classes and (share := np.mean(column != read)) > _OTHER_CLASSES:
+    if classes and (share := np.mean(column != read)) > SUSPICION.classes:
         got = f"other classes at {share:.0%} of the places"
-    elif not classes and (high > _OTHER_RANGE * low or abs(np.median(column) - np.median(read)) > high):
+    elif not classes and (high > SUSPICION.range * low or abs(np.median(column) - np.median(read)) > high):
         got = " and ".join(f"{np.median(a):g} with a standard deviation of {a.std():g}" for a in (column, read))
     else:
         return

@@ -17,18 +17,14 @@ from geonp.io.measurements import Table, crs_of
 from geonp.raster.covariates import Covariate
 from geonp.raster.grid import Grid
 from geonp.raster.nodata import packing
+from geonp.raster.parts import PARTS
+from geonp.raster.tolerances import TOLERANCES
 from geonp.raster.variable import Read
 
 __all__ = ["Field", "Frame"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.intp]
-
-_SLACK = 1e-6
-"""Places may lie outside of a raster by this share of a cell, because coordinates are rounded."""
-
-_DENSE = 64
-"""Cells for each place up to which the part of a raster around all places is read at once."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +119,10 @@ class Field:
             if values[0] > values[-1]:
                 source, values = source.isel({dim: slice(None, None, -1)}), values[::-1]
             steps = np.diff(values) if values.size > 1 else np.abs([grid.spacing[axis]])
-            bounds += [values[0] - (0.5 + _SLACK) * steps[0], values[-1] + (0.5 + _SLACK) * steps[-1]]
+            bounds += [
+                values[0] - (0.5 + TOLERANCES.place) * steps[0],
+                values[-1] + (0.5 + TOLERANCES.place) * steps[-1],
+            ]
             centres.append(values)
         same = own is None or frame.crs is None or pyproj.CRS(own).equals(pyproj.CRS(frame.crs), ignore_axis_order=True)
         return cls(
@@ -158,7 +157,7 @@ class Field:
     def _cells(self, rows: IntArray, cols: IntArray) -> FloatArray:
         """Values of single cells; reads a lazy raster as a whole only if it is not much larger than what is wanted."""
         rows, cols = np.broadcast_arrays(rows, cols)
-        if self.data.size <= _DENSE * rows.size:
+        if self.data.size <= PARTS.dense * rows.size:
             stored = self.data.values[rows, cols]
         else:
             dims = tuple(map(str, range(rows.ndim)))

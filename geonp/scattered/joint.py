@@ -17,9 +17,6 @@ __all__ = ["draw_samples"]
 
 FloatArray = npt.NDArray[np.float64]
 
-FINEST = 0.25
-"""Length of a cell in units of a square: what varies within is noise of single places."""
-
 _STEP = 2.0**-24
 """Places nearer to each other, relative to the side of the largest square, have the same noise."""
 
@@ -73,4 +70,4 @@ def _patch(
         unit = square.unit
         x, jacobian = every[:, ::-1], np.eye(2) / unit
     near = np.arange(len(there))
-    return Patch(tile, x, cells, near, jacobian, tile.targets, tile.weights, float(FINEST * unit))
+    return Patch(tile, x, cells, near, jacobian, tile.targets, tile.weights, float(SQUARES.finest_units * unit))

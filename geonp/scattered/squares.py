@@ -54,6 +54,8 @@ class SquareSettings:
     """Observations in a square of average density, well below `most_inside`, so that chance does not split it."""
     candidates: int = 1024
     """Number of nearest observations that the context is chosen from."""
+    finest_units: float = 0.25
+    """Length of a cell of joint samples: variation within is noise of single places."""
     most: int = 2**18
     """Largest number of the largest squares."""
     curve_steps: int = 2**16

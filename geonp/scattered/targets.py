@@ -17,16 +17,11 @@ import xarray as xr
 from geonp.errors import InputError
 from geonp.io.measurements import Table, read_table
 from geonp.raster.grid import Grid
+from geonp.raster.parts import MEMORY
 
 __all__ = ["Target", "crossed", "of_places", "target_of"]
 
 FloatArray = npt.NDArray[np.float64]
-
-PLACE_BYTES = 128
-"""Memory for a predicted place, with its sums and results."""
-
-RESULT_BYTES = 32
-"""Memory for its results alone, which are held for each of several times."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +58,7 @@ class Target:
 
     def check_memory(self, n_values: int, n_covariates: int, n_times: int = 1) -> None:
         """Check that a result in memory fits into the memory of this machine."""
-        held = PLACE_BYTES + RESULT_BYTES * (n_times - 1)
+        held = MEMORY.place + MEMORY.result * (n_times - 1)
         needed = (held * n_values + 8 * n_covariates) * self.template.size
         if self.template.chunks is None and needed > (available := psutil.virtual_memory().total):
             raise InputError(

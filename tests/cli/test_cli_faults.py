@@ -20,9 +20,11 @@ from click.testing import CliRunner
 from rasterio.windows import Window
 
 from geonp.cli.app import main
+from geonp.cli.info import CensusSettings
 from geonp.cli.show import printable
 from geonp.errors import InputError
 from geonp.raster.gaps import census
+from geonp.raster.parts import PartSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 
@@ -165,7 +167,7 @@ def test_info_reads_many_bands_together(tmp_path: Path, monkeypatch: pytest.Monk
     xr.Dataset({"in": (("u", "v", "y", "x"), values.reshape(20, 25, 9, 7), {"_FillValue": 0})}).to_netcdf(
         tmp_path / "in.nc"
     )
-    monkeypatch.setattr("geonp.cli.info.PART_CELLS", 20 * 9 * 7)
+    monkeypatch.setattr("geonp.cli.info.PARTS", PartSettings(cells=20 * 9 * 7))
     counts = [census(values[i] > 0) for i in range(500)]
     for name in ("in.tif", "in.nc"):
         described = json.loads(geonp("info", tmp_path / name, "--json"))["variables"]["in"]
@@ -204,8 +206,7 @@ def test_info_counts_some_of_very_many_slices(tmp_path: Path, monkeypatch: pytes
     xr.Dataset({"a": (("time", "y", "x"), values)}).to_netcdf(tmp_path / "a.nc", engine="netcdf4")
     found = json.loads(geonp("info", tmp_path / "a.nc", "--json"))["variables"]["a"]
     assert (found["missing"], found["gaps"]) == (5 * 48 + 35 * 2, 40)
-    monkeypatch.setattr("geonp.cli.info.CENSUS_SLICES", 39)
-    monkeypatch.setattr("geonp.cli.info.SAMPLED_SLICES", 8)
+    monkeypatch.setattr("geonp.cli.info.CENSUS", CensusSettings(slices=39, sampled_slices=8))
     found = json.loads(geonp("info", tmp_path / "a.nc", "--json"))["variables"]["a"]
     assert (found["counted_cells"], found["missing"]) == (8 * 48, 48 + 7 * 2)
 

@@ -14,6 +14,7 @@ from geonp.errors import InputError
 from geonp.fill import gaps
 from geonp.raster.gap_masks import GapRule
 from geonp.raster.metadata import FillFlag
+from geonp.raster.parts import PartSettings
 
 SHAPE = (2, 40, 44)
 
@@ -60,7 +61,7 @@ def test_the_same_gaps_are_filled_however_the_raster_is_cut(
     fills["dask"] = lazy.compute()
     stack.to_netcdf(tmp_path / "in.nc", engine="netcdf4")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gaps, "STRIP_CELLS", 44 * 7)
+        patch.setattr(gaps, "PARTS", PartSettings(cells=44 * 7))
         opened = geonp.open_raster(tmp_path / "in.nc", chunks=None)
         geonp.fill_store(opened, tmp_path / "out.zarr", chunks=16, model=model, **options)
     fills["store"] = xr.open_zarr(tmp_path / "out.zarr").load()
@@ -74,7 +75,7 @@ def test_the_same_gaps_are_filled_however_the_raster_is_cut(
 def test_slices_too_large_for_memory_are_refused(
     stack: xr.Dataset, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gaps, "LARGEST_SLICE", 40 * 44 - 1)
+    monkeypatch.setattr(gaps, "PARTS", PartSettings(slice_cells=40 * 44 - 1))
     for options in ({"holes": True}, {"max_gap": 3}):
         with pytest.raises(InputError, match=r"got 40 x 44 cells, expected at most 1,759 .* fill_store"):
             stack.geonp.infill(model=model, **options)

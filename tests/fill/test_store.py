@@ -42,6 +42,7 @@ from geonp.fill.store import fill_store, plan_store
 from geonp.inference import checkpoint, parallel, predictor
 from geonp.io.files import open_raster
 from geonp.io.journal import Journal
+from geonp.io.owner import OwnerSettings
 from geonp.io.stores import Store
 from geonp.nn.tnp_kr import TNPKR
 from geonp.raster.metadata import FillFlag, Kind
@@ -312,9 +313,9 @@ import os, random, signal, sys, time
 from geonp.inference import checkpoint, predictor
 from geonp.fill.store import fill_store
 from geonp.io.files import open_raster
-from geonp.io import journal
+from geonp.io import journal, owner
 predictor._cpu_has_amx = bool  # float32, as in the other tests
-journal.SETTLE_S = 0  # only one process at a time takes over
+journal.OWNERS = owner.OwnerSettings(settle_s=0)  # only one process at a time takes over
 source, out, model, seed = sys.argv[1:]
 checkpoint.load_model(model)  # once, not in each child
 rng, kills = random.Random(int(seed)), 0
@@ -377,7 +378,7 @@ def test_killed_before_any_of_its_files_is_written_the_store_is_the_same(
         copied_before(Journal, "note_created")
         fill_store(lazily(source), out, chunks=40, model=model)
     reused = set()
-    monkeypatch.setattr("geonp.io.journal.SETTLE_S", 0)  # nobody else claims the copies
+    monkeypatch.setattr("geonp.io.journal.OWNERS", OwnerSettings(settle_s=0))  # nobody else claims the copies
     for folder in left_behind[::3]:
         reused.add(fill_store(lazily(source), folder / "out.zarr", chunks=40, model=model, resume=True).reused)
         assert [path.name for path in folder.iterdir()] == ["out.zarr"]
@@ -570,7 +571,7 @@ def test_a_job_on_another_machine_is_taken_over_on_request_and_stops(
     out = tmp_path / "out.zarr"
     nodes, finished = iter(["elsewhere"]), []
     monkeypatch.setattr("geonp.io.owner.platform.node", lambda: next(nodes, "here"))
-    monkeypatch.setattr("geonp.io.journal.SETTLE_S", 0)
+    monkeypatch.setattr("geonp.io.journal.OWNERS", OwnerSettings(settle_s=0))
 
     def take_over(*_: object) -> None:
         if not finished:

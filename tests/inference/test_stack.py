@@ -25,6 +25,7 @@ from geonp.inference.stack import STACK, background, backgrounds, beside, combin
 from geonp.inference.student import crps
 from geonp.io.files import open_raster
 from geonp.raster.metadata import FillFlag
+from geonp.raster.parts import PartSettings
 
 pytestmark = pytest.mark.usefixtures("float32")
 
@@ -385,7 +386,7 @@ def test_slices_are_filled_from_both_dimensions_on_every_path(tmp_path: Path, mo
     error = both.a_standard_error.where(np.isnan(raster))
     lazy = infill(raster.chunk({"time": 1, "band": 2, "y": 24}), across=["time", "band"])
     assert float(np.abs((lazy.a - both.a) / error)[0].max()) < 1e-3
-    monkeypatch.setattr("geonp.fill.store.UNIT_CELLS", 40 * 40)
+    monkeypatch.setattr("geonp.fill.store.PARTS", PartSettings(cells=40 * 40))
     raster.to_netcdf(tmp_path / "in.nc")
     asked = ["fill", str(tmp_path / "in.nc"), str(tmp_path / "out.zarr"), "--across", "time", "--across", "band"]
     done = CliRunner().invoke(main, [*asked, "--resume"])
@@ -418,7 +419,7 @@ def test_a_store_holds_the_same(
     shared: tuple[xr.DataArray, Array, xr.Dataset, xr.Dataset], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raster, _, _, together = shared
-    monkeypatch.setattr("geonp.fill.store.UNIT_CELLS", 2 * 32 * 32)
+    monkeypatch.setattr("geonp.fill.store.PARTS", PartSettings(cells=2 * 32 * 32))
     raster.to_netcdf(tmp_path / "in.nc")
     source = open_raster(tmp_path / "in.nc", chunks=None)
     fill_store(source, tmp_path / "out.zarr", across="time", chunks=32)
@@ -447,7 +448,7 @@ def test_a_slice_that_cannot_be_read_costs_the_others_only_what_it_would_tell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raster, _ = stack(own=0.3, slices=3, size=32)
-    monkeypatch.setattr("geonp.fill.store.UNIT_CELLS", 32 * 32)
+    monkeypatch.setattr("geonp.fill.store.PARTS", PartSettings(cells=32 * 32))
     read = VariableSource._read
 
     def broken(self: VariableSource, lead: tuple[range, ...], rows: range, cols: range) -> Array:

@@ -1,0 +1,31 @@
+"""Tolerances of coordinates, limits and units, which files round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["TOLERANCES", "Tolerances"]
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    """How far numbers may be off that should be equal."""
+
+    step: float = 0.01
+    """Coordinates and steps, as a share of a step: float32 longitudes of 1 km grids are off by 0.2 %."""
+    square: float = 0.1
+    """Sides of square cells, as a share of one."""
+    same_cells: float = 1e-3
+    """Cells of equal grids, in cells, over the whole grid."""
+    place: float = 1e-6
+    """Places at the edge of a raster, in cells."""
+    box: float = 1e-9
+    """Longitudes at the edge of a box, as a share of a turn: 359.9 and -0.1 differ after rounding."""
+    limit: float = 1e-6
+    """A limit near an integer, which is this integer with a rounding error, in units of stored integers."""
+    unit: float = 1e-4
+    """Factors between equal units: files say foot for the US survey foot."""
+
+
+TOLERANCES = Tolerances()
+"""The tolerances in use."""
