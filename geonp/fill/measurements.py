@@ -70,9 +70,9 @@ def with_measurements(request: Request) -> Request:
     if errors is not None:
         known = known[np.isfinite(errors[known])]
     points = replace(points, errors=np.zeros(len(points.values)) if errors is None else errors).at(known)
-    offset, error = _compared(request, variable, points, estimated=errors is None)
+    offset, offset_error, error = _compared(request, variable, points, estimated=errors is None)
     used = np.full(known.size, error) if errors is None else points.errors
-    points = replace(points, values=points.values - offset, errors=used)
+    points = replace(points, values=points.values - offset, errors=used, offset_error=offset_error)
     attrs = {"geonp_points": f"{known.size}, offset {offset:.4g} removed, standard error {np.median(used):.3g}"}
     return replace(request, job=replace(request.job, points=points), ds=request.ds.assign_attrs(attrs))
 
@@ -189,8 +189,10 @@ def _errors(table: Table, name: str) -> FloatArray:
     return errors
 
 
-def _compared(request: Request, variable: Variable, points: Measurements, *, estimated: bool) -> tuple[float, float]:
-    """Offset of measurements from predictions from the raster alone, and their standard error, by maximum likelihood.
+def _compared(
+    request: Request, variable: Variable, points: Measurements, *, estimated: bool
+) -> tuple[float, float, float]:
+    """Offset of measurements from predictions from the raster alone, its standard error, and theirs.
 
     Differences are normal with the variance of the prediction and that of the measurement.
     """
@@ -215,11 +217,11 @@ def _compared(request: Request, variable: Variable, points: Measurements, *, est
             "(--point-errors)"
         )
     if not known.any():
-        return 0.0, 0.0
+        return 0.0, 0.0, 0.0
     off, variance = (chosen.values - mean)[known], error[known] ** 2
     if not estimated:
         weight = 1 / np.maximum(variance + chosen.errors[known] ** 2, 1e-300)
-        return float((weight * off).sum() / weight.sum()), 0.0
+        return float((weight * off).sum() / weight.sum()), float(weight.sum() ** -0.5), 0.0
     spread = float(np.subtract(*np.quantile(off, [0.84, 0.16])) / 2) or float(off.std())
     tried = max(spread, 1e-12) * np.geomspace(1e-3, 1.0, ERRORS.steps)
     weights = 1 / (variance + tried[:, None] ** 2)
@@ -227,4 +229,4 @@ def _compared(request: Request, variable: Variable, points: Measurements, *, est
     # restricted: the offset is estimated, too
     fits = (weights * (off - offsets[:, None]) ** 2 - np.log(weights)).sum(1) + np.log(weights.sum(1))
     best = int(fits.argmin())
-    return float(offsets[best]), float(tried[best])
+    return float(offsets[best]), float(weights[best].sum() ** -0.5), float(tried[best])

@@ -6,11 +6,11 @@ import numpy as np
 import numpy.typing as npt
 
 from geonp.inference.kernel import FillJob
-from geonp.inference.predictor import padded_size, padded_sizes, tiles_per_batch
+from geonp.inference.predictor import BATCHES, padded_size, tiles_per_batch
 from geonp.inference.tiling import TILING, groups
 from geonp.raster.windows import Window
 
-__all__ = ["most_batches"]
+__all__ = ["most_batches", "padded_sizes"]
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -30,3 +30,8 @@ def most_batches(missing: BoolArray, observed: BoolArray, chunk: Window, job: Fi
     # the last batch of each bucket may hold a single tile
     full = sum(1 / tiles_per_batch(job.predictor.batch_size, n_t) for n_t in padded)
     return min(len(padded), int(full) + padded_sizes(max(padded, default=0)))
+
+
+def padded_sizes(targets: int) -> int:
+    """Number of buckets for tiles of at most `targets` targets."""
+    return sum(b <= targets for b in BATCHES.buckets) + max(0, targets - BATCHES.buckets[-1]) // BATCHES.step

@@ -1,22 +1,27 @@
-"""Measurements beside the cells of a raster: further context points of a tile, with errors of their own.
+"""Measurements beside the cells of a raster, which the predictions of a tile are conditioned on.
 
-Points in a gap, such as buoys under clouds, know what the cells around it do not. They enter the context at their
-places, between the centres of cells, with known errors. What they measure may differ from the raster by an offset,
-which is estimated from many of them and subtracted before (:mod:`geonp.fill.measurements`). An indicator of the source
-as a drift term of each tile was worse in the few cases that were tried: a tile has too few points to know the offset.
+Points in a gap, such as buoys under clouds, know what the cells around it do not. The model reads the cells only: it
+takes noisy measurements among exact values for a rough field. It predicts at the measurements, too, and the predictions
+of the tile are then conditioned on them (:mod:`geonp.nn.update`). What they measure may differ from the raster by an
+offset, which is estimated from many of them and subtracted before (:mod:`geonp.fill.measurements`); its remaining error
+is a drift term that all measurements of a tile share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from geonp.inference.thinning import curve, start_of, thinned
 
-__all__ = ["MEASUREMENTS", "Measurements", "NearMeasurements"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["MEASUREMENTS", "Measured", "Measurements", "NearMeasurements"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
@@ -25,12 +30,12 @@ IntArray = npt.NDArray[np.intp]
 
 @dataclass(frozen=True)
 class MeasurementSettings:
-    """Which measurements are context."""
+    """Which measurements count."""
 
     reach_px: float = 56.0
     """Largest distance from a tile, in cells."""
     most: int = 24
-    """Largest number in a context, in which they take the places of cells."""
+    """Largest number for a tile."""
     detail_px: int = 16
     """Cells as near as this to a measurement are predicted one by one, also deep in a gap."""
 
@@ -53,6 +58,8 @@ class Measurements:
         Values and their standard errors ``(n,)``, in the units of the variable.
     slices : array of int
         Position of their slice along each leading dimension ``(n, d)``.
+    offset_error : float
+        Standard error of the offset from the raster that was subtracted from all values.
     """
 
     variable: Hashable
@@ -60,15 +67,39 @@ class Measurements:
     values: FloatArray
     errors: FloatArray
     slices: IntArray
+    offset_error: float = 0.0
 
     def at(self, rows: npt.NDArray[np.bool_] | IntArray) -> Measurements:
         """Some of them."""
         arrays = self.places[rows], self.values[rows], self.errors[rows], self.slices[rows]
-        return Measurements(self.variable, *arrays)
+        return Measurements(self.variable, *arrays, self.offset_error)
 
     def of_slice(self, index: tuple[int, ...]) -> Measurements:
         """Those of one slice."""
         return self.at((self.slices == np.array(index, np.intp)).all(1))
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Measurements at the first targets of a tile ``(m,)``, or of a batch of tiles ``(batch, m)``, NaN for padding.
+
+    Attributes
+    ----------
+    values, errors : array
+        Values and their standard errors.
+    offset_error : float or array
+        Standard error of the offset of all of a tile.
+    """
+
+    values: FloatArray
+    errors: FloatArray
+    offset_error: float | FloatArray
+
+    def tensors(self, device: str) -> tuple[Tensor, ...]:
+        """Values, errors and that of the offset on a device."""
+        import torch
+
+        return tuple(torch.as_tensor(a).to(device) for a in (self.values, self.errors, self.offset_error))
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +142,7 @@ class NearMeasurements:
         return mask
 
     def near(self, box: IntArray, thinning: float) -> IntArray:
-        """Numbers of those that are context of the tiles in a box, first corner and end ``(2, 2)`` in the window."""
+        """Numbers of those that are used by the tiles in a box, first corner and end ``(2, 2)`` in the window."""
         middle, half = (box[0] + box[1] - 1) / 2, (box[1] - box[0]) / 2
         offset = self.points.places - middle
         distance = np.linalg.norm(np.maximum(np.abs(offset) - half, 0.0), axis=1)

@@ -22,6 +22,7 @@ from geonp.errors import CheckpointError, InputError, ModelError, PredictionErro
 from geonp.inference import checkpoint
 from geonp.inference.context import Neighbourhood
 from geonp.inference.covariates import Columns
+from geonp.inference.measurements import Measured
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -36,7 +37,6 @@ __all__ = [
     "batch_bytes",
     "one_thread",
     "padded_size",
-    "padded_sizes",
     "resolve",
     "tiles_per_batch",
 ]
@@ -137,6 +137,7 @@ class Predictor:
         import torch
 
         from geonp.nn.heads import tail_of
+        from geonp.nn.update import updated
 
         with self._inputs(points) as (network, inputs):
             if self.indicators:
@@ -145,6 +146,9 @@ class Predictor:
                 probabilities = class_probabilities(network, *inputs)
                 return np.asarray(probabilities.permute(2, 0, 1).cpu(), np.float64)
             predicted = network(*inputs, **_beside(points, self.device))
+            if points.measured is not None:
+                xc, _, xt, mask = inputs
+                predicted = updated(predicted, xc, xt, mask, *points.measured.tensors(self.device))
         if self.classes:
             return predicted.probs.permute(2, 0, 1).cpu().numpy().astype(np.float64)  # type: ignore[no-any-return]
         moments = torch.stack([predicted.mean, predicted.stddev, tail_of(predicted)])[..., 0]
@@ -268,6 +272,8 @@ class Points:
         ``(2, batch, n, p)`` at context and targets.
     errors : array or None
         ``(batch, n_c)``: known standard errors of the standardised values.
+    measured : Measured or None
+        Standardised measurements at the first targets, which predictions are conditioned on.
     """
 
     xc: npt.NDArray[np.float32]
@@ -278,6 +284,7 @@ class Points:
     scale: FloatArray
     covariates: Columns | None = None
     errors: npt.NDArray[np.float32] | None = None
+    measured: Measured | None = None
 
 
 def resolve(model: str, device: str | None, batch_size: int | None) -> tuple[Predictor, checkpoint.Card]:
@@ -389,8 +396,3 @@ def tiles_per_batch(size: int, n_t: int) -> int:
 def padded_size(targets: int) -> int:
     """Number of targets that `targets` are padded to."""
     return next((b for b in BATCHES.buckets if targets <= b), -(-targets // BATCHES.step) * BATCHES.step)
-
-
-def padded_sizes(targets: int) -> int:
-    """Number of buckets for tiles of at most `targets` targets."""
-    return sum(b <= targets for b in BATCHES.buckets) + max(0, targets - BATCHES.buckets[-1]) // BATCHES.step

@@ -17,6 +17,7 @@ from scipy import ndimage
 from geonp.errors import PredictionError
 from geonp.inference.context import Neighbourhood, standardise
 from geonp.inference.covariates import Columns, padded
+from geonp.inference.measurements import Measured
 from geonp.inference.parallel import on_cores
 from geonp.inference.predictor import Points, Predictor, padded_size, tiles_per_batch
 
@@ -52,6 +53,8 @@ class Tile:
         Classes of the context, ascending; `yc` are their numbers.
     cells : array, optional
         Rows and columns of the context in the window ``(n_c, 2)``.
+    measured : Measured, optional
+        Measurements that the predictions are conditioned on. Their places come before those of the targets in `xt`.
     """
 
     xc: FloatArray
@@ -64,6 +67,7 @@ class Tile:
     errors: FloatArray | None = None
     classes: FloatArray = field(default_factory=lambda: np.empty(0))
     cells: FloatArray | None = None
+    measured: Measured | None = None
 
 
 def in_batches(tiles: Iterable[Tile], size: int) -> list[list[Tile]]:
@@ -71,7 +75,7 @@ def in_batches(tiles: Iterable[Tile], size: int) -> list[list[Tile]]:
 
     Those of one shape are grouped first, so that incomplete batches are summed in the order of their tiles.
     """
-    groups = itertools.groupby(tiles, key=lambda tile: padded_size(tile.targets.size))
+    groups = itertools.groupby(tiles, key=lambda tile: padded_size(len(tile.xt)))
     return [batch for _, group in groups for batch in batches(group, size)]
 
 
@@ -82,7 +86,7 @@ def batches(tiles: Iterable[Tile], size: int) -> Iterator[list[Tile]]:
     """
     waiting: dict[int, list[Tile]] = {}
     for tile in tiles:
-        n_t = padded_size(tile.targets.size)
+        n_t = padded_size(len(tile.xt))
         waiting.setdefault(n_t, []).append(tile)
         if len(waiting[n_t]) == tiles_per_batch(size, n_t):
             yield waiting.pop(n_t)
@@ -95,7 +99,7 @@ def pad(batch: list[Tile], predictor: Predictor) -> Points:
     Padded context is masked. Padded targets repeat the last one, because models are faster when all points lie on a
     lattice.
     """
-    size, n_c, n_t = len(batch), predictor.neighbourhood.n_context, padded_size(batch[0].targets.size)
+    size, n_c, n_t = len(batch), predictor.neighbourhood.n_context, padded_size(len(batch[0].xt))
     xc, xt = np.zeros((size, n_c, 2), np.float32), np.zeros((size, n_t, 2), np.float32)
     yc, mask = np.zeros((size, n_c, 1), np.float32), np.zeros((size, n_c), bool)
     loc, scale = np.zeros(size), np.ones(size)
@@ -109,7 +113,23 @@ def pad(batch: list[Tile], predictor: Predictor) -> Points:
         loc[k], scale[k] = values.loc, values.scale
         if errors is not None and tile.errors is not None:
             errors[k, :n] = tile.errors / values.scale
-    return Points(xc, yc, xt, mask, loc, scale, padded([tile.covariates for tile in batch], n_c, n_t), errors)
+    covariates = padded([tile.covariates for tile in batch], n_c, n_t)
+    return Points(xc, yc, xt, mask, loc, scale, covariates, errors, _measured(batch, loc, scale))
+
+
+def _measured(batch: list[Tile], loc: FloatArray, scale: FloatArray) -> Measured | None:
+    """Standardised measurements of a batch; None without any."""
+    most = max(0 if tile.measured is None else len(tile.measured.values) for tile in batch)
+    if not most:
+        return None
+    (values, errors), offset_error = np.full((2, len(batch), most), np.nan, np.float32), np.zeros(len(batch))
+    for k, tile in enumerate(batch):
+        if tile.measured is not None:
+            n = len(tile.measured.values)
+            values[k, :n] = (tile.measured.values - loc[k]) / scale[k]
+            errors[k, :n] = tile.measured.errors / scale[k]
+            offset_error[k] = tile.measured.offset_error / scale[k]
+    return Measured(values, errors, offset_error)
 
 
 def predict(groups: Iterable[list[Tile]], predictor: Predictor, expected: int = 0) -> Iterator[tuple[Tile, FloatArray]]:
@@ -127,7 +147,7 @@ def predict(groups: Iterable[list[Tile]], predictor: Predictor, expected: int = 
 
     for outputs in on_cores(predictor.rooted(), points(), predictor.device, expected):
         for k, tile in enumerate(under_way.popleft()):
-            of_tile = outputs[:, k, : tile.targets.size]
+            of_tile = outputs[:, k, len(tile.xt) - tile.targets.size : len(tile.xt)]
             if tile.background is not None:
                 of_tile[0] += tile.background[1]
             yield tile, of_tile

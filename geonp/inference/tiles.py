@@ -13,7 +13,7 @@ from geonp.inference.censoring import without_piles
 from geonp.inference.context import framed
 from geonp.inference.covariates import Columns, Layer, columns, known_errors, with_slices
 from geonp.inference.far import NO_BLOCKS, FarContext, block_sums, reaches_far
-from geonp.inference.measurements import Measurements, NearMeasurements
+from geonp.inference.measurements import Measured, Measurements, NearMeasurements
 from geonp.inference.predictor import Predictor
 from geonp.inference.stack import STACK, backgrounds
 from geonp.inference.stitching import Tile, blend_weights, overlaps
@@ -88,9 +88,10 @@ def tiles_of(
         plane = ground.plane(box, gap_mask)
         places, means = far.of(box, gap_mask) if far is not None and plane.square else NO_BLOCKS
         measured = np.empty(0, np.intp) if points is None else points.near(box, neighbourhood.thinning)
-        cells = replace(neighbourhood, n_context=neighbourhood.n_context - means.size - measured.size)
+        cells = replace(neighbourhood, n_context=neighbourhood.n_context - means.size)
         context = ground.context(box, gap_mask, plane, cells, job.seed)
-        if context.size + means.size + measured.size < neighbourhood.min_context:
+        enough = context.size + means.size >= neighbourhood.min_context
+        if not enough and context.size + means.size + measured.size < neighbourhood.min_context:
             continue
         errors = known_errors(covariates, context)
         targets = (t_row + patch[0].start) * width + t_col + patch[1].start
@@ -101,19 +102,20 @@ def tiles_of(
             ground.locations(np.stack(np.divmod(targets, width), -1), plane),
             targets,
             weights[t_row, t_col],
-            covariates=columns(covariates, _with_cells(context, points, measured), targets),
+            covariates=columns(covariates, *_with_cells(context, targets, points, measured, read=not enough)),
             errors=None if errors is None else np.pad(errors, (0, means.size)),
             cells=np.concatenate([read, places]),
         )
         tile = without_piles(tile, job.warping, job.predictor)
         if points is not None and measured.size:
             there = points.points.at(measured)
-            tile = _beside_measurements(tile, there, ground.locations(there.places, plane))
+            beside = _conditioned if enough else _reading
+            tile = beside(tile, there, ground.locations(there.places, plane))
         if stack is None:
             tiles.append(tile)
             continue
         tiles += _beside_stack(tile, context, missing, box, patch, stack, period, job.predictor)
-    return sorted((tile for tile in tiles if tile.targets.size), key=lambda tile: tile.targets.size)
+    return sorted((tile for tile in tiles if tile.targets.size), key=lambda tile: len(tile.xt))
 
 
 def _beside_stack(
@@ -145,22 +147,35 @@ def _beside_stack(
 
 
 def _with_cells(
-    context: npt.NDArray[np.intp], points: NearMeasurements | None, measured: npt.NDArray[np.intp]
-) -> npt.NDArray[np.intp]:
-    """The cells of a context, and those nearest to its measurements, whose covariates these have."""
-    return context if points is None else np.concatenate([context, points.cells[measured]])
+    context: npt.NDArray[np.intp],
+    targets: npt.NDArray[np.intp],
+    points: NearMeasurements | None,
+    measured: npt.NDArray[np.intp],
+    *,
+    read: bool,
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Cells whose covariates context and targets have: measurements, read or not, have those of the nearest cells."""
+    if points is None:
+        return context, targets
+    nearest = points.cells[measured]
+    return (np.concatenate([context, nearest]), targets) if read else (context, np.concatenate([nearest, targets]))
 
 
-def _beside_measurements(tile: Tile, there: Measurements, locations: FloatArray) -> Tile:
-    """A tile with measurements at `locations` as further context; it has their covariates already."""
+def _reading(tile: Tile, there: Measurements, locations: FloatArray) -> Tile:
+    """A tile with measurements at `locations` in its context, which has few cells; it has their covariates already."""
     errors = np.zeros(len(tile.xc)) if tile.errors is None else tile.errors
     return replace(
         tile,
         xc=np.concatenate([tile.xc, locations]),
         yc=np.concatenate([tile.yc, there.values]).astype(tile.yc.dtype, copy=False),
         errors=np.concatenate([errors, there.errors]),
-        cells=np.concatenate([tile.cells, there.places]),
     )
+
+
+def _conditioned(tile: Tile, there: Measurements, locations: FloatArray) -> Tile:
+    """A tile whose predictions are conditioned on measurements at `locations`; it has their covariates already."""
+    measured = Measured(there.values, there.errors, there.offset_error)
+    return replace(tile, xt=np.concatenate([locations, tile.xt]), measured=measured)
 
 
 def _beside_slices(

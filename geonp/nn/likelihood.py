@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["Conditional", "condition", "fisher_information", "log_likelihood"]
+__all__ = ["Conditional", "condition", "conditional_covariance", "fisher_information", "log_likelihood"]
 
 PADDING = 8
 """Rows added to each matrix before it is factorised. Without them the rows of 128 or 256 points lie a multiple of 1 KiB
@@ -63,6 +63,30 @@ def condition(kernel: Tensor, prior: Tensor, noise: Tensor, yc: Tensor, mask: Te
     # Rasmussen & Williams (2006), equation 5.12
     leave_one_out = (inverse.mT @ whitened) / inverse.square().sum(1).sqrt()[..., None]
     return Conditional((weights @ whitened).float(), variance.float(), leave_one_out.float(), whitened.float())
+
+
+def conditional_covariance(kernel: Tensor, prior: Tensor, noise: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Covariance of all targets with the first `m` of them, given a context, float64.
+
+    Parameters
+    ----------
+    kernel : Tensor
+        Covariance of targets and context, in this order, with these `m` targets and the context,
+        ``(batch, n_t + n_c, m + n_c)``.
+    prior, noise, mask : Tensor
+        As of :func:`condition`.
+
+    Returns
+    -------
+    tuple of Tensor
+        Covariance ``(batch, n_t, m)`` and variance ``(batch, n_t)``, without noise.
+    """
+    n_t, m = prior.shape[1], kernel.shape[2] - mask.shape[1]
+    factor = _cholesky(kernel[:, n_t:, m:], noise, mask)
+    k_ct = torch.where(mask[..., None], kernel[:, :n_t, m:].mT, 0.0)
+    whitened = torch.linalg.solve_triangular(factor, k_ct, upper=False)
+    covariance = kernel[:, :n_t, :m] - whitened.mT @ whitened[..., :m]
+    return covariance, (prior - whitened.square().sum(1)).clamp_min(0.0)
 
 
 @torch.no_grad()

@@ -92,6 +92,19 @@ class LocalProcess:
     trends: Tensor
     noise: Tensor
 
+    def covariance(self, x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        """Covariance of some points at `x` ``(batch, n, d_x)`` with others, without noise; numbers of points."""
+        whitening = torch.linalg.cholesky(self.metric)
+        places = x.double()[:, None] @ whitening
+        kernel = matern_mixture(places[:, :, rows], places[:, :, columns], self.weights)
+        kernel.mul_(self.amplitudes[:, rows] @ self.amplitudes[:, columns].mT)
+        return kernel.add_(self.trends[:, rows] @ self.trends[:, columns].mT)
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance of each point without noise, ``(batch, n)``."""
+        return self.amplitudes.square().sum(-1) * self.weights.sum((1, 2))[:, None] + self.trends.square().sum(-1)
+
 
 @dataclass(frozen=True)
 class Linearisation:

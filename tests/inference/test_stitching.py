@@ -7,7 +7,8 @@ import itertools
 import numpy as np
 
 from geonp.inference.context import Neighbourhood
-from geonp.inference.predictor import BATCHES, Predictor, padded_size, padded_sizes, tiles_per_batch
+from geonp.inference.counting import padded_sizes
+from geonp.inference.predictor import BATCHES, Predictor, padded_size, tiles_per_batch
 from geonp.inference.stitching import Tile, batches, pad
 
 WIDTH = 60
