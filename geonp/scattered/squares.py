@@ -171,6 +171,7 @@ def squares_of(observations: Observations, bounds: tuple[float, float, float, fl
     else:
         open_ = np.array([[x, y]])
     squares: list[Square] = []
+    widest = _widest(observations)
     while len(open_):
         open_ = open_[_reaches(open_, side, bounds, observations.geographic)]
         if not len(open_):
@@ -178,7 +179,8 @@ def squares_of(observations: Observations, bounds: tuple[float, float, float, fl
         inside, around = (_count(observations, open_ + side / 2, radius) for radius in (side / 2, side))
         # places that coincide are not split beyond the resolution of float64
         resolved = side > 1e-9 * max(abs(x), abs(y), 1.0)
-        split = ((inside > SQUARES.most_inside) | (around > SQUARES.most_around)) & resolved
+        crowded = (inside > SQUARES.most_inside) | (around > SQUARES.most_around)
+        split = (crowded | ((side > widest) & (around > 0))) & resolved
         squares += [Square(float(a), float(b), side) for a, b in open_[~split]]
         side /= 2
         open_ = np.concatenate([open_[split] + np.array([i, j]) * side for i in (0, 1) for j in (0, 1)])
@@ -189,12 +191,21 @@ def root_of(observations: Observations) -> tuple[float, float, float]:
     """Corner and side of the largest square, or of one square of a lattice of such squares in the plane."""
     if observations.geographic:
         return -180.0, -180.0, 360.0
-    xy = observations.xy
-    low, extent = xy.min(0), np.ptp(xy, axis=0)
+    low = observations.xy.min(0)
+    return float(low[0]), float(low[1]), _widest(observations)
+
+
+def _widest(observations: Observations) -> float:
+    """Largest side of squares near observations: one holds all of them, or as many as a square of average density."""
+    extent, most = np.ptp(observations.xy, axis=0), 1.0
+    if observations.geographic:
+        lon, lat = np.sort(np.mod(observations.xy[:, 0], 360.0)), observations.xy[:, 1]
+        around = 360.0 - np.diff(lon, append=lon[0] + 360.0).max()
+        extent, most = np.array([around * np.cos(np.radians(lat)).mean(), extent[1]]), 360.0
     # places on a line have an area, too
     area = float(np.prod(np.maximum(extent, 1e-3 * extent.max())))
-    side = math.sqrt(SQUARES.average_inside * area / len(xy)) if area > 0 else 1.0
-    return float(low[0]), float(low[1]), side * 2.0 ** math.ceil(math.log2(max(float(extent.max()) / side, 1.0)))
+    side = math.sqrt(SQUARES.average_inside * area / len(observations.xy)) if area > 0 else most
+    return side * 2.0 ** math.ceil(math.log2(max(float(extent.max()) / side, 1.0)))
 
 
 def _reaches(

@@ -60,6 +60,20 @@ def test_places_out_of_all_reach_are_refused_before_memory_is_full() -> None:
         squares_of(degrees, (0.0, 0.0, 1e300, np.inf))
 
 
+@pytest.mark.parametrize("west", [5.0, 176.0, -4.0])
+@pytest.mark.parametrize("n", [20, 90])
+def test_few_measurements_of_a_region_have_squares_of_its_size(n: int, west: float) -> None:
+    """Not of the size of the Earth, of which 90 measurements in 8 degrees are one place; few squares are far away."""
+    rng = np.random.default_rng(0)
+    xy = rng.uniform([west, 47], [west + 10, 55], (n, 2))
+    xy[:, 0] = (xy[:, 0] + 180) % 360 - 180
+    observations = Observations(xy, rng.standard_normal(n), geographic=True)
+    squares = squares_of(observations, (-180.0, -90.0, 180.0, 90.0))
+    assert len(squares) < 60
+    near = [square for square, i in zip(squares, grouped(xy, squares, geographic=True), strict=True) if i.size]
+    assert 5 < max(square.side for square in near) < (30 if n == 20 else 12)
+
+
 @pytest.mark.parametrize("middle", [(0.0, 0.0), (179.9, 10.0), (30.0, 89.5)])
 def test_distances_on_the_sphere_are_kept(middle: tuple[float, float]) -> None:
     """One degree along the meridian, across the date line and over the pole."""
