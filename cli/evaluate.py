@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["evaluate"]
 
-HOLDOUTS = ("clouds", "blocks", "stripes", "swath", "random", "gaps")
+HOLDOUTS = ("clouds", "blocks", "stripes", "swath", "random", "gaps", "slice")
 POINT_HOLDOUTS = ("random", "one", "blocks", "stations", "periods")
 
 
@@ -28,8 +28,8 @@ POINT_HOLDOUTS = ("random", "one", "blocks", "stations", "periods")
 @click.option(
     "--holdout",
     type=click.Choice([*HOLDOUTS, *POINT_HOLDOUTS[3:], "one"]),
-    help=f"What is hidden. Of a raster: {', '.join(HOLDOUTS)} (its own gaps, moved). Of measurements: "
-    f"{', '.join(POINT_HOLDOUTS)}. Default: clouds, of measurements random.",
+    help=f"What is hidden. Of a raster: {', '.join(HOLDOUTS)}; gaps are its own, moved, slice is all of one. Of "
+    f"measurements: {', '.join(POINT_HOLDOUTS)}. Default: clouds, of measurements random.",
 )
 @click.option("--fraction", type=float, default=0.25, show_default=True, help="Share of cells to hide.")
 @click.option("-b", "--bidx", "band", type=int, help="Band to evaluate, from 1. Default: the first.")
@@ -51,8 +51,9 @@ POINT_HOLDOUTS = ("random", "one", "blocks", "stations", "periods")
     metavar="DIM",
     multiple=True,
     default=None,
-    help="Dimension whose neighbouring slices the model sees, such as time; repeatable.",
+    help="Dimension whose neighbouring slices the model sees, such as time, or variables; repeatable.",
 )
+@fill_option("empty_slices", is_flag=True)
 @covariates
 @fill_option("device")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed for the hold-out.")
@@ -77,8 +78,9 @@ def evaluate(
 ) -> None:
     """Hide a part of IN, predict it by the model and by classical methods, and score the predictions.
 
-    IN is a raster, or a table of measurements as of geonp grid. With covariates, the model is scored with and without
-    them, beside regression kriging. Of a raster, one slice of one variable is evaluated; if it is larger than --size,
+    IN is a raster, or a table of measurements as of geonp grid. With covariates or other slices, the model is scored
+    with and without them, beside methods that use them: regression kriging, linear interpolation in time, harmonic and
+    Whittaker smoothing, and DINEOF. Of a raster, one slice of one variable is evaluated; if it is larger than --size,
     the cut with the most observed cells (for --holdout gaps, with the share of observed cells nearest to one half).
     Of measurements, each is predicted from the other folds.
     """

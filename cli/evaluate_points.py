@@ -18,7 +18,7 @@ __all__ = ["POINT_OPTIONS", "RASTER_OPTIONS", "evaluated_points", "point_options
 
 RASTER_OPTIONS = (
     *("fraction", "band", "variable", "group", "index", "bbox", "as_numbers", "size", "nodata", "missing", "across"),
-    "covariate_resampling",
+    *("covariate_resampling", "empty_slices"),
 )
 """Options that tables do not have."""
 

@@ -266,6 +266,7 @@ class GeonpAccessor:
         device: str | None = None,
         batch_size: int | None = None,
         across: Hashable | Sequence[Hashable] | None = None,
+        empty_slices: bool = False,
         covariates: CovariateLike | Sequence[CovariateLike] | None = None,
         covariate_resampling: str | None = None,
         progress: Callable[[str], object] | None = None,
@@ -276,8 +277,9 @@ class GeonpAccessor:
         ----------
         model : str or path
             Name of a shipped model, or path of a ``.safetensors`` checkpoint.
-        holdout : {"clouds", "blocks", "stripes", "swath", "random", "gaps"}
-            Kind of hold-out: simulated gaps, or ``"gaps"``, the raster's own gaps moved to observed cells.
+        holdout : {"clouds", "blocks", "stripes", "swath", "random", "gaps", "slice"}
+            Kind of hold-out: simulated gaps, ``"gaps"``, the raster's own gaps moved to observed cells, or ``"slice"``,
+            the whole slice.
         fraction : float
             Share of the cells to hide, between 0 and 1.
         baselines : sequence of str, optional
@@ -288,7 +290,7 @@ class GeonpAccessor:
             Largest number of rows and of columns evaluated.
         seed : int
             Seed for the hold-out and for every method.
-        nodata, missing, device, batch_size, across, covariates, covariate_resampling
+        nodata, missing, device, batch_size, across, empty_slices, covariates, covariate_resampling
             As in :meth:`infill`.
         progress : callable, optional
             Called with the name of each method before it starts.
@@ -314,6 +316,7 @@ class GeonpAccessor:
             device=device,
             batch_size=batch_size,
             across=across,
+            empty_slices=empty_slices,
             covariates=covariates,
             covariate_resampling=covariate_resampling,
             progress=progress,

@@ -7,7 +7,7 @@ the root mean square residual by distance to the nearest observation (see :func:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,6 @@ __all__ = [
     "gdal",
     "inverse_distance",
     "linear",
-    "linear_across",
     "nearest",
     "predict",
     "requested",
@@ -133,16 +132,16 @@ METHODS = (*FILLS, "kriging")
 """Names of the methods of :func:`predict` that need no covariates."""
 
 ACROSS = "linear_across"
-"""Name of the method that uses other slices, see :func:`linear_across`."""
+"""Name of the method that interpolates linearly between other slices or times."""
 
 REGRESSION = "regression_kriging"
 """Name of the method of :func:`predict` that uses covariates."""
 
 
-def requested(asked: Sequence[str] | None, methods: Sequence[str], across: str) -> Sequence[str]:
+def requested(asked: Sequence[str] | None, methods: Sequence[str], needs: Mapping[str, str]) -> Sequence[str]:
     """The baselines that are asked for, of `methods`; by default all of these.
 
-    `across` is the option that :data:`ACROSS` needs.
+    `needs` says what baselines need that are not always among the methods.
 
     Raises
     ------
@@ -150,8 +149,7 @@ def requested(asked: Sequence[str] | None, methods: Sequence[str], across: str) 
         For an unknown baseline, or one that needs another option.
     """
     if unknown := [method for method in asked or () if method not in methods]:
-        need = f" {REGRESSION} needs covariates." if REGRESSION in unknown else ""
-        need += f" {ACROSS} needs {across}." if ACROSS in unknown else ""
+        need = "".join(f" {method} needs {needs[method]}." for method in unknown if method in needs)
         raise InputError(f"Unknown baseline: got {', '.join(unknown)}, expected some of {', '.join(methods)}.{need}")
     return methods if asked is None else asked
 
@@ -192,46 +190,6 @@ def predict(
     if method == REGRESSION:
         return regression_krige_gaps(values, list(_columns(covariates)), rng)
     return krige_gaps(values, rng) if method == "kriging" else with_errors(FILLS[method], values, rng)
-
-
-def linear_across(
-    values: FloatArray, others: FloatArray, positions: FloatArray, position: float
-) -> tuple[FloatArray, FloatArray]:
-    """Interpolate each gap cell linearly between the nearest slices before and after that observe it.
-
-    It is constant beyond the last of them, and :func:`linear` in space where there is none. The standard error is the
-    root mean square error of the observed cells, which are predicted in the same way.
-
-    Parameters
-    ----------
-    values : array of float
-        ``(y, x)``, NaN in the gaps.
-    others : array of float
-        The other slices, ``(slices, y, x)``, NaN where missing.
-    positions, position : array ``(slices,)``, float
-        Positions of the others and of the slice, such as times.
-
-    Returns
-    -------
-    mean, error : array of float
-        ``(y, x)``, in the units of `values`; the error is 0 where observed.
-    """
-    known, lag = np.isfinite(others), np.asarray(positions) - position
-    distances, found = [], []
-    for side in (lag <= 0, lag > 0):
-        distance = np.where(known & side[:, None, None], np.abs(lag)[:, None, None], np.inf)
-        nearest_ = distance.argmin(0)[None]
-        distances.append(np.take_along_axis(distance, nearest_, 0)[0])
-        found.append(np.where(np.isfinite(distances[-1]), np.take_along_axis(others, nearest_, 0)[0], np.nan))
-    (before, after), (first, second) = distances, found
-    with np.errstate(invalid="ignore"):
-        weight = np.where(np.isinf(after), 0.0, np.where(np.isinf(before), 1.0, before / (before + after)))
-    predicted = np.where(np.isinf(after), first, np.where(np.isinf(before), second, first + weight * (second - first)))
-    mean = linear(np.where(np.isfinite(values), values, predicted).astype(values.dtype))
-    error = (
-        np.sqrt(np.nanmean((predicted - values) ** 2)) if np.isfinite(predicted - values).any() else np.nanstd(values)
-    )
-    return mean, np.where(np.isnan(values), error, 0).astype(values.dtype)
 
 
 def _columns(covariates: Sequence[Layer]) -> Iterator[FloatArray]:

@@ -14,35 +14,41 @@ import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import InputError
-from geonp.evaluation.baselines import ACROSS, METHODS, REGRESSION, linear_across, predict, requested
+from geonp.evaluation.across import ACROSS_METHODS, HARMONIC, predict_across
+from geonp.evaluation.baselines import METHODS, REGRESSION, predict, requested
 from geonp.evaluation.comparison import Comparison
 from geonp.evaluation.holdout import HoldOut, hide_moved_gaps, hide_simulated
 from geonp.evaluation.metrics import require_scorable
-from geonp.evaluation.scored import OURS, WITH_COVARIATES, Prediction
+from geonp.evaluation.scored import OURS, WITH_BOTH, WITH_COVARIATES, WITH_SLICES, Prediction
+from geonp.evaluation.slices import Moments, Neighbours, Slice, choose_slice, moments, neighbours_of
 from geonp.fill.infill import infill
-from geonp.fill.missing import MissingLike, with_gaps
+from geonp.fill.missing import MissingLike
 from geonp.fill.options import FillOptions
 from geonp.fill.request import covariates_on
 from geonp.inference.checkpoint import load_card
 from geonp.inference.covariates import Layer
-from geonp.inference.stack import beside
-from geonp.raster.covariates import Covariate, CovariateLike, named, taken_by
-from geonp.raster.directions import warn_of_directions
+from geonp.raster.covariates import Covariate, CovariateLike, named
 from geonp.raster.gaps import SIMULATORS
-from geonp.raster.grid import Grid
 from geonp.raster.kinds import is_classes
-from geonp.raster.metadata import THEMATIC, UNNAMED
-from geonp.raster.nodata import observed
-from geonp.raster.positions import positions
-from geonp.raster.variable import require_numbers
+from geonp.raster.metadata import THEMATIC
 from geonp.raster.windows import Window
 
 __all__ = ["HOLDOUTS", "evaluate"]
 
 FloatArray = npt.NDArray[np.floating[Any]]
 
-HOLDOUTS = (*SIMULATORS, "gaps")
-"""Kinds of hold-outs: the simulated gaps, and the raster's own gaps, moved."""
+SLICE = "slice"
+"""The hold-out of a whole slice."""
+
+HOLDOUTS = (*SIMULATORS, "gaps", SLICE)
+"""Kinds of hold-outs: the simulated gaps, the raster's own gaps, moved, and a whole slice."""
+
+_NEEDS = {
+    REGRESSION: "covariates",
+    **dict.fromkeys(ACROSS_METHODS, "across"),
+    HARMONIC: "across, and a stack that spans a year or some days",
+}
+"""What baselines need that are not always there."""
 
 
 def evaluate(
@@ -60,17 +66,17 @@ def evaluate(
     device: str | None = None,
     batch_size: int | None = None,
     across: Hashable | Sequence[Hashable] | None = None,
+    empty_slices: bool = False,
     covariates: CovariateLike | Sequence[CovariateLike] | None = None,
     covariate_resampling: str | None = None,
     progress: Callable[[str], object] | None = None,
 ) -> Comparison:
     """Hide observed cells of a raster, fill them by the model and by baselines, and score the fills.
 
-    One slice is evaluated. With `across`, the model also sees the neighbouring slices, where nothing is hidden; the
-    baselines do not. With `covariates`, the model is evaluated with and without them, and beside regression kriging.
-    Of a raster larger than `size` one cut is evaluated: of nine cuts, spread evenly from the centre
-    to the corners, the one with the most observed cells (for the hold-out ``"gaps"``, with the share of observed cells
-    nearest to one half); the most central one of equals. Nothing but these cuts is read.
+    One slice is evaluated. With `covariates`, `across` or both, the model is evaluated with and without them. In the
+    neighbouring slices nothing is hidden. Of a raster larger than `size` one cut is evaluated: of nine cuts, spread
+    evenly from the centre to the corners, the one with the most observed cells (for the hold-out ``"gaps"``, with the
+    share of observed cells nearest to one half); the most central one of equals. Nothing but these cuts is read.
 
     Parameters
     ----------
@@ -87,8 +93,9 @@ def evaluate(
         latter are moved up to 16 times, until half of the share is hidden. No gap is split, so that a large one may
         hide more.
     baselines : sequence of str, optional
-        Methods to compare with, of :data:`geonp.evaluation.baselines.METHODS`, and ``regression_kriging`` with
-        covariates, and ``linear_across`` with `across`: linear interpolation along its first dimension. By default all.
+        Methods to compare with. By default all: those of :data:`geonp.evaluation.baselines.METHODS`, with covariates
+        ``regression_kriging``, and with `across` those of :data:`geonp.evaluation.across.ACROSS_METHODS`, which see the
+        64 nearest slices along its first dimension.
     index : mapping of hashable to int, optional
         Position of the slice along the non-spatial dimensions, counted from 0. The default is 0 for each.
     size : int
@@ -104,8 +111,10 @@ def evaluate(
     batch_size : int, optional
         Number of tiles in one forward pass. By default chosen from the free memory.
     across : hashable or sequence of hashable, optional
-        Dimensions whose neighbouring slices the model sees, such as ``time``. By default the one that the model was
-        adapted to, if any.
+        Dimensions whose neighbouring slices the model sees, such as ``time``; ``"variables"`` for the other variables
+        of a Dataset. By default the one that the model was adapted to, if any.
+    empty_slices : bool
+        Predict what no observation of the slice reaches from other slices alone, as :func:`geonp.infill` does.
     covariates, covariate_resampling
         As of :func:`geonp.infill`.
     progress : callable, optional
@@ -124,32 +133,29 @@ def evaluate(
     ModelError, CheckpointError
         For an unknown model, or one that cannot be loaded.
     """
-    given, model, dims = named(covariates), os.fspath(model), FillOptions(across=across).dims
-    methods = [*METHODS, *([REGRESSION] if given else []), *([ACROSS] if dims else [])]
-    baselines = requested(baselines, methods, "across")
-    _check_options(holdout, fraction, size)
-    chosen = _choose_slice(obj, index or {}, nodata, given, missing)
+    given, model = named(covariates), os.fspath(model)
+    dims = FillOptions(across=across, empty_slices=empty_slices).dims
+    _check_options(holdout, fraction, size, given, empty_slices=empty_slices)
+    chosen = choose_slice(obj, index or {}, nodata, given, missing)
     array = chosen.observed()
     cut, window = _cut(array, size, own_gaps=holdout == "gaps")
     test = _hide(cut, holdout, fraction, np.random.default_rng(seed))
     card = load_card(model)
-    neighbours = _neighbours(chosen, window, dims, card.neighbourhood.across)
+    neighbours = neighbours_of(chosen, window, dims, card.neighbourhood.across, empty_slices=empty_slices)
     known = _covariates(given, covariate_resampling, obj, chosen, cut, window, neighbours)
+    baselines = requested(baselines, _methods(holdout, given, neighbours), _NEEDS)
+    options = {"model": model, "seed": seed, "device": device, "batch_size": batch_size}
+    methods = _Methods(cut.copy(data=test.values), neighbours, known, empty_slices, options)
 
     def fill(method: str) -> Prediction:
         if progress is not None:
             progress(method)
         start = time.perf_counter()
-        if method in (OURS, WITH_COVARIATES):
-            used = known if method == WITH_COVARIATES else None
-            options = {"model": model, "seed": seed, "device": device, "batch_size": batch_size, "covariates": used}
-            moments = _fill(cut.copy(data=test.values), neighbours, chosen, **options)
-        elif method == ACROSS and neighbours is not None:
-            moments = _across(test.values, neighbours, chosen)
-        else:
-            moments = _predict(method, test.values, seed, known)
-        return Prediction(*moments, seconds=time.perf_counter() - start)
+        return Prediction(*methods.fill(method), seconds=time.perf_counter() - start)
 
+    ours = [WITH_BOTH] if known and neighbours is not None else []
+    ours += [WITH_SLICES] if neighbours is not None else []
+    ours += [] if holdout == SLICE else [*([WITH_COVARIATES] if known else []), OURS]
     comparison = Comparison(
         name=str(cut.name),
         units=str(cut.attrs.get("units", "")),
@@ -162,7 +168,7 @@ def evaluate(
         seed=seed,
         model={"model": card.name, "model_version": card.version, "weights_sha256": card.sha256},
         test=test,
-        predictions={method: fill(method) for method in (*([WITH_COVARIATES] if known else ()), OURS, *baselines)},
+        predictions={method: fill(method) for method in (*ours, *baselines)},
     )
     return _scored(comparison)
 
@@ -177,64 +183,36 @@ def _scored(comparison: Comparison) -> Comparison:
     return comparison
 
 
-def _check_options(holdout: str, fraction: float, size: int) -> None:
+def _check_options(
+    holdout: str, fraction: float, size: int, covariates: Sequence[CovariateLike], *, empty_slices: bool
+) -> None:
     if holdout not in HOLDOUTS:
         raise InputError(f"Unknown hold-out: got {holdout!r}, expected one of {', '.join(HOLDOUTS)}.")
     if not 0 < fraction < 1:
         raise InputError(f"Wrong fraction: got {fraction!r}, expected a share to hide between 0 and 1, such as 0.25.")
     if size < 2:
         raise InputError(f"Wrong size: got {size}, expected a number of rows and columns to evaluate, at least 2.")
-
-
-@dataclass(frozen=True, eq=False)
-class _Slice:
-    """One slice of a variable: the variable, its grid, and a position along each non-spatial dimension."""
-
-    variable: xr.DataArray
-    grid: Grid
-    position: Mapping[Hashable, int]
-    nodata: float | None
-
-    def near(self, dim: Hashable) -> list[int]:
-        """Positions of the slice and of its neighbours along a dimension."""
-        place = self.position[dim]
-        return sorted([place, *beside(place, positions(self.variable, dim))])
-
-    def observed(self, position: Mapping[Hashable, int | Sequence[int]] | None = None) -> xr.DataArray:
-        """The slice, or that at another `position`, as floats with NaN at missing cells; rows and columns last."""
-        part = self.variable.isel({**self.position, **(position or {})})
-        return observed(part, self.nodata).transpose(..., self.grid.y_dim, self.grid.x_dim)
-
-
-def _choose_slice(
-    obj: xr.DataArray | xr.Dataset,
-    index: Mapping[Hashable, int],
-    nodata: float | None,
-    covariates: Sequence[CovariateLike],
-    missing: object,
-) -> _Slice:
-    if not isinstance(obj, (xr.DataArray, xr.Dataset)):
+    if holdout == SLICE and not empty_slices:
         raise InputError(
-            f"obj must be a raster, a DataArray or Dataset: got {type(obj).__name__}. Evaluate measurements with "
-            "geonp.cross_validate(table)."
+            f"The hold-out {SLICE!r} hides a whole slice, which others fill only if asked: got empty_slices=False. "
+            "Give across='time' and empty_slices=True (--across time --empty-slices)."
         )
-    grid = Grid.from_xarray(obj)
-    taken = taken_by(covariates, obj) if isinstance(obj, xr.Dataset) else []
-    ds, names, _, declared = with_gaps(obj, missing, nodata, taken)
-    variable, nodata = ds[names[0]], None if names[0] in declared else nodata
-    require_numbers(variable)
-    warn_of_directions({str(variable.name): variable.attrs})
-    sizes = {dim: n for dim, n in variable.sizes.items() if dim not in (grid.y_dim, grid.x_dim)}
-    for dim, position in {**dict.fromkeys(sizes, 0), **index}.items():
-        if not 0 <= position < sizes.get(dim, 0):
-            expected = ", ".join(f"{name}=0 to {n - 1}" for name, n in sizes.items()) or "none, it is one slice"
-            raise InputError(f"No slice {dim}={position}: expected {expected}. Correct the index.")
-    name = UNNAMED if variable.name is None else str(variable.name)
-    return _Slice(variable.rename(name), grid, {dim: index.get(dim, 0) for dim in sizes}, nodata)
+    if holdout == SLICE and covariates:
+        raise InputError(
+            f"A whole slice is filled from other slices alone: got covariates with the hold-out {SLICE!r}. Leave "
+            "one of them out."
+        )
+
+
+def _methods(holdout: str, covariates: Sequence[CovariateLike], neighbours: Neighbours | None) -> list[str]:
+    """The baselines of an evaluation."""
+    stack = None if neighbours is None else neighbours.stack
+    across = [] if stack is None else [name for name in ACROSS_METHODS if name != HARMONIC or stack.periods]
+    return across if holdout == SLICE else [*METHODS, *([REGRESSION] if covariates else []), *across]
 
 
 def _describe(
-    chosen: _Slice, array: xr.DataArray, neighbours: xr.DataArray | None, covariates: Sequence[xr.DataArray]
+    chosen: Slice, array: xr.DataArray, neighbours: Neighbours | None, covariates: Sequence[xr.DataArray]
 ) -> str:
     """The position of the slice in words, such as ``time 2020-01-01``, and what is used beside it; may be empty."""
     parts = []
@@ -246,7 +224,7 @@ def _describe(
         elif chosen.variable.sizes[dim] > 1:
             parts.append(f"{dim}={position}")
     if neighbours is not None:
-        parts.append(f"with neighbouring slices along {' and '.join(map(str, neighbours.dims[:-2]))}")
+        parts.append(f"with {neighbours.text}")
     if covariates:
         parts.append(f"with the covariates {', '.join(str(one.name) for one in covariates)}")
     return ", ".join(parts)
@@ -287,6 +265,8 @@ def _ranges(cells: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def _hide(cut: xr.DataArray, holdout: str, fraction: float, rng: np.random.Generator) -> HoldOut:
+    if holdout == SLICE:
+        return HoldOut(np.full_like(cut.values, np.nan), cut.values, np.isfinite(cut.values))
     try:
         if holdout == "gaps":
             return hide_moved_gaps(cut.values, fraction, rng)
@@ -298,35 +278,18 @@ def _hide(cut: xr.DataArray, holdout: str, fraction: float, rng: np.random.Gener
         ) from error
 
 
-def _neighbours(chosen: _Slice, window: Window, across: Sequence[Hashable], default: str) -> xr.DataArray | None:
-    """The slice and its neighbours in the window, ``(..., y, x)`` in memory; `default` is the dimension of the model.
-
-    With several dimensions, it has the slices of all combinations, of which a fill reads those along one dimension.
-    """
-    for dim in across:
-        if dim not in chosen.position:
-            expected = " or ".join(map(repr, chosen.position)) or "none, it is one slice"
-            raise InputError(f"No slices along across={dim!r}: expected {expected}.")
-    near = {dim: chosen.near(dim) for dim in across or [default] if dim in chosen.position}
-    near = {dim: places for dim, places in near.items() if len(places) > 1}
-    if not near:
-        return None
-    slices = chosen.observed(near).transpose(*near, ...)
-    return slices[..., window.row : window.row_end, window.col : window.col_end].compute()
-
-
 def _covariates(
     given: Sequence[CovariateLike],
     resampling: str | None,
     obj: xr.DataArray | xr.Dataset,
-    chosen: _Slice,
+    chosen: Slice,
     cut: xr.DataArray,
     window: Window,
-    neighbours: xr.DataArray | None,
+    neighbours: Neighbours | None,
 ) -> list[xr.DataArray]:
     """The covariates of the cut, in memory; those that vary along the dimension of the neighbours with their slices."""
     ds = obj if isinstance(obj, xr.Dataset) else obj.to_dataset(name=chosen.variable.name)
-    near = () if neighbours is None else neighbours.dims[:-2]
+    near = {} if neighbours is None else neighbours.near
     return [
         _covariate(covariate, chosen, cut, window, near)
         for covariate in covariates_on(chosen.grid, given, ds, resampling)
@@ -334,7 +297,7 @@ def _covariates(
 
 
 def _covariate(
-    covariate: Covariate, chosen: _Slice, cut: xr.DataArray, window: Window, near: Sequence[Hashable]
+    covariate: Covariate, chosen: Slice, cut: xr.DataArray, window: Window, near: Mapping[Hashable, Sequence[int]]
 ) -> xr.DataArray:
     variable, position = covariate.variable, dict(chosen.position)
     if apart := [dim for dim in variable.leading if dim not in position]:
@@ -342,7 +305,7 @@ def _covariate(
             f"The covariate {variable.label!r} varies along {apart[0]!r}, but {cut.name!r} does not: got dimensions "
             f"{variable.source.dims}, expected at most {chosen.variable.dims}. Select one entry."
         )
-    places = {dim: chosen.near(dim) if dim in near else position[dim] for dim in variable.leading}
+    places = {dim: near.get(dim, position[dim]) for dim in variable.leading}
     part = variable.spatial_last.isel(places)[..., window.row : window.row_end, window.col : window.col_end]
     values = variable.read(part.values)
     if np.array_equal(values, cut.values, equal_nan=True):
@@ -353,39 +316,32 @@ def _covariate(
     return xr.DataArray(values, dims=part.dims, name=variable.label, attrs=THEMATIC if covariate.classes else {})
 
 
-def _predict(
-    method: str, values: FloatArray, seed: int, covariates: Sequence[xr.DataArray]
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Means, standard errors and tails of a baseline, each ``(y, x)``; of slices of a covariate, the last is used."""
-    last = [array.values.reshape(-1, *values.shape)[-1] for array in covariates]
-    layers = [Layer(there, classes=is_classes(array)) for there, array in zip(last, covariates, strict=True)]
-    mean, error = predict(method, values, np.random.default_rng(seed), layers)
-    return mean, error, np.zeros_like(error)
+@dataclass(frozen=True, eq=False)
+class _Methods:
+    """All methods on one slice; its hidden cells are NaN in `values`."""
 
+    values: xr.DataArray
+    neighbours: Neighbours | None
+    covariates: Sequence[xr.DataArray]
+    empty_slices: bool
+    options: Mapping[str, Any]
 
-def _across(values: FloatArray, neighbours: xr.DataArray, chosen: _Slice) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Means, standard errors and tails of the interpolation along the first dimension of the neighbours."""
-    first, *others = neighbours.dims[:-2]
-    stack = neighbours.isel({dim: chosen.near(dim).index(chosen.position[dim]) for dim in others})
-    place = chosen.near(first).index(chosen.position[first])
-    where = np.array(positions(stack, first))
-    rest = np.arange(len(where)) != place
-    mean, error = linear_across(values, stack.values[rest], where[rest], where[place])
-    return mean, error, np.zeros_like(error)
-
-
-def _fill(
-    cut: xr.DataArray, neighbours: xr.DataArray | None, chosen: _Slice, **options: Any
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Means, standard errors and tails of the model, each ``(y, x)``."""
-    options |= {"tails": True, "as_": "numbers"}
-    if neighbours is None:
-        filled = infill(cut, **options)
-    else:
-        dims = neighbours.dims[:-2]
-        place = {dim: chosen.near(dim).index(chosen.position[dim]) for dim in dims}
-        stack = neighbours.copy(deep=True).rename(cut.name)
-        stack[place] = cut.values
-        filled = infill(stack.chunk(dict.fromkeys(dims, 1)), across=dims, **options).isel(place).compute()
-    mean, error, tail = (filled[f"{cut.name}{suffix}"].values for suffix in ("", "_standard_error", "_tail"))
-    return mean, error, tail
+    def fill(self, method: str) -> Moments:
+        """Fill the slice by a method."""
+        options, beside = {**self.options, "tails": True, "as_": "numbers"}, self.neighbours
+        if method in (WITH_SLICES, WITH_BOTH) and beside is not None:
+            used = self.covariates if method == WITH_BOTH else None
+            return beside.fill(self.values.values, covariates=used, empty_slices=self.empty_slices, **options)
+        # those of the slice, without those of its neighbours
+        place = {} if beside is None else beside.place
+        known = [one.isel({d: n for d, n in place.items() if d in one.dims}, drop=True) for one in self.covariates]
+        if method in (OURS, WITH_COVARIATES):
+            used = known if method == WITH_COVARIATES else None
+            return moments(infill(self.values, covariates=used, **options), self.values.name)
+        rng = np.random.default_rng(self.options["seed"])
+        if method in ACROSS_METHODS and beside is not None and beside.stack is not None:
+            found = predict_across(method, self.values.values, beside.stack, rng)
+            return *found, np.zeros_like(found[1])
+        layers = [Layer(array.values, classes=is_classes(array)) for array in known]
+        mean, error = predict(method, self.values.values, rng, layers)
+        return mean, error, np.zeros_like(error)

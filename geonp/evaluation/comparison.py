@@ -83,8 +83,14 @@ class Comparison(Scored):
 
     @cached_property
     def distance_px(self) -> FloatArray:
-        """Distance of each cell to the nearest observed cell that is not hidden, ``(y, x)``, in cells."""
-        return np.asarray(ndimage.distance_transform_edt(np.isnan(self.test.values)))
+        """Distance of each cell to the nearest observed cell that is not hidden, ``(y, x)``, in cells.
+
+        Infinite if all of the slice is hidden.
+        """
+        missing = np.isnan(self.test.values)
+        if missing.all():
+            return np.full(missing.shape, np.inf)
+        return np.asarray(ndimage.distance_transform_edt(missing))
 
     @cached_property
     def scored(self) -> BoolArray:
@@ -106,10 +112,13 @@ class Comparison(Scored):
         hidden, observed = int(test.hidden.sum()), int(np.isfinite(test.truth).sum())
         gaps = "The raster's own gaps, moved," if self.holdout == "gaps" else f"Simulated gaps ({self.holdout})"
         farthest = float(self.distance_px[test.hidden].max())
-        text = (
-            f"{variable}: {part} {gaps} hide {hidden:,} of {observed:,} observed cells, up to {farthest:.1f} cells "
-            "from an observation."
-        )
+        if np.isinf(farthest):
+            text = f"{variable}: {part} All {hidden:,} observed cells of the slice are hidden."
+        else:
+            text = (
+                f"{variable}: {part} {gaps} hide {hidden:,} of {observed:,} observed cells, up to {farthest:.1f} cells "
+                "from an observation."
+            )
         empty = hidden - int(self.scored.sum())
         return f"{text} {self.ours} leaves {empty:,} of them empty; these are not scored." if empty else text
 

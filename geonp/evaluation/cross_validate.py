@@ -112,7 +112,7 @@ def cross_validate(
     options = {"model": os.fspath(model), "max_distance": max_distance, "device": device, "batch_size": batch_size}
     data = _measured(points, (values, x, y), crs, covariates, errors, repeats, time)
     methods = [*POINT_METHODS, "kriging", *([REGRESSION] if data.labels else []), *([ACROSS] if time else [])]
-    baselines = requested(baselines, methods, "time")
+    baselines = requested(baselines, methods, {REGRESSION: "covariates", ACROSS: "time"})
     rng = np.random.default_rng(seed)
     fold = folds_of(holdout, folds, data.sites.plane, data.sites.stations, data.times, rng, block_size)
     scored = np.ones(len(fold), bool)

@@ -18,7 +18,7 @@ import numpy as np
 
 from geonp.errors import MissingExtraError, OutputError
 from geonp.evaluation.cross_validation import CrossValidation
-from geonp.evaluation.scored import OURS, RANKED, WITH_COVARIATES, Scored
+from geonp.evaluation.scored import OURS, RANKED, WITH_BOTH, WITH_COVARIATES, WITH_SLICES, Scored
 from geonp.io.location import replacing
 
 try:
@@ -36,6 +36,8 @@ _LEVELS = tuple(step / 20 for step in range(1, 20))  # of the reliability curves
 _COLOURS = {
     OURS: "#e0562d",
     WITH_COVARIATES: "#a01d4f",
+    WITH_SLICES: "#7a4fb0",
+    WITH_BOTH: "#3f5bd8",
     "nearest": "#8f8f8f",
     "linear": "#4aa8dc",
     "gdal": "#17a278",
@@ -44,9 +46,12 @@ _COLOURS = {
     "kriging": "#d99a1c",
     "regression_kriging": "#8c6a1c",
     "linear_across": "#3d7a5a",
+    "harmonic": "#8a9a2f",
+    "whittaker": "#2f8f9a",
+    "dineof": "#b08d2c",
 }
 
-_OURS = {OURS, WITH_COVARIATES}
+_OURS = {OURS, WITH_COVARIATES, WITH_SLICES, WITH_BOTH}
 _INK = "#010203"  # replaced by the colour of the page's text
 _STYLE: Any = {  # the type of matplotlib's parameters changes with its version
     **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),

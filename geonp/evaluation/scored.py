@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from geonp.fill.panels import Frame, Panel
 
-__all__ = ["OURS", "RANKED", "WITH_COVARIATES", "Prediction", "Scored"]
+__all__ = ["OURS", "RANKED", "WITH_BOTH", "WITH_COVARIATES", "WITH_SLICES", "Prediction", "Scored"]
 
 FloatArray = npt.NDArray[np.floating[Any]]
 BoolArray = npt.NDArray[np.bool_]
@@ -30,6 +30,14 @@ OURS = "geonp"
 
 WITH_COVARIATES = f"{OURS} + covariates"
 """Name of geonp with covariates."""
+
+WITH_SLICES = f"{OURS} + across"
+"""Name of geonp with neighbouring slices."""
+
+WITH_BOTH = f"{OURS} + covariates + across"
+"""Name of geonp with both."""
+
+_ADDED = {WITH_BOTH: "Both", WITH_SLICES: "Other slices", WITH_COVARIATES: "Covariates"}
 
 RANKED = {"rmse": "RMSE", "mae": "MAE", "crps": "CRPS", "log_score": "log score", "interval_score": "interval score"}
 """Scores that methods are ranked by, smaller is better, with their headings."""
@@ -70,7 +78,7 @@ class Scored:
     model : mapping of str to str
         Name, version and hash of the model.
     predictions : mapping of str to Prediction
-        By method: geonp first, with covariates and without, then the baselines.
+        By method: geonp first, with covariates and other slices and without, then the baselines.
     """
 
     name: str
@@ -159,8 +167,8 @@ class Scored:
 
     @property
     def ours(self) -> str:
-        """Name of the prediction of geonp that is compared: that with covariates, if there are any."""
-        return WITH_COVARIATES if WITH_COVARIATES in self.predictions else OURS
+        """Name of the prediction of geonp that is compared: that with all that is beside the gap."""
+        return next((name for name in _ADDED if name in self.predictions), OURS)
 
     @cached_property
     def by_distance(self) -> Mapping[str, Mapping[str, Scores]]:
@@ -209,9 +217,10 @@ class Scored:
         sentences.append(
             f"The 95% intervals of {self.ours} cover {ours.coverage(0.95):.1%} of the hidden {self.scored_name}."
         )
-        if self.ours != OURS:
-            change = ours.crps / self.scores[OURS].crps - 1
-            sentences.append(f"Covariates {'lower' if change < 0 else 'raise'} the CRPS by {abs(change):.1%}.")
+        for name, what in _ADDED.items() if OURS in self.scores else ():
+            if name in self.scores:
+                change = self.scores[name].crps / self.scores[OURS].crps - 1
+                sentences.append(f"{what} {'lower' if change < 0 else 'raise'} the CRPS by {abs(change):.1%}.")
         return " ".join(sentences)
 
     def scores_as_dict(self) -> dict[str, Any]:

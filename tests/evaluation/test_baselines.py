@@ -17,7 +17,6 @@ from geonp.evaluation.baselines import (
     gdal,
     inverse_distance,
     linear,
-    linear_across,
     nearest,
     predict,
     thin_plate,
@@ -133,15 +132,6 @@ def test_errors_say_what_is_wrong() -> None:
         predict("spline", PLANE, np.random.default_rng(0))
     with pytest.raises(InputError, match=r"two observed cells at least, got shape \(2, 2\)"):
         predict("nearest", np.full((2, 2), np.nan), np.random.default_rng(0))
-
-
-def test_linear_across_by_hand() -> None:
-    """Times 0, 1, 4 around 2; a cell that only later ones observe, and one that none does."""
-    others = np.array([[[1.0, np.nan, 8, np.nan]], [[2, np.nan, 9, np.nan]], [[5, 7, np.nan, np.nan]]])
-    values = np.array([[np.nan, np.nan, 11.0, np.nan]])
-    mean, error = linear_across(values, others, np.array([0.0, 1, 4]), 2.0)
-    np.testing.assert_allclose(mean, [[3, 7, 11, 11]])
-    np.testing.assert_allclose(error, [[2, 2, 0, 2]])
 
 
 def test_regression_kriging_by_hand() -> None:

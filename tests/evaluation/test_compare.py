@@ -22,7 +22,7 @@ from geonp.evaluation.comparison import Comparison
 from geonp.evaluation.holdout import hide, hide_simulated
 from geonp.evaluation.metrics import LEVELS, score
 from geonp.evaluation.report import render
-from geonp.evaluation.scored import OURS, RANKED, WITH_COVARIATES, Prediction
+from geonp.evaluation.scored import OURS, RANKED, WITH_BOTH, WITH_COVARIATES, WITH_SLICES, Prediction
 from geonp.raster.gaps import SIMULATORS
 from geonp.raster.windows import Window
 
@@ -330,9 +330,44 @@ def test_covariates_along_the_neighbouring_slices() -> None:
     ds = covered()
     cube = xr.concat([ds["height"] - 1, ds["height"]], xr.Variable("time", [0, 1]))
     dem = xr.concat([ds["dem"] * 0, ds["dem"]], xr.Variable("time", [0, 1]))
-    found = evaluate(cube, covariates=dem, across="time", index={"time": 1}, baselines=[], size=24)
+    found = evaluate(cube, covariates=dem, across="time", index={"time": 1}, baselines=["regression_kriging"], size=24)
     assert "with neighbouring slices along time, with the covariates dem" in found.selection
-    assert found.scores[WITH_COVARIATES].crps < 1.05 * found.scores[OURS].crps
+    assert list(found.scores) == [WITH_BOTH, WITH_SLICES, WITH_COVARIATES, OURS, "regression_kriging"]
+    assert found.scores[WITH_COVARIATES].crps < 0.9 * found.scores[OURS].crps
+    assert found.scores[WITH_BOTH].crps < 0.9 * found.scores[OURS].crps
+    # the covariate of this slice, not of the other one
+    assert found.scores["regression_kriging"].crps < 0.9 * found.scores[OURS].crps
+
+
+def test_other_variables_are_seen_in_the_cut_and_in_the_slice_alone() -> None:
+    ds = covered().drop_vars(["dem", "ground"])
+    other = xr.concat([ds["height"] * 0, 3 - 2 * ds["height"]], xr.Variable("time", [0, 1]))
+    cube = xr.Dataset({"height": xr.concat([ds["height"] * 0, ds["height"]], other.time), "depth": other})
+    options: dict[str, Any] = {"index": {"time": 1}, "size": 24, "baselines": [], "nodata": -9.0}
+    found = evaluate(cube, across="variables", **options)
+    assert found.selection == "time 1, with the other variables"
+    assert found.scores[WITH_SLICES].crps < 0.5 * found.scores[OURS].crps
+    both = evaluate(cube, across=("time", "variables"), **options)
+    assert both.selection == "time 1, with neighbouring slices along time and the other variables"
+    with pytest.raises(InputError, match="No slices along across='variables': expected 'time'"):
+        evaluate(cube["height"], across="variables")
+
+
+def test_a_whole_slice_is_hidden() -> None:
+    steps = np.arange(9)
+    cube = xr.concat([raster(FIELD + 0.5 * k, gap=False) for k in steps], xr.Variable("time", steps)).isel(x=slice(24))
+    options: dict[str, Any] = {"across": "time", "index": {"time": 4}, "holdout": "slice"}
+    found = evaluate(cube, empty_slices=True, **options)
+    assert list(found.scores) == [WITH_SLICES, "linear_across", "whittaker", "dineof"]
+    assert found.scores["linear_across"].rmse < 1e-6
+    assert found.scores[WITH_SLICES].rmse < 0.1
+    assert found.scores[WITH_SLICES].cells == cube[0].size
+    assert "All 960 observed cells of the slice are hidden" in found.setting
+    assert "over 32" in render(found)
+    with pytest.raises(InputError, match=r"got empty_slices=False\. Give across='time' and empty_slices=True"):
+        evaluate(cube, **options)
+    with pytest.raises(InputError, match="harmonic needs across, and a stack that spans a year or some days"):
+        evaluate(cube, empty_slices=True, baselines=["harmonic"], **options)
 
 
 def test_covariates_that_cannot_be_used_are_refused() -> None:
