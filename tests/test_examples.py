@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import runpy
-import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,26 @@ import xarray as xr
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-def run(*arguments: object) -> str:
-    command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs an example as a script, in this process, and returns what it prints."""
+
+    def run(*arguments: object) -> str:
+        monkeypatch.setattr(sys, "argv", [*map(str, arguments)])
+        main = runpy.run_path(sys.argv[0])["main"]
+        assert not main()
+        return capsys.readouterr().out
+
+    return run
 
 
-def test_a_batch_job_on_local_processes_fills_a_store_and_goes_on(tmp_path: Path) -> None:
+def test_a_batch_job_fills_a_store_and_is_resumed(
+    tmp_path: Path, run: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    distributed = pytest.importorskip("distributed")
+    # workers in this process need not import torch
+    local = partial(distributed.LocalCluster, processes=False, dashboard_address=":0")
+    monkeypatch.setattr(distributed, "LocalCluster", local)
     values = np.add.outer(np.sin(np.arange(40) / 5), np.arange(60) / 10).astype(np.float32)
     values[10:20, 30:40] = np.nan
     xr.Dataset({"a": (("y", "x"), values)}).to_zarr(tmp_path / "in.zarr")
@@ -30,7 +45,7 @@ def test_a_batch_job_on_local_processes_fills_a_store_and_goes_on(tmp_path: Path
     assert "1 units, 1 of them from before" in run(*job[:-1], 1)
 
 
-def test_the_job_script_for_slurm_asks_for_what_was_asked() -> None:
+def test_the_job_script_for_slurm_asks_for_what_was_asked(run: Callable[..., str]) -> None:
     script = run(
         EXAMPLES / "cluster.py", "in", "out", "--where", "slurm", "--show", "--cores", 4, "--walltime", "01:00:00"
     )
@@ -73,7 +88,8 @@ def test_the_guide_to_covariates_has_its_row_and_its_picture(tmp_path: Path) -> 
     assert (tmp_path / "covariates.png").stat().st_size > 10_000
 
 
-def test_a_stac_catalogue_becomes_a_filled_cube(tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore:The .shapely.ops.transform:DeprecationWarning")  # by odc-stac
+def test_a_stac_catalogue_becomes_a_filled_cube(tmp_path: Path, run: Callable[..., str]) -> None:
     pytest.importorskip("odc.stac")
     assert "1617 cells filled, 0 empty" in run(EXAMPLES / "stac_cube.py", tmp_path)
     with xr.open_zarr(tmp_path / "ndvi.zarr") as cube:

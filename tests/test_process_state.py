@@ -24,6 +24,8 @@ ctypes.CDLL = Spy
 """
 
 STATE = """
+states = []
+
 def state():
     import torch
     levels = {name: logging.getLogger(name).level for name in logging.root.manager.loggerDict}
@@ -60,29 +62,32 @@ with tempfile.TemporaryDirectory() as folder:
 """
 
 
-def outcome(code: str, *arguments: str) -> object:
-    """State of a fresh interpreter after some code."""
+LIBRARIES = """
+import dask.array, lightning_fabric, matplotlib.figure, rasterio, torch, xarray, zarr
+dask.array.zeros(1).compute()
+"""
+NOTE = "\nstates.append(state())\n"
+THREADS = "torch.set_num_threads(3)\n"
+
+
+def outcomes(code: str, *arguments: str) -> list[object]:
+    """States of a fresh interpreter that runs some code, wherever this notes them."""
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    command = [sys.executable, "-W", "ignore", "-c", f"{SPY}{STATE}{code}\nprint(json.dumps(state()))", *arguments]
+    command = [sys.executable, "-W", "ignore", "-c", f"{SPY}{STATE}{code}\nprint(json.dumps(states))", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     return json.loads(done.stdout)
 
 
 def test_the_state_would_be_seen_to_change() -> None:
     code = "import torch\nlogging.getLogger('geonp').setLevel(10)\ntorch.set_num_threads(3)\nSpy(None).mallopt(-1, -1)"
-    levels, _, _, threads, later, tuned = outcome(code)
+    ((levels, _, _, threads, later, tuned),) = outcomes(code + NOTE)
     assert (levels["geonp"], threads, later, tuned) == (10, 3, [3], ["mallopt"])
 
 
-@pytest.mark.parametrize("earlier", ["", "import torch; torch.set_num_threads(3)"])
-def test_importing_and_filling_leave_the_process_as_it_was(model: str, earlier: str) -> None:
-    untouched = outcome(f"import dask.array, rasterio, xarray, zarr\ndask.array.zeros(1).compute()\n{earlier}")
-    assert outcome(f"{earlier}\n{IMPORT}{FILL}", model) == untouched
-
-
-def test_training_leaves_the_process_as_it_was() -> None:
-    imports = "import dask.array, rasterio, xarray, zarr, lightning_fabric, matplotlib.figure\n"
-    assert outcome(f"{imports}{TRAIN}") == outcome(imports)
+def test_importing_filling_and_training_leave_the_process_as_it_was(model: str) -> None:
+    at_first, with_threads = outcomes(f"{LIBRARIES}{NOTE}{THREADS}{NOTE}")
+    found = outcomes(f"{IMPORT}{LIBRARIES}{NOTE}{THREADS}{FILL}{NOTE}{TRAIN}{NOTE}", model)
+    assert found == [at_first, with_threads, with_threads]
 
 
 def test_the_logger_of_geonp_is_silent_until_somebody_listens() -> None:
