@@ -24,6 +24,7 @@ RASTER_OPTIONS = (
 
 _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "value": click.option("--value", help="Column to evaluate. Default: the only one."),
+    "units": click.option("--units", help="Units of the values. Default: those in a header such as temp [degC]."),
     "where": click.option(
         "--where", multiple=True, metavar="COLUMN=VALUE", help="Use these rows alone, as of a year; repeatable."
     ),

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 @click.option("--resolution", nargs=1, type=float, help="Side of a cell, in the unit of the coordinates.")
 @click.option("--bounds", nargs=4, type=float, metavar="W S E N", help="Edges of the grid. Default: around all points.")
 @click.option("--value", "values", multiple=True, help="Column to interpolate; repeatable. Default: the only one.")
+@click.option(
+    "--units", multiple=True, help="Units of the values, or of each --value. Default: those in a header: temp [degC]."
+)
 @click.option("--where", multiple=True, metavar="COLUMN=VALUE", help="Use these rows alone, as of a date; repeatable.")
 @click.option("--x", help="Column of the coordinate x. Default: x, lon, longitude or easting.")
 @click.option("--y", help="Column of the coordinate y. Default: y, lat, latitude or northing.")
@@ -117,6 +120,7 @@ def grid(
     beside = [read_covariate(text) for text in covariates]
     at: xr.DataArray | xr.Dataset | None = None if like is None else open_raster(str(like), chunks=None)
     apart = [*(one.label for one in wanted(beside, at)), *filter(None, (settings["errors"], settings["time"]))]
+    settings["units"] = settings["units"] or None
     columns = read_table(table, names, x, y, apart, crossed=settings["repeats"] == "mean" or bool(settings["time"]))
     if at is None:
         assert resolution is not None

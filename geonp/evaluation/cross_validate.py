@@ -59,6 +59,7 @@ def cross_validate(
     device: str | None = None,
     batch_size: int | None = None,
     seed: int = 0,
+    units: str | None = None,
     progress: Callable[[str], object] | None = None,
 ) -> CrossValidation:
     """Predict every measurement from the others, fold by fold, by the model and by classical methods.
@@ -69,7 +70,7 @@ def cross_validate(
 
     Parameters
     ----------
-    points, x, y, crs, errors, repeats
+    points, x, y, crs, errors, repeats, units
         As for :func:`geonp.interpolate`.
     values : str, optional
         The column to evaluate. By default the only numeric one beside the coordinates.
@@ -110,7 +111,7 @@ def cross_validate(
         For an unknown model, or one that cannot be loaded.
     """
     options = {"model": os.fspath(model), "max_distance": max_distance, "device": device, "batch_size": batch_size}
-    data = _measured(points, (values, x, y), crs, covariates, errors, repeats, time)
+    data = _measured(points, (values, x, y), crs, covariates, errors, repeats, time, units)
     methods = [*POINT_METHODS, "kriging", *([REGRESSION] if data.labels else []), *([ACROSS] if time else [])]
     baselines = requested(baselines, methods, {REGRESSION: "covariates", ACROSS: "time"})
     rng = np.random.default_rng(seed)
@@ -183,12 +184,13 @@ def _measured(
     errors: str | None,
     repeats: Repeats | None,
     time: str | None,
+    given_units: str | None,
 ) -> _Measured:
     """The measurements of a table, with the checks of :func:`geonp.interpolate`."""
     asked = wanted(covariates, None)
     labels = tuple(one.label for one in asked)
     apart = [*labels, *filter(None, (errors, time))]
-    table = read_table(points, *columns, apart, crossed=repeats == "mean" or time is not None)
+    table = read_table(points, *columns, apart, crossed=repeats == "mean" or time is not None, units=given_units)
     if len(table.values) > 1:
         raise InputError(f"one column is evaluated at a time: got {', '.join(table.values)}; choose it with values=...")
     (value,) = table.values

@@ -16,6 +16,7 @@ from pyproj.exceptions import CRSError
 
 from geonp.errors import InputError, warn
 from geonp.io.tables import with_places
+from geonp.io.units import bracketed, units_of
 from geonp.raster.grid import Grid
 from geonp.raster.sentinels import Extremes, suspects
 from geonp.raster.times import Times, times_of
@@ -164,23 +165,28 @@ def read_table(
     covariates: Collection[str] = (),
     *,
     crossed: bool = False,
+    units: str | Sequence[str] | None = None,
 ) -> Table:
     """Read the columns of a table; `values` may be empty, for places without measurements.
 
     Of `covariates`, those that are columns are read. With `crossed`, a Dataset may have several dimensions, such as
-    stations and times, whose combinations are rows.
+    stations and times, whose combinations are rows. A column ``temp [degC]`` of values is named ``temp`` and has the
+    units degC; `units`, of all columns of values or of each, take precedence.
 
     Raises
     ------
     InputError
-        For columns that do not exist, are not numeric, or cannot be guessed.
+        For columns that do not exist, are not numeric, or cannot be guessed, and other numbers of units.
     """
     points, attrs, crs = as_frame(points, crossed=crossed)
     columns = [str(name) for name in points.columns]
     points = points.set_axis(columns, axis=1)
     if twice := [name for name in columns if columns.count(name) > 1]:
         raise InputError(f"the table has several columns {twice[0]!r}: expected different names; rename one")
-    given = [x, y, *([values] if isinstance(values, str) else values or ())]
+    short = bracketed(columns)
+    whole = {name: column for column, (name, _) in short.items()}
+    names = None if values is None else [whole.get(n, n) for n in ([values] if isinstance(values, str) else values)]
+    given = [x, y, *(names or ())]
     if unknown := [name for name in given if name is not None and name not in columns]:
         raise InputError(f"the table has no column {unknown[0]!r}, got {columns}")
     x, y = _coordinate(columns, x, TABLES.x_names, "x"), _coordinate(columns, y, TABLES.y_names, "y")
@@ -188,7 +194,6 @@ def read_table(
         raise InputError(
             f"x must be the longitude and y the latitude: got x={x!r} and y={y!r}; exchange them or rename the columns"
         )
-    names = [values] if isinstance(values, str) else values
     if names is None:
         names = [_only_numeric(points.drop(columns=[x, y, *covariates], errors="ignore"))]
     for name in (x, y, *names):
@@ -203,6 +208,11 @@ def read_table(
             f"the covariate {both[0]!r} is a coordinate or is interpolated itself: expected another column, of "
             f"{columns}"
         )
+    points = points.rename(columns={name: short[name][0] for name in names if name in short})
+    found = [short.get(name, (name, "")) for name in names]
+    names = [name for name, _ in found]
+    given_units = units_of(units, names) or {name: unit for name, unit in found if unit}
+    attrs = attrs | {name: {**attrs.get(name, {}), "units": unit} for name, unit in given_units.items()}
     xy = points[[x, y]].to_numpy(np.float64)
     beside = points[[name for name in covariates if name in columns]]
     others = points.drop(columns=list({x, y, *names, *beside.columns}))

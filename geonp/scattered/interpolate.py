@@ -72,6 +72,7 @@ def interpolate(
     statistic: Literal["mean", "median"] = "mean",
     bounds: Bounds | None = None,
     samples: int = 0,
+    units: str | Sequence[str] | None = None,
 ) -> xr.Dataset:
     """Interpolate scattered measurements to the cells of a grid or to other places.
 
@@ -119,6 +120,9 @@ def interpolate(
         predicted at their times. Times with fewer than four measurements stay empty.
     at_times : sequence, optional
         The times to predict, of those of the table. By default all.
+    units : str or list of str, optional
+        Units of the values, or of each column, for the attributes of the result. By default those of a Dataset, or
+        those in brackets in the name of a column: ``temp [degC]`` becomes the variable ``temp``.
 
     Returns
     -------
@@ -153,7 +157,7 @@ def interpolate(
     labels = [one.label for one in asked]
     _check_times(time, at_times, samples)
     apart = [*labels, *([errors] if errors else []), *([time] if time else [])]
-    table = read_table(points, values, x, y, apart, crossed=repeats == "mean" or time is not None)
+    table = read_table(points, values, x, y, apart, crossed=repeats == "mean" or time is not None, units=units)
     target = target_of(at, table, labels)
     table = transformed(table, crs, target.grid)
     table.warn_of_distance(target.x, target.y, target.geographic)

@@ -207,7 +207,8 @@ def test_a_grid_has_the_units_of_its_reference_system() -> None:
 
 def test_the_command_writes_a_raster(tmp_path: Path) -> None:
     source, target = tmp_path / "points.csv", tmp_path / "grid.tif"
-    measurements(100).rename(columns={"x": "lon", "y": "lat"}).to_csv(source, index=False)
+    columns = {"x": "lon", "y": "lat", "value": "value [degC]"}
+    measurements(100).rename(columns=columns).to_csv(source, index=False)
     result = CliRunner().invoke(main, ["grid", str(source), str(target), "--resolution", "2", "--quantile", "0.9"])
     assert result.exit_code == 0, result.output
     assert "Interpolated 100 points to 625 cells" in result.output
@@ -220,6 +221,8 @@ def test_the_command_writes_a_raster(tmp_path: Path) -> None:
     netcdf = tmp_path / "grid.nc"
     result = CliRunner().invoke(main, ["grid", str(source), str(netcdf), "--like", str(target), "--json"])
     assert result.exit_code == 0, result.output
+    with xr.open_dataset(netcdf) as found:
+        assert [found[name].attrs["units"] for name in ("value", "value_standard_error")] == ["degC", "degC"]
     both = CliRunner().invoke(
         main, ["grid", str(source), str(tmp_path / "o.nc"), "--like", str(target), "--bounds", "0", "0", "1", "1"]
     )
@@ -233,6 +236,23 @@ def test_the_command_writes_a_raster(tmp_path: Path) -> None:
     )
     assert result.exit_code == 1
     assert "is not a table that can be read" in result.output
+
+
+def test_units_are_given_or_in_the_names_of_columns() -> None:
+    table = measurements(5).rename(columns={"value": "temp [degC]"})
+    assert read_table(table, None, None, None).attrs["temp"]["units"] == "degC"
+    assert read_table(table, "temp", None, None, units="K").attrs["temp"]["units"] == "K"
+    assert [*read_table(table.assign(temp=1.0), "temp [degC]", None, None).values] == ["temp [degC]"]
+    ds = xr.Dataset.from_dataframe(table.assign(wet=1.0))
+    ds["wet"].attrs = {"units": "%", "long_name": "humidity"}
+    both = read_table(ds, ["wet", "temp"], None, None)
+    assert both.attrs["wet"] == ds["wet"].attrs
+    assert [*both.values] == ["wet", "temp"]
+    given = read_table(ds, ["wet", "temp"], None, None, units=["1", "degF"])
+    assert given.attrs["wet"] == {"units": "1", "long_name": "humidity"}
+    assert given.attrs["temp"] == {"units": "degF"}
+    with pytest.raises(InputError, match="must be given once, or for each column of values: got a, b for temp"):
+        read_table(table, None, None, None, units=["a", "b"])
 
 
 @pytest.mark.filterwarnings("always:column 'value' holds -9999")
