@@ -15,10 +15,10 @@ from geonp.fill.infill import chunks_in_memory, count_batches
 from geonp.fill.options import FillKeywords, FillOptions, takes_fill_options
 from geonp.fill.request import Request, prepare
 from geonp.fill.variables import Raster
+from geonp.inference.batches import BATCHES, batch_bytes
 from geonp.inference.kernel import FillJob, result_dtype
 from geonp.inference.noise import NOISE
 from geonp.inference.parallel import PROCESSES, number_of_cores, number_of_processes
-from geonp.inference.predictor import BATCHES, batch_bytes
 from geonp.inference.series import SERIES
 from geonp.inference.simulation import JOINT
 from geonp.inference.stack import STACK

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from geonp.inference.batches import BATCHES, padded_size, tiles_per_batch
 from geonp.inference.kernel import FillJob
-from geonp.inference.predictor import BATCHES, padded_size, tiles_per_batch
 from geonp.inference.tiling import TILING, groups
 from geonp.raster.windows import Window
 

@@ -20,6 +20,7 @@ from geonp.inference.covariates import Layer
 from geonp.inference.far import FarContext, far_window
 from geonp.inference.ground import Ground, Squares
 from geonp.inference.measurements import Measurements, NearMeasurements
+from geonp.inference.nearby import BLOCKS, blocks_of, fill_nearby
 from geonp.inference.predictor import Predictor
 from geonp.inference.series import SERIES
 from geonp.inference.stack import STACK, Across, combined
@@ -145,9 +146,19 @@ class FillJob:
     def predicted(self, chunk: Window) -> Window:
         """The tiles that predict the cells of `chunk`, in the columns of :meth:`window`."""
         neighbourhood = self.predictor.neighbourhood
+        if self.nearby:
+            # a block may be filled with the reading of the next
+            block = neighbourhood.tile_px * BLOCKS.tiles
+            return self._own(chunk).aligned(block).grown(block)
         # the tile around a lone gap may begin up to one side before the last cell of the gap
-        predicted = self._own(chunk).grown(TILING.margin_px + max(neighbourhood.overlap_px, neighbourhood.tile_px))
-        return predicted.aligned(neighbourhood.tile_px * neighbourhood.merge)
+        margin = TILING.margin_px + max(neighbourhood.overlap_px, neighbourhood.tile_px)
+        return self._own(chunk).grown(margin).aligned(neighbourhood.tile_px * neighbourhood.merge)
+
+    @property
+    def nearby(self) -> bool:
+        """Whether small gaps are filled with readings of blocks, see :mod:`geonp.inference.nearby`."""
+        beside = self.across or self.smooth or self.warping or self.points or self.surface
+        return self.predictor.nearby and self.kind is not Kind.CLASSES and not beside
 
     def _own(self, chunk: Window) -> Window:
         """A chunk in columns that are counted from :attr:`first_col`."""
@@ -351,10 +362,17 @@ def _predict(
         known = np.isfinite(others).any(0)
         supported = supported | (fillable & known)
     wanted = wanted_cells(fillable, supported, job.core(chunk))
+    small = job.nearby and not covariates
+    if small:
+        blocks = blocks_of(missing, context_mask, job.frame, job.predictor.neighbourhood.tile_px)
+        nearby = fill_nearby(values, context_mask, missing, wanted, blocks, job)
+        missing, wanted = missing & ~blocks.mask, wanted & ~blocks.mask
     tiles = tiles_of(
         values, context_mask, missing, wanted, chunk, job, covariates=covariates, far=more[0], points=more[1]
     )
     predicted = _blend(tiles, values.shape, rows, cols, job)
+    if small:
+        predicted = np.where(blocks.mask, nearby, predicted)
     if others is not None:
         stack = np.where(context_mask, values, np.nan), others
         tiles = tiles_of(values, context_mask & known, missing, wanted & known, chunk, job, stack)

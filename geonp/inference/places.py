@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from geonp.inference.batches import padded_size, tiles_per_batch
 from geonp.inference.censoring import latent, without_piles
 from geonp.inference.context import framed
 from geonp.inference.far import NO_BLOCKS, FarContext
 from geonp.inference.kernel import FillJob, result_dtype, within
-from geonp.inference.predictor import padded_size, tiles_per_batch
 from geonp.inference.stitching import Tile, batches, blended, stitch
 from geonp.inference.tiles import far_of
 from geonp.raster.metadata import FillFlag

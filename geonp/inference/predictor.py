@@ -20,6 +20,7 @@ import psutil
 
 from geonp.errors import CheckpointError, InputError, ModelError, PredictionError, reason
 from geonp.inference import checkpoint
+from geonp.inference.batches import BATCHES, batch_bytes
 from geonp.inference.context import Neighbourhood
 from geonp.inference.covariates import Columns
 from geonp.inference.measurements import Measured
@@ -27,48 +28,19 @@ from geonp.inference.measurements import Measured
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from geonp.nn.nearby import Patch, Reading
     from geonp.nn.process import LocalProcess
 
 __all__ = [
-    "BATCHES",
-    "BatchSettings",
     "Points",
     "Predictor",
-    "batch_bytes",
     "one_thread",
-    "padded_size",
     "resolve",
-    "tiles_per_batch",
 ]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
 IntArray = npt.NDArray[np.intp]
-
-
-@dataclass(frozen=True)
-class BatchSettings:
-    """How tiles are padded and how many of them are predicted together."""
-
-    buckets: tuple[int, ...] = (32, 64, 96, 128, 192, 256, 320, 384, 512, 768)
-    """Numbers of targets that tiles are padded to. There are few, because bfloat16 kernels are compiled for each
-    shape."""
-    step: int = 64
-    """Step between the buckets above the largest of these."""
-    cpu_size: int = 4
-    """Largest number of tiles in a batch on a CPU; larger batches exceed its caches."""
-    gpu_size: int = 128
-    """Largest number of tiles in a batch on a GPU."""
-    memory: float = 0.25
-    """Largest share of the free memory for a batch."""
-    cpu_pair_bytes: int = 60
-    """Upper bound of the memory for a pair of points on a CPU, which holds the pairs of one tile at a time."""
-    gpu_pair_bytes: int = 300
-    """The same on a GPU."""
-
-
-BATCHES = BatchSettings()
-"""The settings in use."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +63,8 @@ class Predictor:
         Whether the model can use covariates.
     indicators : bool
         Whether a model of numbers predicts classes, see :func:`geonp.nn.indicators.class_probabilities`.
+    nearby : bool
+        Whether the model can fill small gaps with readings of other tiles, see :mod:`geonp.inference.nearby`.
     """
 
     model: str
@@ -102,6 +76,7 @@ class Predictor:
     classes: int = 0
     covariates: bool = False
     indicators: bool = False
+    nearby: bool = False
 
     @property
     def outputs(self) -> int:
@@ -173,6 +148,20 @@ class Predictor:
             axes = found.metric.new_tensor(self.neighbourhood.axes)
             found = replace(found, metric=axes.mT @ found.metric @ axes)
         return replace(found, **{name: getattr(found, name).cpu() for name in vars(found)})
+
+    def readings(self, points: Points) -> list[Reading]:
+        """The process of each task, without what varies within it."""
+        from geonp.nn.nearby import readings_of
+
+        return readings_of(self.process(points), points.mask, points.loc, points.scale)
+
+    def fill_patch(self, patch: Patch) -> FloatArray:
+        """Outputs ``(outputs, rows, cols)`` of a patch of small gaps, NaN elsewhere; for a model with `nearby`."""
+        import torch
+
+        network = _network(self.model, self.sha256, "cpu")
+        with torch.no_grad(), one_thread(), _geonp_errors():
+            return network.head.nearby.predict(patch)  # type: ignore[no-any-return, union-attr, operator]
 
     @contextmanager
     def _inputs(self, points: Points) -> Iterator[tuple[nn.Module, tuple[Tensor, ...]]]:
@@ -322,7 +311,8 @@ def resolve(model: str, device: str | None, batch_size: int | None) -> tuple[Pre
         batch_size = 1 << (batch_size.bit_length() - 1)
     precision = "bf16" if fast else "float32"
     settings = card.neighbourhood, card.classes, card.uses_covariates
-    return Predictor(model, card.sha256, device, precision, batch_size, *settings), card
+    nearby = bool(card.config.get("nearby")) and not card.classes
+    return Predictor(model, card.sha256, device, precision, batch_size, *settings, nearby=nearby), card
 
 
 def _check_rasters(card: checkpoint.Card) -> None:
@@ -367,14 +357,6 @@ def _cpu_has_amx() -> bool:
     return bool(getattr(torch.cpu, "_is_amx_tile_supported", bool)())
 
 
-def batch_bytes(neighbourhood: Neighbourhood, tiles: int, device: str) -> int:
-    """Upper bound of the memory of a forward pass, in proportion to the pairs of points."""
-    n_c, frame = neighbourhood.n_context, 2 * neighbourhood.overlap_px
-    single, merged = (neighbourhood.tile_px + frame) ** 2, (neighbourhood.tile_px * neighbourhood.merge + frame) ** 2
-    each = BATCHES.cpu_pair_bytes if _kind(device) == "cpu" else BATCHES.gpu_pair_bytes
-    return each * n_c * max(tiles * (n_c + min(BATCHES.buckets[-1], single)), n_c + merged)
-
-
 @lru_cache(maxsize=4)
 def _network(model: str, sha256: str, device: str) -> nn.Module:
     from copy import deepcopy
@@ -386,13 +368,3 @@ def _network(model: str, sha256: str, device: str) -> nn.Module:
             f"expected {sha256[:12]}...; install the same geonp, or copy the same checkpoint, everywhere"
         )
     return network if _kind(device) == "cpu" else deepcopy(network).to(device)
-
-
-def tiles_per_batch(size: int, n_t: int) -> int:
-    """Number of tiles of `n_t` targets that take about as much memory as `size` ordinary ones."""
-    return min(size, max(1, size * BATCHES.buckets[-1] // n_t))
-
-
-def padded_size(targets: int) -> int:
-    """Number of targets that `targets` are padded to."""
-    return next((b for b in BATCHES.buckets if targets <= b), -(-targets // BATCHES.step) * BATCHES.step)

@@ -15,11 +15,12 @@ import numpy.typing as npt
 from scipy import ndimage
 
 from geonp.errors import PredictionError
+from geonp.inference.batches import padded_size, tiles_per_batch
 from geonp.inference.context import Neighbourhood, standardise
 from geonp.inference.covariates import Columns, padded
 from geonp.inference.measurements import Measured
 from geonp.inference.parallel import on_cores
-from geonp.inference.predictor import Points, Predictor, padded_size, tiles_per_batch
+from geonp.inference.predictor import Points, Predictor
 
 __all__ = ["Tile", "batches", "blend_weights", "blended", "in_batches", "overlaps", "pad", "predict", "stitch"]
 

@@ -26,6 +26,7 @@ __all__ = [
     "VarianceHead",
     "gaussian",
     "prior_of",
+    "residual_sizes",
     "scoring_step",
     "step_inputs",
     "tail_of",
@@ -166,6 +167,8 @@ class KrigingHead(nn.Module):
     smooth fields needs the exact, partly negative weights of a linear solve. A solve costs ``2 n_c^3 / 3 + n_c^2 n_t``
     multiplications, so the head is for a bounded context. The prediction includes the noise of a new measurement.
 
+    `nearby` is a correction for small gaps, if the model has one (:class:`~geonp.nn.nearby.NearbyCorrection`).
+
     Related work (amortised kriging, neural Vecchia approximations, BSA-TNP) is cited in ``docs/kriging-head.md``.
     """
 
@@ -184,6 +187,7 @@ class KrigingHead(nn.Module):
     ) -> None:
         super().__init__()
         self.n_refine, self.refine_steps = n_refine, refine_steps
+        self.nearby: nn.Module | None = None
         self.model = CovarianceModel(d_x, tuple(lengths))
         n_raw = self.model.n_raw
         self.covariance = MLP(dim + n_summary, hidden, n_raw)
@@ -243,7 +247,7 @@ class KrigingHead(nn.Module):
     ) -> StudentT:
         """The learned correction; `mean` is the conditional mean that it reads, `kernel` and `noise` the targets'."""
         scale = (given.variance + noise).sqrt()[..., None]
-        near, overall = _residual_sizes(kernel, given.leave_one_out, mask)
+        near, overall = residual_sizes(kernel, given.leave_one_out, mask)
         rings = _ring_sizes(given.innovation, mask).expand(-1, targets.shape[1], -1)
         features = torch.cat([targets, scale.log(), mean, near, overall, rings], -1)
         shift, log_ratio, tail = self.correction(features).chunk(3, -1)
@@ -341,7 +345,7 @@ def _ring_sizes(innovation: Tensor, mask: Tensor) -> Tensor:
     return torch.log(total / member.sum(1)[..., None].clamp_min(1) + 0.01).flatten(1)[:, None]
 
 
-def _residual_sizes(kernel: Tensor, residuals: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+def residual_sizes(kernel: Tensor, residuals: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Log mean size of the residuals around each target, weighted by covariance, and overall, ``(batch, n_t, 2 d_y)``.
 
     The size is the mean square, and the mean absolute value relative to its root: the smaller, the heavier the tails.

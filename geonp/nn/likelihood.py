@@ -21,7 +21,7 @@ apart, their columns compete for few cache lines, and the Cholesky factorisation
 
 @dataclass(frozen=True)
 class Conditional:
-    """A Gaussian process conditioned on a context, float32.
+    """A Gaussian process conditioned on a context, float32 where not said otherwise.
 
     Attributes
     ----------
@@ -33,12 +33,15 @@ class Conditional:
         Standardised residual of each context value predicted from all others, ``(batch, n_c, d_y)``.
     innovation : Tensor
         Standardised residual of each context value predicted from those before it, ``(batch, n_c, d_y)``.
+    precision : Tensor
+        Inverse of the variance of each context value given all others, noise included, ``(batch, n_c)``, float64.
     """
 
     mean: Tensor
     variance: Tensor
     leave_one_out: Tensor
     innovation: Tensor
+    precision: Tensor
 
 
 def condition(kernel: Tensor, prior: Tensor, noise: Tensor, yc: Tensor, mask: Tensor) -> Conditional:
@@ -61,8 +64,10 @@ def condition(kernel: Tensor, prior: Tensor, noise: Tensor, yc: Tensor, mask: Te
     weights, whitened = k_tc @ inverse.mT, inverse @ torch.where(mask[..., None], yc, 0.0).double()
     variance = (prior - weights.square().sum(-1)).clamp_min(0.0)
     # Rasmussen & Williams (2006), equation 5.12
-    leave_one_out = (inverse.mT @ whitened) / inverse.square().sum(1).sqrt()[..., None]
-    return Conditional((weights @ whitened).float(), variance.float(), leave_one_out.float(), whitened.float())
+    precision = inverse.square().sum(1)
+    leave_one_out = (inverse.mT @ whitened) / precision.sqrt()[..., None]
+    mean = weights @ whitened
+    return Conditional(mean.float(), variance.float(), leave_one_out.float(), whitened.float(), precision)
 
 
 def conditional_covariance(kernel: Tensor, prior: Tensor, noise: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

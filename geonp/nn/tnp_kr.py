@@ -22,6 +22,7 @@ from geonp.nn.layers import (
     plain_attention,
     with_unknown_targets,
 )
+from geonp.nn.nearby import NearbyCorrection
 from geonp.nn.scan import scan_attention
 from geonp.nn.statistics import context_means, context_statistics, moments
 
@@ -64,6 +65,8 @@ class TNPKR(nn.Module):
     * `means`: tokens also contain the mean of the values around them, for each kernel.
     * `head` ``"kriging"``; or ``"drift"``, which reads covariates too (:class:`~geonp.nn.drift_head.DriftKrigingHead`).
 
+    * `nearby`: the head fills small gaps with readings of other tiles (:class:`~geonp.nn.nearby.NearbyCorrection`).
+
     * `scales` with `kernels` ``"rbf"``: widths from which the radial basis functions start, one for each.
     * `unit`: coordinates are divided by it, to bring numbers of cells to the order of one.
 
@@ -99,6 +102,7 @@ class TNPKR(nn.Module):
         refine_steps: int = 3,
         whole_steps: int = 0,
         scoring_steps: int = 0,
+        nearby: bool = False,
         min_scale: float = 0.0,
         block_size: int = 1024,
         unit: float = 1.0,
@@ -114,10 +118,9 @@ class TNPKR(nn.Module):
         self.observed = nn.Embedding(2, 4)
         self.embed = MLP(4 + d_x * embed_x + d_y + extra + d_y * n_kernels * means, *embed_hidden, dim)
         self.norm_in = nn.LayerNorm(dim, eps=1e-6)
+        widths = qk_dim, v_dim, v_hidden
         modules: list[nn.Module] = [
-            DeepKernelAttention(dim, d_x, qk_dim)
-            if attention == "dka"
-            else MultiHeadAttention(dim, heads, qk_dim, v_dim, v_hidden)
+            DeepKernelAttention(dim, d_x, qk_dim) if attention == "dka" else MultiHeadAttention(dim, heads, *widths)
             for _ in range(blocks)
         ]
         self.blocks = nn.ModuleList(KRBlock(dim, ff_dim, module) for module in modules)
@@ -128,11 +131,14 @@ class TNPKR(nn.Module):
         random = [orthogonal_features(n_features, qk_dim // heads) for _ in range(blocks * (attention == "performer"))]
         self.register_buffer("features", torch.stack(random) if random else None)
         self.norm_out = nn.LayerNorm(dim, eps=1e-6)
+        steps = n_refine, refine_steps, whole_steps, scoring_steps
         self.head: GaussianHead | KrigingHead = (
-            KRIGING_HEADS[head](dim, d_x, d_y, 128, extra, n_refine, refine_steps, whole_steps, scoring_steps)
+            KRIGING_HEADS[head](dim, d_x, d_y, 128, extra, *steps)
             if head in KRIGING_HEADS
             else GaussianHead(dim, 256, d_y, min_scale)
         )
+        if nearby:
+            self.head.nearby = NearbyCorrection()
 
     def forward(
         self,

@@ -15,10 +15,10 @@ from dask.base import compute
 from dask.delayed import delayed
 from dask.system import CPU_COUNT
 
+from geonp.inference.batches import padded_size, tiles_per_batch
 from geonp.inference.censoring import without_piles
 from geonp.inference.covariates import Layer, columns
 from geonp.inference.kernel import FillJob, result_dtype
-from geonp.inference.predictor import padded_size, tiles_per_batch
 from geonp.inference.stitching import Tile, batches, blended, stitch
 from geonp.raster.metadata import FillFlag
 from geonp.scattered.joint import draw_samples
