@@ -78,9 +78,8 @@ def tiles_of(
         # a tile off the lattice holds a single gap, and overlaps with no other
         lap = 0 if (corners % px).any() else neighbourhood.overlap_px
         patch = framed(box, lap)
-        weights = wanted[patch] * np.sum(
-            [blend_weights(reached[patch], member - box[0], px, lap) for member in members], 0
-        )
+        shares = [blend_weights(reached[patch], member - box[0], px, lap) for member in members]
+        weights = wanted[patch] * np.sum(shares, 0)
         t_row, t_col = np.nonzero(weights)
         if not t_row.size:
             continue

@@ -132,13 +132,7 @@ class TNPKR(nn.Module):
         self.register_buffer("features", torch.stack(random) if random else None)
         self.norm_out = nn.LayerNorm(dim, eps=1e-6)
         steps = n_refine, refine_steps, whole_steps, scoring_steps
-        self.head: GaussianHead | KrigingHead = (
-            KRIGING_HEADS[head](dim, d_x, d_y, 128, extra, *steps)
-            if head in KRIGING_HEADS
-            else GaussianHead(dim, 256, d_y, min_scale)
-        )
-        if nearby:
-            self.head.nearby = NearbyCorrection()
+        self.head = _head(head, (dim, d_x, d_y, 128, extra, *steps), min_scale, nearby=nearby)
 
     def forward(
         self,
@@ -283,6 +277,16 @@ class TNPKR(nn.Module):
         if self.statistics:
             local, summary = context_statistics(sums, yc, mask)
         return torch.cat([local, context_means(sums)], -1) if self.means else local, summary
+
+
+def _head(name: str, arguments: tuple[int, ...], min_scale: float, *, nearby: bool) -> GaussianHead | KrigingHead:
+    """The head of this name, with the arguments of a kriging head."""
+    if name not in KRIGING_HEADS:
+        dim, _, d_y, *_ = arguments
+        return GaussianHead(dim, 256, d_y, min_scale)
+    head = KRIGING_HEADS[name](*arguments)  # type: ignore[arg-type]
+    head.nearby = NearbyCorrection() if nearby else None
+    return head
 
 
 def _check_attention(attention: str, embed_x: bool) -> None:
