@@ -11,15 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from geonp.inference.thinning import curve, start_of, thinned
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __all__ = ["MEASUREMENTS", "Measured", "Measurements", "NearMeasurements"]
 
@@ -94,12 +90,6 @@ class Measured:
     values: FloatArray
     errors: FloatArray
     offset_error: float | FloatArray
-
-    def tensors(self, device: str) -> tuple[Tensor, ...]:
-        """Values, errors and that of the offset on a device."""
-        import torch
-
-        return tuple(torch.as_tensor(a).to(device) for a in (self.values, self.errors, self.offset_error))
 
 
 @dataclass(frozen=True, eq=False)

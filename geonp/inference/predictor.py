@@ -123,7 +123,7 @@ class Predictor:
             predicted = network(*inputs, **_beside(points, self.device))
             if points.measured is not None:
                 xc, _, xt, mask = inputs
-                predicted = updated(predicted, xc, xt, mask, *points.measured.tensors(self.device))
+                predicted = updated(predicted, xc, xt, mask, *_of_measured(points.measured, self.device))
         if self.classes:
             return predicted.probs.permute(2, 0, 1).cpu().numpy().astype(np.float64)  # type: ignore[no-any-return]
         moments = torch.stack([predicted.mean, predicted.stddev, tail_of(predicted)])[..., 0]
@@ -179,6 +179,13 @@ class Predictor:
         autocast = torch.autocast(_kind(self.device), torch.bfloat16, enabled=self.precision == "bf16")
         with torch.no_grad(), autocast, one_thread(), _geonp_errors():
             yield network, (xc, yc, xt, mask)
+
+
+def _of_measured(measured: Measured, device: str) -> Iterator[Tensor]:
+    """Values and errors of measurements, and that of their offset, on a device."""
+    import torch
+
+    return (torch.as_tensor(a).to(device) for a in (measured.values, measured.errors, measured.offset_error))
 
 
 def _beside(points: Points, device: str) -> dict[str, Any]:
