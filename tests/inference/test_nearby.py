@@ -1,0 +1,112 @@
+"""Small gaps among many observations: readings of blocks, and squares conditioned on their nearest observations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from scipy import ndimage
+
+import geonp
+from geonp.inference.checkpoint import load_model
+from geonp.inference.nearby import blocks_of
+from geonp.nn.nearby import NEARBY, Patch, Reading, predict
+
+FRAME = 112
+
+
+def exponential(length: float, noise: float = 1e-4) -> Reading:
+    """The process with covariance exp(-distance / length)."""
+    steps = np.arange(-NEARBY.widest_px, NEARBY.widest_px + 1.0)
+    return Reading(np.exp(-np.hypot(steps[:, None], steps) / length), noise, 3.0, 2.0)
+
+
+def patch_of(readings: tuple[Reading, ...], length: float, seed: int = 0) -> tuple[Patch, np.ndarray]:
+    """A patch of 16 x 16 cells with 20 % gaps, and the field that it shows, drawn from a process."""
+    rng, n = np.random.default_rng(seed), 16 + 2 * NEARBY.reach_px
+    cells = np.argwhere(np.ones((n, n), bool))
+    covariance = np.exp(-np.hypot(*(cells[:, None] - cells).transpose(2, 0, 1)) / length) + 1e-4 * np.eye(len(cells))
+    field = 3 + 2 * (np.linalg.cholesky(covariance) @ rng.standard_normal(len(cells))).reshape(n, n)
+    missing = rng.random(field.shape) < 0.2
+    inside = slice(NEARBY.reach_px, -NEARBY.reach_px)
+    corners = NEARBY.side_px * np.argwhere(np.ones((4, 4), bool))
+    corners = corners[[missing[inside, inside][i : i + 4, j : j + 4].any() for i, j in corners]]
+    return Patch(np.where(missing, np.nan, field), missing[inside, inside], corners, readings), field
+
+
+def test_square_is_conditioned_on_its_64_nearest_observations() -> None:
+    patch, _ = patch_of((exponential(8.0),), 8.0)
+    found = predict(replace(patch, corners=patch.corners[:1]))
+    (row, col), reach = patch.corners[0], NEARBY.reach_px
+    known = np.argwhere(~np.isnan(patch.values)) - reach
+    beyond = np.hypot(*np.maximum(np.maximum([row, col] - known, known - [row + 3, col + 3]), 0).T)
+    centre = np.hypot(*(known - [row + 1.5, col + 1.5]).T)
+    near = known[np.lexsort((centre, beyond))[:64]]
+    targets = np.argwhere(patch.missing[row : row + 4, col : col + 4]) + np.array([row, col])
+
+    def covariance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return np.exp(-np.hypot(*(a[:, None] - b).transpose(2, 0, 1)) / 8)
+
+    weights = np.linalg.solve(covariance(near, near) + 1e-4 * np.eye(64), covariance(near, targets)).T
+    y = (patch.values[tuple((near + reach).T)] - 3) / 2
+    n = len(targets)
+    np.testing.assert_allclose(found.mean[0, :n], weights @ y, rtol=1e-5)
+    variance = 1 + 1e-4 - (weights * covariance(targets, near)).sum(1)
+    np.testing.assert_allclose(found.scale[0, :n].square(), variance, rtol=1e-5)
+
+
+@pytest.mark.parametrize("true", [0, 1])
+def test_likeliest_reading_is_chosen(true: int) -> None:
+    lengths = 1.5, 30.0
+    readings = tuple(exponential(length) for length in lengths)
+    patch, _ = patch_of(readings, lengths[true], seed=true)
+    alone = predict(replace(patch, readings=(readings[true],)))
+    torch.testing.assert_close(predict(patch).mean, alone.mean)
+
+
+def test_contradicted_observation_hardly_counts() -> None:
+    patch, field = patch_of((exponential(8.0),), 8.0)
+    row, col = np.argwhere(~np.isnan(patch.values[12:24, 12:24]))[40] + 12
+    wrong = patch.values.copy()
+    wrong[row, col] += 40.0
+    network, _ = load_model("tnpkr-sa")
+    before, after = (network.head.nearby.predict(replace(patch, values=v)) for v in (patch.values, wrong))
+    inside = slice(NEARBY.reach_px, -NEARBY.reach_px)
+    moved = np.nanmax(np.abs(after[0] - before[0]) / before[1])
+    assert 0 < moved < 2
+    error = np.abs(after[0] - field[inside, inside]) / after[1]
+    assert np.mean(error[np.isfinite(error)] < 1.96) > 0.9
+
+
+def test_only_blocks_with_many_small_gaps_are_read() -> None:
+    rng = np.random.default_rng(0)
+    missing = np.zeros((128 + 2 * FRAME, 192 + 2 * FRAME), bool)
+    block = missing[FRAME:-FRAME, FRAME:-FRAME]
+    block[:64, :64] = rng.random((64, 64)) < 0.1
+    block[:64, 64:128] = rng.random((64, 64)) < 0.95  # few observations
+    block[0:16:8, 130] = True  # one tile with small gaps
+    block[64:, :64] = rng.random((64, 64)) < 0.1
+    block[80:92, 16:28] = True  # a wide gap in a block with small ones
+    found = blocks_of(missing, ~missing, FRAME, 16)
+    np.testing.assert_array_equal(found.read, [[True, False, False], [True, False, False]])
+    inside = found.mask[FRAME:-FRAME, FRAME:-FRAME]
+    np.testing.assert_array_equal(inside[:64, :64], block[:64, :64])
+    assert not inside[80:96, 16:32].any()
+    np.testing.assert_array_equal(inside[96:, :64], block[96:, :64])
+
+
+def test_chunks_do_not_change_small_gaps() -> None:
+    rng = np.random.default_rng(1)
+    field = ndimage.gaussian_filter(rng.standard_normal((150, 170)), 2).astype(np.float32)
+    missing = rng.random(field.shape) < 0.1
+    missing[60:75, 80:95] = True
+    gappy = xr.DataArray(np.where(missing, np.nan, field), dims=("y", "x"), name="a")
+    whole = geonp.infill(gappy)
+    parts = geonp.infill(gappy.chunk({"y": (40, 110), "x": (75, 95)})).compute()
+    for name in ("a", "a_standard_error"):
+        np.testing.assert_allclose(parts[name], whole[name], rtol=2e-4, atol=1e-6)
+    error = (whole["a"].values - field)[missing] / whole["a_standard_error"].values[missing]
+    assert 0.9 < np.mean(np.abs(error) < 1.96) < 0.99
