@@ -58,12 +58,12 @@ class _Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         try:
-            with _termination_as_interrupt(), _warnings_as_lines(), _ignored_quietly(ctx):
+            with _termination_as_interrupt(), warnings_as_lines(), _ignored_quietly(ctx):
                 return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except KeyboardInterrupt:
-            _leave(_ADVICE.get(str(ctx.invoked_subcommand), "no output was written."))
+            leave(_ADVICE.get(str(ctx.invoked_subcommand), "no output was written."))
         except Exception as error:
             if ctx.meta.get(_DEBUG):
                 raise
@@ -132,7 +132,7 @@ def _termination_as_interrupt() -> Iterator[None]:
 
 
 @contextmanager
-def _warnings_as_lines() -> Iterator[None]:
+def warnings_as_lines() -> Iterator[None]:
     """Print warnings as errors are printed, without a line of code."""
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: echo(f"Warning: {message}", err=True)
@@ -150,7 +150,7 @@ def _ignored_quietly(ctx: click.Context) -> Iterator[None]:
         sys.unraisablehook = earlier
 
 
-def _leave(advice: str) -> NoReturn:
+def leave(advice: str) -> NoReturn:
     """End the process without waiting for tiles that are being computed in threads."""
     echo(f"Interrupted: {advice}", err=True)
     # semaphores that are not removed would be reported as leaked

@@ -59,7 +59,7 @@ def test_of_a_table(model: str) -> None:
 
 def test_of_the_command_line(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It prints its warnings without their line; here they are let through."""
-    monkeypatch.setattr(app, "_warnings_as_lines", nullcontext)
+    monkeypatch.setattr(app, "warnings_as_lines", nullcontext)
     dataset().to_netcdf(tmp_path / "in.nc", engine="netcdf4")
     with pytest.warns(UserWarning, match=MESSAGE) as caught:
         CliRunner().invoke(app.main, ["fill", f"{tmp_path}/in.nc", f"{tmp_path}/out.nc", "--model", model, "-q"])

@@ -116,13 +116,13 @@ def warping_of(variable: Variable, limits: Limits) -> Any:
     It follows from up to 64 windows of 32 x 32 cells, spread evenly, and does not depend on the chunks.
     """
     source = variable.spatial_last
-    parts = [source[index].data for index in _windows(source.shape)]
+    parts = [source[index].data for index in sample_windows(source.shape)]
     if source.chunks is None:
         return _fitted([np.asarray(part) for part in parts], variable.read, *limits)
     return delayed(_fitted)(parts, variable.read, *limits)
 
 
-def _windows(shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
+def sample_windows(shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
     """Indices of windows spread evenly over the slices, rows and columns; all windows of a small raster."""
     side, sizes = SAMPLE.side_px, shape[-2:]
     slices, counts = math.prod(shape[:-2]), [-(-size // side) for size in sizes]

@@ -38,7 +38,7 @@ Array = npt.NDArray[Any]
 BoolArray = npt.NDArray[np.bool_]
 Cells = tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]
 
-_FILLS = {Kind.NUMBERS: fill_window, Kind.CLASSES: fill_classes, Kind.DIRECTIONS: fill_directions}
+FILLS = {Kind.NUMBERS: fill_window, Kind.CLASSES: fill_classes, Kind.DIRECTIONS: fill_directions}
 """The function that fills a window, by what the values are."""
 
 
@@ -80,7 +80,7 @@ def fill_region(region: Region, source: Source, job: FillJob, *, keep_going: boo
     if np.isfinite(own).all() and not job.smooth:
         return as_read(own, FillFlag.OBSERVED, job), failure
     result = np.empty(own.shape, result_dtype(own.dtype, job))
-    fill = fill_smooth if job.smooth else _FILLS[job.kind]
+    fill = fill_smooth if job.smooth else FILLS[job.kind]
     held = 1 + STACK.slices * len(region.beside) + SERIES.slices * len(region.series)
     window = lru_cache(maxsize=held)(source.window)
     for place, index in zip(np.ndindex(own.shape[:-2]), itertools.product(*region.lead), strict=True):
@@ -172,7 +172,7 @@ class VariableSource:
     def stored(self) -> Array:
         """Stored values of the region, rows and columns last; errors of readers are raised as they are."""
         chunk = self.region.chunk
-        return self._read(self.region.lead, range(chunk.row, chunk.row_end), range(chunk.col, chunk.col_end))
+        return self.stored_values(self.region.lead, range(chunk.row, chunk.row_end), range(chunk.col, chunk.col_end))
 
     def own(self) -> Array:
         """See :class:`Source`."""
@@ -189,7 +189,7 @@ class VariableSource:
     def far(self, index: Index) -> Array:
         """See :class:`Source`; what cannot be read is treated as missing."""
         cells = self.job.far_cells(self.region.chunk)
-        values, complete = self._read_windows(tuple(range(n, n + 1) for n in index), cells)
+        values, complete = self.windows_of(tuple(range(n, n + 1) for n in index), cells)
         self.far_complete.append(complete)
         return np.where(self._domain(cells), values.reshape(values.shape[-2:]), np.nan)
 
@@ -255,13 +255,13 @@ class VariableSource:
         return {}
 
     def _read_slice(self, index: Index) -> tuple[Array, bool]:
-        values, complete = self._read_windows(tuple(range(k, k + 1) for k in index), self._cells)
+        values, complete = self.windows_of(tuple(range(k, k + 1) for k in index), self._cells)
         return values[(0,) * len(index)], complete
 
     @cached_property
     def _windows(self) -> tuple[dict[Index, Array], bool]:
         """The windows of all slices that are used, by index, and whether all could be read."""
-        parts = [(self.region.lead, self._read_windows(self.region.lead, self._cells))]
+        parts = [(self.region.lead, self.windows_of(self.region.lead, self._cells))]
         parts += [part for lead in self.region.around for part in self._read_neighbours(lead)]
         windows = {
             index: values[place]
@@ -272,13 +272,13 @@ class VariableSource:
 
     def _read_neighbours(self, lead: tuple[range, ...]) -> list[tuple[tuple[range, ...], tuple[Array, bool]]]:
         """Windows of neighbouring slices, at once if possible: an unreadable one does not affect the others."""
-        read = self._read_windows(lead, self._cells)
+        read = self.windows_of(lead, self._cells)
         if read[1]:
             return [(lead, read)]
         alone = [tuple(range(k, k + 1) for k in index) for index in itertools.product(*lead)]
-        return [(one, self._read_windows(one, self._cells)) for one in alone]
+        return [(one, self.windows_of(one, self._cells)) for one in alone]
 
-    def _read_windows(self, lead: tuple[range, ...], cells: Cells) -> tuple[Array, bool]:
+    def windows_of(self, lead: tuple[range, ...], cells: Cells) -> tuple[Array, bool]:
         """Some cells of some slices, in as few reads as possible, or chunk by chunk after an error."""
         values = np.full((*map(len, lead), cells[0].size, cells[1].size), np.nan, self.variable.read.dtype)
         complete = self._read_pieces(values, lead, self.job.shape, cells)
@@ -296,7 +296,7 @@ class VariableSource:
                 for p, n in zip((rows[i], cols[j]), size, strict=True)
             ]
             try:
-                return self.variable.read(self._read(lead, *parts))
+                return self.variable.read(self.stored_values(lead, *parts))
             except MemoryError:
                 raise
             except Exception as error:  # readers of files raise errors of no common class
@@ -315,7 +315,8 @@ class VariableSource:
         )
         return rows, cols
 
-    def _read(self, lead: tuple[range, ...], rows: range, cols: range) -> Array:
+    def stored_values(self, lead: tuple[range, ...], rows: range, cols: range) -> Array:
+        """Values of the variable as they are stored, ``(*leading, rows, columns)``."""
         variable = self.variable
         dims = (*variable.leading, *variable.spatial)
         parts = {dim: slice(part.start, part.stop) for dim, part in zip(dims, (*lead, rows, cols), strict=True)}

@@ -87,7 +87,7 @@ class Card(BaseModel):
 
 def available() -> dict[str, Card]:
     """The shipped checkpoints by name."""
-    cards = (_read_card(Path(str(p))) for p in sorted(_weights().iterdir()) if p.suffix == ".json")
+    cards = (_read_card(Path(str(p))) for p in sorted(weights_folder().iterdir()) if p.suffix == ".json")
     return {card.name: card for card in cards}
 
 
@@ -213,7 +213,8 @@ def save(network: nn.Module, file: Path, **card: Any) -> Card:
     return full
 
 
-def _weights() -> Path:
+def weights_folder() -> Path:
+    """The folder of the models that ship with geonp."""
     return Path(str(resources.files("geonp.weights")))
 
 
@@ -222,9 +223,9 @@ def _locate(model: str) -> Path:
         if not Path(model).is_file():
             raise ModelError(f"no checkpoint at {model!r}: expected a .safetensors file with its .json card beside it")
         return Path(model)
-    file = _weights() / f"{model}.safetensors"
+    file = weights_folder() / f"{model}.safetensors"
     if not file.is_file():
-        names = ", ".join(sorted(p.stem for p in _weights().glob("*.safetensors"))) or "none is installed"
+        names = ", ".join(sorted(p.stem for p in weights_folder().glob("*.safetensors"))) or "none is installed"
         raise ModelError(f"unknown model {model!r}: expected one of {names}, or the path of a .safetensors file")
     return file
 
@@ -260,7 +261,7 @@ def _expected_hash(card: Card, file: Path) -> str | None:
     """Hash that the settings of a card must have; None if neither it nor the weights of a user say so."""
     if card.settings_sha256 is not None:
         return card.settings_sha256
-    if file.parent == _weights():
+    if file.parent == weights_folder():
         return ""
     described = _described(file.with_suffix(".safetensors"))
     return None if described is None else _sha256(described)

@@ -183,16 +183,16 @@ def _threads(pid: int, cores: int, worker: str) -> ThreadPoolExecutor:
 
 
 @lru_cache(maxsize=4)
-def _processes(pid: int, cores: int) -> _Processes:
+def shared_processes(pid: int, cores: int) -> ModelProcesses:
     """Processes started by the process `pid`; a forked process cannot use its parent's."""
-    return _Processes(cores)
+    return ModelProcesses(cores)
 
 
 def _in_order(function: Callable[[T], U], items: Iterable[T], expected: int) -> Iterator[U]:
     """Results in the order of the items, with a few items submitted ahead."""
     cores, worker = _cores()
     with _LOCK:  # lru_cache may call the function twice for two threads
-        threads, processes = _threads(os.getpid(), cores, worker), _processes(os.getpid(), cores)
+        threads, processes = _threads(os.getpid(), cores, worker), shared_processes(os.getpid(), cores)
     processes.expect(expected)
     submitted = deque[tuple[T, Future[U], bool]]()
 
@@ -222,7 +222,7 @@ def _in_order(function: Callable[[T], U], items: Iterable[T], expected: int) -> 
             future.cancel()
 
 
-class _Processes:
+class ModelProcesses:
     """Processes for all threads of this process. They start once there is enough work; loky ends them when idle.
 
     Only one thread talks to loky. KeyboardInterrupt is raised in the main thread; in the midst of loky's functions it
@@ -256,7 +256,7 @@ class _Processes:
                 return None
             try:
                 if self.executor is None:
-                    self.executor = self.dispatcher.submit(_executor, self.cores).result()
+                    self.executor = self.dispatcher.submit(process_executor, self.cores).result()
                 if not self.warm_ups:
                     logger.info("starting %d processes for %d batches", self.cores, self.expected)
                     # every process imports, loads and compiles before the first result is waited for
@@ -293,7 +293,7 @@ class _Processes:
         return self.dispatcher.submit(self.executor.submit, function, *arguments).result()
 
 
-def _executor(processes: int) -> Executor:
+def process_executor(processes: int) -> Executor:
     """Processes that start with the first item, end when idle or with this process, and start again when needed."""
     from loky import ProcessPoolExecutor
 

@@ -159,7 +159,7 @@ class Predictor:
         """Outputs ``(outputs, rows, cols)`` of a patch of small gaps, NaN elsewhere; for a model with `nearby`."""
         import torch
 
-        network = _network(self.model, self.sha256, "cpu")
+        network = network_of(self.model, self.sha256, "cpu")
         with torch.no_grad(), one_thread(), _geonp_errors():
             return network.head.nearby.predict(patch)  # type: ignore[no-any-return, union-attr, operator]
 
@@ -168,7 +168,7 @@ class Predictor:
         """The network with its tensors of a batch, and the settings to call it with."""
         import torch
 
-        network = _network(self.model, self.sha256, self.device)
+        network = network_of(self.model, self.sha256, self.device)
         tensors = (torch.from_numpy(a).to(self.device) for a in (points.xc, points.yc, points.xt, points.mask))
         xc, yc, xt, mask = tensors
         if self.neighbourhood.axes:
@@ -310,7 +310,7 @@ def resolve(model: str, device: str | None, batch_size: int | None) -> tuple[Pre
             f"device {device!r} cannot be used here{reason}: expected cpu, or cuda on a machine with a GPU"
         )
     on_cpu = kind == "cpu"
-    fast = _cpu_has_amx() if on_cpu else torch.cuda.is_bf16_supported(including_emulation=False)
+    fast = cpu_has_amx() if on_cpu else torch.cuda.is_bf16_supported(including_emulation=False)
     memory = psutil.virtual_memory().available if on_cpu else torch.cuda.mem_get_info(device)[0]
     if batch_size is None:
         largest = BATCHES.cpu_size if on_cpu else BATCHES.gpu_size
@@ -353,7 +353,7 @@ def _kind(device: str) -> str:
     return device.partition(":")[0]
 
 
-def _cpu_has_amx() -> bool:
+def cpu_has_amx() -> bool:
     """Whether the processor has matrix units (AMX) for bfloat16.
 
     Without them the small matrix products of a tile are no faster in bfloat16 (AVX512-BF16) or slower (emulated), and
@@ -365,7 +365,8 @@ def _cpu_has_amx() -> bool:
 
 
 @lru_cache(maxsize=4)
-def _network(model: str, sha256: str, device: str) -> nn.Module:
+def network_of(model: str, sha256: str, device: str) -> nn.Module:
+    """The network of a model on a device; its weights must have the hash that the fill started with."""
     from copy import deepcopy
 
     network, card = checkpoint.load_model(model)

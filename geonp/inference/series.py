@@ -70,7 +70,7 @@ _START = {"slow": (0.3, 8.0), "fast": (0.3, 2.0), "level": (0.3,), "noise": (0.1
 
 
 @dataclass(frozen=True, eq=False)
-class _Covariance:
+class SeriesCovariance:
     """A covariance of series: logarithms of the parameters, and the periods; lags are in the units of the latter."""
 
     logs: FloatArray
@@ -163,8 +163,8 @@ def _predict(
     steps = np.diff(np.unique(positions))
     step = float(np.median(steps)) if steps.size else 1.0
     lag = np.abs(positions[:, None] - positions) / step
-    covariance = _fit((sample - loc) / scale, lag, [period / step for period in periods])
-    mean, variance = _condition((series - loc) / scale, lag, np.abs(positions - position) / step, covariance)
+    covariance = fit((sample - loc) / scale, lag, [period / step for period in periods])
+    mean, variance = condition((series - loc) / scale, lag, np.abs(positions - position) / step, covariance)
     n = np.isfinite(series).sum(1)
     enough = n >= SERIES.min_observed
     n = np.maximum(n, SERIES.min_observed)
@@ -172,7 +172,7 @@ def _predict(
     return np.where(enough, found, np.nan)
 
 
-def _fit(series: FloatArray, lag: FloatArray, periods: Sequence[float]) -> _Covariance:
+def fit(series: FloatArray, lag: FloatArray, periods: Sequence[float]) -> SeriesCovariance:
     """The parameters of greatest posterior density.
 
     The series, ``(n, slices)`` with NaN where missing, count together as one of them, because they are alike. Priors
@@ -194,7 +194,7 @@ def _fit(series: FloatArray, lag: FloatArray, periods: Sequence[float]) -> _Cova
     weight = series.shape[1] / known.sum()
 
     def loss(logs: FloatArray) -> tuple[float, FloatArray]:
-        covariance = _Covariance(logs, periods)
+        covariance = SeriesCovariance(logs, periods)
         derivatives = [each for _, parts in covariance.terms(lag) for each in parts]
         systems = _systems(covariance, lag, patterns)
         inverse = np.linalg.inv(systems)
@@ -208,18 +208,18 @@ def _fit(series: FloatArray, lag: FloatArray, periods: Sequence[float]) -> _Cova
     bounds = [(at - 6, at + 6) for at in start]
     options: Any = {"maxiter": SERIES.iterations, "ftol": 1e-6}
     best = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
-    return _Covariance(best.x, periods)
+    return SeriesCovariance(best.x, periods)
 
 
-def _systems(covariance: _Covariance, lag: FloatArray, patterns: BoolArray) -> FloatArray:
+def _systems(covariance: SeriesCovariance, lag: FloatArray, patterns: BoolArray) -> FloatArray:
     """Covariance matrices of the observations ``(patterns, slices, slices)``: those of missing ones are identities."""
     whole = covariance(lag) + covariance.noise * np.eye(len(lag))
     both = patterns[:, :, None] & patterns[:, None, :]
     return np.where(both, whole, np.eye(len(lag)))
 
 
-def _condition(
-    series: FloatArray, lag: FloatArray, to_target: FloatArray, covariance: _Covariance
+def condition(
+    series: FloatArray, lag: FloatArray, to_target: FloatArray, covariance: SeriesCovariance
 ) -> tuple[FloatArray, FloatArray]:
     """Mean and variance ``(n,)`` of new measurements, from series ``(n, slices)`` and their lags to the target."""
     known = np.isfinite(series)

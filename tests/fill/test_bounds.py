@@ -243,10 +243,10 @@ def test_the_command_line_gives_the_hint(model: str, tmp_path: Path) -> None:
 
 
 def test_the_sample_covers_large_rasters_evenly() -> None:
-    windows = list(bounds._windows((5, 3000, 4000)))
+    windows = list(bounds.sample_windows((5, 3000, 4000)))
     assert len(windows) == bounds.SAMPLE.windows
     assert len({window[0] for window in windows}) == 5
     for axis, size in ((1, 3000), (2, 4000)):
         starts = np.sort([window[axis].start for window in windows])
         assert np.diff(starts, prepend=0, append=size).max() < size / 8
-    assert math.prod((2, 2)) == len(list(bounds._windows((64, 40))))
+    assert math.prod((2, 2)) == len(list(bounds.sample_windows((64, 40))))

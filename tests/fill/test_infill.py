@@ -518,7 +518,7 @@ def test_weights_that_differ_on_a_worker_are_refused(model: str) -> None:
     with pytest.raises(
         CheckpointError, match=r"has other weights here than where the job was created: sha256 .*expected 0"
     ):
-        predictor._network(found.model, "0" * 64, "cpu")
+        predictor.network_of(found.model, "0" * 64, "cpu")
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------

@@ -314,7 +314,7 @@ from geonp.inference import checkpoint, predictor
 from geonp.fill.store import fill_store
 from geonp.io.files import open_raster
 from geonp.io import journal, owner
-predictor._cpu_has_amx = bool  # float32, as in the other tests
+predictor.cpu_has_amx = bool  # float32, as in the other tests
 journal.OWNERS = owner.OwnerSettings(settle_s=0)  # only one process at a time takes over
 source, out, model, seed = sys.argv[1:]
 checkpoint.load_model(model)  # once, not in each child
@@ -505,7 +505,7 @@ from geonp.errors import OutputError
 from geonp.inference import checkpoint, predictor
 from geonp.fill.store import fill_store
 from geonp.io.files import open_raster
-predictor._cpu_has_amx = bool
+predictor.cpu_has_amx = bool
 source, out, model, *tries = sys.argv[1:]
 checkpoint.load_model(model)
 for number, mode in enumerate(tries):
@@ -688,7 +688,7 @@ def test_a_prediction_that_is_not_finite_fails_its_unit(
             raise PredictionError("the model returned values that are not finite")
         return fill(values, domain, chunk, *rest)
 
-    monkeypatch.setitem(region._FILLS, Kind.NUMBERS, broken)
+    monkeypatch.setitem(region.FILLS, Kind.NUMBERS, broken)
     report = fill_store(lazily(source), tmp_path / "out.zarr", chunks=20, model=model)
     assert list(report.failed) == ["0.1.1"]
     assert "not finite" in report.failed["0.1.1"]
@@ -730,8 +730,8 @@ def test_a_unit_that_missed_cells_around_it_is_filled_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A connection that fails for a while must not leave cells that others would have, in a store that is complete."""
-    whole, out, read, reads = unbroken(40), tmp_path / "out.zarr", VariableSource._read, [0]
-    window, around = VariableSource._read_windows, threading.local()
+    whole, out, read, reads = unbroken(40), tmp_path / "out.zarr", VariableSource.stored_values, [0]
+    window, around = VariableSource.windows_of, threading.local()
 
     def looking_around(*arguments: Any) -> Any:
         around.now = True
@@ -748,8 +748,8 @@ def test_a_unit_that_missed_cells_around_it_is_filled_again(
         return read(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(VariableSource, "_read", flaky)
-        patch.setattr(VariableSource, "_read_windows", looking_around)
+        patch.setattr(VariableSource, "stored_values", flaky)
+        patch.setattr(VariableSource, "windows_of", looking_around)
         report = fill_store(lazily(source), out, chunks=40, model=model)
     assert reads[0] > 8
     if lasts:

@@ -147,7 +147,7 @@ def test_an_altered_card_is_noticed(checkpoint_copy: Path, changes: dict[str, An
 def test_settings_that_differ_from_their_hash_are_noticed(
     model: str, checkpoint_copy: Path, name: str, field: str, key: str
 ) -> None:
-    source = Path(model) if name == "tiny" else checkpoint._weights() / name
+    source = Path(model) if name == "tiny" else checkpoint.weights_folder() / name
     fields = json.loads(source.with_suffix(".json").read_text())
     for number in (1, -2):
         fields[field][key] += number
@@ -229,7 +229,7 @@ def test_a_hash_that_is_empty_or_wrong_is_refused(checkpoint_copy: Path, value: 
 
 
 def test_a_shipped_card_has_a_hash(checkpoint_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "_weights", lambda: checkpoint_copy.parent)
+    monkeypatch.setattr(checkpoint, "weights_folder", lambda: checkpoint_copy.parent)
     without_hash(checkpoint_copy)
     with pytest.raises(CheckpointError, match="expected one in settings_sha256; reinstall geonp"):
         checkpoint.load_card("copy")
@@ -278,7 +278,7 @@ def test_unknown_models() -> None:
 def test_shipped_models_are_listed_and_load(monkeypatch: pytest.MonkeyPatch, model: str, tmp_path: Path) -> None:
     for name, card in checkpoint.available().items():
         assert checkpoint.load_model(name)[1] == card
-    monkeypatch.setattr(checkpoint, "_weights", lambda: tmp_path)
+    monkeypatch.setattr(checkpoint, "weights_folder", lambda: tmp_path)
     assert checkpoint.available() == {}
     with pytest.raises(ModelError, match="expected one of none is installed"):
         checkpoint.load_card("tiny")

@@ -172,8 +172,8 @@ def processes(pool: None, monkeypatch: pytest.MonkeyPatch) -> None:
 def own_processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Other processes, for a test that ends them."""
     monkeypatch.setattr(parallel, "PROCESSES", ProcessSettings(start_after=1))
-    processes = parallel._Processes(2)
-    monkeypatch.setattr(parallel, "_processes", lambda *_: processes)
+    processes = parallel.ModelProcesses(2)
+    monkeypatch.setattr(parallel, "shared_processes", lambda *_: processes)
     with dask.config.set(num_workers=2):
         yield
     if processes.executor is not None:
@@ -212,7 +212,7 @@ class AtOnce(Executor):
 @pytest.fixture
 def stand_in(own_processes: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """No processes, but a stand-in that is ready at once."""
-    monkeypatch.setattr(parallel, "_executor", lambda _: AtOnce())
+    monkeypatch.setattr(parallel, "process_executor", lambda _: AtOnce())
 
 
 THREADS, PROCESSES = "geonp-model", "geonp-processes"
@@ -440,7 +440,7 @@ def test_processes_that_cannot_start_are_done_without(own_processes: None, monke
     def refuse(_: int) -> None:
         raise OSError("no semaphores")
 
-    monkeypatch.setattr(parallel, "_executor", refuse)
+    monkeypatch.setattr(parallel, "process_executor", refuse)
     with pytest.warns(RuntimeWarning, match="its processes failed: OSError: no semaphores"):
         assert list(on_cores(abs, range(9), "cpu", 9)) == list(range(9))
     assert list(on_cores(abs, range(9), "cpu", 9)) == list(range(9))
@@ -497,9 +497,9 @@ for pid in parallel.on_cores(call, range(10**5), "cpu", 10**5):
     if len(seen) == 2 and sys.argv[1] == "end":
         break
     if len(seen) == 2 and sys.argv[1] == "leave":
-        from geonp.cli.app import _leave
+        from geonp.cli.app import leave
 
-        _leave("go on.")
+        leave("go on.")
 """
 
 

@@ -78,7 +78,7 @@ def test_gradients_are_those_of_the_posterior_density(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(series, "minimize", minimized)
     with pytest.raises(InterruptedError):
-        series._fit(values, np.abs(times[:, None] - times), [5.0])
+        series.fit(values, np.abs(times[:, None] - times), [5.0])
     value, gradient = kept["loss"](kept["at"])
     assert np.isfinite(value)
     np.testing.assert_allclose(gradient, approx_fprime(kept["at"], lambda x: kept["loss"](x)[0], 1e-6), atol=1e-3)
@@ -86,12 +86,12 @@ def test_gradients_are_those_of_the_posterior_density(monkeypatch: pytest.Monkey
 
 def test_cells_are_conditioned_on_what_they_observe() -> None:
     """With gaps, as without the missing slices."""
-    covariance = series._Covariance(np.log([0.5, 4, 0.3, 1, 0.2, 0.4, 1, 0.1]), [6.0])
+    covariance = series.SeriesCovariance(np.log([0.5, 4, 0.3, 1, 0.2, 0.4, 1, 0.1]), [6.0])
     rng = np.random.default_rng(3)
     times, values = np.arange(9.0), rng.normal(size=(2, 9))
     values[1, [2, 5]] = np.nan
     lag, to_target = np.abs(times[:, None] - times), np.abs(times - 4.4)
-    mean, variance = series._condition(values, lag, to_target, covariance)
+    mean, variance = series.condition(values, lag, to_target, covariance)
     for cell, known in enumerate(np.isfinite(values)):
         system = covariance(lag)[np.ix_(known, known)] + covariance.noise * np.eye(known.sum())
         weights = np.linalg.solve(system, covariance(to_target)[known])

@@ -450,14 +450,14 @@ def test_a_slice_that_cannot_be_read_costs_the_others_only_what_it_would_tell(
 ) -> None:
     raster, _ = stack(own=0.3, slices=3, size=32)
     monkeypatch.setattr("geonp.fill.store.PARTS", PartSettings(cells=32 * 32))
-    read = VariableSource._read
+    read = VariableSource.stored_values
 
     def broken(self: VariableSource, lead: tuple[range, ...], rows: range, cols: range) -> Array:
         if 2 in lead[0]:
             raise OSError("the disk is broken")
         return read(self, lead, rows, cols)
 
-    monkeypatch.setattr(VariableSource, "_read", broken)
+    monkeypatch.setattr(VariableSource, "stored_values", broken)
     report = fill_store(raster, tmp_path / "out.zarr", across="time")
     assert len(report.failed) == 1
     with xr.open_zarr(tmp_path / "out.zarr", consolidated=False) as found:

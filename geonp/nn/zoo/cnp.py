@@ -132,8 +132,8 @@ class NP(nn.Module):
     def forward(self, xc: Tensor, yc: Tensor, xt: Tensor, context_mask: Tensor | None = None) -> MixtureSameFamily:
         """Predict targets from context: shapes and mask as in :meth:`geonp.nn.tnp_kr.TNPKR.forward`; a mixture."""
         xc, yc, context_mask = drop_masked(xc, yc, context_mask)
-        r, z = self.encoder(xc, yc, xt, context_mask), self._latent(xc, yc, context_mask)
-        return _mixture(self._decode(r, z.loc + z.scale * noise, xt) for noise in self.noise)
+        r, z = self.encoder(xc, yc, xt, context_mask), self.posterior(xc, yc, context_mask)
+        return _mixture(self.decode(r, z.loc + z.scale * noise, xt) for noise in self.noise)
 
     def loss(self, xc: Tensor, yc: Tensor, xt: Tensor, yt: Tensor, context_mask: Tensor | None = None) -> Tensor:
         """Negative evidence bound per target, see :meth:`bound`; target values are ``(batch, n_t, d_y)``."""
@@ -152,20 +152,22 @@ class NP(nn.Module):
         context.
         """
         (xc, yc, context_mask), (xt, yt) = drop_masked(*context, context_mask), targets
-        prior = self._latent(xc, yc, context_mask)
+        prior = self.posterior(xc, yc, context_mask)
         mask = torch.cat([context_mask, context_mask.new_ones(xt.shape[:2])], 1)
-        posterior = self._latent(torch.cat([xc, xt], 1), torch.cat([yc, yt], 1), mask)
-        predicted = self._decode(self.encoder(xc, yc, xt, context_mask), posterior.rsample(), xt)
+        posterior = self.posterior(torch.cat([xc, xt], 1), torch.cat([yc, yt], 1), mask)
+        predicted = self.decode(self.encoder(xc, yc, xt, context_mask), posterior.rsample(), xt)
         return kl_divergence(posterior, prior).sum(-1).mean() / xt.shape[1] - density(predicted).mean()
 
-    def _latent(self, x: Tensor, y: Tensor, mask: Tensor) -> Normal:
+    def posterior(self, x: Tensor, y: Tensor, mask: Tensor) -> Normal:
+        """Distribution of the latent variable given points."""
         tokens = self.latent(torch.cat([x, y], -1))
         if self.mix is not None:
             tokens = self.mix(tokens, tokens, plain_attention(mask))
         loc, raw = self.to_z(masked_mean(tokens, mask)).chunk(2, -1)
         return Normal(loc, 0.1 + 0.9 * torch.sigmoid(raw), validate_args=False)
 
-    def _decode(self, r: Tensor, z: Tensor, xt: Tensor) -> Normal:
+    def decode(self, r: Tensor, z: Tensor, xt: Tensor) -> Normal:
+        """Prediction at targets given a latent variable."""
         features = torch.cat([r, z[:, None].expand(-1, xt.shape[1], -1), xt], -1)
         return gaussian(self.decoder(features), self.min_scale)
 

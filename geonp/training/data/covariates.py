@@ -91,7 +91,7 @@ class Accompanied:
 
 
 @dataclass(frozen=True)
-class _Tile:
+class CovariateTile:
     """Flat indices of context and targets in a window, its missing cells, and how context is chosen."""
 
     size: int
@@ -131,7 +131,7 @@ def accompany(
     wide : bool
         Whether gaps are wide.
     """
-    tile = _Tile(missing.shape[0], context, targets, missing, neighbourhood)
+    tile = CovariateTile(missing.shape[0], context, targets, missing, neighbourhood)
     values, n_c = sample.values.ravel().astype(np.float64), context.size
     planes = np.stack(np.divmod(tile.points, tile.size), -1).astype(np.float64)
     if wide and rng.random() < prior.p_wide_planes:
@@ -160,7 +160,7 @@ def accompany(
                 relevant = False
             columns[:, j] = previous.ravel()[tile.points]
             if field.covariance is not None and rng.random() < prior.p_gaps / 2:
-                columns[:, j], errors[:, j] = _gapped(rng, tile, previous, field.covariance, field.noise)
+                columns[:, j], errors[:, j] = with_gaps(rng, tile, previous, field.covariance, field.noise)
                 exact = exact and not relevant
     if rng.random() < prior.p_planes:
         columns, errors = np.concatenate([columns, planes], 1), np.pad(errors, ((0, 0), (0, 2)))
@@ -217,7 +217,12 @@ def _effects(rng: np.random.Generator, covariate: Array, size: int) -> Array:
 
 
 def _stack(
-    rng: np.random.Generator, prior: CovariatePrior, fields: RasterPrior, tile: _Tile, values: Array, number: int
+    rng: np.random.Generator,
+    prior: CovariatePrior,
+    fields: RasterPrior,
+    tile: CovariateTile,
+    values: Array,
+    number: int,
 ) -> tuple[Array, Array, Array]:
     """Values that share a field with other slices, and these with their errors."""
     size = tile.size
@@ -239,12 +244,12 @@ def _stack(
         if gapped and common.covariance is not None and own.covariance is not None and rng.random() < 0.6:
             covariance = weight**2 * common.covariance + share**2 * own.covariance
             noise = float(np.hypot(weight * common.noise, share * own.noise))
-            columns[:, j], errors[:, j] = _gapped(rng, tile, slice_, covariance, noise)
+            columns[:, j], errors[:, j] = with_gaps(rng, tile, slice_, covariance, noise)
     return values, columns, errors
 
 
-def _gapped(
-    rng: np.random.Generator, tile: _Tile, field: Array, covariance: Array, noise: float
+def with_gaps(
+    rng: np.random.Generator, tile: CovariateTile, field: Array, covariance: Array, noise: float
 ) -> tuple[Array, Array]:
     """Values and standard errors of a Gaussian field at the points of a tile, filled in gaps, now and then unknown."""
     way, size = rng.random(), tile.size

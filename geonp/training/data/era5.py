@@ -136,7 +136,7 @@ def fetch(
         with _writing(out):
             if not done:
                 _note(journal, {**asked, "done": []})
-                _create(fields, [hour for each in wanted for hour in each.hours], out)
+                create_file(fields, [hour for each in wanted for hour in each.hours], out)
             _append(fields, month, out)
             done.append(month.name)
             _note(journal, {**asked, "done": done})
@@ -144,7 +144,7 @@ def fetch(
         report(f"{month.name}: added to {out}")
     for month in wanted:  # left by a run that ended between recording a month and removing its file
         _part(out, month).unlink(missing_ok=True)
-    _finish(out)
+    finish_file(out)
     return out
 
 
@@ -315,7 +315,7 @@ def _without_secrets(text: str) -> str:
     return re.sub(r"(?<=://)[^/\s]*@", "", text)
 
 
-def _create(fields: xr.Dataset, hours: list[Any], out: Path) -> None:
+def create_file(fields: xr.Dataset, hours: list[Any], out: Path) -> None:
     """Create a store of missing values for the whole period, in place of that of an earlier run."""
     shape = (len(hours), *fields["t2m"].shape[1:])
     chunks = (min(shape[0], 240), *shape[1:])
@@ -351,7 +351,7 @@ def _lattice(out: Path) -> xr.Dataset:
         ) from error
 
 
-def _finish(out: Path) -> None:
+def finish_file(out: Path) -> None:
     """Mark the store as finished."""
     if UNFINISHED in _lattice(out).attrs:
         Store(str(out)).complete({})

@@ -69,7 +69,7 @@ def log_uniform(rng: np.random.Generator, bounds: tuple[float, float]) -> float:
     return float(np.exp(rng.uniform(np.log(bounds[0]), np.log(bounds[1]))))
 
 
-def _spectrum(
+def spectral_density(
     rng: np.random.Generator, prior: RasterPrior, torus: int, length: tuple[float, float] | None = None
 ) -> Array:
     """Spectral density of unit variance on the half plane of `rfft2`: a sum of one to three Matern-like densities."""
@@ -98,7 +98,7 @@ def _variance(density: Array) -> float:
     return (2 * float(columns.sum()) - single) / float(torus**2)
 
 
-def _draw(rng: np.random.Generator, density: Array, volatility: Array | None = None) -> Array:
+def field_of(rng: np.random.Generator, density: Array, volatility: Array | None = None) -> Array:
     """Draw a field with this spectrum, from white noise whose local amplitude is `volatility` (default: 1)."""
     torus = density.shape[0]
     noise = rng.standard_normal((torus, torus), dtype=np.float32)
@@ -108,13 +108,13 @@ def _draw(rng: np.random.Generator, density: Array, volatility: Array | None = N
 
 def sample_field(rng: np.random.Generator, prior: RasterPrior, size: int, torus: int) -> Field:
     """Draw a field on ``(size, size)`` cells, cut from a field that is periodic on ``(torus, torus)`` cells."""
-    density = _spectrum(rng, prior, torus)
+    density = spectral_density(rng, prior, torus)
     noise = log_uniform(rng, prior.noise) if rng.random() < prior.p_noise else 0.0
     trend = log_uniform(rng, prior.trend) * 2 if rng.random() < prior.p_trend else 0.0
     slope = trend * rng.standard_normal(2)
     gaussian = rng.random() < prior.p_gaussian
     uneven = not gaussian and rng.random() < prior.p_uneven
-    z = _draw(rng, density, _volatility(rng, prior, torus) if uneven else None)
+    z = field_of(rng, density, _volatility(rng, prior, torus) if uneven else None)
     if not gaussian:
         z = _deform(rng, prior, z, size, 0 if uneven else 1)
     values = z[:size, :size].astype(np.float64)
@@ -140,7 +140,7 @@ def _quantise(rng: np.random.Generator, values: npt.NDArray[np.float64]) -> npt.
 
 def _volatility(rng: np.random.Generator, prior: RasterPrior, torus: int) -> Array:
     """Local amplitude of mean square one for the white noise of a field: rough hills beside smooth plains, bursts."""
-    log = rng.uniform(0.3, 1.3) * _draw(rng, _spectrum(rng, prior, torus, (3.0, 90.0)))
+    log = rng.uniform(0.3, 1.3) * field_of(rng, spectral_density(rng, prior, torus, (3.0, 90.0)))
     if rng.random() < 0.3:
         # heavy tails: single outlying cells, as edges and peaks have
         log = log - 0.5 * np.log(rng.chisquare(4.0, log.shape).astype(np.float32) / 4)
@@ -157,13 +157,16 @@ def _deform(rng: np.random.Generator, prior: RasterPrior, z: Array, size: int, n
         before = z
         if name == "warp":
             reach = log_uniform(rng, (2.0, 20.0))
-            shift = np.stack([_draw(rng, _spectrum(rng, prior, torus, smooth)) for _ in range(2)])
+            shift = np.stack([field_of(rng, spectral_density(rng, prior, torus, smooth)) for _ in range(2)])
             z = ndimage.map_coordinates(z, np.indices(z.shape) + reach * shift, order=1, mode="grid-wrap")
         elif name == "modulate":
-            z = z * np.exp(rng.uniform(0.3, 1.2) * _draw(rng, _spectrum(rng, prior, torus, smooth)))
+            z = z * np.exp(rng.uniform(0.3, 1.2) * field_of(rng, spectral_density(rng, prior, torus, smooth)))
         elif name == "boundary":
-            boundary = _draw(rng, _spectrum(rng, prior, torus, (4.0, 90.0)))
-            other = _draw(rng, _spectrum(rng, prior, torus)) * np.exp(rng.standard_normal()) + 2 * rng.standard_normal()
+            boundary = field_of(rng, spectral_density(rng, prior, torus, (4.0, 90.0)))
+            other = (
+                field_of(rng, spectral_density(rng, prior, torus)) * np.exp(rng.standard_normal())
+                + 2 * rng.standard_normal()
+            )
             level = np.quantile(boundary[:size, :size], rng.uniform(0.2, 0.8))
             z = np.where(boundary > level, z, other).astype(np.float32)
         elif name == "resample":
@@ -191,7 +194,7 @@ def _terrain(rng: np.random.Generator, prior: RasterPrior, torus: int) -> Array:
     total, weight = np.zeros((torus, torus), np.float32), np.ones((torus, torus), np.float32)
     for octave in range(5):
         scale = length / 2**octave
-        octaves = _draw(rng, _spectrum(rng, smooth, torus, (scale, 1.2 * scale)))
+        octaves = field_of(rng, spectral_density(rng, smooth, torus, (scale, 1.2 * scale)))
         signal = np.maximum(1 - np.abs(octaves) / 2, 0) ** 2 * weight
         weight = np.clip(2 * signal, 0, 1)
         total += persistence**octave * signal

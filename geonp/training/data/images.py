@@ -74,12 +74,12 @@ class Digits:
         MissingExtraError
             If scikit-learn is not installed; the extra ``geonp[images]`` installs it.
         """
-        _digits()
+        digit_images()
 
     def batch(self, seed: int, index: int, size: int) -> Batch:
         """Batch number `index`: `size` images, see :func:`geonp.training.sources.draw`."""
         rng = np.random.default_rng([seed, index])
-        images = _digits()
+        images = digit_images()
         images = images[: -self.n_held_out] if self.split == "train" else images[-self.n_held_out :]
         pixels = rng.permutation(SIDE**2)[: self.n_targets]
         values = torch.from_numpy(images[rng.integers(len(images), size=size)][:, pixels])[..., None]
@@ -123,7 +123,7 @@ class TranslatedDigits:
 
     def check(self) -> None:
         """Check that the images can be loaded, see :meth:`Digits.check`."""
-        _digits()
+        digit_images()
 
     def batch(self, seed: int, index: int, size: int) -> Batch:
         """Batch number `index`: `size` images, see :func:`geonp.training.sources.draw`."""
@@ -212,7 +212,7 @@ def _context_first(
 @cache
 def _large_digits() -> npt.NDArray[np.float32]:
     """All digits enlarged, ``(1797, 28, 28)``, in [0, 1]."""
-    small = (_digits().reshape(-1, SIDE, SIDE) + 1) / 2
+    small = (digit_images().reshape(-1, SIDE, SIDE) + 1) / 2
     return np.clip(ndimage.zoom(small, (1, LARGE / SIDE, LARGE / SIDE), order=1), 0, 1)
 
 
@@ -228,7 +228,7 @@ def _photographs() -> npt.NDArray[np.float32]:
 
 
 @cache
-def _digits() -> npt.NDArray[np.float32]:
+def digit_images() -> npt.NDArray[np.float32]:
     """All images, ``(1797, 64)``, in [-1, 1]."""
     try:
         from sklearn.datasets import load_digits

@@ -109,9 +109,9 @@ def sample_task(
             scattered = kind == "random" and rng.random() < prior.p_scattered
             rotation = _rotation(rng) if scattered else None
             if covariates is None or rng.random() >= covariates.share:
-                return _as_task(sample, context, targets, size, kind, rotation)
+                return task_of(sample, context, targets, size, kind, rotation)
             beside = accompany(rng, covariates, prior, sample, context, targets, missing, neighbourhood, wide=wide)
-            return _as_task(sample, context, targets, size, kind, rotation, beside)
+            return task_of(sample, context, targets, size, kind, rotation, beside)
 
 
 def _merged(corners: list[npt.NDArray[np.intp]], extent: int) -> bool:
@@ -142,7 +142,7 @@ def predicted_mask(
     return np.asarray(np.maximum(outside[:, None], outside[None, :]) <= overlaps(observed_mask, neighbourhood))
 
 
-def _as_task(
+def task_of(
     sample: Field,
     context: npt.NDArray[np.intp],
     targets: npt.NDArray[np.intp],
@@ -151,11 +151,12 @@ def _as_task(
     rotation: npt.NDArray[np.float64] | None,
     beside: Accompanied | None = None,
 ) -> Task:
+    """The task of predicting cells `targets` of a field from its cells `context`, standardised by these."""
     values = sample.values.ravel() if beside is None else beside.values
     standard = standardise(values[context])
     exact = sample.covariance is not None and (beside is None or beside.covariance is not None)
     if exact:
-        mean, variance = _conditional(sample, context, targets, size, beside)
+        mean, variance = conditional_moments(sample, context, targets, size, beside)
     else:
         mean, variance = values[targets], np.zeros(targets.size)
     xc, xt = (np.stack(np.divmod(i, size), -1) - (size - 1) / 2 for i in (context, targets))
@@ -179,7 +180,7 @@ def _beside(drawn: Accompanied, n_c: int, scale: float) -> Beside:
     return Beside(columns[:n_c], columns[n_c:], errors[:n_c], errors[n_c:], known)
 
 
-def _conditional(
+def conditional_moments(
     sample: Field,
     context: npt.NDArray[np.intp],
     targets: npt.NDArray[np.intp],

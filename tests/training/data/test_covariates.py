@@ -62,8 +62,8 @@ def test_gaps_of_covariates_are_filled_with_their_errors() -> None:
     for _ in range(40):
         field = sample_field(rng, replace(GAUSSIAN, p_trend=0.0), size, size)
         assert field.covariance is not None
-        tile = covariates._Tile(size, cells[:200], cells[200:], missing, NEIGHBOURHOOD)
-        values, errors = covariates._gapped(rng, tile, field.values, field.covariance, field.noise)
+        tile = covariates.CovariateTile(size, cells[:200], cells[200:], missing, NEIGHBOURHOOD)
+        values, errors = covariates.with_gaps(rng, tile, field.values, field.covariance, field.noise)
         truth, lost = field.values.ravel()[cells], (errors > 0) & np.isfinite(values)
         np.testing.assert_array_equal(
             values[(errors == 0) & np.isfinite(values)], truth[(errors == 0) & np.isfinite(values)]

@@ -136,11 +136,11 @@ def test_a_latent_classifier_averages_chances_and_is_trained_by_its_bound(name: 
         one_hot = torch.nn.functional.one_hot(yt, 3).float()
         torch.manual_seed(1)
         bound = loss(network, xc, yc, xt, yt, mask)
-        r, prior = network.network.encoder(xc, yc, xt, mask), network.network._latent(xc, yc, mask)
+        r, prior = network.network.encoder(xc, yc, xt, mask), network.network.posterior(xc, yc, mask)
         every = torch.cat([mask, torch.ones_like(yt, dtype=torch.bool)], 1)
-        posterior = network.network._latent(torch.cat([xc, xt], 1), torch.cat([yc, one_hot], 1), every)
+        posterior = network.network.posterior(torch.cat([xc, xt], 1), torch.cat([yc, one_hot], 1), every)
         torch.manual_seed(1)
-        drawn = network.network._decode(r, posterior.rsample(), xt).loc
+        drawn = network.network.decode(r, posterior.rsample(), xt).loc
     assert float(logits.std(-1).mean()) > 1e-3
     torch.testing.assert_close(chances, logits.softmax(-2).mean(-1))
     error = torch.nn.functional.cross_entropy(drawn.flatten(0, 1), yt.flatten())

@@ -276,7 +276,7 @@ def test_years_of_the_globe_need_no_memory_before_they_come(out: Path) -> None:
     hour = xr.DataArray(np.zeros((1, 721, 1440), np.float32), {**lattice, "time": [0]}, ("time", *lattice))
     fields = xr.Dataset({"t2m": hour, "z": hour[0].drop_vars("time")})
     hours = list(np.arange("1970-01-01", "2020-01-01", dtype="datetime64[h]").astype("datetime64[ns]"))
-    era5._create(fields, hours, out)  # 1.8 TB, if it were held
+    era5.create_file(fields, hours, out)  # 1.8 TB, if it were held
     with xr.open_zarr(out, chunks={}) as ds:
         assert ds["t2m"].shape == (438_288, 721, 1440)
         assert bool(ds["t2m"][-1, :2, :2].isnull().all())
@@ -431,7 +431,7 @@ def test_an_unfinished_store_says_so(store: Store, out: Path, monkeypatch: pytes
     with pytest.raises(InputError, match="is an unfinished result of geonp fetch era5"):
         open_raster(out)
     with monkeypatch.context() as cut:
-        cut.setattr("geonp.training.data.era5._finish", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        cut.setattr("geonp.training.data.era5.finish_file", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             get(out)
     get(out)

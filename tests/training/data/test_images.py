@@ -51,7 +51,7 @@ def test_validation_is_on_images_that_training_does_not_see() -> None:
 
 def test_without_its_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "sklearn.datasets", None)
-    images._digits.cache_clear()
+    images.digit_images.cache_clear()
     with pytest.raises(MissingExtraError, match=r"geonp\[images\]"):
         Digits().check()
 

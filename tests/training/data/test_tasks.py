@@ -34,7 +34,7 @@ def sampled() -> list[Task]:
 def test_spectra_have_unit_variance(torus: int) -> None:
     rng = np.random.default_rng(torus)
     for _ in range(20):
-        density = fields._spectrum(rng, RasterPrior(), torus)
+        density = fields.spectral_density(rng, RasterPrior(), torus)
         assert density.shape == (torus, torus // 2 + 1)
         assert (density >= 0).all()
         covariance = np.fft.irfft2(density, s=(torus, torus))
@@ -44,12 +44,12 @@ def test_spectra_have_unit_variance(torus: int) -> None:
 @pytest.mark.parametrize("torus", [16, 27])
 def test_the_covariance_table_is_that_of_the_fields(torus: int) -> None:
     rng = np.random.default_rng(2)
-    density = fields._spectrum(rng, RasterPrior(length=(2.0, 3.0), anisotropy=1.0, p_isotropic=0.0), torus)
+    density = fields.spectral_density(rng, RasterPrior(length=(2.0, 3.0), anisotropy=1.0, p_isotropic=0.0), torus)
     table = np.fft.irfft2(density, s=(torus, torus))
     n = 4000
     products = []
     for _ in range(n):
-        field = fields._draw(rng, density).astype(np.float64)
+        field = fields.field_of(rng, density).astype(np.float64)
         products.append(np.fft.irfft2(np.abs(np.fft.rfft2(field)) ** 2, s=field.shape) / field.size)
     error = np.std(products, axis=0) / math.sqrt(n)
     assert (np.abs(np.mean(products, 0) - table) < 5 * error).all()
@@ -68,7 +68,7 @@ def conditionals(
         assert sample.covariance is not None
         cells = rng.permutation(size * size)
         context, targets = np.sort(cells[:40]), cells[40:43]
-        mean, variance = tasks._conditional(sample, context, targets, size)
+        mean, variance = tasks.conditional_moments(sample, context, targets, size)
         values = sample.values.ravel()
         z.append((values[targets] - mean) / np.sqrt(variance))
         total = 1 + sample.noise**2
@@ -101,7 +101,7 @@ def test_observations_without_noise_are_reproduced() -> None:
     rng = np.random.default_rng(0)
     sample = sample_field(rng, RasterPrior(length=(2.0, 3.0), p_gaussian=1, p_noise=0, p_trend=0), 16, 32)
     cells = np.arange(0, 256, 7)
-    mean, variance = tasks._conditional(sample, cells, cells[:5], 16)
+    mean, variance = tasks.conditional_moments(sample, cells, cells[:5], 16)
     np.testing.assert_allclose(mean, sample.values.ravel()[cells[:5]], atol=1e-3)
     assert variance.max() < 1e-4
 
@@ -162,12 +162,12 @@ def test_targets_are_in_units_of_the_context(p_gaussian: float) -> None:
     sample = sample_field(np.random.default_rng(0), RasterPrior(p_gaussian=p_gaussian), size, 2 * size)
     sample = replace(sample, values=100 + 7 * sample.values, covariance=None if p_gaussian == 0 else sample.covariance)
     context, targets = np.arange(0, 256, 9), np.array([1, 130])
-    task = tasks._as_task(sample, context, targets, size, "blocks", None)
+    task = tasks.task_of(sample, context, targets, size, "blocks", None)
     values = sample.values.ravel()
     loc, scale = values[context].mean(), values[context].std()
     mean, variance = values[targets], np.zeros(2)
     if p_gaussian:
-        mean, variance = tasks._conditional(sample, context, targets, size)
+        mean, variance = tasks.conditional_moments(sample, context, targets, size)
     np.testing.assert_allclose(task.yc, (values[context] - loc) / scale, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(task.mean, (mean - loc) / scale, rtol=1e-5)
     np.testing.assert_allclose(task.variance, variance / scale**2 + 1e-6 * p_gaussian, rtol=1e-5)
