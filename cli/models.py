@@ -22,7 +22,7 @@ SCORES = {
     "accuracy": "share of classes that are right: {:.1%}",
     "rmse": "RMSE in standard deviations: {:.3f}",
 }
-"""What the scores of a card are, most telling first."""
+"""Scores of a card, the most informative first."""
 
 
 @click.group(invoke_without_command=True)

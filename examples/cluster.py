@@ -6,8 +6,8 @@
     python examples/cluster.py in.zarr out.zarr --where slurm --jobs 20  # needs dask-jobqueue
     python examples/cluster.py s3://bucket/in.zarr s3://bucket/out.zarr --where kubernetes --jobs 20 --image ...
 
-What was stopped, by a walltime too, goes on with the same command. The process that runs this needs little: it may be
-a SLURM job of its own of one core and 2 GB, or a pod.
+Interrupted jobs, by a walltime too, continue with the same command. The process that runs this needs little: it may
+be a SLURM job of one core and 2 GB, or a pod.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MEMORY_PER_CORE_GB = 2  # `geonp fill --dry-run` prints what a unit takes
 
 
 def main() -> int:
-    """Start a cluster, fill, and say what became of it."""
+    """Start a cluster, fill, and report the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", help="raster: a path or URL that all workers can read")
     parser.add_argument("target", help="Zarr store: a path or URL that all workers can write")

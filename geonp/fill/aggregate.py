@@ -246,7 +246,7 @@ def _again(ds: xr.Dataset, name: str, samples: int, options: dict[str, Any]) -> 
         )
     if lost := [key for key in ("covariates", "errors") if f"geonp_{key}" in ds.attrs and key not in options]:
         raise InputError(
-            f"the raster was filled with {' and '.join(lost)}, of which the errors depend: give the same ones, or fill "
+            f"the raster was filled with {' and '.join(lost)}, on which the errors depend: give the same ones, or fill "
             "it with samples=200 (--samples 200)"
         )
     again = infill(source, samples=samples, **{"model": options.get("model") or _model_of(ds), **options})
@@ -255,8 +255,8 @@ def _again(ds: xr.Dataset, name: str, samples: int, options: dict[str, Any]) -> 
         return drawn
     if "geonp_across" in ds.attrs:
         warn(
-            f"{name} was filled across {ds.attrs['geonp_across']}: its errors are taken to go together in space as "
-            "those of a fill of each slice on its own"
+            f"{name} was filled across {ds.attrs['geonp_across']}: its errors are assumed to be correlated in space as "
+            "those of a fill of each slice alone"
         )
     scores = (drawn - again[name]) / again[f"{name}_standard_error"].where(flags != FillFlag.OBSERVED)
     filled: xr.DataArray = ds[name] + ds[f"{name}_standard_error"] * scores

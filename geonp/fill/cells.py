@@ -35,7 +35,7 @@ def means_at(
     Raises
     ------
     InputError
-        For cells that are too small for a mean, variables that are no numbers, and results that means have not.
+        For cells too small for a mean, variables that are not numbers, and results that means do not have.
     """
     found = request.options
     unknown = {"quantiles": found.quantiles, "exceed": found.exceed, "tails": found.tails}

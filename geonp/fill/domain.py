@@ -23,7 +23,7 @@ def domain_of(mask: xr.DataArray | npt.NDArray[np.bool_] | str | os.PathLike[str
         return polygon_mask(mask, grid).values
     if isinstance(mask, (str, os.PathLike)):
         raise InputError(
-            f"the mask {os.fspath(mask)!r} is no file of polygons, expected one of {', '.join(VECTOR_FILES)}; open "
+            f"the mask {os.fspath(mask)!r} is not a file of polygons, expected one of {', '.join(VECTOR_FILES)}; open "
             "rasters with geonp.open_raster"
         )
     if isinstance(mask, xr.Dataset):

@@ -57,22 +57,22 @@ class FillOptions:
         Conditions under which values count as missing, such as ``SCL=3,8,9``, ``SCL=cloud_shadow``,
         ``QA_PIXEL&0b11010``, ``cloud_prob>40`` or ``cloud_mask`` (not zero), or a preset: ``landsat-c2``,
         ``sentinel-2`` or ``modis``. Expressions are on variables and bands of the raster, which are then not filled:
-        :mod:`geonp.raster.flags`. Also booleans, True where missing, or a function of the raster that gives them.
-        Several conditions are united. Flags on another grid are those of the nearest cell.
+        :mod:`geonp.raster.flags`. Also booleans, True where missing, or a function of the raster that gives them. A
+        value is missing where any condition holds. Flags on another grid are read at the nearest cell.
     mask : DataArray, array of bool, path or GeoDataFrame, optional
-        Valid domain, True where the raster is valid; ``(rows, columns)``; or polygons that hold the centres of its
-        cells, such as a GeoPackage, GeoJSON or shapefile. Missing cells outside the domain stay empty; observed cells
+        Valid domain, True where the raster is valid; ``(rows, columns)``; or polygons, such as a GeoPackage, GeoJSON or
+        shapefile, that contain the centres of valid cells. Missing cells outside the domain stay empty; observed cells
         outside keep their value, but are not used as context.
     holes : bool
-        Fill holes alone: gaps that touch the edge of the raster in all slices, as the corners around a tilted scene do,
-        stay empty. A gap are missing cells within the `mask` that are connected by their edges.
+        Fill only holes: gaps that touch the edge of the raster in all slices, such as the corners around a tilted
+        scene, stay empty. A gap is a set of missing cells within the `mask` that are connected by their edges.
     max_gap : int, optional
         Largest size of a gap that is filled, in cells: the number of rows and columns of the largest square of missing
-        cells within it. Of a stripe, this is the width, as for the gaps of xarray's ``interpolate_na`` along a
-        dimension. Each gap of a slice is filled as a whole, or not at all; `max_distance` cuts gaps.
+        cells within it. For a stripe this is the width, as in xarray's ``interpolate_na``. A gap of a slice is filled
+        as a whole or not at all; `max_distance` fills the part of a gap near data.
     max_distance : float, optional
         Largest distance to an observation, in cells, at which a cell is filled. Cells farther away stay empty. Where
-        cells are no squares, it is counted in heights of a cell, or in widths if these are smaller.
+        cells are not square, the unit is the height of a cell, or its width if that is smaller.
     device : str, optional
         Torch device, such as ``cpu`` or ``cuda``. By default a GPU if there is one.
     batch_size : int, optional
@@ -89,29 +89,29 @@ class FillOptions:
     exceed : sequence of float
         Thresholds, in the units of the values. For each, the probability that the value of a cell exceeds it is added.
     statistic : {"mean", "median"}
-        What filled cells hold of their predictive distribution. Both are equal without `bounds`.
+        Statistic of the predictive distribution that filled cells hold. Both are equal without `bounds`.
     bounds : tuple, "valid_range" or mapping, optional
         Bounds of the values, such as ``(0, None)`` for rain and ``(0, 1)`` for fractions; None where there is none, and
         ``"valid_range"`` for those of the CF attributes ``valid_range``, ``valid_min`` and ``valid_max``. A mapping
-        holds the bounds of variables by name. All results then are of one distribution within the bounds, which is
-        skewed if the data are. Observations at a bound are censored: the value that is modelled may lie beyond it.
+        holds the bounds of variables by name. All results then follow from one distribution within the bounds, which is
+        skewed if the data are. Observations at a bound are censored: the latent value may lie beyond it.
     samples : int
         Number of joint samples of the filled cells to add. A sample is a possible raster: neighbouring cells vary
         together, as needed for quantities of several cells (the mean over a gap, a slope, a flow). Each cell has the
-        distribution of the fill, measurement noise included. Samples depend on the seed, but not on the chunks, nor on
-        their number: the first ones of many are those of few. They are drawn without `across`.
+        distribution of the fill, measurement noise included. Samples depend on the seed, but not on the chunks or on
+        their number: the first 10 of 100 samples equal 10 samples. They are drawn without `across`.
     across : hashable or sequence of hashable, optional
         Dimensions along which slices are filled from each other, such as ``time`` or ``("time", "band")``;
-        ``variables`` stands for the variables of a Dataset. A missing cell that some of the eight nearest
-        slices along one of them observe is predicted from these slices and from its surroundings, and from its
-        surroundings alone; the prediction with the smaller standard error all but decides. Along a dimension with
-        times, which may be irregular and of any calendar, the nearest slices are those nearest in time. A slice
-        without any observed cell stays empty, unless `empty_slices`. A model for which :func:`geonp.adapt` has
-        found a dimension useful has it as its default, except for samples.
+        ``variables`` stands for the variables of a Dataset. A missing cell that is observed in some of the eight
+        nearest slices is predicted twice: with these slices, and from its surroundings alone. The prediction with the
+        smaller standard error gets nearly all the weight. Along a dimension with times, which may be irregular and of
+        any calendar, the nearest slices are those nearest in time. A slice without any observed cell stays empty,
+        unless `empty_slices`. An adapted model (:func:`geonp.adapt`) may set a default dimension, which samples do not
+        use.
     empty_slices : bool
-        Fill cells that too few observations of their slice are in reach of, as on a date wholly under cloud, from the
-        same cells in the 64 nearest slices along the first dimension of `across`, by a Gaussian process in time. It has
-        a yearly and a daily cycle if the stack spans these. Such cells are flagged ``filled_across``.
+        Fill cells with too few observations of their slice in reach, as on a date entirely under cloud, from the same
+        cells in the 64 nearest slices along the first dimension of `across`, by a Gaussian process in time. It has a
+        yearly and a daily cycle if the stack spans these. Such cells are flagged ``filled_across``.
     covariates : DataArray, Dataset, name, or sequence of these, optional
         Co-located fields that are known beneath the gaps, such as elevation under temperature: names of variables of
         the raster, which are then not filled, or arrays on its grid, static or along dimensions that they share with
@@ -119,13 +119,13 @@ class FillOptions:
         used as indicators. Gaps of covariates are filled from the covariates themselves. Units and order do not matter.
     covariate_resampling : str, optional
         Resample covariates on other grids or in other CRSs onto the grid of the raster: ``nearest``, ``bilinear``,
-        ``cubic``, ``average``, ``mode`` or another method of GDAL. Classes are resampled by ``nearest`` or ``mode``.
-        By default, other grids are refused.
+        ``cubic``, ``average``, ``mode`` or another method of GDAL. Classes are resampled by ``nearest`` or ``mode``. By
+        default, other grids are refused.
     errors : DataArray or name, optional
         Known standard errors of the observations, in their units: a variable of the raster, which is then not filled,
-        or an array on its grid. Observations with larger errors count less. They keep their values. Standard errors of
-        filled cells are of a measurement without these errors. With ``"auto"``, the errors are those that the attribute
-        ``ancillary_variables`` links, with a CF standard name that ends in ``standard_error``.
+        or an array on its grid. Observations with larger errors count less. They keep their values. The standard error
+        of a filled cell is that of a measurement without these errors. With ``"auto"``, the errors are those that the
+        attribute ``ancillary_variables`` links, with a CF standard name that ends in ``standard_error``.
     points : DataFrame, Dataset or GeoDataFrame, optional
         Measurements of the variable at places, such as buoys, that help to fill gaps. A table as of
         :func:`geonp.interpolate`, with a column named like the variable, and one for each other dimension, such as
@@ -136,15 +136,15 @@ class FillOptions:
         Replace observations with known `errors` by estimates of the true values, with their standard errors, from all
         observations. They stay flagged as observed. By default, observed cells do not change.
     as_ : {"numbers", "classes"}, optional
-        What the values are. By default, variables with CF ``flag_values`` or ``flag_meanings``, a palette, category
-        names or a standard name such as ``area_type`` are classes, and all others are numbers. Classes are filled with
-        the most probable one of those that are observed around, with its probability; no class is invented.
+        How to treat the values. By default, variables with CF ``flag_values`` or ``flag_meanings``, a palette, category
+        names or a standard name such as ``area_type`` are classes, and all others are numbers. Each missing cell gets
+        the most probable of the classes observed around it, with its probability.
     class_probabilities : bool
         Add the probability of each class along the dimension ``category``.
     circular : bool
-        Take the values for directions in degrees, whose mean goes round: the mean of 350 and 10 is 0. By default only
-        variables with a direction or an azimuth as CF ``standard_name``, or as name with units of degrees, are
-        directions. They are filled as unit vectors, and their standard error is a circular standard deviation.
+        Treat the values as directions in degrees, whose mean is circular: the mean of 350 and 10 is 0. By default,
+        directions are variables whose CF ``standard_name``, or whose name with units of degrees, is a direction or an
+        azimuth. They are filled as unit vectors, and their standard error is a circular standard deviation.
 
     Raises
     ------

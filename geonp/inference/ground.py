@@ -1,6 +1,6 @@
 """The cells of a window at their true places: the context of tiles by true distances, and locations for the model.
 
-Where the cells of a raster are no squares (:mod:`geonp.raster.surface`), the model sees the places of a tile in a plane
+Where the cells of a raster are not square (:mod:`geonp.raster.surface`), the model sees the places of a tile in a plane
 that touches the Earth in its middle. One unit is the side of a square of the area of its cells, so that cells are as
 dense for the model as squares are.
 """

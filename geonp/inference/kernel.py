@@ -69,9 +69,9 @@ class FillJob:
     samples : int
         Number of joint samples, see :mod:`geonp.inference.joint`.
     noise : tuple of int
-        What tells the noise of the samples apart from that of others with the same seed: variable and slice.
+        Numbers of the variable and the slice, which seed the noise of their samples.
     surface : Surface or None
-        Where the cells lie, if they are no squares: then distances are true ones, else they are counted in cells.
+        Places of the cells if they are not square: distances are then true ones, otherwise counted in cells.
     points : Measurements or None
         Measurements beside the cells of a variable, see :mod:`geonp.inference.measurements`.
     """

@@ -58,7 +58,7 @@ class Patch:
     x : array
         Places of targets and context, in this order, ``(n, d)``.
     cells : array of int
-        What tells them apart, ``(n, numbers)``.
+        Numbers that identify each, ``(n, numbers)``.
     near : array of int
         Number of a target of the tile for each place ``(n_t,)``.
     jacobian : array

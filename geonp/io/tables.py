@@ -108,7 +108,7 @@ def _vector(path: Path) -> pd.DataFrame:
     refuse_references(path)
     if len(pyogrio.list_layers(path)) > 1:
         layers = ", ".join(pyogrio.list_layers(path)[:, 0])
-        raise InputError(f"{path} has several layers, {layers}: expected one; write it to a file of its own")
+        raise InputError(f"{path} has several layers, {layers}: expected one; write it to a separate file")
     about, _, geometry, fields = pyogrio.raw.read(path, datetime_as_string=True)
     table = pd.DataFrame(dict(zip(about["fields"], fields, strict=True)))
     if geometry is None:

@@ -83,7 +83,7 @@ class Variances:
     g of the covariate, and a slope h(x) that varies in space with the correlation of f. The last term is for the error
     of the covariate, which has that correlation too: where a covariate is unknown over an area, the process there is
     about the one that it would be without the covariate. The variance of s is that of the effect in the data and not
-    the prior one: the likelihood tells a prior variance that is much too large hardly from one that fits.
+    the prior one: the likelihood hardly distinguishes a prior variance that is much too large from one that fits.
 
     Attributes
     ----------

@@ -87,7 +87,7 @@ class Places:
     jacobian : array
         Derivatives of the coordinates of the model by these places, ``(d_x, d)``.
     cells : sequence of array of int
-        What tells measurements at the targets and in the context apart: each has noise of its own, ``(n,)`` for each
+        Numbers that identify a measurement, whose noise they seed, ``(n,)`` for each
         of at most three numbers.
     n_context : int
         Number of points of the context.

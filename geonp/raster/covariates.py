@@ -206,7 +206,7 @@ def check_values(covariate: Covariate, raster: Variable) -> None:
             "or leave it out."
         )
     if (known == known[0]).all():
-        warn(f"The covariate {name!r} is constant ({known[0]:g}), so it tells nothing and is ignored.")
+        warn(f"The covariate {name!r} is constant ({known[0]:g}), so it carries no information and is ignored.")
     own = raster.source
     if source.sizes == own.sizes and np.array_equal(values, raster.read(raster.spatial_last.values), equal_nan=True):
         raise InputError(

@@ -29,7 +29,7 @@ class Regions:
     Attributes
     ----------
     names : sequence
-        What tells the regions apart.
+        Names of the regions.
     region, row, col : array of int
         For each pair of a region and one of its cells the number of the region, and where the cell is.
     """

@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 _FEW = 4
-"""Largest number of vertices of a cell, or of rows of a matrix, which are no grid."""
+"""Largest number of vertices of a cell, or of rows of a matrix; more of them make a grid."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -160,7 +160,7 @@ def errors_of(column: str | None, table: Table) -> FloatArray | None:
     if column is None:
         return None
     if column not in table.covariates or not pd.api.types.is_numeric_dtype(table.covariates[column]):
-        raise InputError(f"the known errors {column!r} are no column of numbers of the table: expected one")
+        raise InputError(f"the known errors {column!r} are not a numeric column of the table: expected one")
     if len(table.values) > 1:
         raise InputError(
             f"known errors are of one column: got {len(table.values)} to interpolate, {', '.join(table.values)}, "
@@ -239,7 +239,7 @@ def _check(one: Beside, table: Table) -> None:
                 "places, its CRS and nodata value"
             )
     if (known == known[0]).all():
-        warn(f"the covariate {one.label!r} is constant ({known[0]:g}), so it tells nothing and is ignored.")
+        warn(f"the covariate {one.label!r} is constant ({known[0]:g}), so it carries no information and is ignored.")
     for name, values in table.values.items():
         if np.array_equal(one.measured, values, equal_nan=True):
             raise InputError(f"the covariate {one.label!r} is {name!r} itself: leave it out, or give another one")

@@ -111,10 +111,10 @@ def interpolate(
     repeats : {"mean", "keep"}, optional
         What to do with several rows of one place: average their values, covariates and errors, or keep all as repeated
         measurements of one quantity. By default they are kept with a warning, and refused if they differ in a time, a
-        depth or another column that tells them apart. With ``"mean"``, a Dataset may also have dimensions such as
+        depth or another column. With ``"mean"``, a Dataset may also have dimensions such as
         stations and times.
     time : str, optional
-        Column of times: texts as ISO 8601 writes them, datetimes or numbers. Each time gets a field of its own, from
+        Column of times: texts as ISO 8601 writes them, datetimes or numbers. Each time gets its own field, from
         its measurements and, where these say more, from those of the 32 nearest times. A Dataset may then have
         dimensions such as stations and times, and the table `at` may have a column of this name: its places are
         predicted at their times. Times with fewer than four measurements stay empty.

@@ -1,4 +1,4 @@
-"""Several rows of a table at one place: refused if a column such as a date tells them apart, or combined."""
+"""Several rows of a table at one place: refused if a column such as a date distinguishes them, or combined."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class RepeatSettings:
-    """Settings of columns that tell rows of one place apart."""
+    """Settings of columns that distinguish rows of one place."""
 
     times: tuple[str, ...] = (
         *("time", "times", "date", "dates", "datetime", "timestamp", "epoch", "utc", "gmt", "mjd", "julian"),
@@ -90,7 +90,7 @@ def combined(
     Raises
     ------
     InputError
-        By default, if rows of one place differ in a time, a depth or another column that tells them apart. For other
+        By default, if rows of one place differ in a time, a depth or another column. For other
         values of `repeats`, and classes to be averaged.
     """
     if repeats not in (None, *REPEATS):

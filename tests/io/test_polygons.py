@@ -108,7 +108,7 @@ def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     frame = SimpleNamespace(geometry=[BOX], crs="EPSG:0", to_crs=None)
     with pytest.raises(InputError, match="has a CRS that is not understood: got 'EPSG:0'"):
         polygon_mask(frame, UTM)
-    with pytest.raises(InputError, match=r"the mask 'mask.tif' is no file of polygons, expected one of .gpkg"):
+    with pytest.raises(InputError, match=r"the mask 'mask.tif' is not a file of polygons, expected one of .gpkg"):
         domain_of("mask.tif", UTM)
     monkeypatch.setitem(sys.modules, "pyogrio", None)
     with pytest.raises(MissingExtraError, match="'vector' of geonp"):

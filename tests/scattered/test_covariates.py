@@ -309,7 +309,7 @@ def test_measurements_with_large_known_errors_count_less(table: pd.DataFrame) ->
 
 def test_known_errors_that_cannot_be_used_are_refused(table: pd.DataFrame, grid: xr.DataArray) -> None:
     bare = table[["x", "y", "t"]]
-    with pytest.raises(InputError, match="known errors 'sigma' are no column of numbers of the table"):
+    with pytest.raises(InputError, match="known errors 'sigma' are not a numeric column of the table"):
         geonp.interpolate(bare, grid, errors="sigma")
     with pytest.raises(InputError, match="known errors must not be negative: got -1 in 'sigma'"):
         geonp.interpolate(bare.assign(sigma=-1.0), grid, errors="sigma")
