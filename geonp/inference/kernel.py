@@ -20,7 +20,7 @@ from geonp.inference.covariates import Layer
 from geonp.inference.far import FarContext, far_window
 from geonp.inference.ground import Ground, Squares
 from geonp.inference.measurements import Measurements, NearMeasurements
-from geonp.inference.nearby import BLOCKS, blocks_of, fill_nearby
+from geonp.inference.nearby import BLOCKS, small_gaps
 from geonp.inference.predictor import Predictor
 from geonp.inference.series import SERIES
 from geonp.inference.stack import STACK, Across, combined
@@ -143,6 +143,11 @@ class FillJob:
             widest = min(widest, -(-(self.shape[1] - predicted.shape[1]) // 2))
         return predicted.grown(self.frame, max(self.frame, widest))
 
+    def margins(self, chunk: Window) -> IntArray:
+        """Height and width of the frame of :meth:`window` around :meth:`predicted`."""
+        window, predicted = self.window(chunk), self.predicted(chunk)
+        return np.array([predicted.row - window.row, predicted.col - window.col])
+
     def predicted(self, chunk: Window) -> Window:
         """The tiles that predict the cells of `chunk`, in the columns of :meth:`window`."""
         neighbourhood = self.predictor.neighbourhood
@@ -157,8 +162,8 @@ class FillJob:
     @property
     def nearby(self) -> bool:
         """Whether small gaps are filled with readings of blocks, see :mod:`geonp.inference.nearby`."""
-        beside = self.across or self.smooth or self.warping or self.points or self.surface
-        return self.predictor.nearby and self.kind is not Kind.CLASSES and not beside
+        beside = self.across or self.smooth or self.warping or self.points or self.kind is Kind.CLASSES
+        return self.predictor.nearby and not beside and (self.surface is None or self.surface.even)
 
     def _own(self, chunk: Window) -> Window:
         """A chunk in columns that are counted from :attr:`first_col`."""
@@ -364,15 +369,14 @@ def _predict(
     wanted = wanted_cells(fillable, supported, job.core(chunk))
     small = job.nearby and not covariates
     if small:
-        blocks = blocks_of(missing, context_mask, job.frame, job.predictor.neighbourhood.tile_px)
-        nearby = fill_nearby(values, context_mask, missing, wanted, blocks, job)
-        missing, wanted = missing & ~blocks.mask, wanted & ~blocks.mask
+        small_mask, of_small = small_gaps(values, context_mask, missing, wanted, chunk, job)
+        missing, wanted = missing & ~small_mask, wanted & ~small_mask
     tiles = tiles_of(
         values, context_mask, missing, wanted, chunk, job, covariates=covariates, far=more[0], points=more[1]
     )
     predicted = _blend(tiles, values.shape, rows, cols, job)
     if small:
-        predicted = np.where(blocks.mask, nearby, predicted)
+        predicted = np.where(small_mask, of_small, predicted)
     if others is not None:
         stack = np.where(context_mask, values, np.nan), others
         tiles = tiles_of(values, context_mask & known, missing, wanted & known, chunk, job, stack)

@@ -7,23 +7,23 @@ elsewhere, the tiles around the gaps are read, see :mod:`geonp.inference.tiles`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from geonp.inference.context import framed
-from geonp.inference.ground import Squares
 from geonp.inference.parallel import on_cores
 from geonp.inference.stitching import Tile, batches, pad
 from geonp.inference.tiling import depths
-from geonp.nn.nearby import NEARBY, Patch, Reading
+from geonp.nn.squares import NEARBY, Patch, Reading
+from geonp.raster.windows import Window
 
 if TYPE_CHECKING:
     from geonp.inference.kernel import FillJob
 
-__all__ = ["BLOCKS", "Blocks", "blocks_of", "fill_nearby"]
+__all__ = ["BLOCKS", "Blocks", "blocks_of", "fill_nearby", "small_gaps"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
@@ -60,32 +60,40 @@ class Blocks:
         The missing cells of these squares, in the window.
     read : array of bool
         Blocks that are read.
-    px, frame : int
-        Side of a block, and width of the frame.
+    px : int
+        Side of a block.
+    frame : array of int
+        Height and width of the frame.
     """
 
     squares: BoolArray
     mask: BoolArray
     read: BoolArray
     px: int
-    frame: int
+    frame: IntArray
 
 
-def blocks_of(missing: BoolArray, context_mask: BoolArray, frame: int, tile_px: int) -> Blocks:
-    """Find the small gaps in the blocks of a window; the area inside its frame consists of whole blocks."""
+def blocks_of(
+    missing: BoolArray, context_mask: BoolArray, frame: IntArray, tile_px: int, usable_mask: BoolArray
+) -> Blocks:
+    """Find the small gaps in the blocks of a window; the area inside its frame consists of whole blocks.
+
+    Blocks with a row that `usable_mask` ``(rows,)`` excludes are not read.
+    """
     side, px = NEARBY.side_px, tile_px * BLOCKS.tiles
-    inside = (slice(frame, missing.shape[0] - frame), slice(frame, missing.shape[1] - frame))
+    inside = _inside(missing.shape, frame)
     deep = missing & (depths(context_mask) > BLOCKS.depth_px)
     squares = _any(missing[inside], side) & ~_any(deep[inside], side)
     count = np.pad(context_mask, ((1, 0), (1, 0))).cumsum(0).cumsum(1)
-    first = [frame - NEARBY.reach_px + side * np.arange(n) for n in squares.shape]
+    first = [start - NEARBY.reach_px + side * np.arange(n) for start, n in zip(frame, squares.shape, strict=True)]
     last = [start + side + 2 * NEARBY.reach_px for start in first]
     ends = [count[np.ix_(rows, cols)] for rows in (first[0], last[0]) for cols in (first[1], last[1])]
     squares &= ends[3] - ends[2] - ends[1] + ends[0] >= NEARBY.n_context
     # one other gap needs the tile, which then fills all of its cells
     tiles = _any(squares, tile_px // side) & ~_any(_any(missing[inside], side) & ~squares, tile_px // side)
     ny, nx = (n // BLOCKS.tiles for n in tiles.shape)
-    read = tiles.reshape(ny, BLOCKS.tiles, nx, BLOCKS.tiles).sum((1, 3)) >= BLOCKS.fewest
+    usable = np.asarray(usable_mask[inside[0]].reshape(ny, px).all(1))[:, None]
+    read = np.asarray(usable & (tiles.reshape(ny, BLOCKS.tiles, nx, BLOCKS.tiles).sum((1, 3)) >= BLOCKS.fewest))
     tiles &= read.repeat(BLOCKS.tiles, 0).repeat(BLOCKS.tiles, 1)
     squares &= tiles.repeat(tile_px // side, 0).repeat(tile_px // side, 1)
     mask = np.zeros_like(missing)
@@ -93,32 +101,46 @@ def blocks_of(missing: BoolArray, context_mask: BoolArray, frame: int, tile_px: 
     return Blocks(squares, mask, read, px, frame)
 
 
+def small_gaps(
+    values: FloatArray, context_mask: BoolArray, missing: BoolArray, wanted: BoolArray, chunk: Window, job: FillJob
+) -> tuple[BoolArray, npt.NDArray[np.float64]]:
+    """Mask of the cells of small gaps in the window of a chunk, and outputs of those of them that are wanted."""
+    rows = job.lattice(chunk)[0]
+    usable_mask = np.full(rows.size, True) if job.surface is None else ~job.surface.narrow_mask(rows)
+    px = job.predictor.neighbourhood.tile_px
+    blocks = blocks_of(missing, context_mask, job.margins(chunk), px, usable_mask)
+    return blocks.mask, fill_nearby(np.where(context_mask, values, np.nan), missing, wanted, blocks, chunk, job)
+
+
 def fill_nearby(
-    values: FloatArray, context_mask: BoolArray, missing: BoolArray, wanted: BoolArray, blocks: Blocks, job: FillJob
+    values: FloatArray, missing: BoolArray, wanted: BoolArray, blocks: Blocks, chunk: Window, job: FillJob
 ) -> npt.NDArray[np.float64]:
-    """Outputs ``(outputs, rows, cols)`` of the wanted cells of ``blocks.mask``, NaN elsewhere."""
+    """Outputs ``(outputs, rows, cols)`` of the wanted cells of ``blocks.mask``, NaN elsewhere.
+
+    The window of the chunk has NaN in `values` where there is no context.
+    """
     out = np.full((job.predictor.outputs, *values.shape), np.nan)
-    half, frame, squares = blocks.px // 2, blocks.frame, blocks.squares.copy()
-    inside = (slice(frame, values.shape[0] - frame), slice(frame, values.shape[1] - frame))
-    squares &= _any((wanted & blocks.mask)[inside], NEARBY.side_px)
+    half, rows = blocks.px // 2, job.lattice(chunk)[0]
+    squares = blocks.squares & _any((wanted & blocks.mask)[_inside(values.shape, blocks.frame)], NEARBY.side_px)
     quarters = np.argwhere(_any(squares, half // NEARBY.side_px))
     if not len(quarters):
         return out
     candidates = [_candidates(quarter, blocks.read) for quarter in quarters]
     needed = np.unique(np.concatenate(candidates), axis=0)
-    readings = dict(zip(map(tuple, needed), _readings(values, context_mask, missing, needed, blocks, job), strict=True))
-    known, places = np.where(context_mask, values, np.nan), []
+    readings = dict(zip(map(tuple, needed), _readings(values, missing, needed, blocks, chunk, job), strict=True))
+    places = []
 
     def patches() -> Iterator[Patch]:
         n = half // NEARBY.side_px
         for quarter, blocks_around in zip(quarters, candidates, strict=True):
-            (row, col), (first_row, first_col) = n * quarter, frame + half * quarter
+            row, col = n * quarter
             corners = NEARBY.side_px * np.argwhere(squares[row : row + n, col : col + n])
-            box = np.array([[first_row, first_col], [first_row + half, first_col + half]])
-            patch = framed(box, 0)
-            places.append(patch)
-            around = known[framed(box, NEARBY.reach_px)]
-            yield Patch(around, missing[patch], corners, tuple(readings[tuple(block)] for block in blocks_around))
+            first = blocks.frame + half * quarter
+            box = np.array([first, first + half])
+            places.append(framed(box, 0))
+            around, chosen = values[framed(box, NEARBY.reach_px)], tuple(readings[tuple(b)] for b in blocks_around)
+            steps = (1.0, 1.0) if job.surface is None else job.surface.steps(rows[box[0, 0] : box[1, 0]])
+            yield Patch(around, missing[places[-1]], corners, chosen, steps)
 
     predictor = job.predictor.rooted()
     for k, found in enumerate(on_cores(predictor.fill_patch, patches(), predictor.device, len(quarters) // 4)):
@@ -127,11 +149,11 @@ def fill_nearby(
 
 
 def _readings(
-    values: FloatArray, context_mask: BoolArray, missing: BoolArray, needed: IntArray, blocks: Blocks, job: FillJob
+    values: FloatArray, missing: BoolArray, needed: IntArray, blocks: Blocks, chunk: Window, job: FillJob
 ) -> list[Reading]:
     """The readings of the needed blocks, from the context of the tile with small gaps in the middle of each."""
     predictor, neighbourhood = job.predictor.rooted(), job.predictor.neighbourhood
-    ground = Squares(context_mask, job.shape[1] if job.periodic else None)
+    ground, units = job.ground(chunk, ~np.isnan(values)), []
     px, tiles = neighbourhood.tile_px, []
     with_gaps = _any(blocks.squares, px // NEARBY.side_px)
     for block in BLOCKS.tiles * needed:
@@ -144,11 +166,13 @@ def _readings(
         context = ground.context(box, gap_mask, plane, neighbourhood, job.seed)
         at = ground.locations(np.stack(np.divmod(context, values.shape[1]), -1), plane)
         middle = np.zeros((1, 2), np.float32)
+        units.append(plane.unit)
         tiles.append(Tile(at, values.ravel()[context], middle, np.zeros(1, np.intp), np.ones(1)))
     groups = list(batches(tiles, predictor.batch_size))
     points = (pad(group, predictor) for group in groups)
     found = on_cores(predictor.readings, points, predictor.device, len(groups))
-    return [reading for of_batch in found for reading in of_batch]
+    every = (reading for of_batch in found for reading in of_batch)
+    return [replace(reading, unit=unit) for reading, unit in zip(every, units, strict=True)]
 
 
 def _candidates(quarter: IntArray, read: BoolArray) -> IntArray:
@@ -158,6 +182,11 @@ def _candidates(quarter: IntArray, read: BoolArray) -> IntArray:
     around = around[read[tuple(around.T)]]
     distance = np.hypot(*(2 * around + 0.5 - quarter).T)
     return np.asarray(around[np.argsort(distance, kind="stable")[: BLOCKS.candidates]])
+
+
+def _inside(shape: tuple[int, ...], frame: IntArray) -> tuple[slice, slice]:
+    """The area of a window inside its frame."""
+    return slice(frame[0], shape[0] - frame[0]), slice(frame[1], shape[1] - frame[1])
 
 
 def _any(mask: BoolArray, px: int) -> BoolArray:

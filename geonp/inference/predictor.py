@@ -28,8 +28,8 @@ from geonp.inference.measurements import Measured
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from geonp.nn.nearby import Patch, Reading
     from geonp.nn.process import LocalProcess
+    from geonp.nn.squares import Patch, Reading
 
 __all__ = [
     "Points",

@@ -71,8 +71,9 @@ def tiles_of(
     px, width = neighbourhood.tile_px, missing.shape[1]
     period = job.shape[1] if job.periodic else None
     tiles, reached = [], overlaps(context_mask, neighbourhood)
-    wide = (width - job.predicted(chunk).shape[1]) // 2 - job.frame
-    inner, frame = np.s_[:, wide : width - wide], np.array([job.frame, job.frame + wide])
+    frame = job.margins(chunk)
+    wide = frame[1] - job.frame
+    inner = np.s_[:, wide : width - wide]
     for corners in groups(missing[inner], context_mask[inner], job.frame, neighbourhood):
         members, box = frame + corners, np.array([corners.min(0), corners.max(0) + px]) + frame
         # a tile off the lattice holds a single gap, and overlaps with no other

@@ -6,9 +6,7 @@ context, and a covariance that was read nearby replaces that of the gap itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -21,61 +19,13 @@ from geonp.nn.heads import KRIGING, residual_sizes
 from geonp.nn.layers import MLP
 from geonp.nn.likelihood import Conditional, condition
 from geonp.nn.process import LocalProcess, soft_clamp
+from geonp.nn.squares import NEARBY, Patch, Reading, Squares, squares_of
 
-__all__ = ["NEARBY", "NearbyCorrection", "NearbySettings", "Patch", "Prediction", "Reading", "readings_of"]
+__all__ = ["NearbyCorrection", "Prediction", "predict", "readings_of"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
 IntArray = npt.NDArray[np.intp]
-
-
-@dataclass(frozen=True)
-class NearbySettings:
-    """Squares of cells that share their observations. Weights are trained with them: other values need others."""
-
-    side_px: int = 4
-    """Side of a square."""
-    n_context: int = 64
-    """Number of its observations: those nearest to it."""
-    reach_px: int = 10
-    """Largest distance of these from the square, along rows and columns."""
-    outlying: float = 6.0
-    """Size of a leave-one-out residual, in robust deviations, from which an observation is less certain than others."""
-    rounds: int = 3
-    """How often outlying observations are looked for."""
-    choice_px: int = 16
-    """Side of the tiles whose squares use one reading: the one by which observations of two of them are likeliest."""
-    df: float = 4.0
-    """Degrees of freedom of this likelihood, so that single values do not decide."""
-
-    @property
-    def widest_px(self) -> int:
-        """Largest difference of two cells of a square and its observations, along rows and columns."""
-        return 2 * self.reach_px + self.side_px
-
-
-NEARBY = NearbySettings()
-"""The settings in use."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """A stationary process of standardised values, as it was read from a context.
-
-    Attributes
-    ----------
-    covariance : array
-        At differences of rows and columns of up to :attr:`NearbySettings.widest_px` cells, ``(n, n)``.
-    noise : float
-        Variance of the noise.
-    loc, scale : float
-        What the values were standardised by.
-    """
-
-    covariance: FloatArray
-    noise: float
-    loc: float
-    scale: float
 
 
 @torch.no_grad()
@@ -84,72 +34,12 @@ def readings_of(process: LocalProcess, mask: BoolArray, loc: FloatArray, scale: 
 
     `mask` ``(batch, n_c)`` is that of the context, the last points of the process.
     """
-    steps = torch.arange(-NEARBY.widest_px, NEARBY.widest_px + 1.0, dtype=torch.float64)
-    differences = torch.cartesian_prod(steps, steps) @ torch.linalg.cholesky(process.metric)
-    kernel = matern_mixture(differences, torch.zeros_like(differences[:, :, :1]), process.weights)[..., 0]
     first, found = process.noise.shape[1] - mask.shape[1], []
     for k, known in enumerate(torch.from_numpy(mask)):
         amplitude, noise = process.amplitudes[k, first:, 0][known].median(), process.noise[k, first:][known].median()
-        covariance = kernel[k] * amplitude.square() + process.trends[k, 0].square().sum()
-        table = covariance.view(len(steps), len(steps)).numpy()
-        found.append(Reading(table, float(noise), float(loc[k]), float(scale[k])))
+        numbers = amplitude, process.trends[k, 0].square().sum(), noise, loc[k], scale[k]
+        found.append(Reading(process.metric[k].numpy(), process.weights[k].numpy(), *map(float, numbers)))
     return found
-
-
-@dataclass(frozen=True)
-class Patch:
-    """Squares of cells that are predicted together.
-
-    Attributes
-    ----------
-    values : array
-        The patch with a frame of ``NEARBY.reach_px`` cells; NaN where there is no context. Each square has
-        ``NEARBY.n_context`` values within this distance.
-    missing : array of bool
-        Cells of the patch that may be predicted, without the frame.
-    corners : array of int
-        First row and column of each square in the patch, ``(n, 2)``.
-    readings : tuple of Reading
-        Candidates.
-    """
-
-    values: FloatArray
-    missing: BoolArray
-    corners: IntArray
-    readings: tuple[Reading, ...]
-
-
-@dataclass(frozen=True)
-class _Squares:
-    """Context and targets of squares, whose cells are numbered so that differences of numbers are places in a table.
-
-    Attributes
-    ----------
-    context, targets : Tensor
-        Numbers of the cells, ``(n, n_c)`` and ``(n, n_t)``; the last target is repeated.
-    y : Tensor
-        Values ``(n, n_c)``, nearest first.
-    radius : Tensor
-        Log distance of the farthest observation from the middle of each square, ``(n,)``.
-    depth : Tensor
-        Distance of the targets from the nearest observation, along rows and columns, ``(n, n_t)``.
-    places : Tensor
-        Flat indices of the targets in the patch, ``(n, n_t)``.
-    tile : Tensor
-        Number of the tile of each square, ascending, ``(n,)``.
-    """
-
-    context: Tensor
-    targets: Tensor
-    y: Tensor
-    radius: Tensor
-    depth: Tensor
-    places: Tensor
-    tile: Tensor
-
-    def at(self, index: Tensor) -> _Squares:
-        """Some of the squares."""
-        return replace(self, **{field.name: getattr(self, field.name)[index] for field in fields(self)})
 
 
 @dataclass(frozen=True)
@@ -166,18 +56,25 @@ class _Processes:
     chosen: Tensor
 
     @classmethod
-    def of(cls, readings: Sequence[Reading]) -> _Processes:
-        """All readings, of which none is chosen yet."""
-        tables = torch.from_numpy(np.stack([reading.covariance for reading in readings]))
-        numbers = torch.tensor([[r.noise, r.loc, r.scale] for r in readings], dtype=torch.float64)
-        noise, loc, scale = numbers.split(1, 1)
-        return cls(tables, noise, loc, scale, torch.empty(0, dtype=torch.long))
+    def of(cls, patch: Patch) -> _Processes:
+        """All readings of a patch, of which none is chosen yet."""
+        every = [[r.amplitude, r.constant, r.noise, r.loc, r.scale, r.unit] for r in patch.readings]
+        amplitude, constant, noise, loc, scale, unit = torch.tensor(every, dtype=torch.float64).split(1, 1)
+        metric, weights = (
+            torch.from_numpy(np.stack([getattr(r, name) for r in patch.readings])) for name in ("metric", "weights")
+        )
+        cells = torch.arange(-NEARBY.widest_px, NEARBY.widest_px + 1.0, dtype=torch.float64)
+        steps = torch.cartesian_prod(*(cells * step for step in patch.steps)) / unit[:, None]
+        x = steps[:, None] @ torch.linalg.cholesky(metric)
+        kernel = matern_mixture(x, torch.zeros_like(x[:, :, :1]), weights)[..., 0]
+        covariance = (kernel * amplitude.square() + constant).unflatten(1, (len(cells), len(cells)))
+        return cls(covariance, noise, loc, scale, torch.empty(0, dtype=torch.long))
 
-    def standardised(self, squares: _Squares) -> Tensor:
+    def standardised(self, squares: Squares) -> Tensor:
         """Values of the context, ``(squares, n_c, 1)``."""
         return ((squares.y - self.loc[self.chosen]) / self.scale[self.chosen])[..., None]
 
-    def between(self, squares: _Squares, context_only: bool = False) -> Tensor:
+    def between(self, squares: Squares, context_only: bool = False) -> Tensor:
         """Covariance of targets and context, in this order, with the context, ``(squares, n_t + n_c, n_c)``."""
         every = squares.context if context_only else torch.cat([squares.targets, squares.context], 1)
         size = self.covariance[0].numel()
@@ -260,7 +157,7 @@ class NearbyCorrection(nn.Module):
 @torch.no_grad()
 def predict(patch: Patch) -> Prediction:
     """Condition each square of a patch on its nearest observations, by the likeliest of the readings."""
-    squares, processes = _squares(patch), _Processes.of(patch.readings)
+    squares, processes = squares_of(patch), _Processes.of(patch)
     processes = replace(processes, chosen=_likeliest(squares, processes))
     given, noise, kernel = _conditioned(squares, processes)
     n_t, own_noise = squares.targets.shape[1], processes.noise[processes.chosen]
@@ -283,7 +180,7 @@ def predict(patch: Patch) -> Prediction:
     return Prediction(given.mean[..., 0], scale, torch.cat(features, -1).float(), squares.places, *standard)
 
 
-def _conditioned(squares: _Squares, processes: _Processes) -> tuple[Conditional, Tensor, Tensor]:
+def _conditioned(squares: Squares, processes: _Processes) -> tuple[Conditional, Tensor, Tensor]:
     """Condition squares on their observations; also their noise variances and the covariance.
 
     Observations that the others contradict get the variance of their residual as further noise, as Student-distributed
@@ -320,7 +217,7 @@ def _largest_around(residual: Tensor, context: Tensor) -> Tensor:
     return torch.where(squared <= 9, residual[:, None], 0.0).amax(2)
 
 
-def _likeliest(squares: _Squares, processes: _Processes) -> Tensor:
+def _likeliest(squares: Squares, processes: _Processes) -> Tensor:
     """Numbers of the readings of all squares ``(n,)``: of each tile, the one by which two of its squares are likeliest.
 
     The likelihood is that of each observation given the others of its square.
@@ -340,57 +237,3 @@ def _likeliest(squares: _Squares, processes: _Processes) -> Tensor:
 
 def _all(y: Tensor) -> Tensor:
     return torch.ones_like(y, dtype=torch.bool)
-
-
-@lru_cache(maxsize=1)
-def _nearest_first() -> tuple[IntArray, IntArray, FloatArray]:
-    """Rows and columns of the cells around a square, from its first cell, nearest first, and their log distances."""
-    side, reach = NEARBY.side_px, NEARBY.reach_px
-    steps = np.arange(-reach, side + reach)
-    row, col = (a.ravel() for a in np.meshgrid(steps, steps, indexing="ij"))
-    beyond = (np.maximum(np.maximum(-a, a - side + 1), 0) for a in (row, col))
-    centre = np.hypot(row - (side - 1) / 2, col - (side - 1) / 2)
-    order = np.lexsort((centre, np.hypot(*beyond)))
-    return row[order], col[order], np.log(centre[order].clip(1.0))
-
-
-def _squares(patch: Patch) -> _Squares:
-    """The squares of a patch, in the order of their tiles."""
-    side, reach, n_c = NEARBY.side_px, NEARBY.reach_px, NEARBY.n_context
-    tile = (patch.corners // NEARBY.choice_px) @ np.array([patch.missing.shape[1], 1])
-    order = np.argsort(tile, kind="stable")
-    tile, corners = tile[order], patch.corners[order]
-    width = 2 * NEARBY.widest_px + 1
-    row, col, log_distance = _nearest_first()
-    r, c = (corners[:, k, None] + reach + place for k, place in enumerate((row, col)))
-    near = patch.values[r, c]
-    # the first n_c that are known
-    index = np.argsort(np.isnan(near), axis=1, kind="stable")[:, :n_c]
-    # targets: the missing cells of each square, the last one repeated
-    inside_row, inside_col = np.divmod(np.arange(side * side), side)
-    t_row, t_col = corners[:, :1] + inside_row, corners[:, 1:] + inside_col
-    wanted = patch.missing[t_row, t_col]
-    count = wanted.sum(1, keepdims=True)
-    order = np.argsort(~wanted, axis=1, kind="stable")[:, : count.max()]
-    order = np.take_along_axis(order, np.minimum(np.arange(count.max()), count - 1), 1)
-    t_row, t_col = np.take_along_axis(t_row, order, 1), np.take_along_axis(t_col, order, 1)
-    arrays = (
-        row[index] * width + col[index],
-        inside_row[order] * width + inside_col[order],
-        np.take_along_axis(near, index, 1).astype(np.float64),
-        log_distance[index[:, -1]],
-        _depth(patch)[t_row, t_col],
-        t_row * patch.missing.shape[1] + t_col,
-        np.unique(tile, return_inverse=True)[1],
-    )
-    return _Squares(*map(torch.from_numpy, arrays))
-
-
-def _depth(patch: Patch) -> FloatArray:
-    """Distance of the cells of a patch from the nearest observation along rows and columns: 0, 1, or 2 and more."""
-    known = ~np.isnan(patch.values)
-    reach = NEARBY.reach_px
-    inner = known[reach - 1 : 1 - reach, reach - 1 : 1 - reach]
-    rows = inner[:-2] | inner[1:-1] | inner[2:]
-    beside = rows[:, :-2] | rows[:, 1:-1] | rows[:, 2:]
-    return np.where(beside, 1.0, 2.0)

@@ -161,6 +161,23 @@ class Surface:
         dy, dx = (float(np.abs(np.diff(values)).mean()) for values in (self.y, self.x))
         return np.asarray(np.cos(np.radians(self.y[np.maximum(rows, 0)])) * dx < NARROW * dy)
 
+    @property
+    def even(self) -> bool:
+        """Whether rows and columns are parallels and meridians, or lines of a plane, in steps of nearly one length."""
+        if self.y.ndim == 2 or min(self.shape) < 2:
+            return False
+        steps = (np.diff(values) for values in (self.y, self.x))
+        return all(float(np.ptp(step)) <= TOLERANCES.step * abs(float(step.mean())) for step in steps)
+
+    def steps(self, rows: IntArray) -> tuple[float, float]:
+        """Mean lengths of the steps down and to the right in some rows, -1 outside, in degrees or units of the plane.
+
+        Negative to the south and to the west. Rows and columns must be :attr:`even`.
+        """
+        dy, dx = (float(np.diff(values).mean()) for values in (self.y, self.x))
+        middle = float(self.y[rows[rows >= 0]].mean())
+        return dy, dx * math.cos(math.radians(middle)) if self.sphere else dx
+
     def columns_within(self, rows: tuple[int, int], distance: float) -> int:
         """Columns on both sides of a cell of some rows that hold all cells within a distance; all where it must be."""
         n_rows, n_cols = self.shape
