@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .covariates import covariates, read_beside
 from .missing import gaps_where, mask_option, read_mask, read_missing
 from .options import as_numbers, bands, bbox, fill_option, number, opening, place, variables
 from .show import echo, in_terminal, to_json
@@ -36,6 +37,15 @@ __all__ = ["adapt"]
 @fill_option("nodata", type=number, help="As stored in the file.")
 @gaps_where
 @mask_option
+@click.option(
+    "--across",
+    metavar="DIM",
+    multiple=True,
+    default=None,
+    help="Dimension along which regression on other slices is tried, such as time, or variables; repeatable. Default: "
+    "all of IN.",
+)
+@covariates
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @fill_option("model", help="The model to start from.")
 @fill_option("device")
@@ -55,6 +65,7 @@ def adapt(source: str, mask: str | None, progress: bool | None, as_json: bool, *
     where = opening(settings)
     ds = open_raster(source, **where)
     ds, settings["missing"] = read_missing(settings["missing"], ds, source, where)
+    settings |= read_beside(settings, ds, source, where)
     settings["mask"] = read_mask(mask, where["bbox"])
     from geonp.adaptation.adapt import adapt as run
 

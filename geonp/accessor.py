@@ -335,6 +335,9 @@ class GeonpAccessor:
         missing: MissingLike | Sequence[MissingLike] | None = None,
         device: str | None = None,
         seed: int = 0,
+        across: Hashable | Sequence[Hashable] | None = None,
+        covariates: CovariateLike | Sequence[CovariateLike] | None = None,
+        covariate_resampling: str | None = None,
         overwrite: bool = False,
         progress: Callable[[float, float], object] | None = None,
     ) -> Adapted:
@@ -356,6 +359,10 @@ class GeonpAccessor:
             As in :meth:`infill`.
         seed : int
             Seed for the hold-out and for the training, at least 0.
+        across : hashable or sequence of hashable, optional
+            Dimensions along which regression on other slices is tried. By default all of the raster.
+        covariates, covariate_resampling
+            As in :meth:`infill`.
         overwrite : bool
             Replace `out` if it exists.
         progress : callable, optional
@@ -380,6 +387,9 @@ class GeonpAccessor:
             missing=missing,
             device=device,
             seed=seed,
+            across=across,
+            covariates=covariates,
+            covariate_resampling=covariate_resampling,
             overwrite=overwrite,
             progress=progress,
         )

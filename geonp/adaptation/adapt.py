@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Callable, Hashable, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -24,20 +24,25 @@ import torch
 import xarray as xr
 from torch import Tensor, nn
 
+from geonp.adaptation.clock import Clock
 from geonp.adaptation.crops import Crop, Masking, draw_task, fit_masking, hold_out, read_crops
 from geonp.adaptation.search import Candidate, Search, search_neighbourhood
+from geonp.adaptation.surroundings import Surroundings
 from geonp.adaptation.validation import hide_held_out
 from geonp.errors import InputError, OutputError
 from geonp.fill.domain import domain_of
 from geonp.fill.kinds import check_numbers
 from geonp.fill.missing import MissingLike
 from geonp.fill.options import FillOptions
+from geonp.fill.request import check_across, check_covariates, covariates_on
 from geonp.fill.variables import normalise
 from geonp.inference import checkpoint
-from geonp.inference.predictor import resolve
+from geonp.inference.kernel import FillJob
+from geonp.inference.predictor import Predictor, resolve
 from geonp.io.location import check_writable
+from geonp.raster.covariates import CovariateLike, named
 from geonp.training.data.tasks import collate
-from geonp.training.objective import expected_nll, relative_crps
+from geonp.training.objective import beside, expected_nll, relative_crps
 from geonp.training.optimisers import averaged_model
 
 __all__ = ["AdaptSettings", "Adapted", "adapt"]
@@ -87,6 +92,8 @@ class Adapted(os.PathLike[str]):
         Approximate factor by which a fill takes longer with the adapted model.
     across : str
         Dimension along which the adapted model regresses slices on each other, or empty.
+    covariates : tuple of str
+        Names of the covariates.
     """
 
     file: Path
@@ -98,6 +105,7 @@ class Adapted(os.PathLike[str]):
     minutes: float
     slowdown: float
     across: str
+    covariates: tuple[str, ...] = ()
 
     def __fspath__(self) -> str:
         """Return the path of the checkpoint."""
@@ -122,10 +130,15 @@ def adapt(
     missing: MissingLike | Sequence[MissingLike] | None = None,
     device: str | None = None,
     seed: int = 0,
+    across: Hashable | Sequence[Hashable] | None = None,
+    covariates: CovariateLike | Sequence[CovariateLike] | None = None,
+    covariate_resampling: str | None = None,
     overwrite: bool = False,
     progress: Callable[[float, float], object] | None = None,
 ) -> Adapted:
     """Fine-tune a model on the observed cells of a raster, and write it as a checkpoint.
+
+    With `covariates`, the model is scored and trained with them. Give them to fills with the adapted model, too.
 
     For a raster of several slices, regression on other slices (`across` of :func:`geonp.infill`) is tried first; if it
     is clearly better, the weights are kept, and the checkpoint fills rasters with that dimension so. Then, with
@@ -154,6 +167,11 @@ def adapt(
         As in :func:`geonp.infill`.
     seed : int
         Seed for the hold-out and for the training, at least 0.
+    across : hashable or sequence of hashable, optional
+        Dimensions along which regression on other slices is tried, ``"variables"`` for the other variables of a
+        Dataset; the best one is kept. By default all dimensions of the raster.
+    covariates, covariate_resampling
+        As in :func:`geonp.infill`.
     overwrite : bool
         Replace `out` if it exists.
     progress : callable, optional
@@ -173,20 +191,20 @@ def adapt(
     ModelError, CheckpointError
         If the model does not exist or cannot be loaded.
     """
-    clock = _Clock(*_checked(minutes, steps, seed))
-    _check_out(file := Path(out), overwrite)
-    ds, grid, variables, _ = normalise(obj, FillOptions(nodata=nodata, missing=missing))
+    clock, file = Clock(*_checked(minutes, steps, seed)), _checked_out(Path(out), overwrite)
+    options = FillOptions(nodata=nodata, missing=missing, across=across, covariate_resampling=covariate_resampling)
+    given = named(covariates)
+    ds, grid, variables, _ = normalise(obj, options, covariates=given)
     check_numbers(variables)
+    check_across(options.dims, variables)
     names, domain = [v.name for v in variables], None if mask is None else domain_of(mask, grid)
-    predictor, card = resolve(os.fspath(model), device, None)
-    if card.classes or card.neighbourhood.axes:
-        raise InputError(
-            f"the model {card.name} cannot be adapted: it predicts classes, or reads the grid of its training only; "
-            "expected a model of numbers on any raster, for example tnpkr-sa"
-        )
+    predictor, card = _load(model, device)
+    known = covariates_on(grid, given, ds, covariate_resampling)
+    check_covariates(known, variables, card)
     rng = np.random.default_rng(seed)
-    arrays = {variable.name: variable.observed for variable in variables}
-    crops = _comparable(read_crops(arrays, domain, rng))
+    job = FillJob(predictor, grid.shape, grid.periodic_x, max_distance=None, seed=0)
+    around = Surroundings.of(variables, options.dims, known, job, domain)
+    crops = _comparable(read_crops(around.arrays, domain, rng, around))
     masking = fit_masking(crops, predictor.neighbourhood, rng)
     crops = hold_out(crops, masking, SETTINGS.held_out, SETTINGS.held_out_px, rng)
     held_out = hide_held_out(crops, masking, predictor.neighbourhood, predictor.device, rng)
@@ -197,25 +215,34 @@ def adapt(
     start = trained = search_neighbourhood(search, own, held_out.dims, closer=closer, done=lambda: clock.done(0))
     if start.neighbourhood.across not in held_out.dims:
         clock.begin(reserve_s=1.0 + 1.1 * start.seconds)  # for the last validation, and for writing
-
-        def draw() -> dict[str, Tensor]:
-            return _batch(crops, start, masking, predictor.device, rng)
-
+        draw = partial(_batch, crops, start, masking, predictor.device, rng)
         trained = _train(start, draw, predictor.device, search, clock, own, progress)
     best = next((each for each in (trained, start) if each.scores.clearly_below(own.scores)), own)
     adapted = Adapted(
         file=file,
         before=own.scores.test,
         after=best.scores.test,
-        units=str(ds[names[0]].attrs.get("units", "")) if len(names) == 1 else "standard deviations",
+        units="standard deviations" if len(names) > 1 else str(ds[names[0]].attrs.get("units", "")),
         cells=held_out.cells,
         steps=best.step,
         minutes=round(clock.minutes, 2),
         slowdown=1.0 if best.neighbourhood == own.neighbourhood else round(start.seconds / own.seconds, 2),
         across=best.neighbourhood.across,
+        covariates=tuple(covariate.variable.label for covariate in known),
     )
     _write(best, adapted, card, names, seed)
     return adapted
+
+
+def _load(model: str | os.PathLike[str], device: str | None) -> tuple[Predictor, checkpoint.Card]:
+    """The model, if it can be adapted."""
+    predictor, card = resolve(os.fspath(model), device, None)
+    if card.classes or card.neighbourhood.axes:
+        raise InputError(
+            f"the model {card.name} cannot be adapted: it predicts classes, or reads the grid of its training only; "
+            "expected a model of numbers on any raster, for example tnpkr-sa"
+        )
+    return predictor, card
 
 
 def _checked(minutes: float, steps: int | None, seed: int) -> tuple[float, int | None]:
@@ -228,14 +255,15 @@ def _checked(minutes: float, steps: int | None, seed: int) -> tuple[float, int |
     return float(minutes), None if steps is None else int(steps)
 
 
-def _check_out(file: Path, overwrite: bool) -> None:
-    """Check that a checkpoint can be written."""
+def _checked_out(file: Path, overwrite: bool) -> Path:
+    """The file of a checkpoint, if it can be written."""
     if file.suffix != ".safetensors":
         raise OutputError(f"Unknown checkpoint format: got {str(file)!r}, expected a name that ends in .safetensors.")
     for path in (file, file.with_suffix(".json")):
         if path.is_dir() or (path.exists() and not overwrite):
             raise OutputError(f"The output exists: {str(path)!r}. Choose another name or pass overwrite (--overwrite).")
     check_writable(file.parent, "Expected an existing, writable folder.")
+    return file
 
 
 def _comparable(crops: list[Crop]) -> list[Crop]:
@@ -249,37 +277,12 @@ def _comparable(crops: list[Crop]) -> list[Crop]:
     return [replace(crop, values=crop.values / (spread[crop.variable] or 1.0)) for crop in crops]
 
 
-class _Clock:
-    """Progress of the search, then of the training: by steps if their number is given, otherwise by time."""
-
-    def __init__(self, minutes: float, steps: int | None) -> None:
-        self.start = self.begun = time.monotonic()
-        self.budget_s, self.steps = 60 * minutes, steps
-
-    @property
-    def minutes(self) -> float:
-        """Minutes since the start."""
-        return (time.monotonic() - self.start) / 60
-
-    def begin(self, reserve_s: float) -> None:
-        """Begin the training, which ends `reserve_s` before the time is up."""
-        self.begun = time.monotonic()
-        self.budget_s -= reserve_s
-
-    def done(self, step: int) -> float:
-        """Fraction done after `step` steps of training; 1 at the end."""
-        if self.steps is not None:
-            return step / self.steps
-        left = self.start + self.budget_s - self.begun
-        return min((time.monotonic() - self.begun) / left, 1.0) if left > 0 else 1.0
-
-
 def _train(
     start: Candidate,
     draw: Callable[[], dict[str, Tensor]],
     device: str,
     search: Search,
-    clock: _Clock,
+    clock: Clock,
     own: Candidate,
     progress: Callable[[float, float], object] | None,
 ) -> Candidate:
@@ -297,7 +300,7 @@ def _train(
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(done)
         try:
-            predicted = network(batch["xc"], batch["yc"], batch["xt"], batch["context_mask"])
+            predicted = network(batch["xc"], batch["yc"], batch["xt"], batch["context_mask"], **beside(batch))
             loss = expected_nll(predicted, batch) + SETTINGS.crps_weight * relative_crps(predicted, batch)
             optimiser.zero_grad(set_to_none=True)
             loss.backward()
@@ -367,6 +370,7 @@ def _write(best: Candidate, adapted: Adapted, card: checkpoint.Card, names: list
             "base_sha256": card.sha256,
             "base_training": card.training,
             "raster": raster,
+            **({"covariates": list(adapted.covariates)} if adapted.covariates else {}),
             "steps": adapted.steps,
             "seed": seed,
             "minutes": adapted.minutes,

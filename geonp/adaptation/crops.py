@@ -19,10 +19,10 @@ import xarray as xr
 from dask.base import compute
 from scipy import ndimage
 
+from geonp.adaptation.surroundings import Surroundings, beside_task
 from geonp.inference.context import Neighbourhood, halo_for, select_context, standardise
-from geonp.inference.stack import beside
+from geonp.inference.covariates import Layer, columns
 from geonp.raster import gaps
-from geonp.raster.positions import positions
 from geonp.training.data.tasks import Task, predicted_mask, without_frame
 
 __all__ = [
@@ -85,6 +85,8 @@ class Crop:
         Observed cells for validation, disjoint from `observed_mask`.
     others : mapping of str to array
         Values of other slices ``(slices, rows, cols)``, by the dimension along which they lie; empty if not read.
+    covariates : tuple of Layer
+        Co-located fields.
     """
 
     variable: Hashable
@@ -93,6 +95,7 @@ class Crop:
     observed_mask: BoolArray
     held_out_mask: BoolArray
     others: Mapping[str, FloatArray] = field(default_factory=dict)
+    covariates: tuple[Layer, ...] = ()
 
     @property
     def missing(self) -> BoolArray:
@@ -143,7 +146,12 @@ class Masking:
         return replace(self, drawn=_fractions(distance))
 
 
-def read_crops(arrays: Mapping[Hashable, xr.DataArray], domain: Any, rng: np.random.Generator) -> list[Crop]:
+def read_crops(
+    arrays: Mapping[Hashable, xr.DataArray],
+    domain: Any,
+    rng: np.random.Generator,
+    surroundings: Surroundings | None = None,
+) -> list[Crop]:
     """Read random parts of slices into memory, about ``SETTINGS.max_cells`` cells in total.
 
     Cells beyond the edge of a crop count as missing, also if the raster is periodic in longitude.
@@ -154,7 +162,10 @@ def read_crops(arrays: Mapping[Hashable, xr.DataArray], domain: Any, rng: np.ran
         NumPy or dask; the last two dimensions are ``(rows, cols)``; NaN where missing. Only the crops are computed.
     domain : array of bool or None
         Valid domain ``(rows, cols)``, NumPy or dask.
+    surroundings : Surroundings, optional
+        What is read beside them. By default other slices along all dimensions.
     """
+    surroundings = surroundings or Surroundings(arrays)
     windows = [
         (name, index, window)
         for name, array in arrays.items()
@@ -175,23 +186,13 @@ def read_crops(arrays: Mapping[Hashable, xr.DataArray], domain: Any, rng: np.ran
             known = inside & np.isfinite(values)
             kept = np.where(known, values, np.nan).astype(values.dtype)
             if known.any():
-                others = _others(arrays[name], index, window, inside) if other_cells < SETTINGS.max_other_cells else {}
+                others = {}
+                if other_cells < SETTINGS.max_other_cells:
+                    others = surroundings.others(name, index, window, inside)
                 other_cells += sum(values.size for values in others.values())
-                crops.append(Crop(name, kept, inside, known, np.zeros_like(known), others))
+                layers = surroundings.layers(name, index, window)
+                crops.append(Crop(name, kept, inside, known, np.zeros_like(known), others, layers))
     return crops
-
-
-def _others(
-    array: xr.DataArray, index: tuple[int, ...], window: tuple[slice, ...], inside: BoolArray
-) -> dict[str, FloatArray]:
-    """Values of other slices in a window of one slice, by dimension."""
-    others = {}
-    for axis, (dim, at) in enumerate(zip(array.dims, index, strict=False)):
-        # the card of a checkpoint holds its name
-        if isinstance(dim, str) and (near := beside(at, positions(array, dim))):
-            values = np.asarray(array.data[(*index[:axis], near, *index[axis + 1 :], *window)])
-            others[dim] = np.where(inside & np.isfinite(values), values, np.nan).astype(array.dtype)
-    return others
 
 
 def _intervals(cells: int) -> list[slice]:
@@ -360,12 +361,15 @@ def _task(
         return None
     targets = rng.permutation(targets)[:n_targets]
     (c_row, c_col), (t_row, t_col) = np.divmod(context, side), np.divmod(targets, side)
-    known = crop.values[c_row + corner[0], c_col + corner[1]]
-    # constant context cannot be standardised
-    if not np.ptp(known) > 0:
+    in_context, in_targets = (
+        np.ravel_multi_index((row + corner[0], col + corner[1]), crop.values.shape)
+        for row, col in ((c_row, c_col), (t_row, t_col))
+    )
+    known = crop.values.ravel()[in_context]
+    if not np.ptp(known) > 0:  # cannot be standardised
         return None
     standard = standardise(known)
-    truth = crop.values[t_row + corner[0], t_col + corner[1]].astype(np.float64)
+    truth = crop.values.ravel()[in_targets].astype(np.float64)
     xc, xt = (np.stack(cells, -1) - (side - 1) / 2 for cells in ((c_row, c_col), (t_row, t_col)))
     return CropTask(
         xc.astype(np.float32),
@@ -378,6 +382,7 @@ def _task(
         distances(seen_mask)[t_row, t_col],
         standard.loc,
         standard.scale,
+        beside=beside_task(columns(crop.covariates, in_context, in_targets), context.size),
     )
 
 

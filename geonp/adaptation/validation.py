@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from geonp.adaptation.crops import Crop, Masking, distances
 from geonp.errors import InputError, PredictionError
 from geonp.inference import student
 from geonp.inference.context import Neighbourhood
+from geonp.inference.covariates import Layer
 from geonp.inference.kernel import FillJob, fill_window
 from geonp.inference.predictor import resolve
 from geonp.inference.stack import Across
@@ -96,6 +97,7 @@ class _Part:
     distance: npt.NDArray[np.intp]
     tile: npt.NDArray[np.intp]
     others: Mapping[str, FloatArray]
+    covariates: tuple[Layer, ...]
 
 
 @dataclass(frozen=True)
@@ -156,9 +158,19 @@ def _crps(part: _Part, model: Path, device: str) -> FloatArray:
     others = part.others.get(across)
     if others is not None:
         others = np.pad(others, [(0, 0), *frame], constant_values=np.nan)
-    filled = fill_window(values, np.pad(part.domain_mask, frame), chunk, job, others)
+    layers = [_padded(layer, frame) for layer in part.covariates]
+    filled = fill_window(values, np.pad(part.domain_mask, frame), chunk, job, others, layers)
     moments = (filled[name][part.hidden].astype(float) for name in ("value", "standard_error", "tail"))
     return student.crps(part.truth, *moments)
+
+
+def _padded(layer: Layer, frame: list[tuple[int, int]]) -> Layer:
+    """A covariate that is unknown around the crop."""
+    values, errors = (
+        None if part is None else np.pad(part, frame, constant_values=np.nan) for part in (layer.values, layer.errors)
+    )
+    assert values is not None
+    return replace(layer, values=values, errors=errors)
 
 
 def hide_held_out(
@@ -215,4 +227,5 @@ def _part(crop: Crop, squares: list[tuple[int, int]], side: int, px: int) -> _Pa
         distances(crop.observed_mask)[hidden],
         np.stack([row, col], 1) // px,
         crop.others,
+        crop.covariates,
     )

@@ -165,13 +165,14 @@ def neighbours_of(
     InputError
         For a dimension that the variable does not have.
     """
+    across = across or [dim for dim in [default] if dim in chosen.position or (dim == VARIABLES and chosen.others)]
     variables = VARIABLES in across and VARIABLES not in chosen.position
     for dim in across:
         if dim not in chosen.position and not (variables and dim == VARIABLES and chosen.others):
             known = [*chosen.position, *([VARIABLES] if chosen.others else [])]
             expected = " or ".join(map(repr, known)) or "none, it is one slice"
             raise InputError(f"No slices along across={dim!r}: expected {expected}.")
-    dims = [dim for dim in across or [default] if dim in chosen.position]
+    dims = [dim for dim in across if dim in chosen.position]
     near = {dim: chosen.near(dim, SERIES.slices if empty_slices and dim == dims[0] else None) for dim in dims}
     near = {dim: places for dim, places in near.items() if len(places) > 1}
     if not near and not variables:
@@ -179,7 +180,7 @@ def neighbours_of(
     others = chosen.others_at(near) if variables else []
     ds = xr.Dataset({array.name: _cut(array, window) for array in [chosen.observed(near), *others]})
     place = {dim: places.index(chosen.position[dim]) for dim, places in near.items()}
-    used = tuple(dim for dim in across or [default] if dim in near or (variables and dim == VARIABLES))
+    used = tuple(dim for dim in across if dim in near or (variables and dim == VARIABLES))
     return Neighbours(ds, chosen.variable.name, used, near, place, _stack(chosen, window, next(iter(near), None)))
 
 

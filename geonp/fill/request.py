@@ -38,7 +38,7 @@ from geonp.raster.positions import periods, positions
 from geonp.raster.surface import surface_of
 from geonp.raster.variable import Variable
 
-__all__ = ["Request", "covariates_on", "load_job", "prepare", "require_covariates"]
+__all__ = ["Request", "check_across", "check_covariates", "covariates_on", "load_job", "prepare", "require_covariates"]
 
 VARIABLES = "variables"
 """Name in `across` of the variables of a Dataset, unless it has such a dimension."""
@@ -114,13 +114,13 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
         _check_scales(variables)
     _warn_of_refilling(ds, variables)
     if across:
-        _check_across(across, variables, classes, options.samples)
+        check_across(across, variables, classes, options.samples)
     domain = None if options.mask is None else domain_of(options.mask, grid)
     job, card = load_job(grid.shape, options, periodic=grid.periodic_x)
     neighbourhood = job.predictor.neighbourhood.on(grid)
     _check_card(card, neighbourhood, across, options, bounded=bool(bounds))
     if not across and not options.samples and not neighbourhood.standard:
-        across = tuple(dim for dim in [neighbourhood.across] if any(dim in v.leading for v in variables))
+        across = tuple(dim for dim in [neighbourhood.across] if dim in _neighbouring(variables))
     stack = tuple(_along(dim, variables) for dim in across)
     predictor = replace(job.predictor, neighbourhood=neighbourhood)
     job = replace(job, across=stack, predictor=predictor, smooth=options.smooth, samples=options.samples)
@@ -136,7 +136,7 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
     beside = covariates_on(grid, given, ds, options.covariate_resampling)
     covariates = (*beside, *errors_of(errors, ds, grid, variables))
     if covariates:
-        _check_covariates(covariates, variables, card)
+        check_covariates(covariates, variables, card)
     return Request(ds, grid, variables, domain, job, card, options, covariates, bounds, flags)
 
 
@@ -192,10 +192,15 @@ def _along(dim: Hashable, variables: Sequence[Variable]) -> Across:
     return Across(dim, ()) if found is None else Across(dim, positions(found, dim), periods(found, dim))
 
 
-def _check_across(across: Sequence[Hashable], variables: Sequence[Variable], classes: int, samples: int) -> None:
-    """Check that neighbouring slices along some dimensions can be used."""
+def _neighbouring(variables: Sequence[Variable]) -> list[Hashable]:
+    """What `across` may name: the leading dimensions, and the variables if there are several."""
     others = list(dict.fromkeys(dim for variable in variables for dim in variable.leading))
-    others += [VARIABLES] if len(variables) > 1 and VARIABLES not in others else []
+    return others + ([VARIABLES] if len(variables) > 1 and VARIABLES not in others else [])
+
+
+def check_across(across: Sequence[Hashable], variables: Sequence[Variable], classes: int = 0, samples: int = 0) -> None:
+    """Check that neighbouring slices along some dimensions can be used."""
+    others = _neighbouring(variables)
     for dim in across:
         if dim not in others:
             raise InputError(
@@ -209,7 +214,7 @@ def _check_across(across: Sequence[Hashable], variables: Sequence[Variable], cla
         )
 
 
-def _check_covariates(covariates: Sequence[Covariate], variables: Sequence[Variable], card: checkpoint.Card) -> None:
+def check_covariates(covariates: Sequence[Covariate], variables: Sequence[Variable], card: checkpoint.Card) -> None:
     """Check that the model can use covariates, and that every variable has their dimensions."""
     require_covariates(card, len(covariates))
     for covariate, variable in itertools.product(covariates, variables):

@@ -21,12 +21,15 @@ from scipy import ndimage
 
 import geonp
 from geonp.adaptation import adapt as adapting
-from geonp.adaptation import crops, search, validation
+from geonp.adaptation import clock, crops, search, validation
 from geonp.adaptation.adapt import adapt
 from geonp.adaptation.crops import Crop, CropTask, Masking, draw_task, fit_masking, hold_out, read_crops
+from geonp.adaptation.surroundings import Surroundings
 from geonp.adaptation.validation import Scores, hide_held_out
 from geonp.cli.app import main
 from geonp.errors import InputError, OutputError
+from geonp.fill.options import FillOptions
+from geonp.fill.request import prepare
 from geonp.inference import checkpoint
 from geonp.inference.context import Neighbourhood
 from geonp.nn.models import build
@@ -219,6 +222,16 @@ def assert_same(first: xr.Dataset, second: xr.Dataset) -> None:
         np.testing.assert_allclose(first[name].values, second[name].values, rtol=1e-5, atol=1e-6)
 
 
+def test_other_variables_are_tried_if_asked(tmp_path: Path) -> None:
+    ds = xr.Dataset({f"band{k}": one.drop_vars("day", errors="ignore") for k, one in enumerate(stack(own=0.3))})
+    found = adapt(ds, out=tmp_path / "my.safetensors", steps=1, closer=False, across="variables")
+    assert found.across == "variables"
+    assert found.after < 0.8 * found.before
+    assert geonp.infill(ds.isel(x=slice(24), y=slice(24)), model=found).attrs["geonp_across"] == "variables"
+    with pytest.raises(InputError, match="got 'day', expected 'variables'"):
+        adapt(ds, out=tmp_path / "other.safetensors", across="day")
+
+
 def test_unrelated_slices_are_not_regressed_on_each_other(tmp_path: Path) -> None:
     found = adapt(stack(own=30.0), out=tmp_path / "my.safetensors", steps=1, closer=False)
     assert found.across == ""
@@ -262,7 +275,7 @@ def test_a_change_within_the_noise_is_not_an_improvement() -> None:
 
 def test_adaptation_ends_within_its_time(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = itertools.count()
-    monkeypatch.setattr(adapting, "time", SimpleNamespace(monotonic=lambda: next(ticks) / 2))
+    monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic=lambda: next(ticks) / 2))
     done: list[float] = []
     found = adapt(
         raster(), out=tmp_path / "my.safetensors", model=model, minutes=1, progress=lambda share, _: done.append(share)
@@ -476,6 +489,32 @@ def test_outputs_are_refused_before_anything_is_read(model: str, tmp_path: Path,
             adapt(lazy, out=tmp_path / "my.pt", model=model)
         with pytest.raises(OutputError, match="Expected an existing, writable folder"):
             adapt(lazy, out=tmp_path / "nowhere" / "my.safetensors", model=model)
+
+
+def test_covariates_are_read_in_tasks_and_scores_and_by_the_command(tmp_path: Path) -> None:
+    """The field falls with a rough covariate, which has a gap of its own and is static; the raster has two slices."""
+    rng = np.random.default_rng(5)
+    dem = rng.standard_normal((40, 44)).astype(np.float32)
+    field = np.stack([smooth(shape=dem.shape, seed=k) - 20 * dem for k in range(2)])
+    dem[3:6, 30:33] = np.nan
+    ds = xr.Dataset({"t2m": (("time", "y", "x"), field), "dem": (("y", "x"), dem)})
+    ds.to_netcdf(tmp_path / "in.nc", engine="netcdf4")
+    file = tmp_path / "my.safetensors"
+    arguments = ("--steps", 1, "--no-closer", "--across", "time", "--json", "--no-progress")
+    done = command("adapt", tmp_path / "in.nc", "--covariate", "dem", "--out", file, *arguments)
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["covariates"] == checkpoint.load_card(str(file)).training["covariates"] == ["dem"]
+    assert found["before"] < 2
+    request = prepare(ds, FillOptions(covariates="dem"))
+    around = Surroundings.of(request.variables, (), request.covariates, request.job, None)
+    crop, _ = read_crops(around.arrays, None, rng, around)
+    task = draw_task([crop], Neighbourhood(), fit_masking([crop], Neighbourhood(), rng), 50, rng)
+    assert task is not None
+    assert task.beside is not None
+    values = task.loc + task.scale * np.concatenate([task.yc, task.mean])
+    columns = np.concatenate([task.beside.context, task.beside.targets])[:, 0]
+    assert np.corrcoef(values, columns)[0, 1] < -0.9
 
 
 # --- command line -----------------------------------------------------------------------------------------------------

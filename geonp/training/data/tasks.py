@@ -21,7 +21,7 @@ from geonp.raster import gaps
 from geonp.training.data.covariates import Accompanied, CovariatePrior, accompany
 from geonp.training.data.fields import Field, RasterPrior, log_uniform, sample_field
 
-__all__ = ["Task", "collate", "predicted_mask", "sample_task", "without_frame"]
+__all__ = ["Beside", "Task", "collate", "predicted_mask", "sample_task", "without_frame"]
 
 Array = npt.NDArray[np.float32]
 
