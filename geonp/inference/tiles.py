@@ -72,8 +72,7 @@ def tiles_of(
     period = job.shape[1] if job.periodic else None
     tiles, reached = [], overlaps(context_mask, neighbourhood)
     frame = job.margins(chunk)
-    wide = frame[1] - job.frame
-    inner = np.s_[:, wide : width - wide]
+    inner = np.s_[:, frame[1] - job.frame : width - frame[1] + job.frame]
     for corners in groups(missing[inner], context_mask[inner], job.frame, neighbourhood):
         members, box = frame + corners, np.array([corners.min(0), corners.max(0) + px]) + frame
         # a tile off the lattice holds a single gap, and overlaps with no other
