@@ -60,6 +60,8 @@ class _Group(click.Group):
         try:
             with _termination_as_interrupt(), warnings_as_lines(), _ignored_quietly(ctx):
                 return super().invoke(ctx)
+        except click.BadParameter as error:  # repeats what was typed, such as a URL
+            raise click.UsageError(printable(error.format_message()), error.ctx) from error
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except KeyboardInterrupt:

@@ -46,11 +46,14 @@ _BETWEEN = {"geonp", "xarray", "dask", "distributed", "click"}
 
 
 _SECRETS = re.compile(
-    r"(?<=://)[^/\s'\"]+@|(?<![^\s'\"(])[^/\s'\"(:@]+:[^/\s'\":@]+@(?=[\w.-])"
+    r"(?:(?<=://)|(?<=\w\w:/)(?!/))[^/\s'\"]+@|(?<![^\s'\"(])[^/\s'\"(:@]+:[^/\s'\":@]+@(?=[\w.-])"
     r"|(?<=[?&])((?:sig|[\w.-]*(?:signature|token|key|credential|secret|passw|auth)[\w.-]*)=)[^&\s'\"]+",
     re.IGNORECASE,
 )
-"""In a URL, or the part of one that a library names: user and password, and the values that sign a request."""
+"""In a URL, or the part of one that a library names: user and password, and the values that sign a request.
+
+A URL that was taken for a path has one slash after its scheme.
+"""
 
 
 def redacted(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,8 @@ def read_points(path: Path) -> pd.DataFrame | xr.Dataset:
     MissingExtraError
         Without the extra ``parquet`` or ``vector``, for such files.
     """
+    if re.match(r"\w\w+:/", str(path)) and not path.exists():
+        raise InputError(f"{path} is no file: got a URL, expected a table on this machine; download it first")
     readers: dict[tuple[str, ...], Callable[[Path], pd.DataFrame | xr.Dataset]] = {
         TEXT_FILES: read_text,
         PARQUET_FILES: _parquet,

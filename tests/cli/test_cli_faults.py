@@ -62,6 +62,11 @@ def test_summaries_have_no_secrets_of_urls(tmp_path: Path) -> None:
         printed = geonp(*command, code=1)
         assert "127.0.0.1:1/a.tif" in printed
         assert "hunter2" not in printed
+    url = url.replace(".tif", ".csv")
+    raster = tmp_path / "raster.nc"
+    xr.Dataset({"a": (("y", "x"), np.eye(9))}).to_netcdf(raster)
+    assert "hunter2" not in geonp("grid", url, tmp_path / "out.nc", "--resolution", 1, code=2)
+    assert "hunter2" not in geonp("fill", raster, tmp_path / "out.nc", "--points", url, code=1)
 
 
 @pytest.mark.parametrize("option", ["--like", "--gaps-where", "--covariate", "--errors"])

@@ -81,6 +81,7 @@ def test_a_file_that_does_not_say_so_sends_no_requests(tmp_path: Path, server: t
         ("s3://bucket/a@b.zarr and me@home", "s3://bucket/a@b.zarr and me@home"),
         ('Invalid bucket name "me:pass@127.0.0.1": at 12:30 a@b', 'Invalid bucket name "***@127.0.0.1": at 12:30 a@b'),
         ("x?assign=1", "x?assign=1"),
+        ("https:/u:p@h/a.csv, C:/a@b and s3:/bucket/x", "https:/***@h/a.csv, C:/a@b and s3:/bucket/x"),
     ],
 )
 def test_urls_are_shown_without_what_gives_access(text: str, shown: str) -> None:
