@@ -1,4 +1,4 @@
-"""Statistics of regions of a filled raster, with standard errors that count how errors go together in space."""
+"""Statistics of regions of a filled raster, with standard errors that account for the spatial correlation of errors."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def means_at(
 ) -> dict[Any, dict[Any, xr.DataArray]]:
     """Means over the cells of a target, by variable: those of all cells of the raster whose centres lie within.
 
-    The standard errors count how the errors of the cells go together, see :func:`geonp.aggregate`.
+    The standard errors account for the correlation of errors between cells, see :func:`geonp.aggregate`.
 
     Raises
     ------
