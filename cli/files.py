@@ -1,4 +1,4 @@
-"""The files that a fill is written to: values, standard errors and flags together, or in files of their own."""
+"""The files that a fill is written to: values, standard errors and flags together, or in separate files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FILES = ("output", "errors", "flags", "picture")
 
 
 def files(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options of what is written where."""
+    """Options of the output files."""
     path = click.Path(path_type=Path)
     for option in reversed(
         (
@@ -64,7 +64,7 @@ def files(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class Files:
-    """What is written where.
+    """The output files of a fill.
 
     Attributes
     ----------
@@ -105,7 +105,7 @@ class Files:
 
     @property
     def named(self) -> dict[str, str]:
-        """The files by what they are, one of :data:`FILES`."""
+        """The files by content, one of :data:`FILES`."""
         return {
             name: str(path)
             for name, path in zip(FILES, (self.target, self.errors, self.flags, self.picture), strict=True)
@@ -119,12 +119,12 @@ class Files:
 
     @property
     def single(self) -> bool:
-        """Whether the values are all that is used."""
+        """Whether only the values are used."""
         return self.values_only and not self.several
 
     @property
     def several(self) -> bool:
-        """Whether several files are made of one fill."""
+        """Whether several files are written from one fill."""
         return any(path is not None for path in (self.errors, self.flags, self.picture))
 
     def check(self, source: str, driver: str | None, *, overwrite: bool, resume: bool) -> None:

@@ -161,7 +161,7 @@ def fill(
 
 
 def _require_apart(source: str, files: Files, mask: str | None, model: str) -> None:
-    """Check that the outputs are apart from all that is read by a name of its own."""
+    """Check that the outputs are none of the files that options name."""
     from geonp.io.files import open_raster
     from geonp.io.location import require_apart
 
@@ -177,7 +177,7 @@ def _require_apart(source: str, files: Files, mask: str | None, model: str) -> N
 
 
 def _require_apart_from_layers(source: str, files: Files, settings: dict[str, Any]) -> None:
-    """Check that the outputs are apart from the layers that are read from files other than the input."""
+    """Check that the outputs are none of the files that layers are read from."""
     from geonp.io.location import require_apart, resolved
 
     conditions = [condition.layer for condition in settings["missing"] or () if not isinstance(condition, str)]
@@ -247,7 +247,7 @@ def _plan(ds: xr.Dataset, in_units: bool, layout: dict[str, Any], workers: int |
 
 
 def _readable(plan: dict[str, Any]) -> dict[str, Any]:
-    """A plan with what is missing in words."""
+    """A plan, with its missing entries in words."""
     missing, flagged = plan["missing"], plan["flagged"] or {}
 
     def said(name: str) -> str:

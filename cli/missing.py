@@ -1,4 +1,4 @@
-"""The options of what is missing and what is filled: ``--gaps-where`` and ``--mask``."""
+"""The options ``--gaps-where`` and ``--mask``."""
 
 from __future__ import annotations
 

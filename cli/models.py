@@ -55,7 +55,7 @@ def _plain(text: str) -> str:
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole card as JSON.")
 def show_model(name: str, as_json: bool) -> None:
-    """Print the card of a model: what it is, how it was trained, its scores and its limits.
+    """Print the card of a model: its description, training, scores and limits.
 
     NAME is the name of the model or the path of its weights.
     """
@@ -66,7 +66,7 @@ def show_model(name: str, as_json: bool) -> None:
 
 
 def _card(card: Card) -> str:
-    """A card as paragraphs; what it does not say is left out."""
+    """A card as paragraphs, without empty ones."""
     training, context = card.training, card.neighbourhood
     facts = {
         "architecture": f"{card.architecture}, {card.parameters:,} parameters",

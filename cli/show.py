@@ -1,4 +1,4 @@
-"""Output of the commands: tables, JSON and messages, without what would act on a terminal or give a secret away."""
+"""Output of the commands: tables, JSON and messages, without terminal escapes and secrets."""
 
 from __future__ import annotations
 

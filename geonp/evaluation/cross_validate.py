@@ -239,7 +239,7 @@ def _design(one: Beside) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class _Run:
-    """What is predicted from what, and how."""
+    """The setting of a cross-validation."""
 
     data: _Measured
     fold: IntArray

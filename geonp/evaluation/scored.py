@@ -116,12 +116,12 @@ class Scored:
 
     @property
     def scored_name(self) -> str:
-        """What is scored, as a plural."""
+        """Name of the scored values, as a plural."""
         raise NotImplementedError
 
     @property
     def setting(self) -> str:
-        """Text: what was evaluated, and what was hidden of it."""
+        """Text: the evaluated data, and the hidden part of them."""
         raise NotImplementedError
 
     @property
@@ -153,7 +153,7 @@ class Scored:
 
     @property
     def caption(self) -> str:
-        """What was hidden, in a few words, below the maps."""
+        """The hold-out, in a few words, below the maps."""
         return self.note
 
     @property

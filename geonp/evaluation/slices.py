@@ -135,7 +135,7 @@ class Neighbours:
 
     @property
     def text(self) -> str:
-        """What lies beside the slice, in words."""
+        """The neighbours of the slice in words."""
         along = [str(dim) for dim in self.place]
         slices = [f"neighbouring slices along {' and '.join(along)}"] if along else []
         return " and ".join([*slices, *(["the other variables"] if len(self.ds.data_vars) > 1 else [])])
@@ -158,7 +158,7 @@ def moments(filled: xr.Dataset, name: Hashable) -> Moments:
 def neighbours_of(
     chosen: Slice, window: Window, across: Sequence[Hashable], default: str, *, empty_slices: bool
 ) -> Neighbours | None:
-    """What a slice is filled across in a window; `default` is the dimension of the model. None without neighbours.
+    """The neighbours that a slice is filled across in a window, or None; `default` is the dimension of the model.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What the result of a job depends on, as hashes: a resumed job must be the one that began."""
+"""Hashes of everything that the result of a job depends on, by which a resumed job is recognised."""
 
 from __future__ import annotations
 

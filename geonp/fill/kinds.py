@@ -1,4 +1,4 @@
-"""Variables of numbers, classes and directions: which are filled as what, and which options suit them."""
+"""Variables of numbers, classes and directions: how each is filled, and which options apply."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def names_of(ds: xr.Dataset, grid: Grid, options: FillOptions) -> list[Hashable]
 
 
 def variable_of(da: xr.DataArray, spatial: tuple[Hashable, Hashable], options: FillOptions, classes: int) -> Variable:
-    """A variable to fill, with what its values are; with `classes`, by a classifier.
+    """A variable to fill, and the kind of its values; with `classes`, for a classifier.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def check_kinds(variables: Sequence[Variable], options: FillOptions) -> None:
         if found:
             raise InputError(
                 f"{', '.join(found)} cannot be used with {variable.kind}: got {variable.label!r}, expected a variable "
-                "of numbers. Leave them out, choose other variables (--variable), or fill it as numbers all the same "
+                "of numbers. Leave them out, choose other variables (--variable), or fill it as numbers "
                 "(as_='numbers', --as numbers)."
             )
     if options.class_probabilities and not any(variable.kind is Kind.CLASSES for variable in variables):
@@ -120,5 +120,5 @@ def check_model(variables: Sequence[Variable], card: checkpoint.Card, job: FillJ
         if not usable:
             raise InputError(
                 f"the model {card.name} cannot fill {variable.kind}: got {variable.label!r}, expected numbers. Use "
-                "another model, for example tnpkr-sa, or fill it as numbers all the same (as_='numbers')."
+                "another model, for example tnpkr-sa, or fill it as numbers (as_='numbers')."
             )

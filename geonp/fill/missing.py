@@ -1,4 +1,4 @@
-"""What is missing beside what the data say: values under clouds, shadows and other flags, which are hidden from a fill.
+"""Values under clouds, shadows and other flags, which are hidden from a fill.
 
 The raster is given a lazy view of its values with the nodata value, or NaN, in these cells. All that follows reads
 this view.

@@ -1,4 +1,4 @@
-"""Pictures of a fill: what was observed, the filled values, their standard errors and flags; of stacks, by date."""
+"""Pictures of a fill: observations, filled values, standard errors and flags; for stacks, by date."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def plot(
     slices: int = PICTURE.slices,
     points: tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike] | None = None,
 ) -> Figure:
-    """Draw a fill: what was observed, the filled values, their standard errors and the flags.
+    """Draw a fill: observations, filled values, standard errors and flags.
 
     Maps have the coordinates of the raster, and colour bars its units, from the lowest to the highest percentile.
     Directions have a circular colour map, classes the colours of their palette, values of both signs a diverging one.
-    Of a stack, a strip of slices is drawn, one column for each. Large rasters are thinned to 1,000 rows and columns at
+    For a stack, a strip of slices is drawn, one column for each. Large rasters are thinned to 1,000 rows and columns at
     most, so that memory stays small.
 
     Parameters

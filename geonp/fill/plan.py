@@ -1,4 +1,4 @@
-"""What a fill will do: tiles, batches, memory; found without reading data."""
+"""The plan of a fill: tiles, batches and memory, found without reading data."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def counted(
 
 
 def warn_of_extrapolation(flags: xr.DataArray, name: str, counts: Mapping[str, int]) -> None:
-    """Warn if most of what was filled is no gap in the data, from the flags of a store, read in parts.
+    """Warn if most filled cells are not gaps in the data, from the flags of a store, read in parts.
 
     Nothing is read if the user has chosen where to fill, or there are too many cells.
     """
@@ -155,7 +155,7 @@ def warn_of_extrapolation(flags: xr.DataArray, name: str, counts: Mapping[str, i
 def _warn_of_extrapolation(
     array: xr.DataArray, name: str, footprint: Footprint, counts: Mapping[str, int], shape: tuple[int, int]
 ) -> None:
-    """Warn if most of what was filled lies outside the footprint of the data, or was observed at no time."""
+    """Warn if most filled cells lie outside the footprint of the data, or were never observed."""
     filled = counts["filled"]
     if not filled or filled != counts["missing"]:  # the user has chosen where
         return

@@ -1,4 +1,4 @@
-"""What is asked of a fill, checked once, before any work starts: variables, grid, domain, model and options."""
+"""The request of a fill, checked once before any work starts: variables, grid, domain, model and options."""
 
 from __future__ import annotations
 

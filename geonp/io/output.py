@@ -187,7 +187,7 @@ def _with_grid_mapping(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
 
 
 def _on_grid(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
-    """Leave out what a GeoTIFF cannot hold, such as bounds, times and text; unless nothing else is left."""
+    """Leave out variables that a GeoTIFF cannot hold, such as bounds, times and text, unless nothing else is left."""
     others = [
         name
         for name, da in ds.data_vars.items()
@@ -280,7 +280,7 @@ def _as_output_errors(path: Path) -> Iterator[None]:
 
 
 def _sweep(path: Path) -> None:
-    """Remove what killed processes of this machine have left of earlier outputs at `path`."""
+    """Remove drafts of outputs at `path` that killed processes of this machine have left."""
     for file in path.parent.glob(f".{escape(path.name)}.*/{_OWNER}"):
         try:
             owner = json.loads(file.read_text(encoding="utf-8"))

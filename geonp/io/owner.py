@@ -35,13 +35,13 @@ _owned: set[str] = set()  # tokens of what this process owns
 
 
 def note() -> dict[str, Any]:
-    """A note about this process, with a random token that identifies what it is going to own."""
+    """A note about this process, with a random token that identifies its job."""
     return {"token": uuid4().hex, "host": platform.node(), "pid": os.getpid(), "started": _started(os.getpid())}
 
 
 @contextmanager
 def owning(token: str) -> Iterator[None]:
-    """Context in which this process owns what the token identifies."""
+    """Context in which this process owns the job of a token."""
     _owned.add(token)
     try:
         yield

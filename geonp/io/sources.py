@@ -1,4 +1,4 @@
-"""Where a raster is read from: what its name refers to, and errors of readers.
+"""Sources of rasters: files, datasets in files, archives and stores; and errors of readers.
 
 A name is that of a file, a store, a URL, a file in an archive, or a dataset inside a file as GDAL names it, such as
 ``NETCDF:file.nc:variable``.
@@ -36,7 +36,7 @@ _RASTERS = (".tif", ".tiff", ".vrt", ".img", ".jp2", ".asc", ".grd", ".bil", ".d
 
 @dataclass(frozen=True)
 class Source:
-    """What a raster is read from.
+    """The source of a raster.
 
     Attributes
     ----------

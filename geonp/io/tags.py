@@ -1,4 +1,4 @@
-"""What a GDAL raster says beside its values: units, tags and colours of bands, and domains such as RPCs.
+"""Metadata of GDAL rasters: units, tags and colours of bands, and domains such as RPCs.
 
 A GeoTIFF out keeps it. The encoding :data:`~geonp.raster.metadata.GDAL_METADATA` of a variable holds it until then.
 """
@@ -25,7 +25,7 @@ _LAYOUT = re.compile(r"IMAGE_STRUCTURE|rio_|DERIVED_SUBDATASETS|SUBDATASETS|GEOL
 
 
 def read_tags(file: rasterio.DatasetReader, numbers: Sequence[int], masked: str | None) -> dict[str, Any]:
-    """Read what is said of the bands `numbers`; `masked` is the dtype of integers whose missing cells a mask marks."""
+    """Read the metadata of the bands `numbers`; `masked` is the dtype of integers whose missing cells a mask marks."""
     # each of these reads all bands, of which there may be thousands
     units, colours, descriptions = file.units, file.colorinterp, file.descriptions
     return {
@@ -47,7 +47,7 @@ def read_tags(file: rasterio.DatasetReader, numbers: Sequence[int], masked: str 
 
 
 def layer_tags(da: xr.DataArray, layer: xr.DataArray) -> Mapping[str, Any]:
-    """What is said of the band that a layer of `da` was; empty if it was none."""
+    """Metadata of the band that a layer of `da` was; empty if it was none."""
     bands: Mapping[int, Mapping[str, Any]] = da.encoding.get(GDAL_METADATA, {}).get("bands", {})
     number = int(layer.coords["band"]) if "band" in layer.coords else next(iter(bands), 0)
     return bands.get(number, {}) if "band" in layer.coords or len(bands) == 1 else {}
@@ -74,7 +74,7 @@ def write_tags(
 
 
 def warn_of_tags(ds: xr.Dataset) -> None:
-    """Warn of what NetCDF and Zarr do not keep: domains, and tags and units that differ between bands."""
+    """Warn of metadata that NetCDF and Zarr do not keep: domains, and tags and units that differ between bands."""
     lost: set[str] = set()
     for said in (da.encoding.get(GDAL_METADATA) for da in ds.data_vars.values()):
         if said is not None:

@@ -223,7 +223,7 @@ def require_numbers(da: xr.DataArray) -> None:
         what = "a palette or table of categories" if "LAYER_TYPE" in found else ", ".join(map(str, found))
         raise InputError(
             f"Variable {da.name!r} holds classes, not numbers: got {what}, expected quantities. Choose other variables "
-            "(--variable), or take it for numbers all the same: --as-numbers, in Python "
+            "(--variable), or treat it as numbers: --as-numbers, in Python "
             "geonp.open_raster(..., as_numbers=True), or without the attributes that say so."
         )
 

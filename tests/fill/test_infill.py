@@ -299,23 +299,6 @@ def test_the_graph_can_be_pickled_and_holds_no_weights(model: str) -> None:
     xr.testing.assert_identical(pickle.loads(data).compute(), lazy.compute())
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
-def test_worker_processes_give_the_same_result(model: str) -> None:
-    distributed = pytest.importorskip("distributed")
-    source = raster((24, 40))
-    expected = infill(source, model=model)
-    with (
-        dask.config.set({"distributed.worker.multiprocessing-method": "spawn"}),
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
-        distributed.Client(cluster),
-    ):
-        out = infill(source.chunk(y=10, x=13), model=model).compute(scheduler=None)
-    np.testing.assert_array_equal(out.a_fill_flag, expected.a_fill_flag)
-    allowed = 1e-4 * expected.a_standard_error + 1e-5
-    assert (abs(out.a - expected.a) <= allowed).all()
-    assert (abs(out.a_standard_error - expected.a_standard_error) <= allowed).all()
-
-
 # --- reach and limits -------------------------------------------------------------------------------------------------
 
 

@@ -198,10 +198,9 @@ def coarse(*args: Any) -> Any:
     return replace(found, precision="bf16"), card
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_chunks_and_batches_change_little_in_bfloat16(model: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_and_batches_change_little_in_bfloat16(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No more than bfloat16 itself does: its kernels for other shapes round otherwise."""
-    source = raster((40, 33), seed)
+    source = raster((40, 33), seed=0)
     exact = infill(source, model=model)
     monkeypatch.setattr(request, "resolve", coarse)
     whole = infill(source, model=model, batch_size=16)

@@ -903,6 +903,12 @@ def test_a_cluster_gives_the_same_although_a_worker_is_killed(
             np.testing.assert_allclose(one[name].values, other[name].values, rtol=1e-5, atol=1e-5)
 
 
+def test_infill_on_the_workers_of_a_cluster_gives_the_same(model: str, expected: xr.Dataset, client: Any) -> None:
+    out = infill(field().chunk(y=25, x=40), model=model).compute(scheduler=client.get)
+    for name in expected:
+        np.testing.assert_allclose(out[name], expected[name], rtol=1e-4, atol=1e-5, err_msg=str(name))
+
+
 def test_workers_that_live_on_write_to_the_store_that_there_is_now(
     model: str, tmp_path: Path, source: Path, client: Any, expected: xr.Dataset
 ) -> None:
