@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("points", metavar="POINTS", type=click.Path(exists=True, dir_okay=True, path_type=Path))
+@click.argument(
+    "points", metavar="POINTS...", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=True, path_type=Path)
+)
 @click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
 @click.option("--like", type=click.Path(exists=True, path_type=Path), help="Raster whose grid is used.")
 @click.option("--resolution", nargs=1, type=float, help="Side of a cell, in the unit of the coordinates.")
@@ -52,6 +54,9 @@ if TYPE_CHECKING:
 @click.option(
     "--at-times", multiple=True, metavar="TIME", help="Predict this time of --time alone; repeatable. Default: all."
 )
+@click.option(
+    "--every", metavar="LENGTH", help="Make a field of each period of this length, such as 1D or 6h, not of each time."
+)
 @click.option("--crs", help="CRS of the points, such as EPSG:32633. Default: WGS 84 for longitudes and latitudes.")
 @fill_option("model")
 @click.option("--max-distance", type=float, help="Largest distance to a point, in the unit of the coordinates.")
@@ -70,7 +75,7 @@ if TYPE_CHECKING:
 @quiet
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def grid(
-    points: Path,
+    points: tuple[Path, ...],
     target: Path,
     like: Path | None,
     resolution: float | None,
@@ -92,17 +97,17 @@ def grid(
 
     Values, standard errors and flags are written to OUT. POINTS is a table: CSV (separated by commas, semicolons, tabs
     or blanks), Parquet, GeoParquet, GeoPackage, GeoJSON or a shapefile of points, or NetCDF or Zarr with variables
-    along one dimension. The grid is that of another raster (--like), or has square cells (--resolution). Covariates are
-    known everywhere: with --covariate elevation=dem.tif, the raster is read in the grid and, unless the table has a
-    column elevation, at the measurements. With --time date, OUT has a field of each date. OUT is NetCDF (.nc), Zarr
-    (.zarr) or GeoTIFF (.tif), by its extension, and appears once it is complete.
+    along one dimension, or of a swath with two-dimensional longitudes and latitudes. Several files, such as the swaths
+    of a week, make one table. The grid is that of another raster (--like), or has square cells (--resolution).
+    Covariates are known everywhere: with --covariate elevation=dem.tif, the raster is read in the grid and, unless the
+    table has a column elevation, at the measurements. With --time date, OUT has a field of each date. OUT is NetCDF
+    (.nc), Zarr (.zarr) or GeoTIFF (.tif), by its extension, and appears once it is complete.
     """
     from geonp.fill.picture import check_picture
     from geonp.io.files import open_raster
-    from geonp.io.location import require_apart
+    from geonp.io.joined import read_all
     from geonp.io.measurements import read_table
     from geonp.io.output import check_output, write_raster
-    from geonp.io.tables import read_points
     from geonp.scattered.covariates import wanted
     from geonp.scattered.interpolate import interpolate
     from geonp.scattered.lattices import lattice_around
@@ -114,28 +119,38 @@ def grid(
     if picture is not None:
         check_picture(picture, overwrite=overwrite)
     if target.suffix.lower() == ".zarr":
-        require_apart(str(target), {"table": str(points)} | ({} if like is None else {"raster of --like": str(like)}))
-    table = selected(read_points(points), dict(pair(condition, "--where") for condition in where))
+        _require_apart(target, points, like)
+    table = selected(read_all(points), dict(pair(condition, "--where") for condition in where))
     names = list(values) or None
     beside = [read_covariate(text) for text in covariates]
     at: xr.DataArray | xr.Dataset | None = None if like is None else open_raster(str(like), chunks=None)
     apart = [*(one.label for one in wanted(beside, at)), *filter(None, (settings["errors"], settings["time"]))]
-    settings["units"] = settings["units"] or None
     columns = read_table(table, names, x, y, apart, crossed=settings["repeats"] == "mean" or bool(settings["time"]))
     if at is None:
         assert resolution is not None
         at = lattice_around(columns, resolution, bounds, crs)
-    settings["at_times"] = settings["at_times"] or None
+    settings |= {name: settings[name] or None for name in ("at_times", "units")}
     result = interpolate(table, at, bounds=value_bounds, values=names, x=x, y=y, crs=crs, covariates=beside, **settings)
     write_raster(result, target, overwrite=overwrite)
     drawn: dict[str, Any] = {} if picture is None else _drawn(result, picture, columns, crs, at)
     used = {name: int(columns.usable(name).sum()) for name in columns.values}
-    summary = {"input": str(points), "output": str(target), **drawn, "rows": len(columns.xy), "points": used}
+    files: dict[str, Any] = {"input": ", ".join(map(str, points)), "output": str(target), **drawn}
+    summary = files | {"rows": len(columns.xy), "points": used}
     summary |= {"cells": int(result[next(iter(result.data_vars))].size), "model": result.attrs["geonp_model"]}
     summary |= {"covariates": result.attrs["geonp_covariates"]} if beside else {}
     summary |= {"seconds": round(time.perf_counter() - start, 3)}
     if as_json or not quiet:
         echo(to_json(summary) if as_json else _sentence(summary))
+
+
+def _require_apart(target: Path, points: tuple[Path, ...], like: Path | None) -> None:
+    """Check that a store to be written holds none of the files that are read."""
+    from geonp.io.location import require_apart
+
+    for path in points:
+        require_apart(str(target), {"table": str(path)})
+    if like is not None:
+        require_apart(str(target), {"raster of --like": str(like)})
 
 
 def _sentence(summary: dict[str, Any]) -> str:

@@ -119,8 +119,8 @@ class Table:
         """Mask of the rows with a finite place and a finite value in a column."""
         return np.asarray(np.isfinite(self.values[name]) & np.isfinite(self.xy).all(1))
 
-    def timed(self, name: str) -> Table:
-        """The table with the times in a column that was read with it.
+    def timed(self, name: str, every: str | None = None) -> Table:
+        """The table with the times in a column that was read with it, or with periods of a length that they lie in.
 
         Raises
         ------
@@ -130,7 +130,7 @@ class Table:
         if name not in self.covariates:
             columns = ", ".join([*self.values, *map(str, self.others.columns)])
             raise InputError(f"the table has no column {name!r} of times, got {columns} beside the coordinates")
-        return replace(self, times=times_of(self.covariates[name]))
+        return replace(self, times=times_of(self.covariates[name], every))
 
     def warn_of_nodata(self) -> None:
         """Warn of usual nodata values that are far from all other values."""
@@ -259,7 +259,13 @@ def _along_rows(points: xr.Dataset, crossed: bool) -> pd.DataFrame:
     points = points.squeeze()
     texts = [name for name, array in points.variables.items() if array.dtype.kind in "SU" and array.ndim > 1]
     points = points.drop_vars(texts)
-    if len(points.sizes) != 1 and not (crossed and points.sizes):
+    placed = [
+        name
+        for name, array in points.variables.items()
+        if len(array.dims) == len(points.sizes) and _plain(str(name)) in (*TABLES.x_names, *TABLES.y_names)
+    ]
+    # each cell of a swath has a place of its own
+    if len(points.sizes) != 1 and not (points.sizes and (crossed or len(placed) > 1)):
         raise InputError(
             f"the Dataset of points has dimensions {tuple(map(str, points.sizes))}, expected one, along which "
             "measurements lie; select one entry of the others, for example ds.isel(time=0) (--where time=2020-01-01), "

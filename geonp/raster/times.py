@@ -65,15 +65,24 @@ class Times:
         return np.asarray(found, np.intp)
 
 
-def times_of(column: pd.Series[Any]) -> Times:
-    """The times of the rows of a table.
+def times_of(column: pd.Series[Any], every: str | None = None) -> Times:
+    """The times of the rows of a table, or the beginnings of the periods of a length, such as ``1D``, that they lie in.
 
     Raises
     ------
     InputError
-        For texts that are no times as ISO 8601 writes them, and a column without a time.
+        For texts that are no times as ISO 8601 writes them, a column without a time, and a length that times cannot be
+        divided by.
     """
     parsed = _parsed(column, str(column.name))
+    if every is not None:
+        try:
+            parsed = pd.Series(parsed).dt.floor(every)
+        except (ValueError, AttributeError, TypeError):
+            raise InputError(
+                f"every (--every) must be a length of time for a column of dates or times: got {every!r} for "
+                f"{column.name!r}, which holds {_said(parsed.iloc[0])}; expected for example '1D' or '6h'"
+            ) from None
     codes, values = pd.factorize(parsed, sort=True)
     if not len(values):
         raise InputError(f"the column {column.name!r} has no time: check that it is the column of times (--time)")

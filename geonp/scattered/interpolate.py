@@ -68,6 +68,7 @@ def interpolate(
     repeats: Repeats | None = None,
     time: str | None = None,
     at_times: Sequence[Any] | None = None,
+    every: str | None = None,
     exceed: Sequence[float] = (),
     statistic: Literal["mean", "median"] = "mean",
     bounds: Bounds | None = None,
@@ -120,6 +121,9 @@ def interpolate(
         predicted at their times. Times with fewer than four measurements stay empty.
     at_times : sequence, optional
         The times to predict, of those of the table. By default all.
+    every : str, optional
+        Length of the periods that get a field each, instead of every time: ``"1D"`` for days, ``"6h"``. Fields have the
+        times at which the periods begin.
     units : str or list of str, optional
         Units of the values, or of each column, for the attributes of the result. By default those of a Dataset, or
         those in brackets in the name of a column: ``temp [degC]`` becomes the variable ``temp``.
@@ -155,13 +159,13 @@ def interpolate(
     )
     asked = wanted(covariates, at)
     labels = [one.label for one in asked]
-    _check_times(time, at_times, samples)
+    _check_times(time, at_times, every, samples)
     apart = [*labels, *([errors] if errors else []), *([time] if time else [])]
     table = read_table(points, values, x, y, apart, crossed=repeats == "mean" or time is not None, units=units)
     target = target_of(at, table, labels)
     table = transformed(table, crs, target.grid)
     table.warn_of_distance(target.x, target.y, target.geographic)
-    table = table if time is None else table.timed(time)
+    table = table if time is None else table.timed(time, every)
     table, known_errors = combined(table, target.geographic, repeats, errors_of(errors, table))
     asked_times = None if time is None or table.times is None else Asked.of(time, at_times, table.times, target)
     job, card = _job(target, options, len(asked) + (errors is not None) + (time is not None))
@@ -215,10 +219,11 @@ def _warn_of_doubts(table: Table, target: Target, max_distance: float | None) ->
     warn_of_directions({name: table.attrs.get(name, {}) for name in table.values})
 
 
-def _check_times(time: str | None, at_times: Sequence[Any] | None, samples: int) -> None:
+def _check_times(time: str | None, at_times: Sequence[Any] | None, every: str | None, samples: int) -> None:
     """Refuse options that do not go together."""
-    if at_times is not None and time is None:
-        raise InputError("at_times needs time: name the column of times, time=... (--time)")
+    for name, value in (("at_times", at_times), ("every", every)):
+        if value is not None and time is None:
+            raise InputError(f"{name} needs time: name the column of times, time=... (--time)")
     if samples and time is not None:
         raise InputError(
             f"joint samples are of one time: got samples={samples} with time={time!r}, expected one of them"

@@ -15,7 +15,7 @@ import psutil
 import xarray as xr
 
 from geonp.errors import InputError
-from geonp.io.measurements import Table, read_table
+from geonp.io.measurements import TABLES, Table, read_table
 from geonp.raster.grid import Grid
 from geonp.raster.parts import MEMORY
 
@@ -129,8 +129,8 @@ def _curvilinear(at: xr.DataArray | xr.Dataset, grid: Grid, table: Table, missin
     dims = (grid.y_dim, grid.x_dim)
     found = {name: c.transpose(*dims) for name, c in at.coords.items() if set(c.dims) == set(dims)}
     lon, lat = (
-        next((c for c in found.values() if c.attrs.get("standard_name") == name or c.attrs.get("units") == units), None)
-        for name, units in (("longitude", "degrees_east"), ("latitude", "degrees_north"))
+        next((c for c in found.values() if {c.attrs.get("standard_name"), c.attrs.get("units"), c.name} & known), None)
+        for known in ({*TABLES.longitudes, "degrees_east"}, {*TABLES.latitudes, "degrees_north"})
     )
     if lon is None or lat is None or not table.named_degrees:
         raise InputError(

@@ -1,0 +1,81 @@
+"""Swaths: files of cells with places of their own, put together to daily fields."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from click.testing import CliRunner
+
+from geonp.cli.app import main
+from geonp.errors import InputError
+from geonp.io.joined import read_all
+from geonp.io.measurements import read_table
+from geonp.raster.times import times_of
+
+
+def field(lat: Any, lon: Any) -> Any:
+    return 10 + np.sin(lat) + 0.3 * lon
+
+
+@pytest.fixture(scope="module")
+def swaths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three overlapping swaths on two days, the second day 5 warmer."""
+    folder, paths = tmp_path_factory.mktemp("swaths"), []
+    for k, start in enumerate(["2020-05-01T01:30", "2020-05-01T13:30", "2020-05-02T02:00"]):
+        along, across = np.arange(12)[:, None] / 3, np.arange(8) / 3
+        lat, lon = 50 + along - 0.1 * across, 1.5 * (k % 2) + across + 0.1 * along
+        values = field(lat, lon) + 5 * (k == 2)
+        values[4:6, 3:] = np.nan
+        time = pd.Timestamp(start) + pd.to_timedelta(np.arange(12), "s")
+        ds = xr.Dataset({"sst": (("row", "col"), values, {"units": "degC"})}, {"time": ("row", time)})
+        ds = ds.assign_coords(lat=(("row", "col"), lat), lon=(("row", "col"), lon))
+        paths.append(folder / f"{k}.nc")
+        ds.to_netcdf(paths[-1])
+    return paths
+
+
+def test_swaths_become_daily_fields(swaths: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "days.nc"
+    options = ["--resolution", "1", "--bounds", "1", "51", "4", "53", "--time", "time", "--every", "1D"]
+    done = CliRunner().invoke(main, ["grid", *map(str, swaths), str(out), *options], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    with xr.open_dataset(out) as found:
+        np.testing.assert_array_equal(found["time"], pd.to_datetime(["2020-05-01", "2020-05-02"]))
+        assert found["sst_standard_error"].attrs["units"] == "degC"
+        off = found["sst"] - field(found["lat"], found["lon"]) - xr.DataArray([0, 5], dims="time")
+        # the second day saw the west alone: the first says how the east differs
+        assert float(np.abs(off).max()) < 0.15
+
+
+def test_swaths_are_targets(swaths: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "swath.nc"
+    done = CliRunner().invoke(main, ["grid", str(swaths[0]), str(out), "--like", str(swaths[1])])
+    assert done.exit_code == 0, done.output
+    with xr.open_dataset(out) as found, xr.open_dataset(swaths[1]) as like:
+        assert found["sst"].dims == ("row", "col")
+        np.testing.assert_allclose(found["lat"], like["lat"])
+        near = like["lon"] < 2.4
+        assert float(np.abs(found["sst"] - field(like["lat"], like["lon"])).where(near).max()) < 0.3
+
+
+def test_cells_of_swaths_are_rows_and_files_must_agree(swaths: list[Path], tmp_path: Path) -> None:
+    ds = xr.open_dataset(swaths[0])
+    assert len(read_table(ds, "sst", None, None).xy) == 96
+    with pytest.raises(InputError, match=r"has dimensions \('row', 'col'\), expected one"):
+        read_table(ds.assign_coords(lat=("row", ds["lat"].values[:, 0])), "sst", None, None)
+    table = read_table(read_all(swaths), None, None, None, ["time"]).timed("time", "1D")
+    assert table.times is not None
+    np.testing.assert_array_equal(np.bincount(table.times.of_rows), [192, 96])
+    other = tmp_path / "other.nc"
+    ds.assign(sst=ds["sst"].assign_attrs(units="K")).to_netcdf(other)
+    with pytest.raises(InputError, match="has other units than"):
+        read_all([swaths[0], other])
+    with pytest.raises(InputError, match=r"every \(--every\) must be a length of time .* got '1X' for 'time'"):
+        times_of(pd.Series(ds["time"].values, name="time"), "1X")
+    with pytest.raises(InputError, match="got '1D' for 'year', which holds 2000"):
+        times_of(pd.Series([2000, 2001], name="year"), "1D")
