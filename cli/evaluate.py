@@ -139,9 +139,13 @@ def _evaluated(source: str, settings: dict[str, Any]) -> Comparison:
     from geonp.io.files import open_raster
 
     where, index = opening(settings), settings.pop("index")
-    names = settings.pop("variable"), settings.pop("band")
-    where["variables"], where["bands"] = (None if one is None else [one] for one in names)
+    variable, band = settings.pop("variable"), settings.pop("band")
+    where["variables"], where["bands"] = (None if one is None else [one] for one in (variable, band))
     ds = open_raster(source, **where)
+    if "variables" in (settings["across"] or ()) and variable is not None:
+        where["variables"] = None
+        every = open_raster(source, **where)
+        ds = every[[variable, *(name for name in every.data_vars if name != variable)]]
     ds, settings["missing"] = read_missing(settings["missing"], ds, source, where)
     settings |= read_beside(settings, ds, source, where)
     return run(ds, index=index, **settings)

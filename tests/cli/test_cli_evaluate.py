@@ -91,6 +91,13 @@ def test_band_and_nodata_select_as_in_fill(tmp_path: Path, model: str) -> None:
     assert (printed["observed_cells"], printed["selection"]) == (30 * 32 - 9, "band 2")
 
 
+def test_a_variable_is_evaluated_with_the_others_beside_it(source: Path) -> None:
+    options = ("--variable", "humidity", "--across", "variables", "--baseline", "linear", "--json")
+    found = json.loads(geonp("evaluate", source, *options).stdout)
+    assert (found["variable"], found["selection"]) == ("humidity", "time 0, with the other variables")
+    assert list(found["scores"]) == ["geonp + across", "geonp", "linear"]
+
+
 def test_holdouts_are_those_of_the_library() -> None:
     assert set(HOLDOUTS) == set(compare.HOLDOUTS)
 
