@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from geonp.fill.options import FillOptions, described
+from geonp.fill.options import FillOptions
+from geonp.fill.signatures import described
 
 from .show import echo
 

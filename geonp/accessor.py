@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import xarray as xr
 
-from geonp.fill.options import FillKeywords, takes_fill_options
+from geonp.fill.signatures import FillKeywords, takes_fill_options
 
 if TYPE_CHECKING:
     import os

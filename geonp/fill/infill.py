@@ -29,10 +29,11 @@ from geonp.fill.doubts import Glance, Watch, warn_of_doubts
 from geonp.fill.elsewhere import Target, check_points, filled_at, onto
 from geonp.fill.gaps import narrow_mask, with_holes
 from geonp.fill.measurements import with_measurements
-from geonp.fill.options import FillKeywords, FillOptions, takes_fill_options
+from geonp.fill.options import FillOptions
 from geonp.fill.outputs import ordered, result_arrays
 from geonp.fill.region import alone, fill_region
 from geonp.fill.request import Request, prepare
+from geonp.fill.signatures import FillKeywords, takes_fill_options
 from geonp.fill.surroundings import Beside, Region
 from geonp.fill.variables import Raster
 from geonp.inference.counting import most_batches

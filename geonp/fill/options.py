@@ -1,21 +1,18 @@
 """The options of a fill: names, types, defaults and descriptions, written down once.
 
 :func:`geonp.infill`, :func:`geonp.fill_store`, their plans, the accessor and the command line have the same options.
-They take the options as keyword arguments, typed by :class:`FillKeywords`; :func:`takes_fill_options` puts the names,
-types, defaults and descriptions of :class:`FillOptions` into their signatures and docstrings.
+They take the options as keyword arguments, typed by ``FillKeywords``; ``takes_fill_options`` puts the names, types,
+defaults and descriptions of :class:`FillOptions` into their signatures and docstrings (:mod:`geonp.fill.signatures`).
 """
 
 from __future__ import annotations
 
-import inspect
 import math
 import os
-import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
-from textwrap import indent
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +24,8 @@ if TYPE_CHECKING:
     from geonp.fill.missing import MissingLike
     from geonp.raster.covariates import CovariateLike
 
-__all__ = ["RESULTS", "Bounds", "FillKeywords", "FillOptions", "described", "takes_fill_options"]
+__all__ = ["RESULTS", "Bounds", "FillOptions"]
 
-Function = TypeVar("Function", bound=Callable[..., object])
 Pair = tuple[float | None, float | None]
 Bounds = Pair | Literal["valid_range"] | Mapping[Hashable, Pair | Literal["valid_range"]]
 """Bounds of values, of all variables or by name; None where there is none."""
@@ -336,65 +332,3 @@ def _is_integer(value: object) -> bool:
 def _plain(value: float) -> float:
     """A number as a Python int or float, so that large integers keep their digits."""
     return int(value) if isinstance(value, Integral) else float(value)
-
-
-class FillKeywords(TypedDict, total=False):
-    """The fields of :class:`FillOptions` as keyword arguments; a test compares them."""
-
-    model: str | os.PathLike[str]
-    missing: MissingLike | Sequence[MissingLike] | None
-    mask: xr.DataArray | npt.NDArray[np.bool_] | str | os.PathLike[str] | None
-    holes: bool
-    max_gap: int | None
-    max_distance: float | None
-    device: str | None
-    batch_size: int | None
-    seed: int
-    nodata: float | None
-    quantiles: Sequence[float]
-    tails: bool
-    exceed: Sequence[float]
-    statistic: Literal["mean", "median"]
-    bounds: Bounds | None
-    samples: int
-    across: Hashable | Sequence[Hashable] | None
-    empty_slices: bool
-    covariates: CovariateLike | Sequence[CovariateLike] | None
-    covariate_resampling: str | None
-    errors: CovariateLike | None
-    points: Any
-    point_errors: str | None
-    smooth: bool
-    as_: Literal["numbers", "classes"] | None
-    class_probabilities: bool
-    circular: bool
-
-
-def takes_fill_options(function: Function) -> Function:
-    """Show the options that a function takes as ``**options`` in its signature and in its docstring.
-
-    In the latter, they replace the entry ``**options``.
-    """
-    signature = inspect.signature(function)
-    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    options = [
-        inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type)
-        for f in fields(FillOptions)
-    ]
-    function.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
-    entry = re.search(r"^( *)\*\*options\n.*\n", function.__doc__ or "", re.MULTILINE)
-    if function.__doc__ and entry:  # there are no docstrings with python -OO
-        function.__doc__ = function.__doc__.replace(entry[0], indent(_described(), entry[1]))
-    return function
-
-
-def _described() -> str:
-    """Parameters in the docstring of :class:`FillOptions`."""
-    (text,) = re.findall(r"Parameters\n-+\n(.*?\n)\n", inspect.getdoc(FillOptions) or "", re.DOTALL) or [""]
-    return str(text)
-
-
-def described() -> dict[str, str]:
-    """Description of each option by name, from the docstring of :class:`FillOptions`."""
-    lines = re.findall(r"^(\w+) : .*\n((?:    .*\n)+)", _described(), re.MULTILINE)
-    return {name: " ".join(text.split()) for name, text in lines}

@@ -12,8 +12,9 @@ import numpy as np
 from dask.system import CPU_COUNT
 
 from geonp.fill.infill import chunks_in_memory, count_batches
-from geonp.fill.options import FillKeywords, FillOptions, takes_fill_options
+from geonp.fill.options import FillOptions
 from geonp.fill.request import Request, prepare
+from geonp.fill.signatures import FillKeywords, takes_fill_options
 from geonp.fill.variables import Raster
 from geonp.inference.batches import BATCHES, batch_bytes
 from geonp.inference.kernel import FillJob, result_dtype

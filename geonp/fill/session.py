@@ -9,8 +9,8 @@ import xarray as xr
 
 from geonp.errors import InputError
 from geonp.fill.infill import infill
-from geonp.fill.options import FillKeywords
 from geonp.fill.report import Report, counted
+from geonp.fill.signatures import FillKeywords
 from geonp.fill.variables import Raster
 from geonp.io.engines import Session, write_session
 from geonp.io.output import for_files

@@ -23,11 +23,12 @@ from geonp.fill.gaps import packed_domain, packed_narrow
 from geonp.fill.infill import template, warpings_of
 from geonp.fill.layout import Layout, checked_layout
 from geonp.fill.measurements import with_measurements
-from geonp.fill.options import FillKeywords, FillOptions, takes_fill_options
+from geonp.fill.options import FillOptions
 from geonp.fill.plan import FillPlan, planned, processes_bytes
 from geonp.fill.report import Report, check_observed, failures, tally
 from geonp.fill.request import Request, prepare
 from geonp.fill.session import fill_session
+from geonp.fill.signatures import FillKeywords, takes_fill_options
 from geonp.fill.units import COUNTED, Field, Unit, Work, units_of
 from geonp.fill.variables import Raster
 from geonp.fill.workers import executor, processes, run

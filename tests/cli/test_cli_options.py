@@ -16,7 +16,8 @@ from rasterio.transform import from_origin
 
 from geonp.cli.app import main
 from geonp.errors import MissingFileError
-from geonp.fill.options import FillOptions, described
+from geonp.fill.options import FillOptions
+from geonp.fill.signatures import described
 
 DEFAULTS = {option.name: option.default for option in fields(FillOptions)}
 

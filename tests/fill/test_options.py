@@ -16,8 +16,9 @@ import xarray as xr
 from geonp.accessor import GeonpAccessor
 from geonp.errors import InputError
 from geonp.fill.infill import infill
-from geonp.fill.options import FillKeywords, FillOptions, described
+from geonp.fill.options import FillOptions
 from geonp.fill.plan import plan
+from geonp.fill.signatures import FillKeywords, described
 from geonp.fill.store import fill_store
 
 Signature = list[tuple[str, Any, str]]
