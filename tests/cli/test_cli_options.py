@@ -36,7 +36,7 @@ def test_fill_has_every_option_of_the_library() -> None:
     [
         ("fill", set()),
         ("grid", {"max_distance", "covariates", "errors", "bounds"}),  # in the unit of the coordinates; of tables
-        ("adapt", {"seed"}),  # also for the hold-out
+        ("adapt", {"seed", "across"}),  # also for the hold-out; tried, not used
         ("evaluate", {"seed", "across", "errors", "max_distance"}),  # the latter two of tables
     ],
 )
