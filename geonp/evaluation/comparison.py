@@ -58,7 +58,7 @@ class Comparison(Scored):
 
     @property
     def distance(self) -> FloatArray:
-        """As :attr:`distance_px`."""
+        """Same as :attr:`distance_px`."""
         return self.distance_px
 
     @property

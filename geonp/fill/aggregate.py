@@ -297,7 +297,7 @@ class _Sums:
         weights: FloatArray,
         threshold: float | None,
     ) -> _Sums:
-        """Those of a part of a raster.
+        """The sums of a part of a raster.
 
         Parameters
         ----------

@@ -54,7 +54,7 @@ DOUBTS = DoubtSettings()
 
 @dataclass(frozen=True, eq=False)
 class Glance:
-    """What a part of a variable shows of doubtful values.
+    """Signs of doubtful values in a part of a variable.
 
     Attributes
     ----------
@@ -86,14 +86,14 @@ class Glance:
         return cls(extremes, _some(observed, room), observed.size, invalid.size, kinds)
 
     def as_json(self) -> dict[str, Any]:
-        """As JSON, for a record."""
+        """The glance as JSON, for a record."""
         counts = [[value, n] for value, n in self.extremes.counts.items()]
         ends = [self.extremes.least, self.extremes.greatest]
         return {"extremes": [counts, *ends], "sample": self.sample.tolist(), "invalid": [self.invalid, self.kinds]}
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> Glance:
-        """That of a unit, from its record."""
+        """The glance of a unit, from its record."""
         seen = record.get("glance", {})
         counts, least, greatest = seen.get("extremes", ([], math.inf, -math.inf))
         sample = np.array(seen.get("sample", []), np.float64)
@@ -209,7 +209,7 @@ class Watch:
 
 @dataclass(eq=False)
 class _Seen:
-    """What a process has seen of the blocks of a watch, and the values it has warned of."""
+    """The blocks of a watch that a process has seen, and the values it has warned of."""
 
     glances: dict[tuple[int, ...], Glance] = field(default_factory=dict)
     extremes: Extremes = field(default_factory=lambda: Extremes({}, math.inf, -math.inf))

@@ -47,7 +47,7 @@ def fingerprint(
 
 
 def _points(request: Request) -> list[Any]:
-    """What measurements beside the raster are, if there are any."""
+    """Identity of the measurements beside the raster, if there are any."""
     points = request.job.points
     return [] if points is None else [points.places, points.values, points.errors, points.slices]
 

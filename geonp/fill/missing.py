@@ -66,7 +66,7 @@ class Flags:
         return array.copy(data=elementwise(_union, bool, array.variable, *masks)._data)
 
     def reached(self, names: Sequence[Hashable]) -> list[Hashable]:
-        """Those of the variables that have all dimensions of the masks, and are no elevations, probabilities and such.
+        """Names of the variables with all dimensions of the masks, without elevations, probabilities and the like.
 
         Raises
         ------

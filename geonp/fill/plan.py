@@ -34,7 +34,7 @@ __all__ = ["FillPlan", "plan", "planned", "processes_bytes"]
 
 @dataclass(frozen=True)
 class FillPlan:
-    """What a fill will do.
+    """The plan of a fill.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a fill did: numbers of cells by variable, and units that failed."""
+"""Report of a fill: numbers of cells by variable, and units that failed."""
 
 from __future__ import annotations
 

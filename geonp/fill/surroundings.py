@@ -1,4 +1,4 @@
-"""What a region of a variable is filled from beside its own values: neighbouring slices and covariates."""
+"""Data beside the values of a region that it is filled from: neighbouring slices and covariates."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class Unit:
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """What all units share; picklable, and small if the source is a file.
+    """Data that all units share; picklable, and small if the source is a file.
 
     Attributes
     ----------

@@ -281,5 +281,5 @@ def _sha256(text: str) -> str:
 
 
 def _settings(card: dict[str, Any]) -> str:
-    """What the settings of a card are hashed from."""
+    """Settings of a card that are hashed."""
     return json.dumps({key: card[key] for key in HASHED_FIELDS}, sort_keys=True)

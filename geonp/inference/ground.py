@@ -65,21 +65,21 @@ class Squares:
     period: int | None
 
     def plane(self, box: IntArray, target_mask: BoolArray) -> Plane:
-        """As :meth:`Ground.plane`."""
+        """See :meth:`Ground.plane`."""
         return Plane((box[0] + box[1] - 1) / 2, 1.0, square=True)
 
     def locations(self, places: npt.NDArray[np.number], plane: Plane) -> npt.NDArray[np.float32]:
-        """As :meth:`Ground.locations`."""
+        """See :meth:`Ground.locations`."""
         return np.asarray(places - plane.middle, np.float32)
 
     def context(
         self, box: IntArray, target_mask: BoolArray, plane: Plane, neighbourhood: Neighbourhood, seed: int
     ) -> IntArray:
-        """As :meth:`Ground.context`."""
+        """See :meth:`Ground.context`."""
         return choose_context(self.context_mask, box, target_mask, neighbourhood, seed, self.period)
 
     def near(self, distance: float) -> BoolArray:
-        """As :meth:`Ground.near`."""
+        """See :meth:`Ground.near`."""
         return near(self.context_mask, distance)
 
 

@@ -42,7 +42,7 @@ IntArray = npt.NDArray[np.intp]
 
 @dataclass(frozen=True)
 class FillJob:
-    """What every chunk of a variable needs to know; small and picklable.
+    """Settings that every chunk of a variable needs; small and picklable.
 
     Attributes
     ----------

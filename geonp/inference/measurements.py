@@ -71,7 +71,7 @@ class Measurements:
         return Measurements(self.variable, *arrays, self.offset_error)
 
     def of_slice(self, index: tuple[int, ...]) -> Measurements:
-        """Those of one slice."""
+        """The measurements of one slice."""
         return self.at((self.slices == np.array(index, np.intp)).all(1))
 
 
@@ -104,7 +104,7 @@ class NearMeasurements:
     def of(
         cls, points: Measurements | None, rows: IntArray, cols: IntArray, period: int | None, seed: int
     ) -> NearMeasurements | None:
-        """Those within a window of these rows and columns of the raster, -1 outside of it; None if there are none.
+        """The measurements within a window of these rows and columns, -1 outside of the raster; None if there are none.
 
         Columns of a raster with a `period` repeat.
         """

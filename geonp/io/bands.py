@@ -35,7 +35,7 @@ _EXACT = 2**53
 
 @dataclass(frozen=True)
 class Bands:
-    """What a file says of those of its bands that are read.
+    """Metadata of the bands of a file that are read.
 
     Attributes
     ----------

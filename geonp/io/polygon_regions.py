@@ -42,7 +42,7 @@ class Polygons:
 
     @classmethod
     def of(cls, given: Any) -> Polygons:
-        """Those of a GeoDataFrame, a GeoSeries, a mapping from names to geometries, or a sequence of geometries.
+        """Polygons of a GeoDataFrame, a GeoSeries, a mapping from names to geometries, or a sequence of geometries.
 
         Raises
         ------

@@ -64,7 +64,7 @@ class Columns:
     curves: Tensor
 
     def at(self, index: Tensor) -> Columns:
-        """Those of the points `index`, ``(batch, m)``."""
+        """The columns at the points `index`, ``(batch, m)``."""
         place = index[..., None].expand(-1, -1, self.value.shape[-1])
         curves = self.curves.gather(1, place[..., None].expand(-1, -1, -1, N_CURVES))
         return Columns(self.value.gather(1, place), self.error.gather(1, place), curves)
@@ -118,7 +118,7 @@ class Variances:
         return torch.exp(middle + half * bent) * (1 - bent.square()) / torch.stack([ones, ones, unit], -1)
 
     def spatial(self, q: Columns, k: Columns) -> Tensor:
-        """What the correlation of the field is multiplied by beside its own variance, ``(batch, n_q, n_k)``."""
+        """Factor of the correlation of the field beside its variance, ``(batch, n_q, n_k)``."""
         errors = (q.error * self.effect[:, None]) @ k.error.mT
         return errors + (q.value * self.varying[:, None]) @ k.value.mT
 

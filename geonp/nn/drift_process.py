@@ -54,7 +54,7 @@ class DriftModel(CovarianceModel):
         x: tuple[Tensor, Tensor],
         columns: tuple[Columns, Columns],
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """As :meth:`covariance`, with a drift. Pairs are of queries and keys. Also differentiable by `variances`."""
+        """Same as :meth:`covariance` with a drift, of pairs of queries and keys; also differentiable by `variances`."""
         raw, local_q, local_k, xq, xk = (t.double() for t in (raw, *local, *x))
         amplitude_q, amplitude_k = self._amplitude(local_q), self._amplitude(local_k)
         whitening, weights, constant = self._split(raw)

@@ -1,4 +1,4 @@
-"""What a raster is: its grid, missing cells, dtype, metadata, classes and gaps.
+"""Properties of a raster: its grid, missing cells, dtype, metadata, classes and gaps.
 
 It knows no model and no file: no torch, no rasterio. It may import `geonp.errors`.
 """

@@ -27,7 +27,7 @@ class Ends:
 
     @classmethod
     def of(cls, observed_mask: BoolArray, window: Window) -> Ends:
-        """Those of a mask ``(rows, cols)``, as positions in the raster."""
+        """The ends of a mask ``(rows, cols)``, as positions in the raster."""
         found = []
         for mask, start in ((observed_mask, window.col), (observed_mask.T, window.row)):
             some, size = mask.any(1), mask.shape[1]

@@ -216,7 +216,7 @@ def check_values(covariate: Covariate, raster: Variable) -> None:
 
 
 def covariate_name(array: xr.DataArray) -> str:
-    """What an array is called in errors."""
+    """Name of an array in errors."""
     return "covariate" if array.name is None else f"covariate {array.name!r}"
 
 

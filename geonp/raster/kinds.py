@@ -1,4 +1,4 @@
-"""What the values of a variable are: numbers, classes or directions."""
+"""Kinds of values of a variable: numbers, classes or directions."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def is_auxiliary(da: xr.DataArray) -> bool:
 
 
 def kind_of(da: xr.DataArray, as_: str | None, circular: bool) -> Kind:
-    """What the values of a variable are: as it is said by `as_` and `circular`, or else by their metadata."""
+    """The kind of the values of a variable: given by `as_` and `circular`, otherwise by their metadata."""
     if as_ is not None:
         return Kind(as_)
     if circular:

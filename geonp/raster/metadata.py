@@ -71,7 +71,7 @@ class FillFlag(IntEnum):
 
 
 class Kind(StrEnum):
-    """What the values of a variable are, which decides how their gaps are filled."""
+    """Kind of the values of a variable, which decides how their gaps are filled."""
 
     NUMBERS = "numbers"
     CLASSES = "classes"

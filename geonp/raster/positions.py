@@ -42,7 +42,7 @@ def positions(array: xr.DataArray, dim: Hashable) -> tuple[float, ...]:
 
 
 def periods(array: xr.DataArray, dim: Hashable) -> tuple[float, ...]:
-    """Of a year and a day those that the positions along a dimension span and resolve, in their units.
+    """The periods, a year and a day, that the positions along a dimension span and resolve, in their units.
 
     The year is that of the calendar.
     """

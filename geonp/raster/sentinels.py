@@ -46,7 +46,7 @@ class Extremes:
 
     @classmethod
     def of(cls, values: npt.NDArray[Any], sentinels: Sequence[float] = SENTINELS.values) -> Extremes:
-        """Those of the finite `values`. A usual nodata value is counted while it is the least or greatest of all."""
+        """The extremes of the finite `values`. Usual nodata values are counted while they are the ends."""
         values = values[np.isfinite(values)] if values.dtype.kind == "f" else values.ravel()
         counts: dict[float, int] = {}
         while values.size:
@@ -63,7 +63,7 @@ class Extremes:
 
     @classmethod
     def together(cls, parts: Iterable[Extremes]) -> Extremes:
-        """Those of all parts."""
+        """The extremes of all parts."""
         counts: dict[float, int] = {}
         least, greatest = math.inf, -math.inf
         for part in parts:

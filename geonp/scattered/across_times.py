@@ -285,7 +285,7 @@ def _mean(of: Sequence[tuple[Any, Any]]) -> Layer:
 
 
 def _flat(array: Any, target: Target) -> Any:
-    """As predictions take it: in the shape of a lazy grid, else ``(n,)``."""
+    """The array in the shape of predictions: that of a lazy grid, otherwise ``(n,)``."""
     return array.ravel() if target.template.chunks is None else array
 
 

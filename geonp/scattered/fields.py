@@ -29,7 +29,7 @@ IntArray = npt.NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Frame:
-    """What the coordinates of all places are.
+    """The meaning of the coordinates of all places.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class Frame:
 
     @classmethod
     def of(cls, table: Table, crs: Any, grid: Grid | None) -> Frame:
-        """That of a transformed table, see :func:`geonp.io.measurements.transformed`; same parameters."""
+        """The frame of a transformed table, see :func:`geonp.io.measurements.transformed`; same parameters."""
         geographic = table.named_degrees if grid is None else grid.geographic
         known = None if grid is None else grid.crs
         if known is None and geographic:

@@ -28,7 +28,7 @@ N_KNOWN = 96
 
 @dataclass(frozen=True)
 class CovariatePrior:
-    """What covariates and known errors are drawn; amplitudes are in standard deviations of the field.
+    """Distribution of drawn covariates and known errors; amplitudes are in standard deviations of the field.
 
     Attributes
     ----------
