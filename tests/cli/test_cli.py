@@ -212,7 +212,7 @@ def test_dry_run_writes_nothing(tmp_path: Path, source: Path, model: str) -> Non
     assert not out.exists()
 
 
-def test_infinities_are_counted_and_told(tmp_path: Path, model: str) -> None:
+def test_infinities_are_counted_and_reported(tmp_path: Path, model: str) -> None:
     values = np.ones((20, 20), "float32")
     values[3, 4:6] = np.inf
     path = write_tif(tmp_path / "in.tif", values)
@@ -222,7 +222,7 @@ def test_infinities_are_counted_and_told(tmp_path: Path, model: str) -> None:
     assert geonp("fill", path, tmp_path / "quiet.nc", "--model", model, "--quiet").stderr == ""
 
 
-def test_empty_slices_are_told(tmp_path: Path, model: str) -> None:
+def test_empty_slices_are_reported(tmp_path: Path, model: str) -> None:
     values = np.ones((4, 20, 20), "float32")
     values[1] = np.nan
     values[2, 3, 4] = np.nan
@@ -240,7 +240,7 @@ def test_help_says_which_zarr_gdal_reads() -> None:
     assert "GDAL before 3.11 reads Zarr with zarr_format=2 only" in " ".join(geonp("fill", "--help").stdout.split())
 
 
-def test_a_raster_without_gaps_is_copied_and_told(tmp_path: Path, model: str) -> None:
+def test_a_raster_without_gaps_is_copied_with_a_message(tmp_path: Path, model: str) -> None:
     values = np.arange(400, dtype="float32").reshape(20, 20)
     done = geonp("fill", write_tif(tmp_path / "in.tif", values), tmp_path / "out.nc", "--model", model)
     assert done.stderr == "in: there are no gaps; it is copied through.\n"
@@ -472,7 +472,7 @@ def test_an_interrupted_training_ends_after_its_step(tmp_path: Path, stop: signa
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs groups of processes")
-def test_a_training_that_was_killed_goes_on_at_its_step(tmp_path: Path) -> None:
+def test_a_killed_training_resumes_at_its_step(tmp_path: Path) -> None:
     small = ["model.architecture=cnp", "training.batch_size=2", "training.validation_batches=1", "training.steps=20"]
     often = ["training.precision=bf16", "training.validate_every=1", "training.save_every_s=0.01"]
     start = ["train", "gp1d_rbf", *small, *often, "--device", "cpu", "--devices", "2"]

@@ -57,7 +57,7 @@ def test_standard_errors_are_those_of_a_known_process(model: str) -> None:
         assert table.cells.tolist() == cells.tolist()
 
 
-def test_samples_in_the_raster_are_used_and_few_are_told(model: str) -> None:
+def test_samples_in_the_raster_are_used_with_a_warning_if_few(model: str) -> None:
     filled = infill(raster(), model=model, samples=5)
     with pytest.warns(UserWarning, match="has 5 samples, from which a standard error is known to 35 %"):
         table = aggregate(filled, (16, 20))

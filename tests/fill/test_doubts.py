@@ -91,7 +91,7 @@ def test_limits_that_most_values_are_beyond(tmp_path: Path, model: str) -> None:
     assert geonp_warnings(lambda: infill(nodata, model=model)) == []
 
 
-def test_a_worker_tells_what_its_blocks_show(model: str) -> None:
+def test_a_worker_warns_of_its_blocks(model: str) -> None:
     values = VALUES.copy()
     values[3:5, 4:30] = -9999
     variable = Variable.of(array(values).chunk(y=10), ("y", "x"))

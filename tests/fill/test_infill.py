@@ -623,7 +623,7 @@ def test_masks_of_other_cells_and_with_nodata(model: str) -> None:
         (lambda a: a.assign_coords(a_fill_flag=1).to_dataset(), {}, r"a coordinate or dimension 'a_fill_flag'"),
     ],
 )
-def test_what_would_fail_later_is_told_at_once(model: str, change: Any, options: dict[str, Any], message: str) -> None:
+def test_errors_are_raised_before_work_starts(model: str, change: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         infill(change(raster()), model=model, **options)
 

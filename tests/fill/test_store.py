@@ -254,7 +254,7 @@ def stop_after(n: int) -> Any:
     return progress
 
 
-def test_an_unfinished_store_says_so_and_is_gone_on_with(
+def test_an_unfinished_store_says_so_and_can_be_resumed(
     model: str, tmp_path: Path, source: Path, unbroken: Callable[..., Path]
 ) -> None:
     out = tmp_path / "out.zarr"
@@ -277,7 +277,7 @@ def test_an_unfinished_store_says_so_and_is_gone_on_with(
     assert again == Report({}, 20, 20, {})
 
 
-def test_another_job_is_not_gone_on_with(
+def test_another_job_is_not_resumed(
     model: str, tmp_path: Path, source: Path, checkpoint_copy: Path, expected: xr.Dataset
 ) -> None:
     out = tmp_path / "out.zarr"
@@ -842,7 +842,7 @@ def test_too_little_memory_is_met_with_smaller_batches(
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
-def test_too_little_memory_is_told_from_other_errors_of_torch(
+def test_errors_of_memory_are_distinguished_from_others_of_torch(
     kind: str, model: str, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call, sizes = TNPKR.forward, []
@@ -977,7 +977,7 @@ def test_a_lost_scheduler_keeps_what_is_done(model: str, tmp_path: Path, source:
     assert_filled(out, expected)
 
 
-def test_no_scheduler_is_told_at_once(model: str, tmp_path: Path, source: Path) -> None:
+def test_a_missing_scheduler_is_reported_at_once(model: str, tmp_path: Path, source: Path) -> None:
     pytest.importorskip("distributed")
     with (
         dask.config.set({"distributed.comm.timeouts.connect": "1s"}),

@@ -51,7 +51,7 @@ def test_round_trip(tmp_path: Path, card_fields: dict[str, Any]) -> None:
     assert all(torch.equal(value, expected[key]) for key, value in loaded.state_dict().items())
 
 
-def test_a_hash_tells_models_of_the_same_weights_apart(tmp_path: Path, card_fields: dict[str, Any]) -> None:
+def test_models_of_the_same_weights_have_different_hashes(tmp_path: Path, card_fields: dict[str, Any]) -> None:
     network = build(card_fields["architecture"], card_fields["config"])
     cards = [checkpoint.save(network, tmp_path / f"{i}.safetensors", **card_fields) for i in range(2)]
     assert cards[0].sha256 == cards[1].sha256

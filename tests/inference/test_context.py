@@ -35,7 +35,7 @@ def test_the_curve_goes_through_every_cell_once_and_quarter_by_quarter() -> None
         assert (squares == squares[:, :1, :, :1]).all()
 
 
-def test_the_curve_tells_the_farthest_cells_apart() -> None:
+def test_the_curve_distinguishes_the_farthest_cells() -> None:
     far = np.arange(2**31 - 4, 2**31)
     assert np.unique(curve(far[:, None], far)).size == 16
 

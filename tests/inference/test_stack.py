@@ -189,7 +189,7 @@ def test_far_from_the_observations_of_a_slice_the_others_still_count() -> None:
 @pytest.mark.parametrize(
     "values", [np.full((80, 80), np.nan), np.ones((80, 80)), np.where(np.eye(80) > 0, 1.0, np.nan)]
 )
-def test_where_there_is_nothing_to_compare_nothing_is_told(values: Array) -> None:
+def test_without_cells_to_compare_there_is_no_background(values: Array) -> None:
     others = rough(np.random.default_rng(4), 2, 80, 80)
     assert background(values, others) is None
     assert background(others[0], values[None]) is None
@@ -292,7 +292,7 @@ def test_the_order_may_be_turned_round(shared: tuple[xr.DataArray, Array, xr.Dat
     xr.testing.assert_allclose(turned.isel(time=slice(None, None, -1)), together[list(turned)], rtol=1e-4)
 
 
-def test_what_lies_outside_of_the_domain_tells_nothing(
+def test_cells_outside_of_the_domain_are_not_used(
     shared: tuple[xr.DataArray, Array, xr.Dataset, xr.Dataset],
 ) -> None:
     raster = shared[0]
@@ -430,7 +430,7 @@ def test_a_store_holds_the_same(
         assert (found.a_fill_flag == together.a_fill_flag).all()
 
 
-def test_a_job_goes_on_only_along_the_same_dimension(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_is_resumed_only_along_the_same_dimension(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raster, _ = stack(own=0.3, slices=3, size=32)
 
     def stopped(*_: object) -> None:
@@ -445,9 +445,7 @@ def test_a_job_goes_on_only_along_the_same_dimension(tmp_path: Path, monkeypatch
     assert fill_store(raster, tmp_path / "out.zarr", across="time", resume=True).reused == 0
 
 
-def test_a_slice_that_cannot_be_read_costs_the_others_only_what_it_would_tell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slice_that_cannot_be_read_is_left_out_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raster, _ = stack(own=0.3, slices=3, size=32)
     monkeypatch.setattr("geonp.fill.store.PARTS", PartSettings(cells=32 * 32))
     read = VariableSource.stored_values

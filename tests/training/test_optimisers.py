@@ -36,7 +36,7 @@ def test_yogi_is_its_equations() -> None:
         assert w.detach().flatten().tolist() == pytest.approx(values, rel=1e-12)
 
 
-def test_yogi_goes_on_from_its_state_and_skips_what_has_no_gradient() -> None:
+def test_yogi_resumes_from_its_state_and_skips_what_has_no_gradient() -> None:
     def steps(yogi: Yogi, w: nn.Parameter, n: int) -> None:
         for _ in range(n):
             yogi.zero_grad()

@@ -288,7 +288,7 @@ def test_a_rate_limit_and_an_outage_are_waited_for(store: Store, out: Path) -> N
     whole(out)
 
 
-def test_a_run_goes_on_after_the_month_that_failed(store: Store, out: Path) -> None:
+def test_a_run_resumes_after_the_month_that_failed(store: Store, out: Path) -> None:
     store.faults["results"] = [None, "failed"]
     store.faults["status"] = [None, None, None, "failed"]
     with pytest.raises(FetchError, match=r"2019-03: the Climate Data Store failed: .*MARS: no such field"):

@@ -330,9 +330,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Reanalysis]:
     return str(train(recipe, folder / "run", workers=0, progress=False)), recipe.data
 
 
-def test_a_run_goes_on_where_its_data_have_moved_and_not_with_others(
-    trained: tuple[str, Reanalysis], tmp_path: Path
-) -> None:
+def test_a_run_resumes_with_moved_data_but_not_with_others(trained: tuple[str, Reanalysis], tmp_path: Path) -> None:
     model, data = trained
     shutil.copytree(Path(model).parent, tmp_path / "run")
     ds = xr.open_dataset(data.path).load()
