@@ -122,9 +122,10 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
     if not across and not options.samples and not neighbourhood.standard:
         across = tuple(dim for dim in [neighbourhood.across] if dim in _neighbouring(variables))
     stack = tuple(_along(dim, variables) for dim in across)
+    surface = None if neighbourhood.axes else surface_of(obj, grid)
+    neighbourhood = neighbourhood.fine if surface is not None and surface.curvilinear else neighbourhood
     predictor = replace(job.predictor, neighbourhood=neighbourhood)
     job = replace(job, across=stack, predictor=predictor, smooth=options.smooth, samples=options.samples)
-    surface = None if neighbourhood.axes else surface_of(obj, grid)
     periodic = job.periodic if surface is None else surface.periodic
     job = replace(job, empty_slices=options.empty_slices, surface=surface, periodic=periodic)
     if job.empty_slices and job.series is None:

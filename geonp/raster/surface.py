@@ -89,6 +89,11 @@ class Surface:
     first_col: int = 0
 
     @property
+    def curvilinear(self) -> bool:
+        """Whether each cell has coordinates of its own."""
+        return self.y.ndim == 2
+
+    @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns."""
         return (self.y.size, self.x.size) if self.y.ndim == 1 else (self.y.shape[0], self.y.shape[1])

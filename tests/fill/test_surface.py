@@ -66,7 +66,10 @@ def test_the_fill_of_a_rolled_globe_is_rolled(model: str, tmp_path: Path, column
     assert_same(one, xr.open_zarr(tmp_path / "out.zarr").compute().roll(**back))
 
 
-def test_cells_with_coordinates_of_their_own_are_filled_as_those_of_rows_and_columns(model: str) -> None:
+def test_cells_with_coordinates_of_their_own_are_filled_as_those_of_rows_and_columns(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Neighbourhood, "fine", property(lambda self: self))  # in the same tiles
     cut = xr.DataArray(field((16, 16)), {"lat": 50 - np.arange(16.0), "lon": np.arange(16.0)}, ("lat", "lon"), "a")
     cut = cut.where(np.random.default_rng(0).random(cut.shape) < 0.15)  # as few as a context holds
     one, other = infill(cut, model=model), infill(curved(cut), model=model)
