@@ -6,6 +6,7 @@ errors to stderr. Commands import what needs torch in their functions, so that `
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import multiprocessing.util
 import os
@@ -78,6 +79,8 @@ def _message(error: Exception, command: str) -> str:
         return str(error)
     if isinstance(error, MemoryError):
         return f"geonp {command} needs more memory than there is: {reason(error)}. Select a part, as with --bbox."
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return f"The name of a file is too long for its file system: got {error.filename!r}. Choose a shorter one."
     if library := _reader_of(error):
         return (
             f"A file cannot be read or written: {library} reports: {reason(error)}. It may be damaged: copy or "
@@ -143,13 +146,17 @@ def warnings_as_lines() -> Iterator[None]:
 
 @contextmanager
 def _ignored_quietly(ctx: click.Context) -> Iterator[None]:
-    """Print exceptions that libraries ignore, such as for undecodable messages of GDAL, with --debug only."""
-    earlier = sys.unraisablehook
-    sys.unraisablehook = lambda ignored: earlier(ignored) if ctx.meta.get(_DEBUG) else None
+    """Print exceptions that libraries ignore, such as for undecodable messages of GDAL, with --debug only.
+
+    Cython prints them as if they had ended the program, and then as ignored.
+    """
+    unraisable, uncaught = sys.unraisablehook, sys.excepthook
+    sys.unraisablehook = lambda ignored: unraisable(ignored) if ctx.meta.get(_DEBUG) else None
+    sys.excepthook = lambda *error: uncaught(*error) if ctx.meta.get(_DEBUG) else None
     try:
         yield
     finally:
-        sys.unraisablehook = earlier
+        sys.unraisablehook, sys.excepthook = unraisable, uncaught
 
 
 def leave(advice: str) -> NoReturn:

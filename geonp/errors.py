@@ -126,6 +126,8 @@ def reason(error: BaseException) -> str:
         text = " ".join(str(seen).split()).rstrip(".")
         if not text or isinstance(seen, LookupError | TypeError | AttributeError | ArithmeticError):
             text = f"{type(seen).__name__}: {text}".rstrip(": ")
+        if isinstance(seen, UnicodeEncodeError):  # file names are bytes; those that are no UTF-8 become surrogates
+            text = f"{text}: the name is not in UTF-8, which this library needs; rename the file or folder"
         if not any(text in other for other in texts):
             texts.append(text[:500])
         seen = seen.__cause__

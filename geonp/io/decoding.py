@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from typing import Any
 
 import xarray as xr
 
-from geonp.errors import InputError
+from geonp.errors import InputError, warn
 from geonp.raster.grid import grid_mapping_name
-from geonp.raster.nodata import require_packing
+from geonp.raster.nodata import PACKING, require_packing
 
 __all__ = ["decoded", "renamed", "with_crs"]
+
+
+_NAMING = ("coordinates", "grid_mapping", "formula_terms", "bounds", "climatology")
+"""Attributes that name other variables."""
 
 
 def renamed(stored: xr.Dataset, y_dim: str | None, x_dim: str | None) -> xr.Dataset:
@@ -39,6 +44,9 @@ def renamed(stored: xr.Dataset, y_dim: str | None, x_dim: str | None) -> xr.Data
 def decoded(stored: xr.Dataset, wanted: Sequence[str] | None = None) -> xr.Dataset:
     """Decode by CF conventions; times that cannot be decoded and encoded, as months since a date, stay numbers.
 
+    So do variables beside the rasters and their coordinates whose scale or offset is no finite number. Variables of
+    records, the compound types of HDF5, are left out with a warning.
+
     With `wanted`, other variables are left out unless they may be coordinates: they may be damaged.
 
     Raises
@@ -46,30 +54,45 @@ def decoded(stored: xr.Dataset, wanted: Sequence[str] | None = None) -> xr.Datas
     InputError
         For a scale that is zero, or a scale or offset that is no finite number.
     """
-    kept = {}
     if wanted is not None and set(wanted) <= set(stored.variables):
         attrs = [stored.attrs, *(variable.attrs for variable in stored.variables.values())]
-        texts = [str(each.get(key, "")) for each in attrs for key in ("coordinates", "grid_mapping", "formula_terms")]
+        texts = [str(each.get(key, "")) for each in attrs for key in _NAMING]
         named = {word.strip(":") for text in texts for word in text.split()}
         needed = {*wanted, *stored.dims, *stored.coords, *named, "spatial_ref", "crs"}
         stored = stored.drop_vars([name for name in stored.data_vars if name not in needed])
+    if records := [name for name, variable in stored.variables.items() if variable.dtype.kind == "V"]:
+        warn(f"Left out: {', '.join(map(repr, records))}, whose values are records of several numbers.")
+        stored = stored.drop_vars(records)
+    kept: dict[Hashable, dict[Hashable, Any]] = {}
     for name, variable in stored.variables.items():
-        if variable.dtype.kind in "iuf" and variable.ndim >= 2:
+        if variable.dtype.kind in "iuf" and (variable.ndim >= 2 or name in stored.dims):
             require_packing(name, variable.attrs)
-        units = variable.attrs.get("units")
-        if isinstance(units, str) and " since " in units and variable.dtype.kind in "iuf":
-            try:
-                times = xr.conventions.decode_cf_variable(name, variable, decode_timedelta=False)
-                xr.conventions.encode_cf_variable(times[(slice(1),) * times.ndim].load())
-            except Exception:  # pandas, cftime and xarray raise several
-                kept[name] = units
+        if names := _undecodable(name, variable):
+            kept[name] = {key: value for key, value in variable.attrs.items() if key in names}
     plain = stored.assign({name: stored[name].variable.copy(deep=False) for name in kept})
-    for name in kept:
-        plain[name].attrs = {key: value for key, value in plain[name].attrs.items() if key != "units"}
+    for name, as_stored in kept.items():
+        plain[name].attrs = {key: value for key, value in plain[name].attrs.items() if key not in as_stored}
     ds = xr.decode_cf(plain, decode_timedelta=False)
-    for name, units in kept.items():
-        ds[name].attrs["units"] = units
+    for name, as_stored in kept.items():
+        ds[name].attrs.update(as_stored)
     return ds
+
+
+def _undecodable(name: Hashable, variable: xr.Variable) -> tuple[str, ...]:
+    """Attributes with which a variable cannot be decoded."""
+    if variable.dtype.kind not in "iuf":
+        return ()
+    try:
+        require_packing(name, variable.attrs)
+    except InputError:
+        return tuple(PACKING)
+    if " since " in str(variable.attrs.get("units")):
+        try:
+            times = xr.conventions.decode_cf_variable(name, variable, decode_timedelta=False)
+            xr.conventions.encode_cf_variable(times[(slice(1),) * times.ndim].load())
+        except Exception:  # pandas, cftime and xarray raise several
+            return ("units",)
+    return ()
 
 
 def with_crs(ds: xr.Dataset) -> xr.Dataset:

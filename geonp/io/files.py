@@ -176,7 +176,9 @@ def _select_variables(ds: xr.Dataset, variables: Sequence[str]) -> xr.Dataset:
     if missing:
         known = ", ".join(repr(name) for name in ds.data_vars)
         raise InputError(f"No variable {', '.join(map(repr, missing))}: the raster has {known}. Correct --variable.")
-    return ds[list(variables)]
+    about = [{**da.attrs, **da.encoding} for da in ds[list(variables)].coords.values()]
+    bounds = {str(each[key]) for each in about for key in ("bounds", "climatology") if key in each}
+    return ds[[*variables, *(name for name in ds.data_vars if name in bounds - set(variables))]]
 
 
 def _select_bands(ds: xr.Dataset, bands: Sequence[int]) -> xr.Dataset:

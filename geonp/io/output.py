@@ -78,6 +78,18 @@ def check_output(path: str | os.PathLike[str], *, overwrite: bool = False, drive
     if path.is_dir() and not (suffix == ".zarr" and ours):
         raise OutputError(f"Not overwriting {str(path)!r}: expected a Zarr store, got another folder. Remove it first.")
     check_writable(path.parent, "Expected an existing, writable folder.")
+    _check_name(path)
+
+
+def _check_name(path: Path) -> None:
+    """Check that the name of an output suits the file system and GDAL or NetCDF."""
+    most = os.pathconf(path.parent, "PC_NAME_MAX") if hasattr(os, "pathconf") else 255
+    if (room := most - len(os.fsencode(path.name)) - len(".journal")) < 0:
+        raise OutputError(f"The name of the output is too long by {-room} bytes: {str(path)!r}. Choose a shorter one.")
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise OutputError(f"The output cannot be named {str(path)!r}: {reason(error)}.") from error
 
 
 def write_raster(

@@ -99,17 +99,21 @@ def test_streams_may_be_closed(tmp_path: Path, ds: xr.Dataset, model: str, close
 @pytest.mark.skipif(sys.platform != "linux", reason="needs names of bytes")
 def test_names_may_be_of_another_encoding_or_too_long(tmp_path: Path, ds: xr.Dataset, model: str) -> None:
     name = os.fsdecode(os.fsencode(str(tmp_path)) + b"/h\xf6he.nc")  # Latin-1
-    ds.to_netcdf(tmp_path / "in.nc")
+    for place in ("in.nc", "a.nc"):
+        ds.to_netcdf(tmp_path / place)
     os.rename(tmp_path / "in.nc", name)
     for command in (("info", name), ("fill", name, tmp_path / "out.nc", "--model", model)):
         done = CliRunner().invoke(main, list(map(str, command)))
         assert not done.exception or isinstance(done.exception, SystemExit), done.exception
         assert done.exit_code == 0 or "\\udcf6" in done.output
+        assert done.exit_code == 0 or "not in UTF-8" in done.output
+    for target in (name, name.replace(".nc", ".tif")):
+        assert "not in UTF-8" in geonp("fill", tmp_path / "a.nc", target, "--model", model, "--overwrite", code=1)
     long = tmp_path / ("x" * 300 + ".nc")
     os.rename(name, tmp_path / "in.nc")
     for target in (long, long.with_suffix(".tif"), long.with_suffix(".zarr"), tmp_path / ("y" * 250 + ".tif")):
-        assert "Error: " in geonp("fill", tmp_path / "in.nc", target, "--model", model, code=1)
-    assert "Error: " in geonp("info", long, code=1)
+        assert "too long" in geonp("fill", tmp_path / "in.nc", target, "--model", model, code=1)
+    assert "too long" in geonp("info", long, code=1)
     assert "Error: " in geonp("models", "show", long.with_suffix(".safetensors"), code=1)
 
 
@@ -223,6 +227,7 @@ def test_exceptions_that_libraries_ignore_are_not_printed(monkeypatch: pytest.Mo
 
     def opened(*_: object, **__: object) -> None:
         Ignored()
+        sys.excepthook(ValueError, ValueError("as Cython prints it"), None)
         raise InputError("no raster")
 
     monkeypatch.setattr("geonp.io.files.open_raster", opened)

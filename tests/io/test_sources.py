@@ -204,10 +204,14 @@ def test_missing_files(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("calendar", ["360", "360_day"])  # months of 360_day can be decoded, and not encoded
-def test_times_that_cannot_be_decoded_stay_numbers(tmp_path: Path, calendar: str) -> None:
+def test_times_and_other_numbers_that_cannot_be_decoded_stay_as_they_are(tmp_path: Path, calendar: str) -> None:
     times = {"units": "months since 1960-01-01", "calendar": calendar}
     ds = xr.Dataset(
-        {"a": (("T", "Y", "X"), np.ones((2, 3, 4))), "b": ("T", [1.0, 2.0], {"units": "fortnights since noon"})},
+        {
+            "a": (("T", "Y", "X"), np.ones((2, 3, 4))),
+            "b": ("T", [1.0, 2.0], {"units": "fortnights since noon"}),
+            "crs": ((), 7, {"add_offset": "none", "scale_factor": 2.0}),
+        },
         {"T": ("T", [0.5, 1.5], times), "day": ("T", [0, 1], {"units": "days since 2000-01-01"})},
     )
     ds.to_netcdf(tmp_path / "x.nc", engine="netcdf4")
@@ -217,6 +221,21 @@ def test_times_that_cannot_be_decoded_stay_numbers(tmp_path: Path, calendar: str
     assert found["T"].values.tolist() == [0.5, 1.5]
     assert (found["T"].attrs["units"], found["b"].attrs["units"]) == (times["units"], "fortnights since noon")
     assert found["day"].values[1] == np.datetime64("2000-01-02")
+    assert (int(found["crs"]), found["crs"].attrs["add_offset"]) == (7, "none")
+
+
+def test_bounds_of_coordinates_stay_and_records_are_left_out(tmp_path: Path) -> None:
+    ds = xr.Dataset(
+        {"a": (("t", "y", "x"), np.ones((2, 3, 4))), "b": 1, "t_bnds": (("t", "n"), [[0, 1], [1, 2]])},
+        {"t": ("t", [0, 1], {"units": "days since 2000-01-01", "bounds": "t_bnds"})},
+    )
+    ds.to_netcdf(tmp_path / "x.nc", engine="netcdf4")
+    with netCDF4.Dataset(tmp_path / "x.nc", "a") as file:
+        pair = file.createCompoundType(np.dtype([("p", "f4"), ("q", "i4")]), "pair")
+        file.createVariable("records", pair, ("y",))
+    assert set(open_raster(tmp_path / "x.nc", variables=["a"]).data_vars) == {"a", "t_bnds"}
+    with pytest.warns(UserWarning, match="Left out: 'records', whose values are records"):
+        assert "records" not in open_raster(tmp_path / "x.nc")
 
 
 def test_latitudes_beside_known_dimensions_are_places_and_no_values(tmp_path: Path) -> None:
