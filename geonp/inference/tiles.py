@@ -140,7 +140,10 @@ def _beside_stack(
     place = np.searchsorted(gap, tile.targets)
     for close, whole in pairs:
         # of all cells of the gap, which do not depend on the chunk
-        known = np.isfinite(others[:, gap[np.isfinite(whole)]]).mean(1) >= STACK.known
+        predicted = gap[np.isfinite(whole)]
+        if not predicted.size:
+            continue
+        known = np.isfinite(others[:, predicted]).mean(1) >= STACK.known
         slices = others[np.ix_(known, context)], others[np.ix_(known, tile.targets)]
         yield _beside_slices(tile, (close, whole[place]), slices, predictor)
 
