@@ -166,9 +166,12 @@ class Comparison(Scored):
         low, high = np.nanquantile(test.truth, [0.01, 0.99])
         limit, wide = (float(np.nanquantile(np.abs(part), 0.99)) or 1.0 for part in (error, spread))
         value = {"vmin": low, "vmax": high, "cmap": "viridis"}
+        left = np.isfinite(test.values).any()
+        title, shown = ("With gaps", test.values) if left else ("The hidden slice", test.truth)
+        first = Panel(title, shown[None], value, self.units, "both")
         around = {"vmin": -limit, "vmax": limit, "cmap": "RdBu_r"}
         return [
-            Panel("With gaps", test.values[None], value, self.units, "both"),
+            first,
             Panel(f"Filled by {self.ours}", ours.mean[None], value, self.units, "both"),
             Panel("Standard error", spread[None], {"vmin": 0, "vmax": wide, "cmap": "magma"}, self.units, "max"),
             Panel("Actual error", error[None], around, self.units, "both"),

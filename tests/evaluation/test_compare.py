@@ -363,7 +363,9 @@ def test_a_whole_slice_is_hidden() -> None:
     assert found.scores[WITH_SLICES].rmse < 0.1
     assert found.scores[WITH_SLICES].cells == cube[0].size
     assert "All 960 observed cells of the slice are hidden" in found.setting
-    assert "over 32" in render(found)
+    page = render(found)
+    assert "over 32" in page
+    assert "The hidden slice" in page
     with pytest.raises(InputError, match=r"got empty_slices=False\. Give across='time' and empty_slices=True"):
         evaluate(cube, **options)
     with pytest.raises(InputError, match="harmonic needs across, and a stack that spans a year or some days"):
