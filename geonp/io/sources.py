@@ -22,6 +22,7 @@ from geonp.errors import GeonpError, InputError, MissingFileError, reason
 from geonp.io.engines import engine_of
 from geonp.io.location import is_remote
 from geonp.io.stores import Store
+from geonp.io.tables import TABLE_FILES
 
 __all__ = ["NETCDF", "Source", "may_be_store", "readable", "source_of"]
 
@@ -179,7 +180,9 @@ def readable(place: str) -> Iterator[None]:
     except (GeonpError, MemoryError):
         raise
     except Exception as error:
+        table = place.lower().endswith(TABLE_FILES)
+        hint = "Tables of measurements are for geonp grid and geonp evaluate." if table else "Is the file complete?"
         raise InputError(
             f"Not a raster that can be read: got {place!r}, expected GeoTIFF or another GDAL raster, NetCDF "
-            f"({', '.join(NETCDF)}) or Zarr. The reader reports: {reason(error)}. Is the file complete?"
+            f"({', '.join(NETCDF)}) or Zarr. The reader reports: {reason(error)}. {hint}"
         ) from error

@@ -264,7 +264,9 @@ def test_bad_paths(tmp_path: Path, source: Path) -> None:
     (tmp_path / "notes.txt").write_text("no raster")
     out = tmp_path / "out.zarr"
     assert "No such raster: got" in error("fill", tmp_path / "none.tif", out)
-    assert "Not a raster that can be read: got" in error("fill", tmp_path / "notes.txt", out)
+    text = error("fill", tmp_path / "notes.txt", out)
+    assert "Not a raster that can be read: got" in text
+    assert "Tables of measurements are for geonp grid and geonp evaluate" in text
     assert "Unknown output format: got" in error("fill", source, tmp_path / "out.png")
     assert "The output exists: " in error("fill", source, source)
     assert "Cannot write to the folder" in error("fill", source, tmp_path / "none" / "out.zarr")
