@@ -204,7 +204,9 @@ def _task_bytes(chunk: tuple[int, ...], request: Request, itemsize: int) -> int:
     job = request.job
     slices, (rows, cols) = math.prod(chunk[:-2]), chunk[-2:]
     whole = Window(0, rows, 0, cols)
-    window = math.prod(job.window(whole).shape)
+    # towards a pole windows have more columns, and either end may be there
+    ends = [0] if job.surface is None else [0, job.shape[0] - rows]
+    window = max(math.prod(job.window(Window(row, row + rows, 0, cols)).shape) for row in ends)
     # of one slice at a time: values, their mask, and what the blocks are summed from
     far = math.prod(job.far_window(whole).shape) * (itemsize + 40) if job.predictor.neighbourhood.far else 0
     held, kept, stacked = min(9 * rows * cols, window) if slices > 1 else 0, slices, 0

@@ -12,6 +12,7 @@ import pytest
 import xarray as xr
 
 from geonp.fill.infill import infill
+from geonp.fill.plan import plan
 from geonp.fill.store import fill_store
 from geonp.inference.context import Neighbourhood
 from geonp.inference.ground import Ground
@@ -144,3 +145,10 @@ def test_geolocation_that_changes_with_time_is_warned_of(model: str) -> None:
     wrf = xr.DataArray(np.stack([field((12, 12))] * 2), {"XLAT": (dims, lat), "XLONG": (dims, lat)}, dims, "a")
     with pytest.warns(UserWarning, match=r"'XLAT' and 'XLONG' change along 'time': distances are counted in cells"):
         infill(wrf, model=model)
+
+
+def test_a_plan_counts_the_columns_that_are_read_at_a_pole(model: str) -> None:
+    values = da.zeros((240, 720), chunks=(40, 90))
+    north = xr.DataArray(values, {"lat": 30 + np.arange(240.0) / 4, "lon": np.arange(720.0) / 2}, ("lat", "lon"), "a")
+    one, other = (plan(obj, model=model).peak_bytes for obj in (north, north.isel(lat=slice(None, None, -1))))
+    assert one == other > plan(north.assign_coords(lat=north.lat - 30), model=model).peak_bytes
