@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: demo test check docs bench bench-speed bench-accuracy bench-exact bench-seams bench-equivariance bench-cost bench-points bench-scale bench-cluster bench-across bench-beside bench-classes bench-errors bench-adapt bench-station-days bench-with-points bench-samples bench-sphere bench-values bench-papers clean
+.PHONY: demo test check docs bench bench-speed bench-against bench-accuracy bench-exact bench-seams bench-equivariance bench-cost bench-points bench-scale bench-cluster bench-across bench-beside bench-classes bench-errors bench-adapt bench-station-days bench-with-points bench-samples bench-sphere bench-values bench-papers clean
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
@@ -29,6 +29,10 @@ bench-speed: $(STAMP)
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/speed.py --methods --size 1000
 	$(BIN)/python benchmarks/floor.py
+
+# REV: the code to compare with
+bench-against: $(STAMP)
+	$(BIN)/python benchmarks/against.py $(REV)
 
 bench-accuracy: $(STAMP)
 	$(BIN)/python benchmarks/accuracy.py

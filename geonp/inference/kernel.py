@@ -20,7 +20,7 @@ from geonp.inference.covariates import Layer
 from geonp.inference.far import FarContext, far_window
 from geonp.inference.ground import Ground, Squares
 from geonp.inference.measurements import Measurements, NearMeasurements
-from geonp.inference.nearby import BLOCKS, small_gaps
+from geonp.inference.nearby import BLOCKS, has_blocks, small_gaps
 from geonp.inference.predictor import Predictor
 from geonp.inference.series import SERIES
 from geonp.inference.stack import STACK, Across, combined
@@ -145,8 +145,8 @@ class FillJob:
 
     def margins(self, chunk: Window) -> IntArray:
         """Height and width of the frame of :meth:`window` around :meth:`predicted`."""
-        window, predicted = self.window(chunk), self.predicted(chunk)
-        return np.array([predicted.row - window.row, predicted.col - window.col])
+        inner, window = self.predicted(chunk), self.window(chunk)
+        return np.array([inner.row - window.row, inner.col - window.col])
 
     def predicted(self, chunk: Window) -> Window:
         """The tiles that predict the cells of `chunk`, in the columns of :meth:`window`."""
@@ -163,7 +163,7 @@ class FillJob:
     def nearby(self) -> bool:
         """Whether small gaps are filled with readings of blocks, see :mod:`geonp.inference.nearby`."""
         beside = self.across or self.smooth or self.warping or self.points or self.kind is Kind.CLASSES
-        return self.predictor.nearby and not beside and (self.surface is None or self.surface.even)
+        return self.predictor.nearby and not beside and has_blocks(self.predictor.neighbourhood, self.surface)
 
     def _own(self, chunk: Window) -> Window:
         """A chunk in columns that are counted from :attr:`first_col`."""

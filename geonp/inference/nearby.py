@@ -13,17 +13,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from geonp.inference.context import framed
+from geonp.inference.context import Neighbourhood, framed
+from geonp.inference.ground import Ground, Squares
 from geonp.inference.parallel import on_cores
 from geonp.inference.stitching import Tile, batches, pad
 from geonp.inference.tiling import depths
 from geonp.nn.squares import NEARBY, Patch, Reading
+from geonp.raster.surface import Surface
 from geonp.raster.windows import Window
 
 if TYPE_CHECKING:
     from geonp.inference.kernel import FillJob
 
-__all__ = ["BLOCKS", "Blocks", "blocks_of", "fill_nearby", "small_gaps"]
+__all__ = ["BLOCKS", "Blocks", "blocks_of", "fill_nearby", "has_blocks", "reading_tile", "small_gaps"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
@@ -37,7 +39,9 @@ class BlockSettings:
     tiles: int = 4
     """Tiles along the side of a block."""
     depth_px: int = 2
-    """Largest distance of a missing cell from an observation, along rows and columns."""
+    """Largest distance of a missing cell from an observation, along rows and columns. Deeper ones are of wide gaps."""
+    rim_px: int = 3
+    """Distance from a deeper cell to which missing cells belong to its gap."""
     candidates: int = 4
     """Number of readings that a quarter of a block chooses from."""
     fewest: int = 4
@@ -46,6 +50,12 @@ class BlockSettings:
 
 BLOCKS = BlockSettings()
 """The settings in use."""
+
+
+def has_blocks(neighbourhood: Neighbourhood, surface: Surface | None) -> bool:
+    """Whether blocks consist of whole groups of tiles, and tiles of whole squares, with steps of nearly one length."""
+    whole = neighbourhood.tile_px % NEARBY.side_px == 0 and BLOCKS.tiles % neighbourhood.merge == 0
+    return whole and (surface is None or surface.even)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +93,8 @@ def blocks_of(
     side, px = NEARBY.side_px, tile_px * BLOCKS.tiles
     inside = _inside(missing.shape, frame)
     deep = missing & (depths(context_mask) > BLOCKS.depth_px)
-    squares = _any(missing[inside], side) & ~_any(deep[inside], side)
+    wide = missing & (depths(deep) <= BLOCKS.rim_px)
+    squares = _any(missing[inside], side) & ~_any(wide[inside], side)
     count = np.pad(context_mask, ((1, 0), (1, 0))).cumsum(0).cumsum(1)
     first = [start - NEARBY.reach_px + side * np.arange(n) for start, n in zip(frame, squares.shape, strict=True)]
     last = [start + side + 2 * NEARBY.reach_px for start in first]
@@ -143,7 +154,7 @@ def fill_nearby(
             yield Patch(around, missing[places[-1]], corners, chosen, steps)
 
     predictor = job.predictor.rooted()
-    for k, found in enumerate(on_cores(predictor.fill_patch, patches(), predictor.device, len(quarters) // 4)):
+    for k, found in enumerate(on_cores(predictor.fill_patch, patches(), predictor.device, len(quarters) // 10)):
         out[:, *places[k]] = found
     return out
 
@@ -153,26 +164,37 @@ def _readings(
 ) -> list[Reading]:
     """The readings of the needed blocks, from the context of the tile with small gaps in the middle of each."""
     predictor, neighbourhood = job.predictor.rooted(), job.predictor.neighbourhood
-    ground, units = job.ground(chunk, ~np.isnan(values)), []
-    px, tiles = neighbourhood.tile_px, []
-    with_gaps = _any(blocks.squares, px // NEARBY.side_px)
-    for block in BLOCKS.tiles * needed:
-        numbers = np.argwhere(with_gaps[block[0] : block[0] + BLOCKS.tiles, block[1] : block[1] + BLOCKS.tiles])
-        central = np.argmin(np.hypot(*(numbers - numbers.mean(0)).T).round(6))
-        corner = blocks.frame + px * (block + numbers[central])
-        box = np.array([corner, corner + px])
-        gap_mask = missing[framed(box, 0)]
-        plane = ground.plane(box, gap_mask)
-        context = ground.context(box, gap_mask, plane, neighbourhood, job.seed)
-        at = ground.locations(np.stack(np.divmod(context, values.shape[1]), -1), plane)
-        middle = np.zeros((1, 2), np.float32)
-        units.append(plane.unit)
-        tiles.append(Tile(at, values.ravel()[context], middle, np.zeros(1, np.intp), np.ones(1)))
-    groups = list(batches(tiles, predictor.batch_size))
+    ground = job.ground(chunk, ~np.isnan(values))
+    found = [reading_tile(values, missing, block, blocks, ground, neighbourhood, job.seed) for block in needed]
+    groups = list(batches((tile for tile, _ in found), predictor.batch_size))
     points = (pad(group, predictor) for group in groups)
-    found = on_cores(predictor.readings, points, predictor.device, len(groups))
-    every = (reading for of_batch in found for reading in of_batch)
-    return [replace(reading, unit=unit) for reading, unit in zip(every, units, strict=True)]
+    of_batches = on_cores(predictor.readings, points, predictor.device, len(groups))
+    every = (reading for of_batch in of_batches for reading in of_batch)
+    return [replace(reading, unit=unit) for reading, (_, unit) in zip(every, found, strict=True)]
+
+
+def reading_tile(
+    values: FloatArray,
+    missing: BoolArray,
+    block: IntArray,
+    blocks: Blocks,
+    ground: Ground | Squares,
+    neighbourhood: Neighbourhood,
+    seed: int,
+) -> tuple[Tile, float]:
+    """The tile with small gaps in the middle of a block, with a single target, and the length of its unit."""
+    px, side = neighbourhood.tile_px, BLOCKS.tiles
+    tiles = _any(blocks.squares, px // NEARBY.side_px)[side * block[0] :, side * block[1] :][:side, :side]
+    numbers = np.argwhere(tiles)
+    central = np.argmin(np.hypot(*(numbers - numbers.mean(0)).T).round(6))
+    corner = blocks.frame + px * (side * block + numbers[central])
+    box = np.array([corner, corner + px])
+    gap_mask = missing[framed(box, 0)]
+    plane = ground.plane(box, gap_mask)
+    context = ground.context(box, gap_mask, plane, neighbourhood, seed)
+    at = ground.locations(np.stack(np.divmod(context, values.shape[1]), -1), plane)
+    tile = Tile(at, values.ravel()[context], np.zeros((1, 2), np.float32), np.zeros(1, np.intp), np.ones(1))
+    return tile, plane.unit
 
 
 def _candidates(quarter: IntArray, read: BoolArray) -> IntArray:

@@ -111,6 +111,16 @@ class Prediction:
     unit: Tensor
 
 
+_TYPICAL = (
+    *((-2.2, 1.6), (0.6, 0.5)),  # log standard deviation, log of one and the size of the mean
+    *((-0.1, 1.4), (-0.8, 0.4), (-0.1, 1.4), (-0.8, 0.4)),  # residuals around the target, and all
+    *((0.0, 1.2),) * 4,  # innovations, nearest first
+    *((-5.0, 2.7), (5.0, 3.6)),  # log shares of the noise and of the prior variance
+    *((0.1, 0.4), (1.65, 0.15), (1.0, 0.2)),  # outlying observations, radius, depth
+)
+"""Mean and standard deviation of each feature on synthetic rasters, which they are standardised by."""
+
+
 class NearbyCorrection(nn.Module):
     """The learned correction of predictions from the nearest observations with a covariance that was read elsewhere.
 
@@ -119,17 +129,16 @@ class NearbyCorrection(nn.Module):
     the targets.
     """
 
-    n_features = 15
-
     mean: Tensor
     deviation: Tensor
 
     def __init__(self, hidden: int = 64) -> None:
         super().__init__()
-        self.mlp = MLP(self.n_features, hidden, hidden, 2)
+        self.mlp = MLP(len(_TYPICAL), hidden, hidden, 2)
         nn.init.normal_(list(self.mlp.parameters())[-2], std=1e-3)
-        self.register_buffer("mean", torch.zeros(self.n_features))
-        self.register_buffer("deviation", torch.ones(self.n_features))
+        mean, deviation = torch.tensor(_TYPICAL).mT
+        self.register_buffer("mean", mean)
+        self.register_buffer("deviation", deviation)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Factor of the standard deviation and tail, for features ``(..., n_features)``."""
@@ -138,10 +147,10 @@ class NearbyCorrection(nn.Module):
         return torch.exp(soft_clamp(log_ratio, KRIGING.max_log_ratio)), KRIGING.max_tail * torch.sigmoid(tail)
 
     def corrected(self, prediction: Prediction) -> StudentT:
-        """Student distributions of standardised values, ``(n, n_t)``."""
-        ratio, tail = self(prediction.features)
-        deviation = prediction.scale * ratio * (1 - 2 * tail).sqrt()
-        return StudentT(1 / tail, prediction.mean, deviation, validate_args=False)
+        """Student distributions of standardised values, ``(n, n_t)``, float64."""
+        ratio, tail = (t.double() for t in self(prediction.features))
+        deviation = prediction.scale.double() * ratio * (1 - 2 * tail).sqrt()
+        return StudentT(1 / tail, prediction.mean.double(), deviation, validate_args=False)
 
     @torch.no_grad()
     def predict(self, patch: Patch) -> FloatArray:
@@ -167,7 +176,7 @@ def predict(patch: Patch) -> Prediction:
     outlying = torch.log1p((noise > own_noise * 1.0001).float().sum(1, keepdim=True))
     features = [
         scale.log()[..., None],
-        given.mean.abs(),
+        given.mean.abs().log1p(),
         near,
         overall,
         groups[:, None].expand(-1, n_t, -1),

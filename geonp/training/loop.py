@@ -27,6 +27,7 @@ from geonp.nn.models import build
 from geonp.training import curve, interrupts
 from geonp.training.objective import Objective, sampled_scores, scores
 from geonp.training.optimisers import averaged_model, freeze_all_but, learning_rate, optimiser
+from geonp.training.patches import patch_scores
 from geonp.training.recipe import Recipe, differences
 from geonp.training.sources import VALIDATION_SEED, check, draw, fingerprint, neighbourhood_of
 
@@ -41,6 +42,7 @@ SCORES = {
     "raster": ("nll", "kl", "crps_ratio", "coverage_95"),
     "numbers": ("nll", "rmse", "coverage_95"),
     "classes": ("nll", "accuracy"),
+    "small_gaps": ("nll", "coverage_95"),
 }
 """Held-out scores of :mod:`geonp.training.objective`, by the kind of targets."""
 
@@ -273,8 +275,8 @@ class _Run:
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns of the learning curve."""
-        if self.recipe.data.kind == "raster":
-            return COLUMNS + SCORES["raster"]
+        if self.recipe.data.kind in ("raster", "small_gaps"):
+            return COLUMNS + SCORES[self.recipe.data.kind]
         return COLUMNS + SCORES["classes" if "likelihood" in self.recipe.model.config else "numbers"]
 
     def optimise(self, batch: Batch) -> dict[str, float]:
@@ -307,7 +309,7 @@ class _Run:
 
     def validate(self, batches: list[Batch]) -> None:
         """Score the averaged weights; keep a copy of the best ones if the recipe publishes those."""
-        score = scores if self.recipe.data.kind == "raster" else sampled_scores
+        score = {"raster": scores, "small_gaps": patch_scores}.get(self.recipe.data.kind, sampled_scores)
         self.latest = score(self.averaged.module, batches)
         if self.options.keep == "best" and self.latest["nll"] < self.best.get("scores", {"nll": math.inf})["nll"]:
             weights = {key: value.clone() for key, value in self.averaged.module.state_dict().items()}

@@ -16,6 +16,7 @@ from geonp.inference.student import crps, half_width
 from geonp.nn import models
 from geonp.nn.drift import Covariates
 from geonp.nn.heads import tail_of
+from geonp.training.patches import patch_loss
 
 __all__ = ["Objective", "expected_crps", "expected_nll", "mean_distance", "relative_crps", "sampled_scores", "scores"]
 
@@ -31,7 +32,7 @@ class Objective(nn.Module):
 
     For batches with the ``mean`` and ``variance`` of their targets, :func:`expected_nll` plus `mean_weight` times
     :func:`mean_distance`. For batches with sampled values ``yt``, :func:`geonp.nn.models.loss`: the model's own loss,
-    or the mean negative log density.
+    or the mean negative log density. For small gaps, :func:`geonp.training.patches.patch_loss`.
     """
 
     def __init__(self, network: nn.Module, precision: str = "float32", mean_weight: float = 0.0) -> None:
@@ -40,6 +41,8 @@ class Objective(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Scalar loss of a batch of :func:`geonp.training.sources.draw`."""
+        if "squares" in batch:
+            return patch_loss(self.network, batch)
         points, mask = (batch["xc"], batch["yc"], batch["xt"]), batch["context_mask"]
         # Fabric's own autocast would also round the coordinates
         with torch.autocast(mask.device.type, torch.bfloat16, enabled=self.precision == "bf16"):

@@ -23,6 +23,7 @@ from geonp.training.data.images import Digits, Photographs, TranslatedDigits
 from geonp.training.data.kolmogorov import KolmogorovFlow
 from geonp.training.data.processes import GaussianProcess, MixedProcess
 from geonp.training.data.reanalysis import Reanalysis
+from geonp.training.data.small_gaps import SmallGaps
 from geonp.training.limits import data_errors, prior_errors
 
 __all__ = ["Data", "Model", "Recipe", "Training", "available", "copy", "differences", "load"]
@@ -155,16 +156,9 @@ class Training(_Strict):
     save_every_s: float = Field(180.0, gt=0)
 
 
+Images = Digits | TranslatedDigits | Photographs
 Data = Annotated[
-    Raster
-    | GaussianProcess
-    | MixedProcess
-    | Epidemic
-    | Reanalysis
-    | Digits
-    | TranslatedDigits
-    | Photographs
-    | KolmogorovFlow,
+    Raster | SmallGaps | GaussianProcess | MixedProcess | Epidemic | Reanalysis | Images | KolmogorovFlow,
     Field(discriminator="kind"),
 ]
 """Training data, distinguished by ``kind``."""
@@ -204,8 +198,10 @@ class Recipe(_Strict):
             raise ValueError(
                 "model.config.likelihood: must be categorical if and only if the data are classes (data.kind sir)"
             )
-        if self.data.kind != "raster" and self.prior != RasterPrior():
-            raise ValueError(f"prior: only for data.kind raster, got {self.data.kind}; remove it")
+        if self.data.kind not in ("raster", "small_gaps") and self.prior != RasterPrior():
+            raise ValueError(f"prior: only for data.kind raster or small_gaps, got {self.data.kind}; remove it")
+        if self.data.kind == "small_gaps" and not (self.model.config.get("nearby")):
+            raise ValueError("model.config.nearby: must be true for data.kind small_gaps; set it")
         if self.covariates.share and self.model.config.get("head") != "drift":
             raise ValueError('covariates.share: only for model.config.head "drift"; set one of them')
         errors = [

@@ -16,6 +16,7 @@ from geonp.training.data.fields import Raster
 from geonp.training.data.images import Digits, Photographs, TranslatedDigits
 from geonp.training.data.kolmogorov import KolmogorovFlow
 from geonp.training.data.reanalysis import Reanalysis
+from geonp.training.data.small_gaps import SmallGaps
 from geonp.training.data.tasks import collate, sample_task
 from geonp.training.recipe import Recipe
 
@@ -83,13 +84,17 @@ def draw(recipe: Recipe, seed: int, index: int) -> Batch:
     dict of Tensor
         ``xc (batch, n_c, d_x)``, ``yc (batch, n_c, d_y)``, ``context_mask (batch, n_c)``, ``xt (batch, n_t, d_x)`` and
         targets: sampled values ``yt``, numbers ``(batch, n_t, d_y)`` or classes ``(batch, n_t)``; for rasters, ``mean``
-        and ``variance`` of new measurements with ``target_mask (batch, n_t)``, and ``exact (batch,)``.
+        and ``variance`` of new measurements with ``target_mask (batch, n_t)``, and ``exact (batch,)``; for small gaps
+        see :meth:`geonp.training.data.small_gaps.SmallGaps.draw`.
     """
     options = recipe.training
     data = recipe.data
     held_out = Reanalysis | Digits | TranslatedDigits | Photographs | KolmogorovFlow
     if seed == VALIDATION_SEED and isinstance(data, held_out):
         data = data.held_out()
+    if isinstance(data, SmallGaps):
+        drawn = data.draw(np.random.default_rng([seed, index]), recipe.prior, recipe.neighbourhood, options.batch_size)
+        return {key: torch.from_numpy(value) for key, value in drawn.items()}
     if not isinstance(data, Raster):
         return data.batch(seed, index, options.batch_size)
     rng = np.random.default_rng([seed, index])

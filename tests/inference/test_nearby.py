@@ -86,10 +86,10 @@ def test_only_blocks_with_many_small_gaps_are_read() -> None:
     missing = np.zeros((128 + 2 * FRAME, 192 + 2 * FRAME), bool)
     block = missing[FRAME:-FRAME, FRAME:-FRAME]
     block[:64, :64] = rng.random((64, 64)) < 0.1
-    block[:64, 64:128] = rng.random((64, 64)) < 0.95  # few observations
+    block[:64, 72:128] = rng.random((64, 56)) < 0.95  # few observations
     block[0:16:8, 130] = True  # one tile with small gaps
     block[64:, :64] = rng.random((64, 64)) < 0.1
-    block[80:92, 16:28] = True  # a wide gap in a block with small ones
+    block[84:92, 20:28] = True  # a wide gap in a block with small ones
     found = blocks_of(missing, ~missing, np.array([FRAME, FRAME]), 16, np.full(len(missing), True))
     np.testing.assert_array_equal(found.read, [[True, False, False], [True, False, False]])
     inside = found.mask[FRAME:-FRAME, FRAME:-FRAME]

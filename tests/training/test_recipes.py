@@ -210,7 +210,7 @@ def test_a_gpu_trains_and_resumes_as_if_unbroken(precision: str, tmp_path: Path)
 
 def test_all_recipes_are_run() -> None:
     shipped = {path.stem for path in (Path(__file__).parents[2] / "recipes").glob("*.toml")}
-    assert shipped == {*SHIPPED, *TINY_RASTER, "era5_british_isles"}
+    assert shipped == {*SHIPPED, *TINY_RASTER, "era5_british_isles", "tnpkr_sa_small_gaps"}
     # the same but for its regions and days
     europe, isles = load("era5"), load("era5_british_isles")
     assert (europe.model, europe.training) == (isles.model, isles.training)
@@ -226,7 +226,7 @@ def test_all_recipes_are_run() -> None:
         ("data.nois=1", r"data\.nois: Unexpected keyword argument"),
         ("data.kernel=linear", r"data\.kernel: Input should be 'rbf', 'matern12'"),
         ("data.kind=gq", r"data: Input tag 'gq' found using 'kind' does not match any of the expected tags: 'raster'"),
-        ("prior.noise=[0.1,0.2]", "prior: only for data.kind raster, got gp"),
+        ("prior.noise=[0.1,0.2]", "prior: only for data.kind raster or small_gaps, got gp"),
         ("training.optimiser=sgd", r"training\.optimiser: Input should be 'adamw' or 'yogi'"),
         ("model.config.d_x=2", r"model\.config\.d_x: got 2, but the data have 1"),
     ],
