@@ -22,6 +22,7 @@ import xarray as xr
 import zarr
 from netCDF4 import default_fillvals
 
+from geonp.errors import InputError
 from geonp.io.location import connect, is_remote, remove, resolved, writing
 from geonp.io.steady import SteadyStore
 from geonp.raster.grid import grid_mapping_name
@@ -56,7 +57,9 @@ def _refuse_cut_chunks() -> None:
         data = numcodecs.compat.ensure_contiguous_ndarray(buf).view("u1")
         length = int.from_bytes(data[12:16].tobytes(), "little") if data.size >= 16 else 16
         if length > data.size:
-            raise RuntimeError(f"damaged chunk: got {data.size:,} bytes, but its header says {length:,}")
+            raise InputError(
+                f"damaged chunk: got {data.size:,} bytes, but its header says {length:,}; copy or download it again"
+            )
         return decode(self, buf, out)
 
     if not hasattr(decode, "__wrapped__"):

@@ -160,7 +160,7 @@ def test_a_chunk_that_was_cut_or_says_that_it_is_longer_is_refused(tmp_path: Pat
     content = chunk.read_bytes()
     for damaged in (content[:-3], content[:9], content[:12] + b"\xff\xff\xff\x7f" + content[16:]):
         chunk.write_bytes(damaged)
-        with pytest.raises(RuntimeError, match=r"damaged chunk: got \d+ bytes, but its header says [\d,]+"):
+        with pytest.raises(InputError, match=r"damaged chunk: got \d+ bytes, but its header says [\d,]+"):
             array[:]
     chunk.write_bytes(content)
     np.testing.assert_array_equal(array[:], np.arange(100))
