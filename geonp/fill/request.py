@@ -152,7 +152,7 @@ def _check_card(
     """Check that the model can do what the options ask for."""
     if across and neighbourhood.standard:
         raise InputError(
-            f"the model {card.name} reads values in fixed units, not the residuals of a slice: got  "
+            f"the model {card.name} reads values in fixed units, not the residuals of a slice: got "
             f"across={across[0]!r}, expected None, or another model, for example tnpkr-sa"
         )
     if options.samples and card.config.get("head") not in ("kriging", "drift"):

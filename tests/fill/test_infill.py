@@ -794,7 +794,7 @@ def test_a_model_of_fixed_units_uses_no_other_slices(model: str, card_fields: di
     file, neighbourhood = tmp_path / "fixed.safetensors", {**card_fields["neighbourhood"], "standard": [0.0, 1.0]}
     checkpoint.save(network, file, **{**card_fields, "neighbourhood": neighbourhood})
     stack = xr.DataArray(np.ones((2, 8, 8)), dims=("time", "y", "x"))
-    with pytest.raises(InputError, match=r"tiny reads values in units of its own, .* got across='time', expected None"):
+    with pytest.raises(InputError, match=r"tiny reads values in fixed units, .* got across='time', expected None"):
         infill(stack, model=file, across="time")
 
 
