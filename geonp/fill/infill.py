@@ -105,18 +105,20 @@ def infill(
     """
     request = with_measurements(with_holes(prepare(obj, FillOptions(**options))))
     logger.info("filling %s with %s", ", ".join(v.label for v in request.variables), request.card.name)
+    useful = list(request.covariates)
     for variable in request.variables:
         if variable.source.chunks is None:
             _check_in_memory(variable, request.domain, hint=variable.name not in request.bounds)
         for covariate in request.covariates:
-            if variable.source.chunks is None and covariate.variable.source.chunks is None:
-                check_values(covariate, variable)
-    covariates = [(covariate, _covariate(request, covariate)) for covariate in request.covariates]
+            in_memory = variable.source.chunks is None and covariate.variable.source.chunks is None
+            if in_memory and not check_values(covariate, variable):
+                useful = [other for other in useful if other is not covariate]
+    covariates = [(covariate, _covariate(request, covariate)) for covariate in useful]
     warpings, filled = warpings_of(request), {}
     if at is not None and not (target := onto(request, at)).same():
         return _elsewhere(obj, request, target, support, warpings, dict(options))
     for variable in request.variables:
-        slices = request.beside(variable)[len(covariates) :]
+        slices = request.beside(variable)[len(request.covariates) :]
         beside = [*covariates, *((other, _covariate(request, other)) for other in slices)]
         filled[variable.name] = _filled(request, variable, beside, warpings.get(variable.name))
     return _assembled(request, filled, warpings)

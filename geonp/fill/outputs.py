@@ -16,7 +16,7 @@ import xarray as xr
 from geonp.errors import InputError
 from geonp.fill.options import RESULTS, FillOptions
 from geonp.inference import student
-from geonp.inference.kernel import quantile_of
+from geonp.inference.kernel import within
 from geonp.raster.kinds import category_labels
 from geonp.raster.metadata import UNNAMED, FillFlag, Kind, ancillary_names
 from geonp.raster.nodata import NODATA, OTHER_NODATA, PACKING, UNLIMITED, VALID, holds, without
@@ -233,7 +233,8 @@ def _part(result: Array, stored: Array, name: str) -> Array:
 def _quantiles(result: Array, stored: Array, levels: tuple[float, ...]) -> Array:
     if "quantile" in (result.dtype.names or ()):
         return np.moveaxis(result["quantile"], -1, 0)
-    return np.stack([quantile_of(result, level) for level in levels])
+    of = [result[name] for name in ("value", "standard_error", "tail")]
+    return np.stack([within(student.quantile(level, *of), result["value"].dtype) for level in levels])
 
 
 def _samples(result: Array, stored: Array) -> Array:

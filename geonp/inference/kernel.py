@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from geonp.inference import student
 from geonp.inference.censoring import latent
 from geonp.inference.covariates import Layer
 from geonp.inference.far import FarContext, far_window
@@ -33,7 +32,7 @@ from geonp.raster.surface import Surface
 from geonp.raster.variable import Variable
 from geonp.raster.windows import Window, indices
 
-__all__ = ["FillJob", "as_read", "fill_window", "quantile_of", "result_dtype", "unfilled", "within"]
+__all__ = ["FillJob", "as_read", "fill_window", "result_dtype", "unfilled", "within"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
@@ -151,7 +150,7 @@ class FillJob:
     def predicted(self, chunk: Window) -> Window:
         """The tiles that predict the cells of `chunk`, in the columns of :meth:`window`."""
         neighbourhood = self.predictor.neighbourhood
-        if self.nearby:
+        if self.blocked:
             # a block may be filled with the reading of the next
             block = neighbourhood.tile_px * BLOCKS.tiles
             return self._own(chunk).aligned(block).grown(block)
@@ -160,10 +159,14 @@ class FillJob:
         return self._own(chunk).grown(margin).aligned(neighbourhood.tile_px * neighbourhood.merge)
 
     @property
+    def blocked(self) -> bool:
+        """Whether windows hold the blocks around a chunk; the same for all variables of a fill."""
+        return self.predictor.nearby and not self.across and has_blocks(self.predictor.neighbourhood, self.surface)
+
+    @property
     def nearby(self) -> bool:
         """Whether small gaps are filled with readings of blocks, see :mod:`geonp.inference.nearby`."""
-        beside = self.across or self.smooth or self.warping or self.points or self.kind is Kind.CLASSES
-        return self.predictor.nearby and not beside and has_blocks(self.predictor.neighbourhood, self.surface)
+        return self.blocked and not (self.smooth or self.warping or self.points or self.kind is Kind.CLASSES)
 
     def _own(self, chunk: Window) -> Window:
         """A chunk in columns that are counted from :attr:`first_col`."""
@@ -234,12 +237,6 @@ def result_dtype(dtype: np.dtype[Any], job: FillJob | None = None) -> np.dtype[A
         return np.dtype([value, ("probability", np.float32), *every, flag])
     samples = [("sample", dtype, (job.samples,))] if job is not None and job.samples else []
     return np.dtype([value, ("standard_error", dtype), ("tail", np.float32), flag, *samples])
-
-
-def quantile_of(result: npt.NDArray[np.void], level: float) -> FloatArray:
-    """A quantile of the predictive distribution of each cell, in the dtype of the values."""
-    quantile = student.quantile(level, result["value"], result["standard_error"], result["tail"])
-    return within(quantile, result["value"].dtype)
 
 
 def within(values: FloatArray, dtype: np.dtype[Any]) -> FloatArray:

@@ -46,6 +46,8 @@ class BlockSettings:
     """Number of readings that a quarter of a block chooses from."""
     fewest: int = 4
     """Number of tiles with small gaps from which a block is read: a reading takes as long as a tile."""
+    per_batch: int = 10
+    """Number of quarters that take as long as a batch of tiles."""
 
 
 BLOCKS = BlockSettings()
@@ -154,7 +156,7 @@ def fill_nearby(
             yield Patch(around, missing[places[-1]], corners, chosen, steps)
 
     predictor = job.predictor.rooted()
-    for k, found in enumerate(on_cores(predictor.fill_patch, patches(), predictor.device, len(quarters) // 10)):
+    for k, found in enumerate(on_cores(predictor.fill_patch, patches(), "cpu", len(quarters) // BLOCKS.per_batch)):
         out[:, *places[k]] = found
     return out
 

@@ -6,6 +6,7 @@ context, and a covariance that was read nearby replaces that of the gap itself.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -94,7 +95,8 @@ class Prediction:
     Attributes
     ----------
     mean, scale : Tensor
-        Conditional mean and standard deviation of new measurements, standardised, ``(n, n_t)``.
+        Conditional mean of new measurements, and their standard deviation times the mean size of the residuals of the
+        observations, standardised, ``(n, n_t)``.
     features : Tensor
         What the correction reads, ``(n, n_t, n_features)``.
     places : Tensor
@@ -112,11 +114,11 @@ class Prediction:
 
 
 _TYPICAL = (
-    *((-2.2, 1.6), (0.6, 0.5)),  # log standard deviation, log of one and the size of the mean
-    *((-0.1, 1.4), (-0.8, 0.4), (-0.1, 1.4), (-0.8, 0.4)),  # residuals around the target, and all
-    *((0.0, 1.2),) * 4,  # innovations, nearest first
-    *((-5.0, 2.7), (5.0, 3.6)),  # log shares of the noise and of the prior variance
-    *((0.1, 0.4), (1.65, 0.15), (1.0, 0.2)),  # outlying observations, radius, depth
+    *((-2.3, 1.7), (0.6, 0.5)),  # log standard deviation, log of one and the size of the mean
+    *((0.2, 0.6), (-0.8, 0.4), (0.2, 0.4), (-0.8, 0.4)),  # residuals around the target, and all, over their mean size
+    *((0.2, 0.8),) * 4,  # innovations, nearest first, over this size
+    *((0.0, 0.6), (0.1, 0.4), (1.65, 0.15)),  # log of this size, outlying observations, radius
+    *((-5.0, 2.7), (5.0, 3.6), (1.0, 0.2)),  # log shares of the noise and of the prior variance, depth
 )
 """Mean and standard deviation of each feature on synthetic rasters, which they are standardised by."""
 
@@ -170,23 +172,25 @@ def predict(patch: Patch) -> Prediction:
     processes = replace(processes, chosen=_likeliest(squares, processes))
     given, noise, kernel = _conditioned(squares, processes)
     n_t, own_noise = squares.targets.shape[1], processes.noise[processes.chosen]
-    scale = (given.variance + own_noise).sqrt()
-    near, overall = residual_sizes(kernel[:, :n_t].clamp_min(0.0).float(), given.leave_one_out, _all(squares.y))
-    groups = torch.log(given.innovation[..., 0].square().unflatten(1, (KRIGING.n_rings, -1)).mean(-1) + 0.01)
+    base, residual = (given.variance + own_noise).sqrt(), given.leave_one_out
+    # what the residuals say of the reading, which was made elsewhere
+    size = (residual.abs().mean((1, 2)) * math.sqrt(math.pi / 2)).clamp(1e-3, 1e3)[:, None]
+    near, overall = residual_sizes(kernel[:, :n_t].clamp_min(0.0).float(), residual / size[..., None], _all(squares.y))
+    innovation = (given.innovation[..., 0] / size).square().unflatten(1, (KRIGING.n_rings, -1)).mean(-1)
     outlying = torch.log1p((noise > own_noise * 1.0001).float().sum(1, keepdim=True))
+    of_square = torch.cat([(innovation + 0.01).log(), size.log(), outlying, squares.radius[:, None]], 1)
     features = [
-        scale.log()[..., None],
+        torch.log(base * size)[..., None],
         given.mean.abs().log1p(),
         near,
         overall,
-        groups[:, None].expand(-1, n_t, -1),
-        torch.log(own_noise / scale.square())[..., None],
-        torch.log(processes.variance / scale.square())[..., None],
-        torch.cat([outlying, squares.radius[:, None]], 1)[:, None].expand(-1, n_t, -1),
+        of_square[:, None].expand(-1, n_t, -1),
+        torch.log(own_noise / base.square())[..., None],
+        torch.log(processes.variance / base.square())[..., None],
         squares.depth[..., None],
     ]
     standard = processes.loc[processes.chosen], processes.scale[processes.chosen]
-    return Prediction(given.mean[..., 0], scale, torch.cat(features, -1).float(), squares.places, *standard)
+    return Prediction(given.mean[..., 0], base * size, torch.cat(features, -1).float(), squares.places, *standard)
 
 
 def _conditioned(squares: Squares, processes: _Processes) -> tuple[Conditional, Tensor, Tensor]:

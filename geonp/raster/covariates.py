@@ -185,8 +185,8 @@ def linked_errors(ds: xr.Dataset, variables: Sequence[Variable]) -> Hashable:
     )
 
 
-def check_values(covariate: Covariate, raster: Variable) -> None:
-    """Check the values of a covariate in memory.
+def check_values(covariate: Covariate, raster: Variable) -> bool:
+    """Check the values of a covariate in memory; False if it is constant, and so of no use.
 
     Raises
     ------
@@ -199,13 +199,13 @@ def check_values(covariate: Covariate, raster: Variable) -> None:
     if covariate.known_errors:
         if (known < 0).any():
             raise InputError(f"Known errors must not be negative: got {known.min():g} in {name!r}. Correct them.")
-        return
+        return True
     if not known.size:
         raise InputError(
             f"The covariate {name!r} has no value anywhere: got {values.size:,} missing cells. Check its nodata value, "
             "or leave it out."
         )
-    if (known == known[0]).all():
+    if constant := bool((known == known[0]).all()):
         warn(f"The covariate {name!r} is constant ({known[0]:g}), so it carries no information and is ignored.")
     own = raster.source
     if source.sizes == own.sizes and np.array_equal(values, raster.read(raster.spatial_last.values), equal_nan=True):
@@ -213,6 +213,7 @@ def check_values(covariate: Covariate, raster: Variable) -> None:
             f"The covariate {name!r} is {raster.label!r} itself, with the same gaps. Leave it out, or give another "
             "variable."
         )
+    return not constant
 
 
 def covariate_name(array: xr.DataArray) -> str:

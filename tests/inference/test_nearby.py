@@ -50,12 +50,14 @@ def test_square_is_conditioned_on_its_64_nearest_observations() -> None:
     def covariance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return np.exp(-np.hypot(*(a[:, None] - b).transpose(2, 0, 1)) / 8)
 
-    weights = np.linalg.solve(covariance(near, near) + 1e-4 * np.eye(64), covariance(near, targets)).T
-    y = (patch.values[tuple((near + reach).T)] - 3) / 2
-    n = len(targets)
+    inverse = np.linalg.inv(covariance(near, near) + 1e-4 * np.eye(64))
+    weights, y, n = covariance(targets, near) @ inverse, (patch.values[tuple((near + reach).T)] - 3) / 2, len(targets)
     np.testing.assert_allclose(found.mean[0, :n], weights @ y, rtol=1e-4)
     variance = 1 + 1e-4 - (weights * covariance(targets, near)).sum(1)
-    np.testing.assert_allclose(found.scale[0, :n].square(), variance, rtol=1e-4)
+    # Rasmussen & Williams (2006), equation 5.12
+    residual = (inverse @ y) / np.sqrt(np.diag(inverse))
+    size = np.abs(residual).mean() * np.sqrt(np.pi / 2)
+    np.testing.assert_allclose(found.scale[0, :n], size * np.sqrt(variance), rtol=1e-4)
 
 
 @pytest.mark.parametrize("true", [0, 1])
