@@ -254,7 +254,7 @@ def load(name: str, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe by its name or the path of a TOML file, and apply overrides like ``training.steps=100``.
 
     An override of the architecture drops the recipe's own options that the new architecture does not have, covariates,
-    and ``training.start``.
+    ``training.start``, and data of small gaps.
 
     Raises
     ------
@@ -357,6 +357,8 @@ def _overridden(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any
         del config[key]
     _table(data, "training").pop("start", None)
     data.pop("covariates", None)
+    if "nearby" not in kept and _table(data, "data").get("kind") == "small_gaps":
+        del data["data"]
     return _apply(data, overrides)
 
 

@@ -76,9 +76,9 @@ def test_the_algorithm_fills_a_layer_and_says_what_went_wrong(fill: object, sour
     assert "--values-only" in lines[0]
     with pytest.raises(StandInError, match=r"none\.tif"):
         fill.processAlgorithm(parameters | {"INPUT": "none.tif"}, None, feedback)
-    fill.run(["true"], feedback)
+    fill.call(["true"], feedback)
     with pytest.raises(StandInError, match=r"'/none/geonp' cannot be started .*set the variable GEONP"):
-        fill.run(["/none/geonp"], feedback)
+        fill.call(["/none/geonp"], feedback)
 
 
 IN_QGIS = """

@@ -59,10 +59,10 @@ class Fill(QgsProcessingAlgorithm):
         words += ["--bounds", bounds] if bounds else []
         words += self.parameterAsString(parameters, "OPTIONS", context).split()
         feedback.pushInfo(" ".join(words))
-        self.run(words, feedback)
+        self.call(words, feedback)
         return {"OUTPUT": target}
 
-    def run(self, words, feedback):
+    def call(self, words, feedback):
         # the variables of QGIS's own Python would reach the Python of geonp
         environment = {name: text for name, text in os.environ.items() if not name.startswith("PYTHON")}
         try:
