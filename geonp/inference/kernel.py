@@ -161,7 +161,9 @@ class FillJob:
     @property
     def blocked(self) -> bool:
         """Whether windows hold the blocks around a chunk; the same for all variables of a fill."""
-        return self.predictor.nearby and not self.across and has_blocks(self.predictor.neighbourhood, self.surface)
+        narrow = self.periodic and self.shape[1] < BLOCKS.tiles * self.predictor.neighbourhood.tile_px
+        there = has_blocks(self.predictor.neighbourhood, self.surface) and not narrow
+        return self.predictor.nearby and there and not self.across
 
     @property
     def nearby(self) -> bool:

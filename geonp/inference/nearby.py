@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from geonp.errors import PredictionError
 from geonp.inference.context import Neighbourhood, framed
 from geonp.inference.ground import Ground, Squares
 from geonp.inference.parallel import on_cores
@@ -55,8 +56,9 @@ BLOCKS = BlockSettings()
 
 
 def has_blocks(neighbourhood: Neighbourhood, surface: Surface | None) -> bool:
-    """Whether blocks consist of whole groups of tiles, and tiles of whole squares, with steps of nearly one length."""
-    whole = neighbourhood.tile_px % NEARBY.side_px == 0 and BLOCKS.tiles % neighbourhood.merge == 0
+    """Whether blocks are whole groups of tiles, and their quarters whole tiles that choose a reading, in even steps."""
+    quarter_px = neighbourhood.tile_px * BLOCKS.tiles // 2
+    whole = quarter_px % NEARBY.choice_px == 0 and BLOCKS.tiles % neighbourhood.merge == 0
     return whole and (surface is None or surface.even)
 
 
@@ -131,10 +133,17 @@ def fill_nearby(
     """Outputs ``(outputs, rows, cols)`` of the wanted cells of ``blocks.mask``, NaN elsewhere.
 
     The window of the chunk has NaN in `values` where there is no context.
+
+    Raises
+    ------
+    PredictionError
+        When the model returns a value that is not finite.
     """
     out = np.full((job.predictor.outputs, *values.shape), np.nan)
-    half, rows = blocks.px // 2, job.lattice(chunk)[0]
-    squares = blocks.squares & _any((wanted & blocks.mask)[_inside(values.shape, blocks.frame)], NEARBY.side_px)
+    half, px, (rows, cols) = blocks.px // 2, NEARBY.choice_px, job.lattice(chunk)
+    # all squares of a tile, also those beyond the chunk, since they choose a reading together
+    tiles = _any((wanted & blocks.mask)[_inside(values.shape, blocks.frame)], px)
+    squares = blocks.squares & tiles.repeat(px // NEARBY.side_px, 0).repeat(px // NEARBY.side_px, 1)
     quarters = np.argwhere(_any(squares, half // NEARBY.side_px))
     if not len(quarters):
         return out
@@ -158,6 +167,12 @@ def fill_nearby(
     predictor = job.predictor.rooted()
     for k, found in enumerate(on_cores(predictor.fill_patch, patches(), "cpu", len(quarters) // BLOCKS.per_batch)):
         out[:, *places[k]] = found
+    if (failed := wanted & blocks.mask & ~np.isfinite(out).all(0)).any():
+        row, col = (int(numbers[0]) for numbers in np.nonzero(failed))
+        raise PredictionError(
+            f"the model returned values that are not finite at row {rows[row]}, column {cols[col]}; please report it "
+            "with the data there"
+        )
     return out
 
 

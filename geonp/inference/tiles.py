@@ -112,8 +112,8 @@ def tiles_of(
             tile = beside(tile, there, ground.locations(there.places, plane))
         if stack is None:
             tiles.append(tile)
-            continue
-        tiles += _beside_stack(tile, context, missing, box, patch, stack, period, job.predictor)
+        else:
+            tiles += _beside_stack(tile, context, missing, box, patch, stack, period, job.predictor)
     return sorted((tile for tile in tiles if tile.targets.size), key=lambda tile: len(tile.xt))
 
 

@@ -20,13 +20,12 @@ from geonp.nn.heads import KRIGING, residual_sizes
 from geonp.nn.layers import MLP
 from geonp.nn.likelihood import Conditional, condition
 from geonp.nn.process import LocalProcess, soft_clamp
-from geonp.nn.squares import NEARBY, Patch, Reading, Squares, squares_of
+from geonp.nn.squares import NEARBY, Patch, Reading, SquareBatch, squares_of
 
 __all__ = ["NearbyCorrection", "Prediction", "predict", "readings_of"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
-IntArray = npt.NDArray[np.intp]
 
 
 @torch.no_grad()
@@ -71,11 +70,11 @@ class _Processes:
         covariance = (kernel * amplitude.square() + constant).unflatten(1, (len(cells), len(cells)))
         return cls(covariance, noise, loc, scale, torch.empty(0, dtype=torch.long))
 
-    def standardised(self, squares: Squares) -> Tensor:
+    def standardised(self, squares: SquareBatch) -> Tensor:
         """Values of the context, ``(squares, n_c, 1)``."""
         return ((squares.y - self.loc[self.chosen]) / self.scale[self.chosen])[..., None]
 
-    def between(self, squares: Squares, context_only: bool = False) -> Tensor:
+    def between(self, squares: SquareBatch, context_only: bool = False) -> Tensor:
         """Covariance of targets and context, in this order, with the context, ``(squares, n_t + n_c, n_c)``."""
         every = squares.context if context_only else torch.cat([squares.targets, squares.context], 1)
         size = self.covariance[0].numel()
@@ -142,25 +141,20 @@ class NearbyCorrection(nn.Module):
         self.register_buffer("mean", mean)
         self.register_buffer("deviation", deviation)
 
-    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Factor of the standard deviation and tail, for features ``(..., n_features)``."""
-        standard = ((features - self.mean) / self.deviation).clamp(-5.0, 5.0)
-        log_ratio, tail = self.mlp(standard).unbind(-1)
-        return torch.exp(soft_clamp(log_ratio, KRIGING.max_log_ratio)), KRIGING.max_tail * torch.sigmoid(tail)
-
-    def corrected(self, prediction: Prediction) -> StudentT:
-        """Student distributions of standardised values, ``(n, n_t)``, float64."""
-        ratio, tail = (t.double() for t in self(prediction.features))
-        deviation = prediction.scale.double() * ratio * (1 - 2 * tail).sqrt()
-        return StudentT(1 / tail, prediction.mean.double(), deviation, validate_args=False)
+    def forward(self, prediction: Prediction) -> tuple[Tensor, Tensor]:
+        """Standard deviations of new measurements, standardised, and tails, ``(n, n_t)``."""
+        features = ((prediction.features - self.mean) / self.deviation).clamp(-5.0, 5.0)
+        log_ratio, tail = self.mlp(features).unbind(-1)
+        ratio = torch.exp(soft_clamp(log_ratio, KRIGING.max_log_ratio))
+        return prediction.scale * ratio, KRIGING.max_tail * torch.sigmoid(tail)
 
     @torch.no_grad()
     def predict(self, patch: Patch) -> FloatArray:
         """Mean, standard deviation and tail of the missing cells of the squares, ``(3, rows, cols)``, NaN elsewhere."""
         found = predict(patch)
-        ratio, tail = self(found.features)
+        deviation, tail = self(found)
         out = torch.full((3, patch.missing.size), torch.nan, dtype=torch.float64)
-        moments = found.mean * found.unit + found.loc, found.scale * ratio * found.unit, tail
+        moments = found.mean * found.unit + found.loc, deviation * found.unit, tail
         out[:, found.places] = torch.stack([moment.double() for moment in moments])
         return out.view(3, *patch.missing.shape).numpy()
 
@@ -193,7 +187,7 @@ def predict(patch: Patch) -> Prediction:
     return Prediction(given.mean[..., 0], base * size, torch.cat(features, -1).float(), squares.places, *standard)
 
 
-def _conditioned(squares: Squares, processes: _Processes) -> tuple[Conditional, Tensor, Tensor]:
+def _conditioned(squares: SquareBatch, processes: _Processes) -> tuple[Conditional, Tensor, Tensor]:
     """Condition squares on their observations; also their noise variances and the covariance.
 
     Observations that the others contradict get the variance of their residual as further noise, as Student-distributed
@@ -230,7 +224,7 @@ def _largest_around(residual: Tensor, context: Tensor) -> Tensor:
     return torch.where(squared <= 9, residual[:, None], 0.0).amax(2)
 
 
-def _likeliest(squares: Squares, processes: _Processes) -> Tensor:
+def _likeliest(squares: SquareBatch, processes: _Processes) -> Tensor:
     """Numbers of the readings of all squares ``(n,)``: of each tile, the one by which two of its squares are likeliest.
 
     The likelihood is that of each observation given the others of its square.

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-__all__ = ["NEARBY", "NearbySettings", "Patch", "Reading", "Squares", "squares_of"]
+__all__ = ["NEARBY", "NearbySettings", "Patch", "Reading", "SquareBatch", "squares_of"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.floating]
@@ -99,7 +99,7 @@ class Patch:
 
 
 @dataclass(frozen=True)
-class Squares:
+class SquareBatch:
     """Context and targets of squares, whose cells are numbered so that differences of numbers are places in a table.
 
     Attributes
@@ -126,7 +126,7 @@ class Squares:
     places: Tensor
     tile: Tensor
 
-    def at(self, index: Tensor) -> Squares:
+    def at(self, index: Tensor) -> SquareBatch:
         """Some of the squares."""
         return replace(self, **{field.name: getattr(self, field.name)[index] for field in fields(self)})
 
@@ -143,7 +143,7 @@ def _nearest_first() -> tuple[IntArray, IntArray, FloatArray]:
     return row[order], col[order], np.log(centre[order].clip(1.0))
 
 
-def squares_of(patch: Patch) -> Squares:
+def squares_of(patch: Patch) -> SquareBatch:
     """The squares of a patch, in the order of their tiles."""
     side, reach, n_c = NEARBY.side_px, NEARBY.reach_px, NEARBY.n_context
     tile = (patch.corners // NEARBY.choice_px) @ np.array([patch.missing.shape[1], 1])
@@ -172,11 +172,11 @@ def squares_of(patch: Patch) -> Squares:
         t_row * patch.missing.shape[1] + t_col,
         np.unique(tile, return_inverse=True)[1],
     )
-    return Squares(*map(torch.from_numpy, arrays))
+    return SquareBatch(*map(torch.from_numpy, arrays))
 
 
 def _depth(patch: Patch) -> FloatArray:
-    """Distance of the cells of a patch from the nearest observation along rows and columns: 0, 1, or 2 and more."""
+    """Distance of missing cells of a patch from the nearest observation along rows and columns: 1, or 2 for more."""
     known = ~np.isnan(patch.values)
     reach = NEARBY.reach_px
     inner = known[reach - 1 : 1 - reach, reach - 1 : 1 - reach]

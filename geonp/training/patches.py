@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import StudentT
 
 from geonp.inference.student import half_width
 from geonp.nn.heads import Kriged, KrigingHead
@@ -62,13 +63,13 @@ def _cells(network: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         corners = NEARBY.side_px * squares.nonzero().numpy()
         candidates = tuple(readings[4 * k : 4 * (k + 1)])
         found = predict(Patch(values.numpy(), missing.numpy(), corners, candidates))
-        distribution = head.nearby.corrected(found)
+        deviation, tail = (t.double() for t in head.nearby(found))
+        distribution = StudentT(1 / tail, found.mean.double(), deviation * (1 - 2 * tail).sqrt(), validate_args=False)
         z = (truth.flatten()[found.places] - found.loc) / found.unit
         # the last target of a square is repeated
         once = torch.ones_like(found.places, dtype=torch.bool)
         once[:, 1:] = found.places[:, 1:] != found.places[:, :-1]
         nll.append((-distribution.log_prob(z) - found.scale.log())[once].float())
-        tail, deviation = 1 / distribution.df, distribution.stddev
-        half = half_width(deviation.detach().double().numpy(), tail.detach().double().numpy(), 0.95)
+        half = half_width(deviation.detach().numpy(), tail.detach().numpy(), 0.95)
         inside.append(((z - found.mean).abs() <= torch.from_numpy(half))[once].float())
     return torch.cat(nll), torch.cat(inside)
