@@ -153,6 +153,7 @@ def write_geotiff(
                 file.offsets = [da.attrs.get("add_offset", 0.0) for _, da, _ in layers]
         except (RasterioError, CPLE_BaseError, TypeError) as error:  # rasterio reads what it has created
             raise _unwritten(f"GDAL reports: {reason(error)}") from error
+        _warn_of_nodata(draft, path, first)
         # Blocks are written as they are computed; the copy compresses them once and adds the overviews of a COG.
         targets: Any = [_Band(draft, band) for band in range(1, len(layers) + 1)]
         arrays = [dask.array.asarray(da.data) for _, da, _ in layers]
@@ -167,6 +168,19 @@ def write_geotiff(
         except (RasterioError, CPLE_BaseError) as error:
             raise OutputError(f"GDAL cannot write {path.name!r} as {driver}: {error}. Check --co.") from error
         _require_intact(path, draft, options)
+
+
+def _warn_of_nodata(draft: Path, path: Path, layer: xr.DataArray) -> None:
+    """Warn of a nodata value of 64-bit integers that rasterio writes as a float: GDAL reads its first digits alone."""
+    nodata = layer.attrs.get("_FillValue")
+    if nodata is None or layer.dtype.kind not in "iu":
+        return
+    with rasterio.open(draft) as file:
+        if file.nodata != float(nodata):
+            warn(
+                f"{path.name}: GDAL reads the nodata value {nodata} of 64-bit integers in a GeoTIFF as "
+                f"{file.nodata:g}, so that cells without a value are read as values. Write .nc or .zarr, which keep it."
+            )
 
 
 def _north_up(ds: xr.Dataset, grid: Grid) -> xr.Dataset:

@@ -26,6 +26,7 @@ class SentinelSettings:
         *(-9999.0, -999.0, -99.0, -9999.9, -999.9, -99.9, -99999.0, -32768.0, -32767.0, -2147483648.0),
         *(9999.0, 999.0, 99999.0, 999.9, 9999.9, 32767.0, 65535.0, -999999.0, 999999.0, 1e15, 9.999e20),
         *(1e20, -1e20, 1e30, -1e30, 1e34, -1e34, 1e36, 1e37, 3.4028235e38, -3.4028235e38, 0.0),
+        -(2.0**63),  # rasterio writes it as -9.2e+18, of which GDAL reads -9
     )
     """Usual nodata values."""
     distance: float = 3.0
@@ -95,9 +96,15 @@ def warn_of_sentinels(da: xr.DataArray, found: Mapping[float, int], *, part: boo
     """Warn of the suspect values of a variable, or of a `part` of it, which count as observed."""
     scale, offset = packing(da.encoding) if da.dtype.kind == "f" else (1.0, 0.0)
     for value, n in found.items():
-        stored = f"{(value - offset) / scale:.7g}"
+        given, stored = _shown(value), _shown((value - offset) / scale)
         warn(
             f"{UNNAMED if da.name is None else da.name}: {'at least ' if part else ''}{n:,} observed cells hold "
-            f"{value:.7g}, far from all other values. If they are missing, give nodata={value:.7g} (--nodata {stored}, "
-            "as stored in the file)."
+            f"{given}, far from all other values. If they are missing, give nodata={given} (--nodata {stored}, as "
+            "stored in the file)."
         )
+
+
+def _shown(value: float) -> str:
+    """A value as an option takes it: integers with all digits, because they are compared exactly."""
+    rounded = round(value, 6)  # packing and unpacking a value changes its last digits
+    return f"{rounded:.0f}" if rounded.is_integer() and abs(rounded) <= 2.0**63 else f"{value:.10g}"

@@ -10,6 +10,7 @@ import pytest
 import rasterio
 import xarray as xr
 from click.testing import CliRunner
+from rasterio.transform import from_origin
 
 from geonp.cli.app import main
 
@@ -42,6 +43,22 @@ def test_nodata_beyond_2_to_the_53(tmp_path: Path, model: str) -> None:
     with xr.open_dataset(tmp_path / "b.nc", engine="netcdf4", decode_cf=False) as found:
         assert found["a"].attrs["_FillValue"] == nodata
         assert found["a"].max() < 30
+
+
+def test_nodata_that_geotiff_rounds_is_named(tmp_path: Path, model: str) -> None:
+    values = np.where(GAPS, -(2**63), VALUES.astype("i8"))
+    about = {"width": 14, "height": 12, "count": 1, "dtype": "int64", "transform": from_origin(0, 12, 1, 1)}
+    with rasterio.open(tmp_path / "a.tif", "w", nodata=-(2**63), **about) as file:
+        file.write(values, 1)
+    with rasterio.open(tmp_path / "a.tif") as file:
+        assert file.nodata == -9  # as GDAL reads the tag -9.2e+18
+    text = run("fill", tmp_path / "a.tif", tmp_path / "b.nc", "--model", model)
+    assert "a: 12 observed cells hold -9223372036854775808, far from all other values" in text
+    given = ["--nodata", text.partition("(--nodata ")[2].partition(",")[0], "--model", model, "--values-only"]
+    assert "Filled 12 cells" in run("fill", tmp_path / "a.tif", tmp_path / "c.nc", *given)
+    for target, warned in (("d.tif", True), ("d.nc", False)):
+        text = run("fill", tmp_path / "a.tif", tmp_path / target, *given, "--max-gap", 1)
+        assert ("GDAL reads the nodata value -9223372036854775808 of 64-bit integers" in text) is warned
 
 
 @pytest.mark.parametrize("name", ["b.nc", "b.zarr", "b.tif"])

@@ -55,6 +55,16 @@ def test_undeclared_nodata(tmp_path: Path, model: str) -> None:
         assert re.match(f"a: {counted} observed cells hold -9999, far from all other values", text), how
 
 
+@pytest.mark.parametrize(("scale", "nodata"), [(1.0, "-2147483648"), (0.01, "-21474836.48")])
+def test_undeclared_nodata_is_named_with_all_digits(model: str, scale: float, nodata: str) -> None:
+    values = VALUES.copy()
+    values[3:5, 4:30] = scale * -(2.0**31)
+    da = array(values)
+    da.encoding = {"dtype": np.dtype("i4"), "scale_factor": scale, "_FillValue": -1}
+    (text,) = geonp_warnings(lambda: infill(da, model=model))
+    assert f"give nodata={nodata} (--nodata -2147483648, as stored in the file)" in text
+
+
 def test_a_part_of_a_lazy_raster_shows_its_nodata_once(model: str) -> None:
     values = VALUES.copy()
     values[0, 0] = values[39, 39] = -99
