@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from geonp.errors import RecipeError
+from geonp.inference.checkpoint import start_from
 from geonp.inference.context import Neighbourhood
 from geonp.nn.models import ARCHITECTURES, build
 from geonp.training import recipe
@@ -260,6 +262,15 @@ def test_every_recipe_loads_with_every_architecture(architecture: str) -> None:
         # what both know stays, the dimensions of the data among them
         assert loaded.model.config.items() <= own.model.config.items()
         assert ("d_x" in loaded.model.config) == ("d_x" in own.model.config)
+
+
+@pytest.mark.parametrize("name", [name for name in SHIPPED if recipe.load(name).training.start])
+def test_recipes_start_from_shipped_weights(name: str) -> None:
+    loaded = recipe.load(name)
+    network = build(loaded.model.architecture, loaded.model.config)
+    before = {key: value.clone() for key, value in network.state_dict().items()}
+    start_from(network, loaded.training.start)
+    assert any(not torch.equal(value, before[key]) for key, value in network.state_dict().items())
 
 
 def test_options_that_were_given_must_be_known_by_the_other_architecture() -> None:
