@@ -11,7 +11,7 @@ import numpy.typing as npt
 from scipy import ndimage
 
 from geonp.evaluation.holdout import HoldOut
-from geonp.evaluation.scored import Scored
+from geonp.evaluation.scored import OURS, VARIANTS, Scored
 from geonp.raster.windows import Window
 
 if TYPE_CHECKING:
@@ -94,8 +94,9 @@ class Comparison(Scored):
 
     @cached_property
     def scored(self) -> BoolArray:
-        """Hidden cells that geonp filled, ``(y, x)``: all methods are scored on them."""
-        return np.asarray(self.test.hidden & np.isfinite(self.predictions[self.ours].mean))
+        """Hidden cells ``(y, x)`` that geonp filled both with and without other slices and covariates."""
+        ours = [p.mean for name, p in self.predictions.items() if name in VARIANTS]
+        return np.asarray(self.test.hidden & np.isfinite(ours).all(0))
 
     @property
     def setting(self) -> str:
@@ -120,7 +121,7 @@ class Comparison(Scored):
                 "from an observation."
             )
         empty = hidden - int(self.scored.sum())
-        return f"{text} {self.ours} leaves {empty:,} of them empty; these are not scored." if empty else text
+        return f"{text} {OURS} leaves {empty:,} of them empty; these are not scored." if empty else text
 
     def to_dict(self) -> dict[str, Any]:
         """Everything except the arrays, as plain values for JSON."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from geonp.errors import MissingExtraError, OutputError
 from geonp.evaluation.cross_validation import CrossValidation
-from geonp.evaluation.scored import OURS, RANKED, WITH_BOTH, WITH_COVARIATES, WITH_SLICES, Scored
+from geonp.evaluation.scored import OURS, RANKED, VARIANTS, WITH_BOTH, WITH_COVARIATES, WITH_SLICES, Scored
 from geonp.io.location import replacing
 
 try:
@@ -51,7 +51,6 @@ _COLOURS = {
     "dineof": "#b08d2c",
 }
 
-_OURS = {OURS, WITH_COVARIATES, WITH_SLICES, WITH_BOTH}
 _INK = "#010203"  # replaced by the colour of the page's text
 _STYLE: Any = {  # the type of matplotlib's parameters changes with its version
     **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
@@ -183,7 +182,7 @@ def _table(rows: Sequence[Sequence[str]], best: set[tuple[str, str]]) -> str:
             f'<td class="best">{escape(text)}</td>' if (method, heading) in best else f"<td>{escape(text)}</td>"
             for heading, text in zip(headings[1:], values, strict=True)
         )
-        ours = ' class="ours"' if method in _OURS else ""
+        ours = ' class="ours"' if method in VARIANTS else ""
         lines.append(f"<tr{ours}><td>{escape(method)}</td>{cells}</tr>")
     head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead>\n<tbody>{"".join(lines)}</tbody></table></div>'
@@ -281,7 +280,7 @@ def _by_distance(comparison: Scored) -> Figure:
 
 
 def _curve(axis: Axes, method: str, x: Any, y: Any, **style: Any) -> None:
-    ours = method in _OURS
+    ours = method in VARIANTS
     axis.plot(
         x,
         y,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from geonp.fill.panels import Frame, Panel
 
-__all__ = ["OURS", "RANKED", "WITH_BOTH", "WITH_COVARIATES", "WITH_SLICES", "Prediction", "Scored"]
+__all__ = ["OURS", "RANKED", "VARIANTS", "WITH_BOTH", "WITH_COVARIATES", "WITH_SLICES", "Prediction", "Scored"]
 
 FloatArray = npt.NDArray[np.floating[Any]]
 BoolArray = npt.NDArray[np.bool_]
@@ -36,6 +36,9 @@ WITH_SLICES = f"{OURS} + across"
 
 WITH_BOTH = f"{OURS} + covariates + across"
 """Name of geonp with both."""
+
+VARIANTS = (WITH_BOTH, WITH_SLICES, WITH_COVARIATES, OURS)
+"""Names of all variants of geonp, those that use most first."""
 
 _ADDED = {WITH_BOTH: "Both", WITH_SLICES: "Other slices", WITH_COVARIATES: "Covariates"}
 
@@ -96,7 +99,7 @@ class Scored:
 
     @property
     def scored(self) -> BoolArray:
-        """Hidden values that geonp predicted: all methods are scored on them."""
+        """Hidden values that all variants of geonp predicted: all methods are scored on them."""
         raise NotImplementedError
 
     @property
@@ -168,7 +171,7 @@ class Scored:
     @property
     def ours(self) -> str:
         """Name of the prediction of geonp that is compared: that with all that is beside the gap."""
-        return next((name for name in _ADDED if name in self.predictions), OURS)
+        return next(name for name in VARIANTS if name in self.predictions)
 
     @cached_property
     def by_distance(self) -> Mapping[str, Mapping[str, Scores]]:

@@ -233,6 +233,13 @@ def test_cells_that_the_model_leaves_empty_are_counted_and_not_scored(model: str
     assert left > 0
     assert comparison.scores["nearest"].cells == comparison.scored.sum() == comparison.to_dict()["scored_cells"]
     assert f"geonp leaves {left:,} of them empty; these are not scored." in comparison.setting
+    # other slices reach all of them, but the model alone does not
+    cube = xr.concat([raster(FIELD[:1, :1] + 0 * np.nan_to_num(island), gap=False)] * 5, "time").copy()
+    cube[2] = island
+    both = evaluate(cube, model=model, across="time", empty_slices=True, index={"time": 2}, **options)
+    assert np.isfinite(both.predictions[WITH_SLICES].mean[both.test.hidden]).all()
+    assert both.scores[WITH_SLICES].cells == both.scores[OURS].cells == comparison.scored.sum()
+    assert f"geonp leaves {left:,} of them empty; these are not scored." in both.setting
 
 
 @pytest.mark.parametrize(
