@@ -151,7 +151,9 @@ class Neighbours:
 
 def moments(filled: xr.Dataset, name: Hashable) -> Moments:
     """Means, standard errors and tails of a filled slice."""
-    mean, error, tail = (filled[f"{name}{suffix}"].values for suffix in ("", "_standard_error", "_tail"))
+    names = [f"{name}{suffix}" for suffix in ("", "_standard_error", "_tail")]
+    part = filled[names].compute()  # together: dask would fill the slice again for each of them
+    mean, error, tail = (part[each].values for each in names)
     return mean, error, tail
 
 
@@ -163,7 +165,7 @@ def neighbours_of(
     Raises
     ------
     InputError
-        For a dimension that the variable does not have.
+        For a dimension that the variable does not have, and `empty_slices` without another slice along a dimension.
     """
     across = across or [dim for dim in [default] if dim in chosen.position or (dim == VARIABLES and chosen.others)]
     variables = VARIABLES in across and VARIABLES not in chosen.position
@@ -175,6 +177,11 @@ def neighbours_of(
     dims = [dim for dim in across if dim in chosen.position]
     near = {dim: chosen.near(dim, SERIES.slices if empty_slices and dim == dims[0] else None) for dim in dims}
     near = {dim: places for dim, places in near.items() if len(places) > 1}
+    if empty_slices and not near:
+        raise InputError(
+            f"empty_slices fills a slice from others: got none along across={tuple(across)!r}, expected a dimension "
+            "with several slices, such as across='time' (--across time)"
+        )
     if not near and not variables:
         return None
     others = chosen.others_at(near) if variables else []

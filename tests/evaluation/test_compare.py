@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from geonp.evaluation.holdout import hide, hide_simulated
 from geonp.evaluation.metrics import LEVELS, score
 from geonp.evaluation.report import render
 from geonp.evaluation.scored import OURS, RANKED, WITH_BOTH, WITH_COVARIATES, WITH_SLICES, Prediction
+from geonp.evaluation.slices import moments
 from geonp.raster.gaps import SIMULATORS
 from geonp.raster.windows import Window
 
@@ -377,6 +379,27 @@ def test_a_whole_slice_is_hidden() -> None:
         evaluate(cube, **options)
     with pytest.raises(InputError, match="harmonic needs across, and a stack that spans a year or some days"):
         evaluate(cube, empty_slices=True, baselines=["harmonic"], **options)
+
+
+@pytest.mark.parametrize("across", [None, "time", "variables"])
+def test_empty_slices_need_other_slices(across: str | None) -> None:
+    one = raster().expand_dims("time")
+    for holdout in ("slice", "clouds"):
+        with pytest.raises(InputError, match=r"got none along across=.*, expected a dimension with several slices"):
+            evaluate(one.to_dataset().assign(b=one), holdout=holdout, across=across, empty_slices=True)
+
+
+def test_a_lazy_fill_is_computed_once() -> None:
+    calls = []
+
+    def fill() -> np.ndarray:
+        calls.append(1)
+        return np.ones((3, 2, 2))
+
+    results = da.from_delayed(dask.delayed(fill)(), (3, 2, 2), float)
+    names = ("height", "height_standard_error", "height_tail")
+    mean, error, tail = moments(xr.Dataset({n: (("y", "x"), results[k]) for k, n in enumerate(names)}), "height")
+    assert (mean.sum(), error.sum(), tail.sum(), len(calls)) == (4, 4, 4, 1)
 
 
 def test_covariates_that_cannot_be_used_are_refused() -> None:
