@@ -28,7 +28,7 @@ from geonp.adaptation.clock import Clock
 from geonp.adaptation.crops import Crop, Masking, draw_task, fit_masking, hold_out, read_crops
 from geonp.adaptation.search import Candidate, Search, search_neighbourhood
 from geonp.adaptation.surroundings import Surroundings
-from geonp.adaptation.validation import hide_held_out
+from geonp.adaptation.validation import HoldOut, hide_held_out
 from geonp.errors import InputError, OutputError
 from geonp.fill.domain import domain_of
 from geonp.fill.kinds import check_numbers
@@ -204,10 +204,7 @@ def adapt(
     rng = np.random.default_rng(seed)
     job = FillJob(predictor, grid.shape, grid.periodic_x, max_distance=None, seed=0)
     around = Surroundings.of(variables, options.dims, known, job, domain)
-    crops = _comparable(read_crops(around.arrays, domain, rng, around))
-    masking = fit_masking(crops, predictor.neighbourhood, rng)
-    crops = hold_out(crops, masking, SETTINGS.held_out, SETTINGS.held_out_px, rng)
-    held_out = hide_held_out(crops, masking, predictor.neighbourhood, predictor.device, rng)
+    crops, masking, held_out = _split(_comparable(read_crops(around.arrays, domain, rng, around)), predictor, rng)
     search = Search(held_out, card)
     network = deepcopy(checkpoint.load_model(predictor.model)[0])
     search.score(network, predictor.neighbourhood)  # not timed: the first fill starts processes and compiles kernels
@@ -275,6 +272,13 @@ def _comparable(crops: list[Crop]) -> list[Crop]:
         return crops
     spread = {name: float(np.nanstd(np.concatenate(parts), dtype=np.float64)) for name, parts in values.items()}
     return [replace(crop, values=crop.values / (spread[crop.variable] or 1.0)) for crop in crops]
+
+
+def _split(crops: list[Crop], predictor: Predictor, rng: np.random.Generator) -> tuple[list[Crop], Masking, HoldOut]:
+    """Crops to train on, the gaps to simulate in them, and the cells held out for validation."""
+    masking = fit_masking(crops, predictor.neighbourhood, rng)
+    crops = hold_out(crops, masking, SETTINGS.held_out, SETTINGS.held_out_px, rng)
+    return crops, masking, hide_held_out(crops, masking, predictor.neighbourhood, predictor.device, rng)
 
 
 def _train(
