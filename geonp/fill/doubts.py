@@ -202,6 +202,11 @@ class Watch:
                 seen.glances.clear()
         if seen.complete:
             warn_of_doubts(self.variable, glances, hint=self.hint, known=known)
+            if len(glances) == self.blocks and not any(glance.observed for glance in glances):
+                label = self.variable.label
+                warn(
+                    f"{label} has no value anywhere: got missing cells alone. Check its nodata value, or leave it out."
+                )
         elif not isinstance(self.variable.read, ClassReader):
             new = {value: n for value, n in shown.items() if value not in known}
             warn_of_sentinels(self.variable.source, new, part=True)

@@ -352,7 +352,8 @@ def _covariate(request: Request, covariate: Covariate) -> da.Array:
         result: da.Array = da.map_blocks(_as_read, data, read, dtype=dtype, meta=np.empty((0,) * data.ndim, dtype))
     else:
         domain = None if request.domain is None else da.asarray(request.domain).rechunk(data.chunks[-2:])
-        result = _fill_chunks(covariate.variable, data, domain, alone(request.job))
+        watch = None if in_memory else Watch.over(covariate.variable, data.npartitions, hint=False)
+        result = _fill_chunks(covariate.variable, data, domain, alone(request.job), watch=watch)
     if in_memory:
         result = da.from_array(result.compute(), chunks=data.chunks, name=False)
     return result

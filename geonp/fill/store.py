@@ -39,7 +39,7 @@ from geonp.io.location import is_remote, require_apart, resolved
 from geonp.io.output import for_files
 from geonp.io.stores import Store
 from geonp.io.tags import warn_of_tags
-from geonp.raster.covariates import Covariate
+from geonp.raster.covariates import Covariate, require_values
 from geonp.raster.parts import MEMORY, PARTS
 from geonp.raster.variable import Variable
 
@@ -136,6 +136,9 @@ def fill_store(
         return fill_session(obj, target, chunks, **options)  # type: ignore[arg-type]
     assert isinstance(target, str | os.PathLike)
     request = with_measurements(_prepared(obj, FillOptions(**options)))
+    for covariate in request.covariates:
+        if not covariate.known_errors:
+            require_values(covariate)
     layout = checked_layout(_cells(request), chunks=chunks, unit=unit, shards=shards, zarr_format=zarr_format)
     warpings = {name: _computed(warping) for name, warping in warpings_of(request).items()}
     fields = tuple(

@@ -14,6 +14,7 @@ from geonp.raster.grid import Grid
 from geonp.raster.kinds import is_classes
 from geonp.raster.metadata import ancillary_names, class_attrs
 from geonp.raster.nodata import UNLIMITED, declared_nodata, valid_limits
+from geonp.raster.parts import PARTS
 from geonp.raster.variable import Variable
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "named",
     "placed",
     "require_few",
+    "require_values",
     "taken_by",
 ]
 
@@ -201,10 +203,7 @@ def check_values(covariate: Covariate, raster: Variable) -> bool:
             raise InputError(f"Known errors must not be negative: got {known.min():g} in {name!r}. Correct them.")
         return True
     if not known.size:
-        raise InputError(
-            f"The covariate {name!r} has no value anywhere: got {values.size:,} missing cells. Check its nodata value, "
-            "or leave it out."
-        )
+        raise _empty(covariate)
     if constant := bool((known == known[0]).all()):
         warn(f"The covariate {name!r} is constant ({known[0]:g}), so it carries no information and is ignored.")
     own = raster.source
@@ -214,6 +213,32 @@ def check_values(covariate: Covariate, raster: Variable) -> bool:
             "variable."
         )
     return not constant
+
+
+def require_values(covariate: Covariate) -> None:
+    """Check that a covariate that may not be in memory has a value: it is read in parts up to the first one.
+
+    Raises
+    ------
+    InputError
+        If it has no value anywhere.
+    """
+    source = covariate.variable.spatial_last
+    *lead, height, width = source.shape
+    stored = source.encoding.get("preferred_chunks", {})
+    row, cols = (stored.get(dim, size) for dim, size in zip(source.dims[-2:], (1, width), strict=True))
+    rows = max(1, PARTS.cells // (row * cols)) * row
+    starts = itertools.product(np.ndindex(*lead), range(0, height, rows), range(0, width, cols))
+    parts = (source[(*k, slice(i, i + rows), slice(j, j + cols))] for k, i, j in starts)
+    if not any(np.isfinite(covariate.variable.read(part.values)).any() for part in parts):
+        raise _empty(covariate)
+
+
+def _empty(covariate: Covariate) -> InputError:
+    return InputError(
+        f"The covariate {covariate.variable.label!r} has no value anywhere: got {covariate.variable.source.size:,} "
+        "missing cells. Check its nodata value, or leave it out."
+    )
 
 
 def covariate_name(array: xr.DataArray) -> str:

@@ -259,6 +259,19 @@ def test_variable_itself_is_no_covariate(gappy: xr.DataArray) -> None:
         gappy.geonp.infill(covariates=gappy.copy(deep=True))
 
 
+def test_covariate_without_values_is_named(gappy: xr.DataArray, elevation: xr.DataArray, tmp_path: Path) -> None:
+    both = [elevation, xr.full_like(elevation, np.nan).rename("empty")]
+    with pytest.raises(InputError, match="The covariate 'empty' has no value anywhere"):
+        gappy.geonp.infill(covariates=both)
+    with pytest.raises(InputError, match="The covariate 'empty' has no value anywhere"):
+        geonp.fill_store(gappy, tmp_path / "out.zarr", chunks=32, covariates=both)
+    assert not (tmp_path / "out.zarr").exists()
+    lazy = gappy.chunk(y=20).geonp.infill(covariates=[one.chunk(y=20) for one in both])
+    with pytest.warns(UserWarning, match="empty has no value anywhere"):
+        found = lazy.compute()
+    same(gappy.geonp.infill(covariates=elevation), found)
+
+
 def test_constant_covariate_is_ignored_with_a_warning(gappy: xr.DataArray, elevation: xr.DataArray) -> None:
     with pytest.warns(UserWarning, match="constant"):
         found = gappy.geonp.infill(covariates=xr.full_like(elevation, 3.0))
