@@ -47,7 +47,7 @@ class Stack:
     Attributes
     ----------
     others : array
-        ``(slices, y, x)``, NaN where missing.
+        ``(slices, y, x)``, NaN where missing; at least one value is not.
     positions, position : array ``(slices,)``, float
         Positions of the others and of the slice, such as times.
     periods : tuple of float
@@ -74,7 +74,8 @@ class Stack:
 def predict_across(method: str, values: FloatArray, stack: Stack, rng: np.random.Generator) -> tuple[Array, Array]:
     """Fill the gaps of a slice by one of :data:`ACROSS_METHODS`.
 
-    Cells that no other slice observes are interpolated linearly in space.
+    Cells that no other slice observes are interpolated linearly in space. Where a method predicts none, all are the
+    mean of the stack.
 
     Parameters
     ----------
@@ -93,7 +94,10 @@ def predict_across(method: str, values: FloatArray, stack: Stack, rng: np.random
         ``(y, x)``, in the units of `values`; the error is 0 where observed.
     """
     predicted, error = ACROSS_METHODS[method](values, stack, rng)
-    mean = linear(np.where(np.isfinite(values), values, predicted))
+    known = np.where(np.isfinite(values), values, predicted)
+    if not np.isfinite(known).any():
+        known = np.full(known.shape, np.nanmean(stack.others))
+    mean = linear(known)
     return np.asarray(mean, np.float64), np.where(np.isnan(values), error, 0.0)
 
 

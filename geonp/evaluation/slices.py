@@ -123,7 +123,7 @@ class Neighbours:
     place : mapping
         Position of the slice in `ds`.
     stack : Stack or None
-        The slices along the first dimension, for classical methods; None across variables alone.
+        The slices along the first dimension, for classical methods; None across variables alone, or if all are empty.
     """
 
     ds: xr.Dataset
@@ -192,13 +192,15 @@ def neighbours_of(
 
 
 def _stack(chosen: Slice, window: Window, dim: Hashable | None) -> Stack | None:
-    """The slices nearest to one along a dimension, as many as classical methods use."""
+    """The slices nearest to one along a dimension, as many as classical methods use; None if all of them are empty."""
     if dim is None:
         return None
     near, place = chosen.near(dim, SERIES.slices), chosen.position[dim]
     slices = _cut(chosen.observed({dim: near}).transpose(dim, ...), window)
     where = np.array(positions(chosen.variable, dim))
     others = np.array(near) != place
+    if not np.isfinite(slices.values[others]).any():
+        return None
     return Stack(slices.values[others], where[near][others], float(where[place]), periods(slices, dim))
 
 

@@ -389,6 +389,14 @@ def test_empty_slices_need_other_slices(across: str | None) -> None:
             evaluate(one.to_dataset().assign(b=one), holdout=holdout, across=across, empty_slices=True)
 
 
+def test_empty_slices_beside_the_evaluated_one_are_no_stack(model: str) -> None:
+    cube = xr.concat([raster(), raster() * np.nan], "time")
+    found = evaluate(cube, model=model, across="time")
+    assert list(found.scores) == [WITH_SLICES, OURS, *METHODS]
+    with pytest.raises(InputError, match=r"The model fills none of the .* hidden cells"):
+        evaluate(cube, model=model, across="time", holdout="slice", empty_slices=True)
+
+
 def test_a_lazy_fill_is_computed_once() -> None:
     calls = []
 
