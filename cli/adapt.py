@@ -16,8 +16,6 @@ from .show import echo, in_terminal, to_json
 if TYPE_CHECKING:
     from geonp.adaptation.adapt import Adapted
 
-__all__ = ["adapt"]
-
 
 @click.command()
 @click.argument("source", metavar="IN")

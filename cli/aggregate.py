@@ -24,8 +24,6 @@ from .options import (
 )
 from .show import echo
 
-__all__ = ["aggregate"]
-
 
 @click.command()
 @click.argument("source", metavar="IN")

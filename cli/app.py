@@ -36,8 +36,6 @@ from .plot import plot
 from .show import echo, printable
 from .train import recipes, train
 
-__all__ = ["main"]
-
 TERMINATIONS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 """Signals that end a command as Ctrl-C does; Windows has no SIGHUP, which is sent when a terminal is closed."""
 

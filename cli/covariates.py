@@ -17,8 +17,6 @@ from .options import fill_option
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["covariates", "cut_to_box", "errors", "read_beside", "read_covariate", "split"]
-
 
 def covariates(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options of covariates."""

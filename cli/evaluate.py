@@ -17,10 +17,11 @@ from .show import echo, in_terminal, to_json
 if TYPE_CHECKING:
     from geonp.evaluation.comparison import Comparison
 
-__all__ = ["evaluate"]
-
 HOLDOUTS = ("clouds", "blocks", "stripes", "swath", "random", "gaps", "slice")
+"""Kinds of hold-outs of rasters."""
+
 POINT_HOLDOUTS = ("random", "one", "blocks", "stations", "periods")
+"""Kinds of hold-outs of measurements."""
 
 
 @click.command()

@@ -14,8 +14,6 @@ from .options import pair
 if TYPE_CHECKING:
     from geonp.evaluation.cross_validation import CrossValidation
 
-__all__ = ["POINT_OPTIONS", "RASTER_OPTIONS", "evaluated_points", "point_options"]
-
 RASTER_OPTIONS = (
     *("fraction", "band", "variable", "group", "index", "bbox", "as_numbers", "size", "nodata", "missing", "across"),
     *("covariate_resampling", "empty_slices"),

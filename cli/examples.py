@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import click
 
-__all__ = ["EXAMPLES", "add_examples"]
-
 EXAMPLES = {
     "": ("geonp info in.tif", "geonp fill in.tif out.tif"),
     "adapt": (

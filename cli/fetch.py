@@ -9,9 +9,7 @@ import click
 
 from .show import echo
 
-__all__ = ["fetch"]
-
-DAY = click.DateTime(formats=["%Y-%m-%d"])
+_DAY = click.DateTime(formats=["%Y-%m-%d"])
 
 
 @click.group()
@@ -21,8 +19,8 @@ def fetch() -> None:
 
 @fetch.command("era5")
 @click.option("--area", type=float, nargs=4, required=True, metavar="N W S E", help="Degrees.")
-@click.option("--start", type=DAY, required=True, help="First day, YYYY-MM-DD.")
-@click.option("--end", type=DAY, required=True, help="Last day, included.")
+@click.option("--start", type=_DAY, required=True, help="First day, YYYY-MM-DD.")
+@click.option("--end", type=_DAY, required=True, help="Last day, included.")
 @click.option("--tries", type=click.IntRange(min=1), default=3, show_default=True, help="Attempts for each month.")
 @click.option(
     "--wait",

@@ -12,8 +12,6 @@ import click
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["FILES", "Files", "files"]
-
 FILES = ("output", "errors", "flags", "picture")
 """What the files of a fill are, in the summary."""
 

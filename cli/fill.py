@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
     import xarray as xr
 
-__all__ = ["fill"]
-
 
 @click.command()
 @click.argument("source", metavar="IN")

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from geonp.raster.grid import Grid
 
-__all__ = ["info"]
-
 
 @dataclass(frozen=True)
 class CensusSettings:

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from geonp.raster.flags import Expression
 
-__all__ = ["gaps_where", "mask_option", "read_mask", "read_missing"]
-
 gaps_where = fill_option(
     "missing",
     "--gaps-where",

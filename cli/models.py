@@ -12,8 +12,6 @@ from .show import echo, table, to_json
 if TYPE_CHECKING:
     from geonp.inference.checkpoint import Card
 
-__all__ = ["models"]
-
 SCORES = {
     "crps_ratio": "CRPS relative to the exact Gaussian process: {:.3f}",
     "coverage_95": "share of values within the 95 % interval: {:.1%}",

@@ -20,26 +20,8 @@ from .show import echo
 if TYPE_CHECKING:
     pass
 
-__all__ = [
-    "as_numbers",
-    "bands",
-    "bbox",
-    "bounds_option",
-    "distribution",
-    "file_system",
-    "fill_option",
-    "log_to_stderr",
-    "number",
-    "pair",
-    "place",
-    "quantiles",
-    "quiet",
-    "slice_index",
-    "storage_option",
-    "variables",
-]
-
 DEFAULTS = {option.name: option.default for option in fields(FillOptions)}
+"""Defaults of the options of a fill, by name."""
 
 bands = click.option("-b", "--bidx", "bands", multiple=True, type=int, help="Band, from 1; repeatable. Default: all.")
 """Bands to read."""

@@ -13,8 +13,6 @@ from .show import echo
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-__all__ = ["plot"]
-
 
 @click.command()
 @click.argument("source", metavar="IN")

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
     Show = Callable[[dict[str, Any], int, int], object]
 
-__all__ = ["watched"]
-
-LINE_EVERY_S = 60.0
+_LINE_EVERY_S = 60.0
 
 
 @contextmanager
@@ -57,7 +55,7 @@ def _lines() -> Show:
         earlier = done - 1 if earlier < 0 else earlier
         cells += record["filled"]
         now = time.monotonic()
-        if now - printed < LINE_EVERY_S:
+        if now - printed < _LINE_EVERY_S:
             return
         printed, seconds = now, now - start
         left = seconds / (done - earlier) * (total - done)

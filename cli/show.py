@@ -13,8 +13,6 @@ import click
 
 from geonp.errors import redacted
 
-__all__ = ["echo", "in_terminal", "printable", "table", "to_json"]
-
 # Characters that move the cursor, change colours or the direction of text, and parts of undecodable file names.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 

@@ -12,8 +12,6 @@ import click
 
 from .show import echo, in_terminal, table
 
-__all__ = ["recipes", "train"]
-
 
 @click.command()
 @click.argument("recipe")

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 import xarray as xr
 
 from geonp.fill.signatures import FillKeywords, takes_fill_options
+from geonp.raster.arrays import BoolArray
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
-    import numpy as np
     import numpy.typing as npt
     import pandas as pd
     from matplotlib.figure import Figure
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from geonp.io.engines import Session
     from geonp.io.journal import Record
     from geonp.raster.covariates import CovariateLike
-
-__all__ = ["GeonpAccessor"]
 
 
 @xr.register_dataset_accessor("geonp")
@@ -190,7 +188,7 @@ class GeonpAccessor:
         all_touched: bool = False,
         samples: int = 200,
         model: str | os.PathLike[str] | None = None,
-        mask: xr.DataArray | npt.NDArray[np.bool_] | None = None,
+        mask: xr.DataArray | BoolArray | None = None,
         max_distance: float | None = None,
         device: str | None = None,
         batch_size: int | None = None,
@@ -330,7 +328,7 @@ class GeonpAccessor:
         minutes: float = 5.0,
         steps: int | None = None,
         closer: bool = True,
-        mask: xr.DataArray | npt.NDArray[np.bool_] | str | os.PathLike[str] | None = None,
+        mask: xr.DataArray | BoolArray | str | os.PathLike[str] | None = None,
         nodata: float | None = None,
         missing: MissingLike | Sequence[MissingLike] | None = None,
         device: str | None = None,

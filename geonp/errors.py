@@ -24,23 +24,6 @@ import re
 import sys
 import warnings
 
-__all__ = [
-    "CheckpointError",
-    "ClusterError",
-    "FetchError",
-    "GeonpError",
-    "InputError",
-    "MissingExtraError",
-    "MissingFileError",
-    "ModelError",
-    "OutputError",
-    "PredictionError",
-    "RecipeError",
-    "reason",
-    "redacted",
-    "warn",
-]
-
 _BETWEEN = {"geonp", "xarray", "dask", "distributed", "click"}
 """Packages whose frames may lie between the user's line and a warning."""
 

@@ -6,6 +6,7 @@ Every rule is a function from one module's source to the list of its violations,
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -179,10 +180,10 @@ def undocumented_names(source: str, module: str) -> list[str]:
     for node in body:
         if isinstance(node, ast.ClassDef | Function) and not node.name.startswith("_") and not ast.get_docstring(node):
             found.append(f"{node.name} has no docstring")
-    exported = next((ast.literal_eval(n.value) for n in body if "__all__" in assigned(n)), [])
     for node, following in zip(body, [*body, None][1:], strict=True):
         documented = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
-        names = [name for name in assigned(node) if name in exported]
+        # instances of settings are described by their class, which comes before them
+        names = [] if is_settings(node) else [name for name in assigned(node) if re.fullmatch("[A-Z][A-Z_0-9]+", name)]
         found += [f"{name} is not followed by a docstring" for name in names if not documented]
     return found
 
@@ -191,6 +192,11 @@ def assigned(node: ast.stmt) -> list[str]:
     """Names that a statement gives a value; an annotation without a value gives none."""
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
     return [target.id for target in targets if isinstance(target, ast.Name) and node.value is not None]
+
+
+def is_settings(node: ast.stmt) -> bool:
+    """Whether a statement gives a name to an instance of a settings class."""
+    return isinstance(node, ast.Assign) and ast.unparse(node.value).partition("(")[0].endswith("Settings")
 
 
 def loose_numbers(source: str) -> list[str]:
@@ -257,9 +263,7 @@ def test_module_keeps_the_rules(module: str) -> None:
         pytest.param(untyped_arguments, "geonp.raster.grid", "class A:\n    def f(self): ...", id="untyped-return"),
         pytest.param(undocumented_names, "geonp.raster.grid", "", id="undocumented-module"),
         pytest.param(undocumented_names, "geonp.raster.grid", "'Doc.'\ndef f(): ...", id="undocumented-function"),
-        pytest.param(
-            undocumented_names, "geonp.raster.grid", "'Doc.'\n__all__ = ['A']\nA = 1", id="undocumented-constant"
-        ),
+        pytest.param(undocumented_names, "geonp.raster.grid", "'Doc.'\nNODATA = 1", id="undocumented-constant"),
     ],
 )
 def test_rule_can_fail(rule: Rule, module: str, source: str) -> None:
@@ -279,9 +283,7 @@ def test_rule_can_fail(rule: Rule, module: str, source: str) -> None:
             "def f():\n    '''" + "\n" * 99 + "'''\n    return 1",
             id="long-docstring",
         ),
-        pytest.param(
-            undocumented_names, "geonp.raster.grid", "'Doc.'\n__all__ = ['A']\nA = 1\n'One.'", id="documented"
-        ),
+        pytest.param(undocumented_names, "geonp.raster.grid", "'Doc.'\nNODATA = 1\n'One.'\n_OWN = 2", id="documented"),
     ],
 )
 def test_rule_can_pass(rule: Rule, module: str, source: str) -> None:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import xarray as xr
 from torch import Tensor, nn
@@ -40,12 +39,11 @@ from geonp.inference import checkpoint
 from geonp.inference.kernel import FillJob
 from geonp.inference.predictor import Predictor, resolve
 from geonp.io.location import check_writable
+from geonp.raster.arrays import BoolArray, FloatArray
 from geonp.raster.covariates import CovariateLike, named
 from geonp.training.data.tasks import collate
 from geonp.training.objective import beside, expected_nll, relative_crps
 from geonp.training.optimisers import averaged_model
-
-__all__ = ["AdaptSettings", "Adapted", "adapt"]
 
 
 @dataclass(frozen=True)
@@ -125,7 +123,7 @@ def adapt(
     minutes: float = 5.0,
     steps: int | None = None,
     closer: bool = True,
-    mask: xr.DataArray | npt.NDArray[np.bool_] | str | os.PathLike[str] | None = None,
+    mask: xr.DataArray | BoolArray | str | os.PathLike[str] | None = None,
     nodata: float | None = None,
     missing: MissingLike | Sequence[MissingLike] | None = None,
     device: str | None = None,
@@ -265,7 +263,7 @@ def _checked_out(file: Path, overwrite: bool) -> Path:
 
 def _comparable(crops: list[Crop]) -> list[Crop]:
     """Divide the values of several variables by the standard deviation of each."""
-    values: dict[Hashable, list[npt.NDArray[np.floating]]] = {}
+    values: dict[Hashable, list[FloatArray]] = {}
     for crop in crops:
         values.setdefault(crop.variable, []).append(crop.values.ravel())
     if len(values) == 1:

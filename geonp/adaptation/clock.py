@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 
-__all__ = ["Clock"]
-
 
 class Clock:
     """Progress of the search, then of the training: by steps if their number is given, otherwise by time."""

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 from dask.base import compute
 from scipy import ndimage
@@ -23,22 +22,8 @@ from geonp.adaptation.surroundings import Surroundings, beside_task
 from geonp.inference.context import Neighbourhood, halo_for, select_context, standardise
 from geonp.inference.covariates import Layer, columns
 from geonp.raster import gaps
+from geonp.raster.arrays import BoolArray, FloatArray, IntArray
 from geonp.training.data.tasks import Task, predicted_mask, without_frame
-
-__all__ = [
-    "Crop",
-    "CropSettings",
-    "CropTask",
-    "Masking",
-    "distances",
-    "draw_task",
-    "fit_masking",
-    "hold_out",
-    "read_crops",
-]
-
-BoolArray = npt.NDArray[np.bool_]
-FloatArray = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
@@ -113,7 +98,7 @@ class CropTask(Task):
         King's moves from each target to the nearest observed cell, ``(n_t,)``.
     """
 
-    distance: npt.NDArray[np.intp]
+    distance: IntArray
     loc: float
     scale: float
 
@@ -137,11 +122,11 @@ class Masking:
     wanted: FloatArray
     drawn: FloatArray
 
-    def weights(self, distance: npt.NDArray[np.intp]) -> FloatArray:
+    def weights(self, distance: IntArray) -> FloatArray:
         """Weights of targets of tasks at these distances."""
         return np.minimum(self.wanted / np.maximum(self.drawn, 1e-9), SETTINGS.max_weight)[_bin(distance)]
 
-    def for_targets(self, distance: npt.NDArray[np.intp]) -> Masking:
+    def for_targets(self, distance: IntArray) -> Masking:
         """Copy for a set of targets that has these distances."""
         return replace(self, drawn=_fractions(distance))
 
@@ -254,18 +239,18 @@ def _sample(
         yield task
 
 
-def distances(observed_mask: BoolArray) -> npt.NDArray[np.intp]:
+def distances(observed_mask: BoolArray) -> IntArray:
     """King's moves from each cell to the nearest observed one; the size of the array if there is none."""
     if not observed_mask.any():
         return np.full(observed_mask.shape, max(observed_mask.shape))
     return np.asarray(ndimage.distance_transform_cdt(~observed_mask, "chessboard"), np.intp)
 
 
-def _bin(distance: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+def _bin(distance: IntArray) -> IntArray:
     return np.maximum(np.searchsorted(SETTINGS.bins, distance, side="right") - 1, 0)
 
 
-def _fractions(distance: npt.NDArray[np.intp], farthest: int | None = None) -> FloatArray:
+def _fractions(distance: IntArray, farthest: int | None = None) -> FloatArray:
     """Fraction of the distances in each bin."""
     within = distance[(distance > 0) & (distance <= (farthest or distance.max(initial=0)))]
     return np.bincount(_bin(within), minlength=len(SETTINGS.bins)) / max(within.size, 1)

@@ -15,8 +15,6 @@ from geonp.adaptation.validation import HoldOut, Scores
 from geonp.inference import checkpoint
 from geonp.inference.context import Neighbourhood
 
-__all__ = ["Candidate", "Search", "SearchSettings", "search_neighbourhood", "smaller"]
-
 
 @dataclass(frozen=True)
 class SearchSettings:

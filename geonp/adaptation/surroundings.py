@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from geonp.fill.region import fill_covariate
@@ -16,16 +15,13 @@ from geonp.fill.surroundings import Beside, Region
 from geonp.inference.covariates import Columns, Layer
 from geonp.inference.kernel import FillJob
 from geonp.inference.stack import STACK, beside
+from geonp.raster.arrays import BoolArray, FloatArray
 from geonp.raster.covariates import Covariate
 from geonp.raster.positions import positions
 from geonp.raster.variable import Variable
 from geonp.raster.windows import Window
 from geonp.training.data.tasks import Beside as TaskBeside
 
-__all__ = ["CovariateReader", "Surroundings", "beside_task"]
-
-BoolArray = npt.NDArray[np.bool_]
-FloatArray = npt.NDArray[np.floating[Any]]
 Rows = tuple[slice, ...]
 
 

@@ -7,10 +7,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from geonp.adaptation.crops import Crop, Masking, distances
@@ -21,9 +19,8 @@ from geonp.inference.covariates import Layer
 from geonp.inference.kernel import FillJob, fill_window
 from geonp.inference.predictor import resolve
 from geonp.inference.stack import Across
+from geonp.raster.arrays import BoolArray, Float64Array, FloatArray, IntArray
 from geonp.raster.windows import Window
-
-__all__ = ["HoldOut", "Scores", "ValidationSettings", "hide_held_out"]
 
 
 @dataclass(frozen=True)
@@ -36,9 +33,6 @@ class ValidationSettings:
 
 
 SETTINGS = ValidationSettings()
-
-BoolArray = npt.NDArray[np.bool_]
-FloatArray = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
@@ -54,7 +48,7 @@ class Scores:
         Tiles for validation, ``(tiles,)``; the others are for the test.
     """
 
-    sums: npt.NDArray[np.float64]
+    sums: Float64Array
     validation_mask: BoolArray
 
     @property
@@ -78,7 +72,7 @@ class Scores:
         return bool(change.sum() < -2 * math.sqrt(change.size) * change.std(ddof=1))
 
 
-def _mean(sums: npt.NDArray[np.float64]) -> float:
+def _mean(sums: Float64Array) -> float:
     total, weight = sums.sum(0)
     return float(total / weight) if weight > 0 else math.inf
 
@@ -94,8 +88,8 @@ class _Part:
     domain_mask: BoolArray
     hidden: BoolArray
     truth: FloatArray
-    distance: npt.NDArray[np.intp]
-    tile: npt.NDArray[np.intp]
+    distance: IntArray
+    tile: IntArray
     others: Mapping[str, FloatArray]
     covariates: tuple[Layer, ...]
 
@@ -117,7 +111,7 @@ class HoldOut:
     """
 
     parts: list[_Part]
-    tile: npt.NDArray[np.intp]
+    tile: IntArray
     weight: FloatArray
     validation_mask: BoolArray
     device: str

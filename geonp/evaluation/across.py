@@ -12,14 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from geonp.evaluation.baselines import linear
-
-__all__ = ["ACROSS_METHODS", "HARMONIC", "Stack", "predict_across"]
-
-FloatArray = npt.NDArray[np.floating[Any]]
-Array = npt.NDArray[np.float64]
+from geonp.raster.arrays import BoolArray, Float64Array, FloatArray, IntArray
 
 
 @dataclass(frozen=True)
@@ -55,7 +50,7 @@ class Stack:
     """
 
     others: FloatArray
-    positions: Array
+    positions: Float64Array
     position: float
     periods: tuple[float, ...] = ()
 
@@ -71,7 +66,9 @@ class Stack:
         return self.others[k], Stack(self.others[rest], self.positions[rest], float(self.positions[k]), self.periods)
 
 
-def predict_across(method: str, values: FloatArray, stack: Stack, rng: np.random.Generator) -> tuple[Array, Array]:
+def predict_across(
+    method: str, values: FloatArray, stack: Stack, rng: np.random.Generator
+) -> tuple[Float64Array, Float64Array]:
     """Fill the gaps of a slice by one of :data:`ACROSS_METHODS`.
 
     Cells that no other slice observes are interpolated linearly in space. Where a method predicts none, all are the
@@ -101,10 +98,10 @@ def predict_across(method: str, values: FloatArray, stack: Stack, rng: np.random
     return np.asarray(mean, np.float64), np.where(np.isnan(values), error, 0.0)
 
 
-def _of_series(predict: Callable[[Stack], Array]) -> Callable[[FloatArray, Stack, np.random.Generator], Any]:
+def _of_series(predict: Callable[[Stack], Float64Array]) -> Callable[[FloatArray, Stack, np.random.Generator], Any]:
     """A method that predicts each cell from its own series, with its root mean square error."""
 
-    def method(values: FloatArray, stack: Stack, rng: np.random.Generator) -> tuple[Array, float]:
+    def method(values: FloatArray, stack: Stack, rng: np.random.Generator) -> tuple[Float64Array, float]:
         predicted = predict(stack)
         residual = predicted - values
         if not np.isfinite(residual).any():
@@ -117,7 +114,7 @@ def _of_series(predict: Callable[[Stack], Array]) -> Callable[[FloatArray, Stack
     return method
 
 
-def _linear(stack: Stack) -> Array:
+def _linear(stack: Stack) -> Float64Array:
     """Linear between the nearest slices before and after that observe a cell, constant beyond the last of them."""
     known, lag = np.isfinite(stack.others), np.asarray(stack.positions) - stack.position
     distances, found = [], []
@@ -132,7 +129,7 @@ def _linear(stack: Stack) -> Array:
     return np.where(np.isinf(after), first, np.where(np.isinf(before), second, first + weight * (second - first)))
 
 
-def _harmonic(stack: Stack) -> Array:
+def _harmonic(stack: Stack) -> Float64Array:
     """Harmonics of the periods, by least squares; NaN in cells with too few observations for them."""
     design, there = (_harmonics(t, stack.periods) for t in (stack.positions, np.array([stack.position])))
     out = np.full(stack.others.shape[1:], np.nan)
@@ -146,12 +143,12 @@ def _harmonic(stack: Stack) -> Array:
     return out
 
 
-def _harmonics(positions: Array, periods: tuple[float, ...]) -> Array:
+def _harmonics(positions: Float64Array, periods: tuple[float, ...]) -> Float64Array:
     angles = [2 * np.pi * k * positions / period for period in periods for k in range(1, SETTINGS.harmonics + 1)]
     return np.stack([np.ones_like(positions), *map(np.cos, angles), *map(np.sin, angles)], -1)
 
 
-def _whittaker(stack: Stack) -> Array:
+def _whittaker(stack: Stack) -> Float64Array:
     """Whittaker's smoother (Eilers, Analytical Chemistry 75, 2003) with second differences divided by their steps.
 
     The strength of the penalty is that of the smallest leave-one-out error of some series.
@@ -180,18 +177,18 @@ def _whittaker(stack: Stack) -> Array:
     return out
 
 
-def _systems(known: npt.NDArray[np.bool_], count: Array, penalty: Array) -> Array:
+def _systems(known: BoolArray, count: Float64Array, penalty: Float64Array) -> Float64Array:
     """Normal equations ``(n, places, places)``; a weak pull to the mean where observations determine no line."""
     identity = np.eye(count.shape[1])
     return (known @ count)[:, :, None] * identity + penalty + 1e-6 * identity
 
 
-def _levels(series: Array) -> Array:
+def _levels(series: Float64Array) -> Float64Array:
     known = np.isfinite(series)
     return np.asarray(np.where(known, series, 0.0).sum(1, keepdims=True) / np.maximum(known.sum(1, keepdims=True), 1))
 
 
-def _left_out(series: Array, count: Array, penalty: Array) -> float:
+def _left_out(series: Float64Array, count: Float64Array, penalty: Float64Array) -> float:
     """Mean square error of leaving out one value after the other."""
     known, level, place = np.isfinite(series), _levels(series), count.argmax(1)
     inverse = np.linalg.inv(_systems(known, count, penalty))
@@ -201,7 +198,7 @@ def _left_out(series: Array, count: Array, penalty: Array) -> float:
     return float((errors[known] ** 2).mean()) if known.any() else np.inf
 
 
-def _dineof(values: FloatArray, stack: Stack, rng: np.random.Generator) -> tuple[Array, float]:
+def _dineof(values: FloatArray, stack: Stack, rng: np.random.Generator) -> tuple[Float64Array, float]:
     """DINEOF (Beckers and Rixen, Journal of Atmospheric and Oceanic Technology 20, 2003).
 
     The number of modes is that of the smallest error of cells that are held out: of a part of the observed cells of
@@ -239,7 +236,7 @@ def _best_modes(every: FloatArray, nearest: int, rng: np.random.Generator) -> tu
     return best, min(errors) if len(errors) > 1 else 1.0
 
 
-def _converged(filled: FloatArray, missing: npt.NDArray[np.bool_], modes: int) -> FloatArray:
+def _converged(filled: FloatArray, missing: BoolArray, modes: int) -> FloatArray:
     """Replace missing values by the sum of the leading modes, until they change no more."""
     for _ in range(SETTINGS.iterations):
         vectors = np.linalg.eigh(filled @ filled.T)[1][:, -modes:]
@@ -251,7 +248,7 @@ def _converged(filled: FloatArray, missing: npt.NDArray[np.bool_], modes: int) -
     return filled
 
 
-def _batches(others: FloatArray, most: int | None = None) -> Iterator[tuple[npt.NDArray[np.intp], Array]]:
+def _batches(others: FloatArray, most: int | None = None) -> Iterator[tuple[IntArray, Float64Array]]:
     """Cells that any slice observes, at most `most`, as flat indices, and their series ``(n, slices)``."""
     series = others.reshape(len(others), -1)
     cells = np.flatnonzero(np.isfinite(series).any(0))
@@ -265,7 +262,7 @@ def _batches(others: FloatArray, most: int | None = None) -> Iterator[tuple[npt.
 HARMONIC = "harmonic"
 """Name of the method that needs periods."""
 
-ACROSS_METHODS: dict[str, Callable[[FloatArray, Stack, np.random.Generator], tuple[Array, float]]] = {
+ACROSS_METHODS: dict[str, Callable[[FloatArray, Stack, np.random.Generator], tuple[Float64Array, float]]] = {
     "linear_across": _of_series(_linear),
     HARMONIC: _of_series(_harmonic),
     "whittaker": _of_series(_whittaker),

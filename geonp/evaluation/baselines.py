@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from rasterio.fill import fillnodata
 from scipy import ndimage
 from scipy.interpolate import LinearNDInterpolator, RBFInterpolator
@@ -22,24 +20,8 @@ from geonp.errors import InputError
 from geonp.evaluation.holdout import hide_like_own_gaps
 from geonp.evaluation.kriging import krige_gaps, regression_krige_gaps
 from geonp.inference.covariates import Layer
+from geonp.raster.arrays import FloatArray
 
-__all__ = [
-    "ACROSS",
-    "FILLS",
-    "METHODS",
-    "REGRESSION",
-    "gdal",
-    "inverse_distance",
-    "linear",
-    "nearest",
-    "predict",
-    "requested",
-    "rms_at",
-    "thin_plate",
-    "with_errors",
-]
-
-FloatArray = npt.NDArray[np.floating[Any]]
 Fill = Callable[[FloatArray], FloatArray]
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import InputError
@@ -32,10 +31,6 @@ from geonp.raster.gaps import SIMULATORS
 from geonp.raster.kinds import is_classes
 from geonp.raster.metadata import THEMATIC
 from geonp.raster.windows import Window
-
-__all__ = ["HOLDOUTS", "evaluate"]
-
-FloatArray = npt.NDArray[np.floating[Any]]
 
 SLICE = "slice"
 """The hold-out of a whole slice."""

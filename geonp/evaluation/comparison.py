@@ -7,20 +7,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy import ndimage
 
 from geonp.evaluation.holdout import HoldOut
 from geonp.evaluation.scored import OURS, VARIANTS, Scored
+from geonp.raster.arrays import BoolArray, FloatArray
 from geonp.raster.windows import Window
 
 if TYPE_CHECKING:
     from geonp.fill.panels import Frame, Panel
 
-__all__ = ["Comparison"]
-
-FloatArray = npt.NDArray[np.floating[Any]]
-BoolArray = npt.NDArray[np.bool_]
 
 _DISTANCES_PX = (1, 2, 4, 8, 16, 32)  # upper ends of the classes of distance; the last class has none
 

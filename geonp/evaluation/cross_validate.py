@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
@@ -23,6 +22,7 @@ from geonp.evaluation.points import POINT_METHODS, Sites, detrended, errors_by_d
 from geonp.evaluation.scored import OURS, WITH_COVARIATES, Prediction
 from geonp.inference.checkpoint import load_card
 from geonp.io.measurements import read_table, transformed
+from geonp.raster.arrays import BoolArray, Float64Array, IntArray
 from geonp.raster.covariates import CovariateLike
 from geonp.raster.times import times_of
 from geonp.scattered.covariates import Beside, beside, errors_of, wanted
@@ -30,12 +30,6 @@ from geonp.scattered.fields import Frame
 from geonp.scattered.interpolate import interpolate
 from geonp.scattered.repeats import Repeats, combined, numbers_of_places
 from geonp.scattered.targets import target_of
-
-__all__ = ["cross_validate"]
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.intp]
-BoolArray = npt.NDArray[np.bool_]
 
 
 def cross_validate(
@@ -227,7 +221,7 @@ def _column(one: Beside) -> Any:
     return pd.Categorical(one.measured) if one.classes else one.measured
 
 
-def _design(one: Beside) -> FloatArray:
+def _design(one: Beside) -> Float64Array:
     """The columns ``(n, p)`` of a covariate in a regression: standardised, or indicators of all classes but one."""
     if one.classes:
         classes = np.unique(one.measured[np.isfinite(one.measured)])[1:]
@@ -263,7 +257,7 @@ class _Run:
             out[1, np.isnan(out[0])] = np.nan
         return Prediction(out[0], out[1], out[2], clock.perf_counter() - start)
 
-    def _predict(self, method: str) -> Callable[[BoolArray, BoolArray], FloatArray]:
+    def _predict(self, method: str) -> Callable[[BoolArray, BoolArray], Float64Array]:
         """A function of masks of known and of hidden measurements: means, standard errors and tails ``(3, m)``."""
         sites = self.data.sites
         if method in (OURS, WITH_COVARIATES):
@@ -273,13 +267,13 @@ class _Run:
         part = sites if method == REGRESSION else Sites(**{**vars(sites), "columns": sites.columns[:, :0]})
         model = fitted(detrended(part), np.random.default_rng(self.options["seed"]))
 
-        def krige(known: BoolArray, hidden: BoolArray) -> FloatArray:
+        def krige(known: BoolArray, hidden: BoolArray) -> Float64Array:
             mean, error = kriged(part.at(known), part.at(hidden), model)
             return np.stack([mean, error, np.where(np.isfinite(mean), 0.0, np.nan)])
 
         return krige
 
-    def _ours(self, known: BoolArray, hidden: BoolArray, with_covariates: bool) -> FloatArray:
+    def _ours(self, known: BoolArray, hidden: BoolArray, with_covariates: bool) -> Float64Array:
         """The predictions of geonp; NaN at times of which no measurement is known."""
         data, labels = self.data, list(self.data.labels) if with_covariates else []
         at = hidden if data.times is None else hidden & np.isin(data.times, data.times[known])
@@ -304,7 +298,7 @@ class _Run:
         return out[:, hidden]
 
     @cached_property
-    def distance(self) -> FloatArray:
+    def distance(self) -> Float64Array:
         """Distance ``(n,)`` of each measurement to the nearest of another fold, at the same time."""
         sites, out = self.data.sites, np.full(len(self.fold), np.nan)
         for time in np.unique(sites.times[self.scored]):
@@ -317,6 +311,6 @@ class _Run:
         return out
 
 
-def _point(mean: FloatArray) -> FloatArray:
+def _point(mean: Float64Array) -> Float64Array:
     """Predictions whose standard errors are estimated later."""
     return np.stack([mean, np.full(len(mean), np.nan), np.zeros(len(mean))])

@@ -8,20 +8,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from geonp.evaluation.folds import FOLDS, SETTINGS
 from geonp.evaluation.scored import Scored
 from geonp.inference.student import half_width
+from geonp.raster.arrays import BoolArray, FloatArray
 
 if TYPE_CHECKING:
     from geonp.fill.panels import Frame, Panel
-
-__all__ = ["CrossValidation"]
-
-FloatArray = npt.NDArray[np.floating[Any]]
-BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

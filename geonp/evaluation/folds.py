@@ -10,14 +10,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from geonp.errors import InputError
-
-__all__ = ["FOLDS", "folds_of"]
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.intp]
+from geonp.raster.arrays import Float64Array, IntArray
 
 FOLDS = {
     "random": "Random folds",
@@ -50,7 +45,7 @@ SETTINGS = FoldSettings()
 def folds_of(
     kind: str,
     folds: int,
-    xy: FloatArray,
+    xy: Float64Array,
     stations: IntArray,
     times: IntArray | None,
     rng: np.random.Generator,
@@ -118,7 +113,7 @@ def _dealt(sizes: IntArray, folds: int, rng: np.random.Generator) -> IntArray:
     return fold
 
 
-def _blocks(xy: FloatArray, wanted: int, side: float | None) -> IntArray:
+def _blocks(xy: Float64Array, wanted: int, side: float | None) -> IntArray:
     """The block of each place: squares of a lattice, of such a side that about so many hold a place."""
     low, extent = xy.min(0), np.ptp(xy, axis=0)
     if side is not None and not 0 < side < np.inf:

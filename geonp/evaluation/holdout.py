@@ -7,19 +7,13 @@ the gaps that sensors leave (:mod:`geonp.raster.gaps`), or of the raster's own g
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy import ndimage
 
 from geonp.errors import InputError
+from geonp.raster.arrays import BoolArray, FloatArray
 from geonp.raster.gaps import simulate
-
-__all__ = ["HoldOut", "MoveSettings", "hide", "hide_like_own_gaps", "hide_moved_gaps", "hide_simulated"]
-
-FloatArray = npt.NDArray[np.floating[Any]]
-BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

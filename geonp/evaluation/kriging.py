@@ -13,13 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import minimize
 from scipy.spatial import KDTree
 
-__all__ = ["SMOOTHNESS", "Matern", "fit", "fit_patches", "krige", "krige_gaps", "regression_krige_gaps"]
-
-FloatArray = npt.NDArray[np.floating[Any]]
+from geonp.raster.arrays import FloatArray, IntArray
 
 SMOOTHNESS = (0.5, 1.5, 2.5)
 """Smoothnesses nu that :func:`fit` chooses from: those whose covariance is elementary."""
@@ -218,7 +215,7 @@ def fit_patches(patch_sites: FloatArray, patch_values: FloatArray) -> Matern:
     return replace(model, variance=_profile(patch_sites, patch_values, model)[1])
 
 
-def _patches(sites: FloatArray, rng: np.random.Generator) -> npt.NDArray[np.intp]:
+def _patches(sites: FloatArray, rng: np.random.Generator) -> IntArray:
     """Indices ``(patches, cells)`` of sites: random samples of the nearest sites of random centres."""
     near = min(SETTINGS.patch_cells, len(sites))
     centres = sites[rng.integers(len(sites), size=SETTINGS.patches)]

@@ -18,20 +18,17 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy import stats
 
 from geonp.errors import InputError, MissingExtraError
 from geonp.inference import student
+from geonp.raster.arrays import BoolArray, FloatArray
 
 try:
     import scoringrules
 except ImportError as error:
     raise MissingExtraError("scoringrules", "evaluate") from error
 
-__all__ = ["LEVELS", "Scores", "require_scorable", "score"]
-
-FloatArray = npt.NDArray[np.floating[Any]]
 
 LEVELS = (0.50, 0.80, 0.95)
 """Nominal levels of the central intervals whose coverage is counted; the interval score is that of the last one."""
@@ -150,7 +147,7 @@ def score(
     truth: FloatArray,
     mean: FloatArray,
     error: FloatArray,
-    where: npt.NDArray[np.bool_] | None = None,
+    where: BoolArray | None = None,
     tail: FloatArray | None = None,
 ) -> Scores:
     """Score predictive Student distributions.

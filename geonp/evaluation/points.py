@@ -12,19 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.interpolate import LinearNDInterpolator, RBFInterpolator
 from scipy.spatial import KDTree, QhullError
 
 from geonp.evaluation.baselines import ACROSS, SETTINGS, rms_at
 from geonp.evaluation.kriging import SETTINGS as KRIGING
 from geonp.evaluation.kriging import Matern, fit_patches, krige
+from geonp.raster.arrays import Array, Float64Array, IntArray
 from geonp.scattered.squares import embed, project
-
-__all__ = ["POINT_METHODS", "Sites", "errors_by_distance", "fitted", "kriged", "linear_in_time", "predicted"]
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.intp]
 
 EARTH_KM = 6371.0
 """Radius of the Earth, whose chords are the distances of longitudes and latitudes."""
@@ -48,22 +43,22 @@ class Sites:
         Covariates ``(n, p)`` without gaps.
     """
 
-    plane: FloatArray
-    space: FloatArray
-    values: FloatArray
+    plane: Float64Array
+    space: Float64Array
+    values: Float64Array
     stations: IntArray
     times: IntArray
-    columns: FloatArray
+    columns: Float64Array
 
     @classmethod
     def of(
         cls,
-        xy: FloatArray,
+        xy: Float64Array,
         geographic: bool,
-        values: FloatArray,
+        values: Float64Array,
         stations: IntArray,
         times: IntArray | None,
-        columns: FloatArray,
+        columns: Float64Array,
     ) -> Sites:
         """From places ``(n, 2)``, longitudes and latitudes in degrees if `geographic`."""
         plane, space = xy, xy
@@ -74,7 +69,7 @@ class Sites:
         times = np.zeros(len(xy), np.intp) if times is None else times
         return cls(plane, space, values, stations, times, columns)
 
-    def at(self, rows: npt.NDArray[Any]) -> Sites:
+    def at(self, rows: Array) -> Sites:
         """Some of the measurements."""
         return Sites(**{name: array[rows] for name, array in vars(self).items()})
 
@@ -87,17 +82,17 @@ class Sites:
         means = np.bincount(group.ravel(), self.values) / np.bincount(group.ravel())
         return replace(self.at(first), values=means)
 
-    def nearest(self, sites: FloatArray) -> FloatArray:
+    def nearest(self, sites: Float64Array) -> Float64Array:
         """Distances ``(n,)`` to the nearest of some sites in the plane or in space: along the surface, if in km."""
         chord = np.asarray(KDTree(sites).query(self.space)[0])
         return 2 * EARTH_KM * np.arcsin(np.minimum(chord / (2 * EARTH_KM), 1)) if self.space.shape[1] == 3 else chord
 
 
-def _nearest(known: Sites, hidden: Sites) -> FloatArray:
+def _nearest(known: Sites, hidden: Sites) -> Float64Array:
     return known.values[np.asarray(KDTree(known.space).query(hidden.space)[1])]
 
 
-def _linear(known: Sites, hidden: Sites) -> FloatArray:
+def _linear(known: Sites, hidden: Sites) -> Float64Array:
     """Linear on a Delaunay triangulation; nearest outside of its hull."""
     outside = _nearest(known, hidden)
     try:
@@ -107,7 +102,7 @@ def _linear(known: Sites, hidden: Sites) -> FloatArray:
     return np.asarray(np.where(np.isfinite(inside), inside, outside))
 
 
-def _thin_plate(known: Sites, hidden: Sites) -> FloatArray:
+def _thin_plate(known: Sites, hidden: Sites) -> Float64Array:
     """A thin-plate spline with a linear trend through the nearest 48 places."""
     neighbours = min(SETTINGS.spline_neighbours, len(known.values))
     try:
@@ -117,7 +112,7 @@ def _thin_plate(known: Sites, hidden: Sites) -> FloatArray:
         return _linear(known, hidden)
 
 
-POINT_METHODS: dict[str, Callable[[Sites, Sites], FloatArray]] = {
+POINT_METHODS: dict[str, Callable[[Sites, Sites], Float64Array]] = {
     "nearest": _nearest,
     "linear": _linear,
     "thin_plate": _thin_plate,
@@ -125,7 +120,7 @@ POINT_METHODS: dict[str, Callable[[Sites, Sites], FloatArray]] = {
 """Methods without standard errors of their own, by name."""
 
 
-def predicted(method: str, known: Sites, hidden: Sites) -> FloatArray:
+def predicted(method: str, known: Sites, hidden: Sites) -> Float64Array:
     """Predictions ``(m,)`` of one of :data:`POINT_METHODS` or of :data:`ACROSS`; NaN at times without measurements."""
     if method == ACROSS:
         return linear_in_time(known.distinct(), hidden)
@@ -133,7 +128,9 @@ def predicted(method: str, known: Sites, hidden: Sites) -> FloatArray:
     return np.asarray(_by_time(known, hidden, lambda here, there: predict(here, there)[None])[0])
 
 
-def _by_time(known: Sites, hidden: Sites, predict: Callable[[Sites, Sites], FloatArray], parts: int = 1) -> FloatArray:
+def _by_time(
+    known: Sites, hidden: Sites, predict: Callable[[Sites, Sites], Float64Array], parts: int = 1
+) -> Float64Array:
     """Predictions ``(parts, m)`` of each time from its own measurements."""
     known, out = known.distinct(), np.full((parts, len(hidden.values)), np.nan)
     for time in np.unique(hidden.times):
@@ -143,7 +140,7 @@ def _by_time(known: Sites, hidden: Sites, predict: Callable[[Sites, Sites], Floa
     return out
 
 
-def linear_in_time(known: Sites, hidden: Sites) -> FloatArray:
+def linear_in_time(known: Sites, hidden: Sites) -> Float64Array:
     """Linear between the nearest times before and after of the same station, else :func:`_linear` in space."""
     out = predicted("linear", known, hidden)
     for station in np.unique(hidden.stations):
@@ -178,14 +175,14 @@ def fitted(sites: Sites, rng: np.random.Generator) -> tuple[Matern, float]:
     return fit_patches(sites.space[chosen] / unit, sites.values[chosen]), unit
 
 
-def kriged(known: Sites, hidden: Sites, model: tuple[Matern, float]) -> FloatArray:
+def kriged(known: Sites, hidden: Sites, model: tuple[Matern, float]) -> Float64Array:
     """Means and standard errors ``(2, m)`` of ordinary kriging; with covariates, of the residuals of a regression.
 
     The regression is by least squares at each time, :data:`REGRESSION` of :mod:`geonp.evaluation.baselines`.
     """
     matern, unit = model
 
-    def predict(here: Sites, there: Sites) -> FloatArray:
+    def predict(here: Sites, there: Sites) -> Float64Array:
         design, wanted = (np.column_stack([np.ones(len(part.values)), part.columns]) for part in (here, there))
         slopes = np.linalg.lstsq(design, here.values)[0] if here.columns.size else np.zeros(1)
         residual = here.values - design @ slopes
@@ -205,7 +202,7 @@ def detrended(sites: Sites) -> Sites:
     return replace(sites, values=values)
 
 
-def errors_by_distance(residuals: FloatArray, distance: FloatArray, folds: IntArray) -> FloatArray:
+def errors_by_distance(residuals: Float64Array, distance: Float64Array, folds: IntArray) -> Float64Array:
     """Standard errors ``(n,)``: root mean square residuals in classes of distance, of all other folds.
 
     The classes are those of :func:`geonp.evaluation.baselines.with_errors`, relative to the smallest distance.

@@ -28,8 +28,6 @@ try:
 except ImportError as error:
     raise MissingExtraError("matplotlib", "evaluate") from error
 
-__all__ = ["check_report", "render", "write_report"]
-
 _LEVELS = tuple(step / 20 for step in range(1, 20))  # of the reliability curves
 
 # Distinct on white and on black, also for colour-blind readers (after Okabe & Ito).

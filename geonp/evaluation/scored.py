@@ -10,20 +10,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from geonp.evaluation.metrics import LEVELS, Scores, score
 from geonp.inference.student import half_width
+from geonp.raster.arrays import BoolArray, FloatArray
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from geonp.fill.panels import Frame, Panel
 
-__all__ = ["OURS", "RANKED", "VARIANTS", "WITH_BOTH", "WITH_COVARIATES", "WITH_SLICES", "Prediction", "Scored"]
-
-FloatArray = npt.NDArray[np.floating[Any]]
-BoolArray = npt.NDArray[np.bool_]
 
 OURS = "geonp"
 """Name of geonp among the methods."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import InputError
@@ -17,6 +16,7 @@ from geonp.fill.missing import with_gaps
 from geonp.fill.request import VARIABLES
 from geonp.inference.series import SERIES
 from geonp.inference.stack import STACK, beside
+from geonp.raster.arrays import FloatArray
 from geonp.raster.covariates import CovariateLike, taken_by
 from geonp.raster.directions import is_direction, warn_of_directions
 from geonp.raster.grid import Grid
@@ -27,9 +27,6 @@ from geonp.raster.positions import periods, positions
 from geonp.raster.variable import require_numbers
 from geonp.raster.windows import Window
 
-__all__ = ["Moments", "Neighbours", "Slice", "choose_slice", "moments", "neighbours_of"]
-
-FloatArray = npt.NDArray[np.floating[Any]]
 Moments = tuple[FloatArray, FloatArray, FloatArray]
 """Means, standard errors and tails, each ``(y, x)``."""
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 from dask.base import compute
@@ -25,19 +24,15 @@ from geonp.inference.checkpoint import load_card
 from geonp.io.files import open_raster
 from geonp.io.polygon_regions import Polygons, cells_of, read_polygons
 from geonp.io.polygons import VECTOR_FILES
+from geonp.raster.arrays import AnyIntArray, BoolArray, FloatArray
 from geonp.raster.covariates import CovariateLike, named
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import FillFlag
 from geonp.raster.parts import PARTS
 from geonp.raster.regions import Regions, blocks, cell_areas, labelled
 
-__all__ = ["STATISTICS", "aggregate"]
-
 STATISTICS = ("mean", "sum", "integral", "fraction")
 """Statistics of the values of a region."""
-
-FloatArray = npt.NDArray[np.floating[Any]]
-IntArray = npt.NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True)
@@ -65,7 +60,7 @@ def aggregate(
     all_touched: bool = False,
     samples: int = 200,
     model: str | os.PathLike[str] | None = None,
-    mask: xr.DataArray | npt.NDArray[np.bool_] | None = None,
+    mask: xr.DataArray | BoolArray | None = None,
     max_distance: float | None = None,
     device: str | None = None,
     batch_size: int | None = None,
@@ -279,21 +274,21 @@ class _Sums:
         Numbers of cells with a value, and of filled ones among them, ``(k,)``.
     """
 
-    regions: IntArray
+    regions: AnyIntArray
     weights: FloatArray
     values: FloatArray
     drawn: FloatArray
-    cells: IntArray
-    filled: IntArray
+    cells: AnyIntArray
+    filled: AnyIntArray
 
     @classmethod
     def of(
         cls,
         values: FloatArray,
-        flags: IntArray,
+        flags: AnyIntArray,
         drawn: FloatArray,
-        region: IntArray,
-        cells: IntArray,
+        region: AnyIntArray,
+        cells: AnyIntArray,
         weights: FloatArray,
         threshold: float | None,
     ) -> _Sums:
@@ -332,7 +327,7 @@ class _Sums:
                 whole[part.regions] += some
         return cls(np.arange(n_regions), *arrays)
 
-    def table(self, statistic: str, sizes: IntArray, *, of_samples: bool) -> dict[str, Any]:
+    def table(self, statistic: str, sizes: AnyIntArray, *, of_samples: bool) -> dict[str, Any]:
         """Columns of a table; values are those of the fill, or with `of_samples` means of the samples."""
         unit = np.where(self.cells > 0, 1.0 if statistic in ("sum", "integral") else self.weights, np.nan)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -382,7 +377,7 @@ def _table(
 
 def _parts(
     regions: Regions, chunks: Sequence[tuple[int, ...]]
-) -> Iterator[tuple[tuple[slice, slice], IntArray, IntArray]]:
+) -> Iterator[tuple[tuple[slice, slice], AnyIntArray, AnyIntArray]]:
     """For each chunk with cells of regions its rows and columns, and the numbers of the pairs and cells in it."""
     rows, cols = (np.cumsum([0, *sizes]) for sizes in chunks)
     i, j = (np.searchsorted(edges, of, side="right") - 1 for edges, of in ((rows, regions.row), (cols, regions.col)))

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from geonp.fill.region import assemble, unknown
 from geonp.fill.surroundings import Beside, Index, Region
 from geonp.inference.covariates import Layer
 from geonp.inference.kernel import FillJob
+from geonp.raster.arrays import Array, BoolArray
 from geonp.raster.variable import Read
 from geonp.raster.windows import Piece
-
-__all__ = ["BlockSource", "Blocks", "FarBlocks"]
-
-Array = npt.NDArray[Any]
-BoolArray = npt.NDArray[np.bool_]
 
 Blocks = list[list[Array]]
 """Blocks by row and column."""

@@ -11,7 +11,6 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 from dask.delayed import delayed
 
@@ -19,23 +18,13 @@ from geonp.errors import InputError
 from geonp.fill.options import Bounds, FillOptions
 from geonp.inference import student
 from geonp.inference.warping import Sample, Warping, fitted
+from geonp.raster.arrays import Array
 from geonp.raster.metadata import FillFlag
 from geonp.raster.nodata import UNLIMITED
 from geonp.raster.variable import Variable
 
-__all__ = [
-    "bounds_of",
-    "mapped",
-    "mapped_dtype",
-    "said",
-    "sample_of",
-    "warping_array",
-    "warping_of",
-]
-
 logger = logging.getLogger(__name__)
 
-Array = npt.NDArray[Any]
 Limits = tuple[float, float]
 
 

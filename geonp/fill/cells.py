@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
@@ -16,13 +15,10 @@ from geonp.fill.elsewhere import Target, arrays_on
 from geonp.fill.request import Request
 from geonp.fill.variables import Raster
 from geonp.inference.kernel import result_dtype
+from geonp.raster.arrays import Array
 from geonp.raster.mapping import Mapping
 from geonp.raster.metadata import FillFlag, Kind
 from geonp.raster.variable import Variable
-
-__all__ = ["means_at"]
-
-Array = npt.NDArray[Any]
 
 
 def means_at(

@@ -6,18 +6,16 @@ import os
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import InputError
 from geonp.io.polygons import VECTOR_FILES, is_vector, polygon_mask
+from geonp.raster.arrays import BoolArray
 from geonp.raster.grid import Grid
 from geonp.raster.nodata import declared_nodata
 
-__all__ = ["domain_of"]
 
-
-def domain_of(mask: xr.DataArray | npt.NDArray[np.bool_] | str | os.PathLike[str], grid: Grid) -> Any:
+def domain_of(mask: xr.DataArray | BoolArray | str | os.PathLike[str], grid: Grid) -> Any:
     """The valid domain as a boolean ``(rows, columns)`` array, NumPy or dask."""
     if is_vector(mask) or hasattr(mask, "to_crs"):
         return polygon_mask(mask, grid).values

@@ -15,19 +15,14 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import warn
+from geonp.raster.arrays import Array, BoolArray
 from geonp.raster.metadata import Kind
 from geonp.raster.nodata import PACKING, UNLIMITED, Reader
 from geonp.raster.sentinels import SENTINELS, Extremes, sentinels_of, suspects, warn_of_sentinels
 from geonp.raster.variable import ClassReader, Variable
-
-__all__ = ["Glance", "Watch", "warn_of_doubts"]
-
-Array = npt.NDArray[Any]
-BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 from dask.delayed import delayed
 
@@ -21,6 +20,7 @@ from geonp.fill.outputs import result_arrays
 from geonp.fill.request import Request
 from geonp.inference.kernel import FillJob, result_dtype
 from geonp.inference.places import fill_places
+from geonp.raster.arrays import Array
 from geonp.raster.grid import Grid, grid_mapping_name
 from geonp.raster.mapping import Mapping as GridMapping
 from geonp.raster.metadata import FillFlag, Kind
@@ -28,10 +28,6 @@ from geonp.raster.parts import PARTS
 from geonp.raster.tolerances import TOLERANCES
 from geonp.raster.variable import Read, Variable
 from geonp.raster.windows import Window
-
-__all__ = ["Target", "arrays_on", "check_points", "filled_at", "onto"]
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)

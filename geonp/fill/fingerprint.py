@@ -17,8 +17,6 @@ from geonp.fill.request import Request
 from geonp.inference.warping import Warping
 from geonp.io.location import identity, is_remote
 
-__all__ = ["digest", "fingerprint", "require_unchanged", "values_of"]
-
 
 def fingerprint(
     request: Request, layout: Layout, values: str, warpings: Mapping[Hashable, Warping] | None = None

@@ -13,18 +13,14 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
 
 from geonp.errors import InputError
 from geonp.fill.request import Request
 from geonp.fill.surroundings import Index
+from geonp.raster.arrays import BoolArray
 from geonp.raster.gap_masks import GapRule, PackedMask, kept_mask
 from geonp.raster.parts import PARTS
 from geonp.raster.variable import Variable
-
-__all__ = ["narrow_mask", "packed_domain", "packed_narrow", "with_holes"]
-
-BoolArray = npt.NDArray[np.bool_]
 
 
 def with_holes(request: Request) -> Request:

@@ -39,13 +39,12 @@ from geonp.fill.variables import Raster
 from geonp.inference.counting import most_batches
 from geonp.inference.kernel import FillJob, as_read, result_dtype
 from geonp.inference.warping import Warping
+from geonp.raster.arrays import Array, BoolArray
 from geonp.raster.covariates import Covariate, check_values
 from geonp.raster.metadata import FillFlag, Kind, dataset_attrs
 from geonp.raster.nodata import Reader
 from geonp.raster.variable import Variable
 from geonp.raster.windows import CHUNKS, Window, pieces
-
-__all__ = ["chunks_in_memory", "count_batches", "infill", "template"]
 
 logger = logging.getLogger(__name__)
 
@@ -359,7 +358,7 @@ def _covariate(request: Request, covariate: Covariate) -> da.Array:
     return result
 
 
-def _as_read(stored: npt.NDArray[Any], read: Reader) -> npt.NDArray[Any]:
+def _as_read(stored: Array, read: Reader) -> Array:
     return as_read(read(stored), FillFlag.OBSERVED)
 
 
@@ -373,7 +372,7 @@ def _fill(
     return fill_region(region, source, job)[0]
 
 
-def count_batches(missing: npt.NDArray[np.bool_], chunks: Sequence[tuple[int, ...]], job: FillJob) -> int:
+def count_batches(missing: BoolArray, chunks: Sequence[tuple[int, ...]], job: FillJob) -> int:
     """Upper bound of the batches that fill a slice, from its mask of missing cells ``(rows, cols)`` and its chunks."""
     total = 0
     for _, chunk in _windows(*chunks):

@@ -25,8 +25,6 @@ from geonp.raster.variable import (
     require_numbers,
 )
 
-__all__ = ["check_kinds", "check_model", "check_numbers", "names_of", "results_of", "variable_of"]
-
 
 def names_of(ds: xr.Dataset, grid: Grid, options: FillOptions) -> list[Hashable]:
     """Names of the variables to fill; beside numbers, classes are filled only if this is asked for.

@@ -12,8 +12,6 @@ import xarray as xr
 from geonp.errors import InputError
 from geonp.raster.windows import chunk_side
 
-__all__ = ["Layout", "checked_layout"]
-
 
 @dataclass(frozen=True)
 class Layout:

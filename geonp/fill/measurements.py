@@ -7,7 +7,6 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
@@ -18,16 +17,12 @@ from geonp.fill.surroundings import Region
 from geonp.inference.measurements import Measurements
 from geonp.inference.places import fill_places
 from geonp.io.measurements import Table, read_table, transformed
+from geonp.raster.arrays import Float64Array, IntArray
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import Kind
 from geonp.raster.times import times_of
 from geonp.raster.variable import Variable
 from geonp.raster.windows import CHUNKS, Window
-
-__all__ = ["with_measurements"]
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -132,7 +127,7 @@ def _placed(request: Request, variable: Variable, table: Table) -> Measurements:
     return Measurements(variable.name, places, values.astype(np.float64), np.zeros(len(places)), slices)
 
 
-def _index(ds: xr.Dataset, grid: Grid, axis: int, at: FloatArray) -> FloatArray:
+def _index(ds: xr.Dataset, grid: Grid, axis: int, at: Float64Array) -> Float64Array:
     """Rows or columns of coordinates, with fractions; NaN beyond half a cell outside of the raster."""
     dim = (grid.y_dim, grid.x_dim)[axis]
     if dim not in ds.coords or ds.coords[dim].ndim != 1 or ds.sizes[dim] < 2:
@@ -180,7 +175,7 @@ def _slices(source: xr.DataArray, dim: Hashable, table: Table) -> IntArray:
     return np.asarray(np.where(times.of_rows < 0, -1, found[times.of_rows]), np.intp)
 
 
-def _errors(table: Table, name: str) -> FloatArray:
+def _errors(table: Table, name: str) -> Float64Array:
     if name not in table.covariates or not pd.api.types.is_numeric_dtype(table.covariates[name]):
         raise InputError(f"point_errors must be a column of numbers of points, got {name!r}")
     errors = table.covariates[name].to_numpy(np.float64, na_value=np.nan)

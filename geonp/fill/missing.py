@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import InputError, warn
 from geonp.io.warp import resampled
+from geonp.raster.arrays import Array, BoolArray
 from geonp.raster.covariates import placed
 from geonp.raster.elementwise import elementwise, is_lazy
 from geonp.raster.flags import Condition, Expression, layer_of, parsed
@@ -26,10 +26,7 @@ from geonp.raster.nodata import DEFAULT_FILL, NODATA, empty_value, holds, nodata
 from geonp.raster.presets import PRESETS
 from geonp.raster.variable import fill_variables
 
-__all__ = ["Flags", "MissingLike", "find_layer", "flags_of", "hidden", "with_gaps", "without_bands"]
-
-Array = npt.NDArray[Any]
-MissingLike = xr.DataArray | npt.NDArray[np.bool_] | str | Condition | Callable[[Any], Any]
+MissingLike = xr.DataArray | BoolArray | str | Condition | Callable[[Any], Any]
 """What says where values are missing: an array, an expression on the variables of the raster, or a function of it."""
 
 
@@ -310,7 +307,7 @@ class _Hide:
         return np.where(_union(values, *masks), self.marker, values).astype(self.dtype)
 
 
-def _union(values: Array, *masks: Array) -> npt.NDArray[np.bool_]:
+def _union(values: Array, *masks: Array) -> BoolArray:
     """Where a mask is neither 0 nor NaN."""
     missing = np.zeros(values.shape, bool)
     for mask in masks:

@@ -15,16 +15,14 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import InputError
+from geonp.raster.arrays import BoolArray
 
 if TYPE_CHECKING:
     from geonp.fill.missing import MissingLike
     from geonp.raster.covariates import CovariateLike
-
-__all__ = ["RESULTS", "Bounds", "FillOptions"]
 
 Pair = tuple[float | None, float | None]
 Bounds = Pair | Literal["valid_range"] | Mapping[Hashable, Pair | Literal["valid_range"]]
@@ -151,7 +149,7 @@ class FillOptions:
 
     model: str | os.PathLike[str] = "tnpkr-sa"
     missing: MissingLike | Sequence[MissingLike] | None = None
-    mask: xr.DataArray | npt.NDArray[np.bool_] | str | os.PathLike[str] | None = None
+    mask: xr.DataArray | BoolArray | str | os.PathLike[str] | None = None
     holes: bool = False
     max_gap: int | None = None
     max_distance: float | None = None

@@ -10,30 +10,17 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import InputError
 from geonp.fill.options import RESULTS, FillOptions
 from geonp.inference import student
 from geonp.inference.kernel import within
+from geonp.raster.arrays import Array
 from geonp.raster.kinds import category_labels
 from geonp.raster.metadata import UNNAMED, FillFlag, Kind, ancillary_names
 from geonp.raster.nodata import NODATA, OTHER_NODATA, PACKING, UNLIMITED, VALID, holds, without
 from geonp.raster.variable import ClassReader, Variable, labels
-
-__all__ = [
-    "Output",
-    "filled_names",
-    "ordered",
-    "outputs",
-    "result_arrays",
-    "unbanded",
-    "values_only",
-    "without_results",
-]
-
-Array = npt.NDArray[Any]
 
 _TEMPERATURE_UNITS = {"k", "kelvin", "degc", "celsius", "degree_celsius", "degrees_celsius", "degf", "fahrenheit"}
 

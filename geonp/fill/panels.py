@@ -8,17 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from geonp.errors import MissingExtraError
+from geonp.raster.arrays import FloatArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-__all__ = ["PICTURE", "Frame", "Panel", "Places", "drawn", "require_matplotlib"]
-
-FloatArray = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)

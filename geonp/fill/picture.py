@@ -15,6 +15,7 @@ from geonp.errors import InputError, OutputError
 from geonp.fill.outputs import filled_names, unbanded
 from geonp.fill.panels import PICTURE, Frame, Panel, Places, drawn, require_matplotlib
 from geonp.io.location import check_writable, replacing
+from geonp.raster.arrays import FloatArray
 from geonp.raster.directions import is_direction
 from geonp.raster.grid import Grid
 from geonp.raster.kinds import category_labels, is_classes
@@ -24,9 +25,6 @@ from geonp.raster.nodata import declared_nodata, observed
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["check_picture", "plot", "save_picture"]
-
-FloatArray = npt.NDArray[np.floating[Any]]
 
 _FLAGS = {
     FillFlag.OBSERVED: "#dfe3e8",

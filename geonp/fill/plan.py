@@ -29,8 +29,6 @@ from geonp.raster.parts import MEMORY, PARTS
 from geonp.raster.variable import Variable
 from geonp.raster.windows import Window
 
-__all__ = ["FillPlan", "plan", "planned", "processes_bytes"]
-
 
 @dataclass(frozen=True)
 class FillPlan:

@@ -13,7 +13,6 @@ from functools import cached_property, lru_cache, partial
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from geonp.errors import PredictionError
 from geonp.fill.surroundings import Beside, Index, Region
@@ -25,18 +24,15 @@ from geonp.inference.kernel import FillJob, as_read, fill_window, result_dtype, 
 from geonp.inference.series import SERIES, predict_slice
 from geonp.inference.smoothing import fill_smooth
 from geonp.inference.stack import STACK
+from geonp.raster.arrays import Array, BoolArray, IntArray
 from geonp.raster.covariates import Covariate
 from geonp.raster.metadata import FillFlag, Kind
 from geonp.raster.variable import Variable
 from geonp.raster.windows import Piece, Window, pieces
 
-__all__ = ["Source", "VariableSource", "assemble", "fill_region", "reason", "unknown"]
-
 logger = logging.getLogger(__name__)
 
-Array = npt.NDArray[Any]
-BoolArray = npt.NDArray[np.bool_]
-Cells = tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]
+Cells = tuple[IntArray, IntArray]
 
 FILLS = {Kind.NUMBERS: fill_window, Kind.CLASSES: fill_classes, Kind.DIRECTIONS: fill_directions}
 """The function that fills a window, by what the values are."""

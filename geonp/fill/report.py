@@ -9,7 +9,6 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import InputError, warn
@@ -17,6 +16,7 @@ from geonp.fill.doubts import Glance, warn_of_doubts
 from geonp.fill.outputs import without_results
 from geonp.fill.units import Field, Unit, census
 from geonp.io.journal import Record
+from geonp.raster.arrays import Array
 from geonp.raster.collar import Footprint
 from geonp.raster.dimensions import spatial_dims
 from geonp.raster.grid import Grid
@@ -24,9 +24,6 @@ from geonp.raster.metadata import FillFlag
 from geonp.raster.parts import PARTS
 from geonp.raster.windows import Window
 
-__all__ = ["Report", "check_observed", "counted", "failures", "tally", "warn_of_extrapolation"]
-
-Array = npt.NDArray[Any]
 Counts = dict[str, dict[str, int]]
 
 COUNTED = ("cells", *(flag.name.lower() for flag in FillFlag.used(empty_slices=False)), "infinite")

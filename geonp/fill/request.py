@@ -38,8 +38,6 @@ from geonp.raster.positions import periods, positions
 from geonp.raster.surface import surface_of
 from geonp.raster.variable import Variable
 
-__all__ = ["Request", "check_across", "check_covariates", "covariates_on", "load_job", "prepare", "require_covariates"]
-
 VARIABLES = "variables"
 """Name in `across` of the variables of a Dataset, unless it has such a dimension."""
 

@@ -17,8 +17,6 @@ from geonp.io.output import for_files
 from geonp.raster.grid import Grid
 from geonp.raster.windows import chunk_side
 
-__all__ = ["fill_session"]
-
 
 def fill_session(obj: Raster, session: Session, chunks: int | None, **options: Unpack[FillKeywords]) -> Report:
     """Fill a raster into a session and commit it; see :func:`geonp.fill_store`.

@@ -10,17 +10,14 @@ from dataclasses import fields
 from textwrap import indent
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from geonp.fill.options import Bounds, FillOptions
+from geonp.raster.arrays import BoolArray
 
 if TYPE_CHECKING:
     from geonp.fill.missing import MissingLike
     from geonp.raster.covariates import CovariateLike
-
-__all__ = ["FillKeywords", "described", "takes_fill_options"]
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -30,7 +27,7 @@ class FillKeywords(TypedDict, total=False):
 
     model: str | os.PathLike[str]
     missing: MissingLike | Sequence[MissingLike] | None
-    mask: xr.DataArray | npt.NDArray[np.bool_] | str | os.PathLike[str] | None
+    mask: xr.DataArray | BoolArray | str | os.PathLike[str] | None
     holes: bool
     max_gap: int | None
     max_distance: float | None

@@ -43,8 +43,6 @@ from geonp.raster.covariates import Covariate, require_values
 from geonp.raster.parts import MEMORY, PARTS
 from geonp.raster.variable import Variable
 
-__all__ = ["fill_store", "plan_store"]
-
 logger = logging.getLogger(__name__)
 
 JOB = "geonp_job"

@@ -5,19 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy.typing as npt
 
 from geonp.inference.covariates import Layer
 from geonp.inference.kernel import FillJob
 from geonp.inference.series import SERIES
 from geonp.inference.stack import beside
+from geonp.raster.arrays import Array
 from geonp.raster.covariates import Covariate
 from geonp.raster.variable import Variable
 from geonp.raster.windows import Window
-
-__all__ = ["Beside", "Index", "Region"]
 
 Index = tuple[int, ...]
 """Number of a slice along each leading dimension."""
@@ -103,7 +99,7 @@ class Beside:
         """Index in a block or region that begins at the slice `first` of the variable."""
         return tuple(index[axis] - first[axis] for axis in self.axes)
 
-    def layer(self, result: npt.NDArray[Any]) -> Layer:
+    def layer(self, result: Array) -> Layer:
         """The covariate in a window, from the result of its own fill."""
         exact = self.classes or self.known_errors or self.slice
         errors = None if exact else result["standard_error"]

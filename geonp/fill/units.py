@@ -14,7 +14,6 @@ from typing import Any
 
 import dask
 import numpy as np
-import numpy.typing as npt
 
 from geonp.errors import InputError
 from geonp.fill.bounds import mapped
@@ -27,16 +26,12 @@ from geonp.inference.kernel import FillJob, as_read
 from geonp.inference.warping import Warping
 from geonp.io.journal import Journal, Record
 from geonp.io.stores import Store
+from geonp.raster.arrays import Array
 from geonp.raster.covariates import Covariate
 from geonp.raster.gap_masks import PackedMask
 from geonp.raster.metadata import FillFlag
 from geonp.raster.variable import Variable
 from geonp.raster.windows import Window
-
-__all__ = ["COUNTED", "Field", "Unit", "Work", "census", "fail_unit", "fill_unit", "units_of"]
-
-Array = npt.NDArray[Any]
-
 
 COUNTED = {"cells", "infinite", "seen", *(flag.name.lower() for flag in FillFlag.used(empty_slices=False))}
 """Keys of the record of a unit, see :func:`census`."""

@@ -17,8 +17,6 @@ from geonp.raster.metadata import UNNAMED, ancillary_names
 from geonp.raster.places import warn_of_places
 from geonp.raster.variable import Variable, class_variables, off_grid, passed_classes, passed_integers
 
-__all__ = ["Raster", "normalise"]
-
 Raster = xr.DataArray | xr.Dataset
 """What can be filled."""
 

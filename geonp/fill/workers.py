@@ -18,8 +18,6 @@ from geonp.errors import ClusterError, GeonpError, MissingExtraError, reason, wa
 from geonp.fill.units import Unit, Work, fail_unit, fill_unit
 from geonp.io.journal import Record
 
-__all__ = ["executor", "processes", "run"]
-
 logger = logging.getLogger(__name__)
 
 MAX_RETRIES = 2

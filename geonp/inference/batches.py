@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from geonp.inference.context import Neighbourhood
 
-__all__ = ["BATCHES", "BatchSettings", "batch_bytes", "padded_size", "tiles_per_batch"]
-
 
 @dataclass(frozen=True)
 class BatchSettings:

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from geonp.inference.covariates import Layer
 from geonp.inference.predictor import Predictor
 from geonp.inference.stitching import Tile
 from geonp.inference.warping import Warping, uncensored
-
-__all__ = ["latent", "without_piles"]
-
-FloatArray = npt.NDArray[np.floating[Any]]
+from geonp.raster.arrays import FloatArray
 
 
 def latent(values: FloatArray, layers: Sequence[Layer], warping: Warping | None) -> tuple[FloatArray, Sequence[Layer]]:

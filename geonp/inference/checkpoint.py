@@ -20,8 +20,6 @@ from geonp.io.location import replacing
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Card", "available", "load_card", "load_model", "save", "start_from"]
-
 FORMAT = 1
 """Version of the format of cards."""
 

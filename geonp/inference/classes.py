@@ -14,14 +14,10 @@ from geonp.inference.kernel import FillJob, unfilled
 from geonp.inference.stitching import Tile, in_batches, predict
 from geonp.inference.tiles import tiles_of
 from geonp.inference.tiling import between, support, wanted_cells
+from geonp.raster.arrays import BoolArray, FloatArray
 from geonp.raster.kinds import CLASSES
 from geonp.raster.metadata import FillFlag
 from geonp.raster.windows import Window
-
-__all__ = ["fill_classes"]
-
-BoolArray = npt.NDArray[np.bool_]
-FloatArray = npt.NDArray[np.floating]
 
 
 def fill_classes(

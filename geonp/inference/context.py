@@ -10,20 +10,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 from scipy import ndimage
 
 from geonp.errors import InputError
 from geonp.inference.thinning import curve, start_of, thinned
+from geonp.raster.arrays import BoolArray, Float32Array, FloatArray, IntArray
 from geonp.raster.grid import Grid
 from geonp.raster.tolerances import TOLERANCES
 from geonp.raster.windows import shown_once
-
-__all__ = ["Neighbourhood", "Standardised", "choose_context", "framed", "halo_for", "select_context", "standardise"]
-
-BoolArray = npt.NDArray[np.bool_]
-FloatArray = npt.NDArray[np.floating]
-IntArray = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -231,7 +225,7 @@ def _turned_order(shape: tuple[int, int], flip_rows: bool, flip_cols: bool, swap
 class Standardised:
     """Standardised values: ``value = loc + scale * z``."""
 
-    z: npt.NDArray[np.float32]
+    z: Float32Array
     loc: float
     scale: float
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from geonp.inference.batches import BATCHES, padded_size, tiles_per_batch
 from geonp.inference.kernel import FillJob
 from geonp.inference.tiling import TILING, groups
+from geonp.raster.arrays import BoolArray
 from geonp.raster.windows import Window
-
-__all__ = ["most_batches", "padded_sizes"]
-
-BoolArray = npt.NDArray[np.bool_]
 
 
 def most_batches(missing: BoolArray, observed: BoolArray, chunk: Window, job: FillJob) -> int:

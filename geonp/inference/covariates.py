@@ -6,14 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from geonp.raster.arrays import FloatArray, IntArray
 from geonp.raster.kinds import CLASSES
-
-__all__ = ["Columns", "Layer", "columns", "known_errors", "padded", "with_slices"]
-
-FloatArray = npt.NDArray[np.floating]
-IntArray = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, eq=False)

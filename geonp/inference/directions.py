@@ -12,13 +12,9 @@ from scipy import ndimage
 
 from geonp.inference.covariates import Layer
 from geonp.inference.kernel import FillJob, fill_window
+from geonp.raster.arrays import BoolArray, FloatArray
 from geonp.raster.metadata import FillFlag
 from geonp.raster.windows import Window
-
-__all__ = ["fill_directions"]
-
-BoolArray = npt.NDArray[np.bool_]
-FloatArray = npt.NDArray[np.floating]
 
 
 def fill_directions(

@@ -11,28 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from geonp.inference.context import Neighbourhood, select_context
 from geonp.inference.thinning import start_of
 from geonp.inference.tiling import TILING
+from geonp.raster.arrays import BoolArray, FloatArray, IntArray
 from geonp.raster.windows import Window
-
-__all__ = [
-    "FAR",
-    "NO_BLOCKS",
-    "BlockSums",
-    "FarContext",
-    "FarSettings",
-    "block_sums",
-    "far_context",
-    "far_window",
-    "reaches_far",
-]
-
-BoolArray = npt.NDArray[np.bool_]
-FloatArray = npt.NDArray[np.floating]
-IntArray = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,9 @@ from scipy.spatial import cKDTree
 from geonp.inference.context import Neighbourhood, choose_context
 from geonp.inference.thinning import curve, start_of, thinned
 from geonp.inference.tiling import near
+from geonp.raster.arrays import BoolArray, Float32Array, Float64Array, IntArray
 from geonp.raster.surface import Surface
 from geonp.raster.windows import shown_once
-
-__all__ = ["Ground", "Plane", "Squares"]
-
-BoolArray = npt.NDArray[np.bool_]
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.intp]
 
 _FINE = 2
 """Steps of the curve along which context is sampled, for each unit."""
@@ -44,7 +39,7 @@ class Plane:
         Whether its cells are about as wide as high.
     """
 
-    middle: FloatArray
+    middle: Float64Array
     unit: float
     square: bool
 
@@ -68,7 +63,7 @@ class Squares:
         """See :meth:`Ground.plane`."""
         return Plane((box[0] + box[1] - 1) / 2, 1.0, square=True)
 
-    def locations(self, places: npt.NDArray[np.number], plane: Plane) -> npt.NDArray[np.float32]:
+    def locations(self, places: npt.NDArray[np.number], plane: Plane) -> Float32Array:
         """See :meth:`Ground.locations`."""
         return np.asarray(places - plane.middle, np.float32)
 
@@ -110,7 +105,7 @@ class Ground:
         return self.surface.placed_mask(self.rows, self.cols)
 
     @cached_property
-    def _known(self) -> tuple[IntArray, FloatArray, cKDTree]:
+    def _known(self) -> tuple[IntArray, Float64Array, cKDTree]:
         """Flat indices of the context, each cell of the raster once, with their places and a tree of these."""
         index = np.flatnonzero(shown_once(self.context_mask, self._period))
         # in the order of the raster, so that it does not matter where the window begins
@@ -120,7 +115,7 @@ class Ground:
         return index, places, cKDTree(places)
 
     @cached_property
-    def _areas(self) -> FloatArray:
+    def _areas(self) -> Float64Array:
         """Areas of all cells of the window; 0 outside of the raster."""
         areas, (n_rows, n_cols) = np.zeros(self.context_mask.shape), self.surface.shape
         rows = (self.rows >= 0) & (self.rows < n_rows)
@@ -135,7 +130,7 @@ class Ground:
         inside = self._placed_mask[row, col]
         return np.asarray((row * self.cols.size + col)[inside], np.intp)
 
-    def _places(self, index: IntArray) -> FloatArray:
+    def _places(self, index: IntArray) -> Float64Array:
         row, col = np.divmod(index, self.cols.size)
         return self.surface.places(self.rows[row], self.cols[col])
 
@@ -151,7 +146,7 @@ class Ground:
         square = not self.surface.narrow_mask(self.rows[top:bottom]).any()
         return Plane(middle, unit, square)
 
-    def locations(self, places: npt.NDArray[np.number], plane: Plane) -> npt.NDArray[np.float32]:
+    def locations(self, places: npt.NDArray[np.number], plane: Plane) -> Float32Array:
         """Locations ``(n, 2)``, as the model reads them, of rows and columns in the window, also between cells."""
         row, col = (
             values + numbers[first] - first
@@ -202,7 +197,7 @@ class Ground:
         return close | self.context_mask
 
 
-def _along_curve(offset: FloatArray) -> IntArray:
+def _along_curve(offset: Float64Array) -> IntArray:
     """Order of places along a curve that turns with them, as that of cells in :mod:`geonp.inference.context`."""
     moment = offset.sum(0)
     offset = np.where(moment < 0, -offset, offset)

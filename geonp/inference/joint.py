@@ -15,15 +15,10 @@ from geonp.inference.noise import Noise
 from geonp.inference.simulation import JOINT, Patch, Simulator, joint_errors, nearest, samples_of
 from geonp.inference.stitching import Tile
 from geonp.inference.tiles import far_of, tiles_of
+from geonp.raster.arrays import BoolArray, Float32Array, FloatArray, IntArray
 from geonp.raster.metadata import FillFlag
 from geonp.raster.parts import PARTS
 from geonp.raster.windows import Window
-
-__all__ = ["draw_samples", "errors_of", "fill_samples", "noise_of"]
-
-BoolArray = npt.NDArray[np.bool_]
-FloatArray = npt.NDArray[np.floating]
-IntArray = npt.NDArray[np.intp]
 
 
 def draw_samples(
@@ -64,7 +59,7 @@ def errors_of(
     job: FillJob,
     covariates: Sequence[Layer] = (),
     far: Callable[[], FloatArray] | None = None,
-) -> npt.NDArray[np.float32]:
+) -> Float32Array:
     """Standardised errors of the filled cells of a chunk, jointly drawn.
 
     Arguments are those of :func:`geonp.inference.kernel.fill_window`.

@@ -27,16 +27,11 @@ from geonp.inference.stitching import Tile, blended, in_batches, stitch
 from geonp.inference.tiles import far_of, tiles_of
 from geonp.inference.tiling import TILING, between, support, wanted_cells
 from geonp.inference.warping import Warping
+from geonp.raster.arrays import BoolArray, Float64Array, FloatArray, IntArray
 from geonp.raster.metadata import FillFlag, Kind
 from geonp.raster.surface import Surface
 from geonp.raster.variable import Variable
 from geonp.raster.windows import Window, indices
-
-__all__ = ["FillJob", "as_read", "fill_window", "result_dtype", "unfilled", "within"]
-
-BoolArray = npt.NDArray[np.bool_]
-FloatArray = npt.NDArray[np.floating]
-IntArray = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -385,9 +380,7 @@ def _predict(
     return predicted
 
 
-def _blend(
-    tiles: list[Tile], shape: tuple[int, ...], rows: IntArray, cols: IntArray, job: FillJob
-) -> npt.NDArray[np.float64]:
+def _blend(tiles: list[Tile], shape: tuple[int, ...], rows: IntArray, cols: IntArray, job: FillJob) -> Float64Array:
     """Blended outputs ``(outputs, rows, cols)`` for the targets of all tiles, NaN elsewhere."""
     ordered = in_batches(tiles, job.predictor.batch_size)
 

@@ -14,8 +14,6 @@ from typing import Any
 
 from geonp.inference.context import Neighbourhood
 
-__all__ = ["config_errors", "neighbourhood_errors"]
-
 _NUMBERS = {"tile_px": (2, 4096), "n_context": (1, 2**17), "min_context": (1, 2**17), "overlap_px": (0, 4096)}
 _COUNTED = re.compile(r"blocks$|layers$|_steps$|^d_x$|^n_(latents|bootstraps)$")
 

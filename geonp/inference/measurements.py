@@ -13,15 +13,9 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from geonp.inference.thinning import curve, start_of, thinned
-
-__all__ = ["MEASUREMENTS", "Measured", "Measurements", "NearMeasurements"]
-
-BoolArray = npt.NDArray[np.bool_]
-FloatArray = npt.NDArray[np.floating]
-IntArray = npt.NDArray[np.intp]
+from geonp.raster.arrays import BoolArray, FloatArray, IntArray
 
 
 @dataclass(frozen=True)
@@ -65,7 +59,7 @@ class Measurements:
     slices: IntArray
     offset_error: float = 0.0
 
-    def at(self, rows: npt.NDArray[np.bool_] | IntArray) -> Measurements:
+    def at(self, rows: BoolArray | IntArray) -> Measurements:
         """Some of them."""
         arrays = self.places[rows], self.values[rows], self.errors[rows], self.slices[rows]
         return Measurements(self.variable, *arrays, self.offset_error)

@@ -16,9 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["NOISE", "Noise", "NoiseSettings"]
-
-IntArray = npt.NDArray[np.integer]
+from geonp.raster.arrays import AnyIntArray, Float32Array
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class NoiseSettings:
 NOISE = NoiseSettings()
 """The settings in use."""
 
-_BLOCKS: OrderedDict[tuple[int, ...], npt.NDArray[np.float32]] = OrderedDict()
+_BLOCKS: OrderedDict[tuple[int, ...], Float32Array] = OrderedDict()
 _LOCK = threading.Lock()
 
 
@@ -55,7 +53,7 @@ class Noise:
     key: tuple[int, int]
     n: int
 
-    def at(self, lattice: int, nodes: Sequence[IntArray]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]:
+    def at(self, lattice: int, nodes: Sequence[AnyIntArray]) -> tuple[Float32Array, npt.NDArray[np.int32]]:
         """Noise of the blocks that hold some nodes, and where the nodes are in it.
 
         Parameters
@@ -84,8 +82,8 @@ class Noise:
         return noise, np.asarray((number.reshape(place.shape) << (bits * len(nodes))) | inside, np.int32)
 
     def around(
-        self, lattice: int, nodes: IntArray, offsets: IntArray, period: int | None = None
-    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]:
+        self, lattice: int, nodes: AnyIntArray, offsets: AnyIntArray, period: int | None = None
+    ) -> tuple[Float32Array, npt.NDArray[np.int32]]:
         """Noise of the nodes around some nodes, and where each is in it.
 
         Parameters
@@ -123,7 +121,7 @@ class Noise:
         first, steps = ((part @ strides).astype(np.int32) for part in (nodes - low, offsets))
         return window.reshape(-1, self.n), first[:, None] + steps
 
-    def _block(self, lattice: int, corner: list[int], bits: int) -> npt.NDArray[np.float32]:
+    def _block(self, lattice: int, corner: list[int], bits: int) -> Float32Array:
         """Noise of a block ``(nodes, n)``."""
         name = (*self.key, self.n, lattice, *corner)
         with _LOCK:
@@ -142,7 +140,7 @@ class Noise:
         return found
 
 
-def _runs(blocks: IntArray) -> list[slice]:
+def _runs(blocks: AnyIntArray) -> list[slice]:
     """Slices of equal numbers that follow each other."""
     edges = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist(), len(blocks)]
     return [slice(start, end) for start, end in itertools.pairwise(edges)]

@@ -28,8 +28,6 @@ from dask.system import CPU_COUNT
 
 from geonp.errors import warn
 
-__all__ = ["PROCESSES", "ProcessSettings", "number_of_cores", "number_of_processes", "on_cores", "peak_bytes"]
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")

@@ -16,13 +16,9 @@ from geonp.inference.far import NO_BLOCKS, FarContext
 from geonp.inference.kernel import FillJob, result_dtype, within
 from geonp.inference.stitching import Tile, batches, blended, stitch
 from geonp.inference.tiles import far_of
+from geonp.raster.arrays import BoolArray, FloatArray, IntArray
 from geonp.raster.metadata import FillFlag
 from geonp.raster.windows import Window
-
-__all__ = ["fill_places"]
-
-FloatArray = npt.NDArray[np.floating]
-IntArray = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -45,7 +41,7 @@ PLACES = PlaceSettings()
 
 def fill_places(
     values: FloatArray,
-    domain_mask: npt.NDArray[np.bool_],
+    domain_mask: BoolArray,
     chunk: Window,
     job: FillJob,
     places: FloatArray,
@@ -111,7 +107,7 @@ def fill_places(
 
 def _tiles(
     values: FloatArray,
-    context_mask: npt.NDArray[np.bool_],
+    context_mask: BoolArray,
     places: FloatArray,
     wanted: IntArray,
     chunk: Window,

@@ -15,7 +15,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import psutil
 
 from geonp.errors import CheckpointError, InputError, ModelError, PredictionError, reason
@@ -24,23 +23,13 @@ from geonp.inference.batches import BATCHES, batch_bytes
 from geonp.inference.context import Neighbourhood
 from geonp.inference.covariates import Columns
 from geonp.inference.measurements import Measured
+from geonp.raster.arrays import BoolArray, Float32Array, FloatArray
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from geonp.nn.process import LocalProcess
     from geonp.nn.squares import Patch, Reading
-
-__all__ = [
-    "Points",
-    "Predictor",
-    "one_thread",
-    "resolve",
-]
-
-BoolArray = npt.NDArray[np.bool_]
-FloatArray = npt.NDArray[np.floating]
-IntArray = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -272,14 +261,14 @@ class Points:
         Standardised measurements at the first targets, which predictions are conditioned on.
     """
 
-    xc: npt.NDArray[np.float32]
-    yc: npt.NDArray[np.float32]
-    xt: npt.NDArray[np.float32]
+    xc: Float32Array
+    yc: Float32Array
+    xt: Float32Array
     mask: BoolArray
     loc: FloatArray
     scale: FloatArray
     covariates: Columns | None = None
-    errors: npt.NDArray[np.float32] | None = None
+    errors: Float32Array | None = None
     measured: Measured | None = None
 
 

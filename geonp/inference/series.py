@@ -20,15 +20,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import minimize
 
+from geonp.raster.arrays import BoolArray, FloatArray
 from geonp.raster.windows import Window
-
-__all__ = ["SERIES", "SeriesSettings", "predict_slice"]
-
-BoolArray = npt.NDArray[np.bool_]
-FloatArray = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,9 @@ import numpy.typing as npt
 
 from geonp.inference.covariates import Layer
 from geonp.inference.kernel import FillJob, fill_window
+from geonp.raster.arrays import BoolArray, FloatArray
 from geonp.raster.metadata import FillFlag
 from geonp.raster.windows import Window
-
-__all__ = ["fill_smooth"]
-
-BoolArray = npt.NDArray[np.bool_]
-FloatArray = npt.NDArray[np.floating]
 
 
 def fill_smooth(

@@ -10,15 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-__all__ = ["STACK", "Across", "Background", "StackSettings", "background", "backgrounds", "beside", "combined"]
-
-BoolArray = npt.NDArray[np.bool_]
-FloatArray = npt.NDArray[np.floating[Any]]
+from geonp.raster.arrays import Float64Array, FloatArray
 
 
 @dataclass(frozen=True)
@@ -182,7 +177,7 @@ def backgrounds(
     return pairs
 
 
-def combined(alone: npt.NDArray[np.float64], beside: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def combined(alone: Float64Array, beside: Float64Array) -> Float64Array:
     """Weighted means of two predictions, in which the one with the smaller standard error dominates.
 
     At the rim of a gap, slices with gaps of their own may predict worse than the slice alone. Weights are inverse

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 from scipy import ndimage
 
 from geonp.errors import PredictionError
@@ -21,12 +20,7 @@ from geonp.inference.covariates import Columns, padded
 from geonp.inference.measurements import Measured
 from geonp.inference.parallel import on_cores
 from geonp.inference.predictor import Points, Predictor
-
-__all__ = ["Tile", "batches", "blend_weights", "blended", "in_batches", "overlaps", "pad", "predict", "stitch"]
-
-BoolArray = npt.NDArray[np.bool_]
-FloatArray = npt.NDArray[np.floating]
-IntArray = npt.NDArray[np.intp]
+from geonp.raster.arrays import BoolArray, Float64Array, FloatArray, IntArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +150,7 @@ def predict(groups: Iterable[list[Tile]], predictor: Predictor, expected: int = 
 
 def stitch(
     groups: Iterable[list[Tile]], size: int, predictor: Predictor, expected: int, name: Callable[[Tile], str]
-) -> npt.NDArray[np.float64]:
+) -> Float64Array:
     """Weighted sums of the outputs of all tiles, and of their weights, for `size` places: ``(outputs + 1, size)``.
 
     `name` says in errors where a tile lies.
@@ -177,7 +171,7 @@ def stitch(
     return total
 
 
-def blended(total: FloatArray) -> npt.NDArray[np.float64]:
+def blended(total: FloatArray) -> Float64Array:
     """Weighted means of all outputs ``(outputs, size)`` from the sums of :func:`stitch`; NaN where there is no tile.
 
     Of standard errors the mean is an upper bound: the errors of neighbouring tiles stem from the same data, and the

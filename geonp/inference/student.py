@@ -15,20 +15,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 from scipy import special
 
 from geonp.errors import InputError
 from geonp.inference.warping import Warping
+from geonp.raster.arrays import BoolArray, FloatArray
 from geonp.raster.parts import PARTS
-
-__all__ = ["Distribution", "cdf", "crps", "draw", "half_width", "interval", "moments", "ppf", "quantile", "sf"]
-
-FloatArray = npt.NDArray[np.floating[Any]]
 
 LIGHTEST = 1e-4
 """Distributions with a smaller tail are treated as normal; the difference is negligible."""
@@ -226,7 +221,7 @@ def _below(distance: FloatArray, deviation: FloatArray, tail: FloatArray) -> Flo
     return np.where(np.asarray(deviation) == 0, np.greater_equal(distance, 0), found)[()]
 
 
-def _heavy(tail: FloatArray) -> npt.NDArray[np.bool_]:
+def _heavy(tail: FloatArray) -> BoolArray:
     return np.asarray(np.asarray(tail) >= LIGHTEST)
 
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["curve", "start_of", "thinned"]
-
-FloatArray = npt.NDArray[np.floating]
-IntArray = npt.NDArray[np.intp]
+from geonp.raster.arrays import FloatArray, IntArray
 
 GOLDEN = 0x9E3779B97F4A7C15
 """2^64 divided by the golden ratio: its multiples modulo 2^64 are spread evenly."""

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from geonp.inference.censoring import without_piles
 from geonp.inference.context import framed
@@ -18,15 +17,11 @@ from geonp.inference.predictor import Predictor
 from geonp.inference.stack import STACK, backgrounds
 from geonp.inference.stitching import Tile, blend_weights, overlaps
 from geonp.inference.tiling import depths, groups, within_tiles
+from geonp.raster.arrays import BoolArray, FloatArray, IntArray
 from geonp.raster.windows import Window, shown_once
 
 if TYPE_CHECKING:
     from geonp.inference.kernel import FillJob
-
-__all__ = ["far_of", "tiles_of"]
-
-BoolArray = npt.NDArray[np.bool_]
-FloatArray = npt.NDArray[np.floating]
 
 
 def far_of(
@@ -119,9 +114,9 @@ def tiles_of(
 
 def _beside_stack(
     tile: Tile,
-    context: npt.NDArray[np.intp],
+    context: IntArray,
     missing: BoolArray,
-    box: npt.NDArray[np.intp],
+    box: IntArray,
     patch: tuple[slice, slice],
     stack: tuple[FloatArray, FloatArray],
     period: int | None,
@@ -149,13 +144,13 @@ def _beside_stack(
 
 
 def _with_cells(
-    context: npt.NDArray[np.intp],
-    targets: npt.NDArray[np.intp],
+    context: IntArray,
+    targets: IntArray,
     points: NearMeasurements | None,
-    measured: npt.NDArray[np.intp],
+    measured: IntArray,
     *,
     read: bool,
-) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+) -> tuple[IntArray, IntArray]:
     """Cells whose covariates context and targets have: measurements, read or not, have those of the nearest cells."""
     if points is None:
         return context, targets

@@ -13,13 +13,7 @@ import numpy.typing as npt
 from scipy import ndimage
 
 from geonp.inference.context import Neighbourhood
-
-__all__ = ["TILING", "TilingSettings", "between", "depths", "groups", "near", "support", "wanted_cells"]
-__all__ += ["within_tiles"]
-
-BoolArray = npt.NDArray[np.bool_]
-FloatArray = npt.NDArray[np.floating]
-IntArray = npt.NDArray[np.intp]
+from geonp.raster.arrays import BoolArray, FloatArray, IntArray
 
 
 @dataclass(frozen=True)

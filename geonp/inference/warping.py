@@ -19,13 +19,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy import special
 
-__all__ = ["Sample", "Warping", "fitted", "uncensored"]
-
-FloatArray = npt.NDArray[np.floating[Any]]
-BoolArray = npt.NDArray[np.bool_]
+from geonp.raster.arrays import BoolArray, Float64Array, FloatArray
 
 
 @dataclass(frozen=True)
@@ -86,7 +82,7 @@ class Warping:
         """Names of the numbers that define a map, in order."""
         return [field.name for field in fields(cls)]
 
-    def numbers(self) -> npt.NDArray[np.float64]:
+    def numbers(self) -> Float64Array:
         """The numbers that define the map, in the order of :meth:`names`."""
         return np.array([getattr(self, name) for name in self.names()])
 

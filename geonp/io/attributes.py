@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-__all__ = ["storable"]
-
 # The netCDF library keeps these for itself, and HDF5 tools write them.
 _RESERVED = {
     "CLASS",

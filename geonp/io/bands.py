@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import rasterio
 import rasterio.shutil
 import xarray as xr
@@ -23,11 +22,10 @@ from xarray.backends import BackendArray
 from xarray.core import indexing
 
 from geonp.errors import InputError
+from geonp.raster.arrays import Array
 from geonp.raster.casting import nearest_integers
 from geonp.raster.metadata import PACKED_BANDS, THEMATIC
 from geonp.raster.nodata import PACKING, holds
-
-__all__ = ["Bands", "packed", "with_alpha", "with_palettes"]
 
 _CATEGORIES = re.compile(r"<CategoryNames|<GDALRasterAttributeTable(?![^>]*athematic)")
 _EXACT = 2**53
@@ -206,7 +204,7 @@ def with_alpha(layers: Sequence[xr.DataArray], dtype: np.dtype[Any]) -> list[xr.
     return [*result, (seen * dtype.type(opaque)).astype(dtype)]
 
 
-def _integers(values: npt.NDArray[Any], fill: np.integer[Any], avoid: bool = True) -> npt.NDArray[Any]:
+def _integers(values: Array, fill: np.integer[Any], avoid: bool = True) -> Array:
     missing = np.isnan(values)
     result = np.full(values.shape, fill)
     result[~missing] = nearest_integers(values[~missing], fill.dtype, (int(fill),) if avoid else ())
@@ -253,18 +251,18 @@ class _Lazy(BackendArray):
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
         return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
 
-    def _read(self, key: tuple[Any, ...]) -> npt.NDArray[Any]:
+    def _read(self, key: tuple[Any, ...]) -> Array:
         raise NotImplementedError
 
 
 class _Unpacked(_Lazy):
     """Values in the units of their bands."""
 
-    def __init__(self, source: xr.Variable, scales: npt.NDArray[Any], offsets: npt.NDArray[Any]) -> None:
+    def __init__(self, source: xr.Variable, scales: Array, offsets: Array) -> None:
         super().__init__(source, np.float64)
         self.scales, self.offsets = scales, offsets
 
-    def _read(self, key: tuple[Any, ...]) -> npt.NDArray[Any]:
+    def _read(self, key: tuple[Any, ...]) -> Array:
         values = self.source[key].values.astype(np.float64)
         scale, offset = self.scales[key[0]], self.offsets[key[0]]
         if np.ndim(scale):
@@ -279,5 +277,5 @@ class _Marked(_Lazy):
         super().__init__(source, source.dtype)
         self.masked, self.value = masked, value
 
-    def _read(self, key: tuple[Any, ...]) -> npt.NDArray[Any]:
+    def _read(self, key: tuple[Any, ...]) -> Array:
         return np.where(np.isnan(self.masked[key].values), self.value, self.source[key].values)

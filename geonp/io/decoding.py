@@ -11,9 +11,6 @@ from geonp.errors import InputError, warn
 from geonp.raster.grid import grid_mapping_name
 from geonp.raster.nodata import PACKING, require_packing
 
-__all__ = ["decoded", "renamed", "with_crs"]
-
-
 _NAMING = ("coordinates", "grid_mapping", "formula_terms", "bounds", "climatology")
 """Attributes that name other variables."""
 

@@ -12,8 +12,6 @@ import xarray as xr
 
 from geonp.errors import MissingExtraError
 
-__all__ = ["Engine", "Session", "engine_of", "is_session", "write_session"]
-
 _GRIB = (".grib", ".grib2", ".grb", ".grb2")
 
 

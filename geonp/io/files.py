@@ -29,8 +29,6 @@ from geonp.raster.metadata import class_attrs
 from geonp.raster.nodata import without
 from geonp.raster.windows import chunk_side
 
-__all__ = ["open_raster"]
-
 _CHUNK_BYTES = "16MiB"  # a 2048 x 2048 block of float32: several fit beside the model on a small machine
 
 

@@ -21,8 +21,6 @@ from geonp.io.tags import read_tags
 from geonp.raster.metadata import GDAL_METADATA, UNNAMED
 from geonp.raster.nodata import PACKING
 
-__all__ = ["little_cache", "open_gdal"]
-
 # Drivers whose files hold their cells, or lie beside files of the same name that do. Others, such as VRT, WMS and PDS,
 # read whatever file or URL their text names.
 _SELF_CONTAINED = """AAIGrid ACE2 ADRG AIG AirSAR ARG BAG BIGGIF BLX BMP BSB BT BYN CALS COG COSAR CTable2 DDS DOQ1 DOQ2

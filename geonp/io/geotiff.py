@@ -11,7 +11,6 @@ from typing import Any
 
 import dask.array
 import numpy as np
-import numpy.typing as npt
 import rasterio
 import rasterio.shutil
 import rioxarray  # noqa: F401  (registers the accessor rio)
@@ -26,6 +25,7 @@ from geonp.errors import InputError, OutputError, reason, warn
 from geonp.io.bands import packed, with_alpha
 from geonp.io.layouts import add_overviews, creation_of, layout_of
 from geonp.io.tags import layer_tags, write_tags
+from geonp.raster.arrays import Array
 from geonp.raster.directions import is_direction
 from geonp.raster.grid import Grid, grid_mapping_name
 from geonp.raster.kinds import is_classes
@@ -33,8 +33,6 @@ from geonp.raster.metadata import GDAL_METADATA, PACKED_BANDS
 from geonp.raster.nodata import PACKING, UNLIMITED, declared_nodata, observed, valid_limits
 from geonp.raster.parts import PARTS
 from geonp.raster.tolerances import TOLERANCES
-
-__all__ = ["DRIVERS", "creation_options_of", "transform", "write_geotiff"]
 
 DRIVERS = {
     "COG": {"COMPRESS": "DEFLATE", "OVERVIEW_RESAMPLING": "NEAREST"},  # averages of flags have no meaning
@@ -236,7 +234,7 @@ class _Band:
     path: Path
     band: int
 
-    def __setitem__(self, key: tuple[slice, slice], block: npt.NDArray[Any]) -> None:
+    def __setitem__(self, key: tuple[slice, slice], block: Array) -> None:
         window = Window.from_slices(*key)
         try:
             with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True), rasterio.open(self.path, "r+") as file:
@@ -288,7 +286,7 @@ def _parts(file: rasterio.DatasetReader) -> Iterator[tuple[list[int], Window]]:
         yield list(range(first, min(first + most, file.count + 1))), Window(left, top, *size)
 
 
-def _equal(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:
+def _equal(a: Array, b: Array) -> bool:
     return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
 
 
@@ -347,6 +345,6 @@ def _layers(name: Hashable, da: xr.DataArray, grid: Grid) -> Iterator[tuple[str,
         yield " ".join([str(name), *labels]), layer
 
 
-def _label(value: npt.NDArray[Any]) -> object:
+def _label(value: Array) -> object:
     """Value of a coordinate; a time as ISO 8601, without trailing zeros."""
     return np.datetime_as_string(value, unit="auto") if value.dtype.kind == "M" else value.item()

@@ -16,8 +16,6 @@ from geonp.errors import InputError
 from geonp.io.sources import Source
 from geonp.raster.dimensions import LATITUDES, LONGITUDES, is_geolocation
 
-__all__ = ["NetCDF", "Tree", "choose_group", "open_tree"]
-
 Members = Mapping[str, Mapping[str, int]]
 """Number of dimensions of each variable, by path of the group; that of the root is empty."""
 

@@ -13,8 +13,6 @@ from geonp.errors import InputError
 from geonp.io.measurements import as_frame
 from geonp.io.tables import read_points
 
-__all__ = ["read_all"]
-
 
 def read_all(paths: Sequence[Path]) -> pd.DataFrame | xr.Dataset:
     """Read tables, one below the other; of Datasets, all cells.

@@ -20,8 +20,6 @@ from geonp.errors import InputError, OutputError
 from geonp.io.location import connect, is_remote, remove, writing
 from geonp.io.owner import OWNERS, named, note, owning, runs
 
-__all__ = ["Journal", "Record"]
-
 Record = dict[str, Any]
 """Record of a finished unit, as JSON."""
 

@@ -13,8 +13,6 @@ from geonp.errors import warn
 from geonp.raster.metadata import GDAL_METADATA
 from geonp.raster.nodata import VALID
 
-__all__ = ["add_overviews", "creation_of", "layout_of", "read_layout", "with_chunks", "zarr_format_of"]
-
 _LOSSLESS = {"DEFLATE", "LZW", "ZSTD", "LZMA", "PACKBITS", "LERC", "LERC_DEFLATE", "LERC_ZSTD"}
 _LOSSY = {"JPEG", "YCbCr JPEG", "WEBP", "JXL"}
 _COG_PREDICTORS = {"2": "STANDARD", "3": "FLOATING_POINT"}

@@ -17,19 +17,6 @@ import fsspec
 
 from geonp.errors import InputError, OutputError
 
-__all__ = [
-    "check_writable",
-    "connect",
-    "identity",
-    "is_remote",
-    "remove",
-    "replacing",
-    "require_apart",
-    "resolved",
-    "sync",
-    "writing",
-]
-
 
 def is_remote(url: str) -> bool:
     """Whether `url` is on an object store or another remote file system."""

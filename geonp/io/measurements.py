@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyproj
 import xarray as xr
@@ -17,13 +16,10 @@ from pyproj.exceptions import CRSError
 from geonp.errors import InputError, warn
 from geonp.io.tables import with_places
 from geonp.io.units import bracketed, units_of
+from geonp.raster.arrays import BoolArray, Float64Array, FloatArray
 from geonp.raster.grid import Grid
 from geonp.raster.sentinels import Extremes, suspects
 from geonp.raster.times import Times, times_of
-
-__all__ = ["TABLES", "Table", "as_frame", "crs_of", "read_table", "transformed"]
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -93,8 +89,8 @@ class Table:
         Coordinate reference system of the places, if the table says it.
     """
 
-    xy: FloatArray
-    values: Mapping[str, npt.NDArray[np.floating]]
+    xy: Float64Array
+    values: Mapping[str, FloatArray]
     x: str
     y: str
     attrs: Mapping[str, Mapping[Hashable, Any]]
@@ -103,7 +99,7 @@ class Table:
     times: Times | None = None
     crs: Any = None
 
-    def at(self, rows: npt.NDArray[np.bool_]) -> Table:
+    def at(self, rows: BoolArray) -> Table:
         """Some of the rows."""
         values = {name: column[rows] for name, column in self.values.items()}
         beside, others = self.covariates[rows].reset_index(drop=True), self.others[rows].reset_index(drop=True)
@@ -115,7 +111,7 @@ class Table:
         """Whether the coordinates are named longitude and latitude."""
         return _plain(self.x) in TABLES.longitudes and _plain(self.y) in TABLES.latitudes
 
-    def usable(self, name: str) -> npt.NDArray[np.bool_]:
+    def usable(self, name: str) -> BoolArray:
         """Mask of the rows with a finite place and a finite value in a column."""
         return np.asarray(np.isfinite(self.values[name]) & np.isfinite(self.xy).all(1))
 
@@ -142,7 +138,7 @@ class Table:
                     "they are. If they are missing, leave these cells empty."
                 )
 
-    def warn_of_distance(self, x: FloatArray, y: FloatArray, geographic: bool) -> None:
+    def warn_of_distance(self, x: Float64Array, y: Float64Array, geographic: bool) -> None:
         """Warn if no place lies within the range of the target or as far again around it."""
         spans = [(low - (high - low), high + (high - low)) for low, high in ((a.min(), a.max()) for a in (x, y))]
         lon, lat = self.xy[np.isfinite(self.xy).all(1)].T

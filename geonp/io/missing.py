@@ -11,8 +11,6 @@ from netCDF4 import default_fillvals
 from geonp.errors import InputError
 from geonp.raster.nodata import DEFAULT_FILL, NODATA, OTHER_NODATA, as_number, declared_nodata, holds, packing, without
 
-__all__ = ["declare_nodata", "note_default_fill", "numbered"]
-
 
 def numbered(stored: xr.Dataset) -> xr.Dataset:
     """Convert the nodata values that a file declares to the dtype of its variable, with which readers compare values.

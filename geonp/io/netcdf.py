@@ -9,8 +9,6 @@ import xarray as xr
 
 from geonp.io.attributes import storable
 
-__all__ = ["write_netcdf"]
-
 _COMPRESSION = {"zlib": True, "complevel": 1}  # the fastest level
 
 

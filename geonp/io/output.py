@@ -35,8 +35,6 @@ from geonp.raster.grid import Grid, grid_mapping_name
 from geonp.raster.metadata import GDAL_METADATA, PACKED_BANDS
 from geonp.raster.nodata import holds
 
-__all__ = ["check_output", "for_files", "held", "write_raster"]
-
 _GEOTIFF = {".tif", ".tiff"}
 # Files that GDAL reads beside a GeoTIFF: its CRS if GeoTIFF keys cannot hold it, overviews, masks.
 _SIDECARS = (".aux.xml", ".ovr", ".msk", ".msk.ovr")

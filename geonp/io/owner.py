@@ -12,8 +12,6 @@ from uuid import uuid4
 
 import psutil
 
-__all__ = ["OWNERS", "Owner", "OwnerSettings", "here", "named", "note", "owning", "runs"]
-
 Owner = Mapping[str, Any]
 """A note of :func:`note`, as JSON; of earlier versions or damaged files, any mapping."""
 

@@ -15,12 +15,11 @@ import xarray as xr
 
 from geonp.errors import InputError, MissingExtraError
 from geonp.io.polygons import refuse_references
+from geonp.raster.arrays import Float64Array
 from geonp.raster.grid import Grid
 from geonp.raster.regions import Regions
 
-__all__ = ["Polygons", "cells_of", "read_polygons"]
-
-POLYGONS = {"Polygon", "MultiPolygon"}
+_POLYGONS = {"Polygon", "MultiPolygon"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +66,7 @@ class Polygons:
         return found._checked()
 
     def _checked(self) -> Polygons:
-        if other := sorted({g.geom_type for g in self.geometries} - POLYGONS):
+        if other := sorted({g.geom_type for g in self.geometries} - _POLYGONS):
             raise InputError(f"regions must be polygons, got geometries of type {', '.join(other)}")
         return self
 
@@ -150,7 +149,7 @@ def _inside(geometry: Any, shape: tuple[int, int], all_touched: bool) -> npt.NDA
     return np.asarray((row + first[0]) * shape[1] + col + first[1], np.int64)
 
 
-def _axes(raster: xr.DataArray | xr.Dataset, grid: Grid) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def _axes(raster: xr.DataArray | xr.Dataset, grid: Grid) -> tuple[Float64Array, Float64Array]:
     """Coordinates of rows and columns in units of the CRS."""
     if not all(grid.placed):
         raise InputError(
@@ -167,14 +166,12 @@ def _axes(raster: xr.DataArray | xr.Dataset, grid: Grid) -> tuple[npt.NDArray[np
     return found[0], found[1]
 
 
-def _positions(
-    xy: npt.NDArray[np.float64], x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
+def _positions(xy: Float64Array, x: Float64Array, y: Float64Array) -> Float64Array:
     """Columns and rows ``(n, 2)`` of places; 0.5 is the centre of the first one."""
     return np.stack([_along(xy[:, 0], x), _along(xy[:, 1], y)], -1)
 
 
-def _along(places: npt.NDArray[np.float64], centres: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _along(places: Float64Array, centres: Float64Array) -> Float64Array:
     """Positions along one dimension, linear between the centres of cells and beyond the first and the last one."""
     number = np.arange(centres.size) + 0.5
     if centres[-1] < centres[0]:

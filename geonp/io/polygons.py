@@ -19,8 +19,6 @@ from rasterio.features import rasterize
 from geonp.errors import InputError, MissingExtraError, MissingFileError, reason
 from geonp.raster.grid import Grid, crs_name
 
-__all__ = ["VECTOR_FILES", "is_vector", "polygon_mask", "refuse_references"]
-
 VECTOR_FILES = (".gpkg", ".geojson", ".json", ".shp", ".fgb", ".kml", ".gml", ".shp.zip")
 """Endings of the names of vector files."""
 

@@ -24,8 +24,6 @@ from geonp.io.location import is_remote
 from geonp.io.stores import Store
 from geonp.io.tables import TABLE_FILES
 
-__all__ = ["NETCDF", "Source", "may_be_store", "readable", "source_of"]
-
 NETCDF = (".cdf", ".nc", ".nc4")
 """Extensions of NetCDF files, for output too."""
 

@@ -17,8 +17,6 @@ from zarr.storage import LocalStore, WrapperStore
 
 from geonp.errors import InputError
 
-__all__ = ["SteadyStore"]
-
 _DOCUMENTS = ("zarr.json", ".zarray", ".zgroup")
 _OTHERS = (*_DOCUMENTS, ".zattrs", ".zmetadata")
 

@@ -17,7 +17,6 @@ import dask.array as da
 import numcodecs.blosc
 import numcodecs.compat
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 import zarr
 from netCDF4 import default_fillvals
@@ -25,9 +24,8 @@ from netCDF4 import default_fillvals
 from geonp.errors import InputError
 from geonp.io.location import connect, is_remote, remove, resolved, writing
 from geonp.io.steady import SteadyStore
+from geonp.raster.arrays import Array
 from geonp.raster.grid import grid_mapping_name
-
-__all__ = ["UNFINISHED", "Store", "stored_once", "to_zarr", "unfinished"]
 
 UNFINISHED = "geonp_unfinished"
 """Attribute of the root of an unfinished store: ``"true"``, or the command that writes it if not ``geonp fill``."""
@@ -239,7 +237,7 @@ class Store:
                 part = ds[now].drop_vars([name for name in ds.coords if name not in now])
                 to_zarr(part, self.url, mode="r+", consolidated=False, **self._options)
 
-    def write(self, arrays: Mapping[str, npt.NDArray[Any]], region: Mapping[Hashable, slice]) -> None:
+    def write(self, arrays: Mapping[str, Array], region: Mapping[Hashable, slice]) -> None:
         """Write decoded values of some variables to a region of whole chunks (or shards).
 
         Dimensions that `region` does not name are written whole.

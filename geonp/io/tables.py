@@ -17,11 +17,9 @@ from geonp.errors import GeonpError, InputError, MissingExtraError, reason
 from geonp.io.polygons import VECTOR_FILES, refuse_references
 from geonp.io.text import read_text
 
-__all__ = ["TABLE_FILES", "is_table", "read_points", "with_places"]
-
-TEXT_FILES = (".csv", ".tsv", ".txt", ".dat", ".xyz")
-PARQUET_FILES = (".parquet", ".geoparquet", ".pq")
-TABLE_FILES = (*TEXT_FILES, *PARQUET_FILES, *VECTOR_FILES)
+_TEXT_FILES = (".csv", ".tsv", ".txt", ".dat", ".xyz")
+_PARQUET_FILES = (".parquet", ".geoparquet", ".pq")
+TABLE_FILES = (*_TEXT_FILES, *_PARQUET_FILES, *VECTOR_FILES)
 """Endings of the names of files that hold tables, and never rasters."""
 
 _X_NAMES = ("lon", "longitude", "x", "easting")
@@ -59,8 +57,8 @@ def read_points(path: Path) -> pd.DataFrame | xr.Dataset:
     if re.match(r"\w\w+:/", str(path)) and not path.exists():
         raise InputError(f"{path} is no file: got a URL, expected a table on this machine; download it first")
     readers: dict[tuple[str, ...], Callable[[Path], pd.DataFrame | xr.Dataset]] = {
-        TEXT_FILES: read_text,
-        PARQUET_FILES: _parquet,
+        _TEXT_FILES: read_text,
+        _PARQUET_FILES: _parquet,
         VECTOR_FILES: _vector,
         (".nc", ".zarr"): lambda file: _opened(file).load(),
     }

@@ -17,8 +17,6 @@ from geonp.errors import warn
 from geonp.io.layouts import read_layout
 from geonp.raster.metadata import GDAL_METADATA
 
-__all__ = ["layer_tags", "read_tags", "warn_of_tags", "write_tags"]
-
 _BAND_TAGS = ("standard_name", "cell_methods")
 _STALE = re.compile(r"STATISTICS_|GRIB_|NETCDF_|OVR_|_FillValue$|scale_factor$|add_offset$")
 _LAYOUT = re.compile(r"IMAGE_STRUCTURE|rio_|DERIVED_SUBDATASETS|SUBDATASETS|GEOLOCATION|COLOR_PROFILE|TIFF$|xml:|json:")

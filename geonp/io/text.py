@@ -12,8 +12,6 @@ import pandas as pd
 
 from geonp.errors import InputError
 
-__all__ = ["read_text"]
-
 _COMMENTS = ("#", "%", "//")
 _MISSING = ["-", "--", "---", "*", "**", "***", ".", "missing", "None"]
 

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from geonp.errors import InputError
 
-__all__ = ["bracketed", "units_of"]
-
 
 def bracketed(columns: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Names and units of the columns named as ``temp [degC]``, where no other column has this name."""

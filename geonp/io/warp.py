@@ -14,7 +14,6 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 from pyproj import CRS
 from rasterio import Affine
@@ -24,15 +23,13 @@ from xarray.backends import BackendArray
 from xarray.core import indexing
 
 from geonp.errors import InputError, warn
+from geonp.raster.arrays import Array
 from geonp.raster.covariates import as_numbers, covariate_name, has_classes
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import THEMATIC
 from geonp.raster.variable import Read, Variable
 from geonp.raster.windows import CHUNKS
 
-__all__ = ["resampled"]
-
-Array = npt.NDArray[Any]
 Range = tuple[int, int]
 
 _RADIUS = 3

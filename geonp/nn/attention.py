@@ -20,17 +20,6 @@ from torch.utils.checkpoint import checkpoint
 
 from geonp.nn.blocks import BLOCKS
 
-__all__ = [
-    "PairFunction",
-    "deep_kernel_attention",
-    "dense_attention",
-    "masked_locations",
-    "orthogonal_features",
-    "performer_attention",
-    "te_attention",
-    "zero_masked",
-]
-
 PairFunction = Callable[[Tensor], Tensor]
 """A network applied to each pair: features ``(batch, n, pairs)`` to ``(batch, m, pairs)``."""
 

@@ -17,8 +17,6 @@ from torch import Tensor, nn
 from geonp.nn.blocks import BLOCKS, LOG2E, pair_blocks
 from geonp.nn.lattice import gaussian_sums, lattice_differences
 
-__all__ = ["DictionaryBias", "KernelDictionary", "RBFBias", "dictionary_bias", "rbf_bias", "shared_bias"]
-
 
 def rbf_bias(xq: Tensor, xk: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """Bias ``sum_i a[h,i] exp(-|b[h,i]| (d - c[h,i])^2)`` of the Euclidean distance d.

@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["BLOCKS", "LOG2E", "BlockSizes", "pair_blocks"]
-
 LOG2E = math.log2(math.e)
 """``exp(x) = exp2(LOG2E x)``: on some processors torch's exp2 takes a third to a half of the time of its exp."""
 

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from geonp.nn.blocks import BLOCKS, LOG2E, pair_blocks
 
-__all__ = ["N_KERNELS", "MixtureTerms", "matern_mixture", "mixture_terms", "polynomial"]
-
 N_KERNELS = 5
 """Matern 1/2, 3/2, 5/2, 7/2, and the Gaussian with the curvature of the last at zero."""
 

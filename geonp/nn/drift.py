@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["N_CURVES", "N_TERMS", "Columns", "Covariates", "Variances", "standardise_covariates"]
-
 N_CURVES = 6
 """Hermite functions that span the nonlinear effects of a covariate: 99.9 % of the variance of their kernel."""
 

@@ -16,8 +16,6 @@ from geonp.nn.layers import MLP, masked_mean
 from geonp.nn.likelihood import condition
 from geonp.nn.process import Observations, outside_in_order
 
-__all__ = ["DRIFT", "KRIGING_HEADS", "DriftKrigingHead", "DriftSettings", "Prepared", "drift_head"]
-
 
 @dataclass(frozen=True)
 class DriftSettings:

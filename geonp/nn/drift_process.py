@@ -13,8 +13,6 @@ from geonp.nn.layers import masked_mean
 from geonp.nn.likelihood import condition, fisher_information, log_likelihood
 from geonp.nn.process import CovarianceModel, Linearisation, LocalProcess, Observations
 
-__all__ = ["DriftModel", "DriftObservations"]
-
 Scale = tuple[Tensor, Tensor]
 """Variances of the effects of covariates, and of the stationary part of a field."""
 

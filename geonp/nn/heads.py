@@ -15,24 +15,6 @@ from geonp.nn.layers import MLP, masked_mean
 from geonp.nn.likelihood import Conditional, condition
 from geonp.nn.process import CovarianceModel, LocalProcess, Observations, outside_in_order, soft_clamp
 
-__all__ = [
-    "KRIGING",
-    "Classifier",
-    "GaussianHead",
-    "Kriged",
-    "KrigingHead",
-    "KrigingSettings",
-    "LatentClassifier",
-    "VarianceHead",
-    "gaussian",
-    "prior_of",
-    "residual_sizes",
-    "scoring_step",
-    "step_inputs",
-    "tail_of",
-    "unsorted",
-]
-
 
 def tail_of(predicted: Distribution) -> Tensor:
     """Inverse degrees of freedom of a Student distribution; 0 for a normal one."""

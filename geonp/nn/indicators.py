@@ -12,8 +12,6 @@ from geonp.nn.layers import drop_masked, masked_mean, origin
 from geonp.nn.likelihood import condition
 from geonp.nn.process import CovarianceModel, Observations, outside_in_order
 
-__all__ = ["class_probabilities", "predicts_classes"]
-
 
 @dataclass(frozen=True)
 class IndicatorSettings:

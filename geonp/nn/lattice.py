@@ -12,15 +12,6 @@ from torch import Tensor
 
 from geonp.nn.blocks import LOG2E
 
-__all__ = [
-    "LATTICE",
-    "LatticeLimits",
-    "PairDifferences",
-    "gaussian_sums",
-    "lattice_differences",
-    "symmetric_differences",
-]
-
 
 @dataclass(frozen=True)
 class LatticeLimits:

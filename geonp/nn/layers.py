@@ -16,25 +16,6 @@ from torch.utils.checkpoint import checkpoint
 from geonp.nn.attention import deep_kernel_attention, dense_attention, masked_locations
 from geonp.nn.blocks import BLOCKS
 
-__all__ = [
-    "MLP",
-    "Attend",
-    "DeepKernelAttention",
-    "KRBlock",
-    "MultiHeadAttention",
-    "PairMLP",
-    "PostNormBlock",
-    "PreNormBlock",
-    "TanhGELU",
-    "drop_masked",
-    "in_chunks",
-    "masked_mean",
-    "origin",
-    "plain_attention",
-    "split_heads",
-    "with_unknown_targets",
-]
-
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """``(q, k, v) -> (batch, heads, n_q, d_v)``: the attention of one layer, with its bias and masks."""
 

@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["Conditional", "condition", "conditional_covariance", "fisher_information", "log_likelihood"]
-
 PADDING = 8
 """Rows added to each matrix before it is factorised. Without them the rows of 128 or 256 points lie a multiple of 1 KiB
 apart, their columns compete for few cache lines, and the Cholesky factorisation takes twice as long."""

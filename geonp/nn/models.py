@@ -19,8 +19,6 @@ from geonp.nn.zoo.convcnp import ConvCNP
 from geonp.nn.zoo.pt_tnp import LBANP, PTTNP
 from geonp.nn.zoo.tnp import EQTNP, TNPA, TNPD, TNPND
 
-__all__ = ["ARCHITECTURES", "LIKELIHOODS", "bounded", "build", "loss", "translation_equivariant"]
-
 ARCHITECTURES: dict[str, type[nn.Module]] = {
     "tnp-kr": TNPKR,
     "te-tnp": TETNP,

@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.distributions import StudentT
@@ -21,11 +20,7 @@ from geonp.nn.layers import MLP
 from geonp.nn.likelihood import Conditional, condition
 from geonp.nn.process import LocalProcess, soft_clamp
 from geonp.nn.squares import NEARBY, Patch, Reading, SquareBatch, squares_of
-
-__all__ = ["NearbyCorrection", "Prediction", "predict", "readings_of"]
-
-BoolArray = npt.NDArray[np.bool_]
-FloatArray = npt.NDArray[np.floating]
+from geonp.raster.arrays import BoolArray, FloatArray
 
 
 @torch.no_grad()

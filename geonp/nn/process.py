@@ -16,8 +16,6 @@ from geonp.nn.lattice import PairDifferences, lattice_differences, symmetric_dif
 from geonp.nn.layers import masked_mean
 from geonp.nn.likelihood import fisher_information, log_likelihood
 
-__all__ = ["CovarianceModel", "Linearisation", "LocalProcess", "Observations", "outside_in_order", "soft_clamp"]
-
 
 def soft_clamp(x: Tensor, limit: float) -> Tensor:
     """Smoothly bound `x` to ``(-limit, limit)``, with slope one at zero."""

@@ -21,8 +21,6 @@ from torch.nn import functional as F
 from geonp.nn.attention import masked_locations, zero_masked
 from geonp.nn.blocks import BLOCKS, pair_blocks
 
-__all__ = ["BiasFunction", "scan_attention"]
-
 BiasFunction = Callable[..., Tensor]
 """``(xq, xk, *parameters) -> (batch, heads, n_q, n_k)``: the bias of one block, differentiable."""
 

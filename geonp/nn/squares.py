@@ -6,15 +6,10 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-__all__ = ["NEARBY", "NearbySettings", "Patch", "Reading", "SquareBatch", "squares_of"]
-
-BoolArray = npt.NDArray[np.bool_]
-FloatArray = npt.NDArray[np.floating]
-IntArray = npt.NDArray[np.intp]
+from geonp.raster.arrays import BoolArray, FloatArray, IntArray
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,6 @@ from torch import Tensor
 
 from geonp.nn.layers import with_unknown_targets
 
-__all__ = ["context_means", "context_statistics", "moments"]
-
 
 def moments(yc: Tensor, mask: Tensor) -> Tensor:
     """1, y^2 (mean over channels) and y of the observed context points, 0 elsewhere: ``(batch, n_c, 2 + d_y)``.

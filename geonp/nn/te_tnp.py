@@ -17,8 +17,6 @@ from geonp.nn.heads import KrigingHead, VarianceHead
 from geonp.nn.layers import MLP, PairMLP, drop_masked, in_chunks, masked_mean, origin, split_heads, with_unknown_targets
 from geonp.nn.statistics import context_statistics, moments
 
-__all__ = ["TEPTTNP", "TETNP", "PseudoLocations", "TEBlock"]
-
 Keys = tuple[Tensor, Tensor, Tensor]
 """Tokens, locations and mask of the keys of one layer."""
 

@@ -26,8 +26,6 @@ from geonp.nn.nearby import NearbyCorrection
 from geonp.nn.scan import scan_attention
 from geonp.nn.statistics import context_means, context_statistics, moments
 
-__all__ = ["ATTENTIONS", "TNPKR"]
-
 ATTENTIONS = ("scan", "dka", "performer", "full")
 """Attention variants of TNP-KR."""
 

@@ -13,8 +13,6 @@ from torch.distributions import StudentT
 from geonp.nn.heads import Kriged
 from geonp.nn.likelihood import conditional_covariance
 
-__all__ = ["updated"]
-
 
 @torch.no_grad()
 def updated(

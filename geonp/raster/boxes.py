@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import InputError
+from geonp.raster.arrays import Array, Float64Array, IntArray
 from geonp.raster.grid import Grid
 from geonp.raster.tolerances import TOLERANCES
-
-__all__ = ["select_box"]
 
 
 def select_box(ds: xr.Dataset, bbox: tuple[float, float, float, float]) -> xr.Dataset:
@@ -62,9 +59,7 @@ def select_box(ds: xr.Dataset, bbox: tuple[float, float, float, float]) -> xr.Da
     return ds
 
 
-def _inside(
-    values: npt.NDArray[Any], low: float, high: float, turn: float | None
-) -> tuple[npt.NDArray[np.intp], npt.NDArray[Any]]:
+def _inside(values: Array, low: float, high: float, turn: float | None) -> tuple[IntArray, Array]:
     """Indices of the coordinates from `low` to `high` and their values there, modulo `turn` if they go round."""
     inside_mask = (values >= low) & (values <= high)
     if turn is None:
@@ -83,7 +78,7 @@ def _inside(
     return cells, values[cells] + turn * np.round((low + offsets[cells] - values[cells]) / turn)
 
 
-def _require_adjacent(values: npt.NDArray[Any], places: npt.NDArray[Any], turn: float) -> None:
+def _require_adjacent(values: Array, places: Array, turn: float) -> None:
     """Check that the longitudes of a box have no larger gap than twice those of the raster."""
     largest = np.abs(np.diff(np.unwrap(values.astype(np.float64), period=turn))).max(initial=0.0)
     gaps = np.abs(np.diff(np.unwrap(places.astype(np.float64), period=turn)))
@@ -95,7 +90,7 @@ def _require_adjacent(values: npt.NDArray[Any], places: npt.NDArray[Any], turn: 
         )
 
 
-def _shifted(ds: xr.Dataset, dim: Hashable, shift: npt.NDArray[np.float64]) -> xr.Dataset:
+def _shifted(ds: xr.Dataset, dim: Hashable, shift: Float64Array) -> xr.Dataset:
     """Add whole turns to a coordinate and to its bounds."""
     for name in (dim, ds.coords[dim].attrs.get("bounds")):
         if name in ds.variables:

@@ -8,15 +8,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from geonp.raster.arrays import Array, BoolArray
 from geonp.raster.nodata import UNLIMITED
 from geonp.raster.tolerances import TOLERANCES
 
-__all__ = ["Fit", "fitting", "nearest_integers"]
-
-Array = npt.NDArray[Any]
-BoolArray = npt.NDArray[np.bool_]
 Fit = Callable[..., Array]
 """Type of the functions that :func:`fitting` returns."""
 

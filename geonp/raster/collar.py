@@ -10,11 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from geonp.raster.arrays import BoolArray
 from geonp.raster.windows import Window
-
-__all__ = ["Ends", "Footprint", "cells_outside"]
-
-BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -17,27 +17,6 @@ from geonp.raster.nodata import UNLIMITED, declared_nodata, valid_limits
 from geonp.raster.parts import PARTS
 from geonp.raster.variable import Variable
 
-__all__ = [
-    "MAX_COVARIATES",
-    "RESAMPLINGS",
-    "Covariate",
-    "CovariateLike",
-    "arrays_of",
-    "as_numbers",
-    "check_values",
-    "covariate_name",
-    "covariates_of",
-    "elsewhere",
-    "errors_of",
-    "has_classes",
-    "linked_errors",
-    "named",
-    "placed",
-    "require_few",
-    "require_values",
-    "taken_by",
-]
-
 MAX_COVARIATES = 16
 """Largest number of covariates."""
 

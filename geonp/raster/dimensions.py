@@ -9,17 +9,6 @@ import xarray as xr
 
 from geonp.errors import InputError
 
-__all__ = [
-    "CF_UNITS",
-    "LATITUDES",
-    "LONGITUDES",
-    "is_axis",
-    "is_coordinate",
-    "is_geolocation",
-    "is_latitude",
-    "spatial_dims",
-]
-
 _NAMES = (("y", "x"), ("latitude", "longitude"), ("lat", "lon"))
 # Names of dimensions without such a name or CF attributes: of map projections, models of weather, climate and ocean,
 # swaths of satellites, and arrays.

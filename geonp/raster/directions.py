@@ -8,8 +8,6 @@ from typing import Any
 
 from geonp.errors import warn
 
-__all__ = ["is_direction", "warn_of_directions"]
-
 _DIRECTION = re.compile(r"direction|azimuth|(^|[_\W])(aspect|w?dir|wd|wdir\d*|bearing|heading)([_\W]|$)", re.IGNORECASE)
 _DEGREES = re.compile(r"deg(ree)?s?([ _](true|t))?$|°$", re.IGNORECASE)
 

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
-__all__ = ["elementwise", "is_lazy"]
+from geonp.raster.arrays import Array
 
 
 def is_lazy(variable: xr.Variable) -> bool:
@@ -53,7 +52,7 @@ class _Elementwise(BackendArray):
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
         return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._get)
 
-    def _get(self, key: tuple[Any, ...]) -> npt.NDArray[Any]:
+    def _get(self, key: tuple[Any, ...]) -> Array:
         parts = dict(zip(self.first.dims, key, strict=True))
         own = self.first.isel(parts)
         sizes = dict(zip(own.dims, own.shape, strict=True))

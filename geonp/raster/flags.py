@@ -20,18 +20,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import InputError
+from geonp.raster.arrays import Array, BoolArray
 from geonp.raster.kinds import flag_values_of
 from geonp.raster.nodata import PACKING
 from geonp.raster.presets import PRESETS, Preset, preset_of
-
-__all__ = ["Condition", "Expression", "Test", "layer_of", "parsed"]
-
-Array = npt.NDArray[Any]
-BoolArray = npt.NDArray[np.bool_]
 
 _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     ">": operator.gt,

@@ -15,9 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import ndimage, sparse
 
-__all__ = ["GapRule", "PackedMask", "kept_mask"]
-
-BoolArray = npt.NDArray[np.bool_]
+from geonp.raster.arrays import Array, BoolArray, IntArray
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ class PackedMask:
         strips = np.concatenate([self.strip(number)[:, key[1]] for number in numbers])
         return strips[first - self.starts[numbers[0]] : last - self.starts[numbers[0]]]
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return self[:, :].astype(dtype or bool, copy=False)
 
 
@@ -130,7 +128,7 @@ class _Gaps:
     last: list[npt.NDArray[np.int64]] = field(default_factory=list)
     pairs: list[npt.NDArray[np.int64]] = field(default_factory=list)
     wrong: list[npt.NDArray[np.int64]] = field(default_factory=list)
-    local: list[tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], int]] = field(default_factory=list)
+    local: list[tuple[IntArray, IntArray, int]] = field(default_factory=list)
 
     @property
     def numbers(self) -> int:
@@ -175,7 +173,7 @@ class _Gaps:
         squares = _runs(_runs(joined, side, 0), side, 1)
         return squares[len(joined) - len(strip) :, joined.shape[1] - width :]
 
-    def refused(self) -> list[npt.NDArray[np.intp]]:
+    def refused(self) -> list[IntArray]:
         """The labels of each strip in gaps that are not filled."""
         pairs = np.concatenate([*self.pairs, np.zeros((2, 0), np.int64)], axis=1)
         graph = sparse.coo_array((np.ones(pairs.shape[1], bool), (pairs[0], pairs[1])), (self.numbers, self.numbers))

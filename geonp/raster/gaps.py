@@ -11,25 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy import fft, ndimage, sparse
 
 from geonp.errors import InputError
+from geonp.raster.arrays import BoolArray
 
-__all__ = [
-    "SIMULATORS",
-    "GapCensus",
-    "block_gaps",
-    "census",
-    "census_of_strips",
-    "cloud_gaps",
-    "random_gaps",
-    "simulate",
-    "stripe_gaps",
-    "swath_gaps",
-]
-
-BoolArray = npt.NDArray[np.bool_]
 Shape = tuple[int, int]
 
 

@@ -14,17 +14,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 from pyproj import CRS
 from pyproj.exceptions import CRSError
 
 from geonp.errors import InputError
+from geonp.raster.arrays import Array, Float64Array
 from geonp.raster.dimensions import CF_UNITS, LONGITUDES, is_latitude, spatial_dims
 from geonp.raster.tolerances import TOLERANCES
 from geonp.raster.units import is_transformed, parse_unit, unit_factor
-
-__all__ = ["Grid", "crs_name", "grid_mapping_name"]
 
 
 @dataclass(frozen=True)
@@ -248,7 +246,7 @@ def _steps(
     return float(values[0]), step, bool(offset.max() <= TOLERANCES.step * abs(step))
 
 
-def _require_sorted(stored: npt.NDArray[Any], values: npt.NDArray[np.float64], dim: Hashable) -> None:
+def _require_sorted(stored: Array, values: Float64Array, dim: Hashable) -> None:
     """Check that `values`, the unwrapped coordinates, ascend or descend: the cells are filled as neighbours.
 
     Values may repeat if the dtype of the `stored` ones cannot tell neighbouring cells apart.

@@ -10,11 +10,10 @@ import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import InputError, warn
+from geonp.raster.arrays import FloatArray
 from geonp.raster.directions import is_direction
 from geonp.raster.metadata import GDAL_METADATA, Kind, class_attrs
 from geonp.raster.nodata import nodata_values
-
-__all__ = ["CLASSES", "categories_of", "category_labels", "flag_values_of", "is_auxiliary", "is_classes", "kind_of"]
 
 
 @dataclass(frozen=True)
@@ -129,9 +128,7 @@ def flag_values_of(da: xr.DataArray) -> tuple[float, ...]:
     return tuple(values.tolist())
 
 
-def categories_of(
-    da: xr.DataArray, observed: npt.NDArray[np.floating] | None, nodata: float | None
-) -> tuple[float, ...]:
+def categories_of(da: xr.DataArray, observed: FloatArray | None, nodata: float | None) -> tuple[float, ...]:
     """The classes of a variable, ascending: those `observed`, or if it is lazy those of its ``flag_values``.
 
     Raises

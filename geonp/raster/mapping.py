@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from pyproj import CRS, Transformer
 
 from geonp.errors import InputError
+from geonp.raster.arrays import Float64Array
 from geonp.raster.grid import Grid, crs_name
 
-__all__ = ["Mapping"]
-
 _EDGE = 1e-9
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,7 @@ class Mapping:
             return cls(source, None)
         return cls(source, (str(CRS(names[0]).to_wkt()), str(CRS(names[1]).to_wkt())))
 
-    def __call__(self, y: FloatArray, x: FloatArray) -> FloatArray:
+    def __call__(self, y: Float64Array, x: Float64Array) -> Float64Array:
         """Rows and columns ``(len(y), len(x), 2)`` of the cells with these coordinates, NaN outside of the source.
 
         Coordinates are in the unit of the CRS. Columns of a source that goes round the Earth lie within it.

@@ -13,19 +13,6 @@ import xarray as xr
 from geonp.raster.grid import grid_mapping_name
 from geonp.raster.nodata import NODATA, PACKING, packing, require_packing, valid_limits
 
-__all__ = [
-    "GDAL_METADATA",
-    "PACKED_BANDS",
-    "THEMATIC",
-    "UNNAMED",
-    "FillFlag",
-    "Kind",
-    "ancillary_names",
-    "class_attrs",
-    "dataset_attrs",
-    "kept_encoding",
-]
-
 _CF = "CF-1.11"  # the first with units_metadata
 
 UNNAMED = "value"

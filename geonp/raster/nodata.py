@@ -7,33 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import InputError
-
-__all__ = [
-    "DEFAULT_FILL",
-    "NODATA",
-    "OTHER_NODATA",
-    "PACKING",
-    "UNLIMITED",
-    "VALID",
-    "Reader",
-    "as_number",
-    "declared_nodata",
-    "empty_value",
-    "holds",
-    "nodata_values",
-    "observed",
-    "packing",
-    "reader",
-    "require_packing",
-    "require_real",
-    "stored_nodata",
-    "valid_limits",
-    "without",
-]
+from geonp.raster.arrays import Array, BoolArray
 
 NODATA = ("_FillValue", "missing_value")
 """CF attributes with the nodata value."""
@@ -258,7 +235,7 @@ class Reader:
     limits: tuple[float, float] = UNLIMITED
     __name__: ClassVar[str] = "read"  # dask would name tasks by the repr, in which it cannot stand a minus sign
 
-    def __call__(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def __call__(self, values: Array) -> Array:
         """Floats of the same shape."""
         with np.errstate(over="ignore"):
             missing = ~np.isfinite(values)
@@ -272,14 +249,14 @@ class Reader:
         return np.where(missing, np.nan, values).astype(self.dtype)
 
 
-def _equal(values: npt.NDArray[Any], nodata: float) -> npt.NDArray[np.bool_]:
+def _equal(values: Array, nodata: float) -> BoolArray:
     """Whether values are the nodata value, which may have been rounded by a writer if it is a float.
 
     The tolerance is that of ``ARE_REAL_EQUAL`` in GDAL, two units in the last place. float64 may also hold what was
     rounded to float32 before.
     """
     value = values.dtype.type(nodata)
-    equal: npt.NDArray[np.bool_] = values == value
+    equal: BoolArray = values == value
     if values.dtype.kind == "f" and nodata:
         equal |= np.abs(values - value) < 4 * np.finfo(values.dtype).eps * np.abs(value)
         if values.dtype == np.float64:

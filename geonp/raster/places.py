@@ -12,8 +12,6 @@ from pyproj.exceptions import ProjError
 from geonp.errors import warn
 from geonp.raster.grid import Grid, crs_name
 
-__all__ = ["misplaced", "warn_of_places"]
-
 _LEAST, _MOST = 3.0, 10.0
 """Degrees beyond the area of use of a CRS, which are as many as it is wide between these limits, up to which places
 are not doubted."""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
-__all__ = ["periods", "positions"]
+from geonp.raster.arrays import Array
 
 DAY = 86_400e6
 """A day in microseconds."""
@@ -61,7 +59,7 @@ def periods(array: xr.DataArray, dim: Hashable) -> tuple[float, ...]:
     )
 
 
-def _times(array: xr.DataArray, dim: Hashable) -> npt.NDArray[Any] | None:
+def _times(array: xr.DataArray, dim: Hashable) -> Array | None:
     """Times along a dimension, as datetime64, timedelta64 or cftime; None without any, or if some are unknown."""
     along = [coord for name, coord in array.coords.items() if coord.dims == (dim,) and name != dim]
     own = [array.coords[dim]] if dim in array.coords else []
@@ -72,7 +70,7 @@ def _times(array: xr.DataArray, dim: Hashable) -> npt.NDArray[Any] | None:
     return None
 
 
-def _decoded(coord: xr.DataArray) -> npt.NDArray[Any] | None:
+def _decoded(coord: xr.DataArray) -> Array | None:
     values = coord.values
     if values.dtype.kind in "iuf" and " since " in str(coord.attrs.get("units", "")):
         try:
@@ -84,6 +82,6 @@ def _decoded(coord: xr.DataArray) -> npt.NDArray[Any] | None:
     return values if values.dtype.kind == "O" and isinstance(coord.to_index(), xr.CFTimeIndex) else None
 
 
-def _elapsed(times: npt.NDArray[Any]) -> tuple[float, ...]:
+def _elapsed(times: Array) -> tuple[float, ...]:
     """Microseconds since the first time; differences of cftime are those of its calendar."""
     return tuple((times - times[:1]).astype("timedelta64[us]").astype(np.float64).tolist())

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["PRESETS", "Preset", "preset_of"]
-
 
 @dataclass(frozen=True)
 class Preset:

@@ -7,16 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import InputError
+from geonp.raster.arrays import AnyIntArray, Array, Float64Array
 from geonp.raster.grid import Grid
 from geonp.raster.nodata import declared_nodata
-
-__all__ = ["Regions", "blocks", "cell_areas", "labelled"]
-
-IntArray = npt.NDArray[np.integer[Any]]
 
 EARTH_RADIUS = 6_371_008.8
 """Mean radius of the Earth in metres."""
@@ -35,12 +31,12 @@ class Regions:
     """
 
     names: Sequence[Any]
-    region: IntArray
-    row: IntArray
-    col: IntArray
+    region: AnyIntArray
+    row: AnyIntArray
+    col: AnyIntArray
 
     @property
-    def sizes(self) -> IntArray:
+    def sizes(self) -> AnyIntArray:
         """Number of cells of each region."""
         return np.bincount(self.region, minlength=len(self.names))
 
@@ -59,7 +55,7 @@ def blocks(shape: tuple[int, int], size: int | tuple[int, int]) -> Regions:
     return Regions(names, ((row // rows) * across + col // cols).ravel(), row.ravel(), col.ravel())
 
 
-def labelled(labels: xr.DataArray | npt.NDArray[Any], grid: Grid) -> Regions:
+def labelled(labels: xr.DataArray | Array, grid: Grid) -> Regions:
     """The regions of a raster of labels: cells of one label are a region, those with 0, NaN or nodata in none.
 
     Raises
@@ -95,7 +91,7 @@ def labelled(labels: xr.DataArray | npt.NDArray[Any], grid: Grid) -> Regions:
     return Regions(names.tolist(), region.ravel(), row, col)
 
 
-def cell_areas(grid: Grid) -> npt.NDArray[np.float64]:
+def cell_areas(grid: Grid) -> Float64Array:
     """Area of the cells of each row: in square metres for longitudes and latitudes, else in square units of the CRS."""
     dy, dx = (abs(step) for step in grid.spacing)
     if not grid.geographic:

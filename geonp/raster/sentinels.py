@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import warn
+from geonp.raster.arrays import Array
 from geonp.raster.metadata import UNNAMED
 from geonp.raster.nodata import packing
-
-__all__ = ["SENTINELS", "Extremes", "sentinels_of", "suspects", "warn_of_sentinels"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,7 @@ class Extremes:
     greatest: float
 
     @classmethod
-    def of(cls, values: npt.NDArray[Any], sentinels: Sequence[float] = SENTINELS.values) -> Extremes:
+    def of(cls, values: Array, sentinels: Sequence[float] = SENTINELS.values) -> Extremes:
         """The extremes of the finite `values`. Usual nodata values are counted while they are the ends."""
         values = values[np.isfinite(values)] if values.dtype.kind == "f" else values.ravel()
         counts: dict[float, int] = {}

@@ -12,27 +12,22 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import warn
+from geonp.raster.arrays import BoolArray, Float64Array, FloatArray, IntArray
 from geonp.raster.dimensions import CF_UNITS, LATITUDES, LONGITUDES
 from geonp.raster.grid import Grid
 from geonp.raster.tolerances import TOLERANCES
 
-__all__ = ["Surface", "embed", "flattened", "surface_of"]
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.intp]
-
-
-def embed(xy: FloatArray) -> FloatArray:
+def embed(xy: Float64Array) -> Float64Array:
     """Longitudes and latitudes ``(n, 2)`` in degrees as points of the unit sphere ``(n, 3)``."""
     lon, lat = np.radians(np.asarray(xy, np.float64)).T
     return np.stack([np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)], 1)
 
 
-def flattened(places: FloatArray, middle: tuple[float, float]) -> FloatArray:
+def flattened(places: Float64Array, middle: tuple[float, float]) -> Float64Array:
     """Offsets in degrees ``(n, 2)``, to the north and to the east, of points of the sphere ``(n, 3)``.
 
     They are those of an azimuthal equidistant projection around `middle`, a longitude and a latitude: 0.6 ms for 1,024
@@ -79,8 +74,8 @@ class Surface:
         Earth, so that another first column does not change them.
     """
 
-    y: npt.NDArray[np.floating]
-    x: npt.NDArray[np.floating]
+    y: FloatArray
+    x: FloatArray
     sphere: bool
     step: float
     width: float
@@ -98,7 +93,7 @@ class Surface:
         """Rows and columns."""
         return (self.y.size, self.x.size) if self.y.ndim == 1 else (self.y.shape[0], self.y.shape[1])
 
-    def coordinates(self, rows: FloatArray | IntArray, cols: FloatArray | IntArray) -> FloatArray:
+    def coordinates(self, rows: Float64Array | IntArray, cols: Float64Array | IntArray) -> Float64Array:
         """X and y ``(n, 2)`` of places between cells, linearly interpolated: of a sphere, longitudes and latitudes."""
         if self.y.ndim == 1:
             x = _between(self.x, cols, 360.0 * self.periodic)
@@ -116,12 +111,12 @@ class Surface:
             total = total + weight[:, None] * embed(np.stack([self.x[at], self.y[at]], -1))
         return _unembedded(np.asarray(total))
 
-    def places(self, rows: FloatArray | IntArray, cols: FloatArray | IntArray) -> FloatArray:
+    def places(self, rows: Float64Array | IntArray, cols: Float64Array | IntArray) -> Float64Array:
         """Points in space ``(n, 3)``, or in the plane ``(n, 2)``, first along y."""
         found = self.coordinates(rows, cols)
         return embed(found) if self.sphere else found[:, ::-1]
 
-    def offsets(self, places: FloatArray, middle: FloatArray) -> FloatArray:
+    def offsets(self, places: Float64Array, middle: Float64Array) -> Float64Array:
         """Offsets ``(n, 2)`` of :meth:`places` from one of them, first along y, in degrees or the unit of the plane."""
         if not self.sphere:
             return np.asarray(places - middle)
@@ -132,11 +127,11 @@ class Surface:
         """Length of the straight line in space between places at a distance."""
         return 2 * math.sin(math.radians(min(distance, 180.0)) / 2) if self.sphere else distance
 
-    def distance(self, radius: FloatArray) -> FloatArray:
+    def distance(self, radius: Float64Array) -> Float64Array:
         """Distance of places from the length of the straight line between them."""
         return np.degrees(2 * np.arcsin(np.minimum(radius / 2, 1.0))) if self.sphere else radius
 
-    def areas(self, rows: IntArray, cols: IntArray) -> FloatArray:
+    def areas(self, rows: IntArray, cols: IntArray) -> Float64Array:
         """Areas ``(len(rows), len(cols))`` of cells, in squared degrees or units of the plane; NaN where unknown."""
         if self.y.ndim == 1:
             dy, dx = (np.abs(np.gradient(values)) if values.size > 1 else np.ones(1) for values in (self.y, self.x))
@@ -151,7 +146,7 @@ class Surface:
         area = np.sqrt(np.maximum((down**2).sum(-1) * (right**2).sum(-1) - (down * right).sum(-1) ** 2, 0.0))
         return np.asarray(area * np.degrees(1.0) ** 2 if self.sphere else area)
 
-    def placed_mask(self, rows: IntArray, cols: IntArray) -> npt.NDArray[np.bool_]:
+    def placed_mask(self, rows: IntArray, cols: IntArray) -> BoolArray:
         """Cells ``(len(rows), len(cols))`` of the raster whose place is known."""
         inside = (rows >= 0)[:, None] & (self.periodic | ((cols >= 0) & (cols < self.shape[1])))
         if self.y.ndim == 1:
@@ -159,7 +154,7 @@ class Surface:
         known = np.isfinite(self.y[np.ix_(np.maximum(rows, 0), np.mod(cols, self.shape[1]))])
         return np.asarray(inside & known)
 
-    def narrow_mask(self, rows: IntArray) -> npt.NDArray[np.bool_]:
+    def narrow_mask(self, rows: IntArray) -> BoolArray:
         """Rows whose cells are more than twice as high as wide, as those near the poles."""
         if self.y.ndim == 2 or not self.sphere or min(self.shape) < 2:
             return np.zeros(rows.size, bool)
@@ -230,7 +225,7 @@ def surface_of(obj: xr.DataArray | xr.Dataset, grid: Grid) -> Surface | None:
     return Surface(y, x, sphere=True, step=min(dy, dx), width=dx, periodic=grid.periodic_x, first_col=first_col)
 
 
-def _values(obj: xr.DataArray | xr.Dataset, grid: Grid, axis: int) -> FloatArray:
+def _values(obj: xr.DataArray | xr.Dataset, grid: Grid, axis: int) -> Float64Array:
     """The coordinate of rows or columns in the units of the CRS, exactly even if it nearly is, and unwrapped."""
     if grid.even[axis]:
         return np.asarray(grid.origin[axis] + grid.spacing[axis] * np.arange(grid.shape[axis]))
@@ -239,9 +234,7 @@ def _values(obj: xr.DataArray | xr.Dataset, grid: Grid, axis: int) -> FloatArray
     return np.unwrap(values, period=360.0) if grid.geographic and axis else np.asarray(values)
 
 
-def _geolocation(
-    obj: xr.DataArray | xr.Dataset, grid: Grid
-) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]] | None:
+def _geolocation(obj: xr.DataArray | xr.Dataset, grid: Grid) -> tuple[FloatArray, FloatArray] | None:
     """Latitudes and longitudes of all cells, if they say more than the coordinates of rows and columns."""
     dims = (grid.y_dim, grid.x_dim)
     lengths = [obj.coords[dim].attrs for dim in dims if dim in obj.coords]
@@ -282,7 +275,7 @@ def _named(
     return None
 
 
-def _curvilinear(lat: npt.NDArray[np.floating], lon: npt.NDArray[np.floating]) -> Surface | None:
+def _curvilinear(lat: FloatArray, lon: FloatArray) -> Surface | None:
     """The surface of two-dimensional latitudes and longitudes; None for those that do not differ."""
     if min(lat.shape) < 2:
         return None
@@ -299,12 +292,12 @@ def _curvilinear(lat: npt.NDArray[np.floating], lon: npt.NDArray[np.floating]) -
     return Surface(lat, lon, sphere=True, step=step, width=dx, periodic=bool(joined), folded=bool(folded))
 
 
-def _median(lengths: npt.NDArray[np.floating]) -> float:
+def _median(lengths: FloatArray) -> float:
     known = lengths[np.isfinite(lengths)]
     return float(np.median(known)) if known.size else math.nan
 
 
-def _between(values: npt.NDArray[np.floating], index: FloatArray | IntArray, turn: float) -> FloatArray:
+def _between(values: FloatArray, index: Float64Array | IntArray, turn: float) -> Float64Array:
     """Values between those of whole numbers; after the last one comes the first, a `turn` farther, unless it is 0."""
     if not turn:
         return np.asarray(np.interp(index, np.arange(values.size), values))
@@ -312,7 +305,7 @@ def _between(values: npt.NDArray[np.floating], index: FloatArray | IntArray, tur
     return np.asarray(np.interp(np.mod(index, values.size), np.arange(values.size + 1), np.append(values, after)))
 
 
-def _unembedded(places: FloatArray) -> FloatArray:
+def _unembedded(places: Float64Array) -> Float64Array:
     """Longitudes and latitudes ``(n, 2)`` of directions in space ``(n, 3)``."""
     x, y, z = places.T
     return np.asarray(np.degrees(np.stack([np.arctan2(y, x), np.arctan2(z, np.hypot(x, y))], 1)))

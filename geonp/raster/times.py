@@ -8,17 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
 from geonp.errors import InputError
+from geonp.raster.arrays import Array, IntArray
 from geonp.raster.positions import positions
-
-__all__ = ["Times", "times_of"]
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +28,7 @@ class Times:
         The time of each row, as an index into `values`; -1 where it is unknown.
     """
 
-    values: npt.NDArray[Any]
+    values: Array
     of_rows: IntArray
 
     def positions(self) -> tuple[float, ...]:

@@ -13,8 +13,6 @@ from pyproj import CRS
 from geonp.errors import InputError
 from geonp.raster.tolerances import TOLERANCES
 
-__all__ = ["is_transformed", "parse_unit", "unit_factor"]
-
 Quantity = Literal["angle", "length"]
 
 _PREFIXES = {

@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import InputError
+from geonp.raster.arrays import Array, BoolArray, Float32Array
 from geonp.raster.casting import Fit, fitting
 from geonp.raster.dimensions import is_coordinate
 from geonp.raster.grid import Grid
@@ -28,22 +28,6 @@ from geonp.raster.nodata import (
     require_real,
     valid_limits,
 )
-
-__all__ = [
-    "ClassReader",
-    "ListedReader",
-    "Read",
-    "Variable",
-    "class_reader",
-    "class_variables",
-    "fill_variables",
-    "labels",
-    "number_variables",
-    "off_grid",
-    "passed_classes",
-    "passed_integers",
-    "require_numbers",
-]
 
 _FEW = 4
 """Largest number of vertices of a cell, or of rows of a matrix; more of them make a grid."""
@@ -301,7 +285,7 @@ class ClassReader:
     flag_values: tuple[float, ...]
     dtype: ClassVar[np.dtype[np.float32]] = np.dtype(np.float32)
 
-    def __call__(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    def __call__(self, values: Array) -> Float32Array:
         """Class indices, in the shape of `values`."""
         out = np.full(values.shape, np.nan, self.dtype)
         for index, value in enumerate(self.flag_values):
@@ -316,7 +300,7 @@ class ListedReader:
     listed: tuple[float, ...]
     dtype: np.dtype[Any]
 
-    def __call__(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def __call__(self, values: Array) -> Array:
         """Floats of the same shape."""
         return np.where(np.isin(values, np.array(self.listed)), values, np.nan).astype(self.dtype)
 
@@ -361,15 +345,13 @@ def class_reader(da: xr.DataArray, nodata: float | None = None) -> ClassReader:
     return ClassReader(tuple(flag_values))
 
 
-def labels(da: xr.DataArray) -> npt.NDArray[Any]:
+def labels(da: xr.DataArray) -> Array:
     """Names of the classes: the flag meanings if there are as many as flag values, otherwise the flag values."""
     meanings, values = str(da.attrs.get("flag_meanings", "")).split(), np.ravel(da.attrs["flag_values"])
     return np.array(meanings) if len(meanings) == len(values) else values
 
 
-def _as_stored(
-    classes: npt.NDArray[Any], filled_mask: npt.NDArray[np.bool_], source: npt.NDArray[Any]
-) -> npt.NDArray[Any]:
+def _as_stored(classes: Array, filled_mask: BoolArray, source: Array) -> Array:
     """`source` with the classes of the filled cells; floats with NaN where missing."""
     if source.dtype.kind == "f":
         return classes.astype(source.dtype)
@@ -378,9 +360,7 @@ def _as_stored(
     return result
 
 
-def _flagged(
-    flag_values: npt.NDArray[Any], index: npt.NDArray[Any], filled_mask: npt.NDArray[np.bool_], source: npt.NDArray[Any]
-) -> npt.NDArray[Any]:
+def _flagged(flag_values: Array, index: Array, filled_mask: BoolArray, source: Array) -> Array:
     """`source` with the flag values of the class indices in the filled cells."""
     chosen = flag_values[np.where(filled_mask, index, 0).astype(np.intp)].astype(source.dtype)
     return np.where(filled_mask, chosen, source)

@@ -7,12 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from dask.system import CPU_COUNT
 
-__all__ = ["CHUNKS", "ChunkSettings", "Piece", "Window", "chunk_side", "indices", "pieces", "shown_once"]
-
-BoolArray = npt.NDArray[np.bool_]
+from geonp.raster.arrays import BoolArray, IntArray
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,7 @@ def chunk_side(cells: int) -> int:
     return int(np.clip(-(-side // CHUNKS.step_px) * CHUNKS.step_px, CHUNKS.smallest_px, CHUNKS.largest_px))
 
 
-def indices(start: int, stop: int, size: int, *, periodic: bool = False) -> npt.NDArray[np.intp]:
+def indices(start: int, stop: int, size: int, *, periodic: bool = False) -> IntArray:
     """Raster index of each window cell along one dimension, -1 outside; a periodic dimension repeats."""
     i = np.arange(start, stop)
     return i % size if periodic else np.where((i >= 0) & (i < size), i, -1)
@@ -94,7 +91,7 @@ def shown_once(mask: BoolArray, period: int | None) -> BoolArray:
     return once
 
 
-def pieces(index: npt.NDArray[np.intp], chunks: Sequence[int]) -> list[Piece]:
+def pieces(index: IntArray, chunks: Sequence[int]) -> list[Piece]:
     """Parts of chunks that hold the cells of `index`, in the order of the window; see :func:`indices`."""
     edges = np.concatenate([[0], np.cumsum(chunks)])
     chunk = np.where(index >= 0, np.searchsorted(edges, index, side="right") - 1, -1)

@@ -14,7 +14,6 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
@@ -22,17 +21,13 @@ from geonp.errors import InputError
 from geonp.inference.covariates import Layer
 from geonp.inference.kernel import FillJob, result_dtype
 from geonp.inference.stack import beside
+from geonp.raster.arrays import Float64Array, IntArray
 from geonp.raster.metadata import FillFlag
 from geonp.raster.times import Times
 from geonp.scattered.prediction import predicted
 from geonp.scattered.repeats import numbers_of_places
 from geonp.scattered.squares import Observations
 from geonp.scattered.targets import Target, of_places
-
-__all__ = ["ACROSS_TIMES", "Asked", "Moments"]
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -204,7 +199,7 @@ class _Recent:
         return self._kept[key][1]
 
 
-def _at_stations(moments: Moments, time: int, job: FillJob) -> tuple[FloatArray, FloatArray]:
+def _at_stations(moments: Moments, time: int, job: FillJob) -> tuple[Float64Array, Float64Array]:
     """Value and standard error at all places: the mean of the measurements, or a prediction from this time alone."""
     part, size = moments.parts[time], len(moments.places.y)
     count = np.bincount(moments.stations[time], minlength=size)

@@ -8,22 +8,19 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
 from geonp.errors import InputError, warn
 from geonp.inference.covariates import Layer
 from geonp.io.measurements import Table
+from geonp.raster.arrays import BoolArray, Float64Array
 from geonp.raster.covariates import Covariate, CovariateLike, elsewhere, named, require_few
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import UNNAMED, class_attrs
 from geonp.scattered.fields import Field, Frame
 from geonp.scattered.targets import Target
 
-__all__ = ["Beside", "Wanted", "beside", "errors_of", "wanted"]
-
-FloatArray = npt.NDArray[np.float64]
 Raster = tuple[Covariate, Grid]
 
 
@@ -63,8 +60,8 @@ class Beside:
 
     label: str
     classes: bool
-    measured: FloatArray
-    targets: FloatArray | Field
+    measured: Float64Array
+    targets: Float64Array | Field
 
     def on(self, target: Target) -> Layer:
         """The covariate at the places of a target, lazy on a lazy grid."""
@@ -74,7 +71,7 @@ class Beside:
             values = values.on_grid(target.y, target.x, target.template.chunks)
         return Layer(values, None, self.classes)
 
-    def layer(self, rows: npt.NDArray[np.bool_]) -> Layer:
+    def layer(self, rows: BoolArray) -> Layer:
         """The covariate of some measurements."""
         return Layer(self.measured[rows], None, self.classes)
 
@@ -149,7 +146,7 @@ def beside(given: Sequence[Wanted], table: Table, target: Target, frame: Frame) 
     return found
 
 
-def errors_of(column: str | None, table: Table) -> FloatArray | None:
+def errors_of(column: str | None, table: Table) -> Float64Array | None:
     """Known standard errors of the measurements of a table ``(n,)``, 0 where unknown; None without a column of them.
 
     Raises
@@ -166,7 +163,7 @@ def errors_of(column: str | None, table: Table) -> FloatArray | None:
             f"known errors are of one column: got {len(table.values)} to interpolate, {', '.join(table.values)}, "
             "expected one; choose it with values=... (--value)"
         )
-    errors: FloatArray = np.nan_to_num(table.covariates[column].to_numpy(np.float64, na_value=np.nan), posinf=0.0)
+    errors: Float64Array = np.nan_to_num(table.covariates[column].to_numpy(np.float64, na_value=np.nan), posinf=0.0)
     if (errors < 0).any():
         raise InputError(f"known errors must not be negative: got {errors.min():g} in {column!r}; correct them")
     return errors
@@ -210,7 +207,7 @@ def _beside(one: Wanted, table: Table, target: Target, frame: Frame) -> Beside:
     return Beside(label, classes, measured, field if lazy else field.at(target.places))
 
 
-def _numbers(label: str, columns: Sequence[pd.Series[Any]], raster: Raster | None) -> tuple[list[FloatArray], bool]:
+def _numbers(label: str, columns: Sequence[pd.Series[Any]], raster: Raster | None) -> tuple[list[Float64Array], bool]:
     """Columns as numbers, NaN where unknown, and whether they are classes: texts are numbered in alphabetical order."""
     others = (column.dropna() for column in columns if not pd.api.types.is_numeric_dtype(column))
     text = next((value for column in others for value in column if not isinstance(value, (Real, np.bool_))), None)
@@ -245,7 +242,7 @@ def _check(one: Beside, table: Table) -> None:
             raise InputError(f"the covariate {one.label!r} is {name!r} itself: leave it out, or give another one")
 
 
-def _warn_of_difference(label: str, column: FloatArray, read: FloatArray, classes: bool, raster: Covariate) -> None:
+def _warn_of_difference(label: str, column: Float64Array, read: Float64Array, classes: bool, raster: Covariate) -> None:
     """Warn if the column of a table and the raster have other levels or ranges, as in other units.
 
     Coarse rasters differ from measurements in single values, and may do so.

@@ -7,24 +7,19 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
 import pyproj
 import xarray as xr
 from dask.delayed import delayed
 
 from geonp.errors import InputError
 from geonp.io.measurements import Table, crs_of
+from geonp.raster.arrays import Float64Array, IntArray
 from geonp.raster.covariates import Covariate
 from geonp.raster.grid import Grid
 from geonp.raster.nodata import packing
 from geonp.raster.parts import PARTS
 from geonp.raster.tolerances import TOLERANCES
 from geonp.raster.variable import Read
-
-__all__ = ["Field", "Frame"]
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -80,8 +75,8 @@ class Field:
     read: Read
     packing: tuple[float, float]
     classes: bool
-    y: FloatArray
-    x: FloatArray
+    y: Float64Array
+    x: Float64Array
     bounds: tuple[float, float, float, float]
     geographic: bool
     frame: Frame
@@ -138,7 +133,7 @@ class Field:
             None if same else own,
         )
 
-    def at(self, places: FloatArray) -> FloatArray:
+    def at(self, places: Float64Array) -> Float64Array:
         """Values ``(n,)`` at places ``(n, 2)``, NaN where unknown: outside, or mostly between missing cells."""
         near = self.around(places)
         index = near.index(places)
@@ -154,7 +149,7 @@ class Field:
         out[inside] = np.where(share >= 0.5, sums / np.maximum(share, 0.5), np.nan)
         return out
 
-    def _cells(self, rows: IntArray, cols: IntArray) -> FloatArray:
+    def _cells(self, rows: IntArray, cols: IntArray) -> Float64Array:
         """Values of single cells; reads a lazy raster as a whole only if it is not much larger than what is wanted."""
         rows, cols = np.broadcast_arrays(rows, cols)
         if self.data.size <= PARTS.dense * rows.size:
@@ -165,7 +160,7 @@ class Field:
         scale, offset = self.packing
         return self.read(stored).astype(np.float64) * scale + offset
 
-    def around(self, places: FloatArray) -> Field:
+    def around(self, places: Float64Array) -> Field:
         """The part of the raster that is read within the hull of places; reads nothing."""
         index = self.index(places)
         index = index[:, np.isfinite(index).all(0)]
@@ -178,7 +173,7 @@ class Field:
         rows, cols = (slice(max(a, 0), b) for a, b in zip(first.tolist(), last.tolist(), strict=True))
         return replace(self, data=self.data[rows, cols], y=self.y[rows], x=self.x[cols])
 
-    def index(self, places: FloatArray) -> FloatArray:
+    def index(self, places: Float64Array) -> Float64Array:
         """Rows and columns of places ``(2, n)``, with fractions; NaN outside of the raster."""
         x, y = (places * np.array(self.frame.factors)).T
         if self.crs is not None:
@@ -190,7 +185,7 @@ class Field:
         found = [np.interp(a, centres, np.arange(centres.size)) for a, centres in ((y, self.y), (x, self.x))]
         return np.where(inside, found, np.nan)
 
-    def on_grid(self, y: FloatArray, x: FloatArray, chunks: tuple[tuple[int, ...], ...]) -> da.Array:
+    def on_grid(self, y: Float64Array, x: Float64Array, chunks: tuple[tuple[int, ...], ...]) -> da.Array:
         """Values on the grid with these coordinates, lazy: each block reads the part of the raster that it needs."""
         rows, cols = (np.split(a, np.cumsum(sizes)[:-1]) for a, sizes in zip((y, x), chunks, strict=True))
         read = delayed(_on_grid, pure=False)
@@ -201,17 +196,17 @@ class Field:
         return da.block(blocks)  # type: ignore[no-any-return]
 
 
-def _between(index: FloatArray, size: int) -> tuple[IntArray, FloatArray]:
+def _between(index: Float64Array, size: int) -> tuple[IntArray, Float64Array]:
     """The two cells that each index with a fraction lies between, and their weights, ``(2, n)`` each."""
     low = np.floor(index)
     return np.minimum([low, low + 1], size - 1).astype(np.intp), np.stack([low + 1 - index, index - low])
 
 
-def _on_grid(field: Field, y: FloatArray, x: FloatArray) -> FloatArray:
+def _on_grid(field: Field, y: Float64Array, x: Float64Array) -> Float64Array:
     return field.at(np.stack([np.tile(x, y.size), np.repeat(y, x.size)], 1)).reshape(y.size, x.size)
 
 
-def _outline(y: FloatArray, x: FloatArray) -> FloatArray:
+def _outline(y: Float64Array, x: Float64Array) -> Float64Array:
     """The places around a block of cells, ``(n, 2)``."""
     across = [np.stack([x, np.full(x.size, end)], 1) for end in (y[0], y[-1])]
     down = [np.stack([np.full(y.size, end), y], 1) for end in (x[0], x[-1])]

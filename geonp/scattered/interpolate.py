@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
@@ -22,6 +21,7 @@ from geonp.fill.request import load_job, require_covariates
 from geonp.inference.kernel import FillJob
 from geonp.inference.warping import Sample, Warping, fitted
 from geonp.io.measurements import Table, read_table, transformed
+from geonp.raster.arrays import BoolArray, Float64Array
 from geonp.raster.covariates import CovariateLike
 from geonp.raster.directions import warn_of_directions
 from geonp.raster.metadata import dataset_attrs
@@ -41,11 +41,6 @@ from geonp.scattered.targets import Target, target_of
 
 if TYPE_CHECKING:
     from geonp.inference.checkpoint import Card
-
-__all__ = ["interpolate"]
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.intp]
 
 
 def interpolate(
@@ -181,7 +176,7 @@ def _results(
     table: Table,
     target: Target,
     asked: Asked | None,
-    known: tuple[Sequence[Beside], FloatArray | None],
+    known: tuple[Sequence[Beside], Float64Array | None],
     model: tuple[FillJob, Card],
     options: FillOptions,
 ) -> xr.Dataset:
@@ -246,7 +241,7 @@ def _observations(
     table: Table,
     name: str,
     covariates: Sequence[Beside],
-    errors: FloatArray | None,
+    errors: Float64Array | None,
     asked: Asked | None,
     target: Target,
     job: FillJob,
@@ -277,7 +272,7 @@ def _observations(
     ]
 
 
-def _at_places(table: Table, name: str, rows: npt.NDArray[np.bool_], geographic: bool, seed: int) -> Observations:
+def _at_places(table: Table, name: str, rows: BoolArray, geographic: bool, seed: int) -> Observations:
     """The measurements of a column in some usable rows."""
     values = np.asarray(table.values[name][rows])
     values = values if values.dtype == np.float32 else values.astype(np.float64)

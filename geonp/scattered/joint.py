@@ -11,11 +11,8 @@ from geonp.inference.joint import fill_samples, noise_of
 from geonp.inference.kernel import FillJob
 from geonp.inference.simulation import JOINT, Patch, Simulator, joint_errors
 from geonp.inference.stitching import Tile
+from geonp.raster.arrays import Float64Array, IntArray
 from geonp.scattered.squares import SQUARES, Observations, Square, embed, root_of
-
-__all__ = ["draw_samples"]
-
-FloatArray = npt.NDArray[np.float64]
 
 _STEP = 2.0**-24
 """Places nearer to each other, relative to the side of the largest square, have the same noise."""
@@ -23,8 +20,8 @@ _STEP = 2.0**-24
 
 def draw_samples(
     result: npt.NDArray[np.void],
-    tiles: Iterator[tuple[Square, Tile, npt.NDArray[np.intp]]],
-    places: FloatArray,
+    tiles: Iterator[tuple[Square, Tile, IntArray]],
+    places: Float64Array,
     observations: Observations,
     job: FillJob,
 ) -> None:
@@ -48,8 +45,8 @@ def draw_samples(
 def _patch(
     square: Square,
     tile: Tile,
-    chosen: npt.NDArray[np.intp],
-    places: FloatArray,
+    chosen: IntArray,
+    places: Float64Array,
     observations: Observations,
     side: float,
 ) -> Patch:

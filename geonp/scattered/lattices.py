@@ -5,15 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from geonp.errors import InputError
 from geonp.io.measurements import Table, crs_of
-
-__all__ = ["MOST_CELLS", "lattice", "lattice_around"]
-
-FloatArray = npt.NDArray[np.float64]
+from geonp.raster.arrays import Float64Array
 
 MOST_CELLS = 2**40
 """Largest number of cells of a grid: more than the Earth has at 30 m."""
@@ -96,7 +92,7 @@ def lattice_around(
     return lattice(bounds or (0.0, 0.0, 1.0, 1.0), resolution, own)
 
 
-def _unwrapped(longitudes: FloatArray) -> FloatArray:
+def _unwrapped(longitudes: Float64Array) -> Float64Array:
     """Longitudes in the shortest range that holds all of them, which may cross 0 or 180 degrees."""
     rising = np.unique(longitudes % 360)
     gaps = np.diff(rising, append=rising[0] + 360)

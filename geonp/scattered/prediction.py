@@ -20,6 +20,7 @@ from geonp.inference.censoring import without_piles
 from geonp.inference.covariates import Layer, columns
 from geonp.inference.kernel import FillJob, result_dtype
 from geonp.inference.stitching import Tile, batches, blended, stitch
+from geonp.raster.arrays import Float64Array, IntArray
 from geonp.raster.metadata import FillFlag
 from geonp.scattered.joint import draw_samples
 from geonp.scattered.squares import (
@@ -32,11 +33,6 @@ from geonp.scattered.squares import (
     squares_of,
 )
 from geonp.scattered.targets import Target, crossed
-
-__all__ = ["predicted"]
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -81,7 +77,7 @@ def predicted(target: Target, observations: Observations, covariates: Sequence[L
 
 
 def _block(
-    y: FloatArray, x: FloatArray, observations: Observations, job: FillJob, *arrays: FloatArray
+    y: Float64Array, x: Float64Array, observations: Observations, job: FillJob, *arrays: Float64Array
 ) -> npt.NDArray[np.void]:
     """The results of one chunk of a lazy grid; `arrays` are values and errors of the covariates."""
     places, flat = crossed(y[:, 0], x[0]), (array.ravel() for array in arrays)
@@ -98,14 +94,14 @@ def _block(
     return result.reshape(len(y), x.shape[1])
 
 
-def _bounds(places: FloatArray) -> tuple[float, float, float, float]:
+def _bounds(places: Float64Array) -> tuple[float, float, float, float]:
     (west, south), (east, north) = places.min(0), places.max(0)
     return float(west), float(south), float(east), float(north)
 
 
 def _predict_in_parallel(
-    observations: Observations, places: FloatArray, covariates: Sequence[Layer], job: FillJob
-) -> FloatArray:
+    observations: Observations, places: Float64Array, covariates: Sequence[Layer], job: FillJob
+) -> Float64Array:
     """The sums of :func:`_predict`, with a dask task for each band of neighbouring squares."""
     squares = sorted(squares_of(observations, _bounds(places)), key=lambda square: (square.y, square.x))
     edges = np.linspace(0, len(squares), min(len(squares), INTERPOLATION.tasks_per_core * CPU_COUNT) + 1).astype(int)
@@ -127,11 +123,11 @@ def _predict_in_parallel(
 
 def _predict(
     observations: Observations,
-    places: FloatArray,
+    places: Float64Array,
     covariates: Sequence[Layer],
     squares: list[Square],
     job: FillJob,
-) -> FloatArray:
+) -> Float64Array:
     """Weighted sums of mean, standard error and tail at each place, and sums of weights, ``(4, n)``.
 
     `covariates` are those of the observations, at the places.
@@ -153,7 +149,7 @@ def _predict(
 def _draw(
     result: npt.NDArray[np.void],
     observations: Observations,
-    places: FloatArray,
+    places: Float64Array,
     covariates: Sequence[Layer],
     squares: list[Square],
     job: FillJob,
@@ -170,7 +166,7 @@ def _draw(
     draw_samples(result, tiles, places, observations, job)
 
 
-def _near(places: FloatArray, tile: Tile) -> str:
+def _near(places: Float64Array, tile: Tile) -> str:
     return f"around x, y = {tuple(places[tile.targets[0]].tolist())}"
 
 
@@ -183,8 +179,8 @@ def _expected(covered: list[tuple[Square, IntArray]], size: int) -> int:
 
 def _with_context(
     observations: Observations,
-    places: FloatArray,
-    distance: FloatArray,
+    places: Float64Array,
+    distance: Float64Array,
     square: Square,
     index: IntArray,
     covariates: Sequence[Layer],
@@ -209,7 +205,7 @@ def _with_context(
 
 
 def _flagged(
-    total: FloatArray, observations: Observations, places: FloatArray, job: FillJob, dtype: np.dtype[Any]
+    total: Float64Array, observations: Observations, places: Float64Array, job: FillJob, dtype: np.dtype[Any]
 ) -> npt.NDArray[np.void]:
     """The blended predictions with the fields of a result, empty beyond `max_distance`."""
     out = np.zeros(len(places), dtype)

@@ -9,20 +9,16 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from geonp.errors import InputError, warn
 from geonp.io.measurements import Table
-
-__all__ = ["REPEATS", "Repeats", "combined", "numbers_of_places"]
+from geonp.raster.arrays import Float64Array, FloatArray, IntArray
 
 Repeats = Literal["mean", "keep"]
 """What is done with several rows of one place."""
 REPEATS: tuple[str, ...] = get_args(Repeats)
 """Its values."""
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -71,8 +67,8 @@ def combined(
     table: Table,
     geographic: bool,
     repeats: Repeats | None,
-    errors: FloatArray | None,
-) -> tuple[Table, FloatArray | None]:
+    errors: Float64Array | None,
+) -> tuple[Table, Float64Array | None]:
     """A table with the rows of each place combined, and its known errors.
 
     Parameters
@@ -106,13 +102,13 @@ def combined(
     return table, errors
 
 
-def numbers_of_places(xy: npt.NDArray[np.float64], geographic: bool) -> npt.NDArray[np.intp]:
+def numbers_of_places(xy: Float64Array, geographic: bool) -> IntArray:
     """A number for each place ``(n,)``, in order of appearance."""
     x = (xy[:, 0] % 360).round(9) % 360 if geographic else xy[:, 0].round(9)
     return pd.MultiIndex.from_arrays([x, xy[:, 1].round(9)]).factorize()[0]
 
 
-def _check(table: Table, name: str, place: npt.NDArray[np.intp]) -> None:
+def _check(table: Table, name: str, place: IntArray) -> None:
     """Refuse or warn of several values of a column at one place."""
     usable = table.usable(name)
     sizes = np.bincount(place[usable])
@@ -153,7 +149,7 @@ def _quoted(text: str) -> str:
     return f'"{text}"' if re.search(r"\s", text) else text
 
 
-def _tells_apart(column: Any, place: npt.NDArray[np.intp]) -> bool:
+def _tells_apart(column: Any, place: IntArray) -> bool:
     """Whether a column that differs between rows of one place is a time, a level or a condition, and no measurement."""
     words = _words(str(column.name))
     numeric = pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
@@ -192,11 +188,11 @@ def _is_time(known: Any) -> bool:
     )
 
 
-def _averaged(table: Table, place: npt.NDArray[np.intp], errors: FloatArray | None) -> tuple[Table, FloatArray | None]:
+def _averaged(table: Table, place: IntArray, errors: Float64Array | None) -> tuple[Table, Float64Array | None]:
     """The means of the finite values of each place, of numeric covariates too, and the errors of these means."""
     finite = np.isfinite(table.xy).all(1)
     place, (first,) = place[finite], np.unique(place[finite], return_index=True)[1:]
-    values: dict[str, npt.NDArray[np.floating]] = {}
+    values: dict[str, FloatArray] = {}
     for name in table.values:
         column = table.values[name][finite]
         means = pd.Series(np.where(np.isfinite(column), column, np.nan), dtype=np.float64).groupby(place).mean()
@@ -219,7 +215,7 @@ def _averaged(table: Table, place: npt.NDArray[np.intp], errors: FloatArray | No
     return averaged, errors
 
 
-def _mean_covariate(column: Any, place: npt.NDArray[np.intp]) -> Any:
+def _mean_covariate(column: Any, place: IntArray) -> Any:
     """The mean of a covariate at each place; of classes, the only one."""
     groups = column.groupby(place)
     if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
 from geonp.errors import InputError
-
-__all__ = ["selected"]
+from geonp.raster.arrays import Array, BoolArray
 
 
 def selected(points: pd.DataFrame | xr.Dataset, conditions: Mapping[str, str]) -> pd.DataFrame | xr.Dataset:
@@ -40,7 +37,7 @@ def selected(points: pd.DataFrame | xr.Dataset, conditions: Mapping[str, str]) -
     return points
 
 
-def _equal(values: npt.NDArray[Any], text: str) -> npt.NDArray[np.bool_]:
+def _equal(values: Array, text: str) -> BoolArray:
     try:
         if values.dtype.kind == "M":
             time = np.datetime64(text)

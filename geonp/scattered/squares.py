@@ -12,30 +12,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 from scipy.spatial import cKDTree
 
 from geonp.errors import InputError
 from geonp.inference.covariates import Layer
 from geonp.inference.thinning import curve, start_of, thinned
+from geonp.raster.arrays import BoolArray, Float64Array, FloatArray, IntArray
 from geonp.raster.surface import embed as on_sphere
 from geonp.raster.surface import flattened
-
-__all__ = [
-    "SQUARES",
-    "Observations",
-    "Square",
-    "along_curve",
-    "blend_weights",
-    "choose_context",
-    "grouped",
-    "project",
-    "root_of",
-    "squares_of",
-]
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -88,12 +72,12 @@ class Observations:
         Known standard errors of the values ``(n,)``.
     """
 
-    xy: FloatArray
+    xy: Float64Array
     values: FloatArray
     geographic: bool
     seed: int = 0
     covariates: tuple[Layer, ...] = ()
-    errors: FloatArray | None = None
+    errors: Float64Array | None = None
 
     @cached_property
     def tree(self) -> cKDTree:
@@ -105,7 +89,7 @@ class Observations:
         """Tree of the coordinates, with periodic longitudes."""
         return _flat_tree(self.xy, self.geographic)
 
-    def distance(self, xy: FloatArray) -> FloatArray:
+    def distance(self, xy: Float64Array) -> Float64Array:
         """Distances ``(n,)`` of places ``(n, 2)`` from the nearest observation, in the unit of the coordinates."""
         chord = self.tree.query(embed(xy, self.geographic))[0]
         return np.asarray(np.degrees(2 * np.arcsin(np.minimum(chord / 2, 1))) if self.geographic else chord)
@@ -130,12 +114,12 @@ class Square:
         return self.side / SQUARES.side_units
 
 
-def embed(xy: FloatArray, geographic: bool) -> FloatArray:
+def embed(xy: Float64Array, geographic: bool) -> Float64Array:
     """Places as points in the plane ``(n, 2)``, or on the unit sphere ``(n, 3)``."""
     return on_sphere(xy) if geographic else np.asarray(xy, np.float64)
 
 
-def project(xy: FloatArray, middle: tuple[float, float], geographic: bool) -> FloatArray:
+def project(xy: Float64Array, middle: tuple[float, float], geographic: bool) -> Float64Array:
     """Offsets from `middle` ``(n, 2)``, y first, in the unit of the coordinates."""
     if not geographic:
         return np.asarray((xy - np.array(middle))[:, ::-1])
@@ -209,8 +193,8 @@ def _widest(observations: Observations) -> float:
 
 
 def _reaches(
-    corners: FloatArray, side: float, bounds: tuple[float, float, float, float], geographic: bool
-) -> npt.NDArray[np.bool_]:
+    corners: Float64Array, side: float, bounds: tuple[float, float, float, float], geographic: bool
+) -> BoolArray:
     west, south, east, north = bounds
     overlap = side / SQUARES.side_units * SQUARES.overlap_units
     x, y = corners.T
@@ -222,7 +206,7 @@ def _reaches(
     return np.asarray(in_y & (ahead | (np.mod(west - (x - overlap), 360.0) <= side + 2 * overlap)))
 
 
-def _flat_tree(xy: FloatArray, geographic: bool) -> cKDTree:
+def _flat_tree(xy: Float64Array, geographic: bool) -> cKDTree:
     if not geographic:
         return cKDTree(xy)
     wrapped = np.stack([np.mod(xy[:, 0], 360.0), xy[:, 1]], 1)
@@ -230,7 +214,7 @@ def _flat_tree(xy: FloatArray, geographic: bool) -> cKDTree:
     return cKDTree(wrapped, boxsize=np.array([360.0, 0.0]))
 
 
-def _count(observations: Observations, middles: FloatArray, radius: float) -> IntArray:
+def _count(observations: Observations, middles: Float64Array, radius: float) -> IntArray:
     """Numbers of observations in squares of side ``2 * radius`` around `middles`."""
     if observations.geographic:
         middles = np.stack([np.mod(middles[:, 0], 360.0), middles[:, 1]], 1)
@@ -239,7 +223,7 @@ def _count(observations: Observations, middles: FloatArray, radius: float) -> In
 
 def choose_context(
     observations: Observations, square: Square, n_context: int, thinning: float
-) -> tuple[IntArray, FloatArray]:
+) -> tuple[IntArray, Float64Array]:
     """Choose the context of a square: all near observations, and a share of the others that falls with distance.
 
     As for rasters, by :func:`geonp.inference.thinning.thinned`, with distances from the square in its units.
@@ -261,7 +245,7 @@ def choose_context(
     return near[order], offset[order]
 
 
-def along_curve(offset: FloatArray, values: FloatArray) -> IntArray:
+def along_curve(offset: Float64Array, values: FloatArray) -> IntArray:
     """Order of places ``(n, 2)`` along a curve; does not depend on the order in which they are given."""
     fraction = (offset - offset.min(0)) / max(float(np.ptp(offset, axis=0).max()), 1e-300)
     rows, cols = (fraction * SQUARES.curve_steps).astype(np.int64).T
@@ -272,7 +256,7 @@ def _narrowing(square: Square, geographic: bool) -> float:
     return max(math.cos(math.radians(square.middle[1])), SQUARES.narrowest) if geographic else 1.0
 
 
-def blend_weights(xy: FloatArray, distance: FloatArray, square: Square, geographic: bool) -> FloatArray:
+def blend_weights(xy: Float64Array, distance: Float64Array, square: Square, geographic: bool) -> Float64Array:
     """Weights ``(n,)`` of the predictions of a square at places ``(n, 2)``; those of neighbours of one side sum to one.
 
     Predictions extend into neighbours by half a unit more than the `distance` of a place from the nearest observation:
@@ -291,7 +275,7 @@ def blend_weights(xy: FloatArray, distance: FloatArray, square: Square, geograph
     return weights
 
 
-def grouped(targets: FloatArray, squares: Sequence[Square], geographic: bool) -> list[IntArray]:
+def grouped(targets: Float64Array, squares: Sequence[Square], geographic: bool) -> list[IntArray]:
     """Indices of the targets ``(n, 2)`` that the predictions of each square may cover."""
     tree = _flat_tree(targets, geographic)
     middles = np.array([square.middle for square in squares])

@@ -9,19 +9,15 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import psutil
 import xarray as xr
 
 from geonp.errors import InputError
 from geonp.io.measurements import TABLES, Table, read_table
+from geonp.raster.arrays import Float64Array
 from geonp.raster.grid import Grid
 from geonp.raster.parts import MEMORY
-
-__all__ = ["Target", "crossed", "of_places", "target_of"]
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -39,8 +35,8 @@ class Target:
     """
 
     template: xr.DataArray
-    x: FloatArray
-    y: FloatArray
+    x: Float64Array
+    y: Float64Array
     on_grid: bool
     geographic: bool
     grid: Grid | None
@@ -52,7 +48,7 @@ class Target:
         return (len(self.y), len(self.x)) if self.on_grid else (len(self.y), 1)
 
     @cached_property
-    def places(self) -> FloatArray:
+    def places(self) -> Float64Array:
         """X and y of all places ``(n, 2)``."""
         return crossed(self.y, self.x) if self.on_grid else np.stack([self.x, self.y], 1)
 
@@ -68,12 +64,12 @@ class Target:
             )
 
 
-def crossed(y: FloatArray, x: FloatArray) -> FloatArray:
+def crossed(y: Float64Array, x: Float64Array) -> Float64Array:
     """All places of a grid, x and y, ``(len(y) * len(x), 2)``."""
     return np.stack([np.tile(x, len(y)), np.repeat(y, len(x))], 1)
 
 
-def of_places(xy: FloatArray, *, geographic: bool) -> Target:
+def of_places(xy: Float64Array, *, geographic: bool) -> Target:
     """Single places ``(n, 2)`` to predict."""
     template = xr.DataArray(np.zeros(len(xy)), dims=("point",))
     return Target(template, xy[:, 0], xy[:, 1], on_grid=False, geographic=geographic, grid=None)

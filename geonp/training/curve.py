@@ -11,8 +11,6 @@ from pathlib import Path
 
 from geonp.io.location import replacing
 
-__all__ = ["append", "plot", "truncate"]
-
 
 def append(file: Path, columns: Sequence[str], row: Mapping[str, float]) -> None:
     """Append a row; a new file begins with a header."""

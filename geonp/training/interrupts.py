@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from threading import Event, current_thread, main_thread
 from types import FrameType
 
-__all__ = ["deferred", "forwarded", "reset_in_worker"]
-
 # Windows has no SIGHUP, which is sent when a terminal is closed
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 

@@ -17,8 +17,6 @@ from geonp.training.data.kolmogorov import KolmogorovFlow
 from geonp.training.data.processes import GaussianProcess, MixedProcess
 from geonp.training.data.reanalysis import Reanalysis
 
-__all__ = ["data_errors", "prior_errors"]
-
 
 @dataclass(frozen=True)
 class _Limits:

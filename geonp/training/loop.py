@@ -34,8 +34,6 @@ from geonp.training.sources import VALIDATION_SEED, check, draw, fingerprint, ne
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["COLUMNS", "SCORES", "train"]
-
 COLUMNS = ("step", "cpu_hours", "loss", "learning_rate", "gradient_norm")
 """Columns of the learning curve, before those of the held-out scores."""
 SCORES = {

@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from scipy import special
 from torch import Tensor, nn
@@ -16,11 +15,9 @@ from geonp.inference.student import crps, half_width
 from geonp.nn import models
 from geonp.nn.drift import Covariates
 from geonp.nn.heads import tail_of
+from geonp.raster.arrays import Float64Array
 from geonp.training.patches import patch_loss
 
-__all__ = ["Objective", "expected_crps", "expected_nll", "mean_distance", "relative_crps", "sampled_scores", "scores"]
-
-Array = npt.NDArray[np.float64]
 Batch = dict[str, Tensor]
 
 NORMAL_95 = 1.959964
@@ -101,7 +98,7 @@ def relative_crps(predicted: Distribution, batch: Batch) -> Tensor:
     return (crps * weight).sum() / (deviation.detach() * weight).sum() * math.sqrt(math.pi)
 
 
-def _gauss_hermite(n: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def _gauss_hermite(n: int) -> tuple[Float64Array, Float64Array]:
     """Nodes and weights of the quadrature for expectations under a standard normal distribution."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(n)
     return nodes, weights / math.sqrt(2 * math.pi)
@@ -140,7 +137,9 @@ def scores(network: nn.Module, batches: list[Batch]) -> dict[str, float]:
     }
 
 
-def expected_crps(offset: Array, deviation: Array, tail: Array, exact: Array) -> Array:
+def expected_crps(
+    offset: Float64Array, deviation: Float64Array, tail: Float64Array, exact: Float64Array
+) -> Float64Array:
     """Expected CRPS of Student distributions (:mod:`geonp.inference.student`) for observations from N(0, exact^2)."""
     nodes, weights = _gauss_hermite(32)
     by_node = [w * crps(exact * node, offset, deviation, tail) for node, w in zip(nodes, weights, strict=True)]

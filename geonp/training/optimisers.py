@@ -14,8 +14,6 @@ from torch.optim.swa_utils import AveragedModel
 from geonp.errors import RecipeError
 from geonp.training.recipe import Training
 
-__all__ = ["Yogi", "averaged_model", "freeze_all_but", "learning_rate", "optimiser"]
-
 
 def optimiser(network: nn.Module, options: Training) -> Optimizer:
     """Optimiser of a recipe for all weights of a network; weight decay applies to matrices only."""

@@ -13,8 +13,6 @@ from geonp.nn.heads import Kriged, KrigingHead
 from geonp.nn.nearby import NearbyCorrection, predict, readings_of
 from geonp.nn.squares import NEARBY, Patch
 
-__all__ = ["patch_loss", "patch_scores"]
-
 Batch = dict[str, Tensor]
 
 

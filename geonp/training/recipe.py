@@ -26,8 +26,6 @@ from geonp.training.data.reanalysis import Reanalysis
 from geonp.training.data.small_gaps import SmallGaps
 from geonp.training.limits import data_errors, prior_errors
 
-__all__ = ["Data", "Model", "Recipe", "Training", "available", "copy", "differences", "load"]
-
 CHANGEABLE = {
     "name",
     "description",

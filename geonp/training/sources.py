@@ -20,8 +20,6 @@ from geonp.training.data.small_gaps import SmallGaps
 from geonp.training.data.tasks import collate, sample_task
 from geonp.training.recipe import Recipe
 
-__all__ = ["VALIDATION_SEED", "check", "draw", "fingerprint", "neighbourhood_of"]
-
 Batch = dict[str, Tensor]
 
 VALIDATION_SEED = 2**31 - 1

@@ -17,8 +17,6 @@ from torch.nn import functional as F
 from geonp.nn.heads import VarianceHead, gaussian
 from geonp.nn.layers import MLP, MultiHeadAttention, drop_masked, in_chunks, masked_mean, plain_attention
 
-__all__ = ["ANP", "BANP", "BNP", "CANP", "CNP", "NP", "RCNP", "AttentiveEncoder", "MeanEncoder"]
-
 
 class MeanEncoder(nn.Module):
     """Mean of ``MLP([x, y])`` over the context, the same features for all targets."""

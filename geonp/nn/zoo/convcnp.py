@@ -9,8 +9,6 @@ from torch.distributions import Normal
 from geonp.nn.heads import gaussian
 from geonp.nn.layers import MLP, drop_masked, in_chunks
 
-__all__ = ["ConvCNP"]
-
 MAX_CELLS = 2**22
 """Most cells of a grid. More of them usually mean that the coordinates are in the wrong unit."""
 

@@ -14,8 +14,6 @@ from torch.distributions import Normal
 from geonp.errors import MissingExtraError
 from geonp.nn.layers import drop_masked
 
-__all__ = ["GP", "MultitaskGP"]
-
 
 class GP(nn.Module):
     """Exact Gaussian process: constant mean, squared-exponential kernel with a length for each coordinate, noise.

@@ -10,8 +10,6 @@ from geonp.nn.blocks import BLOCKS
 from geonp.nn.heads import VarianceHead
 from geonp.nn.layers import MLP, PreNormBlock, drop_masked, in_chunks, plain_attention
 
-__all__ = ["LBANP", "PTTNP"]
-
 
 class PTTNP(nn.Module):
     """PT-TNP in the style of induced sets (Lee et al. 2019; TE-TNP, ICML 2024, section 2.3).

@@ -11,8 +11,6 @@ from geonp.nn.attention import dense_attention
 from geonp.nn.heads import GaussianHead, VarianceHead
 from geonp.nn.layers import MLP, PostNormBlock, PreNormBlock, drop_masked, plain_attention
 
-__all__ = ["EQTNP", "TNPA", "TNPD", "TNPND"]
-
 
 class TNPD(nn.Module):
     """TNP-D: post-norm blocks in which context and targets attend to the context.

@@ -6,8 +6,6 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-__all__ = ["Count", "CountRange", "FractionRange", "Interval", "Positive", "PositiveRange", "Probability"]
-
 
 def _increasing(bounds: tuple[float, float]) -> tuple[float, float]:
     if bounds[0] > bounds[1]:

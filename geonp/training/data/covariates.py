@@ -9,18 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 from scipy import fft, linalg
 
 from geonp.inference.context import Neighbourhood, select_context
+from geonp.raster.arrays import BoolArray, Float64Array, IntArray
 from geonp.training.data.constraints import Count, PositiveRange, Probability
 from geonp.training.data.fields import Field, RasterPrior, log_uniform, sample_field
-
-__all__ = ["Accompanied", "CovariatePrior", "accompany"]
-
-Array = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
-IntArray = npt.NDArray[np.intp]
 
 N_KNOWN = 96
 """Known cells of a covariate that its gaps are filled from."""
@@ -82,12 +76,12 @@ class Accompanied:
         Its diagonal, ``(n_c + n_t,)``, without the known errors.
     """
 
-    values: Array
-    columns: Array
-    errors: Array
-    known_error: Array
-    covariance: Array | None
-    variance: Array
+    values: Float64Array
+    columns: Float64Array
+    errors: Float64Array
+    known_error: Float64Array
+    covariance: Float64Array | None
+    variance: Float64Array
 
 
 @dataclass(frozen=True)
@@ -102,6 +96,7 @@ class CovariateTile:
 
     @property
     def points(self) -> IntArray:
+        """Flat indices of context and targets."""
         return np.concatenate([self.context, self.targets])
 
 
@@ -145,7 +140,7 @@ def accompany(
         exact = False
     else:
         columns, errors = np.empty((tile.points.size, number)), np.zeros((tile.points.size, number))
-        previous: Array | None = None
+        previous: Float64Array | None = None
         for j in range(number):
             field = _covariate(rng, fields, tile.size, previous)
             previous = field.values
@@ -176,7 +171,7 @@ def accompany(
     )
 
 
-def _covariate(rng: np.random.Generator, fields: RasterPrior, size: int, previous: Array | None) -> Field:
+def _covariate(rng: np.random.Generator, fields: RasterPrior, size: int, previous: Float64Array | None) -> Field:
     """A field, a class of one, noise, or a field that is correlated with the `previous` covariate."""
     way = rng.random()
     if way < 0.08:
@@ -196,7 +191,7 @@ def _draw(rng: np.random.Generator, fields: RasterPrior, size: int) -> Field:
     return sample_field(rng, replace(fields, p_trend=0.0), size, fft.next_fast_len(size, real=True))
 
 
-def _effects(rng: np.random.Generator, covariate: Array, size: int) -> Array:
+def _effects(rng: np.random.Generator, covariate: Float64Array, size: int) -> Float64Array:
     """Functions of a covariate whose random multiples are its effect, ``(size * size, k)``, their variances one."""
     c = (covariate - covariate.mean()) / max(float(covariate.std()), 1e-6)
     way = rng.choice(["slope", "curve", "steps", "varying"], p=[0.6, 0.2, 0.1, 0.1])
@@ -221,9 +216,9 @@ def _stack(
     prior: CovariatePrior,
     fields: RasterPrior,
     tile: CovariateTile,
-    values: Array,
+    values: Float64Array,
     number: int,
-) -> tuple[Array, Array, Array]:
+) -> tuple[Float64Array, Float64Array, Float64Array]:
     """Values that share a field with other slices, and these with their errors."""
     size = tile.size
     # only of Gaussian fields are gaps filled with their exact errors
@@ -249,8 +244,8 @@ def _stack(
 
 
 def with_gaps(
-    rng: np.random.Generator, tile: CovariateTile, field: Array, covariance: Array, noise: float
-) -> tuple[Array, Array]:
+    rng: np.random.Generator, tile: CovariateTile, field: Float64Array, covariance: Float64Array, noise: float
+) -> tuple[Float64Array, Float64Array]:
     """Values and standard errors of a Gaussian field at the points of a tile, filled in gaps, now and then unknown."""
     way, size = rng.random(), tile.size
     if way < 0.45:

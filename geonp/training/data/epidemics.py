@@ -14,8 +14,6 @@ from torch.nn import functional as F
 
 from geonp.training.data.constraints import CountRange, Positive
 
-__all__ = ["INFECTED", "RECOVERED", "SUSCEPTIBLE", "Epidemic", "simulate"]
-
 INFECTED, RECOVERED, SUSCEPTIBLE = 0, 1, 2
 """Classes, in the order of the papers' code."""
 

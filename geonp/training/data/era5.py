@@ -22,9 +22,7 @@ from geonp.io.location import check_writable, replacing
 from geonp.io.stores import UNFINISHED, Store
 from geonp.training.data.era5_files import DATASET, Area, check_same, checked, described
 
-__all__ = ["Area", "fetch", "months"]
-
-VARIABLES = ("2m_temperature", "geopotential")
+_VARIABLES = ("2m_temperature", "geopotential")
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ class Month:
         days = [f"{day:02d}" for day in range(self.first.day, self.last.day + 1)]
         return {
             "product_type": ["reanalysis"],
-            "variable": list(VARIABLES),
+            "variable": list(_VARIABLES),
             "year": [f"{self.first:%Y}"],
             "month": [f"{self.first:%m}"],
             "day": days,

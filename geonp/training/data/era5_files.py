@@ -11,8 +11,6 @@ import xarray as xr
 
 from geonp.errors import FetchError
 
-__all__ = ["DATASET", "Area", "check_same", "checked", "described"]
-
 Area = tuple[float, float, float, float]
 """North, west, south, east, degrees."""
 

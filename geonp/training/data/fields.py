@@ -11,14 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 from scipy import fft, ndimage
 
+from geonp.raster.arrays import Float32Array, Float64Array
 from geonp.training.data.constraints import PositiveRange, Probability
-
-__all__ = ["Field", "Raster", "RasterPrior", "log_uniform", "sample_field"]
-
-Array = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -58,8 +54,8 @@ class RasterPrior:
 class Field:
     """Measured values on a window; for a Gaussian field also its covariance by offset, on a torus."""
 
-    values: npt.NDArray[np.float64]
-    covariance: npt.NDArray[np.float64] | None
+    values: Float64Array
+    covariance: Float64Array | None
     noise: float
     trend: float
 
@@ -71,7 +67,7 @@ def log_uniform(rng: np.random.Generator, bounds: tuple[float, float]) -> float:
 
 def spectral_density(
     rng: np.random.Generator, prior: RasterPrior, torus: int, length: tuple[float, float] | None = None
-) -> Array:
+) -> Float32Array:
     """Spectral density of unit variance on the half plane of `rfft2`: a sum of one to three Matern-like densities."""
     ky = (2 * np.pi * np.fft.fftfreq(torus))[:, None].astype(np.float32)
     kx = (2 * np.pi * np.fft.rfftfreq(torus))[None, :].astype(np.float32)
@@ -90,7 +86,7 @@ def spectral_density(
     return total / _variance(total)
 
 
-def _variance(density: Array) -> float:
+def _variance(density: Float32Array) -> float:
     # each column of the half plane counts twice, except the first and, for an even size, the last
     torus = density.shape[0]
     columns = density.sum(0, dtype=np.float64)
@@ -98,7 +94,7 @@ def _variance(density: Array) -> float:
     return (2 * float(columns.sum()) - single) / float(torus**2)
 
 
-def field_of(rng: np.random.Generator, density: Array, volatility: Array | None = None) -> Array:
+def field_of(rng: np.random.Generator, density: Float32Array, volatility: Float32Array | None = None) -> Float32Array:
     """Draw a field with this spectrum, from white noise whose local amplitude is `volatility` (default: 1)."""
     torus = density.shape[0]
     noise = rng.standard_normal((torus, torus), dtype=np.float32)
@@ -127,18 +123,18 @@ def sample_field(rng: np.random.Generator, prior: RasterPrior, size: int, torus:
     return Field(values, covariance, noise, trend)
 
 
-def _noise(rng: np.random.Generator, size: int) -> npt.NDArray[np.float64]:
+def _noise(rng: np.random.Generator, size: int) -> Float64Array:
     if rng.random() < 0.7:
         return rng.standard_normal((size, size))
     return np.asarray(rng.standard_t(4, (size, size)) / np.sqrt(2.0))
 
 
-def _quantise(rng: np.random.Generator, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _quantise(rng: np.random.Generator, values: Float64Array) -> Float64Array:
     step = values.std() / log_uniform(rng, (1.0, 60.0))
     return np.asarray(np.round(values / step) * step)
 
 
-def _volatility(rng: np.random.Generator, prior: RasterPrior, torus: int) -> Array:
+def _volatility(rng: np.random.Generator, prior: RasterPrior, torus: int) -> Float32Array:
     """Local amplitude of mean square one for the white noise of a field: rough hills beside smooth plains, bursts."""
     log = rng.uniform(0.3, 1.3) * field_of(rng, spectral_density(rng, prior, torus, (3.0, 90.0)))
     if rng.random() < 0.3:
@@ -148,7 +144,7 @@ def _volatility(rng: np.random.Generator, prior: RasterPrior, torus: int) -> Arr
     return np.asarray(amplitude / np.sqrt((amplitude**2).mean()), np.float32)
 
 
-def _deform(rng: np.random.Generator, prior: RasterPrior, z: Array, size: int, n_min: int) -> Array:
+def _deform(rng: np.random.Generator, prior: RasterPrior, z: Float32Array, size: int, n_min: int) -> Float32Array:
     """Apply `n_min` to three non-Gaussian or non-stationary deformations to a field ``(torus, torus)``."""
     names = ["warp", "modulate", "boundary", "resample", "terrain", "pointwise", "pointwise"]
     chosen = rng.permutation(names)[: rng.integers(n_min, 4)]
@@ -183,7 +179,7 @@ def _deform(rng: np.random.Generator, prior: RasterPrior, z: Array, size: int, n
     return z
 
 
-def _terrain(rng: np.random.Generator, prior: RasterPrior, torus: int) -> Array:
+def _terrain(rng: np.random.Generator, prior: RasterPrior, torus: int) -> Float32Array:
     """Ridges with smaller ridges on their flanks and plains between them, ``(torus, torus)``.
 
     A ridged multifractal (Musgrave, in Ebert et al., Texturing and Modeling, 2003, chapter 16): octaves of
@@ -201,7 +197,7 @@ def _terrain(rng: np.random.Generator, prior: RasterPrior, torus: int) -> Array:
     return np.asarray((total - total.mean()) / max(float(total.std()), 1e-6), np.float32)
 
 
-def _pointwise(rng: np.random.Generator, z: Array) -> Array:
+def _pointwise(rng: np.random.Generator, z: Float32Array) -> Float32Array:
     name = rng.choice(["exp", "ridge", "clip", "sinh", "plateau", "cap"])
     if name == "exp":
         out = np.exp(rng.uniform(0.3, 1.2) * np.clip(z, -6, 4))

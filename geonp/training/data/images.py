@@ -7,16 +7,14 @@ from functools import cache
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from pydantic import Field
 from scipy import ndimage
 from torch import Tensor
 
 from geonp.errors import MissingExtraError
+from geonp.raster.arrays import Float32Array, IntArray
 from geonp.training.data.constraints import CountRange, FractionRange
-
-__all__ = ["Digits", "Photographs", "TranslatedDigits"]
 
 Batch = dict[str, Tensor]
 SIDE = 8
@@ -194,7 +192,7 @@ class Photographs:
 
 
 def _context_first(
-    values: Tensor, pixels: npt.NDArray[np.intp], side: int, n_context: tuple[int, int], rng: np.random.Generator
+    values: Tensor, pixels: IntArray, side: int, n_context: tuple[int, int], rng: np.random.Generator
 ) -> Batch:
     """Batch of `values` ``(size, n, d_y)`` at the same `pixels` of all images, of which the first ones are context.
 
@@ -210,14 +208,14 @@ def _context_first(
 
 
 @cache
-def _large_digits() -> npt.NDArray[np.float32]:
+def _large_digits() -> Float32Array:
     """All digits enlarged, ``(1797, 28, 28)``, in [0, 1]."""
     small = (digit_images().reshape(-1, SIDE, SIDE) + 1) / 2
     return np.clip(ndimage.zoom(small, (1, LARGE / SIDE, LARGE / SIDE), order=1), 0, 1)
 
 
 @cache
-def _photographs() -> npt.NDArray[np.float32]:
+def _photographs() -> Float32Array:
     """Both photographs, ``(2, rows, columns, 3)``, in [-1, 1]."""
     try:
         from sklearn.datasets import load_sample_images
@@ -228,7 +226,7 @@ def _photographs() -> npt.NDArray[np.float32]:
 
 
 @cache
-def digit_images() -> npt.NDArray[np.float32]:
+def digit_images() -> Float32Array:
     """All images, ``(1797, 64)``, in [-1, 1]."""
     try:
         from sklearn.datasets import load_digits

@@ -14,8 +14,6 @@ from torch import Tensor
 from geonp.training.data.constraints import Count, CountRange
 from geonp.training.data.turbulence import Turbulence, trajectories
 
-__all__ = ["KolmogorovFlow"]
-
 Batch = dict[str, Tensor]
 
 SIDE = 64

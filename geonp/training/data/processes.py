@@ -16,11 +16,9 @@ from pydantic import Field
 from scipy import linalg
 from torch import Tensor
 
+from geonp.raster.arrays import Float64Array
 from geonp.training.data.constraints import Count, CountRange, Interval, Positive, PositiveRange
 
-__all__ = ["GaussianProcess", "Kernel", "MixedProcess", "Moments", "covariance"]
-
-Array = npt.NDArray[np.float64]
 Batch = dict[str, Tensor]
 Kernel = Literal["rbf", "matern12", "matern32", "matern52", "periodic"]
 """Kernels of unit variance; see :func:`covariance`."""
@@ -29,7 +27,9 @@ Moments = tuple[Tensor, Tensor]
 """Mean and standard deviation of the targets under the exact process, ``(batch, n_t, 1)`` each, float64."""
 
 
-def covariance(kernel: Kernel, x: Array, other: Array, length: float, period: float = 1.0) -> Array:
+def covariance(
+    kernel: Kernel, x: Float64Array, other: Float64Array, length: float, period: float = 1.0
+) -> Float64Array:
     """Covariance ``(..., n, m)`` of unit variance between points ``(..., n, d)`` and ``(..., m, d)``.
 
     With the Euclidean distance d: rbf ``exp(-d^2 / 2 l^2)``; Matern 1/2, 3/2 and 5/2; periodic
@@ -123,7 +123,9 @@ class GaussianProcess:
         mean, scale = (torch.from_numpy(np.stack(part))[..., None] for part in zip(*moments, strict=True))
         return mean, scale
 
-    def _draw(self, seed: int, index: int, size: int) -> tuple[Array, Array, Array, npt.NDArray[np.int64], Array]:
+    def _draw(
+        self, seed: int, index: int, size: int
+    ) -> tuple[Float64Array, Float64Array, Float64Array, npt.NDArray[np.int64], Float64Array]:
         """Draw locations, covariance, functions ``(size, n)``, numbers of context points, and noise of the context."""
         rng = np.random.default_rng([seed, index])
         length, period = rng.beta(*self.length), rng.uniform(*self.period)
@@ -193,7 +195,7 @@ class MixedProcess:
         scale = np.stack([np.sqrt(s[n:] ** 2 + self.noise**2) for _, s in moments])
         return torch.from_numpy(mean)[..., None], torch.from_numpy(scale)[..., None]
 
-    def _draw(self, seed: int, index: int, size: int) -> tuple[Array, Array, Array, int]:
+    def _draw(self, seed: int, index: int, size: int) -> tuple[Float64Array, Float64Array, Float64Array, int]:
         """Draw locations (context first), covariance without noise, noisy values, and the number of context points."""
         rng = np.random.default_rng([seed, index])
         kernel = self.kernels[rng.integers(len(self.kernels))]
@@ -211,7 +213,7 @@ class MixedProcess:
         return x, k, values, n
 
 
-def _condition(k: Array, observed: Array, noise: float) -> tuple[Array, Array]:
+def _condition(k: Float64Array, observed: Float64Array, noise: float) -> tuple[Float64Array, Float64Array]:
     """Mean and standard deviation at all points with covariance `k`, given noisy values at the first points."""
     n = len(observed)
     factor = linalg.cho_factor(k[:n, :n] + noise**2 * np.eye(n), check_finite=False)

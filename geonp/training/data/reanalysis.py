@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import xarray as xr
 from pydantic import Field
@@ -19,12 +18,10 @@ from torch import Tensor
 from geonp.errors import RecipeError
 from geonp.inference.context import Neighbourhood
 from geonp.io.stores import unfinished
+from geonp.raster.arrays import Float32Array, Float64Array, IntArray
 from geonp.training.data.constraints import Count, FractionRange
 
-__all__ = ["GRAVITY", "Reanalysis", "ReanalysisSettings", "Scales"]
-
 Batch = dict[str, Tensor]
-Array = npt.NDArray[np.float32]
 Area = tuple[float, float, float, float]
 Side = Annotated[int, Field(ge=2)]
 
@@ -55,7 +52,7 @@ class Scales:
         Mean and standard deviation of temperature, K.
     """
 
-    x: npt.NDArray[np.float64]
+    x: Float64Array
     y: tuple[float, float]
 
 
@@ -196,7 +193,7 @@ class Reanalysis:
 
     def _windows(
         self, rng: np.random.Generator, size: int, area: Area | tuple[()]
-    ) -> tuple[npt.NDArray[np.float64], Array]:
+    ) -> tuple[Float64Array, Float32Array]:
         """Draw windows: inputs ``(size, n, 3 or 4)`` and temperatures ``(size, n, 1)`` of their valid cells."""
         n, *sides = self.window
         region, valid_cells = _region(self, area), _valid_cells(self, area)
@@ -233,11 +230,11 @@ _PREFIX = {"train": "", "test": "test_"}
 class _Region:
     """An area and period: hours since 2000, degrees, temperature ``(time, row, column)`` in K, and elevation in m."""
 
-    hours: npt.NDArray[np.float64]
-    latitude: npt.NDArray[np.float64]
-    longitude: npt.NDArray[np.float64]
-    values: Array
-    elevation: Array
+    hours: Float64Array
+    latitude: Float64Array
+    longitude: Float64Array
+    values: Float32Array
+    elevation: Float32Array
 
 
 @lru_cache(maxsize=8)
@@ -280,7 +277,7 @@ def _require_even(ds: xr.Dataset, data: Reanalysis) -> None:
 
 
 @lru_cache(maxsize=8)
-def _valid_cells(data: Reanalysis, area: Area | tuple[()]) -> npt.NDArray[np.intp]:
+def _valid_cells(data: Reanalysis, area: Area | tuple[()]) -> IntArray:
     """Upper bound of the valid cells of the windows of an area, by their first row and column."""
     n, *sides = data.window
     region = _region(data, area)

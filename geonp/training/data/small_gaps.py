@@ -16,13 +16,9 @@ from geonp.inference.nearby import BLOCKS, blocks_of, reading_tile
 from geonp.inference.predictor import Predictor
 from geonp.inference.stitching import Tile, pad
 from geonp.nn.squares import NEARBY
+from geonp.raster.arrays import BoolArray
 from geonp.training.data.constraints import PositiveRange, Probability
 from geonp.training.data.fields import RasterPrior, log_uniform, sample_field
-
-__all__ = ["SmallGaps"]
-
-BoolArray = npt.NDArray[np.bool_]
-FloatArray = npt.NDArray[np.floating]
 
 
 @dataclass(frozen=True)

@@ -8,22 +8,17 @@ less noise. For other fields the targets are the values themselves.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy import fft, linalg
 
 from geonp.inference.context import Neighbourhood, halo_for, select_context, standardise
 from geonp.inference.stitching import overlaps
 from geonp.inference.tiling import groups
 from geonp.raster import gaps
+from geonp.raster.arrays import Array, BoolArray, Float32Array, Float64Array, IntArray
 from geonp.training.data.covariates import Accompanied, CovariatePrior, accompany
 from geonp.training.data.fields import Field, RasterPrior, log_uniform, sample_field
-
-__all__ = ["Beside", "Task", "collate", "predicted_mask", "sample_task", "without_frame"]
-
-Array = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -46,11 +41,11 @@ class Task:
         Covariates and known errors.
     """
 
-    xc: Array
-    yc: Array
-    xt: Array
-    mean: Array
-    variance: Array
+    xc: Float32Array
+    yc: Float32Array
+    xt: Float32Array
+    mean: Float32Array
+    variance: Float32Array
     exact: bool
     kind: str
     beside: Beside | None = field(default=None, kw_only=True)
@@ -70,11 +65,11 @@ class Beside:
         Known standard errors of the context values, in the units of ``Task.yc``, ``(n_c,)``.
     """
 
-    context: Array
-    targets: Array
-    context_error: Array
-    target_error: Array
-    known_error: Array
+    context: Float32Array
+    targets: Float32Array
+    context_error: Float32Array
+    target_error: Float32Array
+    known_error: Float32Array
 
 
 def sample_task(
@@ -114,18 +109,18 @@ def sample_task(
             return task_of(sample, context, targets, size, kind, rotation, beside)
 
 
-def _merged(corners: list[npt.NDArray[np.intp]], extent: int) -> bool:
+def _merged(corners: list[IntArray], extent: int) -> bool:
     """Whether tiles with these corners, by group, form a single group whose corners span `extent` cells."""
     return len(corners) == 1 and bool((np.ptp(corners[0], axis=0) == extent).all())
 
 
-def _rotation(rng: np.random.Generator) -> npt.NDArray[np.float64]:
+def _rotation(rng: np.random.Generator) -> Float64Array:
     """Rotation and scaling of coordinates, which makes a sparse lattice look like scattered locations."""
     angle, scale = rng.uniform(0, 2 * np.pi), log_uniform(rng, (0.25, 1.0))
     return scale * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
 
 
-def without_frame(mask: npt.NDArray[np.bool_], width: int) -> npt.NDArray[np.bool_]:
+def without_frame(mask: BoolArray, width: int) -> BoolArray:
     """Copy of `mask` that is False in a frame of `width` cells."""
     out = np.zeros_like(mask)
     inner = np.s_[width : mask.shape[0] - width, width : mask.shape[1] - width]
@@ -133,9 +128,7 @@ def without_frame(mask: npt.NDArray[np.bool_], width: int) -> npt.NDArray[np.boo
     return out
 
 
-def predicted_mask(
-    observed_mask: npt.NDArray[np.bool_], halo: int, neighbourhood: Neighbourhood
-) -> npt.NDArray[np.bool_]:
+def predicted_mask(observed_mask: BoolArray, halo: int, neighbourhood: Neighbourhood) -> BoolArray:
     """Mask of the cells that the central tile of a window predicts: the tile itself and its overlap."""
     index = np.arange(observed_mask.shape[0])
     outside = np.maximum(np.maximum(halo - index, index - (observed_mask.shape[0] - 1 - halo)), 0)
@@ -144,11 +137,11 @@ def predicted_mask(
 
 def task_of(
     sample: Field,
-    context: npt.NDArray[np.intp],
-    targets: npt.NDArray[np.intp],
+    context: IntArray,
+    targets: IntArray,
     size: int,
     kind: str,
-    rotation: npt.NDArray[np.float64] | None,
+    rotation: Float64Array | None,
     beside: Accompanied | None = None,
 ) -> Task:
     """The task of predicting cells `targets` of a field from its cells `context`, standardised by these."""
@@ -182,11 +175,11 @@ def _beside(drawn: Accompanied, n_c: int, scale: float) -> Beside:
 
 def conditional_moments(
     sample: Field,
-    context: npt.NDArray[np.intp],
-    targets: npt.NDArray[np.intp],
+    context: IntArray,
+    targets: IntArray,
     size: int,
     beside: Accompanied | None = None,
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+) -> tuple[Float64Array, Float64Array]:
     """Exact mean and variance of new measurements at `targets`, given those at `context` and the covariates."""
     assert sample.covariance is not None
     torus = sample.covariance.shape[0]
@@ -211,9 +204,7 @@ def conditional_moments(
 # --- gaps -------------------------------------------------------------------------------------------------------------
 
 
-def _observed(
-    rng: np.random.Generator, prior: RasterPrior, size: int, wide: bool
-) -> tuple[str, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+def _observed(rng: np.random.Generator, prior: RasterPrior, size: int, wide: bool) -> tuple[str, BoolArray, BoolArray]:
     """Draw the kind of gaps, the observed mask and the domain mask of one window."""
     names = list(prior.gap_weights)
     weights = np.array([prior.gap_weights[name] for name in names])
@@ -225,7 +216,7 @@ def _observed(
     return kind, domain & ~missing, domain
 
 
-def _gaps(rng: np.random.Generator, kind: str, size: int, wide: bool) -> npt.NDArray[np.bool_]:
+def _gaps(rng: np.random.Generator, kind: str, size: int, wide: bool) -> BoolArray:
     shape = (size, size)
     if kind == "random":
         if wide:
@@ -244,7 +235,7 @@ def _gaps(rng: np.random.Generator, kind: str, size: int, wide: bool) -> npt.NDA
     return gaps.block_gaps(shape, rng.uniform(0.03, 0.6), rng, log_uniform(rng, (3.0, 40.0)))
 
 
-def _domain(rng: np.random.Generator, size: int) -> npt.NDArray[np.bool_]:
+def _domain(rng: np.random.Generator, size: int) -> BoolArray:
     """Draw a domain mask: a ragged coast, a small raster within the window, or one or two edges of a large one."""
     domain, draw = np.ones((size, size), bool), rng.random()
     if draw < 0.35:
@@ -265,7 +256,7 @@ def _domain(rng: np.random.Generator, size: int) -> npt.NDArray[np.bool_]:
 # --- batches ----------------------------------------------------------------------------------------------------------
 
 
-def collate(tasks: list[Task], n_context: int, n_targets: int) -> dict[str, npt.NDArray[Any]]:
+def collate(tasks: list[Task], n_context: int, n_targets: int) -> dict[str, Array]:
     """Pad tasks to one shape: arrays ``(batch, n)`` or ``(batch, n, features)``; masks are True where not padded."""
     batch = len(tasks)
     out = {
@@ -288,7 +279,7 @@ def collate(tasks: list[Task], n_context: int, n_targets: int) -> dict[str, npt.
     return out
 
 
-def _collate_beside(tasks: list[Task], n_context: int, n_targets: int) -> dict[str, npt.NDArray[np.float32]]:
+def _collate_beside(tasks: list[Task], n_context: int, n_targets: int) -> dict[str, Float32Array]:
     """Covariates padded to the largest number of a task by constant ones, which models ignore."""
     most = max(task.beside.context.shape[1] for task in tasks if task.beside is not None)
     sizes = {"context": n_context, "targets": n_targets, "context_error": n_context, "target_error": n_targets}

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from geonp.training.data.constraints import Positive
 
-__all__ = ["Turbulence", "advance", "random_flow", "spectrum_of", "trajectories", "velocity", "vorticity"]
-
 
 @dataclass(frozen=True)
 class Turbulence:
