@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 @click.option(
     "--out", type=click.Path(path_type=Path), required=True, metavar="OUT", help="Checkpoint to write (.safetensors)."
 )
-@click.option("--minutes", type=float, default=5.0, show_default=True, help="Longest time to take.")
-@click.option("--steps", type=int, help="Number of training steps, instead of a time.")
+@click.option("--minutes", type=float, default=5.0, show_default=True, help="Time limit.")
+@click.option("--steps", type=int, help="Number of training steps, instead of a time limit.")
 @click.option(
     "--closer/--no-closer", default=True, show_default=True, help="Also try smaller tiles, which fill slower."
 )
@@ -82,7 +82,7 @@ def _sentence(adapted: Adapted) -> str:
     units = f" {adapted.units}" if adapted.units else ""
     setting = f"{adapted.cells:,} held-out cells, in {adapted.minutes:.1f} minutes: {adapted.file}"
     if not adapted.improved:
-        return f"Nothing clearly better was found, the model is kept: CRPS {adapted.before:.4g}{units} on {setting}"
+        return f"Nothing clearly better was found; the model is kept: CRPS {adapted.before:.4g}{units} on {setting}"
     change = f"{1 - adapted.after / adapted.before:.1%} less"
     slower = f"; a fill takes {adapted.slowdown:.1f} times as long" if adapted.slowdown > 1.2 else ""
     how = f"; slices are regressed on each other along {adapted.across}" if adapted.across else ""

@@ -38,15 +38,19 @@ from .show import echo
     help="Mean or sum of the values, sum times the areas of cells, or fraction of the area above --threshold.",
 )
 @click.option("--threshold", type=float, help="Value to exceed, for --statistic fraction.")
-@click.option("--name", "names", metavar="COLUMN", help="Column with the names of REGIONS. Default: the first texts.")
+@click.option(
+    "--name", "names", metavar="COLUMN", help="Column with the names of REGIONS. Default: the first column of text."
+)
 @click.option("--layer", help="Layer of REGIONS.")
-@click.option("--all-touched", is_flag=True, help="Take all cells that a polygon touches, not only centres inside.")
+@click.option(
+    "--all-touched", is_flag=True, help="Count all cells that a polygon touches, not only those whose centre is inside."
+)
 @click.option(
     "--samples",
     type=click.IntRange(min=2),
     default=200,
     show_default=True,
-    help="Joint samples to draw, if IN has none: with 200, chance changes a standard error by 5 %.",
+    help="Joint samples to draw, if IN has none: with 200, a standard error is known to within 5 %.",
 )
 @bands
 @variables

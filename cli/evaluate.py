@@ -29,8 +29,8 @@ POINT_HOLDOUTS = ("random", "one", "blocks", "stations", "periods")
 @click.option(
     "--holdout",
     type=click.Choice([*HOLDOUTS, *POINT_HOLDOUTS[3:], "one"]),
-    help=f"What is hidden. Of a raster: {', '.join(HOLDOUTS)}; gaps are its own, moved, slice is all of one. Of "
-    f"measurements: {', '.join(POINT_HOLDOUTS)}. Default: clouds, of measurements random.",
+    help=f"Cells or measurements to hide. Of a raster: {', '.join(HOLDOUTS)}; gaps moves its own gaps, slice hides a "
+    f"whole slice. Of measurements: {', '.join(POINT_HOLDOUTS)}. Default: clouds; random for measurements.",
 )
 @click.option("--fraction", type=float, default=0.25, show_default=True, help="Share of cells to hide.")
 @click.option("-b", "--bidx", "band", type=int, help="Band to evaluate, from 1. Default: the first.")

@@ -24,14 +24,23 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "value": click.option("--value", help="Column to evaluate. Default: the only one."),
     "units": click.option("--units", help="Units of the values. Default: those in a header such as temp [degC]."),
     "where": click.option(
-        "--where", multiple=True, metavar="COLUMN=VALUE", help="Use these rows alone, as of a year; repeatable."
+        "--where",
+        multiple=True,
+        metavar="COLUMN=VALUE",
+        help="Use only these rows, such as those of a year; repeatable.",
     ),
     "folds": click.option("--folds", type=click.IntRange(min=2), default=10, show_default=True, help="Parts to hide."),
     "block_size": click.option(
-        "--block-size", type=float, help="Side of a block, in km for longitudes and latitudes. Default: four a fold."
+        "--block-size",
+        type=float,
+        help="Side of a block, in km for longitudes and latitudes. Default: about four blocks per fold.",
     ),
-    "time": click.option("--time", metavar="COLUMN", help="Column of times, which help each other as in geonp grid."),
-    "at_times": click.option("--at-times", multiple=True, metavar="TIME", help="Score this time alone; repeatable."),
+    "time": click.option(
+        "--time",
+        metavar="COLUMN",
+        help="Column of times. Each is predicted with the help of the others, as in geonp grid.",
+    ),
+    "at_times": click.option("--at-times", multiple=True, metavar="TIME", help="Score only this time; repeatable."),
     "errors": click.option("--errors", metavar="COLUMN", help="Column of known standard errors."),
     "repeats": click.option(
         "--repeats", type=click.Choice(["mean", "keep"]), help="Rows of one place: averaged, or all kept."

@@ -33,7 +33,8 @@ def files(command: Callable[..., Any]) -> Callable[..., Any]:
                 type=click.Choice(["point", "cell"]),
                 default="point",
                 show_default=True,
-                help="Values on the grid of --like are of points, or means over its cells, with their standard errors.",
+                help="On the grid of --like, predict values at points, or means over its cells, with their standard "
+                "errors.",
             ),
             click.option(
                 "--values-only",

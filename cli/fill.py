@@ -57,8 +57,10 @@ if TYPE_CHECKING:
 @files
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @click.option("--resume", is_flag=True, help="Continue an unfinished .zarr; start a new one if there is none.")
-@click.option("--workers", type=click.IntRange(min=1), help="Start this number of processes. Default: threads. (.zarr)")
-@click.option("--scheduler", metavar="ADDRESS", help="Use the workers of this running Dask scheduler. (.zarr)")
+@click.option(
+    "--workers", type=click.IntRange(min=1), help="Number of processes to start, for a .zarr. Default: threads."
+)
+@click.option("--scheduler", metavar="ADDRESS", help="Running Dask scheduler whose workers fill a .zarr.")
 @storage_option
 @click.option(
     "--co",
@@ -80,7 +82,7 @@ if TYPE_CHECKING:
 @fill_option("empty_slices", is_flag=True)
 @covariates
 @errors
-@fill_option("points", metavar="FILE", help="A table as of geonp grid.")
+@fill_option("points", metavar="FILE", help="A table, as for geonp grid.")
 @fill_option("point_errors", metavar="COLUMN")
 @fill_option("smooth", is_flag=True)
 @click.option("--chunks", type=click.IntRange(min=1), help="Rows and columns of a chunk. Default: automatic.")
@@ -331,7 +333,7 @@ def _note(census: dict[str, dict[str, int]], attributes: Mapping[Any, Any]) -> N
             of = f"{empty:,} of {counts['slices']:,} slices"
             echo(f"{name}: {of} {have} no observed cell and {stay} empty (see --empty-slices).", err=True)
         if not counts["missing"]:
-            echo(f"{name}: there are no gaps; it is copied through.", err=True)
+            echo(f"{name}: there are no gaps; it is copied.", err=True)
 
 
 def _progress(shown: bool) -> AbstractContextManager[Any]:

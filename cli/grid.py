@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 @click.option(
     "--units", multiple=True, help="Units of the values, or of each --value. Default: those in a header: temp [degC]."
 )
-@click.option("--where", multiple=True, metavar="COLUMN=VALUE", help="Use these rows alone, as of a date; repeatable.")
+@click.option(
+    "--where", multiple=True, metavar="COLUMN=VALUE", help="Use only these rows, such as those of a date; repeatable."
+)
 @click.option("--x", help="Column of the coordinate x. Default: x, lon, longitude or easting.")
 @click.option("--y", help="Column of the coordinate y. Default: y, lat, latitude or northing.")
 @click.option(
@@ -38,8 +40,8 @@ if TYPE_CHECKING:
     "covariates",
     multiple=True,
     metavar="NAME[=FILE]",
-    help="What is known at the measurements and in the grid, such as elevation: a column and a variable of --like, or "
-    "a raster, which is read where the table has no such column; repeatable.",
+    help="Quantity known at the measurements and on the grid, such as elevation: a column and a variable of --like, "
+    "or a raster, which is read where the table has no such column; repeatable.",
 )
 @click.option("--errors", metavar="COLUMN", help="Column of known standard errors of the measurements.")
 @click.option(
@@ -49,13 +51,17 @@ if TYPE_CHECKING:
     "or depths.",
 )
 @click.option(
-    "--time", metavar="COLUMN", help="Make a field of each time in this column, with the help of the times around it."
+    "--time",
+    metavar="COLUMN",
+    help="Column of times. One field is made for each, with the help of the times around it.",
 )
 @click.option(
-    "--at-times", multiple=True, metavar="TIME", help="Predict this time of --time alone; repeatable. Default: all."
+    "--at-times", multiple=True, metavar="TIME", help="Predict only this time of --time; repeatable. Default: all."
 )
 @click.option(
-    "--every", metavar="LENGTH", help="Make a field of each period of this length, such as 1D or 6h, not of each time."
+    "--every",
+    metavar="LENGTH",
+    help="Length of a period, such as 1D or 6h: one field for each period instead of each time.",
 )
 @click.option("--crs", help="CRS of the points, such as EPSG:32633. Default: WGS 84 for longitudes and latitudes.")
 @fill_option("model")
@@ -69,7 +75,7 @@ if TYPE_CHECKING:
 @click.option(
     "--picture",
     type=click.Path(path_type=Path),
-    help="Also draw measurements and maps, of several times maps alone (.png).",
+    help="Also draw measurements and maps, or only maps if there are several times (.png).",
 )
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @quiet

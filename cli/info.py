@@ -129,7 +129,7 @@ def _fates(ds: xr.Dataset, grid: Grid, missing: list[Any] | None) -> tuple[xr.Da
 
     def reason(name: Any, da: xr.DataArray) -> str:
         if name in flags.layers:
-            return "it says what is missing in others"
+            return "its flags apply to other variables"
         if not spatial <= set(da.dims) or da.dtype.kind not in "iuf":
             return "no numbers on rows and columns"
         if name in ancillary:
@@ -137,7 +137,7 @@ def _fates(ds: xr.Dataset, grid: Grid, missing: list[Any] | None) -> tuple[xr.Da
         if is_classes(da):
             return "classes beside numbers (choose it alone: --variable)"
         if name in numbers and flags.masks and da.dtype.kind == "f":
-            return "not of what flags mark as missing (choose it alone: --variable)"
+            return "the flags apply to other variables (choose it alone: --variable)"
         return "integers without a nodata value, beside others (--nodata, --variable)"
 
     fates = {name: (name in names, "" if name in names else reason(name, da)) for name, da in ds.data_vars.items()}
@@ -148,7 +148,7 @@ def _why(found: dict[str, Any], flagged: xr.DataArray | None, grid: Grid) -> dic
     """Whether the gaps of a variable would be filled, and why."""
     missing = found.get("missing")
     if missing is None:
-        return {"would_be_filled": True, "because": "with the nodata value that --nodata names"}
+        return {"would_be_filled": True, "because": "with the nodata value of --nodata"}
     if not missing:
         return {"would_be_filled": False, "because": "nothing is missing"}
     if flagged is None or "counted_cells" in found:

@@ -36,8 +36,8 @@ as_numbers = click.option("--as-numbers", is_flag=True, help="Fill classes (pale
 def place(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options that say where in a file the raster is: `group`, `y_dim` and `x_dim` of open_raster."""
     for flag, name, text in (
-        ("--x", "x_dim", "Dimension of columns, if it is not found; called x in the output."),
-        ("--y", "y_dim", "Dimension of rows, if it is not found; called y in the output."),
+        ("--x", "x_dim", "Dimension of columns, if it is not recognised; named x in the output."),
+        ("--y", "y_dim", "Dimension of rows, if it is not recognised; named y in the output."),
         ("--group", "group", "Group of a NetCDF file or Zarr store. Default: the only one with a raster."),
     ):
         command = click.option(flag, name, metavar="DIM" if name != "group" else "GROUP", help=text)(command)
@@ -140,7 +140,9 @@ def _thresholds(context: click.Context, parameter: click.Parameter, texts: tuple
 def _bounds(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> Any:
     named = dict(text.rpartition("=")[::2] for text in texts)
     if len(named) < len(texts) or (len(named) > 1 and "" in named):
-        raise click.BadParameter(f"expected LOWER,UPPER once, or NAME=LOWER,UPPER once a name, got {' '.join(texts)}")
+        raise click.BadParameter(
+            f"expected LOWER,UPPER once, or NAME=LOWER,UPPER once for each name, got {' '.join(texts)}"
+        )
     found = {name: _pair_of_bounds(text) for name, text in named.items()}
     return found.get("", found or None)
 

@@ -234,8 +234,8 @@ def _load(model: str | os.PathLike[str], device: str | None) -> tuple[Predictor,
     predictor, card = resolve(os.fspath(model), device, None)
     if card.classes or card.neighbourhood.axes:
         raise InputError(
-            f"the model {card.name} cannot be adapted: it predicts classes, or reads the grid of its training only; "
-            "expected a model of numbers on any raster, for example tnpkr-sa"
+            f"the model {card.name} cannot be adapted: it predicts classes, or works only on the grid that it was "
+            "trained on; expected a model of numbers on any raster, for example tnpkr-sa"
         )
     return predictor, card
 
@@ -343,8 +343,8 @@ def _batch(
     tasks = [task for task in drawn if task is not None]
     if len(tasks) < len(drawn):
         raise InputError(
-            "cannot train on this raster: its observed cells, hidden under gaps, leave too little context of differing "
-            "values around them; use the model as it is"
+            "cannot train on this raster: under simulated gaps, too few observed cells with different values remain "
+            "around them; use the model as it is"
         )
     arrays: dict[str, Any] = dict(collate(list(tasks), neighbourhood.n_context, n_targets))
     arrays["weight"] = np.zeros(arrays["mean"].shape, np.float32)

@@ -192,7 +192,7 @@ def hide_held_out(
     cells, tiles = sum(int(np.count_nonzero(~np.isnan(crop.values))) for crop in crops), tile.max(initial=-1) + 1
     if cells < SETTINGS.min_cells or tiles < SETTINGS.min_tiles:
         raise InputError(
-            f"too few data to adapt to: got {cells} observed cells and {tiles} tiles with differing values, expected "
+            f"too little data to adapt to: got {cells} observed cells and {tiles} tiles whose values vary, expected "
             f"at least {SETTINGS.min_cells} and {SETTINGS.min_tiles}; use more of the raster, or the model as it is"
         )
     validation_mask = np.zeros(tiles, bool)

@@ -41,7 +41,7 @@ HOLDOUTS = (*SIMULATORS, "gaps", SLICE)
 _NEEDS = {
     REGRESSION: "covariates",
     **dict.fromkeys(ACROSS_METHODS, "across"),
-    HARMONIC: "across, and a stack that spans a year or some days",
+    HARMONIC: "across, and a stack that spans a year or several days",
 }
 """What baselines need that are not always there."""
 
@@ -189,8 +189,8 @@ def _check_options(
         raise InputError(f"Wrong size: got {size}, expected a number of rows and columns to evaluate, at least 2.")
     if holdout == SLICE and not empty_slices:
         raise InputError(
-            f"The hold-out {SLICE!r} hides a whole slice, which others fill only if asked: got empty_slices=False. "
-            "Give across='time' and empty_slices=True (--across time --empty-slices)."
+            f"The hold-out {SLICE!r} hides a whole slice, which other slices fill only with empty_slices: got "
+            "empty_slices=False. Give across='time' and empty_slices=True (--across time --empty-slices)."
         )
     if holdout == SLICE and covariates:
         raise InputError(

@@ -135,8 +135,9 @@ def cross_validate(
     )
     if not result.scored.any():
         raise InputError(
-            f"None of the {scored.sum()} measurements of {data.value!r} can be predicted from the other folds: at "
-            "least four of their time must be known. Choose more folds, another hold-out, or a larger max_distance."
+            f"None of the {scored.sum()} measurements of {data.value!r} can be predicted from the other folds: a "
+            "prediction needs at least four measurements of its time there. Choose more folds, another hold-out, or "
+            "a larger max_distance."
         )
     return result
 

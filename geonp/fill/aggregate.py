@@ -152,7 +152,7 @@ def _check(statistic: str, threshold: float | None, samples: int) -> None:
         raise InputError(f"statistic must be one of {', '.join(STATISTICS)}, got {statistic!r}")
     if (statistic == "fraction") != (threshold is not None):
         raise InputError(
-            f"a threshold is for statistic='fraction', which needs one: got {statistic!r} with threshold={threshold!r}"
+            f"statistic='fraction' and threshold need each other: got {statistic!r} with threshold={threshold!r}"
         )
     if not isinstance(samples, (int, np.integer)) or isinstance(samples, bool) or samples < 2:
         raise InputError(f"samples must be at least 2 for a standard error, got {samples!r}")
@@ -185,7 +185,7 @@ def _filled(obj: Raster, samples: int, options: dict[str, Any]) -> tuple[xr.Data
     if not before:
         if "geonp_model" in ds.attrs:
             raise InputError(
-                "the raster was filled by geonp, and its flags are not in it: cells that were filled would count as "
+                "the raster was filled by geonp, but has no fill flags, so that filled cells would count as "
                 "observed. Give the whole result, or the raster before it was filled."
             )
         out = infill(ds.chunk(_chunks(ds)), samples=samples, **options)
@@ -194,9 +194,9 @@ def _filled(obj: Raster, samples: int, options: dict[str, Any]) -> tuple[xr.Data
     have = [name for name in before if f"{name}_sample" in ds and "sample" in ds[f"{name}_sample"].dims]
     if have and ds.sizes["sample"] < AGGREGATE.fewest:
         warn(
-            f"the raster has {ds.sizes['sample']} samples, from which a standard error is known to "
-            f"{100 / np.sqrt(2 * ds.sizes['sample'] - 2):.0f} %: fill with samples=200 (--samples 200), or leave the "
-            "samples out to have others drawn"
+            f"the raster has {ds.sizes['sample']} samples, which determine a standard error to within "
+            f"{100 / np.sqrt(2 * ds.sizes['sample'] - 2):.0f} %: fill with samples=200 (--samples 200), or drop the "
+            "samples, and others are drawn"
         )
     for name in before:
         if name not in have:
@@ -250,8 +250,8 @@ def _again(ds: xr.Dataset, name: str, samples: int, options: dict[str, Any]) -> 
         return drawn
     if "geonp_across" in ds.attrs:
         warn(
-            f"{name} was filled across {ds.attrs['geonp_across']}: its errors are assumed to be correlated in space as "
-            "those of a fill of each slice alone"
+            f"{name} was filled across {ds.attrs['geonp_across']}: its errors are assumed to have the spatial "
+            "correlation of a fill without across"
         )
     scores = (drawn - again[name]) / again[f"{name}_standard_error"].where(flags != FillFlag.OBSERVED)
     filled: xr.DataArray = ds[name] + ds[f"{name}_standard_error"] * scores

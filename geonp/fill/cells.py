@@ -36,7 +36,7 @@ def means_at(
     found = request.options
     unknown = {"quantiles": found.quantiles, "exceed": found.exceed, "tails": found.tails}
     if wrong := [name for name, value in unknown.items() if value]:
-        raise InputError(f"means over cells have a standard error alone: got {', '.join(wrong)}, expected none")
+        raise InputError(f"means over cells have standard errors only: got {', '.join(wrong)}, expected none")
     if any(variable.kind is not Kind.NUMBERS for variable in request.variables):
         raise InputError("means over cells are of numbers: got classes or directions; choose other variables")
     labels = _labels(request, target)
@@ -63,8 +63,8 @@ def _labels(request: Request, target: Target) -> Array:
     covered = np.isfinite(target.mapping(*target.coordinates)).all(-1).ravel()
     if bare := int((covered & (held == 0)).sum()):
         raise InputError(
-            f"{bare:,} of {int(covered.sum()):,} cells of at hold no centre of a cell of the raster: expected larger "
-            "cells for means; take values at points (support='point', --support point)"
+            f"{bare:,} of {int(covered.sum()):,} cells of the target grid contain no cell centre of the raster, so "
+            "that they have no mean: choose larger cells, or values at points (support='point', --support point)"
         )
     return np.asarray(labels)
 

@@ -114,9 +114,9 @@ def warn_of_doubts(variable: Variable, glances: Iterable[Glance], *, hint: bool,
     if invalid > DOUBTS.invalid * (observed + invalid) and max(glance.kinds for glance in glances) >= DOUBTS.apart:
         low, high = variable.limits
         warn(
-            f"{variable.label}: {invalid / (observed + invalid):.0%} of the values are outside of the valid range "
-            f"{low:g} to {high:g} that the raster declares, and count as missing. Limits that are integers are of "
-            "values as they are stored (CF conventions): correct valid_range, valid_min and valid_max, or remove them."
+            f"{variable.label}: {invalid / (observed + invalid):.0%} of the values are outside the valid range "
+            f"{low:g} to {high:g} that the raster declares, and count as missing. Integer limits refer to stored "
+            "values (CF conventions): correct valid_range, valid_min and valid_max, or remove them."
         )
     if hint and variable.kind is Kind.NUMBERS:
         _warn_of_pile(variable.label, np.concatenate([glance.sample for glance in glances]), found)
@@ -199,9 +199,7 @@ class Watch:
             warn_of_doubts(self.variable, glances, hint=self.hint, known=known)
             if len(glances) == self.blocks and not any(glance.observed for glance in glances):
                 label = self.variable.label
-                warn(
-                    f"{label} has no value anywhere: got missing cells alone. Check its nodata value, or leave it out."
-                )
+                warn(f"{label} has no value anywhere: all cells are missing. Check its nodata value, or leave it out.")
         elif not isinstance(self.variable.read, ClassReader):
             new = {value: n for value, n in shown.items() if value not in known}
             warn_of_sentinels(self.variable.source, new, part=True)

@@ -89,8 +89,8 @@ def check_kinds(variables: Sequence[Variable], options: FillOptions) -> None:
             )
     if options.class_probabilities and not any(variable.kind is Kind.CLASSES for variable in variables):
         raise InputError(
-            f"class_probabilities are of classes: got {', '.join(variable.label for variable in variables)}, which are "
-            "filled as numbers. Leave them out, or say that these are classes (as_='classes', --as classes)."
+            f"class_probabilities needs classes: got {', '.join(variable.label for variable in variables)}, which "
+            "are filled as numbers. Leave it out, or declare these as classes (as_='classes', --as classes)."
         )
 
 

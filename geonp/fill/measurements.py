@@ -102,10 +102,7 @@ def _check(request: Request, variable: Variable) -> None:
         "classes or directions": variable.kind is not Kind.NUMBERS or bool(request.card.classes),
     }
     if found := [name for name, value in used.items() if value]:
-        raise InputError(
-            f"points help to fill numbers of one slice, as they are: got points with {', '.join(found)}, expected one "
-            "of the two"
-        )
+        raise InputError(f"points cannot be combined with {', '.join(found)}: leave one of the two out")
     require_covariates(request.card, 1)
 
 

@@ -83,7 +83,7 @@ class Flags:
             )
         if passed := [name for name in names if name not in found]:
             warn(
-                f"{', '.join(map(str, passed))}: passed through, as flags say what is missing in other variables: "
+                f"{', '.join(map(str, passed))}: passed through, because the flags apply to other variables: "
                 f"{', '.join(map(str, found))}. To fill them, choose them alone: ds[[{passed[0]!r}]] (--variable "
                 f"{passed[0]})."
             )

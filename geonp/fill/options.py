@@ -205,7 +205,7 @@ class FillOptions:
             raise InputError(f"samples must be the number of joint samples, 0 or more, got {self.samples!r}")
         if self.samples and self.smooth:
             raise InputError(
-                f"samples hold observations as they are, which smooth=True replaces: got samples={self.samples} with "
+                f"samples keep observations unchanged, which smooth=True replaces: got samples={self.samples} with "
                 "smooth=True, expected one of the two"
             )
         if self.covariate_resampling not in (None, *RESAMPLINGS):

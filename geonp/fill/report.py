@@ -75,7 +75,7 @@ def failures(fields: tuple[Field, ...], units: list[Unit], done: Mapping[str, Re
     """Place and reason of the units that failed, or if there are none, of those filled without their surroundings."""
     failed = {unit: done[unit.key]["error"] for unit in units if "error" in done[unit.key]}
     if not failed:
-        less = "cells around could not be read, though later they could"
+        less = "surrounding cells could not be read at first"
         failed = {unit: less for unit in units if "unread" in done[unit.key]}
     places = {
         unit.key: ", ".join(f"{dim}={part.start}:{part.stop}" for dim, part in unit.region.items()) for unit in failed

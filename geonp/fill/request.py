@@ -94,8 +94,7 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
     classes, across = _classes(options.model), options.dims
     if classes and (options.quantiles or options.tails or options.samples or options.exceed or options.bounds):
         raise InputError(
-            "quantiles, tails, samples, exceed and bounds are of numbers, and the model predicts classes: leave them "
-            "out"
+            "quantiles, tails, samples, exceed and bounds need numbers, but the model predicts classes: leave them out"
         )
     given, errors = named(options.covariates), options.errors
     ds, grid, variables, flags = normalise(obj, options, classes, [*given, *named(errors)])
@@ -180,8 +179,8 @@ def _warn_of_refilling(ds: xr.Dataset, variables: Sequence[Variable]) -> None:
     before = [v.label for v in variables if "geonp_model" in ds.attrs and f"{v.label}_fill_flag" in ds]
     if before:
         warn(
-            f"{', '.join(before)} was filled by geonp before: what was filled then counts as observed now, "
-            "without error. Fill what was observed: ds[name].where(ds[f'{name}_fill_flag'] == 0)."
+            f"{', '.join(before)} was filled by geonp before: its filled cells count as observed, without error. "
+            "Fill the observed cells only: ds[name].where(ds[f'{name}_fill_flag'] == 0)."
         )
 
 
@@ -208,8 +207,8 @@ def check_across(across: Sequence[Hashable], variables: Sequence[Variable], clas
             )
     if classes or samples:
         raise InputError(
-            f"neighbouring slices predict numbers, one cell at a time: got across={across[0]!r}, expected None for a "
-            "model of classes, and for samples"
+            f"across cannot be combined with a model of classes or with samples: got across={across[0]!r}, expected "
+            "None"
         )
 
 

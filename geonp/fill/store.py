@@ -128,9 +128,7 @@ def fill_store(
     if is_session(target):
         own = {"unit": unit, "shards": shards, "resume": resume, "overwrite": overwrite, "workers": workers}
         if given := [name for name, value in {**own, "scheduler": scheduler}.items() if value]:
-            raise InputError(
-                f"a session of Icechunk is filled in one go: got {', '.join(given)}, expected none of them"
-            )
+            raise InputError(f"an Icechunk session is filled in one go: got {', '.join(given)}, expected none of them")
         return fill_session(obj, target, chunks, **options)  # type: ignore[arg-type]
     assert isinstance(target, str | os.PathLike)
     request = with_measurements(_prepared(obj, FillOptions(**options)))

@@ -37,8 +37,8 @@ def normalise(
     grid = Grid.from_xarray(obj)
     if grid.repeats_x:
         warn(
-            f"The last column of {grid.x_dim!r} repeats the first, 360 degrees away: both are filled on their own, and "
-            f"the raster is not taken as going round. Leave it out: obj.isel({{{grid.x_dim!r}: slice(None, -1)}})."
+            f"The last column of {grid.x_dim!r} repeats the first, 360 degrees away: both are filled separately, and "
+            f"the raster is not treated as periodic. Drop it: obj.isel({{{grid.x_dim!r}: slice(None, -1)}})."
         )
     ds = _marked(obj if isinstance(obj, xr.Dataset) else obj.to_dataset(name=UNNAMED if obj.name is None else obj.name))
     flags = flags_of(options.missing, obj, ds, grid)
@@ -78,7 +78,7 @@ def _warn_of_passed(ds: xr.Dataset, grid: Grid, names: Sequence[Hashable], class
     if not classes and (passed := passed_integers(ds, grid, names)):
         warn(
             f"{', '.join(map(str, passed))}: integers without a declared nodata value pass through as they are. If "
-            "cells of theirs are missing, give the value with nodata= (--nodata)."
+            "they have missing cells, give their value with nodata= (--nodata)."
         )
     if not classes and (passed := [name for name in passed_classes(ds, grid) if name not in names]):
         warn(

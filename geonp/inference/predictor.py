@@ -321,19 +321,19 @@ def _check_rasters(card: checkpoint.Card) -> None:
     remedy = "choose another, for example tnpkr-sa"
     if n != len(axes or (0, 1)):
         raise ModelError(
-            f"the model {card.name} fills no rasters: its inputs are {n} coordinates, and its card says how "
-            f"{len(axes)} of them grow from cell to cell, expected 2 coordinates, or all of them in neighbourhood.axes "
+            f"the model {card.name} cannot fill rasters: it has {n} coordinates as inputs, and its card gives their "
+            f"steps per cell for {len(axes)} of them; expected 2 coordinates, or all of them in neighbourhood.axes "
             f"of its recipe; {remedy}"
         )
     if kind is not None and not axes:
         raise ModelError(
-            f"the model {card.name} fills no rasters: it was trained on data of kind {kind}, and its card does not say "
-            f"how far apart cells are in the units of these, expected neighbourhood.axes in its recipe; {remedy}"
+            f"the model {card.name} cannot fill rasters: it was trained on data of kind {kind}, and its card does "
+            f"not give the distance between cells in their units; expected neighbourhood.axes in its recipe; {remedy}"
         )
     if kind == "era5" and not translation_equivariant(card.architecture, card.config):
         raise ModelError(
-            f"the model {card.name} fills no rasters: its architecture, {card.architecture}, knows places by their "
-            "coordinates, which filling does not have, expected one that knows them by differences, as te-pt-tnp; "
+            f"the model {card.name} cannot fill rasters: its architecture, {card.architecture}, depends on absolute "
+            "coordinates, which a fill does not have; expected a translation-equivariant one, such as te-pt-tnp; "
             f"{remedy}"
         )
 

@@ -47,4 +47,4 @@ def _units(attrs: Any) -> dict[str, str]:
 
 def _require_same(path: Path, first: Path, what: str, got: Any, expected: Any) -> None:
     if got != expected:
-        raise InputError(f"{path} has other {what} than {first}: got {got}, expected {expected}; read them apart")
+        raise InputError(f"{path} has other {what} than {first}: got {got}, expected {expected}; open them separately")

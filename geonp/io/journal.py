@@ -199,9 +199,9 @@ class Journal:
         changed = [text for key, text in _EXPLAINED.items() if stored.get(key) != job.get(key)]
         if changed:
             raise InputError(
-                f"{self.url!r} was started by another job: {' and '.join(changed)} changed since, so the two parts of "
-                "the result would not fit. Resume with the original settings, or start again with overwrite "
-                "(--overwrite)."
+                f"{self.url!r} was started by another job: {' and '.join(changed)} changed since, so that the two "
+                "parts of the result would not match. Resume with the original settings, or start again with "
+                "overwrite (--overwrite)."
             )
 
     def record(self, key: str, record: Record) -> None:

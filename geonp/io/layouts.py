@@ -53,7 +53,7 @@ def creation_of(layout: Mapping[str, Any], driver: str) -> dict[str, str]:
     """
     method, (rows, cols) = layout["compression"], layout["block"]
     if method in _LOSSY:
-        warn(f"The input is compressed by {method}, with a loss. The output is compressed by DEFLATE, without one.")
+        warn(f"The input has lossy compression ({method}). The output is compressed without loss (DEFLATE).")
     options = {"COMPRESS": method if method in {*_LOSSLESS, "NONE"} else "DEFLATE"}
     if driver == "COG":
         predictor = _COG_PREDICTORS.get(layout["predictor"])

@@ -170,6 +170,6 @@ def writing(url: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise OutputError(
-            f"Stopped while writing {url!r}: {error}. Finished parts are kept: check the disk or the connection, then "
-            "go on with resume (--resume)."
+            f"Stopped while writing {url!r}: {error}. Finished parts are kept: check the disk or the connection, "
+            "then continue with resume (--resume)."
         ) from error

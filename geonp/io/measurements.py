@@ -198,10 +198,12 @@ def read_table(
             held = points[name].dtype if text is None else f"{text!r}"
             raise InputError(f"column {name!r} holds {held}, expected numbers; leave missing cells empty")
     if both := [name for name in names if name in (x, y)]:
-        raise InputError(f"column {both[0]!r} is a coordinate: expected another to interpolate, of {columns}")
+        raise InputError(
+            f"column {both[0]!r} is a coordinate: expected another column to interpolate, one of {columns}"
+        )
     if both := [name for name in covariates if name in (x, y, *names)]:
         raise InputError(
-            f"the covariate {both[0]!r} is a coordinate or is interpolated itself: expected another column, of "
+            f"the covariate {both[0]!r} is a coordinate or is interpolated itself: expected another column, one of "
             f"{columns}"
         )
     points = points.rename(columns={name: short[name][0] for name in names if name in short})

@@ -54,8 +54,8 @@ class Times:
         if (found < 0).any():
             known = ", ".join(map(_said, self.values[:3])) + (", ..." if self.values.size > 3 else "")
             raise InputError(
-                f"{name} has {_said(np.asarray(asked)[found < 0][0])}, of which there is no measurement: expected "
-                f"times of the table, {known}"
+                f"{name} has {_said(np.asarray(asked)[found < 0][0])}, which no measurement has: expected times of "
+                f"the table, {known}"
             )
         return np.asarray(found, np.intp)
 

@@ -97,7 +97,7 @@ def wanted(given: CovariateLike | Sequence[CovariateLike] | None, at: object) ->
         raise InputError(f"the covariate {twice[0]!r} is given twice: got {labels}, expected different names")
     require_few(
         len(found),
-        "columns that say nearly the same, such as the bands of a spectrum, can be replaced by their first principal "
+        "strongly correlated columns, such as the bands of a spectrum, can be replaced by their first principal "
         "components",
     )
     return tuple(found)
@@ -260,7 +260,7 @@ def _warn_of_difference(label: str, column: Float64Array, read: Float64Array, cl
         return
     file = raster.variable.source.encoding.get("source")
     warn(
-        f"the column {label!r} and the raster {label!r}{f' of {file}' if file else ''} differ at the measurements: got "
-        f"{got}. The column is used there, and the raster where to predict: check that both have one unit, such as "
-        "metres, and one meaning."
+        f"the column {label!r} and the raster {label!r}{f' of {file}' if file else ''} differ at the measurements: "
+        f"got {got}. The column is used there, and the raster at the places to predict: check that both have one "
+        "unit, such as metres, and one meaning."
     )

@@ -100,11 +100,11 @@ class Field:
         own = grid.crs or ("EPSG:4326" if grid.geographic else None)
         if grid.geographic != frame.geographic and (own is None or frame.crs is None):
             what, remedy = (
-                ("the measurements are", "give it with crs=... (--crs)")
+                ("the measurements", "give it with crs=... (--crs)")
                 if frame.crs is None
-                else (f"the covariate {label!r} is", "add it, e.g. covariate.rio.write_crs('EPSG:32633')")
+                else (f"the covariate {label!r}", "add it, e.g. covariate.rio.write_crs('EPSG:32633')")
             )
-            raise InputError(f"it is unknown in which CRS {what}: got coordinates other than degrees; {remedy}")
+            raise InputError(f"the CRS of {what} is unknown: got coordinates other than degrees; {remedy}")
         if grid.periodic_x:
             source = source.isel({grid.x_dim: [-1, *range(grid.shape[1]), 0]})
         centres, bounds = [], []

@@ -39,7 +39,7 @@ def freeze_all_but(network: nn.Module, only: tuple[str, ...]) -> None:
     names = [name for name, _ in network.named_parameters()]
     if unknown := [start for start in only if not any(name.startswith(start) for name in names)]:
         raise RecipeError(
-            f"training.only: got {unknown[0]!r}, with which the name of no weight begins, expected for example "
+            f"training.only: got {unknown[0]!r}: no weight has a name that begins with it, expected for example "
             f"{names[-1].split('.')[0]!r}; correct it"
         )
     for name, weights in network.named_parameters():

@@ -462,13 +462,13 @@ def test_wrong_options_are_named(model: str, tmp_path: Path, options: dict[str, 
 
 @pytest.mark.parametrize("field", [raster().where(False), raster()[:20, :10], raster()[:1, :1] * 0 + 1])
 def test_too_few_observed_cells(model: str, tmp_path: Path, field: xr.DataArray) -> None:
-    with pytest.raises(InputError, match=r"too few data to adapt to: got \d+ observed cells .* at least 500"):
+    with pytest.raises(InputError, match=r"too little data to adapt to: got \d+ observed cells .* at least 500"):
         adapt(field, out=tmp_path / "my.safetensors", model=model, steps=1)
     assert not any(tmp_path.iterdir())
 
 
 def test_equal_values_teach_nothing(model: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="and 0 tiles with differing values"):
+    with pytest.raises(InputError, match="and 0 tiles whose values vary"):
         adapt(raster() * 0, out=tmp_path / "my.safetensors", model=model, steps=1)
 
 
@@ -548,7 +548,7 @@ def test_command_says_when_nothing_better_was_found(
     arguments = ("--out", tmp_path / "my.safetensors", "--model", model, "--steps", 10, "--no-closer")
     done = command("adapt", tmp_path / "in.nc", *arguments)
     assert done.exit_code == 0
-    assert done.stdout.startswith("Nothing clearly better was found, the model is kept: CRPS ")
+    assert done.stdout.startswith("Nothing clearly better was found; the model is kept: CRPS ")
 
 
 def test_command_without_out_is_wrong_usage(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_info_and_plans_say_what_would_be_filled_and_why(scene: Path, model: str
     assert facts["because"] == "48 cells are missing, 48 of them by flags"
     assert "would be filled     no, nothing is missing" in run("info", scene, "-b1", "-b2")
     said = run("info", scene.with_name("flags.nc"), "--gaps-where", "scl=9")
-    assert "would be filled  no, it says what is missing in others" in said
+    assert "would be filled  no, its flags apply to other variables" in said
     planned = ("--model", model, "--dry-run")
     for name in ("d.zarr", "d.nc"):
         plan = json.loads(run("fill", scene, scene.with_name(name), *planned, "--gaps-where", "SCL=9", "--json"))

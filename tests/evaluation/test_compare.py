@@ -377,7 +377,7 @@ def test_a_whole_slice_is_hidden() -> None:
     assert "The hidden slice" in page
     with pytest.raises(InputError, match=r"got empty_slices=False\. Give across='time' and empty_slices=True"):
         evaluate(cube, **options)
-    with pytest.raises(InputError, match="harmonic needs across, and a stack that spans a year or some days"):
+    with pytest.raises(InputError, match="harmonic needs across, and a stack that spans a year or several days"):
         evaluate(cube, empty_slices=True, baselines=["harmonic"], **options)
 
 

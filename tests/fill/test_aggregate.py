@@ -59,7 +59,7 @@ def test_standard_errors_are_those_of_a_known_process(model: str) -> None:
 
 def test_samples_in_the_raster_are_used_with_a_warning_if_few(model: str) -> None:
     filled = infill(raster(), model=model, samples=5)
-    with pytest.warns(UserWarning, match="has 5 samples, from which a standard error is known to 35 %"):
+    with pytest.warns(UserWarning, match="has 5 samples, which determine a standard error to within 35 %"):
         table = aggregate(filled, (16, 20))
     own = filled.a_sample.values.mean((1, 2))
     assert table.standard_error[0] == pytest.approx(own.std(ddof=1), rel=1e-6)
@@ -139,7 +139,7 @@ def test_longitudes_may_differ_by_a_turn(model: str) -> None:
     ("given", "text"),
     [
         ({"statistic": "median"}, "statistic must be one of mean, sum, integral, fraction, got 'median'"),
-        ({"statistic": "fraction"}, "a threshold is for statistic='fraction', which needs one"),
+        ({"statistic": "fraction"}, "statistic='fraction' and threshold need each other"),
         ({"samples": 1}, "samples must be at least 2"),
         ({"regions": {"a": 1}}, "regions are polygons, a raster of labels, or block sizes: got dict"),
         ({"regions": shapely.Point(0, 0)}, "regions must be polygons, got geometries of type Point"),
@@ -159,7 +159,7 @@ def test_a_filled_raster_that_cannot_be_drawn_again_says_what_to_do(model: str) 
     with pytest.raises(InputError, match=r"filled by the model 'tiny'.*model="):
         aggregate(filled, 4, samples=2, bounds=(0, None))
     assert aggregate(filled, 8, samples=2, bounds=(0, None), model=model).standard_error.notna().all()
-    with pytest.raises(InputError, match="its flags are not in it"):
+    with pytest.raises(InputError, match="but has no fill flags"):
         aggregate(filled[["a"]], 4, samples=2)
 
 

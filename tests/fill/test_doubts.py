@@ -96,7 +96,7 @@ def test_limits_that_most_values_are_beyond(tmp_path: Path, model: str) -> None:
     da = array(stored, _FillValue=np.int16(-1), valid_min=np.int16(200), valid_max=np.int16(2950))
     for how, fill in fills(da, tmp_path, model).items():
         (text,) = geonp_warnings(fill)
-        assert "of the values are outside of the valid range 200 to 2950" in text, how
+        assert "of the values are outside the valid range 200 to 2950" in text, how
     nodata = array(np.where(stored % 3, 32767, stored), _FillValue=np.int16(-1), valid_max=np.int16(32766))
     assert geonp_warnings(lambda: infill(nodata, model=model)) == []
 

@@ -105,9 +105,9 @@ def test_means_over_coarser_cells(model: str) -> None:
     independent = np.sqrt((plain.isel(time=0).a_standard_error ** 2).coarsen(y=4, x=4).sum()).values / 16
     assert (error[~mixed] == 0).all()
     assert (error[mixed] > 1.2 * independent[mixed]).mean() > 0.8
-    with pytest.raises(geonp.InputError, match=r"cells of at hold no centre of a cell of the raster"):
+    with pytest.raises(geonp.InputError, match=r"cells of the target grid contain no cell centre of the raster"):
         da.geonp.infill(at=raster(47, 63, 0.5), support="cell", model=model)
-    with pytest.raises(geonp.InputError, match=r"standard error alone: got quantiles"):
+    with pytest.raises(geonp.InputError, match=r"standard errors only: got quantiles"):
         da.geonp.infill(at=at, support="cell", quantiles=[0.5], model=model)
 
 

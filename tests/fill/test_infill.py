@@ -223,7 +223,7 @@ def test_a_lazy_variable_stays_lazy_beside_one_in_memory(model: str) -> None:
 
 def test_a_filled_dataset_can_be_filled_again(model: str) -> None:
     once = infill(dataset(), model=model)
-    with pytest.warns(UserWarning, match="was filled by geonp before: what was filled then counts as observed now"):
+    with pytest.warns(UserWarning, match="was filled by geonp before: its filled cells count as observed"):
         twice = infill(once, model=model)
     assert list(twice) == list(once)
     np.testing.assert_array_equal(twice.a, once.a)

@@ -753,7 +753,7 @@ def test_a_unit_that_missed_cells_around_it_is_filled_again(
         report = fill_store(lazily(source), out, chunks=40, model=model)
     assert reads[0] > 8
     if lasts:
-        assert "cells around could not be read" in report.failed["0.0.0"]
+        assert "surrounding cells could not be read" in report.failed["0.0.0"]
         with pytest.raises(InputError, match="unfinished"):
             open_raster(out)
         report = fill_store(lazily(source), out, chunks=40, model=model, resume=True)
@@ -779,7 +779,7 @@ def test_a_full_disk_stops_the_job_and_keeps_what_is_done(
 
     with monkeypatch.context() as patch:
         patch.setattr(Store, "write", full)
-        with pytest.raises(OutputError, match=r"No space left on device.*go on with resume"):
+        with pytest.raises(OutputError, match=r"No space left on device.*continue with resume"):
             fill_store(lazily(source), out, chunks=16, model=model)
     monkeypatch.undo()
     progress = Journal(str(out)).progress()
@@ -809,7 +809,7 @@ def test_a_disk_that_is_really_full_loses_nothing(
     model: str, small_disk: Path, source: Path, where: dict[str, str], expected: xr.Dataset
 ) -> None:
     out = small_disk / "out.zarr"
-    with pytest.raises(OutputError, match=r"No space left on device.*go on with resume"):
+    with pytest.raises(OutputError, match=r"No space left on device.*continue with resume"):
         fill_store(lazily(source), out, chunks=16, model=model, **where)
     progress = Journal(str(out)).progress()
     assert progress is not None

@@ -151,7 +151,7 @@ def test_what_cannot_be_classified(raster: xr.DataArray, model: str, tmp_path: P
     with pytest.raises(InputError, match="No variable can be filled by a model of 3 classes: got 'state' with 0"):
         plain.geonp.infill(model=model)
     with pytest.raises(
-        InputError, match="quantiles, tails, samples, exceed and bounds are of numbers, and the model predicts classes"
+        InputError, match="quantiles, tails, samples, exceed and bounds need numbers, but the model predicts classes"
     ):
         raster.geonp.infill(model=model, tails=True)
     stations = pd.DataFrame({"x": np.arange(9.0), "y": np.arange(9.0), "state": 1.0})
@@ -269,7 +269,7 @@ def test_the_choice_of_classes_or_numbers(cover: tuple[xr.DataArray, npt.NDArray
     for options in ({"quantiles": [0.5]}, {"covariates": plain}, {"across": "y"}, {"errors": plain}, {"samples": 2}):
         with pytest.raises(InputError, match=f"{next(iter(options))} cannot be used with classes: got 'cover'"):
             raster.geonp.infill(**options)
-    with pytest.raises(InputError, match="class_probabilities are of classes: got cover, which are filled as numbers"):
+    with pytest.raises(InputError, match="class_probabilities needs classes: got cover, which are filled as numbers"):
         plain.geonp.infill(class_probabilities=True)
     with pytest.raises(InputError, match=r"as_ must be 'numbers' or 'classes'.*got 'flags' with circular=False"):
         raster.geonp.infill(as_="flags")

@@ -227,7 +227,7 @@ def test_part_of_a_raster_gives_what_the_whole_gives(data: st.DataObject) -> Non
             "'bare' cannot be read at places",
         ),
         (lattice((100, 0, 130, 30), 1).rename("far"), "'far' has no value at any measurement.*its CRS and nodata"),
-        (lattice((0, 0, 30, 30), 1, "EPSG:4326").rename("d"), "unknown in which CRS the measurements are.*--crs"),
+        (lattice((0, 0, 30, 30), 1, "EPSG:4326").rename("d"), "the CRS of the measurements is unknown.*--crs"),
     ],
 )
 def test_covariates_that_cannot_be_used_are_refused(

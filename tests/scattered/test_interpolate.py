@@ -166,7 +166,7 @@ def test_other_bad_input_is_refused() -> None:
     table, grid = measurements(20), lattice((0, 0, 50, 50), 5)
     with pytest.raises(InputError, match="the table has no column 'rain'"):
         geonp.interpolate(table, grid, values="rain")
-    with pytest.raises(InputError, match="column 'x' is a coordinate: expected another to interpolate"):
+    with pytest.raises(InputError, match="column 'x' is a coordinate: expected another column to interpolate"):
         geonp.interpolate(table, grid, values="x")
     places = table.rename(columns={"x": "lon", "y": "lat"})
     with pytest.raises(InputError, match="x must be the longitude and y the latitude: got x='lat' and y='lon'"):

@@ -108,7 +108,7 @@ def test_doubtful_times_are_refused(stations: pd.DataFrame) -> None:
     at = geonp.lattice((0, 0, 12, 12), 4)
     with pytest.raises(InputError, match="'when' holds '03/04/2020', expected times such as 2020-01-31"):
         times_of(pd.Series(["03/04/2020", "04/04/2020"], name="when"))
-    with pytest.raises(InputError, match="at_times has 2021-01-01, of which there is no measurement"):
+    with pytest.raises(InputError, match="at_times has 2021-01-01, which no measurement has"):
         geonp.interpolate(stations, at, time="date", at_times=["2021-01-01"])
     with pytest.raises(InputError, match="the table has no column 'day' of times, got value, date"):
         geonp.interpolate(stations, at, time="day")

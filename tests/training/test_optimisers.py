@@ -89,5 +89,5 @@ def test_only_named_weights_are_trained() -> None:
 
 
 def test_names_of_no_weights_are_refused() -> None:
-    with pytest.raises(RecipeError, match=r"training\.only: got 'third', with which the name of no weight begins"):
+    with pytest.raises(RecipeError, match=r"training\.only: got 'third': no weight has a name that begins with it"):
         freeze_all_but(nn.ModuleDict({"first": nn.Linear(2, 1)}), ("third",))

@@ -459,14 +459,14 @@ CONFIG = "model.config={d_x=4}"
         (
             "gp1d_rbf",
             [],
-            r"gp1d_rbf fills no rasters: its inputs are 1 coordinates, .* choose another, for example tnpkr-sa",
+            r"gp1d_rbf cannot fill rasters: it has 1 coordinates as inputs, .* choose another, for example tnpkr-sa",
         ),
-        ("gp2d_rbf", [], r"gp2d_rbf fills no rasters: it was trained on data of kind gp, .*neighbourhood\.axes"),
+        ("gp2d_rbf", [], r"gp2d_rbf cannot fill rasters: it was trained on data of kind gp, .*neighbourhood\.axes"),
         ("images_digits", [], r"trained on data of kind digits"),
-        ("era5", [], r"era5 fills no rasters: its inputs are 4 coordinates"),
-        ("era5", ["model.architecture=cnp", CONFIG, AXES], r"architecture, cnp, knows places by their coordinates"),
-        ("era5", ["model.architecture=tnp-kr", CONFIG, AXES], r"architecture, tnp-kr, knows places"),
-        ("era5", ["model.architecture=pt-tnp", CONFIG, AXES], r"architecture, pt-tnp, knows places"),
+        ("era5", [], r"era5 cannot fill rasters: it has 4 coordinates as inputs"),
+        ("era5", ["model.architecture=cnp", CONFIG, AXES], r"architecture, cnp, depends on absolute coordinates"),
+        ("era5", ["model.architecture=tnp-kr", CONFIG, AXES], r"architecture, tnp-kr, depends on"),
+        ("era5", ["model.architecture=pt-tnp", CONFIG, AXES], r"architecture, pt-tnp, depends on"),
     ],
 )
 def test_models_that_cannot_fill_say_so(
