@@ -1,7 +1,7 @@
 """infill(): fill a raster in memory or on dask. The accessor and the command line call it too.
 
-The dask graph has one task per chunk, which reads the edges of its neighbours' chunks itself. The raster is never
-rechunked, and the result does not depend on its chunks.
+The dask graph has one task per chunk, which reads the edges of its neighbours' chunks itself. The result has the chunks
+of the raster, and does not depend on them.
 """
 
 from __future__ import annotations

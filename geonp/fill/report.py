@@ -1,4 +1,4 @@
-"""Report of a fill: numbers of cells by variable, and units that failed."""
+"""Report of a fill: numbers of cells by variable, units that failed, and warnings of extrapolation."""
 
 from __future__ import annotations
 

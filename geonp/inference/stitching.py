@@ -1,6 +1,6 @@
 """From tiles to blended predictions: tiles are batched, padded, predicted and summed with their weights.
 
-Rasters, joint samples and scattered measurements all take this path.
+Rasters and scattered measurements take this path. Joint samples share its batches.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from geonp.io.decoding import decoded, renamed, with_crs
 from geonp.io.engines import Engine
 from geonp.io.gdal import open_gdal
 from geonp.io.groups import NetCDF, Tree, open_tree
-from geonp.io.missing import declare_nodata, note_default_fill, numbered
+from geonp.io.nodata import declare_nodata, note_default_fill, numbered
 from geonp.io.sources import Source, readable, source_of
 from geonp.io.stores import Store, unfinished
 from geonp.raster.boxes import select_box

@@ -14,8 +14,8 @@ import xarray as xr
 from pyproj.exceptions import CRSError
 
 from geonp.errors import InputError, warn
+from geonp.io.column_units import bracketed, units_of
 from geonp.io.tables import with_places
-from geonp.io.units import bracketed, units_of
 from geonp.raster.arrays import BoolArray, Float64Array, FloatArray
 from geonp.raster.grid import Grid
 from geonp.raster.sentinels import Extremes, suspects

@@ -1,4 +1,4 @@
-"""Directions in degrees, whose means are wrong where they go round."""
+"""Directions in degrees, whose arithmetic mean is wrong across 360 degrees."""
 
 from __future__ import annotations
 

@@ -20,9 +20,9 @@ from pyproj.exceptions import CRSError
 
 from geonp.errors import InputError
 from geonp.raster.arrays import Array, Float64Array
+from geonp.raster.coordinate_units import is_transformed, parse_unit, unit_factor
 from geonp.raster.dimensions import CF_UNITS, LONGITUDES, is_latitude, spatial_dims
 from geonp.raster.tolerances import TOLERANCES
-from geonp.raster.units import is_transformed, parse_unit, unit_factor
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import xarray as xr
 from pyproj import CRS
 
 from geonp.errors import InputError
+from geonp.raster.coordinate_units import parse_unit, unit_factor
 from geonp.raster.grid import Grid
-from geonp.raster.units import parse_unit, unit_factor
 
 SATELLITE = {
     "grid_mapping_name": "geostationary",

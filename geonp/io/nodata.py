@@ -1,4 +1,4 @@
-"""Nodata values of a file that is opened: those the caller gives, and those the file leaves unsaid."""
+"""Nodata values of a file that is opened: given by the caller, or implied by the file without being declared."""
 
 from __future__ import annotations
 
