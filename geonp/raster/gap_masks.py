@@ -1,7 +1,8 @@
 """Which gaps of a slice are filled: holes alone, or those up to a size; each as a whole, however the slice is read.
 
-A gap is a set of missing cells connected by their edges. A slice is read in strips of rows: gaps within a strip are decided at
-once, and those that leave it once all strips were read. Only one strip is held at a time; the others are packed.
+A gap is a set of missing cells connected by their edges. A slice is read in strips of rows: gaps within a strip are
+decided at once, and those that leave it once all strips were read. Only one strip is held at a time; the others are
+packed.
 """
 
 from __future__ import annotations
