@@ -33,7 +33,7 @@ from .grid import grid
 from .info import info
 from .models import models
 from .plot import plot
-from .show import echo, printable
+from .show import echo, notes_may_fail, printable
 from .train import recipes, train
 
 TERMINATIONS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -53,6 +53,11 @@ _ADVICE = {
 
 class _Group(click.Group):
     """Commands that print an exception as one message, and end at once when interrupted."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the command, and end the process."""
+        with notes_may_fail():
+            return super().main(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+import numpy as np
 import xarray as xr
 
 from geonp.errors import InputError, warn
@@ -42,7 +43,7 @@ def decoded(stored: xr.Dataset, wanted: Sequence[str] | None = None) -> xr.Datas
     """Decode by CF conventions; times that cannot be decoded and encoded, as months since a date, stay numbers.
 
     So do variables beside the rasters and their coordinates whose scale or offset is no finite number. Variables of
-    records, the compound types of HDF5, are left out with a warning.
+    records, the compound types of HDF5, and of arrays of variable length are left out with a warning.
 
     With `wanted`, other variables are left out unless they may be coordinates: they may be damaged.
 
@@ -57,9 +58,16 @@ def decoded(stored: xr.Dataset, wanted: Sequence[str] | None = None) -> xr.Datas
         named = {word.strip(":") for text in texts for word in text.split()}
         needed = {*wanted, *stored.dims, *stored.coords, *named, "spatial_ref", "crs"}
         stored = stored.drop_vars([name for name in stored.data_vars if name not in needed])
-    if records := [name for name, variable in stored.variables.items() if variable.dtype.kind == "V"]:
-        warn(f"Left out: {', '.join(map(repr, records))}, whose values are records of several numbers.")
-        stored = stored.drop_vars(records)
+    for what, left in (
+        ("records of several numbers", [name for name, v in stored.variables.items() if v.dtype.kind == "V"]),
+        (
+            "arrays of variable length",
+            [n for n, v in stored.variables.items() if v.encoding.get("dtype") == np.object_],
+        ),
+    ):
+        if left:
+            warn(f"Left out: {', '.join(map(repr, left))}, whose values are {what}.")
+            stored = stored.drop_vars(left)
     kept: dict[Hashable, dict[Hashable, Any]] = {}
     for name, variable in stored.variables.items():
         if variable.dtype.kind in "iuf" and (variable.ndim >= 2 or name in stored.dims):

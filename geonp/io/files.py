@@ -172,7 +172,7 @@ def _open_stored(
 def _select_variables(ds: xr.Dataset, variables: Sequence[str]) -> xr.Dataset:
     missing = [name for name in variables if name not in ds.data_vars]
     if missing:
-        known = ", ".join(repr(name) for name in ds.data_vars)
+        known = ", ".join(repr(name) for name in ds.data_vars) or "no other"
         raise InputError(f"No variable {', '.join(map(repr, missing))}: the raster has {known}. Correct --variable.")
     about = [{**da.attrs, **da.encoding} for da in ds[list(variables)].coords.values()]
     bounds = {str(each[key]) for each in about for key in ("bounds", "climatology") if key in each}

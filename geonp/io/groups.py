@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import netCDF4
+import numpy as np
 import xarray as xr
 
 from geonp.errors import InputError
 from geonp.io.sources import Source
 from geonp.raster.dimensions import LATITUDES, LONGITUDES, is_geolocation
+from geonp.raster.metadata import class_attrs
 
 Members = Mapping[str, Mapping[str, int]]
 """Number of dimensions of each variable, by path of the group; that of the root is empty."""
@@ -37,9 +39,23 @@ class NetCDF:
         self.path = path
 
     def open(self, chunks: Any = None, group: str = "") -> xr.Dataset:
-        """Open a group without decoding; as dask arrays unless `chunks` is None."""
+        """Open a group without decoding; as dask arrays unless `chunks` is None.
+
+        The dtype in the encoding of arrays of variable length is object: xarray has that of their elements. The names
+        of an enumeration become CF flags: filled as numbers, it has values without a name.
+        """
         options: Any = {"engine": "netcdf4", "decode_cf": False, "cache": False}
-        return xr.open_dataset(self.path, chunks=chunks, group=group or None, **options)
+        ds = xr.open_dataset(self.path, chunks=chunks, group=group or None, **options)
+        with netCDF4.Dataset(self.path) as file:
+            for name, variable in (file[group] if group else file).variables.items():
+                if isinstance(variable.datatype, netCDF4.VLType) and variable.dtype is not str:
+                    ds[name].encoding["dtype"] = np.dtype(object)
+                if isinstance(variable.datatype, netCDF4.EnumType) and not class_attrs(ds[name].attrs):
+                    ds[name].encoding["dtype"] = np.dtype(variable.dtype.str)
+                    meanings = {value: word.replace(" ", "_") for word, value in variable.datatype.enum_dict.items()}
+                    ds[name].attrs["flag_values"] = np.array(list(meanings), variable.dtype)
+                    ds[name].attrs["flag_meanings"] = " ".join(meanings.values())
+        return ds
 
     def members(self) -> Members:
         """All groups and variables."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +19,11 @@ import rioxarray  # noqa: F401  (registers .rio)
 import xarray as xr
 from click.testing import CliRunner
 from rasterio.windows import Window
+from tqdm import tqdm
 
 from geonp.cli.app import main
 from geonp.cli.info import CensusSettings
-from geonp.cli.show import printable
+from geonp.cli.show import notes_may_fail, printable
 from geonp.errors import InputError
 from geonp.raster.gaps import census
 from geonp.raster.parts import PartSettings
@@ -94,6 +96,20 @@ def test_streams_may_be_closed(tmp_path: Path, ds: xr.Dataset, model: str, close
     assert done.returncode == 0, done.stderr
     with xr.open_dataset(tmp_path / "out.nc") as out:
         assert not out["höhe"].isnull().any()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full")
+def test_full_streams(tmp_path: Path, ds: xr.Dataset) -> None:
+    full = open("/dev/full", "w")  # noqa: SIM115  (closing it fails)
+    with redirect_stderr(full), notes_may_fail():
+        assert list(tqdm(range(2), mininterval=0)) == [0, 1]
+    with pytest.raises(OSError, match="No space left"):
+        full.close()
+    assert subprocess.run(f"{GEONP} fill 2>/dev/full", shell=True, timeout=60).returncode == 2
+    ds.to_netcdf(tmp_path / "in.nc")
+    done = subprocess.run(f"{GEONP} info {tmp_path}/in.nc >/dev/full", shell=True, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: Standard output cannot be written: No space left on device.")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs names of bytes")

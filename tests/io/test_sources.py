@@ -224,7 +224,7 @@ def test_times_and_other_numbers_that_cannot_be_decoded_stay_as_they_are(tmp_pat
     assert (int(found["crs"]), found["crs"].attrs["add_offset"]) == (7, "none")
 
 
-def test_bounds_of_coordinates_stay_and_records_are_left_out(tmp_path: Path) -> None:
+def test_bounds_of_coordinates_stay_and_what_is_no_number_is_left_out(tmp_path: Path) -> None:
     ds = xr.Dataset(
         {"a": (("t", "y", "x"), np.ones((2, 3, 4))), "b": 1, "t_bnds": (("t", "n"), [[0, 1], [1, 2]])},
         {"t": ("t", [0, 1], {"units": "days since 2000-01-01", "bounds": "t_bnds"})},
@@ -233,9 +233,21 @@ def test_bounds_of_coordinates_stay_and_records_are_left_out(tmp_path: Path) -> 
     with netCDF4.Dataset(tmp_path / "x.nc", "a") as file:
         pair = file.createCompoundType(np.dtype([("p", "f4"), ("q", "i4")]), "pair")
         file.createVariable("records", pair, ("y",))
+        file.createVariable("ragged", file.createVLType(np.float32, "list"), ("y", "x"))
+        kinds = file.createEnumType(np.uint8, "kinds", {"sea ice": 1, "land": 4, "none": 255})
+        file.createVariable("cover", kinds, ("y", "x"), fill_value=255)[:2] = [[1, 4, 1, 1], [4, 4, 4, 1]]
     assert set(open_raster(tmp_path / "x.nc", variables=["a"]).data_vars) == {"a", "t_bnds"}
-    with pytest.warns(UserWarning, match="Left out: 'records', whose values are records"):
-        assert "records" not in open_raster(tmp_path / "x.nc")
+    with pytest.warns(UserWarning, match="Left out") as warned:
+        found = open_raster(tmp_path / "x.nc")
+    assert [str(warning.message) for warning in warned] == [
+        "Left out: 'records', whose values are records of several numbers.",
+        "Left out: 'ragged', whose values are arrays of variable length.",
+    ]
+    assert not {"records", "ragged"} & set(found)
+    cover = open_raster(tmp_path / "x.nc", variables=["cover"])["cover"].load().geonp.infill()["cover"]
+    assert not cover.encoding["dtype"].metadata
+    assert cover.attrs["flag_meanings"] == "sea_ice land none"
+    assert set(np.unique(cover)) == {1, 4}
 
 
 def test_latitudes_beside_known_dimensions_are_places_and_no_values(tmp_path: Path) -> None:
