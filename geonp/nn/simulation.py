@@ -146,9 +146,8 @@ def simulate(process: LocalProcess, k: int, points: IntArray, places: Places, no
     noises[n_t:] += SIMULATION.ridge * variance.max()
     x = torch.from_numpy(places.x / places.unit)
     x = x - x[n_t]
-    # the inverse of a smooth covariance amplifies rounding errors
-    parts = _correlation(x[:n_t].float(), x[n_t:].float(), mixtures), _correlation(x[n_t:], x[n_t:], mixtures)
-    kernel = torch.cat(parts) * (amplitudes @ amplitudes[n_t:].mT) + trends @ trends[n_t:].mT
+    # float64 throughout: the inverse of a smooth covariance amplifies rounding errors
+    kernel = _correlation(x, x[n_t:], mixtures) * (amplitudes @ amplitudes[n_t:].mT) + trends @ trends[n_t:].mT
     kernel[n_t:].diagonal().add_(noises[n_t:])
     factor = torch.linalg.cholesky(kernel[n_t:])
     whitened = torch.linalg.solve_triangular(factor, kernel[:n_t].mT, upper=False)
@@ -211,7 +210,7 @@ def _correlation(xq: Tensor, xk: Tensor, mixtures: Sequence[_Mixture]) -> Tensor
                 # numbers below the smallest normal ones would take ten times as long
                 torch.mul(squared, 2.0**-band, out=work).clamp_min_(-100.0).exp2_()
                 block.add_(work, alpha=variance)
-    return out.double()
+    return out
 
 
 def _measured(

@@ -48,6 +48,22 @@ def test_errors_have_the_conditional_covariance(kernel: int, sphere: bool) -> No
     np.testing.assert_allclose(np.corrcoef(errors), exact / np.outer(deviation, deviation), atol=4.5 / np.sqrt(n))
 
 
+def test_errors_of_a_smooth_process_are_exact() -> None:
+    """The conditional variance is a millionth of the variance, as low as the ridge allows."""
+    rng, n = np.random.default_rng(0), 400
+    x = np.concatenate([rng.uniform(-6, 6, (40, 2)), rng.uniform(-8, 8, (256, 2))])
+    ones = torch.ones(1, len(x), 1, dtype=torch.float64)
+    weights = torch.zeros(1, 1, 5, dtype=torch.float64)
+    weights[..., 3] = 1
+    metric = torch.eye(2, dtype=torch.float64)[None, None] / 16.0**2
+    process = LocalProcess(metric, weights, ones, 0 * ones, 0 * ones[..., 0])
+    cells = (np.arange(len(x)), np.zeros(len(x), int))
+    places = Places(x, np.eye(2), cells, 256, None, 1.0, 1.0)
+    errors = simulate(process, 0, np.arange(len(x)), places, Noise((3, 4), n))
+    assert (errors**2).mean() == pytest.approx(1, abs=0.1)
+    assert (errors**2).mean(1).max() < 1.5
+
+
 def test_noise_is_that_of_its_place_whatever_is_asked_for_with_it() -> None:
     rng = np.random.default_rng(0)
     nodes, offsets = rng.integers(-40, 40, (30, 2)), rng.integers(-3, 4, (10, 2))
