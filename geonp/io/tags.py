@@ -55,10 +55,13 @@ def write_tags(
     file: rasterio.io.DatasetWriter, ds: xr.Dataset, layers: Sequence[tuple[str, xr.DataArray, Mapping[str, Any]]]
 ) -> None:
     """Write tags, units and colours of a file and its layers: description, array, and what :func:`layer_tags` gives."""
-    file.update_tags(**{key: value for key, value in ds.attrs.items() if isinstance(value, str | int | float)})
+    tags = {key: value for key, value in ds.attrs.items() if isinstance(value, str | int | float)}
+    if len(str(tags.get("NODATA_VALUES")).split()) != file.count:  # GDAL wants one for each band
+        tags.pop("NODATA_VALUES", None)
+    file.update_tags(**tags)
     for said in (da.encoding.get(GDAL_METADATA) for da in ds.data_vars.values()):
-        for name, tags in said["domains"].items() if said is not None and said["shape"] == file.shape else ():
-            file.update_tags(ns=name, **tags)
+        for name, domain in said["domains"].items() if said is not None and said["shape"] == file.shape else ():
+            file.update_tags(ns=name, **domain)
     for band, (description, da, about) in enumerate(layers, start=1):
         file.set_band_description(band, description)
         file.set_band_unit(band, str(about.get("unit") or da.attrs.get("units", "")))

@@ -93,6 +93,19 @@ def test_masks_and_alpha_mark_missing_cells_and_are_no_values(tmp_path: Path) ->
     np.testing.assert_array_equal(read(external), [[NAN, 8]])
 
 
+def test_nodata_values_of_all_bands_together(tmp_path: Path) -> None:
+    path = write_tif(tmp_path / "a.tif", [[[-9, 8]], [[-9, -9]]], "float32")
+    with rasterio.open(path, "r+") as file:
+        file.update_tags(NODATA_VALUES="-9 -9")
+    found = open_raster(path)
+    np.testing.assert_array_equal(found["a"], [[[NAN, 8]], [[NAN, -9]]])
+    for name, ds, kept in (("b", found, "-9 -9"), ("c", found.assign(b=found["a"].isel(band=0)), None)):
+        write_raster(ds, tmp_path / f"{name}.tif")
+        with rasterio.open(tmp_path / f"{name}.tif") as file:
+            assert file.tags().get("NODATA_VALUES") == kept
+            assert file.count == len(ds) + 1
+
+
 def test_bands_of_different_dtypes_are_read_one_by_one(tmp_path: Path) -> None:
     path = write_vrt(
         tmp_path / "a.vrt", [([[1, -9]], "int16", -9), ([[0.5, -1]], "float32", -1), ([[3, 4]], "uint8", 4)]
