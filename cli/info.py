@@ -37,7 +37,6 @@ class CensusSettings:
 
 
 CENSUS = CensusSettings()
-"""The settings in use."""
 
 
 @click.command()

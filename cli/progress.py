@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     Show = Callable[[dict[str, Any], int, int], object]
 
 _LINE_EVERY_S = 60.0
+"""Seconds between lines of progress in a log."""
 
 
 @contextmanager

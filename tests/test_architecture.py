@@ -25,7 +25,7 @@ LEVELS = {f"geonp.{name}": level for level, names in enumerate(ORDER.split(" -> 
 TOP_MODULES = {"geonp", "geonp.__main__", "geonp.accessor", "geonp.errors"}
 MOST_ROOMS = 18
 """Packages and top-level modules together."""
-MOST_LOOSE_NUMBERS = 46
+MOST_LOOSE_NUMBERS = 45
 """Numeric constants of modules: definitions, as the radius of the Earth, not numbers that someone could tune."""
 
 EMPTY_PACKAGES = {"geonp.weights", *LEVELS} - {"geonp.accessor", "geonp.cli"} | {"geonp.nn.zoo", "geonp.training.data"}

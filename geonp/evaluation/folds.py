@@ -39,7 +39,6 @@ class FoldSettings:
 
 
 SETTINGS = FoldSettings()
-"""The settings in use."""
 
 
 def folds_of(

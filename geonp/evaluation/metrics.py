@@ -46,7 +46,6 @@ class ScoreSettings:
 
 
 SCORES = ScoreSettings()
-"""The settings in use."""
 
 
 @dataclass(frozen=True)

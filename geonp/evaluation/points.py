@@ -19,10 +19,11 @@ from geonp.evaluation.baselines import ACROSS, SETTINGS, rms_at
 from geonp.evaluation.kriging import SETTINGS as KRIGING
 from geonp.evaluation.kriging import Matern, fit_patches, krige
 from geonp.raster.arrays import Array, Float64Array, IntArray
+from geonp.raster.regions import EARTH_RADIUS
 from geonp.scattered.squares import embed, project
 
-EARTH_KM = 6371.0
-"""Radius of the Earth, whose chords are the distances of longitudes and latitudes."""
+EARTH_KM = EARTH_RADIUS / 1000
+"""Radius of the sphere on which distances of longitudes and latitudes are measured."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,7 +46,6 @@ class AggregateSettings:
 
 
 AGGREGATE = AggregateSettings()
-"""The settings in use."""
 
 
 def aggregate(

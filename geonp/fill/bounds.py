@@ -41,7 +41,6 @@ class SampleSettings:
 
 
 SAMPLE = SampleSettings()
-"""The settings in use."""
 
 
 def bounds_of(asked: Bounds | None, variables: Sequence[Variable]) -> dict[Hashable, Limits]:

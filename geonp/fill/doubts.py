@@ -44,7 +44,6 @@ class DoubtSettings:
 
 
 DOUBTS = DoubtSettings()
-"""The settings in use."""
 
 
 @dataclass(frozen=True, eq=False)

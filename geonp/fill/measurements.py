@@ -38,7 +38,6 @@ class ErrorSettings:
 
 
 ERRORS = ErrorSettings()
-"""The settings in use."""
 
 
 def with_measurements(request: Request) -> Request:

@@ -39,7 +39,6 @@ class PictureSettings:
 
 
 PICTURE = PictureSettings()
-"""The settings in use."""
 
 _EMPTY = "#f4f4f2"
 _INK, _LINE = "#22272e", "#b9c0c8"

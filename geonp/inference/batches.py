@@ -29,7 +29,6 @@ class BatchSettings:
 
 
 BATCHES = BatchSettings()
-"""The settings in use."""
 
 
 def batch_bytes(neighbourhood: Neighbourhood, tiles: int, device: str) -> int:

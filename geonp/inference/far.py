@@ -33,7 +33,6 @@ class FarSettings:
 
 
 FAR = FarSettings()
-"""The settings in use."""
 
 
 NO_BLOCKS = np.empty((0, 2)), np.empty(0)

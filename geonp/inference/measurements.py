@@ -31,7 +31,6 @@ class MeasurementSettings:
 
 
 MEASUREMENTS = MeasurementSettings()
-"""The settings in use."""
 
 
 @dataclass(frozen=True, eq=False)

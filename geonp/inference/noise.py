@@ -32,7 +32,6 @@ class NoiseSettings:
 
 
 NOISE = NoiseSettings()
-"""The settings in use."""
 
 _BLOCKS: OrderedDict[tuple[int, ...], Float32Array] = OrderedDict()
 _LOCK = threading.Lock()

@@ -50,7 +50,6 @@ class ProcessSettings:
 
 
 PROCESSES = ProcessSettings()
-"""The settings in use."""
 
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",

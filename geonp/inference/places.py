@@ -36,7 +36,6 @@ class PlaceSettings:
 
 
 PLACES = PlaceSettings()
-"""The settings in use."""
 
 
 def fill_places(

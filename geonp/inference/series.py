@@ -58,7 +58,6 @@ class SeriesSettings:
 
 
 SERIES = SeriesSettings()
-"""The settings in use."""
 
 _START = {"slow": (0.3, 8.0), "fast": (0.3, 2.0), "level": (0.3,), "noise": (0.1,)}
 """Medians of the priors of variances, relative to that of the values, and of lengths, in median steps."""

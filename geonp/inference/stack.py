@@ -46,7 +46,6 @@ class StackSettings:
 
 
 STACK = StackSettings()
-"""The settings in use."""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,6 @@ class TilingSettings:
 
 
 TILING = TilingSettings()
-"""The settings in use."""
 
 
 def groups(missing: BoolArray, observed: BoolArray, frame: int, neighbourhood: Neighbourhood) -> list[IntArray]:

@@ -47,7 +47,6 @@ class WarpingSettings:
 
 
 WARPING = WarpingSettings()
-"""The settings in use."""
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,6 @@ class TableSettings:
 
 
 TABLES = TableSettings()
-"""The settings in use."""
 
 
 @dataclass(frozen=True, eq=False)

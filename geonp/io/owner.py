@@ -27,7 +27,6 @@ class OwnerSettings:
 
 
 OWNERS = OwnerSettings()
-"""The times in use."""
 
 _owned: set[str] = set()  # tokens of what this process owns
 

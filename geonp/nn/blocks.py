@@ -31,7 +31,6 @@ class BlockSizes:
 
 
 BLOCKS = BlockSizes()
-"""The sizes in use."""
 
 
 def pair_blocks(

@@ -22,7 +22,6 @@ class IndicatorSettings:
 
 
 INDICATORS = IndicatorSettings()
-"""The settings in use."""
 
 
 def predicts_classes(network: nn.Module) -> bool:

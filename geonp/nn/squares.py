@@ -38,7 +38,6 @@ class NearbySettings:
 
 
 NEARBY = NearbySettings()
-"""The settings in use."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,6 @@ class ClassSettings:
 
 
 CLASSES = ClassSettings()
-"""The numbers in use."""
 
 _CLASSES = re.compile(
     r"land[ _-]?(cover|use)|lulc|crop[ _-]?(type|class)|(soil|vegetation|forest|rock)[ _-]?(type|class)"

@@ -12,6 +12,7 @@ from geonp.raster.arrays import Float64Array
 from geonp.raster.grid import Grid, crs_name
 
 _EDGE = 1e-9
+"""Distance in cells by which places are moved off the outer edge, so that the nearest cell is inside."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,5 @@ class Mapping:
             col = (col + 0.5) % turn - 0.5
         with np.errstate(invalid="ignore"):
             inside = (row >= -0.5) & (row <= source.shape[0] - 0.5) & (col >= -0.5) & (col <= source.shape[1] - 0.5)
-        # on the edge of the raster, the nearest cell is inside
         last = np.array(source.shape) - 0.5 - _EDGE
         return np.where(inside[..., None], np.clip(np.stack([row, col], -1), _EDGE - 0.5, last), np.nan)

@@ -48,7 +48,5 @@ class MemorySettings:
 
 
 PARTS = PartSettings()
-"""The sizes in use."""
 
 MEMORY = MemorySettings()
-"""The bounds in use."""

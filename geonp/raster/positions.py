@@ -25,7 +25,6 @@ class PeriodSettings:
 
 
 PERIODS = PeriodSettings()
-"""The settings in use."""
 
 
 def positions(array: xr.DataArray, dim: Hashable) -> tuple[float, ...]:

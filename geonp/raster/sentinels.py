@@ -31,7 +31,6 @@ class SentinelSettings:
 
 
 SENTINELS = SentinelSettings()
-"""The settings in use."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ class ChunkSettings:
 
 
 CHUNKS = ChunkSettings()
-"""The settings in use."""
 
 
 @dataclass(frozen=True)

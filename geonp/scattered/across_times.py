@@ -42,7 +42,6 @@ class TimeSettings:
 
 
 ACROSS_TIMES = TimeSettings()
-"""The settings in use."""
 
 MOMENTS = "value", "standard_error"
 """Fields of a result that other times use."""

@@ -35,7 +35,6 @@ class SuspicionSettings:
 
 
 SUSPICION = SuspicionSettings()
-"""The settings in use."""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,6 @@ class InterpolationSettings:
 
 
 INTERPOLATION = InterpolationSettings()
-"""The settings in use."""
 
 
 def predicted(target: Target, observations: Observations, covariates: Sequence[Layer], job: FillJob) -> Any:

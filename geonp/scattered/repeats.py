@@ -52,7 +52,6 @@ class RepeatSettings:
 
 
 SETTINGS = RepeatSettings()
-"""The settings in use."""
 
 _MONTH = "(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
 _TIME = re.compile(

@@ -49,7 +49,6 @@ class SquareSettings:
 
 
 SQUARES = SquareSettings()
-"""The settings in use."""
 
 
 @dataclass(frozen=True, eq=False)

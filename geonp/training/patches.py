@@ -26,7 +26,6 @@ class PatchSettings:
 
 
 PATCHES = PatchSettings()
-"""The settings in use."""
 
 
 def patch_loss(network: nn.Module, batch: Batch) -> Tensor:
