@@ -31,6 +31,7 @@ class BlockSizes:
 
 
 BLOCKS = BlockSizes()
+"""The sizes in use."""
 
 
 def pair_blocks(
