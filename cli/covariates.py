@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +30,18 @@ errors = fill_option("errors", metavar="ERRORS", help="FILE, FILE:VARIABLE, FILE
 """Standard errors of the observations."""
 
 
+def opener(storage_options: Mapping[str, Any] | None = None, **defaults: Any) -> Callable[..., xr.Dataset]:
+    """:func:`geonp.io.files.open_raster` with defaults, and with `storage_options` for URLs."""
+    from geonp.io.files import open_raster
+    from geonp.io.location import is_remote
+
+    def opened(place: str, **options: Any) -> xr.Dataset:
+        options = {**defaults, "storage_options": storage_options if is_remote(place) else None, **options}
+        return open_raster(place, **options)
+
+    return opened
+
+
 def read_beside(
     settings: Mapping[str, Any],
     ds: xr.Dataset,
@@ -50,12 +61,8 @@ def read_beside(
         Options of the file system of URLs.
     """
     from geonp.errors import InputError, MissingFileError
-    from geonp.io.files import open_raster
-    from geonp.io.location import is_remote
 
-    def opened(place: str, **options: Any) -> xr.Dataset:
-        options = {"chunks": where.get("chunks", "auto"), **options}
-        return open_raster(place, storage_options=storage_options if is_remote(place) else None, **options)
+    opened = opener(storage_options, chunks=where.get("chunks", "auto"))
 
     def read(text: str, bbox: tuple[float, float, float, float] | None) -> Hashable | xr.Dataset:
         if text in ds.variables:
@@ -144,13 +151,12 @@ def read_covariate(text: str) -> str | xr.DataArray | xr.Dataset:
     What names no existing file is the name of a column.
     """
     from geonp.errors import InputError
-    from geonp.io.files import open_raster
     from geonp.io.location import is_remote
 
     name, equals, place = text.partition("=")
     if not equals or "/" in name or os.path.exists(text):
         name, place = "", text
-    opened = partial(open_raster, chunks=None)
+    opened = opener(chunks=None)
     file, part = split(place, opened)
     if not name and not os.path.exists(file) and not is_remote(file):
         return text

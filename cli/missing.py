@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .covariates import cut_to_box, split
+from .covariates import cut_to_box, opener, split
 from .options import fill_option
 
 if TYPE_CHECKING:
@@ -33,17 +33,13 @@ def read_mask(
 ) -> xr.DataArray | str | None:
     """Read the mask of a raster file, cut to the bounding box; polygons are read later, onto the grid of the raster."""
     from geonp.errors import InputError
-    from geonp.io.files import open_raster
-    from geonp.io.location import is_remote
     from geonp.io.polygons import is_vector
     from geonp.raster.flags import layer_of
 
     if text is None or is_vector(text):
         return text
 
-    def opened(place: str, **options: Any) -> xr.Dataset:
-        return open_raster(place, storage_options=storage_options if is_remote(place) else None, **options)
-
+    opened = opener(storage_options)
     file, part = split(text, opened)
     ds = cut_to_box(opened(file, **{key: part[key] for key in ("bands",) if key in part}), bbox)
     if "variables" in part:
@@ -88,13 +84,9 @@ def read_missing(
         return ds, None
     from geonp.errors import InputError
     from geonp.fill.missing import find_layer, without_bands
-    from geonp.io.files import open_raster
-    from geonp.io.location import is_remote
     from geonp.raster.flags import Condition, layer_of, parsed
 
-    def opened(place: str, **options: Any) -> xr.Dataset:
-        options = {"chunks": where.get("chunks", "auto"), **options}
-        return open_raster(place, storage_options=storage_options if is_remote(place) else None, **options)
+    opened = opener(storage_options, chunks=where.get("chunks", "auto"))
 
     def found(expression: Expression) -> tuple[xr.DataArray, Mapping[Hashable, int] | None]:
         """The layer of an expression, and its place among the bands of the raster; None if it is not in `ds`."""

@@ -25,6 +25,7 @@ from geonp.inference import checkpoint
 from geonp.io.location import check_writable, replacing
 from geonp.nn.models import build
 from geonp.training import curve, interrupts
+from geonp.training.batch import Batch
 from geonp.training.objective import Objective, sampled_scores, scores
 from geonp.training.optimisers import averaged_model, freeze_all_but, learning_rate, optimiser
 from geonp.training.patches import patch_scores
@@ -43,8 +44,6 @@ SCORES = {
     "small_gaps": ("nll", "coverage_95"),
 }
 """Held-out scores of :mod:`geonp.training.objective`, by the kind of targets."""
-
-Batch = dict[str, Tensor]
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,8 @@ from geonp.nn import models
 from geonp.nn.drift import Covariates
 from geonp.nn.heads import tail_of
 from geonp.raster.arrays import Float64Array
+from geonp.training.batch import Batch
 from geonp.training.patches import patch_loss
-
-Batch = dict[str, Tensor]
 
 NORMAL_95 = 1.959964
 """Half-width of the 95 % interval of a normal distribution, in standard deviations."""

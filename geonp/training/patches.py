@@ -12,8 +12,7 @@ from geonp.inference.student import half_width
 from geonp.nn.heads import Kriged, KrigingHead
 from geonp.nn.nearby import NearbyCorrection, predict, readings_of
 from geonp.nn.squares import NEARBY, Patch
-
-Batch = dict[str, Tensor]
+from geonp.training.batch import Batch
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from geonp.errors import RecipeError
 from geonp.inference.context import Neighbourhood
 from geonp.nn.models import build
+from geonp.training.batch import Batch
 from geonp.training.data.fields import Raster
 from geonp.training.data.images import Digits, Photographs, TranslatedDigits
 from geonp.training.data.kolmogorov import KolmogorovFlow
@@ -19,8 +19,6 @@ from geonp.training.data.reanalysis import Reanalysis
 from geonp.training.data.small_gaps import SmallGaps
 from geonp.training.data.tasks import collate, sample_task
 from geonp.training.recipe import Recipe
-
-Batch = dict[str, Tensor]
 
 VALIDATION_SEED = 2**31 - 1
 """Seed of held-out batches; recipes have smaller seeds."""

@@ -12,12 +12,11 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
+from geonp.training.batch import Batch
 from geonp.training.data.constraints import CountRange, Positive
 
 INFECTED, RECOVERED, SUSCEPTIBLE = 0, 1, 2
 """Classes, in the order of the papers' code."""
-
-Batch = dict[str, Tensor]
 
 
 def simulate(

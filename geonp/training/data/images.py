@@ -14,9 +14,9 @@ from torch import Tensor
 
 from geonp.errors import MissingExtraError
 from geonp.raster.arrays import Float32Array, IntArray
+from geonp.training.batch import Batch, split_at
 from geonp.training.data.constraints import CountRange, FractionRange
 
-Batch = dict[str, Tensor]
 SIDE = 8
 """Rows and columns of a digit."""
 LARGE = 28
@@ -137,8 +137,7 @@ class TranslatedDigits:
         axis = (np.arange(canvas) - (canvas - 1) / 2) / np.arange(canvas).std()
         x = torch.from_numpy(axis[np.stack([pixels // canvas, pixels % canvas], -1)]).float()
         y = torch.from_numpy(np.take_along_axis(values.reshape(size, -1), pixels, 1))[..., None]
-        mask = torch.ones(size, n_c, dtype=torch.bool)
-        return {"xc": x[:, :n_c], "yc": y[:, :n_c], "context_mask": mask, "xt": x[:, n_c:], "yt": y[:, n_c:]}
+        return split_at(x, y, n_c)
 
 
 @dataclass(frozen=True)

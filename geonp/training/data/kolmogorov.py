@@ -11,10 +11,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from geonp.training.batch import Batch, split_at
 from geonp.training.data.constraints import Count, CountRange
 from geonp.training.data.turbulence import Turbulence, trajectories
-
-Batch = dict[str, Tensor]
 
 SIDE = 64
 """Cells of a trajectory along x and y, and its frames."""
@@ -79,8 +78,7 @@ class KolmogorovFlow:
         kept = min(n_c + self.n_targets, cells) if self.n_targets else cells
         order = torch.from_numpy(rng.permuted(np.tile(np.arange(cells), (size, 1)), axis=1)[:, :kept])[..., None]
         xs, ys = (values.gather(1, order.expand(-1, -1, values.shape[-1])) for values in (x, y))
-        mask = torch.ones(size, n_c, dtype=torch.bool)
-        return {"xc": xs[:, :n_c], "yc": ys[:, :n_c], "context_mask": mask, "xt": xs[:, n_c:], "yt": ys[:, n_c:]}
+        return split_at(xs, ys, n_c)
 
     def blocks(self, rng: np.random.Generator, size: int) -> tuple[Tensor, Tensor]:
         """Inputs ``(size, window^3, 3)`` and velocities ``(size, window^3, 2)`` of random blocks, frame by frame."""

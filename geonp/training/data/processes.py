@@ -17,9 +17,9 @@ from scipy import linalg
 from torch import Tensor
 
 from geonp.raster.arrays import Float64Array
+from geonp.training.batch import Batch, split_at
 from geonp.training.data.constraints import Count, CountRange, Interval, Positive, PositiveRange
 
-Batch = dict[str, Tensor]
 Kernel = Literal["rbf", "matern12", "matern32", "matern52", "periodic"]
 """Kernels of unit variance; see :func:`covariance`."""
 
@@ -184,8 +184,7 @@ class MixedProcess:
         x, _, values, n = self._draw(seed, index, size)
         xs = torch.from_numpy(x + self.shift).float()
         ys = torch.from_numpy(values).float()[..., None]
-        mask = torch.ones(size, n, dtype=torch.bool)
-        return {"xc": xs[:, :n], "yc": ys[:, :n], "context_mask": mask, "xt": xs[:, n:], "yt": ys[:, n:]}
+        return split_at(xs, ys, n)
 
     def exact(self, seed: int, index: int, size: int) -> Moments:
         """Predict all targets of the same batch, with noise, by the process that it was drawn from."""

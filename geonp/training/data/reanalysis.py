@@ -13,15 +13,14 @@ import numpy as np
 import torch
 import xarray as xr
 from pydantic import Field
-from torch import Tensor
 
 from geonp.errors import RecipeError
 from geonp.inference.context import Neighbourhood
 from geonp.io.stores import unfinished
 from geonp.raster.arrays import Float32Array, Float64Array, IntArray
+from geonp.training.batch import Batch, split_at
 from geonp.training.data.constraints import Count, FractionRange
 
-Batch = dict[str, Tensor]
 Area = tuple[float, float, float, float]
 Side = Annotated[int, Field(ge=2)]
 
@@ -188,8 +187,7 @@ class Reanalysis:
         n_c = max(1, round(rng.uniform(*self.fraction) * n))
         order = np.argsort(rng.random((size, n)), 1)[..., None]
         xs, ys = (torch.from_numpy(np.take_along_axis(a, order, 1)).float() for a in (x, y))
-        mask = torch.ones(size, n_c, dtype=torch.bool)
-        return {"xc": xs[:, :n_c], "yc": ys[:, :n_c], "context_mask": mask, "xt": xs[:, n_c:], "yt": ys[:, n_c:]}
+        return split_at(xs, ys, n_c)
 
     def _windows(
         self, rng: np.random.Generator, size: int, area: Area | tuple[()]
