@@ -20,7 +20,7 @@ from geonp.io.decoding import decoded, renamed, with_crs
 from geonp.io.engines import Engine
 from geonp.io.gdal import open_gdal
 from geonp.io.groups import NetCDF, Tree, open_tree
-from geonp.io.nodata import declare_nodata, note_default_fill, numbered
+from geonp.io.nodata import declare_nodata, note_default_fill, numbered, warn_of_zero_fill
 from geonp.io.sources import Source, readable, source_of
 from geonp.io.stores import Store, unfinished
 from geonp.raster.boxes import select_box
@@ -123,6 +123,8 @@ def open_raster(
             da.attrs = without(da.attrs, tuple(class_attrs(da.attrs)))
     if wanted is not None:
         ds = _select_variables(ds, wanted)
+    if nodata is None:
+        warn_of_zero_fill(ds)
     if bbox is not None:
         ds = select_box(ds, bbox)
     ds.encoding["source"] = source.file

@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 from netCDF4 import default_fillvals
 
-from geonp.errors import InputError
+from geonp.errors import InputError, warn
 from geonp.raster.nodata import DEFAULT_FILL, NODATA, OTHER_NODATA, as_number, declared_nodata, holds, packing, without
 
 
@@ -57,6 +57,22 @@ def note_default_fill(ds: xr.Dataset) -> None:
         default = da.encoding.get("fill_value", default_fillvals.get(f"{da.dtype.kind}{da.dtype.itemsize}"))
         if default and da.dtype.itemsize > 1 and da.dtype.kind in "iu" and not declared_nodata(da):
             da.encoding[DEFAULT_FILL] = default
+
+
+def warn_of_zero_fill(ds: xr.Dataset) -> None:
+    """Warn of rasters in Zarr 2 whose fill value is 0, its default: readers take each 0 for missing."""
+    names = [
+        str(name)
+        for name, da in ds.data_vars.items()
+        # format 3 has both in its encoding
+        if da.ndim >= 2 and "filters" in da.encoding and "fill_value" not in da.encoding
+        if da.encoding.get("_FillValue") == 0
+    ]
+    if names:
+        warn(
+            f"{', '.join(names)}: each 0 counts as missing, because it is the fill value, which it is by default in "
+            "Zarr 2. If zeros are values, say so with nodata=nan (--nodata nan)."
+        )
 
 
 def declare_nodata(stored: xr.Dataset, nodata: float) -> xr.Dataset:

@@ -179,8 +179,9 @@ class Store:
         Variables of text, whose size dask cannot estimate, are never dask arrays.
         """
         fs, root = connect(self.url, self.options)
-        # format 3 has all metadata in its root
-        options: Any = {**self._options, "consolidated": bool(fs.exists(f"{root}/.zmetadata"))}
+        # consolidated metadata may be older than the arrays; they spare requests to a remote store in format 2
+        consolidated = is_remote(self.url) and bool(fs.exists(f"{root}/.zmetadata"))
+        options: Any = {**self._options, "consolidated": consolidated}
         options |= {"engine": "zarr", "decode_cf": False, "cache": False, "group": group or None}
         del options["storage_options"]
         # an absolute path, for workers in other folders

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 
 from geonp.io.files import open_raster
 from geonp.raster.nodata import observed
@@ -59,3 +60,12 @@ def test_the_fill_value_of_zarr_is_nodata_unless_it_is_0(
     found = open_raster(tmp_path / "a.zarr")["a"]
     np.testing.assert_array_equal(observed(found, None if missing else np.nan).isnull(), GAPS & missing)
     assert (found.encoding.get("default_fill") is not None) == (missing and dtype == "i2")
+
+
+def test_zeros_in_format_2_are_named_where_the_fill_value_is_0(tmp_path: Path) -> None:
+    group = zarr.create_group(tmp_path / "a.zarr", zarr_format=2)
+    array = group.create_array("a", shape=(2, 2), dtype="f4", attributes={"_ARRAY_DIMENSIONS": ["y", "x"]})
+    array[:] = [[0, 1], [np.nan, 2]]
+    with pytest.warns(UserWarning, match=r"^a: each 0 counts as missing.*say so with nodata=nan"):
+        assert int(open_raster(tmp_path / "a.zarr")["a"].isnull().sum()) == 2
+    assert int(open_raster(tmp_path / "a.zarr", nodata=np.nan)["a"].isnull().sum()) == 1

@@ -172,3 +172,10 @@ def test_folders_are_made_if_asked_and_refused_if_not_writable(tmp_path: Path) -
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match=r"Cannot write to the folder '.*file': .*\. Choose another\."):
         check_writable(tmp_path / "file", "Choose another.", make=True)
+
+
+def test_consolidated_metadata_may_be_older_than_the_arrays(tmp_path: Path) -> None:
+    ds = xr.Dataset({"a": (("t", "y", "x"), np.ones((2, 3, 4)))})
+    ds.to_zarr(tmp_path / "a.zarr", zarr_format=2, consolidated=True)
+    ds.to_zarr(tmp_path / "a.zarr", zarr_format=2, consolidated=False, append_dim="t")
+    assert open_raster(tmp_path / "a.zarr")["a"].shape == (4, 3, 4)
