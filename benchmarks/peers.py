@@ -1,14 +1,15 @@
 """Methods that others wrote, on the same hidden cells as geonp: scores, seconds and memory.
 
-Run as ``python benchmarks/peers.py [--data ../shared/data] [--size 96] [--methods geonp pykrige gstools ...]``. Each
+Run as ``python benchmarks/peers.py [--data ../shared/data] [--size 64] [--methods geonp pykrige gstools ...]``. Each
 peer needs its package (extra ``peers``); those that are not installed are left out and named. Every method runs in a
-process of its own, so that the peak of memory is its own. Settings are the defaults of each peer; variograms are fitted
-as its documentation does it.
+process of its own: the memory is the peak of that process, with its packages, and the seconds begin after they are
+imported. Settings are the defaults of each peer; variograms and covariances are fitted as its documentation does it.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import json
 import resource
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -36,7 +38,8 @@ CASES = {
 GAPS = {"clouds": 0.3, "random": 0.5}
 NEIGHBOURS = 32
 LARGEST_SAMPLE = 2000
-"""Observations that a variogram is fitted to."""
+"""Observations of methods without neighbourhoods."""
+SAMPLES = 50
 
 
 def of_geonp(values: Array, hidden: NDArray[np.bool_]) -> Prediction:
@@ -71,19 +74,131 @@ def of_gstools(values: Array, hidden: NDArray[np.bool_]) -> Prediction:
     import gstools
 
     rows, columns, known = _known(values, LARGEST_SAMPLE)
+    middle, scale = known.mean(), known.std()  # its fit of values of another scale does not converge
+    known = (known - middle) / scale
     bins, gamma = gstools.vario_estimate((columns, rows), known)
     model = gstools.Exponential(dim=2)
     model.fit_variogram(bins, gamma, nugget=True)
     y, x = np.nonzero(hidden)
     mean, variance = gstools.krige.Ordinary(model, (columns, rows), known)((x.astype(float), y.astype(float)))
-    return np.asarray(mean), np.sqrt(np.maximum(variance, 0) + model.nugget)
+    return middle + scale * np.asarray(mean), scale * np.sqrt(np.maximum(variance, 0) + model.nugget)
+
+
+def _gstlearn(values: Array, hidden: NDArray[np.bool_]) -> tuple[Any, ...]:
+    """Observations, targets, a model fitted to their variogram and a moving neighbourhood."""
+    import gstlearn
+    import pandas as pd
+
+    def table(rows: Array, columns: Array, **more: Array) -> Any:
+        found = gstlearn.Db_fromPandas(pd.DataFrame({"x": columns, "y": rows, **more}))
+        found.setLocators(["x", "y"], gstlearn.ELoc.X)
+        return found
+
+    rows, columns, known = _known(values)
+    observed, targets = table(rows, columns, z=known), table(*np.nonzero(hidden))
+    observed.setLocator("z", gstlearn.ELoc.Z)
+    half = max(values.shape) / 2
+    variogram = gstlearn.Vario.create(gstlearn.VarioParam.createOmniDirection(20, half / 20))
+    variogram.compute(observed)
+    model = gstlearn.Model()
+    model.fit(variogram, [gstlearn.ECov.NUGGET, gstlearn.ECov.EXPONENTIAL, gstlearn.ECov.CUBIC])
+    model.setDriftIRF(0)
+    return observed, targets, model, gstlearn.NeighMoving.create(False, NEIGHBOURS, 2 * half)
+
+
+def of_gstlearn(values: Array, hidden: NDArray[np.bool_]) -> Prediction:
+    """Ordinary kriging with a moving neighbourhood; nugget, exponential and cubic structures fitted by itself."""
+    import gstlearn
+
+    observed, targets, model, neighbours = _gstlearn(values, hidden)
+    gstlearn.kriging(observed, targets, model, neighbours)
+    return targets["Kriging.z.estim"], targets["Kriging.z.stdev"]
+
+
+def of_simulation(values: Array, hidden: NDArray[np.bool_]) -> Prediction:
+    """Conditional simulation of gstlearn by turning bands: mean and spread of the samples."""
+    import gstlearn
+
+    observed, targets, model, neighbours = _gstlearn(values, hidden)
+    gstlearn.simtub(observed, targets, model, neighbours, SAMPLES)
+    samples = np.stack([targets[f"Simu.z.S{number}"] for number in range(1, SAMPLES + 1)])
+    return samples.mean(0), samples.std(0, ddof=1)
+
+
+def of_samples(values: Array, hidden: NDArray[np.bool_]) -> Prediction:
+    """Joint samples of geonp: their mean and spread."""
+    filled = xr.DataArray(values.astype(np.float32), dims=("y", "x"), name="v").geonp.infill(samples=SAMPLES)
+    samples = filled["v_sample"].transpose("sample", "y", "x").values[:, hidden]
+    return samples.mean(0), samples.std(0, ddof=1)
+
+
+def of_gpboost(values: Array, hidden: NDArray[np.bool_]) -> Prediction:
+    """A Matérn process with smoothness 1.5 and noise, by maximum likelihood, in Vecchia's approximation."""
+    import gpboost
+
+    rows, columns, known = _known(values)
+    process = gpboost.GPModel(
+        gp_coords=np.stack([columns, rows], 1), cov_function="matern", cov_fct_shape=1.5, gp_approx="vecchia"
+    )
+    process.fit(y=known, X=np.ones((len(known), 1)))
+    targets = np.stack(np.nonzero(hidden)[::-1], 1).astype(float)
+    found = process.predict(gp_coords_pred=targets, X_pred=np.ones((len(targets), 1)), predict_var=True)
+    return found["mu"], np.sqrt(found["var"])
+
+
+def of_xrspatial(values: Array, hidden: NDArray[np.bool_]) -> Prediction:
+    """``xrspatial.kriging`` of a sample: it has no neighbourhoods."""
+    import xrspatial
+
+    rows, columns, known = _known(values, LARGEST_SAMPLE)
+    axes = {"y": np.arange(float(len(values))), "x": np.arange(float(values.shape[1]))}
+    mean, variance = xrspatial.kriging(
+        columns, rows, known, xr.DataArray(values, axes, ("y", "x")), return_variance=True
+    )
+    return mean.values[hidden], np.sqrt(np.maximum(variance.values[hidden], 0))
+
+
+def of_pyinterp(values: Array, hidden: NDArray[np.bool_]) -> Prediction:
+    """Gauss-Seidel relaxation, which its documentation uses for gaps of grids."""
+    import pyinterp.fill
+
+    filled = values.copy()
+    pyinterp.fill.gauss_seidel(filled, num_threads=1)
+    return filled[hidden], None
+
+
+def of_dct_pls(values: Array, hidden: NDArray[np.bool_]) -> Prediction:
+    """Penalised least squares by cosine transforms (Wang & Garcia 2012), with the settings of their ``inpaintn``.
+
+    There is no package of it for Python.
+    """
+    from scipy.fft import dctn, idctn
+    from scipy.ndimage import distance_transform_edt
+
+    known = np.isfinite(values)
+    nearest = distance_transform_edt(~known, return_distances=False, return_indices=True)
+    data = np.where(known, values, 0)
+    found = values[tuple(nearest)]
+    parts = (2 - 2 * np.cos(np.pi * np.arange(length) / length) for length in values.shape)
+    penalty = np.add.outer(*parts) ** 2
+    for smoothness in np.logspace(3, -6, 100):
+        residual = np.where(known, data - found, 0) + found
+        found = 2 * idctn(dctn(residual, norm="ortho") / (1 + smoothness * penalty), norm="ortho") - found
+    return found[hidden], None
 
 
 METHODS = {
     "geonp": (of_geonp, "geonp"),
     "rio.interpolate_na": (of_rioxarray, "rioxarray"),
+    "DCT-PLS": (of_dct_pls, "scipy.fft"),
+    "pyinterp": (of_pyinterp, "pyinterp"),
+    "xarray-spatial": (of_xrspatial, "xrspatial"),
     "pykrige": (of_pykrige, "pykrige"),
     "gstools": (of_gstools, "gstools"),
+    "gstlearn": (of_gstlearn, "gstlearn"),
+    "gpboost": (of_gpboost, "gpboost"),
+    "geonp, samples": (of_samples, "geonp"),
+    "gstlearn, samples": (of_simulation, "gstlearn"),
 }
 """Functions, and the packages that they need."""
 
@@ -118,15 +233,17 @@ def one(folder: Path, name: str, gaps: str, method: str, size: int) -> dict[str,
 
     test = hide_simulated(raster_of(folder, name, size), gaps, GAPS[gaps], np.random.default_rng(0))
     hidden = np.isnan(test.values) & np.isfinite(test.truth)
-    start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    mean, error = METHODS[method][0](test.values, hidden)
+    run, package = METHODS[method]
+    importlib.import_module("torch" if package == "geonp" else package)
+    start = time.perf_counter()
+    mean, error = run(test.values, hidden)
     took = time.perf_counter() - start
     truth = test.truth[hidden]
     found = {"rmse": float(np.sqrt(np.mean((mean - truth) ** 2))), "mae": float(np.mean(np.abs(mean - truth)))}
     if error is not None:
         scores = score(truth, mean, np.maximum(error, 1e-9))
         found |= {"crps": float(scores.crps), "coverage": float(np.mean(np.abs(mean - truth) <= 1.96 * error))}
-    memory = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return found | {"seconds": took, "mib": memory}
 
 
@@ -134,7 +251,7 @@ def main() -> None:
     """Print a table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the rasters")
-    parser.add_argument("--size", type=int, default=96, help="rows and columns of the cuts")
+    parser.add_argument("--size", type=int, default=64, help="rows and columns of the cuts")
     parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=list(METHODS))
     parser.add_argument("--one", nargs=3, help="case, gaps and method: print its numbers as JSON")
     arguments = parser.parse_args()

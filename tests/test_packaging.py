@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import os
 import re
+import runpy
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -13,6 +15,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+import yaml
 
 import geonp
 
@@ -182,3 +185,41 @@ def test_every_imported_package_is_declared() -> None:
 def test_tested_torch_is_pinned() -> None:
     pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     assert "torch==2.13.0" in pins
+
+
+def test_the_conda_recipe_needs_what_the_wheel_needs() -> None:
+    recipe = yaml.safe_load((ROOT / "packaging" / "conda" / "recipe.yaml").read_text(encoding="utf-8"))
+    names = {"torch": "pytorch", "dask[array]": "dask-core"}
+    needed = {tuple(line.split(">=")) for line in CONFIG["project"]["dependencies"]}
+    listed = {tuple(line.split(" >=")) for line in recipe["requirements"]["run"][1:]}
+    assert listed == {(names.get(name, name.lower()), bound) for name, bound in needed}
+    assert CONFIG["project"]["requires-python"] == f">={recipe['context']['python_min']}"
+
+
+def test_the_extras_are_in_the_page_on_installing() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "install.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert sorted(rows) == sorted(CONFIG["project"]["optional-dependencies"])
+
+
+def test_a_release_has_one_version_and_links_that_need_no_repository(tmp_path: Path) -> None:
+    release = runpy.run_path(str(ROOT / "packaging" / "release.py"))
+    for name in [*release["VERSIONS"], "CHANGELOG.md", "README.md"]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, tmp_path / name)
+    for version in ["9.8.7", "9.9.0"]:  # the second release starts from the first one
+        release["prepare"](tmp_path, version, "https://example.org/geonp", "2030-01-02")
+    texts = {name: (tmp_path / name).read_text(encoding="utf-8") for name in release["VERSIONS"]}
+    assert all("9.9.0" in text and "9.8.7" not in text for text in texts.values())
+    urls = tomllib.loads(texts["pyproject.toml"])["project"]["urls"]
+    assert urls["Repository"] == "https://example.org/geonp"
+    assert yaml.safe_load(texts["CITATION.cff"])["repository-code"] == "https://example.org/geonp"
+    assert yaml.safe_load(texts["packaging/conda/recipe.yaml"])["about"]["repository"] == "https://example.org/geonp"
+    assert "## Unreleased\n\n## 9.9.0 (2030-01-02)\n" in (tmp_path / "CHANGELOG.md").read_text(encoding="utf-8")
+    links = re.findall(r"\]\((\S+?)\)", (tmp_path / "README.md").read_text(encoding="utf-8"))
+    own = [link for link in links if link.startswith("https://example.org/geonp/")]
+    assert len(own) > 20
+    assert all(link.startswith("https://") for link in links)
+    for link in own:
+        kind, tag, path = link.removeprefix("https://example.org/geonp/").split("/", 2)
+        assert (kind, tag) == ("raw" if path.endswith(".jpg") else "blob", "v9.9.0")
+        assert (ROOT / path.partition("#")[0]).exists()
