@@ -300,7 +300,7 @@ def _train(
     while done < 1:
         batch = draw()
         for group in optimiser.param_groups:
-            group["lr"] = learning_rate(done)
+            group["lr"] = _learning_rate(done)
         try:
             predicted = network(batch["xc"], batch["yc"], batch["xt"], batch["context_mask"], **beside(batch))
             loss = expected_nll(predicted, batch) + SETTINGS.crps_weight * relative_crps(predicted, batch)
@@ -325,7 +325,7 @@ def _train(
     return best
 
 
-def learning_rate(done: float) -> float:
+def _learning_rate(done: float) -> float:
     """Linear warm-up, then a cosine to zero, by the fraction of the training that is done.
 
     Not a scheduler of torch, which counts steps: their number is unknown when training is limited by time.

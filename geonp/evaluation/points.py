@@ -124,7 +124,7 @@ POINT_METHODS: dict[str, Callable[[Sites, Sites], Float64Array]] = {
 def predicted(method: str, known: Sites, hidden: Sites) -> Float64Array:
     """Predictions ``(m,)`` of one of :data:`POINT_METHODS` or of :data:`ACROSS`; NaN at times without measurements."""
     if method == ACROSS:
-        return linear_in_time(known.distinct(), hidden)
+        return _linear_in_time(known.distinct(), hidden)
     predict = POINT_METHODS[method]
     return np.asarray(_by_time(known, hidden, lambda here, there: predict(here, there)[None])[0])
 
@@ -141,7 +141,7 @@ def _by_time(
     return out
 
 
-def linear_in_time(known: Sites, hidden: Sites) -> Float64Array:
+def _linear_in_time(known: Sites, hidden: Sites) -> Float64Array:
     """Linear between the nearest times before and after of the same station, else :func:`_linear` in space."""
     out = predicted("linear", known, hidden)
     for station in np.unique(hidden.stations):

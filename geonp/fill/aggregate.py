@@ -133,7 +133,7 @@ def aggregate(
     options = {name: value for name, value in every.items() if value is not None}
     filled, labels = _filled(obj, samples, options)
     grid = Grid.from_xarray(filled)
-    found = regions_of(regions, filled, grid, names, layer, all_touched=all_touched)
+    found = _regions_of(regions, filled, grid, names, layer, all_touched=all_touched)
     if empty := [str(name) for name, size in zip(found.names, found.sizes, strict=True) if not size]:
         shown = ", ".join(empty[:5]) + (", ..." if len(empty) > 5 else "")
         warn(f"{len(empty)} of {len(found.names)} regions have no cell in the raster: {shown}")
@@ -157,7 +157,7 @@ def _check(statistic: str, threshold: float | None, samples: int) -> None:
         raise InputError(f"samples must be at least 2 for a standard error, got {samples!r}")
 
 
-def regions_of(
+def _regions_of(
     given: Any, raster: Raster, grid: Grid, names: str | None, layer: str | None, *, all_touched: bool
 ) -> Regions:
     """The cells of regions in any of the forms that :func:`aggregate` takes."""

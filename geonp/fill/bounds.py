@@ -128,10 +128,10 @@ def sample_windows(shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
 
 
 def _fitted(parts: Sequence[Array], read: Any, lower: float, upper: float) -> Warping:
-    return fitted([sample_of(read(np.asarray(part))) for part in parts], lower, upper)
+    return fitted([_sample_of(read(np.asarray(part))) for part in parts], lower, upper)
 
 
-def sample_of(values: Array) -> Sample:
+def _sample_of(values: Array) -> Sample:
     """The observations of a window, every n-th of them if there are many."""
     cells = np.argwhere(np.isfinite(values))
     cells = cells[:: -(-len(cells) // SAMPLE.cells) or 1]

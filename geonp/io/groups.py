@@ -71,7 +71,7 @@ class NetCDF:
         return found
 
 
-def choose_group(
+def _choose_group(
     place: str, members: Members, group: str | None, variables: Sequence[str] | None
 ) -> tuple[str, list[str] | None]:
     """The group to open, and names of variables in it, which may be given with their group, as in ``group/name``.
@@ -115,7 +115,7 @@ def open_tree(
     Raises
     ------
     InputError
-        As :func:`choose_group`.
+        As :func:`_choose_group`.
     """
     wanted = [source.variable] if source.variable else None if variables is None else list(variables)
     ds = None
@@ -125,7 +125,7 @@ def open_tree(
         ds = root if _holds(found, wanted) else None
     if ds is None:
         members = tree.members()
-        path, wanted = choose_group(source.path, members, group, wanted)
+        path, wanted = _choose_group(source.path, members, group, wanted)
         ds = _open_group(tree, members, path, chunks)
     hidden = [str(name) for name, da in ds.data_vars.items() if da.ndim >= 2 and is_geolocation(name, da.variable)]
     others = set(ds.data_vars) - set(hidden) if wanted is None else set(wanted)

@@ -56,7 +56,7 @@ def spatial_dims(obj: xr.DataArray | xr.Dataset) -> tuple[Hashable, Hashable]:
     if named := _named(obj, _NAMES):
         return named
     indexed = [dim for dim in obj.dims if dim in obj.coords]
-    y_dim, x_dim = (next((dim for dim in indexed if is_axis(obj.coords[dim], axis)), None) for axis in "yx")
+    y_dim, x_dim = (next((dim for dim in indexed if _is_axis(obj.coords[dim], axis)), None) for axis in "yx")
     if y_dim is not None and x_dim is not None:
         return y_dim, x_dim
     for name, coord in obj.coords.items():
@@ -95,7 +95,7 @@ def _alike(obj: xr.DataArray | xr.Dataset) -> tuple[Hashable, Hashable] | None:
     return None
 
 
-def is_axis(coord: xr.DataArray | xr.Variable, axis: str) -> bool:
+def _is_axis(coord: xr.DataArray | xr.Variable, axis: str) -> bool:
     """Whether the CF attributes of a coordinate are those of rows, ``"y"``, or columns, ``"x"``."""
     given_axis, name, units = (str(coord.attrs.get(key, "")).lower() for key in ("axis", "standard_name", "units"))
     return given_axis == axis or name in _CF_NAMES[axis] or units in CF_UNITS[axis]
@@ -103,14 +103,14 @@ def is_axis(coord: xr.DataArray | xr.Variable, axis: str) -> bool:
 
 def is_coordinate(da: xr.DataArray) -> bool:
     """Whether the CF attributes of an array are those of rows or columns, as of a two-dimensional latitude."""
-    return is_axis(da, "y") or is_axis(da, "x")
+    return _is_axis(da, "y") or _is_axis(da, "x")
 
 
 def is_latitude(name: Hashable, coord: xr.DataArray) -> bool:
     """Whether a coordinate is called as latitudes are, or has CF attributes of rows."""
-    return is_axis(coord, "y") or str(name).lower() in LATITUDES
+    return _is_axis(coord, "y") or str(name).lower() in LATITUDES
 
 
 def is_geolocation(name: Hashable, variable: xr.Variable) -> bool:
     """Whether a variable holds latitudes or longitudes, by its name, CF ``standard_name`` or ``units``."""
-    return str(name).lower() in LATITUDES | LONGITUDES or any(is_axis(variable, axis) for axis in "yx")
+    return str(name).lower() in LATITUDES | LONGITUDES or any(_is_axis(variable, axis) for axis in "yx")
