@@ -17,6 +17,7 @@ from geonp.cli.evaluate import POINT_HOLDOUTS
 from geonp.errors import InputError
 from geonp.evaluation.folds import FOLDS, folds_of
 from geonp.evaluation.report import render
+from geonp.evaluation.scored import OURS, WITH_COVARIATES
 from geonp.scattered.repeats import numbers_of_places
 
 
@@ -47,6 +48,9 @@ def test_folds_hide_what_belongs_together() -> None:
     blocks = folds("blocks", frame, block_size=5.0)
     block = (frame[["lon", "lat"]] - frame[["lon", "lat"]].min()).floordiv(5.0).groupby(["lon", "lat"]).ngroup()
     assert pd.Series(blocks).groupby(block.to_numpy()).nunique().eq(1).all()
+    default = folds("blocks", frame)
+    assert pd.Series(default).groupby(station).nunique().eq(1).all()
+    assert len(np.unique(default)) == 4
     periods = folds("periods", frame)
     of_first = periods[station == 0][np.argsort(day[station == 0])]
     assert of_first.reshape(4, 2).std(1).max() == 0
@@ -99,6 +103,9 @@ def test_missing_station_days_are_known_from_the_days_around_them(float32: None)
     [
         ({"holdout": "clouds"}, "expected one of random, one, blocks, stations, periods"),
         ({"holdout": "periods"}, r"needs times: name their column, time=\.\.\. \(--time\)"),
+        ({"folds": 1}, "Wrong number of folds: got 1, expected at least 2"),
+        ({"holdout": "blocks", "block_size": 0.0}, "Wrong block_size: got 0.0, expected a positive length"),
+        ({"max_distance": 1e-6}, "None of the 24 measurements of 'value' can be predicted from the other folds"),
         ({"folds": 25}, "fewer places and times than folds: got 24 and folds=25"),
         ({"baselines": ["regression_kriging"]}, "regression_kriging needs covariates"),
         ({"at_times": [1]}, "at_times needs time"),
@@ -106,9 +113,20 @@ def test_missing_station_days_are_known_from_the_days_around_them(float32: None)
 )
 def test_what_cannot_be_evaluated_is_refused(options: dict[str, Any], text: str, model: str) -> None:
     with pytest.raises(InputError, match=text):
-        geonp.cross_validate(table(), values="value", model=model, **options)
+        geonp.cross_validate(table(), **{"values": "value", "model": model, **options})
     with pytest.raises(InputError, match=r"Evaluate measurements with geonp\.cross_validate"):
         geonp.evaluate(table())  # type: ignore[arg-type]
+
+
+def test_classes_and_known_errors_are_used_by_all_who_can(float32: None) -> None:
+    frame = table(32).assign(kind=lambda f: np.where(f.index % 3 == 0, "wood", "lake"), sigma=0.1)
+    frame["value"] += 20.0 * (frame["kind"] == "wood")
+    options: dict[str, Any] = {"values": "value", "errors": "sigma", "covariates": "kind"}
+    found = geonp.cross_validate(frame, baselines=["kriging", "regression_kriging"], folds=2, **options)
+    assert found.scores["regression_kriging"].mae < 0.5 * found.scores["kriging"].mae
+    assert found.scores[WITH_COVARIATES].mae < 0.5 * found.scores[OURS].mae
+    assert "with the covariates kind" in found.selection
+    assert "with the known errors sigma" in found.selection
 
 
 def test_the_command_prints_scores_and_writes_pages_and_tables(tmp_path: Path, float32: None) -> None:

@@ -257,6 +257,10 @@ def test_variable_itself_and_models_without_covariates_are_refused(
     same = table.assign(copy=table.t)
     with pytest.raises(InputError, match=r"'copy' is 't' itself"):
         geonp.interpolate(same, same, values="t", covariates="copy")
+    with pytest.raises(
+        InputError, match=r"'months' has 3 entries at each place, along \('month', .*expected one; select"
+    ):
+        geonp.interpolate(table, grid.expand_dims(month=3).rename("months"), values="t", covariates="months")
     with pytest.raises(InputError, match="te-pt-tnp was trained without covariates and known errors: got 1"):
         geonp.interpolate(table, grid, covariates=dem, model="te-pt-tnp")
 

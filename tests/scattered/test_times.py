@@ -110,6 +110,8 @@ def test_doubtful_times_are_refused(stations: pd.DataFrame) -> None:
         times_of(pd.Series(["03/04/2020", "04/04/2020"], name="when"))
     with pytest.raises(InputError, match="at_times has 2021-01-01, which no measurement has"):
         geonp.interpolate(stations, at, time="date", at_times=["2021-01-01"])
+    with pytest.raises(InputError, match=r"the table at has the times 'date': leave at_times out"):
+        geonp.interpolate(stations, stations, time="date", at_times=["2020-07-01"])
     with pytest.raises(InputError, match="the table has no column 'day' of times, got value, date"):
         geonp.interpolate(stations, at, time="day")
     with pytest.raises(InputError, match="at_times needs time"):
