@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from contextlib import nullcontext
@@ -163,16 +164,18 @@ def fill(
 def _require_apart(source: str, files: Files, mask: str | None, model: str) -> None:
     """Check that the outputs are none of the files that options name."""
     from geonp.io.files import open_raster
-    from geonp.io.location import require_apart
+    from geonp.io.location import require_apart, resolved
 
     read = {} if mask is None else {"mask": split(mask, open_raster)[0]}
+    if os.path.isdir(resolved(source)):  # a file may replace its input once it is complete
+        read["input"] = source
     if model.endswith(".safetensors"):
         read["model"] = model
     if files.like is not None:
         read["raster of --like"] = str(files.like)
     for output in files.named.values():
         require_apart(output, read)
-    if files.target.rstrip("/").lower().endswith(".zarr"):  # a file may replace its input once it is complete
+    if files.target.rstrip("/").lower().endswith(".zarr"):
         require_apart(files.target, {"input": source})
 
 

@@ -71,6 +71,16 @@ def test_summaries_have_no_secrets_of_urls(tmp_path: Path) -> None:
     assert "hunter2" not in geonp("fill", raster, tmp_path / "out.nc", "--points", url, code=1)
 
 
+def test_no_output_lies_in_the_input(tmp_path: Path, ds: xr.Dataset) -> None:
+    ds.to_zarr(tmp_path / "in.zarr")
+    for out in ("in.zarr/out.nc", "in.zarr/a/out.tif", "in.zarr/out.zarr"):
+        printed = geonp("fill", tmp_path / "in.zarr", tmp_path / out, code=1)
+        assert "The input and the output contain one another" in printed
+    assert "contain one another" in geonp(
+        "fill", tmp_path / "in.zarr", tmp_path / "out.tif", "--flags-to", tmp_path / "in.zarr/flags.tif", code=1
+    )
+
+
 @pytest.mark.parametrize("option", ["--like", "--gaps-where", "--covariate", "--errors"])
 @pytest.mark.parametrize("out", ["other.tif", "out.tif"])
 def test_outputs_replace_nothing_that_is_read_beside(tmp_path: Path, ds: xr.Dataset, option: str, out: str) -> None:
