@@ -8,6 +8,7 @@ from typing import Any
 import geopandas
 import numpy as np
 import pandas as pd
+import pyogrio
 import pytest
 import xarray as xr
 
@@ -25,7 +26,9 @@ def points(crs: Any = "EPSG:4326") -> Any:
     return geopandas.GeoDataFrame(FRAME[["station_id", "temp"]], geometry=places).to_crs(crs)
 
 
-@pytest.mark.parametrize("ending", ["csv", "xyz", "parquet", "geoparquet", "gpkg", "geojson", "shp", "nc"])
+@pytest.mark.parametrize(
+    "ending", ["csv", "xyz", "parquet", "geoparquet", "native.geoparquet", "gpkg", "bare.gpkg", "geojson", "shp", "nc"]
+)
 def test_files_hold_the_same_table(ending: str, tmp_path: Path) -> None:
     file = tmp_path / f"a.{ending}"
     if ending in ("csv", "xyz"):
@@ -34,6 +37,10 @@ def test_files_hold_the_same_table(ending: str, tmp_path: Path) -> None:
         FRAME.to_parquet(file)
     elif ending == "geoparquet":
         points().to_parquet(file)
+    elif ending == "native.geoparquet":
+        points().to_parquet(file, geometry_encoding="geoarrow")
+    elif ending == "bare.gpkg":
+        pyogrio.write_dataframe(FRAME, file)
     elif ending == "nc":
         FRAME.to_xarray().to_netcdf(file, engine="netcdf4")
     else:
@@ -60,6 +67,24 @@ def test_crs_of_geodataframes_and_files_is_taken(tmp_path: Path) -> None:
     projected.set_geometry(projected.buffer(1.0)).to_file(tmp_path / "b.gpkg")
     with pytest.raises(InputError, match="must hold points, got Polygon"):
         read_points(tmp_path / "b.gpkg")
+
+
+def test_files_that_hold_no_table_of_points_are_refused(tmp_path: Path) -> None:
+    areas = points("EPSG:32632").assign(geometry=lambda frame: frame.buffer(1.0))
+    areas.to_parquet(tmp_path / "areas.parquet", geometry_encoding="geoarrow")
+    for layer in ("north", "south"):
+        points().to_file(tmp_path / "two.gpkg", layer=layer)
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1")
+    (tmp_path / "a.docx").touch()
+    for name, message in {
+        "https://example.org/a.csv": "is no file: got a URL, expected a table on this machine",
+        "a.docx": r"is not a table that can be read: got '\.docx', expected \.csv",
+        "broken.parquet": "cannot be read as a table",
+        "two.gpkg": "has several layers, north, south: expected one",
+        "areas.parquet": "must hold points, got polygon; replace them",
+    }.items():
+        with pytest.raises(InputError, match=message):
+            read_points(Path(name) if ":" in name else tmp_path / name)
 
 
 def test_rasters_are_no_tables(tmp_path: Path) -> None:
