@@ -16,7 +16,6 @@ from typing import Any, Literal, Unpack
 
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 from dask.base import tokenize
 from dask.delayed import Delayed
@@ -39,7 +38,7 @@ from geonp.fill.variables import Raster
 from geonp.inference.counting import most_batches
 from geonp.inference.kernel import FillJob, as_read, result_dtype
 from geonp.inference.warping import Warping
-from geonp.raster.arrays import Array, BoolArray
+from geonp.raster.arrays import Array, BoolArray, StructArray
 from geonp.raster.covariates import Covariate, check_values
 from geonp.raster.metadata import FillFlag, Kind, dataset_attrs
 from geonp.raster.nodata import Reader
@@ -364,7 +363,7 @@ def _as_read(stored: Array, read: Reader) -> Array:
 
 def _fill(
     region: Region, job: FillJob, warping: Warping | None, watch: Watch | None, place: Any, *parts: Any
-) -> npt.NDArray[np.void]:
+) -> StructArray:
     job = job if warping is None else replace(job, warping=warping)
     source = BlockSource(region, job, *parts)
     if watch is not None:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from geonp.errors import InputError, PredictionError
 from geonp.inference.covariates import Layer
@@ -14,7 +13,7 @@ from geonp.inference.kernel import FillJob, unfilled
 from geonp.inference.stitching import Tile, in_batches, predict
 from geonp.inference.tiles import tiles_of
 from geonp.inference.tiling import between, support, wanted_cells
-from geonp.raster.arrays import BoolArray, FloatArray
+from geonp.raster.arrays import BoolArray, FloatArray, StructArray
 from geonp.raster.kinds import CLASSES
 from geonp.raster.metadata import FillFlag
 from geonp.raster.windows import Window
@@ -27,7 +26,7 @@ def fill_classes(
     job: FillJob,
     others: FloatArray | None = None,
     covariates: Sequence[Layer] = (),
-) -> npt.NDArray[np.void]:
+) -> StructArray:
     """Fill the missing cells of a chunk with their most probable class, as :func:`geonp.inference.kernel.fill_window`.
 
     A tile predicts the classes that its context has, each from its indicator. A tile whose context has a single class

@@ -7,12 +7,11 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
-import numpy.typing as npt
 from scipy import ndimage
 
 from geonp.inference.covariates import Layer
 from geonp.inference.kernel import FillJob, fill_window
-from geonp.raster.arrays import BoolArray, FloatArray
+from geonp.raster.arrays import BoolArray, FloatArray, StructArray
 from geonp.raster.metadata import FillFlag
 from geonp.raster.windows import Window
 
@@ -25,7 +24,7 @@ def fill_directions(
     others: FloatArray | None = None,
     covariates: Sequence[Layer] = (),
     far: Callable[[], FloatArray] | None = None,
-) -> npt.NDArray[np.void]:
+) -> StructArray:
     """Fill the missing cells of a chunk with directions, as :func:`geonp.inference.kernel.fill_window` with numbers.
 
     Sine and cosine are filled, and the direction is that of the predicted vector m. As the square of a unit vector is

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from geonp.inference.censoring import latent
 from geonp.inference.covariates import Columns, Layer
@@ -15,14 +14,14 @@ from geonp.inference.noise import Noise
 from geonp.inference.simulation import JOINT, Patch, Simulator, joint_errors, nearest, samples_of
 from geonp.inference.stitching import Tile
 from geonp.inference.tiles import far_of, tiles_of
-from geonp.raster.arrays import BoolArray, Float32Array, FloatArray, IntArray
+from geonp.raster.arrays import BoolArray, Float32Array, FloatArray, IntArray, StructArray
 from geonp.raster.metadata import FillFlag
 from geonp.raster.parts import PARTS
 from geonp.raster.windows import Window
 
 
 def draw_samples(
-    result: npt.NDArray[np.void],
+    result: StructArray,
     values: FloatArray,
     domain_mask: BoolArray,
     chunk: Window,
@@ -43,7 +42,7 @@ def draw_samples(
     fill_samples(result, errors.reshape(len(errors), -1))
 
 
-def fill_samples(result: npt.NDArray[np.void], errors: FloatArray) -> None:
+def fill_samples(result: StructArray, errors: FloatArray) -> None:
     """Set the samples of the filled cells of a result from its predictions and joint errors ``(n, cells)``."""
     index = np.flatnonzero(result["flag"] == FillFlag.FILLED)
     flat = result.reshape(-1)

@@ -27,7 +27,7 @@ from geonp.inference.stitching import Tile, blended, in_batches, stitch
 from geonp.inference.tiles import far_of, tiles_of
 from geonp.inference.tiling import TILING, between, support, wanted_cells
 from geonp.inference.warping import Warping
-from geonp.raster.arrays import BoolArray, Float64Array, FloatArray, IntArray
+from geonp.raster.arrays import BoolArray, Float64Array, FloatArray, IntArray, StructArray
 from geonp.raster.metadata import FillFlag, Kind
 from geonp.raster.surface import Surface
 from geonp.raster.variable import Variable
@@ -241,7 +241,7 @@ def within(values: FloatArray, dtype: np.dtype[Any]) -> FloatArray:
     return np.asarray(np.clip(values, np.finfo(dtype).min, np.finfo(dtype).max), dtype)
 
 
-def as_read(values: FloatArray, flag: npt.NDArray[np.int8] | int, job: FillJob | None = None) -> npt.NDArray[np.void]:
+def as_read(values: FloatArray, flag: npt.NDArray[np.int8] | int, job: FillJob | None = None) -> StructArray:
     """The result for cells that keep their value, or stay empty: values as they were read, with the given flags."""
     result = np.empty(values.shape, result_dtype(values.dtype, job))
     result["value"], result["flag"] = values, flag
@@ -262,7 +262,7 @@ def as_read(values: FloatArray, flag: npt.NDArray[np.int8] | int, job: FillJob |
 
 def unfilled(
     values: FloatArray, domain_mask: BoolArray, chunk: Window, job: FillJob
-) -> tuple[BoolArray, BoolArray, BoolArray, npt.NDArray[np.void]]:
+) -> tuple[BoolArray, BoolArray, BoolArray, StructArray]:
     """Masks of a window: missing cells, context and cells that may be filled; and its core before any is filled."""
     observed, core = ~np.isnan(values), job.core(chunk)
     if job.surface is not None:
@@ -281,7 +281,7 @@ def fill_window(
     others: FloatArray | None = None,
     covariates: Sequence[Layer] = (),
     far: Callable[[], FloatArray] | None = None,
-) -> npt.NDArray[np.void]:
+) -> StructArray:
     """Fill the missing cells of a chunk from the window around it.
 
     Parameters

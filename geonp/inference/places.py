@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from geonp.inference.batches import padded_size, tiles_per_batch
 from geonp.inference.censoring import latent, without_piles
@@ -16,7 +15,7 @@ from geonp.inference.far import NO_BLOCKS, FarContext
 from geonp.inference.kernel import FillJob, result_dtype, within
 from geonp.inference.stitching import Tile, batches, blended, stitch
 from geonp.inference.tiles import far_of
-from geonp.raster.arrays import BoolArray, FloatArray, IntArray
+from geonp.raster.arrays import BoolArray, FloatArray, IntArray, StructArray
 from geonp.raster.metadata import FillFlag
 from geonp.raster.windows import Window
 
@@ -45,7 +44,7 @@ def fill_places(
     job: FillJob,
     places: FloatArray,
     far: Callable[[], FloatArray] | None = None,
-) -> npt.NDArray[np.void]:
+) -> StructArray:
     """Predict at places in a chunk, from the window around it.
 
     Parameters

@@ -6,11 +6,10 @@ import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from geonp.inference.covariates import Layer
 from geonp.inference.kernel import FillJob, fill_window
-from geonp.raster.arrays import BoolArray, FloatArray
+from geonp.raster.arrays import BoolArray, FloatArray, StructArray
 from geonp.raster.metadata import FillFlag
 from geonp.raster.windows import Window
 
@@ -23,7 +22,7 @@ def fill_smooth(
     others: FloatArray | None = None,
     covariates: Sequence[Layer] = (),
     far: Callable[[], FloatArray] | None = None,
-) -> npt.NDArray[np.void]:
+) -> StructArray:
     """Fill a chunk as :func:`geonp.inference.kernel.fill_window`, and estimate the truth of observations with errors.
 
     The observations of every second row and column are predicted from all others, four times, so that those next to an

@@ -21,7 +21,7 @@ from geonp.errors import InputError
 from geonp.inference.covariates import Layer
 from geonp.inference.kernel import FillJob, result_dtype
 from geonp.inference.stack import beside
-from geonp.raster.arrays import Float64Array, IntArray
+from geonp.raster.arrays import Float64Array, FloatArray, IntArray, StructArray
 from geonp.raster.metadata import FillFlag
 from geonp.raster.times import Times
 from geonp.scattered.prediction import predicted
@@ -266,9 +266,7 @@ def _field(
     return _mixed(alone, across, ratio.reshape(alone.shape))
 
 
-def _mixed(
-    alone: npt.NDArray[np.void], across: npt.NDArray[np.void], ratio: npt.NDArray[np.floating]
-) -> npt.NDArray[np.void]:
+def _mixed(alone: StructArray, across: StructArray, ratio: FloatArray) -> StructArray:
     """Weighted means of two fields, without an edge where one replaces the other.
 
     `ratio` is that of :attr:`TimeSettings.better`. The standard error is the mean of both, because the errors of one

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
 from geonp.inference.joint import fill_samples, noise_of
 from geonp.inference.kernel import FillJob
 from geonp.inference.simulation import JOINT, Patch, Simulator, joint_errors
 from geonp.inference.stitching import Tile
-from geonp.raster.arrays import Float64Array, IntArray
+from geonp.raster.arrays import Float64Array, IntArray, StructArray
 from geonp.scattered.squares import SQUARES, Observations, Square, embed, root_of
 
 _STEP = 2.0**-24
@@ -19,7 +18,7 @@ _STEP = 2.0**-24
 
 
 def draw_samples(
-    result: npt.NDArray[np.void],
+    result: StructArray,
     tiles: Iterator[tuple[Square, Tile, IntArray]],
     places: Float64Array,
     observations: Observations,

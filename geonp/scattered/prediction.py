@@ -10,7 +10,6 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
 from dask.base import compute
 from dask.delayed import delayed
 from dask.system import CPU_COUNT
@@ -20,7 +19,7 @@ from geonp.inference.censoring import without_piles
 from geonp.inference.covariates import Layer, columns
 from geonp.inference.kernel import FillJob, result_dtype
 from geonp.inference.stitching import Tile, batches, blended, stitch
-from geonp.raster.arrays import Float64Array, IntArray
+from geonp.raster.arrays import Float64Array, IntArray, StructArray
 from geonp.raster.metadata import FillFlag
 from geonp.scattered.joint import draw_samples
 from geonp.scattered.squares import (
@@ -77,7 +76,7 @@ def predicted(target: Target, observations: Observations, covariates: Sequence[L
 
 def _block(
     y: Float64Array, x: Float64Array, observations: Observations, job: FillJob, *arrays: Float64Array
-) -> npt.NDArray[np.void]:
+) -> StructArray:
     """The results of one chunk of a lazy grid; `arrays` are values and errors of the covariates."""
     places, flat = crossed(y[:, 0], x[0]), (array.ravel() for array in arrays)
     covariates = [
@@ -146,7 +145,7 @@ def _predict(
 
 
 def _draw(
-    result: npt.NDArray[np.void],
+    result: StructArray,
     observations: Observations,
     places: Float64Array,
     covariates: Sequence[Layer],
@@ -205,7 +204,7 @@ def _with_context(
 
 def _flagged(
     total: Float64Array, observations: Observations, places: Float64Array, job: FillJob, dtype: np.dtype[Any]
-) -> npt.NDArray[np.void]:
+) -> StructArray:
     """The blended predictions with the fields of a result, empty beyond `max_distance`."""
     out = np.zeros(len(places), dtype)
     near = True if job.max_distance is None else observations.distance(places) <= job.max_distance
