@@ -1,7 +1,7 @@
 """Fill a raster of any size into a Zarr store, unit by unit, on threads or a cluster; interrupted jobs can continue.
 
-A unit is a chunk of all results of one variable, or a shard if the store is sharded. Units are written whole and noted
-in a journal.
+A unit is one or more whole stored chunks of all results of one variable, or a shard if the store is sharded. Finished
+units are noted in a journal.
 """
 
 from __future__ import annotations
