@@ -1,8 +1,14 @@
-"""The ``.geonp`` accessor of DataArray and Dataset: the functions of geonp as methods of a raster."""
+"""The ``.geonp`` accessor of DataArray and Dataset: the functions of geonp as methods of a raster.
+
+Methods have a signature and a description, and no body: they call the function of the same name.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+import functools
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 import xarray as xr
 
@@ -11,7 +17,7 @@ from geonp.raster.arrays import BoolArray
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
     import numpy.typing as npt
     import pandas as pd
@@ -27,6 +33,21 @@ if TYPE_CHECKING:
     from geonp.io.journal import Record
     from geonp.raster.covariates import CovariateLike
 
+Method = TypeVar("Method", bound=Callable[..., object])
+
+
+def _forwards_to(module: str) -> Callable[[Method], Method]:
+    """Let a method without a body call the function of its name in `module`, which is imported only then."""
+
+    def decorated(method: Method) -> Method:
+        @functools.wraps(method)
+        def call(self: GeonpAccessor, *args: Any, **options: Any) -> Any:
+            return getattr(import_module(module), method.__name__)(self._obj, *args, **options)
+
+        return call  # type: ignore[return-value]
+
+    return decorated
+
 
 @xr.register_dataset_accessor("geonp")
 @xr.register_dataarray_accessor("geonp")
@@ -36,6 +57,7 @@ class GeonpAccessor:
     def __init__(self, obj: xr.DataArray | xr.Dataset) -> None:
         self._obj = obj
 
+    @_forwards_to("geonp.fill.infill")
     @takes_fill_options
     def infill(
         self,
@@ -61,17 +83,13 @@ class GeonpAccessor:
             For each variable ``<name>``: the filled one, ``<name>_standard_error``, ``<name>_fill_flag``, and the
             results that were asked for. Lazy where the raster is.
         """
-        from geonp.fill.infill import infill
 
-        return infill(self._obj, at=at, support=support, **options)
-
+    @_forwards_to("geonp.fill.plan")
     @takes_fill_options
     def plan(self, **options: Unpack[FillKeywords]) -> FillPlan:
         """Plan what :meth:`infill` will do with the same arguments; see :func:`geonp.plan`."""
-        from geonp.fill.plan import plan
 
-        return plan(self._obj, **options)
-
+    @_forwards_to("geonp.fill.store")
     @takes_fill_options
     def fill_store(
         self,
@@ -122,31 +140,12 @@ class GeonpAccessor:
         Report
             Numbers of cells by variable, and units that failed.
         """
-        from geonp.fill.store import fill_store
 
-        return fill_store(
-            self._obj,
-            target,
-            chunks=chunks,
-            unit=unit,
-            shards=shards,
-            zarr_format=zarr_format,
-            resume=resume,
-            overwrite=overwrite,
-            workers=workers,
-            scheduler=scheduler,
-            storage_options=storage_options,
-            source_options=source_options,
-            progress=progress,
-            **options,
-        )
-
+    @_forwards_to("geonp.fill.outputs")
     def values_only(self) -> xr.Dataset:
         """The filled values alone, of the result of :meth:`infill`; see :func:`geonp.values_only`."""
-        from geonp.fill.outputs import values_only
 
-        return values_only(self._obj)
-
+    @_forwards_to("geonp.fill.picture")
     def plot(
         self,
         *,
@@ -173,10 +172,8 @@ class GeonpAccessor:
         matplotlib.figure.Figure
             A notebook shows it once.
         """
-        from geonp.fill.picture import plot
 
-        return plot(self._obj, variable=variable, index=index, slices=slices, points=points)
-
+    @_forwards_to("geonp.fill.aggregate")
     def aggregate(
         self,
         regions: Any,
@@ -225,30 +222,8 @@ class GeonpAccessor:
         DataFrame
             A row for each variable, slice and region.
         """
-        from geonp.fill.aggregate import aggregate
 
-        return aggregate(
-            self._obj,
-            regions,
-            statistic,
-            threshold=threshold,
-            names=names,
-            layer=layer,
-            all_touched=all_touched,
-            samples=samples,
-            model=model,
-            mask=mask,
-            max_distance=max_distance,
-            device=device,
-            batch_size=batch_size,
-            seed=seed,
-            nodata=nodata,
-            bounds=bounds,
-            covariates=covariates,
-            covariate_resampling=covariate_resampling,
-            errors=errors,
-        )
-
+    @_forwards_to("geonp.evaluation.compare")
     def evaluate(
         self,
         *,
@@ -298,28 +273,8 @@ class GeonpAccessor:
         Comparison
             Predictions and scores of all methods. It prints as tables.
         """
-        from geonp.evaluation.compare import evaluate
 
-        return evaluate(
-            self._obj,
-            model=model,
-            holdout=holdout,
-            fraction=fraction,
-            baselines=baselines,
-            index=index,
-            size=size,
-            seed=seed,
-            nodata=nodata,
-            missing=missing,
-            device=device,
-            batch_size=batch_size,
-            across=across,
-            empty_slices=empty_slices,
-            covariates=covariates,
-            covariate_resampling=covariate_resampling,
-            progress=progress,
-        )
-
+    @_forwards_to("geonp.adaptation.adapt")
     def adapt(
         self,
         *,
@@ -371,23 +326,3 @@ class GeonpAccessor:
         Adapted
             Scores before and after; can be passed as `model` to any function of geonp.
         """
-        from geonp.adaptation.adapt import adapt
-
-        return adapt(
-            self._obj,
-            out=out,
-            model=model,
-            minutes=minutes,
-            steps=steps,
-            closer=closer,
-            mask=mask,
-            nodata=nodata,
-            missing=missing,
-            device=device,
-            seed=seed,
-            across=across,
-            covariates=covariates,
-            covariate_resampling=covariate_resampling,
-            overwrite=overwrite,
-            progress=progress,
-        )
