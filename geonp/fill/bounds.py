@@ -146,20 +146,26 @@ def mapped_dtype(dtype: np.dtype[Any], options: FillOptions) -> np.dtype[Any]:
     return np.dtype([*own, *latent, ("quantile", value, (quantiles,)), ("exceedance", np.float32, (thresholds,))])
 
 
-def mapped(result: Array, warping: Warping, options: FillOptions) -> Array:
-    """A result whose predictions are latent, with the distributions of the values.
+def mapped(result: Any, warping: Any, options: FillOptions) -> Any:
+    """A result whose predictions are latent, with the distributions of the values; lazy if the result is.
 
     Parameters
     ----------
     result : array
         With the fields of :func:`geonp.inference.kernel.result_dtype`.
+    warping : Warping or dask Delayed
+        The map of the variable; a Delayed for a lazy result alone.
 
     Returns
     -------
     array
         With the fields of :func:`mapped_dtype`: all values and quantiles lie within the bounds.
     """
-    out = np.empty(result.shape, mapped_dtype(result.dtype, options))
+    dtype = mapped_dtype(result.dtype, options)
+    if isinstance(result, da.Array):
+        meta = np.empty((0,) * result.ndim, dtype)
+        return da.map_blocks(mapped, result, warping, options, dtype=dtype, meta=meta)
+    out = np.empty(result.shape, dtype)
     for name in result.dtype.names or ():
         out[name] = result[name]
     values, filled = result["value"], np.isin(result["flag"], (FillFlag.FILLED, FillFlag.FILLED_ACROSS))
@@ -167,18 +173,17 @@ def mapped(result: Array, warping: Warping, options: FillOptions) -> Array:
     out["latent_error"] = result["standard_error"]
     out["quantile"] = values[..., None]
     out["exceedance"] = np.where(np.isnan(values)[..., None], np.nan, values[..., None] > np.array(options.exceed))
-    dtype = values.dtype
     location, deviation, tail = (result[name][filled].astype(np.float64) for name in _MOMENTS)
     of = student.Distribution(location, deviation, tail, warping)
     mean, spread = student.moments(of.location, of.deviation, of.tail, warping)
-    out["value"][filled] = warping.inside(of.median() if options.statistic == "median" else mean, dtype)
+    out["value"][filled] = warping.inside(of.median() if options.statistic == "median" else mean, values.dtype)
     out["standard_error"][filled] = spread
     for k, level in enumerate(options.quantiles):
-        out["quantile"][filled, k] = warping.inside(of.ppf(level), dtype)
+        out["quantile"][filled, k] = warping.inside(of.ppf(level), values.dtype)
     for k, threshold in enumerate(options.exceed):
         out["exceedance"][filled, k] = of.sf(threshold)
     for k in range(options.samples):
-        out["sample"][filled, k] = warping.inside(warping.to_values(result["sample"][filled, k]), dtype)
+        out["sample"][filled, k] = warping.inside(warping.to_values(result["sample"][filled, k]), values.dtype)
     return out
 
 

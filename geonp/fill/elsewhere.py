@@ -15,7 +15,7 @@ import xarray as xr
 from dask.delayed import delayed
 
 from geonp.errors import InputError
-from geonp.fill.bounds import mapped, mapped_dtype
+from geonp.fill.bounds import mapped
 from geonp.fill.outputs import result_arrays
 from geonp.fill.request import Request
 from geonp.inference.kernel import FillJob, result_dtype
@@ -145,9 +145,7 @@ def filled_at(
     job = request.job.of(variable)
     result = _blocks(stored, variable.read, request.domain, target, job, warping)
     if warping is not None:
-        dtype = mapped_dtype(result.dtype, request.options)
-        meta = np.empty((0,) * result.ndim, dtype)
-        result = da.map_blocks(mapped, result, warping, request.options.bare, dtype=dtype, meta=meta)
+        result = mapped(result, warping, request.options.bare)
     arrays = arrays_on(request, target, variable, result)
     return dict(xr.Dataset(arrays).compute().items()) if eager else arrays
 

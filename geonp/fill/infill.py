@@ -23,7 +23,7 @@ from dask.highlevelgraph import HighLevelGraph
 
 from geonp.errors import InputError
 from geonp.fill.blocks import BlockSource
-from geonp.fill.bounds import mapped, mapped_dtype, said, warping_array, warping_of
+from geonp.fill.bounds import mapped, said, warping_array, warping_of
 from geonp.fill.doubts import Glance, Watch, warn_of_doubts
 from geonp.fill.elsewhere import Target, check_points, filled_at, onto
 from geonp.fill.gaps import narrow_mask, with_holes
@@ -197,9 +197,7 @@ def _filled(
     narrow = None if narrow is None else da.asarray(narrow).rechunk(stored.chunks)
     result = _fill_chunks(variable, stored, domain, job, beside, warping, watch, narrow).rechunk(chunks)
     if warping is not None:
-        dtype = mapped_dtype(result.dtype, request.options)
-        meta = np.empty((0,) * result.ndim, dtype)
-        result = da.map_blocks(mapped, result, warping, request.options.bare, dtype=dtype, meta=meta)
+        result = mapped(result, warping, request.options.bare)
     arrays = result_arrays(variable, request.outputs(variable), result, stored.rechunk(chunks))
     return dict(xr.Dataset(arrays).compute().items()) if in_memory else arrays
 

@@ -8,13 +8,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-import dask.array as da
 import numpy as np
 import pandas as pd
 import xarray as xr
 
 from geonp.errors import InputError, warn
-from geonp.fill.bounds import SAMPLE, bounds_of, mapped, mapped_dtype, said, warping_array
+from geonp.fill.bounds import SAMPLE, bounds_of, mapped, said, warping_array
 from geonp.fill.options import Bounds, FillOptions
 from geonp.fill.outputs import outputs, result_arrays
 from geonp.fill.request import load_job, require_covariates
@@ -315,10 +314,7 @@ def _variable(template: xr.DataArray, table: Table, name: str) -> Variable:
 def _dataset(
     variable: Variable, result: Any, warping: Warping | None, places: int, card: Card, options: FillOptions
 ) -> xr.Dataset:
-    if warping is not None and isinstance(result, da.Array):
-        dtype = mapped_dtype(result.dtype, options)
-        result = da.map_blocks(mapped, result, warping, options, dtype=dtype, meta=np.empty((0,) * result.ndim, dtype))
-    elif warping is not None:
+    if warping is not None:
         result = mapped(result, warping, options)
     arrays = result_arrays(variable, outputs(variable, options, bounded=warping is not None), result, result["value"])
     if warping is not None and options.tails:
