@@ -56,8 +56,6 @@ def neighbourhood_errors(neighbourhood: Neighbourhood, d_x: int) -> Iterator[str
         yield f"neighbourhood.halos_px: got {list(halos)}, expected increasing widths"
     elif halos[-1] > _LIMITS.halo_px:
         yield f"neighbourhood.halos_px: got {list(halos)}, expected widths of at most {_LIMITS.halo_px:,}"
-    if neighbourhood.axes and {len(axis) for axis in neighbourhood.axes} != {2}:
-        yield "neighbourhood.axes: expected two numbers, along rows and columns, for each input of the model"
     if neighbourhood.axes and len(neighbourhood.axes) != d_x:
         yield f"neighbourhood.axes: got {len(neighbourhood.axes)}, expected one for each of the model's {d_x} inputs"
     if not all(map(math.isfinite, (number for axis in neighbourhood.axes for number in axis))):
@@ -74,7 +72,7 @@ def neighbourhood_errors(neighbourhood: Neighbourhood, d_x: int) -> Iterator[str
 def _far_errors(neighbourhood: Neighbourhood) -> Iterator[str]:
     far = [list(level) for level in neighbourhood.far]
     sides = [px for px, *_ in far]
-    if any(len(level) != 2 for level in far) or any(px < 2 or px > _LIMITS.halo_px or n < 1 for px, n in far):
+    if any(px < 2 or px > _LIMITS.halo_px or n < 1 for px, n in far):
         yield f"neighbourhood.far: got {far}, expected sides of blocks above 1 and numbers of points above 0"
     elif any(small >= px or px % small for small, px in itertools.pairwise(sides)):
         yield f"neighbourhood.far: got sides {sides}, expected each to be a multiple of the one before"

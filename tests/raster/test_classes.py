@@ -288,6 +288,13 @@ def test_the_choice_of_classes_or_numbers(cover: tuple[xr.DataArray, npt.NDArray
         raster.geonp.evaluate()
 
 
+def test_a_window_of_more_classes_than_can_be_told_apart_is_refused() -> None:
+    values = np.arange(2304.0).reshape(48, 48)
+    values[[4, 40], [4, 40]] = np.nan
+    with pytest.raises(InputError, match=r"too many classes: got \d+ different values in one window.*as_='numbers'"):
+        xr.DataArray(values, dims=("y", "x"), name="kind").geonp.infill(as_="classes")
+
+
 def test_classes_beside_numbers_pass_through_with_a_warning(raster: xr.DataArray) -> None:
     ds = raster.to_dataset().assign(height=raster.drop_attrs().astype("f4").where(raster > 10))
     with pytest.warns(UserWarning, match="state: classes beside numbers pass through as they are.*choose them alone"):
