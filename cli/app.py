@@ -84,6 +84,8 @@ def _message(error: Exception, command: str) -> str:
         return f"geonp {command} needs more memory than there is: {reason(error)}. Select a part, as with --bbox."
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return f"The name of a file is too long for its file system: got {error.filename!r}. Choose a shorter one."
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+        return f"geonp {command} cannot write: {error.strerror}. Check the space on the disk, quotas and ulimit -f."
     if library := _reader_of(error):
         return (
             f"A file cannot be read or written: {library} reports: {reason(error)}. It may be damaged: copy or "
