@@ -35,6 +35,7 @@ extensions = [
 templates_path = ["_templates", sphinx_autosummary_accessors.templates_path]
 exclude_patterns = ["_build", "generated/gallery/*.ipynb"]
 default_role = "literal"
+smartquotes = False  # they turn --option into a dash
 root_doc = "index"
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]

@@ -53,7 +53,9 @@ class Engine:
 def engine_of(path: Path) -> Literal["grib", "kerchunk", "icechunk"] | None:
     """The engine of a local file or folder; None for other libraries. GDAL reads GRIB if cfgrib is not installed."""
     if path.is_dir():
-        return "icechunk" if all((path / name).is_dir() for name in ("snapshots", "refs")) else None
+        # branches and tags: a folder of version 1 of the format, a file of version 2
+        branches = (path / "refs").is_dir() or (path / "repo").is_file()
+        return "icechunk" if branches and (path / "snapshots").is_dir() else None
     if path.suffix.lower() in _GRIB:
         return "grib" if find_spec("cfgrib") is not None else None
     if path.suffix.lower() != ".json":

@@ -107,7 +107,7 @@ def stored(path: Path) -> dict[str, bytes]:
     """All files of a store by name, without what names the time and the files of its job."""
     found = {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
     root = json.loads(found["zarr.json"])
-    for part in (root, root.get("consolidated_metadata", {})):
+    for part in (root, root.get("consolidated_metadata") or {}):
         for name in ("history", "geonp_job"):
             part.get("attributes", {}).pop(name, None)
     return {**found, "zarr.json": json.dumps(root).encode()}

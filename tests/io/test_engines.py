@@ -11,6 +11,7 @@ import xarray as xr
 
 import geonp
 from geonp.errors import InputError
+from geonp.io.engines import engine_of
 
 VALUES = 280 + np.random.default_rng(0).standard_normal((12, 24)).astype(np.float32)
 VALUES[2, 3:12] = np.nan
@@ -69,3 +70,10 @@ def test_a_session_of_icechunk_is_filled_and_committed(netcdf: Path, tmp_path: P
     np.testing.assert_allclose(stored.t2m_standard_error, expected.t2m_standard_error, rtol=1e-4)
     (latest, _) = repository.ancestry(branch="main")
     assert "geonp infill: t2m filled" in latest.message
+
+
+def test_repositories_of_icechunk_2_keep_their_branches_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "snapshots").mkdir()
+    assert engine_of(tmp_path) is None
+    (tmp_path / "repo").touch()
+    assert engine_of(tmp_path) == "icechunk"
