@@ -20,8 +20,8 @@ def read_text(path: Path) -> pd.DataFrame:
     """Read columns separated by white space, or the most frequent of commas, semicolons, tabs and bars in the header.
 
     Lines that begin with ``#``, ``%`` or ``//`` are comments; the last one before the rows is the header if the table
-    has no other. Decimals may be commas if these do not separate columns. The text is UTF-8, UTF-16 with a byte order
-    mark, or Windows-1252.
+    has no other. Three columns of a file ``.xyz`` without a header are x, y and z. Decimals may be commas if these do
+    not separate columns. The text is UTF-8, UTF-16 with a byte order mark, or Windows-1252.
 
     Raises
     ------
@@ -40,12 +40,16 @@ def read_text(path: Path) -> pd.DataFrame:
         rows = [row.strip() for row in rows]
     if _is_numeric(rows[0], separator):
         comments = [line.lstrip().lstrip("#%/").strip() for line in lines[: lines.index(rows[0])]]
-        if not comments or len(_fields(comments[-1], separator)) != len(_fields(rows[0], separator)):
+        columns = len(_fields(rows[0], separator))
+        if comments and len(_fields(comments[-1], separator)) == columns:
+            rows.insert(0, comments[-1])
+        elif path.suffix.lower() == ".xyz" and columns == 3:
+            rows.insert(0, (" " if separator == r"\s+" else separator).join("xyz"))
+        else:
             raise InputError(
                 f"{path} has no header: got numbers in its first row {rows[0]!r}, expected names of columns. Add a row "
                 "such as lon,lat,value"
             )
-        rows.insert(0, comments[-1])
     return max(
         (_parsed(path, rows, separator, decimal) for decimal in ("." if separator == "," else ".,")),
         key=lambda table: table.select_dtypes("number").shape[1],

@@ -41,6 +41,14 @@ def test_one_table_in_many_styles(text: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.c_[table.xy, table.values["t"]], ROWS)
 
 
+@pytest.mark.parametrize("separator", [" ", ","])
+def test_xyz_files_need_no_header(separator: str, tmp_path: Path) -> None:
+    (tmp_path / "a.xyz").write_text("# soundings\n" + "5.5 45.25 -1\n6 46 2e1\n".replace(" ", separator))
+    table = read_text(tmp_path / "a.xyz")
+    assert list(table) == ["x", "y", "z"]
+    assert table["z"].tolist() == [-1, 20]
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
 def test_encodings(encoding: str, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("lon,lat,t in \u00b0C\n5.5,45.25,1\n", encoding=encoding)
