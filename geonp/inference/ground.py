@@ -59,6 +59,10 @@ class Squares:
     context_mask: BoolArray
     period: int | None
 
+    def has_places(self, box: IntArray, target_mask: BoolArray) -> bool:
+        """See :meth:`Ground.has_places`: so has each cell, also beyond the edge."""
+        return True
+
     def plane(self, box: IntArray, target_mask: BoolArray) -> Plane:
         """See :meth:`Ground.plane`."""
         return Plane((box[0] + box[1] - 1) / 2, 1.0, square=True)
@@ -133,6 +137,10 @@ class Ground:
     def _places(self, index: IntArray) -> Float64Array:
         row, col = np.divmod(index, self.cols.size)
         return self.surface.places(self.rows[row], self.cols[col])
+
+    def has_places(self, box: IntArray, target_mask: BoolArray) -> bool:
+        """Whether any cell of `target_mask`, in the shape of a box, has a place."""
+        return self._targets(box, target_mask).size > 0
 
     def plane(self, box: IntArray, target_mask: BoolArray) -> Plane:
         """The plane of the tiles in a box, around the cells of `target_mask`, in its shape."""

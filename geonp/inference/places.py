@@ -118,6 +118,8 @@ def _tiles(
     neighbourhood = job.predictor.neighbourhood
     for corner, index, weights in _members(places[wanted], window):
         box = np.array([corner, corner + side])
+        if not ground.has_places(box, every):  # beyond the edge of the raster
+            continue
         gap_mask = ~context_mask[framed(box, 0)]
         plane = ground.plane(box, every)
         blocks, means = far.of(box, gap_mask) if far is not None and plane.square and gap_mask.any() else NO_BLOCKS

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
+from pandas.tseries.frequencies import to_offset
 
 from geonp.errors import InputError
 from geonp.raster.arrays import Array, IntArray
@@ -72,6 +73,8 @@ def times_of(column: pd.Series[Any], every: str | None = None) -> Times:
     parsed = _parsed(column, str(column.name))
     if every is not None:
         try:
+            if to_offset(every).nanos <= 0:
+                raise ValueError
             parsed = pd.Series(parsed).dt.floor(every)
         except (ValueError, AttributeError, TypeError):
             raise InputError(

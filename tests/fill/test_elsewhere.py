@@ -138,6 +138,13 @@ def test_the_seam_of_longitudes(model: str) -> None:
     np.testing.assert_array_equal(turned.a, found.a)
 
 
+def test_places_beside_the_edge_of_longitudes_and_latitudes(model: str) -> None:
+    da = gapped(raster(24, 32)).rename(y="lat", x="lon").assign_coords(lat=np.linspace(50, 44.25, 24))
+    da.lat.attrs["units"], da.lon.attrs["units"] = "degrees_north", "degrees_east"
+    found = da.geonp.infill(at=da.coords.to_dataset().assign_coords(lat=da.lat + 0.1, lon=da.lon), model=model)
+    assert not found.a.isnull().any()
+
+
 def test_what_other_grids_cannot_do_is_refused() -> None:
     da, at = gapped(raster(24, 32)), raster(47, 63, 0.5)
     with pytest.raises(geonp.InputError, match=r"got samples, expected none. Fill on the grid of the raster"):

@@ -77,5 +77,7 @@ def test_cells_of_swaths_are_rows_and_files_must_agree(swaths: list[Path], tmp_p
         read_all([swaths[0], other])
     with pytest.raises(InputError, match=r"every \(--every\) must be a length of time .* got '1X' for 'time'"):
         times_of(pd.Series(ds["time"].values, name="time"), "1X")
+    with pytest.raises(InputError, match=r"must be a length of time .* got '-1D' for 'time'"):
+        times_of(pd.Series(ds["time"].values, name="time"), "-1D")
     with pytest.raises(InputError, match="got '1D' for 'year', which holds 2000"):
         times_of(pd.Series([2000, 2001], name="year"), "1D")
