@@ -84,7 +84,7 @@ html_theme_options = {
     "pygments_light_style": "tango",
     "pygments_dark_style": "github-dark-high-contrast",
 }
-html_sidebars = {"first-fill": [], "install": [], "changelog": []}
+html_sidebars = {"cli": [], "first-fill": [], "install": [], "changelog": []}
 mathjax_path = "mathjax.js"  # formulas are shown as text unless a copy of MathJax is put beside the pages
 
 COPIED = {
