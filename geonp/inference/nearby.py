@@ -47,6 +47,9 @@ class BlockSettings:
     """Number of readings that a quarter of a block chooses from."""
     fewest: int = 4
     """Number of tiles with small gaps from which a block is read: a reading takes as long as a tile."""
+    most_missing: float = 0.25
+    """Share of missing cells up to which a block is read. Where more are missing, whole contexts of tiles predict
+    better: with 30 % the CRPS of seven rasters is 1.03 times theirs, with 20 % 0.98 times."""
     per_batch: int = 10
     """Number of quarters that take as long as a batch of tiles."""
 
@@ -108,7 +111,10 @@ def blocks_of(
     tiles = _any(squares, tile_px // side) & ~_any(_any(missing[inside], side) & ~squares, tile_px // side)
     ny, nx = (n // BLOCKS.tiles for n in tiles.shape)
     usable = np.asarray(usable_mask[inside[0]].reshape(ny, px).all(1))[:, None]
-    read = np.asarray(usable & (tiles.reshape(ny, BLOCKS.tiles, nx, BLOCKS.tiles).sum((1, 3)) >= BLOCKS.fewest))
+    absent, present = (mask[inside].reshape(ny, px, nx, px).sum((1, 3)) for mask in (missing, context_mask))
+    sparse = absent <= BLOCKS.most_missing * (absent + present)
+    tiles_of = tiles.reshape(ny, BLOCKS.tiles, nx, BLOCKS.tiles)
+    read = np.asarray(usable & sparse & (tiles_of.sum((1, 3)) >= BLOCKS.fewest))
     tiles &= read.repeat(BLOCKS.tiles, 0).repeat(BLOCKS.tiles, 1)
     squares &= tiles.repeat(tile_px // side, 0).repeat(tile_px // side, 1)
     mask = np.zeros_like(missing)

@@ -11,10 +11,10 @@ from torch.nn import functional as F
 
 from geonp.nn.drift import N_TERMS, Columns, Covariates, Variances, standardise_covariates
 from geonp.nn.drift_process import DriftModel, DriftObservations
-from geonp.nn.heads import KRIGING, Kriged, KrigingHead, prior_of, step_inputs, unsorted
+from geonp.nn.heads import KRIGING, Kriged, KrigingHead, prior_of, step_inputs, unsorted, with_targets
 from geonp.nn.layers import MLP, masked_mean
 from geonp.nn.likelihood import condition
-from geonp.nn.process import Observations, outside_in_order
+from geonp.nn.process import Observations, bounded_noise, outside_in_order
 
 
 @dataclass(frozen=True)
@@ -211,10 +211,12 @@ class DriftKrigingHead(KrigingHead):
             pooled = torch.cat([masked_mean(context, mask), summary], -1)
             local = self.local(torch.cat([targets, context], 1))
             known = local[:, n_t:].detach(), xc
-            raw = self._raw_parameters(pooled, Observations(*known, remainder, mask))
-            columns = prepared.context.at(order)
-            observations = DriftObservations(*known, values, mask, columns, error_variance)
-            raw, raw_drift = self.drift_scoring(raw, prepared, pooled, observations)
+            start = Observations(*known, remainder, mask, trusted_mask=self._trusted(mask))
+            raw, start = self._raw_parameters(pooled, start)
+            columns, trusted_mask = prepared.context.at(order), start.trusted_mask
+            observations = DriftObservations(*known, values, mask, columns, error_variance, trusted_mask=trusted_mask)
+            raw, raw_drift, observations = self.drift_scoring(raw, prepared, pooled, observations)
+            local = bounded_noise(local, with_targets(observations.trusted_mask, n_t))
             variances = Variances.of(raw_drift, *self.model.scale(prepared.effect, raw))
             kernel, prior, noise = self.model.drift_covariance(
                 raw,
@@ -250,7 +252,7 @@ class DriftKrigingHead(KrigingHead):
         for _ in range(DRIFT.rough_steps):
             linear, at = self.model.linearise(raw), raw_drift.detach()
             constants = self.model.scale(at.exp().sum(-1).clamp_max(1.0), raw)
-            likelihood, score, drift_score = self.model.drift_score(linear, at, constants, part)
+            likelihood, score, drift_score, _ = self.model.drift_score(linear, at, constants, part)
             features = _covariate_features(at, drift_score, part, used_mask, likelihood)
             drift_prior = prior_of(self.rough_prior(features), start - at, DRIFT.prior_precision)
             information = self.model.drift_information(linear, at, constants, thinned)
@@ -269,21 +271,22 @@ class DriftKrigingHead(KrigingHead):
 
     def drift_scoring(
         self, raw: Tensor, prepared: Prepared, pooled: Tensor, context: DriftObservations
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, DriftObservations]:
         """:meth:`~geonp.nn.heads.KrigingHead.fisher_scoring` of the parameters of covariance and drift together.
 
         Returns
         -------
-        tuple of Tensor
-            Raw parameters ``(batch, n_raw)`` and log variances of the drift ``(batch, p, 3)``.
+        tuple
+            Raw parameters ``(batch, n_raw)``, log variances of the drift ``(batch, p, 3)``, and the context with
+            outliers marked.
         """
         raw = start = raw.double()
         raw_drift = drift_start = prepared.raw_drift
-        thinned, n = context.thinned(KRIGING.n_information), raw_drift.shape[1]
+        n = raw_drift.shape[1]
         for prior, drift_prior in zip(self.priors, self.drift_priors, strict=True):
-            linear, at = self.model.linearise(raw), raw_drift.detach()
+            linear, at, thinned = self.model.linearise(raw), raw_drift.detach(), context.thinned(KRIGING.n_information)
             constants = self.model.scale(prepared.effect, raw)
-            likelihood, score, drift_score = self.model.drift_score(linear, at, constants, context)
+            likelihood, score, drift_score, misfit = self.model.drift_score(linear, at, constants, context)
             inputs = step_inputs(pooled, raw.float(), likelihood, score.float())
             features = _covariate_features(at, drift_score, context, prepared.used_mask, likelihood)
             features = torch.cat([pooled[:, None].expand(-1, n, -1), features], -1)
@@ -295,7 +298,8 @@ class DriftKrigingHead(KrigingHead):
                 prior_of(drift_prior(features), drift_start.detach() - at, DRIFT.prior_precision),
             )
             raw, raw_drift = raw + step, raw_drift + drift_step
-        return raw.float(), raw_drift
+            context = context.doubting(misfit)
+        return raw.float(), raw_drift, context
 
 
 KRIGING_HEADS = {"kriging": KrigingHead, "drift": DriftKrigingHead}

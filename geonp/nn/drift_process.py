@@ -82,20 +82,22 @@ class DriftModel(CovarianceModel):
     @torch.no_grad()
     def drift_score(
         self, at: Linearisation, raw_drift: Tensor, scale: Scale, observations: DriftObservations
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Log likelihood per point ``(batch,)``, and its gradients: of the raw parameters, and of `raw_drift`.
 
-        `scale` are the constants of :meth:`~geonp.nn.drift.Variances.of`.
+        The last is the :meth:`misfit` of the points. `scale` are the constants of
+        :meth:`~geonp.nn.drift.Variances.of`.
         """
         variances, columns = Variances.of(raw_drift, *scale), observations.columns
-        local, differences, natural = observations.local.double(), observations.differences, at.natural
+        local, differences, natural = observations.bounded_local, observations.differences, at.natural
         amplitude, noise = self._amplitude(local), self._noise(natural[:, -1:], local)
         terms = self._terms(natural, differences.values)
         correlation = differences.to_pairs(terms.value)
         factor = amplitude[:, :, None] * amplitude[:, None] + variances.spatial(columns, columns)
         kernel = (correlation * factor).add_(variances.drift(columns, columns)).add_(natural[:, -2, None, None])
         total_noise = noise + observations.error_variance
-        likelihood, by_kernel = log_likelihood(kernel, total_noise, observations.y, observations.mask)
+        likelihood = log_likelihood(kernel, total_noise, observations.y, observations.mask)
+        by_kernel = likelihood.derivative
         by_noise = by_kernel.diagonal(dim1=1, dim2=2) * self._noise_slope(natural[:, -1:], local, noise)
         rest = torch.stack([by_kernel.sum((1, 2)), by_noise.sum(1)], 1)
         by_slope = _quadratic(by_kernel, columns.value)
@@ -103,7 +105,9 @@ class DriftModel(CovarianceModel):
         correlation.mul_(by_kernel)
         by_drift = torch.stack([by_slope, by_curve, _quadratic(correlation, columns.value)], -1)
         gradient = torch.cat([terms.gradient(differences.sum_pairs(by_kernel.mul_(factor))), rest], 1)
-        return likelihood, (gradient[:, None] @ at.jacobian)[:, 0], by_drift * Variances.change(raw_drift, scale[1])
+        by_drift *= Variances.change(raw_drift, scale[1])
+        misfit = self.misfit(natural[:, -1:], observations, likelihood)
+        return likelihood.value, (gradient[:, None] @ at.jacobian)[:, 0], by_drift, misfit
 
     @torch.no_grad()
     def drift_information(
@@ -111,7 +115,7 @@ class DriftModel(CovarianceModel):
     ) -> Tensor:
         """Fisher information per point of the raw parameters, then of `raw_drift`, ``(batch, m, m)``."""
         variances, columns = Variances.of(raw_drift, *scale), observations.columns
-        local, x, natural = observations.local.double(), observations.x.double(), at.natural
+        local, x, natural = observations.bounded_local, observations.x.double(), at.natural
         amplitude, noise = self._amplitude(local), self._noise(natural[:, -1:], local)
         apart = x[:, :, None] - x[:, None]
         terms = self._terms(natural, apart.flatten(1, 2))
@@ -141,7 +145,7 @@ class DriftModel(CovarianceModel):
     @torch.no_grad()
     def effects(self, raw: Tensor, variances: Variances, observations: DriftObservations) -> Tensor:
         """Mean square of the effect of each covariate in the data, given the data, ``(batch, p)``."""
-        x, local, columns, mask = observations.x, observations.local, observations.columns, observations.mask
+        x, local, columns, mask = observations.x, observations.bounded_local, observations.columns, observations.mask
         kernel, _, noise = self.drift_covariance(raw, variances, (local, local), (x, x), (columns, columns))
         whitening, weights, _ = self._split(raw.double())
         correlation = self._stationary(x.double(), x.double(), whitening, weights)[:, None]

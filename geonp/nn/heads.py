@@ -13,7 +13,14 @@ from torch.nn import functional as F
 
 from geonp.nn.layers import MLP, masked_mean
 from geonp.nn.likelihood import Conditional, condition
-from geonp.nn.process import CovarianceModel, LocalProcess, Observations, outside_in_order, soft_clamp
+from geonp.nn.process import (
+    CovarianceModel,
+    LocalProcess,
+    Observations,
+    bounded_noise,
+    outside_in_order,
+    soft_clamp,
+)
 
 
 def tail_of(predicted: Distribution) -> Tensor:
@@ -149,6 +156,9 @@ class KrigingHead(nn.Module):
     smooth fields needs the exact, partly negative weights of a linear solve. A solve costs ``2 n_c^3 / 3 + n_c^2 n_t``
     multiplications, so the head is for a bounded context. The prediction includes the noise of a new measurement.
 
+    With `outliers`, a point is noisier than the process only where its leave-one-out residual contradicts the others:
+    the network alone takes isolated peaks for noise. Each likelihood of the whole context looks for them.
+
     `nearby` is a correction for small gaps, if the model has one (:class:`~geonp.nn.nearby.NearbyCorrection`).
 
     Related work (amortised kriging, neural Vecchia approximations, BSA-TNP) is cited in ``docs/kriging-head.md``.
@@ -169,6 +179,7 @@ class KrigingHead(nn.Module):
     ) -> None:
         super().__init__()
         self.n_refine, self.refine_steps = n_refine, refine_steps
+        self.outliers = False
         self.nearby: nn.Module | None = None
         self.model = CovarianceModel(d_x, tuple(lengths))
         n_raw = self.model.n_raw
@@ -216,8 +227,10 @@ class KrigingHead(nn.Module):
             mask = mask.gather(1, order[..., 0])
             pooled = torch.cat([masked_mean(context, mask), summary], -1)
             local = self.local(torch.cat([targets, context], 1))
-            observations = Observations(local[:, n_t:].detach(), xc, yc, mask)
-            raw = self.fisher_scoring(self._raw_parameters(pooled, observations), pooled, observations)
+            observations = Observations(local[:, n_t:].detach(), xc, yc, mask, trusted_mask=self._trusted(mask))
+            raw, observations = self._raw_parameters(pooled, observations)
+            raw, observations = self.fisher_scoring(raw, pooled, observations)
+            local = bounded_noise(local, with_targets(observations.trusted_mask, n_t))
             kernel, prior, noise = self.model.covariance(raw, local, local[:, n_t:], torch.cat([xt, xc], 1), xc)
             given = condition(kernel, prior[:, :n_t], noise[:, n_t:], yc, mask)
             out = self._corrected(targets, given, given.mean, kernel[:, :n_t].float(), noise[:, :n_t].float(), mask)
@@ -238,17 +251,23 @@ class KrigingHead(nn.Module):
         # the scale parameter of a Student distribution is smaller than its standard deviation
         return StudentT(1 / tail, given.mean + scale * shift, deviation * (1 - 2 * tail).sqrt(), validate_args=False)
 
-    def _raw_parameters(self, pooled: Tensor, context: Observations) -> Tensor:
-        """Raw covariance parameters ``(batch, n_raw)``: predicted and refined."""
+    def _trusted(self, mask: Tensor) -> Tensor | None:
+        """The points that are trusted at first: all, if the head looks for outliers."""
+        return torch.ones_like(mask) if self.outliers else None
+
+    def _raw_parameters(self, pooled: Tensor, context: Observations) -> tuple[Tensor, Observations]:
+        """Raw covariance parameters ``(batch, n_raw)``, predicted and refined, and the context with outliers marked."""
         raw: Tensor = self.covariance(pooled)
         parts = context.nearest(self.n_refine), context.thinned(self.n_refine)
         for i, refinement in enumerate(self.refinements):
             part = parts[i % 2] if i < self.refine_steps else context
-            likelihood, score = self.model.score(self.model.linearise(raw), part)
+            likelihood, score, misfit = self.model.score(self.model.linearise(raw), part)
             raw = raw + refinement(step_inputs(pooled, raw, likelihood, score.float()))
-        return raw
+            if part is context:
+                context = context.doubting(misfit)
+        return raw, context
 
-    def fisher_scoring(self, raw: Tensor, pooled: Tensor, context: Observations) -> Tensor:
+    def fisher_scoring(self, raw: Tensor, pooled: Tensor, context: Observations) -> tuple[Tensor, Observations]:
         """Sharpen raw covariance parameters by regularised Fisher scoring.
 
         A step solves ``(I + P) step = score + P (centre + start - raw)`` with the Fisher information I of
@@ -263,17 +282,27 @@ class KrigingHead(nn.Module):
             Mean context features and summary, ``(batch, dim + n_summary)``.
         context : Observations
             The whole context, in :func:`~geonp.nn.process.outside_in_order`.
+
+        Returns
+        -------
+        tuple
+            Raw parameters ``(batch, n_raw)``, and the context with outliers marked.
         """
         raw = start = raw.double()
-        thinned = context.thinned(KRIGING.n_information)
         for prior in self.priors:
-            at = self.model.linearise(raw)
-            likelihood, score = self.model.score(at, context)
+            at, thinned = self.model.linearise(raw), context.thinned(KRIGING.n_information)
+            likelihood, score, misfit = self.model.score(at, context)
             outputs = prior(step_inputs(pooled, raw.float(), likelihood, score.float()))
             pull, precision = prior_of(outputs, (start - raw).detach())
             information = self.model.fisher_information(at, thinned)
             raw = raw + scoring_step(information, score, pull, precision)
-        return raw.float()
+            context = context.doubting(misfit)
+        return raw.float(), context
+
+
+def with_targets(trusted_mask: Tensor | None, n_t: int) -> Tensor | None:
+    """The mask of targets, which are all trusted, and context."""
+    return None if trusted_mask is None else F.pad(trusted_mask, (n_t, 0), value=True)
 
 
 def unsorted(points: Tensor, order: Tensor) -> Tensor:

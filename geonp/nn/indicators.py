@@ -86,6 +86,6 @@ def _most_likely(model: CovarianceModel, context: Observations) -> Tensor:
     thinned, precision = context.thinned(KRIGING.n_information), torch.full_like(raw, KRIGING.prior_precision)
     for _ in range(INDICATORS.scoring_steps):
         at = model.linearise(raw)
-        _, score = model.score(at, context)
+        _, score, _ = model.score(at, context)
         raw = raw + scoring_step(model.fisher_information(at, thinned), score, -precision * raw, precision)
     return raw

@@ -92,30 +92,48 @@ def conditional_covariance(kernel: Tensor, prior: Tensor, noise: Tensor, mask: T
     return covariance, (prior - whitened.square().sum(1)).clamp_min(0.0)
 
 
+@dataclass(frozen=True)
+class Likelihood:
+    """Log likelihood of a context, with its derivative and leave-one-out residuals; float64 but for the value.
+
+    Attributes
+    ----------
+    value : Tensor
+        Log likelihood per point, without its constant, mean over channels, ``(batch,)``.
+    derivative : Tensor
+        With respect to the covariance of the noisy values, ``(batch, n, n)``.
+    residual : Tensor
+        Residual of each value predicted from all others, ``(batch, n, d_y)``.
+    variance : Tensor
+        Variance of these residuals, noise included, ``(batch, n)``.
+    """
+
+    value: Tensor
+    derivative: Tensor
+    residual: Tensor
+    variance: Tensor
+
+
 @torch.no_grad()
-def log_likelihood(kernel: Tensor, noise: Tensor, yc: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Log likelihood of a context per point, without its constant, mean over channels, and its derivative.
+def log_likelihood(kernel: Tensor, noise: Tensor, yc: Tensor, mask: Tensor) -> Likelihood:
+    """Log likelihood of a context.
 
     The derivative is Rasmussen & Williams (2006), equation 5.9, at a quarter of the cost of automatic differentiation
-    through the Cholesky factor.
-
-    Returns
-    -------
-    tuple of Tensor
-        ``(batch,)``, and the derivative with respect to the covariance of the noisy values, ``(batch, n, n)``.
+    through the Cholesky factor; the residuals are equations 5.11 and 5.12.
     """
     factor = _cholesky(kernel, noise, mask)
     y = torch.where(mask[..., None], yc, 0.0).double()
     # the transpose of a symmetric matrix has contiguous columns
     derivative = torch.cholesky_inverse(factor).mT
     weights = derivative @ y
+    variance = derivative.diagonal(dim1=-2, dim2=-1).reciprocal()
     log_determinant = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     n_points = mask.sum(1).clamp_min(1)
     likelihood = -0.5 * ((y * weights).sum(1).mean(-1) + log_determinant) / n_points
     derivative.baddbmm_(weights, weights.mT, beta=-1, alpha=1 / y.shape[-1])
     scale = (0.5 / n_points)[:, None, None]
     derivative.mul_(scale if bool(mask.all()) else scale * _pair_mask(mask))
-    return likelihood.float(), derivative
+    return Likelihood(likelihood.float(), derivative, weights * variance[..., None], variance)
 
 
 @torch.no_grad()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Self
 
@@ -14,12 +14,24 @@ from torch.nn import functional as F
 from geonp.nn.covariance import N_KERNELS, MixtureTerms, matern_mixture, mixture_terms, polynomial
 from geonp.nn.lattice import PairDifferences, lattice_differences, symmetric_differences
 from geonp.nn.layers import masked_mean
-from geonp.nn.likelihood import fisher_information, log_likelihood
+from geonp.nn.likelihood import Likelihood, fisher_information, log_likelihood
 
 
 def soft_clamp(x: Tensor, limit: float) -> Tensor:
     """Smoothly bound `x` to ``(-limit, limit)``, with slope one at zero."""
     return limit * torch.tanh(x / limit)
+
+
+def bounded_noise(local: Tensor, trusted_mask: Tensor | None) -> Tensor:
+    """Raw log amplitude and log noise of points ``(batch, n, 2)``, the latter at most zero where they are trusted."""
+    if trusted_mask is None:
+        return local
+    amplitude, noise = local.unbind(-1)
+    return torch.stack([amplitude, torch.where(trusted_mask, noise.clamp_max(0.0), noise)], -1)
+
+
+DOUBTFUL = 3.0
+"""Leave-one-out residual, in standard deviations, from which a value may have more noise than the others."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +46,28 @@ class Observations:
         Locations ``(batch, n, d_x)`` and values ``(batch, n, d_y)``.
     mask : Tensor
         ``(batch, n)``, True where observed.
+    trusted_mask : Tensor or None
+        ``(batch, n)``, True where the noise of a point is at most that of all points. If None, it is so nowhere.
     """
 
     local: Tensor
     x: Tensor
     y: Tensor
     mask: Tensor
+    trusted_mask: Tensor | None = field(default=None, kw_only=True)
+
+    @property
+    def bounded_local(self) -> Tensor:
+        """Raw log amplitude and log noise, bounded where a point is trusted, float64, ``(batch, n, 2)``."""
+        return bounded_noise(self.local.double(), self.trusted_mask)
+
+    def doubting(self, misfit: Tensor | None) -> Self:
+        """The same points, of which those with a misfit of at most :data:`DOUBTFUL` are trusted."""
+        if misfit is None:
+            return self
+        points = replace(self, trusted_mask=misfit <= DOUBTFUL)
+        points.__dict__["differences"] = self.differences  # they are the same
+        return points
 
     @cached_property
     def differences(self) -> PairDifferences:
@@ -63,7 +91,8 @@ class Observations:
     def at(self, index: Tensor, mask: Tensor) -> Self:
         """The points `index` ``(batch, m)``, masked where `mask` is False."""
         local, x, y = (t.gather(1, index[..., None].expand(-1, -1, t.shape[-1])) for t in (self.local, self.x, self.y))
-        return replace(self, local=local, x=x, y=y, mask=self.mask.gather(1, index) & mask)
+        trusted_mask = None if self.trusted_mask is None else self.trusted_mask.gather(1, index)
+        return replace(self, local=local, x=x, y=y, mask=self.mask.gather(1, index) & mask, trusted_mask=trusted_mask)
 
 
 @dataclass(frozen=True)
@@ -208,27 +237,44 @@ class CovarianceModel:
         return Linearisation(natural[:, 0], ((up - down) / (2 * self.step)).mT)
 
     @torch.no_grad()
-    def score(self, at: Linearisation, observations: Observations) -> tuple[Tensor, Tensor]:
+    def score(self, at: Linearisation, observations: Observations) -> tuple[Tensor, Tensor, Tensor | None]:
         """Log likelihood per point, ``(batch,)``, and its gradient with respect to the raw parameters, float64.
 
-        The memory is about ten float64 numbers for each pair of points and mixture.
+        The third is the :meth:`misfit` of the points. The memory is about ten float64 numbers for each pair of points
+        and mixture.
         """
-        local, differences, natural = observations.local.double(), observations.differences, at.natural
+        local, differences, natural = observations.bounded_local, observations.differences, at.natural
         amplitude, noise = self._amplitude(local), self._noise(natural[:, -1:], local)
         terms = self._terms(natural, differences.values)
         kernel = differences.to_pairs(terms.value)
         kernel.mul_(amplitude[:, :, None]).mul_(amplitude[:, None]).add_(natural[:, -2, None, None])
-        likelihood, by_kernel = log_likelihood(kernel, noise, observations.y, observations.mask)
+        likelihood = log_likelihood(kernel, noise, observations.y, observations.mask)
+        by_kernel = likelihood.derivative
         by_noise = by_kernel.diagonal(dim1=1, dim2=2) * self._noise_slope(natural[:, -1:], local, noise)
         by_constant_and_noise = torch.stack([by_kernel.sum((1, 2)), by_noise.sum(1)], 1)
         by_kernel.mul_(amplitude[:, :, None]).mul_(amplitude[:, None])
         gradient = torch.cat([terms.gradient(differences.sum_pairs(by_kernel)), by_constant_and_noise], 1)
-        return likelihood, (gradient[:, None] @ at.jacobian)[:, 0]
+        misfit = self.misfit(natural[:, -1:], observations, likelihood)
+        return likelihood.value, (gradient[:, None] @ at.jacobian)[:, 0], misfit
+
+    @torch.no_grad()
+    def misfit(self, log_noise: Tensor, observations: Observations, likelihood: Likelihood) -> Tensor | None:
+        """Leave-one-out residual of each point, in the standard deviations that it would have if it were trusted.
+
+        ``(batch, n)``, the largest of the channels; None where no point is trusted.
+        """
+        if observations.trusted_mask is None:
+            return None
+        local = observations.local.double()
+        trusted = bounded_noise(local, torch.ones_like(observations.mask))
+        more = self._noise(log_noise, observations.bounded_local) - self._noise(log_noise, trusted)
+        variance = (likelihood.variance - more).clamp_min(self.noise_floor)
+        return likelihood.residual.abs().amax(-1) / variance.sqrt()
 
     @torch.no_grad()
     def fisher_information(self, at: Linearisation, observations: Observations) -> Tensor:
         """Fisher information of the raw parameters per point, ``(batch, n_raw, n_raw)``, float64."""
-        local, x, natural = observations.local.double(), observations.x.double(), at.natural
+        local, x, natural = observations.bounded_local, observations.x.double(), at.natural
         amplitude, noise = self._amplitude(local), self._noise(natural[:, -1:], local)
         differences = x[:, :, None] - x[:, None]
         terms = self._terms(natural, differences.flatten(1, 2))

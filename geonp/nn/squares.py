@@ -22,7 +22,7 @@ class NearbySettings:
     """Number of its observations: those nearest to it."""
     reach_px: int = 10
     """Largest distance of these from the square, along rows and columns."""
-    outlying: float = 6.0
+    outlying: float = 12.0
     """Size of a leave-one-out residual, in robust deviations, from which an observation is less certain than others."""
     rounds: int = 3
     """How often outlying observations are looked for."""

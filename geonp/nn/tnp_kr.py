@@ -63,6 +63,9 @@ class TNPKR(nn.Module):
     * `means`: tokens also contain the mean of the values around them, for each kernel.
     * `head` ``"kriging"``; or ``"drift"``, which reads covariates too (:class:`~geonp.nn.drift_head.DriftKrigingHead`).
 
+    * `outliers`: only observations that contradict the others are noisier than the process (kriging heads with
+      `scoring_steps`).
+
     * `nearby`: the head fills small gaps with readings of other tiles (:class:`~geonp.nn.nearby.NearbyCorrection`).
 
     * `scales` with `kernels` ``"rbf"``: widths from which the radial basis functions start, one for each.
@@ -101,6 +104,7 @@ class TNPKR(nn.Module):
         whole_steps: int = 0,
         scoring_steps: int = 0,
         nearby: bool = False,
+        outliers: bool = False,
         min_scale: float = 0.0,
         block_size: int = 1024,
         unit: float = 1.0,
@@ -108,6 +112,8 @@ class TNPKR(nn.Module):
         super().__init__()
         _check_attention(attention, embed_x)
         _check_kernels_and_head(kernels, scales, statistics or means, head)
+        if outliers and not (head in KRIGING_HEADS and scoring_steps):
+            raise ValueError(f"outliers needs a kriging head with scoring_steps, got {head!r} with {scoring_steps}")
         self.attention, self.embed_x, self.statistics, self.means = attention, embed_x, statistics, means
         self.block_size, self.unit = block_size, unit
         self.dictionary = KernelDictionary(d_x, scales, directional_scales) if kernels == "dictionary" else None
@@ -130,7 +136,7 @@ class TNPKR(nn.Module):
         self.register_buffer("features", torch.stack(random) if random else None)
         self.norm_out = nn.LayerNorm(dim, eps=1e-6)
         steps = n_refine, refine_steps, whole_steps, scoring_steps
-        self.head = _head(head, (dim, d_x, d_y, 128, extra, *steps), min_scale, nearby=nearby)
+        self.head = _head(head, (dim, d_x, d_y, 128, extra, *steps), min_scale, nearby=nearby, outliers=outliers)
 
     def forward(
         self,
@@ -277,13 +283,16 @@ class TNPKR(nn.Module):
         return torch.cat([local, context_means(sums)], -1) if self.means else local, summary
 
 
-def _head(name: str, arguments: tuple[int, ...], min_scale: float, *, nearby: bool) -> GaussianHead | KrigingHead:
+def _head(
+    name: str, arguments: tuple[int, ...], min_scale: float, *, nearby: bool, outliers: bool
+) -> GaussianHead | KrigingHead:
     """The head of this name, with the arguments of a kriging head."""
     if name not in KRIGING_HEADS:
         dim, _, d_y, *_ = arguments
         return GaussianHead(dim, 256, d_y, min_scale)
     head = KRIGING_HEADS[name](*arguments)  # type: ignore[arg-type]
     head.nearby = NearbyCorrection() if nearby else None
+    head.outliers = outliers
     return head
 
 

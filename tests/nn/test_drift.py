@@ -97,7 +97,7 @@ def test_the_covariance_is_that_of_the_model() -> None:
 
 def test_slope_is_the_gradient_of_the_likelihood() -> None:
     points, raw, raw_drift = sample()
-    likelihood, gradient, by_drift = MODEL.drift_score(MODEL.linearise(raw), raw_drift, (EFFECT, UNIT), points)
+    likelihood, gradient, by_drift, _ = MODEL.drift_score(MODEL.linearise(raw), raw_drift, (EFFECT, UNIT), points)
     for i, kept in enumerate(MASK):
         start, start_drift = raw[i].clone().requires_grad_(), raw_drift[i].clone().requires_grad_()
         covariance = noisy(points, start, start_drift, i)

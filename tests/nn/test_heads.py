@@ -41,8 +41,29 @@ def test_fisher_scoring_raises_the_likelihood() -> None:
     priors, likelihoods = list(network.priors), []
     for n in (0, 1, 3):
         network.priors = torch.nn.ModuleList(priors[:n])
-        sharpened = network.fisher_scoring(raw, pooled, context)
+        sharpened, _ = network.fisher_scoring(raw, pooled, context)
         likelihoods.append(model.score(model.linearise(sharpened), context)[0])
     assert (likelihoods[1] > likelihoods[0] + 0.1).all()
     assert (likelihoods[2] > likelihoods[1] - 0.01).all()
     assert torch.equal(raw, torch.zeros_like(raw))
+
+
+def test_only_contradicted_observations_are_noisier_than_the_process() -> None:
+    """The network takes all points for noisy; one of them is wrong."""
+    network = head(scoring_steps=2)
+    network.local = torch.nn.Linear(8, 2)
+    with torch.no_grad():
+        network.local.weight.zero_()
+        network.local.bias.copy_(torch.tensor([0.0, 3.0]))
+    x = torch.cartesian_prod(torch.arange(8.0), torch.arange(8.0))[None]
+    y = torch.sin(x[..., :1] / 4) * torch.cos(x[..., 1:] / 5)
+    y[0, 27] += 3
+    features = torch.zeros(1, 65, 8)
+    arguments = features[:, :1], features[:, 1:], x[:, :1] + 0.5, x, y, torch.ones(1, 64, dtype=torch.bool)
+    noise = []
+    for network.outliers in (False, True):
+        noise.append(network(*arguments, torch.zeros(1, 3)).process().noise[0])
+    assert (noise[0] == noise[0][0]).all()
+    others = torch.arange(65) != 28
+    assert (noise[1][others] == noise[1][0]).all()
+    assert noise[1][28] > 10 * noise[1][0]

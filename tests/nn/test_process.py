@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from geonp.nn.process import CovarianceModel, Observations, outside_in_order
+from geonp.nn.process import CovarianceModel, Observations, bounded_noise, outside_in_order
 
 MASK = torch.tensor([[True] * 12, [False] * 4 + [True] * 8])
 
@@ -35,7 +35,7 @@ def test_score_is_the_gradient_of_the_log_likelihood(d_x: int, lattice: bool) ->
     model = CovarianceModel(d_x, (1.0, 4.0))
     x, local, y = points(d_x, lattice=lattice)
     raw = torch.randn(2, model.n_raw, generator=torch.Generator().manual_seed(1)).double()
-    likelihood, score = model.score(model.linearise(raw), Observations(local, x, y, MASK))
+    likelihood, score, _ = model.score(model.linearise(raw), Observations(local, x, y, MASK))
     for i, kept in enumerate(MASK):
         start = raw[i].clone().requires_grad_()
         covariance = noisy(model, start, local[i, kept], x[i, kept])
@@ -69,6 +69,29 @@ def test_covariances_are_positive_definite() -> None:
     assert float(torch.linalg.eigvalsh(kernel).min()) > -1e-6
     torch.testing.assert_close(kernel.diagonal(dim1=1, dim2=2), variance, rtol=1e-5, atol=1e-5)
     assert (noise >= model.noise_floor).all()
+
+
+def test_misfit_is_the_residual_of_a_trusted_point() -> None:
+    """Whether it is trusted or not: its own noise is replaced."""
+    model = CovarianceModel(2, (1.0, 4.0))
+    x, local, y = points(2, lattice=True)
+    local = local + torch.tensor([0.0, 1.0])
+    trusted_mask = torch.arange(x.shape[1]).expand(2, -1) % 3 > 0
+    raw = torch.zeros(2, model.n_raw).double()
+    observations = Observations(local, x, y, MASK, trusted_mask=trusted_mask)
+    misfit = model.score(model.linearise(raw), observations)[2]
+    assert misfit is not None
+    for i, kept in enumerate(MASK):
+        for j in kept.nonzero()[:, 0].tolist():
+            one = trusted_mask[i].clone()
+            one[j] = True
+            covariance = noisy(model, raw[i], bounded_noise(local[i], one)[kept], x[i, kept])
+            precision, values = torch.linalg.inv(covariance), y[i, kept].double()
+            k = int(kept[:j].sum())
+            expected = ((precision @ values)[k] / precision[k, k].sqrt()).abs().max()
+            torch.testing.assert_close(misfit[i, j], expected)
+    assert not torch.equal(observations.doubting(misfit).bounded_local, observations.bounded_local)
+    assert model.score(model.linearise(raw), Observations(local, x, y, MASK))[2] is None
 
 
 def test_masked_points_have_no_effect_on_the_score() -> None:

@@ -31,7 +31,7 @@ RASTER = {
     "n_refine": 8,
     "whole_steps": 1,
 }
-SCORING = {**RASTER, "scoring_steps": 2}
+SCORING = {**RASTER, "scoring_steps": 2, "outliers": True}
 MEANS = {**RASTER, "statistics": False, "means": True, "head": "gaussian", "n_refine": 128, "whole_steps": 0}
 PAPER = {"blocks": 2}
 INVARIANT = {"blocks": 2, "embed_x": False}
