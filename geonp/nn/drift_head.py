@@ -286,7 +286,7 @@ class DriftKrigingHead(KrigingHead):
         for prior, drift_prior in zip(self.priors, self.drift_priors, strict=True):
             linear, at, thinned = self.model.linearise(raw), raw_drift.detach(), context.thinned(KRIGING.n_information)
             constants = self.model.scale(prepared.effect, raw)
-            likelihood, score, drift_score, misfit = self.model.drift_score(linear, at, constants, context)
+            likelihood, score, drift_score, trusted_mask = self.model.drift_score(linear, at, constants, context)
             inputs = step_inputs(pooled, raw.float(), likelihood, score.float())
             features = _covariate_features(at, drift_score, context, prepared.used_mask, likelihood)
             features = torch.cat([pooled[:, None].expand(-1, n, -1), features], -1)
@@ -298,7 +298,7 @@ class DriftKrigingHead(KrigingHead):
                 prior_of(drift_prior(features), drift_start.detach() - at, DRIFT.prior_precision),
             )
             raw, raw_drift = raw + step, raw_drift + drift_step
-            context = context.doubting(misfit)
+            context = context.trusting(trusted_mask)
         return raw.float(), raw_drift, context
 
 

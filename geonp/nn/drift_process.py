@@ -85,7 +85,7 @@ class DriftModel(CovarianceModel):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Log likelihood per point ``(batch,)``, and its gradients: of the raw parameters, and of `raw_drift`.
 
-        The last is the :meth:`misfit` of the points. `scale` are the constants of
+        The last is the mask of the points that are to be :meth:`trusted`. `scale` are the constants of
         :meth:`~geonp.nn.drift.Variances.of`.
         """
         variances, columns = Variances.of(raw_drift, *scale), observations.columns
@@ -106,8 +106,8 @@ class DriftModel(CovarianceModel):
         by_drift = torch.stack([by_slope, by_curve, _quadratic(correlation, columns.value)], -1)
         gradient = torch.cat([terms.gradient(differences.sum_pairs(by_kernel.mul_(factor))), rest], 1)
         by_drift *= Variances.change(raw_drift, scale[1])
-        misfit = self.misfit(natural[:, -1:], observations, likelihood)
-        return likelihood.value, (gradient[:, None] @ at.jacobian)[:, 0], by_drift, misfit
+        trusted_mask = self.trusted(natural[:, -1:], observations, likelihood)
+        return likelihood.value, (gradient[:, None] @ at.jacobian)[:, 0], by_drift, trusted_mask
 
     @torch.no_grad()
     def drift_information(

@@ -261,10 +261,10 @@ class KrigingHead(nn.Module):
         parts = context.nearest(self.n_refine), context.thinned(self.n_refine)
         for i, refinement in enumerate(self.refinements):
             part = parts[i % 2] if i < self.refine_steps else context
-            likelihood, score, misfit = self.model.score(self.model.linearise(raw), part)
+            likelihood, score, trusted_mask = self.model.score(self.model.linearise(raw), part)
             raw = raw + refinement(step_inputs(pooled, raw, likelihood, score.float()))
             if part is context:
-                context = context.doubting(misfit)
+                context = context.trusting(trusted_mask)
         return raw, context
 
     def fisher_scoring(self, raw: Tensor, pooled: Tensor, context: Observations) -> tuple[Tensor, Observations]:
@@ -291,12 +291,12 @@ class KrigingHead(nn.Module):
         raw = start = raw.double()
         for prior in self.priors:
             at, thinned = self.model.linearise(raw), context.thinned(KRIGING.n_information)
-            likelihood, score, misfit = self.model.score(at, context)
+            likelihood, score, trusted_mask = self.model.score(at, context)
             outputs = prior(step_inputs(pooled, raw.float(), likelihood, score.float()))
             pull, precision = prior_of(outputs, (start - raw).detach())
             information = self.model.fisher_information(at, thinned)
             raw = raw + scoring_step(information, score, pull, precision)
-            context = context.doubting(misfit)
+            context = context.trusting(trusted_mask)
         return raw.float(), context
 
 

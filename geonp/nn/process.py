@@ -30,10 +30,6 @@ def bounded_noise(local: Tensor, trusted_mask: Tensor | None) -> Tensor:
     return torch.stack([amplitude, torch.where(trusted_mask, noise.clamp_max(0.0), noise)], -1)
 
 
-DOUBTFUL = 3.0
-"""Leave-one-out residual, in standard deviations, from which a value may have more noise than the others."""
-
-
 @dataclass(frozen=True)
 class Observations:
     """Context points that a covariance model is fitted to.
@@ -61,11 +57,11 @@ class Observations:
         """Raw log amplitude and log noise, bounded where a point is trusted, float64, ``(batch, n, 2)``."""
         return bounded_noise(self.local.double(), self.trusted_mask)
 
-    def doubting(self, misfit: Tensor | None) -> Self:
-        """The same points, of which those with a misfit of at most :data:`DOUBTFUL` are trusted."""
-        if misfit is None:
+    def trusting(self, trusted_mask: Tensor | None) -> Self:
+        """The same points, others of which are trusted; the same object if None."""
+        if trusted_mask is None:
             return self
-        points = replace(self, trusted_mask=misfit <= DOUBTFUL)
+        points = replace(self, trusted_mask=trusted_mask)
         points.__dict__["differences"] = self.differences  # they are the same
         return points
 
@@ -182,6 +178,8 @@ class CovarianceModel:
     """Log noise variance at zero raw parameters."""
     max_log_noise: float = 2.0
     """Upper bound of the log noise variance."""
+    doubtful: float = 3.0
+    """Leave-one-out residual, in standard deviations, above which an observation may be noisier than the process."""
     step: float = 1e-5
     """Step of the central differences of :meth:`linearise`."""
 
@@ -240,8 +238,8 @@ class CovarianceModel:
     def score(self, at: Linearisation, observations: Observations) -> tuple[Tensor, Tensor, Tensor | None]:
         """Log likelihood per point, ``(batch,)``, and its gradient with respect to the raw parameters, float64.
 
-        The third is the :meth:`misfit` of the points. The memory is about ten float64 numbers for each pair of points
-        and mixture.
+        The third is the mask of the points that are to be :meth:`trusted`. The memory is about ten float64 numbers for
+        each pair of points and mixture.
         """
         local, differences, natural = observations.bounded_local, observations.differences, at.natural
         amplitude, noise = self._amplitude(local), self._noise(natural[:, -1:], local)
@@ -254,14 +252,15 @@ class CovarianceModel:
         by_constant_and_noise = torch.stack([by_kernel.sum((1, 2)), by_noise.sum(1)], 1)
         by_kernel.mul_(amplitude[:, :, None]).mul_(amplitude[:, None])
         gradient = torch.cat([terms.gradient(differences.sum_pairs(by_kernel)), by_constant_and_noise], 1)
-        misfit = self.misfit(natural[:, -1:], observations, likelihood)
-        return likelihood.value, (gradient[:, None] @ at.jacobian)[:, 0], misfit
+        trusted_mask = self.trusted(natural[:, -1:], observations, likelihood)
+        return likelihood.value, (gradient[:, None] @ at.jacobian)[:, 0], trusted_mask
 
     @torch.no_grad()
-    def misfit(self, log_noise: Tensor, observations: Observations, likelihood: Likelihood) -> Tensor | None:
-        """Leave-one-out residual of each point, in the standard deviations that it would have if it were trusted.
+    def trusted(self, log_noise: Tensor, observations: Observations, likelihood: Likelihood) -> Tensor | None:
+        """Points whose leave-one-out residual is at most :attr:`doubtful` standard deviations, ``(batch, n)``.
 
-        ``(batch, n)``, the largest of the channels; None where no point is trusted.
+        The deviation is the one that a point would have if it were trusted, so that trust can be regained. None if
+        observations are not checked.
         """
         if observations.trusted_mask is None:
             return None
@@ -269,7 +268,7 @@ class CovarianceModel:
         trusted = bounded_noise(local, torch.ones_like(observations.mask))
         more = self._noise(log_noise, observations.bounded_local) - self._noise(log_noise, trusted)
         variance = (likelihood.variance - more).clamp_min(self.noise_floor)
-        return likelihood.residual.abs().amax(-1) / variance.sqrt()
+        return likelihood.residual.abs().amax(-1) <= self.doubtful * variance.sqrt()
 
     @torch.no_grad()
     def fisher_information(self, at: Linearisation, observations: Observations) -> Tensor:

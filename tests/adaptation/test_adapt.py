@@ -250,7 +250,7 @@ def test_steps_and_seed_decide_and_a_new_checkpoint_replaces_an_old_one(model: s
 
 
 def test_worse_weights_are_never_returned(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adapting, "learning_rate", lambda _: 30.0)
+    monkeypatch.setattr(adapting, "_learning_rate", lambda _: 30.0)
     found = adapt(raster(), out=tmp_path / "my.safetensors", model=model, steps=10, closer=False)
     assert not found.improved
     assert (found.after, found.steps) == (found.before, 0)
@@ -544,7 +544,7 @@ def test_command_says_when_nothing_better_was_found(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raster().to_netcdf(tmp_path / "in.nc", engine="netcdf4")
-    monkeypatch.setattr(adapting, "learning_rate", lambda _: 30.0)
+    monkeypatch.setattr(adapting, "_learning_rate", lambda _: 30.0)
     arguments = ("--out", tmp_path / "my.safetensors", "--model", model, "--steps", 10, "--no-closer")
     done = command("adapt", tmp_path / "in.nc", *arguments)
     assert done.exit_code == 0

@@ -81,7 +81,7 @@ def test_order_units_and_offsets_do_not_matter(gappy: xr.DataArray, elevation: x
     other = xr.DataArray(rough(3), dims=("y", "x"), name="other")
     one = gappy.geonp.infill(covariates=[elevation, other])
     two = gappy.geonp.infill(covariates=[1e5 - 7 * other, (elevation * 3.28).rename("feet")])
-    same(one, two)
+    same(one, two, 3e-3)  # float32 has few digits left beside 1e5
 
 
 def test_variables_of_the_raster_are_covariates_by_name(

@@ -95,7 +95,7 @@ def test_each_slice_has_its_own_measurements(raster: xr.DataArray, buoys: pd.Dat
     [
         ({"x": 1e4}, {}, "none of the 40 points lies in the raster"),
         ({"sst": "a"}, {}, "expected numbers"),
-        ({}, {"samples": 1}, "got points with samples, expected one"),
+        ({}, {"samples": 1}, "points cannot be combined with samples"),
         ({}, {"points": None, "point_errors": "e"}, "point_errors needs points"),
         ({}, {"point_errors": "e"}, "must be a column of numbers"),
     ],

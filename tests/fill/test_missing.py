@@ -102,7 +102,7 @@ def test_fills_are_those_of_values_that_are_missing(
 
 
 def test_terrain_and_quality_are_not_filled_beside_others(stack: xr.Dataset) -> None:
-    with pytest.warns(UserWarning, match="^cloud_prob, dem: passed through, .* in other variables: ndvi. To fill them"):
+    with pytest.warns(UserWarning, match="^cloud_prob, dem: passed through, .* to other variables: ndvi. To fill them"):
         assert with_gaps(stack, "scl=cloud", None)[1] == ["ndvi"]
     assert with_gaps(stack[["cloud_prob", "scl"]], "scl=cloud", None)[1] == ["cloud_prob"]
 
