@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from geonp.errors import InputError
+from geonp.errors import InputError, warn
 
 
 def bracketed(columns: Sequence[str]) -> dict[str, tuple[str, str]]:
@@ -33,3 +33,13 @@ def units_of(units: str | Sequence[str] | None, names: Sequence[str]) -> dict[st
             f"{', '.join(names)}"
         )
     return dict(zip(names, each * (len(names) // len(each)), strict=True))
+
+
+def warn_of_other_units(units: dict[str, tuple[str, str]]) -> None:
+    """Warn of columns whose own units are replaced by others, by name: own and given units."""
+    for name, (own, given) in units.items():
+        if own and own != given:
+            warn(
+                f"column {name!r} has the units {own!r}, and {given!r} (units, --units) replaces them: values are not "
+                "converted. Leave the option out, or convert the column first."
+            )

@@ -14,7 +14,7 @@ import xarray as xr
 from pyproj.exceptions import CRSError
 
 from geonp.errors import InputError, warn
-from geonp.io.column_units import bracketed, units_of
+from geonp.io.column_units import bracketed, units_of, warn_of_other_units
 from geonp.io.tables import with_places
 from geonp.raster.arrays import BoolArray, Float64Array, FloatArray
 from geonp.raster.grid import Grid
@@ -208,7 +208,9 @@ def read_table(
     points = points.rename(columns={name: short[name][0] for name in names if name in short})
     found = [short.get(name, (name, "")) for name in names]
     names = [name for name, _ in found]
+    own = {name: unit or str(attrs.get(name, {}).get("units", "")) for name, unit in found}
     given_units = units_of(units, names) or {name: unit for name, unit in found if unit}
+    warn_of_other_units({name: (own[name], unit) for name, unit in given_units.items()})
     attrs = attrs | {name: {**attrs.get(name, {}), "units": unit} for name, unit in given_units.items()}
     xy = points[[x, y]].to_numpy(np.float64)
     beside = points[[name for name in covariates if name in columns]]

@@ -241,14 +241,16 @@ def test_the_command_writes_a_raster(tmp_path: Path) -> None:
 def test_units_are_given_or_in_the_names_of_columns() -> None:
     table = measurements(5).rename(columns={"value": "temp [degC]"})
     assert read_table(table, None, None, None).attrs["temp"]["units"] == "degC"
-    assert read_table(table, "temp", None, None, units="K").attrs["temp"]["units"] == "K"
+    with pytest.warns(UserWarning, match="column 'temp' has the units 'degC', and 'K' .* values are not converted"):
+        assert read_table(table, "temp", None, None, units="K").attrs["temp"]["units"] == "K"
     assert [*read_table(table.assign(temp=1.0), "temp [degC]", None, None).values] == ["temp [degC]"]
     ds = xr.Dataset.from_dataframe(table.assign(wet=1.0))
     ds["wet"].attrs = {"units": "%", "long_name": "humidity"}
     both = read_table(ds, ["wet", "temp"], None, None)
     assert both.attrs["wet"] == ds["wet"].attrs
     assert [*both.values] == ["wet", "temp"]
-    given = read_table(ds, ["wet", "temp"], None, None, units=["1", "degF"])
+    with pytest.warns(UserWarning, match="has the units"):
+        given = read_table(ds, ["wet", "temp"], None, None, units=["1", "degF"])
     assert given.attrs["wet"] == {"units": "1", "long_name": "humidity"}
     assert given.attrs["temp"] == {"units": "degF"}
     with pytest.raises(InputError, match="must be given once, or for each column of values: got a, b for temp"):
