@@ -110,12 +110,8 @@ def cross_validate(
     baselines = requested(baselines, methods, {REGRESSION: "covariates", ACROSS: "time"})
     rng = np.random.default_rng(seed)
     fold = folds_of(holdout, folds, data.sites.plane, data.sites.stations, data.times, rng, block_size)
-    scored = np.ones(len(fold), bool)
-    if at_times is not None:
-        if time is None:
-            raise InputError("at_times needs time: name the column of times, time=... (--time)")
-        scored = np.isin(data.sites.times, times_of(data.frame[time]).index(at_times, "at_times"))
     card = load_card(os.fspath(model))
+    scored = _scored(data, time, at_times)
     run = _Run(data, fold, scored, {**options, "seed": seed}, progress)
     ours = ([WITH_COVARIATES] if data.labels else []) + [OURS]
     result = CrossValidation(
@@ -215,6 +211,15 @@ def _measured(
     sites = Sites.of(table.xy, geographic, made[value].to_numpy(np.float64), stations, times, design)
     units = str(table.attrs.get(value, {}).get("units", ""))
     return _Measured(made, sites, times, table.x, table.y, value, units, labels, errors, time, geographic)
+
+
+def _scored(data: _Measured, time: str | None, at_times: Sequence[Any] | None) -> BoolArray:
+    """Mask of the measurements at the times that are asked for."""
+    if at_times is None:
+        return np.ones(len(data.sites.plane), bool)
+    if time is None:
+        raise InputError("at_times needs time: name the column of times, time=... (--time)")
+    return np.isin(data.sites.times, times_of(data.frame[time]).index(at_times, "at_times"))
 
 
 def _column(one: Beside) -> Any:

@@ -65,8 +65,7 @@ def tiles_of(
     neighbourhood, ground = job.predictor.neighbourhood, job.ground(chunk, context_mask)
     px, width = neighbourhood.tile_px, missing.shape[1]
     period = job.shape[1] if job.periodic else None
-    tiles, reached = [], overlaps(context_mask, neighbourhood)
-    frame = job.margins(chunk)
+    tiles, reached, frame = [], overlaps(context_mask, neighbourhood), job.margins(chunk)
     inner = np.s_[:, frame[1] - job.frame : width - frame[1] + job.frame]
     for corners in groups(missing[inner], context_mask[inner], job.frame, neighbourhood):
         members, box = frame + corners, np.array([corners.min(0), corners.max(0) + px]) + frame

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -142,15 +142,7 @@ def write_geotiff(
     draft = path.with_name(f"draft-{path.name}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotGeoreferencedWarning)
-        try:
-            with rasterio.open(draft, "w", driver="GTiff", tiled=True, BIGTIFF="IF_SAFER", **profile) as file:
-                if gcps:
-                    file.gcps = gcps, grid.crs
-                write_tags(file, ds, layers)
-                file.scales = [da.attrs.get("scale_factor", 1.0) for _, da, _ in layers]
-                file.offsets = [da.attrs.get("add_offset", 0.0) for _, da, _ in layers]
-        except (RasterioError, CPLE_BaseError, TypeError) as error:  # rasterio reads what it has created
-            raise _unwritten(f"GDAL reports: {reason(error)}") from error
+        _create(draft, profile, ds, layers, gcps=(gcps, grid.crs) if gcps else None)
         _warn_of_nodata(draft, path, first)
         # Blocks are written as they are computed; the copy compresses them once and adds the overviews of a COG.
         targets: Any = [_Band(draft, band) for band in range(1, len(layers) + 1)]
@@ -166,6 +158,26 @@ def write_geotiff(
         except (RasterioError, CPLE_BaseError) as error:
             raise OutputError(f"GDAL cannot write {path.name!r} as {driver}: {error}. Check --co.") from error
         _require_intact(path, draft, options)
+
+
+def _create(
+    draft: Path,
+    profile: Mapping[str, Any],
+    ds: xr.Dataset,
+    layers: Sequence[tuple[str, xr.DataArray, Mapping[str, Any]]],
+    *,
+    gcps: tuple[Any, Any] | None,
+) -> None:
+    """Create a GeoTIFF without values, with tags, scales and offsets; `gcps` are control points and their CRS."""
+    try:
+        with rasterio.open(draft, "w", driver="GTiff", tiled=True, BIGTIFF="IF_SAFER", **profile) as file:
+            if gcps is not None:
+                file.gcps = gcps
+            write_tags(file, ds, layers)
+            file.scales = [da.attrs.get("scale_factor", 1.0) for _, da, _ in layers]
+            file.offsets = [da.attrs.get("add_offset", 0.0) for _, da, _ in layers]
+    except (RasterioError, CPLE_BaseError, TypeError) as error:  # rasterio reads what it has created
+        raise _unwritten(f"GDAL reports: {reason(error)}") from error
 
 
 def _warn_of_nodata(draft: Path, path: Path, layer: xr.DataArray) -> None:
