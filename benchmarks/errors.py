@@ -52,7 +52,7 @@ def predicted(predictor: Predictor, noisy: Noisy, *, known: bool) -> Array:
     mask, errors = np.zeros((1, n_c), bool), np.zeros((1, n_c), np.float32)
     xc[0, :n], yc[0, :n, 0], mask[0, :n], xt[0, : len(task.xt)] = task.xc, standard.z, True, task.xt
     errors[0, :n] = noisy.sigma / standard.scale
-    points = Points(xc, yc, xt, mask, np.array([standard.loc]), np.array([standard.scale]))
+    points = Points(xc=xc, yc=yc, xt=xt, mask=mask, loc=np.array([standard.loc]), scale=np.array([standard.scale]))
     return predictor(replace(points, errors=errors) if known else points)[:, 0, : len(task.xt)]
 
 

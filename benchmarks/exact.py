@@ -153,7 +153,7 @@ def predict_network(predictor: Predictor, tasks: list[Task]) -> Iterator[Array]:
             xc[k, :n], yc[k, :n, 0], mask[k, :n] = task.xc, standard[k].z, True
             xt[k, : len(task.xt)] = task.xt
         loc, scale = (np.array([getattr(s, name) for s in standard]) for name in ("loc", "scale"))
-        moments = predictor(Points(xc, yc, mask, xt, loc, scale))
+        moments = predictor(Points(xc=xc, yc=yc, xt=xt, mask=mask, loc=loc, scale=scale))
         for k, task in enumerate(batch):
             yield moments[:, k, : len(task.xt)]
 

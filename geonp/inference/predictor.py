@@ -239,7 +239,7 @@ def _geonp_errors() -> Iterator[None]:
         raise PredictionError(f"the model failed: {reason(error)}") from error
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Points:
     """A padded batch of tiles as the model reads it.
 

@@ -109,7 +109,10 @@ def pad(batch: list[Tile], predictor: Predictor) -> Points:
         if errors is not None and tile.errors is not None:
             errors[k, :n] = tile.errors / values.scale
     covariates = padded([tile.covariates for tile in batch], n_c, n_t)
-    return Points(xc, yc, xt, mask, loc, scale, covariates, errors, _measured(batch, loc, scale))
+    measured = _measured(batch, loc, scale)
+    return Points(
+        xc=xc, yc=yc, xt=xt, mask=mask, loc=loc, scale=scale, covariates=covariates, errors=errors, measured=measured
+    )
 
 
 def _measured(batch: list[Tile], loc: FloatArray, scale: FloatArray) -> Measured | None:

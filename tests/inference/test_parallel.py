@@ -232,7 +232,8 @@ def points(n: int, seed: int = 0) -> list[Points]:
         xt = rng.integers(-8, 8, (size, n_t, 2)).astype(np.float32)
         yc = rng.standard_normal((size, n_c, 1)).astype(np.float32)
         mask = rng.random((size, n_c)) < 0.9
-        found.append(Points(xc, yc, xt, mask, np.arange(size) + 280.0, np.full(size, 3.0)))
+        loc, scale = np.arange(size) + 280.0, np.full(size, 3.0)
+        found.append(Points(xc=xc, yc=yc, xt=xt, mask=mask, loc=loc, scale=scale))
     return found[:n]
 
 
