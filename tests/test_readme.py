@@ -23,15 +23,13 @@ from geonp.nn import tnp_kr
 from geonp.nn.models import build
 
 ROOT = Path(__file__).parents[1]
-PLANS = {"docs/design-second-generation.md"}
-"""Pages about code that is still to be written."""
 PAGES = sorted(
     str(path.relative_to(ROOT))
     for pattern in ("*.md", "docs/**/*.md", "recipes/*.md", "benchmarks/**/*.md")
     for path in ROOT.glob(pattern)
     if "generated" not in path.parts
 )
-CURRENT = [page for page in PAGES if page not in PLANS | {"benchmarks/RESULTS.md"}]
+CURRENT = [page for page in PAGES if page != "benchmarks/RESULTS.md"]
 MOST_LINES = 120
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")

@@ -102,7 +102,7 @@ class DriftKrigingHead(KrigingHead):
     4. The process is conditioned on the values, so the standard error includes the uncertainty of the drift.
 
     Without covariates and errors it is a :class:`~geonp.nn.heads.KrigingHead`, whose weights it can start from. See
-    ``docs/design-second-generation.md``.
+    ``docs/drift.md``.
     """
 
     def __init__(
