@@ -11,7 +11,7 @@ import xarray as xr
 
 from geonp.fill.region import fill_covariate
 from geonp.fill.request import VARIABLES
-from geonp.fill.surroundings import Beside, Region
+from geonp.fill.surroundings import Placement, Region
 from geonp.inference.covariates import Columns, Layer
 from geonp.inference.kernel import FillJob
 from geonp.inference.stack import STACK, beside
@@ -20,7 +20,7 @@ from geonp.raster.covariates import Covariate
 from geonp.raster.positions import positions
 from geonp.raster.variable import Variable
 from geonp.raster.windows import Window
-from geonp.training.data.tasks import Beside as TaskBeside
+from geonp.training.data.tasks import TaskCovariates
 
 Rows = tuple[slice, ...]
 
@@ -39,7 +39,7 @@ class CovariateReader:
         rows, cols = window
         chunk, layers = Window(rows.start, rows.stop, cols.start, cols.stop), []
         for covariate in self.covariates:
-            place = Beside.of(covariate, self.variables[name])
+            place = Placement.of(covariate, self.variables[name])
             lead = tuple(range(index[axis], index[axis] + 1) for axis in place.axes)
             result = fill_covariate(covariate, Region(lead, chunk), self.job, self.domain, chunk.shape)
             layers.append(place.layer(result[(0,) * len(lead)]))
@@ -106,9 +106,9 @@ class Surroundings:
         ]
 
 
-def beside_task(found: Columns | None, n_context: int) -> TaskBeside | None:
+def beside_task(found: Columns | None, n_context: int) -> TaskCovariates | None:
     """Covariates of a task, without known errors of its context; None without any."""
     if found is None:
         return None
     (near, near_error), (there, there_error) = found.context.astype(np.float32), found.targets.astype(np.float32)
-    return TaskBeside(near, there, near_error, there_error, np.zeros(n_context, np.float32))
+    return TaskCovariates(near, there, near_error, there_error, np.zeros(n_context, np.float32))

@@ -25,7 +25,7 @@ from geonp.io.measurements import read_table, transformed
 from geonp.raster.arrays import BoolArray, Float64Array, IntArray
 from geonp.raster.covariates import CovariateLike
 from geonp.raster.times import times_of
-from geonp.scattered.covariates import Beside, beside, errors_of, wanted
+from geonp.scattered.covariates import PointCovariate, beside, errors_of, wanted
 from geonp.scattered.fields import Frame
 from geonp.scattered.interpolate import interpolate
 from geonp.scattered.repeats import Repeats, combined, numbers_of_places
@@ -222,12 +222,12 @@ def _scored(data: _Measured, time: str | None, at_times: Sequence[Any] | None) -
     return np.isin(data.sites.times, times_of(data.frame[time]).index(at_times, "at_times"))
 
 
-def _column(one: Beside) -> Any:
+def _column(one: PointCovariate) -> Any:
     """A covariate as a column of a table."""
     return pd.Categorical(one.measured) if one.classes else one.measured
 
 
-def _design(one: Beside) -> Float64Array:
+def _design(one: PointCovariate) -> Float64Array:
     """The columns ``(n, p)`` of a covariate in a regression: standardised, or indicators of all classes but one."""
     if one.classes:
         classes = np.unique(one.measured[np.isfinite(one.measured)])[1:]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from geonp.fill.region import assemble, unknown
-from geonp.fill.surroundings import Beside, Index, Region
+from geonp.fill.surroundings import Index, Placement, Region
 from geonp.inference.covariates import Layer
 from geonp.inference.kernel import FillJob
 from geonp.raster.arrays import Array, BoolArray
@@ -56,7 +56,7 @@ class BlockSource:
     masks: Blocks | None
     rows: list[Piece]
     cols: list[Piece]
-    beside: list[tuple[Beside, Blocks]]
+    beside: list[tuple[Placement, Blocks]]
     around: FarBlocks | None = None
     narrow: Blocks | None = None
 
@@ -116,7 +116,7 @@ class BlockSource:
         assemble(out, rows, cols, read)
         return out
 
-    def _result(self, place: Beside, blocks: Blocks, index: Index) -> Array:
+    def _result(self, place: Placement, blocks: Blocks, index: Index) -> Array:
         inner = place.within(index, [lead.start for lead in self.region.lead])
         result = unknown(self.job.window(self.region.chunk).shape, blocks[0][0].dtype)
         assemble(result, self.rows, self.cols, lambda i, j: self._cut(blocks[i][j][inner], i, j))

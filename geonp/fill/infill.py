@@ -33,7 +33,7 @@ from geonp.fill.outputs import ordered, result_arrays
 from geonp.fill.region import alone, fill_region
 from geonp.fill.request import Request, prepare
 from geonp.fill.signatures import FillKeywords, takes_fill_options
-from geonp.fill.surroundings import Beside, Region
+from geonp.fill.surroundings import Placement, Region
 from geonp.fill.variables import Raster
 from geonp.inference.counting import most_batches
 from geonp.inference.kernel import FillJob, as_read, result_dtype
@@ -191,7 +191,7 @@ def _filled(
         stored = source.data
     chunks, stored = stored.chunks, _cut(stored, job)
     domain = None if request.domain is None else da.asarray(request.domain).rechunk(stored.chunks[-2:])
-    beside = [(Beside.of(covariate, variable), data) for covariate, data in covariates]
+    beside = [(Placement.of(covariate, variable), data) for covariate, data in covariates]
     watch = None if in_memory else Watch.over(variable, stored.npartitions, hint=warping is None)
     narrow = narrow_mask(request, variable)
     narrow = None if narrow is None else da.asarray(narrow).rechunk(stored.chunks)
@@ -245,7 +245,7 @@ def _fill_chunks(
     data: da.Array,
     domain: da.Array | None,
     job: FillJob,
-    covariates: Sequence[tuple[Beside, da.Array]] = (),
+    covariates: Sequence[tuple[Placement, da.Array]] = (),
     warping: Any = None,
     watch: Watch | None = None,
     narrow: da.Array | None = None,

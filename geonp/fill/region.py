@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from geonp.errors import PredictionError
-from geonp.fill.surroundings import Beside, Index, Region
+from geonp.fill.surroundings import Index, Placement, Region
 from geonp.inference.classes import fill_classes
 from geonp.inference.covariates import Layer
 from geonp.inference.directions import fill_directions
@@ -222,12 +222,12 @@ class VariableSource:
         return [place.layer(result[place.within(index, first)]) for place, result in self.beside_windows]
 
     @cached_property
-    def beside_windows(self) -> list[tuple[Beside, Array]]:
+    def beside_windows(self) -> list[tuple[Placement, Array]]:
         """Each covariate in the window of all slices, its gaps filled; errors of readers are raised as they are."""
         rows, cols = self._pieces(self.job.shape, self._cells)
         found = []
         for covariate in self.beside:
-            place = Beside.of(covariate, self.variable)
+            place = Placement.of(covariate, self.variable)
             lead = tuple(self.region.lead[axis] for axis in place.axes)
             shape = (*map(len, lead), *self.job.window(self.region.chunk).shape)
             result = unknown(shape, result_dtype(covariate.variable.read.dtype))

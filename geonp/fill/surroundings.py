@@ -82,7 +82,7 @@ class Region:
 
 
 @dataclass(frozen=True)
-class Beside:
+class Placement:
     """Where the blocks of a covariate belong: its dimensions among the leading ones of the variable."""
 
     axes: tuple[int, ...]
@@ -91,7 +91,7 @@ class Beside:
     slice: bool
 
     @classmethod
-    def of(cls, covariate: Covariate, variable: Variable) -> Beside:
+    def of(cls, covariate: Covariate, variable: Variable) -> Placement:
         """The place of a covariate of a variable."""
         return cls(covariate.axes(variable), covariate.classes, covariate.known_errors, covariate.slice)
 

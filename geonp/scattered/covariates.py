@@ -46,7 +46,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, eq=False)
-class Beside:
+class PointCovariate:
     """A covariate of measurements and of the places to predict.
 
     Attributes
@@ -122,7 +122,7 @@ def _variable(at: object, name: str) -> Raster | None:
     return parts[0]
 
 
-def beside(given: Sequence[Wanted], table: Table, target: Target, frame: Frame) -> tuple[Beside, ...]:
+def beside(given: Sequence[Wanted], table: Table, target: Target, frame: Frame) -> tuple[PointCovariate, ...]:
     """The covariates at the measurements of a table and where to predict.
 
     Parameters
@@ -168,7 +168,7 @@ def errors_of(column: str | None, table: Table) -> Float64Array | None:
     return errors
 
 
-def _beside(one: Wanted, table: Table, target: Target, frame: Frame) -> Beside:
+def _beside(one: Wanted, table: Table, target: Target, frame: Frame) -> PointCovariate:
     label, lazy = one.label, target.template.chunks is not None
     columns = [None if t is None else t.covariates.get(label) for t in (table, target.table)]
     if one.raster is None and any(column is None for column in columns):
@@ -188,13 +188,13 @@ def _beside(one: Wanted, table: Table, target: Target, frame: Frame) -> Beside:
     if one.raster is None:
         assert at_table is not None
         assert at_places is not None
-        return Beside(label, classes, at_table, at_places)
+        return PointCovariate(label, classes, at_table, at_places)
     covariate, grid = one.raster
     classes = classes or covariate.classes
     if at_table is not None and target.grid is None and target.template.shape == grid.shape and not all(grid.placed):
         # the cells of a curvilinear grid are the places
         stored = covariate.variable
-        return Beside(label, classes, at_table, stored.read(stored.source.values).ravel().astype(np.float64))
+        return PointCovariate(label, classes, at_table, stored.read(stored.source.values).ravel().astype(np.float64))
     field = replace(Field.of(covariate, grid, frame), classes=classes)
     if at_table is None or covariate.variable.source.chunks is None:
         read = field.at(table.xy)
@@ -202,8 +202,8 @@ def _beside(one: Wanted, table: Table, target: Target, frame: Frame) -> Beside:
             _warn_of_difference(label, at_table, read, classes, covariate)
     measured = read if at_table is None else at_table
     if at_places is not None:
-        return Beside(label, classes, measured, at_places)
-    return Beside(label, classes, measured, field if lazy else field.at(target.places))
+        return PointCovariate(label, classes, measured, at_places)
+    return PointCovariate(label, classes, measured, field if lazy else field.at(target.places))
 
 
 def _numbers(label: str, columns: Sequence[pd.Series[Any]], raster: Raster | None) -> tuple[list[Float64Array], bool]:
@@ -222,7 +222,7 @@ def _numbers(label: str, columns: Sequence[pd.Series[Any]], raster: Raster | Non
     return np.split(numbers, np.cumsum([len(column) for column in columns])[:-1]), True
 
 
-def _check(one: Beside, table: Table) -> None:
+def _check(one: PointCovariate, table: Table) -> None:
     """Check the values of a covariate."""
     known = one.measured[np.isfinite(one.measured) & np.isfinite(table.xy).all(1)]
     for where, n in (

@@ -27,7 +27,7 @@ from geonp.raster.metadata import dataset_attrs
 from geonp.raster.places import warn_of_places
 from geonp.raster.variable import Variable
 from geonp.scattered.across_times import Asked, Moments
-from geonp.scattered.covariates import Beside, beside, errors_of, wanted
+from geonp.scattered.covariates import PointCovariate, beside, errors_of, wanted
 from geonp.scattered.fields import Frame
 from geonp.scattered.prediction import predicted
 from geonp.scattered.repeats import Repeats, combined
@@ -175,7 +175,7 @@ def _results(
     table: Table,
     target: Target,
     asked: Asked | None,
-    known: tuple[Sequence[Beside], Float64Array | None],
+    known: tuple[Sequence[PointCovariate], Float64Array | None],
     model: tuple[FillJob, Card],
     options: FillOptions,
 ) -> xr.Dataset:
@@ -239,7 +239,7 @@ def _job(target: Target, options: FillOptions, beside: int) -> tuple[FillJob, Ca
 def _observations(
     table: Table,
     name: str,
-    covariates: Sequence[Beside],
+    covariates: Sequence[PointCovariate],
     errors: Float64Array | None,
     asked: Asked | None,
     target: Target,

@@ -37,7 +37,7 @@ class Task:
         Whether the field is Gaussian, so that its conditional distribution is known.
     kind : str
         Kind of gaps.
-    beside : Beside, optional
+    beside : TaskCovariates, optional
         Covariates and known errors.
     """
 
@@ -48,11 +48,11 @@ class Task:
     variance: Float32Array
     exact: bool
     kind: str
-    beside: Beside | None = field(default=None, kw_only=True)
+    beside: TaskCovariates | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
-class Beside:
+class TaskCovariates:
     """Covariates of a task and known errors of its context.
 
     Attributes
@@ -167,10 +167,10 @@ def task_of(
     )
 
 
-def _beside(drawn: Accompanied, n_c: int, scale: float) -> Beside:
+def _beside(drawn: Accompanied, n_c: int, scale: float) -> TaskCovariates:
     columns, errors = drawn.columns.astype(np.float32), drawn.errors.astype(np.float32)
     known = (drawn.known_error / scale).astype(np.float32)
-    return Beside(columns[:n_c], columns[n_c:], errors[:n_c], errors[n_c:], known)
+    return TaskCovariates(columns[:n_c], columns[n_c:], errors[:n_c], errors[n_c:], known)
 
 
 def conditional_moments(
