@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +12,7 @@ import click
 
 from .covariates import read_covariate
 from .options import distribution, fill_option, pair, quantiles, quiet
+from .progress import watched
 from .show import echo, to_json
 
 if TYPE_CHECKING:
@@ -79,6 +82,9 @@ if TYPE_CHECKING:
 )
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @quiet
+@click.option(
+    "--progress/--no-progress", default=None, help="Show the progress of the fields of --time. Default: unless --quiet."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def grid(
     points: tuple[Path, ...],
@@ -96,6 +102,7 @@ def grid(
     picture: Path | None,
     overwrite: bool,
     quiet: bool,
+    progress: bool | None,
     as_json: bool,
     **settings: Any,
 ) -> None:
@@ -136,7 +143,11 @@ def grid(
         assert resolution is not None
         at = lattice_around(columns, resolution, bounds, crs)
     settings |= {name: settings[name] or None for name in ("at_times", "units")}
-    result = interpolate(table, at, bounds=value_bounds, values=names, x=x, y=y, crs=crs, covariates=beside, **settings)
+    settings |= {"bounds": value_bounds, "values": names, "x": x, "y": y, "crs": crs, "covariates": beside}
+    with watched(not quiet if progress is None else progress, "fields") as show:
+        if show is not None:
+            settings["progress"] = partial(show, {"filled": math.prod([*at.sizes.values()][-2:])})
+        result = interpolate(table, at, **settings)
     write_raster(result, target, overwrite=overwrite)
     drawn: dict[str, Any] = {} if picture is None else _drawn(result, picture, columns, crs, at)
     used = {name: int(columns.usable(name).sum()) for name in columns.values}

@@ -19,14 +19,17 @@ _LINE_EVERY_S = 60.0
 
 
 @contextmanager
-def watched(shown: bool) -> Iterator[Show | None]:
-    """Yield a function to call after each unit, with its record and the numbers of finished units and of all units."""
+def watched(shown: bool, units: str = "units") -> Iterator[Show | None]:
+    """Yield a function to call after each unit, with its record and the numbers of finished units and of all units.
+
+    `units` are called so in a log.
+    """
     if not shown:
         yield None
     elif in_terminal():
         yield from _bar()
     else:
-        yield _lines()
+        yield _lines(units)
 
 
 def _bar() -> Iterator[Show]:
@@ -47,7 +50,7 @@ def _bar() -> Iterator[Show]:
         yield show
 
 
-def _lines() -> Show:
+def _lines(units: str) -> Show:
     start = printed = time.monotonic()
     cells, earlier = 0, -1
 
@@ -61,7 +64,7 @@ def _lines() -> Show:
         printed, seconds = now, now - start
         left = seconds / (done - earlier) * (total - done)
         echo(
-            f"{done:,} of {total:,} units, {cells:,} cells filled, {cells / seconds:,.0f} cells/s, "
+            f"{done:,} of {total:,} {units}, {cells:,} cells filled, {cells / seconds:,.0f} cells/s, "
             f"{left / 60:,.0f} min left",
             err=True,
         )

@@ -255,7 +255,7 @@ class _Run:
         numbers = np.unique(self.fold[self.scored])
         for i, number in enumerate(numbers, 1):
             if self.progress is not None:
-                self.progress(f"{method}: fold {i} of {len(numbers)}")
+                self.progress(f"{method}: fold {i} of {len(numbers)}{_left(start, i, len(numbers))}")
             hidden = self.fold == number
             out[:, hidden & self.scored] = predict(~hidden, hidden & self.scored)
         if method in POINT_METHODS or method == ACROSS:
@@ -315,6 +315,12 @@ class _Run:
                 if known.any():
                     out[hidden] = sites.at(hidden).nearest(sites.space[known])
         return out
+
+
+def _left(start: float, i: int, n: int) -> str:
+    """The time left before fold `i` of `n`, if it is worth a word."""
+    seconds = (clock.perf_counter() - start) / max(i - 1, 1) * (n - i + 1)
+    return f", {seconds / 60:,.0f} min left" if i > 1 and seconds >= 60 else ""
 
 
 def _point(mean: Float64Array) -> Float64Array:

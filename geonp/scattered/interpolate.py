@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -37,6 +38,7 @@ from geonp.scattered.squares import (
     project,
 )
 from geonp.scattered.targets import Target, target_of
+from geonp.scattered.time_fields import predicted_across
 
 if TYPE_CHECKING:
     from geonp.inference.checkpoint import Card
@@ -68,6 +70,7 @@ def interpolate(
     bounds: Bounds | None = None,
     samples: int = 0,
     units: str | Sequence[str] | None = None,
+    progress: Callable[[int, int], object] | None = None,
 ) -> xr.Dataset:
     """Interpolate scattered measurements to the cells of a grid or to other places.
 
@@ -121,6 +124,8 @@ def interpolate(
     units : str or list of str, optional
         Units of the values, or of each column, for the attributes of the result. By default those of a Dataset, or
         those in brackets in the name of a column: ``temp [degC]`` becomes the variable ``temp``.
+    progress : callable, optional
+        Called after each field of `time`, with the numbers of finished fields and of all.
 
     Returns
     -------
@@ -166,7 +171,7 @@ def interpolate(
     target.check_memory(len(table.values), len(asked), 1 if asked_times is None else asked_times.maps)
     _warn_of_doubts(table, target, max_distance)
     known = beside(asked, table, target, Frame.of(table, crs, target.grid))
-    result = _results(table, target, asked_times, (known, known_errors), (job, card), options)
+    result = _results(table, target, asked_times, (known, known_errors), (job, card), options, progress)
     used = {"geonp_covariates": " ".join(labels), "geonp_errors": errors, "geonp_time": time}
     return result.assign_attrs({name: value for name, value in used.items() if value})
 
@@ -178,6 +183,7 @@ def _results(
     known: tuple[Sequence[PointCovariate], Float64Array | None],
     model: tuple[FillJob, Card],
     options: FillOptions,
+    progress: Callable[[int, int], object] | None,
 ) -> xr.Dataset:
     """The results of all columns of values, beside covariates and errors that are known."""
     (covariates, errors), (job, card) = known, model
@@ -185,7 +191,7 @@ def _results(
     template = target.template if asked is None else asked.template(target)
     variables = [_variable(template, table, name) for name in table.values]
     limits = bounds_of(options.bounds, variables)
-    out = []
+    out: list[xr.Dataset] = []
     for name, variable in zip(table.values, variables, strict=True):
         parts = _observations(table, name, covariates, errors, asked, target, job)
         warping = fitted(_samples(parts), *limits[name]) if name in limits else None
@@ -193,10 +199,16 @@ def _results(
         if asked is None:
             part = predicted(target, parts[0], there, job)
         else:
-            part = asked.predicted(Moments.of(parts, asked.times), target, there, job)
+            shown = None if progress is None else partial(_shown, progress, len(out), len(variables))
+            part = predicted_across(asked, Moments.of(parts, asked.times), target, there, job, shown)
         out.append(_dataset(variable, part, warping, len(table.xy), card, options))
     merged = xr.merge(out, combine_attrs="override", compat="identical", join="exact")
     return merged.assign_attrs(said(options, limits))
+
+
+def _shown(progress: Callable[[int, int], object], before: int, columns: int, done: int, fields: int) -> None:
+    """Report the fields of one of several columns."""
+    progress(before * fields + done, columns * fields)
 
 
 def _warn_of_doubts(table: Table, target: Target, max_distance: float | None) -> None:

@@ -27,6 +27,7 @@ from geonp.scattered.squares import (
     Square,
     blend_weights,
     choose_context,
+    frames_of,
     grouped,
     project,
     squares_of,
@@ -42,9 +43,64 @@ class InterpolationSettings:
     """Largest number of targets in a forward pass, which bounds its memory."""
     tasks_per_core: int = 8
     """Number of dask tasks for each core, so that all cores finish at about the same time."""
+    context_step: int = 16
+    """A context of fewer observations than the model can read is padded to a multiple of this."""
 
 
 INTERPOLATION = InterpolationSettings()
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Places that the model predicts at once.
+
+    Attributes
+    ----------
+    frame : Square
+        The square whose context is read, and whose centre and unit are those of the model.
+    index : array of int
+        Numbers of the places.
+    weights : array
+        Blending weights of the predictions there.
+    """
+
+    frame: Square
+    index: IntArray
+    weights: Float64Array
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """Places ``(n, 2)`` to predict from observations, with the covariates of these at the places."""
+
+    places: Float64Array
+    observations: Observations
+    covariates: Sequence[Layer]
+
+
+def answered(questions: Sequence[Question], job: FillJob) -> list[StructArray]:
+    """Results ``(n,)`` of several predictions, whose tiles share batches."""
+    if not questions:
+        return []
+    ends = np.cumsum([len(one.places) for one in questions])
+    largest = max((one.observations for one in questions), key=lambda observations: len(observations.xy))
+    fitting = _fitting(job, largest)
+
+    def tiles() -> Iterator[Tile]:
+        for one, end in zip(questions, ends, strict=True):
+            layers = [a.joined(b) for a, b in zip(one.observations.covariates, one.covariates, strict=True)]
+            for part in _parts(one.observations, one.places, job):
+                tile, _ = _with_context(one.observations, one.places, part, layers, fitting)
+                yield replace(tile, targets=tile.targets + end - len(one.places))
+
+    every, size = np.concatenate([one.places for one in questions]), job.predictor.batch_size
+    expected = math.ceil(sum(1 / tiles_per_batch(size, padded_size(len(one.places))) for one in questions))
+    total = stitch(batches(tiles(), size), ends[-1], fitting.predictor, expected, lambda tile: _near(every, tile))
+    dtype = result_dtype(np.result_type(largest.values.dtype, np.float32), job)
+    parts = np.split(total, ends[:-1], axis=1)
+    return [
+        _flagged(part, one.observations, one.places, job, dtype) for part, one in zip(parts, questions, strict=True)
+    ]
 
 
 def predicted(target: Target, observations: Observations, covariates: Sequence[Layer], job: FillJob) -> Any:
@@ -66,7 +122,7 @@ def predicted(target: Target, observations: Observations, covariates: Sequence[L
         total = _predict_in_parallel(observations, places, covariates, job)
         result = _flagged(total, observations, places, job, dtype)
         if job.samples:
-            _draw(result, observations, places, covariates, squares_of(observations, _bounds(places)), job)
+            _draw(result, observations, places, covariates, job)
         return result.reshape(target.template.shape)
     rows, cols = (da.from_array(a, chunks=c) for a, c in zip((target.y, target.x), chunks, strict=True))
     held = delayed(observations, pure=True)
@@ -84,11 +140,10 @@ def _block(
         for layer in observations.covariates
     ]
     dtype = result_dtype(np.result_type(observations.values.dtype, np.float32), job)
-    squares = squares_of(observations, _bounds(places))
-    total = _predict(observations, places, covariates, squares, job)
+    total = _predict(observations, places, covariates, _parts(observations, places, job), job)
     result = _flagged(total, observations, places, job, dtype)
     if job.samples:
-        _draw(result, observations, places, covariates, squares, job)
+        _draw(result, observations, places, covariates, job)
     return result.reshape(len(y), x.shape[1])
 
 
@@ -100,22 +155,20 @@ def _bounds(places: Float64Array) -> tuple[float, float, float, float]:
 def _predict_in_parallel(
     observations: Observations, places: Float64Array, covariates: Sequence[Layer], job: FillJob
 ) -> Float64Array:
-    """The sums of :func:`_predict`, with a dask task for each band of neighbouring squares."""
-    squares = sorted(squares_of(observations, _bounds(places)), key=lambda square: (square.y, square.x))
-    edges = np.linspace(0, len(squares), min(len(squares), INTERPOLATION.tasks_per_core * CPU_COUNT) + 1).astype(int)
-    parts, covered = [], grouped(places, squares, observations.geographic)
-    for first, last in itertools.pairwise(edges):
-        near = np.zeros(len(places), bool)
-        near[np.concatenate(covered[first:last])] = True
-        parts.append((squares[first:last], np.flatnonzero(near)))
+    """The sums of :func:`_predict`, with a dask task for each band of neighbouring parts."""
+    parts = _parts(observations, places, job)
     held = delayed(observations, pure=False)
-    tasks = [
-        delayed(_predict)(held, places[index], [layer.at(index) for layer in covariates], part, job)
-        for part, index in parts
-    ]
+    edges = np.linspace(0, len(parts), min(len(parts), INTERPOLATION.tasks_per_core * CPU_COUNT) + 1).astype(int)
+    tasks, near = [], []
+    for first, last in itertools.pairwise(edges):
+        band = parts[first:last]
+        index = np.unique(np.concatenate([part.index for part in band]))
+        inside = [replace(part, index=np.searchsorted(index, part.index)) for part in band]
+        near.append(index)
+        tasks.append(delayed(_predict)(held, places[index], [layer.at(index) for layer in covariates], inside, job))
     total = np.zeros((4, len(places)))
-    for (_, index), part in zip(parts, compute(*tasks), strict=True):
-        total[:, index] += part
+    for index, band_total in zip(near, compute(*tasks), strict=True):
+        total[:, index] += band_total
     return total
 
 
@@ -123,7 +176,7 @@ def _predict(
     observations: Observations,
     places: Float64Array,
     covariates: Sequence[Layer],
-    squares: list[Square],
+    parts: Sequence[Part],
     job: FillJob,
 ) -> Float64Array:
     """Weighted sums of mean, standard error and tail at each place, and sums of weights, ``(4, n)``.
@@ -131,17 +184,18 @@ def _predict(
     `covariates` are those of the observations, at the places.
     """
     layers = [layer.joined(there) for layer, there in zip(observations.covariates, covariates, strict=True)]
-    covered = list(zip(squares, grouped(places, squares, observations.geographic), strict=True))
-    distance = observations.distance(places)
-    tiles = (
-        tile
-        for square, index in covered
-        for tile, _ in _with_context(observations, places, distance, square, index, layers, job)
-    )
+    job = _fitting(job, observations)
+    tiles = (_with_context(observations, places, part, layers, job)[0] for part in parts)
     size = job.predictor.batch_size
-    return stitch(
-        batches(tiles, size), len(places), job.predictor, _expected(covered, size), lambda tile: _near(places, tile)
-    )
+    expected = math.ceil(sum(1 / tiles_per_batch(size, padded_size(part.index.size)) for part in parts))
+    return stitch(batches(tiles, size), len(places), job.predictor, expected, lambda tile: _near(places, tile))
+
+
+def _fitting(job: FillJob, observations: Observations) -> FillJob:
+    """The job with a context hardly longer than the observations: padding takes time, too."""
+    neighbourhood, step = job.predictor.neighbourhood, INTERPOLATION.context_step
+    n_context = min(neighbourhood.n_context, -(-len(observations.xy) // step) * step)
+    return replace(job, predictor=replace(job.predictor, neighbourhood=replace(neighbourhood, n_context=n_context)))
 
 
 def _draw(
@@ -149,17 +203,13 @@ def _draw(
     observations: Observations,
     places: Float64Array,
     covariates: Sequence[Layer],
-    squares: list[Square],
     job: FillJob,
 ) -> None:
     """Joint samples at the places of a result, in place."""
     layers = [layer.joined(there) for layer, there in zip(observations.covariates, covariates, strict=True)]
-    covered = zip(squares, grouped(places, squares, observations.geographic), strict=True)
-    distance = observations.distance(places)
     tiles = (
-        (square, tile, chosen)
-        for square, index in covered
-        for tile, chosen in _with_context(observations, places, distance, square, index, layers, job)
+        (part.frame, *_with_context(observations, places, part, layers, job))
+        for part in _parts(observations, places, job, shared=False)
     )
     draw_samples(result, tiles, places, observations, job)
 
@@ -168,38 +218,39 @@ def _near(places: Float64Array, tile: Tile) -> str:
     return f"around x, y = {tuple(places[tile.targets[0]].tolist())}"
 
 
-def _expected(covered: list[tuple[Square, IntArray]], size: int) -> int:
-    """Estimate of the number of batches."""
-    counts = [index.size for _, index in covered if index.size]
-    parts = [(-(-n // INTERPOLATION.most_targets), padded_size(min(n, INTERPOLATION.most_targets))) for n in counts]
-    return math.ceil(sum(n / tiles_per_batch(size, n_t) for n, n_t in parts))
+def _parts(observations: Observations, places: Float64Array, job: FillJob, *, shared: bool = True) -> list[Part]:
+    """The tiles that predict at `places` ``(n, 2)``; the targets of each fit into a forward pass.
+
+    Unless `shared`, squares with the same context are read one by one.
+    """
+    squares = sorted(squares_of(observations, _bounds(places)), key=lambda square: (square.y, square.x))
+    covered, distance = grouped(places, squares, observations.geographic), observations.distance(places)
+    n_context = job.predictor.neighbourhood.n_context
+    frames = frames_of(observations, squares, n_context) if shared else squares
+    weights: dict[Square, Float64Array] = {}
+    for square, frame, index in zip(squares, frames, covered, strict=True):
+        if index.size:
+            total = weights.setdefault(frame, np.zeros(len(places)))
+            total[index] += blend_weights(places[index], distance[index], square, observations.geographic)
+    parts = []
+    for frame, total in weights.items():
+        index = np.flatnonzero(total)
+        for some in np.array_split(index, -(-index.size // INTERPOLATION.most_targets)) if index.size else ():
+            parts.append(Part(frame, some, total[some]))
+    return parts
 
 
 def _with_context(
-    observations: Observations,
-    places: Float64Array,
-    distance: Float64Array,
-    square: Square,
-    index: IntArray,
-    covariates: Sequence[Layer],
-    job: FillJob,
-) -> Iterator[tuple[Tile, IntArray]]:
-    """The tiles of a square with the numbers of their context; the targets of each fit into a forward pass.
-
-    `covariates` are those at the observations, then at the places.
-    """
-    weights = blend_weights(places[index], distance[index], square, observations.geographic)
-    index, weights = index[weights > 0], weights[weights > 0]
-    if not index.size:
-        return
-    neighbourhood = job.predictor.neighbourhood
+    observations: Observations, places: Float64Array, part: Part, covariates: Sequence[Layer], job: FillJob
+) -> tuple[Tile, IntArray]:
+    """A tile, and the numbers of its context. `covariates` are those at the observations, then at the places."""
+    neighbourhood, square, index = job.predictor.neighbourhood, part.frame, part.index
     chosen, xc = choose_context(observations, square, neighbourhood.n_context, neighbourhood.thinning)
-    for part in np.array_split(np.arange(index.size), -(-index.size // INTERPOLATION.most_targets)):
-        xt = project(places[index[part]], square.middle, observations.geographic) / square.unit
-        beside = columns(covariates, chosen, len(observations.xy) + index[part])
-        errors = None if observations.errors is None else observations.errors[chosen]
-        tile = Tile(xc, observations.values[chosen], xt, index[part], weights[part], covariates=beside, errors=errors)
-        yield without_piles(tile, job.warping, job.predictor), chosen
+    xt = project(places[index], square.middle, observations.geographic) / square.unit
+    beside = columns(covariates, chosen, len(observations.xy) + index)
+    errors = None if observations.errors is None else observations.errors[chosen]
+    tile = Tile(xc, observations.values[chosen], xt, index, part.weights, covariates=beside, errors=errors)
+    return without_piles(tile, job.warping, job.predictor), chosen
 
 
 def _flagged(
@@ -207,10 +258,20 @@ def _flagged(
 ) -> StructArray:
     """The blended predictions with the fields of a result, empty beyond `max_distance`."""
     out = np.zeros(len(places), dtype)
-    near = True if job.max_distance is None else observations.distance(places) <= job.max_distance
     for name, values in zip(("value", "standard_error", "tail"), blended(total), strict=True):
-        out[name] = np.where(near, values, np.nan)
+        out[name] = values
     if job.samples:
         out["sample"] = np.nan
-    out["flag"] = np.where(near, FillFlag.FILLED, FillFlag.BEYOND_LIMIT)
-    return out
+    out["flag"] = FillFlag.FILLED
+    return limited(out, observations, places, job)
+
+
+def limited(result: StructArray, observations: Observations, places: Float64Array, job: FillJob) -> StructArray:
+    """Results ``(n,)``, empty beyond the `max_distance` of a job."""
+    if job.max_distance is None:
+        return result
+    far = observations.distance(places) > job.max_distance
+    for name in ("value", "standard_error", "tail"):
+        result[name][far] = np.nan
+    result["flag"][far] = FillFlag.BEYOND_LIMIT
+    return result

@@ -44,6 +44,10 @@ class SquareSettings:
     """Largest number of the largest squares."""
     curve_steps: int = 2**16
     """Side of the lattice on which observations are ordered along a curve."""
+    shared_deg: float = 15.0
+    """Largest distance of observations from their middle, in degrees, for one map of all: lengths there are 1 % off."""
+    shared_reach_deg: float = 30.0
+    """Largest distance from the middle of observations at which squares are seen in this map."""
     narrowest: float = 0.05
     """Smallest ratio of a degree of longitude to one of latitude, so that squares at the poles keep a width."""
 
@@ -168,6 +172,30 @@ def squares_of(observations: Observations, bounds: tuple[float, float, float, fl
         side /= 2
         open_ = np.concatenate([open_[split] + np.array([i, j]) * side for i in (0, 1) for j in (0, 1)])
     return squares
+
+
+def frames_of(observations: Observations, squares: Sequence[Square], n_context: int) -> list[Square]:
+    """The square whose context and centre are used in place of each square.
+
+    If all observations are the context of all squares, those of one side differ only in the origin of the map. They are
+    then read as one, in the middle of all observations. On the sphere, only where one map does for all.
+    """
+    if len(observations.xy) > n_context:
+        return list(squares)
+    if not observations.geographic:
+        x, y = (observations.xy.min(0) + observations.xy.max(0)) / 2
+        near = [True] * len(squares)
+    else:
+        mean = embed(observations.xy, geographic=True).mean(0)
+        x, y = np.degrees([math.atan2(mean[1], mean[0]), math.atan2(mean[2], math.hypot(*mean[:2]))])
+        middles = np.array([square.middle for square in squares]).reshape(-1, 2)
+        every = [project(xy, (x, y), geographic=True) for xy in (observations.xy, middles)]
+        far, near = (np.linalg.norm(offset, axis=1) for offset in every)
+        near = (near <= SQUARES.shared_reach_deg) & (far.max() <= SQUARES.shared_deg)
+    return [
+        Square(float(x) - square.side / 2, float(y) - square.side / 2, square.side) if one else square
+        for square, one in zip(squares, near, strict=True)
+    ]
 
 
 def root_of(observations: Observations) -> tuple[float, float, float]:

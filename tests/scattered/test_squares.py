@@ -8,7 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geonp.errors import InputError
-from geonp.scattered.squares import SQUARES, Observations, blend_weights, choose_context, grouped, project, squares_of
+from geonp.scattered.squares import (
+    SQUARES,
+    Observations,
+    blend_weights,
+    choose_context,
+    frames_of,
+    grouped,
+    project,
+    squares_of,
+)
 
 
 def scattered(n: int, *, geographic: bool, seed: int = 0, clustered: bool = False) -> Observations:
@@ -50,6 +59,21 @@ def test_the_part_of_a_region_has_the_same_squares() -> None:
     observations = scattered(2000, geographic=False)
     whole = set(squares_of(observations, (0.0, 0.0, 1e5, 1e5)))
     assert set(squares_of(observations, (2e4, 3e4, 4e4, 5e4))) < whole
+
+
+def test_squares_with_the_same_context_are_read_as_one() -> None:
+    region = scattered(150, geographic=False)
+    region = Observations(region.xy / 1e4 + [5, 45], region.values, geographic=True)
+    for observations, bounds in ((scattered(150, geographic=False), (0.0, 0.0, 1e5, 1e5)), (region, (5, 45, 15, 55))):
+        squares = squares_of(observations, bounds)
+        sides = [square.side for square in squares]
+        frames = [frame for frame in frames_of(observations, squares, 256) if frame.side == min(sides)]
+        assert sides.count(min(sides)) == len(frames) > 1
+        assert len(set(frames)) == 1
+        assert frames_of(observations, squares, 128) == squares  # each has a context of its own
+    globe = scattered(150, geographic=True)
+    squares = squares_of(globe, (-180.0, -90.0, 180.0, 90.0))
+    assert frames_of(globe, squares, 256) == squares  # no map shows the whole Earth
 
 
 def test_places_out_of_all_reach_are_refused_before_memory_is_full() -> None:

@@ -52,7 +52,9 @@ def test_lazy_grids_and_datasets_of_stations_and_times_give_the_same(stations: p
     # each day has its own stations, so that the others know more somewhere
     moving = stations[np.random.default_rng(5).random(len(stations)) < 0.6]
     at = geonp.lattice((0, 0, 12, 12), 2)
-    expected = geonp.interpolate(moving, at, time="date", at_times=DAYS[:2])
+    done: list[tuple[int, int]] = []
+    expected = geonp.interpolate(moving, at, time="date", at_times=DAYS[:2], progress=lambda *n: done.append(n))
+    assert done == [(1, 2), (2, 2)]
     lazy = geonp.interpolate(moving, at.chunk({"y": 3, "x": 4}), time="date", at_times=DAYS[:2])
     assert lazy["value"].chunks is not None
     np.testing.assert_allclose(lazy["value"], expected["value"], rtol=1e-5)

@@ -1,0 +1,281 @@
+"""Fields of several times: each from its own measurements and, where others know more, from those around it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import dask.array as da
+import numpy as np
+
+from geonp.inference.covariates import Layer
+from geonp.inference.kernel import FillJob, result_dtype
+from geonp.inference.stack import beside
+from geonp.raster.arrays import Float64Array, FloatArray, IntArray, StructArray
+from geonp.raster.metadata import FillFlag
+from geonp.scattered.across_times import ACROSS_TIMES, Asked, Moments
+from geonp.scattered.prediction import Question, answered, limited, predicted
+from geonp.scattered.repeats import numbers_of_places
+from geonp.scattered.squares import Observations
+from geonp.scattered.targets import Target, of_places
+
+MOMENTS = "value", "standard_error"
+"""Fields of a result that other times use."""
+
+Known = tuple[Any, Any]
+"""Values and standard errors at places, NaN where unknown."""
+
+
+def predicted_across(
+    asked: Asked,
+    moments: Moments,
+    target: Target,
+    layers: Sequence[Layer],
+    job: FillJob,
+    progress: Callable[[int, int], object] | None = None,
+) -> Any:
+    """Results of :func:`~geonp.scattered.prediction.predicted` in the shape of ``asked.template(target)``.
+
+    Times with too few measurements stay empty, but others use them. `layers` are the covariates of the target.
+    """
+    of_times = _on_grid if target.on_grid else _at_places
+    found = []
+    for part in of_times(asked, moments, target, layers, job):
+        found.append(part)
+        if progress is not None:
+            progress(len(found), asked.wanted.size)
+    if target.template.chunks is not None:
+        return da.stack(found)
+    if asked.place_times is None:
+        return np.stack(found).reshape(-1, *target.template.shape)
+    out = np.empty(len(asked.place_times), found[0].dtype)
+    for index, values in zip(asked.rows(target).values(), found, strict=True):
+        out[index] = values
+    return out
+
+
+def _on_grid(asked: Asked, moments: Moments, target: Target, layers: Sequence[Layer], job: FillJob) -> Iterator[Any]:
+    """The field of each wanted time."""
+    inner = replace(job, max_distance=None)
+    stations = _AtStations(moments, {}, moments.places, moments.layers, asked.wanted, inner)
+    alone = _Recent(lambda time: predicted(target, moments.parts[time], layers, inner))
+
+    def known(time: int) -> Known:
+        found = alone(time) if moments.usable(time, job) else _empty(target, moments.parts[time])
+        return tuple(_flat(found[name], target) for name in MOMENTS)
+
+    for time in asked.wanted.tolist():
+        part = moments.parts[time]
+        if not moments.usable(time, job):
+            yield _empty(target, part)
+            continue
+        own = alone(time) if job.max_distance is None else predicted(target, part, layers, job)
+        windows = _windows(moments, time)
+        stations.find([time, *windows[-1]] if windows else [time])
+        near = [_mean([stations.at(other, moments.stations[time]) for other in window]) for window in windows]
+        there = [_mean([known(other) for other in window]) for window in windows]
+        if not windows:
+            yield own
+            continue
+        ratio = _excess(near[-1].errors, there[-1].errors) / _flat(own["standard_error"], target)
+        part = replace(part, covariates=(*part.covariates, *near))
+        if target.template.chunks is not None:
+            across = predicted(target, part, (*layers, *there), job)
+            yield da.map_blocks(_mixed, own, across, ratio, dtype=own.dtype)
+            continue
+        index = np.flatnonzero(ratio < ACROSS_TIMES.better[0])
+        out = own.copy()
+        if index.size:
+            places = of_places(target.places[index], geographic=target.geographic)
+            across = predicted(places, part, [layer.at(index) for layer in (*layers, *there)], job)
+            np.put(out, index, _mixed(own.ravel()[index], across, ratio[index]))
+        yield out
+
+
+def _at_places(
+    asked: Asked, moments: Moments, target: Target, layers: Sequence[Layer], job: FillJob
+) -> Iterator[StructArray]:
+    """The results of each wanted time, at its places."""
+    rows = asked.rows(target)
+    stations = _AtStations(moments, rows, target, layers, asked.wanted, replace(job, max_distance=None))
+    together = max(1, min(ACROSS_TIMES.together, ACROSS_TIMES.most_places // len(target.places)))
+    for first in range(0, asked.wanted.size, together):
+        times = asked.wanted[first : first + together].tolist()
+        windows = {time: _windows(moments, time) for time in times}
+        stations.find([*times, *(other for of in windows.values() for window in of[-1:] for other in window)])
+        out, questions, mixed = {}, [], []
+        for time in times:
+            part, index = moments.parts[time], rows[time]
+            if not moments.usable(time, job):
+                out[time] = _empty(of_places(target.places[index], geographic=target.geographic), part)
+                continue
+            out[time] = own = limited(stations.alone(time), part, target.places[index], job)
+            if not windows[time]:
+                continue
+            near, there = (
+                [_mean([stations.at(other, at) for other in window]) for window in windows[time]]
+                for at in (moments.stations[time], stations.number[index])
+            )
+            ratio = _excess(near[-1].errors, there[-1].errors) / own["standard_error"]
+            some = np.flatnonzero(ratio < ACROSS_TIMES.better[0])
+            if some.size:
+                beside_ = [*(layer.at(index) for layer in layers), *there]
+                part = replace(part, covariates=(*part.covariates, *near))
+                questions.append(Question(target.places[index[some]], part, [layer.at(some) for layer in beside_]))
+                mixed.append((time, some, ratio[some]))
+        for (time, some, ratio), across in zip(mixed, answered(questions, job), strict=True):
+            out[time][some] = _mixed(out[time][some], across, ratio)
+        yield from out.values()
+
+
+def _windows(moments: Moments, time: int) -> list[list[int]]:
+    """The other times of each window, the largest last."""
+    sizes = sorted({min(window, len(moments.parts) - 1) for window in ACROSS_TIMES.windows} - {0})
+    return [beside(time, moments.positions, size) for size in sizes]
+
+
+class _AtStations:
+    """What each time alone knows at the stations and at the places of a table that the times around it need.
+
+    Attributes
+    ----------
+    number : array of int
+        The number of each place of the table. Numbers of stations come first.
+    """
+
+    def __init__(
+        self,
+        moments: Moments,
+        rows: dict[int, IntArray],
+        target: Target,
+        layers: Sequence[Layer],
+        wanted: IntArray,
+        job: FillJob,
+    ) -> None:
+        self.moments, self.rows, self.target, self.layers, self.job = moments, rows, target, layers, job
+        n = len(moments.places.y)
+        self._xy, self._layers, self.number = moments.places.places, moments.layers, np.arange(0)
+        if rows:
+            every, first = np.concatenate([self._xy, target.places]), np.arange(n)
+            number = numbers_of_places(every, moments.places.geographic)
+            first = np.unique(number, return_index=True)[1]
+            self._xy, self.number = every[first], number[n:]
+            joined = (of_station.joined(there) for of_station, there in zip(moments.layers, layers, strict=True))
+            self._layers = [layer.at(first) for layer in joined]
+        self._needed: dict[int, list[IntArray]] = {}
+        for time in wanted.tolist():
+            here = [moments.stations[time], *([self.number[rows[time]]] if rows else [])]
+            for other in next(iter(_windows(moments, time)[-1:]), []):
+                self._needed.setdefault(other, []).extend(here)
+        self._kept = OrderedDict[int, tuple[Float64Array, Float64Array, StructArray | None]]()
+
+    def find(self, times: Sequence[int]) -> None:
+        """Predict at some times, unless that is done, in shared batches."""
+        new = [time for time in dict.fromkeys(times) if time not in self._kept]
+        questions, asked = [], []
+        for time in new:
+            part, rows = self.moments.parts[time], self.rows.get(time, np.arange(0))
+            count = np.bincount(self.moments.stations[time], minlength=len(self._xy))
+            with np.errstate(invalid="ignore"):
+                values = np.bincount(self.moments.stations[time], part.values, len(self._xy)) / count
+            errors = np.zeros(len(self._xy))
+            self._kept[time] = values, errors, None
+            needed = np.zeros(len(self._xy), bool)
+            for index in self._needed.get(time, []):
+                needed[index] = True
+            unknown = np.flatnonzero(needed & (count == 0))
+            if unknown.size + rows.size and self.moments.usable(time, self.job):
+                places = np.concatenate([self._xy[unknown], self.target.places[rows]])
+                there = [a.at(unknown).joined(b.at(rows)) for a, b in zip(self._layers, self.layers, strict=True)]
+                questions.append(Question(places, part, there))
+                asked.append((time, unknown))
+        for (time, unknown), found in zip(asked, answered(questions, self.job), strict=True):
+            values, errors, _ = self._kept[time]
+            values[unknown], errors[unknown] = (found[name][: unknown.size] for name in MOMENTS)
+            self._kept[time] = values, errors, found[unknown.size :]
+        for time in times:
+            self._kept.move_to_end(time)
+        while len(self._kept) > max(2 * max(ACROSS_TIMES.windows), len(set(times))):
+            self._kept.popitem(last=False)
+
+    def at(self, time: int, index: IntArray) -> Known:
+        """Value and standard error at some places: the mean of the measurements there, or a prediction."""
+        values, errors, _ = self._kept[time]
+        return values[index], errors[index]
+
+    def alone(self, time: int) -> StructArray:
+        """The prediction at the places of a time from its own measurements."""
+        found = self._kept[time][2]
+        assert found is not None
+        return found
+
+
+class _Recent:
+    """Results of a function of a time, of which the recent ones are kept."""
+
+    def __init__(self, function: Callable[[int], Any]) -> None:
+        self._function, self._kept = function, OrderedDict[int, Any]()
+
+    def __call__(self, time: int) -> Any:
+        if time not in self._kept:
+            self._kept[time] = self._function(time)
+            if len(self._kept) > 2 * max(ACROSS_TIMES.windows):
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(time)
+        return self._kept[time]
+
+
+def _excess(near: Any, there: Any) -> Any:
+    """Standard errors of the mean of other times at a target beyond their rms at the measurements, `near`."""
+    known = near[np.isfinite(near)]
+    usual = float(np.mean(known**2)) if known.size else 0.0
+    return np.sqrt(np.maximum(there**2 - usual, 0.0))
+
+
+def _mixed(alone: StructArray, across: StructArray, ratio: FloatArray) -> StructArray:
+    """Weighted means of two fields, without an edge where one replaces the other.
+
+    `ratio` is that of :attr:`TimeSettings.better`. The standard error is the mean of both, because the errors of one
+    place are correlated.
+    """
+    none, all_ = np.log(ACROSS_TIMES.better)
+    with np.errstate(divide="ignore"):
+        share = np.clip((np.log(ratio) - none) / (all_ - none), 0.0, 1.0)
+    weight = np.where(np.isfinite(ratio), share**2 * (3 - 2 * share), 0.0)
+    out = alone.copy()
+    for name in (*MOMENTS, "tail"):
+        # the exact values at both ends, also where one of them is not finite
+        both = (1 - weight) * alone[name] + weight * across[name]
+        out[name] = np.where(weight == 0, alone[name], np.where(weight == 1, across[name], both))
+    return out
+
+
+def _mean(of: Sequence[tuple[Any, Any]]) -> Layer:
+    """The mean of the values of several times, where they are known, and its standard error.
+
+    Errors of one place at several times are taken as equal: it is the same stations that are far away.
+    """
+    values, errors = (np.stack(part) for part in zip(*of, strict=True))
+    known = np.isfinite(values)
+    count = np.where(known.any(0), known.sum(0), np.nan)
+    square = np.where(known, errors**2, 0.0).sum(0) * (known & (errors > 0)).sum(0) / count**2
+    return Layer(np.where(known, values, 0.0).sum(0) / count, np.sqrt(square))
+
+
+def _flat(array: Any, target: Target) -> Any:
+    """The array in the shape of predictions: that of a lazy grid, otherwise ``(n,)``."""
+    return array.ravel() if target.template.chunks is None else array
+
+
+def _empty(target: Target, part: Observations) -> Any:
+    """A field without values."""
+    empty = np.zeros((), result_dtype(np.result_type(part.values.dtype, np.float32)))
+    for name in (*MOMENTS, "tail"):
+        empty[name] = np.nan
+    empty["flag"] = FillFlag.BEYOND_LIMIT
+    chunks = target.template.chunks
+    if chunks is None:
+        return np.broadcast_to(empty, target.template.shape)
+    return da.full(target.template.shape, empty, dtype=empty.dtype, chunks=chunks)
