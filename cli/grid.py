@@ -122,7 +122,6 @@ def grid(
     from geonp.io.measurements import read_table
     from geonp.io.output import check_output, write_raster
     from geonp.scattered.covariates import wanted
-    from geonp.scattered.interpolate import interpolate
     from geonp.scattered.lattices import lattice_around
     from geonp.scattered.selection import selected
 
@@ -144,10 +143,7 @@ def grid(
         at = lattice_around(columns, resolution, bounds, crs)
     settings |= {name: settings[name] or None for name in ("at_times", "units")}
     settings |= {"bounds": value_bounds, "values": names, "x": x, "y": y, "crs": crs, "covariates": beside}
-    with watched(not quiet if progress is None else progress, "fields") as show:
-        if show is not None:
-            settings["progress"] = partial(show, {"filled": math.prod([*at.sizes.values()][-2:])})
-        result = interpolate(table, at, **settings)
+    result = _interpolated(table, at, settings, not quiet if progress is None else progress)
     write_raster(result, target, overwrite=overwrite)
     drawn: dict[str, Any] = {} if picture is None else _drawn(result, picture, columns, crs, at)
     used = {name: int(columns.usable(name).sum()) for name in columns.values}
@@ -158,6 +154,16 @@ def grid(
     summary |= {"seconds": round(time.perf_counter() - start, 3)}
     if as_json or not quiet:
         echo(to_json(summary) if as_json else _sentence(summary))
+
+
+def _interpolated(table: Any, at: xr.DataArray | xr.Dataset, settings: dict[str, Any], shown: bool) -> xr.Dataset:
+    """The result of :func:`geonp.interpolate`, with the progress of the fields of several times."""
+    from geonp.scattered.interpolate import interpolate
+
+    with watched(shown, "fields") as show:
+        if show is not None:
+            settings["progress"] = partial(show, {"filled": math.prod([*at.sizes.values()][-2:])})
+        return interpolate(table, at, **settings)
 
 
 def _require_apart(target: Path, points: tuple[Path, ...], like: Path | None) -> None:
