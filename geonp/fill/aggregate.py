@@ -134,6 +134,7 @@ def aggregate(
     filled, labels = _filled(obj, samples, options)
     grid = Grid.from_xarray(filled)
     found = _regions_of(regions, filled, grid, names, layer, all_touched=all_touched)
+    found.require_cells(grid)
     if empty := [str(name) for name, size in zip(found.names, found.sizes, strict=True) if not size]:
         shown = ", ".join(empty[:5]) + (", ..." if len(empty) > 5 else "")
         warn(f"{len(empty)} of {len(found.names)} regions have no cell in the raster: {shown}")

@@ -21,7 +21,7 @@ from geonp.raster.elementwise import elementwise, is_lazy
 from geonp.raster.flags import Condition, Expression, layer_of, parsed
 from geonp.raster.grid import Grid
 from geonp.raster.kinds import is_auxiliary
-from geonp.raster.metadata import UNNAMED
+from geonp.raster.metadata import UNNAMED, ancillary_names
 from geonp.raster.nodata import DEFAULT_FILL, NODATA, empty_value, holds, nodata_values, valid_limits
 from geonp.raster.presets import PRESETS
 from geonp.raster.variable import fill_variables
@@ -45,12 +45,34 @@ class Flags:
         are missing.
     sources : tuple
         For each of them, the expression and the layer, by which a resumed job is compared, or the mask itself.
+    measured : tuple of hashable
+        Those of the `layers` that look like what was observed: floats that are compared with a limit.
     """
 
     ds: xr.Dataset
     layers: tuple[Hashable, ...] = ()
     masks: tuple[xr.DataArray, ...] = ()
     sources: tuple[tuple[str, xr.DataArray], ...] = ()
+    measured: tuple[Hashable, ...] = ()
+
+    def candidates(self, grid: Grid, left_out: Sequence[Hashable] = ()) -> xr.Dataset:
+        """The raster without its flags and variables that are `left_out`, such as covariates.
+
+        Flags stay where nothing else is on the grid, as with ``missing="temperature<0"`` for temperatures alone: then
+        their own values are hidden.
+        """
+        ds = self.ds.drop_vars(list(left_out))
+        layers = [name for name in self.layers if name in ds]
+        others = ds.drop_vars(layers)
+        about = {name for layer in layers for name in ancillary_names(ds[layer])}
+        if not any({grid.y_dim, grid.x_dim} <= set(da.dims) for name, da in others.items() if name not in about):
+            return ds
+        if measured := [name for name in self.measured if name in ds]:
+            warn(
+                f"{', '.join(map(str, measured))}: says where other variables are missing, and is not filled. To hide "
+                f"and fill its own values, choose it alone: ds[[{measured[0]!r}]] (--variable {measured[0]})."
+            )
+        return others
 
     def quality(self, names: Sequence[Hashable]) -> list[Hashable]:
         """Other quality layers beside those that are flags, which nobody expects to be filled."""
@@ -110,13 +132,14 @@ def flags_of(missing: object, obj: xr.DataArray | xr.Dataset, ds: xr.Dataset, gr
     """
     layers: list[Hashable] = []
     bands: set[tuple[Hashable, int]] = set()
-    masks, sources = [], []
+    masks, sources, measured = [], [], []
     for one in () if missing is None else missing if isinstance(missing, (list, tuple)) else (missing,):
         if isinstance(one, str):
             expression = parsed(one, lambda name: layer_of(ds, name) is not None)
             layer, place = find_layer(expression, ds)
             bands |= set(place.items())
             layers += [] if place else [layer.name]
+            measured += [layer.name] if expression.compares and layer.dtype.kind == "f" else []
             one = Condition(expression, layer)
         if isinstance(one, Condition):
             layer, what = one.layer, f"layer {one.layer.name!r}"
@@ -128,13 +151,15 @@ def flags_of(missing: object, obj: xr.DataArray | xr.Dataset, ds: xr.Dataset, gr
             mask, what = _array(one, obj, ds, grid), "mask of missing cells"
             sources.append(("", mask))
         masks.append(_on_grid(mask, ds, grid, what))
-    return Flags(without_bands(ds, bands), tuple(layers), tuple(masks), tuple(sources))
+    measured = [name for name in measured if name in layers and not is_auxiliary(ds[name])]
+    return Flags(without_bands(ds, bands), tuple(layers), tuple(masks), tuple(sources), tuple(measured))
 
 
 def without_bands(ds: xr.Dataset, bands: Collection[tuple[Hashable, int]]) -> xr.Dataset:
-    """A raster without some bands, which are pairs of a dimension and a position."""
+    """A raster without some bands, which are pairs of a dimension and a position, unless there are no others."""
     for dim in {dim for dim, _ in bands}:
-        ds = ds.isel({dim: [k for k in range(ds.sizes[dim]) if (dim, k) not in bands]})
+        if kept := [k for k in range(ds.sizes[dim]) if (dim, k) not in bands]:
+            ds = ds.isel({dim: kept})
     return ds
 
 
@@ -266,7 +291,7 @@ def with_gaps(
     grid = Grid.from_xarray(obj)
     ds = obj if isinstance(obj, xr.Dataset) else obj.to_dataset(name=UNNAMED if obj.name is None else obj.name)
     flags = flags_of(missing, obj, ds, grid)
-    candidates = flags.ds.drop_vars([*left_out, *flags.layers])
+    candidates = flags.candidates(grid, left_out)
     names = fill_variables(candidates, grid, nodata) if isinstance(obj, xr.Dataset) else list(candidates.data_vars)
     names = flags.reached(names)
     ds, declared = hidden(flags, names, nodata)

@@ -46,9 +46,9 @@ def normalise(
     if isinstance(obj, xr.DataArray):
         names: list[Hashable] = class_variables(ds, grid, classes) if classes else list(ds.data_vars)
     else:
-        candidates = ds.drop_vars([*taken_by(covariates, ds), *flags.layers])
+        candidates = flags.candidates(grid, taken_by(covariates, ds))
         names = class_variables(candidates, grid, classes) if classes else names_of(candidates, grid, options)
-        _warn_of_passed(candidates.drop_vars(flags.quality(names)), grid, names, classes)
+        _warn_of_passed(candidates.drop_vars(flags.quality(names), errors="ignore"), grid, names, classes)
         names = flags.reached(names)
     ds, declared = hidden(flags, names, options.nodata)
     spatial, without = (grid.y_dim, grid.x_dim), replace(options, nodata=None)

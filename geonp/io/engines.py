@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 import xarray as xr
 
 from geonp.errors import MissingExtraError
+from geonp.io.steady import SteadyStore
 
 _GRIB = (".grib", ".grib2", ".grb", ".grb2")
 
@@ -37,13 +38,16 @@ class Engine:
             return xr.open_dataset(self.path, engine="cfgrib", backend_kwargs={"indexpath": ""}, **options)
         if self.name == "kerchunk":
             _require("kerchunk", "kerchunk")
-            return xr.open_dataset(self.path, engine="kerchunk", **options)
-        _require("icechunk", "icechunk")
-        import icechunk
+            from kerchunk.utils import refs_as_store
 
-        repository = icechunk.Repository.open(icechunk.local_filesystem_storage(self.path))
-        store = repository.readonly_session("main").store
-        return xr.open_dataset(store, engine="zarr", consolidated=False, **options)  # type: ignore[arg-type]
+            store = refs_as_store(self.path, read_only=True)
+        else:
+            _require("icechunk", "icechunk")
+            import icechunk
+
+            repository = icechunk.Repository.open(icechunk.local_filesystem_storage(self.path))
+            store = repository.readonly_session("main").store
+        return xr.open_dataset(SteadyStore(store), engine="zarr", consolidated=False, **options)  # type: ignore[arg-type]
 
     def members(self) -> Mapping[str, Mapping[str, int]]:
         """The root and its variables."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +15,11 @@ import rioxarray  # noqa: F401  (registers the accessor rio)
 import xarray as xr
 from rasterio import Affine
 from rasterio._err import CPLE_BaseError
-from rasterio.enums import Interleaving
 from rasterio.errors import NotGeoreferencedWarning, RasterioError
-from rasterio.windows import Window
 
 from geonp.errors import InputError, OutputError, reason, warn
 from geonp.io.bands import packed, with_alpha
+from geonp.io.intact import require_intact, unwritten, write_blocks
 from geonp.io.layouts import add_overviews, creation_of, layout_of
 from geonp.io.tags import layer_tags, write_tags
 from geonp.raster.arrays import Array
@@ -31,7 +28,6 @@ from geonp.raster.grid import Grid, grid_mapping_name
 from geonp.raster.kinds import is_classes
 from geonp.raster.metadata import GDAL_METADATA, PACKED_BANDS
 from geonp.raster.nodata import PACKING, UNLIMITED, declared_nodata, observed, valid_limits
-from geonp.raster.parts import PARTS
 from geonp.raster.tolerances import TOLERANCES
 
 DRIVERS = {
@@ -56,10 +52,6 @@ _OPTIONS = {
 }
 
 _COMPRESSIONS = {"NONE", "DEFLATE", "LZW", "ZSTD", "LZMA", "JPEG", "WEBP", "JXL", "LERC", "LERC_DEFLATE", "LERC_ZSTD"}
-
-# Options with which a copy has other cells than its draft.
-_CHANGING = {"ADD_ALPHA", "DISCARD_LSB", "EXTENT", "MAX_Z_ERROR", "NBITS", "RES", "TARGET_SRS", "TILING_SCHEME"}
-_LOSSY = {"JPEG", "WEBP", "JXL"}
 
 
 def creation_options_of(driver: str) -> set[str]:
@@ -95,8 +87,7 @@ def write_geotiff(
 ) -> None:
     """Compute `ds`, on `grid`, and write it to `path`, by a draft in the same folder, which the caller removes.
 
-    GDAL reports no errors when it flushes, copies and closes a file, such as those of a full disk. So blocks of the
-    draft are read back as they are written, and the copy is compared with the draft.
+    What GDAL has written is read back, see :mod:`geonp.io.intact`.
 
     Variables and their slices along other dimensions are bands, in order, described by name. Rows are written from
     north to south, and columns from west to east. With `like`, they have the descriptions and the layout of the file
@@ -145,19 +136,17 @@ def write_geotiff(
         _create(draft, profile, ds, layers, gcps=(gcps, grid.crs) if gcps else None)
         _warn_of_nodata(draft, path, first)
         # Blocks are written as they are computed; the copy compresses them once and adds the overviews of a COG.
-        targets: Any = [_Band(draft, band) for band in range(1, len(layers) + 1)]
         arrays = [dask.array.asarray(da.data) for _, da, _ in layers]
-        if mask is not None:
-            targets, arrays = [*targets, _Band(draft, 0)], [*arrays, dask.array.asarray(mask.data).astype(bool)]
-        dask.array.store(arrays, targets, lock=True)
+        parts = write_blocks(draft, arrays, None if mask is None else dask.array.asarray(mask.data))
         try:
-            with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True):
+            # overviews of a COG are in temporary files before
+            with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True, COG_TMP_COMPRESSION="NONE"):
                 rasterio.shutil.copy(draft, path, driver=driver, **options)
                 if layout.get("overviews") and driver == "GTiff":
                     add_overviews(path, layout["overviews"], average=average)
         except (RasterioError, CPLE_BaseError) as error:
             raise OutputError(f"GDAL cannot write {path.name!r} as {driver}: {error}. Check --co.") from error
-        _require_intact(path, draft, options)
+        require_intact(path, draft, parts, options)
 
 
 def _create(
@@ -177,7 +166,11 @@ def _create(
             file.scales = [da.attrs.get("scale_factor", 1.0) for _, da, _ in layers]
             file.offsets = [da.attrs.get("add_offset", 0.0) for _, da, _ in layers]
     except (RasterioError, CPLE_BaseError, TypeError) as error:  # rasterio reads what it has created
-        raise _unwritten(f"GDAL reports: {reason(error)}") from error
+        raise unwritten(f"GDAL reports: {reason(error)}") from error
+    # an error now, instead of after hours of filling
+    whole = profile["height"] * profile["width"] * profile["count"] * np.dtype(profile["dtype"]).itemsize
+    if (size := draft.stat().st_size) < whole:
+        raise unwritten(f"got {size:,} bytes, expected at least {whole:,}")
 
 
 def _warn_of_nodata(draft: Path, path: Path, layer: xr.DataArray) -> None:
@@ -234,79 +227,6 @@ def _require_compression(driver: str, options: Mapping[str, str]) -> None:
         raise InputError(
             f"Unknown compression: got {method}, expected one of {', '.join(sorted(methods))}. Correct --co COMPRESS."
         )
-
-
-@dataclass(frozen=True)
-class _Band:
-    """Target of `dask.array.store`: a band, or the mask of all bands if it is 0.
-
-    The file is opened for each block, so that the target can be pickled.
-    """
-
-    path: Path
-    band: int
-
-    def __setitem__(self, key: tuple[slice, slice], block: Array) -> None:
-        window = Window.from_slices(*key)
-        try:
-            with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True), rasterio.open(self.path, "r+") as file:
-                if self.band:
-                    file.write(block, self.band, window=window)
-                else:
-                    file.write_mask(block, window=window)
-            with rasterio.open(self.path) as file:
-                stored = file.read(self.band, window=window) if self.band else file.read_masks(1, window=window) > 0
-        except (RasterioError, CPLE_BaseError) as error:
-            raise _unwritten(f"GDAL reports: {error}") from error
-        if not _equal(stored, block):
-            raise _unwritten(f"got other cells in band {self.band} than were written")
-
-
-def _require_intact(path: Path, draft: Path, options: Mapping[str, str]) -> None:
-    """Check that the copy of a draft has all of its blocks, and the same cells unless `options` change them."""
-    exact = not (_CHANGING & set(options)) and options.get("COMPRESS", "NONE").upper() not in _LOSSY
-    try:
-        with rasterio.open(path) as copy, rasterio.open(draft) as original:
-            if options.get("SPARSE_OK", "NO").upper() not in {"YES", "TRUE", "ON", "1"}:
-                _require_blocks(copy)
-            for bands, window in _parts(copy):
-                cells = copy.read(bands, window=window)
-                if exact and not _equal(cells, original.read(bands, window=window)):
-                    raise _unwritten(f"got other cells in {window} than were written")
-    except (RasterioError, CPLE_BaseError) as error:
-        raise _unwritten(f"GDAL reports: {error}") from error
-
-
-def _require_blocks(file: rasterio.DatasetReader) -> None:
-    """Check that all blocks are in the file, those of overviews too: GDAL reads missing ones as nodata."""
-    # interleaved bands share their blocks
-    bands = [1] if file.interleaving == Interleaving.pixel else range(1, file.count + 1)
-    for level in (None, *range(len(file.overviews(1)))):
-        with rasterio.open(file.name, **({} if level is None else {"overview_level": level})) as part:
-            (rows, cols), shape = part.block_shapes[0], part.shape
-        for band, y, x in itertools.product(bands, range(-(-shape[0] // rows)), range(-(-shape[1] // cols))):
-            if file.get_tag_item(f"BLOCK_OFFSET_{x}_{y}", "TIFF", bidx=band, ovr=level) is None:
-                raise _unwritten(f"got no block {x}, {y} of band {band}")
-
-
-def _parts(file: rasterio.DatasetReader) -> Iterator[tuple[list[int], Window]]:
-    """Bands and windows that together are a whole file, each within ``PARTS.file_bytes``."""
-    most = max(1, PARTS.file_bytes // (PARTS.file_side**2 * np.dtype(file.dtypes[0]).itemsize))
-    tops, lefts = range(0, file.height, PARTS.file_side), range(0, file.width, PARTS.file_side)
-    for top, left, first in itertools.product(tops, lefts, range(1, file.count + 1, most)):
-        size = min(PARTS.file_side, file.width - left), min(PARTS.file_side, file.height - top)
-        yield list(range(first, min(first + most, file.count + 1))), Window(left, top, *size)
-
-
-def _equal(a: Array, b: Array) -> bool:
-    return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
-
-
-def _unwritten(found: str) -> OutputError:
-    return OutputError(
-        f"The GeoTIFF was not written completely: {found}. Nothing was changed: check the space on the disk, quotas "
-        "and the limit of file sizes (ulimit -f)."
-    )
 
 
 def _with_common_encoding(ds: xr.Dataset, grid: Grid) -> dict[Hashable, xr.DataArray]:

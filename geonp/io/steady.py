@@ -1,4 +1,4 @@
-"""Zarr stores that may vanish while they are read, as those on a mount that is lost for a moment.
+"""Zarr stores that may vanish while they are read, as those on a mount that is lost for a moment, and their errors.
 
 Zarr reads a chunk that is not there as fill values. That is right where the chunk was never written, and wrong where
 its store has vanished.
@@ -15,7 +15,7 @@ from zarr.abc.store import Store as ZarrStore
 from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import LocalStore, WrapperStore
 
-from geonp.errors import InputError
+from geonp.errors import GeonpError, InputError, reason
 
 _DOCUMENTS = ("zarr.json", ".zarray", ".zgroup")
 _OTHERS = (*_DOCUMENTS, ".zattrs", ".zmetadata")
@@ -40,17 +40,28 @@ class SteadyStore(WrapperStore[ZarrStore]):
         Raises
         ------
         InputError
-            If it is that of a chunk, and its array is not there either.
+            If it is that of a chunk, and its array is not there either, or if it cannot be read.
         """
-        value = await self._store.get(key, prototype, byte_range)
+        value = await self._got(key, prototype, byte_range)
         if PurePosixPath(key).name in _OTHERS:
             return value
         for _ in range(_TRIES if isinstance(self._store, LocalStore) else 1):
             if value is not None:
                 break
             await self._require_array(key)
-            value = await self._store.get(key, prototype, byte_range)
+            value = await self._got(key, prototype, byte_range)
         return value
+
+    async def _got(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None) -> Buffer | None:
+        try:
+            return await self._store.get(key, prototype, byte_range)
+        except (GeonpError, MemoryError):
+            raise
+        except Exception as error:  # stores raise errors of no common class
+            raise InputError(
+                f"A part of the input cannot be read: got no {key!r} of {self._store}: {reason(error)}. Check the "
+                "connection, and that the files which it refers to are there."
+            ) from error
 
     async def _require_array(self, key: str) -> None:
         """Check that the document of the array of a chunk is there."""

@@ -66,6 +66,11 @@ class Expression:
         """The table that is named instead of values."""
         return PRESETS.get(self.values[0]) if len(self.values) == 1 and self.operator == "=" else None
 
+    @property
+    def compares(self) -> bool:
+        """Whether values are compared with a limit."""
+        return self.operator in _COMPARISONS
+
     def on(self, layer: xr.DataArray) -> Test:
         """The test of the values of a layer.
 
@@ -89,7 +94,7 @@ class Expression:
             return Test(((self._bits(layer), values),), negated or not self.operator)
         if not self.operator:
             return Test((), nonzero=True)
-        if self.operator in _COMPARISONS:
+        if self.compares:
             if len(self.values) > 1:
                 raise InputError(f"The condition {self.text!r} compares with several values: expected one number.")
             return Test((), comparison=(self.operator, self._number(self.values[0], layer)))

@@ -40,6 +40,24 @@ class Regions:
         """Number of cells of each region."""
         return np.bincount(self.region, minlength=len(self.names))
 
+    def require_cells(self, grid: Grid) -> None:
+        """Check that a region has a cell of the raster on `grid`.
+
+        Raises
+        ------
+        InputError
+            If none has.
+        """
+        if self.region.size:
+            return
+        ends = [(o, o + (n - 1) * step) for o, n, step in zip(grid.origin, grid.shape, grid.spacing, strict=True)]
+        (y_min, y_max), (x_min, x_max) = map(sorted, ends)
+        raise InputError(
+            f"none of the {len(self.names)} regions has a cell of the raster: got regions outside of {grid.x_dim} from "
+            f"{x_min:g} to {x_max:g} and {grid.y_dim} from {y_min:g} to {y_max:g}, or none at all. Check their CRS, "
+            "and the order of their coordinates (longitude, latitude)."
+        )
+
 
 def blocks(shape: tuple[int, int], size: int | tuple[int, int]) -> Regions:
     """Blocks of `size` cells, or rows and columns, from the first row and column; the last ones may be smaller.

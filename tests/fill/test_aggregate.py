@@ -88,6 +88,10 @@ def test_polygons_overlap_come_in_other_crs_and_may_have_no_cell(model: str, tmp
     assert table.cells.tolist() == [320, 4, 0]
     np.testing.assert_allclose(table.value[["all", "four"]], [filled.sum(), filled[6:8, 6:8].sum()], rtol=1e-5)
     assert np.isnan(table.value["beside"])
+    with pytest.raises(
+        InputError, match="none of the 1 regions has a cell of the raster: got regions outside of x from"
+    ):
+        aggregate(source, given["beside"], samples=3, model=model)
     assert aggregate(source, given["four"], samples=3, model=model, all_touched=True).cells[0] == 4
     assert aggregate(source, shapely.box(59, 81, 79, 99), samples=3, model=model, all_touched=True).cells[0] == 6
     # the same polygons in degrees, from a file

@@ -15,6 +15,7 @@ from geonp.fill.fingerprint import values_of
 from geonp.fill.missing import with_gaps
 from geonp.fill.options import FillOptions
 from geonp.fill.request import prepare
+from geonp.fill.variables import normalise
 
 SHAPE = (3, 36, 40)
 
@@ -169,6 +170,35 @@ def test_hidden_cells_of_an_evaluation_are_never_under_clouds(
         found = stack.geonp.evaluate(missing="scl=cloud", model=model, baselines=["nearest"])
     assert not (found.test.hidden & clouds[0].values).any()
     assert np.nanmax(found.test.values) < 9
+
+
+@pytest.mark.parametrize("array", [False, True])
+def test_a_condition_on_the_only_variable_hides_its_own_values(stack: xr.Dataset, array: bool) -> None:
+    ds = stack[["ndvi", "dem"]].load()
+    below = (ds["ndvi"] < 0.4).values
+    assert 0 < below.sum() < below.size
+    found, names, _, _ = with_gaps(ds["ndvi"] if array else ds[["ndvi"]], "ndvi<0.4", None)
+    assert names == ["ndvi"]
+    np.testing.assert_array_equal(found["ndvi"], np.where(below, np.nan, ds["ndvi"]))
+    _, _, (variable,), _ = normalise(ds, FillOptions(missing="ndvi<0.4"), covariates=["dem"])
+    np.testing.assert_array_equal(np.isnan(variable.read(variable.source.values)), below)
+
+
+def test_a_measured_variable_that_hides_others_is_named(stack: xr.Dataset) -> None:
+    ds = stack[["ndvi"]].assign(sst=stack["ndvi"] + 270)
+    with pytest.warns(
+        UserWarning, match=r"sst: says where other variables are missing, and is not filled.*\[\['sst'\]\]"
+    ):
+        _, names, _, _ = with_gaps(ds, "sst<271", None)
+    assert names == ["ndvi"]
+
+
+def test_a_condition_on_the_only_band_hides_its_own_values() -> None:
+    values = np.arange(12.0).reshape(1, 3, 4)
+    ds = xr.Dataset({"a": (("band", "y", "x"), values)}, {"band_name": ("band", ["B4"])})
+    found, names, _, _ = with_gaps(ds, "B4<5", None)
+    assert names == ["a"]
+    np.testing.assert_array_equal(found["a"], np.where(values < 5, np.nan, values))
 
 
 @pytest.mark.filterwarnings("ignore:.*passed through|.*pass through")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +71,30 @@ def test_a_session_of_icechunk_is_filled_and_committed(netcdf: Path, tmp_path: P
     np.testing.assert_allclose(stored.t2m_standard_error, expected.t2m_standard_error, rtol=1e-4)
     (latest, _) = repository.ancestry(branch="main")
     assert "geonp infill: t2m filled" in latest.message
+
+
+@pytest.mark.parametrize("kind", ["kerchunk", "icechunk"])
+def test_values_that_have_vanished_are_an_error_and_no_gap(netcdf: Path, tmp_path: Path, kind: str) -> None:
+    pytest.importorskip(kind)
+    path = netcdf.with_suffix(".json")
+    if kind == "kerchunk":
+        from kerchunk.hdf import SingleHdf5ToZarr
+
+        path.write_text(json.dumps(SingleHdf5ToZarr(str(netcdf), inline_threshold=0).translate()))
+        ds = geonp.open_raster(path)
+        netcdf.unlink()
+    else:
+        import icechunk
+
+        path = tmp_path / "repository"
+        session = icechunk.Repository.create(icechunk.local_filesystem_storage(str(path))).writable_session("main")
+        values = np.random.default_rng(0).normal(size=(200, 200))  # chunks that are no part of the manifest
+        xr.Dataset({"a": (("y", "x"), values)}).to_zarr(session.store, consolidated=False)
+        session.commit("a")
+        ds = geonp.open_raster(path)
+        shutil.rmtree(path / "chunks")
+    with pytest.raises(InputError, match="A part of the input cannot be read: got no"):
+        ds.compute()
 
 
 def test_repositories_of_icechunk_2_keep_their_branches_in_a_file(tmp_path: Path) -> None:

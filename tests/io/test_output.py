@@ -11,6 +11,7 @@ import rasterio
 import rasterio.shutil
 import xarray as xr
 from rasterio.errors import RasterioError
+from rasterio.windows import Window
 
 from geonp.errors import InputError, OutputError
 from geonp.io.attributes import storable
@@ -76,10 +77,30 @@ def test_a_geotiff_with_other_cells_than_were_written_is_refused(
 
     monkeypatch.setattr(rasterio.shutil, "copy", damaging)
     with pytest.raises(
-        OutputError, match=r"was not written completely: got other cells in Window.* Nothing was changed"
+        OutputError,
+        match=r"was not written completely: got other cells in rows .* of band 2 than.* Nothing was changed",
     ):
         write_raster(ds, tmp_path / "out.tif", driver="GTiff")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("lossy", [False, True])
+def test_a_single_cell_that_differs_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lossy: bool) -> None:
+    """Chunks and blocks of the file differ; with a lossy compression, the draft has the wrong cell."""
+    values = np.random.default_rng(0).integers(0, 255, (530, 1040), np.uint8)
+    ds = xr.Dataset({"a": (("y", "x"), values)}, {"y": np.arange(530.0)[::-1], "x": np.arange(1040.0)}).chunk(300)
+    copy = rasterio.shutil.copy
+
+    def damaging(source: Path, target: Path, **options: Any) -> None:
+        copy(source, target, **options)
+        with rasterio.open(source if lossy else target, "r+") as file:
+            file.write(1 - values[529:, 1039:], 1, window=Window(1039, 529, 1, 1))
+
+    options = {"COMPRESS": "JPEG"} if lossy else {}
+    write_raster(ds, tmp_path / "whole.tif", driver="GTiff", creation_options=options)
+    monkeypatch.setattr(rasterio.shutil, "copy", damaging)
+    with pytest.raises(OutputError, match=r"other cells in rows \(512, 530\) and columns \(1024, 1040\) of band 1"):
+        write_raster(ds, tmp_path / "out.tif", driver="GTiff", creation_options=options)
 
 
 def test_a_geotiff_without_its_blocks_is_refused(
