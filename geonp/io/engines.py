@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -38,9 +39,7 @@ class Engine:
             return xr.open_dataset(self.path, engine="cfgrib", backend_kwargs={"indexpath": ""}, **options)
         if self.name == "kerchunk":
             _require("kerchunk", "kerchunk")
-            from kerchunk.utils import refs_as_store
-
-            store = refs_as_store(self.path, read_only=True)
+            store = import_module("kerchunk.utils").refs_as_store(self.path, read_only=True)
         else:
             _require("icechunk", "icechunk")
             import icechunk

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import dask
 import dask.array
 import numpy as np
 import rasterio
+from dask.base import compute
 from dask.utils import get_scheduler_lock
 from rasterio._err import CPLE_BaseError
 from rasterio.enums import Interleaving
@@ -66,7 +66,7 @@ def write_blocks(path: Path, arrays: Sequence[dask.array.Array], mask: dask.arra
         )
         for band, array in bands
     ]
-    found = dask.compute(*written)
+    found = compute(*written)
     return [part for parts in itertools.chain(*(each.flat for each in found)) for part in parts]
 
 
@@ -106,7 +106,7 @@ def _checksum(cells: Array) -> int:
     """A number that differs for other cells; the sign of zeros and the bits of NaN do not count."""
     if cells.dtype.kind == "f":
         cells = np.where(np.isnan(cells), cells.dtype.type(np.nan), cells + cells.dtype.type(0))
-    return zlib.crc32(np.ascontiguousarray(cells))
+    return zlib.crc32(np.ascontiguousarray(cells).data)
 
 
 def require_intact(path: Path, draft: Path, parts: Sequence[Part], options: Mapping[str, str]) -> None:
