@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,12 @@ import geonp
 from geonp.cli.app import main
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = ["index.md", "first-fill.md", *sorted(f"guide/{path.name}" for path in (DOCS / "guide").glob("*.md"))]
-ELSEWHERE = {"guide/index.md", "guide/clouds.md", "guide/measurements.md", "guide/swaths.md"}
-"""A page without commands, one with a test of its own, and two whose grids take a minute."""
+GUIDES = sorted(f"guide/{path.name}" for path in (DOCS / "guide").glob("*.md"))
+PAGES = ["../README.md", "index.md", "install.md", "first-fill.md", *GUIDES]
+ELSEWHERE = {"guide/index.md", "guide/clouds.md"}
+"""A page without commands, and one with a test of its own."""
+COARSEST = 2.5
+"""Degrees of the cells of grids, which on the pages take a minute."""
 SIDE = 16
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 
@@ -85,12 +89,50 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str) -> Path:
     return tmp_path
 
 
+def write_stations() -> None:
+    """Stations on two days, three of them without a value on one; and buoys beside a raster of two days."""
+    rng = np.random.default_rng(1)
+    places = pd.DataFrame(rng.uniform((-6, 43), (-5, 44), (15, 2)), columns=["lon", "lat"])
+    days = [places.assign(date=f"2020-07-0{day}", temp_c=9 + day + rng.normal(size=15)) for day in (1, 2)]
+    days[1].loc[:2, "temp_c"] = np.nan
+    pd.concat(days).to_csv("stations.csv", index=False)
+    dates = gap(np.stack([field() + day for day in range(12)]))
+    write_nc("sst.nc", ("time", "lat", "lon"), sst=(dates, {"units": "K"}))
+    places.assign(time="2020-07-01", sst=300.0 + places["lat"]).to_csv("buoys.csv", index=False)
+
+
+def write_swaths() -> None:
+    """Two swaths of two days, with a time of each row."""
+    Path("swaths").mkdir()
+    for day in range(2):
+        row, cell = np.mgrid[:12, :8]
+        lon, lat = -47 + 0.2 * cell + 0.1 * row, 39 + 0.2 * row - 0.05 * cell
+        places = {"lon": (("row", "cell"), lon), "lat": (("row", "cell"), lat)}
+        time = (
+            np.datetime64("2017-06-05T03:00", "ns")
+            + day * np.timedelta64(1, "D")
+            + np.arange(12) * np.timedelta64(1, "s")
+        )
+        values = (290 + lat - 39 + 0.1 * day).astype(np.float32)
+        ds = xr.Dataset({"sst": (("row", "cell"), values, {"units": "K"})}, {**places, "time": ("row", time)})
+        ds.to_netcdf(f"swaths/{day}.nc", engine="netcdf4")
+
+
 def names_of(page: str) -> dict[str, Any]:
     """What the code of a page takes for granted."""
     if page == "guide/files.md":
         icechunk = pytest.importorskip("icechunk")
         return {"repository": icechunk.Repository.create(icechunk.in_memory_storage())}
     given: dict[str, Any] = {"xr": xr, "geonp": geonp}
+    if page == "guide/adapt.md":
+        y, x = np.mgrid[:48, :56]
+        write_tif("input.tif", gap((300 + 40 * np.sin(y / 4) + 10 * np.cos(x / 3)).astype(np.float32), -9999), -9999)
+    if page == "guide/swaths.md":
+        write_swaths()
+    if page == "guide/measurements.md":
+        write_stations()
+        given["sst"] = geonp.open_raster("sst.nc")["sst"]
+        given["buoys"] = pd.read_csv("buoys.csv")
     if page == "guide/classes.md":
         pd.read_csv("stations.csv").assign(sigma=0.1).to_csv("stations.csv", index=False)
         given["ds"] = xr.open_dataset("wind.nc", engine="netcdf4")
@@ -102,25 +144,34 @@ def names_of(page: str) -> dict[str, Any]:
 
 
 def lines_of(blocks: list[tuple[str, str]]) -> list[list[str]]:
-    return [shlex.split(line, comments=True) for language, body in blocks if not language for line in body.splitlines()]
+    """The words of the commands, with the names of files that a shell makes of patterns."""
+    lines = [
+        shlex.split(line, comments=True) for language, body in blocks if not language for line in body.splitlines()
+    ]
+    return [[name for word in words for name in (sorted(glob(word)) or [word])] for words in lines]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in ELSEWHERE])
 @pytest.mark.filterwarnings("ignore")
-def test_the_commands_and_the_code_run(page: str, folder: Path) -> None:
+def test_the_commands_and_the_code_run(page: str, folder: Path, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lattice = geonp.lattice
+    monkeypatch.setattr(geonp, "lattice", lambda bounds, step, crs: lattice(bounds, max(step, COARSEST), crs))
     blocks = FENCE.findall((DOCS / page).read_text(encoding="utf-8"))
     blocks = [(language, body) for language, body in blocks if "toctree" not in body and language != "grid"]
     namespace = names_of(page)
+    adapt = {"model": model, "steps": 1, "closer": False, "overwrite": True}  # minutes otherwise
     for language, body in blocks:
         if language == "python":
-            code = "\n".join(line for line in body.splitlines() if ".adapt(" not in line)
+            code = body.replace(".adapt(", f".adapt(**{adapt}, ")
             exec(compile(code, page, "exec"), namespace)
     commands = [words for words in lines_of(blocks) if words]
     assert commands or namespace
-    for _, *words in commands:
-        if words[0] == "adapt":  # takes minutes, here and in Python, and has tests of its own
+    for program, *words in commands:
+        if program != "geonp":  # pip needs a network, and the targets of make are those of the continuous integration
+            assert program in {"make", "pip"}
             continue
-        words += ["--overwrite"] if words[0] in {"aggregate", "fill", "grid", "plot"} else []
+        words += ["--overwrite"] if words[0] in {"adapt", "aggregate", "fill", "grid", "plot"} else []
+        words += ["--model", model, "--steps", "1", "--no-closer"] if words[0] == "adapt" else []
         words += ["--baseline", "nearest"] if words[0] == "evaluate" and "--across" not in words else []
         done = CliRunner().invoke(main, words)
         assert done.exit_code == 0, (words, done.stderr)
