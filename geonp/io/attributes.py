@@ -21,6 +21,7 @@ _RESERVED = {
     "_Netcdf4Dimid",
     "_nc3_strict",
 }
+_FLAGS = ("flag_masks", "flag_values")
 _INT64 = np.iinfo(np.int64)
 
 
@@ -29,13 +30,22 @@ def storable(ds: xr.Dataset) -> xr.Dataset:
 
     Text, real numbers, and lists of one of them stay. All else, such as None, a bool, a mapping or a nested list,
     becomes text: JSON where possible. Attributes that the netCDF library reserves are left out, and ``/`` in a name
-    becomes ``_``.
+    becomes ``_``. Flags get the type of the stored values, as CF asks for: JSON has one type of integers.
     """
     ds = ds.assign_attrs()
     ds.attrs = _attributes(ds.attrs)
     for name in ds.variables:
-        ds[name].attrs = _attributes(ds[name].attrs)
+        ds[name].attrs = _attributes(ds[name].attrs) | _flags(ds[name].variable)
     return ds
+
+
+def _flags(variable: xr.Variable) -> dict[str, Any]:
+    """``flag_values`` and ``flag_masks`` as integers of the stored type, if it holds them."""
+    stored = np.dtype(variable.encoding.get("dtype") or variable.dtype)
+    given = {key: np.asarray(variable.attrs[key]) for key in _FLAGS if key in variable.attrs}
+    whole = {key: values for key, values in given.items() if stored.kind in "iu" and values.dtype.kind in "iu"}
+    cast = {key: values.astype(stored) for key, values in whole.items()}
+    return {key: values for key, values in cast.items() if np.array_equal(values, whole[key])}
 
 
 def _attributes(attrs: Mapping[Any, Any]) -> dict[str, Any]:

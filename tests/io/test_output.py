@@ -37,6 +37,15 @@ def test_bytes_become_text() -> None:
     assert storable(xr.Dataset(attrs={"place": "Malmö".encode()})).attrs == {"place": "Malmö"}
 
 
+def test_flags_have_the_type_of_the_values(tmp_path: Path) -> None:
+    attrs = {"flag_values": [0, 1], "flag_meanings": "dry wet"}  # as Zarr gives them: JSON has one type of integers
+    write_raster(xr.Dataset({"a": (("y", "x"), np.zeros((2, 3), np.int8), attrs)}), tmp_path / "a.nc")
+    with xr.open_dataset(tmp_path / "a.nc", engine="netcdf4") as stored:
+        assert stored["a"].attrs["flag_values"].dtype == np.int8
+    too_large = xr.Dataset({"a": (("y", "x"), np.zeros((2, 3), np.int8), {"flag_values": [0, 300]})})
+    assert storable(too_large)["a"].attrs["flag_values"] == [0, 300]
+
+
 @pytest.mark.parametrize(
     ("name", "function", "error", "expected"),
     [

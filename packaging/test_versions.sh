@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Runs the tests with the oldest or the newest versions that pyproject.toml allows, in an environment under build/.
+# Needs uv. Usage: packaging/test_versions.sh oldest|newest PYTHON [ARGUMENTS OF PYTEST]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+end=$1 python=$2
+shift 2
+env=build/$end-$python
+uv venv --quiet --clear --python "$python" "$env"
+if [ "$end" = oldest ]; then
+    extras=$(printf -- '--extra %s ' distributed evaluate grib icechunk images kerchunk parquet plot train vector)
+    # shellcheck disable=SC2086
+    uv pip compile --quiet --resolution lowest-direct --python-version "$python" $extras pyproject.toml -o "$env/oldest.txt"
+    uv pip install --quiet --python "$env" -r "$env/oldest.txt" geopandas hypothesis pytest pytest-xdist setuptools
+    uv pip install --quiet --python "$env" --no-deps .
+    set -- -W default "$@" # old versions warn of what has changed in their own dependencies
+else
+    uv pip install --quiet --python "$env" '.[dev,evaluate]'
+fi
+OMP_NUM_THREADS=1 exec "$env/bin/pytest" -p no:cacheprovider "$@"
