@@ -143,7 +143,8 @@ def drawn(
         layout: Any = figure.get_layout_engine()
         layout.set(w_pad=0.08, h_pad=0.06)
         figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=12)
-        figure.text(0.995, 0.005, note, ha="right", va="bottom", fontsize=7, alpha=0.6)
+        # beside the title, where no label of an axis can be
+        figure.text(0.995, 0.99, note, ha="right", va="top", fontsize=7, alpha=0.6)
     return figure
 
 
