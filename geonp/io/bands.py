@@ -28,6 +28,8 @@ from geonp.raster.metadata import PACKED_BANDS, THEMATIC
 from geonp.raster.nodata import PACKING, holds
 
 _CATEGORIES = re.compile(r"<CategoryNames|<GDALRasterAttributeTable(?![^>]*athematic)")
+_CLASSIFIED = {"VS_BOOLEAN", "VS_NOMINAL", "VS_ORDINAL", "VS_LDD"}
+"""Value scales of PCRaster whose values are classes; GDAL keeps them as a tag of the file in other formats."""
 _EXACT = 2**53
 
 
@@ -108,6 +110,7 @@ class Bands:
             ),
             ColorInterp.palette in interpretations
             or any(str(t.get("LAYER_TYPE", "")).lower() == "thematic" for t in [file.tags(), *tags])
+            or file.tags().get("PCRASTER_VALUESCALE") in _CLASSIFIED
             or (np.dtype(dtypes[0]).kind in "iu" and _has_categories(path)),
             file.count - len(alpha) == 1,
         )

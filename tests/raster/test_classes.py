@@ -305,7 +305,7 @@ def test_classes_beside_numbers_pass_through_with_a_warning(raster: xr.DataArray
     ds.geonp.infill()
 
 
-@pytest.mark.parametrize("how", ["palette", "LAYER_TYPE", "aux.xml", "vat.dbf", "vrt"])
+@pytest.mark.parametrize("how", ["palette", "LAYER_TYPE", "PCRaster", "aux.xml", "vat.dbf", "vrt"])
 def test_classes_of_gdal(raster: xr.DataArray, tmp_path: Path, how: str) -> None:
     source, target = tmp_path / "in.tif", tmp_path / "out.tif"
     rows, columns = raster.shape
@@ -326,6 +326,8 @@ def test_classes_of_gdal(raster: xr.DataArray, tmp_path: Path, how: str) -> None
             file.write_colormap(1, {10: (9, 9, 9, 255)})
         if how == "LAYER_TYPE":
             file.update_tags(1, LAYER_TYPE="thematic")
+        if how == "PCRaster":
+            file.update_tags(PCRASTER_VALUESCALE="VS_NOMINAL")
     names = "<CategoryNames><Category>sea</Category></CategoryNames>"
     if how == "aux.xml":
         text = f'<PAMDataset><PAMRasterBand band="1">{names}</PAMRasterBand></PAMDataset>'
