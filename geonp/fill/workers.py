@@ -67,7 +67,7 @@ def executor(
         pool.shutdown()
         return
     try:
-        from distributed import Client, LocalCluster, get_client
+        from distributed import Client, get_client
     except ImportError as error:
         raise MissingExtraError("distributed", "distributed") from error
     with ExitStack() as stack:
@@ -83,14 +83,7 @@ def executor(
             n = processes(workers)
             if n < workers:
                 warn(f"{n} workers are started instead of {workers}: one for each core.")
-            try:
-                cluster = LocalCluster(n_workers=n, threads_per_worker=CPU_COUNT // n, dashboard_address=":0")
-            except Exception as error:  # what the system refuses, such as semaphores without /dev/shm
-                raise ClusterError(
-                    f"The workers cannot be started on this machine: {reason(error)}. Leave --workers out: threads "
-                    "fill the units, too. In a container, /dev/shm must be writable."
-                ) from error
-            client = stack.enter_context(Client(stack.enter_context(cluster), set_as_default=False))
+            client = stack.enter_context(Client(stack.enter_context(_local_cluster(n)), set_as_default=False))
         else:
             client = get_client()
         # unlike scattered data, a task runs again if the worker that holds its result is lost
@@ -102,6 +95,30 @@ def executor(
         threads = sum(client.nthreads().values())
         logger.info("units are filled by the Dask cluster at %s, in %d threads", client.scheduler.address, threads)
         yield submit, 2 * max(1, threads), partial(client.submit, _same, pure=False)
+
+
+def _local_cluster(n: int) -> Any:
+    """Start `n` processes. If the system refuses them, as without /dev/shm, distributed only logs the reason."""
+    from distributed import LocalCluster
+
+    reasons: list[BaseException] = []
+
+    def keep(record: logging.LogRecord) -> bool:
+        if record.exc_info and record.exc_info[1] is not None:
+            reasons.append(record.exc_info[1])
+        return not record.exc_info
+
+    log = logging.getLogger("distributed.nanny")
+    log.addFilter(keep)
+    try:
+        return LocalCluster(n_workers=n, threads_per_worker=CPU_COUNT // n, dashboard_address=":0")
+    except Exception as error:
+        raise ClusterError(
+            f"The workers cannot be started on this machine: {reason([*reasons, error][0])}. Leave --workers out: "
+            "threads fill the units, too. In a container, /dev/shm must be writable."
+        ) from error
+    finally:
+        log.removeFilter(keep)
 
 
 def _has_client() -> bool:

@@ -939,6 +939,20 @@ def test_no_more_processes_are_started_than_there_are_cores(
     assert_filled(tmp_path / "out.zarr", expected)
 
 
+def test_workers_that_cannot_start_are_a_message_with_the_reason(
+    model: str, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    nanny = pytest.importorskip("distributed.nanny")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("no semaphores")
+
+    monkeypatch.setattr(nanny.WorkerProcess, "start", refuse)
+    with pytest.raises(ClusterError, match=r"The workers cannot be started on this machine: no semaphores\. Leave"):
+        fill_store(lazily(source), tmp_path / "out.zarr", chunks=64, model=model, workers=1)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 def test_tasks_on_a_cluster_are_named_by_their_units(model: str, tmp_path: Path, source: Path, client: Any) -> None:
     seen: set[str] = set()
 
