@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +33,7 @@ class ClassSettings:
 CLASSES = ClassSettings()
 
 _CLASSES = re.compile(
-    r"land[ _-]?(cover|use)|lulc|crop[ _-]?(type|class)|(soil|vegetation|forest|rock)[ _-]?(type|class)"
+    r"(land|world|glob)[ _-]?(cover|use)|lulc|crop[ _-]?(type|class)|(soil|vegetation|forest|rock)[ _-]?(type|class)"
     r"|quality[ _-]flag|(^|[_\W])(lccs|igbp|nlcd|corine|clc|class|classes|category|categories|biomes?"
     r"|ecoregions?|k[oö]ppen|lithology|qa|bqa|scl|fmask|bitmask|flags?|cloud[ _-]?mask)([_\W\d]|$)|(^|[_\W])lc_type",
     re.IGNORECASE,
@@ -107,6 +109,16 @@ def _warn_of_classes(da: xr.DataArray) -> None:
             f"{found[0]}: filled as numbers, though the name is that of classes or flags, and the mean of two classes "
             "is another class. If these are classes, say so with as_='classes' (--as classes), or leave them out "
             "(--variable, --bidx); if they are numbers, with as_='numbers' (--as numbers)."
+        )
+
+
+def warn_of_class_column(name: str, values: FloatArray, attrs: Mapping[Hashable, Any]) -> None:
+    """Warn of whole numbers without a unit in a column that is named like classes."""
+    if "units" not in attrs and _CLASSES.search(name) and (values == np.rint(values)).all():
+        warn(
+            f"{name}: interpolated as numbers, though the name is that of classes or flags, and the mean of two "
+            "classes is another class. If these are classes, interpolate a column of 0 and 1 for each, as made by "
+            f"pd.get_dummies(points[{name!r}], dtype=float)."
         )
 
 

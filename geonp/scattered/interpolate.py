@@ -24,6 +24,7 @@ from geonp.io.measurements import Table, read_table, transformed
 from geonp.raster.arrays import BoolArray, Float64Array
 from geonp.raster.covariates import CovariateLike
 from geonp.raster.directions import warn_of_directions
+from geonp.raster.kinds import warn_of_class_column
 from geonp.raster.metadata import dataset_attrs
 from geonp.raster.places import warn_of_places
 from geonp.raster.variable import Variable
@@ -223,6 +224,8 @@ def _warn_of_doubts(table: Table, target: Target, max_distance: float | None) ->
     if target.grid is not None:
         warn_of_places(target.grid)
     warn_of_directions({name: table.attrs.get(name, {}) for name in table.values})
+    for name, values in table.values.items():
+        warn_of_class_column(name, values[table.usable(name)], table.attrs.get(name, {}))
 
 
 def _check_times(time: str | None, at_times: Sequence[Any] | None, every: str | None, samples: int) -> None:

@@ -107,6 +107,7 @@ def test_values_at_the_edge_of_the_tolerance_are_counted_or_kept(dtype: str) -> 
 @pytest.mark.parametrize(
     ("name", "attrs", "warned"),
     [
+        ("ESA_WorldCover_10m_Map", {}, True),
         ("LC_Type1", {}, True),
         ("a", {"long_name": "Land Cover Type 1 (IGBP)"}, True),
         ("QA_PIXEL", {}, True),

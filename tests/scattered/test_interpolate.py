@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,16 @@ def measurements(n: int = 400, noise: float = 0.0, seed: int = 0) -> pd.DataFram
 @pytest.fixture(scope="module")
 def gridded(float32: None) -> xr.Dataset:
     return geonp.interpolate(measurements(noise=0.1), lattice((0, 0, 50, 50), 2), quantiles=[0.25, 0.75], tails=True)
+
+
+@pytest.mark.parametrize(("name", "warns"), [("landcover", True), ("WorldCover", True), ("depth", False)])
+def test_classes_in_a_table_are_not_interpolated_without_a_word(name: str, warns: bool) -> None:
+    table = measurements(40).assign(value=np.arange(40) % 4).rename(columns={"value": name})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        geonp.interpolate(table, lattice((0, 0, 50, 50), 10))
+    expected = f"{name}: interpolated as numbers, though the name is that of classes"
+    assert any(expected in str(warning.message) for warning in caught) is warns
 
 
 def test_a_grid_is_filled_with_honest_errors(gridded: xr.Dataset) -> None:
