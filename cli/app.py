@@ -41,8 +41,20 @@ TERMINATIONS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasat
 
 _DEBUG = "geonp.debug"  # key of ctx.meta, which all contexts of a call share
 
-_READERS = {"cfgrib", "fsspec", "h5py", "icechunk", "kerchunk", "netCDF4", "numcodecs", "pandas", "pyogrio"} | {
-    *("rasterio", "rioxarray", "s3fs", "zarr")
+_READERS = {
+    "cfgrib",
+    "fsspec",
+    "h5py",
+    "icechunk",
+    "kerchunk",
+    "netCDF4",
+    "numcodecs",
+    "pandas",
+    "pyogrio",
+    "rasterio",
+    "rioxarray",
+    "s3fs",
+    "zarr",
 }
 """Libraries of files."""
 

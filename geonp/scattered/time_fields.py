@@ -121,9 +121,9 @@ def _at_places(
             ratio = _excess(near[-1].errors, there[-1].errors) / own["standard_error"]
             some = np.flatnonzero(ratio < ACROSS_TIMES.better[0])
             if some.size:
-                beside_ = [*(layer.at(index) for layer in layers), *there]
+                known = [*(layer.at(index) for layer in layers), *there]
                 part = replace(part, covariates=(*part.covariates, *near))
-                questions.append(Question(target.places[index[some]], part, [layer.at(some) for layer in beside_]))
+                questions.append(Question(target.places[index[some]], part, [layer.at(some) for layer in known]))
                 mixed.append((time, some, ratio[some]))
         for (time, some, ratio), across in zip(mixed, answered(questions, job), strict=True):
             out[time][some] = _mixed(out[time][some], across, ratio)
