@@ -290,7 +290,8 @@ def _fill_store(
         named = "".join(f"\n  {key}: {reason}" for key, reason in report.failed.items())
         failed = (
             f"{len(report.failed)} of {report.units} units failed; their cells are empty and flagged:{named}\n"
-            f"{target!r} stays unfinished. Repair the input, and try them again with --resume."
+            f"{target!r} stays unfinished. Try them again with --resume once the same input can be read, or start "
+            "again with --overwrite if it has to be replaced."
         )
     return counts, attributes, failed
 

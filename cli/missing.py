@@ -83,7 +83,7 @@ def read_missing(
     if not texts:
         return ds, None
     from geonp.errors import InputError
-    from geonp.fill.missing import find_layer, without_bands
+    from geonp.fill.missing import find_layer, is_measured, without_bands
     from geonp.raster.flags import Condition, layer_of, parsed
 
     opened = opener(storage_options, chunks=where.get("chunks", "auto"))
@@ -101,12 +101,14 @@ def read_missing(
 
     missing: list[Any] = []
     bands: set[tuple[Hashable, int]] = set()
+    measured: list[Hashable] = []
     for text in texts:
         expression = parsed(text, lambda name: layer_of(ds, name) is not None or os.path.exists(name))
         layer, place = found(expression)
         missing.append(text if place is not None and not place else Condition(expression, layer))
         bands |= set((place or {}).items())
-    return without_bands(ds, bands), missing
+        measured += [layer.name] if place and is_measured(expression, layer) else []
+    return without_bands(ds, bands, measured), missing
 
 
 _WHOLE = {"variables": None, "bands": None, "nodata": None}

@@ -21,6 +21,7 @@ from geonp.evaluation.metrics import require_scorable
 from geonp.evaluation.points import POINT_METHODS, Sites, detrended, errors_by_distance, fitted, kriged, predicted
 from geonp.evaluation.scored import OURS, WITH_COVARIATES, Prediction
 from geonp.inference.checkpoint import load_card
+from geonp.io.doubtful_rows import warn_of_doubtful_rows
 from geonp.io.measurements import read_table, transformed
 from geonp.raster.arrays import BoolArray, Float64Array, IntArray
 from geonp.raster.covariates import CovariateLike
@@ -186,8 +187,8 @@ def _measured(
         raise InputError(f"one column is evaluated at a time: got {', '.join(table.values)}; choose it with values=...")
     (value,) = table.values
     require_scorable(table.values[value], value)
+    warn_of_doubtful_rows(table)
     table = transformed(table, crs, None)
-    table.warn_of_nodata()
     table = table if time is None else table.timed(time)
     table = table.at(table.usable(value) & (True if table.times is None else table.times.of_rows >= 0))
     if len(table.xy) < SETTINGS.least:

@@ -19,6 +19,7 @@ import xarray as xr
 
 from geonp.errors import warn
 from geonp.raster.arrays import Array, BoolArray
+from geonp.raster.kinds import CLASSES, is_named_as_classes
 from geonp.raster.metadata import Kind
 from geonp.raster.nodata import PACKING, UNLIMITED, Reader
 from geonp.raster.sentinels import SENTINELS, Extremes, sentinels_of, suspects, warn_of_sentinels
@@ -41,6 +42,8 @@ class DoubtSettings:
     """Smallest number of them in a part."""
     invalid: float = 0.5
     """A smaller share of values beyond the valid limits is not doubted."""
+    jumps: float = 0.2
+    """If a larger share of neighbours that differ are no neighbours among the distinct values, these may be classes."""
 
 
 DOUBTS = DoubtSettings()
@@ -58,6 +61,9 @@ class Glance:
         Some of the observed values.
     observed, invalid, kinds : int
         Number of observed values, of values beyond the valid limits, and of distinct ones in a sample of the latter.
+    steps, jumps : int
+        Of few distinct whole numbers, the number of pairs of neighbours that differ, and of those between whose values
+        lies another one.
     """
 
     extremes: Extremes
@@ -65,6 +71,8 @@ class Glance:
     observed: int
     invalid: int
     kinds: int
+    steps: int = 0
+    jumps: int = 0
 
     @classmethod
     def at(cls, stored: Array, observed_mask: BoolArray, variable: Variable, parts: int = 1) -> Glance:
@@ -76,14 +84,21 @@ class Glance:
             others = stored[~observed_mask & np.isfinite(stored)]
             invalid = others[~np.isin(others, variable.nodata)]
         extremes = Extremes.of(observed, sentinels_of(variable.source))
-        kinds = np.unique(_some(invalid, room)).size
-        return cls(extremes, _some(observed, room), observed.size, invalid.size, kinds)
+        kinds, sample = np.unique(_some(invalid, room)).size, _some(observed, room)
+        return cls(
+            extremes, sample, observed.size, invalid.size, kinds, *_steps(stored, observed_mask, np.unique(sample))
+        )
 
     def as_json(self) -> dict[str, Any]:
         """The glance as JSON, for a record."""
         counts = [[value, n] for value, n in self.extremes.counts.items()]
         ends = [self.extremes.least, self.extremes.greatest]
-        return {"extremes": [counts, *ends], "sample": self.sample.tolist(), "invalid": [self.invalid, self.kinds]}
+        return {
+            "extremes": [counts, *ends],
+            "sample": self.sample.tolist(),
+            "invalid": [self.invalid, self.kinds],
+            "steps": [self.steps, self.jumps],
+        }
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> Glance:
@@ -91,12 +106,21 @@ class Glance:
         seen = record.get("glance", {})
         counts, least, greatest = seen.get("extremes", ([], math.inf, -math.inf))
         sample = np.array(seen.get("sample", []), np.float64)
-        return cls(Extremes(dict(counts), least, greatest), sample, record["observed"], *seen.get("invalid", (0, 0)))
+        numbers = *seen.get("invalid", (0, 0)), *seen.get("steps", (0, 0))
+        return cls(Extremes(dict(counts), least, greatest), sample, record["observed"], *numbers)
 
 
 def _some(values: Array, room: int) -> Array:
     """About so many of the values: an odd stride takes all columns of a raster."""
     return values[:: values.size // room | 1]
+
+
+def _steps(stored: Array, observed_mask: BoolArray, values: Array) -> tuple[int, int]:
+    """Numbers of neighbours in a row that differ, and of those that are none among a few distinct whole `values`."""
+    if not _few_integers(values):
+        return 0, 0
+    steps = np.abs(np.diff(np.searchsorted(values, stored)))[observed_mask[..., 1:] & observed_mask[..., :-1]]
+    return int(np.count_nonzero(steps)), int(np.count_nonzero(steps > 1))
 
 
 def warn_of_doubts(variable: Variable, glances: Iterable[Glance], *, hint: bool, known: Container[float] = ()) -> None:
@@ -118,7 +142,30 @@ def warn_of_doubts(variable: Variable, glances: Iterable[Glance], *, hint: bool,
             "values (CF conventions): correct valid_range, valid_min and valid_max, or remove them."
         )
     if hint and variable.kind is Kind.NUMBERS:
+        _warn_of_codes(variable, glances)
         _warn_of_pile(variable.label, np.concatenate([glance.sample for glance in glances]), found)
+
+
+def _warn_of_codes(variable: Variable, glances: list[Glance]) -> None:
+    """Warn of a few distinct whole numbers among which a raster jumps, as codes of classes do, or named like those."""
+    source, sample = variable.source, np.concatenate([glance.sample for glance in glances])
+    values, named = np.unique(sample), is_named_as_classes(source)
+    if variable.sure or "units" in source.attrs or sample.size < DOUBTS.fewest or not _few_integers(values):
+        return
+    steps, jumps = sum(glance.steps for glance in glances), sum(glance.jumps for glance in glances)
+    # of integers with such a name there is a warning before they are read
+    if (named and source.dtype.kind == "f") or (not named and jumps > DOUBTS.jumps * steps):
+        why = "has the name of classes" if named else "jumps among them from cell to cell as codes of classes do"
+        warn(
+            f"{variable.label}: filled as numbers, but holds {values.size} distinct whole numbers from {values[0]:g} "
+            f"to {values[-1]:g}, and {why}. If these are classes, say so with as_='classes' (--as classes); if they "
+            "are numbers, with as_='numbers' (--as numbers)."
+        )
+
+
+def _few_integers(values: Array) -> bool:
+    """Whether distinct values may be codes of classes."""
+    return bool(2 < values.size <= CLASSES.named and (values == np.rint(values)).all())
 
 
 def _warn_of_pile(label: str, sample: Array, missing: Container[float]) -> None:
@@ -172,6 +219,7 @@ class Watch:
         """The watch over a lazy variable."""
         source = variable.source
         bare = xr.DataArray(np.empty((0,) * source.ndim, source.dtype), dims=source.dims, name=source.name)
+        bare.attrs = {key: source.attrs[key] for key in ("units", "long_name") if key in source.attrs}
         bare.encoding = {key: source.encoding[key] for key in PACKING if key in source.encoding}
         return cls(replace(variable, source=bare), blocks, hint)
 

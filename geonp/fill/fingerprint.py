@@ -11,7 +11,7 @@ from typing import Any
 import xarray as xr
 from dask.base import tokenize
 
-from geonp.errors import InputError
+from geonp.errors import InputError, reason
 from geonp.fill.layout import Layout
 from geonp.fill.request import Request
 from geonp.inference.warping import Warping
@@ -84,16 +84,26 @@ def _identity(array: xr.DataArray, encoding: Mapping[Any, Any], source_options: 
 
 
 def require_unchanged(request: Request, before: str, source_options: Any) -> None:
-    """Check that the input is what it was when the job began."""
+    """Check that the input is what it was when the job began.
+
+    Raises
+    ------
+    InputError
+        If it is not, or cannot be found. Only in the second case may the job be resumed.
+    """
+    place = request.ds.encoding.get("source")
     try:
         same = values_of(request, source_options) == before
-    except OSError:
-        same = False
+    except OSError as error:
+        raise InputError(
+            f"The input vanished while it was filled: {place!r} cannot be found ({reason(error)}). The store stays "
+            "unfinished: check the mount or the connection, and continue with resume (--resume)."
+        ) from error
     if not same:
         raise InputError(
-            f"The input changed while it was filled: got other files at {request.ds.encoding.get('source')!r} than at "
-            "the beginning. The store stays unfinished: start again with overwrite (--overwrite), or put the old input "
-            "back and continue with resume (--resume)."
+            f"The input changed while it was filled: got other files or folders at {place!r} than at the beginning; "
+            "what was moved away and back counts, too. The store stays unfinished, and may hold cells of both: start "
+            "again with overwrite (--overwrite)."
         )
 
 

@@ -56,7 +56,7 @@ def variable_of(da: xr.DataArray, spatial: tuple[Hashable, Hashable], options: F
     if kind is Kind.NUMBERS and is_classes(da):
         da = da.copy(deep=False)
         da.attrs = without(da.attrs, tuple(class_attrs(da.attrs)))
-    variable = Variable.of(da, spatial, options.nodata, kind=kind)
+    variable = replace(Variable.of(da, spatial, options.nodata, kind=kind), sure=options.as_ is not None)
     if variable.kind is not Kind.CLASSES or not options.class_probabilities:
         return variable
     observed = variable.read(da.values) if da.variable._in_memory else None

@@ -16,6 +16,7 @@ from geonp.fill.request import Request, require_covariates
 from geonp.fill.surroundings import Region
 from geonp.inference.measurements import Measurements
 from geonp.inference.places import fill_places
+from geonp.io.doubtful_rows import warn_of_doubtful_rows
 from geonp.io.measurements import Table, read_table, transformed
 from geonp.raster.arrays import Float64Array, IntArray
 from geonp.raster.grid import Grid
@@ -87,6 +88,7 @@ def _read(request: Request) -> tuple[Variable, Table]:
     table = read_table(given, measured or None, None, None, beside, crossed=bool(apart & {*columns}))
     if len(table.values) != 1:
         raise InputError(f"points have one column of values: got {', '.join(table.values) or 'none'}")
+    warn_of_doubtful_rows(table)
     (name,) = measured or names
     return names[name], transformed(table, None, request.grid)
 

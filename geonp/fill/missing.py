@@ -20,7 +20,7 @@ from geonp.raster.covariates import placed
 from geonp.raster.elementwise import elementwise, is_lazy
 from geonp.raster.flags import Condition, Expression, layer_of, parsed
 from geonp.raster.grid import Grid
-from geonp.raster.kinds import is_auxiliary
+from geonp.raster.kinds import is_auxiliary, is_named_as_classes
 from geonp.raster.metadata import UNNAMED, ancillary_names
 from geonp.raster.nodata import DEFAULT_FILL, NODATA, empty_value, holds, nodata_values, valid_limits
 from geonp.raster.presets import PRESETS
@@ -46,7 +46,7 @@ class Flags:
     sources : tuple
         For each of them, the expression and the layer, by which a resumed job is compared, or the mask itself.
     measured : tuple of hashable
-        Those of the `layers` that look like what was observed: floats that are compared with a limit.
+        Those of the `layers` that look like what was observed, see :func:`is_measured`.
     """
 
     ds: xr.Dataset
@@ -139,7 +139,7 @@ def flags_of(missing: object, obj: xr.DataArray | xr.Dataset, ds: xr.Dataset, gr
             layer, place = find_layer(expression, ds)
             bands |= set(place.items())
             layers += [] if place else [layer.name]
-            measured += [layer.name] if expression.compares and layer.dtype.kind == "f" else []
+            measured += [layer.name] if is_measured(expression, layer) else []
             one = Condition(expression, layer)
         if isinstance(one, Condition):
             layer, what = one.layer, f"layer {one.layer.name!r}"
@@ -151,16 +151,32 @@ def flags_of(missing: object, obj: xr.DataArray | xr.Dataset, ds: xr.Dataset, gr
             mask, what = _array(one, obj, ds, grid), "mask of missing cells"
             sources.append(("", mask))
         masks.append(_on_grid(mask, ds, grid, what))
-    measured = [name for name in measured if name in layers and not is_auxiliary(ds[name])]
-    return Flags(without_bands(ds, bands), tuple(layers), tuple(masks), tuple(sources), tuple(measured))
+    ds = without_bands(ds, bands, [name for name in measured if name not in layers])
+    return Flags(ds, tuple(layers), tuple(masks), tuple(sources), tuple(n for n in measured if n in layers))
 
 
-def without_bands(ds: xr.Dataset, bands: Collection[tuple[Hashable, int]]) -> xr.Dataset:
-    """A raster without some bands, which are pairs of a dimension and a position, unless there are no others."""
+def without_bands(
+    ds: xr.Dataset, bands: Collection[tuple[Hashable, int]], measured: Collection[Hashable] = ()
+) -> xr.Dataset:
+    """A raster without some bands, which are pairs of a dimension and a position, unless there are no others.
+
+    Warns of the names of those that were `measured`.
+    """
     for dim in {dim for dim, _ in bands}:
         if kept := [k for k in range(ds.sizes[dim]) if (dim, k) not in bands]:
             ds = ds.isel({dim: kept})
+            if measured:
+                warn(
+                    f"{', '.join(map(str, measured))}: says where other bands are missing, and is left out of the "
+                    "result. To hide and fill its own values, choose it alone, or give the condition as an array "
+                    "(missing=; --bidx)."
+                )
     return ds
+
+
+def is_measured(expression: Expression, layer: xr.DataArray) -> bool:
+    """Whether the layer of a condition looks like what was observed: it is compared with a limit."""
+    return expression.compares and not is_auxiliary(layer) and not is_named_as_classes(layer)
 
 
 def find_layer(expression: Expression, ds: xr.Dataset) -> tuple[xr.DataArray, Mapping[Hashable, int]]:

@@ -157,8 +157,9 @@ def fill_store(
         work = Work(fields, packed_domain(request), request.job, store, journal, request.options.bare, source)
         _fill_units(work, units, done, workers, scheduler, progress)
         report = Report(tally(fields, units, done), len(units), reused, failures(fields, units, done))
+        require_unchanged(request, values, source_options)
         if not report.failed:
-            _finish(request, report, work, job, values, source_options)
+            _finish(report, work, job)
     return report
 
 
@@ -338,11 +339,8 @@ def _begin(
     return {}
 
 
-def _finish(
-    request: Request, report: Report, work: Work, job: dict[str, str], values: str, source_options: Any
-) -> None:
+def _finish(report: Report, work: Work, job: dict[str, str]) -> None:
     """Mark the store as complete; remove it if a variable has no observed cell."""
-    require_unchanged(request, values, source_options)
     store, journal = work.store, work.journal
     journal.require_owner()
     for name, counts in report.variables.items():

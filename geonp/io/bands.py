@@ -111,6 +111,7 @@ class Bands:
             ColorInterp.palette in interpretations
             or any(str(t.get("LAYER_TYPE", "")).lower() == "thematic" for t in [file.tags(), *tags])
             or file.tags().get("PCRASTER_VALUESCALE") in _CLASSIFIED
+            or Path(f"{path}.vat.dbf").exists()
             or (np.dtype(dtypes[0]).kind in "iu" and _has_categories(path)),
             file.count - len(alpha) == 1,
         )
@@ -216,8 +217,6 @@ def _integers(values: Array, fill: np.integer[Any], avoid: bool = True) -> Array
 
 def _has_categories(path: str) -> bool:
     """Whether names of categories belong to the values; rasterio has access to them by their text in a VRT only."""
-    if Path(f"{path}.vat.dbf").exists():
-        return True
     with MemoryFile(ext="vrt") as described:
         rasterio.shutil.copy(path, described.name, driver="VRT")
         described.seek(0)

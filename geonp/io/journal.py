@@ -268,8 +268,8 @@ def _is_glance(value: Any) -> bool:
     if not isinstance(value, dict) or not all(isinstance(part, list) for part in value.values()):
         return False
     pairs, *ends = value.get("extremes", [[], 0, 0]) or [None]
-    invalid = value.get("invalid", [0, 0])
+    invalid, steps = (value.get(key, [0, 0]) for key in ("invalid", "steps"))
     if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
         return False
-    numbers = (*ends, *itertools.chain(*pairs), *value.get("sample", []), *invalid)
-    return len(ends) == len(invalid) == 2 and all(isinstance(number, int | float) for number in numbers)
+    numbers = (*ends, *itertools.chain(*pairs), *value.get("sample", []), *invalid, *steps)
+    return len(ends) == len(invalid) == len(steps) == 2 and all(isinstance(number, int | float) for number in numbers)

@@ -85,7 +85,7 @@ def identity(url: str, options: Mapping[str, Any] | None = None) -> str:
         fs, root = connect(url, options)
         fs.invalidate_cache()
         folders = not is_remote(url)
-        infos = {root: fs.info(root)} if fs.isfile(root) else fs.find(root, detail=True, withdirs=folders)
+        infos = {root: fs.info(root)} if not fs.isdir(root) else fs.find(root, detail=True, withdirs=folders)
         files = sorted(
             (
                 name.removeprefix(root),

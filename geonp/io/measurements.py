@@ -18,7 +18,6 @@ from geonp.io.column_units import bracketed, units_of, warn_of_other_units
 from geonp.io.tables import with_places
 from geonp.raster.arrays import BoolArray, Float64Array, FloatArray
 from geonp.raster.grid import Grid
-from geonp.raster.sentinels import Extremes, suspects
 from geonp.raster.times import Times, times_of
 
 
@@ -126,16 +125,6 @@ class Table:
             columns = ", ".join([*self.values, *map(str, self.others.columns)])
             raise InputError(f"the table has no column {name!r} of times, got {columns} beside the coordinates")
         return replace(self, times=times_of(self.covariates[name], every))
-
-    def warn_of_nodata(self) -> None:
-        """Warn of usual nodata values that are far from all other values."""
-        for name in self.values:
-            values = self.values[name][self.usable(name)].astype(np.float64)
-            for nodata, n in suspects([Extremes.of(values)]).items():
-                warn(
-                    f"column {name!r} holds {nodata:g}, far from all other values, in {n} rows, which are used as "
-                    "they are. If they are missing, leave these cells empty."
-                )
 
     def warn_of_distance(self, x: Float64Array, y: Float64Array, geographic: bool) -> None:
         """Warn if no place lies within the range of the target or as far again around it."""

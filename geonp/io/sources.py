@@ -167,6 +167,11 @@ def _archive(path: Path, kind: str) -> Source:
     )
 
 
+_HEADERS = (".sgrd", ".hdr", ".rdc", ".prj", ".tfw")
+_CELLS = (".sdat", ".img", ".dat", ".bil", ".bip", ".bsq", ".flt", ".bin", ".raw", ".rst", ".tif", ".tiff", "")
+"""Endings of files that describe cells, and of the files that hold them."""
+
+
 @contextmanager
 def readable(place: str) -> Iterator[None]:
     """Convert the errors of readers, of whatever type, to an InputError about the raster at `place`."""
@@ -178,9 +183,19 @@ def readable(place: str) -> Iterator[None]:
     except (GeonpError, MemoryError):
         raise
     except Exception as error:
-        table = place.lower().endswith(TABLE_FILES)
-        hint = "Tables of measurements are for geonp grid and geonp evaluate." if table else "Is the file complete?"
         raise InputError(
             f"Not a raster that can be read: got {place!r}, expected GeoTIFF or another GDAL raster, NetCDF "
-            f"({', '.join(NETCDF)}) or Zarr. The reader reports: {reason(error)}. {hint}"
+            f"({', '.join(NETCDF)}) or Zarr. The reader reports: {reason(error)}. {_hint(place)}"
         ) from error
+
+
+def _hint(place: str) -> str:
+    """What to do about a file that cannot be read."""
+    if place.lower().endswith(TABLE_FILES):
+        return "Tables of measurements are for geonp grid and geonp evaluate."
+    path = Path(place)
+    if path.suffix.lower() in _HEADERS and path.parent.is_dir():
+        beside = [one for one in path.parent.iterdir() if one.stem == path.stem and one.suffix.lower() in _CELLS]
+        named = f": {str(min(beside))!r}" if beside else ""
+        return f"It describes cells, which another file beside it holds. Name that file{named}."
+    return "Is the file complete?"

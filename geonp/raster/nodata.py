@@ -112,8 +112,8 @@ def valid_limits(da: xr.DataArray) -> tuple[float, float]:
 
     The limits are in the units of the values in memory, and infinite if nothing is declared. Integer limits refer to
     integers, for packed values to the stored ones (CF conventions 2.5.1, NetCDF attribute conventions). They are
-    ignored for floats without encoding, whose packing is lost. Limits that are not numbers or not in order are also
-    ignored.
+    ignored for floats without encoding, whose packing is lost. Limits that are not finite numbers or not in order are
+    also ignored.
     """
     given = np.ravel(np.asarray(da.attrs.get("valid_range", []), object)).tolist()
     if len(given) != 2:
@@ -133,7 +133,7 @@ def valid_limits(da: xr.DataArray) -> tuple[float, float]:
 def _limit(da: xr.DataArray, given: Any) -> float | None:
     """A valid limit, an int if it refers to integers; None if it is to be ignored."""
     numbers = np.ravel(np.asarray(given))
-    if numbers.size != 1 or numbers.dtype.kind not in "iuf" or np.isnan(numbers[0]):
+    if numbers.size != 1 or numbers.dtype.kind not in "iuf" or not np.isfinite(numbers[0]):
         return None
     number: float = numbers[0].item()
     if isinstance(number, int):

@@ -28,6 +28,8 @@ class SentinelSettings:
     """Usual nodata values."""
     distance: float = 3.0
     """Such a value is suspect if it is farther from all others than this many times their range."""
+    apart: float = 0.5
+    """A place with two such coordinates is suspect if it is farther from all others than this part of their range."""
 
 
 SENTINELS = SentinelSettings()

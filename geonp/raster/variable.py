@@ -61,6 +61,8 @@ class Variable:
         What the values are.
     categories : tuple of float
         Classes whose probabilities are asked for.
+    sure : bool
+        Whether the user has said of which kind the values are.
     """
 
     name: Hashable
@@ -74,6 +76,7 @@ class Variable:
     encoding: Mapping[str, Any]
     kind: Kind = Kind.NUMBERS
     categories: tuple[float, ...] = ()
+    sure: bool = False
 
     @classmethod
     def of(

@@ -20,6 +20,7 @@ from geonp.fill.outputs import outputs, result_arrays
 from geonp.fill.request import load_job, require_covariates
 from geonp.inference.kernel import FillJob
 from geonp.inference.warping import Sample, Warping, fitted
+from geonp.io.doubtful_rows import warn_of_doubtful_rows
 from geonp.io.measurements import Table, read_table, transformed
 from geonp.raster.arrays import BoolArray, Float64Array
 from geonp.raster.covariates import CovariateLike
@@ -162,6 +163,7 @@ def interpolate(
     _check_times(time, at_times, every, samples)
     apart = [*labels, *([errors] if errors else []), *([time] if time else [])]
     table = read_table(points, values, x, y, apart, crossed=repeats == "mean" or time is not None, units=units)
+    warn_of_doubtful_rows(table)
     target = target_of(at, table, labels)
     table = transformed(table, crs, target.grid)
     table.warn_of_distance(target.x, target.y, target.geographic)
@@ -214,7 +216,6 @@ def _shown(progress: Callable[[int, int], object], before: int, columns: int, do
 
 def _warn_of_doubts(table: Table, target: Target, max_distance: float | None) -> None:
     """Warn of doubtful measurements, a doubtful grid, and a distance that leaves nearly all of it empty."""
-    table.warn_of_nodata()
     steps = [np.abs(np.diff(axis)).min() for axis in (target.y, target.x) if target.on_grid and axis.size > 1]
     if max_distance is not None and steps and max_distance < min(steps) / 2:
         warn(

@@ -83,6 +83,40 @@ def test_zeros_beside_one_other_value_are_a_state(model: str) -> None:
     assert geonp_warnings(lambda: infill(array(np.where(np.isnan(VALUES), np.nan, VALUES > 290)), model=model)) == []
 
 
+def codes(*values: int) -> np.ndarray:
+    """Patches of codes of classes, in an order that is not theirs."""
+    patches = np.random.default_rng(0).choice(values, (10, 10)).repeat(4, 0).repeat(4, 1)
+    return np.where(np.isnan(VALUES), np.nan, patches)
+
+
+def test_codes_of_classes_without_a_hint(tmp_path: Path, model: str) -> None:
+    for how, fill in fills(array(codes(2, 3, 7, 11, 18)), tmp_path, model).items():
+        (text,) = [one for one in geonp_warnings(fill) if "classes" in one]
+        assert "holds 5 distinct whole numbers from 2 to 18, and jumps among them" in text, how
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "attrs", "said"),
+    [
+        ("landcover", np.rint(VALUES / 4), {}, "and has the name of classes"),
+        ("a", np.rint(VALUES / 4), {}, ""),  # neighbours differ by one
+        ("a", codes(2, 3, 7, 11, 18), {"units": "years"}, ""),
+        ("a", codes(*range(1, 90, 2)), {}, ""),  # too many for classes
+    ],
+)
+def test_few_whole_numbers(
+    model: str, name: str, values: np.ndarray, attrs: dict[str, str], said: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    da = array(values, **attrs).rename(name)
+    infill(da, model=model)
+    found = [str(one.message) for one in recwarn if "distinct whole numbers" in str(one.message)]
+    assert len(found) == bool(said)
+    assert said in "".join(found)
+    recwarn.clear()
+    infill(da, model=model, as_="numbers")
+    assert not [one for one in recwarn if "classes" in str(one.message)]
+
+
 def test_a_pile_at_what_may_be_a_bound(tmp_path: Path, model: str) -> None:
     values = np.maximum(VALUES - 290, 0)
     for how, fill in fills(array(values), tmp_path, model).items():

@@ -193,6 +193,18 @@ def test_a_measured_variable_that_hides_others_is_named(stack: xr.Dataset) -> No
     assert names == ["ndvi"]
 
 
+@pytest.mark.parametrize(("condition", "named"), [("B4<5", True), ("B4=5", False), ("SCL<5", False)])
+def test_a_measured_band_that_hides_others_is_named(
+    condition: str, named: bool, recwarn: pytest.WarningsRecorder
+) -> None:
+    values = np.arange(36, dtype="i2").reshape(3, 3, 4)
+    ds = xr.Dataset({"a": (("band", "y", "x"), values)}, {"band_name": ("band", ["B4", "SCL", "B8"])})
+    found, _, _, _ = with_gaps(ds, condition, -1)
+    assert found.sizes["band"] == 2
+    said = "B4: says where other bands are missing, and is left out"
+    assert any(said in str(one.message) for one in recwarn) == named
+
+
 def test_a_condition_on_the_only_band_hides_its_own_values() -> None:
     values = np.arange(12.0).reshape(1, 3, 4)
     ds = xr.Dataset({"a": (("band", "y", "x"), values)}, {"band_name": ("band", ["B4"])})

@@ -608,7 +608,7 @@ def test_an_input_that_vanishes_for_a_moment_fails_the_units_that_read_it(
     assert stored(out) == stored(unbroken(16))
 
 
-@pytest.mark.parametrize("what", ["a file comes", "chunks go and return"])
+@pytest.mark.parametrize("what", ["a file comes", "chunks go and return", "all goes"])
 def test_an_input_that_changes_while_it_is_filled_leaves_the_store_unfinished(
     model: str, tmp_path: Path, source: Path, what: str
 ) -> None:
@@ -617,15 +617,23 @@ def test_an_input_that_changes_while_it_is_filled_leaves_the_store_unfinished(
     def change(_: object, done: int, __: int) -> None:
         if what == "a file comes":
             (source / "more").write_text("x")
+        elif what == "all goes":
+            assert not source.exists() or source.rename(away)
         elif done == 1:  # the document of the array stays
             chunks.rename(away)
         elif done == 4:
             away.rename(chunks)
 
-    with pytest.raises(InputError, match="The input changed while it was filled"):
+    said = "The input vanished .*--resume" if what == "all goes" else "The input changed .* again with .*--overwrite"
+    with pytest.raises(InputError, match=said):
         fill_store(lazily(source), out, chunks=40, model=model, progress=change)
     with pytest.raises(InputError, match="unfinished result of geonp fill"):
         open_raster(out)
+    (source / "more").unlink(missing_ok=True)
+    if what == "all goes":
+        away.rename(source)
+    advised = {"resume" if what == "all goes" else "overwrite": True}
+    assert not fill_store(lazily(source), out, chunks=40, model=model, **advised).failed  # type: ignore[arg-type]
 
 
 # --- faults -----------------------------------------------------------------------------------------------------------

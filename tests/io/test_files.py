@@ -366,6 +366,13 @@ def test_not_a_raster(tmp_path: Path, name: str) -> None:
         open_raster(path)
 
 
+def test_a_file_that_describes_cells(tmp_path: Path) -> None:
+    for name in ("a.sgrd", "a.sdat", "a.tfw"):
+        (tmp_path / name).write_text("NAME\t= a\n")
+    with pytest.raises(InputError, match=r"It describes cells, .* Name that file: '.*a\.sdat'\."):
+        open_raster(tmp_path / "a.sgrd")
+
+
 def test_no_such_variable(tmp_path: Path) -> None:
     write_raster(filled_dataset("float32", -1.0), tmp_path / "x.nc")
     with pytest.raises(InputError, match=r"No variable 'depth': the raster has 'h', 'h_standard_error', 'h_fill_flag'"):

@@ -305,7 +305,7 @@ def test_classes_beside_numbers_pass_through_with_a_warning(raster: xr.DataArray
     ds.geonp.infill()
 
 
-@pytest.mark.parametrize("how", ["palette", "LAYER_TYPE", "PCRaster", "aux.xml", "vat.dbf", "vrt"])
+@pytest.mark.parametrize("how", ["palette", "LAYER_TYPE", "PCRaster", "aux.xml", "vat.dbf", "float", "vrt"])
 def test_classes_of_gdal(raster: xr.DataArray, tmp_path: Path, how: str) -> None:
     source, target = tmp_path / "in.tif", tmp_path / "out.tif"
     rows, columns = raster.shape
@@ -313,7 +313,7 @@ def test_classes_of_gdal(raster: xr.DataArray, tmp_path: Path, how: str) -> None
         source,
         "w",
         driver="GTiff",
-        dtype="uint8",
+        dtype="float32" if how == "float" else "uint8",
         nodata=0,
         width=columns,
         height=rows,
@@ -332,7 +332,7 @@ def test_classes_of_gdal(raster: xr.DataArray, tmp_path: Path, how: str) -> None
     if how == "aux.xml":
         text = f'<PAMDataset><PAMRasterBand band="1">{names}</PAMRasterBand></PAMDataset>'
         (tmp_path / "in.tif.aux.xml").write_text(text)
-    if how == "vat.dbf":
+    if how in ("vat.dbf", "float"):
         (tmp_path / "in.tif.vat.dbf").write_bytes(b"")
     if how == "vrt":
         rasterio.shutil.copy(source, tmp_path / "in.vrt", driver="VRT")
@@ -345,7 +345,7 @@ def test_classes_of_gdal(raster: xr.DataArray, tmp_path: Path, how: str) -> None
     assert done.exit_code == 0, done.output
     assert "filled as classes. To fill them as numbers: --as numbers" in done.stderr
     with rasterio.open(target) as file:
-        assert file.dtypes == ("uint8",)
+        assert file.dtypes == ("float32" if how == "float" else "uint8",)
         assert set(np.unique(file.read(1))) == {10, 20, 30}
         assert how != "palette" or file.colormap(1)[10] == (9, 9, 9, 255)
     if how == "palette":

@@ -148,6 +148,7 @@ FLOATS = {"dtype": np.dtype("float32")}
         ({"valid_min": 2.0}, {}, (2, np.inf)),
         ({"valid_max": np.float32(3)}, {}, (-np.inf, 3)),
         ({"valid_min": np.nan, "valid_max": 3.0}, {}, (-np.inf, 3)),
+        ({"valid_min": np.inf, "valid_max": 3.0}, {}, (-np.inf, 3)),
         ({"valid_range": np.array([-1.0, 4.0]), "valid_min": 9.0}, {}, (-1, 4)),
         ({"valid_range": [0, 400]}, FLOATS, (0, 400)),
         ({"valid_range": [0, 400]}, PACKED, (5, 9)),

@@ -19,6 +19,7 @@ import geonp
 from geonp.cli.app import main
 from geonp.errors import InputError
 from geonp.inference import stitching
+from geonp.io.doubtful_rows import warn_of_doubtful_rows
 from geonp.io.measurements import read_table
 from geonp.scattered.lattices import lattice, lattice_around
 
@@ -321,6 +322,27 @@ def test_usual_nodata_values_far_from_all_others_are_warned_of() -> None:
     table["value"] = np.linspace(-11000, -5000, 20)
     table.loc[3, "value"] = -9999.0
     geonp.interpolate(table, lattice((0, 0, 50, 50), 10))
+
+
+@pytest.mark.parametrize(
+    ("mark", "names", "shift", "doubted"),
+    [
+        (0.0, ("lon", "lat"), 40.0, True),  # 0 N, 0 E
+        (0.0, ("lon", "lat"), -3.0, False),  # among the others
+        (0.0, ("x", "y"), 5e5, True),
+        (-9999.0, ("x", "y"), 0.0, True),
+    ],
+)
+def test_places_that_stand_for_unknown_ones(
+    mark: float, names: tuple[str, str], shift: float, doubted: bool, recwarn: pytest.WarningsRecorder
+) -> None:
+    table = pd.DataFrame({name: shift + np.linspace(0, 9, 20) ** (k + 1) / 9**k for k, name in enumerate(names)})
+    table["value"] = np.arange(20.0)
+    table.loc[3, list(names)] = mark
+    warn_of_doubtful_rows(read_table(table, None, None, None))
+    found = [str(one.message) for one in recwarn]
+    said = f"1 measurements lie at {names[0]}={mark:g}, {names[1]}={mark:g}, far from all others"
+    assert [text.startswith(said) for text in found] == [True] * doubted
 
 
 @pytest.mark.parametrize(("middle", "west", "east"), [(0.0, -5.0, 5.0), (180.0, 175.0, 185.0), (90.0, 85.0, 95.0)])
