@@ -60,7 +60,7 @@ def filled_cube(catalogue: Path) -> xr.Dataset:
 def main() -> None:
     """Make the catalogue, fill the cube, and write it."""
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(sys.argv[1] if len(sys.argv) > 1 else temporary)
+        folder = Path(sys.argv[1] if len(sys.argv) > 1 else temporary).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         cube = filled_cube(write_catalogue(folder)).compute()
         cube.to_zarr(folder / "ndvi.zarr", mode="w")

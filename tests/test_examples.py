@@ -89,9 +89,12 @@ def test_the_guide_to_covariates_has_its_row_and_its_picture(tmp_path: Path) -> 
 
 
 @pytest.mark.filterwarnings("ignore:The .shapely.ops.transform:DeprecationWarning")  # by odc-stac
-def test_a_stac_catalogue_becomes_a_filled_cube(tmp_path: Path, run: Callable[..., str]) -> None:
+def test_a_stac_catalogue_becomes_a_filled_cube(
+    tmp_path: Path, run: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("odc.stac")
-    assert "1617 cells filled, 0 empty" in run(EXAMPLES / "stac_cube.py", tmp_path)
-    with xr.open_zarr(tmp_path / "ndvi.zarr") as cube:
+    monkeypatch.chdir(tmp_path)
+    assert "1617 cells filled, 0 empty" in run(EXAMPLES / "stac_cube.py", "folder")
+    with xr.open_zarr("folder/ndvi.zarr") as cube:
         assert cube.ndvi.dims == ("time", "y", "x")
         assert cube.ndvi_standard_error.max() < 0.2

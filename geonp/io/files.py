@@ -163,11 +163,12 @@ def _open_stored(
         tree: Tree = NetCDF(source.path)
         if source.reader != "netcdf":
             tree = Store(source.path, options) if source.reader == "zarr" else Engine(source.reader, source.path)
-        stored, wanted = open_tree(tree, source, chunks, variables, group)
+        path, stored, wanted = open_tree(tree, source, chunks, variables, group)
         if source.reader != "netcdf" or not any(str(dim).startswith("phony_dim_") for dim in stored.dims):
             return source, stored if bands is None else _select_bands(stored, bands), wanted
         # HDF5 without the names of dimensions that NetCDF needs
-        source, variables = source.as_hdf5(variables), None
+        names = wanted or [str(name) for name in stored.data_vars]
+        source, variables = source.as_hdf5([f"{path}/{name}" for name in names]), None
     return source, open_gdal(source.path, chunks, bands, nodata), variables
 
 

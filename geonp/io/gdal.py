@@ -132,8 +132,8 @@ def open_gdal(
     attrs = {k: v for k, v in attrs.items() if k not in first or k in known or shared.get(k) == first[k]}
     da.attrs = {k: v for k, v in attrs.items() if k not in tags and not (k in PACKING and v == PACKING[k])}
     da.attrs.pop("units", None)
-    if shared.get("units"):
-        da.attrs["units"] = shared["units"]
+    if units := shared.get("units") or shared.get("Units"):  # the latter in HDF-EOS5
+        da.attrs["units"] = units
     if any(descriptions):
         da.attrs.pop("long_name", None)
         if not of.single:

@@ -6,7 +6,8 @@ in a group beside that of the values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import netCDF4
@@ -14,6 +15,8 @@ import numpy as np
 import xarray as xr
 
 from geonp.errors import InputError
+from geonp.io.decoding import decoded
+from geonp.io.hdfeos import described, structure_of
 from geonp.io.sources import Source
 from geonp.raster.dimensions import LATITUDES, LONGITUDES, is_geolocation
 from geonp.raster.metadata import class_attrs
@@ -55,7 +58,7 @@ class NetCDF:
                     meanings = {value: word.replace(" ", "_") for word, value in variable.datatype.enum_dict.items()}
                     ds[name].attrs["flag_values"] = np.array(list(meanings), variable.dtype)
                     ds[name].attrs["flag_meanings"] = " ".join(meanings.values())
-        return ds
+        return described(ds, group, structure_of(self.path)) if group.startswith("HDFEOS/") else ds
 
     def members(self) -> Members:
         """All groups and variables."""
@@ -92,6 +95,7 @@ def _choose_group(
         group, wanted = groups[0], [name.rpartition("/")[2] for name in wanted]
     if group is not None:
         group = group.strip("/")
+        group = next((path for path in members if path.replace(" ", "_") == group), group)  # as GDAL writes blanks
         if group not in members:
             raise InputError(f"No group {group!r} in {place!r}: got {_listed(members)}. Correct --group or --variable.")
         return group, wanted
@@ -109,8 +113,8 @@ def _choose_group(
 
 def open_tree(
     tree: Tree, source: Source, chunks: Any, variables: Sequence[str] | None, group: str | None
-) -> tuple[xr.Dataset, list[str] | None]:
-    """Open the group of a file or store that is meant, without decoding; with the names of the variables asked for.
+) -> tuple[str, xr.Dataset, list[str] | None]:
+    """The path of the group of a file or store that is meant, the group without decoding, and names of variables in it.
 
     Raises
     ------
@@ -118,7 +122,7 @@ def open_tree(
         As :func:`_choose_group`.
     """
     wanted = [source.variable] if source.variable else None if variables is None else list(variables)
-    ds = None
+    ds, path = None, ""
     if group is None:
         root = tree.open(chunks)
         found = {str(name): da.ndim for name, da in root.variables.items()}
@@ -131,7 +135,26 @@ def open_tree(
     others = set(ds.data_vars) - set(hidden) if wanted is None else set(wanted)
     if hidden and others:
         ds = ds.set_coords([name for name in hidden if wanted is None or name not in wanted])
-    return ds, wanted
+    return path, ds, wanted
+
+
+def open_cells(path: Path) -> xr.Dataset:
+    """Open measurements in NetCDF or HDF-EOS5; if places are in one group alone, with all that have its dimensions."""
+    tree = NetCDF(str(path))
+    root = tree.open()
+    placed = [group for group, names in tree.members().items() if _may_locate(names)]
+    if len(placed) != 1 or not placed[0]:
+        return decoded(root)
+    places = tree.open(None, placed[0])
+    sizes = max(
+        (variable.sizes for name, variable in places.variables.items() if is_geolocation(name, variable)), key=len
+    )
+    found: dict[Hashable, xr.Variable] = {}
+    for ds in (places, *(tree.open(None, group) for group in tree.members())):
+        for name, variable in ds.variables.items():
+            if variable.dims and variable.sizes.items() <= sizes.items():
+                found.setdefault(name, variable)
+    return decoded(xr.Dataset(found, attrs=root.attrs))
 
 
 def _open_group(tree: Tree, members: Members, group: str, chunks: Any) -> xr.Dataset:

@@ -21,11 +21,16 @@ from rasterio.errors import NotGeoreferencedWarning
 from geonp.errors import GeonpError, InputError, MissingFileError, reason
 from geonp.io.engines import engine_of
 from geonp.io.location import is_remote
+from geonp.io.polygons import VECTOR_FILES
 from geonp.io.stores import Store
-from geonp.io.tables import TABLE_FILES
+from geonp.io.text import TEXT_FILES
 
 NETCDF = (".cdf", ".nc", ".nc4")
 """Extensions of NetCDF files, for output too."""
+PARQUET_FILES = (".parquet", ".geoparquet", ".pq")
+"""Endings of the names of Parquet files."""
+TABLE_FILES = (*TEXT_FILES, *PARQUET_FILES, *VECTOR_FILES)
+"""Endings of the names of files that hold tables, and never rasters."""
 
 _MAGIC = (b"CDF\x01", b"CDF\x02", b"CDF\x05", b"\x89HDF\r\n\x1a\n")  # NetCDF 3, 5 and 4
 _HANDLERS = {"zip": "/vsizip/", "tar": "/vsitar/", "gzip": "/vsigzip/"}
@@ -51,10 +56,9 @@ class Source:
     path: str
     variable: str = ""
 
-    def as_hdf5(self, variables: Sequence[str] | None) -> Source:
-        """The same file, or its only variable that is asked for, read by GDAL's HDF5 driver."""
-        asked = [self.variable] if self.variable else list(variables or ())
-        name = asked[0].strip("/") if len(asked) == 1 else ""
+    def as_hdf5(self, paths: Sequence[str]) -> Source:
+        """The same file, or the variable at the only path, read by GDAL's HDF5 driver."""
+        name = paths[0].strip("/").replace(" ", "_") if len(paths) == 1 else ""
         return Source("gdal", f'HDF5:"{self.path}"://{name}' if name else self.path)
 
     @property

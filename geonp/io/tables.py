@@ -14,13 +14,12 @@ import xarray as xr
 from pyproj import CRS
 
 from geonp.errors import GeonpError, InputError, MissingExtraError, reason
+from geonp.io.groups import open_cells
 from geonp.io.polygons import VECTOR_FILES, refuse_references
-from geonp.io.text import read_text
+from geonp.io.sources import PARQUET_FILES, TABLE_FILES
+from geonp.io.text import TEXT_FILES, read_text
 
-_TEXT_FILES = (".csv", ".tsv", ".txt", ".dat", ".xyz")
-_PARQUET_FILES = (".parquet", ".geoparquet", ".pq")
-TABLE_FILES = (*_TEXT_FILES, *_PARQUET_FILES, *VECTOR_FILES)
-"""Endings of the names of files that hold tables, and never rasters."""
+_CELL_FILES = (".nc", ".nc4", ".he5", ".h5", ".zarr")
 
 _X_NAMES = ("lon", "longitude", "x", "easting")
 _Y_NAMES = ("lat", "latitude", "y", "northing")
@@ -30,7 +29,7 @@ def is_table(path: Path) -> bool:
     """Whether a file holds measurements at places: by its name, or by coordinates x and y along one dimension."""
     if path.name.lower().endswith(TABLE_FILES):
         return True
-    if path.suffix.lower() not in (".nc", ".zarr"):
+    if path.suffix.lower() not in _CELL_FILES:
         return False
     try:
         with _opened(path) as ds:
@@ -57,10 +56,10 @@ def read_points(path: Path) -> pd.DataFrame | xr.Dataset:
     if re.match(r"\w\w+:/", str(path)) and not path.exists():
         raise InputError(f"{path} is no file: got a URL, expected a table on this machine; download it first")
     readers: dict[tuple[str, ...], Callable[[Path], pd.DataFrame | xr.Dataset]] = {
-        _TEXT_FILES: read_text,
-        _PARQUET_FILES: _parquet,
+        TEXT_FILES: read_text,
+        PARQUET_FILES: _parquet,
         VECTOR_FILES: _vector,
-        (".nc", ".zarr"): lambda file: _opened(file).load(),
+        _CELL_FILES: lambda file: _opened(file).load(),
     }
     for endings, reader in readers.items():
         if path.name.lower().endswith(endings):
@@ -75,7 +74,7 @@ def read_points(path: Path) -> pd.DataFrame | xr.Dataset:
 
 
 def _opened(path: Path) -> xr.Dataset:
-    return xr.open_zarr(path) if path.suffix.lower() == ".zarr" else xr.open_dataset(path, engine="netcdf4")
+    return xr.open_zarr(path) if path.suffix.lower() == ".zarr" else open_cells(path)
 
 
 def _parquet(path: Path) -> pd.DataFrame:

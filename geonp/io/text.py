@@ -12,6 +12,9 @@ import pandas as pd
 
 from geonp.errors import InputError
 
+TEXT_FILES = (".csv", ".tsv", ".txt", ".dat", ".xyz")
+"""Endings of the names of text files."""
+
 _COMMENTS = ("#", "%", "//")
 _MISSING = ["-", "--", "---", "*", "**", "***", ".", "missing", "None"]
 

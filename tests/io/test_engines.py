@@ -1,4 +1,4 @@
-"""GRIB, references of kerchunk and Icechunk repositories are opened like other rasters."""
+"""GRIB, HDF-EOS5, references of kerchunk and Icechunk repositories are opened like other rasters."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import xarray as xr
 import geonp
 from geonp.errors import InputError
 from geonp.io.engines import engine_of
+from geonp.io.tables import read_points
 
 VALUES = 280 + np.random.default_rng(0).standard_normal((12, 24)).astype(np.float32)
 VALUES[2, 3:12] = np.nan
@@ -47,6 +48,55 @@ def test_grib_is_read_by_cfgrib(tmp_path: Path) -> None:
     assert ds.t2m.dims == ("step", "latitude", "longitude")
     np.testing.assert_allclose(ds.t2m, [VALUES, VALUES + 6], atol=0.01)
     assert ds.latitude.values[[0, -1]].tolist() == [60, 49]
+
+
+def fields_of_hdfeos(path: Path, kind: str, structure: str, fields: dict[str, dict[str, np.ndarray]]) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(path, "w") as file:
+        for group, arrays in fields.items():
+            for name, values in arrays.items():
+                file[f"HDFEOS/{kind}S/A/{group} Fields/{name}"] = values
+        field = file[f"HDFEOS/{kind}S/A/Data Fields/NO2"]
+        field.attrs.update(_FillValue=np.float32(-9999), ScaleFactor=np.float64(2), Units=np.bytes_("K"))
+        file["HDFEOS INFORMATION/StructMetadata.0"] = np.bytes_(
+            f'GROUP={kind.title()}Structure\nGROUP={kind}_1\n{kind.title()}Name="A"\n{structure}'
+            f"END_GROUP={kind}_1\nEND_GROUP={kind.title()}Structure\nEND\n"
+        )
+
+
+def test_swaths_of_hdfeos_have_places(tmp_path: Path) -> None:
+    path, stored = tmp_path / "a.he5", np.nan_to_num(VALUES, nan=-9999)
+    lat, lon = np.meshgrid(60.0 - np.arange(12), np.arange(24.0), indexing="ij")
+    listed = "".join(
+        f'{kind}FieldName="{name}"\nDimList=("nTimes","nXtrack")\n'
+        for kind, name in (("Geo", "Latitude"), ("Geo", "Longitude"), ("Data", "NO2"))
+    )
+    places = {"Latitude": lat, "Longitude": lon, "Angle": np.zeros(12)}
+    fields_of_hdfeos(path, "SWATH", listed, {"Data": {"NO2": stored}, "Geolocation": places})
+    for name in (str(path), f"HDF5:{path}://HDFEOS/SWATHS/A/Data_Fields/NO2"):
+        ds = geonp.open_raster(name)
+        np.testing.assert_array_equal(ds.NO2, 2 * VALUES)
+        np.testing.assert_array_equal(ds.NO2.Latitude, lat)
+        assert (ds.NO2.dims, ds.NO2.units) == (("nTimes", "nXtrack"), "K")
+    cells = read_points(path)
+    assert isinstance(cells, xr.Dataset)
+    xr.testing.assert_equal(cells.NO2.variable, ds.NO2.variable.load())
+    np.testing.assert_array_equal(cells.Longitude, lon)
+
+
+def test_grids_of_hdfeos_have_places(tmp_path: Path) -> None:
+    corners = "UpperLeftPointMtrs=(0.0,60000000.0)\nLowerRightMtrs=(24000000.0,48000000.0)\n"
+    grid = "XDim=24\nYDim=12\nProjection=HE5_GCTP_GEO\nSphereCode=12\nGridOrigin=HE5_HDFE_GD_UL\n"
+    field = (
+        'GROUP=DataField\nOBJECT=DataField_1\nDataFieldName="NO2"\nDimList=("YDim","XDim")\nEND_OBJECT=DataField_1\n'
+    )
+    structure = f"{grid}{corners}{field}END_GROUP=DataField\n"
+    path = tmp_path / "a.he5"
+    fields_of_hdfeos(path, "GRID", structure, {"Data": {"NO2": np.nan_to_num(VALUES, nan=-9999)}})
+    for options in ({}, {"variables": ["NO2"]}, {"group": "HDFEOS/GRIDS/A/Data Fields"}):
+        ds = geonp.open_raster(path, **options)
+        assert (ds.y.values[0], ds.x.values[0], ds.NO2.units) == (59.5, 0.5, "K")
+        np.testing.assert_array_equal(np.isnan(ds.NO2), np.isnan(VALUES))
 
 
 def test_references_of_kerchunk_are_read(netcdf: Path) -> None:
