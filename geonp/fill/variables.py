@@ -85,6 +85,9 @@ def _warn_of_passed(ds: xr.Dataset, grid: Grid, names: Sequence[Hashable], class
             f"{', '.join(map(str, passed))}: classes beside numbers pass through as they are. To fill them, choose "
             f"them alone: ds[[{passed[0]!r}]] (--variable {passed[0]})."
         )
+    spatial = {grid.y_dim, grid.x_dim}
+    if times := [name for name, da in ds.items() if da.dtype.kind in "mM" and spatial <= set(da.dims)]:
+        warn(f"{', '.join(map(str, times))}: times pass through as they are, and are not filled.")
     if others := off_grid(ds, grid, names):
         warn(
             f"{', '.join(f'{name!r} {ds[name].dims}' for name in others)}: not on the grid of {names[0]!r} "

@@ -84,7 +84,10 @@ def _parquet(path: Path) -> pd.DataFrame:
     except ImportError as error:
         raise MissingExtraError("pyarrow", "parquet") from error
     table: pd.DataFrame = pd.read_parquet(path, engine="pyarrow")
-    metadata = parquet.read_schema(path).metadata or {}
+    schema = parquet.read_schema(path)
+    exact = [field.name for field in schema if str(field.type).startswith("decimal") and field.name in table]
+    table = table.astype(dict.fromkeys(exact, np.float64))
+    metadata = schema.metadata or {}
     if b"geo" not in metadata:
         return table
     geo = json.loads(metadata[b"geo"])
@@ -126,7 +129,9 @@ def _points(geometry: Any, path: Path) -> Any:
     known = ~(shapely.is_missing(shapes) | shapely.is_empty(shapes))
     if other := sorted({str(shape.geom_type) for shape in shapes[known]} - {"Point"}):
         raise InputError(f"{path} must hold points, got {', '.join(other)}; replace them, e.g. by their centroids")
-    return np.stack([shapely.get_x(shapes), shapely.get_y(shapes)], 1)
+    xy = np.full((len(shapes), 2), np.nan)
+    xy[known] = shapely.get_coordinates(shapes[known])
+    return xy
 
 
 def with_places(table: pd.DataFrame, xy: Any, crs: Any) -> pd.DataFrame:

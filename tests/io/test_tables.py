@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pyogrio
 import pytest
+import shapely
 import xarray as xr
 
 from geonp.errors import InputError
@@ -67,6 +69,16 @@ def test_crs_of_geodataframes_and_files_is_taken(tmp_path: Path) -> None:
     projected.set_geometry(projected.buffer(1.0)).to_file(tmp_path / "b.gpkg")
     with pytest.raises(InputError, match="must hold points, got Polygon"):
         read_points(tmp_path / "b.gpkg")
+
+
+def test_empty_points_and_decimals(tmp_path: Path) -> None:
+    exact = points().assign(temp=[decimal.Decimal(f"{value:.2f}") for value in FRAME["temp"]])
+    exact.loc[1, "geometry"] = shapely.Point()
+    exact.loc[2, "geometry"] = None
+    exact.to_parquet(tmp_path / "a.parquet")
+    table = read_table(read_points(tmp_path / "a.parquet"), None, None, None)
+    assert np.flatnonzero(np.isnan(table.xy).any(1)).tolist() == [1, 2]
+    np.testing.assert_allclose(table.values["temp"], FRAME["temp"], atol=0.006)
 
 
 def test_files_that_hold_no_table_of_points_are_refused(tmp_path: Path) -> None:
