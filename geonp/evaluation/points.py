@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from scipy.interpolate import LinearNDInterpolator, RBFInterpolator
-from scipy.spatial import KDTree, QhullError
+from scipy.spatial import Delaunay, KDTree, QhullError
 
 from geonp.evaluation.baselines import ACROSS, SETTINGS, rms_at
 from geonp.evaluation.kriging import SETTINGS as KRIGING
@@ -93,11 +94,17 @@ def _nearest(known: Sites, hidden: Sites) -> Float64Array:
     return known.values[np.asarray(KDTree(known.space).query(hidden.space)[1])]
 
 
+@lru_cache(maxsize=1)  # networks of stations are often the same at successive times
+def _triangulated(plane: bytes) -> Delaunay:
+    return Delaunay(np.frombuffer(plane).reshape(-1, 2))
+
+
 def _linear(known: Sites, hidden: Sites) -> Float64Array:
     """Linear on a Delaunay triangulation; nearest outside of its hull."""
     outside = _nearest(known, hidden)
     try:
-        inside = LinearNDInterpolator(known.plane, known.values)(hidden.plane)
+        triangles = _triangulated(known.plane.tobytes())
+        inside = LinearNDInterpolator(triangles, known.values)(hidden.plane)
     except (QhullError, ValueError):  # fewer than three places, or all on one line
         return outside
     return np.asarray(np.where(np.isfinite(inside), inside, outside))
@@ -126,7 +133,9 @@ def predicted(method: str, known: Sites, hidden: Sites) -> Float64Array:
     if method == ACROSS:
         return _linear_in_time(known.distinct(), hidden)
     predict = POINT_METHODS[method]
-    return np.asarray(_by_time(known, hidden, lambda here, there: predict(here, there)[None])[0])
+    found = np.asarray(_by_time(known, hidden, lambda here, there: predict(here, there)[None])[0])
+    _triangulated.cache_clear()
+    return found
 
 
 def _by_time(
@@ -143,12 +152,14 @@ def _by_time(
 
 def _linear_in_time(known: Sites, hidden: Sites) -> Float64Array:
     """Linear between the nearest times before and after of the same station, else :func:`_linear` in space."""
-    out = predicted("linear", known, hidden)
-    for station in np.unique(hidden.stations):
-        here, there = known.stations == station, hidden.stations == station
-        if here.any():
-            order = np.argsort(known.times[here])
-            out[there] = np.interp(hidden.times[there], known.times[here][order], known.values[here][order])
+    out = np.full(len(hidden.values), np.nan)
+    order = np.lexsort((known.times, known.stations))
+    station, times, values = known.stations[order], known.times[order], known.values[order]
+    for number in np.intersect1d(hidden.stations, station):
+        of, there = slice(*np.searchsorted(station, [number, number + 1])), hidden.stations == number
+        out[there] = np.interp(hidden.times[there], times[of], values[of])
+    never = ~np.isin(hidden.stations, station)
+    out[never] = predicted("linear", known, hidden.at(never))
     return out
 
 
