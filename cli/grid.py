@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import os
 import time
 from functools import partial
 from pathlib import Path
@@ -16,6 +18,8 @@ from .progress import watched
 from .show import echo, to_json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import xarray as xr
 
     from geonp.io.measurements import Table
@@ -130,11 +134,13 @@ def grid(
     check_output(target, overwrite=overwrite)
     if picture is not None:
         check_picture(picture, overwrite=overwrite)
-    if target.suffix.lower() == ".zarr":
-        _require_apart(target, points, like)
+    outputs = [target, *([] if picture is None else [picture])]
+    read = [("table", path) for path in points] + [("raster of --like", like or ""), ("model", settings["model"])]
+    _require_apart(outputs, read)
     table = selected(read_all(points), dict(pair(condition, "--where") for condition in where))
     names = list(values) or None
     beside = [read_covariate(text) for text in covariates]
+    _require_apart(outputs, [("covariate", getattr(one, "encoding", {}).get("source", "")) for one in beside])
     at: xr.DataArray | xr.Dataset | None = None if like is None else open_raster(str(like), chunks=None)
     apart = [*(one.label for one in wanted(beside, at)), *filter(None, (settings["errors"], settings["time"]))]
     columns = read_table(table, names, x, y, apart, crossed=settings["repeats"] == "mean" or bool(settings["time"]))
@@ -166,14 +172,13 @@ def _interpolated(table: Any, at: xr.DataArray | xr.Dataset, settings: dict[str,
         return interpolate(table, at, **settings)
 
 
-def _require_apart(target: Path, points: tuple[Path, ...], like: Path | None) -> None:
-    """Check that a store to be written holds none of the files that are read."""
+def _require_apart(outputs: Sequence[Path], read: Sequence[tuple[str, Path | str]]) -> None:
+    """Check that the outputs neither are nor hold any of the files that are read, which are pairs of kind and path."""
     from geonp.io.location import require_apart
 
-    for path in points:
-        require_apart(str(target), {"table": str(path)})
-    if like is not None:
-        require_apart(str(target), {"raster of --like": str(like)})
+    for output, (what, path) in itertools.product(outputs, read):
+        if os.path.exists(path):  # models have names, too
+            require_apart(str(output), {what: str(path)})
 
 
 def _sentence(summary: dict[str, Any]) -> str:

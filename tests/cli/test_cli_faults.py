@@ -95,6 +95,20 @@ def test_outputs_replace_nothing_that_is_read_beside(tmp_path: Path, ds: xr.Data
     assert other.read_bytes() == before
 
 
+@pytest.mark.parametrize("what", ["table", "raster of --like", "covariate"])
+def test_grids_replace_nothing_that_is_read(tmp_path: Path, ds: xr.Dataset, model: str, what: str) -> None:
+    paths = {"table": "points.nc", "raster of --like": "like.nc", "covariate": "h.nc"}
+    xr.Dataset({name: ("row", np.arange(9.0)) for name in ("x", "y", "t")}).to_netcdf(tmp_path / "points.nc")
+    for name in ("like.nc", "h.nc"):
+        ds[["a"]].rename(a="h").to_netcdf(tmp_path / name)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    options = ["--like", tmp_path / "like.nc", "--model", model, "--overwrite"]
+    options += ["--covariate", tmp_path / "h.nc"] if what == "covariate" else []
+    printed = geonp("grid", tmp_path / "points.nc", tmp_path / paths[what], *options, code=1)
+    assert f"The {what} and the output are the same" in printed
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a shell")
 @pytest.mark.parametrize("closed", ["2>&- >&-", "2>/dev/full", "PYTHONIOENCODING=ascii"])
 def test_streams_may_be_closed(tmp_path: Path, ds: xr.Dataset, model: str, closed: str) -> None:
