@@ -82,12 +82,27 @@ class GeonpAccessor:
         Dataset
             For each variable ``<name>``: the filled one, ``<name>_standard_error``, ``<name>_fill_flag``, and the
             results that were asked for. Lazy where the raster is.
+
+        Examples
+        --------
+        >>> dem = xr.DataArray(np.hypot(*np.mgrid[:24, :32]), dims=("y", "x"), name="height")
+        >>> dem = dem.where((dem < 20) | (dem > 24))
+        >>> filled = dem.geonp.infill(quantiles=(0.05, 0.95))
+        >>> filled["height_quantile"].dims
+        ('quantile', 'y', 'x')
         """
 
     @_forwards_to("geonp.fill.plan")
     @takes_fill_options
     def plan(self, **options: Unpack[FillKeywords]) -> FillPlan:
-        """Plan what :meth:`infill` will do with the same arguments; see :func:`geonp.plan`."""
+        """Plan what :meth:`infill` will do with the same arguments; see :func:`geonp.plan`.
+
+        Examples
+        --------
+        >>> dem = xr.DataArray(np.hypot(*np.mgrid[:24, :32]), dims=("y", "x"), name="height")
+        >>> dem.where(dem < 30).geonp.plan(device="cpu").missing
+        {'height': 119}
+        """
 
     @_forwards_to("geonp.fill.store")
     @takes_fill_options
@@ -139,11 +154,24 @@ class GeonpAccessor:
         -------
         Report
             Numbers of cells by variable, and units that failed.
+
+        Examples
+        --------
+        >>> dem = xr.DataArray(np.hypot(*np.mgrid[:24, :32]), dims=("y", "x"), name="height")
+        >>> dem.where(dem < 30).geonp.fill_store("filled.zarr").variables["height"]["filled"]
+        119
         """
 
     @_forwards_to("geonp.fill.outputs")
     def values_only(self) -> xr.Dataset:
-        """The filled values alone, of the result of :meth:`infill`; see :func:`geonp.values_only`."""
+        """The filled values alone, of the result of :meth:`infill`; see :func:`geonp.values_only`.
+
+        Examples
+        --------
+        >>> dem = xr.DataArray(np.hypot(*np.mgrid[:24, :32]), dims=("y", "x"), name="height")
+        >>> list(dem.where(dem < 30).geonp.infill().geonp.values_only())
+        ['height']
+        """
 
     @_forwards_to("geonp.fill.picture")
     def plot(
@@ -171,6 +199,11 @@ class GeonpAccessor:
         -------
         matplotlib.figure.Figure
             A notebook shows it once.
+
+        Examples
+        --------
+        >>> dem = xr.DataArray(np.hypot(*np.mgrid[:24, :32]), dims=("y", "x"), name="height")
+        >>> dem.where(dem < 30).geonp.infill().geonp.plot().savefig("dem.png")
         """
 
     @_forwards_to("geonp.fill.aggregate")
@@ -221,6 +254,12 @@ class GeonpAccessor:
         -------
         DataFrame
             A row for each variable, slice and region.
+
+        Examples
+        --------
+        >>> dem = xr.DataArray(np.hypot(*np.mgrid[:24, :32]), dims=("y", "x"), name="height")
+        >>> dem.where(dem < 30).geonp.infill(samples=30).geonp.aggregate((12, 16))["filled"].tolist()
+        [0, 29, 0, 90]
         """
 
     @_forwards_to("geonp.evaluation.compare")
@@ -272,6 +311,12 @@ class GeonpAccessor:
         -------
         Comparison
             Predictions and scores of all methods. It prints as tables.
+
+        Examples
+        --------
+        >>> dem = xr.DataArray(np.hypot(*np.mgrid[:24, :32]), dims=("y", "x"), name="height")
+        >>> list(dem.geonp.evaluate(holdout="random", baselines=["nearest"]).predictions)
+        ['geonp', 'nearest']
         """
 
     @_forwards_to("geonp.adaptation.adapt")
@@ -325,4 +370,11 @@ class GeonpAccessor:
         -------
         Adapted
             Scores before and after; can be passed as `model` to any function of geonp.
+
+        Examples
+        --------
+        >>> y, x = np.mgrid[:48, :56]
+        >>> dem = xr.DataArray(np.sin(y / 5) * np.cos(x / 7), dims=("y", "x"), name="height")
+        >>> dem.geonp.adapt(out="my.safetensors", minutes=10).file.name
+        'my.safetensors'
         """

@@ -12,9 +12,10 @@ if [ "$end" = oldest ]; then
     # shellcheck disable=SC2086
     uv pip compile --quiet --resolution lowest-direct --python-version "$python" $extras pyproject.toml -o "$env/oldest.txt"
     uv pip install --quiet --python "$env" -r "$env/oldest.txt" geopandas hypothesis pytest pytest-xdist setuptools
-    uv pip install --quiet --python "$env" --no-deps .
-    set -- -W default "$@" # old versions warn of what has changed in their own dependencies
+    uv pip install --quiet --python "$env" --no-deps --editable .
+    # old versions warn of what has changed in their own dependencies
+    set -- -W default -W ignore::DeprecationWarning -W ignore::PendingDeprecationWarning -W ignore::FutureWarning "$@"
 else
-    uv pip install --quiet --python "$env" '.[dev,evaluate]'
+    uv pip install --quiet --python "$env" --editable '.[dev,evaluate]'
 fi
 OMP_NUM_THREADS=1 exec "$env/bin/pytest" -p no:cacheprovider "$@"

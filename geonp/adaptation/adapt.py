@@ -188,6 +188,14 @@ def adapt(
         If `out` exists or cannot be written.
     ModelError, CheckpointError
         If the model does not exist or cannot be loaded.
+
+    Examples
+    --------
+    >>> y, x = np.mgrid[:48, :56]
+    >>> dem = xr.DataArray(np.sin(y / 5) * np.cos(x / 7), dims=("y", "x"), name="height")
+    >>> adapted = geonp.adapt(dem, out="my.safetensors", minutes=10)
+    >>> geonp.infill(dem.where(dem < 0.5), model=adapted).attrs["geonp_model"]
+    'my'
     """
     clock, file = Clock(*_checked(minutes, steps, seed)), _checked_out(Path(out), overwrite)
     options = FillOptions(nodata=nodata, missing=missing, across=across, covariate_resampling=covariate_resampling)

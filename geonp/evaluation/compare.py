@@ -127,6 +127,13 @@ def evaluate(
         the observed cells would be hidden.
     ModelError, CheckpointError
         For an unknown model, or one that cannot be loaded.
+
+    Examples
+    --------
+    >>> dem = xr.DataArray(np.hypot(*np.mgrid[:24, :32]), dims=("y", "x"), name="height")
+    >>> comparison = geonp.evaluate(dem, holdout="random", baselines=["nearest", "linear"])
+    >>> comparison.scores["geonp"].rmse < comparison.scores["nearest"].rmse
+    True
     """
     given, model = named(covariates), os.fspath(model)
     dims = FillOptions(across=across, empty_slices=empty_slices).dims

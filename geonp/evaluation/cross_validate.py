@@ -104,6 +104,14 @@ def cross_validate(
         predicted at.
     ModelError, CheckpointError
         For an unknown model, or one that cannot be loaded.
+
+    Examples
+    --------
+    >>> x, y = (axis.ravel() for axis in np.mgrid[:5, :5])
+    >>> stations = pd.DataFrame({"x": x, "y": y, "temp": 10 + x + 2 * y})
+    >>> comparison = geonp.cross_validate(stations, folds=3, baselines=["nearest"])
+    >>> comparison.scores["geonp"].rmse < comparison.scores["nearest"].rmse
+    True
     """
     options = {"model": os.fspath(model), "max_distance": max_distance, "device": device, "batch_size": batch_size}
     data = _measured(points, (values, x, y), crs, covariates, errors, repeats, time, units)

@@ -115,6 +115,13 @@ def aggregate(
     ------
     InputError
         For regions that cannot be placed on the raster, or a filled raster whose errors cannot be drawn again.
+
+    Examples
+    --------
+    >>> rain = xr.DataArray(np.add.outer(np.arange(8.0), np.arange(12.0)), dims=("y", "x"), name="rain")
+    >>> geonp.aggregate(rain.where(rain != 9), (8, 12))[["region", "value", "filled"]].round(1)
+      region  value  filled
+    0    0,0    9.0       8
     """
     _check(statistic, threshold, samples)
     every = {

@@ -100,6 +100,16 @@ def infill(
         For a model that does not exist or cannot be loaded.
     PredictionError
         When computed, if the model returns values that are not finite.
+
+    Examples
+    --------
+    >>> dem = xr.DataArray(np.hypot(*np.mgrid[:24, :32]), dims=("y", "x"), name="height")
+    >>> dem = dem.where((dem < 20) | (dem > 24))
+    >>> filled = geonp.infill(dem)
+    >>> list(filled)
+    ['height', 'height_standard_error', 'height_fill_flag']
+    >>> int(dem.isnull().sum()), int(filled["height"].isnull().sum())
+    (141, 0)
     """
     request = with_measurements(with_holes(prepare(obj, FillOptions(**options))))
     logger.info("filling %s with %s", ", ".join(v.label for v in request.variables), request.card.name)

@@ -178,6 +178,12 @@ def values_only(obj: xr.DataArray | xr.Dataset) -> xr.Dataset:
     ------
     InputError
         For a raster that is no such result.
+
+    Examples
+    --------
+    >>> dem = xr.DataArray(np.hypot(*np.mgrid[:24, :32]), dims=("y", "x"), name="height")
+    >>> list(geonp.values_only(geonp.infill(dem.where(dem < 30))))
+    ['height']
     """
     return without_results(unbanded(obj if isinstance(obj, xr.Dataset) else obj.to_dataset(name=obj.name or UNNAMED)))
 

@@ -80,6 +80,12 @@ def plot(
         For a variable, dimension or position that does not exist.
     MissingExtraError
         Without matplotlib.
+
+    Examples
+    --------
+    >>> dem = xr.DataArray(np.hypot(*np.mgrid[:24, :32]), dims=("y", "x"), name="height")
+    >>> figure = geonp.plot(geonp.infill(dem.where(dem < 30)))
+    >>> figure.savefig("fill.png")
     """
     require_matplotlib()
     ds = obj if isinstance(obj, xr.Dataset) else obj.to_dataset(name=UNNAMED if obj.name is None else obj.name)

@@ -96,6 +96,13 @@ def plan(obj: Raster, **options: Unpack[FillKeywords]) -> FillPlan:
     ------
     InputError, ModelError, CheckpointError
         As :func:`geonp.infill`.
+
+    Examples
+    --------
+    >>> sst = xr.DataArray(np.full((500, 800), np.nan), dims=("lat", "lon"), name="sst")
+    >>> plan = geonp.plan(sst, device="cpu")
+    >>> plan.shape, plan.missing, plan.model
+    ((500, 800), {'sst': 400000}, 'tnpkr-sa')
     """
     return planned(prepare(obj, FillOptions(**options)))
 

@@ -124,6 +124,16 @@ def fill_store(
         If `target` exists, cannot be written, or is being written by another job. Finished units are kept.
     ClusterError
         If the cluster is lost. Finished units are kept.
+
+    Examples
+    --------
+    >>> dem = xr.DataArray(np.hypot(*np.mgrid[:24, :32]), dims=("y", "x"), name="height")
+    >>> dem = dem.where((dem < 20) | (dem > 24))
+    >>> report = geonp.fill_store(dem, "filled.zarr")
+    >>> report.variables["height"]["filled"]
+    141
+    >>> dict(xr.open_zarr("filled.zarr").sizes)
+    {'y': 24, 'x': 32}
     """
     if is_session(target):
         own = {"unit": unit, "shards": shards, "resume": resume, "overwrite": overwrite, "workers": workers}

@@ -111,6 +111,14 @@ class Distribution:
         Mean, standard deviation and tail of Student distributions of values, or of latent values.
     warping : Warping, optional
         The map from latent values to values within bounds.
+
+    Examples
+    --------
+    >>> found = geonp.student.Distribution(np.array([20.0]), np.array([2.0]), np.array([0.1]))
+    >>> found.sf(25).round(4)
+    array([0.0095])
+    >>> [end.round(2) for end in found.interval(0.9)]
+    [array([16.76]), array([23.24])]
     """
 
     location: FloatArray

@@ -99,6 +99,14 @@ def open_raster(
     InputError
         If the file is not a raster, lacks a variable, a band or cells in the bounding box, or has integers that cannot
         hold `nodata`; and for a Zarr store that :func:`geonp.fill_store` has not finished.
+
+    Examples
+    --------
+    >>> dem = xr.DataArray(np.hypot(*np.mgrid[:24, :32]), dims=("y", "x"), name="height")
+    >>> geonp.write_raster(dem.to_dataset(), "dem.nc")
+    >>> ds = geonp.open_raster("dem.nc")
+    >>> dict(ds.sizes), dict(ds.chunks)
+    ({'y': 24, 'x': 32}, {'y': (24,), 'x': (32,)})
     """
     place = os.fspath(path)
     options = dict(storage_options or {})

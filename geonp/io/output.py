@@ -130,6 +130,13 @@ def write_raster(
         As :func:`check_output`, and if writing fails.
     InputError
         If the format cannot hold a variable, or for an unknown creation option.
+
+    Examples
+    --------
+    >>> dem = xr.DataArray(np.hypot(*np.mgrid[:24, :32]), dims=("y", "x"), name="height")
+    >>> geonp.write_raster(geonp.infill(dem.where(dem < 30)), "filled.nc")
+    >>> list(geonp.open_raster("filled.nc"))
+    ['height', 'height_standard_error', 'height_fill_flag']
     """
     path = Path(path)
     check_output(path, overwrite=overwrite, driver=driver)

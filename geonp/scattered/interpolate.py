@@ -144,6 +144,13 @@ def interpolate(
         For a model that does not exist or cannot be loaded.
     PredictionError
         When computed, if the model returns values that are not finite.
+
+    Examples
+    --------
+    >>> stations = pd.DataFrame({"x": [1, 2, 5, 8, 9, 4], "y": [3, 9, 1, 7, 2, 6], "temp": [4, 11, 6, 15, 11, 10]})
+    >>> filled = geonp.interpolate(stations, geonp.lattice((0, 0, 10, 10), resolution=2))
+    >>> filled["temp"].sel(x=5, y=5).round().item()
+    10.0
     """
     options = FillOptions(
         model=model,

@@ -34,6 +34,14 @@ def lattice(
     ------
     InputError
         For empty bounds, a resolution that is not positive or too fine, latitudes beyond the poles, or an unknown crs.
+
+    Examples
+    --------
+    >>> grid = geonp.lattice((-10, 45, -4, 50), resolution=0.5, crs="EPSG:4326")
+    >>> dict(grid.sizes)
+    {'lat': 10, 'lon': 12}
+    >>> grid["lat"].values[:2]
+    array([49.75, 49.25])
     """
     west, south, east, north = bounds
     dx, dy = resolution if isinstance(resolution, tuple) else (resolution, resolution)
