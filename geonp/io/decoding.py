@@ -63,7 +63,7 @@ def decoded(stored: xr.Dataset, wanted: Sequence[str] | None = None) -> xr.Datas
         (
             "arrays of variable length",
             # the strings of Zarr are objects, too, with NumPy 1
-            [n for n, v in stored.variables.items() if v.encoding.get("dtype") == np.object_ != v.dtype],
+            [n for n, v in stored.variables.items() if v.encoding.get("dtype") == np.object_ and v.dtype.kind != "O"],
         ),
     ):
         if left:
