@@ -54,11 +54,14 @@ def info(source: str, storage: tuple[str, ...], as_json: bool, missing: tuple[st
     Of a variable with more than a billion cells or 16,384 slices, evenly spaced rows or slices are counted. For an
     unfinished result of geonp fill, print its progress.
     """
+    import numpy as np
+
     from geonp.io.files import open_raster
     from geonp.io.gdal import little_cache
     from geonp.io.journal import Journal
     from geonp.io.sources import may_be_store, readable
     from geonp.raster.grid import Grid, crs_name
+    from geonp.raster.surface import surface_of
 
     storage_options = file_system(storage)
     progress = None
@@ -72,7 +75,7 @@ def info(source: str, storage: tuple[str, ...], as_json: bool, missing: tuple[st
     ds = open_raster(source, storage_options=storage_options, **where)
     ds, conditions = read_missing(missing, ds, source, where, storage_options)
     grid = Grid.from_xarray(ds)
-    facts = {
+    facts: dict[str, Any] = {
         "rows": grid.shape[0],
         "columns": grid.shape[1],
         "dimensions": [str(grid.y_dim), str(grid.x_dim)],
@@ -83,6 +86,11 @@ def info(source: str, storage: tuple[str, ...], as_json: bool, missing: tuple[st
         "around_the_earth": grid.periodic_x,
         "evenly_spaced": grid.regular,
     }
+    surface = surface_of(ds, grid)
+    if surface is not None and surface.curvilinear:  # the grid has numbers of cells only
+        extents = {"latitudes": surface.y, "longitudes": surface.x}
+        facts |= {"cell": None, "first_centre": None}
+        facts |= {name: [float(np.nanmin(of)), float(np.nanmax(of))] for name, of in extents.items()}
     with readable(source), little_cache():
         ds, fates, flags = _fates(ds, grid, conditions)
         described = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 
@@ -103,6 +104,16 @@ def test_values_alone_keep_their_dtype_in_a_geotiff(tmp_path: Path, model: str) 
         assert (list(found), found["a"].attrs) == (["a"], {"ancillary_variables": "b"})
     refused = CliRunner().invoke(main, ["fill", str(source), str(tmp_path / "b.zarr"), "--values-only", "--resume"])
     assert (refused.exit_code, "need an OUT that ends in .zarr" in refused.output) == (2, True)
+
+
+def test_info_says_where_cells_with_places_of_their_own_lie(tmp_path: Path) -> None:
+    lat, lon = np.meshgrid(60.0 - np.arange(5), 10.0 + np.arange(6), indexing="ij")
+    places = {"lat": (("line", "pixel"), lat + 0.1 * lon), "lon": (("line", "pixel"), lon)}
+    xr.Dataset({"a": (("line", "pixel"), np.ones((5, 6)))}, places).to_netcdf(tmp_path / "a.nc", engine="netcdf4")
+    facts = json.loads(run("info", tmp_path / "a.nc", "--json"))
+    assert (facts["latitudes"], facts["longitudes"]) == ([57.0, 61.5], [10.0, 15.0])
+    assert facts["cell"] is None
+    assert facts["first_centre"] is None
 
 
 def test_info_warns_of_undeclared_nodata(tmp_path: Path) -> None:
