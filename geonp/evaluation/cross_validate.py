@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time as clock
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -296,19 +297,21 @@ class _Run:
         if at.any():
             columns = [data.x, data.y, *labels, *([data.time] if data.time else [])]
             given = [*columns, data.value, *([data.errors] if data.errors else [])]
-            found = interpolate(
-                data.frame.loc[known, given],
-                data.frame.loc[at, columns],
-                values=data.value,
-                x=data.x,
-                y=data.y,
-                covariates=labels or None,
-                errors=data.errors,
-                repeats="keep",
-                time=data.time,
-                tails=True,
-                **self.options,
-            )
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", ".*far from all ")  # said of the whole table before
+                found = interpolate(
+                    data.frame.loc[known, given],
+                    data.frame.loc[at, columns],
+                    values=data.value,
+                    x=data.x,
+                    y=data.y,
+                    covariates=labels or None,
+                    errors=data.errors,
+                    repeats="keep",
+                    time=data.time,
+                    tails=True,
+                    **self.options,
+                )
             out[:, at] = [found[f"{data.value}{part}"].values for part in ("", "_standard_error", "_tail")]
         return out[:, hidden]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,14 @@ def test_folds_hide_what_belongs_together() -> None:
     repeated = pd.concat([table(), table()])
     random = folds("random", repeated)
     assert (random[:24] == random[24:]).all()
+
+
+def test_a_doubtful_place_is_named_once(model: str, recwarn: pytest.WarningsRecorder) -> None:
+    frame = table(12).assign(lat=lambda rows: rows["lat"] + 40)
+    frame.loc[5, ["lon", "lat"]] = 0.0
+    warnings.simplefilter("always")
+    geonp.cross_validate(frame, values="value", baselines=["nearest"], folds=3, model=model)
+    assert len([one for one in recwarn if "lie at lon=0, lat=0, far from all others" in str(one.message)]) == 1
 
 
 @pytest.mark.parametrize("options", [{}, {"time": "day", "holdout": "stations"}], ids=["one-time", "times"])
