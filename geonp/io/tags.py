@@ -58,6 +58,8 @@ def write_tags(
     tags = {key: value for key, value in ds.attrs.items() if isinstance(value, str | int | float)}
     if len(str(tags.get("NODATA_VALUES")).split()) != file.count:  # GDAL wants one for each band
         tags.pop("NODATA_VALUES", None)
+    if file.crs is None:  # rioxarray takes a tag of this name for the CRS, and cannot open a file with another text
+        tags.pop("crs", None)
     file.update_tags(**tags)
     for said in (da.encoding.get(GDAL_METADATA) for da in ds.data_vars.values()):
         for name, domain in said["domains"].items() if said is not None and said["shape"] == file.shape else ():

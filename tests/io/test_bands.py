@@ -106,6 +106,12 @@ def test_nodata_values_of_all_bands_together(tmp_path: Path) -> None:
             assert file.count == len(ds) + 1
 
 
+def test_an_attribute_named_crs_that_is_none(tmp_path: Path) -> None:
+    ds = xr.Dataset({"a": (("y", "x"), np.eye(6))}, {"y": np.arange(6.0)[::-1], "x": np.arange(6.0)}, {"crs": "time"})
+    write_raster(ds, tmp_path / "a.tif")
+    np.testing.assert_array_equal(open_raster(tmp_path / "a.tif")["a"], ds["a"])
+
+
 def test_bands_of_different_dtypes_are_read_one_by_one(tmp_path: Path) -> None:
     path = write_vrt(
         tmp_path / "a.vrt", [([[1, -9]], "int16", -9), ([[0.5, -1]], "float32", -1), ([[3, 4]], "uint8", 4)]
