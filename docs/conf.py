@@ -8,6 +8,7 @@ import shutil
 from importlib.metadata import version as installed
 from pathlib import Path
 
+import click
 import sphinx_autosummary_accessors
 from sphinx.application import Sphinx
 
@@ -139,7 +140,16 @@ def relink(app: Sphinx, docname: str, source: list[str]) -> None:
     source[0] = orphan + LINK.sub(replaced, source[0])
 
 
+def coded(app: Sphinx, context: click.Context, lines: list[str]) -> None:
+    """Show the examples at the end of a help text as code."""
+    title, *examples = [line.removeprefix("|").strip() for line in lines if line.strip("| ")] or [""]
+    if examples:
+        lines[:] = [f".. rubric:: {title.removesuffix(':')}", "", ".. code-block:: text", ""]
+        lines += [*(f"   {example}" for example in examples), ""]
+
+
 def setup(app: Sphinx) -> None:
-    """Connect the links."""
+    """Connect the links and the examples."""
     copy_pages()
     app.connect("source-read", relink)
+    app.connect("sphinx-click-process-epilog", coded)

@@ -19,7 +19,12 @@ comparison = raster.geonp.evaluate(baselines=["nearest", "linear", "gdal", "krig
 print(comparison)
 
 # %%
-# Where errors are, and how they compare with what was expected.
+# Where the fills of geonp and of kriging are wrong, on one scale.
 
-comparison.plot()
+figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+for axis, method in zip(axes, ("geonp", "kriging"), strict=True):
+    error = np.where(comparison.scored, comparison.predictions[method].mean - comparison.truth, np.nan)
+    image = axis.imshow(error, cmap="RdBu_r", vmin=-300, vmax=300)
+    axis.set_title(f"{method}: RMSE {comparison.scores[method].rmse:.0f} m")
+figure.colorbar(image, ax=axes, label="filled minus truth (m)")
 plt.show()
