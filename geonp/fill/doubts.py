@@ -42,6 +42,8 @@ class DoubtSettings:
     """Smallest number of them in a part."""
     invalid: float = 0.5
     """A smaller share of values beyond the valid limits is not doubted."""
+    compared: int = 2**16
+    """Number of cells in rows whose neighbours are compared."""
     jumps: float = 0.2
     """If a larger share of neighbours that differ are no neighbours among the distinct values, these may be classes."""
 
@@ -119,6 +121,9 @@ def _steps(stored: Array, observed_mask: BoolArray, values: Array) -> tuple[int,
     """Numbers of neighbours in a row that differ, and of those that are none among a few distinct whole `values`."""
     if not _few_integers(values):
         return 0, 0
+    if stored.ndim > 1:
+        rows = (..., slice(None, None, max(1, stored.size // DOUBTS.compared)), slice(None))
+        stored, observed_mask = stored[rows], observed_mask[rows]
     steps = np.abs(np.diff(np.searchsorted(values, stored)))[observed_mask[..., 1:] & observed_mask[..., :-1]]
     return int(np.count_nonzero(steps)), int(np.count_nonzero(steps > 1))
 
