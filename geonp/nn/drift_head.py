@@ -283,22 +283,25 @@ class DriftKrigingHead(KrigingHead):
         raw = start = raw.double()
         raw_drift = drift_start = prepared.raw_drift
         n = raw_drift.shape[1]
-        for prior, drift_prior in zip(self.priors, self.drift_priors, strict=True):
-            linear, at, thinned = self.model.linearise(raw), raw_drift.detach(), context.thinned(KRIGING.n_information)
-            constants = self.model.scale(prepared.effect, raw)
-            likelihood, score, drift_score, trusted_mask = self.model.drift_score(linear, at, constants, context)
+        part, few = context.thinned(self.n_refine), context.thinned(KRIGING.n_information)
+        for i, is_thinned in self.scoring:
+            linear, at = self.model.linearise(raw), raw_drift.detach()
+            constants, scored = self.model.scale(prepared.effect, raw), part if is_thinned else context
+            likelihood, score, drift_score, trusted_mask = self.model.drift_score(linear, at, constants, scored)
             inputs = step_inputs(pooled, raw.float(), likelihood, score.float())
-            features = _covariate_features(at, drift_score, context, prepared.used_mask, likelihood)
+            features = _covariate_features(at, drift_score, scored, prepared.used_mask, likelihood)
             features = torch.cat([pooled[:, None].expand(-1, n, -1), features], -1)
             step, drift_step = _scoring_step(
-                self.model.drift_information(linear, at, constants, thinned),
+                self.model.drift_information(linear, at, constants, few),
                 score,
                 drift_score,
-                prior_of(prior(inputs), (start - raw).detach()),
-                prior_of(drift_prior(features), drift_start.detach() - at, DRIFT.prior_precision),
+                prior_of(self.priors[i](inputs), (start - raw).detach()),
+                prior_of(self.drift_priors[i](features), drift_start.detach() - at, DRIFT.prior_precision),
             )
             raw, raw_drift = raw + step, raw_drift + drift_step
-            context = context.trusting(trusted_mask)
+            if not is_thinned:
+                context = context.trusting(trusted_mask)
+                few = context.thinned(KRIGING.n_information)
         return raw.float(), raw_drift, context
 
 

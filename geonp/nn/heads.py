@@ -145,7 +145,8 @@ class KrigingHead(nn.Module):
        those nearest to the centroid and, in every second step, of as many from all of the context. `whole_steps`
        further ones read the score of the whole context.
     3. `scoring_steps` steps of Fisher scoring maximise the likelihood of the whole context times a normal prior, which
-       each step learns and which starts centred on the result of 2.
+       each step learns and which starts centred on the result of 2. `thinned_steps` steps with the prior of the first
+       come before them, on `n_refine` points thinned from the context, at about a fifth of the cost.
     4. The process is conditioned on the context exactly, in float64.
     5. A last MLP shifts the conditional mean by a multiple of the standard deviation, rescales the latter and sets the
        degrees of freedom of a Student distribution, for what a Gaussian process can't express: edges, skewed or
@@ -179,7 +180,7 @@ class KrigingHead(nn.Module):
     ) -> None:
         super().__init__()
         self.n_refine, self.refine_steps = n_refine, refine_steps
-        self.outliers = False
+        self.outliers, self.thinned_steps = False, 0
         self.nearby: nn.Module | None = None
         self.model = CovarianceModel(d_x, tuple(lengths))
         n_raw = self.model.n_raw
@@ -267,6 +268,11 @@ class KrigingHead(nn.Module):
                 context = context.trusting(trusted_mask)
         return raw, context
 
+    @property
+    def scoring(self) -> list[tuple[int, bool]]:
+        """Of each scoring step the index of its prior, and whether it reads only a part of the context."""
+        return [(0, True)] * self.thinned_steps + [(i, False) for i in range(len(self.priors))]
+
     def fisher_scoring(self, raw: Tensor, pooled: Tensor, context: Observations) -> tuple[Tensor, Observations]:
         """Sharpen raw covariance parameters by regularised Fisher scoring.
 
@@ -289,14 +295,16 @@ class KrigingHead(nn.Module):
             Raw parameters ``(batch, n_raw)``, and the context with outliers marked.
         """
         raw = start = raw.double()
-        for prior in self.priors:
-            at, thinned = self.model.linearise(raw), context.thinned(KRIGING.n_information)
-            likelihood, score, trusted_mask = self.model.score(at, context)
-            outputs = prior(step_inputs(pooled, raw.float(), likelihood, score.float()))
+        part, few = context.thinned(self.n_refine), context.thinned(KRIGING.n_information)
+        for i, is_thinned in self.scoring:
+            at = self.model.linearise(raw)
+            likelihood, score, trusted_mask = self.model.score(at, part if is_thinned else context)
+            outputs = self.priors[i](step_inputs(pooled, raw.float(), likelihood, score.float()))
             pull, precision = prior_of(outputs, (start - raw).detach())
-            information = self.model.fisher_information(at, thinned)
-            raw = raw + scoring_step(information, score, pull, precision)
-            context = context.trusting(trusted_mask)
+            raw = raw + scoring_step(self.model.fisher_information(at, few), score, pull, precision)
+            if not is_thinned:
+                context = context.trusting(trusted_mask)
+                few = context.thinned(KRIGING.n_information)
         return raw.float(), context
 
 

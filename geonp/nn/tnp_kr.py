@@ -66,6 +66,9 @@ class TNPKR(nn.Module):
     * `outliers`: only observations that contradict the others are noisier than the process (kriging heads with
       `scoring_steps`).
 
+    * `thinned_steps`: scoring steps before the others that read a part of the context (kriging heads with
+      `scoring_steps`).
+
     * `nearby`: the head fills small gaps with readings of other tiles (:class:`~geonp.nn.nearby.NearbyCorrection`).
 
     * `scales` with `kernels` ``"rbf"``: widths from which the radial basis functions start, one for each.
@@ -103,6 +106,7 @@ class TNPKR(nn.Module):
         refine_steps: int = 3,
         whole_steps: int = 0,
         scoring_steps: int = 0,
+        thinned_steps: int = 0,
         nearby: bool = False,
         outliers: bool = False,
         min_scale: float = 0.0,
@@ -112,8 +116,7 @@ class TNPKR(nn.Module):
         super().__init__()
         _check_attention(attention, embed_x)
         _check_kernels_and_head(kernels, scales, statistics or means, head)
-        if outliers and not (head in KRIGING_HEADS and scoring_steps):
-            raise ValueError(f"outliers needs a kriging head with scoring_steps, got {head!r} with {scoring_steps}")
+        _check_scoring(head, scoring_steps, outliers or thinned_steps > 0)
         self.attention, self.embed_x, self.statistics, self.means = attention, embed_x, statistics, means
         self.block_size, self.unit = block_size, unit
         self.dictionary = KernelDictionary(d_x, scales, directional_scales) if kernels == "dictionary" else None
@@ -135,8 +138,8 @@ class TNPKR(nn.Module):
         random = [orthogonal_features(n_features, qk_dim // heads) for _ in range(blocks * (attention == "performer"))]
         self.register_buffer("features", torch.stack(random) if random else None)
         self.norm_out = nn.LayerNorm(dim, eps=1e-6)
-        steps = n_refine, refine_steps, whole_steps, scoring_steps
-        self.head = _head(head, (dim, d_x, d_y, 128, extra, *steps), min_scale, nearby=nearby, outliers=outliers)
+        arguments = dim, d_x, d_y, 128, extra, n_refine, refine_steps, whole_steps, scoring_steps
+        self.head = _head(head, arguments, min_scale, nearby=nearby, outliers=outliers, thinned_steps=thinned_steps)
 
     def forward(
         self,
@@ -284,7 +287,7 @@ class TNPKR(nn.Module):
 
 
 def _head(
-    name: str, arguments: tuple[int, ...], min_scale: float, *, nearby: bool, outliers: bool
+    name: str, arguments: tuple[int, ...], min_scale: float, *, nearby: bool, outliers: bool, thinned_steps: int
 ) -> GaussianHead | KrigingHead:
     """The head of this name, with the arguments of a kriging head."""
     if name not in KRIGING_HEADS:
@@ -292,7 +295,7 @@ def _head(
         return GaussianHead(dim, 256, d_y, min_scale)
     head = KRIGING_HEADS[name](*arguments)  # type: ignore[arg-type]
     head.nearby = NearbyCorrection() if nearby else None
-    head.outliers = outliers
+    head.outliers, head.thinned_steps = outliers, thinned_steps
     return head
 
 
@@ -300,6 +303,13 @@ def _check_attention(attention: str, embed_x: bool) -> None:
     if attention not in ATTENTIONS or not (embed_x or attention == "scan"):
         variants = ", ".join(ATTENTIONS)
         raise ValueError(f"attention must be one of {variants}, got {attention!r}; all but scan need embed_x=True")
+
+
+def _check_scoring(head: str, scoring_steps: int, needed: bool) -> None:
+    if needed and not (head in KRIGING_HEADS and scoring_steps):
+        raise ValueError(
+            f"outliers and thinned_steps need a kriging head with scoring_steps, got {head!r} with {scoring_steps}"
+        )
 
 
 def _check_kernels_and_head(kernels: str, scales: tuple[float, ...], uses_statistics: bool, head: str) -> None:

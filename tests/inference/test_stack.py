@@ -215,18 +215,17 @@ def test_errors_shrink_and_their_intervals_hold(shared: tuple[xr.DataArray, Arra
     np.testing.assert_array_equal(together.a.values[~counted], raster.values[~counted])
 
 
-def with_and_without(raster: xr.DataArray, truth: Array) -> tuple[float, float, float]:
-    """CRPS of the missing cells of slices filled alone, with each other, and the coverage of the latter."""
+def with_and_without(raster: xr.DataArray, truth: Array) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Scores of the missing cells of slices filled alone and with each other."""
     counted = np.isnan(raster.values)
-    before, _ = scores(infill(raster, tails=True), truth, counted)
-    after, coverage = scores(infill(raster, tails=True, across="time"), truth, counted)
-    return before, after, coverage
+    alone, together = infill(raster, tails=True), infill(raster, tails=True, across="time")
+    return scores(alone, truth, counted), scores(together, truth, counted)
 
 
 def test_slices_that_have_nothing_in_common_do_no_harm() -> None:
-    before, after, coverage = with_and_without(*stack(own=30.0, slices=4, size=72, seed=5))
+    (before, alone), (after, coverage) = with_and_without(*stack(own=30.0, slices=4, size=72, seed=5))
     assert after < 1.02 * before
-    assert coverage > 0.91
+    assert coverage > max(alone - 0.01, 0.9)
 
 
 def test_smooth_slices_are_filled_no_worse_where_others_have_gaps() -> None:
@@ -237,7 +236,7 @@ def test_smooth_slices_are_filled_no_worse_where_others_have_gaps() -> None:
     truth = smooth[0] + 0.3 * smooth[1:]
     values = np.where(gaps(rng, *truth.shape), np.nan, truth)
     raster = xr.DataArray(values, dims=("time", "y", "x"), name="a")
-    before, after, coverage = with_and_without(raster, truth)
+    (before, _), (after, coverage) = with_and_without(raster, truth)
     assert after < 1.05 * before
     assert coverage > 0.95
 

@@ -67,3 +67,18 @@ def test_only_contradicted_observations_are_noisier_than_the_process() -> None:
     others = torch.arange(65) != 28
     assert (noise[1][others] == noise[1][0]).all()
     assert noise[1][28] > 10 * noise[1][0]
+
+
+def test_thinned_steps_raise_the_likelihood_of_all_points() -> None:
+    """From the same start, two further steps on a part of the context lead closer to the maximum for all of it."""
+    network = head(scoring_steps=2)
+    network.n_refine = 72
+    x = torch.cartesian_prod(torch.arange(12.0), torch.arange(12.0))[None]
+    y = torch.sin(x[..., :1] / 4) * torch.cos(x[..., 1:] / 5)
+    context = Observations(torch.zeros(1, 144, 2), x, y, torch.ones(1, 144, dtype=torch.bool))
+    likelihoods = []
+    for network.thinned_steps in (0, 2):
+        raw, _ = network.fisher_scoring(torch.zeros(1, network.model.n_raw), torch.zeros(1, 11), context)
+        likelihoods.append(network.model.score(network.model.linearise(raw), context)[0])
+    assert network.scoring == [(0, True), (0, True), (0, False), (1, False)]
+    assert likelihoods[1] > likelihoods[0] + 0.1
