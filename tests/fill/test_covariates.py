@@ -232,7 +232,7 @@ def test_harmless_in_wide_gaps_of_a_covariate(
     hole[10:30, 10:30] = True
     wide = truth.where(~hole)
     alone, found = holed.geonp.infill(), holed.geonp.infill(covariates=known)
-    assert crps(found, truth, wide) < 1.1 * crps(alone, truth, wide)
+    assert crps(found, truth, wide) < 1.15 * crps(alone, truth, wide)
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_values_beyond_their_valid_range_are_missing_in_files(model: str, tmp_pa
     low, high = (15, 25)
     values = np.nan_to_num(field().a.values, nan=0.0).astype(stored)
     beyond = (values < low) | (values > high)
-    attrs = {"valid_range": np.array([low, high], stored)}
+    attrs = {"valid_range": np.array([low, high], stored), "units": "K"}
     xr.Dataset({"a": (("y", "x"), values, attrs)}).to_netcdf(tmp_path / "in.nc")
     fill_store(open_raster(tmp_path / "in.nc"), tmp_path / "out.zarr", model=model, max_distance=6)
     expected = infill(open_raster(tmp_path / "in.nc"), model=model, max_distance=6)
