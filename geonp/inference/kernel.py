@@ -361,16 +361,16 @@ def _predict(
         known = np.isfinite(others).any(0)
         supported = supported | (fillable & known)
     wanted = wanted_cells(fillable, supported, job.core(chunk))
-    small = job.nearby and not covariates
-    if small:
-        small_mask, of_small = small_gaps(values, context_mask, missing, wanted, chunk, job)
-        missing, wanted = missing & ~small_mask, wanted & ~small_mask
+    nearby = job.nearby and not covariates
+    small = small_gaps(values, context_mask, missing, wanted, chunk, job) if nearby else None
+    if small is not None:
+        missing, wanted = missing & ~small[0], wanted & ~small[0]
     tiles = tiles_of(
         values, context_mask, missing, wanted, chunk, job, covariates=covariates, far=more[0], points=more[1]
     )
     predicted = _blend(tiles, values.shape, rows, cols, job)
-    if small:
-        predicted = np.where(small_mask, of_small, predicted)
+    if small is not None:
+        predicted = np.where(*small, predicted)
     if others is not None:
         stack = np.where(context_mask, values, np.nan), others
         tiles = tiles_of(values, context_mask & known, missing, wanted & known, chunk, job, stack)

@@ -124,12 +124,19 @@ def blocks_of(
 
 def small_gaps(
     values: FloatArray, context_mask: BoolArray, missing: BoolArray, wanted: BoolArray, chunk: Window, job: FillJob
-) -> tuple[BoolArray, npt.NDArray[np.float64]]:
-    """Mask of the cells of small gaps in the window of a chunk, and outputs of those of them that are wanted."""
+) -> tuple[BoolArray, npt.NDArray[np.float64]] | None:
+    """Mask of the cells of small gaps in the window of a chunk, and outputs of those of them that are wanted.
+
+    None if no block has gaps in enough tiles.
+    """
+    px, frame = job.predictor.neighbourhood.tile_px, job.margins(chunk)
+    tiles = _any(missing[_inside(missing.shape, frame)], px)
+    ny, nx = (n // BLOCKS.tiles for n in tiles.shape)
+    if not (tiles.reshape(ny, BLOCKS.tiles, nx, BLOCKS.tiles).sum((1, 3)) >= BLOCKS.fewest).any():
+        return None
     rows = job.lattice(chunk)[0]
     usable_mask = np.full(rows.size, True) if job.surface is None else ~job.surface.narrow_mask(rows)
-    px = job.predictor.neighbourhood.tile_px
-    blocks = blocks_of(missing, context_mask, job.margins(chunk), px, usable_mask)
+    blocks = blocks_of(missing, context_mask, frame, px, usable_mask)
     return blocks.mask, fill_nearby(np.where(context_mask, values, np.nan), missing, wanted, blocks, chunk, job)
 
 
