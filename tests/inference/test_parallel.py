@@ -461,7 +461,7 @@ def test_a_process_may_grow_and_its_memory_is_counted(own_processes: None) -> No
 
 
 def test_idle_processes_end_and_start_again(own_processes: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "PROCESSES", ProcessSettings(start_after=1, idle_s=1.0))
+    monkeypatch.setattr(parallel, "PROCESSES", ProcessSettings(start_after=1, idle_s=2.0))
     first = until_ready()
     assert gone(first & children())
     monkeypatch.setattr(parallel, "PROCESSES", ProcessSettings(start_after=4, idle_s=0.0))
