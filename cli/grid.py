@@ -134,7 +134,7 @@ def grid(
     check_output(target, overwrite=overwrite)
     if picture is not None:
         check_picture(picture, overwrite=overwrite)
-    outputs = [target, *([] if picture is None else [picture])]
+    outputs = [path for path in (target, picture) if path is not None]
     read = [("table", path) for path in points] + [("raster of --like", like or ""), ("model", settings["model"])]
     _require_apart(outputs, read)
     table = selected(read_all(points), dict(pair(condition, "--where") for condition in where))
@@ -152,12 +152,16 @@ def grid(
     result = _interpolated(table, at, settings, not quiet if progress is None else progress)
     write_raster(result, target, overwrite=overwrite)
     drawn: dict[str, Any] = {} if picture is None else _drawn(result, picture, columns, crs, at)
-    used = {name: int(columns.usable(name).sum()) for name in columns.values}
-    files: dict[str, Any] = {"input": ", ".join(map(str, points)), "output": str(target), **drawn}
-    summary = files | {"rows": len(columns.xy), "points": used}
-    summary |= {"cells": int(result[next(iter(result.data_vars))].size), "model": result.attrs["geonp_model"]}
+    summary: dict[str, Any] = {"input": ", ".join(map(str, points)), "output": str(target), **drawn}
+    cells = int(result[next(iter(result.data_vars))].size)
+    summary |= {
+        "rows": len(columns.xy),
+        "points": _usable(columns),
+        "cells": cells,
+        "model": result.attrs["geonp_model"],
+    }
     summary |= {"covariates": result.attrs["geonp_covariates"]} if beside else {}
-    summary |= {"seconds": round(time.perf_counter() - start, 3)}
+    summary["seconds"] = round(time.perf_counter() - start, 3)
     if as_json or not quiet:
         echo(to_json(summary) if as_json else _sentence(summary))
 
@@ -179,6 +183,11 @@ def _require_apart(outputs: Sequence[Path], read: Sequence[tuple[str, Path | str
     for output, (what, path) in itertools.product(outputs, read):
         if os.path.exists(path):  # models have names, too
             require_apart(str(output), {what: str(path)})
+
+
+def _usable(columns: Table) -> dict[str, int]:
+    """Number of measurements of each column of values."""
+    return {name: int(columns.usable(name).sum()) for name in columns.values}
 
 
 def _sentence(summary: dict[str, Any]) -> str:

@@ -85,7 +85,7 @@ def identity(url: str, options: Mapping[str, Any] | None = None) -> str:
         fs, root = connect(url, options)
         fs.invalidate_cache()
         folders = not is_remote(url)
-        infos = {root: fs.info(root)} if not fs.isdir(root) else fs.find(root, detail=True, withdirs=folders)
+        infos = fs.find(root, detail=True, withdirs=folders) if fs.isdir(root) else {root: fs.info(root)}
         files = sorted(
             (
                 name.removeprefix(root),

@@ -173,7 +173,6 @@ def interpolate(
     warn_of_doubtful_rows(table)
     target = target_of(at, table, labels)
     table = transformed(table, crs, target.grid)
-    table.warn_of_distance(target.x, target.y, target.geographic)
     table = table if time is None else table.timed(time, every)
     table, known_errors = combined(table, target.geographic, repeats, errors_of(errors, table))
     asked_times = None if time is None or table.times is None else Asked.of(time, at_times, table.times, target)
@@ -223,6 +222,7 @@ def _shown(progress: Callable[[int, int], object], before: int, columns: int, do
 
 def _warn_of_doubts(table: Table, target: Target, max_distance: float | None) -> None:
     """Warn of doubtful measurements, a doubtful grid, and a distance that leaves nearly all of it empty."""
+    table.warn_of_distance(target.x, target.y, target.geographic)
     steps = [np.abs(np.diff(axis)).min() for axis in (target.y, target.x) if target.on_grid and axis.size > 1]
     if max_distance is not None and steps and max_distance < min(steps) / 2:
         warn(

@@ -26,25 +26,35 @@ def rough(seed: int) -> npt.NDArray[np.float32]:
     return (smooth + rng.standard_normal(SHAPE)).astype(np.float32)
 
 
-@pytest.fixture(scope="module")
-def elevation() -> xr.DataArray:
+def elevation_of(seed: int) -> xr.DataArray:
     """Elevation in metres."""
-    return xr.DataArray(500 + 300 * rough(1), dims=("y", "x"), name="dem")
+    return xr.DataArray(500 + 300 * rough(seed), dims=("y", "x"), name="dem")
 
 
-@pytest.fixture(scope="module")
-def truth(elevation: xr.DataArray) -> xr.DataArray:
+def temperature_of(elevation: xr.DataArray) -> xr.DataArray:
     """Temperature that falls with elevation."""
     y, x = np.mgrid[: SHAPE[0], : SHAPE[1]]
     field = 15 - 0.0065 * elevation + np.sin(x / 15) + np.cos(y / 11)
     return field.astype(np.float32).rename("t")
 
 
+def half_of(truth: xr.DataArray, seed: int) -> xr.DataArray:
+    return truth.where(np.random.default_rng(seed).random(SHAPE) >= 0.5)
+
+
+@pytest.fixture(scope="module")
+def elevation() -> xr.DataArray:
+    return elevation_of(1)
+
+
+@pytest.fixture(scope="module")
+def truth(elevation: xr.DataArray) -> xr.DataArray:
+    return temperature_of(elevation)
+
+
 @pytest.fixture(scope="module")
 def gappy(truth: xr.DataArray) -> xr.DataArray:
-    """Half of it."""
-    hidden = np.random.default_rng(2).random(SHAPE) < 0.5
-    return truth.where(~hidden)
+    return half_of(truth, 2)
 
 
 def crps(filled: xr.Dataset, truth: xr.DataArray, gappy: xr.DataArray) -> float:
@@ -221,18 +231,19 @@ def test_entries_of_other_dimensions_are_covariates(
     assert found.attrs["geonp_covariates"] == "dem_1 dem_2"
 
 
-def test_harmless_in_wide_gaps_of_a_covariate(
-    gappy: xr.DataArray, elevation: xr.DataArray, truth: xr.DataArray
-) -> None:
-    holed = gappy.copy()
-    holed[10:30, 10:30] = np.nan
-    known = elevation.copy()
-    known[10:30, 10:30] = np.nan
-    hole = xr.zeros_like(truth, bool)
-    hole[10:30, 10:30] = True
-    wide = truth.where(~hole)
-    alone, found = holed.geonp.infill(), holed.geonp.infill(covariates=known)
-    assert crps(found, truth, wide) < 1.15 * crps(alone, truth, wide)
+def test_harmless_in_wide_gaps_of_a_covariate() -> None:
+    """On average over four fields."""
+    ratios = []
+    for seed in range(1, 5):
+        elevation = elevation_of(seed)
+        truth = temperature_of(elevation)
+        hole = xr.zeros_like(truth, bool)
+        hole[10:30, 10:30] = True
+        wide, known = truth.where(~hole), elevation.where(~hole)
+        holed = half_of(wide, seed + 1)
+        alone, found = holed.geonp.infill(), holed.geonp.infill(covariates=known)
+        ratios.append(crps(found, truth, wide) / crps(alone, truth, wide))
+    assert np.mean(ratios) < 1.1
 
 
 @pytest.mark.parametrize(

@@ -223,9 +223,12 @@ def with_and_without(raster: xr.DataArray, truth: Array) -> tuple[tuple[float, f
 
 
 def test_slices_that_have_nothing_in_common_do_no_harm() -> None:
-    (before, alone), (after, coverage) = with_and_without(*stack(own=30.0, slices=4, size=72, seed=5))
-    assert after < 1.02 * before
-    assert coverage > max(alone - 0.01, 0.9)
+    coverages = []
+    for seed in (5, 6):
+        (before, _), (after, coverage) = with_and_without(*stack(own=30.0, slices=4, size=72, seed=seed))
+        assert after < 1.02 * before
+        coverages.append(coverage)
+    assert np.mean(coverages) > 0.91
 
 
 def test_smooth_slices_are_filled_no_worse_where_others_have_gaps() -> None:

@@ -68,8 +68,9 @@ def test_lazy_grids_and_datasets_of_stations_and_times_give_the_same(stations: p
     np.testing.assert_allclose(again["value"], expected["value"], rtol=1e-5)
 
 
-def test_fields_have_no_edge_where_other_times_begin_to_help() -> None:
-    rng = np.random.default_rng(1)
+@pytest.mark.parametrize("seed", [2, 3])
+def test_fields_have_no_edge_where_other_times_begin_to_help(seed: int) -> None:
+    rng = np.random.default_rng(seed)
     x, y = rng.uniform(0, 16, (2, 240))
     second = rng.integers(0, 2, 240)
     value = 3 * np.sin(x / 3) + np.cos(y) + 2.0 * second + 0.05 * rng.standard_normal(240)
@@ -82,7 +83,7 @@ def test_fields_have_no_edge_where_other_times_begin_to_help() -> None:
     )  # from the second day
     # the field changes by up to 0.02 from one place to the next; with a threshold there were steps of 0.06
     assert float(np.abs(found["value"].diff("x")).max()) < 0.03
-    assert float(np.abs(found["value_standard_error"].diff("x")).max()) < 0.02
+    assert float(np.abs(found["value_standard_error"].diff("x")).max()) < 0.015
 
 
 def test_times_with_few_measurements_stay_empty_but_are_used(stations: pd.DataFrame) -> None:
