@@ -152,15 +152,7 @@ def grid(
     result = _interpolated(table, at, settings, not quiet if progress is None else progress)
     write_raster(result, target, overwrite=overwrite)
     drawn: dict[str, Any] = {} if picture is None else _drawn(result, picture, columns, crs, at)
-    summary: dict[str, Any] = {"input": ", ".join(map(str, points)), "output": str(target), **drawn}
-    cells = int(result[next(iter(result.data_vars))].size)
-    summary |= {
-        "rows": len(columns.xy),
-        "points": _usable(columns),
-        "cells": cells,
-        "model": result.attrs["geonp_model"],
-    }
-    summary |= {"covariates": result.attrs["geonp_covariates"]} if beside else {}
+    summary = {"input": ", ".join(map(str, points)), "output": str(target), **drawn, **_counts(columns, result)}
     summary["seconds"] = round(time.perf_counter() - start, 3)
     if as_json or not quiet:
         echo(to_json(summary) if as_json else _sentence(summary))
@@ -185,9 +177,16 @@ def _require_apart(outputs: Sequence[Path], read: Sequence[tuple[str, Path | str
             require_apart(str(output), {what: str(path)})
 
 
-def _usable(columns: Table) -> dict[str, int]:
-    """Number of measurements of each column of values."""
-    return {name: int(columns.usable(name).sum()) for name in columns.values}
+def _counts(columns: Table, result: xr.Dataset) -> dict[str, Any]:
+    """What was read, and what was predicted with it."""
+    used = {"covariates": result.attrs["geonp_covariates"]} if "geonp_covariates" in result.attrs else {}
+    return {
+        "rows": len(columns.xy),
+        "points": {name: int(columns.usable(name).sum()) for name in columns.values},
+        "cells": int(result[next(iter(result.data_vars))].size),
+        "model": result.attrs["geonp_model"],
+        **used,
+    }
 
 
 def _sentence(summary: dict[str, Any]) -> str:
