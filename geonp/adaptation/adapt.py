@@ -30,6 +30,7 @@ from geonp.adaptation.surroundings import Surroundings
 from geonp.adaptation.validation import HoldOut, hide_held_out
 from geonp.errors import InputError, OutputError
 from geonp.fill.domain import domain_of
+from geonp.fill.doubts import warn_of_codes
 from geonp.fill.kinds import check_numbers
 from geonp.fill.missing import MissingLike
 from geonp.fill.options import FillOptions
@@ -210,7 +211,10 @@ def adapt(
     rng = np.random.default_rng(seed)
     job = FillJob(predictor, grid.shape, grid.periodic_x, max_distance=None, seed=0)
     around = Surroundings.of(variables, options.dims, known, job, domain)
-    crops, masking, held_out = _split(_comparable(read_crops(around.arrays, domain, rng, around)), predictor, rng)
+    read = read_crops(around.arrays, domain, rng, around)
+    for variable in variables:
+        warn_of_codes(variable.source, [crop.values for crop in read if crop.variable == variable.name], "adapted to")
+    crops, masking, held_out = _split(_comparable(read), predictor, rng)
     search = Search(held_out, card)
     network = deepcopy(checkpoint.load_model(predictor.model)[0])
     search.score(network, predictor.neighbourhood)  # not timed: the first fill starts processes and compiles kernels

@@ -20,6 +20,7 @@ from geonp.evaluation.holdout import HoldOut, hide_moved_gaps, hide_simulated
 from geonp.evaluation.metrics import require_scorable
 from geonp.evaluation.scored import OURS, WITH_BOTH, WITH_COVARIATES, WITH_SLICES, Prediction
 from geonp.evaluation.slices import Moments, Neighbours, Slice, choose_slice, moments, neighbours_of
+from geonp.fill.doubts import warn_of_codes
 from geonp.fill.infill import infill
 from geonp.fill.missing import MissingLike
 from geonp.fill.options import FillOptions
@@ -141,6 +142,7 @@ def evaluate(
     chosen = choose_slice(obj, index or {}, nodata, given, missing)
     array = chosen.observed()
     cut, window = _cut(array, size, own_gaps=holdout == "gaps")
+    warn_of_codes(cut, [cut.values], "evaluated")
     test = _hide(cut, holdout, fraction, np.random.default_rng(seed))
     card = load_card(model)
     neighbours = neighbours_of(chosen, window, dims, card.neighbourhood.across, empty_slices=empty_slices)

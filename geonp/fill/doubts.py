@@ -18,9 +18,9 @@ import numpy as np
 import xarray as xr
 
 from geonp.errors import warn
-from geonp.raster.arrays import Array, BoolArray
+from geonp.raster.arrays import Array, BoolArray, FloatArray
 from geonp.raster.kinds import CLASSES, is_named_as_classes
-from geonp.raster.metadata import Kind
+from geonp.raster.metadata import UNNAMED, Kind
 from geonp.raster.nodata import PACKING, UNLIMITED, Reader
 from geonp.raster.sentinels import SENTINELS, Extremes, sentinels_of, suspects, warn_of_sentinels
 from geonp.raster.variable import ClassReader, Variable
@@ -152,20 +152,40 @@ def warn_of_doubts(variable: Variable, glances: Iterable[Glance], *, hint: bool,
 
 
 def _warn_of_codes(variable: Variable, glances: list[Glance]) -> None:
-    """Warn of a few distinct whole numbers among which a raster jumps, as codes of classes do, or named like those."""
-    source, sample = variable.source, np.concatenate([glance.sample for glance in glances])
-    values, named = np.unique(sample), is_named_as_classes(source)
-    if variable.sure or "units" in source.attrs or sample.size < DOUBTS.fewest or not _few_integers(values):
-        return
-    steps, jumps = sum(glance.steps for glance in glances), sum(glance.jumps for glance in glances)
-    # of integers with such a name there is a warning before they are read
-    if (named and source.dtype.kind == "f") or (not named and jumps > DOUBTS.jumps * steps):
-        why = "has the name of classes" if named else "jumps among them from cell to cell as codes of classes do"
+    """Warn of codes in a variable that is filled as numbers."""
+    if not variable.sure and (doubt := _doubt_of_codes(variable.source, glances)):
         warn(
-            f"{variable.label}: filled as numbers, but holds {values.size} distinct whole numbers from {values[0]:g} "
-            f"to {values[-1]:g}, and {why}. If these are classes, say so with as_='classes' (--as classes); if they "
-            "are numbers, with as_='numbers' (--as numbers)."
+            f"{variable.label}: filled as numbers, but {doubt}. If these are classes, say so with as_='classes' (--as "
+            "classes); if they are numbers, with as_='numbers' (--as numbers)."
         )
+
+
+def warn_of_codes(source: xr.DataArray, parts: Iterable[FloatArray], use: str) -> None:
+    """Warn of codes in parts ``(rows, columns)`` of a raster, NaN where missing, whose `use` is not filling."""
+    glances = []
+    for part in parts:
+        mask = np.isfinite(part)
+        sample = _some(part[mask], DOUBTS.sampled)
+        glances.append(Glance(Extremes.of(sample, ()), sample, 0, 0, 0, *_steps(part, mask, np.unique(sample))))
+    if glances and (doubt := _doubt_of_codes(source, glances)):
+        warn(
+            f"{UNNAMED if source.name is None else source.name}: {use} as numbers, but {doubt}. If these are classes, "
+            "leave them out: the mean of two classes is another class. infill(as_='classes') (geonp fill --as classes) "
+            "fills them."
+        )
+
+
+def _doubt_of_codes(source: xr.DataArray, glances: list[Glance]) -> str:
+    """Why a raster may hold codes: a few distinct whole numbers among which it jumps, or named like those; or empty."""
+    sample = np.concatenate([glance.sample for glance in glances])
+    values, named = np.unique(sample), is_named_as_classes(source)
+    if "units" in source.attrs or sample.size < DOUBTS.fewest or not _few_integers(values):
+        return ""
+    steps, jumps = sum(glance.steps for glance in glances), sum(glance.jumps for glance in glances)
+    held = f"holds {values.size} distinct whole numbers from {values[0]:g} to {values[-1]:g}, and"
+    if named:  # of integers with such a name there is a warning before they are read
+        return f"{held} has the name of classes" if source.dtype.kind == "f" else ""
+    return f"{held} jumps among them from cell to cell as codes of classes do" if jumps > DOUBTS.jumps * steps else ""
 
 
 def _few_integers(values: Array) -> bool:

@@ -12,6 +12,8 @@ import numpy as np
 import rasterio
 import rioxarray  # noqa: F401  (the engine rasterio)
 import xarray as xr
+from pyproj import CRS
+from pyproj.exceptions import CRSError
 from rasterio.errors import RasterioIOError
 from rasterio.io import DatasetReader
 
@@ -33,6 +35,8 @@ _SELF_CONTAINED = """AAIGrid ACE2 ADRG AIG AirSAR ARG BAG BIGGIF BLX BMP BSB BT 
     netCDF"""
 # Names that say that a file describes others, or that are given to a driver.
 _REFERRING = re.compile(r"\.(vrt|xml|wms|wmts|wcs|mrf|gti|toc|ers|lbl|pds|til)$|^[A-Za-z]\w+:(?!//)|^vrt://", re.I)
+
+_LOCAL = 'LOCAL_CS["unknown"]'
 
 _STALE_TAGS = re.compile(r"STATISTICS_|GRIB_|NETCDF_|OVR_")
 
@@ -117,11 +121,12 @@ def open_gdal(
             path = file.subdatasets[0]  # rioxarray would open all of them
         of = Bands.of(file, str(path), bands)
         tags, first, georeferenced = set(file.tags()), file.tags(1), not file.transform.is_identity
+        misnamed = file.crs is None and not _is_crs(file.tags().get("crs"))
         described = file.descriptions
         descriptions = [described[number - 1] for number in of.numbers]
         said = read_tags(file, of.numbers, of.masked_dtype)
         mixed = len(set(file.dtypes)) > 1
-    da = _values(path, of, chunks, nodata is None, mixed)
+    da = _values(path, of, chunks, nodata is None, mixed, misnamed)
     attrs = {key: value for key, value in da.attrs.items() if not _STALE_TAGS.match(key)}
     file_attrs = {key: value for key, value in attrs.items() if key in tags}
     # rioxarray gives all bands the tags of the first; those of HDF5 may hold nodata and packing
@@ -151,9 +156,22 @@ def open_gdal(
     return of.thematic(da).to_dataset(name=name).assign_attrs(file_attrs)
 
 
-def _values(path: str | Path, of: Bands, chunks: Any, declared: bool, mixed: bool) -> xr.DataArray:
-    """The bands of a raster on ``(band, y, x)``; with `declared`, their own nodata values count."""
-    place: Any = f"vrt://{path}?bands={','.join(map(str, of.numbers))}" if mixed else path
+def _is_crs(tag: str | None) -> bool:
+    """Whether a tag ``crs``, which rioxarray takes for the CRS of a file without one, can be read as such."""
+    try:
+        return tag is None or CRS.from_user_input(tag) is not None
+    except (CRSError, ValueError):
+        return False
+
+
+def _values(path: str | Path, of: Bands, chunks: Any, declared: bool, mixed: bool, misnamed: bool) -> xr.DataArray:
+    """The bands of a raster on ``(band, y, x)``; with `declared`, their own nodata values count.
+
+    A raster whose tag ``crs`` is `misnamed` is read with a CRS that rioxarray can read, which is then removed.
+    """
+    chosen = [f"bands={','.join(map(str, of.numbers))}"] if mixed else []
+    given = [f"a_srs={_LOCAL}"] if misnamed else []
+    place: Any = f"vrt://{path}?{'&'.join(chosen + given)}" if chosen + given else path
     masked = of.masked or (
         declared and not of.wide_nodata and (of.inexact_nodata or not (of.one_nodata and of.one_packing))
     )
@@ -178,4 +196,8 @@ def _values(path: str | Path, of: Bands, chunks: Any, declared: bool, mixed: boo
     if mixed:
         da = da.assign_coords(band=of.numbers)
     da = of.described(da)
+    if misnamed:
+        mapping = da.coords["spatial_ref"]
+        kept = {key: mapping.attrs[key] for key in ("GeoTransform", "gcps") if key in mapping.attrs}
+        da = da.assign_coords(spatial_ref=mapping.drop_attrs().assign_attrs(kept))
     return da if layout is None or da.chunks is not None else da.chunk(layout)

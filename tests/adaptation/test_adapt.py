@@ -467,6 +467,13 @@ def test_too_few_observed_cells(model: str, tmp_path: Path, field: xr.DataArray)
     assert not any(tmp_path.iterdir())
 
 
+def test_codes_of_classes_are_doubted(model: str, tmp_path: Path) -> None:
+    patches = np.random.default_rng(0).choice([2, 3, 7, 11, 18], (12, 12)).repeat(4, 0).repeat(4, 1)
+    field = xr.DataArray(patches.astype(float), dims=("y", "x"), name="lc")
+    with pytest.raises(UserWarning, match=r"lc: adapted to as numbers, but holds 5 .* jumps among them"):
+        geonp.adapt(field, out=tmp_path / "a.safetensors", model=model, minutes=0.1)
+
+
 def test_equal_values_teach_nothing(model: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="and 0 tiles whose values vary"):
         adapt(raster() * 0, out=tmp_path / "my.safetensors", model=model, steps=1)

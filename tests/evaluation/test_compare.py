@@ -420,3 +420,9 @@ def test_covariates_that_cannot_be_used_are_refused() -> None:
     whole = xr.Dataset({"height": ds["height"], "dem": stack, "other": stack})
     with pytest.raises(InputError, match="'dem' varies along 'time', but 'height' does not"):
         evaluate(whole[["height", "dem"]], covariates="dem")
+
+
+def test_codes_of_classes_are_doubted(model: str) -> None:
+    patches = np.random.default_rng(0).choice([2, 3, 7, 11, 18], (12, 12)).repeat(4, 0).repeat(4, 1)
+    with pytest.raises(UserWarning, match="evaluated as numbers, but holds 5 distinct whole numbers from 2 to 18, and"):
+        raster(patches.astype(float)).drop_attrs().geonp.evaluate(model=model)

@@ -17,6 +17,7 @@ from geonp.errors import InputError
 from geonp.fill.infill import infill
 from geonp.io.files import open_raster
 from geonp.io.output import write_raster
+from geonp.raster.grid import Grid
 from geonp.raster.nodata import observed
 
 PLACE: dict[str, Any] = {"crs": "EPSG:32633", "transform": from_origin(500_000, 5_200_000, 30, 30)}
@@ -110,6 +111,22 @@ def test_an_attribute_named_crs_that_is_none(tmp_path: Path) -> None:
     ds = xr.Dataset({"a": (("y", "x"), np.eye(6))}, {"y": np.arange(6.0)[::-1], "x": np.arange(6.0)}, {"crs": "time"})
     write_raster(ds, tmp_path / "a.tif")
     np.testing.assert_array_equal(open_raster(tmp_path / "a.tif")["a"], ds["a"])
+
+
+@pytest.mark.parametrize("tag", ["local", "EPSG:999999", "PROJCS[", "EPSG:4326 (WGS84)"])
+def test_a_tag_named_crs_that_is_none(tmp_path: Path, tag: str) -> None:
+    path = write_tif(tmp_path / "a.tif", [np.eye(6)], "int16", 0)
+    with rasterio.open(path, "r+") as file:
+        file.crs = rasterio.CRS()
+        file.update_tags(crs=tag)
+    for chunks in ("auto", None):
+        ds = open_raster(path, chunks=chunks)
+        np.testing.assert_array_equal(observed(ds["a"]), np.where(np.eye(6), 1.0, NAN))
+        assert Grid.from_xarray(ds).crs is None
+        assert ds["x"][0] == 500_015
+    write_raster(ds, tmp_path / "b.tif")
+    with rasterio.open(tmp_path / "b.tif") as file:
+        assert (file.crs, file.transform) == (None, PLACE["transform"])
 
 
 def test_bands_of_different_dtypes_are_read_one_by_one(tmp_path: Path) -> None:
