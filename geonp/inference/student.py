@@ -156,7 +156,9 @@ class Distribution:
         if self.warping is None:
             return sf(np.asarray(x), self.location, self.deviation, self.tail)
         x = np.asarray(x, np.float64)
-        found = sf(self.warping.to_latent(x), self.location, self.deviation, self.tail)
+        # rounded as the location of an observed cell is
+        latent = self.warping.to_latent(x).astype(np.asarray(self.location).dtype)
+        found = sf(latent, self.location, self.deviation, self.tail)
         inside = np.where(np.isnan(self.location), np.nan, found)
         below, above = x < self.warping.lower, x >= self.warping.upper
         return np.asarray(np.where(below & ~np.isnan(inside), 1.0, np.where(above & ~np.isnan(inside), 0.0, inside)))

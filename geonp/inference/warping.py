@@ -2,9 +2,10 @@
 
 With a lower bound the map is that of Box and Cox (1964), ``u = (t^p - 1) / p``, where t is the distance from the bound
 in units of its mean; with an upper bound it is mirrored, and with two bounds the maps of both are added. The power p of
-each bound is chosen from the data, see :func:`fitted`. Power 1 leaves values as they are. Below ``-1 / p`` the map is
-constant: the distribution of a value has a probability of the bound itself. Beyond the largest value the map goes on as
-a line, so that means and standard deviations are finite.
+each bound is chosen from the data, see :func:`fitted`. Power 1 leaves values as they are. Below ``-1 / p``, or where
+values are reported in steps below the first of these, the map is constant: the distribution of a value has a
+probability of the bound itself. Beyond the largest value the map goes on as a line, so that means and standard
+deviations are finite.
 
 Observations at a bound say that u is at most, or at least, that of the bound. They are censored: :func:`uncensored`
 replaces them by their expectation given their neighbours, with its standard error.
@@ -42,6 +43,9 @@ class WarpingSettings:
     """Smallest precision of a censored observation, relative to that of its neighbours."""
     iterations: int = 12
     """Number of iterations that censored observations are estimated by."""
+    onset: float = 0.99
+    """Onset relative to the least distance from a bound. At 1 the likelihood is greatest, but the nearest observations
+    would count as at the bound."""
     least_values: int = 32
     """Samples with fewer values apart from the bounds choose no power."""
 
@@ -65,6 +69,9 @@ class Warping:
         Largest distance from a single bound, in units of the scale; the map is linear beyond.
     lower_pile, upper_pile : float
         Expectation of the latent values of observations at the bounds, if nothing else is known.
+    lower_onset, upper_onset : float
+        Distances from the bounds below which no value is reported, in units of the scale; 0 if there are none. Rain in
+        steps of 0.1 mm is 0 or at least 0.1.
     """
 
     lower: float = -math.inf
@@ -75,6 +82,8 @@ class Warping:
     reach: float = 1.0
     lower_pile: float = math.nan
     upper_pile: float = math.nan
+    lower_onset: float = 0.0
+    upper_onset: float = 0.0
 
     @classmethod
     def names(cls) -> list[str]:
@@ -94,17 +103,32 @@ class Warping:
     def _knots(self) -> tuple[FloatArray, FloatArray]:
         """Latent values and values, both ascending."""
         if self.both:
-            t = np.sin(np.linspace(0, math.pi / 2, WARPING.knots)) ** 2
+            ends = math.asin(math.sqrt(self.lower_onset)), math.acos(math.sqrt(self.upper_onset))
+            t = np.sin(np.linspace(*ends, WARPING.knots)) ** 2
             latent = (t**self.lower_power - 1) / self.lower_power - ((1 - t) ** self.upper_power - 1) / self.upper_power
             values = self.lower + self.scale * t
-            values[-1] = self.upper
-            return latent, values
-        power = self.lower_power if math.isfinite(self.lower) else self.upper_power
-        latent = np.linspace(-1 / power, (self.reach**power - 1) / power, WARPING.knots)
+            values[-1] = self.upper - self.scale * self.upper_onset
+            return self._with_jumps(latent, values)
+        side = "lower" if math.isfinite(self.lower) else "upper"
+        power, onset = getattr(self, f"{side}_power"), getattr(self, f"{side}_onset")
+        latent = np.linspace((onset**power - 1) / power, (self.reach**power - 1) / power, WARPING.knots)
         t = np.maximum(1 + power * latent, 0) ** (1 / power)
-        if math.isfinite(self.lower):
-            return latent, self.lower + self.scale * t
-        return -latent[::-1], self.upper - self.scale * t[::-1]
+        if side == "lower":
+            return self._with_jumps(latent, self.lower + self.scale * t)
+        return self._with_jumps(-latent[::-1], self.upper - self.scale * t[::-1])
+
+    def _with_jumps(self, latent: Float64Array, values: Float64Array) -> tuple[FloatArray, FloatArray]:
+        """Knots with the bounds themselves where these are apart from the onsets.
+
+        Their latent values are numbers of float32, so that a result in float32 is not rounded to beyond the jump.
+        """
+        if self.lower_onset:
+            end = np.nextafter(latent[0].astype(np.float32), np.float32(-np.inf))
+            latent, values = np.append(end, latent), np.append(self.lower, values)
+        if self.upper_onset:
+            end = np.nextafter(latent[-1].astype(np.float32), np.float32(np.inf))
+            latent, values = np.append(latent, end), np.append(values, self.upper)
+        return latent, values
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -218,17 +242,22 @@ def fitted(samples: Sequence[Sample], lower: float, upper: float) -> Warping:
 
     The composite likelihood is that of each observation given its neighbours, with one variance in each sample, because
     tiles are standardised one by one; observations at a bound are censored. For symmetric data the powers are near 1.
+    If several values are nearest to a bound, as those in steps are, their distance is the most likely onset.
     """
     values = np.concatenate([np.empty(0), *(sample.values for sample in samples)]).astype(np.float64)
     inner = values[(values > lower) & (values < upper)]
-    if math.isfinite(lower) and math.isfinite(upper):
-        warping = Warping(lower, upper, scale=upper - lower)
-    elif inner.size:
+    warping = Warping(lower, upper)
+    if inner.size:
         distance = inner - lower if math.isfinite(lower) else upper - inner
-        scale = float(distance.mean())
-        warping = Warping(lower, upper, scale=scale, reach=float(distance.max()) / scale)
-    else:
-        warping = Warping(lower, upper)
+        scale = upper - lower if warping.both else float(distance.mean())
+        reach = float(distance.max()) / scale
+        onsets = {
+            "lower_onset": _onset(inner - lower, values <= lower) / scale,
+            "upper_onset": _onset(upper - inner, values >= upper) / scale,
+        }
+        warping = replace(warping, scale=scale, reach=reach, **onsets)
+    elif warping.both:
+        warping = replace(warping, scale=upper - lower)
     if inner.size >= WARPING.least_values:
         known = [(sample, _weights(sample.places)) for sample in samples if sample.values.size > 1]
 
@@ -240,6 +269,13 @@ def fitted(samples: Sequence[Sample], lower: float, upper: float) -> Warping:
         for side in (*sides, *sides[: len(sides) - 1]):
             warping = _best(warping, f"{side}_power", likelihood)
     return _with_piles(warping, values)
+
+
+def _onset(distances: FloatArray, at_bound: BoolArray) -> float:
+    """Onset of a bound from the distances of other values; 0 unless values are reported in steps."""
+    nearest = float(distances.min())
+    in_steps = at_bound.any() and np.count_nonzero(distances == nearest) > 1
+    return WARPING.onset * nearest if in_steps else 0.0
 
 
 def _best(warping: Warping, name: str, likelihood: Any) -> Warping:

@@ -72,6 +72,24 @@ def test_the_power_of_the_data_is_found(power: float, found: tuple[float, float]
     assert low <= fitted(samples(-field), -math.inf, 0.0).upper_power <= high
 
 
+@pytest.mark.parametrize("side", [1.0, -1.0])
+@pytest.mark.parametrize("other", [math.inf, 20.0])
+def test_no_value_is_nearer_to_a_bound_than_those_reported(side: float, other: float) -> None:
+    """Rain in steps of 0.5 mm is 0 or at least 0.5: what is less is 0, also in the distribution."""
+    rain = side * np.round(2 * np.maximum(smooth(1), 0.0) ** 3) / 2
+    lower, upper = sorted((0.0, side * other))
+    warping = fitted(samples(rain), lower, upper)
+    latent = warping.to_latent(side * np.array([0.0, 0.2, 0.494, 0.5, 1.0]))
+    np.testing.assert_allclose(latent[:3], latent[0], rtol=1e-6)
+    assert (np.diff(side * latent)[2:] > 0).all()
+    assert warping.piled(latent)[0 if side > 0 else 1].tolist() == [True, True, True, False, False]
+    of = Distribution(latent[:1], np.array([1.0]), np.array([0.0]), warping)
+    assert abs(of.ppf(0.499 if side > 0 else 0.501)) == 0
+    assert abs(of.ppf(0.51 if side > 0 else 0.49)) > 0.49
+    more = of.sf(0.2) if side > 0 else of.cdf(np.array(-0.2))
+    assert more == pytest.approx(0.5)
+
+
 def test_censored_observations_are_estimated_below_the_bound() -> None:
     latent = smooth(3) - 0.4
     warping = fitted(samples(np.maximum(latent, 0)), 0.0, math.inf)
