@@ -58,6 +58,8 @@ class TableSettings:
     """Names of columns of the coordinate x."""
     y_names: tuple[str, ...] = (*latitudes, "y", "northing", "north")
     """Names of columns of the coordinate y."""
+    other_unit: float = 30.0
+    """A grid as many times as wide as the measurements, none of which lies near, is in another unit."""
 
 
 TABLES = TableSettings()
@@ -126,19 +128,28 @@ class Table:
             raise InputError(f"the table has no column {name!r} of times, got {columns} beside the coordinates")
         return replace(self, times=times_of(self.covariates[name], every))
 
-    def warn_of_distance(self, x: Float64Array, y: Float64Array, geographic: bool) -> None:
-        """Warn if no place lies within the range of the target or as far again around it."""
+    def check_distance(self, x: Float64Array, y: Float64Array, geographic: bool) -> None:
+        """Warn if no place lies within the range of the target or as far again around it.
+
+        Raises
+        ------
+        InputError
+            If that range, in the plane, is moreover so wide beside that of the places that these are in another unit.
+        """
         spans = [(low - (high - low), high + (high - low)) for low, high in ((a.min(), a.max()) for a in (x, y))]
         lon, lat = self.xy[np.isfinite(self.xy).all(1)].T
         if geographic:
             lon = (lon - spans[0][0]) % 360 + spans[0][0]
         near = [(low <= values) & (values <= high) for (low, high), values in zip(spans, (lon, lat), strict=True)]
         if lon.size and min(np.ptp(x), np.ptp(y)) > 0 and not (near[0] & near[1]).any():
-            warn(
+            message = (
                 f"no measurement lies near where to predict: got {self.x!r} from {lon.min():g} to {lon.max():g} and "
                 f"{self.y!r} from {lat.min():g} to {lat.max():g}, expected some around {x.min():g} to {x.max():g} and "
                 f"{y.min():g} to {y.max():g}. Check that both are in one CRS and unit (crs=..., --crs)."
             )
+            if not geographic and max(np.ptp(x), np.ptp(y)) > TABLES.other_unit * max(np.ptp(lon), np.ptp(lat)) > 0:
+                raise InputError(message)
+            warn(message)
 
 
 def read_table(

@@ -105,6 +105,8 @@ def test_places_far_from_the_grid_are_named(shift: tuple[float, float]) -> None:
     west, south = shift
     with pytest.warns(UserWarning, match=r"no measurement lies near where to predict: got 'x' from .*--crs"):
         geonp.interpolate(table, lattice((west, south, west + 50, south + 50), 10))
+    with pytest.raises(InputError, match=r"no measurement lies near where to predict: got 'x' from .* Check that both"):
+        geonp.interpolate(table, lattice((west, south, west + 5000, south + 5000), 100))  # as metres are to degrees
 
 
 def test_a_dataset_of_stations_and_times_is_refused() -> None:
