@@ -21,7 +21,7 @@ from geonp.errors import warn
 from geonp.raster.arrays import Array, BoolArray, FloatArray
 from geonp.raster.kinds import CLASSES, is_named_as_classes
 from geonp.raster.metadata import UNNAMED, Kind
-from geonp.raster.nodata import PACKING, UNLIMITED, Reader
+from geonp.raster.nodata import PACKING, UNLIMITED, Reader, packing
 from geonp.raster.sentinels import SENTINELS, Extremes, sentinels_of, suspects, warn_of_sentinels
 from geonp.raster.variable import ClassReader, Variable
 
@@ -49,6 +49,8 @@ class DoubtSettings:
 
 
 DOUBTS = DoubtSettings()
+_EXACT = 2.0**53
+"""Floats of 64 bits hold all integers up to this."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +140,7 @@ def warn_of_doubts(variable: Variable, glances: Iterable[Glance], *, hint: bool,
         return
     found = suspects(glance.extremes for glance in glances)
     warn_of_sentinels(variable.source, {value: n for value, n in found.items() if value not in known})
+    _warn_of_rounding(variable, glances)
     observed, invalid = sum(glance.observed for glance in glances), sum(glance.invalid for glance in glances)
     if invalid > DOUBTS.invalid * (observed + invalid) and max(glance.kinds for glance in glances) >= DOUBTS.apart:
         low, high = variable.limits
@@ -149,6 +152,20 @@ def warn_of_doubts(variable: Variable, glances: Iterable[Glance], *, hint: bool,
     if hint and variable.kind is Kind.NUMBERS:
         _warn_of_codes(variable, glances)
         _warn_of_pile(variable.label, np.concatenate([glance.sample for glance in glances]), found)
+
+
+def _warn_of_rounding(variable: Variable, glances: list[Glance]) -> None:
+    """Warn of 64-bit integers that are read as floats, as all with missing cells are in files, and rounded so."""
+    stored = np.dtype(variable.encoding.get("dtype", variable.source.dtype))
+    ends = [abs(end) for glance in glances for end in (glance.extremes.least, glance.extremes.greatest)]
+    largest = max((end for end in ends if np.isfinite(end)), default=0.0)
+    plain = packing(variable.source.encoding) == packing({})
+    if stored.kind in "iu" and variable.source.dtype.kind == "f" and plain and largest > _EXACT:
+        warn(
+            f"{variable.label}: integers beyond 2^53 are read as floats of 64 bits, so that those of the result are "
+            f"rounded to multiples of {np.spacing(largest):.0f}, observed cells too. To keep them, fill in Python what "
+            "xr.open_dataset(..., mask_and_scale=False) reads."
+        )
 
 
 def _warn_of_codes(variable: Variable, glances: list[Glance]) -> None:

@@ -133,6 +133,7 @@ def write_geotiff(
     draft = path.with_name(f"draft-{path.name}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotGeoreferencedWarning)
+        _require_nodata(path, first)
         _create(draft, profile, ds, layers, gcps=(gcps, grid.crs) if gcps else None)
         _warn_of_nodata(draft, path, first)
         # Blocks are written as they are computed; the copy compresses them once and adds the overviews of a COG.
@@ -171,6 +172,16 @@ def _create(
     whole = profile["height"] * profile["width"] * profile["count"] * np.dtype(profile["dtype"]).itemsize
     if (size := draft.stat().st_size) < whole:
         raise unwritten(f"got {size:,} bytes, expected at least {whole:,}")
+
+
+def _require_nodata(path: Path, layer: xr.DataArray) -> None:
+    """Check that a nodata value of 64-bit integers stays one of them as the float that rasterio writes."""
+    nodata = layer.attrs.get("_FillValue")
+    if nodata is not None and layer.dtype.kind in "iu" and int(float(nodata)) > np.iinfo(layer.dtype).max:
+        raise OutputError(
+            f"{path.name}: a GeoTIFF cannot hold the nodata value {nodata} of {layer.dtype}, which is rounded to "
+            f"{float(nodata):.0f}: expected at most {2**53}. Write .nc or .zarr, which keep it."
+        )
 
 
 def _warn_of_nodata(draft: Path, path: Path, layer: xr.DataArray) -> None:

@@ -62,6 +62,14 @@ def test_nodata_that_geotiff_rounds_is_named(tmp_path: Path, model: str) -> None
         assert ("GDAL reads the nodata value -9223372036854775808 of 64-bit integers" in text) is warned
 
 
+def test_nodata_that_geotiff_cannot_hold_is_named(tmp_path: Path, model: str) -> None:
+    source = write_nc(tmp_path / "a.nc", np.where(GAPS, 2**63 - 1, VALUES.astype("i8")))
+    options = ["--nodata", 2**63 - 1, "--model", model, "--values-only"]
+    text = run("fill", source, tmp_path / "b.tif", *options, fails=True)
+    assert "a GeoTIFF cannot hold the nodata value 9223372036854775807 of int64, which is rounded to" in text
+    assert not (tmp_path / "b.tif").exists()
+
+
 @pytest.mark.parametrize("name", ["b.nc", "b.zarr", "b.tif"])
 @pytest.mark.parametrize(
     ("units", "calendar"), [("years since 2000-01-01", "standard"), ("months since 1960-01-01", "360_day")]

@@ -18,6 +18,7 @@ from dask.distributed import Client
 from geonp.fill.doubts import Watch
 from geonp.fill.infill import infill
 from geonp.fill.store import fill_store
+from geonp.io.files import open_raster
 from geonp.raster.variable import Variable
 
 VALUES = 280 + np.add.outer(np.sin(np.arange(40.0)), np.arange(40.0)).astype("f4")
@@ -63,6 +64,16 @@ def test_undeclared_nodata_is_named_with_all_digits(model: str, scale: float, no
     da.encoding = {"dtype": np.dtype("i4"), "scale_factor": scale, "_FillValue": -1}
     (text,) = geonp_warnings(lambda: infill(da, model=model))
     assert f"give nodata={nodata} (--nodata -2147483648, as stored in the file)" in text
+
+
+@pytest.mark.parametrize("offset", [0, 2**60])
+def test_integers_that_floats_round(tmp_path: Path, model: str, offset: int) -> None:
+    values = np.where(np.isnan(VALUES), -9, VALUES * 100).astype("i8")
+    da = xr.DataArray(np.where(values > 0, values + offset, -9), dims=("y", "x"), name="a", attrs={"_FillValue": -9})
+    assert (infill(da, model=model)["a"].where(da > 0, -9) == da).all()  # integers in memory stay integers
+    da.to_netcdf(tmp_path / "a.nc")
+    texts = geonp_warnings(lambda: infill(open_raster(tmp_path / "a.nc"), model=model).compute())
+    assert [("rounded to multiples of 256, observed cells too" in text) for text in texts] == [True] * bool(offset)
 
 
 def test_a_part_of_a_lazy_raster_shows_its_nodata_once(model: str) -> None:
