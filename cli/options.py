@@ -193,8 +193,8 @@ def pair(option: str, hint: str) -> tuple[str, str]:
     """Name and value of an option NAME=VALUE."""
     name, equals, value = option.partition("=")
     if not (name and equals):
-        # the value may be a secret
-        raise click.BadParameter(f"expected NAME=VALUE, got {name!r} without =", param_hint=hint)
+        # what was given may be a secret
+        raise click.BadParameter(f"expected NAME=VALUE, got no {'=' if name else 'NAME'}", param_hint=hint)
     return name, value
 
 

@@ -68,11 +68,13 @@ def executor(
         return
     try:
         from distributed import Client, get_client
+        from distributed.comm import resolve_address
     except ImportError as error:
         raise MissingExtraError("distributed", "distributed") from error
     with ExitStack() as stack:
         if scheduler is not None:
             try:
+                resolve_address(scheduler)  # a client with a wrong address would wait a minute for its end
                 client = stack.enter_context(Client(scheduler, set_as_default=False))
             except (OSError, TimeoutError, ValueError) as error:
                 raise ClusterError(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import xarray as xr
+
+from geonp.errors import warn
 
 # The netCDF library keeps these for itself, and HDF5 tools write them.
 _RESERVED = {
@@ -21,6 +24,8 @@ _RESERVED = {
     "_Netcdf4Dimid",
     "_nc3_strict",
 }
+_UNSTORABLE = re.compile(r"[/\x00-\x1f\x7f]")
+_NAMING = {"ancillary_variables", "coordinates"}
 _FLAGS = ("flag_masks", "flag_values")
 _INT64 = np.iinfo(np.int64)
 
@@ -36,6 +41,20 @@ def storable(ds: xr.Dataset) -> xr.Dataset:
     ds.attrs = _attributes(ds.attrs)
     for name in ds.variables:
         ds[name].attrs = _attributes(ds[name].attrs) | _flags(ds[name].variable)
+    return ds
+
+
+def with_storable_names(ds: xr.Dataset) -> xr.Dataset:
+    """`ds` with names of variables that NetCDF and Zarr can hold; warns of others. A ``/`` would name a group."""
+    names = {name: _UNSTORABLE.sub("_", str(name)) for name in ds.variables if _UNSTORABLE.search(str(name))}
+    if not names:
+        return ds
+    renamed = ", ".join(f"{old!r} to {new!r}" for old, new in names.items())
+    warn(f"Renamed, because NetCDF and Zarr cannot hold such names: {renamed}.")
+    ds = ds.rename(names)
+    for da in ds.variables.values():
+        for key in _NAMING & set(da.attrs):
+            da.attrs[key] = " ".join(names.get(name, name) for name in str(da.attrs[key]).split())
     return ds
 
 

@@ -21,7 +21,7 @@ from pyproj import CRS
 from rasterio.errors import RasterioError
 
 from geonp.errors import GeonpError, InputError, OutputError, reason, warn
-from geonp.io.attributes import storable
+from geonp.io.attributes import storable, with_storable_names
 from geonp.io.geotiff import DRIVERS, creation_options_of, transform, write_geotiff
 from geonp.io.journal import Journal
 from geonp.io.layouts import layout_of, with_chunks, zarr_format_of
@@ -146,6 +146,7 @@ def write_raster(
     ds = for_files(ds, grid)
     if path.suffix.lower() not in _GEOTIFF:
         warn_of_tags(ds)
+        ds = with_storable_names(ds)
     with _replacing(path) as temporary:
         if path.suffix.lower() == ".zarr":
             _require_known(options, {"ZARR_FORMAT"}, "Zarr")

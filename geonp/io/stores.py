@@ -21,7 +21,7 @@ import xarray as xr
 import zarr
 from netCDF4 import default_fillvals
 
-from geonp.errors import InputError
+from geonp.errors import InputError, OutputError
 from geonp.io.location import connect, is_remote, remove, resolved, writing
 from geonp.io.steady import SteadyStore
 from geonp.raster.arrays import Array
@@ -226,6 +226,8 @@ class Store:
         OutputError
             If the store cannot be written.
         """
+        if named := [name for name in ds.variables if "/" in str(name)]:
+            raise OutputError(f"Zarr cannot hold the variable {named[0]!r}: got / in its name. Rename it, ds.rename().")
         _opened.pop(self._key(), None)
         ds = ds.assign_attrs({UNFINISHED: "true"})
         with writing(self.url):

@@ -65,6 +65,7 @@ def test_summaries_have_no_secrets_of_urls(tmp_path: Path) -> None:
         assert "127.0.0.1:1/a.tif" in printed
         assert "hunter2" not in printed
     url = url.replace(".tif", ".csv")
+    assert "hunter2" not in geonp("info", "s3://b/a.zarr", "--storage-option", "secret:hunter2", code=2)
     raster = tmp_path / "raster.nc"
     xr.Dataset({"a": (("y", "x"), np.eye(9))}).to_netcdf(raster)
     assert "hunter2" not in geonp("grid", url, tmp_path / "out.nc", "--resolution", 1, code=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -146,3 +147,24 @@ def test_one_dimension_is_not_both_rows_and_columns(ds: xr.Dataset, tmp_path: Pa
     write_raster(ds, tmp_path / "out.nc")
     with pytest.raises(InputError, match="'x' is given twice, expected two of the dimensions"):
         open_raster(tmp_path / "out.nc", y_dim="x", x_dim="x")
+
+
+@pytest.mark.parametrize("name", ["out.nc", "out.zarr", "out.tif"])
+def test_names_that_would_be_groups_are_changed(tmp_path: Path, name: str) -> None:
+    values = np.arange(12.0).reshape(3, 4)
+    ds = xr.Dataset({"t/C": (("y", "x"), values), "t/C_error": (("y", "x"), values)}, {"y": [2, 1, 0], "x": range(4)})
+    ds["t/C"].attrs["ancillary_variables"] = "t/C_error"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        write_raster(ds, tmp_path / name)
+    texts = [str(one.message) for one in caught if "Renamed" in str(one.message)]
+    if name == "out.tif":
+        with rasterio.open(tmp_path / name) as file:
+            assert file.descriptions == ("t/C", "t/C_error")
+        assert not texts
+    else:
+        found = open_raster(tmp_path / name)
+        np.testing.assert_array_equal(found["t_C"], values)
+        assert found["t_C"].attrs["ancillary_variables"] == "t_C_error"
+        assert "'t/C' to 't_C'" in texts[0]
+        assert list(ds) == ["t/C", "t/C_error"]
