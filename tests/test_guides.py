@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import rasterio
+import torch
 import xarray as xr
 from click.testing import CliRunner
 from rasterio.transform import from_origin
@@ -22,9 +23,23 @@ from geonp.cli.app import main
 
 DOCS = Path(__file__).parents[1] / "docs"
 GUIDES = sorted(f"guide/{path.name}" for path in (DOCS / "guide").glob("*.md"))
-PAGES = ["../README.md", "index.md", "install.md", "first-fill.md", *GUIDES]
+PAGES = [
+    "../README.md",
+    "index.md",
+    "install.md",
+    "first-fill.md",
+    "accuracy.md",
+    "models.md",
+    "recipes.md",
+    "scaling.md",
+]
+PAGES += GUIDES
 ELSEWHERE = {"guide/index.md", "guide/clouds.md"}
 """A page without commands, and one with a test of its own."""
+NOT_HERE = re.compile(r"era5|europe\.zarr|run/sir|s3:|tcp:|^pip|^make|^python")
+"""What takes a network, a cluster, or a model that is trained for hours, or has tests of its own. That targets, scripts
+and options exist is checked by `test_readme.py`."""
+QUICK = ["training.steps=1", "training.batch_size=2", "training.validation_batches=1"]
 COARSEST = 2.5
 """Degrees of the cells of grids, which on the pages take a minute."""
 SIDE = 16
@@ -127,6 +142,12 @@ def names_of(page: str) -> dict[str, Any]:
     if page == "guide/adapt.md":
         y, x = np.mgrid[:48, :56]
         write_tif("input.tif", gap((300 + 40 * np.sin(y / 4) + 10 * np.cos(x / 3)).astype(np.float32), -9999), -9999)
+    if page == "scaling.md":
+        geonp.open_raster("input.tif").to_zarr("in.zarr")
+    if page == "models.md":
+        inputs, values = torch.rand(1, 6, 2), torch.rand(1, 6, 1)
+        mask = torch.ones(1, 6, dtype=torch.bool)
+        given |= {"xc": inputs, "yc": values, "xt": inputs + 1, "yt": values, "context_mask": mask, "mask": mask}
     if page == "guide/swaths.md":
         write_swaths()
     if page == "guide/measurements.md":
@@ -161,17 +182,20 @@ def test_the_commands_and_the_code_run(page: str, folder: Path, model: str, monk
     namespace = names_of(page)
     adapt = {"model": model, "steps": 1, "closer": False, "overwrite": True}  # minutes otherwise
     for language, body in blocks:
-        if language == "python":
+        if language == "python" and not NOT_HERE.search(body):
             code = body.replace(".adapt(", f".adapt(**{adapt}, ")
             exec(compile(code, page, "exec"), namespace)
     commands = [words for words in lines_of(blocks) if words]
     assert commands or namespace
-    for program, *words in commands:
-        if program != "geonp":  # pip needs a network, and the targets of make are those of the continuous integration
-            assert program in {"make", "pip"}
+    for command in commands:
+        if NOT_HERE.search(" ".join(command)):
             continue
+        program, *words = command
+        assert program == "geonp"
         words += ["--overwrite"] if words[0] in {"adapt", "aggregate", "fill", "grid", "plot"} else []
         words += ["--model", model, "--steps", "1", "--no-closer"] if words[0] == "adapt" else []
+        words = [word for word in words if not word.startswith("training.")] + QUICK if words[0] == "train" else words
+        words = ["1" if before == "--workers" else word for before, word in zip(["", *words], words, strict=False)]
         words += ["--baseline", "nearest"] if words[0] == "evaluate" and "--across" not in words else []
         done = CliRunner().invoke(main, words)
         assert done.exit_code == 0, (words, done.stderr)

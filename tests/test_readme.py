@@ -25,7 +25,7 @@ from geonp.nn.models import build
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
     str(path.relative_to(ROOT))
-    for pattern in ("*.md", "docs/**/*.md", "recipes/*.md", "benchmarks/**/*.md")
+    for pattern in ("*.md", "docs/**/*.md", "recipes/*.md", "benchmarks/**/*.md", "integrations/**/*.md")
     for path in ROOT.glob(pattern)
     if "generated" not in path.parts
 )
@@ -52,7 +52,8 @@ def spans(page: str) -> list[str]:
 
 def commands(page: str) -> Iterator[list[str]]:
     """Commands of a page, in blocks, tables and prose, as words."""
-    lines = [line for body in blocks(page, "") for line in body.replace("\\\n", " ").splitlines()]
+    bodies = blocks(page, "") + blocks(page, "sh")
+    lines = [line for body in bodies for line in body.replace("\\\n", " ").splitlines()]
     for line in [*lines, *spans(page)]:
         for part in re.split(r"\s(?:&&|\|)\s", line):
             if part.startswith(("geonp ", "make ", "python ")):

@@ -13,6 +13,7 @@ import xarray as xr
 
 from geonp.errors import MissingExtraError
 from geonp.io.steady import SteadyStore
+from geonp.io.stores import with_fill_values
 
 _GRIB = (".grib", ".grib2", ".grb", ".grb2")
 
@@ -46,7 +47,8 @@ class Engine:
 
             repository = icechunk.Repository.open(icechunk.local_filesystem_storage(self.path))
             store = repository.readonly_session("main").store
-        return xr.open_dataset(SteadyStore(store), engine="zarr", consolidated=False, **options)  # type: ignore[arg-type]
+        steady: Any = SteadyStore(store)
+        return with_fill_values(xr.open_dataset(steady, engine="zarr", consolidated=False, **options), steady)
 
     def members(self) -> Mapping[str, Mapping[str, int]]:
         """The root and its variables."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +183,9 @@ def _values(path: str | Path, of: Bands, chunks: Any, declared: bool, mixed: boo
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "(Scales|Offsets) differ across bands")
             # GDAL's drivers of NetCDF and HDF5 give the variable its own name
-            ds = xr.open_dataset(place, engine="rasterio", default_name="band_data", **options)
+            # before version 2026.7, xarray asks the file system for the age of each path, also of GDAL's own
+            with nullcontext(place) if os.path.exists(place) else rasterio.open(place) as source:
+                ds = xr.open_dataset(source, engine="rasterio", default_name="band_data", **options)
             da = ds["band_data"] if "band_data" in ds else next(iter(ds.data_vars.values()))
         return da if mixed else da.isel(band=[number - 1 for number in of.numbers])
 

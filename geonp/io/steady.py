@@ -68,7 +68,7 @@ class SteadyStore(WrapperStore[ZarrStore]):
         parents = [str(parent) for parent in PurePosixPath(key).parents]
         places = ["" if parent == "." else f"{parent}/" for parent in parents]
         known = [f"{place}{name}" for place in places for name in _DOCUMENTS if f"{place}{name}" in self._found]
-        for document in known[:1] or [f"{place}{name}" for place in places for name in _DOCUMENTS]:
+        for document in known[:1] or [f"{place}{name}" for name in _DOCUMENTS for place in places]:
             if await self._store.exists(document):
                 self._found.add(document)
                 return

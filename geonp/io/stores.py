@@ -84,7 +84,8 @@ def to_zarr(ds: xr.Dataset, path: str | Path, **options: Any) -> None:
     These are consolidated metadata of format 3, which other readers expect and warn about if missing, and strings of
     fixed length and bytes, which are stored as strings of variable length. The value of a CF grid mapping variable has
     no meaning: text becomes 0, which all readers can open. The fill value of integers in format 3 is their nodata
-    value, or that of NetCDF: GDAL takes it for missing, and 0 is a value.
+    value, or that of NetCDF: GDAL takes it for missing, and 0 is a value. That of floats is NaN, as xarray has it from
+    version 2026.7 on.
     """
     mapping = grid_mapping_name(ds)
     ds = ds.copy().assign(
@@ -97,6 +98,8 @@ def to_zarr(ds: xr.Dataset, path: str | Path, **options: Any) -> None:
     if options.get("zarr_format") == 3:
         for da in ds.variables.values():
             stored = np.dtype(da.encoding.get("dtype", da.dtype))
+            if stored.kind == "f":
+                da.encoding.setdefault("fill_value", np.nan)
             if stored.kind in "iu" and da.ndim:
                 default = default_fillvals.get(f"{stored.kind}{stored.itemsize}")
                 da.encoding["fill_value"] = da.encoding.get("_FillValue", da.attrs.get("_FillValue", default))
@@ -123,6 +126,16 @@ def stored_once(ds: xr.Dataset, path: Path) -> xr.Dataset:
         for each, target in zip(sources, targets, strict=True)
     ]
     return ds.assign({name: found[name].copy(data=data) for name, data in zip(found, held, strict=True)})
+
+
+def with_fill_values(ds: xr.Dataset, store: Any, group: str = "") -> xr.Dataset:
+    """Add the fill values of Zarr 3 to the encoding of `ds`, which xarray leaves out before version 2026.7."""
+    # only arrays of format 3 have a serializer
+    if any("serializer" in da.encoding and "fill_value" not in da.encoding for da in ds.variables.values()):
+        arrays = dict(zarr.open_group(store, mode="r", path=group, use_consolidated=False).arrays())
+        for name, da in ds.variables.items():
+            da.encoding["fill_value"] = arrays[str(name)].fill_value
+    return ds
 
 
 def _text(variable: xr.Variable) -> xr.Variable:
@@ -186,12 +199,12 @@ class Store:
         del options["storage_options"]
         # an absolute path, for workers in other folders
         store: Any = SteadyStore(replace(self, url=resolved(self.url))._group("r").store)
-        ds = xr.open_dataset(store, **options)
+        ds = with_fill_values(xr.open_dataset(store, **options), store, group)
         if chunks is None:
             return ds
         texts = [str(name) for name, da in ds.variables.items() if da.dtype.kind not in "biufcmM"]
         lazy = xr.open_dataset(store, chunks=chunks, drop_variables=texts, **options)
-        return lazy.assign(ds[texts].variables)
+        return with_fill_values(lazy, store, group).assign(ds[texts].variables)
 
     def attributes(self) -> dict[str, Any]:
         """Attributes of the root."""

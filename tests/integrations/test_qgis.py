@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -79,6 +80,14 @@ def test_the_algorithm_fills_a_layer_and_says_what_went_wrong(fill: object, sour
     fill.call(["true"], feedback)
     with pytest.raises(StandInError, match=r"'/none/geonp' cannot be started .*set the variable GEONP"):
         fill.call(["/none/geonp"], feedback)
+
+
+def test_the_example_without_windows_gives_parameters_of_the_algorithm() -> None:
+    (line,) = re.findall(r"^qgis_process run geonp:fill -- (.*)$", (FOLDER / "README.md").read_text(), re.MULTILINE)
+    code = (FOLDER / "geonp_provider" / "fill.py").read_text()
+    known = set(re.findall(r'QgsProcessingParameter\w+\(\s*"(\w+)"', code))
+    given = {word.partition("=")[0] for word in line.split()}
+    assert {"INPUT", "OUTPUT"} <= given <= known
 
 
 IN_QGIS = """

@@ -11,6 +11,7 @@ import xarray as xr
 import zarr
 
 from geonp.io.files import open_raster
+from geonp.io.stores import with_fill_values
 from geonp.raster.nodata import observed
 
 GAPS = np.zeros((6, 8), bool)
@@ -60,6 +61,15 @@ def test_the_fill_value_of_zarr_is_nodata_unless_it_is_0(
     found = open_raster(tmp_path / "a.zarr")["a"]
     np.testing.assert_array_equal(observed(found, None if missing else np.nan).isnull(), GAPS & missing)
     assert (found.encoding.get("default_fill") is not None) == (missing and dtype == "i2")
+
+
+def test_fill_values_that_xarray_leaves_out_are_read(tmp_path: Path) -> None:
+    ds = xr.Dataset({"a": (("y", "x"), np.ones((2, 3), "i2"))})
+    ds.to_zarr(tmp_path / "a.zarr", group="g", zarr_format=3, encoding={"a": {"fill_value": -7}}, consolidated=False)
+    bare = xr.open_zarr(tmp_path / "a.zarr", group="g", consolidated=False)
+    bare["a"].encoding.pop("fill_value", None)  # as before version 2026.7
+    found = with_fill_values(bare, tmp_path / "a.zarr", "g")
+    assert found["a"].encoding["fill_value"] == -7
 
 
 def test_zeros_in_format_2_are_named_where_the_fill_value_is_0(tmp_path: Path) -> None:

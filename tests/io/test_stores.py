@@ -134,7 +134,7 @@ def test_a_chunk_that_is_missed_for_a_moment_is_read_again(
     values = np.arange(12.0).reshape(3, 4)
     values[:, 2:] = np.nan  # whose chunk is not written
     ds = xr.Dataset({"a": (("y", "x"), values)})
-    ds.to_zarr(tmp_path / "a.zarr", encoding={"a": {"chunks": (3, 2)}}, consolidated=False)
+    ds.to_zarr(tmp_path / "a.zarr", encoding={"a": {"chunks": (3, 2), "fill_value": np.nan}}, consolidated=False)
     assert not (tmp_path / "a.zarr" / "a" / "c" / "0" / "1").exists()
     opened, get, away = open_raster(tmp_path / "a.zarr", chunks=chunks), LocalStore.get, [True]
 
