@@ -21,7 +21,7 @@ from scipy import ndimage
 
 import geonp
 from geonp.inference.checkpoint import load_card
-from geonp.inference.context import Neighbourhood, choose_context, framed
+from geonp.inference.context import Neighbourhood, framed, window_context
 from geonp.inference.stitching import blend_weights, overlaps
 from geonp.inference.tiling import groups
 from geonp.raster.gaps import cloud_gaps
@@ -53,7 +53,7 @@ def draw(values: NDArray[np.float32], filled: NDArray[np.float32], neighbourhood
     for row, col in members:
         targets[row : row + px, col : col + px] = ~observed[row : row + px, col : col + px]
     context = np.zeros_like(observed)
-    context.flat[choose_context(observed, box, targets[framed(box, 0)], neighbourhood, 0, None)] = True
+    context.flat[window_context(observed, box, targets[framed(box, 0)], neighbourhood, 0, None)] = True
     distance = ndimage.distance_transform_edt(~targets)
     near = context & (distance < distance[observed & ~context].min())
 

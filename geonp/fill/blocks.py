@@ -43,8 +43,8 @@ class BlockSource:
         For each covariate its place, and the blocks ``[row][column]`` of the result of its own fill.
     around : FarBlocks or None
         The blocks that the far window touches.
-    narrow : list or None
-        Blocks of a mask of all slices of the region that is False in gaps that are not filled.
+    size_mask : list or None
+        Blocks of a mask of all slices of the region that is False in gaps larger than `max_gap`.
     """
 
     region: Region
@@ -58,7 +58,7 @@ class BlockSource:
     cols: list[Piece]
     beside: list[tuple[Placement, Blocks]]
     around: FarBlocks | None = None
-    narrow: Blocks | None = None
+    size_mask: Blocks | None = None
 
     def own(self) -> Array:
         """See :class:`Source`."""
@@ -80,7 +80,7 @@ class BlockSource:
 
         def read(i: int, j: int) -> BoolArray | bool:
             mask = self.masks is None or self._cut(self.masks[i][j], i, j)
-            return mask if self.narrow is None else mask & self._cut(self.narrow[i][j][inner], i, j)
+            return mask if self.size_mask is None else mask & self._cut(self.size_mask[i][j][inner], i, j)
 
         mask = np.zeros(self.job.window(self.region.chunk).shape, bool)
         assemble(mask, self.rows, self.cols, read)

@@ -21,7 +21,7 @@ from geonp.errors import warn
 from geonp.raster.arrays import Array, BoolArray, FloatArray
 from geonp.raster.kinds import CLASSES, is_named_as_classes
 from geonp.raster.metadata import UNNAMED, Kind
-from geonp.raster.nodata import PACKING, UNLIMITED, Reader, packing
+from geonp.raster.nodata import EXACT, PACKING, UNLIMITED, Reader, packing
 from geonp.raster.sentinels import SENTINELS, Extremes, sentinels_of, suspects, warn_of_sentinels
 from geonp.raster.variable import ClassReader, Variable
 
@@ -49,8 +49,6 @@ class DoubtSettings:
 
 
 DOUBTS = DoubtSettings()
-_EXACT = 2.0**53
-"""Floats of 64 bits hold all integers up to this."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +158,7 @@ def _warn_of_rounding(variable: Variable, glances: list[Glance]) -> None:
     ends = [abs(end) for glance in glances for end in (glance.extremes.least, glance.extremes.greatest)]
     largest = max((end for end in ends if np.isfinite(end)), default=0.0)
     plain = packing(variable.source.encoding) == packing({})
-    if stored.kind in "iu" and variable.source.dtype.kind == "f" and plain and largest > _EXACT:
+    if stored.kind in "iu" and variable.source.dtype.kind == "f" and plain and largest > EXACT:
         warn(
             f"{variable.label}: integers beyond 2^53 are read as floats of 64 bits, so that those of the result are "
             f"rounded to multiples of {np.spacing(largest):.0f}, observed cells too. To keep them, fill in Python what "

@@ -34,8 +34,8 @@ def with_holes(request: Request) -> Request:
     return replace(request, domain=_and([inside, request.domain]))
 
 
-def narrow_mask(request: Request, variable: Variable) -> Any:
-    """Mask ``(..., rows, cols)`` of a variable, False in gaps that are too large; None if none is. As lazy as it is."""
+def gap_size_mask(request: Request, variable: Variable) -> Any:
+    """Mask ``(..., rows, cols)``, False in gaps larger than `max_gap`; None without it. As lazy as the variable."""
     if request.options.max_gap is None:
         return None
     return _whole(_and([_missing(variable), request.domain]), _size_rule(request))
@@ -57,8 +57,8 @@ def packed_domain(request: Request) -> Any:
     return domain
 
 
-def packed_narrow(request: Request, variable: Variable) -> Mapping[Index, PackedMask] | None:
-    """The masks of :func:`narrow_mask` by slice, of a variable that is read in strips."""
+def packed_size_masks(request: Request, variable: Variable) -> Mapping[Index, PackedMask] | None:
+    """The masks of :func:`gap_size_mask` by slice, of a variable that is read in strips."""
     if request.options.max_gap is None:
         return None
     rule, rows = _size_rule(request), request.grid.shape[0]
@@ -87,8 +87,8 @@ def _whole(missing: Any, rule: GapRule) -> Any:
     shape = missing.shape[-2:]
     if math.prod(shape) > PARTS.slice_cells:
         raise InputError(
-            f"holes and max_gap look at slices as a whole: got {shape[0]:,} x {shape[1]:,} cells, expected at most "
-            f"{PARTS.slice_cells:,} in memory. Fill into a store, which reads them in strips: fill_store(obj, "
+            f"holes and max_gap need whole slices in memory: got {shape[0]:,} x {shape[1]:,} cells, expected at most "
+            f"{PARTS.slice_cells:,}. Fill into a store, which reads them in strips: fill_store(obj, "
             "'out.zarr') (an output that ends in .zarr)."
         )
     if not isinstance(missing, da.Array):

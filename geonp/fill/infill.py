@@ -26,7 +26,7 @@ from geonp.fill.blocks import BlockSource
 from geonp.fill.bounds import mapped, said, warping_array, warping_of
 from geonp.fill.doubts import Glance, Watch, warn_of_doubts
 from geonp.fill.elsewhere import Target, check_points, filled_at, onto
-from geonp.fill.gaps import narrow_mask, with_holes
+from geonp.fill.gaps import gap_size_mask, with_holes
 from geonp.fill.measurements import with_measurements
 from geonp.fill.options import FillOptions
 from geonp.fill.outputs import ordered, result_arrays
@@ -35,7 +35,7 @@ from geonp.fill.request import Request, prepare
 from geonp.fill.signatures import FillKeywords, takes_fill_options
 from geonp.fill.surroundings import Placement, Region
 from geonp.fill.variables import Raster
-from geonp.inference.counting import most_batches
+from geonp.inference.batch_counts import most_batches
 from geonp.inference.kernel import FillJob, as_read, result_dtype
 from geonp.inference.warping import Warping
 from geonp.raster.arrays import Array, BoolArray, StructArray
@@ -203,9 +203,9 @@ def _filled(
     domain = None if request.domain is None else da.asarray(request.domain).rechunk(stored.chunks[-2:])
     beside = [(Placement.of(covariate, variable), data) for covariate, data in covariates]
     watch = None if in_memory else Watch.over(variable, stored.npartitions, hint=warping is None)
-    narrow = narrow_mask(request, variable)
-    narrow = None if narrow is None else da.asarray(narrow).rechunk(stored.chunks)
-    result = _fill_chunks(variable, stored, domain, job, beside, warping, watch, narrow).rechunk(chunks)
+    size_mask = gap_size_mask(request, variable)
+    size_mask = None if size_mask is None else da.asarray(size_mask).rechunk(stored.chunks)
+    result = _fill_chunks(variable, stored, domain, job, beside, warping, watch, size_mask).rechunk(chunks)
     if warping is not None:
         result = mapped(result, warping, request.options.bare)
     arrays = result_arrays(variable, request.outputs(variable), result, stored.rechunk(chunks))
@@ -258,7 +258,7 @@ def _fill_chunks(
     covariates: Sequence[tuple[Placement, da.Array]] = (),
     warping: Any = None,
     watch: Watch | None = None,
-    narrow: da.Array | None = None,
+    size_mask: da.Array | None = None,
 ) -> da.Array:
     """A lazy array with the fields of :func:`geonp.inference.kernel.result_dtype`, in the chunks of `data`.
 
@@ -274,14 +274,14 @@ def _fill_chunks(
         Map of bounded values.
     watch : Watch, optional
         Looks at the blocks for doubtful values.
-    narrow : dask array, optional
-        In the chunks of `data`: False in gaps that are not filled.
+    size_mask : dask array, optional
+        In the chunks of `data`: False in gaps larger than `max_gap`.
     """
     read, lazy = variable.read, isinstance(warping, Delayed)
     job, key = (job, warping.key) if lazy else (replace(job, warping=warping), None)
     beside = [(place, _like(result, data, place.axes)) for place, result in covariates]
     names = [(place, result.name) for place, result in beside]
-    masks_ = [mask for mask in (domain, narrow) if mask is not None]
+    masks_ = [mask for mask in (domain, size_mask) if mask is not None]
     name = "geonp-fill-" + tokenize(data.name, [mask.name for mask in masks_], job, read, names, key)
     y_chunks, x_chunks = data.chunks[-2:]
     edges = [[0, *itertools.accumulate(sizes)] for sizes in data.chunks[:-2]]
@@ -299,8 +299,10 @@ def _fill_chunks(
                 for place, label in names
             ]
             around = _around(data, domain, job, chunk, block) if job.predictor.neighbourhood.far else None
-            kept = None if narrow is None else [[(narrow.name, *block, a.chunk, b.chunk) for b in cols] for a in rows]
-            parts = own, stack, starts, masks, rows, cols, near, around, kept
+            small = None
+            if size_mask is not None:
+                small = [[(size_mask.name, *block, a.chunk, b.chunk) for b in cols] for a in rows]
+            parts = own, stack, starts, masks, rows, cols, near, around, small
             graph[(name, *block, i, j)] = (_fill, region, job, key, watch, (*block, i, j), read, *parts)
     sources: list[Any] = [data, *masks_, *(result for _, result in beside)]
     sources += [warping] if lazy else []

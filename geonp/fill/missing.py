@@ -1,7 +1,7 @@
 """Values under clouds, shadows and other flags, which are hidden from a fill.
 
 The raster is given a lazy view of its values with the nodata value, or NaN, in these cells. All that follows reads
-this view.
+this view. Which stored values are missing in themselves is decided in :mod:`geonp.raster.nodata`.
 """
 
 from __future__ import annotations

@@ -151,8 +151,8 @@ class VariableSource:
         The covariates.
     far_complete : list of bool
         For each far window that was read, whether all of it could be.
-    narrow : mapping or None
-        For each slice of the variable, a mask ``(rows, cols)`` that is False in gaps that are not filled.
+    size_masks : mapping or None
+        For each slice of the variable, a mask ``(rows, cols)`` that is False in gaps larger than `max_gap`.
     """
 
     variable: Variable
@@ -162,7 +162,7 @@ class VariableSource:
     chunks: tuple[int, int]
     beside: tuple[Covariate, ...] = ()
     far_complete: list[bool] = field(default_factory=list)
-    narrow: Mapping[Index, Any] | None = None
+    size_masks: Mapping[Index, Any] | None = None
 
     @cached_property
     def stored(self) -> Array:
@@ -176,7 +176,7 @@ class VariableSource:
 
     def domain_mask(self, index: Index) -> BoolArray:
         """See :class:`Source`."""
-        return self._domain_mask if self.narrow is None else self._domain_mask & self._cut(self.narrow[index])
+        return self._domain_mask if self.size_masks is None else self._domain_mask & self._cut(self.size_masks[index])
 
     @cached_property
     def _domain_mask(self) -> BoolArray:

@@ -14,7 +14,7 @@ import xarray as xr
 from geonp.errors import InputError, warn
 from geonp.fill.doubts import Glance, warn_of_doubts
 from geonp.fill.outputs import without_results
-from geonp.fill.units import Field, Unit, census
+from geonp.fill.units import COUNTED, Field, Unit, census
 from geonp.io.journal import Record
 from geonp.raster.arrays import Array
 from geonp.raster.collar import Footprint
@@ -25,9 +25,6 @@ from geonp.raster.parts import PARTS
 from geonp.raster.windows import Window
 
 Counts = dict[str, dict[str, int]]
-
-COUNTED = ("cells", *(flag.name.lower() for flag in FillFlag.used(empty_slices=False)), "infinite")
-"""Numbers of cells in a record."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,7 @@ def failures(fields: tuple[Field, ...], units: list[Unit], done: Mapping[str, Re
     """Place and reason of the units that failed, or if there are none, of those filled without their surroundings."""
     failed = {unit: done[unit.key]["error"] for unit in units if "error" in done[unit.key]}
     if not failed:
-        less = "surrounding cells could not be read at first"
+        less = "surrounding cells could not be read"
         failed = {unit: less for unit in units if "unread" in done[unit.key]}
     places = {
         unit.key: ", ".join(f"{dim}={part.start}:{part.stop}" for dim, part in unit.region.items()) for unit in failed
@@ -163,12 +160,12 @@ def _warn_of_extrapolation(
     if 2 * outside > filled:
         warn(
             f"{name}: {outside:,} of {filled:,} filled cells lie outside the footprint of the data, with observed "
-            "cells on one side at most. To fill the holes within it alone: --holes (holes=True)."
+            "cells on one side at most. To fill only the holes within the footprint: --holes (holes=True)."
         )
     elif 2 * never > filled:
         warn(
             f"{name}: {never:,} of {filled:,} filled cells are observed in none of the {slices:,} slices, such as land "
-            "under sea surface temperatures. To leave what is not valid empty: --mask FILE (mask=)."
+            "under sea surface temperatures. To leave such cells empty: --mask FILE (mask=)."
         )
 
 

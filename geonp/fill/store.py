@@ -19,7 +19,7 @@ from dask.delayed import Delayed
 
 from geonp.errors import InputError, OutputError, redacted
 from geonp.fill.fingerprint import digest, fingerprint, require_unchanged, values_of
-from geonp.fill.gaps import packed_domain, packed_narrow
+from geonp.fill.gaps import packed_domain, packed_size_masks
 from geonp.fill.infill import template, warpings_of
 from geonp.fill.layout import Layout, checked_layout
 from geonp.fill.measurements import with_measurements
@@ -138,7 +138,10 @@ def fill_store(
     if is_session(target):
         own = {"unit": unit, "shards": shards, "resume": resume, "overwrite": overwrite, "workers": workers}
         if given := [name for name, value in {**own, "scheduler": scheduler}.items() if value]:
-            raise InputError(f"an Icechunk session is filled in one go: got {', '.join(given)}, expected none of them")
+            raise InputError(
+                f"an Icechunk session is filled and committed as a whole: got {', '.join(given)}, expected none of "
+                f"{', '.join([*own, 'scheduler'])}"
+            )
         return fill_session(obj, target, chunks, **options)  # type: ignore[arg-type]
     assert isinstance(target, str | os.PathLike)
     request = with_measurements(_prepared(obj, FillOptions(**options)))
@@ -163,7 +166,7 @@ def fill_store(
             return Report({}, len(units), len(units), {})
         reused = len(done)
         source = _source_store(request, source_options)
-        fields = tuple(replace(field, narrow=packed_narrow(request, field.variable)) for field in fields)
+        fields = tuple(replace(field, size_masks=packed_size_masks(request, field.variable)) for field in fields)
         work = Work(fields, packed_domain(request), request.job, store, journal, request.options.bare, source)
         _fill_units(work, units, done, workers, scheduler, progress)
         report = Report(tally(fields, units, done), len(units), reused, failures(fields, units, done))
@@ -289,7 +292,7 @@ def _store_elsewhere(request: Request, target: str, options: Any, job: dict[str,
     if overwrite and not is_remote(target) and os.path.islink(target.removeprefix("file://").rstrip("/")):
         raise OutputError(
             f"The output is a link: got {target!r}, which leads to {store.url!r}, and overwriting would remove what is "
-            "there. Name that place itself, or remove the link."
+            "there. Give that path itself, or remove the link."
         )
     Journal(store.url, store.options).require_own()
     return store
@@ -336,7 +339,7 @@ def _begin(
         return None
     if resume and store.exists() and journal.created():
         store.sweep()
-        records = {key: record for key, record in journal.records().items() if set(record) >= COUNTED}
+        records = {key: record for key, record in journal.records().items() if set(record) >= {*COUNTED, "seen"}}
         return {key: record for key, record in records.items() if not {"error", "unread"} & set(record)}
     ready = for_files(template(request, {f.variable.name: f.warping for f in fields if f.warping}), request.grid)
     warn_of_tags(ready)

@@ -33,8 +33,8 @@ from geonp.raster.metadata import FillFlag
 from geonp.raster.variable import Variable
 from geonp.raster.windows import Window
 
-COUNTED = {"cells", "infinite", "seen", *(flag.name.lower() for flag in FillFlag.used(empty_slices=False))}
-"""Keys of the record of a unit, see :func:`census`."""
+COUNTED = ("cells", *(flag.name.lower() for flag in FillFlag.used(empty_slices=False)), "infinite")
+"""Numbers of cells in the record of a unit, see :func:`census`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +53,8 @@ class Field:
         Covariates, and other variables as slices.
     warping : Warping or None
         Map of bounded values.
-    narrow : mapping or None
-        For each slice a mask that is False in gaps that are not filled.
+    size_masks : mapping or None
+        For each slice a mask that is False in gaps larger than `max_gap`.
     """
 
     variable: Variable
@@ -62,7 +62,7 @@ class Field:
     chunks: Mapping[Hashable, int]
     covariates: tuple[Covariate, ...] = ()
     warping: Warping | None = None
-    narrow: Mapping[Index, PackedMask] | None = None
+    size_masks: Mapping[Index, PackedMask] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +186,7 @@ def _sources(work: Work, unit: Unit, job: FillJob) -> list[VariableSource]:
             work.domain,
             chunks,  # type: ignore[arg-type]
             field.covariates,
-            narrow=field.narrow,
+            size_masks=field.size_masks,
         )
         for part in job.parts(region.chunk)
     ]

@@ -34,7 +34,7 @@ class Neighbourhood:
     n_context : int
         Largest number of context points of a tile.
     min_context : int
-        Tiles with fewer observations in reach stay empty: they are too few for an honest standard error.
+        Tiles with fewer observations in reach stay empty: they are too few for a standard error.
     thinning : float
         How fast context thins out with distance, see :func:`geonp.inference.thinning.thinned`.
     overlap_px : int
@@ -123,7 +123,7 @@ def framed(box: IntArray, px: int) -> tuple[slice, slice]:
     return slice(top - px, bottom + px), slice(left - px, right + px)
 
 
-def choose_context(
+def window_context(
     observed_mask: BoolArray,
     box: IntArray,
     target_mask: BoolArray,
@@ -131,7 +131,7 @@ def choose_context(
     seed: int,
     period: int | None,
 ) -> IntArray:
-    """Choose the context of the tiles in a box of a window.
+    """The context of the tiles in a box of a window: :func:`select_context` within the narrowest halo that serves.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ def select_context(
     """Choose `n_context` observed cells: all near ones, and a sample of the others that thins out with distance.
 
     Cells are sampled by :func:`geonp.inference.thinning.thinned` along a space-filling curve, by their distance from
-    the nearest target. So a gap of any size sees all of its shores, in detail.
+    the nearest target. So every part of the rim of a gap is sampled, whatever the size of the gap.
 
     Parameters
     ----------

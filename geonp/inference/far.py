@@ -1,6 +1,6 @@
-"""Far context of wide gaps: means of blocks of cells, which represent the shores that single cells do not reach.
+"""Far context of wide gaps: means of blocks of cells, which represent observations that single cells do not reach.
 
-Deep in a gap, details of the shores do not matter, and what matters lies far away. There, a part of the context are
+Deep in a gap, details at the rim do not matter, and what matters lies far away. There, a part of the context are
 single cells as in other tiles, and the rest are means of blocks, each at the centre of its cells. Their number falls
 with distance as that of cells does, on lattices of their own. The model reads them as single cells.
 """

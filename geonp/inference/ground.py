@@ -1,4 +1,6 @@
-"""The cells of a window at their true places: the context of tiles by true distances, and locations for the model.
+"""Where the cells of a window lie: the context of tiles by distance, and the locations that the model reads.
+
+:class:`SquareCells` counts distances in cells. :class:`Ground` has the same methods for cells that are not square.
 
 Where the cells of a raster are not square (:mod:`geonp.raster.surface`), the model sees the places of a tile in a plane
 that touches the Earth in its middle. One unit is the side of a square of the area of its cells, so that cells are as
@@ -14,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial import cKDTree
 
-from geonp.inference.context import Neighbourhood, choose_context
+from geonp.inference.context import Neighbourhood, window_context
 from geonp.inference.thinning import curve, start_of, thinned
 from geonp.inference.tiling import near
 from geonp.raster.arrays import BoolArray, Float32Array, Float64Array, IntArray
@@ -45,7 +47,7 @@ class Plane:
 
 
 @dataclass(frozen=True, eq=False)
-class Squares:
+class SquareCells:
     """The cells of a window that are squares: distances are counted in cells.
 
     Attributes
@@ -75,7 +77,7 @@ class Squares:
         self, box: IntArray, target_mask: BoolArray, plane: Plane, neighbourhood: Neighbourhood, seed: int
     ) -> IntArray:
         """See :meth:`Ground.context`."""
-        return choose_context(self.context_mask, box, target_mask, neighbourhood, seed, self.period)
+        return window_context(self.context_mask, box, target_mask, neighbourhood, seed, self.period)
 
     def near(self, distance: float) -> BoolArray:
         """See :meth:`Ground.near`."""
@@ -84,7 +86,7 @@ class Squares:
 
 @dataclass(frozen=True, eq=False)
 class Ground:
-    """The cells of a window of a raster on a surface.
+    """The cells of a window that are not squares: distances are true ones, on the surface of the raster.
 
     Attributes
     ----------
@@ -167,7 +169,7 @@ class Ground:
     def context(
         self, box: IntArray, target_mask: BoolArray, plane: Plane, neighbourhood: Neighbourhood, seed: int
     ) -> IntArray:
-        """Choose the context of the tiles in a box as :func:`~geonp.inference.context.choose_context`, on the surface.
+        """Choose the context of the tiles in a box as :func:`~geonp.inference.context.window_context`, on the surface.
 
         The narrow halo is in units of the tile, the widest in those of a typical cell, so that it reaches as far
         everywhere. A cell stands for its area: where cells crowd, as near the poles, fewer distant ones are read.

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from geonp.inference.censoring import latent
 from geonp.inference.covariates import Layer
 from geonp.inference.far import FarContext, far_window
-from geonp.inference.ground import Ground, Squares
+from geonp.inference.ground import Ground, SquareCells
 from geonp.inference.measurements import Measurements, NearMeasurements
 from geonp.inference.nearby import BLOCKS, has_blocks, small_gaps
 from geonp.inference.predictor import Predictor
@@ -194,10 +194,10 @@ class FillJob:
         rows = indices(window.row, window.row_end, self.shape[0])
         return rows, indices(window.col, window.col_end, self.shape[1], periodic=self.periodic)
 
-    def ground(self, chunk: Window, context_mask: BoolArray) -> Ground | Squares:
+    def ground(self, chunk: Window, context_mask: BoolArray) -> Ground | SquareCells:
         """Where the cells of :meth:`window` lie, with its context."""
         if self.surface is None:
-            return Squares(context_mask, self.shape[1] if self.periodic else None)
+            return SquareCells(context_mask, self.shape[1] if self.periodic else None)
         return Ground(self.surface, *self.lattice(chunk), context_mask)
 
     def supported(self, chunk: Window, fillable: BoolArray) -> BoolArray:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from geonp.errors import PredictionError
 from geonp.inference.context import Neighbourhood, framed
-from geonp.inference.ground import Ground, Squares
+from geonp.inference.ground import Ground, SquareCells
 from geonp.inference.parallel import on_cores
 from geonp.inference.stitching import Tile, batches, pad
 from geonp.inference.tiling import depths
@@ -208,7 +208,7 @@ def reading_tile(
     missing: BoolArray,
     block: IntArray,
     blocks: Blocks,
-    ground: Ground | Squares,
+    ground: Ground | SquareCells,
     neighbourhood: Neighbourhood,
     seed: int,
 ) -> tuple[Tile, float]:

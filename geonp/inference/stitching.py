@@ -184,24 +184,23 @@ def blended(total: FloatArray) -> Float64Array:
         return np.asarray(total[:-1] / total[-1])
 
 
-def blend_weights(reached: IntArray, corner: IntArray, px: int, frame: int) -> FloatArray:
+def blend_weights(overlap: IntArray, corner: IntArray, px: int, frame: int) -> FloatArray:
     """Weights of the predictions of one tile in a patch, a box with a frame around it.
 
     The weights of all tiles sum to one in cells where neighbouring tiles overlap equally far.
 
     Parameters
     ----------
-    reached : array of int
-        Shape of the patch: distance to which tiles overlap at each cell, see
-        :func:`overlaps`.
+    overlap : array of int
+        Shape of the patch: distance to which tiles overlap at each cell, see :func:`overlaps`.
     corner : array of int
         Row and column of the tile in the box.
     px, frame : int
         Side of the tile and width of the frame, in cells.
     """
-    down, right = (np.arange(n) - frame - start + 0.5 for n, start in zip(reached.shape, corner, strict=True))
+    down, right = (np.arange(n) - frame - start + 0.5 for n, start in zip(overlap.shape, corner, strict=True))
     depths = np.minimum(down, px - down)[:, None], np.minimum(right, px - right)
-    ramps = (np.clip((depth + reached) / np.maximum(2 * reached, 1), 0.0, 1.0) for depth in depths)
+    ramps = (np.clip((depth + overlap) / np.maximum(2 * overlap, 1), 0.0, 1.0) for depth in depths)
     return np.asarray(next(ramps) * next(ramps))
 
 

@@ -65,14 +65,14 @@ def tiles_of(
     neighbourhood, ground = job.predictor.neighbourhood, job.ground(chunk, context_mask)
     px, width = neighbourhood.tile_px, missing.shape[1]
     period = job.shape[1] if job.periodic else None
-    tiles, reached, frame = [], overlaps(context_mask, neighbourhood), job.margins(chunk)
+    tiles, overlap, frame = [], overlaps(context_mask, neighbourhood), job.margins(chunk)
     inner = np.s_[:, frame[1] - job.frame : width - frame[1] + job.frame]
     for corners in groups(missing[inner], context_mask[inner], job.frame, neighbourhood):
         members, box = frame + corners, np.array([corners.min(0), corners.max(0) + px]) + frame
         # a tile off the lattice holds a single gap, and overlaps with no other
-        lap = 0 if (corners % px).any() else neighbourhood.overlap_px
-        patch = framed(box, lap)
-        shares = [blend_weights(reached[patch], member - box[0], px, lap) for member in members]
+        overlap_px = 0 if (corners % px).any() else neighbourhood.overlap_px
+        patch = framed(box, overlap_px)
+        shares = [blend_weights(overlap[patch], member - box[0], px, overlap_px) for member in members]
         weights = wanted[patch] * np.sum(shares, 0)
         t_row, t_col = np.nonzero(weights)
         if not t_row.size:
@@ -102,7 +102,7 @@ def tiles_of(
         tile = without_piles(tile, job.warping, job.predictor)
         if points is not None and measured.size:
             there = points.points.at(measured)
-            beside = _conditioned if enough else _reading
+            beside = _conditioned if enough else _with_more_context
             tile = beside(tile, there, ground.locations(there.places, plane))
         if stack is None:
             tiles.append(tile)
@@ -157,7 +157,7 @@ def _with_cells(
     return (np.concatenate([context, nearest]), targets) if read else (context, np.concatenate([nearest, targets]))
 
 
-def _reading(tile: Tile, there: Measurements, locations: FloatArray) -> Tile:
+def _with_more_context(tile: Tile, there: Measurements, locations: FloatArray) -> Tile:
     """A tile with measurements at `locations` in its context, which has few cells; it has their covariates already."""
     errors = np.zeros(len(tile.xc)) if tile.errors is None else tile.errors
     return replace(

@@ -23,7 +23,7 @@ class TilingSettings:
     near_px: int = 2
     """Tiles are filled together only if one context holds all observations this near to their missing cells."""
     shallow_px: int = 10
-    """Tiles with missing cells deeper in a gap are filled alone: each needs the shores around it."""
+    """Tiles with missing cells deeper in a gap are filled alone: each needs the observations around it."""
     second_px: int = 4
     """Depth in a gap beyond which only every second row and column is predicted."""
     fourth_px: int = 12

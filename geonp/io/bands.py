@@ -25,12 +25,11 @@ from geonp.errors import InputError
 from geonp.raster.arrays import Array
 from geonp.raster.casting import nearest_integers
 from geonp.raster.metadata import PACKED_BANDS, THEMATIC
-from geonp.raster.nodata import PACKING, holds
+from geonp.raster.nodata import EXACT, PACKING, holds
 
 _CATEGORIES = re.compile(r"<CategoryNames|<GDALRasterAttributeTable(?![^>]*athematic)")
 _CLASSIFIED = {"VS_BOOLEAN", "VS_NOMINAL", "VS_ORDINAL", "VS_LDD"}
 """Value scales of PCRaster whose values are classes; GDAL keeps them as a tag of the file in other formats."""
-_EXACT = 2**53
 
 
 @dataclass(frozen=True)
@@ -134,7 +133,7 @@ class Bands:
     @property
     def wide_nodata(self) -> bool:
         """Whether a nodata value is an integer that float64, in which it is reported, cannot hold."""
-        return self.dtypes[0] in {"int64", "uint64"} and any(abs(value or 0) >= _EXACT for value in self.nodata)
+        return self.dtypes[0] in {"int64", "uint64"} and any(abs(value or 0) >= EXACT for value in self.nodata)
 
     @property
     def masked_dtype(self) -> str | None:
@@ -165,7 +164,7 @@ class Bands:
 
     def marked(self, da: xr.DataArray, masked: xr.DataArray) -> xr.DataArray:
         """64-bit integers ``(band, y, x)`` with a nodata value that float64 can hold where `masked` is NaN."""
-        value = np.dtype(self.dtypes[0]).type(_EXACT - 1)
+        value = np.dtype(self.dtypes[0]).type(EXACT - 1)
         return _replaced(da, _Marked(da.variable, masked.variable, value)).assign_attrs(_FillValue=value)
 
     def unpacked(self, da: xr.DataArray) -> xr.DataArray:

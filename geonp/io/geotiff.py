@@ -27,7 +27,7 @@ from geonp.raster.directions import is_direction
 from geonp.raster.grid import Grid, grid_mapping_name
 from geonp.raster.kinds import is_classes
 from geonp.raster.metadata import GDAL_METADATA, PACKED_BANDS
-from geonp.raster.nodata import PACKING, UNLIMITED, declared_nodata, observed, valid_limits
+from geonp.raster.nodata import EXACT, PACKING, UNLIMITED, declared_nodata, observed, valid_limits
 from geonp.raster.tolerances import TOLERANCES
 
 DRIVERS = {
@@ -180,7 +180,7 @@ def _require_nodata(path: Path, layer: xr.DataArray) -> None:
     if nodata is not None and layer.dtype.kind in "iu" and int(float(nodata)) > np.iinfo(layer.dtype).max:
         raise OutputError(
             f"{path.name}: a GeoTIFF cannot hold the nodata value {nodata} of {layer.dtype}, which is rounded to "
-            f"{float(nodata):.0f}: expected at most {2**53}. Write .nc or .zarr, which keep it."
+            f"{float(nodata):.0f}: expected at most {EXACT}. Write .nc or .zarr, which keep it."
         )
 
 

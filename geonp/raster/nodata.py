@@ -30,6 +30,9 @@ VALID = ("valid_range", "valid_min", "valid_max")
 PACKING = {"scale_factor": 1.0, "add_offset": 0.0}
 """CF attributes of packed values, and their defaults."""
 
+EXACT = 2**53
+"""float64 represents all integers up to this."""
+
 UNLIMITED = (-np.inf, np.inf)
 """Limits that all values are within."""
 
@@ -89,7 +92,7 @@ def _other_nodata(da: xr.DataArray) -> tuple[float, ...]:
 
 def as_number(value: Any) -> float:
     """A nodata value: an int if it is an integer that float64 may not represent, otherwise a float."""
-    large = isinstance(value, (int, np.integer)) and abs(int(value)) >= 2**53
+    large = isinstance(value, (int, np.integer)) and abs(int(value)) >= EXACT
     return int(value) if large else float(value)
 
 

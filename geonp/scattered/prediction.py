@@ -26,10 +26,10 @@ from geonp.scattered.squares import (
     Observations,
     Square,
     blend_weights,
-    choose_context,
     frames_of,
     grouped,
     project,
+    square_context,
     squares_of,
 )
 from geonp.scattered.targets import Target, crossed
@@ -245,7 +245,7 @@ def _with_context(
 ) -> tuple[Tile, IntArray]:
     """A tile, and the numbers of its context. `covariates` are those at the observations, then at the places."""
     neighbourhood, square, index = job.predictor.neighbourhood, part.frame, part.index
-    chosen, xc = choose_context(observations, square, neighbourhood.n_context, neighbourhood.thinning)
+    chosen, xc = square_context(observations, square, neighbourhood.n_context, neighbourhood.thinning)
     xt = project(places[index], square.middle, observations.geographic) / square.unit
     beside = columns(covariates, chosen, len(observations.xy) + index)
     errors = None if observations.errors is None else observations.errors[chosen]

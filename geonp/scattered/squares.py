@@ -248,7 +248,7 @@ def _count(observations: Observations, middles: Float64Array, radius: float) -> 
     return np.asarray(observations.flat.query_ball_point(middles, radius, p=np.inf, return_length=True), np.intp)
 
 
-def choose_context(
+def square_context(
     observations: Observations, square: Square, n_context: int, thinning: float
 ) -> tuple[IntArray, Float64Array]:
     """Choose the context of a square: all near observations, and a share of the others that falls with distance.

@@ -6,9 +6,9 @@ import itertools
 
 import numpy as np
 
+from geonp.inference.batch_counts import padded_sizes
 from geonp.inference.batches import BATCHES, padded_size, tiles_per_batch
 from geonp.inference.context import Neighbourhood
-from geonp.inference.counting import padded_sizes
 from geonp.inference.predictor import Predictor
 from geonp.inference.stitching import Tile, batches, pad
 

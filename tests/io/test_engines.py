@@ -112,7 +112,7 @@ def test_a_session_of_icechunk_is_filled_and_committed(netcdf: Path, tmp_path: P
     storage = icechunk.local_filesystem_storage(str(tmp_path / "repository"))
     repository = icechunk.Repository.create(storage)
     ds = geonp.open_raster(netcdf)
-    with pytest.raises(InputError, match="filled in one go: got resume, expected none"):
+    with pytest.raises(InputError, match="filled and committed as a whole: got resume, expected none of unit"):
         geonp.fill_store(ds, repository.writable_session("main"), resume=True, model=model)
     report = geonp.fill_store(ds, repository.writable_session("main"), chunks=8, model=model)
     assert report.variables["t2m"]["filled"] == 9

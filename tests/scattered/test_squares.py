@@ -12,10 +12,10 @@ from geonp.scattered.squares import (
     SQUARES,
     Observations,
     blend_weights,
-    choose_context,
     frames_of,
     grouped,
     project,
+    square_context,
     squares_of,
 )
 
@@ -114,7 +114,7 @@ def test_distances_on_the_sphere_are_kept(middle: tuple[float, float]) -> None:
 def test_context_is_all_that_is_near_and_some_of_what_is_far() -> None:
     observations = scattered(5000, geographic=False)
     square = squares_of(observations, (4e4, 4e4, 4e4, 4e4))[0]
-    chosen, offset = choose_context(observations, square, 256, 3.0)
+    chosen, offset = square_context(observations, square, 256, 3.0)
     assert len(set(chosen)) == 256
     inside = np.flatnonzero(
         np.all(
@@ -138,7 +138,7 @@ def test_the_order_of_observations_does_not_matter(n: int, seed: int) -> None:
     order = rng.permutation(n)
     shuffled = Observations(observations.xy[order], observations.values[order], False)
     square = squares_of(observations, (0.3, 0.4, 0.3, 0.4))[0]
-    (chosen, offset), (again, same) = (choose_context(o, square, 100, 3.0) for o in (observations, shuffled))
+    (chosen, offset), (again, same) = (square_context(o, square, 100, 3.0) for o in (observations, shuffled))
     np.testing.assert_array_equal(order[again], chosen)
     np.testing.assert_array_equal(same, offset)
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from scipy import ndimage
 
 from geonp.inference.context import Neighbourhood
-from geonp.inference.ground import Squares
+from geonp.inference.ground import SquareCells
 from geonp.inference.nearby import BLOCKS, blocks_of, reading_tile
 from geonp.inference.predictor import Predictor
 from geonp.inference.stitching import Tile, pad
@@ -85,7 +85,7 @@ class SmallGaps:
             squares = blocks.squares[quarter, quarter]
             if not (blocks.read.all() and squares.any()):
                 continue
-            ground = Squares(known, None)
+            ground = SquareCells(known, None)
             corners = np.argwhere(blocks.read)
             tiles = [reading_tile(values, gaps, corner, blocks, ground, neighbourhood, 0)[0] for corner in corners]
             # constant context cannot be standardised

@@ -1,4 +1,4 @@
-"""How many batches fill a chunk, for plans."""
+"""Upper bound of the batches that fill a chunk, for plans."""
 
 from __future__ import annotations
 
