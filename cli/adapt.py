@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @place
 @bbox
 @as_numbers
-@fill_option("nodata", type=number, help="As stored in the file.")
+@fill_option("nodata", type=number, help="Stored value of missing cells, used instead of the declared one.")
 @gaps_where
 @mask_option
 @click.option(
@@ -45,7 +45,9 @@ if TYPE_CHECKING:
 )
 @covariates
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
-@fill_option("model", help="The model to start from.")
+@fill_option(
+    "model", help="Name of a shipped model (geonp models), or path of a .safetensors checkpoint, to start from."
+)
 @fill_option("device")
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the hold-out and training."

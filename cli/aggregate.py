@@ -56,7 +56,7 @@ from .show import echo
 @variables
 @place
 @bbox
-@fill_option("nodata", type=number, help="As stored in the file.")
+@fill_option("nodata", type=number, help="Stored value of missing cells, used instead of the declared one.")
 @mask_option
 @fill_option("max_distance", type=float)
 @bounds_option()
@@ -83,8 +83,8 @@ def aggregate(
 
     IN is the result of geonp fill, or a raster with gaps, which is filled first. REGIONS is a file of polygons
     (GeoPackage, GeoJSON, shapefile), which may overlap, or a raster of labels on the grid of IN. The standard errors
-    count how the errors of neighbouring cells go together, by joint samples: those in IN (geonp fill --samples), or
-    samples drawn for the table. Observed cells count as known.
+    account for the correlation of errors between cells, by joint samples: those in IN (geonp fill --samples), or
+    samples drawn for the table. Observed cells count as known, without error.
     """
     from geonp.errors import OutputError
     from geonp.fill.aggregate import aggregate as aggregated

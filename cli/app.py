@@ -193,7 +193,7 @@ def leave(advice: str) -> NoReturn:
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="geonp", message="geonp %(version)s")
 def main() -> None:
-    """Fill gaps in rasters with a pretrained transformer neural process and honest standard errors."""
+    """Fill gaps in rasters with a pretrained transformer neural process, with a standard error for each cell."""
 
 
 for command in (adapt, aggregate, evaluate, fetch, fill, grid, info, models, plot, recipes, train):

@@ -20,13 +20,21 @@ if TYPE_CHECKING:
 def covariates(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options of covariates."""
     command = fill_option("covariate_resampling", type=click.Choice(RESAMPLINGS))(command)
-    text = "FILE, FILE:VARIABLE, FILE:BAND, or a variable of IN; repeatable."
+    text = (
+        "Co-located field that is known beneath the gaps, such as elevation under temperature: FILE, FILE:VARIABLE, "
+        "FILE:BAND, or a variable of IN, which is then not filled; repeatable."
+    )
     option = fill_option("covariates", "--covariate", multiple=True, metavar="COVARIATE", help=text)
     decorated: Callable[..., Any] = option(command)
     return decorated
 
 
-errors = fill_option("errors", metavar="ERRORS", help="FILE, FILE:VARIABLE, FILE:BAND, a variable of IN, or auto.")
+errors = fill_option(
+    "errors",
+    metavar="ERRORS",
+    help="Known standard errors of the observations, in their units: FILE, FILE:VARIABLE, FILE:BAND, a variable of IN, "
+    "which is then not filled, or auto, for those that the CF attribute ancillary_variables links.",
+)
 """Standard errors of the observations."""
 
 

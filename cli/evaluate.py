@@ -42,7 +42,7 @@ POINT_HOLDOUTS = ("random", "one", "blocks", "stations", "periods")
 @click.option(
     "--size", type=int, default=512, show_default=True, help="Largest number of rows and of columns evaluated."
 )
-@fill_option("nodata", type=number, help="As stored in the file.")
+@fill_option("nodata", type=number, help="Stored value of missing cells, used instead of the declared one.")
 @gaps_where
 @point_options
 @click.option("--baseline", "baselines", multiple=True, help="Method to compare with; repeatable. Default: all.")
@@ -128,7 +128,7 @@ def _check_options(context: click.Context, points: bool, holdout: str | None) ->
     for parameter in context.command.params:
         name = parameter.name or ""
         if name in others and context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"IN is {kind}, which {parameter.opts[-1]} does not apply to. Leave it out.")
+            raise click.UsageError(f"{parameter.opts[-1]} does not apply to IN, which is {kind}. Leave it out.")
     holdouts = POINT_HOLDOUTS if points else HOLDOUTS
     if holdout is not None and holdout not in holdouts:
         raise click.UsageError(f"IN is {kind}: got --holdout {holdout}, expected one of {', '.join(holdouts)}.")

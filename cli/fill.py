@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 @fill_option("as_", "--as", type=click.Choice(["numbers", "classes"]))
 @fill_option("class_probabilities", is_flag=True)
 @fill_option("circular", is_flag=True)
-@fill_option("nodata", type=number, help="As stored in the file.")
+@fill_option("nodata", type=number, help="Stored value of missing cells, used instead of the declared one.")
 @gaps_where
 @mask_option
 @fill_option("holes", is_flag=True)
@@ -79,11 +79,22 @@ if TYPE_CHECKING:
 @distribution()
 @fill_option("tails", is_flag=True)
 @fill_option("samples", type=click.IntRange(min=0))
-@fill_option("across", metavar="DIM", multiple=True, default=None, help="Repeatable.")
+@fill_option(
+    "across",
+    metavar="DIM",
+    multiple=True,
+    default=None,
+    help="Dimension along which slices are filled from each other, such as time, or variables for those of a Dataset; "
+    "repeatable.",
+)
 @fill_option("empty_slices", is_flag=True)
 @covariates
 @errors
-@fill_option("points", metavar="FILE", help="A table, as for geonp grid.")
+@fill_option(
+    "points",
+    metavar="FILE",
+    help="Measurements of the variable at places, such as buoys, that help to fill gaps: a table, as for geonp grid.",
+)
 @fill_option("point_errors", metavar="COLUMN")
 @fill_option("smooth", is_flag=True)
 @click.option("--chunks", type=click.IntRange(min=1), help="Rows and columns of a chunk. Default: automatic.")
@@ -325,11 +336,11 @@ def _fill_file(
     return counts, filled.attrs
 
 
-def _note(census: dict[str, dict[str, int]], attributes: Mapping[Any, Any]) -> None:
+def _note(counts_of: dict[str, dict[str, int]], attributes: Mapping[Any, Any]) -> None:
     for kind in ("classes", "directions"):
         if names := attributes.get(f"geonp_{kind}"):
             echo(f"{names}: filled as {kind}. To fill them as numbers: --as numbers.", err=True)
-    for name, counts in census.items():
+    for name, counts in counts_of.items():
         if counts["infinite"]:
             echo(f"{name}: {counts['infinite']:,} infinite values are treated as missing.", err=True)
         if (empty := counts["empty_slices"]) and "geonp_empty_slices" not in attributes:
@@ -337,7 +348,7 @@ def _note(census: dict[str, dict[str, int]], attributes: Mapping[Any, Any]) -> N
             of = f"{empty:,} of {counts['slices']:,} slices"
             echo(f"{name}: {of} {have} no observed cell and {stay} empty (see --empty-slices).", err=True)
         if not counts["missing"]:
-            echo(f"{name}: there are no gaps; it is copied.", err=True)
+            echo(f"{name} has no gaps: it is copied unchanged.", err=True)
 
 
 def _progress(shown: bool) -> AbstractContextManager[Any]:

@@ -19,11 +19,16 @@ gaps_where = fill_option(
     "--gaps-where",
     multiple=True,
     metavar="CONDITION",
-    help="LAYER is a variable or band of IN, FILE, FILE:VARIABLE, FILE:BAND or FILE:DESCRIPTION; repeatable.",
+    help="Condition under which values count as missing, such as SCL=3,8,9, SCL=cloud_shadow, QA_PIXEL&0b11010, "
+    "cloud_prob>40 or cloud_mask (not zero), or a preset: landsat-c2, sentinel-2 or modis. The layer, here SCL, is a "
+    "variable or band of IN, FILE, FILE:VARIABLE, FILE:BAND or FILE:DESCRIPTION; repeatable.",
 )
 """Conditions under which values count as missing."""
 mask_option = fill_option(
-    "mask", metavar="MASK", help="FILE or FILE:VARIABLE of a raster, 0 is False; FILE or FILE:LAYER of polygons."
+    "mask",
+    metavar="MASK",
+    help="Valid domain: FILE or FILE:VARIABLE of a raster that is 0 where cells are not valid, or FILE or FILE:LAYER "
+    "of polygons (GeoPackage, GeoJSON, shapefile) that contain the centres of valid cells.",
 )
 """The valid domain."""
 

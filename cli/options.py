@@ -74,15 +74,15 @@ quiet = click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 
 
 def fill_option(name: str, *flags: str, help: str = "", **attributes: Any) -> Callable[[Any], Any]:
-    """The option of :class:`geonp.fill.options.FillOptions` of this name, with its default and description.
+    """The option of :class:`geonp.fill.options.FillOptions` of this name, with its default.
 
-    `help` is appended to the latter.
+    Its description is that of the option unless `help` is given, for values that the command line writes differently.
     """
     flag = "--" + name.replace("_", "-")
     attributes.setdefault("default", DEFAULTS[name])
     if DEFAULTS[name]:
         attributes.setdefault("show_default", True)
-    return click.option(*(flags or (flag,)), name, help=f"{_summary(name)} {help}".strip(), **attributes)
+    return click.option(*(flags or (flag,)), name, help=help or _summary(name), **attributes)
 
 
 def number(text: str) -> float:
@@ -91,10 +91,11 @@ def number(text: str) -> float:
 
 
 def _summary(name: str) -> str:
-    """The first sentence of the description of an option, and what it is by default, as plain text."""
+    """The first sentence of the description of an option, and what it is by default, as plain text with flags."""
     first, *others = re.split(r"(?<=\.) (?=[A-Z`])", described().get(name, ""))
     text = " ".join([first, *(sentence for sentence in others if sentence.startswith("By default"))])
-    return re.sub(r":\w+:`([^`]*)`", r"\1", text).replace("`", "")
+    text = re.sub(r"(?<!`)`(\w+)`(?!`)", lambda option: "--" + option[1].replace("_", "-"), text)
+    return text.replace("`", "")
 
 
 quantiles = fill_option(
@@ -102,16 +103,22 @@ quantiles = fill_option(
     "--quantile",
     multiple=True,
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    help="One at a time, e.g. 0.05; repeatable.",
+    help="Probability between 0 and 1 of a quantile to add, such as 0.05; repeatable.",
 )
 """Quantiles to write."""
 
 
 def bounds_option(name: str = "bounds") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The option `bounds` under this name."""
-    text = f"{_summary('bounds')} As LOWER,UPPER, like 0, or 0,1, or as NAME=LOWER,UPPER; repeatable."
+    text = (
+        "Bounds of the values, such as 0, for rain (without an upper bound) and 0,1 for fractions; NAME=LOWER,UPPER "
+        "for one variable; valid_range for those of the CF attributes valid_range, valid_min and valid_max. Repeatable."
+    )
     flag, metavar = "--" + name.replace("_", "-"), "LOWER,UPPER"
     return click.option(flag, name, metavar=metavar, multiple=True, default=None, callback=_bounds, help=text)
+
+
+_EXCEED = "Thresholds, in the units of the values; for each, the probability of a larger value is added. Repeatable."
 
 
 def distribution(bounds: str = "bounds") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -119,7 +126,7 @@ def distribution(bounds: str = "bounds") -> Callable[[Callable[..., Any]], Calla
 
     def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
         options = (
-            fill_option("exceed", multiple=True, metavar="T[,T...]", callback=_thresholds, help="Repeatable."),
+            fill_option("exceed", multiple=True, metavar="T[,T...]", callback=_thresholds, help=_EXCEED),
             fill_option("statistic", type=click.Choice(["mean", "median"])),
             bounds_option(bounds),
         )

@@ -60,7 +60,7 @@ def echo(text: object, err: bool = False) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise OutputError(f"Standard output cannot be written: {error.strerror}. Files are as they are.") from error
+        raise OutputError(f"Standard output cannot be written: {error.strerror}. Files are not affected.") from error
 
 
 def in_terminal() -> bool:

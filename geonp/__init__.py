@@ -1,4 +1,4 @@
-"""Fill gaps in rasters with a pretrained transformer neural process and honest standard errors.
+"""Fill gaps in rasters with a pretrained transformer neural process, with a standard error for each cell.
 
 ::
 

@@ -243,7 +243,7 @@ def test_help_says_which_zarr_gdal_reads() -> None:
 def test_a_raster_without_gaps_is_copied_with_a_message(tmp_path: Path, model: str) -> None:
     values = np.arange(400, dtype="float32").reshape(20, 20)
     done = geonp("fill", write_tif(tmp_path / "in.tif", values), tmp_path / "out.nc", "--model", model)
-    assert done.stderr == "in: there are no gaps; it is copied.\n"
+    assert done.stderr == "in has no gaps: it is copied unchanged.\n"
     assert done.stdout.startswith("Filled 0 cells in ")
     with xr.open_dataset(tmp_path / "out.nc", engine="netcdf4") as ds:
         np.testing.assert_array_equal(ds["in"], values)
@@ -253,7 +253,7 @@ def test_integers_without_nodata_are_copied_with_nodata_nan(tmp_path: Path, mode
     values = np.arange(400, dtype="int16").reshape(20, 20)
     path, out = write_tif(tmp_path / "in.tif", values), tmp_path / "out.nc"
     done = geonp("fill", path, out, "--model", model, "--nodata", "nan", "--verbose")
-    assert done.stderr.endswith("in: there are no gaps; it is copied.\n")
+    assert done.stderr.endswith("in has no gaps: it is copied unchanged.\n")
     with xr.open_dataset(out, engine="netcdf4") as ds:
         assert ds["in"].dtype == np.int16
         np.testing.assert_array_equal(ds["in"], values)
