@@ -355,8 +355,8 @@ def _batch(
     tasks = [task for task in drawn if task is not None]
     if len(tasks) < len(drawn):
         raise InputError(
-            "cannot train on this raster: under simulated gaps, too few observed cells with different values remain "
-            "around them; use the model as it is"
+            "cannot train on this raster: simulated gaps leave too few observed cells with different values around "
+            "them; use the model as it is"
         )
     arrays: dict[str, Any] = dict(collate(list(tasks), neighbourhood.n_context, n_targets))
     arrays["weight"] = np.zeros(arrays["mean"].shape, np.float32)

@@ -203,7 +203,7 @@ def _filled(obj: Raster, samples: int, options: dict[str, Any]) -> tuple[xr.Data
         warn(
             f"the raster has {ds.sizes['sample']} samples, which determine a standard error to within "
             f"{100 / np.sqrt(2 * ds.sizes['sample'] - 2):.0f} %: fill with samples=200 (--samples 200), or drop the "
-            "samples, and others are drawn"
+            "samples, so that others are drawn"
         )
     for name in before:
         if name not in have:

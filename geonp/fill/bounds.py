@@ -57,7 +57,7 @@ def bounds_of(asked: Bounds | None, variables: Sequence[Variable]) -> dict[Hasha
     if isinstance(asked, Mapping):
         if unknown := sorted(str(name) for name in asked if str(name) not in names):
             raise InputError(
-                f"bounds of a variable that is not filled: got {', '.join(unknown)}, expected some of "
+                f"bounds must name variables that are filled: got {', '.join(unknown)}, expected some of "
                 f"{', '.join(names)}"
             )
         given = {str(name): pair for name, pair in asked.items()}

@@ -36,9 +36,14 @@ def means_at(
     found = request.options
     unknown = {"quantiles": found.quantiles, "exceed": found.exceed, "tails": found.tails}
     if wrong := [name for name, value in unknown.items() if value]:
-        raise InputError(f"means over cells have standard errors only: got {', '.join(wrong)}, expected none")
+        raise InputError(
+            f"means over cells (support='cell') have standard errors only: got {', '.join(wrong)}, expected none of "
+            f"{', '.join(unknown)}"
+        )
     if any(variable.kind is not Kind.NUMBERS for variable in request.variables):
-        raise InputError("means over cells are of numbers: got classes or directions; choose other variables")
+        raise InputError(
+            "means over cells (support='cell') need numbers: got classes or directions; choose other variables"
+        )
     labels = _labels(request, target)
     table = aggregate(obj, labels, **options | {"samples": found.samples or AGGREGATE.samples})
     request, out = replace(request, options=replace(found, samples=0)), {}

@@ -130,8 +130,8 @@ def check_points(request: Request) -> None:
     }
     if found := [name for name, value in used.items() if value]:
         raise InputError(
-            f"another grid (at=) is for numbers, each slice on its own: got {', '.join(found)}, expected none. Fill "
-            "on the grid of the raster, and resample the result."
+            f"a fill onto another grid (at=) cannot be combined with {', '.join(found)}. Fill on the grid of the "
+            "raster, and resample the result."
         )
 
 

@@ -102,8 +102,8 @@ def require_unchanged(request: Request, before: str, source_options: Any) -> Non
     if not same:
         raise InputError(
             f"The input changed while it was filled: got other files or folders at {place!r} than at the beginning; "
-            "what was moved away and back counts, too. The store stays unfinished, and may hold cells of both: start "
-            "again with overwrite (--overwrite)."
+            "files that were moved away and back count as changed. The store stays unfinished, and may hold cells from "
+            "before and after: start again with overwrite (--overwrite)."
         )
 
 

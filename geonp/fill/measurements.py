@@ -155,7 +155,7 @@ def _slices(source: xr.DataArray, dim: Hashable, table: Table) -> IntArray:
             )
         return np.zeros(len(table.xy), np.intp)
     if dim not in source.coords:
-        raise InputError(f"points have a column {str(dim)!r}, but the raster no coordinate of this name: assign it")
+        raise InputError(f"points have a column {str(dim)!r}, but the raster has no coordinate of this name: assign it")
     times = times_of(table.covariates[str(dim)])
     known, at = source.coords[dim].values, times.values
     if known.dtype.kind == "M":
@@ -205,9 +205,9 @@ def _compared(
     known = np.isfinite(mean + error)
     if known.sum() < ERRORS.least and estimated:
         raise InputError(
-            f"the errors of points are estimated from predictions of the raster at their places: got {known.sum()} "
-            f"that the raster predicts, expected at least {ERRORS.least}; give them in a column, point_errors=... "
-            "(--point-errors)"
+            "the standard error of points is estimated from predictions of the raster at their places: got "
+            f"{known.sum()} places with a prediction, expected at least {ERRORS.least}; give a column of standard "
+            "errors, point_errors=... (--point-errors)"
         )
     if not known.any():
         return 0.0, 0.0, 0.0

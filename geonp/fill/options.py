@@ -205,8 +205,8 @@ class FillOptions:
             raise InputError(f"samples must be the number of joint samples, 0 or more, got {self.samples!r}")
         if self.samples and self.smooth:
             raise InputError(
-                f"samples keep observations unchanged, which smooth=True replaces: got samples={self.samples} with "
-                "smooth=True, expected one of the two"
+                "samples cannot be combined with smooth=True, which replaces observations: got "
+                f"samples={self.samples}, expected one of the two"
             )
         if self.covariate_resampling not in (None, *RESAMPLINGS):
             raise InputError(
@@ -241,8 +241,8 @@ class FillOptions:
         for name in ("max_distance", "max_gap"):
             if self.empty_slices and getattr(self, name) is not None:
                 raise InputError(
-                    f"empty_slices fills cells at any distance from the observations of their slice, which {name} "
-                    f"leaves empty: got {name}={getattr(self, name)!r}, expected one of the two"
+                    f"empty_slices cannot be combined with {name}, because it fills cells far from the observations of "
+                    f"their slice: got {name}={getattr(self, name)!r}, expected one of the two"
                 )
         if len(set(self.dims)) < len(self.dims):
             raise InputError(f"across must name different dimensions, got {self.across!r}")
@@ -253,7 +253,7 @@ class FillOptions:
             if not isinstance(getattr(self, name), bool | np.bool_):
                 raise InputError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if self.smooth and self.errors is None:
-            raise InputError("smooth=True estimates the truth from known errors of the observations: give errors, too")
+            raise InputError("smooth=True needs known errors of the observations: got errors=None; give them")
         if self.as_ not in (None, "numbers", "classes") or (self.as_ and self.circular):
             raise InputError(
                 f"as_ must be 'numbers' or 'classes', and neither of them with circular=True: got {self.as_!r} with "
@@ -319,7 +319,7 @@ def _checked_bounds(bounds: object) -> Bounds | None:
         )
     low, high = (None if end is None or math.isinf(end) else float(end) for end in pair)
     if (low is None and high is None) or (low is not None and high is not None and not low < high):
-        raise InputError(f"bounds must leave values between them, got {bounds!r}; expected the smaller one first")
+        raise InputError(f"bounds must be finite on one side at least, and in ascending order, got {bounds!r}")
     return (low, high)
 
 

@@ -103,8 +103,8 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
     bounds = bounds_of(options.bounds, variables)
     if options.smooth and bounds:
         raise InputError(
-            f"smooth=True is for values without bounds: got {', '.join(map(repr, bounds))}, which are bounded. Leave "
-            "one of them out."
+            f"smooth=True cannot be combined with bounds: got bounds of {', '.join(map(repr, bounds))}. Leave one "
+            "of the two out."
         )
     variables = tuple(v.within(*bounds[v.name]) if v.name in bounds else v for v in variables)
     if options.quantiles:
@@ -127,8 +127,8 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
     job = replace(job, empty_slices=options.empty_slices, surface=surface, periodic=periodic)
     if job.empty_slices and job.series is None:
         raise InputError(
-            f"empty_slices fills slices from others: got across={options.across!r}, expected a dimension, such as "
-            "across='time' (--across time)"
+            "empty_slices needs a dimension along which slices are filled from each other: got "
+            f"across={options.across!r}, expected for example across='time' (--across time)"
         )
     check_model(variables, card, job)
     beside = covariates_on(grid, given, ds, options.covariate_resampling)
@@ -202,8 +202,8 @@ def check_across(across: Sequence[Hashable], variables: Sequence[Variable], clas
     for dim in across:
         if dim not in others:
             raise InputError(
-                "across must be a dimension along which neighbouring slices are used, beside rows and columns: got "
-                f"{dim!r}, expected {' or '.join(map(repr, others)) if others else 'none, as there is a single slice'}"
+                f"across must be a dimension other than rows and columns: got {dim!r}, expected "
+                f"{' or '.join(map(repr, others)) if others else 'none, as there is a single slice'}"
             )
     if classes or samples:
         raise InputError(
@@ -255,6 +255,6 @@ def _check_scales(variables: Sequence[Variable]) -> None:
         attrs = variable.source.attrs
         if "scale_factor" in attrs and not attrs["scale_factor"] > 0:
             raise InputError(
-                f"the variable {variable.name!r} is stored with a negative scale_factor, which turns quantiles around: "
-                "decode it first, with xr.decode_cf or rioxarray's mask_and_scale=True"
+                f"the variable {variable.name!r} is stored with a negative scale_factor, which reverses the order of "
+                "quantiles: decode it first, with xr.decode_cf or rioxarray's mask_and_scale=True"
             )

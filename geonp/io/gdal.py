@@ -64,8 +64,8 @@ def opened(path: str) -> DatasetReader:
             if "not recognized" not in str(error) or not _is_markup(bare):
                 raise
             raise InputError(
-                f"{path!r} is text that may refer to other files or URLs: got something like VRT or WMS, expected a "
-                "file that holds its cells. If you trust it, give it the extension of its format, such as .vrt."
+                f"{path!r} is text that may refer to other files or URLs: got a format like VRT or WMS, expected a "
+                "file that holds the cells itself. If you trust it, give it the extension of its format, such as .vrt."
             ) from error
 
 

@@ -143,9 +143,9 @@ class Table:
         near = [(low <= values) & (values <= high) for (low, high), values in zip(spans, (lon, lat), strict=True)]
         if lon.size and min(np.ptp(x), np.ptp(y)) > 0 and not (near[0] & near[1]).any():
             message = (
-                f"no measurement lies near where to predict: got {self.x!r} from {lon.min():g} to {lon.max():g} and "
-                f"{self.y!r} from {lat.min():g} to {lat.max():g}, expected some around {x.min():g} to {x.max():g} and "
-                f"{y.min():g} to {y.max():g}. Check that both are in one CRS and unit (crs=..., --crs)."
+                f"no measurement lies near the places to predict: got {self.x!r} from {lon.min():g} to {lon.max():g} "
+                f"and {self.y!r} from {lat.min():g} to {lat.max():g}, expected some around {x.min():g} to {x.max():g} "
+                f"and {y.min():g} to {y.max():g}. Check that both are in one CRS and unit (crs=..., --crs)."
             )
             if not geographic and max(np.ptp(x), np.ptp(y)) > TABLES.other_unit * max(np.ptp(lon), np.ptp(lat)) > 0:
                 raise InputError(message)

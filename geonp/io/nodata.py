@@ -70,8 +70,8 @@ def warn_of_zero_fill(ds: xr.Dataset) -> None:
     ]
     if names:
         warn(
-            f"{', '.join(names)}: each 0 counts as missing, because it is the fill value, which it is by default in "
-            "Zarr 2. If zeros are values, say so with nodata=nan (--nodata nan)."
+            f"{', '.join(names)}: cells with 0 count as missing, because 0 is the fill value, the default of Zarr 2. "
+            "If zeros are values, give nodata=nan (--nodata nan)."
         )
 
 

@@ -210,8 +210,8 @@ def require_numbers(da: xr.DataArray) -> None:
         what = "a palette or table of categories" if "LAYER_TYPE" in found else ", ".join(map(str, found))
         raise InputError(
             f"Variable {da.name!r} holds classes, not numbers: got {what}, expected quantities. Choose other variables "
-            "(--variable), or treat it as numbers: --as-numbers, in Python "
-            "geonp.open_raster(..., as_numbers=True), or without the attributes that say so."
+            "(--variable), or treat it as numbers: open it with as_numbers=True (--as-numbers), or remove these "
+            "attributes."
         )
 
 

@@ -157,7 +157,7 @@ def test_the_command_prints_scores_and_writes_pages_and_tables(tmp_path: Path, f
     assert found["scores"]["geonp + covariates"]["rmse"] == pytest.approx(error)
     assert "Farthest outside of their 95% intervals" in report.read_text()
     refused = run(main, ["evaluate", str(source), "--fraction", "0.1"])
-    assert "IN is a table, which --fraction does not apply to" in refused.stderr
+    assert "--fraction does not apply to IN, which is a table" in refused.stderr
     assert refused.exit_code == 2
     assert set(FOLDS) == set(POINT_HOLDOUTS)
 

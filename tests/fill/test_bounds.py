@@ -197,11 +197,11 @@ def test_the_command_line_refuses(tmp_path: Path, options: list[str], text: str)
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"bounds": (1, 0)}, "expected the smaller one first"),
+        ({"bounds": (1, 0)}, "in ascending order, got"),
         ({"bounds": (None, None)}, "bounds must be a smallest and a largest value"),
         ({"bounds": 3}, "bounds must be a smallest and a largest value"),
         ({"bounds": "valid_range"}, "declares no valid_range"),
-        ({"bounds": {"snow": (0, None)}}, "bounds of a variable that is not filled: got snow"),
+        ({"bounds": {"snow": (0, None)}}, "bounds must name variables that are filled: got snow"),
         ({"exceed": [1, 1]}, "distinct thresholds"),
         ({"statistic": "mode"}, "statistic must be 'mean' or 'median', got 'mode'"),
     ],

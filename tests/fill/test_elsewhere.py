@@ -147,7 +147,7 @@ def test_places_beside_the_edge_of_longitudes_and_latitudes(model: str) -> None:
 
 def test_what_other_grids_cannot_do_is_refused() -> None:
     da, at = gapped(raster(24, 32)), raster(47, 63, 0.5)
-    with pytest.raises(geonp.InputError, match=r"got samples, expected none. Fill on the grid of the raster"):
+    with pytest.raises(geonp.InputError, match=r"cannot be combined with samples. Fill on the grid of the raster"):
         da.geonp.infill(at=at, samples=2)
     with pytest.raises(geonp.InputError, match=r"the grid at has no CRS, and the other grid is in .*32633"):
         da.rio.write_crs("EPSG:32633").geonp.infill(at=at)

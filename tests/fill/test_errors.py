@@ -111,11 +111,11 @@ def test_the_truth_of_observations_is_estimated(
     geonp.fill_store(whole, tmp_path / "out.zarr", errors="auto", smooth=True)
     with xr.open_zarr(tmp_path / "out.zarr") as stored:
         assert (stored["t_standard_error"].values > 0).all()
-    with pytest.raises(InputError, match="give errors, too"):
+    with pytest.raises(InputError, match="needs known errors .* got errors=None"):
         gappy.geonp.infill(smooth=True)
     with pytest.raises(InputError, match="No standard error of t is linked: got ancillary_variables 'n', expected one"):
         ds.drop_vars("err").geonp.infill(errors="auto")
-    with pytest.raises(InputError, match="smooth=True is for values without bounds: got 't'"):
+    with pytest.raises(InputError, match="smooth=True cannot be combined with bounds: got bounds of 't'"):
         ds.geonp.infill(errors="err", smooth=True, bounds=(-100, 100))
 
 

@@ -643,7 +643,7 @@ def test_results_of_numbers_as_stored_have_their_packing(model: str, tmp_path: P
     with xr.open_dataset(tmp_path / "x.nc") as found:
         for name in ("a", "a_standard_error", "a_quantile"):
             np.testing.assert_allclose(found[name], expected[name], rtol=1e-3, atol=0.01)
-    with pytest.raises(InputError, match=r"'a' is stored with a negative scale_factor, which turns quantiles around"):
+    with pytest.raises(InputError, match=r"'a' is stored with a negative scale_factor, which reverses"):
         infill(stored.assign_attrs(scale_factor=-0.01).rename("a"), model=model, quantiles=[0.5])
 
 

@@ -76,6 +76,6 @@ def test_zeros_in_format_2_are_named_where_the_fill_value_is_0(tmp_path: Path) -
     group = zarr.create_group(tmp_path / "a.zarr", zarr_format=2)
     array = group.create_array("a", shape=(2, 2), dtype="f4", attributes={"_ARRAY_DIMENSIONS": ["y", "x"]})
     array[:] = [[0, 1], [np.nan, 2]]
-    with pytest.warns(UserWarning, match=r"^a: each 0 counts as missing.*say so with nodata=nan"):
+    with pytest.warns(UserWarning, match=r"^a: cells with 0 count as missing.*give nodata=nan"):
         assert int(open_raster(tmp_path / "a.zarr")["a"].isnull().sum()) == 2
     assert int(open_raster(tmp_path / "a.zarr", nodata=np.nan)["a"].isnull().sum()) == 1

@@ -103,9 +103,9 @@ def test_places_far_from_the_grid_are_named(shift: tuple[float, float]) -> None:
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"x": rng.uniform(0, 50, 30), "y": rng.uniform(0, 50, 30), "t": rng.uniform(0, 1, 30)})
     west, south = shift
-    with pytest.warns(UserWarning, match=r"no measurement lies near where to predict: got 'x' from .*--crs"):
+    with pytest.warns(UserWarning, match=r"no measurement lies near the places to predict: got 'x' from .*--crs"):
         geonp.interpolate(table, lattice((west, south, west + 50, south + 50), 10))
-    with pytest.raises(InputError, match=r"no measurement lies near where to predict: got 'x' from .* Check that both"):
+    with pytest.raises(InputError, match=r"no measurement lies near the places to predict: got 'x' .* Check that both"):
         geonp.interpolate(table, lattice((west, south, west + 5000, south + 5000), 100))  # as metres are to degrees
 
 
