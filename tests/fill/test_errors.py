@@ -111,7 +111,7 @@ def test_the_truth_of_observations_is_estimated(
     geonp.fill_store(whole, tmp_path / "out.zarr", errors="auto", smooth=True)
     with xr.open_zarr(tmp_path / "out.zarr") as stored:
         assert (stored["t_standard_error"].values > 0).all()
-    with pytest.raises(InputError, match="needs known errors .* got errors=None"):
+    with pytest.raises(InputError, match=r"needs known errors .* got errors=None"):
         gappy.geonp.infill(smooth=True)
     with pytest.raises(InputError, match="No standard error of t is linked: got ancillary_variables 'n', expected one"):
         ds.drop_vars("err").geonp.infill(errors="auto")
