@@ -68,7 +68,7 @@ def executor(
         return
     try:
         from distributed import Client, get_client
-        from distributed.comm import resolve_address
+        from distributed.comm.addressing import resolve_address
     except ImportError as error:
         raise MissingExtraError("distributed", "distributed") from error
     with ExitStack() as stack:
