@@ -188,7 +188,7 @@ def test_empty_slices_are_filled_and_say_so(raster: xr.DataArray, tmp_path: Path
 
 
 def test_what_is_refused(raster: xr.DataArray) -> None:
-    with pytest.raises(InputError, match="got across=None, expected a dimension, such as across='time'"):
+    with pytest.raises(InputError, match="got across=None, expected for example across='time'"):
         infill(raster, empty_slices=True)
     with pytest.raises(InputError, match="got max_distance=3, expected one of the two"):
         infill(raster, across="time", empty_slices=True, max_distance=3)
