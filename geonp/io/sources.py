@@ -133,6 +133,8 @@ def _local(place: str) -> Source:
         return Source("zarr", place)
     if not path.exists():
         raise MissingFileError(f"No such raster: got {place!r}, expected a file or a Zarr folder. Check the path.")
+    if not (path.is_dir() or path.is_file()):  # readers would wait for ever, and could not be interrupted
+        raise InputError(f"{place!r} is neither a file nor a folder: got a pipe or a device. Write it to a file first.")
     name = path.name.lower()
     if (engine := engine_of(path)) is not None:
         return Source(engine, str(path))

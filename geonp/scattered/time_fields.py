@@ -85,13 +85,8 @@ def _on_grid(asked: Asked, moments: Moments, target: Target, layers: Sequence[La
             across = predicted(target, part, (*layers, *there), job)
             yield da.map_blocks(_mixed, own, across, ratio, dtype=own.dtype)
             continue
-        index = np.flatnonzero(ratio < ACROSS_TIMES.better[0])
-        out = own.copy()
-        if index.size:
-            places = of_places(target.places[index], geographic=target.geographic)
-            across = predicted(places, part, [layer.at(index) for layer in (*layers, *there)], job)
-            np.put(out, index, _mixed(own.ravel()[index], across, ratio[index]))
-        yield out
+        across = predicted(target, part, (*layers, *there), job)
+        yield _mixed(own, across, np.reshape(ratio, own.shape))
 
 
 def _at_places(
@@ -119,14 +114,11 @@ def _at_places(
                 for at in (moments.stations[time], stations.number[index])
             )
             ratio = _excess(near[-1].errors, there[-1].errors) / own["standard_error"]
-            some = np.flatnonzero(ratio < ACROSS_TIMES.better[0])
-            if some.size:
-                known = [*(layer.at(index) for layer in layers), *there]
-                part = replace(part, covariates=(*part.covariates, *near))
-                questions.append(Question(target.places[index[some]], part, [layer.at(some) for layer in known]))
-                mixed.append((time, some, ratio[some]))
-        for (time, some, ratio), across in zip(mixed, answered(questions, job), strict=True):
-            out[time][some] = _mixed(out[time][some], across, ratio)
+            part = replace(part, covariates=(*part.covariates, *near))
+            questions.append(Question(target.places[index], part, [*(layer.at(index) for layer in layers), *there]))
+            mixed.append((time, ratio))
+        for (time, ratio), across in zip(mixed, answered(questions, job), strict=True):
+            out[time] = _mixed(out[time], across, ratio)
         yield from out.values()
 
 
@@ -235,15 +227,17 @@ def _excess(near: Any, there: Any) -> Any:
 
 
 def _mixed(alone: StructArray, across: StructArray, ratio: FloatArray) -> StructArray:
-    """Weighted means of two fields, without an edge where one replaces the other.
+    """Weighted means of two fields, without an edge where one becomes better than the other.
 
     `ratio` is that of :attr:`TimeSettings.better`. The standard error is the mean of both, because the errors of one
     place are correlated.
     """
-    none, all_ = np.log(ACROSS_TIMES.better)
-    with np.errstate(divide="ignore"):
-        share = np.clip((np.log(ratio) - none) / (all_ - none), 0.0, 1.0)
-    weight = np.where(np.isfinite(ratio), share**2 * (3 - 2 * share), 0.0)
+    none, all_ = ACROSS_TIMES.better
+    own, other = (field["standard_error"].astype(np.float64) ** ACROSS_TIMES.power for field in (alone, across))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        sure = own / (own + other)
+        known = np.clip((none - ratio) / (none - all_), 0.0, 1.0)
+    weight = 1 - (1 - np.nan_to_num(sure)) * (1 - np.nan_to_num(known))
     out = alone.copy()
     for name in (*MOMENTS, "tail"):
         # the exact values at both ends, also where one of them is not finite

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 from collections.abc import Iterator
@@ -108,3 +109,11 @@ def test_files_are_replaced_whole_and_not_through_links(tmp_path: Path) -> None:
         temporary.with_name("none").read_text()
     assert target.read_text() == "new"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["card.json", "precious"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+def test_pipes_and_devices_are_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.nc")
+    for place in (tmp_path / "a.nc", Path("/dev/null")):
+        with pytest.raises(InputError, match="is neither a file nor a folder: got a pipe or a device"):
+            open_raster(place)

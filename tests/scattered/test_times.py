@@ -38,14 +38,15 @@ def test_other_times_tell_what_a_station_is_like(stations: pd.DataFrame) -> None
     assert found.attrs["geonp_time"] == "date"
 
 
-def test_of_a_fixed_network_each_map_is_that_of_its_measurements(stations: pd.DataFrame) -> None:
+def test_of_a_fixed_network_each_map_is_nearly_that_of_its_measurements(stations: pd.DataFrame) -> None:
     at = geonp.lattice((0, 0, 12, 12), 3)
     maps = geonp.interpolate(stations, at, time="date", at_times=["2020-07-02", datetime.date(2020, 7, 4)])
     assert maps["value"].dims == ("date", "y", "x")
     np.testing.assert_array_equal(maps["date"], DAYS[[1, 3]])
     alone = geonp.interpolate(stations[stations["date"] == DAYS[3]].drop(columns="date"), at)
-    np.testing.assert_allclose(maps["value"][1], alone["value"], rtol=1e-6)
-    np.testing.assert_allclose(maps["value_standard_error"][1], alone["value_standard_error"], rtol=1e-6)
+    # other days know nothing more: what they say moves the map by 0.01 standard errors
+    np.testing.assert_array_less(np.abs(maps["value"][1] - alone["value"]), 0.02 * alone["value_standard_error"])
+    np.testing.assert_allclose(maps["value_standard_error"][1], alone["value_standard_error"], rtol=0.1)
 
 
 def test_lazy_grids_and_datasets_of_stations_and_times_give_the_same(stations: pd.DataFrame) -> None:
@@ -84,6 +85,19 @@ def test_fields_have_no_edge_where_other_times_begin_to_help(seed: int) -> None:
     # the field changes by up to 0.02 from one place to the next; with a threshold there were steps of 0.06
     assert float(np.abs(found["value"].diff("x")).max()) < 0.03
     assert float(np.abs(found["value_standard_error"].diff("x")).max()) < 0.015
+
+
+def test_fields_have_no_edge_where_the_measurements_of_all_times_end() -> None:
+    rng = np.random.default_rng(2)
+    (x, y), day = rng.uniform(0, 16, (2, 240)), rng.integers(0, 4, 240)
+    value = 3 * np.sin(x / 3) + np.cos(y) + 2.0 * day + 0.05 * rng.standard_normal(240)
+    table = pd.DataFrame({"x": x, "y": y, "value": value, "date": DAYS[day]})
+    seen = (x < 6) & ((day > 0) | (x < 4.5))
+    at = geonp.lattice((0, 7.99, 16, 8.01), 0.05)
+    found = geonp.interpolate(table[seen], at, values="value", time="date", at_times=DAYS[:1])
+    # with thresholds 0.06 and 0.024
+    assert float(np.abs(found["value"].diff("x")).max()) < 0.055
+    assert float(np.abs(found["value_standard_error"].diff("x")).max()) < 0.02
 
 
 def test_times_with_few_measurements_stay_empty_but_are_used(stations: pd.DataFrame) -> None:
