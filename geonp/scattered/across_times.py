@@ -41,7 +41,7 @@ class TimeSettings:
     certain as there: at other days of a station, or where swaths of other days are as near as to those of the day."""
     power: int = 4
     """Elsewhere the weights are as these powers of the inverse standard errors of both. With a threshold alone, fields
-    had edges of 4 K over the pole, where the swaths of all days end at one place; now of 0.7 K."""
+    had edges of up to 4 K over the pole, where the swaths of all days end at one place."""
 
 
 ACROSS_TIMES = TimeSettings()

@@ -81,12 +81,11 @@ def _on_grid(asked: Asked, moments: Moments, target: Target, layers: Sequence[La
             continue
         ratio = _excess(near[-1].errors, there[-1].errors) / _flat(own["standard_error"], target)
         part = replace(part, covariates=(*part.covariates, *near))
-        if target.template.chunks is not None:
-            across = predicted(target, part, (*layers, *there), job)
-            yield da.map_blocks(_mixed, own, across, ratio, dtype=own.dtype)
-            continue
         across = predicted(target, part, (*layers, *there), job)
-        yield _mixed(own, across, np.reshape(ratio, own.shape))
+        if target.template.chunks is None:
+            yield _mixed(own, across, np.reshape(ratio, own.shape))
+        else:
+            yield da.map_blocks(_mixed, own, across, ratio, dtype=own.dtype)
 
 
 def _at_places(
@@ -123,9 +122,11 @@ def _at_places(
 
 
 def _windows(moments: Moments, time: int) -> list[list[int]]:
-    """The other times of each window, the largest last."""
+    """The other times of each window, the largest last; none if all of their places are measured at the time itself."""
     sizes = sorted({min(window, len(moments.parts) - 1) for window in ACROSS_TIMES.windows} - {0})
-    return [beside(time, moments.positions, size) for size in sizes]
+    windows = [beside(time, moments.positions, size) for size in sizes]
+    others = np.concatenate([moments.stations[other] for window in windows[-1:] for other in window] or [[]])
+    return windows if np.setdiff1d(others, moments.stations[time]).size else []
 
 
 class _AtStations:
