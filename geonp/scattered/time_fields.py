@@ -125,8 +125,8 @@ def _windows(moments: Moments, time: int) -> list[list[int]]:
     """The other times of each window, the largest last; none if all of their places are measured at the time itself."""
     sizes = sorted({min(window, len(moments.parts) - 1) for window in ACROSS_TIMES.windows} - {0})
     windows = [beside(time, moments.positions, size) for size in sizes]
-    others = np.concatenate([moments.stations[other] for window in windows[-1:] for other in window] or [[]])
-    return windows if np.setdiff1d(others, moments.stations[time]).size else []
+    others = (moments.stations[other] for window in windows[-1:] for other in window)
+    return windows if any(np.setdiff1d(other, moments.stations[time]).size for other in others) else []
 
 
 class _AtStations:
