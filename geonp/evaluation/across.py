@@ -170,7 +170,7 @@ def _whittaker(stack: Stack) -> Float64Array:
         patterns, which = np.unique(known, axis=0, return_inverse=True)
         aim = np.zeros((where.size, 1))
         aim[target] = 1.0
-        weights = np.linalg.solve(_systems(patterns, count, strength * penalty), aim)[..., 0] @ count.T
+        weights = np.linalg.solve(_systems(patterns, count, strength * penalty), aim[None])[..., 0] @ count.T
         level = _levels(series)
         departures = np.where(known, series - level, 0.0)
         out.ravel()[cells] = level[:, 0] + (weights[which.ravel()] * departures).sum(1)
