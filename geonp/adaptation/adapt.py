@@ -42,6 +42,7 @@ from geonp.inference.predictor import Predictor, resolve
 from geonp.io.location import check_writable
 from geonp.raster.arrays import BoolArray, FloatArray
 from geonp.raster.covariates import CovariateLike, named
+from geonp.raster.variable import Variable
 from geonp.training.data.tasks import collate
 from geonp.training.objective import beside, expected_nll, relative_crps
 from geonp.training.optimisers import averaged_model
@@ -212,8 +213,7 @@ def adapt(
     job = FillJob(predictor, grid.shape, grid.periodic_x, max_distance=None, seed=0)
     around = Surroundings.of(variables, options.dims, known, job, domain)
     read = read_crops(around.arrays, domain, rng, around)
-    for variable in variables:
-        warn_of_codes(variable.source, [crop.values for crop in read if crop.variable == variable.name], "adapted to")
+    _warn_of_codes(variables, read)
     crops, masking, held_out = _split(_comparable(read), predictor, rng)
     search = Search(held_out, card)
     network = deepcopy(checkpoint.load_model(predictor.model)[0])
@@ -271,6 +271,12 @@ def _checked_out(file: Path, overwrite: bool) -> Path:
             raise OutputError(f"The output exists: {str(path)!r}. Choose another name or pass overwrite (--overwrite).")
     check_writable(file.parent, "Expected an existing, writable folder.")
     return file
+
+
+def _warn_of_codes(variables: Sequence[Variable], crops: Sequence[Crop]) -> None:
+    """Warn of variables that may hold codes of classes."""
+    for variable in variables:
+        warn_of_codes(variable.source, [crop.values for crop in crops if crop.variable == variable.name], "adapted to")
 
 
 def _comparable(crops: list[Crop]) -> list[Crop]:

@@ -153,7 +153,7 @@ def warn_of_doubts(variable: Variable, glances: Iterable[Glance], *, hint: bool,
 
 
 def _warn_of_rounding(variable: Variable, glances: list[Glance]) -> None:
-    """Warn of 64-bit integers that are read as floats, as all with missing cells are in files, and rounded so."""
+    """Warn that integers beyond 2^53 are rounded: files of integers with missing cells are read as floats."""
     stored = np.dtype(variable.encoding.get("dtype", variable.source.dtype))
     ends = [abs(end) for glance in glances for end in (glance.extremes.least, glance.extremes.greatest)]
     largest = max((end for end in ends if np.isfinite(end)), default=0.0)

@@ -159,11 +159,14 @@ def open_gdal(
 
 
 def _is_crs(tag: str | None) -> bool:
-    """Whether a tag ``crs``, which rioxarray takes for the CRS of a file without one, can be read as such."""
+    """Whether a tag ``crs``, which rioxarray takes for the CRS of a file without one, is absent or a CRS."""
+    if tag is None:
+        return True
     try:
-        return tag is None or CRS.from_user_input(tag) is not None
+        CRS.from_user_input(tag)
     except (CRSError, ValueError):
         return False
+    return True
 
 
 def _values(path: str | Path, of: Bands, chunks: Any, declared: bool, mixed: bool, misnamed: bool) -> xr.DataArray:
