@@ -201,7 +201,7 @@ def test_without_cells_to_compare_there_is_no_background(values: Array) -> None:
 @pytest.fixture(scope="module")
 def shared() -> tuple[xr.DataArray, Array, xr.Dataset, xr.Dataset]:
     """A stack whose slices have much in common, its truth, and its fills without and with each other."""
-    raster, truth = stack(own=0.3, slices=4, size=48)
+    raster, truth = stack(own=0.3, slices=4, size=32)
     return raster, truth, infill(raster, tails=True), infill(raster, tails=True, across="time")
 
 
@@ -299,16 +299,16 @@ def test_cells_outside_of_the_domain_are_not_used(
 ) -> None:
     raster = shared[0]
     mask = np.ones(raster.shape[1:], bool)
-    mask[:, 30:] = False
+    mask[:, 20:] = False
     wrong = raster.copy()
-    wrong[1:, :, 30:] += np.random.default_rng(7).normal(size=(3, 48, 18))
+    wrong[1:, :, 20:] += np.random.default_rng(7).normal(size=(3, 32, 12))
     first, second = (infill(each, mask=mask, across="time", batch_size=4).isel(time=0) for each in (raster, wrong))
     xr.testing.assert_equal(first.drop_attrs(), second.drop_attrs())
 
 
 def test_chunks_do_not_matter(shared: tuple[xr.DataArray, Array, xr.Dataset, xr.Dataset]) -> None:
     raster, _, _, together = shared
-    chunks = {"time": (1, 2, 1), "y": 20, "x": 30}
+    chunks = {"time": (1, 2, 1), "y": 14, "x": 20}
     lazy = infill(raster.chunk(chunks), tails=True, across="time")
     assert lazy.a.chunks == raster.chunk(chunks).chunks
     found = lazy.compute()
@@ -356,7 +356,7 @@ def dated(raster: xr.DataArray, days: list[int], calendar: str) -> xr.DataArray:
 def test_neighbours_are_the_nearest_in_time_of_any_calendar(monkeypatch: pytest.MonkeyPatch) -> None:
     """With two neighbours, the slice beside a long pause is filled from the two before it."""
     monkeypatch.setattr("geonp.inference.stack.STACK", replace(STACK, slices=2))
-    raster, _ = stack(own=0.3, slices=4, size=32)
+    raster, _ = stack(own=0.3, slices=4, size=24)
     by_index, by_time = infill(raster, across="time"), infill(dated(raster, [0, 1, 2, 70], "360_day"), across="time")
     expected = infill(raster[:3], across="time")
     assert not by_index.a[2].equals(by_time.a[2].drop_vars("time"))
@@ -397,14 +397,14 @@ def test_slices_are_filled_from_both_dimensions_on_every_path(tmp_path: Path, mo
 
 
 def test_variables_are_filled_from_each_other(tmp_path: Path) -> None:
-    raster, _ = stack(own=0.3, slices=3, size=40)
+    raster, _ = stack(own=0.3, slices=3, size=28)
     ds = xr.Dataset({"a": raster[0], "b": 2 * raster[1], "c": raster[2] - 5})
     found = infill(ds, across="variables")
     expected = infill(xr.concat([ds.a, ds.b, ds.c], "time"), across="time").a
     for name, values in zip("abc", expected, strict=True):
         error = found[f"{name}_standard_error"].where(np.isnan(ds[name]))
         assert float(np.abs((found[name] - values) / error).max()) < 1e-3
-    lazy = infill(ds.chunk({"y": 20}), across="variables")
+    lazy = infill(ds.chunk({"y": 14}), across="variables")
     xr.testing.assert_allclose(lazy.b.compute(), found.b, rtol=1e-4)
     fill_store(ds, tmp_path / "out.zarr", across="variables")
     with xr.open_zarr(tmp_path / "out.zarr") as stored:
@@ -420,10 +420,10 @@ def test_a_store_holds_the_same(
     shared: tuple[xr.DataArray, Array, xr.Dataset, xr.Dataset], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raster, _, _, together = shared
-    monkeypatch.setattr("geonp.fill.store.PARTS", PartSettings(cells=2 * 32 * 32))
+    monkeypatch.setattr("geonp.fill.store.PARTS", PartSettings(cells=2 * 20 * 20))
     raster.to_netcdf(tmp_path / "in.nc")
     source = open_raster(tmp_path / "in.nc", chunks=None)
-    fill_store(source, tmp_path / "out.zarr", across="time", chunks=32)
+    fill_store(source, tmp_path / "out.zarr", across="time", chunks=20)
     with xr.open_zarr(tmp_path / "out.zarr") as found:
         error = together.a_standard_error.where(np.isnan(raster))
         assert float(np.abs((found.a - together.a) / error).max()) < 1e-3
