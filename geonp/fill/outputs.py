@@ -17,6 +17,7 @@ from geonp.fill.options import RESULTS, FillOptions
 from geonp.inference import student
 from geonp.inference.kernel import within
 from geonp.raster.arrays import Array
+from geonp.raster.casting import lattice_of
 from geonp.raster.kinds import category_labels
 from geonp.raster.metadata import UNNAMED, FillFlag, Kind, ancillary_names
 from geonp.raster.nodata import NODATA, OTHER_NODATA, PACKING, UNLIMITED, VALID, holds, without
@@ -102,7 +103,7 @@ def outputs(variable: Variable, options: FillOptions, *, bounded: bool = False) 
         names = [*ancillary_names(source), *(other.name for other in (*others, flag))]
         attrs["ancillary_variables"] = " ".join(dict.fromkeys(names))
     else:
-        error = output("standard_error", partial(_part, name="standard_error"))
+        error = output("standard_error", partial(_errors, lattice=lattice_of(source.dtype, variable.encoding)))
         quantile, exceedance, tail, sample = [], [], [], []
         if options.quantiles:
             levels = xr.Variable("quantile", np.array(options.quantiles), _LEVEL)
@@ -221,6 +222,17 @@ def _values(result: Array, stored: Array, fit: Callable[..., Array], smooth: boo
 
 def _part(result: Array, stored: Array, name: str) -> Array:
     return np.ascontiguousarray(result[name])
+
+
+def _errors(result: Array, stored: Array, lattice: tuple[float, float] | None) -> Array:
+    """Standard errors of the filled values as they are stored: rounding to the `lattice` is a part of them."""
+    error = np.ascontiguousarray(result["standard_error"])
+    if lattice is not None:
+        offset, scale = lattice
+        filled = error > 0
+        packed = (result["value"][filled].astype(np.float64) - offset) / scale
+        error[filled] = np.hypot(error[filled], scale * (np.rint(packed) - packed))
+    return error
 
 
 def _quantiles(result: Array, stored: Array, levels: tuple[float, ...]) -> Array:

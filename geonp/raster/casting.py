@@ -39,16 +39,24 @@ def fitting(
     limits
         Smallest and largest valid value, in the units of the raster in memory.
     """
-    stored = np.dtype(encoding.get("dtype", dtype))
     if dtype.kind in "iu":
         return partial(_filled_integers, nodata=nodata, limits=limits)
-    if stored.kind in "iu":
-        scale, offset = float(encoding.get("scale_factor", 1.0)), float(encoding.get("add_offset", 0.0))
+    if lattice := lattice_of(dtype, encoding):
+        (offset, scale), stored = lattice, np.dtype(encoding["dtype"])
         fill = (float(encoding["_FillValue"]),)
         low, high = sorted((limit - offset) / scale for limit in limits)
         packing = {"stored": stored, "nodata": fill, "scale": scale, "offset": offset}
         return partial(_within_packing, dtype=dtype, limits=(low, high), **packing)
     return partial(_floats, dtype=dtype, limits=limits)
+
+
+def lattice_of(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Offset and step of the values that a raster can hold when it is stored as integers; None if as floats."""
+    if dtype.kind in "iu":
+        return 0.0, 1.0
+    if np.dtype(encoding.get("dtype", dtype)).kind not in "iu":
+        return None
+    return float(encoding.get("add_offset", 0.0)), float(encoding.get("scale_factor", 1.0))
 
 
 def _floats(

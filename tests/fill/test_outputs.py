@@ -178,6 +178,16 @@ def test_integers_give_integers_back() -> None:
     assert given_one["t"].attrs["_FillValue"] == 0
 
 
+def test_the_standard_error_of_integers_includes_their_rounding() -> None:
+    exact = joined(raster([5.0, np.nan, np.nan]), 7.6)["t_standard_error"].values
+    integers = joined(raster([5, 0, 0], "uint16", _FillValue=0), 7.6)["t_standard_error"].values
+    np.testing.assert_allclose(integers, [[0, np.hypot(exact[0, 1], 0.4), np.nan]], rtol=1e-6)
+    packed = raster([5.0, np.nan, np.nan])
+    packed.encoding = {"dtype": np.dtype("int16"), "scale_factor": 0.5, "add_offset": 0.25, "_FillValue": -1}
+    found = joined(packed, 7.6)["t_standard_error"].values
+    np.testing.assert_allclose(found, [[0, np.hypot(exact[0, 1], 0.15), np.nan]], rtol=1e-6)
+
+
 def test_large_integers_are_not_rounded() -> None:
     large = 2**62 + 1
     assert joined(raster([large, 0, 0], "int64", _FillValue=0), 1e19)["t"].values.tolist() == [[large, 2**63 - 1, 0]]
