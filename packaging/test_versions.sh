@@ -11,7 +11,7 @@ if [ "$end" = oldest ]; then
     extras=$(printf -- '--extra %s ' distributed evaluate grib icechunk images kerchunk parquet plot train vector)
     # shellcheck disable=SC2086
     uv pip compile --quiet --resolution lowest-direct --python-version "$python" $extras pyproject.toml -o "$env/oldest.txt"
-    uv pip install --quiet --python "$env" -r "$env/oldest.txt" geopandas hypothesis pytest pytest-xdist setuptools
+    uv pip install --quiet --python "$env" -r "$env/oldest.txt" geopandas hypothesis pytest pytest-xdist scoringrules setuptools
     uv pip install --quiet --python "$env" --no-deps --editable .
     # old versions warn of what has changed in their own dependencies
     set -- -W default -W ignore::DeprecationWarning -W ignore::PendingDeprecationWarning -W ignore::FutureWarning "$@"

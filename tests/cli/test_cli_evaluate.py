@@ -130,11 +130,11 @@ def test_wrong_usage_exits_2(source: Path, options: tuple[str, ...]) -> None:
 def test_the_missing_extra_is_named(source: Path) -> None:
     code = f"""
 import sys
-sys.modules["scoringrules"] = None
+sys.modules["matplotlib"] = None
 from geonp.cli.app import main
-main(["evaluate", {str(source)!r}])
+main(["evaluate", {str(source)!r}, "--report", {str(source.with_name("report.html"))!r}])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith("Error: The package 'scoringrules' is not installed")
+    assert done.stderr.startswith("Error: The package 'matplotlib' is not installed")
     assert "pip install 'geonp[evaluate]'" in done.stderr

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -279,16 +277,6 @@ def test_a_slice_without_observations_is_refused() -> None:
 def test_an_unknown_model_is_refused() -> None:
     with pytest.raises(ModelError, match="nonesuch"):
         evaluate(raster(), model="nonesuch")
-
-
-def test_the_missing_extra_is_named() -> None:
-    code = "import sys; sys.modules['scoringrules'] = None; import geonp.evaluation.compare"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    message = (
-        "MissingExtraError: The package 'scoringrules' is not installed: expected with the extra 'evaluate' of geonp. "
-        "Install it with pip install 'geonp[evaluate]'."
-    )
-    assert done.stderr.strip().endswith(message)
 
 
 def covered() -> xr.Dataset:

@@ -5,7 +5,6 @@ import math
 
 import numpy as np
 import pytest
-import scoringrules
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -32,6 +31,8 @@ def test_scores_of_one_cell_in_closed_form() -> None:
 
 
 def test_scores_of_a_student_distribution() -> None:
+    import scoringrules  # compiles for seconds, here and not in every process that collects the tests
+
     tail, error = 0.25, 2.0
     df, scale = 1 / tail, error * math.sqrt(1 - 2 * tail)
     scores = score(np.array([3.0]), np.array([5.0]), np.array([error]), tail=np.array([tail]))
@@ -39,6 +40,9 @@ def test_scores_of_a_student_distribution() -> None:
     assert scores.crps == pytest.approx(scoringrules.crps_t(3.0, df, 5.0, scale))
     half = scale * stats.t.ppf(0.975, df)
     assert scores.interval_score == pytest.approx(2 * half)
+    for truth in (-3.0, 5.0, 3.0 + 3 * half):
+        far = score(np.array([truth]), np.array([5.0]), np.array([error]), tail=np.array([tail]))
+        assert far.interval_score == pytest.approx(scoringrules.interval_score(truth, 5.0 - half, 5.0 + half, 0.05))
 
 
 def test_crps_at_the_mean_is_the_known_constant() -> None:

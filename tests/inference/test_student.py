@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-import scoringrules
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,6 +38,8 @@ def test_against_scipy(mean: float, deviation: float, tail: float, level: float)
 
 @given(st.floats(-5, 5), st.floats(0.01, 10), TAILS, st.floats(-20, 20))
 def test_crps_against_scoringrules(mean: float, deviation: float, tail: float, y: float) -> None:
+    import scoringrules  # compiles for seconds, here and not in every process that collects the tests
+
     expected = (
         scoringrules.crps_t(y, 1 / tail, mean, deviation * math.sqrt(1 - 2 * tail))
         if tail
