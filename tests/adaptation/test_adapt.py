@@ -467,6 +467,7 @@ def test_too_few_observed_cells(model: str, tmp_path: Path, field: xr.DataArray)
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.filterwarnings("error")
 def test_codes_of_classes_are_doubted(model: str, tmp_path: Path) -> None:
     patches = np.random.default_rng(0).choice([2, 3, 7, 11, 18], (12, 12)).repeat(4, 0).repeat(4, 1)
     field = xr.DataArray(patches.astype(float), dims=("y", "x"), name="lc")

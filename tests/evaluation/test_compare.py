@@ -410,6 +410,7 @@ def test_covariates_that_cannot_be_used_are_refused() -> None:
         evaluate(whole[["height", "dem"]], covariates="dem")
 
 
+@pytest.mark.filterwarnings("error")
 def test_codes_of_classes_are_doubted(model: str) -> None:
     patches = np.random.default_rng(0).choice([2, 3, 7, 11, 18], (12, 12)).repeat(4, 0).repeat(4, 1)
     with pytest.raises(UserWarning, match="evaluated as numbers, but holds 5 distinct whole numbers from 2 to 18, and"):
