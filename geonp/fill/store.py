@@ -31,7 +31,7 @@ from geonp.fill.session import fill_session
 from geonp.fill.signatures import FillKeywords, takes_fill_options
 from geonp.fill.units import COUNTED, Field, Unit, Work, units_of
 from geonp.fill.variables import Raster
-from geonp.fill.workers import executor, processes, run
+from geonp.fill.workers import Pool, executor, processes, run
 from geonp.inference.warping import Warping
 from geonp.io.engines import Session, is_session
 from geonp.io.journal import Journal, Record
@@ -123,7 +123,8 @@ def fill_store(
     OutputError
         If `target` exists, cannot be written, or is being written by another job. Finished units are kept.
     ClusterError
-        If the cluster is lost. Finished units are kept.
+        Before anything is written: if no scheduler answers, or workers cannot be started. Later: if the cluster is
+        lost. Finished units are kept.
 
     Examples
     --------
@@ -160,15 +161,19 @@ def fill_store(
     units = list(units_of(fields))
     if _is_complete(store, journal, job, resume=resume, overwrite=overwrite) and not journal.exists():
         return Report({}, len(units), len(units), {})
-    with journal.owned(take_over=resume or overwrite) as journal:
-        done = _begin(request, store, journal, job, layout, fields, resume=resume, overwrite=overwrite)
-        if done is None:
-            return Report({}, len(units), len(units), {})
-        reused = len(done)
+    with (
+        journal.owned(take_over=resume or overwrite) as journal,
+        executor(workers, scheduler, request.job.predictor.device) as pool,
+    ):
+        # read before anything is written, in case they cannot be read
         source = _source_store(request, source_options)
         fields = tuple(replace(field, size_masks=packed_size_masks(request, field.variable)) for field in fields)
         work = Work(fields, packed_domain(request), request.job, store, journal, request.options.bare, source)
-        _fill_units(work, units, done, workers, scheduler, progress)
+        done = _begin(request, work, job, layout, resume=resume, overwrite=overwrite)
+        if done is None:
+            return Report({}, len(units), len(units), {})
+        reused = len(done)
+        _fill_units(work, units, done, pool, progress)
         report = Report(tally(fields, units, done), len(units), reused, failures(fields, units, done))
         require_unchanged(request, values, source_options)
         if not report.failed:
@@ -189,27 +194,25 @@ def _fill_units(
     work: Work,
     units: list[Unit],
     done: dict[str, Record],
-    workers: int | None,
-    scheduler: str | None,
+    pool: Pool,
     progress: Callable[[Record, int, int], object] | None,
 ) -> None:
     """Fill the units that are not done, and note them in `done`."""
     logger.info("%s: filling %d units, %d are done", redacted(work.store.url), len(units), len(done))
     todo, start = [unit for unit in units if unit.key not in done], time.monotonic()
-    with executor(workers, scheduler, work.job.predictor.device) as pool:
-        # units whose surroundings could not be read are filled again, in case they can be read now
-        for again in (False, True):
-            if again:
-                logger.info("%d units could not read all cells around them, and are filled again", len(todo))
-            for unit, record in run(work, todo, *pool):
-                done[unit.key] = record
-                logger.debug("unit %s: %s", unit.key, record.get("error") or f"{record['filled']:,} cells filled")
-                if progress is not None:
-                    progress(record, len(done), len(units))
-            todo = [unit for unit in units if "unread" in done[unit.key]]
-            failed = sum("error" in record for record in done.values())
-            if failed or not todo:
-                break
+    # units whose surroundings could not be read are filled again, in case they can be read now
+    for again in (False, True):
+        if again:
+            logger.info("%d units could not read all cells around them, and are filled again", len(todo))
+        for unit, record in run(work, todo, *pool):
+            done[unit.key] = record
+            logger.debug("unit %s: %s", unit.key, record.get("error") or f"{record['filled']:,} cells filled")
+            if progress is not None:
+                progress(record, len(done), len(units))
+        todo = [unit for unit in units if "unread" in done[unit.key]]
+        failed = sum("error" in record for record in done.values())
+        if failed or not todo:
+            break
     seconds = time.monotonic() - start
     logger.info("%s: %d of %d units failed, after %.0f s", redacted(work.store.url), failed, len(units), seconds)
 
@@ -323,16 +326,15 @@ def _is_complete(store: Store, journal: Journal, job: dict[str, str], *, resume:
 
 def _begin(
     request: Request,
-    store: Store,
-    journal: Journal,
+    work: Work,
     job: dict[str, str],
     layout: Layout,
-    fields: tuple[Field, ...],
     *,
     resume: bool,
     overwrite: bool,
 ) -> dict[str, Record] | None:
     """Records of the units that are finished, without any in a new store; None if the store is complete."""
+    store, journal, fields = work.store, work.journal, work.fields
     # another job may have ended or begun since this was asked first
     if _is_complete(store, journal, job, resume=resume, overwrite=overwrite):
         journal.remove()
@@ -346,6 +348,7 @@ def _begin(
     made = {output.name: field for field in fields for output in field.outputs}
     for name, field in made.items():
         ready[name].encoding.update(layout.encoding(ready[name], field.chunks, field.variable.spatial))
+    store.require_storable(ready, layout.zarr_format)
     journal.begin({**job, "units": str(sum(1 for _ in units_of(fields)))})
     store.create(ready, list(made), layout.zarr_format)
     journal.note_created()

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from dask.system import CPU_COUNT
 
-from geonp.errors import ClusterError, GeonpError, MissingExtraError, reason, warn
+from geonp.errors import ClusterError, GeonpError, InputError, MissingExtraError, reason, warn
 from geonp.fill.units import Unit, Work, fail_unit, fill_unit
 from geonp.io.journal import Record
 
@@ -26,16 +26,19 @@ MAX_RETRIES = 2
 Submit = Callable[[Any, Unit], "Future[Record]"]
 """Submits a unit of shared work."""
 
+Pool = tuple[Submit, int, Callable[[Work], Any]]
+"""What :func:`executor` yields."""
+
 
 def processes(workers: int) -> int:
     """Number of processes started for `workers`: at most one per core."""
+    if not isinstance(workers, int) or workers < 1:
+        raise InputError(f"workers must be the number of processes to start, at least 1, got {workers!r}")
     return min(workers, CPU_COUNT)
 
 
 @contextmanager
-def executor(
-    workers: int | None, scheduler: str | None, device: str
-) -> Iterator[tuple[Submit, int, Callable[[Work], Any]]]:
+def executor(workers: int | None, scheduler: str | None, device: str) -> Iterator[Pool]:
     """Open an executor: a local cluster of `workers` processes, a running `scheduler`, the Dask client, or threads.
 
     Yields

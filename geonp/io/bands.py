@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -110,7 +110,7 @@ class Bands:
             ColorInterp.palette in interpretations
             or any(str(t.get("LAYER_TYPE", "")).lower() == "thematic" for t in [file.tags(), *tags])
             or file.tags().get("PCRASTER_VALUESCALE") in _CLASSIFIED
-            or Path(f"{path}.vat.dbf").exists()
+            or os.path.exists(f"{path}.vat.dbf")  # False for a name that is too long
             or (np.dtype(dtypes[0]).kind in "iu" and _has_categories(path)),
             file.count - len(alpha) == 1,
         )

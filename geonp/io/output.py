@@ -85,7 +85,8 @@ def _check_name(path: Path) -> None:
     if (room := most - len(os.fsencode(path.name)) - len(".journal")) < 0:
         raise OutputError(f"The name of the output is too long by {-room} bytes: {str(path)!r}. Choose a shorter one.")
     try:
-        str(path).encode()
+        # the netCDF library is given the whole path
+        str(path.absolute() if path.suffix.lower() in NETCDF else path).encode()
     except UnicodeEncodeError as error:
         raise OutputError(f"The output cannot be named {str(path)!r}: {reason(error)}.") from error
 

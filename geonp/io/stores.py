@@ -11,6 +11,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import dask.array as da
@@ -21,7 +22,7 @@ import xarray as xr
 import zarr
 from netCDF4 import default_fillvals
 
-from geonp.errors import InputError, OutputError
+from geonp.errors import InputError, OutputError, reason
 from geonp.io.location import connect, is_remote, remove, resolved, writing
 from geonp.io.steady import SteadyStore
 from geonp.raster.arrays import Array
@@ -78,7 +79,7 @@ def unfinished(url: str, attributes: Mapping[Any, Any]) -> str:
             return f"{url!r} is an unfinished result of {command}: run the same command again to finish it."
 
 
-def to_zarr(ds: xr.Dataset, path: str | Path, **options: Any) -> None:
+def to_zarr(ds: xr.Dataset, path: Any, **options: Any) -> None:
     """Write a Dataset by :meth:`xarray.Dataset.to_zarr`, without Zarr's warnings about what it has yet to standardise.
 
     These are consolidated metadata of format 3, which other readers expect and warn about if missing, and strings of
@@ -228,6 +229,27 @@ class Store:
                 if name.endswith(".partial"):
                     fs.rm_file(name)
 
+    def require_storable(self, ds: xr.Dataset, zarr_format: Any) -> None:
+        """Check that Zarr can hold all names, attributes and coordinates, by writing the first cells elsewhere.
+
+        Raises
+        ------
+        OutputError
+            If it cannot.
+        """
+        try:
+            for name in map(str, ds.variables):
+                if "/" in name.encode().decode():
+                    raise ValueError(f"got / in the name {name!r}")
+            first = ds.isel(dict.fromkeys(ds.dims, slice(1)))
+            with TemporaryDirectory() as folder:
+                to_zarr(first, folder, mode="w", compute=False, zarr_format=zarr_format, consolidated=False)
+        except Exception as error:
+            raise OutputError(
+                f"Zarr cannot hold the variables: {reason(error)}. Nothing was written: rename what it names, "
+                "ds.rename(), or leave it out, ds.drop_vars()."
+            ) from error
+
     def create(self, ds: xr.Dataset, later: Sequence[Hashable], zarr_format: Any) -> None:
         """Write metadata, coordinates and variables, except the values of the variables that come `later`.
 
@@ -239,8 +261,6 @@ class Store:
         OutputError
             If the store cannot be written.
         """
-        if named := [name for name in ds.variables if "/" in str(name)]:
-            raise OutputError(f"Zarr cannot hold the variable {named[0]!r}: got / in its name. Rename it, ds.rename().")
         _opened.pop(self._key(), None)
         ds = ds.assign_attrs({UNFINISHED: "true"})
         with writing(self.url):
@@ -288,7 +308,7 @@ class Store:
 
     @property
     def _options(self) -> dict[str, Any]:
-        return {"storage_options": dict(self.options) or None}
+        return {"storage_options": dict(self.options) if self.options and is_remote(self.url) else None}
 
     def _group(self, mode: Any) -> zarr.Group:
         return zarr.open_group(self.url, mode=mode, use_consolidated=False, **self._options)

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import dask
-import fsspec
 import numpy as np
 import pytest
 import torch
 import xarray as xr
 import zarr
 from click.testing import CliRunner
+from fsspec.implementations.local import LocalFileSystem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -486,7 +486,7 @@ def test_the_command_line_continues_a_job_that_was_killed_before_its_store_was_t
 
     with monkeypatch.context() as patch:
         if moment == "removal":
-            patch.setattr(fsspec.implementations.local.LocalFileSystem, "rm", stop)
+            patch.setattr(LocalFileSystem, "rm", stop)
         else:
             patch.setattr("geonp.io.stores.zarr.create_group", stop)
         with pytest.raises((StoppedError, OutputError)):
@@ -1009,6 +1009,7 @@ def test_a_missing_scheduler_is_reported_at_once(model: str, tmp_path: Path, sou
         pytest.raises(ClusterError, match=f"No Dask scheduler answers at '{shown}'"),
     ):
         fill_store(lazily(source), tmp_path / "out.zarr", model=model, scheduler=address)
+    assert not list(tmp_path.glob("out*"))
     new = set(distributed.Client._instances) - before
     assert not [client for client in new if client.status != "closed"]  # it would wait for a minute
 
@@ -1024,3 +1025,27 @@ def test_workers_that_the_system_refuses_are_named(
     monkeypatch.setattr(distributed, "LocalCluster", refused)
     with pytest.raises(ClusterError, match=r"cannot be started on this machine: .*Read-only.* Leave --workers out"):
         fill_store(lazily(source), tmp_path / "out.zarr", model=model, workers=1)
+    with pytest.raises(InputError, match="at least 1, got 0"):
+        fill_store(lazily(source), tmp_path / "out.zarr", model=model, workers=0)
+    assert not list(tmp_path.glob("out*"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda ds: ds.rename(dict.fromkeys(ds.data_vars, "..")),
+        lambda ds: ds.rename(dict.fromkeys(ds.data_vars, "n" * 300)),
+        lambda ds: ds.rename(dict.fromkeys(ds.data_vars, "t\udce9")),
+        lambda ds: ds.assign_attrs(of=object()),
+        lambda ds: ds.assign_coords(of=((), object())),
+    ],
+)
+def test_what_zarr_cannot_hold_is_refused_before_a_store_is_replaced(
+    model: str, tmp_path: Path, change: Callable[[xr.Dataset], xr.Dataset]
+) -> None:
+    out = tmp_path / "out.zarr"
+    xr.Dataset({"before": 1}).to_zarr(out, consolidated=False)
+    with pytest.raises(OutputError, match=r"Zarr cannot hold the variables: .* Nothing was written"):
+        fill_store(change(field()), out, model=model, overwrite=True)
+    assert not list(tmp_path.glob("*.journal"))
+    assert int(xr.open_zarr(out, consolidated=False)["before"]) == 1

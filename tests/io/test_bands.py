@@ -264,3 +264,11 @@ def test_names_of_categories_that_only_a_driver_knows(tmp_path: Path, model: str
     (tmp_path / "a.hdr").write_text("\n".join([*header, "data ignore value = 0\n"]))
     (np.arange(20, dtype="u1") % 3).tofile(tmp_path / "a")
     assert "a_probability" in infill(open_raster(tmp_path / "a"), model=model)
+
+
+def test_a_name_that_leaves_no_room_for_a_sidecar_is_read(tmp_path: Path) -> None:
+    path = tmp_path / f"{'n' * 250}.tif"
+    profile = {"driver": "GTiff", "height": 2, "width": 3, "count": 1, "dtype": "float32"}
+    with rasterio.open(path, "w", **profile, transform=from_origin(0, 2, 1, 1)) as file:
+        file.write(np.ones((1, 2, 3), "f4"))
+    assert open_raster(path).sizes == {"y": 2, "x": 3}
