@@ -151,6 +151,7 @@ def open_gdal(
     if of.single:
         da = da.squeeze("band", drop=True)
     label = (descriptions[0] if of.single else None) or Path(path).stem
+    da.attrs.setdefault("long_name", label)
     name = re.sub(r"\W+", "_", label).strip("_")
     # a file may have the name of a coordinate
     name = UNNAMED if name in {"", *da.coords, *da.dims} else name

@@ -699,7 +699,7 @@ def test_tags_units_and_rpcs_of_bands_are_kept_in_a_geotiff_and_missed_elsewhere
         file.update_tags(2, SENSOR="x")
         file.update_tags(ns="RPC", **rpc)
     ds = open_raster(tmp_path / "a.tif")
-    assert ds["a"].attrs == {"SENSOR": "x"}
+    assert ds["a"].attrs == {"SENSOR": "x", "long_name": "a"}
     write_raster(ds.assign(error=ds["a"] * 0), tmp_path / "b.tif")
     with rasterio.open(tmp_path / "b.tif") as file:
         assert file.units == ("m", "K", None, None)
