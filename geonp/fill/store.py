@@ -272,7 +272,7 @@ def _source_store(request: Request, source_options: Any) -> Store | None:
     source = request.ds.encoding.get("source")
     if not isinstance(source, str):
         return None
-    store = Store(source, dict(source_options or {}))
+    store = Store(resolved(source), dict(source_options or {}))
     names = [str(variable.name) for variable in request.variables]
     return store if store.exists() and all(map(store.has_array, names)) else None
 

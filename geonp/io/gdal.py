@@ -175,6 +175,8 @@ def _values(path: str | Path, of: Bands, chunks: Any, declared: bool, mixed: boo
 
     A raster whose tag ``crs`` is `misnamed` is read with a CRS that rioxarray can read, which is then removed.
     """
+    if os.path.exists(path):  # the workers of a cluster may have another working directory
+        path = os.path.abspath(path)
     chosen = [f"bands={','.join(map(str, of.numbers))}"] if mixed else []
     given = [f"a_srs={_LOCAL}"] if misnamed else []
     place: Any = f"vrt://{path}?{'&'.join(chosen + given)}" if chosen + given else path

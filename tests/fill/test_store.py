@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import os
+import pickle
 import platform
 import re
 import shutil
@@ -43,6 +44,7 @@ from geonp.fill.store import fill_store, plan_store
 from geonp.inference import checkpoint, parallel, predictor
 from geonp.io.files import open_raster
 from geonp.io.journal import Journal
+from geonp.io.output import write_raster
 from geonp.io.owner import OwnerSettings
 from geonp.io.stores import Store
 from geonp.nn.tnp_kr import TNPKR
@@ -934,6 +936,19 @@ def test_workers_in_other_folders_load_the_model_that_a_relative_path_names(
     monkeypatch.chdir(checkpoint_copy.parent)
     job = prepare(open_raster(source), FillOptions(model=checkpoint_copy.name)).job
     assert job.predictor.model == str(checkpoint_copy)
+
+
+@pytest.mark.parametrize("name", ["copy.tif", "copy.zarr"])
+def test_workers_in_other_folders_read_an_input_that_a_relative_path_names(
+    name: str, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_raster(open_raster(source), tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    sent = pickle.dumps(open_raster(name))
+    (tmp_path / "elsewhere").mkdir()
+    read = "import pickle, sys; print(float(pickle.load(sys.stdin.buffer)['a'].sum()))"
+    worker = subprocess.run([sys.executable, "-c", read], input=sent, cwd=tmp_path / "elsewhere", capture_output=True)
+    assert float(worker.stdout) == float(open_raster(name)["a"].sum()), worker.stderr
 
 
 def test_no_more_processes_are_started_than_there_are_cores(
