@@ -172,9 +172,7 @@ def fill_store(
         done = _begin(request, work, job, layout, resume=resume, overwrite=overwrite)
         if done is None:
             return Report({}, len(units), len(units), {})
-        reused = len(done)
-        _fill_units(work, units, done, pool, progress)
-        report = Report(tally(fields, units, done), len(units), reused, failures(fields, units, done))
+        report = _fill_units(work, units, done, pool, progress)
         require_unchanged(request, values, source_options)
         if not report.failed:
             _finish(report, work, job)
@@ -196,9 +194,10 @@ def _fill_units(
     done: dict[str, Record],
     pool: Pool,
     progress: Callable[[Record, int, int], object] | None,
-) -> None:
+) -> Report:
     """Fill the units that are not done, and note them in `done`."""
-    logger.info("%s: filling %d units, %d are done", redacted(work.store.url), len(units), len(done))
+    reused = len(done)
+    logger.info("%s: filling %d units, %d are done", redacted(work.store.url), len(units), reused)
     todo, start = [unit for unit in units if unit.key not in done], time.monotonic()
     # units whose surroundings could not be read are filled again, in case they can be read now
     for again in (False, True):
@@ -215,6 +214,7 @@ def _fill_units(
             break
     seconds = time.monotonic() - start
     logger.info("%s: %d of %d units failed, after %.0f s", redacted(work.store.url), failed, len(units), seconds)
+    return Report(tally(work.fields, units, done), len(units), reused, failures(work.fields, units, done))
 
 
 def plan_store(

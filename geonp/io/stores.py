@@ -239,7 +239,8 @@ class Store:
         """
         try:
             for name in map(str, ds.variables):
-                if "/" in name.encode().decode():
+                name.encode()  # a local name may hold bytes that are not UTF-8
+                if "/" in name:
                     raise ValueError(f"got / in the name {name!r}")
             first = ds.isel(dict.fromkeys(ds.dims, slice(1)))
             with TemporaryDirectory() as folder:

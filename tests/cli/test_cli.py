@@ -477,7 +477,8 @@ def test_an_interrupted_training_ends_after_its_step(tmp_path: Path, stop: signa
 def test_a_killed_training_resumes_at_its_step(tmp_path: Path) -> None:
     small = ["model.architecture=cnp", "training.batch_size=2", "training.validation_batches=1", "training.steps=20"]
     often = ["training.precision=bf16", "training.validate_every=1", "training.save_every_s=0.01"]
-    start = ["train", "gp1d_rbf", *small, *often, "--device", "cpu", "--workers", "0", "--out"]
+    start = ["train", "gp1d_rbf", *small, *often, "--device", "cpu", "--devices", "2"]
+    start += ["--workers", "0", "--out"]
     state = tmp_path / "killed" / "state.pt"
     killed = subprocess.Popen([GEONP, *start, tmp_path / "killed"], stderr=subprocess.DEVNULL, start_new_session=True)
     while not state.exists() and killed.poll() is None:
