@@ -172,10 +172,7 @@ def hide_held_out(
 ) -> HoldOut:
     """Hide the held-out cells of some squares of tiles, half of the tiles for validation, the others for the test.
 
-    Raises
-    ------
-    InputError
-        If there are too few observed cells or tiles.
+    Raises InputError if there are too few observed cells or tiles.
     """
     px, side = neighbourhood.tile_px, neighbourhood.tile_px * neighbourhood.merge
     differing = [crop for crop in crops if np.ptp(crop.values[~np.isnan(crop.values)]) > 0]

@@ -123,12 +123,8 @@ REGRESSION = "regression_kriging"
 def requested(asked: Sequence[str] | None, methods: Sequence[str], needs: Mapping[str, str]) -> Sequence[str]:
     """The baselines that are asked for, of `methods`; by default all of these.
 
-    `needs` says what baselines need that are not always among the methods.
-
-    Raises
-    ------
-    InputError
-        For an unknown baseline, or one that needs another option.
+    `needs` says what baselines need that are not always among the methods. Raises InputError for an unknown baseline,
+    or one that needs another option.
     """
     if unknown := [method for method in asked or () if method not in methods]:
         need = "".join(f" {method} needs {needs[method]}." for method in unknown if method in needs)

@@ -50,10 +50,7 @@ class HoldOut:
 def hide(truth: FloatArray, missing: BoolArray) -> HoldOut:
     """Hide the cells of `truth` where `missing` is True.
 
-    Raises
-    ------
-    InputError
-        If the shapes differ, or none or all of the observed cells would be hidden.
+    Raises InputError if the shapes differ, or none or all of the observed cells would be hidden.
     """
     if truth.shape != missing.shape:
         raise InputError(f"the gaps have shape {missing.shape}, the raster {truth.shape}: they must be equal")
@@ -106,10 +103,7 @@ def hide_like_own_gaps(truth: FloatArray, rng: np.random.Generator, share: float
 def hide_moved_gaps(truth: FloatArray, fraction: float, rng: np.random.Generator) -> HoldOut:
     """Move the gaps of `truth` several times, until they hide about `fraction` of its observed cells.
 
-    Raises
-    ------
-    InputError
-        As :func:`hide_like_own_gaps`.
+    Raises InputError as :func:`hide_like_own_gaps`.
     """
     observed = np.isfinite(truth)
     hidden = np.zeros_like(observed)

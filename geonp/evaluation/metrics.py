@@ -122,10 +122,7 @@ class Scores:
 def require_scorable(values: FloatArray, name: object) -> None:
     """Check that the squares of values, which scores and classical methods need, are numbers.
 
-    Raises
-    ------
-    InputError
-        For values beyond 1e150, or that differ by less than 1e-150.
+    Raises InputError for values beyond 1e150, or that differ by less than 1e-150.
     """
     known = np.asarray(values, np.float64)[np.isfinite(values)]
     low, high = known.min(initial=np.inf), known.max(initial=-np.inf)

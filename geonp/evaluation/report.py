@@ -88,10 +88,7 @@ th:first-child, td:first-child { text-align: left; padding-left: 0; } thead th {
 def check_report(path: str | Path) -> None:
     """Check that a report can be written to `path`, before the evaluation starts.
 
-    Raises
-    ------
-    OutputError
-        If the name does not end in .html, or its folder does not exist.
+    Raises OutputError if the name does not end in .html, or its folder does not exist.
     """
     path = Path(path)
     if path.suffix.lower() not in {".html", ".htm"}:
@@ -103,10 +100,7 @@ def check_report(path: str | Path) -> None:
 def write_report(comparison: Scored, path: str | Path, *, title: str | None = None) -> None:
     """Write the page of :func:`render` to `path`, replacing an existing file.
 
-    Raises
-    ------
-    OutputError
-        As :func:`check_report`, and if the file cannot be written.
+    Raises OutputError as :func:`check_report`, and if the file cannot be written.
     """
     check_report(path)
     try:

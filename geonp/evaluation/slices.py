@@ -74,10 +74,7 @@ def choose_slice(
 ) -> Slice:
     """The slice at `index` of the first variable of numbers of a raster.
 
-    Raises
-    ------
-    InputError
-        For anything but a raster, an index out of range, or a raster without such a variable.
+    Raises InputError for anything but a raster, an index out of range, or a raster without such a variable.
     """
     if not isinstance(obj, (xr.DataArray, xr.Dataset)):
         raise InputError(
@@ -159,10 +156,8 @@ def neighbours_of(
 ) -> Neighbours | None:
     """The neighbours that a slice is filled across in a window, or None; `default` is the dimension of the model.
 
-    Raises
-    ------
-    InputError
-        For a dimension that the variable does not have, and `empty_slices` without another slice along a dimension.
+    Raises InputError for a dimension that the variable does not have, and `empty_slices` without another slice along a
+    dimension.
     """
     across = across or [dim for dim in [default] if dim in chosen.position or (dim == VARIABLES and chosen.others)]
     variables = VARIABLES in across and VARIABLES not in chosen.position

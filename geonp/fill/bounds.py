@@ -46,10 +46,7 @@ SAMPLE = SampleSettings()
 def bounds_of(asked: Bounds | None, variables: Sequence[Variable]) -> dict[Hashable, Limits]:
     """Bounds of each variable that has any, in the units of its values in memory.
 
-    Raises
-    ------
-    InputError
-        For names of no variable, and for variables without a valid range where that is asked for.
+    Raises InputError for names of no variable, and for variables without a valid range where that is asked for.
     """
     if asked is None:
         return {}

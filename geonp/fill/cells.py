@@ -26,12 +26,8 @@ def means_at(
 ) -> dict[Any, dict[Any, xr.DataArray]]:
     """Means over the cells of a target, by variable: those of all cells of the raster whose centres lie within.
 
-    The standard errors account for the correlation of errors between cells, see :func:`geonp.aggregate`.
-
-    Raises
-    ------
-    InputError
-        For cells too small for a mean, variables that are not numbers, and results that means do not have.
+    The standard errors account for the correlation of errors between cells, see :func:`geonp.aggregate`. Raises
+    InputError for cells too small for a mean, variables that are not numbers, and results that means do not have.
     """
     found = request.options
     unknown = {"quantiles": found.quantiles, "exceed": found.exceed, "tails": found.tails}

@@ -97,13 +97,7 @@ class Target:
 
 
 def onto(request: Request, at: xr.DataArray | xr.Dataset) -> Target:
-    """The target grid of a request.
-
-    Raises
-    ------
-    InputError
-        For a target without coordinates.
-    """
+    """The target grid of a request. Raises InputError for a target without coordinates."""
     if not isinstance(at, xr.DataArray | xr.Dataset):
         raise InputError(f"at must be a DataArray or Dataset, whose grid is used: got {type(at).__name__}")
     grid = Grid.from_xarray(at)
@@ -113,10 +107,7 @@ def onto(request: Request, at: xr.DataArray | xr.Dataset) -> Target:
 def check_points(request: Request) -> None:
     """Check that points can be predicted.
 
-    Raises
-    ------
-    InputError
-        For options that need other slices, or layers on the grid of the raster.
+    Raises InputError for options that need other slices, or layers on the grid of the raster.
     """
     options = request.options
     used = {

@@ -86,10 +86,7 @@ def _identity(array: xr.DataArray, encoding: Mapping[Any, Any], source_options: 
 def require_unchanged(request: Request, before: str, source_options: Any) -> None:
     """Check that the input is what it was when the job began.
 
-    Raises
-    ------
-    InputError
-        If it is not, or cannot be found. Only in the second case may the job be resumed.
+    Raises InputError if it is not, or cannot be found. Only in the second case may the job be resumed.
     """
     place = request.ds.encoding.get("source")
     try:

@@ -29,10 +29,7 @@ from geonp.raster.variable import (
 def names_of(ds: xr.Dataset, grid: Grid, options: FillOptions) -> list[Hashable]:
     """Names of the variables to fill; beside numbers, classes are filled only if this is asked for.
 
-    Raises
-    ------
-    InputError
-        If there is none.
+    Raises InputError if there is none.
     """
     numbers, classes = number_variables(ds, grid), passed_classes(ds, grid)
     if options.as_ is not None:
@@ -45,10 +42,7 @@ def names_of(ds: xr.Dataset, grid: Grid, options: FillOptions) -> list[Hashable]
 def variable_of(da: xr.DataArray, spatial: tuple[Hashable, Hashable], options: FillOptions, classes: int) -> Variable:
     """A variable to fill, and the kind of its values; with `classes`, for a classifier.
 
-    Raises
-    ------
-    InputError
-        For dtypes, flag values or nodata values that cannot be used.
+    Raises InputError for dtypes, flag values or nodata values that cannot be used.
     """
     if classes:
         return Variable.of(da, spatial, options.nodata, classes=True)
@@ -95,13 +89,7 @@ def check_kinds(variables: Sequence[Variable], options: FillOptions) -> None:
 
 
 def check_numbers(variables: Sequence[Variable]) -> None:
-    """Check that there are no classes; warns of directions.
-
-    Raises
-    ------
-    InputError
-        If there is a variable of classes.
-    """
+    """Check that there are no classes; warns of directions. Raises InputError if there is a variable of classes."""
     for variable in variables:
         require_numbers(variable.source)
     warn_of_directions({variable.label: variable.source.attrs for variable in variables})

@@ -48,10 +48,8 @@ def checked_layout(
 ) -> Layout:
     """Check the layout of a store of so many cells: no two units may share a stored chunk.
 
-    Raises
-    ------
-    InputError
-        For chunks that do not divide the units, an unknown Zarr format, or shards in format 2, which has none.
+    Raises InputError for chunks that do not divide the units, an unknown Zarr format, or shards in format 2, which has
+    none.
     """
     if zarr_format not in (2, 3):
         raise InputError(f"No Zarr format {zarr_format!r}: expected 2 or 3. Correct zarr_format (--co).")

@@ -44,13 +44,8 @@ ERRORS = ErrorSettings()
 def with_measurements(request: Request) -> Request:
     """The request with the measurements of its options in the job, offset removed; reads what lies around some of them.
 
-    Raises
-    ------
-    InputError
-        For tables that cannot be used, options that do not go with measurements, and too few of them to estimate their
-        errors from.
-    ModelError
-        For a model without covariates and known errors.
+    Raises InputError for tables that cannot be used, options that do not go with measurements, and too few of them to
+    estimate their errors from. Raises ModelError for a model without covariates and known errors.
     """
     options = request.options
     if options.points is None:

@@ -87,10 +87,7 @@ class Flags:
     def reached(self, names: Sequence[Hashable]) -> list[Hashable]:
         """Names of the variables with all dimensions of the masks, without elevations, probabilities and the like.
 
-        Raises
-        ------
-        InputError
-            If there is none.
+        Raises InputError if there is none.
         """
         if not self.masks:
             return list(names)
@@ -182,10 +179,7 @@ def is_measured(expression: Expression, layer: xr.DataArray) -> bool:
 def find_layer(expression: Expression, ds: xr.Dataset) -> tuple[xr.DataArray, Mapping[Hashable, int]]:
     """The layer of an expression in a raster, and its place among the bands of a variable.
 
-    Raises
-    ------
-    InputError
-        If there is none.
+    Raises InputError if there is none.
     """
     if expression.layer:
         found = layer_of(ds, expression.layer)

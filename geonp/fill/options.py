@@ -299,13 +299,7 @@ def _checked_thresholds(exceed: object) -> tuple[float, ...]:
 
 
 def _checked_bounds(bounds: object) -> Bounds | None:
-    """Bounds as pairs of floats and None.
-
-    Raises
-    ------
-    InputError
-        For anything else, and bounds that leave no values.
-    """
+    """Bounds as pairs of floats and None. Raises InputError for anything else, and bounds that leave no values."""
     if isinstance(bounds, Mapping):
         return {name: _checked_bounds(pair) for name, pair in bounds.items()}  # type: ignore[misc]
     if bounds is None or (isinstance(bounds, str) and bounds == "valid_range"):

@@ -192,10 +192,7 @@ def values_only(obj: xr.DataArray | xr.Dataset) -> xr.Dataset:
 def without_results(ds: xr.Dataset, results: Sequence[str] = RESULTS) -> xr.Dataset:
     """A result without some of what lies beside the filled values, by default all of it; lazy if it is.
 
-    Raises
-    ------
-    InputError
-        For a raster that is no result.
+    Raises InputError for a raster that is no result.
     """
     filled = filled_names(ds)
     if not filled:

@@ -106,13 +106,7 @@ class Frame:
 
 
 def require_matplotlib() -> None:
-    """Check that pictures can be drawn.
-
-    Raises
-    ------
-    MissingExtraError
-        Without matplotlib.
-    """
+    """Check that pictures can be drawn. Raises MissingExtraError without matplotlib."""
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
@@ -124,10 +118,7 @@ def drawn(
 ) -> Figure:
     """Draw panels as a figure; with `columns`, the titles of several slices, as a strip.
 
-    Raises
-    ------
-    MissingExtraError
-        Without matplotlib.
+    Raises MissingExtraError without matplotlib.
     """
     require_matplotlib()
     import matplotlib

@@ -110,12 +110,8 @@ def plot(
 def check_picture(path: str | Path, *, overwrite: bool = False) -> None:
     """Check that a picture can be drawn and written to `path`, before work starts.
 
-    Raises
-    ------
-    MissingExtraError
-        Without matplotlib.
-    OutputError
-        For an unknown extension, an existing file (unless `overwrite`), or a folder that is not writable.
+    Raises MissingExtraError without matplotlib. Raises OutputError for an unknown extension, an existing file (unless
+    `overwrite`), or a folder that is not writable.
     """
     require_matplotlib()
     path = Path(path)
@@ -131,10 +127,7 @@ def check_picture(path: str | Path, *, overwrite: bool = False) -> None:
 def save_picture(figure: Figure, path: str | Path) -> None:
     """Write a figure to `path`, which appears when it is complete; its extension says the format.
 
-    Raises
-    ------
-    OutputError
-        If it cannot be written.
+    Raises OutputError if it cannot be written.
     """
     path = Path(path)
     try:

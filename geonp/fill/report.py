@@ -81,13 +81,7 @@ def failures(fields: tuple[Field, ...], units: list[Unit], done: Mapping[str, Re
 
 
 def check_observed(name: str, cells: int, observed: int) -> None:
-    """Check that a variable has an observed cell to be filled from.
-
-    Raises
-    ------
-    InputError
-        If it has none.
-    """
+    """Check that a variable has an observed cell to be filled from. Raises InputError if it has none."""
     if not observed:
         raise InputError(
             f"Variable {name!r} has no observed cell: all {cells} are missing, expected at least one observed. Check "

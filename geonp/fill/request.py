@@ -86,10 +86,7 @@ class Request:
 def prepare(obj: Raster, options: FillOptions) -> Request:
     """Check a raster against the options of a fill; reads coordinates and weights, no values.
 
-    Raises
-    ------
-    InputError, ModelError, CheckpointError
-        As :func:`geonp.infill`.
+    Raises InputError, ModelError or CheckpointError as :func:`geonp.infill`.
     """
     classes, across = _classes(options.model), options.dims
     if classes and (options.quantiles or options.tails or options.samples or options.exceed or options.bounds):

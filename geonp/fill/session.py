@@ -21,10 +21,7 @@ from geonp.raster.windows import chunk_side
 def fill_session(obj: Raster, session: Session, chunks: int | None, **options: Unpack[FillKeywords]) -> Report:
     """Fill a raster into a session and commit it; see :func:`geonp.fill_store`.
 
-    Raises
-    ------
-    InputError
-        As :func:`geonp.infill`, and for a DataArray without a name. Nothing is committed then.
+    Raises InputError as :func:`geonp.infill`, and for a DataArray without a name. Nothing is committed then.
     """
     if isinstance(obj, xr.DataArray) and obj.name is None:
         raise InputError("a DataArray without a name cannot be stored: got name None; rename it, obj.rename('name')")

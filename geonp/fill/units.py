@@ -137,12 +137,8 @@ def fill_unit(work: Work, unit: Unit) -> Record:
 
     If its cells cannot be read, or the model returns values that are not finite, the unit is written as failed: its
     missing cells are empty and flagged, and the record contains the reason as ``error``. If surrounding cells cannot be
-    read, the unit is filled without them, and the record contains ``unread``.
-
-    Raises
-    ------
-    OutputError
-        If the unit cannot be written, or another job has taken over the store.
+    read, the unit is filled without them, and the record contains ``unread``. Raises OutputError if the unit cannot be
+    written, or another job has taken over the store.
     """
     field = work.fields[unit.field]
     job = replace(work.job.of(field.variable), warping=field.warping)

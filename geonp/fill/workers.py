@@ -148,14 +148,8 @@ def run(
     """Fill units, `width` at a time, and yield each with its record once it is finished, in any order.
 
     A unit that runs out of memory is tried again with smaller batches, at most `MAX_RETRIES` times, and then written as
-    failed.
-
-    Raises
-    ------
-    ClusterError
-        If the cluster is lost.
-    GeonpError
-        If a unit raises one, for example because it cannot be written.
+    failed. Raises ClusterError if the cluster is lost. Raises GeonpError if a unit raises one, for example because it
+    cannot be written.
     """
     shared = [share(work)]  # with the batch size of each attempt
     waiting, pending = iter(units), dict[Future[Record], tuple[Unit, int]]()

@@ -92,12 +92,7 @@ def available() -> dict[str, Card]:
 def load_card(model: str) -> Card:
     """Load the card of a shipped model by name, or of a checkpoint by the path of its .safetensors file.
 
-    Raises
-    ------
-    ModelError
-        If there is no such model.
-    CheckpointError
-        If the card is missing or unreadable.
+    Raises ModelError if there is no such model. Raises CheckpointError if the card is missing or unreadable.
     """
     return _read_card(_locate(model).with_suffix(".json"))
 
@@ -107,14 +102,8 @@ def load_model(model: str) -> tuple[nn.Module, Card]:
     """Build a model and load its weights, checked against the hash of its card; in evaluation mode, on the CPU.
 
     The model is cached: callers must not change it. Warns of a card of an earlier version of geonp whose settings
-    neither a hash nor the weights confirm.
-
-    Raises
-    ------
-    ModelError
-        If there is no such model.
-    CheckpointError
-        If weights or card are missing, damaged or altered.
+    neither a hash nor the weights confirm. Raises ModelError if there is no such model. Raises CheckpointError if
+    weights or card are missing, damaged or altered.
     """
     from safetensors.torch import load
 
@@ -155,14 +144,9 @@ def start_from(network: nn.Module, model: str) -> None:
 
     For the same architecture, all weights of the checkpoint must fit; the network may have more layers. Between
     architectures, weights of the same name and shape are copied, such as those of the embedding and the head that
-    TNP-KR and TE-PT-TNP share; the other weights keep their initial values.
-
-    Raises
-    ------
-    ModelError
-        If there is no such model, or none of its weights fits.
-    CheckpointError
-        If it cannot be loaded, or has the same architecture but weights of other names or shapes.
+    TNP-KR and TE-PT-TNP share; the other weights keep their initial values. Raises ModelError if there is no such
+    model, or none of its weights fits. Raises CheckpointError if it cannot be loaded, or has the same architecture but
+    weights of other names or shapes.
     """
     source, card = load_model(model)
     if type(source) is type(network):

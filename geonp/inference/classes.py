@@ -77,10 +77,7 @@ def fill_classes(
 def _probabilities(tiles: Sequence[Tile], wanted: BoolArray, job: FillJob) -> Iterator[tuple[float, FloatArray]]:
     """Each class of any context, ascending, with its probability in the wanted cells of the window, NaN elsewhere.
 
-    Raises
-    ------
-    InputError, PredictionError
-        As :func:`fill_classes`.
+    Raises InputError or PredictionError as :func:`fill_classes`.
     """
     tiles = [_numbered(tile) for tile in tiles]
     classes = np.unique(np.concatenate([tile.classes for tile in tiles])) if tiles else np.empty(0)

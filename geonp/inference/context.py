@@ -92,12 +92,8 @@ class Neighbourhood:
         """The same neighbourhood with `axes` scaled to the coordinates of `grid`.
 
         The signs follow the order of rows and columns, the sizes the spacing if the coordinates are degrees. A
-        dimension without a coordinate is assumed to have the spacing of the training grid.
-
-        Raises
-        ------
-        InputError
-            For coordinates that are not evenly spaced.
+        dimension without a coordinate is assumed to have the spacing of the training grid. Raises InputError for
+        coordinates that are not evenly spaced.
         """
         if not self.spacing:
             return self

@@ -145,12 +145,8 @@ def fill_nearby(
 ) -> npt.NDArray[np.float64]:
     """Outputs ``(outputs, rows, cols)`` of the wanted cells of ``blocks.mask``, NaN elsewhere.
 
-    The window of the chunk has NaN in `values` where there is no context.
-
-    Raises
-    ------
-    PredictionError
-        When the model returns a value that is not finite.
+    The window of the chunk has NaN in `values` where there is no context. Raises PredictionError when the model returns
+    a value that is not finite.
     """
     out = np.full((job.predictor.outputs, *values.shape), np.nan)
     half, px, (rows, cols) = blocks.px // 2, NEARBY.choice_px, job.lattice(chunk)

@@ -275,12 +275,8 @@ class Points:
 def resolve(model: str, device: str | None, batch_size: int | None) -> tuple[Predictor, checkpoint.Card]:
     """Choose the device, precision and batch size of a model, and check that its weights load.
 
-    Raises
-    ------
-    ModelError, CheckpointError
-        If the model does not exist, cannot be loaded, or cannot fill rasters.
-    InputError
-        If the device is not available.
+    Raises ModelError or CheckpointError if the model does not exist, cannot be loaded, or cannot fill rasters. Raises
+    InputError if the device is not available.
     """
     import torch
 

@@ -156,12 +156,7 @@ def stitch(
 ) -> Float64Array:
     """Weighted sums of the outputs of all tiles, and of their weights, for `size` places: ``(outputs + 1, size)``.
 
-    `name` says in errors where a tile lies.
-
-    Raises
-    ------
-    PredictionError
-        When the model returns a value that is not finite.
+    `name` says in errors where a tile lies. Raises PredictionError when the model returns a value that is not finite.
     """
     total = np.zeros((predictor.outputs + 1, size))
     for tile, outputs in predict(groups, predictor, expected):

@@ -65,10 +65,7 @@ class Bands:
     def of(cls, file: rasterio.DatasetReader, path: str, chosen: Sequence[int] | None) -> Bands:
         """Read the metadata of the `chosen` bands, by default of all but those of alpha, which are masks.
 
-        Raises
-        ------
-        InputError
-            For a band that does not exist or is one of alpha, and for bands of different dtypes.
+        Raises InputError for a band that does not exist or is one of alpha, and for bands of different dtypes.
         """
         # each of these attributes of rasterio reads all bands, of which there may be thousands
         flags, interpretations, dtypes = file.mask_flag_enums, file.colorinterp, file.dtypes

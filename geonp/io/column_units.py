@@ -17,13 +17,7 @@ def bracketed(columns: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 
 def units_of(units: str | Sequence[str] | None, names: Sequence[str]) -> dict[str, str]:
-    """Given units of columns of values by name.
-
-    Raises
-    ------
-    InputError
-        For neither one nor as many units as columns.
-    """
+    """Given units of columns of values by name. Raises InputError for neither one nor as many units as columns."""
     if units is None:
         return {}
     each = [units] if isinstance(units, str) else list(units)

@@ -19,10 +19,7 @@ _NAMING = ("coordinates", "grid_mapping", "formula_terms", "bounds", "climatolog
 def renamed(stored: xr.Dataset, y_dim: str | None, x_dim: str | None) -> xr.Dataset:
     """Rename the dimensions of rows and columns to ``y`` and ``x``, with their coordinates.
 
-    Raises
-    ------
-    InputError
-        If there is no such dimension, or another one has its new name.
+    Raises InputError if there is no such dimension, or another one has its new name.
     """
     given = {name: dim for name, dim in (("y", y_dim), ("x", x_dim)) if dim is not None}
     dims = ", ".join(map(repr, stored.dims)) or "none"
@@ -45,12 +42,8 @@ def decoded(stored: xr.Dataset, wanted: Sequence[str] | None = None) -> xr.Datas
     So do variables beside the rasters and their coordinates whose scale or offset is no finite number. Variables of
     records, the compound types of HDF5, and of arrays of variable length are left out with a warning.
 
-    With `wanted`, other variables are left out unless they may be coordinates: they may be damaged.
-
-    Raises
-    ------
-    InputError
-        For a scale that is zero, or a scale or offset that is no finite number.
+    With `wanted`, other variables are left out unless they may be coordinates: they may be damaged. Raises InputError
+    for a scale that is zero, or a scale or offset that is no finite number.
     """
     if wanted is not None and set(wanted) <= set(stored.variables):
         attrs = [stored.attrs, *(variable.attrs for variable in stored.variables.values())]

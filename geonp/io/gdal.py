@@ -47,12 +47,7 @@ def opened(path: str) -> DatasetReader:
     """Open a raster with drivers that read nothing but that file, unless its name says that it describes others.
 
     A file from elsewhere could otherwise be named ``.tif`` and be a text that makes GDAL read other files, or send
-    requests.
-
-    Raises
-    ------
-    InputError
-        For such a file.
+    requests. Raises InputError for such a file.
     """
     bare = re.split(r"[?#]", path)[0]
     if _REFERRING.search(bare) or Path(path).is_dir():

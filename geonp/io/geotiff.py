@@ -91,14 +91,9 @@ def write_geotiff(
 
     Variables and their slices along other dimensions are bands, in order, described by name. Rows are written from
     north to south, and columns from west to east. With `like`, they have the descriptions and the layout of the file
-    that this was opened from. :func:`geonp.io.output.write_raster` describes the parameters.
-
-    Raises
-    ------
-    InputError
-        For a variable that is not real or lacks a spatial dimension, or an unknown compression.
-    OutputError
-        If GDAL refuses the creation options, or what it wrote cannot be read back.
+    that this was opened from. :func:`geonp.io.output.write_raster` describes the parameters. Raises InputError for a
+    variable that is not real or lacks a spatial dimension, or an unknown compression. Raises OutputError if GDAL
+    refuses the creation options, or what it wrote cannot be read back.
     """
     layout = {} if like is None else layout_of(like)
     average = like is not None and not any(is_classes(da) or is_direction(str(n), da.attrs) for n, da in like.items())

@@ -79,10 +79,7 @@ def _choose_group(
 ) -> tuple[str, list[str] | None]:
     """The group to open, and names of variables in it, which may be given with their group, as in ``group/name``.
 
-    Raises
-    ------
-    InputError
-        If there is no such group, or several could be meant, listing them.
+    Raises InputError if there is no such group, or several could be meant, listing them.
     """
     wanted = None if variables is None else [name.strip("/") for name in variables]
     if group is None and wanted is not None and any("/" in name for name in wanted):
@@ -116,10 +113,7 @@ def open_tree(
 ) -> tuple[str, xr.Dataset, list[str] | None]:
     """The path of the group of a file or store that is meant, the group without decoding, and names of variables in it.
 
-    Raises
-    ------
-    InputError
-        As :func:`_choose_group`.
+    Raises InputError as :func:`_choose_group`.
     """
     wanted = [source.variable] if source.variable else None if variables is None else list(variables)
     ds, path = None, ""

@@ -53,10 +53,7 @@ class Part:
 def write_blocks(path: Path, arrays: Sequence[dask.array.Array], mask: dask.array.Array | None = None) -> list[Part]:
     """Compute `arrays`, the bands of the GeoTIFF at `path`, and `mask`, that of all bands, and write them to it.
 
-    Raises
-    ------
-    OutputError
-        If GDAL refuses to write.
+    Raises OutputError if GDAL refuses to write.
     """
     bands = [*enumerate(arrays, 1), *([] if mask is None else [(0, mask.astype(bool))])]
     options: dict[str, Any] = {"path": path, "lock": get_scheduler_lock(dask.array.Array)}
@@ -112,12 +109,8 @@ def _checksum(cells: Array) -> int:
 def require_intact(path: Path, draft: Path, parts: Sequence[Part], options: Mapping[str, str]) -> None:
     """Check that the copy of a draft has all of its blocks, and the cells that were written.
 
-    If `options` change cells, these are looked for in the draft, and the copy is read.
-
-    Raises
-    ------
-    OutputError
-        If anything is missing or differs.
+    If `options` change cells, these are looked for in the draft, and the copy is read. Raises OutputError if anything
+    is missing or differs.
     """
     exact = not (_CHANGING & set(options)) and options.get("COMPRESS", "NONE").upper() not in _LOSSY
     with unwritten_if_gdal_fails(), rasterio.open(path) as copy:

@@ -17,10 +17,7 @@ from geonp.io.tables import read_points
 def read_all(paths: Sequence[Path]) -> pd.DataFrame | xr.Dataset:
     """Read tables, one below the other; of Datasets, all cells.
 
-    Raises
-    ------
-    InputError
-        As :func:`geonp.io.tables.read_points`, and for files that differ in their columns, units or CRS.
+    Raises InputError as :func:`geonp.io.tables.read_points`, and for files that differ in their columns, units or CRS.
     """
     tables = [read_points(path) for path in paths]
     if len(tables) == 1:

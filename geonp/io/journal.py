@@ -60,12 +60,8 @@ class Journal:
         """Own the journal in a context, and yield it: no other process can own it, and no other may write.
 
         A process of this machine that ended without releasing the journal, or any process of another machine, can be
-        replaced by `take_over`. The one that was replaced stops at its next unit: see :meth:`require_owner`.
-
-        Raises
-        ------
-        OutputError
-            If another process owns the journal, or it cannot be written.
+        replaced by `take_over`. The one that was replaced stops at its next unit: see :meth:`require_owner`. Raises
+        OutputError if another process owns the journal, or it cannot be written.
         """
         journal = self._claimed(take_over)
         try:
@@ -100,13 +96,7 @@ class Journal:
         return journal
 
     def require_owner(self) -> None:
-        """Check that no other process has taken over the journal.
-
-        Raises
-        ------
-        OutputError
-            If one has.
-        """
+        """Check that no other process has taken over the journal. Raises OutputError if one has."""
         other = self._owner()
         if self.token and (other or {}).get("token") != self.token:
             raise OutputError(
@@ -147,10 +137,7 @@ class Journal:
     def require_own(self) -> None:
         """Check that what is at the place of the journal, if anything, is a journal.
 
-        Raises
-        ------
-        OutputError
-            If it is another file or folder, which would be removed.
+        Raises OutputError if it is another file or folder, which would be removed.
         """
         fs, root = self._connect()
         if not fs.exists(root):
@@ -180,20 +167,14 @@ class Journal:
     def note_created(self) -> None:
         """Record that the output has been created.
 
-        Raises
-        ------
-        OutputError
-            If the record cannot be written, or another process has taken over the journal.
+        Raises OutputError if the record cannot be written, or another process has taken over the journal.
         """
         self._write("created", b"")
 
     def require_same(self, job: Mapping[str, str]) -> None:
         """Check that the journal belongs to this job.
 
-        Raises
-        ------
-        InputError
-            If it belongs to another one, naming the differences.
+        Raises InputError if it belongs to another one, naming the differences.
         """
         stored = self.job() or {}
         changed = [text for key, text in _EXPLAINED.items() if stored.get(key) != job.get(key)]
@@ -207,10 +188,7 @@ class Journal:
     def record(self, key: str, record: Record) -> None:
         """Record that a unit is finished.
 
-        Raises
-        ------
-        OutputError
-            If the record cannot be written, or another process has taken over the journal.
+        Raises OutputError if the record cannot be written, or another process has taken over the journal.
         """
         self._write(f"units/{key}.json", json.dumps(record).encode())
 

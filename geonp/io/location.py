@@ -33,10 +33,7 @@ def resolved(url: str) -> str:
 def require_apart(target: str, others: Mapping[str, str]) -> None:
     """Check that neither an output nor one of the files that are read, by what they are, contains the other.
 
-    Raises
-    ------
-    InputError
-        If one does: the output would replace the file, or count among its parts.
+    Raises InputError if one does: the output would replace the file, or count among its parts.
     """
     place = resolved(target)
     for what, url in others.items():
@@ -115,10 +112,7 @@ def _of_web(url: str) -> list[Any]:
 def check_writable(folder: Path, expected: str, *, make: bool = False) -> None:
     """Check that a local folder can be written to, before work starts; with `make`, create it if needed.
 
-    Raises
-    ------
-    OutputError
-        If it cannot. The message ends with the sentence `expected`.
+    Raises OutputError if it cannot. The message ends with the sentence `expected`.
     """
     try:
         if make:

@@ -118,10 +118,7 @@ class Table:
     def timed(self, name: str, every: str | None = None) -> Table:
         """The table with the times in a column that was read with it, or with periods of a length that they lie in.
 
-        Raises
-        ------
-        InputError
-            For no such column, and as :func:`geonp.raster.times.times_of`.
+        Raises InputError for no such column, and as :func:`geonp.raster.times.times_of`.
         """
         if name not in self.covariates:
             columns = ", ".join([*self.values, *map(str, self.others.columns)])
@@ -131,10 +128,8 @@ class Table:
     def check_distance(self, x: Float64Array, y: Float64Array, geographic: bool) -> None:
         """Warn if no place lies within the range of the target or as far again around it.
 
-        Raises
-        ------
-        InputError
-            If that range, in the plane, is moreover so wide beside that of the places that these are in another unit.
+        Raises InputError if that range, in the plane, is moreover so wide beside that of the places that these are in
+        another unit.
         """
         spans = [(low - (high - low), high + (high - low)) for low, high in ((a.min(), a.max()) for a in (x, y))]
         lon, lat = self.xy[np.isfinite(self.xy).all(1)].T
@@ -166,12 +161,8 @@ def read_table(
 
     Of `covariates`, those that are columns are read. With `crossed`, a Dataset may have several dimensions, such as
     stations and times, whose combinations are rows. A column ``temp [degC]`` of values is named ``temp`` and has the
-    units degC; `units`, of all columns of values or of each, take precedence.
-
-    Raises
-    ------
-    InputError
-        For columns that do not exist, are not numeric, or cannot be guessed, and other numbers of units.
+    units degC; `units`, of all columns of values or of each, take precedence. Raises InputError for columns that do not
+    exist, are not numeric, or cannot be guessed, and other numbers of units.
     """
     points, attrs, crs = as_frame(points, crossed=crossed)
     columns = [str(name) for name in points.columns]
@@ -223,13 +214,8 @@ def as_frame(
 ) -> tuple[pd.DataFrame, dict[str, Mapping[Hashable, Any]], Any]:
     """A table as a DataFrame, with the attributes of its columns and its CRS, if it says one.
 
-    The points of a GeoDataFrame become columns lon and lat, or x and y if its CRS is projected.
-
-    Raises
-    ------
-    InputError
-        For anything else than a table, geometries that are no points, and, unless `crossed`, a Dataset of several
-        dimensions.
+    The points of a GeoDataFrame become columns lon and lat, or x and y if its CRS is projected. Raises InputError for
+    anything else than a table, geometries that are no points, and, unless `crossed`, a Dataset of several dimensions.
     """
     if isinstance(points, xr.Dataset):
         attrs: dict[str, Mapping[Hashable, Any]] = {str(k): dict(v.attrs) for k, v in points.variables.items()}

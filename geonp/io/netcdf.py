@@ -15,10 +15,7 @@ _COMPRESSION = {"zlib": True, "complevel": 1}  # the fastest level
 def write_netcdf(ds: xr.Dataset, path: Path) -> None:
     """Compute `ds`, whose encoding is changed, and write it to `path`.
 
-    Raises
-    ------
-    OSError
-        If the library cannot write it, for example because the disk is full.
+    Raises OSError if the library cannot write it, for example because the disk is full.
     """
     for da in ds.data_vars.values():
         if da.dtype == np.float16:  # which NetCDF has not

@@ -78,10 +78,7 @@ def warn_of_zero_fill(ds: xr.Dataset) -> None:
 def declare_nodata(stored: xr.Dataset, nodata: float) -> xr.Dataset:
     """Replace the declared nodata value of all rasters; with NaN, that of integers is dropped.
 
-    Raises
-    ------
-    InputError
-        For integers that cannot hold `nodata`.
+    Raises InputError for integers that cannot hold `nodata`.
     """
     ds = stored.copy()
     for name, da in ds.data_vars.items():

@@ -50,11 +50,8 @@ _PORTABLE_ENCODING = {"dtype", *_ENCODING_ATTRS, "missing_value", "_Unsigned", "
 def check_output(path: str | os.PathLike[str], *, overwrite: bool = False, driver: str | None = None) -> None:
     """Check that a raster can be written to `path`, before work starts.
 
-    Raises
-    ------
-    OutputError
-        For an unknown extension, one that is not of `driver`, an output that exists (unless `overwrite`; a folder that
-        is not a Zarr store is never overwritten), and a folder that does not exist or is not writable.
+    Raises OutputError for an unknown extension, one that is not of `driver`, an output that exists (unless `overwrite`;
+    a folder that is not a Zarr store is never overwritten), and a folder that does not exist or is not writable.
     """
     path = Path(path)
     suffix = path.suffix.lower()
@@ -248,10 +245,7 @@ def _draft(path: Path) -> Iterator[Path]:
 def held(ds: xr.Dataset, path: Path) -> Iterator[xr.Dataset]:
     """Compute `ds` once into a temporary store beside `path`, and yield it as read from there, to be used many times.
 
-    Raises
-    ------
-    OutputError
-        If it cannot be written.
+    Raises OutputError if it cannot be written.
     """
     with _draft(path) as work:
         with _as_output_errors(path):

@@ -43,10 +43,7 @@ class Polygons:
     def of(cls, given: Any) -> Polygons:
         """Polygons of a GeoDataFrame, a GeoSeries, a mapping from names to geometries, or a sequence of geometries.
 
-        Raises
-        ------
-        InputError
-            For what is none of these, or holds something else than polygons.
+        Raises InputError for what is none of these, or holds something else than polygons.
         """
         series = getattr(given, "geometry", given) if hasattr(given, "crs") else given
         if hasattr(series, "index") and hasattr(series, "values") and not isinstance(series, Mapping):
@@ -114,12 +111,8 @@ def cells_of(
 ) -> Regions:
     """The cells of each polygon: those whose centre is inside, or all that it touches.
 
-    Longitudes of polygons and of the grid may differ by whole turns.
-
-    Raises
-    ------
-    InputError
-        If the polygons have a CRS and the raster does not, or the raster has no coordinates.
+    Longitudes of polygons and of the grid may differ by whole turns. Raises InputError if the polygons have a CRS and
+    the raster does not, or the raster has no coordinates.
     """
     shapely = _module("shapely")
     y, x = _axes(raster, grid)

@@ -37,10 +37,7 @@ def is_vector(place: object) -> bool:
 def refuse_references(path: str | os.PathLike[str]) -> None:
     """Check that a vector file is not a text that makes GDAL read other files or send requests, such as a VRT.
 
-    Raises
-    ------
-    InputError
-        For such a file, unless its extension says so.
+    Raises InputError for such a file, unless its extension says so.
     """
     try:
         with open(path, "rb") as file:

@@ -73,12 +73,8 @@ class Source:
 def source_of(place: str, options: dict[str, Any]) -> Source:
     """Find out what the name of a raster refers to; `options` are those of the file system of a URL.
 
-    Raises
-    ------
-    MissingFileError
-        If there is no such file.
-    InputError
-        If an archive holds no raster, or several, or for a NetCDF file that is not a local one.
+    Raises MissingFileError if there is no such file. Raises InputError if an archive holds no raster, or several, or
+    for a NetCDF file that is not a local one.
     """
     scheme, _, rest = place.partition("://")
     if place.startswith("/vsi") or scheme == "vrt" or "+" in scheme:

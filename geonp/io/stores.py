@@ -232,10 +232,7 @@ class Store:
     def require_storable(self, ds: xr.Dataset, zarr_format: Any) -> None:
         """Check that Zarr can hold all names, attributes and coordinates, by writing the first cells elsewhere.
 
-        Raises
-        ------
-        OutputError
-            If it cannot.
+        Raises OutputError if it cannot.
         """
         try:
             for name in map(str, ds.variables):
@@ -255,12 +252,7 @@ class Store:
         """Write metadata, coordinates and variables, except the values of the variables that come `later`.
 
         The latter are dask arrays, which are not computed; :meth:`write` writes their values. An existing store is
-        removed.
-
-        Raises
-        ------
-        OutputError
-            If the store cannot be written.
+        removed. Raises OutputError if the store cannot be written.
         """
         _opened.pop(self._key(), None)
         ds = ds.assign_attrs({UNFINISHED: "true"})
@@ -277,12 +269,7 @@ class Store:
     def write(self, arrays: Mapping[str, Array], region: Mapping[Hashable, slice]) -> None:
         """Write decoded values of some variables to a region of whole chunks (or shards).
 
-        Dimensions that `region` does not name are written whole.
-
-        Raises
-        ------
-        OutputError
-            If the values cannot be written.
+        Dimensions that `region` does not name are written whole. Raises OutputError if the values cannot be written.
         """
         with writing(self.url):
             for name, values in arrays.items():
@@ -294,10 +281,7 @@ class Store:
     def complete(self, attributes: Mapping[str, Any]) -> None:
         """Remove the mark of an unfinished store, and add `attributes` to the root.
 
-        Raises
-        ------
-        OutputError
-            If the store cannot be written.
+        Raises OutputError if the store cannot be written.
         """
         with writing(self.url), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Consolidated metadata")

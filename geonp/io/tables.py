@@ -44,14 +44,8 @@ def read_points(path: Path) -> pd.DataFrame | xr.Dataset:
     """Read a table from a file, whose ending says how.
 
     Of vector files and GeoParquet, points become columns lon and lat, or x and y if their CRS is projected; the CRS is
-    kept as ``attrs["crs"]``.
-
-    Raises
-    ------
-    InputError
-        For another ending, a file that cannot be read, and geometries that are no points.
-    MissingExtraError
-        Without the extra ``parquet`` or ``vector``, for such files.
+    kept as ``attrs["crs"]``. Raises InputError for another ending, a file that cannot be read, and geometries that are
+    no points. Raises MissingExtraError without the extra ``parquet`` or ``vector``, for such files.
     """
     if re.match(r"\w\w+:/", str(path)) and not path.exists():
         raise InputError(f"{path} is no file: got a URL, expected a table on this machine; download it first")

@@ -310,13 +310,7 @@ KRIGING_HEADS = {"kriging": KrigingHead, "drift": DriftKrigingHead}
 
 
 def drift_head(head: nn.Module) -> DriftKrigingHead:
-    """`head`, if it can use covariates and known errors.
-
-    Raises
-    ------
-    ValueError
-        If it cannot.
-    """
+    """`head`, if it can use covariates and known errors. Raises ValueError if it cannot."""
     if not isinstance(head, DriftKrigingHead):
         raise ValueError(
             f'covariates and errors need head="drift", but this model has a {type(head).__name__}; leave them out, '

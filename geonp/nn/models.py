@@ -84,12 +84,7 @@ def bounded(elements: int) -> Iterator[None]:
     """Let new tensors have at most `elements` elements together, as a damaged configuration may ask for any number.
 
     A model on the meta device would need no memory at all, but the first operation there imports the compiler of torch,
-    which takes longer than building a model.
-
-    Raises
-    ------
-    ValueError
-        Before a tensor is created that is too large.
+    which takes longer than building a model. Raises ValueError before a tensor is created that is too large.
     """
     with _Bounded(elements):
         yield

@@ -80,13 +80,9 @@ def taken_by(given: Sequence[CovariateLike], ds: xr.Dataset) -> list[Hashable]:
 def covariates_of(given: Sequence[CovariateLike], ds: xr.Dataset, grid: Grid) -> tuple[Covariate, ...]:
     """Check covariates against the raster `ds`.
 
-    Each variable of a Dataset, and each entry along dimensions that the raster does not have, is a covariate.
-
-    Raises
-    ------
-    InputError
-        For an unknown name, an array on another grid, dtypes other than numbers, labels along a shared dimension that
-        differ from those of the raster, or more than :data:`MAX_COVARIATES`.
+    Each variable of a Dataset, and each entry along dimensions that the raster does not have, is a covariate. Raises
+    InputError for an unknown name, an array on another grid, dtypes other than numbers, labels along a shared dimension
+    that differ from those of the raster, or more than :data:`MAX_COVARIATES`.
     """
     found = [
         _covariate(part, grid) for array in arrays_of(given, ds) for part in _parts(_placed(array, ds, grid), ds.dims)
@@ -100,10 +96,7 @@ def covariates_of(given: Sequence[CovariateLike], ds: xr.Dataset, grid: Grid) ->
 def elsewhere(raster: xr.DataArray | xr.Dataset) -> Iterator[tuple[Covariate, Grid]]:
     """The covariates of a raster on a grid of its own: each variable, and each entry along other dimensions.
 
-    Raises
-    ------
-    InputError
-        For dtypes other than numbers, and variables without rows and columns.
+    Raises InputError for dtypes other than numbers, and variables without rows and columns.
     """
     for array in arrays_of([raster], xr.Dataset()):
         grid = Grid.from_xarray(array)
@@ -125,10 +118,7 @@ def errors_of(
 ) -> list[Covariate]:
     """Check the known standard errors of the observations of a raster, as :func:`covariates_of`; none or one.
 
-    Raises
-    ------
-    InputError
-        For errors that cannot be used, and for a raster with several variables to fill.
+    Raises InputError for errors that cannot be used, and for a raster with several variables to fill.
     """
     if given is None:
         return []
@@ -150,10 +140,7 @@ def errors_of(
 def linked_errors(ds: xr.Dataset, variables: Sequence[Variable]) -> Hashable:
     """Name of the variable that ``ancillary_variables`` links as the standard error of a variable.
 
-    Raises
-    ------
-    InputError
-        If there is none.
+    Raises InputError if there is none.
     """
     linked = [name for variable in variables for name in ancillary_names(variable.source) if name in ds]
     for name in linked:
@@ -169,10 +156,7 @@ def linked_errors(ds: xr.Dataset, variables: Sequence[Variable]) -> Hashable:
 def check_values(covariate: Covariate, raster: Variable) -> bool:
     """Check the values of a covariate in memory; False if it is constant, and so of no use.
 
-    Raises
-    ------
-    InputError
-        If it has no value anywhere, or is the variable that is filled.
+    Raises InputError if it has no value anywhere, or is the variable that is filled.
     """
     name, source = covariate.variable.label, covariate.variable.source
     values = covariate.variable.read(source.values)
@@ -197,10 +181,7 @@ def check_values(covariate: Covariate, raster: Variable) -> bool:
 def require_values(covariate: Covariate) -> None:
     """Check that a covariate that may not be in memory has a value: it is read in parts up to the first one.
 
-    Raises
-    ------
-    InputError
-        If it has no value anywhere.
+    Raises InputError if it has no value anywhere.
     """
     source = covariate.variable.spatial_last
     *lead, height, width = source.shape
@@ -233,10 +214,7 @@ def has_classes(array: xr.DataArray) -> bool:
 def arrays_of(given: Sequence[CovariateLike], ds: xr.Dataset) -> Iterator[xr.DataArray]:
     """The covariates as arrays: names are those of variables of the raster `ds`.
 
-    Raises
-    ------
-    InputError
-        For an unknown name, or dtypes other than numbers.
+    Raises InputError for an unknown name, or dtypes other than numbers.
     """
     for array in _unpacked(given, ds):
         if array.dtype.kind not in "biuf":
@@ -279,10 +257,7 @@ def _placed(array: xr.DataArray, ds: xr.Dataset, grid: Grid) -> xr.DataArray:
 def placed(array: xr.DataArray, ds: xr.Dataset, grid: Grid, name: str) -> xr.DataArray:
     """An array with the names of rows and columns of the raster `ds`, checked against its grid and labels.
 
-    Raises
-    ------
-    InputError
-        If they differ; `name` says what the array is.
+    Raises InputError if they differ; `name` says what the array is.
     """
     spatial = {grid.y_dim, grid.x_dim}
     other = Grid.from_xarray(array)

@@ -48,10 +48,7 @@ CF_UNITS = {
 def spatial_dims(obj: xr.DataArray | xr.Dataset) -> tuple[Hashable, Hashable]:
     """The dimensions of rows and columns; see :meth:`geonp.raster.grid.Grid.from_xarray`.
 
-    Raises
-    ------
-    InputError
-        If there are none.
+    Raises InputError if there are none.
     """
     if named := _named(obj, _NAMES):
         return named

@@ -74,10 +74,7 @@ class Expression:
     def on(self, layer: xr.DataArray) -> Test:
         """The test of the values of a layer.
 
-        Raises
-        ------
-        InputError
-            For a flag that the layer does not have, and masks and limits that are not numbers.
+        Raises InputError for a flag that the layer does not have, and masks and limits that are not numbers.
         """
         test = self._test(layer)
         filled = layer.encoding.get("_FillValue")
@@ -188,10 +185,7 @@ class Condition:
 def parsed(text: str, known: Callable[[str], bool]) -> Expression:
     """Parse a condition; what is `known` as the name of a layer as a whole is one.
 
-    Raises
-    ------
-    InputError
-        If it is no condition.
+    Raises InputError if it is no condition.
     """
     text = text.strip()
     if text in PRESETS and not known(text):

@@ -82,13 +82,9 @@ class Grid:
         The spatial dimensions are the first of: ``y``/``x``, ``latitude``/``longitude`` or ``lat``/``lon``, in any
         case; dimensions with a coordinate that has the CF ``axis``, ``standard_name`` or ``units`` of rows and columns;
         the last two dimensions of a latitude on several; names of other communities, such as ``northing``/``easting``
-        or ``south_north``/``west_east``. Only coordinates are read.
-
-        Raises
-        ------
-        InputError
-            If there are no two spatial dimensions, or one of them has no cells; if a coordinate is not finite, neither
-            ascending nor descending, or cannot be one of the CRS, such as degrees in a CRS in metres.
+        or ``south_north``/``west_east``. Only coordinates are read. Raises InputError if there are no two spatial
+        dimensions, or one of them has no cells; if a coordinate is not finite, neither ascending nor descending, or
+        cannot be one of the CRS, such as degrees in a CRS in metres.
         """
         y_dim, x_dim = spatial_dims(obj)
         shape = (int(obj.sizes[y_dim]), int(obj.sizes[x_dim]))

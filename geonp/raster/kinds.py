@@ -149,10 +149,7 @@ def flag_values_of(da: xr.DataArray) -> tuple[float, ...]:
 def categories_of(da: xr.DataArray, observed: FloatArray | None, nodata: float | None) -> tuple[float, ...]:
     """The classes of a variable, ascending: those `observed`, or if it is lazy those of its ``flag_values``.
 
-    Raises
-    ------
-    InputError
-        For a lazy variable without ``flag_values``.
+    Raises InputError for a lazy variable without ``flag_values``.
     """
     if observed is not None:
         return tuple(np.unique(observed[np.isfinite(observed)]).tolist())

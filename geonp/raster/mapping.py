@@ -34,11 +34,8 @@ class Mapping:
     def of(cls, source: Grid, target: Grid) -> Mapping:
         """Compare two grids.
 
-        Raises
-        ------
-        InputError
-            For cells that are not evenly spaced in the source, or without coordinates, and for grids of which only one
-            has a CRS.
+        Raises InputError for cells that are not evenly spaced in the source, or without coordinates, and for grids of
+        which only one has a CRS.
         """
         if not (source.regular and all(source.placed)):
             raise InputError(

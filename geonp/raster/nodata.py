@@ -51,12 +51,8 @@ def declared_nodata(da: xr.DataArray) -> tuple[float, ...]:
     They are read from ``_FillValue`` and ``missing_value`` in attrs, and for integers also in encoding; without these,
     or if they are NaN, which xarray writes for floats without one, from the first of :data:`OTHER_NODATA` in attrs.
     Floats with another encoded nodata value have been decoded and hold NaN instead. Large integers stay integers,
-    because float64 does not represent all of 64 bits.
-
-    Raises
-    ------
-    InputError
-        If a CF attribute is not a number, or the attribute ``nodatavals`` differs between bands.
+    because float64 does not represent all of 64 bits. Raises InputError if a CF attribute is not a number, or the
+    attribute ``nodatavals`` differs between bands.
     """
     sources = [da.attrs, da.encoding] if da.dtype.kind in "iu" else [da.attrs]
     values = [value for attrs in sources for key in NODATA for value in np.atleast_1d(attrs.get(key, []))]
@@ -168,10 +164,7 @@ def packing(attrs: Mapping[Any, Any]) -> tuple[float, float]:
 def require_packing(name: object, attrs: Mapping[Any, Any]) -> None:
     """Check scale and offset, where there are any.
 
-    Raises
-    ------
-    InputError
-        If they are not finite numbers, or the scale is zero, which makes all values the same.
+    Raises InputError if they are not finite numbers, or the scale is zero, which makes all values the same.
     """
     for key in PACKING:
         given = attrs.get(key, PACKING[key])
@@ -289,10 +282,7 @@ def reader(da: xr.DataArray, nodata: float | None = None) -> Reader:
 def require_real(da: xr.DataArray) -> None:
     """Check that a raster holds integers or floats.
 
-    Raises
-    ------
-    InputError
-        For complex numbers, strings, dates, booleans and objects.
+    Raises InputError for complex numbers, strings, dates, booleans and objects.
     """
     if da.dtype.kind not in "iuf":
         raise InputError(

@@ -41,13 +41,7 @@ class Regions:
         return np.bincount(self.region, minlength=len(self.names))
 
     def require_cells(self, grid: Grid) -> None:
-        """Check that a region has a cell of the raster on `grid`.
-
-        Raises
-        ------
-        InputError
-            If none has.
-        """
+        """Check that a region has a cell of the raster on `grid`. Raises InputError if none has."""
         if self.region.size:
             return
         ends = [(o, o + (n - 1) * step) for o, n, step in zip(grid.origin, grid.shape, grid.spacing, strict=True)]
@@ -76,10 +70,7 @@ def blocks(shape: tuple[int, int], size: int | tuple[int, int]) -> Regions:
 def labelled(labels: xr.DataArray | Array, grid: Grid) -> Regions:
     """The regions of a raster of labels: cells of one label are a region, those with 0, NaN or nodata in none.
 
-    Raises
-    ------
-    InputError
-        If the labels are on another grid, have more than two dimensions or are no whole numbers.
+    Raises InputError if the labels are on another grid, have more than two dimensions or are no whole numbers.
     """
     if isinstance(labels, xr.DataArray):
         of = Grid.from_xarray(labels)

@@ -43,13 +43,7 @@ class Times:
         return replace(self, of_rows=self.of_rows[rows])
 
     def index(self, wanted: Sequence[Any], name: str) -> IntArray:
-        """Indices of some times; `name` says in errors what they are.
-
-        Raises
-        ------
-        InputError
-            For a time without a row.
-        """
+        """Indices of some times; `name` says in errors what they are. Raises InputError for a time without a row."""
         asked = _parsed(pd.Series(list(wanted)), name)
         found = pd.Index(self.values).get_indexer(asked)
         if (found < 0).any():
@@ -64,11 +58,8 @@ class Times:
 def times_of(column: pd.Series[Any], every: str | None = None) -> Times:
     """The times of the rows of a table, or the beginnings of the periods of a length, such as ``1D``, that they lie in.
 
-    Raises
-    ------
-    InputError
-        For texts that are no times as ISO 8601 writes them, a column without a time, and a length that times cannot be
-        divided by.
+    Raises InputError for texts that are no times as ISO 8601 writes them, a column without a time, and a length that
+    times cannot be divided by.
     """
     parsed = _parsed(column, str(column.name))
     if every is not None:

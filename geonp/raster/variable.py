@@ -90,12 +90,8 @@ class Variable:
     ) -> Variable:
         """Read the metadata of an array; `nodata` replaces the declared nodata value.
 
-        With `classes`, the values are read as numbers of classes, for a classifier.
-
-        Raises
-        ------
-        InputError
-            For dtypes, flag values or nodata values that cannot be used, and for a dimension without entries.
+        With `classes`, the values are read as numbers of classes, for a classifier. Raises InputError for dtypes, flag
+        values or nodata values that cannot be used, and for a dimension without entries.
         """
         if 0 in source.shape:
             raise InputError(
@@ -172,11 +168,7 @@ def fill_variables(ds: xr.Dataset, grid: Grid, nodata: float | None = None) -> l
 
     Ancillary variables (standard errors, flags) and CF flag variables are not filled. Integers without a declared
     nodata value are usually quality layers: they are filled only if `nodata` is given, or if there are no others.
-
-    Raises
-    ------
-    InputError
-        If there is none, naming each variable with its dimensions and dtype.
+    Raises InputError if there is none, naming each variable with its dimensions and dtype.
     """
     names = number_variables(ds, grid)
     if not names:
@@ -201,10 +193,7 @@ def passed_integers(ds: xr.Dataset, grid: Grid, filled: Sequence[Hashable]) -> l
 def require_numbers(da: xr.DataArray) -> None:
     """Check that values are not classes, whose mean is no class.
 
-    Raises
-    ------
-    InputError
-        If they are, naming the attribute that says so.
+    Raises InputError if they are, naming the attribute that says so.
     """
     if found := class_attrs(da.attrs):
         what = "a palette or table of categories" if "LAYER_TYPE" in found else ", ".join(map(str, found))
@@ -252,12 +241,8 @@ def off_grid(ds: xr.Dataset, grid: Grid, filled: Sequence[Hashable]) -> list[Has
 def class_variables(ds: xr.Dataset, grid: Grid, classes: int) -> list[Hashable]:
     """Names of the variables with as many CF ``flag_values`` as the model has classes, in order.
 
-    Status flags (``standard_name = "status_flag"``) describe other variables and are not filled.
-
-    Raises
-    ------
-    InputError
-        If there is none, naming each variable with its number of flag values.
+    Status flags (``standard_name = "status_flag"``) describe other variables and are not filled. Raises InputError if
+    there is none, naming each variable with its number of flag values.
     """
     spatial = {grid.y_dim, grid.x_dim}
     names = [
@@ -323,10 +308,7 @@ def _reader_of_classes(da: xr.DataArray, nodata: float | None) -> Reader | Liste
 def class_reader(da: xr.DataArray, nodata: float | None = None) -> ClassReader:
     """The :class:`ClassReader` of an array with CF ``flag_values``.
 
-    Raises
-    ------
-    InputError
-        If the flag values are not distinct numbers, or one of them is the nodata value.
+    Raises InputError if the flag values are not distinct numbers, or one of them is the nodata value.
     """
     require_real(da)
     given = da.attrs["flag_values"]

@@ -78,10 +78,7 @@ class PointCovariate:
 def wanted(given: CovariateLike | Sequence[CovariateLike] | None, at: object) -> tuple[Wanted, ...]:
     """The covariates that are given: names of columns, and of variables of the raster `at`, or rasters.
 
-    Raises
-    ------
-    InputError
-        For anything else, names that are given twice, and too many covariates.
+    Raises InputError for anything else, names that are given twice, and too many covariates.
     """
     found: list[Wanted] = []
     for one in named(given):
@@ -148,10 +145,7 @@ def beside(given: Sequence[Wanted], table: Table, target: Target, frame: Frame) 
 def errors_of(column: str | None, table: Table) -> Float64Array | None:
     """Known standard errors of the measurements of a table ``(n,)``, 0 where unknown; None without a column of them.
 
-    Raises
-    ------
-    InputError
-        For an unknown column, negative errors, and several columns of values.
+    Raises InputError for an unknown column, negative errors, and several columns of values.
     """
     if column is None:
         return None

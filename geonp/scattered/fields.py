@@ -86,10 +86,8 @@ class Field:
     def of(cls, covariate: Covariate, grid: Grid, frame: Frame) -> Field:
         """A covariate on a grid of its own.
 
-        Raises
-        ------
-        InputError
-            For a grid without coordinates, and places and rasters of which only one is in degrees, without a CRS.
+        Raises InputError for a grid without coordinates, and places and rasters of which only one is in degrees,
+        without a CRS.
         """
         source, label = covariate.variable.source, covariate.variable.label
         if not all(grid.placed):

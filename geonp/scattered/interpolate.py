@@ -223,10 +223,7 @@ def _shown(progress: Callable[[int, int], object], before: int, columns: int, do
 def _warn_of_doubts(table: Table, target: Target, max_distance: float | None) -> None:
     """Warn of doubtful measurements, a doubtful grid, and a distance that leaves nearly all of it empty.
 
-    Raises
-    ------
-    InputError
-        If measurements and grid are in different units.
+    Raises InputError if measurements and grid are in different units.
     """
     table.check_distance(target.x, target.y, target.geographic)
     steps = [np.abs(np.diff(axis)).min() for axis in (target.y, target.x) if target.on_grid and axis.size > 1]

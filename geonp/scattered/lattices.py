@@ -81,10 +81,7 @@ def lattice_around(
 ) -> xr.DataArray:
     """A :func:`lattice` around the places of a table, or within `bounds`, in the CRS of the places.
 
-    Raises
-    ------
-    InputError
-        As for :func:`lattice`, and for a table without a finite place.
+    Raises InputError as for :func:`lattice`, and for a table without a finite place.
     """
     own = table.crs if crs is None else crs
     own = "EPSG:4326" if own is None and table.named_degrees else own

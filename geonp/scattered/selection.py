@@ -17,12 +17,7 @@ def selected(points: pd.DataFrame | xr.Dataset, conditions: Mapping[str, str]) -
     """The rows of a table whose columns, or the part of a Dataset whose coordinates, have these values.
 
     Values are compared as numbers, times or text, by the type of the column. A time may be given by its first parts, as
-    in ``2020-07``.
-
-    Raises
-    ------
-    InputError
-        For a column that does not exist or is not one-dimensional, and if no row is left.
+    in ``2020-07``. Raises InputError for a column that does not exist or is not one-dimensional, and if no row is left.
     """
     for name, text in conditions.items():
         columns = list(map(str, points.variables if isinstance(points, xr.Dataset) else points.columns))

@@ -132,12 +132,8 @@ def project(xy: Float64Array, middle: tuple[float, float], geographic: bool) -> 
 def squares_of(observations: Observations, bounds: tuple[float, float, float, float]) -> list[Square]:
     """The squares whose predictions cover the places within `bounds` (west, south, east, north).
 
-    Squares do not depend on the bounds, which only select them: predictions in parts are the same.
-
-    Raises
-    ------
-    InputError
-        If the bounds are so wide beside the places of the measurements that no memory holds the squares.
+    Squares do not depend on the bounds, which only select them: predictions in parts are the same. Raises InputError if
+    the bounds are so wide beside the places of the measurements that no memory holds the squares.
     """
     x, y, side = root_of(observations)
     west, south, east, north = bounds

@@ -78,10 +78,7 @@ def of_places(xy: Float64Array, *, geographic: bool) -> Target:
 def target_of(at: xr.DataArray | xr.Dataset | pd.DataFrame, table: Table, covariates: Sequence[str] = ()) -> Target:
     """Where to predict, from a raster or a table of places with the names of coordinates of `table`.
 
-    Raises
-    ------
-    InputError
-        For grids without coordinates, and tables without a place or with places that are not finite.
+    Raises InputError for grids without coordinates, and tables without a place or with places that are not finite.
     """
     if isinstance(at, pd.DataFrame):
         places = read_table(at, (), table.x, table.y, covariates)

@@ -31,10 +31,7 @@ def optimiser(network: nn.Module, options: Training) -> Optimizer:
 def freeze_all_but(network: nn.Module, only: tuple[str, ...]) -> None:
     """Train only the weights whose names begin with one of `only`; all of them without any.
 
-    Raises
-    ------
-    RecipeError
-        For the beginning of no name.
+    Raises RecipeError for the beginning of no name.
     """
     names = [name for name, _ in network.named_parameters()]
     if unknown := [start for start in only if not any(name.startswith(start) for name in names)]:

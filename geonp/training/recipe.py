@@ -219,13 +219,7 @@ def available() -> dict[str, str]:
 
 
 def text(name: str) -> str:
-    """TOML text of a shipped recipe.
-
-    Raises
-    ------
-    RecipeError
-        For an unknown name.
-    """
+    """TOML text of a shipped recipe. Raises RecipeError for an unknown name."""
     if name not in _names():
         names = ", ".join(_names())
         raise RecipeError(f"unknown recipe {name!r}: expected one of {names}, or the path of a .toml file")
@@ -235,10 +229,7 @@ def text(name: str) -> str:
 def copy(name: str, destination: Path) -> Path:
     """Copy a shipped recipe to `destination`, a file or an existing folder; return the file.
 
-    Raises
-    ------
-    RecipeError
-        For an unknown name, or a file that exists.
+    Raises RecipeError for an unknown name, or a file that exists.
     """
     content = text(name)
     file = destination / f"{name}.toml" if destination.is_dir() else destination

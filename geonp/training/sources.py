@@ -27,12 +27,8 @@ VALIDATION_SEED = 2**31 - 1
 def check(recipe: Recipe) -> None:
     """Check that the model of a recipe can be built and that its data exist.
 
-    Raises
-    ------
-    RecipeError
-        If not; it names the key that is wrong.
-    MissingExtraError
-        If a package of an extra is missing.
+    Raises RecipeError if not; it names the key that is wrong. Raises MissingExtraError if a package of an extra is
+    missing.
     """
     _check_model(recipe)
     if isinstance(recipe.data, Reanalysis | Digits | TranslatedDigits | Photographs):

@@ -64,10 +64,7 @@ class ConvCNP(nn.Module):
     def forward(self, xc: Tensor, yc: Tensor, xt: Tensor, context_mask: Tensor | None = None) -> Normal:
         """Predict targets from context: shapes, mask and result as in :meth:`geonp.nn.tnp_kr.TNPKR.forward`.
 
-        Raises
-        ------
-        ValueError
-            If the points span more than ``MAX_CELLS`` cells.
+        Raises ValueError if the points span more than ``MAX_CELLS`` cells.
         """
         xc, yc, context_mask = drop_masked(xc, yc, context_mask)
         if not xt.shape[1]:

@@ -19,12 +19,8 @@ class GP(nn.Module):
     """Exact Gaussian process: constant mean, squared-exponential kernel with a length for each coordinate, noise.
 
     Each task and channel is fitted separately by `steps` steps of Adam on the marginal likelihood (TE-TNP, ICML 2024,
-    section F.3), in float64. There are no weights to train beforehand. Costs ``O(steps n_c^3)``.
-
-    Raises
-    ------
-    MissingExtraError
-        If GPyTorch is not installed.
+    section F.3), in float64. There are no weights to train beforehand. Costs ``O(steps n_c^3)``. Raises
+    MissingExtraError if GPyTorch is not installed.
     """
 
     def __init__(self, *, steps: int = 1000, learning_rate: float = 0.1) -> None:

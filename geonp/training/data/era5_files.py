@@ -46,10 +46,7 @@ _GLOBAL = {
 def checked(part: Path, hours: Any, area: Area) -> xr.Dataset:
     """Read the fields of a file, renamed and with CF metadata, and check hours, grid and values.
 
-    Raises
-    ------
-    FetchError
-        If the file does not match the request.
+    Raises FetchError if the file does not match the request.
     """
     with xr.open_dataset(part, engine="netcdf4") as stored:
         names = {"valid_time": "time", "geopotential": "z"}

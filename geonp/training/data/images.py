@@ -67,10 +67,7 @@ class Digits:
     def check(self) -> None:
         """Check that the images can be loaded.
 
-        Raises
-        ------
-        MissingExtraError
-            If scikit-learn is not installed; the extra ``geonp[images]`` installs it.
+        Raises MissingExtraError if scikit-learn is not installed; the extra ``geonp[images]`` installs it.
         """
         digit_images()
 

@@ -127,10 +127,7 @@ class Reanalysis:
     def check(self) -> None:
         """Check that the data exist and have enough valid cells.
 
-        Raises
-        ------
-        RecipeError
-            If not; it names the key that is wrong.
+        Raises RecipeError if not; it names the key that is wrong.
         """
         needs = ((self.window[0] - 1) * self.step_h + 1, *self.window[1:])
         for split in (self, self.held_out()):
