@@ -28,7 +28,6 @@ PAGES = [
     "index.md",
     "install.md",
     "first-fill.md",
-    "accuracy.md",
     "models.md",
     "recipes.md",
     "scaling.md",
