@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -16,9 +16,6 @@ from geonp.fill.options import FillOptions
 from geonp.fill.signatures import described
 
 from .show import echo
-
-if TYPE_CHECKING:
-    pass
 
 DEFAULTS = {option.name: option.default for option in fields(FillOptions)}
 """Defaults of the options of a fill, by name."""

@@ -137,6 +137,8 @@ def predict(
 ) -> tuple[FloatArray, FloatArray]:
     """Fill the gaps of `values` by one of :data:`METHODS`, or with covariates by :data:`REGRESSION`.
 
+    Raises InputError for an unknown method, values that are not two-dimensional, or fewer than two observed cells.
+
     Parameters
     ----------
     method : str
@@ -153,11 +155,6 @@ def predict(
     -------
     mean, error : array of float
         ``(y, x)``, in the units of `values`: filled values and standard errors; the error is 0 where observed.
-
-    Raises
-    ------
-    InputError
-        For an unknown method, values that are not two-dimensional, or fewer than two observed cells.
     """
     if method not in (*METHODS, REGRESSION):
         raise InputError(f"unknown method {method!r}: expected one of {[*METHODS, REGRESSION]}")

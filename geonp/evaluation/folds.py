@@ -52,6 +52,8 @@ def folds_of(
 ) -> IntArray:
     """The fold of each measurement ``(n,)``, numbered from 0.
 
+    Raises InputError for an unknown kind, periods without times, and fewer groups than folds.
+
     Parameters
     ----------
     kind : str
@@ -68,11 +70,6 @@ def folds_of(
         Source of the order in which measurements, blocks or stations are dealt to folds.
     block_size : float, optional
         Side of a block, in the unit of `xy`. By default, about four blocks hold the places of each fold.
-
-    Raises
-    ------
-    InputError
-        For an unknown kind, periods without times, and fewer groups than folds.
     """
     if kind not in FOLDS:
         raise InputError(f"Unknown hold-out of measurements: got {kind!r}, expected one of {', '.join(FOLDS)}.")

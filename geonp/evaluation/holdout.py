@@ -73,6 +73,7 @@ def hide_like_own_gaps(truth: FloatArray, rng: np.random.Generator, share: float
 
     The gaps are moved by a random offset, with wrap-around at the edges. Whole connected components of the observed
     cells that they then cover are hidden, in random order, up to `share` of the observed cells, and at least one.
+    Raises InputError if no offset hides at least one observed cell and not all of them, as in a raster without gaps.
 
     Parameters
     ----------
@@ -82,11 +83,6 @@ def hide_like_own_gaps(truth: FloatArray, rng: np.random.Generator, share: float
         Source of the offset and the order.
     share : float
         Largest share of the observed cells to hide, unless the first component exceeds it by itself.
-
-    Raises
-    ------
-    InputError
-        If no offset hides at least one observed cell and not all of them, as in a raster without gaps.
     """
     observed = np.isfinite(truth)
     for _ in range(MOVE.attempts):

@@ -142,6 +142,9 @@ def score(
 ) -> Scores:
     """Score predictive Student distributions.
 
+    Raises InputError if the shapes differ, or a scored cell has no finite mean or no finite, non-negative standard
+    error.
+
     Parameters
     ----------
     truth, mean, error : array
@@ -155,11 +158,6 @@ def score(
     -------
     Scores
         Sums over the cells, computed in float64.
-
-    Raises
-    ------
-    InputError
-        If the shapes differ, or a scored cell has no finite mean or no finite, non-negative standard error.
 
     Notes
     -----

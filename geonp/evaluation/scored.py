@@ -135,15 +135,12 @@ class Scored:
     def plot(self) -> Figure:
         """Draw maps of the values, the predictions, the standard errors and the actual errors.
 
+        Raises MissingExtraError without matplotlib.
+
         Returns
         -------
         matplotlib.figure.Figure
             A notebook shows it once.
-
-        Raises
-        ------
-        MissingExtraError
-            Without matplotlib.
         """
         from geonp.fill.panels import drawn
 

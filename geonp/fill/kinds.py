@@ -66,11 +66,9 @@ def results_of(variable: Variable, options: FillOptions) -> list[str]:
 
 def check_kinds(variables: Sequence[Variable], options: FillOptions) -> None:
     """Check that the options suit variables of classes and directions."""
-    names = ("quantiles", "tails", "samples", "smooth", "empty_slices")
+    names = ("quantiles", "tails", "samples", "smooth", "empty_slices", "exceed")
     numbers: dict[str, object] = {name: getattr(options, name) for name in names}
-    numbers["exceed"] = options.exceed
     numbers["bounds"] = None if isinstance(options.bounds, Mapping) else options.bounds
-    numbers["empty_slices"] = options.empty_slices
     both = {"across": options.across, "covariates": options.covariates, "errors": options.errors}
     for variable in variables:
         refused = {Kind.NUMBERS: {}, Kind.DIRECTIONS: numbers, Kind.CLASSES: numbers | both}[variable.kind]

@@ -112,6 +112,9 @@ class Flags:
 def flags_of(missing: object, obj: xr.DataArray | xr.Dataset, ds: xr.Dataset, grid: Grid) -> Flags:
     """Find the layers of the conditions, and test them.
 
+    Raises InputError for a condition that is not understood, a layer or flag that does not exist, and arrays that are
+    not of the raster.
+
     Parameters
     ----------
     missing
@@ -120,12 +123,6 @@ def flags_of(missing: object, obj: xr.DataArray | xr.Dataset, ds: xr.Dataset, gr
         The raster as the user gave it, which functions are called with.
     ds, grid
         The raster as a Dataset, and its grid.
-
-    Raises
-    ------
-    InputError
-        For a condition that is not understood, a layer or flag that does not exist, and arrays that are not of the
-        raster.
     """
     layers: list[Hashable] = []
     bands: set[tuple[Hashable, int]] = set()
@@ -279,6 +276,8 @@ def with_gaps(
 ) -> tuple[xr.Dataset, list[Hashable], Flags, set[Hashable]]:
     """A raster whose values are hidden where they are missing, without anything of models.
 
+    Raises InputError for a condition that cannot be used, and if there is no variable.
+
     Parameters
     ----------
     left_out : sequence of hashable
@@ -292,11 +291,6 @@ def with_gaps(
     flags : Flags
     declared : set
         See :func:`hidden`.
-
-    Raises
-    ------
-    InputError
-        For a condition that cannot be used, and if there is no variable.
     """
     grid = Grid.from_xarray(obj)
     ds = obj if isinstance(obj, xr.Dataset) else obj.to_dataset(name=UNNAMED if obj.name is None else obj.name)

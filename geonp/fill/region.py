@@ -60,17 +60,14 @@ class Source(Protocol):
 def fill_region(region: Region, source: Source, job: FillJob, *, keep_going: bool = False) -> tuple[Array, str]:
     """Fill a region of a variable.
 
+    Raises PredictionError when the model fails, unless `keep_going`.
+
     Returns
     -------
     result : array
         ``region.shape``, with the fields of :func:`geonp.inference.kernel.result_dtype`.
     error : str
         With `keep_going`, the last error of the model: the missing cells of these slices are flagged as failed.
-
-    Raises
-    ------
-    PredictionError
-        When the model fails, unless `keep_going`.
     """
     own, failure = source.own(), ""
     if np.isfinite(own).all() and not job.smooth:

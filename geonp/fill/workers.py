@@ -41,6 +41,9 @@ def processes(workers: int) -> int:
 def executor(workers: int | None, scheduler: str | None, device: str) -> Iterator[Pool]:
     """Open an executor: a local cluster of `workers` processes, a running `scheduler`, the Dask client, or threads.
 
+    Raises ClusterError if no scheduler answers. Raises MissingExtraError if ``distributed`` is needed but not
+    installed.
+
     Yields
     ------
     submit : callable
@@ -49,13 +52,6 @@ def executor(workers: int | None, scheduler: str | None, device: str) -> Iterato
         Number of units to submit at a time.
     share : callable
         Sends the work that units share to the workers; `submit` takes its result.
-
-    Raises
-    ------
-    ClusterError
-        If no scheduler answers.
-    MissingExtraError
-        If ``distributed`` is needed but not installed.
     """
     if workers is None and scheduler is None and not _has_client():
         threads = CPU_COUNT if device == "cpu" else 2

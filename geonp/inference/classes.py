@@ -30,20 +30,14 @@ def fill_classes(
     """Fill the missing cells of a chunk with their most probable class, as :func:`geonp.inference.kernel.fill_window`.
 
     A tile predicts the classes that its context has, each from its indicator. A tile whose context has a single class
-    needs no model. Probabilities of neighbouring tiles are blended. The probability of having none of
-    these classes is shared evenly by all but the most probable of `job.categories`.
+    needs no model. Probabilities of neighbouring tiles are blended. The probability of having none of these classes is
+    shared evenly by all but the most probable of `job.categories`. Raises InputError if the window has more than
+    ``CLASSES.window`` different values. Raises PredictionError when the model returns a value that is not finite.
 
     Parameters
     ----------
     values : array
         ``job.window(chunk).shape``: values of classes, NaN where missing or outside the raster.
-
-    Raises
-    ------
-    InputError
-        If the window has more than ``CLASSES.window`` different values.
-    PredictionError
-        When the model returns a value that is not finite.
     """
     core = job.core(chunk)
     missing, context_mask, fillable, result = unfilled(values, domain_mask, chunk, job)

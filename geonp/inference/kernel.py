@@ -284,6 +284,8 @@ def fill_window(
 ) -> StructArray:
     """Fill the missing cells of a chunk from the window around it.
 
+    Raises PredictionError when the model returns a value that is not finite.
+
     Parameters
     ----------
     values : array
@@ -307,11 +309,6 @@ def fill_window(
     array
         ``chunk.shape``, with the fields of :func:`result_dtype`; observed cells are unchanged. With a `warping`, the
         prediction of filled cells is of latent values.
-
-    Raises
-    ------
-    PredictionError
-        When the model returns a value that is not finite.
     """
     core, classes = job.core(chunk), job.predictor.classes
     missing, context_mask, fillable, result = unfilled(values, domain_mask, chunk, job)

@@ -47,6 +47,8 @@ def fill_places(
 ) -> StructArray:
     """Predict at places in a chunk, from the window around it.
 
+    Raises PredictionError when the model returns a value that is not finite.
+
     Parameters
     ----------
     values, domain_mask, chunk, job, far
@@ -59,11 +61,6 @@ def fill_places(
     array
         ``(n,)``, with the fields of :func:`geonp.inference.kernel.result_dtype`. At the centres of observed cells these
         are their values; of all others the predictions are of a new measurement. With a `warping`, they are latent.
-
-    Raises
-    ------
-    PredictionError
-        When the model returns a value that is not finite.
     """
     window = job.window(chunk)
     if job.surface is not None:

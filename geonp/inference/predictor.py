@@ -85,18 +85,14 @@ class Predictor:
     def __call__(self, points: Points) -> FloatArray:
         """Predict new measurements at the targets.
 
+        Raises PredictionError if the model fails, for example on damaged weights. Raises MemoryError if the device has
+        too little memory for the batch.
+
         Returns
         -------
         array of float64
             Mean and standard deviation in the units of the values, and tail (see :mod:`geonp.inference.student`),
             ``(3, batch, n_t)``; of a classifier, the probability of each class, ``(classes, batch, n_t)``.
-
-        Raises
-        ------
-        PredictionError
-            If the model fails, for example on damaged weights.
-        MemoryError
-            If the device has too little memory for the batch.
         """
         import torch
 

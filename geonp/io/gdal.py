@@ -83,12 +83,14 @@ def open_gdal(
 ) -> xr.Dataset:
     """Open a raster lazily without decoding: values as stored, nodata and packing in attrs.
 
-    The Dataset has one variable, on ``(band, y, x)`` or, for a single band, ``(y, x)``. Missing is what GDAL masks:
-    the values are floats with NaN there if the file has masks, an alpha band (which is no band of the variable), a
-    nodata value of floats, which GDAL compares with a tolerance, or different ones by band. Bands of different scales
-    and offsets are in their units already, see :meth:`geonp.io.bands.Bands.unpacked`. Descriptions of several bands are
-    the coordinate ``band_name``. A raster without a transform has no coordinates; ground control points stay in the
+    The Dataset has one variable, on ``(band, y, x)`` or, for a single band, ``(y, x)``. Missing is what GDAL masks: the
+    values are floats with NaN there if the file has masks, an alpha band (which is no band of the variable), a nodata
+    value of floats, which GDAL compares with a tolerance, or different ones by band. Bands of different scales and
+    offsets are in their units already, see :meth:`geonp.io.bands.Bands.unpacked`. Descriptions of several bands are the
+    coordinate ``band_name``. A raster without a transform has no coordinates; ground control points stay in the
     variable of the CRS. An attribute says that the values are classes, see :data:`geonp.raster.metadata.THEMATIC`.
+    Raises InputError if the file contains several rasters, or bands that cannot be read as one array, or refers to
+    other files although its name does not say so.
 
     Parameters
     ----------
@@ -100,12 +102,6 @@ def open_gdal(
         Bands to read, counted from 1. By default all but alpha bands.
     nodata : float, optional
         If given, the nodata values of the file do not count; the caller declares it.
-
-    Raises
-    ------
-    InputError
-        If the file contains several rasters, or bands that cannot be read as one array, or refers to other files
-        although its name does not say so.
     """
     with opened(str(path)) as file:
         if file.count == 0:

@@ -325,6 +325,9 @@ def crs_of(crs: Any) -> pyproj.CRS:
 def transformed(table: Table, crs: Any, grid: Grid | None) -> Table:
     """The table with its places in the CRS of a grid and the units of its coordinates, degrees if it is geographic.
 
+    Raises InputError for an unknown `crs`, a `crs` although the target has none, longitudes and latitudes for a grid in
+    lengths or of a rotated pole that has no CRS, or latitudes beyond the poles.
+
     Parameters
     ----------
     table
@@ -334,12 +337,6 @@ def transformed(table: Table, crs: Any, grid: Grid | None) -> Table:
         of a rotated pole. A projected one of a table of places is that of both tables.
     grid
         Grid of the target, or None for a table of places with the same columns.
-
-    Raises
-    ------
-    InputError
-        For an unknown `crs`, a `crs` although the target has none, longitudes and latitudes for a grid in lengths or of
-        a rotated pole that has no CRS, or latitudes beyond the poles.
     """
     crs = table.crs if crs is None else crs
     target = None if grid is None else grid.crs

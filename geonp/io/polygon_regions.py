@@ -71,6 +71,9 @@ class Polygons:
 def read_polygons(path: str | os.PathLike[str], column: str | None = None, layer: str | None = None) -> Polygons:
     """Read the polygons of a file that GDAL opens: GeoPackage, GeoJSON, shapefile and others.
 
+    Raises MissingExtraError without the extra ``vector``. Raises InputError if the file cannot be read, has no such
+    column, or holds no polygons.
+
     Parameters
     ----------
     path : str or path
@@ -79,13 +82,6 @@ def read_polygons(path: str | os.PathLike[str], column: str | None = None, layer
         the numbers of the features, from 0.
     layer : str, optional
         Layer of a file of several.
-
-    Raises
-    ------
-    MissingExtraError
-        Without the extra ``vector``.
-    InputError
-        If the file cannot be read, has no such column, or holds no polygons.
     """
     raw = _module("pyogrio.raw")
     refuse_references(path)

@@ -54,6 +54,10 @@ def refuse_references(path: str | os.PathLike[str]) -> None:
 def polygon_mask(polygons: Any, grid: Grid) -> xr.DataArray:
     """Mask ``(rows, columns)``, True in cells whose centre lies in a polygon.
 
+    Raises InputError for a file that cannot be read, geometries that are no polygons, a CRS that is missing or unknown,
+    a raster whose cells are not evenly spaced, and polygons without any cell. Raises MissingFileError if there is no
+    such file. Raises MissingExtraError without the extra ``vector``.
+
     Parameters
     ----------
     polygons : str, path or GeoDataFrame
@@ -61,16 +65,6 @@ def polygon_mask(polygons: Any, grid: Grid) -> xr.DataArray:
         with ``geometry`` and ``crs``.
     grid : Grid
         The grid of the raster. Polygons are transformed to its CRS.
-
-    Raises
-    ------
-    InputError
-        For a file that cannot be read, geometries that are no polygons, a CRS that is missing or unknown, a raster
-        whose cells are not evenly spaced, and polygons without any cell.
-    MissingFileError
-        If there is no such file.
-    MissingExtraError
-        Without the extra ``vector``.
     """
     try:
         import pyogrio

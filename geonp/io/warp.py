@@ -145,6 +145,8 @@ class Warp:
 def resampled(array: xr.DataArray, grid: Grid, method: str, what: str = "") -> xr.DataArray:
     """A field on the grid of a raster: as it is if it lies there, otherwise resampled, with NaN outside of it.
 
+    Raises InputError if a grid is not evenly spaced, only one of them has a CRS, or they have no place in common.
+
     Parameters
     ----------
     array : DataArray
@@ -156,11 +158,6 @@ def resampled(array: xr.DataArray, grid: Grid, method: str, what: str = "") -> x
         cells are smaller than those of the raster.
     what : str
         What the field is, for errors. By default a covariate.
-
-    Raises
-    ------
-    InputError
-        If a grid is not evenly spaced, only one of them has a CRS, or they have no place in common.
     """
     own, what = Grid.from_xarray(array), what or covariate_name(array)
     try:

@@ -152,6 +152,8 @@ class TNPKR(nn.Module):
     ) -> Normal | StudentT:
         """Predict targets from context.
 
+        Raises ValueError for covariates or errors that the head cannot use.
+
         Parameters
         ----------
         xc, yc : Tensor
@@ -164,11 +166,6 @@ class TNPKR(nn.Module):
             Co-located fields at context and targets; for ``head="drift"``.
         errors : Tensor, optional
             Known standard errors of the context values, ``(batch, n_c)``; for ``head="drift"``.
-
-        Raises
-        ------
-        ValueError
-            For covariates or errors that the head cannot use.
 
         Returns
         -------

@@ -16,6 +16,8 @@ from geonp.raster.tolerances import TOLERANCES
 def select_box(ds: xr.Dataset, bbox: tuple[float, float, float, float]) -> xr.Dataset:
     """The cells whose centre lies in a box.
 
+    Raises InputError if the box holds no cell, has two parts with a gap between them, or a dimension has no coordinate.
+
     Parameters
     ----------
     ds : Dataset
@@ -28,11 +30,6 @@ def select_box(ds: xr.Dataset, bbox: tuple[float, float, float, float]) -> xr.Da
     Dataset
         Rows and columns in the order of `ds`. A box across the first column of a raster that goes round the Earth
         begins with its last columns.
-
-    Raises
-    ------
-    InputError
-        If the box holds no cell, has two parts with a gap between them, or a dimension has no coordinate.
     """
     grid = Grid.from_xarray(ds)
     west, south, east, north = bbox

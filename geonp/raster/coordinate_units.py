@@ -60,7 +60,8 @@ def unit_factor(coord: xr.DataArray, crs: CRS | None, *, geographic: bool) -> fl
     """Factor from the unit of a coordinate to that of its CRS; 1.0 if the coordinate has no unit that is known.
 
     Scan angles in a geostationary CRS are converted to its projected coordinates, which are the angles in radians times
-    the height of the satellite (CF conventions, appendix F).
+    the height of the satellite (CF conventions, appendix F). Raises InputError if the coordinate is an angle and the
+    axes are lengths, or the reverse.
 
     Parameters
     ----------
@@ -70,11 +71,6 @@ def unit_factor(coord: xr.DataArray, crs: CRS | None, *, geographic: bool) -> fl
         CRS of the coordinate, or None.
     geographic
         Whether the axes of the CRS, or the coordinates without one, are longitudes and latitudes. They are in degrees.
-
-    Raises
-    ------
-    InputError
-        If the coordinate is an angle and the axes are lengths, or the reverse.
     """
     projected = crs is not None and crs.is_projected
     units = coord.attrs.get("units")

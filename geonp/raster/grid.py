@@ -138,7 +138,8 @@ class Grid:
     def require_same(self, other: Grid, what: str) -> None:
         """Check that another grid has the same shape, first and last cell, and CRS.
 
-        A CRS or a coordinate that only one of them has is not compared. Longitudes may differ by whole turns.
+        A CRS or a coordinate that only one of them has is not compared. Longitudes may differ by whole turns. Raises
+        InputError if they differ, naming the first difference.
 
         Parameters
         ----------
@@ -146,11 +147,6 @@ class Grid:
             Grid of a second raster, such as a mask.
         what
             What the second raster is, for the error.
-
-        Raises
-        ------
-        InputError
-            If they differ, naming the first difference.
         """
         if other.shape != self.shape:
             raise InputError(

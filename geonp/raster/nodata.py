@@ -193,7 +193,8 @@ def empty_value(da: xr.DataArray, nodata: tuple[float, ...]) -> float:
 def observed(da: xr.DataArray, nodata: float | None = None) -> xr.DataArray:
     """Values as floats with NaN in missing cells; lazy, with the same chunks, for dask arrays.
 
-    Missing cells hold NaN, an infinity, a nodata value, or a value outside :func:`valid_limits`.
+    Missing cells hold NaN, an infinity, a nodata value, or a value outside :func:`valid_limits`. Raises InputError for
+    values that are not real numbers, and integers without a nodata value or valid limits.
 
     Parameters
     ----------
@@ -208,11 +209,6 @@ def observed(da: xr.DataArray, nodata: float | None = None) -> xr.DataArray:
     DataArray
         Same shape, coordinates, name and attrs, without those of nodata values. float32 for float16, float32 and
         integers of up to 16 bits, which it represents exactly; float64 for all others.
-
-    Raises
-    ------
-    InputError
-        For values that are not real numbers, and integers without a nodata value or valid limits.
     """
     read = reader(da, nodata)
     values: xr.DataArray = xr.apply_ufunc(read, da, dask="parallelized", output_dtypes=[read.dtype])

@@ -122,6 +122,9 @@ def _variable(at: object, name: str) -> Raster | None:
 def beside(given: Sequence[Wanted], table: Table, target: Target, frame: Frame) -> tuple[PointCovariate, ...]:
     """The covariates at the measurements of a table and where to predict.
 
+    Raises InputError for covariates that cannot be read at the measurements or where to predict, or have no value
+    there.
+
     Parameters
     ----------
     given : sequence of Wanted
@@ -130,11 +133,6 @@ def beside(given: Sequence[Wanted], table: Table, target: Target, frame: Frame) 
     target : Target
         Where to predict. On a lazy grid, rasters are read later.
     frame : Frame
-
-    Raises
-    ------
-    InputError
-        For covariates that cannot be read at the measurements or where to predict, or have no value there.
     """
     found = tuple(_beside(one, table, target, frame) for one in given)
     for one in found:

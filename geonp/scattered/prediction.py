@@ -120,10 +120,7 @@ def predicted(target: Target, observations: Observations, covariates: Sequence[L
     if chunks is None:
         places = target.places
         total = _predict_in_parallel(observations, places, covariates, job)
-        result = _flagged(total, observations, places, job, dtype)
-        if job.samples:
-            _draw(result, observations, places, covariates, job)
-        return result.reshape(target.template.shape)
+        return _with_samples(total, observations, places, covariates, job).reshape(target.template.shape)
     rows, cols = (da.from_array(a, chunks=c) for a, c in zip((target.y, target.x), chunks, strict=True))
     held = delayed(observations, pure=True)
     arrays = [array for layer in covariates for array in (layer.values, layer.errors) if array is not None]
@@ -139,12 +136,8 @@ def _block(
         replace(layer, values=next(flat), errors=None if layer.errors is None else next(flat))
         for layer in observations.covariates
     ]
-    dtype = result_dtype(np.result_type(observations.values.dtype, np.float32), job)
     total = _predict(observations, places, covariates, _parts(observations, places, job), job)
-    result = _flagged(total, observations, places, job, dtype)
-    if job.samples:
-        _draw(result, observations, places, covariates, job)
-    return result.reshape(len(y), x.shape[1])
+    return _with_samples(total, observations, places, covariates, job).reshape(len(y), x.shape[1])
 
 
 def _bounds(places: Float64Array) -> tuple[float, float, float, float]:
@@ -198,20 +191,25 @@ def _fitting(job: FillJob, observations: Observations) -> FillJob:
     return replace(job, predictor=replace(job.predictor, neighbourhood=replace(neighbourhood, n_context=n_context)))
 
 
-def _draw(
-    result: StructArray,
+def _with_samples(
+    total: Float64Array,
     observations: Observations,
     places: Float64Array,
     covariates: Sequence[Layer],
     job: FillJob,
-) -> None:
-    """Joint samples at the places of a result, in place."""
+) -> StructArray:
+    """The results ``(n,)`` of the sums of :func:`_predict`, with joint samples if the job has any."""
+    dtype = result_dtype(np.result_type(observations.values.dtype, np.float32), job)
+    result = _flagged(total, observations, places, job, dtype)
+    if not job.samples:
+        return result
     layers = [layer.joined(there) for layer, there in zip(observations.covariates, covariates, strict=True)]
     tiles = (
         (part.frame, *_with_context(observations, places, part, layers, job))
         for part in _parts(observations, places, job, shared=False)
     )
     draw_samples(result, tiles, places, observations, job)
+    return result
 
 
 def _near(places: Float64Array, tile: Tile) -> str:

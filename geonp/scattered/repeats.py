@@ -70,6 +70,9 @@ def combined(
 ) -> tuple[Table, Float64Array | None]:
     """A table with the rows of each place combined, and its known errors.
 
+    Raises InputError by default if rows of one place differ in a time, a depth or another column; always for classes to
+    be averaged, and other values of `repeats`.
+
     Parameters
     ----------
     table : Table
@@ -81,12 +84,6 @@ def combined(
         with a warning.
     errors : array, optional
         Known standard errors of the rows, which are those of the one column of values.
-
-    Raises
-    ------
-    InputError
-        By default, if rows of one place differ in a time, a depth or another column. For other
-        values of `repeats`, and classes to be averaged.
     """
     if repeats not in (None, *REPEATS):
         raise InputError(f"repeats must be {' or '.join(map(repr, REPEATS))}, got {repeats!r}")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import dask.array as da
 import numpy as np
 
 from geonp.inference.covariates import Layer
-from geonp.inference.kernel import FillJob, result_dtype
+from geonp.inference.kernel import FillJob, as_read
 from geonp.inference.stack import beside
 from geonp.raster.arrays import Float64Array, FloatArray, IntArray, StructArray
 from geonp.raster.metadata import FillFlag
@@ -60,7 +61,10 @@ def _on_grid(asked: Asked, moments: Moments, target: Target, layers: Sequence[La
     """The field of each wanted time."""
     inner = replace(job, max_distance=None)
     stations = _AtStations(moments, {}, moments.places, moments.layers, asked.wanted, inner)
-    alone = _Recent(lambda time: predicted(target, moments.parts[time], layers, inner))
+
+    @lru_cache(2 * max(ACROSS_TIMES.windows))
+    def alone(time: int) -> Any:
+        return predicted(target, moments.parts[time], layers, inner)
 
     def known(time: int) -> Known:
         found = alone(time) if moments.usable(time, job) else _empty(target, moments.parts[time])
@@ -205,21 +209,6 @@ class _AtStations:
         return found
 
 
-class _Recent:
-    """Results of a function of a time, of which the recent ones are kept."""
-
-    def __init__(self, function: Callable[[int], Any]) -> None:
-        self._function, self._kept = function, OrderedDict[int, Any]()
-
-    def __call__(self, time: int) -> Any:
-        if time not in self._kept:
-            self._kept[time] = self._function(time)
-            if len(self._kept) > 2 * max(ACROSS_TIMES.windows):
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(time)
-        return self._kept[time]
-
-
 def _excess(near: Any, there: Any) -> Any:
     """Standard errors of the mean of other times at a target beyond their rms at the measurements, `near`."""
     known = near[np.isfinite(near)]
@@ -266,10 +255,7 @@ def _flat(array: Any, target: Target) -> Any:
 
 def _empty(target: Target, part: Observations) -> Any:
     """A field without values."""
-    empty = np.zeros((), result_dtype(np.result_type(part.values.dtype, np.float32)))
-    for name in (*MOMENTS, "tail"):
-        empty[name] = np.nan
-    empty["flag"] = FillFlag.BEYOND_LIMIT
+    empty = as_read(np.full((), np.nan, np.result_type(part.values.dtype, np.float32)), FillFlag.BEYOND_LIMIT)
     chunks = target.template.chunks
     if chunks is None:
         return np.broadcast_to(empty, target.template.shape)

@@ -81,7 +81,10 @@ def fetch(
     cdsapi reads the credentials (``CDSAPI_URL`` and ``CDSAPI_KEY``, or ``~/.cdsapirc``); they are never logged. Hours,
     grid and values of each file are checked before it is added to the store. Finished months are recorded in
     ``<out>.journal.json``; files are downloaded beside it. The root of an incomplete store has the attribute
-    ``geonp_unfinished``.
+    ``geonp_unfinished``. Raises InputError for an invalid area or period. Raises FetchError if the data store refuses,
+    fails, or sends files that do not match the request. Raises OutputError if `out` holds something else or cannot be
+    written; checked before the first request. Raises MissingExtraError if cdsapi is not installed; the extra
+    ``geonp[era5]`` installs it.
 
     Parameters
     ----------
@@ -103,17 +106,6 @@ def fetch(
     Path
         The store: ``t2m (time, latitude, longitude)``, K, and the surface geopotential ``z (latitude, longitude)``,
         m2 s-2, with CF metadata.
-
-    Raises
-    ------
-    InputError
-        For an invalid area or period.
-    FetchError
-        If the data store refuses, fails, or sends files that do not match the request.
-    OutputError
-        If `out` holds something else or cannot be written; checked before the first request.
-    MissingExtraError
-        If cdsapi is not installed; the extra ``geonp[era5]`` installs it.
     """
     _check_request(area, start, end)
     wanted = list(months(start, end))
