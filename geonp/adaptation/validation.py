@@ -16,7 +16,7 @@ from geonp.errors import InputError, PredictionError
 from geonp.inference import student
 from geonp.inference.context import Neighbourhood
 from geonp.inference.covariates import Layer
-from geonp.inference.kernel import FillJob, fill_window
+from geonp.inference.kernel import FillJob, Inputs, fill_window
 from geonp.inference.predictor import resolve
 from geonp.inference.stack import Across
 from geonp.raster.arrays import BoolArray, Float64Array, FloatArray, IntArray
@@ -153,7 +153,7 @@ def _crps(part: _Part, model: Path, device: str) -> FloatArray:
     if others is not None:
         others = np.pad(others, [(0, 0), *frame], constant_values=np.nan)
     layers = [_padded(layer, frame) for layer in part.covariates]
-    filled = fill_window(values, np.pad(part.domain_mask, frame), chunk, job, others, layers)
+    filled = fill_window(Inputs(values, np.pad(part.domain_mask, frame), others, layers), chunk, job)
     moments = (filled[name][part.hidden].astype(float) for name in ("value", "standard_error", "tail"))
     return student.crps(part.truth, *moments)
 

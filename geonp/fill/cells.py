@@ -12,6 +12,7 @@ import xarray as xr
 from geonp.errors import InputError
 from geonp.fill.aggregate import AGGREGATE, aggregate
 from geonp.fill.elsewhere import Target, arrays_on
+from geonp.fill.region import unknown
 from geonp.fill.request import Request
 from geonp.fill.variables import Raster
 from geonp.inference.kernel import result_dtype
@@ -73,10 +74,7 @@ def _labels(request: Request, target: Target) -> Array:
 def _result(rows: pd.DataFrame, variable: Variable, target: Target, labels: Array) -> Array:
     """The rows of a table as a result ``(..., rows, columns)`` on the target."""
     size = target.grid.shape[0] * target.grid.shape[1]
-    out = np.zeros((variable.slices, size), result_dtype(variable.read.dtype))
-    for name in ("value", "standard_error", "tail"):
-        out[name] = np.nan
-    out["flag"] = FillFlag.OUTSIDE_DOMAIN
+    out = unknown((variable.slices, size), result_dtype(variable.read.dtype))
     index = np.unique(labels[labels > 0]) - 1
     columns = {name: rows[name].to_numpy().reshape(variable.slices, index.size) for name in ("value", "standard_error")}
     for name, values in columns.items():

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -12,11 +11,13 @@ from typing import Any
 import dask.array as da
 import numpy as np
 import xarray as xr
+from dask.array.core import normalize_chunks, slices_from_chunks
 from dask.delayed import delayed
 
 from geonp.errors import InputError
 from geonp.fill.bounds import mapped
 from geonp.fill.outputs import result_arrays
+from geonp.fill.region import unknown
 from geonp.fill.request import Request
 from geonp.inference.kernel import FillJob, result_dtype
 from geonp.inference.places import fill_places
@@ -80,20 +81,15 @@ class Target:
             array = array if name in array.coords else array.assign_coords({name: self.at[name]})
         return array
 
-    def blocks(self) -> Iterator[tuple[slice, slice]]:
-        """Rows and columns of each block: the chunks of the target, or blocks of a moderate window of the raster."""
-        chunks = self.at.chunksizes
-        dims = (self.grid.y_dim, self.grid.x_dim)
+    @property
+    def chunks(self) -> tuple[tuple[int, ...], ...]:
+        """Rows and columns of the blocks: the chunks of the target, or those of a moderate window of the raster."""
+        dims, chunks = (self.grid.y_dim, self.grid.x_dim), self.at.chunksizes
         if all(dim in chunks for dim in dims):
-            sizes = [chunks[dim] for dim in dims]
-        else:
-            ratio = math.sqrt(math.prod(self.mapping.source.shape) / math.prod(self.grid.shape))
-            side = int(np.clip(PARTS.source_px / max(ratio, 1e-9), 8, PARTS.target_px))
-            sizes = [tuple(min(side, n - k) for k in range(0, n, side)) for n in self.grid.shape]
-        parts = [
-            [slice(end - n, end) for n, end in zip(each, itertools.accumulate(each), strict=True)] for each in sizes
-        ]
-        yield from itertools.product(*parts)
+            return tuple(chunks[dim] for dim in dims)
+        ratio = math.sqrt(math.prod(self.mapping.source.shape) / math.prod(self.grid.shape))
+        side = int(np.clip(PARTS.source_px / max(ratio, 1e-9), 8, PARTS.target_px))
+        return normalize_chunks((side, side), self.grid.shape)  # type: ignore[no-any-return]
 
 
 def onto(request: Request, at: xr.DataArray | xr.Dataset) -> Target:
@@ -171,39 +167,21 @@ def _blocks(data: da.Array, read: Read, domain: Any, target: Target, job: FillJo
     """A lazy result ``(..., rows, columns)`` on the target; each block reads the window of the raster it needs."""
     y, x = target.coordinates
     dtype = result_dtype(read.dtype, job)
-    lead = [[slice(end - n, end) for n, end in zip(c, itertools.accumulate(c), strict=True)] for c in data.chunks[:-2]]
-    rows: dict[int, list[Any]] = {}
-    for part in target.blocks():
-        size = tuple(s.stop - s.start for s in part)
-        chunk = _chunk(target.mapping(y[part[0]], x[part[1]]))
-        stacked = np.empty([len(each) for each in lead], object)
-        for index, at in zip(np.ndindex(stacked.shape), itertools.product(*lead), strict=True):
-            slices = tuple(s.stop - s.start for s in at)
+    lead, blocks = data.numblocks[:-2], np.empty((*data.numblocks[:-2], *map(len, target.chunks)), object)
+    for place, (rows, cols) in zip(np.ndindex(blocks.shape[-2:]), slices_from_chunks(target.chunks), strict=True):
+        chunk = _chunk(target.mapping(y[rows], x[cols]))
+        for index, at in zip(np.ndindex(lead), slices_from_chunks(data.chunks[:-2]), strict=True):
+            shape = tuple(part.stop - part.start for part in (*at, rows, cols))
             if chunk is None:
-                one = delayed(_outside)((*slices, *size), dtype)
+                one = delayed(unknown)(shape, dtype)
             else:
-                near, far = (_near(data[at], cells) for cells in (job.cells(chunk), job.far_cells(chunk)))
-                masks = [
-                    None if domain is None else _near(da.asarray(domain), c)
-                    for c in (job.cells(chunk), job.far_cells(chunk))
-                ]
+                cells = job.cells(chunk), job.far_cells(chunk)
+                near, far = (_near(data[at], each) for each in cells)
+                masks = [None if domain is None else _near(da.asarray(domain), each) for each in cells]
                 layers = near, far if job.predictor.neighbourhood.far else None
-                one = delayed(_filled)(layers, masks, read, target.mapping, y[part[0]], x[part[1]], chunk, job, warping)
-            stacked[index] = da.from_delayed(one, (*slices, *size), dtype=dtype)
-        rows.setdefault(part[0].start, []).append(_joined(stacked))
-    blocks = [da.concatenate(row, axis=-1) for row in rows.values()]
-    whole: da.Array = da.concatenate(blocks, axis=-2)
-    return whole
-
-
-def _joined(blocks: Any) -> da.Array:
-    """Blocks of slices as one array; `blocks` has an axis for each leading dimension."""
-    while blocks.ndim:
-        joined: Array = np.empty(blocks.shape[:-1], object)
-        for index in np.ndindex(joined.shape):
-            joined[index] = da.concatenate(list(blocks[index]), axis=blocks.ndim - 1)
-        blocks = joined
-    whole: da.Array = blocks[()]
+                one = delayed(_filled)(layers, masks, read, target.mapping, y[rows], x[cols], chunk, job, warping)
+            blocks[*index, *place] = da.from_delayed(one, shape, dtype=dtype)
+    whole: da.Array = da.block(blocks.tolist())
     return whole
 
 
@@ -236,14 +214,6 @@ def _padded(values: Array, cells: tuple[Array, Array], empty: Any) -> Array:
     return out
 
 
-def _outside(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    out = np.zeros(shape, dtype)
-    for name in ("value", "standard_error", "tail"):
-        out[name] = np.nan
-    out["flag"] = FillFlag.OUTSIDE_DOMAIN
-    return out
-
-
 def _filled(
     layers: tuple[Array, Array | None],
     masks: list[Array | None],
@@ -269,7 +239,7 @@ def _filled(
         )
         for mask, c in zip(masks, (cells, far_cells), strict=True)
     ]
-    out = _outside((*near.shape[:-2], len(places)), result_dtype(read.dtype, job))
+    out = unknown((*near.shape[:-2], len(places)), result_dtype(read.dtype, job))
     for index in np.ndindex(near.shape[:-2]):
         values = _padded(read(near[index]), cells, np.nan)
 

@@ -20,7 +20,7 @@ from geonp.inference.classes import fill_classes
 from geonp.inference.covariates import Layer
 from geonp.inference.directions import fill_directions
 from geonp.inference.joint import draw_samples
-from geonp.inference.kernel import FillJob, as_read, fill_window, result_dtype, within
+from geonp.inference.kernel import FillJob, Inputs, as_read, fill_window, result_dtype, within
 from geonp.inference.series import SERIES, predict_slice
 from geonp.inference.smoothing import fill_smooth
 from geonp.inference.stack import STACK
@@ -84,11 +84,10 @@ def fill_region(region: Region, source: Source, job: FillJob, *, keep_going: boo
         known = [layer for layer in layers if not layer.slice]
         try:
             stack = np.stack(others) if others else None
-            far = () if job.kind is Kind.CLASSES else (partial(source.far, index),)
-            filled = fill(window(index), domain_mask, region.chunk, job.at(index), stack, known, *far)
+            inputs = Inputs(window(index), domain_mask, stack, known, partial(source.far, index))
+            filled = fill(inputs, region.chunk, job.at(index))
             if job.samples:
-                own_job = replace(job, noise=(*job.noise, *index))
-                draw_samples(filled, window(index), domain_mask, region.chunk, own_job, known, *far)
+                draw_samples(filled, inputs, region.chunk, replace(job, noise=(*job.noise, *index)))
             if region.series:
                 _fill_from_others(filled, region, index, window, domain_mask, job)
         except PredictionError as error:

@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from geonp.errors import InputError, PredictionError
-from geonp.inference.covariates import Layer
-from geonp.inference.kernel import FillJob, unfilled
+from geonp.inference.kernel import FillJob, Inputs, unfilled
 from geonp.inference.stitching import Tile, in_batches, predict
 from geonp.inference.tiles import tiles_of
 from geonp.inference.tiling import between, support, wanted_cells
@@ -19,35 +18,23 @@ from geonp.raster.metadata import FillFlag
 from geonp.raster.windows import Window
 
 
-def fill_classes(
-    values: FloatArray,
-    domain_mask: BoolArray,
-    chunk: Window,
-    job: FillJob,
-    others: FloatArray | None = None,
-    covariates: Sequence[Layer] = (),
-) -> StructArray:
+def fill_classes(inputs: Inputs, chunk: Window, job: FillJob) -> StructArray:
     """Fill the missing cells of a chunk with their most probable class, as :func:`geonp.inference.kernel.fill_window`.
 
     A tile predicts the classes that its context has, each from its indicator. A tile whose context has a single class
     needs no model. Probabilities of neighbouring tiles are blended. The probability of having none of these classes is
     shared evenly by all but the most probable of `job.categories`. Raises InputError if the window has more than
     ``CLASSES.window`` different values. Raises PredictionError when the model returns a value that is not finite.
-
-    Parameters
-    ----------
-    values : array
-        ``job.window(chunk).shape``: values of classes, NaN where missing or outside the raster.
     """
     core = job.core(chunk)
-    missing, context_mask, fillable, result = unfilled(values, domain_mask, chunk, job)
+    missing, context_mask, fillable, result = unfilled(inputs, chunk, job)
     if not fillable[core].any():
         return result
     rows, cols = job.lattice(chunk)
     supported = support(fillable, rows, cols)
     wanted = wanted_cells(fillable, supported, core)
-    tiles = tiles_of(values, context_mask, missing, wanted, chunk, job)
-    best = np.full(result.shape, np.nan, values.dtype)
+    tiles = tiles_of(inputs.values, context_mask, missing, wanted, chunk, job)
+    best = np.full(result.shape, np.nan, inputs.values.dtype)
     of_best, total = np.zeros(result.shape), np.zeros(result.shape)
     every = dict.fromkeys(job.categories, total)
     for one, blended in _probabilities(tiles, wanted, job):

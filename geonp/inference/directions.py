@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
@@ -10,21 +10,13 @@ import numpy as np
 from scipy import ndimage
 
 from geonp.inference.covariates import Layer
-from geonp.inference.kernel import FillJob, fill_window
-from geonp.raster.arrays import BoolArray, FloatArray, StructArray
+from geonp.inference.kernel import FillJob, Inputs, fill_window
+from geonp.raster.arrays import FloatArray, StructArray
 from geonp.raster.metadata import FillFlag
 from geonp.raster.windows import Window
 
 
-def fill_directions(
-    values: FloatArray,
-    domain_mask: BoolArray,
-    chunk: Window,
-    job: FillJob,
-    others: FloatArray | None = None,
-    covariates: Sequence[Layer] = (),
-    far: Callable[[], FloatArray] | None = None,
-) -> StructArray:
+def fill_directions(inputs: Inputs, chunk: Window, job: FillJob) -> StructArray:
     """Fill the missing cells of a chunk with directions, as :func:`geonp.inference.kernel.fill_window` with numbers.
 
     Sine and cosine are filled, and the direction is that of the predicted vector m. As the square of a unit vector is
@@ -33,17 +25,17 @@ def fill_directions(
     Statistics, 2000, equation 2.3.14) in degrees. Filled directions are from 0 to 360, or from -180 to 180 if a
     direction observed within the reach of the context is negative.
     """
-    parts, read = [], None if far is None else cache(far)
+    values, others = inputs.values, inputs.others
+    parts, read = [], None if inputs.far is None else cache(inputs.far)
 
     def component(of_angle: np.ufunc) -> Callable[[], FloatArray] | None:
         return None if read is None else lambda: of_angle(np.radians(read()))
 
     for of_angle, slope in ((np.sin, np.cos), (np.cos, np.sin)):
-        layers = [_of_component(layer, slope(np.radians(values))) for layer in covariates]
+        layers = [_of_component(layer, slope(np.radians(values))) for layer in inputs.covariates]
         beside = None if others is None else of_angle(np.radians(others))
-        parts.append(
-            fill_window(of_angle(np.radians(values)), domain_mask, chunk, job, beside, layers, component(of_angle))
-        )
+        of_part = Inputs(of_angle(np.radians(values)), inputs.domain_mask, beside, layers, component(of_angle))
+        parts.append(fill_window(of_part, chunk, job))
     sine, cosine = parts
     core, filled = job.core(chunk), sine["flag"] == FillFlag.FILLED
     length = np.hypot(sine["value"], cosine["value"], dtype=np.float64)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from geonp.inference.censoring import latent
-from geonp.inference.covariates import Columns, Layer
-from geonp.inference.kernel import FillJob, unfilled, within
+from geonp.inference.covariates import Columns
+from geonp.inference.kernel import FillJob, Inputs, unfilled, within
 from geonp.inference.noise import Noise
 from geonp.inference.simulation import JOINT, Patch, Simulator, joint_errors, nearest, samples_of
 from geonp.inference.stitching import Tile
@@ -20,25 +19,11 @@ from geonp.raster.parts import PARTS
 from geonp.raster.windows import Window
 
 
-def draw_samples(
-    result: StructArray,
-    values: FloatArray,
-    domain_mask: BoolArray,
-    chunk: Window,
-    job: FillJob,
-    covariates: Sequence[Layer] = (),
-    far: Callable[[], FloatArray] | None = None,
-) -> None:
-    """Draw the samples of the filled cells of a chunk, in place.
-
-    Parameters
-    ----------
-    result : array
-        Of :func:`geonp.inference.kernel.fill_window` with the other arguments, whose samples are those of observations.
-    """
+def draw_samples(result: StructArray, inputs: Inputs, chunk: Window, job: FillJob) -> None:
+    """Draw the samples of the filled cells of a chunk into its result of :func:`geonp.inference.kernel.fill_window`."""
     if not (result["flag"] == FillFlag.FILLED).any():
         return
-    errors = errors_of(values, domain_mask, chunk, job, covariates, far)
+    errors = errors_of(inputs, chunk, job)
     fill_samples(result, errors.reshape(len(errors), -1))
 
 
@@ -51,17 +36,8 @@ def fill_samples(result: StructArray, errors: FloatArray) -> None:
         flat["sample"][part] = within(samples_of(errors[:, part], *of).T, flat["sample"].dtype)
 
 
-def errors_of(
-    values: FloatArray,
-    domain_mask: BoolArray,
-    chunk: Window,
-    job: FillJob,
-    covariates: Sequence[Layer] = (),
-    far: Callable[[], FloatArray] | None = None,
-) -> Float32Array:
+def errors_of(inputs: Inputs, chunk: Window, job: FillJob) -> Float32Array:
     """Standardised errors of the filled cells of a chunk, jointly drawn.
-
-    Arguments are those of :func:`geonp.inference.kernel.fill_window`.
 
     Returns
     -------
@@ -70,9 +46,9 @@ def errors_of(
         chunk, beyond rounding. The error of a cell in the units of the values is its standard error times this.
     """
     core = job.core(chunk)
-    missing, context_mask, fillable, _ = unfilled(values, domain_mask, chunk, job)
-    values, covariates = latent(values, covariates, job.warping)
-    beyond = far_of(far, missing, context_mask, chunk, job, covariates)
+    missing, context_mask, fillable, _ = unfilled(inputs, chunk, job)
+    values, covariates = latent(inputs.values, inputs.covariates, job.warping)
+    beyond = far_of(inputs.far, missing, context_mask, chunk, job, covariates)
     alone = all(layer.known_errors for layer in covariates)
     supported = job.supported(chunk, fillable) if alone else fillable
     tiles = tiles_of(values, context_mask, missing, fillable, chunk, job, covariates=covariates, far=beyond)

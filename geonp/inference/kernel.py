@@ -260,11 +260,36 @@ def as_read(values: FloatArray, flag: npt.NDArray[np.int8] | int, job: FillJob |
     return result
 
 
-def unfilled(
-    values: FloatArray, domain_mask: BoolArray, chunk: Window, job: FillJob
-) -> tuple[BoolArray, BoolArray, BoolArray, StructArray]:
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """What a chunk is filled from.
+
+    Attributes
+    ----------
+    values : array
+        ``job.window(chunk).shape``: NaN where missing or outside the raster; numbers of classes for a classifier.
+    domain_mask : array
+        Same shape: True inside the valid domain. Cells outside are neither filled nor used as context.
+    others : array, optional
+        ``(slices, rows, cols)``: the same window in neighbouring slices, NaN where missing, see
+        :mod:`geonp.inference.stack`.
+    covariates : sequence of Layer
+        Co-located fields in the same window, and known errors of the observations.
+    far : callable, optional
+        Reads the values of ``job.far_window(chunk)``, NaN where missing or outside the domain; called for wide gaps.
+    """
+
+    values: FloatArray
+    domain_mask: BoolArray
+    others: FloatArray | None = None
+    covariates: Sequence[Layer] = ()
+    far: Callable[[], FloatArray] | None = None
+
+
+def unfilled(inputs: Inputs, chunk: Window, job: FillJob) -> tuple[BoolArray, BoolArray, BoolArray, StructArray]:
     """Masks of a window: missing cells, context and cells that may be filled; and its core before any is filled."""
-    observed, core = ~np.isnan(values), job.core(chunk)
+    values, domain_mask, core = inputs.values, inputs.domain_mask, job.core(chunk)
+    observed = ~np.isnan(values)
     if job.surface is not None:
         domain_mask = domain_mask & job.surface.placed_mask(*job.lattice(chunk))
     missing, context_mask = domain_mask & ~observed, domain_mask & observed
@@ -273,36 +298,10 @@ def unfilled(
     return missing, context_mask, missing & job.near(chunk, context_mask), result
 
 
-def fill_window(
-    values: FloatArray,
-    domain_mask: BoolArray,
-    chunk: Window,
-    job: FillJob,
-    others: FloatArray | None = None,
-    covariates: Sequence[Layer] = (),
-    far: Callable[[], FloatArray] | None = None,
-) -> StructArray:
-    """Fill the missing cells of a chunk from the window around it.
+def fill_window(inputs: Inputs, chunk: Window, job: FillJob) -> StructArray:
+    """Fill the missing cells of a chunk, rows and columns of the raster, from the window around it.
 
     Raises PredictionError when the model returns a value that is not finite.
-
-    Parameters
-    ----------
-    values : array
-        ``job.window(chunk).shape``: NaN where missing or outside the raster; numbers of classes for a classifier.
-    domain_mask : array
-        Same shape: True inside the valid domain. Cells outside are neither filled nor used as context.
-    chunk : Window
-        Rows and columns to fill, in the raster.
-    job : FillJob
-        The job of the whole raster.
-    others : array, optional
-        ``(slices, rows, cols)``: the same window in neighbouring slices, NaN where missing, see
-        :mod:`geonp.inference.stack`.
-    covariates : sequence of Layer
-        Co-located fields in the same window, and known errors of the observations.
-    far : callable, optional
-        Reads the values of ``job.far_window(chunk)``, NaN where missing or outside the domain; called for wide gaps.
 
     Returns
     -------
@@ -311,7 +310,7 @@ def fill_window(
         prediction of filled cells is of latent values.
     """
     core, classes = job.core(chunk), job.predictor.classes
-    missing, context_mask, fillable, result = unfilled(values, domain_mask, chunk, job)
+    missing, context_mask, fillable, result = unfilled(inputs, chunk, job)
     points = NearMeasurements.of(job.points, *job.cells(chunk), job.shape[1] if job.periodic else None, job.seed)
     if points is not None and job.max_distance is not None:
         near_points = context_mask.copy()
@@ -319,10 +318,9 @@ def fill_window(
         fillable = missing & job.near(chunk, near_points)
     if not fillable[core].any():
         return result
-    if others is not None:
-        others = np.where(domain_mask, others, np.nan)
-    values, covariates = latent(values, covariates, job.warping)
-    beyond = far_of(far, missing, context_mask, chunk, job, covariates)
+    others = None if inputs.others is None else np.where(inputs.domain_mask, inputs.others, np.nan)
+    values, covariates = latent(inputs.values, inputs.covariates, job.warping)
+    beyond = far_of(inputs.far, missing, context_mask, chunk, job, covariates)
     predicted = _predict(values, missing, context_mask, fillable, chunk, job, others, covariates, (beyond, points))
     predicted = predicted[(slice(None), *core)]
     filled = fillable[core] & np.isfinite(predicted[0])

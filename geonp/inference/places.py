@@ -51,7 +51,9 @@ def fill_places(
 
     Parameters
     ----------
-    values, domain_mask, chunk, job, far
+    values, domain_mask, far
+        As of :class:`geonp.inference.kernel.Inputs`.
+    chunk, job
         As of :func:`geonp.inference.kernel.fill_window`.
     places : array
         ``(n, 2)``: rows and columns in the raster, with fractions: cells of the chunk are nearest to them.

@@ -694,10 +694,10 @@ def test_a_prediction_that_is_not_finite_fails_its_unit(
 ) -> None:
     fill = region.fill_window
 
-    def broken(values: Any, domain: Any, chunk: Any, *rest: Any) -> Any:
+    def broken(inputs: Any, chunk: Any, job: Any) -> Any:
         if (chunk.row, chunk.col) == (20, 20):
             raise PredictionError("the model returned values that are not finite")
-        return fill(values, domain, chunk, *rest)
+        return fill(inputs, chunk, job)
 
     monkeypatch.setitem(region.FILLS, Kind.NUMBERS, broken)
     report = fill_store(lazily(source), tmp_path / "out.zarr", chunks=20, model=model)
