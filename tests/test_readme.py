@@ -19,6 +19,7 @@ import xarray as xr
 
 import geonp
 from geonp.cli.app import main
+from geonp.inference.checkpoint import load_card
 from geonp.nn import tnp_kr
 from geonp.nn.models import build
 
@@ -219,6 +220,23 @@ def test_links_resolve(page: str) -> None:
         assert file.exists(), f"{page}: {target}"
         if fragment:
             assert fragment in anchors(str(file.relative_to(ROOT))), f"{page}: {target}"
+
+
+def test_pages_give_the_versions_and_scores_of_the_cards() -> None:
+    cards = [load_card("tnpkr-sa"), load_card("te-pt-tnp")]
+    accuracy, own = text_of("docs/accuracy.md"), cards[0].scores
+    assert f"| {' | '.join(f'`{card.name}` {card.version}' for card in cards)} |" in accuracy
+    for key, row in {
+        "kriging_crps_ratio": "CRPS relative to kriging, geometric mean",
+        "kriging_rmse_ratio": "RMSE relative to kriging, geometric mean",
+        "real_coverage_95": "coverage of the 95 % interval, mean",
+    }.items():
+        values = [f"{card.scores[key]:.3f}" for card in cards]
+        assert f"| {row} | {' | '.join(values)} |" in accuracy
+        assert all(re.search(rf"\| {value}\b", text_of("README.md")) for value in values)
+    assert f"{own['kriging_crps_ratio']:.2f} times that of kriging" in text_of("docs/how-it-works.md")
+    assert f"{own['real_coverage_95']:.1%}".replace("%", " % on average") in text_of("docs/guide/uncertainty.md")
+    assert f"With version {cards[0].version} of `tnpkr-sa`" in text_of("docs/first-fill.md")
 
 
 def test_the_reference_has_every_public_name() -> None:

@@ -43,7 +43,7 @@ class Card(BaseModel):
     training : dict
         Provenance: recipe, steps, seed, CPU hours.
     scores : dict
-        Scores on held-out synthetic tasks.
+        Scores on held-out synthetic tasks; of shipped models also on real rasters, of adapted ones on their raster.
     trained_on, chosen_on : str
         Data of the training, and data whose scores led to choices in the model.
     limits : tuple of str
