@@ -89,7 +89,7 @@ def aggregate(
     from geonp.errors import OutputError
     from geonp.fill.aggregate import aggregate as aggregated
     from geonp.io.files import open_raster
-    from geonp.io.location import check_writable, is_remote, replacing
+    from geonp.io.location import check_writable, is_remote, written
 
     if (regions is None) == (blocks is None):
         raise click.UsageError("Give either REGIONS or --blocks.")
@@ -114,10 +114,7 @@ def aggregate(
     if out is None:
         echo(table.to_csv(index=False).rstrip())
         return
-    try:
-        with replacing(out) as temporary:
-            table.to_csv(temporary, index=False)
-    except OSError as error:
-        raise OutputError(f"Cannot write the table {str(out)!r}: {error}. Check the folder and the disk.") from error
+    with written(out, "table") as temporary:
+        table.to_csv(temporary, index=False)
     if not quiet:
         echo(f"Wrote {len(table):,} rows: {out}")

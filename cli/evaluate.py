@@ -154,13 +154,7 @@ def _evaluated(source: str, settings: dict[str, Any]) -> Comparison:
 
 def _write(comparison: Any, path: Path) -> None:
     """Write the predictions of a cross-validation as CSV."""
-    from geonp.errors import OutputError
-    from geonp.io.location import replacing
+    from geonp.io.location import written
 
-    try:
-        with replacing(path) as temporary:
-            comparison.to_frame().to_csv(temporary, index=False)
-    except OSError as error:
-        raise OutputError(
-            f"Cannot write the predictions {str(path)!r}: {error}. Check the folder and the disk."
-        ) from error
+    with written(path, "predictions") as temporary:
+        comparison.to_frame().to_csv(temporary, index=False)

@@ -19,7 +19,7 @@ import numpy as np
 from geonp.errors import MissingExtraError, OutputError
 from geonp.evaluation.cross_validation import CrossValidation
 from geonp.evaluation.scored import OURS, RANKED, VARIANTS, WITH_BOTH, WITH_COVARIATES, WITH_SLICES, Scored
-from geonp.io.location import replacing
+from geonp.io.location import written
 
 try:
     import matplotlib
@@ -103,11 +103,8 @@ def write_report(comparison: Scored, path: str | Path, *, title: str | None = No
     Raises OutputError as :func:`check_report`, and if the file cannot be written.
     """
     check_report(path)
-    try:
-        with replacing(Path(path)) as temporary:
-            temporary.write_text(render(comparison, title=title), encoding="utf-8")
-    except OSError as error:
-        raise OutputError(f"Cannot write the report {str(path)!r}: {error}. Check the folder and the disk.") from error
+    with written(Path(path), "report") as temporary:
+        temporary.write_text(render(comparison, title=title), encoding="utf-8")
 
 
 def render(comparison: Scored, *, title: str | None = None) -> str:

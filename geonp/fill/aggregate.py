@@ -27,7 +27,7 @@ from geonp.io.polygons import VECTOR_FILES
 from geonp.raster.arrays import AnyIntArray, BoolArray, FloatArray
 from geonp.raster.covariates import CovariateLike, named
 from geonp.raster.grid import Grid
-from geonp.raster.metadata import FillFlag
+from geonp.raster.metadata import FillFlag, as_dataset
 from geonp.raster.parts import PARTS
 from geonp.raster.regions import Regions, blocks, cell_areas, labelled
 
@@ -187,7 +187,7 @@ def _regions_of(
 
 def _filled(obj: Raster, samples: int, options: dict[str, Any]) -> tuple[xr.Dataset, list[str]]:
     """A filled Dataset with samples, lazy, and the names of its variables."""
-    ds = unbanded(obj.to_dataset(name=obj.name or "value") if isinstance(obj, xr.DataArray) else obj)
+    ds = unbanded(as_dataset(obj))
     before = [str(name) for name in ds.data_vars if f"{name}_fill_flag" in ds]
     if not before:
         if "geonp_model" in ds.attrs:

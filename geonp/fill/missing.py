@@ -21,7 +21,7 @@ from geonp.raster.elementwise import elementwise, is_lazy
 from geonp.raster.flags import Condition, Expression, layer_of, parsed
 from geonp.raster.grid import Grid
 from geonp.raster.kinds import is_auxiliary, is_named_as_classes
-from geonp.raster.metadata import UNNAMED, ancillary_names
+from geonp.raster.metadata import ancillary_names, as_dataset
 from geonp.raster.nodata import DEFAULT_FILL, NODATA, empty_value, holds, nodata_values, valid_limits
 from geonp.raster.presets import PRESETS
 from geonp.raster.variable import fill_variables
@@ -293,7 +293,7 @@ def with_gaps(
         See :func:`hidden`.
     """
     grid = Grid.from_xarray(obj)
-    ds = obj if isinstance(obj, xr.Dataset) else obj.to_dataset(name=UNNAMED if obj.name is None else obj.name)
+    ds = as_dataset(obj)
     flags = flags_of(missing, obj, ds, grid)
     candidates = flags.candidates(grid, left_out)
     names = fill_variables(candidates, grid, nodata) if isinstance(obj, xr.Dataset) else list(candidates.data_vars)

@@ -19,7 +19,7 @@ from geonp.inference.kernel import within
 from geonp.raster.arrays import Array
 from geonp.raster.casting import lattice_of
 from geonp.raster.kinds import category_labels
-from geonp.raster.metadata import UNNAMED, FillFlag, Kind, ancillary_names
+from geonp.raster.metadata import FillFlag, Kind, ancillary_names, as_dataset
 from geonp.raster.nodata import NODATA, OTHER_NODATA, PACKING, UNLIMITED, VALID, holds, without
 from geonp.raster.variable import ClassReader, Variable, labels
 
@@ -94,10 +94,10 @@ def outputs(variable: Variable, options: FillOptions, *, bounded: bool = False) 
             others = [output("probability", partial(_part, name="probability"), np.float32)]
         else:
             along = xr.Variable("category", labels(source), _CATEGORY)
-            others = [output("probability", _every_probability, np.float32, along)]
+            others = [output("probability", partial(_each, name="probability"), np.float32, along)]
         if variable.categories:
             names_ = xr.Variable("category", category_labels(source, variable.categories), _CATEGORY)
-            every = partial(_every_probability, name="class_probability")
+            every = partial(_each, name="class_probability")
             others.insert(0, output("class_probability", every, np.float32, names_))
         attrs = without(source.attrs, ("grid_mapping",))
         names = [*ancillary_names(source), *(other.name for other in (*others, flag))]
@@ -117,7 +117,7 @@ def outputs(variable: Variable, options: FillOptions, *, bounded: bool = False) 
             exceedance = [output("exceedance", function, np.float32, thresholds)]
         if options.samples:
             numbers = xr.Variable("sample", np.arange(options.samples), {"standard_name": "realization", "units": "1"})
-            sample = [output("sample", _samples, along=numbers)]
+            sample = [output("sample", partial(_each, name="sample"), along=numbers)]
         others = [error, *quantile, *exceedance, *tail, *sample]
         names = [other.name for other in (error, flag, *tail, *quantile, *exceedance, *sample)]
         attrs = _value_attrs(source, variable.nodata, variable.limits, variable.encoding, names)
@@ -186,7 +186,7 @@ def values_only(obj: xr.DataArray | xr.Dataset) -> xr.Dataset:
     >>> list(geonp.values_only(geonp.infill(dem.where(dem < 30))))
     ['height']
     """
-    return without_results(unbanded(obj if isinstance(obj, xr.Dataset) else obj.to_dataset(name=obj.name or UNNAMED)))
+    return without_results(unbanded(as_dataset(obj)))
 
 
 def without_results(ds: xr.Dataset, results: Sequence[str] = RESULTS) -> xr.Dataset:
@@ -234,23 +234,19 @@ def _errors(result: Array, stored: Array, lattice: tuple[float, float] | None) -
 
 def _quantiles(result: Array, stored: Array, levels: tuple[float, ...]) -> Array:
     if "quantile" in (result.dtype.names or ()):
-        return np.moveaxis(result["quantile"], -1, 0)
+        return _each(result, stored, "quantile")
     of = [result[name] for name in ("value", "standard_error", "tail")]
     return np.stack([within(student.quantile(level, *of), result["value"].dtype) for level in levels])
 
 
-def _samples(result: Array, stored: Array) -> Array:
-    return np.moveaxis(result["sample"], -1, 0)
-
-
 def _exceedance(result: Array, stored: Array, thresholds: tuple[float, ...]) -> Array:
     if "exceedance" in (result.dtype.names or ()):
-        return np.moveaxis(result["exceedance"], -1, 0)
+        return _each(result, stored, "exceedance")
     of = [result[name].astype(np.float64) for name in ("value", "standard_error", "tail")]
     return np.stack([student.sf(threshold, *of) for threshold in thresholds]).astype(np.float32)
 
 
-def _every_probability(result: Array, stored: Array, name: str = "probability") -> Array:
+def _each(result: Array, stored: Array, name: str) -> Array:
     return np.moveaxis(result[name], -1, 0)
 
 

@@ -14,12 +14,12 @@ import xarray as xr
 from geonp.errors import InputError, OutputError
 from geonp.fill.outputs import filled_names, unbanded
 from geonp.fill.panels import PICTURE, Frame, Panel, Places, drawn, require_matplotlib
-from geonp.io.location import check_writable, replacing
+from geonp.io.location import check_writable, written
 from geonp.raster.arrays import FloatArray
 from geonp.raster.directions import is_direction
 from geonp.raster.grid import Grid
 from geonp.raster.kinds import category_labels, is_classes
-from geonp.raster.metadata import GDAL_METADATA, UNNAMED, FillFlag
+from geonp.raster.metadata import GDAL_METADATA, FillFlag, as_dataset
 from geonp.raster.nodata import declared_nodata, observed
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def plot(
     >>> figure.savefig("fill.png")
     """
     require_matplotlib()
-    ds = obj if isinstance(obj, xr.Dataset) else obj.to_dataset(name=UNNAMED if obj.name is None else obj.name)
+    ds = as_dataset(obj)
     ds = unbanded(ds)
     name = _chosen(ds, variable)
     whole = Grid.from_xarray(ds)
@@ -130,11 +130,8 @@ def save_picture(figure: Figure, path: str | Path) -> None:
     Raises OutputError if it cannot be written.
     """
     path = Path(path)
-    try:
-        with replacing(path) as temporary:
-            figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=PICTURE.dpi)
-    except OSError as error:
-        raise OutputError(f"Cannot write the picture {str(path)!r}: {error}. Check the folder and the disk.") from error
+    with written(path, "picture") as temporary:
+        figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=PICTURE.dpi)
 
 
 def _chosen(ds: xr.Dataset, variable: Hashable | None) -> Hashable:

@@ -13,9 +13,9 @@ from geonp.fill.missing import Flags, flags_of, hidden
 from geonp.fill.options import FillOptions
 from geonp.raster.covariates import CovariateLike, taken_by
 from geonp.raster.grid import Grid
-from geonp.raster.metadata import UNNAMED, ancillary_names
+from geonp.raster.metadata import ancillary_names, as_dataset
 from geonp.raster.places import warn_of_places
-from geonp.raster.variable import Variable, class_variables, off_grid, passed_classes, passed_integers
+from geonp.raster.variable import Variable, class_variables, number_variables, off_grid, passed_classes
 
 Raster = xr.DataArray | xr.Dataset
 """What can be filled."""
@@ -40,7 +40,7 @@ def normalise(
             f"The last column of {grid.x_dim!r} repeats the first, 360 degrees away: both are filled separately, and "
             f"the raster is not treated as periodic. Drop it: obj.isel({{{grid.x_dim!r}: slice(None, -1)}})."
         )
-    ds = _marked(obj if isinstance(obj, xr.Dataset) else obj.to_dataset(name=UNNAMED if obj.name is None else obj.name))
+    ds = _marked(as_dataset(obj))
     flags = flags_of(options.missing, obj, ds, grid)
     ds = flags.ds
     if isinstance(obj, xr.DataArray):
@@ -75,7 +75,7 @@ def _marked(ds: xr.Dataset) -> xr.Dataset:
 
 def _warn_of_passed(ds: xr.Dataset, grid: Grid, names: Sequence[Hashable], classes: int) -> None:
     """Warn of the variables of a raster that are not among those to fill."""
-    if not classes and (passed := passed_integers(ds, grid, names)):
+    if not classes and (passed := [name for name in number_variables(ds, grid) if name not in names]):
         warn(
             f"{', '.join(map(str, passed))}: integers without a declared nodata value pass through as they are. If "
             "they have missing cells, give their value with nodata= (--nodata)."

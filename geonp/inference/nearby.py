@@ -11,26 +11,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from geonp.errors import PredictionError
 from geonp.inference.context import Neighbourhood, framed
 from geonp.inference.ground import Ground, SquareCells
 from geonp.inference.parallel import on_cores
 from geonp.inference.stitching import Tile, batches, pad
-from geonp.inference.tiling import depths
+from geonp.inference.tiling import any_in, depths, rectangle_sums
 from geonp.nn.squares import NEARBY, Patch, Reading
+from geonp.raster.arrays import BoolArray, Float64Array, FloatArray, IntArray
 from geonp.raster.surface import Surface
 from geonp.raster.windows import Window
 
 if TYPE_CHECKING:
     from geonp.inference.kernel import FillJob
-
-__all__ = ["BLOCKS", "Blocks", "blocks_of", "fill_nearby", "has_blocks", "reading_tile", "small_gaps"]
-
-BoolArray = npt.NDArray[np.bool_]
-FloatArray = npt.NDArray[np.floating]
-IntArray = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -55,7 +49,6 @@ class BlockSettings:
 
 
 BLOCKS = BlockSettings()
-"""The settings in use."""
 
 
 def has_blocks(neighbourhood: Neighbourhood, surface: Surface | None) -> bool:
@@ -101,14 +94,14 @@ def blocks_of(
     inside = _inside(missing.shape, frame)
     deep = missing & (depths(context_mask) > BLOCKS.depth_px)
     wide = missing & (depths(deep) <= BLOCKS.rim_px)
-    squares = _any(missing[inside], side) & ~_any(wide[inside], side)
+    gaps = any_in(missing[inside], side)
+    squares = gaps & ~any_in(wide[inside], side)
     count = np.pad(context_mask, ((1, 0), (1, 0))).cumsum(0).cumsum(1)
     first = [start - NEARBY.reach_px + side * np.arange(n) for start, n in zip(frame, squares.shape, strict=True)]
     last = [start + side + 2 * NEARBY.reach_px for start in first]
-    ends = [count[np.ix_(rows, cols)] for rows in (first[0], last[0]) for cols in (first[1], last[1])]
-    squares &= ends[3] - ends[2] - ends[1] + ends[0] >= NEARBY.n_context
+    squares &= rectangle_sums(count, list(zip(first, last, strict=True))) >= NEARBY.n_context
     # one other gap needs the tile, which then fills all of its cells
-    tiles = _any(squares, tile_px // side) & ~_any(_any(missing[inside], side) & ~squares, tile_px // side)
+    tiles = any_in(squares, tile_px // side) & ~any_in(gaps & ~squares, tile_px // side)
     ny, nx = (n // BLOCKS.tiles for n in tiles.shape)
     usable = np.asarray(usable_mask[inside[0]].reshape(ny, px).all(1))[:, None]
     absent, present = (mask[inside].reshape(ny, px, nx, px).sum((1, 3)) for mask in (missing, context_mask))
@@ -124,13 +117,13 @@ def blocks_of(
 
 def small_gaps(
     values: FloatArray, context_mask: BoolArray, missing: BoolArray, wanted: BoolArray, chunk: Window, job: FillJob
-) -> tuple[BoolArray, npt.NDArray[np.float64]] | None:
+) -> tuple[BoolArray, Float64Array] | None:
     """Mask of the cells of small gaps in the window of a chunk, and outputs of those of them that are wanted.
 
     None if no block has gaps in enough tiles.
     """
     px, frame = job.predictor.neighbourhood.tile_px, job.margins(chunk)
-    tiles = _any(missing[_inside(missing.shape, frame)], px)
+    tiles = any_in(missing[_inside(missing.shape, frame)], px)
     ny, nx = (n // BLOCKS.tiles for n in tiles.shape)
     if not (tiles.reshape(ny, BLOCKS.tiles, nx, BLOCKS.tiles).sum((1, 3)) >= BLOCKS.fewest).any():
         return None
@@ -142,7 +135,7 @@ def small_gaps(
 
 def fill_nearby(
     values: FloatArray, missing: BoolArray, wanted: BoolArray, blocks: Blocks, chunk: Window, job: FillJob
-) -> npt.NDArray[np.float64]:
+) -> Float64Array:
     """Outputs ``(outputs, rows, cols)`` of the wanted cells of ``blocks.mask``, NaN elsewhere.
 
     The window of the chunk has NaN in `values` where there is no context. Raises PredictionError when the model returns
@@ -151,9 +144,9 @@ def fill_nearby(
     out = np.full((job.predictor.outputs, *values.shape), np.nan)
     half, px, (rows, cols) = blocks.px // 2, NEARBY.choice_px, job.lattice(chunk)
     # all squares of a tile, also those beyond the chunk, since they choose a reading together
-    tiles = _any((wanted & blocks.mask)[_inside(values.shape, blocks.frame)], px)
+    tiles = any_in((wanted & blocks.mask)[_inside(values.shape, blocks.frame)], px)
     squares = blocks.squares & tiles.repeat(px // NEARBY.side_px, 0).repeat(px // NEARBY.side_px, 1)
-    quarters = np.argwhere(_any(squares, half // NEARBY.side_px))
+    quarters = np.argwhere(any_in(squares, half // NEARBY.side_px))
     if not len(quarters):
         return out
     candidates = [_candidates(quarter, blocks.read) for quarter in quarters]
@@ -210,7 +203,7 @@ def reading_tile(
 ) -> tuple[Tile, float]:
     """The tile with small gaps in the middle of a block, with a single target, and the length of its unit."""
     px, side = neighbourhood.tile_px, BLOCKS.tiles
-    tiles = _any(blocks.squares, px // NEARBY.side_px)[side * block[0] :, side * block[1] :][:side, :side]
+    tiles = any_in(blocks.squares, px // NEARBY.side_px)[side * block[0] :, side * block[1] :][:side, :side]
     numbers = np.argwhere(tiles)
     central = np.argmin(np.hypot(*(numbers - numbers.mean(0)).T).round(6))
     corner = blocks.frame + px * (side * block + numbers[central])
@@ -235,9 +228,3 @@ def _candidates(quarter: IntArray, read: BoolArray) -> IntArray:
 def _inside(shape: tuple[int, ...], frame: IntArray) -> tuple[slice, slice]:
     """The area of a window inside its frame."""
     return slice(frame[0], shape[0] - frame[0]), slice(frame[1], shape[1] - frame[1])
-
-
-def _any(mask: BoolArray, px: int) -> BoolArray:
-    """Whether any cell of each square of `px` cells is True."""
-    ny, nx = mask.shape
-    return np.asarray(mask.reshape(ny // px, px, nx // px, px).any((1, 3)))

@@ -14,10 +14,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy import special
 from scipy.spatial import cKDTree
 
@@ -26,11 +24,7 @@ from geonp.inference.noise import Noise
 from geonp.inference.parallel import on_cores
 from geonp.inference.predictor import Predictor, one_thread
 from geonp.inference.stitching import Tile, batches, pad
-
-__all__ = ["JOINT", "JointSettings", "Patch", "Simulator", "joint_errors", "samples_of"]
-
-FloatArray = npt.NDArray[np.floating[Any]]
-IntArray = npt.NDArray[np.integer[Any]]
+from geonp.raster.arrays import AnyIntArray, Float32Array, FloatArray
 
 
 @dataclass(frozen=True)
@@ -44,7 +38,6 @@ class JointSettings:
 
 
 JOINT = JointSettings()
-"""The settings in use."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,10 +66,10 @@ class Patch:
 
     tile: Tile
     x: FloatArray
-    cells: IntArray
-    near: IntArray
+    cells: AnyIntArray
+    near: AnyIntArray
     jacobian: FloatArray
-    targets: IntArray
+    targets: AnyIntArray
     weights: FloatArray
     finest: float = 1.0
 
@@ -117,9 +110,7 @@ class Simulator:
         return found
 
 
-def joint_errors(
-    patches: Sequence[Patch], size: int, simulator: Simulator, expected: int = 0
-) -> npt.NDArray[np.float32]:
+def joint_errors(patches: Sequence[Patch], size: int, simulator: Simulator, expected: int = 0) -> Float32Array:
     """Blended errors ``(n, size)`` with variance one, NaN where there is no patch.
 
     The noise of the simulator has ``JOINT.pilots`` more samples than `n`; these come first.
@@ -168,6 +159,6 @@ def _student_scores(scores: FloatArray, df: FloatArray) -> FloatArray:
     return np.asarray(-np.sign(scores) * below)
 
 
-def nearest(places: FloatArray, targets: FloatArray) -> IntArray:
+def nearest(places: FloatArray, targets: FloatArray) -> AnyIntArray:
     """Number of the target that is nearest to each place."""
     return np.asarray(cKDTree(targets).query(places)[1], np.intp)

@@ -59,14 +59,14 @@ def groups(missing: BoolArray, observed: BoolArray, frame: int, neighbourhood: N
     count = np.pad(near, ((1, 0), (1, 0))).cumsum(0).cumsum(1)
     inside = np.s_[frame : missing.shape[0] - frame, frame : missing.shape[1] - frame]
     lone, missing = _lone(missing, frame, px, px * merge)
-    open_ = _any_in_tiles(missing[inside], px)
-    deep = _any_in_tiles((missing & (depths(observed) > TILING.shallow_px))[inside], px)
+    open_ = any_in(missing[inside], px)
+    deep = any_in((missing & (depths(observed) > TILING.shallow_px))[inside], px)
     result: list[IntArray] = []
     while merge > 2:
         side = px * merge
         starts = [frame - lap + np.arange(0, n * px, side) for n in open_.shape]
-        room = _sums(count, [(start, start + side + 2 * lap) for start in starts]) <= neighbourhood.n_context
-        for i, j in np.argwhere(room & ~_any_in_tiles(deep, merge) & _any_in_tiles(open_, merge)):
+        room = rectangle_sums(count, [(start, start + side + 2 * lap) for start in starts]) <= neighbourhood.n_context
+        for i, j in np.argwhere(room & ~any_in(deep, merge) & any_in(open_, merge)):
             square = open_[i * merge : (i + 1) * merge, j * merge : (j + 1) * merge]
             result.append(np.argwhere(square) + np.array([i, j]) * merge)
             square[:] = False
@@ -127,7 +127,7 @@ def _partition(
     # a tile and its frame cover two of three bands of rows, and of columns
     edges = np.array([0, px, px + 2 * lap, 2 * (px + lap)])
     bounds = [first + np.arange(0, n * px, 2 * px)[:, None] + edges for n in open_.shape]
-    bands = _sums(count, [(bound[:, :-1].ravel(), bound[:, 1:].ravel()) for bound in bounds])
+    bands = rectangle_sums(count, [(bound[:, :-1].ravel(), bound[:, 1:].ravel()) for bound in bounds])
     bands = bands.reshape(-1, 3, bounds[1].shape[0], 3)
     members = np.array([[s >> tile & 1 for tile in range(4)] for s in range(16)], bool)
     covered = np.zeros((16, 3, 3), bool)
@@ -166,7 +166,8 @@ _PARTITIONS = _set_partitions((1, 2, 4, 8))
 """The fifteen ways to divide the tiles of a square into groups."""
 
 
-def _any_in_tiles(mask: BoolArray, px: int) -> BoolArray:
+def any_in(mask: BoolArray, px: int) -> BoolArray:
+    """Whether any cell of each square of `px` cells is True."""
     ny, nx = mask.shape
     return np.asarray(mask.reshape(ny // px, px, nx // px, px).any((1, 3)))
 
@@ -178,7 +179,7 @@ def depths(observed: BoolArray) -> IntArray:
     return np.asarray(ndimage.distance_transform_cdt(~observed, "chessboard"), np.intp)
 
 
-def _sums(count: IntArray, bounds: Sequence[tuple[IntArray, IntArray]]) -> IntArray:
+def rectangle_sums(count: IntArray, bounds: Sequence[tuple[IntArray, IntArray]]) -> IntArray:
     """Sums over rectangles from cumulative sums; `bounds` are first and last rows, then first and last columns."""
     ends = [count[np.ix_(rows, cols)] for rows in bounds[0] for cols in bounds[1]]
     return np.asarray(ends[3] - ends[2] - ends[1] + ends[0])

@@ -65,12 +65,11 @@ def transform(ds: xr.Dataset, grid: Grid) -> Affine | None:
     Own code, because ``ds.rio.transform`` does not check that cells are even, and needs dimensions named x and y.
     """
     if grid.y_dim in ds.coords and grid.x_dim in ds.coords:
-        (dy, dx), (y, x) = grid.spacing, grid.origin
-        found = Affine(dx, 0.0, x - dx / 2, 0.0, dy, y - dy / 2)
+        found = Affine(*grid.affine)
         written = _written_transform(ds)
         # coordinates are rounded: the transform that they follow from is exact
         same = written is not None and found.almost_equals(
-            written, TOLERANCES.same_cells * min(abs(dy), abs(dx)) / max(grid.shape)
+            written, TOLERANCES.same_cells * min(map(abs, grid.spacing)) / max(grid.shape)
         )
         return (written if same else found) if grid.regular else None
     return _written_transform(ds)

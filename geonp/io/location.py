@@ -139,6 +139,16 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
 
 
+@contextmanager
+def written(path: Path, what: str) -> Iterator[Path]:
+    """Yield a new file as :func:`replacing`; an OutputError says what cannot be written."""
+    try:
+        with replacing(path) as temporary:
+            yield temporary
+    except OSError as error:
+        raise OutputError(f"Cannot write the {what} {str(path)!r}: {error}. Check the folder and the disk.") from error
+
+
 def sync(path: Path) -> None:
     """Make sure that a local file, a folder's list of names, or a Zarr store has reached the disk.
 

@@ -176,14 +176,13 @@ def _in_crs(polygons: Polygons, grid: Grid) -> Sequence[Any]:
 
     if polygons.crs is None:
         return polygons.geometries
-    declared = grid.crs or ("OGC:CRS84" if grid.geographic else None)
     source = CRS.from_user_input(polygons.crs)
-    if declared is None:
+    if grid.system is None:
         raise InputError(
             f"the polygons are in {source.name}, and the raster declares no CRS: write it to the raster, for example "
             "with rioxarray's write_crs"
         )
-    target = CRS.from_user_input(declared)
+    target = CRS.from_user_input(grid.system)
     if source.equals(target, ignore_axis_order=True):
         return polygons.geometries
     shapely, transformer = _module("shapely"), Transformer.from_crs(source, target, always_xy=True)

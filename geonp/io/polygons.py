@@ -88,11 +88,9 @@ def polygon_mask(polygons: Any, grid: Grid) -> xr.DataArray:
     if grid.geographic:  # longitudes of any convention
         turns = [np.array([turn, 0.0]) for turn in (-360, 0, 360)]
         shapes = np.concatenate([shapely.transform(shapes, partial(np.add, turn)) for turn in turns])
-    (dy, dx), (y, x) = grid.spacing, grid.origin
-    affine = Affine(dx, 0.0, x - dx / 2, 0.0, dy, y - dy / 2)
     inside = np.zeros(grid.shape, bool)
     if len(shapes):
-        inside = rasterize(list(shapes), grid.shape, transform=affine, dtype="uint8").astype(bool)
+        inside = rasterize(list(shapes), grid.shape, transform=Affine(*grid.affine), dtype="uint8").astype(bool)
     if not inside.any():
         raise InputError(
             f"The mask {what!r} leaves nothing to fill: none of its {len(given)} polygons holds the centre of a cell. "
@@ -126,7 +124,7 @@ def _read(place: str, pyogrio: Any, shapely: Any) -> tuple[Any, Any]:
 
 def _transformed(shapes: Any, crs: Any, grid: Grid, what: str, shapely: Any) -> Any:
     """Polygons in the CRS of the raster."""
-    target = grid.crs or ("OGC:CRS84" if grid.geographic else None)
+    target = grid.system
     if crs is None or target is None:
         raise InputError(
             f"The mask {what!r} cannot be placed: {'it' if crs is None else 'the raster'} has no CRS, expected one in "

@@ -195,7 +195,7 @@ def _warp(own: Grid, grid: Grid, what: str, method: str) -> Warp:
                 f"The {what} cannot be resampled: got a {which} whose cells are not evenly spaced or have no "
                 "coordinates, expected a grid of rows and columns. Interpolate it with xarray: interp_like(raster)."
             )
-    crs = [each.crs or ("OGC:CRS84" if each.geographic else None) for each in (own, grid)]
+    crs = [own.system, grid.system]
     if (crs[0] is None) != (crs[1] is None):
         raise InputError(
             f"The {what} cannot be resampled: only {'the raster' if crs[0] is None else 'it'} has a CRS, expected one "
@@ -205,7 +205,7 @@ def _warp(own: Grid, grid: Grid, what: str, method: str) -> Warp:
     if CRS(source).equals(CRS(target), ignore_axis_order=True):
         source = target
     turn = 360.0 / abs(own.spacing[1]) if own.geographic else 0.0
-    warp = Warp(own.shape, grid.shape, _affine(own), _affine(grid), source, target, turn, method)
+    warp = Warp(own.shape, grid.shape, own.affine, grid.affine, source, target, turn, method)
     rows, cols = (0, grid.shape[0]), (0, grid.shape[1])
     places = warp.places(rows, cols)
     if not all(map(math.isfinite, places)) or not all(part.size for part in warp.window(rows, cols)[:2]):
@@ -215,11 +215,6 @@ def _warp(own: Grid, grid: Grid, what: str, method: str) -> Warp:
         )
     ratio = (places[1] - places[0]) / grid.shape[0], (places[3] - places[2]) / grid.shape[1]
     return replace(warp, ratio=ratio)
-
-
-def _affine(grid: Grid) -> tuple[float, ...]:
-    (dy, dx), (y, x) = grid.spacing, grid.origin
-    return dx, 0.0, x - dx / 2, 0.0, dy, y - dy / 2
 
 
 def _slice(index: Array) -> Any:

@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -26,11 +26,7 @@ from torch import Tensor
 
 from geonp.nn.blocks import BLOCKS, LOG2E
 from geonp.nn.process import LocalProcess
-
-__all__ = ["SIMULATION", "Places", "SimulationSettings", "WhiteNoise", "simulate"]
-
-FloatArray = npt.NDArray[np.floating[Any]]
-IntArray = npt.NDArray[np.integer[Any]]
+from geonp.raster.arrays import AnyIntArray, Float32Array, FloatArray
 
 
 @dataclass(frozen=True)
@@ -54,7 +50,6 @@ class SimulationSettings:
 
 
 SIMULATION = SimulationSettings()
-"""The settings in use."""
 
 _TRENDS, _CELLS, _BANDS, _MOST_BANDS = 0, 1, 2, 256
 """Numbers of the lattices of trends, of the noise of cells and of the first band, and the range of bands."""
@@ -67,12 +62,12 @@ class WhiteNoise(Protocol):
     def n(self) -> int:
         """Number of samples."""
 
-    def at(self, lattice: int, nodes: Sequence[IntArray]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]:
+    def at(self, lattice: int, nodes: Sequence[AnyIntArray]) -> tuple[Float32Array, npt.NDArray[np.int32]]:
         """Noise of the blocks that hold some nodes ``(m, n)``, and for each node its row there."""
 
     def around(
-        self, lattice: int, nodes: IntArray, offsets: IntArray, period: int | None
-    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]:
+        self, lattice: int, nodes: AnyIntArray, offsets: AnyIntArray, period: int | None
+    ) -> tuple[Float32Array, npt.NDArray[np.int32]]:
         """Noise ``(m, n)``, and its rows for the nodes at all offsets from each of some nodes."""
 
 
@@ -101,7 +96,7 @@ class Places:
 
     x: FloatArray
     jacobian: FloatArray
-    cells: Sequence[IntArray]
+    cells: Sequence[AnyIntArray]
     n_context: int
     period: float | None = None
     unit: float = 1.0
@@ -113,12 +108,12 @@ class _Mixture:
     """Bands of one mixture: the metric with largest eigenvalue one, numbers of bands and their variances, and rest."""
 
     metric: FloatArray
-    bands: IntArray
+    bands: AnyIntArray
     variances: FloatArray
     white: float
 
 
-def simulate(process: LocalProcess, k: int, points: IntArray, places: Places, noise: WhiteNoise) -> FloatArray:
+def simulate(process: LocalProcess, k: int, points: AnyIntArray, places: Places, noise: WhiteNoise) -> FloatArray:
     """Standardised errors of the predictions of task `k`, jointly simulated.
 
     Parameters

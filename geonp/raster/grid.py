@@ -131,6 +131,17 @@ class Grid:
         return west, south, east, north
 
     @property
+    def affine(self) -> tuple[float, float, float, float, float, float]:
+        """Coefficients of the transform from (column, row) to the outer corner of a cell, for evenly spaced cells."""
+        (dy, dx), (y, x) = self.spacing, self.origin
+        return dx, 0.0, x - dx / 2, 0.0, dy, y - dy / 2
+
+    @property
+    def system(self) -> str | None:
+        """The CRS for pyproj: that declared, or the one of longitudes and latitudes; None if it is unknown."""
+        return self.crs or ("OGC:CRS84" if self.geographic else None)
+
+    @property
     def repeats_x(self) -> bool:
         """Whether the last column repeats the first, 360 degrees away."""
         return self.geographic and self.even[1] and abs((self.shape[1] - 1) * abs(self.spacing[1]) - 360.0) < 1e-3

@@ -48,7 +48,7 @@ class Mapping:
                 f"the grid at has no coordinates {target.y_dim!r} and {target.x_dim!r}, expected one for rows and one "
                 "for columns; geonp.lattice makes a grid"
             )
-        names = [grid.crs or ("OGC:CRS84" if grid.geographic else None) for grid in (target, source)]
+        names = [grid.system for grid in (target, source)]
         if (names[0] is None) != (names[1] is None):
             what, other = ("grid at", source.crs) if names[0] is None else ("raster", target.crs)
             raise InputError(

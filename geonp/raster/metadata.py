@@ -35,6 +35,11 @@ GDAL_METADATA = "gdal_metadata"
 """Encoding of rasters of GDAL with what their file says beside the values, see :mod:`geonp.io.tags`."""
 
 
+def as_dataset(obj: xr.DataArray | xr.Dataset) -> xr.Dataset:
+    """A raster as a Dataset; the variable of an array without a name is called :data:`UNNAMED`."""
+    return obj if isinstance(obj, xr.Dataset) else obj.to_dataset(name=UNNAMED if obj.name is None else obj.name)
+
+
 class FillFlag(IntEnum):
     """Origin of the value of a cell, as stored in ``<name>_fill_flag``."""
 

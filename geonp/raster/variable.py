@@ -185,11 +185,6 @@ def fill_variables(ds: xr.Dataset, grid: Grid, nodata: float | None = None) -> l
     return declared or [name for name in names if valid_limits(ds[name]) != UNLIMITED] or names
 
 
-def passed_integers(ds: xr.Dataset, grid: Grid, filled: Sequence[Hashable]) -> list[Hashable]:
-    """Integer variables that would be filled if a nodata value were given."""
-    return [name for name in number_variables(ds, grid) if name not in filled]
-
-
 def require_numbers(da: xr.DataArray) -> None:
     """Check that values are not classes, whose mean is no class.
 

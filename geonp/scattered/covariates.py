@@ -17,7 +17,7 @@ from geonp.io.measurements import Table
 from geonp.raster.arrays import BoolArray, Float64Array
 from geonp.raster.covariates import Covariate, CovariateLike, elsewhere, named, require_few
 from geonp.raster.grid import Grid
-from geonp.raster.metadata import UNNAMED, class_attrs
+from geonp.raster.metadata import as_dataset, class_attrs
 from geonp.scattered.fields import Field, Frame
 from geonp.scattered.targets import Target
 
@@ -107,7 +107,7 @@ def _label(covariate: Covariate) -> str:
 def _variable(at: object, name: str) -> Raster | None:
     """The variable of a raster with this name, or the raster itself."""
     if isinstance(at, xr.DataArray):
-        at = at.to_dataset(name=UNNAMED if at.name is None else at.name)
+        at = as_dataset(at)
     if not isinstance(at, xr.Dataset) or name not in at.variables or at[name].ndim < 2:
         return None
     parts = list(elsewhere(at[name]))
