@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(shell grep '^torch==' constraints.txt)
+# Most modules are never imported: the first import compiles a module, not the installation.
+INSTALL := $(BIN)/python -m pip install --quiet --no-compile
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test check docs bench bench-speed bench-against bench-accuracy bench-exact bench-seams bench-equivariance bench-cost bench-points bench-scale bench-cluster bench-across bench-beside bench-classes bench-errors bench-adapt bench-station-days bench-with-points bench-samples bench-sphere bench-values bench-papers clean
 .DEFAULT_GOAL := test
@@ -118,6 +121,6 @@ clean:
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet $(TORCH)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,evaluate]'
+	$(INSTALL) $(TORCH)
+	$(INSTALL) --constraint constraints.txt --editable '.[dev,evaluate]'
 	touch $@
