@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from datetime import date, timedelta
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -56,6 +58,32 @@ def with_storable_names(ds: xr.Dataset) -> xr.Dataset:
         for key in _NAMING & set(da.attrs):
             da.attrs[key] = " ".join(names.get(name, name) for name in str(da.attrs[key]).split())
     return ds
+
+
+def with_texts(ds: xr.Dataset) -> xr.Dataset:
+    """`ds` with text (JSON where needed) instead of objects that no file holds, such as the mappings of STAC items."""
+    texts = {
+        name: variable.copy(data=_texts(variable.values))
+        for name, variable in ds.variables.items()
+        if variable.dtype.kind == "O" and variable._in_memory and not _are_alike(variable.values.ravel().tolist())
+    }
+    return ds.assign(texts)
+
+
+def _are_alike(items: list[Any]) -> bool:
+    """Whether xarray stores objects as they are: all are text, or all are numbers or times, some of which are None."""
+    return all(isinstance(item, str | bytes) for item in items) or all(
+        item is None or isinstance(item, Number | np.generic | date | timedelta) or hasattr(item, "calendar")
+        for item in items
+    )
+
+
+def _texts(values: Any) -> Any:
+    texts = np.empty(values.shape, object)
+    for index, item in np.ndenumerate(values):
+        missing = item is None or item != item
+        texts[index] = "" if missing else item if isinstance(item, str) else json.dumps(item, default=str)
+    return texts
 
 
 def _flags(variable: xr.Variable) -> dict[str, Any]:

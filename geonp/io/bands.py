@@ -50,6 +50,8 @@ class Bands:
         Whether a palette, category names or the type of the layer say that the values are classes.
     single : bool
         Whether the file has no other bands of values.
+    alpha : int or None
+        Number of an alpha band that GDAL does not apply, as it does not beside more than three bands.
     """
 
     numbers: list[int]
@@ -60,6 +62,7 @@ class Bands:
     masked: bool
     classes: bool
     single: bool
+    alpha: int | None = None
 
     @classmethod
     def of(cls, file: rasterio.DatasetReader, path: str, chosen: Sequence[int] | None) -> Bands:
@@ -71,7 +74,9 @@ class Bands:
         flags, interpretations, dtypes = file.mask_flag_enums, file.colorinterp, file.dtypes
         # GDAL masks by the alpha band of one or of three bands
         masking = any(MaskFlags.alpha in kinds for kinds in flags)
-        alpha = {n for n in file.indexes if masking and interpretations[n - 1] == ColorInterp.alpha}
+        unmasked = all(MaskFlags.all_valid in kinds for kinds in flags) and file.count > 1
+        alpha = {n for n in file.indexes if (masking or unmasked) and interpretations[n - 1] == ColorInterp.alpha}
+        unapplied = next(iter(alpha)) if unmasked and len(alpha) == 1 else None
         numbers = [n for n in file.indexes if n not in alpha] if chosen is None else list(chosen)
         if missing := [n for n in numbers if not 1 <= n <= file.count]:
             raise InputError(
@@ -100,7 +105,8 @@ class Bands:
             nodata,
             scales,
             offsets,
-            any(
+            unapplied is not None
+            or any(
                 not {MaskFlags.all_valid, MaskFlags.nodata} & set(kinds) or MaskFlags.per_dataset in kinds
                 for kinds in flags
             ),
@@ -110,6 +116,7 @@ class Bands:
             or os.path.exists(f"{path}.vat.dbf")  # False for a name that is too long
             or (np.dtype(dtypes[0]).kind in "iu" and _has_categories(path)),
             file.count - len(alpha) == 1,
+            unapplied,
         )
 
     @property
@@ -163,6 +170,10 @@ class Bands:
         """64-bit integers ``(band, y, x)`` with a nodata value that float64 can hold where `masked` is NaN."""
         value = np.dtype(self.dtypes[0]).type(EXACT - 1)
         return _replaced(da, _Marked(da.variable, masked.variable, value)).assign_attrs(_FillValue=value)
+
+    def opaque(self, da: xr.DataArray, alpha: xr.DataArray) -> xr.DataArray:
+        """Floats ``(band, y, x)`` with NaN where an alpha band ``(1, y, x)`` is 0."""
+        return _replaced(da, _Opaque(da.variable, alpha.variable))
 
     def unpacked(self, da: xr.DataArray) -> xr.DataArray:
         """`da` ``(band, y, x)`` in the units of each band, as float64, with the encoding :data:`PACKED_BANDS`."""
@@ -277,3 +288,14 @@ class _Marked(_Lazy):
 
     def _read(self, key: tuple[Any, ...]) -> Array:
         return np.where(np.isnan(self.masked[key].values), self.value, self.source[key].values)
+
+
+class _Opaque(_Lazy):
+    """Floats with NaN wherever the only band of another array is 0."""
+
+    def __init__(self, source: xr.Variable, alpha: xr.Variable) -> None:
+        super().__init__(source, source.dtype)
+        self.alpha = alpha
+
+    def _read(self, key: tuple[Any, ...]) -> Array:
+        return np.where(self.alpha[0][key[1:]].values, self.source[key].values, np.nan).astype(self.dtype)

@@ -20,7 +20,7 @@ from geonp.io.decoding import decoded, renamed, with_crs
 from geonp.io.engines import Engine
 from geonp.io.gdal import open_gdal
 from geonp.io.groups import NetCDF, Tree, open_tree
-from geonp.io.nodata import declare_nodata, note_default_fill, numbered, warn_of_zero_fill
+from geonp.io.nodata import declare_nodata, note_default_fill, numbered, retyped, warn_of_zero_fill
 from geonp.io.sources import Source, readable, source_of
 from geonp.io.stores import Store, unfinished
 from geonp.raster.boxes import select_box
@@ -116,6 +116,7 @@ def open_raster(
         source, stored, wanted = _open_stored(source, options, lazily, variables, group, bands, nodata)
         if problem := unfinished(place, stored.attrs):
             raise InputError(problem)
+        stored = retyped(stored)
         stored = numbered(stored) if nodata is None else declare_nodata(stored, nodata)
         if y_dim is not None or x_dim is not None:
             stored = renamed(stored, y_dim, x_dim)

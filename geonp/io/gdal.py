@@ -50,6 +50,9 @@ def opened(path: str) -> DatasetReader:
     requests. Raises InputError for such a file.
     """
     bare = re.split(r"[?#]", path)[0]
+    if path.startswith("vrt://"):
+        with opened(bare.removeprefix("vrt://")):  # GDAL would open it with any driver
+            return rasterio.open(path)
     if _REFERRING.search(bare) or Path(path).is_dir():
         return rasterio.open(path)
     with rasterio.Env():
@@ -168,14 +171,14 @@ def _values(path: str | Path, of: Bands, chunks: Any, declared: bool, mixed: boo
     """
     if os.path.exists(path):  # the workers of a cluster may have another working directory
         path = os.path.abspath(path)
-    chosen = [f"bands={','.join(map(str, of.numbers))}"] if mixed else []
-    given = [f"a_srs={_LOCAL}"] if misnamed else []
-    place: Any = f"vrt://{path}?{'&'.join(chosen + given)}" if chosen + given else path
     masked = of.masked or (
         declared and not of.wide_nodata and (of.inexact_nodata or not (of.one_nodata and of.one_packing))
     )
 
-    def read(masked: bool, chunks: Any) -> xr.DataArray:
+    def read(masked: bool, chunks: Any, numbers: Sequence[int] = of.numbers) -> xr.DataArray:
+        chosen = [f"bands={','.join(map(str, numbers))}"] if mixed else []
+        given = [f"a_srs={_LOCAL}"] if misnamed else []
+        place: Any = f"vrt://{path}?{'&'.join(chosen + given)}" if chosen + given else path
         options: Any = {"cache": False, "masked": masked, "mask_and_scale": False, "chunks": chunks}
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "(Scales|Offsets) differ across bands")
@@ -184,7 +187,7 @@ def _values(path: str | Path, of: Bands, chunks: Any, declared: bool, mixed: boo
             with nullcontext(place) if os.path.exists(place) else rasterio.open(place) as source:
                 ds = xr.open_dataset(source, engine="rasterio", default_name="band_data", **options)
             da = ds["band_data"] if "band_data" in ds else next(iter(ds.data_vars.values()))
-        return da if mixed else da.isel(band=[number - 1 for number in of.numbers])
+        return da if mixed else da.isel(band=[number - 1 for number in numbers])
 
     da = read(masked, chunks)
     if "dtype" in da.encoding:
@@ -192,8 +195,10 @@ def _values(path: str | Path, of: Bands, chunks: Any, declared: bool, mixed: boo
     layout = None if chunks is None else da.chunksizes
     if declared and of.wide_nodata and not masked:
         da = of.marked(read(False, None), read(True, None))
+    if of.alpha is not None:
+        da = of.opaque(da if layout is None else read(True, None), read(False, None, [of.alpha]))
     if not of.one_packing:
-        da = of.unpacked(da if layout is None else read(masked, None))
+        da = of.unpacked(da if layout is None or da.chunks is None else read(masked, None))
     if mixed:
         da = da.assign_coords(band=of.numbers)
     da = of.described(da)

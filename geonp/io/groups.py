@@ -17,6 +17,7 @@ import xarray as xr
 from geonp.errors import InputError
 from geonp.io.decoding import decoded
 from geonp.io.hdfeos import described, structure_of
+from geonp.io.nodata import numbered, retyped
 from geonp.io.sources import Source
 from geonp.raster.dimensions import LATITUDES, LONGITUDES, is_geolocation
 from geonp.raster.metadata import class_attrs
@@ -138,7 +139,7 @@ def open_cells(path: Path) -> xr.Dataset:
     root = tree.open()
     placed = [group for group, names in tree.members().items() if _may_locate(names)]
     if len(placed) != 1 or not placed[0]:
-        return decoded(root)
+        return decoded(numbered(retyped(root)))
     places = tree.open(None, placed[0])
     sizes = max(
         (variable.sizes for name, variable in places.variables.items() if is_geolocation(name, variable)), key=len
@@ -148,7 +149,7 @@ def open_cells(path: Path) -> xr.Dataset:
         for name, variable in ds.variables.items():
             if variable.dims and variable.sizes.items() <= sizes.items():
                 found.setdefault(name, variable)
-    return decoded(xr.Dataset(found, attrs=root.attrs))
+    return decoded(numbered(retyped(xr.Dataset(found, attrs=root.attrs))))
 
 
 def _open_group(tree: Tree, members: Members, group: str, chunks: Any) -> xr.Dataset:

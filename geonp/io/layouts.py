@@ -27,7 +27,8 @@ def read_layout(file: rasterio.DatasetReader) -> dict[str, Any]:
     if file.driver not in {"GTiff", "COG"}:
         return {}
     structure, (rows, cols) = file.tags(ns="IMAGE_STRUCTURE"), file.block_shapes[0]
-    masks = [MaskFlags.per_dataset in kinds and MaskFlags.alpha not in kinds for kinds in file.mask_flag_enums]
+    others = {MaskFlags.alpha, MaskFlags.nodata}
+    masks = [MaskFlags.per_dataset in kinds and not others & set(kinds) for kinds in file.mask_flag_enums]
     return {
         "driver": "COG" if structure.get("LAYOUT") == "COG" else "GTiff",
         "block": (rows, cols),

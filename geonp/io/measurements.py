@@ -17,6 +17,7 @@ from geonp.errors import InputError, warn
 from geonp.io.column_units import bracketed, units_of, warn_of_other_units
 from geonp.io.tables import with_places
 from geonp.raster.arrays import BoolArray, Float64Array, FloatArray
+from geonp.raster.coordinate_units import in_degrees
 from geonp.raster.grid import Grid
 from geonp.raster.times import Times, times_of
 
@@ -226,7 +227,7 @@ def as_frame(
             "create one: pandas.DataFrame({'x': x, 'y': y, 'value': values})"
         )
     if type(points).__name__ != "GeoDataFrame":
-        return points, {}, points.attrs.get("crs")
+        return points, {n: {"units": u} for n, u in points.attrs.get("units", {}).items()}, points.attrs.get("crs")
     geometry: Any = points.geometry
     known = ~(geometry.isna() | geometry.is_empty)
     if other := sorted(set(geometry[known].geom_type) - {"Point"}):
@@ -333,8 +334,9 @@ def transformed(table: Table, crs: Any, grid: Grid | None) -> Table:
     table
     crs
         CRS of the places. By default that of the table, or that of the grid and in its units, or EPSG:4326 if the
-        columns are named longitude and latitude and the grid has another kind of coordinates: projected ones, or those
-        of a rotated pole. A projected one of a table of places is that of both tables.
+        columns are named longitude and latitude and the grid has another kind of coordinates: projected ones, those of
+        a rotated pole, or longitudes in grads or from another meridian than Greenwich. A projected one of a table of
+        places is that of both tables.
     grid
         Grid of the target, or None for a table of places with the same columns.
     """
@@ -342,14 +344,14 @@ def transformed(table: Table, crs: Any, grid: Grid | None) -> Table:
     target = None if grid is None else grid.crs
     geographic = table.named_degrees if grid is None else grid.geographic
     goal = None if target is None else pyproj.CRS.from_wkt(target)
-    rotated = goal is not None and goal.is_derived
+    others = goal is not None and (goal.is_derived or (goal.is_geographic and not in_degrees(goal)))
     if table.named_degrees and crs is None and goal is None and grid is not None and grid.needs_crs:
         raise InputError(
             f"the places are longitudes and latitudes, but {grid.y_dim!r} and {grid.x_dim!r} of the grid are not, and "
             "it has no CRS: add one, e.g. at.rio.write_crs('EPSG:32633')"
         )
     own = crs
-    if crs is None and table.named_degrees and goal is not None and (rotated or not geographic):
+    if crs is None and table.named_degrees and goal is not None and (others or not geographic):
         own = "EPSG:4326"
     if own is not None:
         source = crs_of(own)

@@ -3,13 +3,51 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 import numpy as np
 import xarray as xr
 from netCDF4 import default_fillvals
 
 from geonp.errors import InputError, warn
-from geonp.raster.nodata import DEFAULT_FILL, NODATA, OTHER_NODATA, as_number, declared_nodata, holds, packing, without
+from geonp.raster.nodata import (
+    DEFAULT_FILL,
+    NODATA,
+    OTHER_NODATA,
+    PACKING,
+    UNLIMITED,
+    VALID,
+    as_number,
+    declared_nodata,
+    holds,
+    nodata_values,
+    observed,
+    packing,
+    valid_limits,
+    without,
+)
+
+
+def retyped(stored: xr.Dataset) -> xr.Dataset:
+    """Attributes as readers expect them where a file writes them otherwise.
+
+    Scale and offset that are text become numbers. Integers are unsigned (``_Unsigned``) if their valid range begins at
+    0 or above and ends beyond what signed ones hold: bytes always, as in GDAL, and others unless they are packed, whose
+    range may be that of unpacked values.
+    """
+    ds = stored.copy()
+    for da in ds.variables.values():
+        for key in set(PACKING) & set(da.attrs):
+            if isinstance(da.attrs[key], str):
+                with suppress(ValueError):
+                    da.attrs[key] = float(da.attrs[key])
+        if da.dtype.kind == "i" and "_Unsigned" not in da.attrs:
+            limits = [value for key in VALID for value in np.ravel(da.attrs.get(key, [])).tolist()]
+            packed, most = set(PACKING) & set(da.attrs) and da.dtype.itemsize > 1, int(np.iinfo(da.dtype).max)
+            whole = len(limits) == 2 and all(isinstance(limit, int) for limit in limits) and not packed
+            if whole and 0 <= min(limits) <= most < max(limits) <= 2 * most + 1:
+                da.attrs["_Unsigned"] = "true"
+    return ds
 
 
 def numbered(stored: xr.Dataset) -> xr.Dataset:
@@ -59,6 +97,22 @@ def note_default_fill(ds: xr.Dataset) -> None:
             da.encoding[DEFAULT_FILL] = default
 
 
+def measured(ds: xr.Dataset) -> xr.Dataset:
+    """Measurements with NaN where a file that was opened says that they or their places are missing or invalid.
+
+    Integers stay integers if none is.
+    """
+    note_default_fill(ds)
+    found = {}
+    for name, da in ds.variables.items():
+        if da.dtype.kind in "iuf" and name not in ds.dims:
+            known = nodata_values(ds[name], None) or valid_limits(ds[name]) != UNLIMITED
+            values = observed(ds[name]).variable if da.dtype.kind == "f" or known else da
+            if da.dtype.kind == "f" or values.isnull().any():
+                found[name] = values
+    return ds.assign(found)
+
+
 def warn_of_zero_fill(ds: xr.Dataset) -> None:
     """Warn of rasters in Zarr 2 whose fill value is 0, its default: readers take each 0 for missing."""
     names = [
@@ -88,11 +142,13 @@ def declare_nodata(stored: xr.Dataset, nodata: float) -> xr.Dataset:
         if da.dtype.kind in "iu" and math.isnan(nodata):
             da.attrs.pop("_FillValue", None)
             continue
-        if not holds(da.dtype, nodata):
+        turn = 2 ** (8 * da.dtype.itemsize) if str(da.attrs.get("_Unsigned")).lower() == "true" else 0
+        value = next((one for one in (nodata, nodata - turn) if holds(da.dtype, one)), None)
+        if value is None:
             limits = np.iinfo(da.dtype)
             raise InputError(
                 f"Variable {name!r} cannot have nodata {nodata:g}: it holds {da.dtype}, expected an integer from "
                 f"{limits.min} to {limits.max}, or nan if none is missing. Correct --nodata."
             )
-        da.attrs["_FillValue"] = da.dtype.type(nodata)
+        da.attrs["_FillValue"] = da.dtype.type(value)
     return ds

@@ -21,7 +21,7 @@ from pyproj import CRS
 from rasterio.errors import RasterioError
 
 from geonp.errors import GeonpError, InputError, OutputError, reason, warn
-from geonp.io.attributes import storable, with_storable_names
+from geonp.io.attributes import storable, with_storable_names, with_texts
 from geonp.io.geotiff import DRIVERS, creation_options_of, transform, write_geotiff
 from geonp.io.journal import Journal
 from geonp.io.layouts import layout_of, with_chunks, zarr_format_of
@@ -163,7 +163,7 @@ def write_raster(
 
 def for_files(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
     """Copy of `ds` with chunks of one size, the CRS in a variable, and without the encoding of its earlier format."""
-    ds = _with_axis_attrs(_with_grid_mapping(ds.copy(), grid), grid)
+    ds = _with_axis_attrs(_with_grid_mapping(with_texts(ds.copy()), grid), grid)
     for name, variable in ds.variables.items():
         if variable.chunks is not None:
             ds[name] = ds[name].chunk({dim: max(sizes) for dim, sizes in variable.chunksizes.items()})

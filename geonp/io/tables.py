@@ -14,9 +14,12 @@ import xarray as xr
 from pyproj import CRS
 
 from geonp.errors import GeonpError, InputError, MissingExtraError, reason
+from geonp.io.decoding import decoded
 from geonp.io.groups import open_cells
+from geonp.io.nodata import measured, numbered, retyped
 from geonp.io.polygons import VECTOR_FILES, refuse_references
 from geonp.io.sources import PARQUET_FILES, TABLE_FILES
+from geonp.io.stores import Store
 from geonp.io.text import TEXT_FILES, read_text
 
 _CELL_FILES = (".nc", ".nc4", ".he5", ".h5", ".zarr")
@@ -53,7 +56,7 @@ def read_points(path: Path) -> pd.DataFrame | xr.Dataset:
         TEXT_FILES: read_text,
         PARQUET_FILES: _parquet,
         VECTOR_FILES: _vector,
-        _CELL_FILES: lambda file: _opened(file).load(),
+        _CELL_FILES: lambda file: measured(_opened(file)).load(),
     }
     for endings, reader in readers.items():
         if path.name.lower().endswith(endings):
@@ -68,7 +71,8 @@ def read_points(path: Path) -> pd.DataFrame | xr.Dataset:
 
 
 def _opened(path: Path) -> xr.Dataset:
-    return xr.open_zarr(path) if path.suffix.lower() == ".zarr" else open_cells(path)
+    zarr = path.suffix.lower() == ".zarr"
+    return decoded(numbered(retyped(Store(str(path)).open()))) if zarr else open_cells(path)
 
 
 def _parquet(path: Path) -> pd.DataFrame:

@@ -47,7 +47,7 @@ def read_tags(file: rasterio.DatasetReader, numbers: Sequence[int], masked: str 
 def layer_tags(da: xr.DataArray, layer: xr.DataArray) -> Mapping[str, Any]:
     """Metadata of the band that a layer of `da` was; empty if it was none."""
     bands: Mapping[int, Mapping[str, Any]] = da.encoding.get(GDAL_METADATA, {}).get("bands", {})
-    number = int(layer.coords["band"]) if "band" in layer.coords else next(iter(bands), 0)
+    number = layer.coords["band"].item() if "band" in layer.coords else next(iter(bands), 0)
     return bands.get(number, {}) if "band" in layer.coords or len(bands) == 1 else {}
 
 

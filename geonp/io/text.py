@@ -16,6 +16,7 @@ TEXT_FILES = (".csv", ".tsv", ".txt", ".dat", ".xyz")
 """Endings of the names of text files."""
 
 _COMMENTS = ("#", "%", "//")
+_NONE = {"", "NA", "NaN", "nan", "null", "NULL", "-", "--", "missing", "None"}
 _MISSING = ["-", "--", "---", "*", "**", "***", ".", "missing", "None"]
 
 
@@ -23,9 +24,10 @@ def read_text(path: Path) -> pd.DataFrame:
     """Read columns separated by white space, or the most frequent of commas, semicolons, tabs and bars in the header.
 
     Lines that begin with ``#``, ``%`` or ``//`` are comments; the last one before the rows is the header if the table
-    has no other. Three columns of a file ``.xyz`` without a header are x, y and z. Decimals may be commas if these do
-    not separate columns. The text is UTF-8, UTF-16 with a byte order mark, or Windows-1252. Raises InputError for a
-    table without a header, or with rows that have more fields than it.
+    has no other. A row of units after the header is kept as ``attrs["units"]``. Three columns of a file ``.xyz``
+    without a header are x, y and z. Decimals may be commas if these do not separate columns. The text is UTF-8, UTF-16
+    with a byte order mark, or Windows-1252. Raises InputError for a table without a header, or with rows that have more
+    fields than it.
     """
     lines = [line for line in _decoded(path.read_bytes()).splitlines() if line.strip()]
     rows = [line for line in lines if not line.lstrip().startswith(_COMMENTS)]
@@ -49,10 +51,29 @@ def read_text(path: Path) -> pd.DataFrame:
                 f"{path} has no header: got numbers in its first row {rows[0]!r}, expected names of columns. Add a row "
                 "such as lon,lat,value"
             )
-    return max(
+    units = _units(rows, separator)
+    if units:
+        del rows[1]
+    table = max(
         (_parsed(path, rows, separator, decimal) for decimal in ("." if separator == "," else ".,")),
         key=lambda table: table.select_dtypes("number").shape[1],
     )
+    table.attrs |= {"units": units} if units else {}
+    return table
+
+
+def _units(rows: list[str], separator: str) -> dict[str, str]:
+    """Units of columns by name, if the row after the header holds units instead of numbers, as in tables of ERDDAP."""
+    names, first, second = (_fields(row, separator) for row in [*rows, "", ""][:3])
+    numbers = [n for n, field in enumerate(second) if field and _is_numeric(field, separator)]
+    if not len(names) == len(first) == len(second) or not numbers:
+        return {}
+    said = [first[n] for n in numbers if first[n] not in _NONE]
+    texts = [text for text in said if not _is_numeric(text, separator)]
+    dimensionless = len(texts) > 1 and all(text in texts or text == "1" for text in said)
+    if not texts or (len(texts) < len(said) and not dimensionless):
+        return {}
+    return {name: unit for name, unit in zip(names, first, strict=True) if unit not in _NONE}
 
 
 def _decoded(data: bytes) -> str:
@@ -66,11 +87,12 @@ def _decoded(data: bytes) -> str:
 
 def _is_numeric(row: str, separator: str) -> bool:
     number = re.compile(r"[-+]?[\d.,]*\d[\d.,]*(e[-+]?\d+)?|", re.IGNORECASE)
-    return all(number.fullmatch(field.strip().strip('"')) for field in _fields(row, separator))
+    return all(number.fullmatch(field) for field in _fields(row, separator))
 
 
 def _fields(row: str, separator: str) -> list[str]:
-    return row.split(None if separator == r"\s+" else separator)
+    fields = row.split(None if separator == r"\s+" else separator)
+    return [field.strip().strip('"').strip() for field in fields]
 
 
 def _parsed(path: Path, rows: list[str], separator: str, decimal: str) -> pd.DataFrame:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from geonp.errors import InputError
 from geonp.raster.arrays import Array, BoolArray
 from geonp.raster.nodata import UNLIMITED
 from geonp.raster.tolerances import TOLERANCES
@@ -95,12 +96,35 @@ def _within_packing(
     offset: float,
     limits: tuple[float, float],
 ) -> Array:
-    """Move filled values that ``offset + scale * integer`` cannot represent; do not round the others."""
+    """Move filled values that ``offset + scale * integer`` cannot represent; do not round the others.
+
+    Raises
+    ------
+    InputError
+        If it cannot represent an observed value.
+    """
+    _require_packed(values[~filled_mask], stored, nodata, scale, offset)
     packed = (values[filled_mask].astype(np.float64) - offset) / scale
     integers = nearest_integers(packed, stored, nodata, limits)
     result = values.astype(dtype)
     result[filled_mask] = np.where(integers == np.rint(packed), values[filled_mask], offset + scale * integers)
     return result
+
+
+def _require_packed(
+    observed: Array, stored: np.dtype[Any], nodata: tuple[float, ...], scale: float, offset: float
+) -> None:
+    """Check that the dtype in which observed values are stored can hold them, which writers do not."""
+    info, known = np.iinfo(stored), observed[np.isfinite(observed)].astype(np.float64)
+    packed = np.rint((known - offset) / scale)
+    wrong = (packed < info.min) | (packed > info.max) | np.isin(packed, nodata)
+    if wrong.any():
+        low, high = sorted((info.min * scale + offset, info.max * scale + offset))
+        raise InputError(
+            f"An observed value cannot be stored: got {known[wrong][0]:g}, expected {low:g} to {high:g} and no nodata, "
+            f"for {stored} with scale_factor {scale:g} and add_offset {offset:g}. This encoding is not that of the "
+            "values, as after files were put together. Remove it with drop_encoding()."
+        )
 
 
 def nearest_integers(

@@ -96,6 +96,12 @@ def unit_factor(coord: xr.DataArray, crs: CRS | None, *, geographic: bool) -> fl
     return 1.0 if abs(factor - 1) < TOLERANCES.unit else factor
 
 
+def in_degrees(crs: CRS) -> bool:
+    """Whether the longitudes of a geographic CRS are in degrees from Greenwich."""
+    meridian = crs.prime_meridian
+    return crs.axis_info[0].unit_name == "degree" and (meridian is None or meridian.longitude == 0)
+
+
 def is_transformed(coord: xr.DataArray) -> bool:
     """Whether the attributes of a coordinate say that it is projected or of a rotated pole."""
     unit = parse_unit(coord.attrs.get("units"))

@@ -87,6 +87,11 @@ class Grid:
         cannot be one of the CRS, such as degrees in a CRS in metres.
         """
         y_dim, x_dim = spatial_dims(obj)
+        if unknown := [dim for dim, size in obj.sizes.items() if size != size]:
+            raise InputError(
+                f"The size of {', '.join(map(repr, unknown))} is unknown: got chunks of unknown sizes, as after a "
+                "selection by values of dask. Compute them: da.data.compute_chunk_sizes()."
+            )
         shape = (int(obj.sizes[y_dim]), int(obj.sizes[x_dim]))
         if 0 in shape:
             raise InputError(
@@ -296,6 +301,11 @@ def _crs(obj: xr.DataArray | xr.Dataset) -> CRS | None:
     text = attrs.get("crs_wkt") or attrs.get("spatial_ref")
     if not text and "grid_mapping_name" not in attrs:
         return _crs_of(next((attrs[key] for key in attrs if re.match(r"proj4?(_|text|$)|epsg", key, re.I)), None))
+    if text and "grid_mapping_name" in attrs:
+        with suppress(CRSError):
+            return CRS.from_user_input(str(text))
+        attrs = {key: value for key, value in attrs.items() if value != text}
+        text = None
     try:
         return CRS.from_user_input(str(text)) if text else CRS.from_cf(dict(attrs))
     except (CRSError, KeyError) as error:

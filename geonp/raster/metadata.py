@@ -126,12 +126,13 @@ def kept_encoding(source: xr.DataArray, nodata: tuple[float, ...]) -> dict[str, 
     if stored.kind in "iu" and not encoded and fill is not None:  # `fill` is in units of unpacked values
         fill = round((fill - encoding.get("add_offset", 0.0)) / encoding.get("scale_factor", 1.0))
         encoding["_FillValue"] = fill
-    if stored.kind == "i" and str(source.encoding.get("_Unsigned")).lower() == "true":
+    turned = stored.kind == {"true": "i", "false": "u"}.get(str(source.encoding.get("_Unsigned")).lower())
+    if turned and stored.kind == "i":
         stored = encoding["dtype"] = np.dtype(f"u{stored.itemsize}")
         encoding |= {} if fill is None else {"_FillValue": stored.type(int(fill) % 2 ** (8 * stored.itemsize))}
-    elif stored.kind in "iu" and "_Unsigned" in source.encoding:
+    elif turned:
         fill = None
-    if stored.kind in "iu" and fill is None and "_Unsigned" not in source.encoding:
+    if stored.kind in "iu" and fill is None and not turned:
         fill = _unused(source, stored)
         encoding |= {} if fill is None else {"_FillValue": stored.type(fill)}
     by_band = not set(PACKING) & set(encoding) and {"scales", "offsets"} & set(source.encoding)

@@ -110,20 +110,21 @@ def valid_limits(da: xr.DataArray) -> tuple[float, float]:
     """Smallest and largest value that the CF attributes ``valid_range``, or ``valid_min`` and ``valid_max``, allow.
 
     The limits are in the units of the values in memory, and infinite if nothing is declared. Integer limits refer to
-    integers, for packed values to the stored ones (CF conventions 2.5.1, NetCDF attribute conventions). They are
-    ignored for floats without encoding, whose packing is lost. Limits that are not finite numbers or not in order are
-    also ignored.
+    integers, for packed values to the stored ones (CF conventions 2.5.1, NetCDF attribute conventions), unless the
+    other limit is a float. They are ignored for floats without encoding, whose packing is lost. Limits that are not
+    finite numbers or not in order are also ignored.
     """
     given = np.ravel(np.asarray(da.attrs.get("valid_range", []), object)).tolist()
     if len(given) != 2:
         given = [da.attrs.get("valid_min"), da.attrs.get("valid_max")]
     limits = [_limit(da, limit) for limit in given]
     declared = [limit for limit in limits if limit is not None]
-    if not declared or (declared[0] > declared[-1] and type(declared[0]) is type(declared[-1])):
+    if not declared or declared[0] > declared[-1]:
         return UNLIMITED
+    of_integers = all(isinstance(limit, int) for limit in declared)
     # a negative scale_factor exchanges the limits
     low, high = sorted(
-        _in_memory(da, infinite if limit is None else limit, isinstance(declared[0] if limit is None else limit, int))
+        _in_memory(da, infinite if limit is None else limit, of_integers)
         for limit, infinite in zip(limits, UNLIMITED, strict=True)
     )
     return low, high

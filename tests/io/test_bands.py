@@ -11,6 +11,7 @@ import rasterio
 import rioxarray
 import xarray as xr
 from netCDF4 import Dataset
+from rasterio.enums import ColorInterp
 from rasterio.transform import from_origin
 
 from geonp.errors import InputError
@@ -92,6 +93,46 @@ def test_masks_and_alpha_mark_missing_cells_and_are_no_values(tmp_path: Path) ->
         file.write_mask(np.array([[0, 255]], "uint8"))
     assert (tmp_path / "b.tif.msk").exists()
     np.testing.assert_array_equal(read(external), [[NAN, 8]])
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "float32"])
+def test_an_alpha_band_that_gdal_does_not_apply_is_a_mask(tmp_path: Path, dtype: str) -> None:
+    stored = np.stack([np.full((2, 3), number, dtype) for number in (7, 5, 3, 1, 9, 255)])
+    stored[:, 1, 1:] = 0
+    path = write_tif(tmp_path / "a.tif", stored, dtype)
+    with rasterio.open(path, "r+") as file:
+        file.colorinterp = [*(ColorInterp.undefined,) * 5, ColorInterp.alpha]
+        assert file.read_masks(1).all()
+    found = np.where(stored[-1], stored[:-1], np.nan)
+    for chunks in ("auto", None):
+        ds = open_raster(path, chunks=chunks)
+        np.testing.assert_array_equal(ds["a"], found)
+        np.testing.assert_array_equal(ds["a"][2, 1:, ::2], found[2, 1:, ::2])
+    np.testing.assert_array_equal(read(path, bands=[2]), found[1])
+    with pytest.raises(InputError, match="Band 6 is an alpha band"):
+        open_raster(path, bands=[6])
+    write_raster(open_raster(path), tmp_path / "b.tif", driver="GTiff")
+    np.testing.assert_array_equal(read(tmp_path / "b.tif"), found)
+    with rasterio.open(tmp_path / "b.tif") as file:
+        assert file.count == (6 if dtype == "uint16" else 5)
+
+
+def test_nodata_values_of_all_bands_are_no_mask_to_be_written(tmp_path: Path) -> None:
+    path = write_tif(tmp_path / "a.tif", [[[0, 8]], [[0, 0]]], "uint8")
+    with rasterio.open(path, "r+") as file:
+        file.update_tags(NODATA_VALUES="0 0")
+    ds = open_raster(path)
+    write_raster(ds, tmp_path / "b.tif", like=ds)
+    np.testing.assert_array_equal(read(tmp_path / "b.tif"), [[[NAN, 8]], [[NAN, 0]]])
+
+
+def test_bands_may_have_names(tmp_path: Path) -> None:
+    ds = xr.Dataset({"a": (("band", "y", "x"), np.arange(12.0).reshape(2, 2, 3))}, {"band": ["B02", "B03"]})
+    ds = ds.assign_coords(y=[2.0, 1.0], x=[1.0, 2.0, 3.0])
+    write_raster(ds, tmp_path / "a.tif")
+    with rasterio.open(tmp_path / "a.tif") as file:
+        assert file.descriptions == ("a band=B02", "a band=B03")
+        np.testing.assert_array_equal(file.read(), ds["a"])
 
 
 def test_nodata_values_of_all_bands_together(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import cftime
 import dask
 import dask.array
 import numpy as np
@@ -548,6 +549,25 @@ def test_attributes_that_netcdf_cannot_hold_become_text(tmp_path: Path) -> None:
         assert {key: np.asarray(v).tolist() for key, v in stored["a"].attrs.items()} == {**text, **kept}
         assert stored.attrs == {**text, "m_s": 1}
     assert ds["a"].attrs["none"] is None
+
+
+@pytest.mark.parametrize("name", ["x.nc", "x.zarr"])
+def test_coordinates_that_files_cannot_hold_become_text(tmp_path: Path, name: str) -> None:
+    coords = {
+        "item": ("y", np.array([{"id": 1}, None], object)),
+        "title": ("y", np.array(["blue", np.nan], object)),
+        "mixed": ("y", np.array(["a", 2], object)),
+        "day": ("y", np.array([cftime.DatetimeNoLeap(2000, 1, day) for day in (1, 2)])),
+    }
+    ds = xr.Dataset({"a": (("y", "x"), np.ones((2, 2)))}, coords)
+    write_raster(ds, tmp_path / name)
+    found = xr.open_dataset(tmp_path / name, engine="netcdf4" if name == "x.nc" else "zarr")
+    assert [found[key].values.tolist() for key in ("item", "title", "mixed")] == [
+        ['{"id": 1}', ""],
+        ["blue", ""],
+        ["a", "2"],
+    ]
+    assert found["day"].values.tolist() == ds["day"].values.tolist()
 
 
 def test_text_and_grid_mappings_in_zarr_can_be_read_by_others(tmp_path: Path) -> None:

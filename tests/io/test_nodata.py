@@ -12,6 +12,7 @@ import zarr
 
 from geonp.io.files import open_raster
 from geonp.io.stores import with_fill_values
+from geonp.raster.metadata import kept_encoding
 from geonp.raster.nodata import observed
 
 GAPS = np.zeros((6, 8), bool)
@@ -79,3 +80,53 @@ def test_zeros_in_format_2_are_named_where_the_fill_value_is_0(tmp_path: Path) -
     with pytest.warns(UserWarning, match=r"^a: cells with 0 count as missing.*give nodata=nan"):
         assert int(open_raster(tmp_path / "a.zarr")["a"].isnull().sum()) == 2
     assert int(open_raster(tmp_path / "a.zarr", nodata=np.nan)["a"].isnull().sum()) == 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "low", "high"),
+    [({"valid_min": -0.2, "valid_max": np.int32(1)}, -0.2, 1), ({"valid_range": np.array([0, 5], "i2")}, 0, 5e-4)],
+)
+def test_a_float_limit_says_that_both_are_of_unpacked_values(
+    tmp_path: Path, limits: dict[str, Any], low: float, high: float
+) -> None:
+    stored = np.where(GAPS, -9999, VALUES * 1000 - 3000).astype("i2")
+    found = open_raster(write(tmp_path / "a.nc", stored, _FillValue=np.int16(-9999), scale_factor=1e-4, **limits))["a"]
+    unpacked = stored * 1e-4
+    np.testing.assert_array_equal(observed(found).isnull(), GAPS | (unpacked < low - 1e-9) | (unpacked > high + 1e-9))
+
+
+@pytest.mark.parametrize("given", [{"valid_range": np.array([0, 255], "i2")}, {"valid_min": 1, "valid_max": 220}])
+@pytest.mark.parametrize("scale", [None, 0.5])
+def test_bytes_whose_valid_range_is_that_of_unsigned_ones_are_unsigned(
+    tmp_path: Path, given: dict[str, Any], scale: float | None
+) -> None:
+    unsigned = np.where(GAPS, 0, VALUES * 17 + 10).astype("u1")
+    attrs = {**given, **({} if scale is None else {"scale_factor": scale})}
+    file = write(tmp_path / "a.nc", unsigned.view("i1"), _FillValue=np.int8(0), **attrs)
+    values = observed(open_raster(file)["a"])
+    np.testing.assert_array_equal(values.isnull(), GAPS)
+    assert float(values.max()) == unsigned.max() * (scale or 1) > 127 * (scale or 1)
+    given_255 = open_raster(write(tmp_path / "b.nc", np.where(GAPS, -1, 5).astype("i1"), **attrs), nodata=255)["a"]
+    np.testing.assert_array_equal(observed(given_255).isnull(), GAPS)
+
+
+def test_packed_integers_of_16_bits_stay_signed_for_a_range_of_unpacked_values(tmp_path: Path) -> None:
+    stored = np.where(GAPS, -9999, VALUES).astype("i2")
+    attrs = {"_FillValue": np.int16(-9999), "scale_factor": 10.0, "valid_range": np.array([0, 40000], "i4")}
+    assert "_Unsigned" not in open_raster(write(tmp_path / "a.nc", stored, **attrs))["a"].encoding
+
+
+def test_scale_and_offset_that_are_text_are_numbers(tmp_path: Path) -> None:
+    stored = np.where(GAPS, -1000, VALUES).astype("i2")
+    file = write(tmp_path / "a.nc", stored, scale_factor="0.01", add_offset="2.0", missing_value="-1000")
+    for nodata in (None, -1000):
+        found = open_raster(file, nodata=nodata)["a"]
+        np.testing.assert_array_equal(found.isnull(), GAPS)
+        np.testing.assert_allclose(found.values[~GAPS], VALUES[~GAPS] * 0.01 + 2)
+
+
+def test_signed_bytes_that_say_so_stay_packed(tmp_path: Path) -> None:
+    stored = np.where(GAPS, -128, VALUES).astype("i1")
+    file = write(tmp_path / "a.nc", stored, _FillValue=np.int8(-128), scale_factor=0.5, _Unsigned="false")
+    found = open_raster(file)["a"]
+    assert kept_encoding(found, ())["dtype"] == np.int8

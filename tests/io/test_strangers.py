@@ -60,6 +60,8 @@ def test_a_file_that_does_not_say_so_reads_no_other_file(tmp_path: Path, secret:
     (tmp_path / name).write_text(VRT.format(secret))
     with pytest.raises(InputError, match=r"may refer to other files or URLs: .*If you trust it, give it the extension"):
         open_raster(tmp_path / name)
+    with pytest.raises(InputError, match="may refer to other files"):
+        open_raster(f"vrt://{tmp_path / name}?bands=1")
     (tmp_path / "a.vrt").write_text(VRT.format(secret))
     assert (open_raster(tmp_path / "a.vrt")["a"].values == 7).all()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import geopandas
+import netCDF4
 import numpy as np
 import pandas as pd
 import pyogrio
@@ -52,6 +53,29 @@ def test_files_hold_the_same_table(ending: str, tmp_path: Path) -> None:
     assert table.named_degrees
     np.testing.assert_allclose(table.xy, FRAME[["lon", "lat"]])
     np.testing.assert_allclose(table.values["temp"], FRAME["temp"])
+
+
+@pytest.mark.parametrize("name", ["a.nc", "a.zarr"])
+def test_measurements_that_a_file_says_are_missing_are_not_used(tmp_path: Path, name: str) -> None:
+    lon, lat = np.array([5.0, 6, 7, 8, 9]), np.array([45.0, 46, 47, 48, netCDF4.default_fillvals["f8"]])
+    ds = xr.Dataset(
+        {
+            "lon": ("obs", lon),
+            "lat": ("obs", lat),
+            "never": ("obs", np.array([1, 2, netCDF4.default_fillvals["i2"], 4, 5], "i2")),
+            "text": ("obs", np.array([1, -99, 3, 4, 5], "i2"), {"missing_value": "-99"}),
+            "valid": ("obs", np.array([500, 2, 3, 4, 5], "f4"), {"valid_range": np.array([0, 100], "f4")}),
+        }
+    )
+    encoding = {key: {"_FillValue": None} for key in ds.variables}
+    if name == "a.nc":
+        ds.to_netcdf(tmp_path / name, engine="netcdf4", encoding=encoding)
+    else:
+        ds = ds.assign(never=ds["never"].assign_attrs(_FillValue=np.int16(netCDF4.default_fillvals["i2"])))
+        ds.to_zarr(tmp_path / name, zarr_format=3, consolidated=False)
+    table = read_table(read_points(tmp_path / name), ["never", "text", "valid"], None, None)
+    usable = {key: np.flatnonzero(table.usable(key)).tolist() for key in table.values}
+    assert usable == {"never": [0, 1, 3], "text": [0, 2, 3], "valid": [1, 2, 3]}
 
 
 def test_crs_of_geodataframes_and_files_is_taken(tmp_path: Path) -> None:

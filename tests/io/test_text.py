@@ -32,6 +32,8 @@ ROWS = np.array([[5.5, 45.25, 1.0], [6.5, 46.25, 2.0], [7.5, 47.25, 3.5]])
         "lon,lat,t\n5.5,45.25,1,\n6.5,46.25,2,\n7.5,47.25,3.5,\n",
         '"lon", "lat", "t"\n5.5, 45.25, 1\n6.5, 46.25, 2\n7.5, 47.25, 3.5\n',
         "lon,lat,t\r5.5,45.25,1\r6.5,46.25,2\r7.5,47.25,3.5\r",
+        "time,lon,lat,t\nUTC,degrees_east,degrees_north,degree_C\nJan,5.5,45.25,1\nFeb,6.5,46.25,2\nMar,7.5,47.25,3.5\n",
+        'lon,lat,t\n,,"degC"\n5.5,45.25,1\n6.5,46.25,2\n7.5,47.25,3.5\n',
     ],
 )
 def test_one_table_in_many_styles(text: str, tmp_path: Path) -> None:
@@ -109,3 +111,12 @@ def test_bars_spreadsheets_counts_and_words_for_missing(tmp_path: Path, text: st
     table = read_text(tmp_path / "a.csv")
     assert list(table) == ["lon", "lat", "t"]
     np.testing.assert_array_equal(table, [[1, 2, 3], [4, 5, np.nan]])
+
+
+def test_a_row_of_units_gives_units_and_a_row_of_data_stays(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("id,lon,lat,t,n\n,degrees_east,degrees_north,degree_C,1\na,5.5,45.25,1,7\nb,6.5,46.25,2,8\n")
+    assert read_table(read_text(path), "t", None, None).attrs["t"] == {"units": "degree_C"}
+    for first in ("a,5.5,45.25,T,7", "a,,,,", "a,NaN,NaN,-,1"):
+        path.write_text(f"id,lon,lat,t,n\n{first}\nb,6.5,46.25,2,8\n")
+        assert len(read_text(path)) == 2

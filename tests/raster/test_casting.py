@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import xarray as xr
 
+import geonp
+from geonp.errors import InputError
 from geonp.inference.context import standardise
 from geonp.raster.casting import fitting, nearest_integers
 
@@ -31,3 +34,18 @@ def test_values_of_any_magnitude_are_standardised_alike() -> None:
     np.testing.assert_allclose(small.z, standardise(values).z, rtol=1e-6)
     assert small.scale == pytest.approx(1e-40 * values.std())
     assert standardise(np.zeros(4)).scale == 1e-30
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("wrong", [500.0, -32.768])
+def test_observed_values_that_their_packing_cannot_hold_are_refused(lazy: bool, wrong: float) -> None:
+    first = xr.DataArray(np.arange(30.0).reshape(5, 6), dims=("y", "x"), name="z")
+    both = xr.concat([first, xr.full_like(first, wrong)], "t").where(first != 7)
+    both.encoding = {"dtype": np.dtype("i2"), "scale_factor": 1e-3, "add_offset": 0.0, "_FillValue": -32768}
+    raster = both.chunk(t=1) if lazy else both
+    with pytest.raises(
+        InputError, match=rf"got {wrong:g}, expected -32.768 to 32.767 and no nodata, for int16.*drop_enc"
+    ):
+        geonp.infill(raster).compute()
+    filled = geonp.infill(raster.drop_encoding()).compute()
+    np.testing.assert_array_equal(filled["z"][1].where(first != 7, wrong), wrong)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import dask.array
 import numpy as np
 import pytest
 import xarray as xr
@@ -198,6 +199,14 @@ def test_crs_that_cannot_be_read() -> None:
     da = raster().assign_coords(spatial_ref=xr.Variable((), 0, {"crs_wkt": "PROJCS[nonsense"}))
     with pytest.raises(InputError, match=r"The CRS in variable 'spatial_ref' cannot be read: got 'PROJCS\[nonsense'"):
         Grid.from_xarray(da)
+    known = {"crs_wkt": "unknown", "grid_mapping_name": "latitude_longitude", "earth_radius": 6.371e6}
+    assert Grid.from_xarray(da.assign_coords(spatial_ref=xr.Variable((), 0, known))).geographic
+
+
+def test_sizes_must_be_known() -> None:
+    values = dask.array.ones((4, 5), chunks=2)
+    with pytest.raises(InputError, match=r"The size of 'y' is unknown.*compute_chunk_sizes"):
+        Grid.from_xarray(xr.DataArray(values[values[:, 0] > 0], dims=("y", "x")))
 
 
 def test_one_cell_takes_its_size_from_the_geotransform() -> None:

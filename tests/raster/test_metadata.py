@@ -158,7 +158,7 @@ FLOATS = {"dtype": np.dtype("float32")}
         ({"valid_range": [0, 400]}, PACKED | {"scale_factor": -0.01}, (1, 5)),
         ({"valid_range": [5.5, 6.5]}, PACKED, (5.5, 6.5)),
         ({"valid_range": [5.5, 6.5]}, PACKED | {"scale_factor": -0.01}, (5.5, 6.5)),
-        ({"valid_min": 0, "valid_max": 8.5}, PACKED, (5, 8.5)),
+        ({"valid_min": 0, "valid_max": 8.5}, PACKED, (0, 8.5)),
         ({"valid_range": [5.5, 6.5]}, FLOATS | {"scale_factor": 2.0}, (11, 13)),
         ({"valid_range": np.array([0, -2], "int8")}, UNSIGNED, (0, 254)),
         ({"valid_max": np.int8(-2)}, UNSIGNED, (-np.inf, 254)),

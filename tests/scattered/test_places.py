@@ -75,6 +75,14 @@ def test_lon_lat_to_a_rotated_pole() -> None:
     assert rmse(geonp.interpolate(rotated, target), crs) < 0.02
 
 
+def test_lon_lat_to_longitudes_of_paris_in_grads() -> None:
+    crs = pyproj.CRS.from_epsg(4807)
+    degrees, grads = stations(crs, (-5.0, 45.0, 6.0, 55.0))
+    target = grid(crs, 54 - 0.4 * np.arange(20), -4 + 0.4 * np.arange(20))
+    assert rmse(geonp.interpolate(degrees, target), crs) < 0.02
+    assert rmse(geonp.interpolate(grads, target), crs) < 0.02
+
+
 def test_a_table_in_another_projected_crs_than_the_grid() -> None:
     degrees, _ = stations(POLAR, (-1.1e6, -0.1e6, -0.4e6, 0.6e6))
     other = pyproj.Transformer.from_crs(4326, 3995, always_xy=True).transform(degrees["lon"], degrees["lat"])
