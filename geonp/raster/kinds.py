@@ -97,7 +97,7 @@ def _warn_of_classes(da: xr.DataArray) -> None:
     stored = np.dtype(da.encoding.get("dtype", da.dtype))
     if stored.kind not in "iu" or "scale_factor" in {*da.encoding, *da.attrs} or "units" in da.attrs or is_classes(da):
         return
-    if found := _class_names(da):
+    if found := _class_names(da.name, da.attrs.get("long_name"), *_described(da)):
         warn(
             f"{found[0]}: filled as numbers, though the name is that of classes or flags, and the mean of two classes "
             "is another class. If these are classes, say so with as_='classes' (--as classes), or leave them out "
@@ -105,18 +105,21 @@ def _warn_of_classes(da: xr.DataArray) -> None:
         )
 
 
-def _class_names(da: xr.DataArray) -> list[str]:
-    """Names of an array and of its bands that are those of classes or flags."""
+def _described(da: xr.DataArray) -> list[object]:
+    """Descriptions of the bands of an array, as GDAL has read them."""
     bands = da.encoding.get(GDAL_METADATA, {}).get("bands", {})
     kept = np.ravel(da.coords["band"].values).tolist() if "band" in da.coords else list(bands)
-    described = [bands[number].get("description") for number in kept if number in bands]
-    names = [da.name, da.attrs.get("long_name"), *described]
+    return [bands[number].get("description") for number in kept if number in bands]
+
+
+def _class_names(*names: object) -> list[str]:
+    """Those of some names that are names of classes or flags."""
     return [str(name) for name in names if name is not None and _CLASSES.search(str(name))]
 
 
 def is_named_as_classes(da: xr.DataArray) -> bool:
     """Whether an array is, by its own names, one of classes or flags."""
-    return bool(_class_names(da.drop_encoding()))
+    return bool(_class_names(da.name, da.attrs.get("long_name")))
 
 
 def warn_of_class_column(name: str, values: FloatArray, attrs: Mapping[Hashable, Any]) -> None:
