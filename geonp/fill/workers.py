@@ -99,27 +99,19 @@ def executor(workers: int | None, scheduler: str | None, device: str) -> Iterato
 
 
 def _local_cluster(n: int) -> Any:
-    """Start `n` processes. If the system refuses them, as without /dev/shm, distributed only logs the reason."""
+    """Start `n` processes, if the system grants the two queues of each: otherwise distributed waits without end."""
     from distributed import LocalCluster
+    from distributed.utils import get_mp_context
 
-    reasons: list[BaseException] = []
-
-    def keep(record: logging.LogRecord) -> bool:
-        if record.exc_info and record.exc_info[1] is not None:
-            reasons.append(record.exc_info[1])
-        return not record.exc_info
-
-    log = logging.getLogger("distributed.nanny")
-    log.addFilter(keep)
     try:
+        for queue in [get_mp_context().Queue() for _ in range(2 * n)]:
+            queue.close()
         return LocalCluster(n_workers=n, threads_per_worker=CPU_COUNT // n, dashboard_address=":0")
     except Exception as error:
         raise ClusterError(
-            f"The workers cannot be started on this machine: {reason([*reasons, error][0])}. Leave --workers out: "
+            f"The workers cannot be started on this machine: {reason(error)}. Leave --workers out: "
             "threads fill the units, too. In a container, /dev/shm must be writable."
         ) from error
-    finally:
-        log.removeFilter(keep)
 
 
 def _has_client() -> bool:

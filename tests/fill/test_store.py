@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import math
+import multiprocessing
 import os
 import pickle
 import platform
@@ -966,12 +967,12 @@ def test_no_more_processes_are_started_than_there_are_cores(
 def test_workers_that_cannot_start_are_a_message_with_the_reason(
     model: str, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    nanny = pytest.importorskip("distributed.nanny")
+    pytest.importorskip("distributed")
 
     def refuse(*_: object, **__: object) -> None:
         raise OSError("no semaphores")
 
-    monkeypatch.setattr(nanny.WorkerProcess, "start", refuse)
+    monkeypatch.setattr(multiprocessing.context.BaseContext, "Queue", refuse)
     with pytest.raises(ClusterError, match=r"The workers cannot be started on this machine: no semaphores\. Leave"):
         fill_store(lazily(source), tmp_path / "out.zarr", chunks=64, model=model, workers=1)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
