@@ -180,12 +180,7 @@ def with_errors(fill: Fill, values: FloatArray, rng: np.random.Generator) -> tup
 
     Observed cells in the shape of the raster's own gaps are hidden and filled, several times. The root mean square of
     the residuals in classes of distance to the nearest observation, each a factor of sqrt(2) wide, is made
-    non-decreasing and interpolated in the logarithm of the distance.
-
-    Returns
-    -------
-    mean, error : array of float
-        ``(y, x)``, in the units of `values`; `error` is 0 where observed.
+    non-decreasing and interpolated in the logarithm of the distance. It is 0 where a cell is observed.
     """
     distances, residuals = [], []
     for _ in range(SETTINGS.rounds):

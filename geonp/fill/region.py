@@ -318,13 +318,7 @@ class VariableSource:
 
 
 def fill_covariate(covariate: Covariate, region: Region, job: FillJob, mask: Any, chunks: tuple[int, int]) -> Array:
-    """A region of a covariate with its gaps filled from itself, those of classes and errors left unknown.
-
-    Returns
-    -------
-    array
-        ``region.shape``, with the fields of :func:`geonp.inference.kernel.result_dtype`.
-    """
+    """A region of a covariate with gaps filled from itself, as by :func:`fill_region`; classes and errors as read."""
     source = VariableSource(covariate.variable, region, alone(job), mask, chunks)
     if covariate.as_read:
         return as_read(source.own(), FillFlag.OBSERVED)

@@ -202,13 +202,8 @@ def blend_weights(overlap: IntArray, corner: IntArray, px: int, frame: int) -> F
 def overlaps(observed_mask: BoolArray, neighbourhood: Neighbourhood) -> IntArray:
     """Distance to which tiles overlap at each cell, so that their predictions blend without a seam, in cells.
 
-    One cell more than the chessboard distance from the nearest observation: tiles agree next to observations that both
-    read, and differ most far from all observations.
-
-    Returns
-    -------
-    array of int
-        Shape of `observed_mask`, at most ``overlap_px``.
+    One cell more than the chessboard distance from the nearest observation, at most ``overlap_px``: tiles agree next to
+    observations that both read, and differ most far from all observations.
     """
     if not observed_mask.any():
         return np.full(observed_mask.shape, neighbourhood.overlap_px)

@@ -11,10 +11,9 @@ import torch
 from geonp.errors import RecipeError
 from geonp.inference.context import Neighbourhood
 from geonp.nn.models import build
-from geonp.training.batch import Batch
+from geonp.training.batch import Batch, Split
 from geonp.training.data.fields import Raster
 from geonp.training.data.images import Digits, Photographs, TranslatedDigits
-from geonp.training.data.kolmogorov import KolmogorovFlow
 from geonp.training.data.reanalysis import Reanalysis
 from geonp.training.data.small_gaps import SmallGaps
 from geonp.training.data.tasks import collate, sample_task
@@ -81,8 +80,7 @@ def draw(recipe: Recipe, seed: int, index: int) -> Batch:
     """
     options = recipe.training
     data = recipe.data
-    held_out = Reanalysis | Digits | TranslatedDigits | Photographs | KolmogorovFlow
-    if seed == VALIDATION_SEED and isinstance(data, held_out):
+    if seed == VALIDATION_SEED and isinstance(data, Split):
         data = data.held_out()
     if isinstance(data, SmallGaps):
         drawn = data.draw(np.random.default_rng([seed, index]), recipe.prior, recipe.neighbourhood, options.batch_size)

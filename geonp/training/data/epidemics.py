@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -91,11 +91,7 @@ class Epidemic:
     frames: Annotated[int, Field(gt=1)] = 25
     n_context: CountRange = (128, 511)
     n_targets: Annotated[int, Field(ge=0)] = 1024
-
-    @property
-    def dimensions(self) -> dict[str, int]:
-        """Options that a model of these data must have."""
-        return {"d_x": 2, "d_y": 3}
+    dimensions: ClassVar = {"d_x": 2, "d_y": 3}  # options that a model of these data must have
 
     def batch(self, seed: int, index: int, size: int) -> Batch:
         """Batch number `index`: `size` frames of one trajectory, see :func:`geonp.training.sources.draw`."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from geonp.errors import MissingExtraError
 from geonp.raster.arrays import Float32Array, IntArray
-from geonp.training.batch import Batch, split_at
+from geonp.training.batch import Batch, Split, split_at
 from geonp.training.data.constraints import CountRange, FractionRange
 
 SIDE = 8
@@ -26,7 +26,7 @@ PATCH = 32
 
 
 @dataclass(frozen=True)
-class Digits:
+class Digits(Split):
     """The 1,797 handwritten digits of 8 x 8 pixels that ship with scikit-learn (UCI, Alpaydin and Kaynak 1998).
 
     As in TNP-KR, values are scaled to [-1, 1], coordinates are a grid on [-2, 2]^2, and the images of a batch share
@@ -54,15 +54,7 @@ class Digits:
     n_context: CountRange = (3, 31)
     n_held_out: Annotated[int, Field(gt=0, lt=1797)] = 297
     split: Literal["train", "test"] = "train"
-
-    @property
-    def dimensions(self) -> dict[str, int]:
-        """Options that a model of these data must have."""
-        return {"d_x": 2, "d_y": 1}
-
-    def held_out(self) -> Digits:
-        """Same data with the held-out images."""
-        return replace(self, split="test")
+    dimensions: ClassVar = {"d_x": 2, "d_y": 1}  # options that a model of these data must have
 
     def check(self) -> None:
         """Check that the images can be loaded.
@@ -82,7 +74,7 @@ class Digits:
 
 
 @dataclass(frozen=True)
-class TranslatedDigits:
+class TranslatedDigits(Split):
     """Digits at a random place of an empty canvas, in place of the T-MNIST of TE-TNP (ICML 2024, section F.2).
 
     The 8 x 8 digits of scikit-learn are enlarged to 28 x 28 pixels, the size of MNIST, and moved by up to 14 pixels on
@@ -106,15 +98,7 @@ class TranslatedDigits:
     n_targets: Annotated[int, Field(gt=0, le=2000)] = 1000
     n_held_out: Annotated[int, Field(gt=0, lt=1797)] = 297
     split: Literal["train", "test"] = "train"
-
-    @property
-    def dimensions(self) -> dict[str, int]:
-        """Options that a model of these data must have."""
-        return {"d_x": 2, "d_y": 1}
-
-    def held_out(self) -> TranslatedDigits:
-        """Same data with the held-out images."""
-        return replace(self, split="test")
+    dimensions: ClassVar = {"d_x": 2, "d_y": 1}  # options that a model of these data must have
 
     def check(self) -> None:
         """Check that the images can be loaded, see :meth:`Digits.check`."""
@@ -138,7 +122,7 @@ class TranslatedDigits:
 
 
 @dataclass(frozen=True)
-class Photographs:
+class Photographs(Split):
     """Patches of 32 x 32 pixels of the two photographs of scikit-learn, in place of CelebA and CIFAR-10 of TNP-KR.
 
     As there, values are scaled to [-1, 1], coordinates are a grid on [-2, 2]^2, there are 256 target pixels of three
@@ -160,15 +144,7 @@ class Photographs:
     n_targets: Annotated[int, Field(gt=0, le=PATCH**2)] = 256
     n_context: CountRange = (16, 127)
     split: Literal["train", "test"] = "train"
-
-    @property
-    def dimensions(self) -> dict[str, int]:
-        """Options that a model of these data must have."""
-        return {"d_x": 2, "d_y": 3}
-
-    def held_out(self) -> Photographs:
-        """Same data with patches of the held-out part."""
-        return replace(self, split="test")
+    dimensions: ClassVar = {"d_x": 2, "d_y": 3}  # options that a model of these data must have
 
     def check(self) -> None:
         """Check that the images can be loaded, see :meth:`Digits.check`."""

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from geonp.training.batch import Batch, split_at
+from geonp.training.batch import Batch, Split, split_at
 from geonp.training.data.constraints import Count, CountRange
-from geonp.training.data.turbulence import Turbulence, trajectories
+from geonp.training.data.turbulence import Turbulence, trajectory
 
 SIDE = 64
 """Cells of a trajectory along x and y, and its frames."""
@@ -26,7 +26,7 @@ PUBLISHED = Turbulence()
 
 
 @dataclass(frozen=True)
-class KolmogorovFlow:
+class KolmogorovFlow(Split):
     """Velocities of windows of simulated flows, as in TE-TNP (ICML 2024, section F.3).
 
     A trajectory has 64 frames of 64 x 64 cells, 0.2 time units apart. A task is a cubic block of one of them. Inputs
@@ -60,15 +60,7 @@ class KolmogorovFlow:
     n_targets: Annotated[int, Field(ge=0)] = 1000
     flow: Turbulence = PUBLISHED
     split: Literal["train", "test"] = "train"
-
-    @property
-    def dimensions(self) -> dict[str, int]:
-        """Options that a model of these data must have."""
-        return {"d_x": 3, "d_y": 2}
-
-    def held_out(self) -> KolmogorovFlow:
-        """Same data with the held-out trajectories."""
-        return replace(self, split="test")
+    dimensions: ClassVar = {"d_x": 3, "d_y": 2}  # options that a model of these data must have
 
     def batch(self, seed: int, index: int, size: int) -> Batch:
         """Batch number `index`: `size` tasks, see :func:`geonp.training.sources.draw`."""
@@ -100,4 +92,4 @@ class KolmogorovFlow:
 @lru_cache(maxsize=2048)
 def _trajectory(flow: Turbulence, number: int) -> Tensor:
     """Velocities ``(64, 2, 64, 64)`` of one trajectory, 2 MiB."""
-    return trajectories(flow, 1, number, frames=SIDE, side=SIDE)[0]
+    return trajectory(flow, number, frames=SIDE, side=SIDE)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -173,11 +173,7 @@ class MixedProcess:
     target_range: Interval = (-3.0, 3.0)
     noise: Positive = 0.2
     shift: float = 0.0
-
-    @property
-    def dimensions(self) -> dict[str, int]:
-        """Options that a model of these data must have."""
-        return {"d_x": 1, "d_y": 1}
+    dimensions: ClassVar = {"d_x": 1, "d_y": 1}  # options that a model of these data must have
 
     def batch(self, seed: int, index: int, size: int) -> Batch:
         """Batch number `index`: `size` tasks, see :func:`geonp.training.sources.draw`."""

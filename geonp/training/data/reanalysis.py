@@ -18,7 +18,7 @@ from geonp.errors import RecipeError
 from geonp.inference.context import Neighbourhood
 from geonp.io.stores import unfinished
 from geonp.raster.arrays import Float32Array, Float64Array, IntArray
-from geonp.training.batch import Batch, split_at
+from geonp.training.batch import Batch, Split, split_at
 from geonp.training.data.constraints import Count, FractionRange
 
 Area = tuple[float, float, float, float]
@@ -56,7 +56,7 @@ class Scales:
 
 
 @dataclass(frozen=True)
-class Reanalysis:
+class Reanalysis(Split):
     """Temperatures of windows in space and time, as in TE-TNP (ICML 2024, section F.4), from a Zarr store or NetCDF.
 
     A task is a block of `window` frames, rows and columns; frames are `step_h` hours apart. Inputs are time, latitude,
@@ -119,10 +119,6 @@ class Reanalysis:
         area: Any = self.area if self.split == "train" else self.test_area
         several = bool(area) and not isinstance(area[0], float | int)
         return tuple(area) if several else (area,)
-
-    def held_out(self) -> Reanalysis:
-        """Same data with the held-out windows."""
-        return replace(self, split="test")
 
     def check(self) -> None:
         """Check that the data exist and have enough valid cells.

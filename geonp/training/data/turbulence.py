@@ -117,23 +117,14 @@ def random_flow(flow: Turbulence, n: int, seed: int, *, peak: int = 4, fastest: 
     return out
 
 
-def trajectories(
-    flow: Turbulence,
-    n: int,
-    seed: int,
-    *,
-    frames: int = 64,
-    interval: float = 0.2,
-    spin_up: float = 12.8,
-    side: int = 64,
-) -> Tensor:
-    """Velocities ``(n, frames, 2, side, side)`` of `n` random flows, `interval` apart, after a time of `spin_up`."""
-    spectrum = advance(random_flow(flow, n, seed), flow, round(spin_up / flow.step))
+def trajectory(flow: Turbulence, seed: int, *, frames: int = 64, side: int = 64) -> Tensor:
+    """Velocities ``(frames, 2, side, side)`` of a random flow, 0.2 time units apart, after a time of 12.8."""
+    spectrum = advance(random_flow(flow, 1, seed), flow, round(12.8 / flow.step))
     found = [velocity(spectrum, side)]
     for _ in range(frames - 1):
-        spectrum = advance(spectrum, flow, round(interval / flow.step))
+        spectrum = advance(spectrum, flow, round(0.2 / flow.step))
         found.append(velocity(spectrum, side))
-    return torch.stack(found, 1)
+    return torch.cat(found)
 
 
 def _shape(spectrum: Tensor) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from geonp.training.data.turbulence import (
     advance,
     random_flow,
     spectrum_of,
-    trajectories,
+    trajectory,
     velocity,
     vorticity,
 )
@@ -96,7 +96,7 @@ def test_tasks_are_blocks_of_trajectories() -> None:
     n_c = batch["xc"].shape[1]
     assert 5 <= n_c <= 9
     assert batch["xt"].shape == (2, 64 - n_c, 3)
-    flow = trajectories(data.flow, 1, 0)[0]
+    flow = trajectory(data.flow, 0)
     x = torch.cat([batch["xc"], batch["xt"]], 1)[0]
     cells = ((x + 3) / 6 * 63).round().long()
     assert torch.equal(flow[cells[:, 2], :, cells[:, 1], cells[:, 0]], torch.cat([batch["yc"], batch["yt"]], 1)[0])
