@@ -104,7 +104,7 @@ def test_means_over_coarser_cells(model: str) -> None:
     error = found.a_standard_error[0, :, :8].values
     independent = np.sqrt((plain.isel(time=0).a_standard_error ** 2).coarsen(y=4, x=4).sum()).values / 16
     assert (error[~mixed] == 0).all()
-    assert (error[mixed] > 1.2 * independent[mixed]).mean() > 0.8
+    assert error[mixed].sum() > 2 * independent[mixed].sum()
     with pytest.raises(geonp.InputError, match=r"cells of the target grid contain no cell centre of the raster"):
         da.geonp.infill(at=raster(47, 63, 0.5), support="cell", model=model)
     with pytest.raises(geonp.InputError, match=r"standard errors only: got quantiles"):
