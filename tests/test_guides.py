@@ -164,11 +164,24 @@ def names_of(page: str) -> dict[str, Any]:
 
 
 def lines_of(blocks: list[tuple[str, str]]) -> list[list[str]]:
-    """The words of the commands, with the names of files that a shell makes of patterns."""
+    """The words of the commands, with the names of files that a shell makes of patterns.
+
+    Blocks marked ``sh`` install things, or run in other programs: `test_readme.py` and `test_qgis.py` check these.
+    """
     lines = [
         shlex.split(line, comments=True) for language, body in blocks if not language for line in body.splitlines()
     ]
     return [[name for word in words for name in (sorted(glob(word)) or [word])] for words in lines]
+
+
+def test_shells_get_their_completion() -> None:
+    shells = re.findall(r"_GEONP_COMPLETE=(\w+)_source", (DOCS / "install.md").read_text(encoding="utf-8"))
+    assert len(shells) == 3
+    for shell in shells:
+        done = CliRunner().invoke(main, env={"_GEONP_COMPLETE": f"{shell}_source"}, prog_name="geonp")
+        assert f"_GEONP_COMPLETE={shell}_complete" in done.stdout
+    words = {"COMP_WORDS": "geonp fi", "COMP_CWORD": "1", "_GEONP_COMPLETE": "bash_complete"}
+    assert CliRunner().invoke(main, env=words, prog_name="geonp").stdout == "plain,fill\n"
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in ELSEWHERE])
