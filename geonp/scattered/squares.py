@@ -37,7 +37,8 @@ class SquareSettings:
     average_inside: int = 64
     """Observations in a square of average density, well below `most_inside`, so that chance does not split it."""
     candidates: int = 1024
-    """Number of nearest observations that the context is chosen from."""
+    """Number of observations that the context is chosen from at each density: the nearest of all, and, farther away, of
+    a quarter of them, a sixteenth, ..."""
     finest_units: float = 0.25
     """Length of a cell of joint samples: variation within is noise of single places."""
     most: int = 2**18
@@ -86,6 +87,18 @@ class Observations:
     def tree(self) -> cKDTree:
         """Tree of the places in the plane, or on the unit sphere."""
         return cKDTree(embed(self.xy, self.geographic))
+
+    @cached_property
+    def sparser(self) -> list[tuple[IntArray, cKDTree]]:
+        """All observations, every fourth, every sixteenth, ..., until few are left: indices, and trees of the places.
+
+        Every part of the plane keeps its share, since they are counted along a curve.
+        """
+        order, levels = along_curve(self.xy, self.values), [(np.arange(len(self.xy)), self.tree)]
+        while len(levels[-1][0]) > SQUARES.candidates:
+            order = order[1::4]
+            levels.append((order, cKDTree(self.tree.data[order])))
+        return levels
 
     @cached_property
     def flat(self) -> cKDTree:
@@ -256,16 +269,29 @@ def square_context(
     tuple of array
         Indices ``(k,)`` and offsets from the centre of the square, in its units ``(k, 2)``.
     """
-    here = embed(np.array([square.middle]), observations.geographic)
-    k = min(max(SQUARES.candidates, n_context), len(observations.xy))
-    near = np.atleast_1d(observations.tree.query(here[0], k)[1]).astype(np.intp)
+    near, share = _candidates(observations, square, n_context)
     offset = project(observations.xy[near], square.middle, observations.geographic) / square.unit
     half = SQUARES.side_units / 2 * np.array([1.0, _narrowing(square, observations.geographic)])
     distance = np.linalg.norm(np.maximum(np.abs(offset) - half, 0.0), axis=1)
     order = along_curve(offset, observations.values[near])
     if len(order) > n_context:
-        order = order[thinned(distance[order], n_context, thinning, start_of(observations.seed))]
+        start = start_of(observations.seed)
+        order = order[thinned(distance[order], n_context, thinning, start, share[order])]
     return near[order], offset[order]
+
+
+def _candidates(observations: Observations, square: Square, n_context: int) -> tuple[IntArray, FloatArray]:
+    """Indices of the observations that a context is chosen from, and how many each stands for."""
+    here = embed(np.array([square.middle]), observations.geographic)[0]
+    indices, shares, reached = [], [], -1.0
+    for level, (index, tree) in enumerate(observations.sparser):
+        k = min(max(SQUARES.candidates, n_context), len(index))
+        distance, near = (np.atleast_1d(found) for found in tree.query(here, k))
+        beyond = distance > reached
+        indices.append(index[near[beyond]])
+        shares.append(np.full(np.count_nonzero(beyond), 4.0**level))
+        reached = float(distance[-1])
+    return np.concatenate(indices), np.concatenate(shares)
 
 
 def along_curve(offset: Float64Array, values: FloatArray) -> IntArray:
