@@ -269,7 +269,7 @@ def square_context(
     tuple of array
         Indices ``(k,)`` and offsets from the centre of the square, in its units ``(k, 2)``.
     """
-    near, share = _candidates(observations, square, n_context)
+    near, share = candidates_of(observations, square, n_context)
     offset = project(observations.xy[near], square.middle, observations.geographic) / square.unit
     half = SQUARES.side_units / 2 * np.array([1.0, _narrowing(square, observations.geographic)])
     distance = np.linalg.norm(np.maximum(np.abs(offset) - half, 0.0), axis=1)
@@ -280,7 +280,7 @@ def square_context(
     return near[order], offset[order]
 
 
-def _candidates(observations: Observations, square: Square, n_context: int) -> tuple[IntArray, FloatArray]:
+def candidates_of(observations: Observations, square: Square, n_context: int) -> tuple[IntArray, FloatArray]:
     """Indices of the observations that a context is chosen from, and how many each stands for."""
     here = embed(np.array([square.middle]), observations.geographic)[0]
     indices, shares, reached = [], [], -1.0

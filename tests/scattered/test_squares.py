@@ -11,7 +11,9 @@ from geonp.errors import InputError
 from geonp.scattered.squares import (
     SQUARES,
     Observations,
+    Square,
     blend_weights,
+    candidates_of,
     frames_of,
     grouped,
     project,
@@ -126,6 +128,24 @@ def test_context_is_all_that_is_near_and_some_of_what_is_far() -> None:
     distance = np.linalg.norm(offset, axis=1)
     assert np.median(distance) < 25 < distance.max()
     np.testing.assert_allclose(offset[:, ::-1] * square.unit + square.middle, observations.xy[chosen])
+
+
+@pytest.mark.parametrize("geographic", [False, True])
+def test_context_beside_a_dense_swath_is_as_wide_as_beside_a_sparse_one(geographic: bool) -> None:
+    """The 1,024 observations nearest to the gap lie within a twentieth of the length of the dense swath."""
+    rng = np.random.default_rng(0)
+    swath = rng.uniform([0, -40], [5, 40], (40_000, 2))
+    square = Square(12.0, -2.0, 4.0)
+    spread = []
+    for n in (1_000, 40_000):
+        observations = Observations(swath[:n], np.zeros(n), geographic)
+        offset = square_context(observations, square, 256, 3.5)[1] * square.unit
+        spread.append(offset[:, 0].std())
+        near, share = candidates_of(observations, square, 256)
+        assert len(set(near)) == len(near) <= 4 * SQUARES.candidates
+        assert share.sum() == pytest.approx(n, rel=0.05)
+    assert spread[1] == pytest.approx(spread[0], rel=0.15)
+    assert spread[0] > 8
 
 
 @settings(deadline=None, max_examples=20)
