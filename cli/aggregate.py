@@ -39,7 +39,10 @@ from .show import echo
 )
 @click.option("--threshold", type=float, help="Value to exceed, for --statistic fraction.")
 @click.option(
-    "--name", "names", metavar="COLUMN", help="Column with the names of REGIONS. Default: the first column of text."
+    "--name",
+    "names",
+    metavar="COLUMN",
+    help="Column with the names of REGIONS. Default: name, or the first column of text.",
 )
 @click.option("--layer", help="Layer of REGIONS.")
 @click.option(

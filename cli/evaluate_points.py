@@ -40,7 +40,12 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
         metavar="COLUMN",
         help="Column of times. Each is predicted with the help of the others, as in geonp grid.",
     ),
-    "at_times": click.option("--at-times", multiple=True, metavar="TIME", help="Score only this time; repeatable."),
+    "at_times": click.option(
+        "--at-times",
+        multiple=True,
+        metavar="TIME",
+        help="Score only this time, or those of a month such as 2020-07; repeatable.",
+    ),
     "errors": click.option("--errors", metavar="COLUMN", help="Column of known standard errors."),
     "repeats": click.option(
         "--repeats", type=click.Choice(["mean", "keep"]), help="Rows of one place: averaged, or all kept."

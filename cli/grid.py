@@ -32,7 +32,13 @@ if TYPE_CHECKING:
 @click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
 @click.option("--like", type=click.Path(exists=True, path_type=Path), help="Raster whose grid is used.")
 @click.option("--resolution", nargs=1, type=float, help="Side of a cell, in the unit of the coordinates.")
-@click.option("--bounds", nargs=4, type=float, metavar="W S E N", help="Edges of the grid. Default: around all points.")
+@click.option(
+    "--bounds",
+    nargs=4,
+    type=float,
+    metavar="W S E N",
+    help="Edges of the grid; 170 -20 -170 10 is across the date line. Default: around all points.",
+)
 @click.option("--value", "values", multiple=True, help="Column to interpolate; repeatable. Default: the only one.")
 @click.option(
     "--units", multiple=True, help="Units of the values, or of each --value. Default: those in a header: temp [degC]."
@@ -63,7 +69,10 @@ if TYPE_CHECKING:
     help="Column of times. One field is made for each, with the help of the times around it.",
 )
 @click.option(
-    "--at-times", multiple=True, metavar="TIME", help="Predict only this time of --time; repeatable. Default: all."
+    "--at-times",
+    multiple=True,
+    metavar="TIME",
+    help="Predict only this time of --time, or those of a month such as 2020-07; repeatable. Default: all.",
 )
 @click.option(
     "--every",

@@ -229,7 +229,7 @@ def _scored(data: _Measured, time: str | None, at_times: Sequence[Any] | None) -
         return np.ones(len(data.sites.plane), bool)
     if time is None:
         raise InputError("at_times needs time: name the column of times, time=... (--time)")
-    return np.isin(data.sites.times, times_of(data.frame[time]).index(at_times, "at_times"))
+    return np.isin(data.sites.times, times_of(data.frame[time]).within(at_times, "at_times"))
 
 
 def _column(one: PointCovariate) -> Any:

@@ -92,7 +92,7 @@ def aggregate(
     threshold : float, optional
         For ``"fraction"``, in the units of the values.
     names : str, optional
-        Column with the names of the regions in a file. By default the first one of texts that all differ.
+        Column with the names of the regions in a file. By default ``name`` or the first one of texts that all differ.
     layer : str, optional
         Layer of a file of polygons.
     all_touched : bool
@@ -247,9 +247,10 @@ def _again(ds: xr.Dataset, name: str, samples: int, options: dict[str, Any]) -> 
             "(bounds=, --bounds), or fill it with samples=200 (--samples 200)"
         )
     if lost := [key for key in ("covariates", "errors") if f"geonp_{key}" in ds.attrs and key not in options]:
+        given = ", ".join(str(ds.attrs[f"geonp_{key}"]) for key in lost)
         raise InputError(
-            f"the raster was filled with {' and '.join(lost)}, on which the errors depend: give the same ones, or fill "
-            "it with samples=200 (--samples 200)"
+            f"the raster was filled with {' and '.join(lost)}, on which the errors depend: give the same, {given} "
+            "(covariates=, errors=; --covariate, --errors), or fill it with samples=200 (--samples 200)"
         )
     again = infill(source, samples=samples, **{"model": options.get("model") or _model_of(ds), **options})
     drawn = again[f"{name}_sample"]

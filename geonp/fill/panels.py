@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -133,7 +134,9 @@ def drawn(
         figure = _maps(Figure, panels, frame) if columns is None else _strip(Figure, panels, columns, frame)
         layout: Any = figure.get_layout_engine()
         layout.set(w_pad=0.08, h_pad=0.06)
-        figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=12)
+        # in inches, about the width of a letter: 0.12 of the title, 0.06 of the note beside it
+        across = max(int((figure.get_figwidth() - 0.06 * len(note)) / 0.12), 10)
+        figure.suptitle(textwrap.fill(title, across), x=0.01, ha="left", fontweight="bold", fontsize=12)
         # beside the title, where no label of an axis can be
         figure.text(0.995, 0.99, note, ha="right", va="top", fontsize=7, alpha=0.6)
     return figure
@@ -242,7 +245,7 @@ def _label(axes: Any, frame: Frame, ticks: int = 4) -> None:
 def _degrees(hemispheres: str) -> Any:
     def text(value: float, _: object) -> str:
         value = (value + 180.0) % 360.0 - 180.0 if hemispheres == "WE" else value
-        side = "" if abs(value) < 1e-9 else hemispheres[int(value > 0)]
+        side = "" if abs(value) < 1e-9 or abs(value) == 180 else hemispheres[int(value > 0)]
         return f"{abs(value):.6g}°{side}"
 
     return text

@@ -21,6 +21,7 @@ from geonp.raster.grid import Grid
 from geonp.raster.kinds import category_labels, is_classes
 from geonp.raster.metadata import GDAL_METADATA, FillFlag, as_dataset
 from geonp.raster.nodata import declared_nodata, observed
+from geonp.raster.surface import surface_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -294,11 +295,17 @@ def _listed(values: FloatArray, classes: Sequence[float], colours: Sequence[Any]
 
 
 def _frame(da: xr.DataArray, grid: Grid) -> Frame:
-    """The place of the cells, in degrees, kilometres or the unit of the coordinates; without even ones, in cells."""
+    """The place of the cells, in degrees, kilometres or the unit of the coordinates; without even ones, in cells.
+
+    North is up, also where rows of two-dimensional latitudes run northwards.
+    """
     rows, cols = grid.shape
     bounds = grid.bounds
     if bounds is None and not (all(grid.placed) and all(d in da.coords for d in (grid.y_dim, grid.x_dim))):
-        return Frame(1.0, ("column", "row"), (-0.5, cols - 0.5, rows - 0.5, -0.5), True, False)
+        surface = surface_of(da, grid)
+        northwards = surface is not None and surface.curvilinear and np.nanmean(np.diff(surface.y, axis=0)) > 0
+        ends = (-0.5, rows - 0.5) if northwards else (rows - 0.5, -0.5)
+        return Frame(1.0, ("column", "row"), (-0.5, cols - 0.5, *ends), not northwards, False)
     names = [str(da.coords[dim].attrs.get("units", "")) for dim in (grid.x_dim, grid.y_dim)]
     if bounds is None:
         step = [-(-n // PICTURE.side_px) for n in grid.shape]

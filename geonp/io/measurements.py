@@ -254,8 +254,9 @@ def _along_rows(points: xr.Dataset, crossed: bool) -> pd.DataFrame:
     if len(points.sizes) != 1 and not (points.sizes and (crossed or len(placed) > 1)):
         raise InputError(
             f"the Dataset of points has dimensions {tuple(map(str, points.sizes))}, expected one, along which "
-            "measurements lie; select one entry of the others, for example ds.isel(time=0) (--where time=2020-01-01), "
-            "or average those of each place with repeats='mean' (--repeats mean)"
+            "measurements lie; for a field of each time name them, time='time' (--time time), select one entry of "
+            "the others, for example ds.isel(time=0) (--where time=2020-01-01), or average those of each place with "
+            "repeats='mean' (--repeats mean)"
         )
     kept = [dim for dim in points.sizes if dim in points.coords]
     return points.to_dataframe().reset_index(kept).reset_index(drop=True)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from geonp.errors import InputError, MissingExtraError
+from geonp.errors import InputError, MissingExtraError, warn
 from geonp.io.polygons import refuse_references
 from geonp.raster.arrays import Float64Array
 from geonp.raster.grid import Grid
@@ -78,8 +78,8 @@ def read_polygons(path: str | os.PathLike[str], column: str | None = None, layer
     ----------
     path : str or path
     column : str, optional
-        Column with the names of the polygons. By default the first one whose entries are texts that all differ, else
-        the numbers of the features, from 0.
+        Column with the names of the polygons. By default the one called ``name``, or else the first one, whose entries
+        are texts that all differ, else the numbers of the features, from 0.
     layer : str, optional
         Layer of a file of several.
     """
@@ -93,7 +93,10 @@ def read_polygons(path: str | os.PathLike[str], column: str | None = None, layer
     if column is not None and column not in names:
         raise InputError(f"{os.fspath(path)!r} has no column {column!r}: expected one of {', '.join(names) or 'none'}")
     chosen = [values for name, values in zip(names, columns, strict=True) if name == column]
-    chosen += [values for values in columns if values.dtype == object and len(set(values.tolist())) == len(values)]
+    called = [values for name, values in zip(names, columns, strict=True) if name.lower() == "name"]
+    chosen += [
+        values for values in [*called, *columns] if values.dtype == object and len(set(values.tolist())) == len(values)
+    ]
     geometries = _module("shapely").from_wkb(wkb)
     kept = np.array([g is not None and not g.is_empty for g in geometries], bool)
     if not kept.any():
@@ -113,10 +116,16 @@ def cells_of(
     shapely = _module("shapely")
     y, x = _axes(raster, grid)
     turns = (0.0, 360.0, -360.0) if grid.geographic else (0.0,)
-    cells = []
-    for geometry in _in_crs(polygons, grid):
+    cells, partial = [], []
+    for name, geometry in zip(polygons.names, _in_crs(polygons, grid), strict=True):
         placed = [shapely.transform(geometry, lambda xy, x=x - turn: _positions(xy, x, y)) for turn in turns]
+        whole = [shapely.make_valid(one) for one in placed]
+        share = sum(shapely.clip_by_rect(one, 0, 0, *grid.shape[::-1]).area for one in whole) / (whole[0].area or 1.0)
+        partial += [f"{name} ({share:.0%})"] if 0 < share < 0.99 else []
         cells.append(np.unique(np.concatenate([_inside(one, grid.shape, all_touched) for one in placed])))
+    if partial:
+        shown = ", ".join(partial[:5]) + (", ..." if len(partial) > 5 else "")
+        warn(f"{len(partial)} of {len(cells)} regions lie only in part in the raster, which alone counts: {shown}")
     region = np.repeat(np.arange(len(cells)), [part.size for part in cells])
     row, col = np.divmod(np.concatenate(cells), grid.shape[1])
     return Regions(polygons.names, region, row, col)

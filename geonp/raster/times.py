@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -41,6 +42,15 @@ class Times:
     def at(self, rows: IntArray) -> Times:
         """The times of some rows."""
         return replace(self, of_rows=self.of_rows[rows])
+
+    def within(self, wanted: Sequence[Any], name: str) -> IntArray:
+        """Indices of some times, as of :meth:`index`; a year, a month or a day as text stands for all times in it."""
+        found: list[int] = []
+        for time in wanted:
+            part = isinstance(time, str) and self.values.dtype.kind in "MO" and re.fullmatch(r"\d{4}(-\d\d){0,2}", time)
+            inside = [i for i, value in enumerate(self.values) if part and re.match(rf"{time}(?!\d)", str(value))]
+            found += inside or self.index([time], name).tolist()
+        return np.array(list(dict.fromkeys(found)), np.intp)
 
     def index(self, wanted: Sequence[Any], name: str) -> IntArray:
         """Indices of some times; `name` says in errors what they are. Raises InputError for a time without a row."""

@@ -72,7 +72,7 @@ class Asked:
     def of(cls, name: str, at_times: Sequence[Any] | None, times: Times, target: Target) -> Asked:
         """Times of a table that are predicted at a target; same parameters as :func:`geonp.interpolate`."""
         if target.table is None or name not in target.table.others:
-            wanted = np.arange(len(times.values)) if at_times is None else times.index(at_times, "at_times")
+            wanted = np.arange(len(times.values)) if at_times is None else times.within(at_times, "at_times")
             return cls(name, times, wanted, None)
         if at_times is not None:
             raise InputError(f"the table at has the times {name!r}: leave at_times out, or drop this column")

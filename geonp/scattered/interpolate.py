@@ -119,7 +119,8 @@ def interpolate(
         dimensions such as stations and times, and the table `at` may have a column of this name: its places are
         predicted at their times. Times with fewer than four measurements stay empty.
     at_times : sequence, optional
-        The times to predict, of those of the table. By default all.
+        The times to predict, of those of the table; a year, a month or a day as text names all of its times. By
+        default all.
     every : str, optional
         Length of the periods that get a field each, instead of every time: ``"1D"`` for days, ``"6h"``. Fields have the
         times at which the periods begin.

@@ -23,7 +23,8 @@ def lattice(
     Parameters
     ----------
     bounds : tuple of float
-        West, south, east and north edges. East and south are moved to whole cells.
+        West, south, east and north edges. East and south are moved to whole cells. Longitudes from 170 to -170 are
+        those across the date line, as 170 to 190.
     resolution : float or tuple of float
         Side of a cell, or its width and height.
     crs : optional
@@ -47,6 +48,10 @@ def lattice(
     dx, dy = resolution if isinstance(resolution, tuple) else (resolution, resolution)
     if not (0 < dx < np.inf and 0 < dy < np.inf):
         raise InputError(f"the resolution must be a positive number, got {resolution}")
+    system = None if crs is None else crs_of(crs)
+    geographic = system is not None and system.is_geographic
+    if geographic and -180 <= east < 0 < west <= 180 and west - east > 180:
+        east += 360.0
     if not (np.isfinite(bounds).all() and east > west and north > south):
         raise InputError(f"the bounds must be west < east and south < north, got {west:g} {south:g} {east:g} {north:g}")
     if (cells := (east - west) / dx * (north - south) / dy) > MOST_CELLS:
@@ -56,8 +61,6 @@ def lattice(
         )
     x = west + dx * (np.arange(max(round((east - west) / dx), 1)) + 0.5)
     y = north - dy * (np.arange(max(round((north - south) / dy), 1)) + 0.5)
-    system = None if crs is None else crs_of(crs)
-    geographic = system is not None and system.is_geographic
     if geographic and np.abs(y).max() > 90:
         raise InputError(
             f"the grid would have cells at latitude {y[np.abs(y).argmax()]:g}, beyond the pole; resolution and bounds "

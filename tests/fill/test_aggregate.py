@@ -101,14 +101,14 @@ def test_polygons_overlap_come_in_other_crs_and_may_have_no_cell(model: str, tmp
     collection = {"type": "FeatureCollection", "features": []}
     for name in ("all", "four"):
         moved = shapely.transform(given[name], lambda xy: np.stack(degrees.transform(*xy.T), -1))
-        what = {"type": "Feature", "properties": {"kind": "basin", "name": name}}
+        what = {"type": "Feature", "properties": {"id": f"id of {name}", "name": name}}
         collection["features"].append({**what, "geometry": moved.__geo_interface__})
     file = tmp_path / "basins.geojson"
     file.write_text(json.dumps(collection))
     read = aggregate(source, file, "sum", samples=3, model=model)
     assert read.region.tolist() == ["all", "four"]
     assert read.cells.tolist() == [320, 4]
-    with pytest.raises(InputError, match="no column 'x': expected one of kind, name"):
+    with pytest.raises(InputError, match="no column 'x': expected one of id, name"):
         aggregate(source, file, names="x", samples=3, model=model)
 
 
@@ -135,7 +135,10 @@ def test_labels_areas_and_fractions(model: str) -> None:
 def test_longitudes_may_differ_by_a_turn(model: str) -> None:
     source = raster(lat=True)
     source = source.assign_coords(lon=350.0 + np.arange(20)).assign_coords(lon=(350.0 + np.arange(20)) % 360)
-    table = aggregate(source, shapely.box(-10.5, 40, 3.5, 70), samples=2, model=model)
+    with pytest.warns(
+        UserWarning, match=r"1 of 1 regions lie only in part in the raster, which alone counts: 0 \(53%\)"
+    ):
+        table = aggregate(source, shapely.box(-10.5, 40, 3.5, 70), samples=2, model=model)
     assert table.cells[0] == 16 * 14
 
 
@@ -163,6 +166,12 @@ def test_a_filled_raster_that_cannot_be_drawn_again_says_what_to_do(model: str) 
     with pytest.raises(InputError, match=r"filled by the model 'tiny'.*model="):
         aggregate(filled, 4, samples=2, bounds=(0, None))
     assert aggregate(filled, 8, samples=2, bounds=(0, None), model=model).standard_error.notna().all()
+    again = filled.assign_attrs(geonp_covariates="height")
+    del again.attrs["geonp_bounds"]
+    with pytest.raises(
+        InputError, match=r"with covariates, on which .* give the same, height \(covariates=.*--covariate"
+    ):
+        aggregate(again, 4, samples=2, model=model)
     with pytest.raises(InputError, match="but has no fill flags"):
         aggregate(filled[["a"]], 4, samples=2)
 

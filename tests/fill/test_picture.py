@@ -72,6 +72,21 @@ def test_colour_maps_suit_the_values(values: Any, attrs: Any, colours: str, limi
     assert (image.get_cmap().name, image.get_clim()) == (colours, limits)
 
 
+def test_a_long_name_has_lines_beside_the_note_and_north_is_up() -> None:
+    name = "Total precipitation (1_Hour Accumulation) @ Ground or water surface of a very long name " * 2
+    northwards = {"lat": (("y", "x"), 30 + 0.1 * Y + 0.02 * X), "lon": (("y", "x"), 5 + 0.1 * X - 0.02 * Y)}
+    for lat, ends in ((northwards["lat"], (-0.5, 23.5)), ((("y", "x"), 40 - northwards["lat"][1]), (23.5, -0.5))):
+        coords = northwards | {"lat": lat}
+        ds = result(Y + 0.1 * X, long_name=name).drop_vars(("y", "x")).assign_coords(coords)
+        figure = ds.geonp.plot()
+        figure.draw_without_rendering()
+        title, note = figure.texts
+        assert "\n" in title.get_text()
+        assert title.get_text().replace("\n", " ") == name.strip()
+        assert title.get_window_extent().x1 < note.get_window_extent().x0
+        assert next(axis for axis in figure.axes if axis.images).get_ylim() == ends
+
+
 def test_classes_have_their_names() -> None:
     classes = np.where(X < 16, 2.0, 7.0)
     ds = result(classes, flag_values=[2, 7], flag_meanings="water bare_soil").drop_vars("a_standard_error")

@@ -197,6 +197,9 @@ def test_other_bad_input_is_refused() -> None:
         geonp.interpolate(table.assign(y=table.y + 120 - table.y.max()), lattice((0, 0, 9, 9), 1, "EPSG:4326"))
     with pytest.raises(InputError, match="west < east"):
         lattice((5, 0, 0, 5), 1)
+    with pytest.raises(InputError, match="west < east"):
+        lattice((5, 0, -10, 5), 1, "EPSG:4326")
+    assert lattice((170, 0, -170, 5), 5, "EPSG:4326")["lon"].values.tolist() == [172.5, 177.5, 182.5, 187.5]
     with pytest.raises(InputError, match=r"a resolution of 1e-07 gives 2\.5e\+15 cells for bounds 0 0 5 5 in units"):
         lattice((0, 0, 5, 5), 1e-7)
     with pytest.raises(

@@ -40,6 +40,9 @@ def test_other_times_tell_what_a_station_is_like(stations: pd.DataFrame) -> None
 
 def test_of_a_fixed_network_each_map_is_that_of_its_measurements(stations: pd.DataFrame) -> None:
     at = geonp.lattice((0, 0, 12, 12), 3)
+    assert times_of(stations["date"]).within(["2020-07-02", "2020-07", "2020"], "at_times")[0] == 1
+    hours = times_of(pd.Series(pd.date_range("2019-12-31T12:00", periods=5, freq="6h")))
+    assert hours.within(["2020-01-01", "2019-12-31T18:00"], "at_times").tolist() == [2, 3, 4, 1]
     maps = geonp.interpolate(stations, at, time="date", at_times=["2020-07-02", datetime.date(2020, 7, 4)])
     assert maps["value"].dims == ("date", "y", "x")
     np.testing.assert_array_equal(maps["date"], DAYS[[1, 3]])
