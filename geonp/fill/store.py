@@ -25,7 +25,7 @@ from geonp.fill.layout import Layout, checked_layout
 from geonp.fill.measurements import with_measurements
 from geonp.fill.options import FillOptions
 from geonp.fill.plan import FillPlan, planned, processes_bytes
-from geonp.fill.report import Report, check_observed, failures, tally
+from geonp.fill.report import Report, check_observed, failures, require_callable, tally
 from geonp.fill.request import Request, prepare
 from geonp.fill.session import fill_session
 from geonp.fill.signatures import FillKeywords, takes_fill_options
@@ -145,6 +145,7 @@ def fill_store(
             )
         return fill_session(obj, target, chunks, **options)  # type: ignore[arg-type]
     assert isinstance(target, str | os.PathLike)
+    require_callable(progress)
     request = with_measurements(_prepared(obj, FillOptions(**options)))
     for covariate in request.covariates:
         if not covariate.known_errors:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import date, timedelta
 from numbers import Number
 from typing import Any
@@ -62,11 +63,11 @@ def with_storable_names(ds: xr.Dataset) -> xr.Dataset:
 
 def with_texts(ds: xr.Dataset) -> xr.Dataset:
     """`ds` with text (JSON where needed) instead of objects that no file holds, such as the mappings of STAC items."""
-    texts = {
-        name: variable.copy(data=_texts(variable.values))
-        for name, variable in ds.variables.items()
-        if variable.dtype.kind == "O" and variable._in_memory and not _are_alike(variable.values.ravel().tolist())
-    }
+    texts = {}
+    for name, variable in ds.variables.items():
+        if variable.dtype.kind == "O" and variable._in_memory and not _are_alike(variable.values.ravel().tolist()):
+            with suppress(TypeError):  # other objects are refused by writers
+                texts[name] = variable.copy(data=_texts(variable.values))
     return ds.assign(texts)
 
 
@@ -82,8 +83,19 @@ def _texts(values: Any) -> Any:
     texts = np.empty(values.shape, object)
     for index, item in np.ndenumerate(values):
         missing = item is None or item != item
-        texts[index] = "" if missing else item if isinstance(item, str) else json.dumps(item, default=str)
+        texts[index] = "" if missing else item if isinstance(item, str) else json.dumps(item, default=_plain)
     return texts
+
+
+def _plain(item: Any) -> Any:
+    """What JSON has instead of a set, an array or a time."""
+    if isinstance(item, set | frozenset):
+        return sorted(item, key=str)
+    if isinstance(item, np.ndarray | np.generic):
+        return item.tolist()
+    if isinstance(item, date):
+        return item.isoformat()
+    raise TypeError(f"no text for {type(item)}")
 
 
 def _flags(variable: xr.Variable) -> dict[str, Any]:

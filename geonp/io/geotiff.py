@@ -121,7 +121,7 @@ def write_geotiff(
         "count": len(layers),
         "dtype": first.dtype,
         "nodata": first.attrs.get("_FillValue"),
-        "crs": None if unplaced or gcps else grid.crs,
+        "crs": None if unplaced or gcps else grid.crs or _assumed_crs(grid),
         "transform": None if gcps else affine,
     }
     draft = path.with_name(f"draft-{path.name}")
@@ -142,6 +142,13 @@ def write_geotiff(
         except (RasterioError, CPLE_BaseError) as error:
             raise OutputError(f"GDAL cannot write {path.name!r} as {driver}: {error}. Check --co.") from error
         require_intact(path, draft, parts, options)
+
+
+def _assumed_crs(grid: Grid) -> str | None:
+    """WGS 84 for longitudes and latitudes without a CRS, whose names a GeoTIFF does not keep."""
+    bounds = grid.bounds if grid.geographic else None
+    on_earth = bounds is not None and max(map(abs, bounds[1::2])) <= 90 + abs(grid.spacing[0])
+    return "EPSG:4326" if on_earth else None
 
 
 def _create(

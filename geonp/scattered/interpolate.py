@@ -17,6 +17,7 @@ from geonp.errors import InputError, warn
 from geonp.fill.bounds import SAMPLE, bounds_of, mapped, said, warping_array
 from geonp.fill.options import Bounds, FillOptions
 from geonp.fill.outputs import outputs, result_arrays
+from geonp.fill.report import require_callable
 from geonp.fill.request import load_job, require_covariates
 from geonp.inference.kernel import FillJob
 from geonp.inference.warping import Sample, Warping, fitted
@@ -153,6 +154,7 @@ def interpolate(
     >>> filled["temp"].sel(x=5, y=5).round().item()
     10.0
     """
+    require_callable(progress)
     options = FillOptions(
         model=model,
         max_distance=max_distance,

@@ -1065,3 +1065,9 @@ def test_what_zarr_cannot_hold_is_refused_before_a_store_is_replaced(
         fill_store(change(field()), out, model=model, overwrite=True)
     assert not list(tmp_path.glob("*.journal"))
     assert int(xr.open_zarr(out, consolidated=False)["before"]) == 1
+
+
+def test_progress_that_cannot_be_shown_is_refused_before_the_work(model: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"progress must be a function.*got 3"):
+        fill_store(field(), tmp_path / "out.zarr", model=model, progress=3)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())

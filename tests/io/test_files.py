@@ -554,7 +554,7 @@ def test_attributes_that_netcdf_cannot_hold_become_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["x.nc", "x.zarr"])
 def test_coordinates_that_files_cannot_hold_become_text(tmp_path: Path, name: str) -> None:
     coords = {
-        "item": ("y", np.array([{"id": 1}, None], object)),
+        "item": ("y", np.array([{"id": {1}}, None], object)),
         "title": ("y", np.array(["blue", np.nan], object)),
         "mixed": ("y", np.array(["a", 2], object)),
         "day": ("y", np.array([cftime.DatetimeNoLeap(2000, 1, day) for day in (1, 2)])),
@@ -563,7 +563,7 @@ def test_coordinates_that_files_cannot_hold_become_text(tmp_path: Path, name: st
     write_raster(ds, tmp_path / name)
     found = xr.open_dataset(tmp_path / name, engine="netcdf4" if name == "x.nc" else "zarr")
     assert [found[key].values.tolist() for key in ("item", "title", "mixed")] == [
-        ['{"id": 1}', ""],
+        ['{"id": [1]}', ""],
         ["blue", ""],
         ["a", "2"],
     ]
@@ -603,6 +603,18 @@ def test_sidecars_of_a_geotiff_are_replaced_with_it(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["x.tif"]
     with rasterio.open(path) as file:
         assert file.crs is None
+
+
+@pytest.mark.parametrize(("lat", "epsg"), [((50.0, 49.0), 4326), ((90.0, -90.0), 4326), ((5e6, 4e6), None)])
+def test_longitudes_and_latitudes_without_a_crs_keep_their_meaning(
+    tmp_path: Path, lat: tuple[float, float], epsg: int | None
+) -> None:
+    write_raster(
+        xr.Dataset({"a": (("lat", "lon"), np.ones((2, 2)))}, {"lat": [*lat], "lon": [5.0, 6.0]}), tmp_path / "x.tif"
+    )
+    with rasterio.open(tmp_path / "x.tif") as file:
+        assert (file.crs and file.crs.to_epsg()) == epsg
+        assert file.bounds[::2] == (4.5, 6.5)
 
 
 def test_what_a_geotiff_cannot_hold_is_refused(tmp_path: Path) -> None:
