@@ -23,6 +23,8 @@ import inspect
 import re
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _BETWEEN = {"geonp", "xarray", "dask", "distributed", "click"}
 """Packages whose frames may lie between the user's line and a warning."""
@@ -71,6 +73,15 @@ class MissingExtraError(GeonpError, ImportError):
 
     def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str]]:
         return MissingExtraError, (self.package, self.extra)
+
+
+@contextmanager
+def from_extra(extra: str, package: str = "") -> Iterator[None]:
+    """Import `package`, or several, of an extra: MissingExtraError names it, or the missing one of several."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtraError(package or error.name or extra, extra) from error
 
 
 class OutputError(GeonpError, OSError):

@@ -139,16 +139,9 @@ def read_crops(
 ) -> list[Crop]:
     """Read random parts of slices into memory, about ``SETTINGS.max_cells`` cells in total.
 
-    Cells beyond the edge of a crop count as missing, also if the raster is periodic in longitude.
-
-    Parameters
-    ----------
-    arrays : mapping of name to DataArray
-        NumPy or dask; the last two dimensions are ``(rows, cols)``; NaN where missing. Only the crops are computed.
-    domain : array of bool or None
-        Valid domain ``(rows, cols)``, NumPy or dask.
-    surroundings : Surroundings, optional
-        What is read beside them. By default other slices along all dimensions.
+    Arrays ``(..., rows, cols)`` of each variable are NaN where missing. Cells beyond the edge of a crop count as
+    missing, also if the raster is periodic in longitude. By default other slices along all dimensions are read beside
+    them.
     """
     surroundings = surroundings or Surroundings(arrays)
     windows = [

@@ -69,26 +69,11 @@ class Stack:
 def predict_across(
     method: str, values: FloatArray, stack: Stack, rng: np.random.Generator
 ) -> tuple[Float64Array, Float64Array]:
-    """Fill the gaps of a slice by one of :data:`ACROSS_METHODS`.
+    """Fill the gaps of a slice ``(y, x)`` from the others of a stack by one of :data:`ACROSS_METHODS`.
 
-    Cells that no other slice observes are interpolated linearly in space. Where a method predicts none, all are the
-    mean of the stack.
-
-    Parameters
-    ----------
-    method : str
-        One of :data:`ACROSS_METHODS`; :data:`HARMONIC` needs periods.
-    values : array of float
-        ``(y, x)``, NaN in the gaps.
-    stack : Stack
-        The other slices.
-    rng : numpy.random.Generator
-        Source of the cells that the number of modes is chosen by.
-
-    Returns
-    -------
-    mean, error : array of float
-        ``(y, x)``, in the units of `values`; the error is 0 where observed.
+    Means and standard errors are in the units of the values; the error is 0 where observed. Cells that no other slice
+    observes are interpolated linearly in space. Where a method predicts none, all are the mean of the stack. `rng`
+    draws the cells that the number of modes is chosen by; :data:`HARMONIC` needs periods.
     """
     predicted, error = ACROSS_METHODS[method](values, stack, rng)
     known = np.where(np.isfinite(values), values, predicted)

@@ -72,19 +72,10 @@ class Matern:
 
 
 def krige_gaps(values: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-    """Fit a covariance to the observed cells of `values` and krige its gaps.
+    """Means and standard errors of `values` ``(y, x)`` whose gaps, NaN, are kriged, in their units.
 
-    Parameters
-    ----------
-    values : array of float
-        ``(y, x)``, NaN in the gaps.
-    rng : numpy.random.Generator
-        Source of the patches that the covariance is fitted to.
-
-    Returns
-    -------
-    mean, error : array of float
-        ``(y, x)``, in the units of `values`; `error` is that of a new measurement, and 0 where observed.
+    The covariance is fitted to patches of the observed cells that `rng` draws. Errors are those of a new measurement,
+    and 0 where observed.
     """
     missing = np.isnan(values)
     sites, known = np.argwhere(~missing).astype(float), values[~missing].astype(float)
@@ -96,24 +87,10 @@ def krige_gaps(values: FloatArray, rng: np.random.Generator) -> tuple[FloatArray
 def regression_krige_gaps(
     values: FloatArray, columns: Sequence[FloatArray], rng: np.random.Generator
 ) -> tuple[FloatArray, FloatArray]:
-    """Regress on covariates by least squares, and krige the residuals (Hengl et al. 2004, Geoderma 120, 75-93).
+    """As :func:`krige_gaps`, of the residuals of a regression by least squares on covariates without gaps.
 
-    The standard error is that of the kriged residuals: the error of the coefficients, which is small where many cells
-    are observed, is not added.
-
-    Parameters
-    ----------
-    values : array of float
-        ``(y, x)``, NaN in the gaps.
-    columns : sequence of array
-        Covariates without gaps, ``(y, x)`` each.
-    rng : numpy.random.Generator
-        As for :func:`krige_gaps`.
-
-    Returns
-    -------
-    mean, error : array of float
-        As of :func:`krige_gaps`.
+    Of Hengl et al. (2004, Geoderma 120, 75-93). The standard error is that of the kriged residuals: the error of the
+    coefficients, which is small where many cells are observed, is not added.
     """
     missing = np.isnan(values)
     centred = [column - column[~missing].mean() for column in columns]
@@ -126,23 +103,10 @@ def regression_krige_gaps(
 def krige(
     sites: FloatArray, known: FloatArray, targets: FloatArray, model: Matern, neighbours: int = SETTINGS.neighbours
 ) -> tuple[FloatArray, FloatArray]:
-    """Predict new measurements by ordinary kriging from the nearest sites.
+    """Means and standard errors ``(m,)`` of new measurements by ordinary kriging, in the units of the `known` values.
 
-    Parameters
-    ----------
-    sites, targets : array of float
-        ``(n, 2)`` and ``(m, 2)``: coordinates in cells.
-    known : array of float
-        ``(n,)``: values at the sites.
-    model : Matern
-        Covariance.
-    neighbours : int
-        Largest number of nearest sites that a target is predicted from.
-
-    Returns
-    -------
-    mean, error : array of float
-        ``(m,)``, in the units of `known`. At a site, without a nugget, these are its value and 0.
+    Sites ``(n, 2)`` and targets ``(m, 2)`` are in cells. Each target is predicted from the `neighbours` nearest sites.
+    At a site, without a nugget, the mean is its value and the error 0.
     """
     tree = KDTree(sites)
     count = min(neighbours, len(sites))
@@ -180,21 +144,9 @@ def _covariance(sites: FloatArray, model: Matern) -> FloatArray:
 
 
 def fit(sites: FloatArray, known: FloatArray, rng: np.random.Generator) -> Matern:
-    """Fit a Matern covariance with a nugget by maximum likelihood.
+    """Fit a Matern covariance with a nugget by maximum likelihood, over all of :data:`SMOOTHNESS`.
 
-    Parameters
-    ----------
-    sites : array of float
-        ``(n, 2)``: coordinates in cells.
-    known : array of float
-        ``(n,)``: values at the sites.
-    rng : numpy.random.Generator
-        Source of the patches.
-
-    Returns
-    -------
-    Matern
-        The one of the greatest likelihood, over all of :data:`SMOOTHNESS`.
+    Sites ``(n, 2)`` are in cells; `rng` draws the patches of them that are fitted to.
     """
     patches = _patches(sites, rng)
     return fit_patches(sites[patches], known[patches])

@@ -16,17 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from geonp.errors import MissingExtraError, OutputError
+from geonp.errors import OutputError, from_extra
 from geonp.evaluation.cross_validation import CrossValidation
 from geonp.evaluation.scored import OURS, RANKED, VARIANTS, WITH_BOTH, WITH_COVARIATES, WITH_SLICES, Scored
 from geonp.io.location import written
 
-try:
+with from_extra("evaluate", "matplotlib"):
     import matplotlib
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-except ImportError as error:
-    raise MissingExtraError("matplotlib", "evaluate") from error
 
 _LEVELS = tuple(step / 20 for step in range(1, 20))  # of the reliability curves
 
@@ -108,14 +106,9 @@ def write_report(comparison: Scored, path: str | Path, *, title: str | None = No
 
 
 def render(comparison: Scored, *, title: str | None = None) -> str:
-    """Render a comparison as an HTML page.
+    """Render a result of :func:`geonp.evaluate` or :func:`geonp.cross_validate` as an HTML page.
 
-    Parameters
-    ----------
-    comparison : Comparison or CrossValidation
-        Result of :func:`geonp.evaluate` or :func:`geonp.cross_validate`.
-    title : str, optional
-        Heading, such as a file name. By default the name of the variable.
+    The heading is `title`, such as a file name, by default the name of the variable.
     """
     heading = escape(comparison.name if title is None else title)
     best = {(comparison.winners[name], title) for name, title in RANKED.items()}  # method and heading

@@ -136,11 +136,6 @@ class Scored:
         """Draw maps of the values, the predictions, the standard errors and the actual errors.
 
         Raises MissingExtraError without matplotlib.
-
-        Returns
-        -------
-        matplotlib.figure.Figure
-            A notebook shows it once.
         """
         from geonp.fill.panels import drawn
 

@@ -144,19 +144,10 @@ def mapped_dtype(dtype: np.dtype[Any], options: FillOptions) -> np.dtype[Any]:
 
 
 def mapped(result: Any, warping: Any, options: FillOptions) -> Any:
-    """A result whose predictions are latent, with the distributions of the values; lazy if the result is.
+    """A result whose predictions are latent, with the distributions of the values, see :func:`mapped_dtype`.
 
-    Parameters
-    ----------
-    result : array
-        With the fields of :func:`geonp.inference.kernel.result_dtype`.
-    warping : Warping or dask Delayed
-        The map of the variable; a Delayed for a lazy result alone.
-
-    Returns
-    -------
-    array
-        With the fields of :func:`mapped_dtype`: all values and quantiles lie within the bounds.
+    All values and quantiles lie within the bounds. With a Delayed `warping`, the result must be lazy; a lazy one stays
+    so.
     """
     dtype = mapped_dtype(result.dtype, options)
     if isinstance(result, da.Array):

@@ -279,12 +279,15 @@ def _fill_chunks(
     """
     read, lazy = variable.read, isinstance(warping, Delayed)
     job, key = (job, warping.key) if lazy else (replace(job, warping=warping), None)
-    beside = [(place, _like(result, data, place.axes)) for place, result in covariates]
+    *lead, y_chunks, x_chunks = data.chunks
+    beside = [
+        (place, result.rechunk((*(lead[axis] for axis in place.axes), y_chunks, x_chunks)))
+        for place, result in covariates
+    ]
     names = [(place, result.name) for place, result in beside]
     masks_ = [mask for mask in (domain, size_mask) if mask is not None]
     name = "geonp-fill-" + tokenize(data.name, [mask.name for mask in masks_], job, read, names, key)
-    y_chunks, x_chunks = data.chunks[-2:]
-    edges = [[0, *itertools.accumulate(sizes)] for sizes in data.chunks[:-2]]
+    edges = [[0, *itertools.accumulate(sizes)] for sizes in lead]
     blocks = [_with_neighbours(variable, block, edges, job) for block in np.ndindex(data.numblocks[:-2])]
     graph: dict[Any, Any] = {}
     for (i, j), chunk in _windows(y_chunks, x_chunks):
@@ -340,12 +343,6 @@ def _with_neighbours(
         along = {bisect_right(edges[axis], k) - 1 for k in itertools.chain(*near)} - {block[axis]}
         numbers += [(*block[:axis], k, *block[axis + 1 :]) for k in sorted(along)]
     return list(dict.fromkeys(numbers)), region
-
-
-def _like(result: da.Array, data: da.Array, axes: tuple[int, ...]) -> da.Array:
-    """The result of a covariate in the chunks of the variable."""
-    made: da.Array = result.rechunk((*(data.chunks[axis] for axis in axes), *data.chunks[-2:]))
-    return made
 
 
 def _covariate(request: Request, covariate: Covariate) -> da.Array:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from geonp.errors import MissingExtraError
+from geonp.errors import from_extra
 from geonp.raster.arrays import FloatArray
 
 if TYPE_CHECKING:
@@ -108,10 +108,8 @@ class Frame:
 
 def require_matplotlib() -> None:
     """Check that pictures can be drawn. Raises MissingExtraError without matplotlib."""
-    try:
+    with from_extra("plot", "matplotlib"):
         import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "plot") from error
 
 
 def drawn(

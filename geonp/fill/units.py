@@ -232,16 +232,9 @@ def _write(work: Work, unit: Unit, result: Array, stored: Array, note: Record) -
 
 
 def census(flag: Array, stored: Array, lead: tuple[range, ...], sizes: tuple[int, ...]) -> Record:
-    """Numbers of cells of a region, and the indices of its slices with an observed cell.
+    """Numbers of cells of a region ``(*leading, rows, cols)``, and the indices of its slices with an observed cell.
 
-    Parameters
-    ----------
-    flag, stored : array
-        Flags and stored values, ``(..., rows, cols)``.
-    lead : tuple of range
-        The slices of the region along the leading dimensions.
-    sizes : tuple of int
-        Sizes of the leading dimensions of the variable.
+    The region has the slices `lead` along the leading dimensions of the variable, which have `sizes`.
     """
     by_flag = np.bincount(flag.ravel(), minlength=len(FillFlag))
     numbers = np.arange(math.prod(sizes)).reshape(sizes)[tuple(slice(part.start, part.stop) for part in lead)]

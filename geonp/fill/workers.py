@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from dask.system import CPU_COUNT
 
-from geonp.errors import ClusterError, GeonpError, InputError, MissingExtraError, reason, warn
+from geonp.errors import ClusterError, GeonpError, InputError, from_extra, reason, warn
 from geonp.fill.units import Unit, Work, fail_unit, fill_unit
 from geonp.io.journal import Record
 
@@ -65,11 +65,9 @@ def executor(workers: int | None, scheduler: str | None, device: str) -> Iterato
             raise
         pool.shutdown()
         return
-    try:
+    with from_extra("distributed", "distributed"):
         from distributed import Client, get_client
         from distributed.comm.addressing import resolve_address
-    except ImportError as error:
-        raise MissingExtraError("distributed", "distributed") from error
     with ExitStack() as stack:
         if scheduler is not None:
             try:

@@ -170,22 +170,12 @@ def halo_for(observed_mask: BoolArray, neighbourhood: Neighbourhood) -> int:
 def select_context(
     observed_mask: BoolArray, target_mask: BoolArray, neighbourhood: Neighbourhood, start: float = 0.5
 ) -> IntArray:
-    """Choose `n_context` observed cells: all near ones, and a sample of the others that thins out with distance.
+    """Choose at most `n_context` observed cells: all near ones, and a sample of the others, thinned with distance.
 
-    Cells are sampled by :func:`geonp.inference.thinning.thinned` along a space-filling curve, by their distance from
-    the nearest target. So every part of the rim of a gap is sampled, whatever the size of the gap.
-
-    Parameters
-    ----------
-    observed_mask, target_mask : array
-        ``(rows, cols)`` of one window: cells with values, and targets, of which there is at least one.
-    start : float
-        Offset of the systematic sample, see :func:`geonp.inference.thinning.thinned`.
-
-    Returns
-    -------
-    array of int
-        Flat indices into the window, ascending; at most ``n_context``.
+    Masks are ``(rows, cols)`` of one window, with at least one target. Cells are sampled by
+    :func:`geonp.inference.thinning.thinned` from `start` along a space-filling curve, by their distance from the
+    nearest target. So every part of the rim of a gap is sampled, whatever the size of the gap. Returns flat indices
+    into the window, ascending.
     """
     if np.count_nonzero(observed_mask) <= neighbourhood.n_context:
         return np.flatnonzero(observed_mask)

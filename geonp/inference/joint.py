@@ -37,13 +37,10 @@ def fill_samples(result: StructArray, errors: FloatArray) -> None:
 
 
 def errors_of(inputs: Inputs, chunk: Window, job: FillJob) -> Float32Array:
-    """Standardised errors of the filled cells of a chunk, jointly drawn.
+    """Standardised errors of the filled cells of a chunk, jointly drawn, ``(job.samples, *chunk.shape)``.
 
-    Returns
-    -------
-    array
-        ``(job.samples, *chunk.shape)``: standard normal numbers, NaN where nothing is filled. They do not depend on the
-        chunk, beyond rounding. The error of a cell in the units of the values is its standard error times this.
+    Standard normal numbers, NaN where nothing is filled. They do not depend on the chunk, beyond rounding. The error of
+    a cell in the units of the values is its standard error times this.
     """
     core = job.core(chunk)
     missing, context_mask, fillable, _ = unfilled(inputs, chunk, job)

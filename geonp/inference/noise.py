@@ -53,19 +53,10 @@ class Noise:
     n: int
 
     def at(self, lattice: int, nodes: Sequence[AnyIntArray]) -> tuple[Float32Array, npt.NDArray[np.int32]]:
-        """Noise of the blocks that hold some nodes, and where the nodes are in it.
+        """Noise ``(m, n)`` of the blocks that hold some nodes, and the row of each node in it.
 
-        Parameters
-        ----------
-        lattice : int
-            Number of the lattice, between 0 and ``2**32``.
-        nodes : sequence of array of int
-            Coordinates of the nodes along each of at most three dimensions, of one shape.
-
-        Returns
-        -------
-        tuple of array
-            ``(m, n)``, and for each node its row there, of the shape of the coordinates.
+        The number of the `lattice` is between 0 and ``2**32``. Nodes are whole coordinates along each of at most three
+        dimensions, of one shape, which is also that of their rows.
         """
         bits = (NOISE.block.bit_length() - 1) // len(nodes)
         blocks = [axis >> bits for axis in nodes]
@@ -83,21 +74,10 @@ class Noise:
     def around(
         self, lattice: int, nodes: AnyIntArray, offsets: AnyIntArray, period: int | None = None
     ) -> tuple[Float32Array, npt.NDArray[np.int32]]:
-        """Noise of the nodes around some nodes, and where each is in it.
+        """Noise ``(r, n)`` of the nodes around some nodes, and its rows ``(k, m)``.
 
-        Parameters
-        ----------
-        lattice : int
-            Number of the lattice.
-        nodes, offsets : array of int
-            Coordinates ``(k, d)``, and what is added to each of them ``(m, d)``.
-        period : int or None
-            Number of nodes after which the last coordinate repeats.
-
-        Returns
-        -------
-        tuple of array
-            Noise ``(r, n)`` and its rows ``(k, m)``.
+        Nodes are coordinates ``(k, d)``, and `offsets` what is added to each of them ``(m, d)``. The last coordinate
+        repeats after `period` nodes, if given.
         """
         bits = (NOISE.block.bit_length() - 1) // nodes.shape[1]
         low, high = nodes.min(0) + offsets.min(0), nodes.max(0) + offsets.max(0)

@@ -101,23 +101,11 @@ class Background:
 
 
 def background(values: FloatArray, others: FloatArray) -> Background | None:
-    """Regress a slice on others in one patch.
+    """Regress a slice ``(rows, cols)`` on others ``(slices, rows, cols)`` in one patch; None if none is correlated.
 
     Slopes are estimated from differences of near cells, so that the residual is as flat as possible, and shrunk by
     their uncertainty. Weights are inverse squares of the mean squared residuals. The scale is the slope on the weighted
     mean.
-
-    Parameters
-    ----------
-    values : array
-        ``(rows, cols)``, NaN where missing.
-    others : array
-        ``(slices, rows, cols)``, NaN where missing.
-
-    Returns
-    -------
-    Background or None
-        None if no other slice is correlated.
     """
     values, others = values.astype(float), others.astype(float)
     slope, residual = _regress(values, others)

@@ -180,18 +180,10 @@ def blended(total: FloatArray) -> Float64Array:
 
 
 def blend_weights(overlap: IntArray, corner: IntArray, px: int, frame: int) -> FloatArray:
-    """Weights of the predictions of one tile in a patch, a box with a frame around it.
+    """Weights of the predictions of the tile at `corner`, of `px` cells, in a patch: a box with a frame around it.
 
-    The weights of all tiles sum to one in cells where neighbouring tiles overlap equally far.
-
-    Parameters
-    ----------
-    overlap : array of int
-        Shape of the patch: distance to which tiles overlap at each cell, see :func:`overlaps`.
-    corner : array of int
-        Row and column of the tile in the box.
-    px, frame : int
-        Side of the tile and width of the frame, in cells.
+    Tiles overlap at each cell of the patch to the distance `overlap`, see :func:`overlaps`. The weights of all tiles
+    sum to one in cells where neighbouring tiles overlap equally far.
     """
     down, right = (np.arange(n) - frame - start + 0.5 for n, start in zip(overlap.shape, corner, strict=True))
     depths = np.minimum(down, px - down)[:, None], np.minimum(right, px - right)

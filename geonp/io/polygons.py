@@ -16,7 +16,7 @@ from pyproj.exceptions import CRSError
 from rasterio import Affine
 from rasterio.features import rasterize
 
-from geonp.errors import InputError, MissingExtraError, MissingFileError, reason
+from geonp.errors import InputError, MissingFileError, from_extra, reason
 from geonp.raster.grid import Grid, crs_name
 
 VECTOR_FILES = (".gpkg", ".geojson", ".json", ".shp", ".fgb", ".kml", ".gml", ".shp.zip")
@@ -66,11 +66,9 @@ def polygon_mask(polygons: Any, grid: Grid) -> xr.DataArray:
     grid : Grid
         The grid of the raster. Polygons are transformed to its CRS.
     """
-    try:
+    with from_extra("vector"):
         import pyogrio
         import shapely
-    except ImportError as error:
-        raise MissingExtraError(error.name or "pyogrio", "vector") from error
     if isinstance(polygons, (str, os.PathLike)):
         what, given, crs = os.fspath(polygons), *_read(os.fspath(polygons), pyogrio, shapely)
     else:

@@ -13,7 +13,7 @@ import pandas as pd
 import xarray as xr
 from pyproj import CRS
 
-from geonp.errors import GeonpError, InputError, MissingExtraError, reason
+from geonp.errors import GeonpError, InputError, from_extra, reason
 from geonp.io.decoding import decoded
 from geonp.io.groups import open_cells
 from geonp.io.nodata import measured, numbered, retyped
@@ -77,10 +77,8 @@ def _opened(path: Path) -> xr.Dataset:
 
 def _parquet(path: Path) -> pd.DataFrame:
     """A Parquet file, or GeoParquet of points."""
-    try:
+    with from_extra("parquet", "pyarrow"):
         from pyarrow import parquet
-    except ImportError as error:
-        raise MissingExtraError("pyarrow", "parquet") from error
     table: pd.DataFrame = pd.read_parquet(path, engine="pyarrow")
     schema = parquet.read_schema(path)
     exact = [field.name for field in schema if str(field.type).startswith("decimal") and field.name in table]
@@ -102,10 +100,8 @@ def _parquet(path: Path) -> pd.DataFrame:
 
 def _vector(path: Path) -> pd.DataFrame:
     """The points of the first layer of a vector file, with their attributes."""
-    try:
+    with from_extra("vector"):
         import pyogrio
-    except ImportError as error:
-        raise MissingExtraError(error.name or "pyogrio", "vector") from error
     refuse_references(path)
     if len(pyogrio.list_layers(path)) > 1:
         layers = ", ".join(pyogrio.list_layers(path)[:, 0])
@@ -119,10 +115,8 @@ def _vector(path: Path) -> pd.DataFrame:
 
 def _points(geometry: Any, path: Path) -> Any:
     """Places ``(n, 2)`` of geometries as well-known binary, NaN where there is none."""
-    try:
+    with from_extra("vector", "shapely"):
         import shapely
-    except ImportError as error:
-        raise MissingExtraError("shapely", "vector") from error
     shapes = shapely.from_wkb(geometry)
     known = ~(shapely.is_missing(shapes) | shapely.is_empty(shapes))
     if other := sorted({str(shape.geom_type) for shape in shapes[known]} - {"Point"}):

@@ -19,19 +19,9 @@ from geonp.nn.lattice import gaussian_sums, lattice_differences
 
 
 def rbf_bias(xq: Tensor, xk: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """Bias ``sum_i a[h,i] exp(-|b[h,i]| (d - c[h,i])^2)`` of the Euclidean distance d.
+    """Bias ``sum_i a[h,i] exp(-|b[h,i]| (d - c[h,i])^2)`` of the Euclidean distance d, ``(batch, heads, n_q, n_k)``.
 
-    Parameters
-    ----------
-    xq, xk : Tensor
-        ``(batch, n_q, d_x)`` and ``(batch, n_k, d_x)``.
-    a, b, c : Tensor
-        ``(heads, bases)`` each.
-
-    Returns
-    -------
-    Tensor
-        ``(batch, heads, n_q, n_k)``.
+    Locations are ``(batch, n_q, d_x)`` and ``(batch, n_k, d_x)``; a, b and c are ``(heads, bases)``.
     """
     squared = (xq[:, :, None] - xk[:, None]).square().sum(-1)
     # the inner lower bound gives coincident points a gradient of zero instead of NaN

@@ -131,17 +131,9 @@ class DriftKrigingHead(KrigingHead):
     def prepare(
         self, xc: Tensor, yc: Tensor, mask: Tensor, n_t: int, covariates: Covariates | None, errors: Tensor | None
     ) -> Prepared:
-        """Estimate a rough drift and subtract it from the context.
+        """Estimate a rough drift and subtract it from the context, for `n_t` targets.
 
-        Parameters
-        ----------
-        xc, yc, mask : Tensor
-            The context, as in :meth:`drift_forward`.
-        n_t : int
-            Number of targets.
-        covariates : Covariates or None
-        errors : Tensor or None
-            Known standard errors of the context values, ``(batch, n_c)``.
+        The context is as in :meth:`drift_forward`; its `errors` are known standard errors ``(batch, n_c)``.
         """
         with torch.autocast(xc.device.type, enabled=False):
             if covariates is None:

@@ -330,16 +330,9 @@ def scoring_step(information: Tensor, score: Tensor, pull: Tensor, precision: Te
 
 
 def prior_of(outputs: Tensor, back: Tensor, precision: float = KRIGING.prior_precision) -> tuple[Tensor, Tensor]:
-    """Gradient and precision of the log prior of a scoring step, like `back`, float64.
+    """Gradient and precision of the log prior of a scoring step, float64, like `back`: its start less where it is.
 
-    Parameters
-    ----------
-    outputs : Tensor
-        Centre and log factor of the precision, ``(..., 2 n)``.
-    back : Tensor
-        Difference of where scoring started from where it is, ``(..., n)``.
-    precision : float
-        Precision at a log factor of zero.
+    Outputs ``(..., 2 n)`` of the network are the centre and the log factor of the `precision`.
     """
     centre, log_factor = outputs.double().chunk(2, -1)
     precisions = precision * torch.exp(soft_clamp(log_factor, KRIGING.max_log_ratio))

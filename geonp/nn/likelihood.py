@@ -45,14 +45,8 @@ class Conditional:
 def condition(kernel: Tensor, prior: Tensor, noise: Tensor, yc: Tensor, mask: Tensor) -> Conditional:
     """Condition a Gaussian process with mean zero on its context.
 
-    Parameters
-    ----------
-    kernel : Tensor
-        Covariance of targets and context, in this order, with the context, ``(batch, n_t + n_c, n_c)``.
-    prior : Tensor
-        Prior variance of the targets, ``(batch, n_t)``.
-    noise, yc, mask : Tensor
-        The context: ``(batch, n_c)``, ``(batch, n_c, d_y)``, ``(batch, n_c)``.
+    The `kernel` is the covariance of targets and context, in this order, with the context, ``(batch, n_t + n_c, n_c)``,
+    and `prior` the variance of the targets ``(batch, n_t)``.
     """
     n_t, n_c = prior.shape[1], mask.shape[1]
     factor = _cholesky(kernel[:, n_t:], noise, mask)

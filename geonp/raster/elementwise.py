@@ -19,16 +19,9 @@ def is_lazy(variable: xr.Variable) -> bool:
 
 
 def elementwise(function: Callable[..., Any], dtype: Any, first: xr.Variable, *others: xr.Variable) -> xr.Variable:
-    """Apply a function to the cells of arrays.
+    """Apply a picklable function to the cells of variables, with a result of `dtype`.
 
-    Parameters
-    ----------
-    function : callable
-        Of arrays that broadcast against each other; picklable.
-    dtype
-        dtype of its result.
-    first, *others : Variable
-        All dimensions of the others are dimensions of the first. The result is as lazy as `first`, in its chunks.
+    All dimensions of the others are dimensions of the first. The result is as lazy as `first`, in its chunks.
     """
     if is_lazy(first):
         return xr.Variable(first.dims, indexing.LazilyIndexedArray(_Elementwise(function, dtype, first, others)))

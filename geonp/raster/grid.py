@@ -152,17 +152,10 @@ class Grid:
         return self.geographic and self.even[1] and abs((self.shape[1] - 1) * abs(self.spacing[1]) - 360.0) < 1e-3
 
     def require_same(self, other: Grid, what: str) -> None:
-        """Check that another grid has the same shape, first and last cell, and CRS.
+        """Check that another grid, of `what`, has the same shape, first and last cell, and CRS.
 
         A CRS or a coordinate that only one of them has is not compared. Longitudes may differ by whole turns. Raises
         InputError if they differ, naming the first difference.
-
-        Parameters
-        ----------
-        other
-            Grid of a second raster, such as a mask.
-        what
-            What the second raster is, for the error.
         """
         if other.shape != self.shape:
             raise InputError(

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
-from geonp.errors import InputError, MissingExtraError, RecipeError
+from geonp.errors import InputError, RecipeError, from_extra
 from geonp.inference import checkpoint
 from geonp.io.location import check_writable, replacing
 from geonp.nn.models import build
@@ -161,12 +161,10 @@ def _folder(out: Path) -> Iterator[None]:
 
 
 def _fabric(device: str = "auto", devices: int = 1) -> Fabric:
-    try:
+    with from_extra("train"):
         import matplotlib  # noqa: F401  # of the same extra: missed now rather than when the curve is plotted
         from lightning_fabric import Fabric
         from lightning_fabric.strategies.ddp import DDPStrategy
-    except ImportError as error:
-        raise MissingExtraError(error.name or "lightning_fabric", "train") from error
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     available = {"cpu": os.cpu_count() or 1, "cuda": torch.cuda.device_count()}.get(device, 0)

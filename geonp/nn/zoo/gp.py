@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-from geonp.errors import MissingExtraError
+from geonp.errors import from_extra
 from geonp.nn.layers import drop_masked
 
 
@@ -63,10 +63,8 @@ class MultitaskGP(GP):
 
 
 def _require() -> Any:
-    try:
+    with from_extra("gp", "gpytorch"):
         import gpytorch
-    except ImportError as error:
-        raise MissingExtraError("gpytorch", "gp") from error
     return gpytorch
 
 

@@ -17,7 +17,7 @@ import dask.array as da
 import numpy as np
 import xarray as xr
 
-from geonp.errors import FetchError, InputError, MissingExtraError, OutputError
+from geonp.errors import FetchError, InputError, OutputError, from_extra
 from geonp.io.location import check_writable, replacing
 from geonp.io.stores import UNFINISHED, Store
 from geonp.training.data.era5_files import DATASET, Area, check_same, checked, described
@@ -202,10 +202,8 @@ def _without_warnings() -> Iterator[None]:
 
 
 def _client(tries: int, wait_s: float) -> Any:
-    try:
+    with from_extra("era5", "cdsapi"):
         import cdsapi
-    except ImportError as error:
-        raise MissingExtraError("cdsapi", "era5") from error
 
     def silent(*_: object, **__: object) -> None:
         """Ignore a message: the client logs its key at debug level."""

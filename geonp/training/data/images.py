@@ -12,7 +12,7 @@ from pydantic import Field
 from scipy import ndimage
 from torch import Tensor
 
-from geonp.errors import MissingExtraError
+from geonp.errors import from_extra
 from geonp.raster.arrays import Float32Array, IntArray
 from geonp.training.batch import Batch, Split, split_at
 from geonp.training.data.constraints import CountRange, FractionRange
@@ -189,10 +189,8 @@ def _large_digits() -> Float32Array:
 @cache
 def _photographs() -> Float32Array:
     """Both photographs, ``(2, rows, columns, 3)``, in [-1, 1]."""
-    try:
+    with from_extra("images", "sklearn"):
         from sklearn.datasets import load_sample_images
-    except ImportError as error:
-        raise MissingExtraError("sklearn", "images") from error
     images: Any = load_sample_images().images
     return np.stack([np.asarray(image, np.float32) / 127.5 - 1 for image in images])
 
@@ -200,9 +198,7 @@ def _photographs() -> Float32Array:
 @cache
 def digit_images() -> Float32Array:
     """All images, ``(1797, 64)``, in [-1, 1]."""
-    try:
+    with from_extra("images", "sklearn"):
         from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise MissingExtraError("sklearn", "images") from error
     data: Any = load_digits().data
     return np.asarray(data / 8 - 1, np.float32)
