@@ -77,18 +77,30 @@ def unmerged_model(model: str) -> str:
     return str(file)
 
 
-@pytest.fixture(scope="session")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Path of a checkpoint with the raster architecture, tiny and with seeded random weights."""
+def random_checkpoint(folder: Path, card: dict[str, Any]) -> str:
+    """Path of a checkpoint with seeded random weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        network = build(CARD["architecture"], CARD["config"])
+        network = build(card["architecture"], card["config"])
         for p in network.parameters():
             # away from the initialisation, where biases and corrections would be nothing
             p.data += 0.05 * torch.randn_like(p)
-    file = tmp_path_factory.mktemp("weights") / "tiny.safetensors"
-    checkpoint.save(network, file, **CARD)
-    return str(file)
+    checkpoint.save(network, folder / "tiny.safetensors", **card)
+    return str(folder / "tiny.safetensors")
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Path of a checkpoint with the raster architecture, tiny and with random weights."""
+    return random_checkpoint(tmp_path_factory.mktemp("weights"), CARD)
+
+
+@pytest.fixture(scope="session")
+def drift_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Path of one that uses covariates, known errors and other slices, as the shipped one does."""
+    config = {**CARD["config"], "head": "drift", "scoring_steps": 1}
+    tiles = {**CARD["neighbourhood"], "tile_px": 16, "halos_px": [16]}
+    return random_checkpoint(tmp_path_factory.mktemp("drift"), {**CARD, "config": config, "neighbourhood": tiles})
 
 
 @pytest.fixture

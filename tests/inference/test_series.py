@@ -158,9 +158,10 @@ def raster() -> xr.DataArray:
     return xr.DataArray(values, {"time": dates}, ("time", "y", "x"), "a")
 
 
-def test_empty_slices_are_filled_and_say_so(raster: xr.DataArray, tmp_path: Path) -> None:
-    whole = infill(raster, across="time", empty_slices=True, quantiles=[0.1], tails=True)
-    before = infill(raster, across="time", quantiles=[0.1], tails=True)
+def test_empty_slices_are_filled_and_say_so(raster: xr.DataArray, drift_model: str, tmp_path: Path) -> None:
+    options = {"across": "time", "model": drift_model}
+    whole = infill(raster, **options, empty_slices=True, quantiles=[0.1], tails=True)
+    before = infill(raster, **options, quantiles=[0.1], tails=True)
     assert np.isnan(before.a[2]).all()
     kept = [0, 1, 3, 4, 5, 6, 7]
     assert whole.a[kept].equals(before.a[kept])
@@ -173,13 +174,13 @@ def test_empty_slices_are_filled_and_say_so(raster: xr.DataArray, tmp_path: Path
     assert (flags[[2, 8]] == xr.where(empty, FillFlag.FILLED_ACROSS, FillFlag.BEYOND_LIMIT)).all()
     assert float(whole.a_standard_error[8].mean()) > 1.02 * float(whole.a_standard_error[2].mean())
     assert (whole.a_quantile[0, 2] < whole.a[2]).where(empty, True).all()
-    lazy = infill(raster.chunk({"time": 2, "y": 20, "x": 17}), across="time", empty_slices=True).compute()
+    lazy = infill(raster.chunk({"time": 2, "y": 20, "x": 17}), **options, empty_slices=True).compute()
     difference = (lazy.a - whole.a) / whole.a_standard_error.where(np.isnan(raster))
     assert float(np.abs(difference).max()) < 1e-3
     assert (lazy.a_fill_flag == flags).all()
     raster.to_netcdf(tmp_path / "in.nc")
     asked = ["fill", str(tmp_path / "in.nc"), str(tmp_path / "out.zarr"), "--across", "time", "--empty-slices"]
-    done = CliRunner().invoke(main, asked)
+    done = CliRunner().invoke(main, [*asked, "--model", drift_model])
     assert done.exit_code == 0, done.output
     assert "stay empty" not in done.output
     with xr.open_zarr(tmp_path / "out.zarr") as found:

@@ -199,14 +199,15 @@ def test_without_cells_to_compare_there_is_no_background(values: Array) -> None:
 
 
 @pytest.fixture(scope="module")
-def shared() -> tuple[xr.DataArray, Array, xr.Dataset, xr.Dataset]:
-    """A stack whose slices have much in common, its truth, and its fills without and with each other."""
+def shared(float32: None, drift_model: str) -> tuple[xr.DataArray, xr.Dataset]:
+    """A stack whose slices have much in common, and its fill with each other by a small model."""
+    raster, _ = stack(own=0.3, slices=4, size=32)
+    return raster, infill(raster, tails=True, across="time", model=drift_model)
+
+
+def test_errors_shrink_and_their_intervals_hold() -> None:
     raster, truth = stack(own=0.3, slices=4, size=32)
-    return raster, truth, infill(raster, tails=True), infill(raster, tails=True, across="time")
-
-
-def test_errors_shrink_and_their_intervals_hold(shared: tuple[xr.DataArray, Array, xr.Dataset, xr.Dataset]) -> None:
-    raster, truth, alone, together = shared
+    alone, together = infill(raster, tails=True), infill(raster, tails=True, across="time")
     counted = np.isnan(raster.values)
     (before, _), (after, coverage) = scores(alone, truth, counted), scores(together, truth, counted)
     assert after < 0.6 * before
@@ -225,7 +226,7 @@ def with_and_without(raster: xr.DataArray, truth: Array) -> tuple[tuple[float, f
 def test_slices_that_have_nothing_in_common_do_no_harm() -> None:
     coverages = []
     for seed in (5, 6):
-        (before, _), (after, coverage) = with_and_without(*stack(own=30.0, slices=4, size=72, seed=seed))
+        (before, _), (after, coverage) = with_and_without(*stack(own=30.0, slices=4, size=56, seed=seed))
         assert after < 1.02 * before
         coverages.append(coverage)
     assert np.mean(coverages) > 0.91
@@ -270,46 +271,46 @@ def test_errors_are_no_smaller_than_the_values_resolve() -> None:
     assert out.a_standard_error.values[10:20, 10:20].min() > 1e-10
 
 
-def test_where_no_other_slice_has_a_value_a_slice_is_filled_alone() -> None:
+def test_where_no_other_slice_has_a_value_a_slice_is_filled_alone(drift_model: str) -> None:
     raster, truth = stack(own=0.3, slices=3, size=48, seed=6)
     same = raster.copy(data=truth).where(~np.isnan(raster[0]))
-    xr.testing.assert_equal(infill(same, across="time").drop_attrs(), infill(same).drop_attrs())
+    both = (infill(same, across=across, model=drift_model).drop_attrs() for across in ("time", None))
+    xr.testing.assert_equal(*both)
 
 
 def test_levels_and_contrasts_of_the_others_play_no_role(
-    shared: tuple[xr.DataArray, Array, xr.Dataset, xr.Dataset],
+    shared: tuple[xr.DataArray, xr.Dataset], drift_model: str
 ) -> None:
-    raster, _, _, together = shared
+    raster, together = shared
     factors = xr.DataArray([1.0, -3.0, 1e-3, 50.0], dims="time")
     levels = xr.DataArray([0.0, 5.0, 100.0, -2.0], dims="time")
-    other = infill((raster * factors + levels).rename("a"), across="time")
+    other = infill((raster * factors + levels).rename("a"), across="time", model=drift_model)
     error = together.a_standard_error.where(np.isnan(raster))
     assert float(np.abs((other.a - together.a) / error)[0].max()) < 0.01
     assert float(np.abs(other.a_standard_error / error - 1)[0].max()) < 0.01
 
 
-def test_the_order_may_be_turned_round(shared: tuple[xr.DataArray, Array, xr.Dataset, xr.Dataset]) -> None:
-    raster, _, _, together = shared
-    turned = infill(raster[::-1], across="time")[["a", "a_standard_error"]]
+def test_the_order_may_be_turned_round(shared: tuple[xr.DataArray, xr.Dataset], drift_model: str) -> None:
+    raster, together = shared
+    turned = infill(raster[::-1], across="time", model=drift_model)[["a", "a_standard_error"]]
     xr.testing.assert_allclose(turned.isel(time=slice(None, None, -1)), together[list(turned)], rtol=1e-4)
 
 
-def test_cells_outside_of_the_domain_are_not_used(
-    shared: tuple[xr.DataArray, Array, xr.Dataset, xr.Dataset],
-) -> None:
+def test_cells_outside_of_the_domain_are_not_used(shared: tuple[xr.DataArray, xr.Dataset], drift_model: str) -> None:
     raster = shared[0]
     mask = np.ones(raster.shape[1:], bool)
     mask[:, 20:] = False
     wrong = raster.copy()
     wrong[1:, :, 20:] += np.random.default_rng(7).normal(size=(3, 32, 12))
-    first, second = (infill(each, mask=mask, across="time", batch_size=4).isel(time=0) for each in (raster, wrong))
+    options = {"mask": mask, "across": "time", "batch_size": 4, "model": drift_model}
+    first, second = (infill(each, **options).isel(time=0) for each in (raster, wrong))
     xr.testing.assert_equal(first.drop_attrs(), second.drop_attrs())
 
 
-def test_chunks_do_not_matter(shared: tuple[xr.DataArray, Array, xr.Dataset, xr.Dataset]) -> None:
-    raster, _, _, together = shared
+def test_chunks_do_not_matter(shared: tuple[xr.DataArray, xr.Dataset], drift_model: str) -> None:
+    raster, together = shared
     chunks = {"time": (1, 2, 1), "y": 14, "x": 20}
-    lazy = infill(raster.chunk(chunks), tails=True, across="time")
+    lazy = infill(raster.chunk(chunks), tails=True, across="time", model=drift_model)
     assert lazy.a.chunks == raster.chunk(chunks).chunks
     found = lazy.compute()
     error = together.a_standard_error.where(np.isnan(raster))
@@ -318,23 +319,23 @@ def test_chunks_do_not_matter(shared: tuple[xr.DataArray, Array, xr.Dataset, xr.
 
 
 def test_each_of_other_dimensions_is_a_stack_of_its_own(
-    shared: tuple[xr.DataArray, Array, xr.Dataset, xr.Dataset],
+    shared: tuple[xr.DataArray, xr.Dataset], drift_model: str
 ) -> None:
-    raster, _, _, together = shared
+    raster, together = shared
     both = xr.concat([raster[:, ::-1], raster], "level").transpose("time", "y", "level", "x")
-    out = infill(both.chunk({"time": 2, "level": 2}), across="time").compute()
+    out = infill(both.chunk({"time": 2, "level": 2}), across="time", model=drift_model).compute()
     assert out.a.dims == both.dims
     found = out.a.isel(level=1).transpose("time", "y", "x")
     assert float(np.abs((found - together.a) / together.a_standard_error.where(np.isnan(raster))).max()) < 1e-3
 
 
-def test_a_dataset_may_have_variables_without_the_dimension() -> None:
+def test_a_dataset_may_have_variables_without_the_dimension(drift_model: str) -> None:
     raster, _ = stack(own=0.3, slices=2, size=32)
     ds = xr.Dataset({"a": raster, "b": raster[0]})
     # otherwise as many tiles as free memory has room for
-    out = infill(ds, across="time", batch_size=4)
-    xr.testing.assert_equal(out.b.drop_attrs(), infill(ds, batch_size=4).b.drop_attrs())
-    assert not out.a.equals(infill(ds).a)
+    out, alone = (infill(ds, across=across, batch_size=4, model=drift_model) for across in ("time", None))
+    xr.testing.assert_equal(out.b.drop_attrs(), alone.b.drop_attrs())
+    assert not out.a.equals(alone.a)
 
 
 # --- several dimensions, variables, and times -------------------------------------------------------------------------
@@ -353,15 +354,18 @@ def dated(raster: xr.DataArray, days: list[int], calendar: str) -> xr.DataArray:
     return raster.assign_coords(time=[start + timedelta(days=day) for day in days])
 
 
-def test_neighbours_are_the_nearest_in_time_of_any_calendar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neighbours_are_the_nearest_in_time_of_any_calendar(drift_model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With two neighbours, the slice beside a long pause is filled from the two before it."""
     monkeypatch.setattr("geonp.inference.stack.STACK", replace(STACK, slices=2))
     raster, _ = stack(own=0.3, slices=4, size=24)
-    by_index, by_time = infill(raster, across="time"), infill(dated(raster, [0, 1, 2, 70], "360_day"), across="time")
-    expected = infill(raster[:3], across="time")
+
+    def filled(stack: xr.DataArray) -> xr.Dataset:
+        return infill(stack, across="time", model=drift_model)
+
+    by_index, by_time, expected = map(filled, (raster, dated(raster, [0, 1, 2, 70], "360_day"), raster[:3]))
     assert not by_index.a[2].equals(by_time.a[2].drop_vars("time"))
     xr.testing.assert_equal(by_time.a[:3].drop_vars("time").drop_attrs(), expected.a.drop_attrs())
-    shifted = infill(dated(raster, [0, 2, 4, 6], "noleap"), across="time")
+    shifted = filled(dated(raster, [0, 2, 4, 6], "noleap"))
     xr.testing.assert_equal(shifted.a.drop_vars("time").drop_attrs(), by_index.a.drop_attrs())
 
 
@@ -373,7 +377,7 @@ def crossed() -> tuple[xr.DataArray, Array]:
     return xr.DataArray(values, dims=("time", "band", "y", "x"), name="a"), truth
 
 
-def test_slices_are_filled_from_both_dimensions_on_every_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slices_are_filled_from_both_dimensions() -> None:
     raster, truth = crossed()
     both, along_time = (infill(raster, tails=True, across=dims) for dims in (("time", "band"), "time"))
     counted = np.isnan(raster.values)
@@ -384,29 +388,36 @@ def test_slices_are_filled_from_both_dimensions_on_every_path(tmp_path: Path, mo
 
     assert crps_of(both) < 0.8 * crps_of(along_time)
     assert both.attrs["geonp_across"] == "time band"
+
+
+def test_both_dimensions_are_read_on_every_path(
+    tmp_path: Path, drift_model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raster, _ = crossed()
+    both = infill(raster, across=("time", "band"), model=drift_model)
     error = both.a_standard_error.where(np.isnan(raster))
-    lazy = infill(raster.chunk({"time": 1, "band": 2, "y": 24}), across=["time", "band"])
+    lazy = infill(raster.chunk({"time": 1, "band": 2, "y": 24}), across=["time", "band"], model=drift_model)
     assert float(np.abs((lazy.a - both.a) / error)[0].max()) < 1e-3
     monkeypatch.setattr("geonp.fill.store.PARTS", PartSettings(cells=40 * 40))
     raster.to_netcdf(tmp_path / "in.nc")
     asked = ["fill", str(tmp_path / "in.nc"), str(tmp_path / "out.zarr"), "--across", "time", "--across", "band"]
-    done = CliRunner().invoke(main, [*asked, "--resume"])
+    done = CliRunner().invoke(main, [*asked, "--resume", "--model", drift_model])
     assert done.exit_code == 0, done.output
     with xr.open_zarr(tmp_path / "out.zarr") as found:
         assert float(np.abs((found.a - both.a) / error).max()) < 1e-3
 
 
-def test_variables_are_filled_from_each_other(tmp_path: Path) -> None:
+def test_variables_are_filled_from_each_other(tmp_path: Path, drift_model: str) -> None:
     raster, _ = stack(own=0.3, slices=3, size=28)
     ds = xr.Dataset({"a": raster[0], "b": 2 * raster[1], "c": raster[2] - 5})
-    found = infill(ds, across="variables")
-    expected = infill(xr.concat([ds.a, ds.b, ds.c], "time"), across="time").a
+    found = infill(ds, across="variables", model=drift_model)
+    expected = infill(xr.concat([ds.a, ds.b, ds.c], "time"), across="time", model=drift_model).a
     for name, values in zip("abc", expected, strict=True):
         error = found[f"{name}_standard_error"].where(np.isnan(ds[name]))
         assert float(np.abs((found[name] - values) / error).max()) < 1e-3
-    lazy = infill(ds.chunk({"y": 14}), across="variables")
+    lazy = infill(ds.chunk({"y": 14}), across="variables", model=drift_model)
     xr.testing.assert_allclose(lazy.b.compute(), found.b, rtol=1e-4)
-    fill_store(ds, tmp_path / "out.zarr", across="variables")
+    fill_store(ds, tmp_path / "out.zarr", across="variables", model=drift_model)
     with xr.open_zarr(tmp_path / "out.zarr") as stored:
         xr.testing.assert_allclose(stored.c.drop_attrs(), found.c.drop_attrs(), rtol=1e-4)
     with pytest.raises(InputError, match="got 'variables', expected none, as there is a single slice"):
@@ -417,21 +428,24 @@ def test_variables_are_filled_from_each_other(tmp_path: Path) -> None:
 
 
 def test_a_store_holds_the_same(
-    shared: tuple[xr.DataArray, Array, xr.Dataset, xr.Dataset], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared: tuple[xr.DataArray, xr.Dataset], tmp_path: Path, drift_model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    raster, _, _, together = shared
+    raster, together = shared
     monkeypatch.setattr("geonp.fill.store.PARTS", PartSettings(cells=2 * 20 * 20))
     raster.to_netcdf(tmp_path / "in.nc")
     source = open_raster(tmp_path / "in.nc", chunks=None)
-    fill_store(source, tmp_path / "out.zarr", across="time", chunks=20)
+    fill_store(source, tmp_path / "out.zarr", across="time", chunks=20, model=drift_model)
     with xr.open_zarr(tmp_path / "out.zarr") as found:
         error = together.a_standard_error.where(np.isnan(raster))
         assert float(np.abs((found.a - together.a) / error).max()) < 1e-3
         assert (found.a_fill_flag == together.a_fill_flag).all()
 
 
-def test_a_job_is_resumed_only_along_the_same_dimension(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_is_resumed_only_along_the_same_dimension(
+    tmp_path: Path, drift_model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     raster, _ = stack(own=0.3, slices=3, size=32)
+    options = {"across": "time", "model": drift_model}
 
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
@@ -439,13 +453,15 @@ def test_a_job_is_resumed_only_along_the_same_dimension(tmp_path: Path, monkeypa
     with monkeypatch.context() as patched:
         patched.setattr("geonp.fill.store.run", stopped)
         with pytest.raises(KeyboardInterrupt):
-            fill_store(raster, tmp_path / "out.zarr", across="time")
+            fill_store(raster, tmp_path / "out.zarr", **options)
     with pytest.raises(InputError, match="an option changed"):
-        fill_store(raster, tmp_path / "out.zarr", resume=True)
-    assert fill_store(raster, tmp_path / "out.zarr", across="time", resume=True).reused == 0
+        fill_store(raster, tmp_path / "out.zarr", model=drift_model, resume=True)
+    assert fill_store(raster, tmp_path / "out.zarr", **options, resume=True).reused == 0
 
 
-def test_a_slice_that_cannot_be_read_is_left_out_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slice_that_cannot_be_read_is_left_out_of_the_others(
+    tmp_path: Path, drift_model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     raster, _ = stack(own=0.3, slices=3, size=32)
     monkeypatch.setattr("geonp.fill.store.PARTS", PartSettings(cells=32 * 32))
     read = VariableSource.stored_values
@@ -456,22 +472,23 @@ def test_a_slice_that_cannot_be_read_is_left_out_of_the_others(tmp_path: Path, m
         return read(self, lead, rows, cols)
 
     monkeypatch.setattr(VariableSource, "stored_values", broken)
-    report = fill_store(raster, tmp_path / "out.zarr", across="time")
+    report = fill_store(raster, tmp_path / "out.zarr", across="time", model=drift_model)
     assert len(report.failed) == 1
     with xr.open_zarr(tmp_path / "out.zarr", consolidated=False) as found:
         assert (found.a_fill_flag[2] == FillFlag.FAILED).all()
-        two = infill(raster[:2], across="time")
+        two = infill(raster[:2], across="time", model=drift_model)
         xr.testing.assert_allclose(found.a[:2].drop_attrs(), two.a.drop_attrs(), rtol=1e-4)
 
 
-def test_the_command_line_has_it(tmp_path: Path) -> None:
+def test_the_command_line_has_it(tmp_path: Path, drift_model: str) -> None:
     raster, _ = stack(own=0.3, slices=3, size=32)
     raster.to_netcdf(tmp_path / "in.nc")
     files = str(tmp_path / "in.nc"), str(tmp_path / "out.nc")
-    done = CliRunner().invoke(main, ["fill", *files, "--across", "time"])
+    done = CliRunner().invoke(main, ["fill", *files, "--across", "time", "--model", drift_model])
     assert done.exit_code == 0, done.output
     with xr.open_dataset(files[1]) as found:
-        xr.testing.assert_allclose(found.a.drop_attrs(), infill(raster, across="time").a.drop_attrs(), rtol=1e-4)
+        expected = infill(raster, across="time", model=drift_model)
+        xr.testing.assert_allclose(found.a.drop_attrs(), expected.a.drop_attrs(), rtol=1e-4)
     wrong = CliRunner().invoke(main, ["fill", *files, "--across", "tome", "--overwrite"])
     assert wrong.exit_code != 0
     assert "got 'tome', expected 'time'" in wrong.output
