@@ -49,6 +49,8 @@ class RepeatSettings:
         *("remark", "remarks", "note", "notes", "quality", "qc", "flag", "status", "observer", "operator", "count"),
     )
     """Words in names of columns in which repeated measurements of one quantity differ."""
+    one_field: datetime.timedelta = datetime.timedelta(days=2)
+    """Measurements of a longer time make one field with a warning."""
 
 
 SETTINGS = RepeatSettings()
@@ -81,7 +83,7 @@ def combined(
         Whether the places are longitudes and latitudes in degrees.
     repeats : {"mean", "keep"}, optional
         ``"mean"`` averages the finite values of each place, and ``"keep"`` leaves all rows. By default, all are left
-        with a warning.
+        with a warning, which also measurements of several days at different places have.
     errors : array, optional
         Known standard errors of the rows, which are those of the one column of values.
     """
@@ -95,7 +97,24 @@ def combined(
     if repeats is None:
         for name in table.values:
             _check(table, name, place)
+        if table.times is None:
+            _warn_of_days(table)
     return table, errors
+
+
+def _warn_of_days(table: Table) -> None:
+    """Warn of measurements of several days, such as the swaths of a week, that make one field."""
+    used = np.any([table.usable(name) for name in table.values], axis=0)
+    for name, column in table.others[used].items():
+        if pd.api.types.is_numeric_dtype(column):
+            continue
+        times = pd.to_datetime(column.astype(object), format="ISO8601", errors="coerce", utc=True).dropna()
+        if (days := times.dt.floor("D").nunique()) > 1 and times.max() - times.min() > SETTINGS.one_field:
+            warn(
+                f"the measurements are of {days} days, {times.min():%Y-%m-%d} to {times.max():%Y-%m-%d} (column "
+                f"{name!r}), and make one field. {_for_each(table.others, [name])}Days are every='1D' (--every 1D). If "
+                "one field of all is meant, say so with repeats='keep' (--repeats keep)."
+            )
 
 
 def numbers_of_places(xy: Float64Array, geographic: bool) -> IntArray:

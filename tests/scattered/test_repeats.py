@@ -33,6 +33,21 @@ def check(points: pd.DataFrame) -> None:
     combined(read_table(points, "t", None, None), True, None, None)
 
 
+@pytest.mark.parametrize("text", [False, True])
+def test_a_week_at_different_places_makes_one_field_with_a_warning(text: bool) -> None:
+    table = repeated().assign(lon=np.linspace(-5, 5, 20 * COPIES))
+    times = pd.Series(pd.date_range("2020-01-01T12:00", "2020-01-07T12:00", 20 * COPIES))
+    table["when"] = times.dt.strftime("%Y-%m-%dT%H:%M:%S") if text else times
+    with pytest.warns(
+        UserWarning, match=r"of 7 days, 2020-01-01 to 2020-01-07 \(column 'when'\).*--time when.*repeats='keep'"
+    ):
+        check(table)
+    check(table[:20])  # two days
+    check(table.assign(t=table["t"].where(table.index < 20)))
+    combined(read_table(table, "t", None, None), True, "keep", None)
+    combined(read_table(table, "t", None, None, ["when"]).timed("when", "1D"), True, None, None)
+
+
 @pytest.mark.parametrize(
     ("column", "entry"),
     [
