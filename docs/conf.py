@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import click
 import sphinx_autosummary_accessors
+from docutils import nodes
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).parents[1]
@@ -115,6 +117,24 @@ def copy_pages() -> None:
             shutil.copyfile(ROOT / source, copy)
 
 
+def forget_gallery() -> None:
+    """Let all examples of the gallery run again if the models are others than those that filled them."""
+    models = sorted(path.read_text(encoding="utf-8") for path in (ROOT / "geonp" / "weights").glob("*.json"))
+    digest, gallery = hashlib.sha256("".join(models).encode()).hexdigest(), HERE / "generated" / "gallery"
+    gallery.mkdir(parents=True, exist_ok=True)
+    known = gallery / "models.sha256"
+    if not known.exists() or known.read_text() != digest:
+        for sums in gallery.glob("*.md5"):
+            sums.unlink()
+        known.write_text(digest)
+
+
+def dashed(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Show the two hyphens that Sphinx sets between a parameter and its description as a dash."""
+    for text in [text for text in doctree.findall(nodes.Text) if text == " -- "]:
+        text.parent.replace(text, nodes.Text(" \N{EN DASH} "))
+
+
 def relink(app: Sphinx, docname: str, source: list[str]) -> None:
     """Turn links between files of the repository into links between pages; other files become plain text."""
     page = HERE / f"{docname}.md"
@@ -151,5 +171,7 @@ def coded(app: Sphinx, context: click.Context, lines: list[str]) -> None:
 def setup(app: Sphinx) -> None:
     """Connect the links and the examples."""
     copy_pages()
+    forget_gallery()
     app.connect("source-read", relink)
+    app.connect("doctree-resolved", dashed)
     app.connect("sphinx-click-process-epilog", coded)
