@@ -175,6 +175,11 @@ def for_files(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
             encoding["_FillValue"] = None
         elif variable.dtype.kind in "iu" and not holds(variable.dtype, encoding.get("_FillValue", 0)):
             del encoding["_FillValue"]
+        if (several := np.ravel(encoding.get("missing_value", []))).size and encoding.get("_FillValue", 0) is not None:
+            # decoded cells of all nodata values are NaN, which is written as one of them
+            fill = encoding.setdefault("_FillValue", several[0])
+            if not np.array_equal(several, [fill], equal_nan=several.dtype.kind == "f"):
+                del encoding["missing_value"]
         variable.encoding = encoding
     mapping = grid_mapping_name(ds)
     if mapping is not None and (affine := transform(ds, grid)) is not None:

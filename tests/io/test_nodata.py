@@ -11,6 +11,7 @@ import xarray as xr
 import zarr
 
 from geonp.io.files import open_raster
+from geonp.io.output import write_raster
 from geonp.io.stores import with_fill_values
 from geonp.raster.metadata import kept_encoding
 from geonp.raster.nodata import observed
@@ -45,6 +46,21 @@ def test_declared_values_are_compared_as_they_are_stored(
     found = open_raster(write(tmp_path / "a.nc", np.where(GAPS, nodata, VALUES).astype(dtype), **attrs))["a"]
     np.testing.assert_array_equal(observed(found).isnull(), GAPS)
     np.testing.assert_allclose(found.values[~GAPS], VALUES[~GAPS] * attrs.get("scale_factor", 1))
+
+
+@pytest.mark.parametrize("name", ["b.nc", "b.zarr"])
+@pytest.mark.parametrize("dtype", ["i2", "f4"])
+@pytest.mark.filterwarnings("ignore:variable 'a' has multiple fill values")
+def test_several_nodata_values_are_written_as_one(tmp_path: Path, name: str, dtype: str) -> None:
+    stored = np.where(GAPS, -99, VALUES).astype(dtype)
+    stored[0, 0], stored[0, 1] = -9999, -7
+    several = {"missing_value": np.array([-99, -7], dtype), "_FillValue": np.dtype(dtype).type(-9999)}
+    for attrs in (several, {"missing_value": np.array([-99, -7, -9999], dtype)}):
+        ds = open_raster(write(tmp_path / "a.nc", stored, **attrs)).load()
+        write_raster(ds, tmp_path / name, overwrite=True)
+        found = observed(open_raster(tmp_path / name)["a"])
+        np.testing.assert_array_equal(found, np.where(stored < 0, np.nan, stored))
+        (tmp_path / "a.nc").unlink()
 
 
 def test_nan_given_by_the_user_is_the_only_nodata_value(tmp_path: Path) -> None:
