@@ -11,7 +11,9 @@ from numbers import Number
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
+from xarray.indexes import PandasMultiIndex
 
 from geonp.errors import warn
 
@@ -62,13 +64,29 @@ def with_storable_names(ds: xr.Dataset) -> xr.Dataset:
 
 
 def with_texts(ds: xr.Dataset) -> xr.Dataset:
-    """`ds` with text (JSON where needed) instead of objects that no file holds, such as the mappings of STAC items."""
+    """`ds` with text (JSON where needed) instead of objects that no file holds, such as the mappings of STAC items.
+
+    Indices of pandas become what files hold: levels become coordinates, periods their beginnings, times are in UTC.
+    """
+    ds = ds.reset_index([name for name, index in ds.xindexes.items() if isinstance(index, PandasMultiIndex)])
+    for name, index in ds.indexes.items():
+        if not isinstance(ds[name].dtype, np.dtype):
+            ds = ds.assign_coords({name: ds[name].variable.copy(data=_held(index))})
     texts = {}
     for name, variable in ds.variables.items():
         if variable.dtype.kind == "O" and variable._in_memory and not _are_alike(variable.values.ravel().tolist()):
             with suppress(TypeError):  # other objects are refused by writers
                 texts[name] = variable.copy(data=_texts(variable.values))
     return ds.assign(texts)
+
+
+def _held(index: pd.Index[Any]) -> Any:
+    """Values of an index of a dtype of pandas as NumPy has them."""
+    if isinstance(index, pd.PeriodIndex):
+        return index.to_timestamp().values
+    if isinstance(index, pd.DatetimeIndex):
+        return index.tz_convert("UTC").tz_localize(None).values
+    return np.array([str(label) for label in index], object)
 
 
 def _are_alike(items: list[Any]) -> bool:

@@ -32,7 +32,7 @@ from geonp.io.sources import NETCDF
 from geonp.io.stores import Store, stored_once, to_zarr
 from geonp.io.tags import warn_of_tags
 from geonp.raster.grid import Grid, grid_mapping_name
-from geonp.raster.metadata import GDAL_METADATA, PACKED_BANDS
+from geonp.raster.metadata import GDAL_METADATA, PACKED_BANDS, as_dataset
 from geonp.raster.nodata import holds
 
 _GEOTIFF = {".tif", ".tiff"}
@@ -89,7 +89,7 @@ def _check_name(path: Path) -> None:
 
 
 def write_raster(
-    ds: xr.Dataset,
+    ds: xr.DataArray | xr.Dataset,
     path: str | os.PathLike[str],
     *,
     like: xr.Dataset | None = None,
@@ -105,7 +105,7 @@ def write_raster(
 
     Parameters
     ----------
-    ds : Dataset
+    ds : DataArray or Dataset
         Variables on one grid; for GeoTIFF all of them on both spatial dimensions.
     path : str or path
         Output in an existing folder. The extension chooses the format: .zarr, .nc (.nc4, .cdf) or .tif (.tiff).
@@ -136,7 +136,7 @@ def write_raster(
     >>> list(geonp.open_raster("filled.nc"))
     ['height', 'height_standard_error', 'height_fill_flag']
     """
-    path = Path(path)
+    path, ds = Path(path), as_dataset(ds)
     check_output(path, overwrite=overwrite, driver=driver)
     options = {key.upper(): value for key, value in (creation_options or {}).items()}
     _require_apart(ds, path)

@@ -12,6 +12,7 @@ import cftime
 import dask
 import dask.array
 import numpy as np
+import pandas as pd
 import pyproj
 import pytest
 import rasterio
@@ -568,6 +569,32 @@ def test_coordinates_that_files_cannot_hold_become_text(tmp_path: Path, name: st
         ["a", "2"],
     ]
     assert found["day"].values.tolist() == ds["day"].values.tolist()
+
+
+@pytest.mark.parametrize("name", ["x.nc", "x.zarr"])
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (pd.period_range("2000-01", periods=2, freq="M"), ["2000-01-01", "2000-02-01"]),
+        (pd.date_range("2000-01-01", periods=2, tz="Etc/GMT-1"), ["1999-12-31T23:00", "2000-01-01T23:00"]),
+        (pd.IntervalIndex.from_breaks([0, 1, 2]), ["(0, 1]", "(1, 2]"]),
+        (pd.CategoricalIndex(["a", "b"]), ["a", "b"]),
+    ],
+)
+def test_indices_of_pandas_become_what_files_hold(tmp_path: Path, name: str, labels: Any, expected: list[str]) -> None:
+    write_raster(xr.DataArray(np.ones((2, 2, 2)), {"k": labels}, ("k", "y", "x"), "a"), tmp_path / name)
+    with xr.open_dataset(tmp_path / name, engine="netcdf4" if name == "x.nc" else "zarr") as found:
+        times = found["k"].dtype.kind == "M"
+        assert list(np.datetime_as_string(found["k"], "m") if times else found["k"].values) == (
+            [f"{text}T00:00" if len(text) == 10 else text for text in expected] if times else expected
+        )
+
+
+def test_levels_of_an_index_become_coordinates(tmp_path: Path) -> None:
+    da = xr.DataArray(np.ones((2, 2, 2)), {"year": ("k", [1, 2]), "month": ("k", [3, 4])}, ("k", "y", "x"), "a")
+    write_raster(da.set_index(k=["year", "month"]), tmp_path / "x.nc")
+    with xr.open_dataset(tmp_path / "x.nc", engine="netcdf4") as found:
+        assert found["month"].dims == ("k",)
 
 
 def test_text_and_grid_mappings_in_zarr_can_be_read_by_others(tmp_path: Path) -> None:
