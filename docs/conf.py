@@ -129,10 +129,12 @@ def forget_gallery() -> None:
         known.write_text(digest)
 
 
-def dashed(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    """Show the two hyphens that Sphinx sets between a parameter and its description as a dash."""
+def mended(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Show a dash between a parameter and its description, and ``FILE:BAND``, which is no address, as text."""
     for text in [text for text in doctree.findall(nodes.Text) if text == " -- "]:
         text.parent.replace(text, nodes.Text(" \N{EN DASH} "))
+    for link in [link for link in doctree.findall(nodes.reference) if link.get("refuri", "").startswith("FILE:")]:
+        link.replace_self(nodes.Text(link.astext()))
 
 
 def relink(app: Sphinx, docname: str, source: list[str]) -> None:
@@ -173,5 +175,5 @@ def setup(app: Sphinx) -> None:
     copy_pages()
     forget_gallery()
     app.connect("source-read", relink)
-    app.connect("doctree-resolved", dashed)
+    app.connect("doctree-resolved", mended)
     app.connect("sphinx-click-process-epilog", coded)
