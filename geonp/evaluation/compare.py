@@ -230,7 +230,9 @@ def _describe(
     if neighbours is not None:
         parts.append(f"with {neighbours.text}")
     if covariates:
-        parts.append(f"with the covariates {', '.join(str(one.name) for one in covariates)}")
+        parts.append(
+            f"with the covariate{'s' * (len(covariates) > 1)} {', '.join(str(one.name) for one in covariates)}"
+        )
     return ", ".join(parts)
 
 

@@ -172,7 +172,7 @@ class _Measured:
     def words(self, time: str | None, errors: str | None) -> str:
         """How the measurements are predicted."""
         parts = [f"with the help of other times ({time})"] if time else []
-        parts += [f"with the covariates {', '.join(self.labels)}"] if self.labels else []
+        parts += [f"with the covariate{'s' * (len(self.labels) > 1)} {', '.join(self.labels)}"] if self.labels else []
         parts += [f"with the known errors {errors}"] if errors else []
         return ", ".join(parts)
 

@@ -146,7 +146,7 @@ def _slices(source: xr.DataArray, dim: Hashable, table: Table) -> IntArray:
         if n > 1:
             raise InputError(
                 f"the raster has {n} slices along {dim!r}: expected a column {str(dim)!r} in points, which says the "
-                "slice of each measurement"
+                f"slice of each measurement; got {', '.join(map(str, table.others)) or 'no other column'}"
             )
         return np.zeros(len(table.xy), np.intp)
     if dim not in source.coords:

@@ -328,7 +328,7 @@ def test_covariates_along_the_neighbouring_slices() -> None:
     cube = xr.concat([ds["height"] - 1, ds["height"]], xr.Variable("time", [0, 1]))
     dem = xr.concat([ds["dem"] * 0, ds["dem"]], xr.Variable("time", [0, 1]))
     found = evaluate(cube, covariates=dem, across="time", index={"time": 1}, baselines=["regression_kriging"], size=24)
-    assert "with neighbouring slices along time, with the covariates dem" in found.selection
+    assert "with neighbouring slices along time, with the covariate dem" in found.selection
     assert list(found.scores) == [WITH_BOTH, WITH_SLICES, WITH_COVARIATES, OURS, "regression_kriging"]
     assert found.scores[WITH_COVARIATES].crps < 0.9 * found.scores[OURS].crps
     assert found.scores[WITH_BOTH].crps < 0.9 * found.scores[OURS].crps

@@ -134,7 +134,7 @@ def test_classes_and_known_errors_are_used_by_all_who_can(float32: None) -> None
     found = geonp.cross_validate(frame, baselines=["kriging", "regression_kriging"], folds=2, **options)
     assert found.scores["regression_kriging"].mae < 0.5 * found.scores["kriging"].mae
     assert found.scores[WITH_COVARIATES].mae < 0.5 * found.scores[OURS].mae
-    assert "with the covariates kind" in found.selection
+    assert "with the covariate kind" in found.selection
     assert "with the known errors sigma" in found.selection
 
 
