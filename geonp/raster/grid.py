@@ -47,7 +47,8 @@ class Grid:
     placed
         ``(y, x)``: True if the dimension has a numeric coordinate.
     even
-        ``(y, x)``: True if the coordinate is evenly spaced to within 1 % of a step, or absent.
+        ``(y, x)``: True if the coordinate is absent, or evenly spaced to within 1 % of a step or the rounding of its
+        dtype.
     crs
         Coordinate reference system as WKT, or None if the raster declares none.
     geographic
@@ -244,7 +245,8 @@ def _steps(
     step = float(values[-1] - values[0]) / (values.size - 1)
     _require_sorted(stored, values, dim)
     offset = np.abs(values - (values[0] + step * np.arange(values.size)))
-    return float(values[0]), step, bool(offset.max() <= TOLERANCES.step * abs(step))
+    rounding = np.spacing(np.abs(stored).max()) * abs(factor) if stored.dtype.kind == "f" else 0.0
+    return float(values[0]), step, bool(offset.max() <= max(TOLERANCES.step * abs(step), float(rounding)))
 
 
 def _require_sorted(stored: Array, values: Float64Array, dim: Hashable) -> None:

@@ -203,6 +203,15 @@ def test_crs_that_cannot_be_read() -> None:
     assert Grid.from_xarray(da.assign_coords(spatial_ref=xr.Variable((), 0, known))).geographic
 
 
+@pytest.mark.parametrize(("dtype", "even"), [("f4", True), ("f8", False)])
+def test_coordinates_are_even_to_within_the_rounding_of_their_dtype(dtype: str, even: bool) -> None:
+    y = (4_100_000.3 - 10.0 * np.arange(40)).astype("f4")  # to within 0.25 m, of steps of 10 m
+    y[20] += 0.25
+    grid = Grid.from_xarray(raster(shape=(40, 4), y=y.astype(dtype), x=[0.0, 10, 20, 30]))
+    assert grid.even == (even, True)
+    assert grid.spacing[0] == pytest.approx(-10, abs=0.25 / 39)
+
+
 def test_sizes_must_be_known() -> None:
     values = dask.array.ones((4, 5), chunks=2)
     with pytest.raises(InputError, match=r"The size of 'y' is unknown.*compute_chunk_sizes"):
