@@ -112,7 +112,8 @@ MODULES = {"nn", "student", "training"}
 
 
 def test_the_public_names_are_these() -> None:
-    errors = {name for name, value in vars(geonp.errors).items() if isinstance(value, type)}
+    classes = {name: value for name, value in vars(geonp.errors).items() if isinstance(value, type)}
+    errors = {name for name, value in classes.items() if issubclass(value, Exception)}
     assert set(geonp.__all__) == {"GeonpAccessor", *FUNCTIONS, *MODULES, *errors}
     assert set(geonp.__all__) <= set(dir(geonp))
     assert all(callable(getattr(geonp, name)) for name in FUNCTIONS)
