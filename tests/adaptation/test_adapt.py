@@ -16,7 +16,6 @@ import pandas as pd
 import pytest
 import torch
 import xarray as xr
-from click.testing import CliRunner
 from scipy import ndimage
 
 import geonp
@@ -26,7 +25,6 @@ from geonp.adaptation.adapt import Adapted, adapt
 from geonp.adaptation.crops import Crop, CropTask, Masking, draw_task, fit_masking, hold_out, read_crops
 from geonp.adaptation.surroundings import Surroundings
 from geonp.adaptation.validation import Scores, hide_held_out
-from geonp.cli.app import main
 from geonp.errors import InputError, OutputError
 from geonp.fill.options import FillOptions
 from geonp.fill.request import prepare
@@ -34,6 +32,8 @@ from geonp.inference import checkpoint
 from geonp.inference.context import Neighbourhood
 from geonp.nn.models import build
 from geonp.raster import gaps
+
+from ..commands import cli
 
 HOOD = Neighbourhood(tile_px=8, halos_px=(8, 16), n_context=32, min_context=4)
 
@@ -515,8 +515,7 @@ def test_covariates_are_read_in_tasks_and_scores_and_by_the_command(tmp_path: Pa
     ds.to_netcdf(tmp_path / "in.nc", engine="netcdf4")
     file = tmp_path / "my.safetensors"
     arguments = ("--steps", 1, "--no-closer", "--across", "time", "--json", "--no-progress")
-    done = command("adapt", tmp_path / "in.nc", "--covariate", "dem", "--out", file, *arguments)
-    assert done.exit_code == 0, done.output
+    done = cli("adapt", tmp_path / "in.nc", "--covariate", "dem", "--out", file, *arguments)
     found = json.loads(done.stdout)
     assert found["covariates"] == checkpoint.load_card(str(file)).training["covariates"] == ["dem"]
     assert found["before"] < 2
@@ -534,27 +533,22 @@ def test_covariates_are_read_in_tasks_and_scores_and_by_the_command(tmp_path: Pa
 # --- command line -----------------------------------------------------------------------------------------------------
 
 
-def command(*arguments: object) -> Any:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
-
-
 def test_command_and_fill_with_its_checkpoint(model: str, tmp_path: Path) -> None:
     raster().to_netcdf(tmp_path / "in.nc", engine="netcdf4")
     mine, out = tmp_path / "my.safetensors", tmp_path / "out.nc"
     arguments = ("adapt", tmp_path / "in.nc", "--out", mine, "--model", model, "--steps", 20, "--no-closer")
-    done = command(*arguments, "--progress")
-    assert done.exit_code == 0, done.output
+    done = cli(*arguments, "--progress")
     assert done.stdout.startswith("CRPS ")
     assert "K after (" in done.stdout
     assert done.stdout.strip().endswith(f"minutes: {mine}")
     assert "% done: CRPS 0." in done.stderr
-    assert command("fill", tmp_path / "in.nc", out, "--model", mine, "--quiet").exit_code == 0
+    cli("fill", tmp_path / "in.nc", out, "--model", mine, "--quiet")
     with xr.open_dataset(out, engine="netcdf4") as filled:
         assert filled["t2m"].notnull().all()
-    refused = command(*arguments)
-    assert (refused.exit_code, refused.stdout) == (1, "")
+    refused = cli(*arguments, code=1)
+    assert refused.stdout == ""
     assert "The output exists" in refused.stderr
-    summary = json.loads(command(*arguments, "--overwrite", "--json").stdout)
+    summary = json.loads(cli(*arguments, "--overwrite", "--json").stdout)
     assert summary["after"] < summary["before"]
     assert (summary["file"], summary["improved"], summary["units"]) == (str(mine), True, "K")
 
@@ -565,13 +559,12 @@ def test_command_says_when_nothing_better_was_found(
     raster().to_netcdf(tmp_path / "in.nc", engine="netcdf4")
     monkeypatch.setattr(adapting, "_learning_rate", lambda _: 30.0)
     arguments = ("--out", tmp_path / "my.safetensors", "--model", model, "--steps", 10, "--no-closer")
-    done = command("adapt", tmp_path / "in.nc", *arguments)
-    assert done.exit_code == 0
+    done = cli("adapt", tmp_path / "in.nc", *arguments)
     assert done.stdout.startswith("Nothing clearly better was found; the model is kept: CRPS ")
 
 
 def test_command_without_out_is_wrong_usage(tmp_path: Path) -> None:
-    assert command("adapt", tmp_path / "in.nc").exit_code == 2
+    cli("adapt", tmp_path / "in.nc", code=2)
 
 
 def test_without_observations_every_cell_is_as_far_as_the_array_is_wide() -> None:

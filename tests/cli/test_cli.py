@@ -18,7 +18,7 @@ import pytest
 import rasterio
 import torch
 import xarray as xr
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from rasterio.transform import from_origin
 
 from geonp.cli import progress
@@ -29,15 +29,9 @@ from geonp.io.files import open_raster
 from geonp.training import loop
 from geonp.training import recipe as recipes
 
+from ..commands import cli
+
 GEONP = Path(sys.executable).with_name("geonp")
-
-
-def geonp(*arguments: object, code: int = 0) -> Result:
-    """A command, run in this process: another one would import torch again."""
-    done = CliRunner().invoke(main, list(map(str, arguments)), prog_name="geonp")
-    assert done.exit_code == code, done.output
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    return done
 
 
 def installed(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -52,9 +46,8 @@ def error(*arguments: object) -> str:
     """Message of a command, run in this process, that must fail, print nothing else and write nothing."""
     folder = next(path.parent for path in map(Path, map(str, arguments)) if path.is_absolute())
     before = sorted(folder.rglob("*"))
-    done = CliRunner().invoke(main, list(map(str, arguments)))
-    assert isinstance(done.exception, SystemExit), done.exception
-    assert (done.exit_code, done.stdout) == (1, "")
+    done = cli(*arguments, code=1)
+    assert done.stdout == ""
     assert sorted(folder.rglob("*")) == before
     return done.stderr
 
@@ -107,12 +100,12 @@ def test_version() -> None:
     [("fill",), ("fill", "a.tif"), ("fill", "a.tif", "b.tif", "--nodata", "zero"), ("paint",), ("train", "x")],
 )
 def test_wrong_usage_exits_2(arguments: tuple[str, ...]) -> None:
-    assert "Usage: geonp" in geonp(*arguments, code=2).stderr
+    assert "Usage: geonp" in cli(*arguments, code=2).stderr
 
 
 @pytest.mark.parametrize("name", ["out.zarr", "out.nc"])
 def test_fill_writes_values_errors_and_flags(tmp_path: Path, source: Path, model: str, name: str) -> None:
-    done = geonp("fill", source, tmp_path / name, "--model", model, "--quantile", 0.05, "--tails", "--json")
+    done = cli("fill", source, tmp_path / name, "--model", model, "--quantile", 0.05, "--tails", "--json")
     assert done.stderr == ""
     summary = json.loads(done.stdout)
     assert summary["cells_filled"] == 48
@@ -144,7 +137,7 @@ def test_fill_writes_samples(tmp_path: Path, model: str, name: str) -> None:
     heights = np.add.outer(5.0 * np.arange(12), 3.0 * np.arange(14)).astype("float32")
     heights[4:6, 5:8] = np.nan
     path, out = write_tif(tmp_path / "in.tif", heights, nodata=np.nan), tmp_path / name
-    geonp("fill", path, out, "--model", model, "--samples", 2)
+    cli("fill", path, out, "--model", model, "--samples", 2)
     if name.endswith("tif"):
         with rasterio.open(out) as file:
             drawn = file.read([i for i, text in zip(file.indexes, file.descriptions, strict=True) if "_sample" in text])
@@ -160,7 +153,7 @@ def test_fill_writes_samples(tmp_path: Path, model: str, name: str) -> None:
 
 def test_fill_writes_geotiff(tmp_path: Path, source: Path, model: str) -> None:
     out = tmp_path / "out.tif"
-    done = geonp(
+    done = cli(
         "fill",
         source,
         out,
@@ -191,7 +184,7 @@ def test_selection_mask_and_chunks(tmp_path: Path, model: str) -> None:
     land = np.ones((30, 30), "uint8")
     land[10:12] = 0
     out = tmp_path / "out.zarr"
-    done = geonp(
+    done = cli(
         *("fill", write_tif(tmp_path / "two.tif", bands), out, "--model", model, "-b", 2, "--chunks", 16, "--json"),
         *("--mask", write_tif(tmp_path / "land.tif", land), "--bbox", 500_000, 5_199_100, 500_600, 5_200_000),
     )
@@ -205,10 +198,10 @@ def test_selection_mask_and_chunks(tmp_path: Path, model: str) -> None:
 
 def test_dry_run_writes_nothing(tmp_path: Path, source: Path, model: str) -> None:
     out = tmp_path / "out.zarr"
-    plan = json.loads(geonp("fill", source, out, "--model", model, "--dry-run", "--json").stdout)
+    plan = json.loads(cli("fill", source, out, "--model", model, "--dry-run", "--json").stdout)
     assert (plan["shape"], plan["variables"]) == ([40, 50], ["heights"])
     assert plan["peak_bytes"] > 0
-    assert "tile_px" in geonp("fill", source, out, "--model", model, "--dry-run").stdout
+    assert "tile_px" in cli("fill", source, out, "--model", model, "--dry-run").stdout
     assert not out.exists()
 
 
@@ -216,10 +209,10 @@ def test_infinities_are_counted_and_reported(tmp_path: Path, model: str) -> None
     values = np.ones((20, 20), "float32")
     values[3, 4:6] = np.inf
     path = write_tif(tmp_path / "in.tif", values)
-    done = geonp("fill", path, tmp_path / "out.nc", "--model", model, "--json")
+    done = cli("fill", path, tmp_path / "out.nc", "--model", model, "--json")
     assert done.stderr == "in: 2 infinite values are treated as missing.\n"
     assert json.loads(done.stdout)["variables"]["in"]["infinite"] == 2
-    assert geonp("fill", path, tmp_path / "quiet.nc", "--model", model, "--quiet").stderr == ""
+    assert cli("fill", path, tmp_path / "quiet.nc", "--model", model, "--quiet").stderr == ""
 
 
 def test_empty_slices_are_reported(tmp_path: Path, model: str) -> None:
@@ -227,22 +220,22 @@ def test_empty_slices_are_reported(tmp_path: Path, model: str) -> None:
     values[1] = np.nan
     values[2, 3, 4] = np.nan
     path, out = write_tif(tmp_path / "sst.tif", values), tmp_path / "out.nc"
-    done = geonp("fill", path, out, "--model", model, "--json")
+    done = cli("fill", path, out, "--model", model, "--json")
     assert done.stderr == "sst: 1 of 4 slices has no observed cell and stays empty (see --empty-slices).\n"
     counts = json.loads(done.stdout)["variables"]["sst"]
     assert (counts["slices"], counts["empty_slices"], counts["missing"], counts["filled"]) == (4, 1, 401, 1)
     values[3] = np.nan
-    done = geonp("fill", write_tif(path, values), out, "--model", model, "--overwrite")
+    done = cli("fill", write_tif(path, values), out, "--model", model, "--overwrite")
     assert done.stderr == "sst: 2 of 4 slices have no observed cell and stay empty (see --empty-slices).\n"
 
 
 def test_help_says_which_zarr_gdal_reads() -> None:
-    assert "GDAL before 3.11 reads Zarr with zarr_format=2 only" in " ".join(geonp("fill", "--help").stdout.split())
+    assert "GDAL before 3.11 reads Zarr with zarr_format=2 only" in " ".join(cli("fill", "--help").stdout.split())
 
 
 def test_a_raster_without_gaps_is_copied_with_a_message(tmp_path: Path, model: str) -> None:
     values = np.arange(400, dtype="float32").reshape(20, 20)
-    done = geonp("fill", write_tif(tmp_path / "in.tif", values), tmp_path / "out.nc", "--model", model)
+    done = cli("fill", write_tif(tmp_path / "in.tif", values), tmp_path / "out.nc", "--model", model)
     assert done.stderr == "in has no gaps: it is copied unchanged.\n"
     assert done.stdout.startswith("Filled 0 cells in ")
     with xr.open_dataset(tmp_path / "out.nc", engine="netcdf4") as ds:
@@ -252,12 +245,12 @@ def test_a_raster_without_gaps_is_copied_with_a_message(tmp_path: Path, model: s
 def test_integers_without_nodata_are_copied_with_nodata_nan(tmp_path: Path, model: str) -> None:
     values = np.arange(400, dtype="int16").reshape(20, 20)
     path, out = write_tif(tmp_path / "in.tif", values), tmp_path / "out.nc"
-    done = geonp("fill", path, out, "--model", model, "--nodata", "nan", "--verbose")
+    done = cli("fill", path, out, "--model", model, "--nodata", "nan", "--verbose")
     assert done.stderr.endswith("in has no gaps: it is copied unchanged.\n")
     with xr.open_dataset(out, engine="netcdf4") as ds:
         assert ds["in"].dtype == np.int16
         np.testing.assert_array_equal(ds["in"], values)
-    assert json.loads(geonp("info", path, "--nodata", "nan", "--json").stdout)["variables"]["in"]["missing"] == 0
+    assert json.loads(cli("info", path, "--nodata", "nan", "--json").stdout)["variables"]["in"]["missing"] == 0
 
 
 def test_bad_paths(tmp_path: Path, source: Path) -> None:
@@ -271,7 +264,7 @@ def test_bad_paths(tmp_path: Path, source: Path) -> None:
     assert "The output exists: " in error("fill", source, source)
     assert "Cannot write to the folder" in error("fill", source, tmp_path / "none" / "out.zarr")
     assert "No driver 'COG' for" in error("fill", source, out, "-f", "COG")
-    assert "expected NAME=VALUE" in geonp("fill", source, out, "--co", "COMPRESS", code=2).stderr
+    assert "expected NAME=VALUE" in cli("fill", source, out, "--co", "COMPRESS", code=2).stderr
 
 
 def test_bad_selections(tmp_path: Path, source: Path) -> None:
@@ -312,7 +305,7 @@ def test_bad_masks(tmp_path: Path, source: Path, model: str) -> None:
 
 def test_bad_models(source: Path, checkpoint_copy: Path) -> None:
     out = source.with_name("out.zarr")
-    card = geonp("models", "show", "tnpkr-sa").stdout
+    card = cli("models", "show", "tnpkr-sa").stdout
     assert all(part in card for part in ("388,309 parameters", "no real raster", "Limits\n", "to the raster: 0.804"))
     assert "unknown model 'gp9000'" in error("fill", source, out, "--model", "gp9000")
     weights = bytearray(checkpoint_copy.read_bytes())
@@ -323,13 +316,13 @@ def test_bad_models(source: Path, checkpoint_copy: Path) -> None:
 
 def test_overwriting_needs_leave(tmp_path: Path, source: Path, model: str) -> None:
     out = tmp_path / "out.nc"
-    geonp("fill", source, out, "--model", model)
-    assert "pass overwrite (--overwrite)" in geonp("fill", source, out, "--model", model, code=1).stderr
-    geonp("fill", source, out, "--model", model, "--overwrite")
+    cli("fill", source, out, "--model", model)
+    assert "pass overwrite (--overwrite)" in cli("fill", source, out, "--model", model, code=1).stderr
+    cli("fill", source, out, "--model", model, "--overwrite")
 
 
 def test_info(source: Path) -> None:
-    printed = json.loads(geonp("info", source, "--json").stdout)
+    printed = json.loads(cli("info", source, "--json").stdout)
     assert (printed["rows"], printed["columns"]) == (40, 50)
     assert all(key.isidentifier() for facts in (printed, printed["variables"]["heights"]) for key in facts)
     assert printed["crs"] == "WGS 84 / UTM zone 33N (EPSG:32633)"
@@ -350,7 +343,7 @@ def test_info(source: Path) -> None:
         "would_be_filled": True,
         "because": "48 cells are missing",
     }
-    text = geonp("info", source).stdout
+    text = cli("info", source).stdout
     assert "WGS 84 / UTM zone 33N (EPSG:32633)" in text
     assert "y 40, x 50" in text
     assert "missing share  " in text
@@ -361,7 +354,7 @@ def test_json_holds_no_nan(tmp_path: Path) -> None:
         raise AssertionError(constant)
 
     path = write_tif(tmp_path / "in.tif", np.array([[1, np.nan, np.inf]], "float32"), nodata=np.nan)
-    facts = json.loads(geonp("info", path, "--json").stdout, parse_constant=refuse)["variables"]["in"]
+    facts = json.loads(cli("info", path, "--json").stdout, parse_constant=refuse)["variables"]["in"]
     assert (facts["nodata"], facts["missing"], facts["infinite"], facts["greatest"]) == ("nan", 2, 1, 1.0)
     assert json.loads(to_json({"a": (1.5, np.inf), "b": [{"c": np.nan}]})) == {"a": [1.5, None], "b": [{"c": None}]}
 
@@ -370,35 +363,35 @@ def test_info_prints_the_valid_range_and_cells_beyond_it_are_missing(tmp_path: P
     values = np.arange(100, dtype="i2").reshape(10, 10)
     packing = {"scale_factor": np.float32(0.1), "valid_range": np.array([10, 89], "i2")}
     xr.Dataset({"a": (("y", "x"), values, packing)}).to_netcdf(tmp_path / "in.nc")
-    facts = json.loads(geonp("info", tmp_path / "in.nc", "--json").stdout)["variables"]["a"]
+    facts = json.loads(cli("info", tmp_path / "in.nc", "--json").stdout)["variables"]["a"]
     assert facts["valid_range"] == pytest.approx([1.0, 8.9])
     assert (facts["missing"], facts["least"], facts["greatest"]) == (20, pytest.approx(1.0), pytest.approx(8.9))
 
 
 def test_info_names_undeclared_nodata(tmp_path: Path) -> None:
     path = write_tif(tmp_path / "in.tif", np.zeros((4, 4), "uint8"))
-    assert "not declared (--nodata)" in geonp("info", path).stdout
-    assert json.loads(geonp("info", path, "--json").stdout)["variables"]["in"]["nodata"] is None
-    assert json.loads(geonp("info", path, "--nodata", 0, "--json").stdout)["variables"]["in"]["missing"] == 16
+    assert "not declared (--nodata)" in cli("info", path).stdout
+    assert json.loads(cli("info", path, "--json").stdout)["variables"]["in"]["nodata"] is None
+    assert json.loads(cli("info", path, "--nodata", 0, "--json").stdout)["variables"]["in"]["missing"] == 16
     assert "No such raster" in error("info", tmp_path / "none.tif")
 
 
 def test_models(model: str) -> None:
-    listed = geonp("models").stdout
-    assert listed == geonp("models", "list").stdout
+    listed = cli("models").stdout
+    assert listed == cli("models", "list").stdout
     assert all(name in listed for name in checkpoint.available())
     assert "`" not in listed
-    assert json.loads(geonp("models", "show", model, "--json").stdout)["name"] == "tiny"
-    assert "unknown model 'gp9000'" in geonp("models", "show", "gp9000", code=1).stderr
+    assert json.loads(cli("models", "show", model, "--json").stdout)["name"] == "tiny"
+    assert "unknown model 'gp9000'" in cli("models", "show", "gp9000", code=1).stderr
 
 
 def test_recipes(tmp_path: Path) -> None:
-    listed = geonp("recipes", "list").stdout
+    listed = cli("recipes", "list").stdout
     assert [line.split()[0] for line in listed.splitlines()] == list(recipes.available())
     copied = tmp_path / "mine.toml"
-    assert geonp("recipes", "cp", "tnpkr_sa_raster", copied).stdout == f"{copied}\n"
+    assert cli("recipes", "cp", "tnpkr_sa_raster", copied).stdout == f"{copied}\n"
     assert recipes.load(str(copied)) == recipes.load("tnpkr_sa_raster")
-    assert "unknown recipe 'none'" in geonp("recipes", "cp", "none", tmp_path, code=1).stderr
+    assert "unknown recipe 'none'" in cli("recipes", "cp", "none", tmp_path, code=1).stderr
 
 
 def test_train_refuses_what_the_recipe_does_not_know(tmp_path: Path) -> None:
@@ -417,8 +410,8 @@ def test_train_refuses_what_the_recipe_does_not_know(tmp_path: Path) -> None:
 )
 def test_training_that_fails_leaves_no_empty_folder(tmp_path: Path, override: str, message: str) -> None:
     arguments = ["train", "tnpkr_sa_raster", override, "--out", str(tmp_path / "new" / "run")]
-    failed = CliRunner().invoke(main, arguments)
-    assert (failed.exit_code, failed.stdout) == (1, "")
+    failed = cli(*arguments, code=1)
+    assert failed.stdout == ""
     assert message in failed.stderr
     assert list(tmp_path.iterdir()) == []
 
@@ -488,8 +481,8 @@ def test_a_killed_training_resumes_at_its_step(tmp_path: Path) -> None:
     assert 0 < torch.load(state, weights_only=True)["step"] < 20
     assert not (tmp_path / "killed" / "gp1d_rbf.safetensors").exists()
 
-    geonp(*start, tmp_path / "killed", "--resume")
-    geonp(*start, tmp_path / "straight")
+    cli(*start, tmp_path / "killed", "--resume")
+    cli(*start, tmp_path / "straight")
     rows = []
     for name in ("killed", "straight"):
         with (tmp_path / name / "curve.csv").open(newline="") as handle:
@@ -503,11 +496,11 @@ def test_a_killed_training_resumes_at_its_step(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that refuses even root")
 def test_training_and_recipes_refuse_folders_that_cannot_be_written() -> None:
-    copied = CliRunner().invoke(main, ["recipes", "cp", "tnpkr_sa_raster", "/proc/x.toml"])
-    assert (copied.exit_code, copied.stdout) == (1, "")
+    copied = cli("recipes", "cp", "tnpkr_sa_raster", "/proc/x.toml", code=1)
+    assert copied.stdout == ""
     assert "Cannot copy the recipe to '/proc/x.toml': " in copied.stderr
-    trained = CliRunner().invoke(main, ["train", "tnpkr_sa_raster", "--out", "/proc/x"])
-    assert (trained.exit_code, trained.stdout) == (1, "")
+    trained = cli("train", "tnpkr_sa_raster", "--out", "/proc/x", code=1)
+    assert trained.stdout == ""
     assert "Cannot write to the folder '/proc/x': " in trained.stderr
 
 
@@ -520,8 +513,7 @@ def test_training_shows_its_progress_in_a_terminal(
     options: dict[str, object] = {}
     monkeypatch.setattr(loop, "train", lambda *_, **given: options.update(given))
     monkeypatch.setattr("geonp.cli.train.in_terminal", lambda: terminal)
-    done = CliRunner().invoke(main, ["train", "tnpkr_sa_raster", "--out", str(tmp_path), *flags])
-    assert done.exit_code == 0, done.output
+    cli("train", "tnpkr_sa_raster", "--out", tmp_path, *flags)
     assert options["progress"] is shown
 
 
@@ -558,9 +550,9 @@ def test_an_interrupted_fill_ends_at_once_and_leaves_nothing_that_looks_complete
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == (["in.tif", name, f"{name}.journal"] if name == "out.zarr" else ["in.tif"])
     if name == "out.zarr":
-        progress = json.loads(geonp("info", out, "--json").stdout)
+        progress = json.loads(cli("info", out, "--json").stdout)
         assert progress["finished"] < progress["units"] == 100
-        assert "finish it with --resume" in geonp("fill", out, tmp_path / "again.tif", code=1).stderr
+        assert "finish it with --resume" in cli("fill", out, tmp_path / "again.tif", code=1).stderr
 
 
 def test_the_commands_leave_the_signal_handlers_as_they_were(model: str) -> None:

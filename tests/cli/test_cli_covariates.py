@@ -10,23 +10,16 @@ import pytest
 import rasterio
 import rioxarray
 import xarray as xr
-from click.testing import CliRunner
 
 import geonp
-from geonp.cli.app import main
 from geonp.cli.covariates import split
 from geonp.errors import InputError
+
+from ..commands import says
 
 pytestmark = pytest.mark.usefixtures("few_patches")
 
 SHAPE = (26, 32)
-
-
-def run(*arguments: object, code: int = 0) -> str:
-    """Output of a command in this process; what it says on stderr if it must fail."""
-    done = CliRunner().invoke(main, list(map(str, arguments)))
-    assert done.exit_code == code, done.stderr
-    return done.stderr if code else done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +60,7 @@ def test_outputs_are_those_of_python_and_name_the_covariates(
     folder: Path, tmp_path: Path, expected: xr.Dataset, output: str, covariate: str, label: str
 ) -> None:
     given = covariate if covariate == "own" else folder / covariate
-    run("fill", folder / "t.nc", tmp_path / output, "--variable", "t", "--covariate", given, "-q")
+    says("fill", folder / "t.nc", tmp_path / output, "--variable", "t", "--covariate", given, "-q")
     with geonp.open_raster(tmp_path / output) as found:
         same(found.load(), expected)
         assert found.attrs["geonp_covariates"] == label
@@ -76,7 +69,7 @@ def test_outputs_are_those_of_python_and_name_the_covariates(
 
 def test_geotiff_names_the_covariates_too(folder: Path, tmp_path: Path, expected: xr.Dataset) -> None:
     given = ("--covariate", folder / "dem.tif", "--covariate", folder / "more.nc:noise")
-    run("fill", folder / "t.nc", tmp_path / "out.tif", "--variable", "t", *given, "-q")
+    says("fill", folder / "t.nc", tmp_path / "out.tif", "--variable", "t", *given, "-q")
     with rasterio.open(tmp_path / "out.tif") as file:
         assert file.tags()["geonp_covariates"] == "dem noise"
         error = np.abs(file.read(1) - expected["t"].values)
@@ -88,7 +81,7 @@ def test_bands_are_chosen_by_number(folder: Path, tmp_path: Path, expected: xr.D
         profile, dem = file.profile | {"count": 2}, file.read(1)
     with rasterio.open(tmp_path / "two.tif", "w", **profile) as file:
         file.write(np.stack([0 * dem, dem]))
-    run("fill", folder / "t.nc", tmp_path / "out.nc", "--variable", "t", "--covariate", f"{tmp_path}/two.tif:2", "-q")
+    says("fill", folder / "t.nc", tmp_path / "out.nc", "--variable", "t", "--covariate", f"{tmp_path}/two.tif:2", "-q")
     with geonp.open_raster(tmp_path / "out.nc") as found:
         same(found.load(), expected)
         assert found.attrs["geonp_covariates"] == "two_2"
@@ -98,14 +91,14 @@ def test_a_box_cuts_the_covariate_too(folder: Path, tmp_path: Path) -> None:
     box = (500_100, 5_199_400, 500_700, 5_199_900)
     with geonp.open_raster(folder / "t.nc", bbox=box) as ds:
         expected = ds[["t"]].load().geonp.infill(covariates=ds["own"].load())
-    run("fill", folder / "t.nc", tmp_path / "a.nc", "--variable=t", "--covariate", folder / "dem.tif", "--bbox", *box)
+    says("fill", folder / "t.nc", tmp_path / "a.nc", "--variable=t", "--covariate", folder / "dem.tif", "--bbox", *box)
     # a box of the raster means nothing to a covariate in another CRS
     with rasterio.open(folder / "dem.tif") as file:
         whole = rioxarray.open_rasterio(file).squeeze("band", drop=True)
     whole.rio.reproject("EPSG:4326", resolution=3e-5).rio.to_raster(tmp_path / "geographic.tif")
     given = ("--variable=t", "--covariate", tmp_path / "geographic.tif", "--bbox", *box)
-    assert "differ in" in run("fill", folder / "t.nc", tmp_path / "b.nc", *given, code=1)
-    run("fill", folder / "t.nc", tmp_path / "b.nc", *given, "--covariate-resampling", "nearest")
+    assert "differ in" in says("fill", folder / "t.nc", tmp_path / "b.nc", *given, code=1)
+    says("fill", folder / "t.nc", tmp_path / "b.nc", *given, "--covariate-resampling", "nearest")
     for name in ("a.nc", "b.nc"):
         with geonp.open_raster(tmp_path / name) as found:
             scale = float(expected["t_standard_error"].max())
@@ -114,12 +107,12 @@ def test_a_box_cuts_the_covariate_too(folder: Path, tmp_path: Path) -> None:
 
 def test_plan_and_resume(folder: Path, tmp_path: Path) -> None:
     command = ("fill", folder / "t.nc", tmp_path / "out.zarr", "--variable", "t", "--covariate")
-    assert "peak_bytes" in run(*command, folder / "dem.tif", "--dry-run")
-    assert "peak_bytes" in run(*command, "own", "--dry-run")
+    assert "peak_bytes" in says(*command, folder / "dem.tif", "--dry-run")
+    assert "peak_bytes" in says(*command, "own", "--dry-run")
     assert not (tmp_path / "out.zarr").exists()
-    run(*command, folder / "more.nc:dem", "-q")
-    run(*command, folder / "more.nc:dem", "-q", "--resume")
-    message = run(*command, folder / "more.nc:noise", "--resume", code=1)
+    says(*command, folder / "more.nc:dem", "-q")
+    says(*command, folder / "more.nc:dem", "-q", "--resume")
+    message = says(*command, folder / "more.nc:noise", "--resume", code=1)
     assert "was not made by this job" in message
 
 
@@ -130,10 +123,10 @@ def test_another_grid_is_refused_or_resampled(folder: Path, tmp_path: Path, outp
     coarse = xr.DataArray(wave, {"y": y, "x": x}, ("y", "x"), "wave").rio.write_crs("EPSG:32633")
     coarse.rio.to_raster(tmp_path / "coarse.tif")
     command = ("fill", folder / "t.nc", tmp_path / output, "--variable", "t", "--covariate", tmp_path / "coarse.tif")
-    message = run(*command, code=1)
+    message = says(*command, code=1)
     assert "differ in shape" in message
     assert "--covariate-resampling bilinear" in message
-    run(*command, "-q", "--covariate-resampling", "bilinear")
+    says(*command, "-q", "--covariate-resampling", "bilinear")
     with xr.open_dataset(folder / "t.nc", engine="netcdf4", decode_coords="all") as ds:
         expected = ds["t"].load().geonp.infill(covariates=coarse, covariate_resampling="bilinear")
         same(ds["t"].geonp.infill(covariates=coarse.interp(x=ds.x, y=ds.y)), expected)
@@ -147,7 +140,7 @@ def test_errors_of_observations_are_read_as_covariates_are(folder: Path, tmp_pat
     sigma = (ds["own"] * 0 + np.where(np.arange(SHAPE[1]) < 9, 2.0, 0.1)).rename("sigma")
     sigma.to_netcdf(tmp_path / "sigma.nc", engine="netcdf4")
     given = ("--variable", "t", "--errors", f"{tmp_path}/sigma.nc:sigma", "-q")
-    run("fill", folder / "t.nc", tmp_path / "out.zarr", *given)
+    says("fill", folder / "t.nc", tmp_path / "out.zarr", *given)
     with geonp.open_raster(tmp_path / "out.zarr") as found:
         same(found.load(), ds["t"].geonp.infill(errors=sigma))
 
@@ -156,23 +149,23 @@ def test_object_stores(folder: Path, tmp_path: Path, expected: xr.Dataset) -> No
     with geonp.open_raster(folder / "more.nc") as ds:
         ds.load().to_zarr("memory://bucket/more.zarr", mode="w")
     given = ("--covariate", "memory://bucket/more.zarr:dem")
-    run("fill", folder / "t.nc", tmp_path / "out.zarr", "--variable", "t", *given, "-q")
+    says("fill", folder / "t.nc", tmp_path / "out.zarr", "--variable", "t", *given, "-q")
     with geonp.open_raster(tmp_path / "out.zarr") as found:
         same(found.load(), expected)
 
 
 def test_evaluate_scores_the_model_with_and_without(folder: Path) -> None:
     given = ("--covariate", folder / "more.nc:dem", "--covariate", "own", "--baseline", "regression_kriging")
-    printed = json.loads(run("evaluate", folder / "t.nc", "--variable", "t", *given, "--holdout", "random", "--json"))
+    printed = json.loads(says("evaluate", folder / "t.nc", "--variable", "t", *given, "--holdout", "random", "--json"))
     assert list(printed["scores"]) == ["geonp + covariates", "geonp", "regression_kriging"]
     assert printed["scores"]["geonp + covariates"]["crps"] < 0.6 * printed["scores"]["geonp"]["crps"]
     assert printed["selection"] == "with the covariates dem, own"
-    assert "needs covariates" in run("evaluate", folder / "t.nc", *given[-2:], code=1)
+    assert "needs covariates" in says("evaluate", folder / "t.nc", *given[-2:], code=1)
 
 
 def test_what_is_no_covariate_is_named(folder: Path, tmp_path: Path) -> None:
     def refused(covariate: object) -> str:
-        return run("fill", folder / "t.nc", tmp_path / "out.nc", "--covariate", covariate, code=1)
+        return says("fill", folder / "t.nc", tmp_path / "out.nc", "--covariate", covariate, code=1)
 
     assert "No such covariate: got 'lai', expected a file, FILE:VARIABLE" in refused("lai")
     assert "input: 't', 'own'" in refused(folder / "nothing.tif")

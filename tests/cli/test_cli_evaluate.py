@@ -11,27 +11,19 @@ import numpy as np
 import pytest
 import rioxarray  # noqa: F401  (registers .rio)
 import xarray as xr
-from click.testing import CliRunner, Result
 
-from geonp.cli.app import main
 from geonp.cli.evaluate import HOLDOUTS
 from geonp.evaluation import compare
+
+from ..commands import cli
 
 pytestmark = pytest.mark.usefixtures("few_patches")
 
 
-def geonp(*arguments: object) -> Result:
-    """A command that must succeed, run in this process."""
-    done = CliRunner().invoke(main, list(map(str, arguments)), catch_exceptions=False)
-    assert done.exit_code == 0, done.stderr
-    return done
-
-
 def refused(*arguments: object, code: int = 1) -> str:
     """Message of a command that must fail and print nothing else, run in this process."""
-    done = CliRunner().invoke(main, ["evaluate", *map(str, arguments)])
-    assert isinstance(done.exception, SystemExit), done.exception
-    assert (done.exit_code, done.stdout) == (code, "")
+    done = cli("evaluate", *arguments, code=code)
+    assert done.stdout == ""
     return done.stderr
 
 
@@ -52,7 +44,7 @@ def source(tmp_path: Path) -> Path:
 def test_it_prints_the_scores_and_writes_the_report(source: Path, model: str) -> None:
     report = source.with_name("report.html")
     options = ("--holdout", "gaps", "--fraction", 0.1, "--index", "time=1", "--progress", "--model", model)
-    done = geonp("evaluate", source, *options, "--report", report)
+    done = cli("evaluate", source, *options, "--report", report)
     assert done.stderr.split(" ...\n") == ["geonp", *compare.METHODS, ""]
     setting, scores, by_distance, verdict, where = done.stdout.strip().split("\n\n")
     assert setting.startswith("t<2>m (K), time 6: 36 x 44 cells. The raster's own gaps, moved, hide ")
@@ -67,7 +59,7 @@ def test_it_prints_the_scores_and_writes_the_report(source: Path, model: str) ->
 
 def test_json_is_what_python_gives(source: Path, model: str) -> None:
     options = ("--variable", "humidity", "--bbox", 5, -30, 40, 0, "--seed", 2, "--size", 30)
-    done = geonp("evaluate", source, *options, "--baseline", "linear", "--baseline", "gdal", "--model", model, "--json")
+    done = cli("evaluate", source, *options, "--baseline", "linear", "--baseline", "gdal", "--model", model, "--json")
     assert done.stderr == ""
     printed = json.loads(done.stdout)
     with xr.open_dataset(source, engine="netcdf4") as ds:
@@ -87,13 +79,13 @@ def test_band_and_nodata_select_as_in_fill(tmp_path: Path, model: str) -> None:
     raster = xr.DataArray(bands, {"y": -y[:, 0], "x": x[0]}, ("band", "y", "x"), "values").rio.write_crs("EPSG:32633")
     raster.rio.to_raster(tmp_path / "bands.tif")
     options = ("-b", "2", "--nodata", "-1", "--baseline", "nearest", "--model", model)
-    printed = json.loads(geonp("evaluate", tmp_path / "bands.tif", *options, "--json").stdout)
+    printed = json.loads(cli("evaluate", tmp_path / "bands.tif", *options, "--json").stdout)
     assert (printed["observed_cells"], printed["selection"]) == (30 * 32 - 9, "band 2")
 
 
 def test_a_variable_is_evaluated_with_the_others_beside_it(source: Path) -> None:
     options = ("--variable", "humidity", "--across", "variables", "--baseline", "linear", "--json")
-    found = json.loads(geonp("evaluate", source, *options).stdout)
+    found = json.loads(cli("evaluate", source, *options).stdout)
     assert (found["variable"], found["selection"]) == ("humidity", "time 0, with the other variables")
     assert list(found["scores"]) == ["geonp + across", "geonp", "linear"]
 

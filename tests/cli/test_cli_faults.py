@@ -28,6 +28,8 @@ from geonp.errors import InputError
 from geonp.raster.gaps import census
 from geonp.raster.parts import PartSettings
 
+from ..commands import cli
+
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 
 GEONP = Path(sys.executable).with_name("geonp")
@@ -35,10 +37,7 @@ GEONP = Path(sys.executable).with_name("geonp")
 
 def geonp(*arguments: object, code: int = 0) -> str:
     """What a command prints, run in this process."""
-    done = CliRunner().invoke(main, list(map(str, arguments)))
-    assert done.exit_code == code, done.output
-    assert "Traceback" not in done.output
-    return done.output
+    return cli(*arguments, code=code).output
 
 
 @pytest.fixture

@@ -9,22 +9,14 @@ import numpy as np
 import pytest
 import rasterio
 import xarray as xr
-from click.testing import CliRunner
 from rasterio.transform import from_origin
 
-from geonp.cli.app import main
+from ..commands import says
 
 SIDE = 24
 CLOUD = np.zeros((SIDE, SIDE), bool)
 CLOUD[6:10, 8:14] = True
 VALUES = (1000 + 10 * np.add.outer(np.arange(SIDE), np.arange(SIDE))).astype(np.uint16)
-
-
-def run(*arguments: object, code: int = 0) -> str:
-    """Output of a command; what it says on stderr if it must fail."""
-    done = CliRunner().invoke(main, list(map(str, arguments)))
-    assert done.exit_code == code, done.stderr
-    return done.stderr if code else done.stdout
 
 
 def write(path: Path, bands: dict[str, np.ndarray], nodata: float | None = 0, step: float = 10) -> Path:
@@ -68,7 +60,7 @@ def scene(tmp_path: Path) -> Path:
 def test_layers(scene: Path, model: str, conditions: list[str], bands: tuple[int, ...], name: str) -> None:
     out = scene.with_name(name)
     given = [part for text in conditions for part in ("--gaps-where", text.format(scene.parent))]
-    summary = json.loads(run("fill", scene, out, *given, *(f"-b{n}" for n in bands), "--model", model, "--json", "-q"))
+    summary = json.loads(says("fill", scene, out, *given, *(f"-b{n}" for n in bands), "--model", model, "--json", "-q"))
     assert summary["cells_filled"] == 2 * CLOUD.sum()
     if name == "out.tif":
         with rasterio.open(out) as file:
@@ -81,9 +73,9 @@ def test_layers(scene: Path, model: str, conditions: list[str], bands: tuple[int
 
 
 def test_python_and_the_command_line_agree_on_errors(scene: Path, model: str) -> None:
-    said = run("fill", scene, scene.with_name("b.tif"), "--gaps-where", "SLC=3", "--model", model, code=1)
+    said = says("fill", scene, scene.with_name("b.tif"), "--gaps-where", "SLC=3", "--model", model, code=1)
     assert "The raster has no layer 'SLC' for the condition 'SLC=3': expected one of s2, B03, B04, SCL." in said
-    said = run("fill", scene, scene.with_name("b.tif"), "--gaps-where", f"{scene}=3", "--model", model, code=1)
+    said = says("fill", scene, scene.with_name("b.tif"), "--gaps-where", f"{scene}=3", "--model", model, code=1)
     assert "expected FILE:NAME with one of B03, B04, SCL, 1, 2, 3" in said
 
 
@@ -91,12 +83,12 @@ def test_the_output_keeps_apart_from_the_layers(scene: Path, model: str) -> None
     store = scene.with_name("flags.zarr")
     xr.open_dataset(scene.with_name("flags.nc"), engine="netcdf4").to_zarr(store)
     given = ("--overwrite", "-b1", "--gaps-where", f"{store}:scl=9", "--model", model)
-    assert "layer of flags" in run("fill", scene, store, *given, code=1)
+    assert "layer of flags" in says("fill", scene, store, *given, code=1)
 
 
 def test_what_is_under_clouds_is_no_truth(scene: Path, model: str) -> None:
     given = ("--gaps-where", "SCL=9", "-b", 2, "--model", model, "--baseline", "nearest", "--json")
-    scores = json.loads(run("evaluate", scene, *given))
+    scores = json.loads(says("evaluate", scene, *given))
     assert scores["observed_cells"] == SIDE**2 - CLOUD.sum()
 
 
@@ -112,38 +104,38 @@ def test_masks_are_variables_bands_and_polygons(scene: Path, model: str) -> None
     pyogrio.raw.write(gpkg, wkb, field_data=[], fields=[], geometry_type="Polygon", crs="EPSG:32633", layer="sea")
     given = ("--gaps-where", "SCL=9", "-b", 1, "--model", model, "--json", "-q", "--overwrite")
     for mask in ("masks.nc:sea", "sea.gpkg", "sea.gpkg:sea"):
-        summary = json.loads(run("fill", scene, scene.with_name("c.tif"), *given, "--mask", scene.with_name(mask)))
+        summary = json.loads(says("fill", scene, scene.with_name("c.tif"), *given, "--mask", scene.with_name(mask)))
         assert (summary["cells_filled"], summary["variables"]["s2"]["outside_domain"]) == (12, 12), mask
-    said = run("fill", scene, scene.with_name("c.tif"), *given, "--mask", scene.with_name("masks.nc"), code=1)
+    said = says("fill", scene, scene.with_name("c.tif"), *given, "--mask", scene.with_name("masks.nc"), code=1)
     assert "has 2 variables: got 'land', 'sea', expected one" in said
     assert "FILE:VARIABLE" in said
     store = scene.with_name("masks.zarr")
     masks.to_zarr(store)
-    assert "mask" in run("fill", scene, store, *given, "--mask", f"{store}:sea", code=1)
+    assert "mask" in says("fill", scene, store, *given, "--mask", f"{store}:sea", code=1)
     assert store.exists()
 
 
 def test_holes_and_sizes(scene: Path, model: str) -> None:
     given = ("--gaps-where", "SCL=9", "-b", 1, "--model", model, "--json", "-q", "--overwrite")
     for option, filled in ((("--max-gap", 3), 0), (("--max-gap", 4), 24), (("--holes",), 24)):
-        summary = json.loads(run("fill", scene, scene.with_name("c.tif"), *given, *option))
+        summary = json.loads(says("fill", scene, scene.with_name("c.tif"), *given, *option))
         assert summary["cells_filled"] == filled, option
 
 
 def test_info_and_plans_say_what_would_be_filled_and_why(scene: Path, model: str) -> None:
-    run("fill", scene, scene.with_name("c.nc"), "--gaps-where", "SCL=9", "--model", model, "-q")
-    facts = json.loads(run("info", scene, "--gaps-where", "SCL=9", "--json"))["variables"]["s2"]
+    says("fill", scene, scene.with_name("c.nc"), "--gaps-where", "SCL=9", "--model", model, "-q")
+    facts = json.loads(says("info", scene, "--gaps-where", "SCL=9", "--json"))["variables"]["s2"]
     assert (facts["missing"], facts["flagged"], facts["would_be_filled"]) == (48, 48, True)
     assert facts["because"] == "48 cells are missing, 48 of them by flags"
-    assert "would be filled     no, nothing is missing" in run("info", scene, "-b1", "-b2")
-    said = run("info", scene.with_name("flags.nc"), "--gaps-where", "scl=9")
+    assert "would be filled     no, nothing is missing" in says("info", scene, "-b1", "-b2")
+    said = says("info", scene.with_name("flags.nc"), "--gaps-where", "scl=9")
     assert "would be filled  no, its flags apply to other variables" in said
     planned = ("--model", model, "--dry-run")
     for name in ("d.zarr", "d.nc"):
-        plan = json.loads(run("fill", scene, scene.with_name(name), *planned, "--gaps-where", "SCL=9", "--json"))
+        plan = json.loads(says("fill", scene, scene.with_name(name), *planned, "--gaps-where", "SCL=9", "--json"))
         assert (plan["missing"], plan["flagged"]) == ({"s2": 48}, {"s2": 48})
-        assert "48 cells of s2, 48 by flags" in run("fill", scene, name, *planned, "--gaps-where", "SCL=9")
-        assert "nothing in s2" in run("fill", scene, name, *planned, "-b1")
+        assert "48 cells of s2, 48 by flags" in says("fill", scene, name, *planned, "--gaps-where", "SCL=9")
+        assert "nothing in s2" in says("fill", scene, name, *planned, "-b1")
 
 
 @pytest.mark.parametrize("name", ["out.nc", "out.zarr"])
@@ -156,7 +148,7 @@ def test_land_under_a_stack_is_named(tmp_path: Path, model: str, name: str) -> N
         stack.to_netcdf(source := tmp_path / f"in{times}.nc", engine="netcdf4")
         given = ("fill", source, tmp_path / f"{times}{name}", "--model", model, "--overwrite", "--no-progress")
         if times:  # warnings are errors here
-            said = run(*given, code=1)
+            said = says(*given, code=1)
             assert "sst: 240 of 252 filled cells are observed in none of the 3 slices, such as land" in said
         else:
-            run(*given)
+            says(*given)

@@ -20,6 +20,8 @@ from geonp.errors import MissingFileError
 from geonp.fill.options import FillOptions
 from geonp.fill.signatures import described
 
+from ..commands import cli
+
 DEFAULTS = {option.name: option.default for option in fields(FillOptions)}
 
 
@@ -85,8 +87,8 @@ def test_verbose_logs_to_stderr(source: Path, model: str, flags: list[str], stag
     arguments = ["fill", f"{source}", f"{out}", "--model", model, "--chunks", "16", "--no-progress", *flags]
     logger = logging.getLogger("geonp")
     before = logger.level, list(logger.handlers)
-    done = CliRunner().invoke(main, arguments)
-    assert (done.exit_code, "Filled" in done.stdout) == (0, "-vvq" not in flags)
+    done = cli(*arguments)
+    assert ("Filled" in done.stdout) == ("-vvq" not in flags)
     assert (f"{out}: filling 6 units, 0 are done" in done.stderr) == stages
     assert (done.stderr.count(" cells filled\n") == 6) == units
     assert (logger.level, logger.handlers) == before
@@ -107,8 +109,8 @@ def test_wrong_creation_options_of_stores_are_refused(
 ) -> None:
     given = [argument for option in options for argument in ("--co", option)]
     out = source.with_name("out.zarr")
-    done = CliRunner().invoke(main, ["fill", f"{source}", f"{out}", "--model", model, "--chunks", "16", *given])
-    assert (done.exit_code, done.stdout) == (1, "")
+    done = cli("fill", source, out, "--model", model, "--chunks", "16", *given, code=1)
+    assert done.stdout == ""
     assert message in " ".join(done.stderr.split())
     assert not out.exists()
 
@@ -138,8 +140,8 @@ def test_errors_while_values_are_read_are_messages(
     place = {"IN": str(truncated), "OUT.tif": f"{truncated}.out.tif", "OUT.nc": f"{truncated}.out.nc"}
     given = [place.get(word, word) for word in command]
     given += [] if command[0] == "info" else ["--model", model]
-    done = CliRunner().invoke(main, given)
-    assert (done.exit_code, done.stdout, type(done.exception)) == (1, "", SystemExit)
+    done = cli(*given, code=1)
+    assert done.stdout == ""
     assert done.stderr.splitlines()[-1].startswith(f"Error: {message}")
     assert "Read failed" in done.stderr
     assert sorted(path.name for path in truncated.parent.iterdir()) == ["cut.tif", "whole.tif"]
@@ -166,6 +168,6 @@ def test_every_exception_is_a_message(monkeypatch: pytest.MonkeyPatch, error: Ex
         raise error
 
     monkeypatch.setattr("geonp.io.files.open_raster", fail)
-    done = CliRunner().invoke(main, ["info", "x.tif"])
-    assert (done.exit_code, done.stdout, type(done.exception)) == (1, "", SystemExit)
+    done = cli("info", "x.tif", code=1)
+    assert done.stdout == ""
     assert done.stderr.startswith(f"Error: {message}")

@@ -1,14 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from scipy.interpolate import LinearNDInterpolator
 
 from geonp.errors import InputError
-from geonp.evaluation import kriging
 from geonp.evaluation.baselines import (
     FILLS,
     METHODS,
@@ -25,18 +21,12 @@ from geonp.evaluation.metrics import score
 from geonp.inference.covariates import Layer
 from geonp.raster.gaps import cloud_gaps
 
+pytestmark = pytest.mark.usefixtures("few_patches")
+
 Y, X = np.mgrid[:32, :40].astype(float)
 PLANE = 3 * Y - 2 * X + 5
 GAPS = cloud_gaps(PLANE.shape, 0.3, np.random.default_rng(5), scale=6)
 INNER = GAPS & (Y > 8) & (Y < 24) & (X > 8) & (X < 32)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def few_patches() -> Iterator[None]:
-    """Fit kriging to a part of what it is fitted to elsewhere, which is most of its time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kriging, "SETTINGS", replace(kriging.SETTINGS, patches=4))
-        yield
 
 
 def cut(truth: np.ndarray, gaps: np.ndarray) -> np.ndarray:

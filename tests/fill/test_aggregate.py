@@ -11,9 +11,7 @@ import pandas as pd
 import pytest
 import shapely
 import xarray as xr
-from click.testing import CliRunner
 
-from geonp.cli.app import main
 from geonp.errors import InputError
 from geonp.fill.aggregate import aggregate
 from geonp.fill.infill import infill
@@ -22,6 +20,7 @@ from geonp.io.output import write_raster
 from geonp.raster.grid import Grid
 from geonp.raster.regions import cell_areas
 
+from ..commands import cli
 from .test_samples import field, known_process, posterior  # noqa: F401 (a fixture)
 
 pytestmark = pytest.mark.usefixtures("float32")
@@ -188,16 +187,11 @@ def test_a_result_in_the_bands_of_a_geotiff_is_that_result(model: str, tmp_path:
 def test_the_command_writes_the_table_of_the_function(model: str, tmp_path: Path) -> None:
     source, out = tmp_path / "filled.zarr", tmp_path / "table.csv"
     write_raster(infill(raster(), model=model, samples=30), source)
-    command = ["aggregate", str(source), "--blocks", "8", "--out", str(out)]
-    done = CliRunner().invoke(main, command)
-    assert done.exit_code == 0, done.output
+    command = ["aggregate", source, "--blocks", 8, "--out"]
+    cli(*command, out)
     expected = aggregate(open_raster(source), 8)
     pd.testing.assert_frame_equal(pd.read_csv(out), expected, check_dtype=False, rtol=1e-5)
     assert (expected.standard_error > 0).any()
-    again = CliRunner().invoke(main, command)
-    assert again.exit_code != 0
-    assert "The output exists" in again.output
-    nowhere = CliRunner().invoke(main, [*command[:-1], str(tmp_path / "no" / "table.csv")])
-    assert nowhere.exit_code != 0
-    assert "Expected an existing, writable folder" in nowhere.output
+    assert "The output exists" in cli(*command, out, code=1).output
+    assert "Expected an existing, writable folder" in cli(*command, tmp_path / "no" / "table.csv", code=1).output
     assert sorted(path.name for path in tmp_path.iterdir()) == ["filled.zarr", "table.csv"]

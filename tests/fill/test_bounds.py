@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 import rasterio
 import xarray as xr
-from click.testing import CliRunner
 from rasterio.transform import from_origin
 
 import geonp
-from geonp.cli.app import main
 from geonp.errors import InputError
 from geonp.fill import bounds
 from geonp.fill.infill import infill
 from geonp.fill.plan import plan
 from geonp.fill.store import fill_store
+
+from ..commands import cli
 
 pytestmark = [pytest.mark.usefixtures("float32"), pytest.mark.filterwarnings("ignore:.*of the observed values")]
 
@@ -163,8 +163,7 @@ def test_the_command_line(model: str, tmp_path: Path, suffix: str) -> None:
         file.write(values, 1)
     options = ["--bounds", "0,", "--statistic", "median", "--exceed", "0,1", "--quantile", "0.1", "--model", model]
     target = tmp_path / f"out{suffix}"
-    done = CliRunner().invoke(main, ["fill", str(tmp_path / "in.tif"), str(target), *options])
-    assert done.exit_code == 0, done.output
+    cli("fill", tmp_path / "in.tif", target, *options)
     if suffix == ".tif":
         with rasterio.open(target) as file:
             named = dict(zip(file.descriptions, file.read(), strict=True))
@@ -189,8 +188,7 @@ def test_the_command_line(model: str, tmp_path: Path, suffix: str) -> None:
     ],
 )
 def test_the_command_line_refuses(tmp_path: Path, options: list[str], text: str) -> None:
-    done = CliRunner().invoke(main, ["fill", "in.tif", str(tmp_path / "out.tif"), *options])
-    assert done.exit_code == 2
+    done = cli("fill", "in.tif", tmp_path / "out.tif", *options, code=2)
     assert text in done.output
 
 
@@ -236,8 +234,7 @@ def test_the_command_line_gives_the_hint(model: str, tmp_path: Path) -> None:
     for options, said in (([], True), (["--bounds", "0,", "--overwrite"], False)):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            done = CliRunner().invoke(main, [*command, *options])
-        assert done.exit_code == 0, done.output
+            done = cli(*command, *options)
         texts = [done.stderr, *(str(one.message) for one in caught)]
         assert any("ask for bounds=(0, None) (--bounds 0,)" in text for text in texts) == said
 

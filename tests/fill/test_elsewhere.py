@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import rioxarray  # noqa: F401  (registers the accessor rio)
 import xarray as xr
-from click.testing import CliRunner
 from pyproj import Transformer
 
 import geonp
-from geonp.cli.app import main
+
+from ..commands import cli
 
 
 def smooth(y: Any, x: Any) -> Any:
@@ -84,8 +84,7 @@ def test_another_crs_and_integers(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("in.tif", "like.tif", "out.tif")]
     source.rio.write_crs("EPSG:4326").rio.to_raster(paths[0])
     at.rio.to_raster(paths[1])
-    done = CliRunner().invoke(main, ["fill", *map(str, (paths[0], paths[2])), "--like", str(paths[1]), "--values-only"])
-    assert done.exit_code == 0, done.output
+    done = cli("fill", paths[0], paths[2], "--like", paths[1], "--values-only")
     written = geonp.open_raster(paths[2])
     np.testing.assert_array_equal(written["dem"], found.dem.where(inside))
     assert f"Filled {int(inside.sum())} cells, left {int((~inside).sum())} empty" in done.output

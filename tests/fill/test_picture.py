@@ -11,12 +11,12 @@ import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
-from click.testing import CliRunner
 from matplotlib.image import imread
 
 import geonp
-from geonp.cli.app import main
 from geonp.fill.panels import PICTURE
+
+from ..commands import cli
 
 Y, X = np.mgrid[:24, :32]
 GAP = (abs(Y - 10) < 3) & (abs(X - 12) < 4)
@@ -139,15 +139,14 @@ def test_pictures_from_the_command_line(tmp_path: Path, model: str) -> None:
     ):
         drawn = [] if picture is None else ["--picture", picture]
         command = ["fill", source, tmp_path / target, "--model", model, *drawn, *options]
-        done = CliRunner().invoke(main, list(map(str, command)))
-        assert done.exit_code == 0, done.output
-    done = CliRunner().invoke(main, ["plot", str(tmp_path / "o.tif"), str(paths[2])])
-    assert (done.exit_code, done.output) == (0, f"Drew {paths[2]}\n")
+        cli(*command)
+    done = cli("plot", tmp_path / "o.tif", paths[2])
+    assert done.output == f"Drew {paths[2]}\n"
     first = imread(paths[0])
     for path in (paths[1], paths[3]):  # the same maps, whatever the file
         assert abs(imread(path) - first).mean() < 0.01
-    refused = CliRunner().invoke(main, ["plot", str(source), str(paths[0])])
-    assert (refused.exit_code, "The picture exists" in refused.output) == (1, True)
+    refused = cli("plot", source, paths[0], code=1)
+    assert "The picture exists" in refused.output
 
 
 def test_matplotlib_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

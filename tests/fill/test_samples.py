@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
-import torch
 import xarray as xr
 from scipy import stats
 
@@ -16,45 +14,19 @@ from geonp.errors import InputError
 from geonp.fill.infill import infill
 from geonp.fill.plan import plan
 from geonp.fill.store import fill_store
-from geonp.inference.predictor import Points, Predictor
 from geonp.inference.student import Distribution
-from geonp.nn.process import LocalProcess
 from geonp.raster.metadata import FillFlag
+
+from ..process import NOISE, Array, exponential, predict_exactly
 
 pytestmark = pytest.mark.usefixtures("float32")
 
-Array = npt.NDArray[np.float64]
-LENGTH, NOISE = 3.0, 0.1
-
-
-def kernel(a: Array, b: Array) -> Array:
-    return np.exp(-np.sqrt(((a[:, None] - b[None]) ** 2).sum(-1)) / LENGTH)
-
-
-def exact(_: Predictor, points: Points) -> Array:
-    """Predictions of a known process: zero mean, exponential covariance, noise of variance `NOISE`."""
-    out = np.zeros((3, len(points.xt), points.xt.shape[1]))
-    for i, keep in enumerate(points.mask):
-        xc, y = points.xc[i, keep].astype(float), points.yc[i, keep, 0] * points.scale[i] + points.loc[i]
-        across = kernel(points.xt[i].astype(float), xc)
-        gain = np.linalg.solve(kernel(xc, xc) + NOISE * np.eye(len(y)), across.T).T
-        out[0, i], out[1, i] = gain @ y, np.sqrt(1 + NOISE - (gain * across).sum(1))
-    return out
-
-
-def exact_process(_: Predictor, points: Points) -> LocalProcess:
-    """The process of :func:`exact`."""
-    batch, n = len(points.xt), points.xt.shape[1] + points.xc.shape[1]
-    ones = torch.ones(batch, n, 1, dtype=torch.float64)
-    metric = torch.eye(2, dtype=torch.float64).expand(batch, 1, 2, 2) / LENGTH**2
-    weights = torch.tensor([1.0, 0, 0, 0, 0], dtype=torch.float64).expand(batch, 1, 5)
-    return LocalProcess(metric, weights, ones, 0 * ones, NOISE * ones[..., 0])
+kernel = exponential(3.0)
 
 
 @pytest.fixture
 def known_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Predictor, "__call__", exact)
-    monkeypatch.setattr(Predictor, "process", exact_process)
+    predict_exactly(monkeypatch, 3.0)
 
 
 def field(shape: tuple[int, int], gap: tuple[slice, slice], **kwargs: Any) -> xr.DataArray:

@@ -28,13 +28,11 @@ import pytest
 import torch
 import xarray as xr
 import zarr
-from click.testing import CliRunner
 from fsspec.implementations.local import LocalFileSystem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from zarr.storage import _local
 
-from geonp.cli.app import main
 from geonp.errors import ClusterError, InputError, OutputError, PredictionError
 from geonp.fill import region
 from geonp.fill.infill import infill
@@ -51,6 +49,8 @@ from geonp.io.owner import OwnerSettings
 from geonp.io.stores import Store
 from geonp.nn.tnp_kr import TNPKR
 from geonp.raster.metadata import FillFlag, Kind
+
+from ..commands import cli
 
 pytestmark = pytest.mark.usefixtures("float32")
 
@@ -502,8 +502,7 @@ def test_the_command_line_continues_a_job_that_was_killed_before_its_store_was_t
         (out / "a").mkdir(parents=True)
         (out / "a" / "half").write_text("")
     assert not Store(str(out)).exists()
-    result = CliRunner().invoke(main, ["fill", str(source), str(out), how, "--model", model, "--quiet"])
-    assert result.exit_code == 0, result.output
+    cli("fill", source, out, how, "--model", model, "--quiet")
     assert stored(out) == stored(unbroken())
 
 

@@ -9,11 +9,9 @@ import numpy.typing as npt
 import pandas as pd
 import pytest
 import xarray as xr
-from click.testing import CliRunner
 from scipy import ndimage
 from scipy.optimize import approx_fprime
 
-from geonp.cli.app import main
 from geonp.errors import InputError
 from geonp.fill.infill import infill
 from geonp.inference import series
@@ -21,6 +19,8 @@ from geonp.inference.series import SERIES, predict_slice
 from geonp.raster.metadata import FillFlag
 from geonp.raster.positions import periods, positions
 from geonp.raster.windows import Window
+
+from ..commands import cli
 
 pytestmark = pytest.mark.usefixtures("float32")
 
@@ -180,8 +180,7 @@ def test_empty_slices_are_filled_and_say_so(raster: xr.DataArray, drift_model: s
     assert (lazy.a_fill_flag == flags).all()
     raster.to_netcdf(tmp_path / "in.nc")
     asked = ["fill", str(tmp_path / "in.nc"), str(tmp_path / "out.zarr"), "--across", "time", "--empty-slices"]
-    done = CliRunner().invoke(main, [*asked, "--model", drift_model])
-    assert done.exit_code == 0, done.output
+    done = cli(*asked, "--model", drift_model)
     assert "stay empty" not in done.output
     with xr.open_zarr(tmp_path / "out.zarr") as found:
         assert float(np.abs((found.a - whole.a) / whole.a_standard_error.where(np.isnan(raster))).max()) < 1e-3

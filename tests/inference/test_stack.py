@@ -11,10 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import xarray as xr
-from click.testing import CliRunner
 from scipy import ndimage
 
-from geonp.cli.app import main
 from geonp.errors import InputError
 from geonp.evaluation.compare import evaluate
 from geonp.evaluation.scored import OURS, WITH_SLICES
@@ -27,6 +25,8 @@ from geonp.inference.student import crps
 from geonp.io.files import open_raster
 from geonp.raster.metadata import FillFlag
 from geonp.raster.parts import PartSettings
+
+from ..commands import cli
 
 pytestmark = pytest.mark.usefixtures("float32")
 
@@ -401,8 +401,7 @@ def test_both_dimensions_are_read_on_every_path(
     monkeypatch.setattr("geonp.fill.store.PARTS", PartSettings(cells=40 * 40))
     raster.to_netcdf(tmp_path / "in.nc")
     asked = ["fill", str(tmp_path / "in.nc"), str(tmp_path / "out.zarr"), "--across", "time", "--across", "band"]
-    done = CliRunner().invoke(main, [*asked, "--resume", "--model", drift_model])
-    assert done.exit_code == 0, done.output
+    cli(*asked, "--resume", "--model", drift_model)
     with xr.open_zarr(tmp_path / "out.zarr") as found:
         assert float(np.abs((found.a - both.a) / error).max()) < 1e-3
 
@@ -484,14 +483,11 @@ def test_the_command_line_has_it(tmp_path: Path, drift_model: str) -> None:
     raster, _ = stack(own=0.3, slices=3, size=32)
     raster.to_netcdf(tmp_path / "in.nc")
     files = str(tmp_path / "in.nc"), str(tmp_path / "out.nc")
-    done = CliRunner().invoke(main, ["fill", *files, "--across", "time", "--model", drift_model])
-    assert done.exit_code == 0, done.output
+    cli("fill", *files, "--across", "time", "--model", drift_model)
     with xr.open_dataset(files[1]) as found:
         expected = infill(raster, across="time", model=drift_model)
         xr.testing.assert_allclose(found.a.drop_attrs(), expected.a.drop_attrs(), rtol=1e-4)
-    wrong = CliRunner().invoke(main, ["fill", *files, "--across", "tome", "--overwrite"])
-    assert wrong.exit_code != 0
-    assert "got 'tome', expected 'time'" in wrong.output
+    assert "got 'tome', expected 'time'" in cli("fill", *files, "--across", "tome", "--overwrite", code=1).output
 
 
 def test_a_slice_is_evaluated_with_those_beside_it(tmp_path: Path) -> None:
@@ -505,8 +501,7 @@ def test_a_slice_is_evaluated_with_those_beside_it(tmp_path: Path) -> None:
     assert together.verdict.endswith(f"Other slices lower the CRPS by {change:.1%}.")
     raster.to_netcdf(tmp_path / "in.nc")
     asked = ["evaluate", str(tmp_path / "in.nc"), "--index", "time=2", "--baseline", "linear", "--across", "time"]
-    done = CliRunner().invoke(main, asked)
-    assert done.exit_code == 0, done.output
+    done = cli(*asked)
     assert "with neighbouring slices along time" in done.output
     assert together.scores[WITH_SLICES].crps < together.scores["linear_across"].crps
     with pytest.raises(InputError, match="No slices along across='band': expected 'time'"):

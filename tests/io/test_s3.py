@@ -11,14 +11,14 @@ import fsspec
 import numpy as np
 import pytest
 import xarray as xr
-from click.testing import CliRunner
 
-from geonp.cli.app import main
 from geonp.errors import InputError, MissingFileError, OutputError
 from geonp.fill.infill import infill
 from geonp.fill.store import fill_store
 from geonp.io.files import open_raster
 from geonp.io.journal import Journal
+
+from ..commands import cli
 
 moto_server = pytest.importorskip("moto.server")
 pytest.importorskip("s3fs")
@@ -135,8 +135,7 @@ def test_the_command_line_resumes_on_a_store_and_keeps_secrets(
     storage = [f"--storage-option={k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in options.items()]
 
     def geonp(*arguments: str) -> dict[str, Any]:
-        done = CliRunner().invoke(main, [*arguments, "--json", *storage], catch_exceptions=False)
-        assert done.exit_code == 0, done.output
+        done = cli(*arguments, "--json", *storage)
         assert SECRET not in done.output
         summary: dict[str, Any] = json.loads(done.stdout)
         return summary

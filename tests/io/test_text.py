@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 
-from geonp.cli.app import main
 from geonp.errors import InputError
 from geonp.io.measurements import read_table
 from geonp.io.text import read_text
+
+from ..commands import cli
 
 ROWS = np.array([[5.5, 45.25, 1.0], [6.5, 46.25, 2.0], [7.5, 47.25, 3.5]])
 
@@ -69,8 +69,7 @@ def test_tables_that_cannot_be_read(text: str, message: str, tmp_path: Path) -> 
     (tmp_path / "a.csv").write_text(text)
     with pytest.raises(InputError, match=message):
         read_text(tmp_path / "a.csv")
-    done = CliRunner().invoke(main, ["grid", str(tmp_path / "a.csv"), str(tmp_path / "o.nc"), "--resolution", "1"])
-    assert done.exit_code == 1
+    done = cli("grid", tmp_path / "a.csv", tmp_path / "o.nc", "--resolution", "1", code=1)
     assert "Traceback" not in done.output
 
 

@@ -13,15 +13,15 @@ import rasterio
 import rasterio.shutil
 import torch
 import xarray as xr
-from click.testing import CliRunner
 from rasterio.transform import from_origin
 
 import geonp
-from geonp.cli.app import main
 from geonp.errors import InputError
 from geonp.inference import checkpoint
 from geonp.nn.models import build
 from geonp.raster.variable import class_reader
+
+from ..commands import cli
 
 CONFIG = {
     "d_x": 2,
@@ -183,8 +183,7 @@ def test_flag_values_that_name_no_classes(
 def test_the_command(raster: xr.DataArray, model: str, tmp_path: Path, ending: str) -> None:
     source, target = tmp_path / "in.nc", tmp_path / f"out{ending}"
     raster.to_dataset().to_netcdf(source)
-    done = CliRunner().invoke(main, ["fill", str(source), str(target), "--model", model])
-    assert done.exit_code == 0, done.output
+    done = cli("fill", source, target, "--model", model)
     assert f"Filled {int((raster == 0).sum())} cells" in done.stdout
     with xr.open_dataset(target, engine="zarr" if ending == ".zarr" else "netcdf4", mask_and_scale=False) as out:
         assert out["state"].isin([10, 20, 30]).all()
@@ -338,18 +337,15 @@ def test_classes_of_gdal(raster: xr.DataArray, tmp_path: Path, how: str) -> None
         rasterio.shutil.copy(source, tmp_path / "in.vrt", driver="VRT")
         source = tmp_path / "in.vrt"
         source.write_text(source.read_text().replace("</NoDataValue>", f"</NoDataValue>{names}"))
-    done = CliRunner().invoke(main, ["evaluate", str(source)])
-    assert done.exit_code == 1
+    done = cli("evaluate", source, code=1)
     assert "holds classes, not numbers: got a palette or table of categories" in done.output
-    done = CliRunner().invoke(main, ["fill", str(source), str(target), "--values-only"])
-    assert done.exit_code == 0, done.output
+    done = cli("fill", source, target, "--values-only")
     assert "filled as classes. To fill them as numbers: --as numbers" in done.stderr
     with rasterio.open(target) as file:
         assert file.dtypes == ("float32" if how == "float" else "uint8",)
         assert set(np.unique(file.read(1))) == {10, 20, 30}
         assert how != "palette" or file.colormap(1)[10] == (9, 9, 9, 255)
     if how == "palette":
-        done = CliRunner().invoke(main, ["fill", str(source), str(target), "--overwrite", "--as", "numbers"])
-        assert done.exit_code == 0, done.output
+        done = cli("fill", source, target, "--overwrite", "--as", "numbers")
         with rasterio.open(target) as file:
             assert file.descriptions[1].endswith("standard_error")

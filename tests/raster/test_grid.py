@@ -9,12 +9,12 @@ import dask.array
 import numpy as np
 import pytest
 import xarray as xr
-from click.testing import CliRunner
 from pyproj import CRS
 
-from geonp.cli.app import main
 from geonp.errors import InputError
 from geonp.raster.grid import Grid, crs_name, grid_mapping_name
+
+from ..commands import cli
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
@@ -294,8 +294,7 @@ def test_a_fill_reads_the_grid_of_the_raster_and_of_the_mask_once(grids_read: li
 
 def test_a_fill_from_file_to_store_reads_the_grid_once(grids_read: list[tuple[Any, ...]], tmp_path: Path) -> None:
     gappy().to_netcdf(tmp_path / "in.nc")
-    done = CliRunner().invoke(main, ["fill", str(tmp_path / "in.nc"), str(tmp_path / "out.zarr")])
-    assert done.exit_code == 0, done.output
+    cli("fill", tmp_path / "in.nc", tmp_path / "out.zarr")
     assert len(grids_read) == 1
 
 

@@ -11,16 +11,16 @@ import pandas as pd
 import pyproj
 import pytest
 import xarray as xr
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import geonp
-from geonp.cli.app import main
 from geonp.errors import InputError
 from geonp.raster.covariates import elsewhere
 from geonp.scattered.fields import Field, Frame
 from geonp.scattered.lattices import lattice
+
+from ..commands import cli
 
 N = 150
 
@@ -321,11 +321,9 @@ def test_known_errors_that_cannot_be_used_are_refused(table: pd.DataFrame, grid:
         geonp.interpolate(bare.assign(sigma=1.0, u=bare.t), grid, values=["t", "u"], errors="sigma")
 
 
-def grid_command(folder: Path, *options: str) -> tuple[int, str]:
-    """Run ``geonp grid`` with the table and the raster in a folder."""
-    command = ["grid", str(folder / "t.csv"), str(folder / "out.nc"), "--overwrite", *options]
-    result = CliRunner().invoke(main, command)
-    return result.exit_code, result.output
+def grid_command(folder: Path, *options: str, code: int = 0) -> str:
+    """Output of ``geonp grid`` with the table and the raster in a folder."""
+    return cli("grid", folder / "t.csv", folder / "out.nc", "--overwrite", *options, code=code).output
 
 
 def test_the_command_reads_covariates(
@@ -334,26 +332,21 @@ def test_the_command_reads_covariates(
     table.to_csv(tmp_path / "t.csv", index=False)
     xr.Dataset({"elevation": dem, "other": -dem}).to_netcdf(tmp_path / "dem.nc")
     raster, lattice_options = str(tmp_path / "dem.nc"), ("--resolution", "3", "--bounds", "0", "0", "30", "30")
-    code, output = grid_command(tmp_path, *lattice_options, "--covariate", f"elevation={raster}:elevation", "--json")
-    assert code == 0, output
+    output = grid_command(tmp_path, *lattice_options, "--covariate", f"elevation={raster}:elevation", "--json")
     assert '"covariates": "elevation"' in output
     with xr.open_dataset(tmp_path / "out.nc") as out:
         assert rmse(out, grid) < 0.15
         assert out.attrs["geonp_covariates"] == "elevation"
-    code, output = grid_command(
+    output = grid_command(
         tmp_path, *lattice_options, "--covariate", f"{raster}:other", "--value", "t", "--errors", "elevation"
     )
-    assert code == 0, output
     with xr.open_dataset(tmp_path / "out.nc") as out:
         assert (out.attrs["geonp_covariates"], out.attrs["geonp_errors"]) == ("other", "elevation")
-    code, output = grid_command(tmp_path, *lattice_options, "--covariate", f"dem={raster}", "--value", "t")
-    assert code == 1
+    output = grid_command(tmp_path, *lattice_options, "--covariate", f"dem={raster}", "--value", "t", code=1)
     assert "has 2 variables: got 'elevation', 'other'" in output
     assert f"--covariate dem={raster}:elevation" in output
-    code, output = grid_command(tmp_path, *lattice_options, "--covariate", "elevation")
-    assert code == 1
+    output = grid_command(tmp_path, *lattice_options, "--covariate", "elevation", code=1)
     assert "'elevation' is unknown where to predict" in output
     assert "--covariate elevation=raster.tif" in output
-    code, output = grid_command(tmp_path, "--like", raster, "--covariate", "depth", "--value", "t")
-    assert code == 1
+    output = grid_command(tmp_path, "--like", raster, "--covariate", "depth", "--value", "t", code=1)
     assert "'depth' is unknown at the measurements" in output

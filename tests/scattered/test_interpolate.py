@@ -12,16 +12,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from click.testing import CliRunner
 from scipy.interpolate import LinearNDInterpolator
 
 import geonp
-from geonp.cli.app import main
 from geonp.errors import InputError
 from geonp.inference import stitching
 from geonp.io.doubtful_rows import warn_of_doubtful_rows
 from geonp.io.measurements import read_table
 from geonp.scattered.lattices import lattice, lattice_around
+
+from ..commands import cli
 
 
 def wave(x: Any, y: Any) -> Any:
@@ -224,32 +224,22 @@ def test_the_command_writes_a_raster(tmp_path: Path) -> None:
     source, target = tmp_path / "points.csv", tmp_path / "grid.tif"
     columns = {"x": "lon", "y": "lat", "value": "value [degC]"}
     measurements(100).rename(columns=columns).to_csv(source, index=False)
-    result = CliRunner().invoke(main, ["grid", str(source), str(target), "--resolution", "2", "--quantile", "0.9"])
-    assert result.exit_code == 0, result.output
+    result = cli("grid", source, target, "--resolution", "2", "--quantile", "0.9")
     assert "Interpolated 100 points to 625 cells" in result.output
     with xr.open_dataset(target, engine="rasterio") as found:
         assert found.rio.crs.to_epsg() == 4326
         assert found.sizes["band"] == 4
-    again = CliRunner().invoke(main, ["grid", str(source), str(target), "--like", str(target)])
-    assert again.exit_code == 1
+    again = cli("grid", source, target, "--like", target, code=1)
     assert "exists" in again.output
     netcdf = tmp_path / "grid.nc"
-    result = CliRunner().invoke(main, ["grid", str(source), str(netcdf), "--like", str(target), "--json"])
-    assert result.exit_code == 0, result.output
+    result = cli("grid", source, netcdf, "--like", target, "--json")
     with xr.open_dataset(netcdf) as found:
         assert [found[name].attrs["units"] for name in ("value", "value_standard_error")] == ["degC", "degC"]
-    both = CliRunner().invoke(
-        main, ["grid", str(source), str(tmp_path / "o.nc"), "--like", str(target), "--bounds", "0", "0", "1", "1"]
-    )
-    assert both.exit_code == 2
-    neither = CliRunner().invoke(main, ["grid", str(source), str(tmp_path / "o.nc")])
-    assert neither.exit_code == 2
+    cli("grid", source, tmp_path / "o.nc", "--like", target, "--bounds", "0", "0", "1", "1", code=2)
+    neither = cli("grid", source, tmp_path / "o.nc", code=2)
     assert "either --like RASTER, or --resolution" in neither.output
     (tmp_path / "points.doc").write_text("no table")
-    result = CliRunner().invoke(
-        main, ["grid", str(tmp_path / "points.doc"), str(tmp_path / "o.nc"), "--resolution", "1"]
-    )
-    assert result.exit_code == 1
+    result = cli("grid", tmp_path / "points.doc", tmp_path / "o.nc", "--resolution", "1", code=1)
     assert "is not a table that can be read" in result.output
 
 
@@ -289,8 +279,7 @@ def test_the_command_reads_tables_as_they_are_written(name: str, how: dict[str, 
     table.loc[5, "value"] = -9999.0
     table.to_csv(tmp_path / name, index=False, **how)
     command = ["grid", str(tmp_path / name), str(tmp_path / "o.nc"), "--resolution", "10"]
-    done = CliRunner().invoke(main, command)
-    assert done.exit_code == 0, done.output
+    done = cli(*command)
     assert done.stdout.startswith("Interpolated 28 points of 30 rows to ")
     assert "Warning: column 'value' holds -9999, far from all other values, in 1 rows" in done.stderr.splitlines()[0]
     with pytest.warns(UserWarning, match="-9999"):
@@ -380,8 +369,7 @@ def test_bounds_of_measurements(float32: None, tmp_path: Path) -> None:
         np.testing.assert_allclose(lazy[name], array, rtol=1e-3, atol=1e-4, err_msg=str(name))
     table.to_csv(tmp_path / "in.csv", index=False)
     options = ["--resolution", "2", "--value-bounds", "0,", "--statistic", "median", "--exceed", "0"]
-    done = CliRunner().invoke(main, ["grid", str(tmp_path / "in.csv"), str(tmp_path / "out.nc"), *options])
-    assert done.exit_code == 0, done.output
+    cli("grid", tmp_path / "in.csv", tmp_path / "out.nc", *options)
     with xr.open_dataset(tmp_path / "out.nc") as written:
         assert float(written["value"].min()) == 0
         assert written["value_exceedance"].sizes["threshold"] == 1

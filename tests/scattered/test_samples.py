@@ -7,43 +7,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 import xarray as xr
 
 from geonp.errors import InputError
-from geonp.inference.predictor import Points, Predictor
-from geonp.nn.process import LocalProcess
 from geonp.scattered.interpolate import interpolate
 
-LENGTH, NOISE = 4.0, 0.1
-"""Of the process, in units that the model sees."""
-
-
-def exact(_: Predictor, points: Points) -> np.ndarray:
-    """Predictions of an exponential covariance, with mean zero."""
-    out = np.zeros((3, len(points.xt), points.xt.shape[1]))
-    for i, keep in enumerate(points.mask):
-        xc, y = points.xc[i, keep].astype(float), points.yc[i, keep, 0] * points.scale[i] + points.loc[i]
-        inner, across = (
-            np.exp(-np.linalg.norm(a[:, None] - xc[None], axis=-1) / LENGTH) for a in (xc, points.xt[i].astype(float))
-        )
-        gain = np.linalg.solve(inner + NOISE * np.eye(len(y)), across.T).T
-        out[0, i], out[1, i] = gain @ y, np.sqrt(1 + NOISE - (gain * across).sum(1))
-    return out
-
-
-def process(_: Predictor, points: Points) -> LocalProcess:
-    batch, n = len(points.xt), points.xt.shape[1] + points.xc.shape[1]
-    ones = torch.ones(batch, n, 1, dtype=torch.float64)
-    metric = torch.eye(2, dtype=torch.float64).expand(batch, 1, 2, 2) / LENGTH**2
-    weights = torch.tensor([1.0, 0, 0, 0, 0], dtype=torch.float64).expand(batch, 1, 5)
-    return LocalProcess(metric, weights, ones, 0 * ones, NOISE * ones[..., 0])
+from ..process import predict_exactly
 
 
 @pytest.fixture(autouse=True)
 def known_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Predictor, "__call__", exact)
-    monkeypatch.setattr(Predictor, "process", process)
+    predict_exactly(monkeypatch, 4.0)
 
 
 def stations(geographic: bool) -> pd.DataFrame:

@@ -9,13 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from click.testing import CliRunner
 
-from geonp.cli.app import main
 from geonp.errors import InputError
 from geonp.io.joined import read_all
 from geonp.io.measurements import read_table
 from geonp.raster.times import times_of
+
+from ..commands import cli
 
 
 def field(lat: Any, lon: Any) -> Any:
@@ -42,8 +42,7 @@ def swaths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def test_swaths_become_daily_fields(swaths: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "days.nc"
     options = ["--resolution", "1", "--bounds", "1", "51", "4", "53", "--time", "time", "--every", "1D"]
-    done = CliRunner().invoke(main, ["grid", *map(str, swaths), str(out), *options], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
+    cli("grid", *swaths, out, *options)
     with xr.open_dataset(out) as found:
         np.testing.assert_array_equal(found["time"], pd.to_datetime(["2020-05-01", "2020-05-02"]))
         assert found["sst_standard_error"].attrs["units"] == "degC"
@@ -54,8 +53,7 @@ def test_swaths_become_daily_fields(swaths: list[Path], tmp_path: Path) -> None:
 
 def test_swaths_are_targets(swaths: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "swath.nc"
-    done = CliRunner().invoke(main, ["grid", str(swaths[0]), str(out), "--like", str(swaths[1])])
-    assert done.exit_code == 0, done.output
+    cli("grid", swaths[0], out, "--like", swaths[1])
     with xr.open_dataset(out) as found, xr.open_dataset(swaths[1]) as like:
         assert found["sst"].dims == ("row", "col")
         np.testing.assert_allclose(found["lat"], like["lat"])

@@ -12,22 +12,10 @@ from torch.distributions import MultivariateNormal
 from geonp.nn.zoo.pt_tnp import LBANP, PTTNP
 from geonp.nn.zoo.tnp import EQTNP, TNPA, TNPD, TNPND
 
+from .test_cnp import build, task
+
 KR: dict[str, Any] = {"dim": 16, "heads": 4, "blocks": 2, "qk_dim": 16, "v_dim": 8, "v_hidden": 12, "ff_dim": 32}
 P2: dict[str, Any] = {"dim": 16, "heads": 4, "blocks": 3}
-
-
-def build(kind: type[nn.Module], **options: Any) -> nn.Module:
-    torch.manual_seed(0)
-    network = kind(**options)
-    for p in network.parameters():
-        p.data += 0.1 * torch.randn_like(p)
-    return network.eval()
-
-
-def task(n_c: int = 8, n_t: int = 4) -> tuple[Tensor, Tensor, Tensor]:
-    g = torch.Generator().manual_seed(0)
-    xc, xt = (torch.rand(1, n, 2, generator=g) * 4 - 2 for n in (n_c, n_t))
-    return xc, torch.randn(1, n_c, 1, generator=g), xt
 
 
 def attention(module: nn.Module, queries: Tensor, keys: Tensor, allowed: Tensor | None = None) -> Tensor:

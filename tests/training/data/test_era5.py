@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from click.testing import CliRunner
 
-from geonp.cli.app import main
 from geonp.errors import FetchError, InputError, MissingExtraError, OutputError
 from geonp.io.files import open_raster
 from geonp.training.data import era5
 from geonp.training.data.era5 import fetch, months
+
+from ...commands import cli
 
 KEY = "0123-secret-4567"
 AREA = (52.0, 0.0, 51.0, 1.5)
@@ -608,11 +608,8 @@ def test_without_its_extra_fetching_says_what_to_install(out: Path, monkeypatch:
 
 def test_the_command(store: Store, out: Path) -> None:
     area = ["--area", *map(str, AREA)]
-    done = CliRunner().invoke(
-        main, ["fetch", "era5", *area, "--start", "2019-02-27", "--end", "2019-03-02", "--wait", "0", str(out)]
-    )
-    assert (done.exit_code, done.stdout) == (0, f"{out}\n")
+    done = cli("fetch", "era5", *area, "--start", "2019-02-27", "--end", "2019-03-02", "--wait", "0", out)
+    assert done.stdout == f"{out}\n"
     assert "2019-02: requesting 2019-02-27 to 2019-02-28" in done.stderr
     whole(out)
-    wrong = CliRunner().invoke(main, ["fetch", "era5", *area, "--start", "yesterday", "--end", "2019-03-02", str(out)])
-    assert wrong.exit_code == 2
+    cli("fetch", "era5", *area, "--start", "yesterday", "--end", "2019-03-02", out, code=2)

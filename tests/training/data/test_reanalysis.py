@@ -11,11 +11,9 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from click.testing import CliRunner
 
 import geonp  # noqa: F401
 from geonp.adaptation.adapt import adapt
-from geonp.cli.app import main
 from geonp.errors import InputError, ModelError, RecipeError
 from geonp.inference import checkpoint
 from geonp.inference.context import Neighbourhood
@@ -23,6 +21,8 @@ from geonp.training.data.reanalysis import GRAVITY, Reanalysis, ReanalysisSettin
 from geonp.training.loop import train
 from geonp.training.recipe import Recipe, load
 from geonp.training.sources import VALIDATION_SEED, draw
+
+from ...commands import cli
 
 SHARED = Path("/work/shared/data")
 README = Path(__file__).parents[3] / "README.md"
@@ -371,8 +371,7 @@ def test_the_command_fills_with_it(trained: tuple[str, Reanalysis], tmp_path: Pa
     frame = xr.open_dataset(data.path)[["t2m"]].isel(time=slice(0, 2)).astype("f4").load()
     frame["t2m"][:, 5:9, 5:9] = np.nan
     frame.to_netcdf(tmp_path / "in.nc")
-    done = CliRunner().invoke(main, ["fill", str(tmp_path / "in.nc"), str(tmp_path / "out.nc"), "--model", model])
-    assert done.exit_code == 0, done.output
+    cli("fill", tmp_path / "in.nc", tmp_path / "out.nc", "--model", model)
     with xr.open_dataset(tmp_path / "out.nc") as out:
         assert np.isfinite(out["t2m"]).all()
         assert int((out["t2m_fill_flag"] == 1).sum()) == 32
