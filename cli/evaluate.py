@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from .covariates import covariates, read_beside
 from .evaluate_points import POINT_OPTIONS, RASTER_OPTIONS, evaluated_points, point_options
 from .missing import gaps_where, read_missing
-from .options import as_numbers, bbox, fill_option, number, opening, place, slice_index
+from .options import as_numbers, bbox, bounds_option, fill_option, number, opening, place, slice_index
 from .show import echo, in_terminal, to_json
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ POINT_HOLDOUTS = ("random", "one", "blocks", "stations", "periods")
     help="Dimension whose neighbouring slices the model sees, such as time, or variables; repeatable.",
 )
 @fill_option("empty_slices", is_flag=True)
+@bounds_option()
 @covariates
 @fill_option("device")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed for the hold-out.")

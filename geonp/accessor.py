@@ -279,6 +279,7 @@ class GeonpAccessor:
         batch_size: int | None = None,
         across: Hashable | Sequence[Hashable] | None = None,
         empty_slices: bool = False,
+        bounds: Bounds | None = None,
         covariates: CovariateLike | Sequence[CovariateLike] | None = None,
         covariate_resampling: str | None = None,
         progress: Callable[[str], object] | None = None,
@@ -302,7 +303,7 @@ class GeonpAccessor:
             Largest number of rows and of columns evaluated.
         seed : int
             Seed for the hold-out and for every method.
-        nodata, missing, device, batch_size, across, empty_slices, covariates, covariate_resampling
+        nodata, missing, device, batch_size, across, empty_slices, bounds, covariates, covariate_resampling
             As in :meth:`infill`.
         progress : callable, optional
             Called with the name of each method before it starts.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,18 +15,21 @@ import xarray as xr
 from geonp.errors import InputError
 from geonp.evaluation.across import ACROSS_METHODS, HARMONIC, predict_across
 from geonp.evaluation.baselines import METHODS, REGRESSION, predict, requested
+from geonp.evaluation.bounded import cut_off, limits_of
 from geonp.evaluation.comparison import Comparison
 from geonp.evaluation.holdout import HoldOut, hide_moved_gaps, hide_simulated
 from geonp.evaluation.metrics import require_scorable
 from geonp.evaluation.scored import OURS, WITH_BOTH, WITH_COVARIATES, WITH_SLICES, Prediction
 from geonp.evaluation.slices import Moments, Neighbours, Slice, choose_slice, moments, neighbours_of
+from geonp.fill.bounds import Limits
 from geonp.fill.doubts import warn_of_codes
 from geonp.fill.infill import infill
 from geonp.fill.missing import MissingLike
-from geonp.fill.options import FillOptions
+from geonp.fill.options import Bounds, FillOptions
 from geonp.fill.request import covariates_on
 from geonp.inference.checkpoint import load_card
 from geonp.inference.covariates import Layer
+from geonp.raster.arrays import FloatArray
 from geonp.raster.covariates import Covariate, CovariateLike, named
 from geonp.raster.gaps import SIMULATORS
 from geonp.raster.kinds import is_classes
@@ -63,6 +66,7 @@ def evaluate(
     batch_size: int | None = None,
     across: Hashable | Sequence[Hashable] | None = None,
     empty_slices: bool = False,
+    bounds: Bounds | None = None,
     covariates: CovariateLike | Sequence[CovariateLike] | None = None,
     covariate_resampling: str | None = None,
     progress: Callable[[str], object] | None = None,
@@ -111,6 +115,9 @@ def evaluate(
         of a Dataset. By default the one that the model was adapted to, if any.
     empty_slices : bool
         Predict what no observation of the slice reaches from other slices alone, as :func:`geonp.infill` does.
+    bounds : tuple, "valid_range" or mapping, optional
+        As of :func:`geonp.infill`. Scores of the model are those of its distributions within the bounds. The values and
+        distributions of the baselines are cut off at the bounds, which never makes them worse. There is no log score.
     covariates, covariate_resampling
         As of :func:`geonp.infill`.
     progress : callable, optional
@@ -137,7 +144,7 @@ def evaluate(
     True
     """
     given, model = named(covariates), os.fspath(model)
-    dims = FillOptions(across=across, empty_slices=empty_slices).dims
+    asked = FillOptions(across=across, empty_slices=empty_slices, bounds=bounds)
     _check_options(holdout, fraction, size, given, empty_slices=empty_slices)
     chosen = choose_slice(obj, index or {}, nodata, given, missing)
     array = chosen.observed()
@@ -145,21 +152,21 @@ def evaluate(
     warn_of_codes(cut, [cut.values], "evaluated")
     test = _hide(cut, holdout, fraction, np.random.default_rng(seed))
     card = load_card(model)
-    neighbours = neighbours_of(chosen, window, dims, card.neighbourhood.across, empty_slices=empty_slices)
+    neighbours = neighbours_of(chosen, window, asked.dims, card.neighbourhood.across, empty_slices=empty_slices)
     known = _covariates(given, covariate_resampling, obj, chosen, cut, window, neighbours)
     baselines = requested(baselines, _methods(holdout, given, neighbours), _NEEDS)
     options = {"model": model, "seed": seed, "device": device, "batch_size": batch_size}
-    methods = _Methods(cut.copy(data=test.values), neighbours, known, empty_slices, options)
+    limits = limits_of(asked.bounds, chosen.variables)
+    methods = _Methods(cut.copy(data=test.values), neighbours, known, empty_slices, options, limits)
 
     def fill(method: str) -> Prediction:
         if progress is not None:
             progress(method)
         start = time.perf_counter()
-        return Prediction(*methods.fill(method), seconds=time.perf_counter() - start)
+        mean, error, tail, within = methods.fill(method)
+        return Prediction(mean, error, tail, time.perf_counter() - start, within)
 
-    ours = [WITH_BOTH] if known and neighbours is not None else []
-    ours += [WITH_SLICES] if neighbours is not None else []
-    ours += [] if holdout == SLICE else [*([WITH_COVARIATES] if known else []), OURS]
+    ours = _variants(holdout, bool(known), neighbours is not None)
     comparison = Comparison(
         name=str(cut.name),
         units=str(cut.attrs.get("units", "")),
@@ -213,6 +220,13 @@ def _methods(holdout: str, covariates: Sequence[CovariateLike], neighbours: Neig
     stack = None if neighbours is None else neighbours.stack
     across = [] if stack is None else [name for name in ACROSS_METHODS if name != HARMONIC or stack.periods]
     return across if holdout == SLICE else [*METHODS, *([REGRESSION] if covariates else []), *across]
+
+
+def _variants(holdout: str, covariates: bool, across: bool) -> list[str]:
+    """The variants of the model, those that use most first."""
+    ours = [WITH_BOTH] if covariates and across else []
+    ours += [WITH_SLICES] if across else []
+    return ours if holdout == SLICE else [*ours, *([WITH_COVARIATES] if covariates else []), OURS]
 
 
 def _describe(
@@ -331,23 +345,37 @@ class _Methods:
     covariates: Sequence[xr.DataArray]
     empty_slices: bool
     options: Mapping[str, Any]
+    limits: Mapping[str, Limits]
 
     def fill(self, method: str) -> Moments:
         """Fill the slice by a method."""
         options, beside = {**self.options, "tails": True, "as_": "numbers"}, self.neighbours
         if method in (WITH_SLICES, WITH_BOTH) and beside is not None:
             used = self.covariates if method == WITH_BOTH else None
+            options["bounds"] = self._bounds(beside.ds)
             return beside.fill(self.values.values, covariates=used, empty_slices=self.empty_slices, **options)
         # those of the slice, without those of its neighbours
         place = {} if beside is None else beside.place
         known = [one.isel({d: n for d, n in place.items() if d in one.dims}, drop=True) for one in self.covariates]
         if method in (OURS, WITH_COVARIATES):
             used = known if method == WITH_COVARIATES else None
+            options["bounds"] = self._bounds([self.values.name])
             return moments(infill(self.values, covariates=used, **options), self.values.name)
+        mean, error = self._baseline(method, known)
+        if (limits := self.limits.get(str(self.values.name))) is None:
+            return mean, error, np.zeros_like(error), ()
+        mean, within = cut_off(mean, error, limits)
+        return mean, error, np.zeros_like(error), within
+
+    def _bounds(self, filled: Iterable[Hashable]) -> dict[str, Limits] | None:
+        """The bounds of the variables that are filled."""
+        return {str(name): self.limits[str(name)] for name in filled if str(name) in self.limits} or None
+
+    def _baseline(self, method: str, known: Sequence[xr.DataArray]) -> tuple[FloatArray, FloatArray]:
+        """Means and standard errors of a classical method."""
+        beside = self.neighbours
         rng = np.random.default_rng(self.options["seed"])
         if method in ACROSS_METHODS and beside is not None and beside.stack is not None:
-            found = predict_across(method, self.values.values, beside.stack, rng)
-            return *found, np.zeros_like(found[1])
+            return predict_across(method, self.values.values, beside.stack, rng)
         layers = [Layer(array.values, classes=is_classes(array)) for array in known]
-        mean, error = predict(method, self.values.values, rng, layers)
-        return mean, error, np.zeros_like(error)
+        return predict(method, self.values.values, rng, layers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time as clock
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,17 +16,23 @@ import xarray as xr
 
 from geonp.errors import InputError
 from geonp.evaluation.baselines import ACROSS, REGRESSION, requested
+from geonp.evaluation.bounded import Parts, cut_off, limits_of
 from geonp.evaluation.cross_validation import CrossValidation
 from geonp.evaluation.folds import SETTINGS, folds_of
 from geonp.evaluation.metrics import require_scorable
 from geonp.evaluation.points import POINT_METHODS, Sites, detrended, errors_by_distance, fitted, kriged, predicted
 from geonp.evaluation.scored import OURS, WITH_COVARIATES, Prediction
+from geonp.fill.bounds import Limits
+from geonp.fill.options import Bounds, FillOptions
 from geonp.inference.checkpoint import load_card
+from geonp.inference.student import Distribution
+from geonp.inference.warping import Warping
 from geonp.io.doubtful_rows import warn_of_doubtful_rows
 from geonp.io.measurements import read_table, transformed
 from geonp.raster.arrays import BoolArray, Float64Array, IntArray
 from geonp.raster.covariates import CovariateLike
 from geonp.raster.times import times_of
+from geonp.raster.variable import Variable
 from geonp.scattered.covariates import PointCovariate, beside, errors_of, wanted
 from geonp.scattered.fields import Frame
 from geonp.scattered.interpolate import interpolate
@@ -51,6 +57,7 @@ def cross_validate(
     repeats: Repeats | None = None,
     time: str | None = None,
     at_times: Sequence[Any] | None = None,
+    bounds: Bounds | None = None,
     max_distance: float | None = None,
     device: str | None = None,
     batch_size: int | None = None,
@@ -90,6 +97,9 @@ def cross_validate(
     time, at_times
         As for :func:`geonp.interpolate`. Only measurements at these times are scored. Those of the baselines but
         ``linear_across`` are made from the measurements of the same time.
+    bounds : tuple, "valid_range" or mapping, optional
+        As of :func:`geonp.infill`. Every fold has its own map, chosen without what is hidden. Scores are as those of
+        :func:`geonp.evaluate` within bounds.
     progress : callable, optional
         Called with the method and the fold before each of them starts.
 
@@ -121,8 +131,9 @@ def cross_validate(
     rng = np.random.default_rng(seed)
     fold = folds_of(holdout, folds, data.sites.plane, data.sites.stations, data.times, rng, block_size)
     card = load_card(os.fspath(model))
+    limits = limits_of(FillOptions(bounds=bounds).bounds, [data.variable]).get(data.value)
     scored = _scored(data, time, at_times)
-    run = _Run(data, fold, scored, {**options, "seed": seed}, progress)
+    run = _Run(data, fold, scored, {**options, "seed": seed}, progress, limits)
     ours = ([WITH_COVARIATES] if data.labels else []) + [OURS]
     result = CrossValidation(
         name=data.value,
@@ -158,11 +169,22 @@ class _Measured:
     x: str
     y: str
     value: str
-    units: str
+    attrs: Mapping[Hashable, Any]
     labels: tuple[str, ...]
     errors: str | None
     time: str | None
     geographic: bool
+
+    @property
+    def units(self) -> str:
+        """Units of the values; may be empty."""
+        return str(self.attrs.get("units", ""))
+
+    @property
+    def variable(self) -> Variable:
+        """The values with their metadata."""
+        values = xr.DataArray(self.sites.values[None], dims=("row", "point"), name=self.value, attrs=self.attrs)
+        return Variable.of(values, values.dims)
 
     @property
     def table(self) -> pd.DataFrame:
@@ -219,8 +241,8 @@ def _measured(
     design = np.column_stack([np.empty((len(made), 0)), *map(_design, found)])
     stations = numbers_of_places(table.xy, geographic)
     sites = Sites.of(table.xy, geographic, made[value].to_numpy(np.float64), stations, times, design)
-    units = str(table.attrs.get(value, {}).get("units", ""))
-    return _Measured(made, sites, times, table.x, table.y, value, units, labels, errors, time, geographic)
+    attrs = table.attrs.get(value, {})
+    return _Measured(made, sites, times, table.x, table.y, value, attrs, labels, errors, time, geographic)
 
 
 def _scored(data: _Measured, time: str | None, at_times: Sequence[Any] | None) -> BoolArray:
@@ -247,6 +269,10 @@ def _design(one: PointCovariate) -> Float64Array:
     return np.asarray(np.nan_to_num(centred / (np.nanstd(one.measured) or 1.0)))[:, None]
 
 
+_Found = tuple[Float64Array, Warping | None]
+"""Means, standard errors and tails ``(3, m)``; within bounds, also those of latent values, with the map."""
+
+
 @dataclass(frozen=True, eq=False)
 class _Run:
     """The setting of a cross-validation."""
@@ -256,25 +282,33 @@ class _Run:
     scored: BoolArray
     options: dict[str, Any]
     progress: Callable[[str], object] | None
+    limits: Limits | None
 
     def prediction(self, method: str) -> Prediction:
         """Predictions ``(n,)`` of a method from the other folds."""
         start = clock.perf_counter()
-        out = np.full((3, len(self.fold)), np.nan)
+        out, maps = np.full((5, len(self.fold)), np.nan), []
         predict = self._predict(method)
         numbers = np.unique(self.fold[self.scored])
         for i, number in enumerate(numbers, 1):
             if self.progress is not None:
                 self.progress(f"{method}: fold {i} of {len(numbers)}{_left(start, i, len(numbers))}")
             hidden = self.fold == number
-            out[:, hidden & self.scored] = predict(~hidden, hidden & self.scored)
+            here = hidden & self.scored
+            found, warping = predict(~hidden, here)
+            out[: len(found), here] = found
+            maps += [] if warping is None else [(here, warping)]
         if method in POINT_METHODS or method == ACROSS:
             out[1] = errors_by_distance(out[0] - self.data.sites.values, self.distance, self.fold)
             out[1, np.isnan(out[0])] = np.nan
-        return Prediction(out[0], out[1], out[2], clock.perf_counter() - start)
+        mean, error, tail, latent, width = out
+        within: Parts = [(here, Distribution(latent, width, tail, warping)) for here, warping in maps]
+        if self.limits is not None and method not in (OURS, WITH_COVARIATES):
+            mean, within = cut_off(mean, error, self.limits)
+        return Prediction(mean, error, tail, clock.perf_counter() - start, within)
 
-    def _predict(self, method: str) -> Callable[[BoolArray, BoolArray], Float64Array]:
-        """A function of masks of known and of hidden measurements: means, standard errors and tails ``(3, m)``."""
+    def _predict(self, method: str) -> Callable[[BoolArray, BoolArray], _Found]:
+        """A function of masks of known and of hidden measurements."""
         sites = self.data.sites
         if method in (OURS, WITH_COVARIATES):
             return lambda known, hidden: self._ours(known, hidden, method == WITH_COVARIATES)
@@ -283,17 +317,18 @@ class _Run:
         part = sites if method == REGRESSION else Sites(**{**vars(sites), "columns": sites.columns[:, :0]})
         model = fitted(detrended(part), np.random.default_rng(self.options["seed"]))
 
-        def krige(known: BoolArray, hidden: BoolArray) -> Float64Array:
+        def krige(known: BoolArray, hidden: BoolArray) -> _Found:
             mean, error = kriged(part.at(known), part.at(hidden), model)
-            return np.stack([mean, error, np.where(np.isfinite(mean), 0.0, np.nan)])
+            return np.stack([mean, error, np.where(np.isfinite(mean), 0.0, np.nan)]), None
 
         return krige
 
-    def _ours(self, known: BoolArray, hidden: BoolArray, with_covariates: bool) -> Float64Array:
+    def _ours(self, known: BoolArray, hidden: BoolArray, with_covariates: bool) -> _Found:
         """The predictions of geonp; NaN at times of which no measurement is known."""
         data, labels = self.data, list(self.data.labels) if with_covariates else []
         at = hidden if data.times is None else hidden & np.isin(data.times, data.times[known])
-        out = np.full((3, len(hidden)), np.nan)
+        parts = ["", "_standard_error", "_tail", *([] if self.limits is None else ["_latent", "_latent_error"])]
+        out, warping = np.full((len(parts), len(hidden)), np.nan), None
         if at.any():
             columns = [data.x, data.y, *labels, *([data.time] if data.time else [])]
             given = [*columns, data.value, *([data.errors] if data.errors else [])]
@@ -310,10 +345,12 @@ class _Run:
                     repeats="keep",
                     time=data.time,
                     tails=True,
+                    bounds=self.limits,
                     **self.options,
                 )
-            out[:, at] = [found[f"{data.value}{part}"].values for part in ("", "_standard_error", "_tail")]
-        return out[:, hidden]
+            out[:, at] = [found[f"{data.value}{part}"].values for part in parts]
+            warping = None if self.limits is None else Distribution.of(found, data.value).warping
+        return out[:, hidden], warping
 
     @cached_property
     def distance(self) -> Float64Array:
@@ -335,6 +372,6 @@ def _left(start: float, i: int, n: int) -> str:
     return f", {seconds / 60:,.0f} min left" if i > 1 and seconds >= 60 else ""
 
 
-def _point(mean: Float64Array) -> Float64Array:
+def _point(mean: Float64Array) -> _Found:
     """Predictions whose standard errors are estimated later."""
-    return np.stack([mean, np.full(len(mean), np.nan), np.zeros(len(mean))])
+    return np.stack([mean, np.full(len(mean), np.nan), np.zeros(len(mean))]), None

@@ -12,7 +12,6 @@ import pandas as pd
 
 from geonp.evaluation.folds import FOLDS, SETTINGS
 from geonp.evaluation.scored import Scored
-from geonp.inference.student import half_width
 from geonp.raster.arrays import BoolArray, FloatArray
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ class CrossValidation(Scored):
         """The measurements that lie farthest outside of their intervals, with the number of standard errors."""
         p = self.predictions[self.ours]
         frame = self.to_frame()[self.scored]
-        beyond = np.abs(p.mean - self.truth)[self.scored] / half_width(p.error, p.tail, 0.95)[self.scored]
+        beyond = p.beyond(self.truth)[self.scored]
         columns = [self.x, self.y, *([self.time] if self.time else []), self.name, "predicted", "standard_error"]
         frame = frame[columns].assign(interval_halves=beyond)
         return frame[beyond > 1].nlargest(SETTINGS.doubtful, "interval_halves")

@@ -109,11 +109,13 @@ class Scores:
             raise InputError(f"coverage is counted at the levels {LEVELS}, got {level!r}")
         return self._mean(self.covered[LEVELS.index(level)])
 
-    def as_dict(self) -> dict[str, float]:
-        """All scores by name, for JSON or a table."""
+    def as_dict(self) -> dict[str, float | None]:
+        """All scores by name, for JSON or a table; None for a log score that is not defined."""
         names = ["rmse", "mae", "bias", "crps", "log_score", "interval_score"]
         coverages = {f"coverage_{level * 100:.0f}": self.coverage(level) for level in LEVELS}
-        return {"cells": self.cells, **{name: getattr(self, name) for name in names}, **coverages}
+        scores = {name: getattr(self, name) for name in names}
+        scores["log_score"] = None if self.cells and math.isnan(self.log_score) else self.log_score
+        return {"cells": self.cells, **scores, **coverages}
 
     def _mean(self, total: float) -> float:
         return total / self.cells if self.cells else math.nan

@@ -18,7 +18,7 @@ import numpy as np
 
 from geonp.errors import OutputError, from_extra
 from geonp.evaluation.cross_validation import CrossValidation
-from geonp.evaluation.scored import OURS, RANKED, VARIANTS, WITH_BOTH, WITH_COVARIATES, WITH_SLICES, Scored
+from geonp.evaluation.scored import OURS, VARIANTS, WITH_BOTH, WITH_COVARIATES, WITH_SLICES, Scored
 from geonp.io.location import written
 
 with from_extra("evaluate", "matplotlib"):
@@ -111,7 +111,7 @@ def render(comparison: Scored, *, title: str | None = None) -> str:
     The heading is `title`, such as a file name, by default the name of the variable.
     """
     heading = escape(comparison.name if title is None else title)
-    best = {(comparison.winners[name], title) for name, title in RANKED.items()}  # method and heading
+    best = {(comparison.winners[name], title) for name, title in comparison.ranked.items()}  # method and heading
     beaten = "" if set(comparison.winners.values()) == {comparison.ours} else " beaten"
     units = f" ({escape(comparison.units)})" if comparison.units else ""
     card = comparison.model

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from geonp.evaluation.bounded import Parts, beyond_within, covered_within, score_within
 from geonp.evaluation.metrics import LEVELS, Scores, score
 from geonp.inference.student import half_width
 from geonp.raster.arrays import BoolArray, FloatArray
@@ -41,8 +42,6 @@ _ADDED = {WITH_BOTH: "Both", WITH_SLICES: "Other slices", WITH_COVARIATES: "Cova
 RANKED = {"rmse": "RMSE", "mae": "MAE", "crps": "CRPS", "log_score": "log score", "interval_score": "interval score"}
 """Scores that methods are ranked by, smaller is better, with their headings."""
 
-_COLUMNS = {"rmse": "RMSE", "mae": "MAE", "bias": "bias", **RANKED}
-
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
@@ -56,12 +55,33 @@ class Prediction:
         Tails of the predictive distributions, see :mod:`geonp.inference.student`; 0 for normal ones.
     seconds : float
         Elapsed time, including the loading of the model.
+    within : sequence of pairs
+        With bounds: masks of values, and their distributions within the bounds.
     """
 
     mean: FloatArray
     error: FloatArray
     tail: FloatArray
     seconds: float
+    within: Parts = ()
+
+    def score(self, truth: FloatArray, where: BoolArray) -> Scores:
+        """Sums of the scores of some values."""
+        if self.within:
+            return score_within(truth, self.mean, where, self.within)
+        return score(truth, self.mean, self.error, where, self.tail)
+
+    def beyond(self, truth: FloatArray) -> FloatArray:
+        """Distance of true values from the median, as a multiple of that of the end of the central 95% interval."""
+        if self.within:
+            return beyond_within(truth, self.within)
+        return np.asarray(np.abs(self.mean - truth) / half_width(self.error, self.tail, 0.95))
+
+    def covered(self, truth: FloatArray, where: BoolArray, level: float) -> BoolArray:
+        """Whether the central intervals of a level hold the true values, in no particular order."""
+        if self.within:
+            return covered_within(truth, where, self.within, level)
+        return np.abs(self.mean - truth)[where] <= half_width(self.error[where], self.tail[where], level)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -169,7 +189,7 @@ class Scored:
         names = [f"{low:g} to {high:g}" for low, high in itertools.pairwise(ends)] + [f"over {ends[-1]:g}"]
         parts = {name: self.scored & (level == i) for i, name in enumerate(names)}
         return {
-            method: {name: score(self.truth, p.mean, p.error, c, p.tail) for name, c in parts.items() if c.any()}
+            method: {name: p.score(self.truth, c) for name, c in parts.items() if c.any()}
             for method, p in self.predictions.items()
         }
 
@@ -181,15 +201,21 @@ class Scored:
     def reliability(self, method: str, levels: Sequence[float]) -> FloatArray:
         """Share of the scored values within the central interval of `method` at each of the `levels`."""
         p = self.predictions[method]
-        residual = np.abs(p.mean - self.truth)[self.scored]
-        error, tail = p.error[self.scored], p.tail[self.scored]
-        return np.array([(residual <= half_width(error, tail, level)).mean() for level in levels])
+        return np.array([p.covered(self.truth, self.scored, level).mean() for level in levels])
+
+    @property
+    def ranked(self) -> Mapping[str, str]:
+        """The scores of :data:`RANKED` that methods have; without the log score if values have bounds."""
+        bounded = any(p.within for p in self.predictions.values())
+        return {name: title for name, title in RANKED.items() if not (bounded and name == "log_score")}
 
     @cached_property
     def winners(self) -> Mapping[str, str]:
-        """Best method by each score of :data:`RANKED`. Of equal methods, a baseline wins over geonp."""
+        """Best method by each score of :attr:`ranked`. Of equal methods, a baseline wins over geonp."""
         baselines_first = sorted(self.scores, key=lambda method: method == self.ours)
-        return {name: min(baselines_first, key=lambda method: getattr(self.scores[method], name)) for name in RANKED}
+        return {
+            name: min(baselines_first, key=lambda method: getattr(self.scores[method], name)) for name in self.ranked
+        }
 
     @property
     def verdict(self) -> str:
@@ -197,7 +223,7 @@ class Scored:
         ours, sentences = self.scores[self.ours], []
         for winner in dict.fromkeys(self.winners.values()):
             theirs = self.scores[winner]
-            won = {name: title for name, title in RANKED.items() if self.winners[name] == winner}
+            won = {name: title for name, title in self.ranked.items() if self.winners[name] == winner}
             if winner == self.ours:
                 sentences.append(f"{self.ours} is the best by {_listed(list(won.values()))}.")
             else:
@@ -226,9 +252,10 @@ class Scored:
     def rows(self) -> list[list[str]]:
         """Scores as text: a row of headings, and a row for each method."""
         smallest = min(s.rmse for s in self.scores.values())
-        rows = [["method", *_COLUMNS.values(), *(f"{level:.0%} interval" for level in LEVELS), "seconds"]]
+        columns = {"rmse": "RMSE", "mae": "MAE", "bias": "bias", **self.ranked}
+        rows = [["method", *columns.values(), *(f"{level:.0%} interval" for level in LEVELS), "seconds"]]
         for method, s in self.scores.items():
-            values = [_number(getattr(s, name), 1.0 if name == "log_score" else smallest) for name in _COLUMNS]
+            values = [_number(getattr(s, name), 1.0 if name == "log_score" else smallest) for name in columns]
             values += [f"{s.coverage(level):.1%}" for level in LEVELS]
             rows.append([method, *values, f"{self.predictions[method].seconds:.1f}"])
         return rows

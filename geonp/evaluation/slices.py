@@ -11,11 +11,13 @@ import xarray as xr
 
 from geonp.errors import InputError
 from geonp.evaluation.across import Stack
+from geonp.evaluation.bounded import Parts
 from geonp.fill.infill import infill
 from geonp.fill.missing import with_gaps
 from geonp.fill.request import VARIABLES
 from geonp.inference.series import SERIES
 from geonp.inference.stack import STACK, beside
+from geonp.inference.student import Distribution
 from geonp.raster.arrays import FloatArray
 from geonp.raster.covariates import CovariateLike, taken_by
 from geonp.raster.directions import is_direction, warn_of_directions
@@ -24,11 +26,11 @@ from geonp.raster.kinds import is_classes
 from geonp.raster.metadata import UNNAMED
 from geonp.raster.nodata import observed
 from geonp.raster.positions import periods, positions
-from geonp.raster.variable import require_numbers
+from geonp.raster.variable import Variable, require_numbers
 from geonp.raster.windows import Window
 
-Moments = tuple[FloatArray, FloatArray, FloatArray]
-"""Means, standard errors and tails, each ``(y, x)``."""
+Moments = tuple[FloatArray, FloatArray, FloatArray, Parts]
+"""Means, standard errors and tails, each ``(y, x)``, and distributions within bounds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +47,13 @@ class Slice:
     nodata: float | None
     others: Sequence[xr.DataArray] = ()
     declared: frozenset[Hashable] = field(default_factory=frozenset)
+
+    @property
+    def variables(self) -> list[Variable]:
+        """The variable and the others, with their metadata."""
+        axes = (self.grid.y_dim, self.grid.x_dim)
+        arrays = [self.variable, *self.others]
+        return [Variable.of(a, axes, None if a.name in self.declared else self.nodata) for a in arrays]
 
     def near(self, dim: Hashable, slices: int | None = None) -> list[int]:
         """Positions of the slice and of its neighbours along a dimension; by default as many as a fill reads."""
@@ -144,11 +153,13 @@ class Neighbours:
 
 
 def moments(filled: xr.Dataset, name: Hashable) -> Moments:
-    """Means, standard errors and tails of a filled slice."""
-    names = [f"{name}{suffix}" for suffix in ("", "_standard_error", "_tail")]
+    """Means, standard errors, tails and distributions within bounds of a filled slice."""
+    bounded = f"{name}_warping" in filled
+    suffixes = ("", "_standard_error", "_tail", *(("_latent", "_latent_error", "_warping") if bounded else ()))
+    names = [f"{name}{suffix}" for suffix in suffixes]
     part = filled[names].compute()  # together: dask would fill the slice again for each of them
-    mean, error, tail = (part[each].values for each in names)
-    return mean, error, tail
+    mean, error, tail = (part[each].values for each in names[:3])
+    return mean, error, tail, [(np.isfinite(mean), Distribution.of(part, str(name)))] if bounded else ()
 
 
 def neighbours_of(

@@ -60,6 +60,24 @@ def crps(y: FloatArray, mean: FloatArray, deviation: FloatArray, tail: FloatArra
     return np.asarray(np.where(_heavy(tail), scale * heavy, deviation * light))
 
 
+def _crps_within(y: FloatArray, of: Distribution, warping: Warping) -> FloatArray:
+    """Continuous ranked probability scores of mapped distributions, by the nodes of :func:`moments`."""
+    arrays = np.broadcast_arrays(y, of.location, of.deviation, of.tail)
+    flat = [array.ravel().astype(np.float64) for array in arrays]
+    out, between = np.empty(flat[0].size), (_WEIGHTS[1:] + _WEIGHTS[:-1]) / 2
+    for start in range(0, out.size, PARTS.student):
+        truth, location, deviation, tail = (array[start : start + PARTS.student, None] for array in flat)
+        values = warping.to_values(location + deviation * _nodes(tail[:, 0]))
+        short, long = np.maximum(truth - values, 0), np.maximum(values - truth, 0)
+        mean = (short + long - values * (2 * special.ndtr(_SCORES) - 1)) @ _WEIGHTS
+        # the error of the rule at the kink of the distance (Euler-Maclaurin)
+        below, above, step = short[:, :-1], long[:, 1:], np.diff(values)
+        around = (below > 0) & (above > 0)
+        excess = np.where(around, below * above / np.where(around, step, 1.0) - step / 6, 0.0)
+        out[start : start + PARTS.student] = mean - excess @ between
+    return out.reshape(arrays[0].shape)
+
+
 def cdf(x: FloatArray | float, mean: FloatArray, deviation: FloatArray, tail: FloatArray) -> FloatArray:
     """Probability that a value is at most `x`. The distribution of standard deviation 0 has a single value."""
     return _below(np.subtract(x, mean), deviation, tail)
@@ -183,6 +201,19 @@ class Distribution:
     def median(self) -> FloatArray:
         """Medians."""
         return np.asarray(self.location) if self.warping is None else self.warping.to_values(self.location)
+
+    def crps(self, y: FloatArray) -> FloatArray:
+        """Continuous ranked probability scores at `y`, in the units of `y`."""
+        if self.warping is None:
+            return crps(np.asarray(y), self.location, self.deviation, self.tail)
+        return _crps_within(np.asarray(y), self, self.warping)
+
+    def at(self, where: BoolArray) -> Distribution:
+        """The distributions of some cells, in float64."""
+        location, deviation, tail = (
+            np.asarray(part, np.float64)[where] for part in (self.location, self.deviation, self.tail)
+        )
+        return Distribution(location, deviation, tail, self.warping)
 
     def rvs(self, rng: np.random.Generator) -> FloatArray:
         """Independent random values, one of each distribution."""
