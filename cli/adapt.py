@@ -10,7 +10,7 @@ import click
 
 from .covariates import covariates, read_beside
 from .missing import gaps_where, mask_option, read_mask, read_missing
-from .options import as_numbers, bands, bbox, fill_option, number, opening, place, variables
+from .options import as_numbers, bands, bbox, fill_option, number, opening, place, select, variables
 from .show import echo, in_terminal, to_json
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 @variables
 @place
 @bbox
+@select
 @as_numbers
 @fill_option("nodata", type=number, help="Stored value of missing cells, used instead of the declared one.")
 @gaps_where

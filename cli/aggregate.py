@@ -19,6 +19,7 @@ from .options import (
     opening,
     place,
     quiet,
+    select,
     storage_option,
     variables,
 )
@@ -59,6 +60,7 @@ from .show import echo
 @variables
 @place
 @bbox
+@select
 @fill_option("nodata", type=number, help="Stored value of missing cells, used instead of the declared one.")
 @mask_option
 @fill_option("max_distance", type=float)

@@ -91,10 +91,10 @@ def read_beside(
             ) from error
         if "bands" in part:
             found = found.rename({name: f"{name}_{part['bands'][0]}" for name in found.data_vars})
-        return cut_to_box(_on_grid(found), bbox)
+        return cut(_on_grid(found), bbox, where["select"])
 
-    cut = where["bbox"] if settings["covariate_resampling"] is None else None
-    found: dict[str, Any] = {"covariates": [read(text, cut) for text in settings["covariates"]] or None}
+    box = where["bbox"] if settings["covariate_resampling"] is None else None
+    found: dict[str, Any] = {"covariates": [read(text, box) for text in settings["covariates"]] or None}
     if settings.get("errors") is not None:
         text = settings["errors"]
         found["errors"] = text if text == "auto" else read(text, where["bbox"])
@@ -140,11 +140,18 @@ def _on_grid(ds: xr.Dataset) -> xr.Dataset:
     return ds[names] if names else ds
 
 
-def cut_to_box(ds: xr.Dataset, bbox: tuple[float, float, float, float] | None) -> xr.Dataset:
-    """The part in a bounding box; all of it if the box is not on this grid, which is refused with a reason later."""
+def cut(
+    ds: xr.Dataset, bbox: tuple[float, float, float, float] | None, select: Mapping[Hashable, Any] | None = None
+) -> xr.Dataset:
+    """The part of another file in a bounding box, and the slices selected along its dimensions.
+
+    All of it if the box is not on this grid, which is refused with a reason later.
+    """
     from geonp.errors import InputError
     from geonp.raster.boxes import select_box
+    from geonp.raster.labels import select_labels
 
+    ds = select_labels(ds, {dim: ends for dim, ends in (select or {}).items() if dim in ds.dims})
     if bbox is None:
         return ds
     try:

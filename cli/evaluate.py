@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from .covariates import covariates, read_beside
 from .evaluate_points import POINT_OPTIONS, RASTER_OPTIONS, evaluated_points, point_options
 from .missing import gaps_where, read_missing
-from .options import as_numbers, bbox, bounds_option, fill_option, number, opening, place, slice_index
+from .options import as_numbers, bbox, bounds_option, fill_option, number, opening, place, select, slice_index
 from .show import echo, in_terminal, to_json
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ POINT_HOLDOUTS = ("random", "one", "blocks", "stations", "periods")
 @place
 @slice_index("Slice to evaluate, from 0; repeatable. Default: 0.")
 @bbox
+@select
 @as_numbers
 @click.option(
     "--size", type=int, default=512, show_default=True, help="Largest number of rows and of columns evaluated."

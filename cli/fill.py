@@ -26,6 +26,7 @@ from .options import (
     place,
     quantiles,
     quiet,
+    select,
     storage_option,
     variables,
 )
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 @variables
 @place
 @bbox
+@select
 @fill_option("as_", "--as", type=click.Choice(["numbers", "classes"]))
 @fill_option("class_probabilities", is_flag=True)
 @fill_option("circular", is_flag=True)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .covariates import cut_to_box, opener, split
+from .covariates import cut, opener, split
 from .options import fill_option
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def read_mask(
 
     opened = opener(storage_options)
     file, part = split(text, opened)
-    ds = cut_to_box(opened(file, **{key: part[key] for key in ("bands",) if key in part}), bbox)
+    ds = cut(opened(file, **{key: part[key] for key in ("bands",) if key in part}), bbox)
     if "variables" in part:
         found = layer_of(ds, part["variables"][0])
         if found is not None:
@@ -99,7 +99,7 @@ def read_missing(
             return find_layer(expression, ds)
         except InputError:
             if expression.layer and os.path.exists(split(expression.layer, opened)[0].removeprefix("file://")):
-                return _of_file(expression, opened, where.get("bbox")), None
+                return _of_file(expression, opened, where), None
             if not (where.get("variables") or where.get("bands")):
                 raise
             return find_layer(expression, opened(source, **{**where, **_WHOLE}))[0], None
@@ -120,13 +120,15 @@ _WHOLE = {"variables": None, "bands": None, "nodata": None}
 """Options of :func:`geonp.io.files.open_raster` of all that a file has."""
 
 
-def _of_file(expression: Expression, opened: Callable[..., xr.Dataset], bbox: Any) -> xr.DataArray:
+def _of_file(expression: Expression, opened: Callable[..., xr.Dataset], where: Mapping[str, Any]) -> xr.DataArray:
     """A layer of another file, which exists."""
     from geonp.errors import InputError
     from geonp.raster.flags import layer_of
 
     file, part = split(expression.layer, opened)
-    ds = cut_to_box(opened(file, **{key: part[key] for key in ("bands",) if key in part}), bbox)
+    ds = cut(
+        opened(file, **{key: part[key] for key in ("bands",) if key in part}), where.get("bbox"), where.get("select")
+    )
     layer = None
     if "variables" in part:
         layer, _ = layer_of(ds, part["variables"][0]) or (None, {})

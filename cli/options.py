@@ -56,6 +56,26 @@ def _positions(context: click.Context, parameter: click.Parameter, texts: tuple[
     return found
 
 
+def _ranges(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for text in texts:
+        dim, equals, labels = text.partition("=")
+        first, comma, last = (part.strip() for part in labels.partition(","))
+        if not (dim and equals and (first or last)) or dim in found:
+            raise click.BadParameter(f"got {text!r}, expected DIM=LABEL or DIM=FIRST,LAST once for each dimension")
+        found[dim] = (first or None, last or None) if comma else (first, first)
+    return found
+
+
+select = click.option(
+    "--select",
+    multiple=True,
+    metavar="DIM=LABEL",
+    callback=_ranges,
+    help="Slices to keep, such as time=2020-07 or, from the first to the last, time=2020-07,2020-09 or level=500,; "
+    "repeatable.",
+)
+"""Slices to read."""
 bbox = click.option("--bbox", type=float, nargs=4, metavar="W S E N", help="Bounding box, in raster coordinates.")
 """Part to read."""
 storage_option = click.option(
@@ -188,9 +208,9 @@ def log_to_stderr(verbose: int) -> None:
 
 def opening(settings: dict[str, Any]) -> dict[str, Any]:
     """Take the options of :func:`geonp.io.files.open_raster` out of the settings of a command."""
-    names = ("bands", "variables", "group", "y_dim", "x_dim", "bbox", "nodata", "as_numbers")
+    names = ("bands", "variables", "group", "y_dim", "x_dim", "bbox", "select", "nodata", "as_numbers")
     taken = {name: settings.pop(name) for name in names if name in settings}
-    return {name: None if value == () else value for name, value in taken.items()}
+    return {name: None if value in ((), {}) else value for name, value in taken.items()}
 
 
 def pair(option: str, hint: str) -> tuple[str, str]:

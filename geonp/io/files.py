@@ -25,6 +25,7 @@ from geonp.io.sources import Source, readable, source_of
 from geonp.io.stores import Store, unfinished
 from geonp.raster.boxes import select_box
 from geonp.raster.grid import Grid
+from geonp.raster.labels import Label, select_labels
 from geonp.raster.metadata import class_attrs
 from geonp.raster.nodata import without
 from geonp.raster.windows import chunk_side
@@ -38,6 +39,7 @@ def open_raster(
     variables: Sequence[str] | None = None,
     bands: Sequence[int] | None = None,
     bbox: tuple[float, float, float, float] | None = None,
+    select: Mapping[Hashable, tuple[Label, Label]] | None = None,
     nodata: float | None = None,
     as_numbers: bool = False,
     chunks: Literal["auto"] | int | Mapping[Hashable, int] | None = "auto",
@@ -65,6 +67,9 @@ def open_raster(
         Bounding box ``(west, south, east, north)`` in the coordinates of the raster. Cells whose centre is inside are
         kept. Longitudes may be of any convention, and east may be less than west across the antimeridian; the
         longitudes of the result are those of the box.
+    select : mapping, optional
+        First and last coordinate of the slices to keep, by dimension; None leaves a range open. A year, a month or a
+        day as text stands for all times in it, as in ``{"time": ("2020-07", "2020-09")}``.
     nodata : float, optional
         Value of missing cells as stored in the file, used instead of the declared one. With NaN, no cell of an integer
         raster is missing.
@@ -97,8 +102,8 @@ def open_raster(
     MissingFileError
         If there is no such file.
     InputError
-        If the file is not a raster, lacks a variable, a band or cells in the bounding box, or has integers that cannot
-        hold `nodata`; and for a Zarr store that :func:`geonp.fill_store` has not finished.
+        If the file is not a raster, lacks a variable, a band, cells in the bounding box or slices in a range, or has
+        integers that cannot hold `nodata`; and for a Zarr store that :func:`geonp.fill_store` has not finished.
 
     Examples
     --------
@@ -136,6 +141,8 @@ def open_raster(
         warn_of_zero_fill(ds)
     if bbox is not None:
         ds = select_box(ds, bbox)
+    if select:
+        ds = select_labels(ds, select)
     ds.encoding["source"] = source.file
     if chunks is None:
         return ds

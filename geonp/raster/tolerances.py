@@ -19,6 +19,8 @@ class Tolerances:
     """Places at the edge of a raster, in cells."""
     box: float = 1e-9
     """Longitudes at the edge of a box, as a share of a turn: 359.9 and -0.1 differ after rounding."""
+    label: float = 1e-6
+    """A coordinate by which a slice is selected, as a share of it: 0.1 in float32 is 0.100000001."""
     limit: float = 1e-6
     """A limit near an integer, which is this integer with a rounding error, in units of stored integers."""
     unit: float = 1e-4

@@ -203,3 +203,22 @@ def test_a_colon_parts_a_variable_only_where_the_rest_exists(
             raise InputError(place)
 
     assert split(text, opened) == (file, part)
+
+
+def test_selected_slices_are_those_of_other_files_too(folder: Path, tmp_path: Path) -> None:
+    times = np.datetime64("2020-06-15", "ns") + np.arange(0, 90, 30).astype("timedelta64[D]")
+    with xr.open_dataset(folder / "t.nc", engine="netcdf4", decode_coords="all") as ds:
+        one = ds.load()
+    t = one["t"] + xr.DataArray([0.0, 1.0, 2.0], {"time": times}, ("time",), "t")
+    t = t.transpose("time", "y", "x")
+    own = one["own"].expand_dims(time=times)
+    cloud = xr.zeros_like(own, "i1").rename("cloud")
+    cloud[1, 2:5, 3:6] = 1
+    for da in (t, own, cloud):
+        da.to_dataset(name=da.name).to_netcdf(tmp_path / f"{da.name}.nc", engine="netcdf4")
+    given = ("--covariate", tmp_path / "own.nc", "--gaps-where", f"{tmp_path}/cloud.nc:cloud")
+    says("fill", tmp_path / "t.nc", tmp_path / "out.nc", "--select", "time=2020-07", *given)
+    with geonp.open_raster(tmp_path / "out.nc") as found:
+        assert found.time.values.tolist() == times[1:2].tolist()
+        same(found.load(), t[1:2].where(cloud[1:2] == 0).geonp.infill(covariates=own[1:2]))
+    assert "expected DIM=LABEL" in says("fill", tmp_path / "t.nc", tmp_path / "b.nc", "--select", "time", code=2)

@@ -1,0 +1,104 @@
+"""Slices selected by their coordinates, such as the dates of a month."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from geonp.errors import InputError
+from geonp.raster.arrays import IntArray
+from geonp.raster.grid import Grid
+from geonp.raster.tolerances import TOLERANCES
+
+Label = str | float | None
+"""A coordinate; None leaves a range open."""
+
+
+def select_labels(ds: xr.Dataset, wanted: Mapping[Hashable, tuple[Label, Label]]) -> xr.Dataset:
+    """The slices whose coordinates lie in ranges, both ends included.
+
+    Parameters
+    ----------
+    ds : Dataset
+    wanted : mapping
+        First and last coordinate by dimension, not those of rows and columns. A year, a month or a day as text stands
+        for all times in it. A dimension without coordinate has positions from 0.
+
+    Returns
+    -------
+    Dataset
+        With all dimensions of `ds`, and in its order.
+
+    Raises
+    ------
+    InputError
+        For an unknown dimension, rows or columns, a range without a slice, and labels of another kind than the
+        coordinates.
+    """
+    grid = Grid.from_xarray(ds)
+    others = [str(dim) for dim in ds.dims if dim not in (grid.y_dim, grid.x_dim)]
+    for dim, (first, last) in wanted.items():
+        if str(dim) not in others:
+            hint = "Cut rows and columns with bbox (--bbox)." if dim in ds.dims else "Check its name."
+            raise InputError(
+                f"select (--select) must name dimensions of slices: got {str(dim)!r}, expected "
+                f"{' or '.join(map(repr, others)) or 'none, for there are none'}. {hint}"
+            )
+        index = ds.get_index(dim)
+        cells = _between(index, str(dim), first, last)
+        if not cells.size:
+            shown = ", ".join(map(str, index[:3])) + (", ..." if len(index) > 3 else "")
+            raise InputError(
+                f"No slice lies in the range of select (--select): got {_said(first, last)} along {str(dim)!r}, "
+                f"expected some of {shown}"
+            )
+        whole = cells.size == cells[-1] - cells[0] + 1
+        ds = ds.isel({dim: slice(int(cells[0]), int(cells[-1]) + 1) if whole else cells})
+    return ds
+
+
+def _said(first: Label, last: Label) -> str:
+    return (
+        f"{first}" if first == last else f"{'' if first is None else first} to {'' if last is None else last}".strip()
+    )
+
+
+def _between(index: pd.Index, dim: str, first: Label, last: Label) -> IntArray:
+    """Positions of labels in a range, ascending."""
+    if isinstance(index, pd.DatetimeIndex | xr.CFTimeIndex):
+        order = np.argsort(index.to_numpy(), kind="stable")
+        try:
+            ends: list[Any] = [None if end is None else str(end) for end in (first, last)]
+            found = index[order].slice_indexer(*ends)
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"select (--select) must be times along {dim!r}: got {_said(first, last)}, expected for example 2020, "
+                "2020-07, 2020-07-31 or 2020-07-31T12:00"
+            ) from error
+        return np.sort(order[found])
+    if index.dtype.kind in "iuf":
+        try:
+            low, high = (
+                end if value is None else float(value) for value, end in zip((first, last), _OPEN, strict=True)
+            )
+        except ValueError as error:
+            raise InputError(
+                f"select (--select) must be numbers along {dim!r}: got {_said(first, last)}, expected for example "
+                f"{index[0]}"
+            ) from error
+        values = index.to_numpy().astype(np.float64)
+        slack = TOLERANCES.label * np.maximum(np.abs(values), 1e-300)
+        return np.flatnonzero((values >= low - slack) & (values <= high + slack))
+    if first != last or first is None:
+        raise InputError(
+            f"select (--select) must be one label along {dim!r}: got {_said(first, last)}, expected for example "
+            f"{index[0]}"
+        )
+    return np.flatnonzero([str(label) == str(first) for label in index])
+
+
+_OPEN = -np.inf, np.inf

@@ -1,0 +1,65 @@
+"""Slices are selected by their coordinates: times, numbers and text, in any order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+from geonp.errors import InputError
+from geonp.raster.labels import select_labels
+
+MONTHS = pd.date_range("2020-05-01", periods=8, freq="MS")
+
+
+def stack(**coords: Any) -> xr.Dataset:
+    values = np.arange(8 * 3 * 4 * 5.0).reshape(8, 3, 4, 5)
+    labels = {"time": MONTHS, "level": np.float32([0.1, 500, 850]), "y": np.arange(4.0), "x": np.arange(5.0)}
+    return xr.Dataset({"t2m": (("time", "level", "y", "x"), values)}, labels | coords)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "months"),
+    [
+        (("2020-07", "2020-07"), [7]),
+        (("2020-07-01", "2020-09"), [7, 8, 9]),
+        ((None, "2020-06"), [5, 6]),
+        (("2020-11", None), [11, 12]),
+        (("2020", "2020"), [5, 6, 7, 8, 9, 10, 11, 12]),
+    ],
+)
+@pytest.mark.parametrize("calendar", ["standard", "360_day"])
+def test_times_lie_in_a_range_of_dates(wanted: tuple[str | None, str | None], months: list[int], calendar: str) -> None:
+    times = xr.date_range("2020-05-01", periods=8, freq="MS", calendar=calendar, use_cftime=calendar != "standard")
+    order = [3, 0, 7, 1, 2, 6, 5, 4]
+    ds = stack(time=times).isel(time=order)
+    found = select_labels(ds, {"time": wanted})
+    assert found.time.dt.month.values.tolist() == [5 + n for n in order if 5 + n in months]
+    xr.testing.assert_identical(found, ds.sel(time=found.time))
+
+
+def test_numbers_are_rounded_as_float32_and_text_is_compared() -> None:
+    ds = stack().assign_coords(time=list("abcdefgh"))
+    found = select_labels(ds, {"level": ("0.1", "0.1"), "time": ("c", "c")})
+    assert dict(found.sizes) == {"time": 1, "level": 1, "y": 4, "x": 5}
+    assert found.t2m.values[0, 0, 0, 0] == 2 * 3 * 4 * 5
+    assert select_labels(ds, {"level": ("400", None)}).level.values.tolist() == [500, 850]
+    assert select_labels(ds.drop_vars("time"), {"time": (2, 3)}).t2m.values[:, 0, 0, 0].tolist() == [120, 180]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "match"),
+    [
+        ({"time": ("summer", "summer")}, "must be times along 'time': got summer, expected for example 2020"),
+        ({"time": ("2021-06", None)}, "No slice .*got 2021-06 to along 'time', expected some of 2020-05-01"),
+        ({"level": ("surface", "surface")}, "must be numbers along 'level': got surface"),
+        ({"depth": (1, 1)}, "got 'depth', expected 'time' or 'level'"),
+        ({"y": (1, 2)}, "got 'y', expected 'time' or 'level'. Cut rows and columns with bbox"),
+    ],
+)
+def test_what_cannot_be_selected_is_refused(wanted: Any, match: str) -> None:
+    with pytest.raises(InputError, match=match):
+        select_labels(stack(), wanted)
