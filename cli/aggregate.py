@@ -23,6 +23,7 @@ from .options import (
     storage_option,
     variables,
 )
+from .progress import computing
 from .show import echo
 
 
@@ -115,7 +116,8 @@ def aggregate(
     context = click.get_current_context()
     if context.get_parameter_source("model") is not click.core.ParameterSource.COMMANDLINE:
         given.pop("model", None)
-    table = aggregated(ds, regions if blocks is None else blocks, **given)
+    with computing(not quiet):
+        table = aggregated(ds, regions if blocks is None else blocks, **given)
     if out is None:
         echo(table.to_csv(index=False).rstrip())
         return

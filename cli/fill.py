@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,12 +28,11 @@ from .options import (
     storage_option,
     variables,
 )
-from .progress import watched
-from .show import echo, in_terminal, table, to_json
+from .progress import computing, watched
+from .show import echo, table, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from contextlib import AbstractContextManager
 
     import xarray as xr
 
@@ -330,7 +327,7 @@ def _fill_file(
     at = files.grid
     filled = infill(ds, at=at, support=files.support, **settings)
     filled, count = counted(ds, filled, values_only=files.single, elsewhere=at is not None)
-    with _progress(shown and in_terminal()):
+    with computing(shown):
         files.write(filled, ds, creation)
     counts = count()
     if not quiet:
@@ -351,12 +348,6 @@ def _note(counts_of: dict[str, dict[str, int]], attributes: Mapping[Any, Any]) -
             echo(f"{name}: {of} {have} no observed cell and {stay} empty (see --empty-slices).", err=True)
         if not counts["missing"]:
             echo(f"{name} has no gaps: it is copied unchanged.", err=True)
-
-
-def _progress(shown: bool) -> AbstractContextManager[Any]:
-    from dask.diagnostics.progress import ProgressBar
-
-    return ProgressBar(out=sys.stderr, minimum=0.5) if shown else nullcontext()
 
 
 def _summary(counts: dict[str, dict[str, int]], seconds: float) -> dict[str, Any]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from .show import echo, in_terminal
@@ -30,6 +31,13 @@ def watched(shown: bool, units: str = "units") -> Iterator[Show | None]:
         yield from _bar()
     else:
         yield _lines(units)
+
+
+def computing(shown: bool) -> AbstractContextManager[Any]:
+    """A bar of what Dask computes, in a terminal."""
+    from dask.diagnostics.progress import ProgressBar
+
+    return ProgressBar(out=sys.stderr, minimum=0.5) if shown and in_terminal() else nullcontext()
 
 
 def _bar() -> Iterator[Show]:
