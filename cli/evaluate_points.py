@@ -15,21 +15,8 @@ if TYPE_CHECKING:
     from geonp.evaluation.cross_validation import CrossValidation
 
 RASTER_OPTIONS = (
-    *(
-        "fraction",
-        "band",
-        "variable",
-        "group",
-        "index",
-        "bbox",
-        "select",
-        "as_numbers",
-        "size",
-        "nodata",
-        "missing",
-        "across",
-    ),
-    *("covariate_resampling", "empty_slices"),
+    *("fraction", "band", "variable", "group", "index", "bbox", "select", "as_numbers", "size", "nodata", "missing"),
+    *("across", "covariate_resampling", "empty_slices"),
 )
 """Options that tables do not have."""
 

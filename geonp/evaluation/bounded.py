@@ -38,7 +38,9 @@ def cut_off(mean: FloatArray, error: FloatArray, limits: Limits) -> tuple[FloatA
     This never raises the error or the CRPS at a value within the bounds.
     """
     low, high = limits
-    scale = high - low if math.isfinite(high - low) else float(np.nanmax(error)) or 1.0
+    scale = (
+        high - low if math.isfinite(high - low) else float(np.max(error, initial=0, where=np.isfinite(error))) or 1.0
+    )
     # with powers of 1, the map is linear between the bounds
     warping = Warping(low, high, scale=scale)
     if warping.both:

@@ -162,9 +162,7 @@ def evaluate(
     def fill(method: str) -> Prediction:
         if progress is not None:
             progress(method)
-        start = time.perf_counter()
-        mean, error, tail, within = methods.fill(method)
-        return Prediction(mean, error, tail, time.perf_counter() - start, within)
+        return methods.prediction(method)
 
     ours = _variants(holdout, bool(known), neighbours is not None)
     comparison = Comparison(
@@ -347,8 +345,13 @@ class _Methods:
     options: Mapping[str, Any]
     limits: Mapping[str, Limits]
 
-    def fill(self, method: str) -> Moments:
-        """Fill the slice by a method."""
+    def prediction(self, method: str) -> Prediction:
+        """The slice filled by a method, and the time that it took."""
+        start = time.perf_counter()
+        mean, error, tail, within = self._filled(method)
+        return Prediction(mean, error, tail, time.perf_counter() - start, within)
+
+    def _filled(self, method: str) -> Moments:
         options, beside = {**self.options, "tails": True, "as_": "numbers"}, self.neighbours
         if method in (WITH_SLICES, WITH_BOTH) and beside is not None:
             used = self.covariates if method == WITH_BOTH else None

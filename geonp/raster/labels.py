@@ -17,6 +17,8 @@ from geonp.raster.tolerances import TOLERANCES
 Label = str | float | None
 """A coordinate; None leaves a range open."""
 
+_OPEN = -np.inf, np.inf
+
 
 def select_labels(ds: xr.Dataset, wanted: Mapping[Hashable, tuple[Label, Label]]) -> xr.Dataset:
     """The slices whose coordinates lie in ranges, both ends included.
@@ -62,9 +64,11 @@ def select_labels(ds: xr.Dataset, wanted: Mapping[Hashable, tuple[Label, Label]]
 
 
 def _said(first: Label, last: Label) -> str:
-    return (
-        f"{first}" if first == last else f"{'' if first is None else first} to {'' if last is None else last}".strip()
-    )
+    if first == last:
+        return str(first)
+    if first is None:
+        return f"all up to {last}"
+    return f"all from {first} on" if last is None else f"{first} to {last}"
 
 
 def _between(index: pd.Index, dim: str, first: Label, last: Label) -> IntArray:
@@ -99,6 +103,3 @@ def _between(index: pd.Index, dim: str, first: Label, last: Label) -> IntArray:
             f"{index[0]}"
         )
     return np.flatnonzero([str(label) == str(first) for label in index])
-
-
-_OPEN = -np.inf, np.inf

@@ -154,7 +154,6 @@ def interpolate(
     >>> filled["temp"].sel(x=5, y=5).round().item()
     10.0
     """
-    require_callable(progress)
     options = FillOptions(
         model=model,
         max_distance=max_distance,
@@ -170,7 +169,7 @@ def interpolate(
     )
     asked = wanted(covariates, at)
     labels = [one.label for one in asked]
-    _check_times(time, at_times, every, samples)
+    _check_options(time, at_times, every, samples, progress)
     apart = [*labels, *([errors] if errors else []), *([time] if time else [])]
     table = read_table(points, values, x, y, apart, crossed=repeats == "mean" or time is not None, units=units)
     warn_of_doubtful_rows(table)
@@ -242,8 +241,11 @@ def _warn_of_doubts(table: Table, target: Target, max_distance: float | None) ->
         warn_of_class_column(name, values[table.usable(name)], table.attrs.get(name, {}))
 
 
-def _check_times(time: str | None, at_times: Sequence[Any] | None, every: str | None, samples: int) -> None:
-    """Refuse options that do not go together."""
+def _check_options(
+    time: str | None, at_times: Sequence[Any] | None, every: str | None, samples: int, progress: object
+) -> None:
+    """Refuse options that do not go together, and a progress that is no function."""
+    require_callable(progress)
     for name, value in (("at_times", at_times), ("every", every)):
         if value is not None and time is None:
             raise InputError(f"{name} needs time: name the column of times, time=... (--time)")

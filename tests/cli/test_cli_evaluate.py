@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,14 +58,15 @@ def test_it_prints_the_scores_and_writes_the_report(source: Path, model: str) ->
     assert "t&lt;2&gt;m (K), time 6: 36 x 44 cells." in page
 
 
-def test_json_is_what_python_gives(source: Path, model: str) -> None:
-    options = ("--variable", "humidity", "--bbox", 5, -30, 40, 0, "--seed", 2, "--size", 30)
+@pytest.mark.parametrize(("given", "bounds"), [((), None), (("--bounds", "279,282"), (279, 282))])
+def test_json_is_what_python_gives(source: Path, model: str, given: tuple[str, ...], bounds: Any) -> None:
+    options = ("--variable", "humidity", "--bbox", 5, -30, 40, 0, "--seed", 2, "--size", 30, *given)
     done = cli("evaluate", source, *options, "--baseline", "linear", "--baseline", "gdal", "--model", model, "--json")
     assert done.stderr == ""
     printed = json.loads(done.stdout)
     with xr.open_dataset(source, engine="netcdf4") as ds:
         box = ds["humidity"].isel(y=slice(0, 31), x=slice(5, 41)).load()
-    expected = box.geonp.evaluate(seed=2, size=30, baselines=["linear", "gdal"], model=model).to_dict()
+    expected = box.geonp.evaluate(seed=2, size=30, baselines=["linear", "gdal"], bounds=bounds, model=model).to_dict()
     assert printed.pop("input") == str(source)
     for scores in (*printed["scores"].values(), *expected["scores"].values()):
         assert scores.pop("seconds") > 0

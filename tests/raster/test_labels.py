@@ -54,7 +54,7 @@ def test_numbers_are_rounded_as_float32_and_text_is_compared() -> None:
     ("wanted", "match"),
     [
         ({"time": ("summer", "summer")}, "must be times along 'time': got summer, expected for example 2020"),
-        ({"time": ("2021-06", None)}, "No slice .*got 2021-06 to along 'time', expected some of 2020-05-01"),
+        ({"time": ("2021-06", None)}, "No slice .*got all from 2021-06 on along 'time', expected some of 2020-05-01"),
         ({"level": ("surface", "surface")}, "must be numbers along 'level': got surface"),
         ({"depth": (1, 1)}, "got 'depth', expected 'time' or 'level'"),
         ({"y": (1, 2)}, "got 'y', expected 'time' or 'level'. Cut rows and columns with bbox"),
