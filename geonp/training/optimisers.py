@@ -61,10 +61,11 @@ def averaged_model(network: nn.Module, decay: float) -> AveragedModel:
     The decay of update n is ``min(decay, (1 + n) / (10 + n))``, so that initial weights are forgotten quickly.
     """
 
-    def average(mean: Tensor, weight: Tensor, n: Tensor | int) -> Tensor:
-        return mean.lerp(weight, 1 - min(decay, (1 + int(n)) / (10 + int(n))))
+    @torch.no_grad()
+    def average(means: Any, weights: Any, n: Tensor | int) -> None:
+        torch._foreach_lerp_(means, weights, 1 - min(decay, (1 + int(n)) / (10 + int(n))))
 
-    averaged = AveragedModel(network, avg_fn=average).requires_grad_(False).eval()
+    averaged = AveragedModel(network, multi_avg_fn=average).requires_grad_(False).eval()
     averaged.n_averaged.fill_(1)  # at 0, the first update would copy the weights
     return averaged
 
