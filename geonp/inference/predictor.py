@@ -132,7 +132,7 @@ class Predictor:
         if self.neighbourhood.axes:
             axes = found.metric.new_tensor(self.neighbourhood.axes)
             found = replace(found, metric=axes.mT @ found.metric @ axes)
-        return replace(found, **{name: getattr(found, name).cpu() for name in vars(found)})
+        return found.cpu()
 
     def readings(self, points: Points) -> list[Reading]:
         """The process of each task, without what varies within it."""

@@ -138,10 +138,10 @@ class NearbyCorrection(nn.Module):
 
     def forward(self, prediction: Prediction) -> tuple[Tensor, Tensor]:
         """Standard deviations of new measurements, standardised, and tails, ``(n, n_t)``."""
-        features = ((prediction.features - self.mean) / self.deviation).clamp(-5.0, 5.0)
+        features = ((prediction.features.to(self.mean.device) - self.mean) / self.deviation).clamp(-5.0, 5.0)
         log_ratio, tail = self.mlp(features).unbind(-1)
         ratio = torch.exp(soft_clamp(log_ratio, KRIGING.max_log_ratio))
-        return prediction.scale * ratio, KRIGING.max_tail * torch.sigmoid(tail)
+        return prediction.scale.to(ratio.device) * ratio, KRIGING.max_tail * torch.sigmoid(tail)
 
     @torch.no_grad()
     def predict(self, patch: Patch) -> FloatArray:

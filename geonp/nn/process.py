@@ -115,6 +115,10 @@ class LocalProcess:
     trends: Tensor
     noise: Tensor
 
+    def cpu(self) -> LocalProcess:
+        """The process on the CPU."""
+        return replace(self, **{name: tensor.cpu() for name, tensor in vars(self).items()})
+
     def covariance(self, x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         """Covariance of some points at `x` ``(batch, n, d_x)`` with others, without noise; numbers of points."""
         whitening = torch.linalg.cholesky(self.metric)

@@ -173,12 +173,18 @@ def _fabric(device: str = "auto", devices: int = 1) -> Fabric:
             f"cannot train on {devices} devices of kind {device!r}: this machine has {available}; "
             "choose cpu or cuda, and no more devices than there are"
         )
+    logging.getLogger("lightning_fabric.utilities.rank_zero").addFilter(_no_advice)
     if devices == 1:
         return Fabric(accelerator=device, devices=1)
     # some batches leave some weights without a gradient; for models without such weights torch would warn
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     strategy = DDPStrategy(start_method="spawn", find_unused_parameters=True)
     return Fabric(accelerator=device, strategy=strategy, devices=devices)
+
+
+def _no_advice(record: logging.LogRecord) -> bool:
+    """Whether a message of Fabric is something else than its advice to users of GPUs to round matrix products."""
+    return "Tensor Cores" not in record.getMessage()
 
 
 def _train(fabric: Fabric, recipe: Recipe, out: Path, workers: int, progress: bool) -> bool:

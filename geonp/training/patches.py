@@ -48,9 +48,10 @@ def _cells(network: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     assert isinstance(head, KrigingHead)
     assert isinstance(head.nearby, NearbyCorrection)
     with torch.no_grad():
-        predicted = network(batch["xc"], batch["yc"], batch["xt"], batch["context_mask"])
+        device = next(network.parameters()).device
+        predicted = network(*(batch[key].to(device) for key in ("xc", "yc", "xt", "context_mask")))
         assert isinstance(predicted, Kriged)
-        process = predicted.process()
+        process = predicted.process().cpu()
     mask, loc, scale = (batch[key].cpu().numpy() for key in ("context_mask", "loc", "scale"))
     readings, n = readings_of(process, mask, loc, scale), len(batch["values"])
     nll, inside = [], []
@@ -59,7 +60,7 @@ def _cells(network: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         corners = NEARBY.side_px * squares.nonzero().numpy()
         candidates = tuple(readings[4 * k : 4 * (k + 1)])
         found = predict(Patch(values.numpy(), missing.numpy(), corners, candidates))
-        deviation, tail = (t.double() for t in head.nearby(found))
+        deviation, tail = (t.double().cpu() for t in head.nearby(found))
         distribution = StudentT(1 / tail, found.mean.double(), deviation * (1 - 2 * tail).sqrt(), validate_args=False)
         z = (truth.flatten()[found.places] - found.loc) / found.unit
         # the last target of a square is repeated

@@ -226,12 +226,12 @@ def test_what_cannot_be_written_safely_is_refused_before_anything_is(
 
 
 def test_memory_is_planned_for_units(model: str, source: Path) -> None:
-    small, large = (plan_store(lazily(source), FillOptions(model=model), chunks=n) for n in (16, 64))
+    small, large = (plan_store(lazily(source), FillOptions(model=model, device="cpu"), chunks=n) for n in (16, 64))
     assert (small.chunk_px, large.chunk_px) == ((16, 16), (60, 64))
     assert (
         small.peak_bytes
         < large.peak_bytes
-        < plan_store(lazily(source), FillOptions(model=model), chunks=64, workers=3).peak_bytes
+        < plan_store(lazily(source), FillOptions(model=model, device="cpu"), chunks=64, workers=3).peak_bytes
     )
 
 

@@ -127,7 +127,7 @@ def test_three_steps_of_each_recipe_resume_as_if_unbroken(
         reanalysis("field.nc")
     recipe = load(name, [*TINY_RUN, *options, "training.save_every_s=1e-9", *files])
     broken = run_with_power_cuts(recipe, tmp_path / "broken")
-    straight = train(recipe, tmp_path / "straight", workers=0, progress=False)
+    straight = train(recipe, tmp_path / "straight", workers=0, progress=False, device="cpu")
 
     rows = curve(straight.parent)
     assert [row["step"] for row in rows] == ["2", "3"]
@@ -273,7 +273,7 @@ def test_the_best_weights_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     kept: list[dict[str, Any]] = []
 
     def fake(network: torch.nn.Module, _: object) -> dict[str, float]:
-        kept.append({key: value.clone() for key, value in network.state_dict().items()})
+        kept.append({key: value.cpu().clone() for key, value in network.state_dict().items()})
         return {"nll": [2.0, 1.0, 3.0][len(kept) - 1], "rmse": 0.0, "coverage_95": 0.0}
 
     monkeypatch.setattr(loop, "sampled_scores", fake)
@@ -306,7 +306,7 @@ def test_scores_of_sampled_values() -> None:
 
 def test_devices_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot train on 999 devices of kind 'cpu': this machine has"):
-        train(tiny("gp2d_rbf"), tmp_path, devices=999)
+        train(tiny("gp2d_rbf"), tmp_path, device="cpu", devices=999)
     with pytest.raises(InputError, match="of kind 'abacus': this machine has 0; choose cpu or cuda"):
         train(tiny("gp2d_rbf"), tmp_path, device="abacus")
 

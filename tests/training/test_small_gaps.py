@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
+import pytest
 import torch
 
 from geonp.inference.checkpoint import load_model
@@ -10,8 +13,11 @@ from geonp.training.patches import patch_scores
 from geonp.training.recipe import load
 from geonp.training.sources import draw
 
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
-def test_correction_alone_learns_from_small_gaps() -> None:
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
+def test_correction_alone_learns_from_small_gaps(device: str) -> None:
     recipe = load("tnpkr_sa_small_gaps", ["training.batch_size=1"])
     batch = draw(recipe, 3, 0)
     torch.testing.assert_close(batch, draw(recipe, 3, 0), equal_nan=True)
@@ -19,12 +25,13 @@ def test_correction_alone_learns_from_small_gaps() -> None:
     in_squares = batch["missing"][0].unflatten(0, (8, 4)).unflatten(2, (8, 4)).any(3).any(1)
     assert batch["squares"].any()
     assert not (batch["squares"][0] & ~in_squares).any()
-    network, _ = load_model("tnpkr-sa")
+    network = deepcopy(load_model("tnpkr-sa")[0]).to(device)
     assert 0.8 < patch_scores(network, [batch])["coverage_95"] <= 1
     correction = network.head.nearby
     weights = [torch.zeros_like(parameter).requires_grad_() for parameter in correction.mlp.parameters()]
     names = [name for name, _ in correction.mlp.named_parameters(prefix="network.head.nearby.mlp")]
     objective = Objective(network)
-    loss = torch.func.functional_call(objective, dict(zip(names, weights, strict=True)), (batch,))
+    there = {key: value.to(device) for key, value in batch.items()}
+    loss = torch.func.functional_call(objective, dict(zip(names, weights, strict=True)), (there,))
     loss.backward()
     assert weights[-1].grad.abs().min() > 0
