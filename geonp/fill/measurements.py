@@ -36,6 +36,8 @@ class ErrorSettings:
     """Smallest number of them from which their error is estimated."""
     steps: int = 64
     """Standard errors that are tried, from a thousandth of the spread of the differences up to it."""
+    part_px: int = 256
+    """Cells of the side of a part of the raster whose measurements are compared together: a window that fits memory."""
 
 
 ERRORS = ErrorSettings()
@@ -188,15 +190,17 @@ def _compared(
     chosen = points.at(np.sort(rng.permutation(len(points.values))[: ERRORS.compared]))
     job, (rows, cols) = replace(request.job.of(variable), points=None, max_distance=None), request.grid.shape
     mean, error = np.full((2, len(chosen.values)), np.nan)
-    for k, (place, index) in enumerate(zip(chosen.places, chosen.slices.tolist(), strict=True)):
-        row, col = np.rint(place).astype(int).tolist()
-        chunk = Window(row, row + 1, col, col + 1)
-        region = Region(tuple(range(n, n + 1) for n in index), chunk)
+    cells = np.rint(chosen.places).astype(np.intp)
+    parts = np.concatenate([chosen.slices, cells // ERRORS.part_px], 1)
+    for part in np.unique(parts, axis=0):
+        of = np.flatnonzero((parts == part).all(1))
+        (row, col), (last_row, last_col) = cells[of].min(0).tolist(), cells[of].max(0).tolist()
+        chunk, at = Window(row, last_row + 1, col, last_col + 1), tuple(chosen.slices[of[0]].tolist())
+        region = Region(tuple(range(n, n + 1) for n in at), chunk)
         sides = min(rows, CHUNKS.largest_px), min(cols, CHUNKS.largest_px)
         source = VariableSource(variable, region, job, request.domain, sides)
-        at = tuple(index)
-        found = fill_places(source.window(at), source.domain_mask(at), chunk, job, place[None])
-        mean[k], error[k] = found["value"][0], found["standard_error"][0]
+        found = fill_places(source.window(at), source.domain_mask(at), chunk, job, chosen.places[of])
+        mean[of], error[of] = found["value"], found["standard_error"]
     known = np.isfinite(mean + error)
     if known.sum() < ERRORS.least and estimated:
         raise InputError(
