@@ -137,11 +137,10 @@ def main() -> None:
                 by_model[name] = grow(network, grows, given.limit, device)
             print(f"# {name}", flush=True)
     given.pages.mkdir(parents=True, exist_ok=True)
-    plot(results, given.pages / "scaling.png")
-    parts = [
-        "# scaling",
-        f"One thread of a {device.upper()}; `python benchmarks/papers/scaling.py --limit {given.limit:g}`. Untrained.",
-    ]
+    page = "scaling" if device == "cpu" else "scaling-gpu"
+    plot(results, given.pages / f"{page}.png")
+    unit = "One thread of a CPU" if device == "cpu" else f"One {torch.cuda.get_device_name()}"
+    parts = [f"# {page}", f"{unit}; `python benchmarks/papers/scaling.py --limit {given.limit:g}`. Untrained."]
     for grows, by_model in results.items():
         parts.append(f"Milliseconds (MiB) of a prediction by the number of {grows} points, with {FIXED} of the others:")
         rows = [
@@ -150,18 +149,19 @@ def main() -> None:
         ]
         parts.append(table(["model", *(f"{n:,}" for n in SIZES)], rows))
     rate = 1e6 / alone["hours"] / 3600
+    whole = f"{alone['hours']:,.1f} hours" if alone["hours"] >= 1 else f"{60 * alone['hours']:.1f} minutes"
     parts.append(
         f"Scan attention alone, 4 heads, 100,000 keys: {given.queries:,} queries take {alone['seconds']:.1f} s and "
         f"{alone['mib']:,.0f} MiB, {alone['pairs'] / 1e6:,.0f} million pairs a second. Extrapolated: six layers of "
-        f"100,000 context points and a million targets take {alone['hours']:,.1f} hours ({rate:,.0f} targets a second) "
+        f"100,000 context points and a million targets take {whole} ({rate:,.0f} targets a second) "
         "in constant memory beside the tokens. The second version (abstract) has less than a minute on a GPU of 24 GB."
     )
     parts.append(
         "The first version's tables 1 and 2 have microseconds on an RTX 4090, with TNP-D at 45,000 for 10,000 test "
         "points and out of memory from 100,000 on; TNP-D here has no masked products, so it grows as TNP-KR does."
     )
-    parts.append("![Time and memory of each model against the numbers of points](scaling.png)")
-    (given.pages / "scaling.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    parts.append(f"![Time and memory of each model against the numbers of points]({page}.png)")
+    (given.pages / f"{page}.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     print("\n\n".join(parts))
 
 
