@@ -112,7 +112,7 @@ def render(comparison: Scored, *, title: str | None = None) -> str:
     """
     heading = escape(comparison.name if title is None else title)
     best = {(comparison.winners[name], title) for name, title in comparison.ranked.items()}  # method and heading
-    beaten = "" if set(comparison.winners.values()) == {comparison.ours} else " beaten"
+    beaten = " beaten" if comparison.beaten else ""
     units = f" ({escape(comparison.units)})" if comparison.units else ""
     card = comparison.model
     model = (

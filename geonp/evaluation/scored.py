@@ -42,6 +42,9 @@ _ADDED = {WITH_BOTH: "Both", WITH_SLICES: "Other slices", WITH_COVARIATES: "Cova
 RANKED = {"rmse": "RMSE", "mae": "MAE", "crps": "CRPS", "log_score": "log score", "interval_score": "interval score"}
 """Scores that methods are ranked by, smaller is better, with their headings."""
 
+ALIKE = 0.01
+"""Methods whose scores differ by less, relatively, or by less in the log score, are about as good."""
+
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
@@ -217,20 +220,44 @@ class Scored:
             name: min(baselines_first, key=lambda method: getattr(self.scores[method], name)) for name in self.ranked
         }
 
+    @cached_property
+    def beaten(self) -> bool:
+        """Whether a baseline is better than geonp by one of the scores, by more than :data:`ALIKE`."""
+        return any(better for _, better in self._rivals.values())
+
+    @cached_property
+    def _rivals(self) -> Mapping[str, tuple[str, bool | None]]:
+        """The best baseline by each score; whether it is better than geonp, None if both are about as good."""
+        found: dict[str, tuple[str, bool | None]] = {}
+        for name in self.ranked:
+            values = {method: float(getattr(scores, name)) for method, scores in self.scores.items()}
+            ours = values.pop(self.ours)
+            rival = min(values, key=values.__getitem__, default=self.ours)
+            theirs = values.get(rival, math.inf)
+            tolerance = {"rel_tol": 0.0, "abs_tol": ALIKE} if name == "log_score" else {"rel_tol": ALIKE}
+            found[name] = rival, None if math.isclose(ours, theirs, **tolerance) else theirs < ours
+        return found
+
     @property
     def verdict(self) -> str:
-        """Text: the baselines that beat geonp, the scores by which geonp is the best, and its coverage."""
-        ours, sentences = self.scores[self.ours], []
-        for winner in dict.fromkeys(self.winners.values()):
-            theirs = self.scores[winner]
-            won = {name: title for name, title in self.ranked.items() if self.winners[name] == winner}
-            if winner == self.ours:
-                sentences.append(f"{self.ours} is the best by {_listed(list(won.values()))}.")
+        """Text: the baselines that beat geonp, those as good, the scores by which geonp is the best, and its coverage."""
+        ours = self.scores[self.ours]
+        lost, alike, won = dict[str, list[str]](), dict[str, list[str]](), list[str]()
+        for name, (rival, better) in self._rivals.items():
+            title = self.ranked[name]
+            if better is False:
+                won.append(title)
+            elif better is None:
+                alike.setdefault(rival, []).append(title)
             else:
-                pairs = [
-                    f"{title} ({getattr(theirs, n):.4g} against {getattr(ours, n):.4g})" for n, title in won.items()
-                ]
-                sentences.insert(0, f"{winner} beats {self.ours} by {_listed(pairs)}.")
+                pair = f"{getattr(self.scores[rival], name):.4g} against {getattr(ours, name):.4g}"
+                lost.setdefault(rival, []).append(f"{title} ({pair})")
+        sentences = [f"{rival} beats {self.ours} by {_listed(pairs)}." for rival, pairs in lost.items()]
+        sentences += [
+            f"{self.ours} is about as good as {rival} by {_listed(titles)}." for rival, titles in alike.items()
+        ]
+        if won:
+            sentences.append(f"{self.ours} is the best by {_listed(won)}.")
         sentences.append(
             f"The 95% intervals of {self.ours} cover {ours.coverage(0.95):.1%} of the hidden {self.scored_name}."
         )

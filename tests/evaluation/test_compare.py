@@ -161,8 +161,14 @@ def test_losses_are_named_before_victories() -> None:
     assert 0 == mixed.verdict.index("nearest beats geonp by RMSE") < mixed.verdict.index("geonp is the best by CRPS")
 
 
-def test_a_baseline_that_is_as_good_wins() -> None:
+def test_a_difference_of_less_than_a_hundredth_is_no_victory() -> None:
     assert set(handmade(geonp=1.0, nearest=1.0).winners.values()) == {"nearest"}
+    for ours, theirs in ((1.0, 1.0), (1.0, 1.003), (1.003, 1.0)):
+        alike = handmade(geonp=ours, nearest=theirs, linear=3.0)
+        titles = "RMSE, MAE, CRPS, log score and interval score"
+        assert alike.verdict.startswith(f"geonp is about as good as nearest by {titles}. The 95% ")
+        assert not alike.beaten
+    assert handmade(geonp=1.02, nearest=1.0).beaten
 
 
 @pytest.mark.parametrize("holdout", SIMULATORS)
