@@ -240,7 +240,7 @@ class Scored:
 
     @property
     def verdict(self) -> str:
-        """Text: the baselines that beat geonp, those as good, the scores by which geonp is the best, and its coverage."""
+        """Text: the baselines that beat geonp, those as good, the scores by which it is the best, and its coverage."""
         ours = self.scores[self.ours]
         lost, alike, won = dict[str, list[str]](), dict[str, list[str]](), list[str]()
         for name, (rival, better) in self._rivals.items():
