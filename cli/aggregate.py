@@ -31,7 +31,9 @@ from .show import echo
 @click.argument("source", metavar="IN")
 @click.argument("regions", metavar="[REGIONS]", required=False)
 @click.option("--blocks", type=click.IntRange(min=1), help="Rows and columns of blocks of cells, instead of REGIONS.")
-@click.option("--out", type=click.Path(path_type=Path), help="The .csv to write. Default: the table is printed.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="The .csv or .parquet to write. Default: the table is printed."
+)
 @click.option(
     "--statistic",
     type=click.Choice(["mean", "sum", "integral", "fraction"]),
@@ -92,17 +94,15 @@ def aggregate(
     account for the correlation of errors between cells, by joint samples: those in IN (geonp fill --samples), or
     samples drawn for the table. Observed cells count as known, without error.
     """
-    from geonp.errors import OutputError
     from geonp.fill.aggregate import aggregate as aggregated
     from geonp.io.files import open_raster
-    from geonp.io.location import check_writable, is_remote, written
+    from geonp.io.location import is_remote
+    from geonp.io.table_output import check_table, write_table
 
     if (regions is None) == (blocks is None):
         raise click.UsageError("Give either REGIONS or --blocks.")
-    if out is not None and out.exists() and not overwrite:
-        raise OutputError(f"The output exists: {str(out)!r}. Choose another name, or pass overwrite (--overwrite).")
     if out is not None:
-        check_writable(out.parent, "Expected an existing, writable folder.")
+        check_table(out, overwrite=overwrite)
     where, storage_options = opening(settings), file_system(storage)
     ds = open_raster(source, storage_options=storage_options if is_remote(source) else None, **where)
     settings |= read_beside(settings, ds, source, where, storage_options)
@@ -121,7 +121,6 @@ def aggregate(
     if out is None:
         echo(table.to_csv(index=False).rstrip())
         return
-    with written(out, "table") as temporary:
-        table.to_csv(temporary, index=False)
+    write_table(table, out)
     if not quiet:
         echo(f"Wrote {len(table):,} rows: {out}")

@@ -87,6 +87,7 @@ def evaluate(
     the cut with the most observed cells (for --holdout gaps, with the share of observed cells nearest to one half).
     Of measurements, each is predicted from the other folds.
     """
+    from geonp.io.table_output import check_table, write_table
     from geonp.io.tables import is_table
 
     points = is_table(Path(source))
@@ -99,6 +100,8 @@ def evaluate(
         from geonp.fill.picture import check_picture
 
         check_picture(picture, overwrite=True)
+    if predictions is not None:
+        check_table(predictions, overwrite=True)
     settings["holdout"] = holdout or ("random" if points else "clouds")
     settings["baselines"] = baselines or None
     if in_terminal() if progress is None else progress:
@@ -118,7 +121,7 @@ def evaluate(
 
         save_picture(comparison.plot(), picture)
     if predictions is not None:
-        _write(comparison, predictions)
+        write_table(comparison.to_frame(), predictions)
     lines = [f"{what}: {path}" for what, path in written.items() if path is not None]
     if lines and not as_json:
         echo("\n" + "\n".join(lines))
@@ -152,11 +155,3 @@ def _evaluated(source: str, settings: dict[str, Any]) -> Comparison:
     ds, settings["missing"] = read_missing(settings["missing"], ds, source, where)
     settings |= read_beside(settings, ds, source, where)
     return run(ds, index=index, **settings)
-
-
-def _write(comparison: Any, path: Path) -> None:
-    """Write the predictions of a cross-validation as CSV."""
-    from geonp.io.location import written
-
-    with written(path, "predictions") as temporary:
-        comparison.to_frame().to_csv(temporary, index=False)

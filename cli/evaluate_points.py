@@ -53,7 +53,7 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "crs": click.option("--crs", help="CRS of the points. Default: WGS 84 for longitudes and latitudes."),
     "max_distance": click.option("--max-distance", type=float, help="Largest distance to a measurement."),
     "predictions": click.option(
-        "--predictions", type=click.Path(path_type=Path), help="Also write all predictions as a table (.csv)."
+        "--predictions", type=click.Path(path_type=Path), help="Also write all predictions as a table (.csv, .parquet)."
     ),
 }
 POINT_OPTIONS = tuple(_OPTIONS)

@@ -14,7 +14,7 @@ import click
 
 from .covariates import read_covariate
 from .options import distribution, fill_option, pair, quantiles, quiet
-from .progress import watched
+from .progress import computing, watched
 from .show import echo, to_json
 
 if TYPE_CHECKING:
@@ -31,6 +31,13 @@ if TYPE_CHECKING:
 )
 @click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
 @click.option("--like", type=click.Path(exists=True, path_type=Path), help="Raster whose grid is used.")
+@click.option(
+    "--at",
+    "places",
+    type=click.Path(exists=True, path_type=Path),
+    help="Table of places to predict at, with columns of the same coordinates. OUT is this table with the results as "
+    "further columns, .csv or .parquet.",
+)
 @click.option("--resolution", nargs=1, type=float, help="Side of a cell, in the unit of the coordinates.")
 @click.option(
     "--bounds",
@@ -95,14 +102,13 @@ if TYPE_CHECKING:
 )
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @quiet
-@click.option(
-    "--progress/--no-progress", default=None, help="Show the progress of the fields of --time. Default: unless --quiet."
-)
+@click.option("--progress/--no-progress", default=None, help="Show the progress. Default: unless --quiet.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def grid(
     points: tuple[Path, ...],
     target: Path,
     like: Path | None,
+    places: Path | None,
     resolution: float | None,
     bounds: tuple[float, float, float, float] | None,
     values: tuple[str, ...],
@@ -119,7 +125,7 @@ def grid(
     as_json: bool,
     **settings: Any,
 ) -> None:
-    """Interpolate the measurements in POINTS to a grid.
+    """Interpolate the measurements in POINTS to a grid, or to places.
 
     Values, standard errors and flags are written to OUT. POINTS is a table: CSV (separated by commas, semicolons, tabs
     or blanks), Parquet, GeoParquet, GeoPackage, GeoJSON or a shapefile of points, or NetCDF or Zarr with variables
@@ -127,39 +133,51 @@ def grid(
     of a week, make one table. The grid is that of another raster (--like), or has square cells (--resolution).
     Covariates are known everywhere: with --covariate elevation=dem.tif, the raster is read in the grid and, unless the
     table has a column elevation, at the measurements. With --time date, OUT has a field of each date. OUT is NetCDF
-    (.nc), Zarr (.zarr) or GeoTIFF (.tif), by its extension, and appears once it is complete.
+    (.nc), Zarr (.zarr) or GeoTIFF (.tif), by its extension, and appears once it is complete. With --at, it is a table.
     """
     from geonp.fill.picture import check_picture
     from geonp.io.files import open_raster
     from geonp.io.joined import read_all
-    from geonp.io.measurements import read_table
+    from geonp.io.measurements import as_frame, read_table
     from geonp.io.output import check_output, write_raster
+    from geonp.io.table_output import check_columns, check_table, with_results, write_table
+    from geonp.io.tables import read_points
     from geonp.scattered.covariates import wanted
     from geonp.scattered.lattices import lattice_around
     from geonp.scattered.selection import selected
 
     start = time.perf_counter()
-    _check_grid(like, resolution, bounds)
-    check_output(target, overwrite=overwrite)
+    _check_grid(like, resolution, bounds, places, picture)
+    (check_output if places is None else check_table)(target, overwrite=overwrite)
     if picture is not None:
         check_picture(picture, overwrite=overwrite)
     outputs = [path for path in (target, picture) if path is not None]
-    read = [("table", path) for path in points] + [("raster of --like", like or ""), ("model", settings["model"])]
+    read = [("table", path) for path in points] + [("raster of --like", like or ""), ("table of --at", places or "")]
+    read.append(("model", settings["model"]))
     _require_apart(outputs, read)
     table = selected(read_all(points), dict(pair(condition, "--where") for condition in where))
     names = list(values) or None
     beside = [read_covariate(text) for text in covariates]
     _require_apart(outputs, [("covariate", getattr(one, "encoding", {}).get("source", "")) for one in beside])
-    at: xr.DataArray | xr.Dataset | None = None if like is None else open_raster(str(like), chunks=None)
+    at: Any = None
+    if like is not None:
+        at = open_raster(str(like), chunks=None)
+    elif places is not None:
+        at, *_ = as_frame(read_points(places))
     apart = [*(one.label for one in wanted(beside, at)), *filter(None, (settings["errors"], settings["time"]))]
     columns = read_table(table, names, x, y, apart, crossed=settings["repeats"] == "mean" or bool(settings["time"]))
-    if at is None:
+    if places is not None:
+        check_columns(at, columns.values, settings["time"])
+    elif at is None:
         assert resolution is not None
         at = lattice_around(columns, resolution, bounds, crs)
     settings |= {name: settings[name] or None for name in ("at_times", "units")}
     settings |= {"bounds": value_bounds, "values": names, "x": x, "y": y, "crs": crs, "covariates": beside}
     result = _interpolated(table, at, settings, not quiet if progress is None else progress)
-    write_raster(result, target, overwrite=overwrite)
+    if places is None:
+        write_raster(result, target, overwrite=overwrite)
+    else:
+        write_table(with_results(at, result, settings["time"]), target)
     drawn: dict[str, Any] = {} if picture is None else _drawn(result, picture, columns, crs, at)
     summary = {"input": ", ".join(map(str, points)), "output": str(target), **drawn, **_counts(columns, result)}
     summary["seconds"] = round(time.perf_counter() - start, 3)
@@ -167,13 +185,17 @@ def grid(
         echo(to_json(summary) if as_json else _sentence(summary))
 
 
-def _interpolated(table: Any, at: xr.DataArray | xr.Dataset, settings: dict[str, Any], shown: bool) -> xr.Dataset:
-    """The result of :func:`geonp.interpolate`, with the progress of the fields of several times."""
+def _interpolated(table: Any, at: Any, settings: dict[str, Any], shown: bool) -> xr.Dataset:
+    """The result of :func:`geonp.interpolate`, with its progress: of the fields, if there are several times."""
     from geonp.scattered.interpolate import interpolate
 
+    if settings["time"] is None:
+        with computing(shown):
+            return interpolate(table, at, **settings)
     with watched(shown, "fields") as show:
         if show is not None:
-            settings["progress"] = partial(show, {"filled": math.prod([*at.sizes.values()][-2:])})
+            cells = len(at) if hasattr(at, "columns") else math.prod([*at.sizes.values()][-2:])
+            settings["progress"] = partial(show, {"filled": cells})
         return interpolate(table, at, **settings)
 
 
@@ -192,7 +214,7 @@ def _counts(columns: Table, result: xr.Dataset) -> dict[str, Any]:
     return {
         "rows": len(columns.xy),
         "points": {name: int(columns.usable(name).sum()) for name in columns.values},
-        "cells": int(result[next(iter(result.data_vars))].size),
+        "places" if "point" in result.dims else "cells": int(result[next(iter(result.data_vars))].size),
         "model": result.attrs["geonp_model"],
         **used,
     }
@@ -203,7 +225,8 @@ def _sentence(summary: dict[str, Any]) -> str:
     left_out = f" of {summary['rows']:,} rows" if least < summary["rows"] else ""
     n = f"{least:,}" if least == most else f"{least:,} to {most:,}"
     files = ", ".join(summary[key] for key in ("output", "picture") if key in summary)
-    return f"Interpolated {n} points{left_out} to {summary['cells']:,} cells in {summary['seconds']} s: {files}"
+    where = next(f"{summary[unit]:,} {unit}" for unit in ("cells", "places") if unit in summary)
+    return f"Interpolated {n} points{left_out} to {where} in {summary['seconds']} s: {files}"
 
 
 def _drawn(
@@ -224,8 +247,18 @@ def _drawn(
     return {"picture": str(picture)}
 
 
-def _check_grid(like: Path | None, resolution: float | None, bounds: tuple[float, ...] | None) -> None:
-    if like is not None and bounds is not None:
-        raise click.UsageError("--bounds needs --resolution: the grid of --like has its own bounds.")
-    if (like is None) == (resolution is None):
-        raise click.UsageError("Choose the grid: either --like RASTER, or --resolution with or without --bounds.")
+def _check_grid(
+    like: Path | None,
+    resolution: float | None,
+    bounds: tuple[float, ...] | None,
+    places: Path | None,
+    picture: Path | None,
+) -> None:
+    if bounds is not None and resolution is None:
+        raise click.UsageError("--bounds needs --resolution: a grid of --like and places of --at are where they are.")
+    if sum(one is not None for one in (like, resolution, places)) != 1:
+        raise click.UsageError(
+            "Choose the grid: --like RASTER, or --resolution with or without --bounds; or the places: --at TABLE."
+        )
+    if places is not None and picture is not None:
+        raise click.UsageError("--picture draws grids: leave it out with --at.")

@@ -112,6 +112,7 @@ def write_stations() -> None:
     days = [places.assign(date=f"2020-07-0{day}", temp_c=9 + day + rng.normal(size=15)) for day in (1, 2)]
     days[1].loc[:2, "temp_c"] = np.nan
     pd.concat(days).to_csv("stations.csv", index=False)
+    places[:3].to_csv("places.csv", index=False)
     dates = gap(np.stack([field() + day for day in range(12)]))
     write_nc("sst.nc", ("time", "lat", "lon"), sst=(dates, {"units": "K"}))
     places.assign(time="2020-07-01", sst=300.0 + places["lat"]).to_csv("buoys.csv", index=False)

@@ -237,10 +237,45 @@ def test_the_command_writes_a_raster(tmp_path: Path) -> None:
         assert [found[name].attrs["units"] for name in ("value", "value_standard_error")] == ["degC", "degC"]
     cli("grid", source, tmp_path / "o.nc", "--like", target, "--bounds", "0", "0", "1", "1", code=2)
     neither = cli("grid", source, tmp_path / "o.nc", code=2)
-    assert "either --like RASTER, or --resolution" in neither.output
+    assert "--like RASTER, or --resolution" in neither.output
     (tmp_path / "points.doc").write_text("no table")
     result = cli("grid", tmp_path / "points.doc", tmp_path / "o.nc", "--resolution", "1", code=1)
     assert "is not a table that can be read" in result.output
+
+
+def test_the_command_predicts_at_the_places_of_a_table(tmp_path: Path) -> None:
+    table = measurements(60).assign(day=np.repeat(["2020-01-01", "2020-01-02"], 30))
+    places = pd.DataFrame({"name": ["a", "b"], "x": [3.0, 20.0], "y": [4.0, 30.0]})
+    for frame, name in ((table, "points.csv"), (places, "places.csv"), (places.assign(day=1, value_tail=0), "odd.csv")):
+        frame.to_csv(tmp_path / name, index=False)
+    begin = ["grid", tmp_path / "points.csv", tmp_path / "out.csv", "--value", "value", "--time", "day"]
+    done = cli(*begin, "--at", tmp_path / "places.csv", "--quantile", "0.9")
+    assert "to 4 places in" in done.output
+    found = pd.read_csv(tmp_path / "out.csv")
+    assert [*found] == [
+        "day",
+        "name",
+        "x",
+        "y",
+        "value",
+        "value_standard_error",
+        "value_quantile_0.9",
+        "value_fill_flag",
+    ]
+    expected = geonp.interpolate(table, places, values="value", time="day")
+    np.testing.assert_allclose(found["value"], expected["value"].values.ravel(), rtol=1e-5)
+    assert [*found["name"]] == ["a", "b", "a", "b"]
+    assert [*found["day"]] == ["2020-01-01", "2020-01-01", "2020-01-02", "2020-01-02"]
+    begin.append("--overwrite")
+    odd = cli(*begin, "--at", tmp_path / "odd.csv", code=1)
+    assert (
+        "columns with the names of results: day, value_tail. Rename or remove them; each place is predicted"
+        in odd.output
+    )
+    assert pd.read_csv(tmp_path / "out.csv").equals(found)
+    assert "expected a name that ends in .csv or .parquet" in cli(*begin[:2], "o.nc", "--at", begin[1], code=1).output
+    assert "Choose the grid" in cli(*begin, "--at", begin[1], "--resolution", "1", code=2).output
+    assert "--picture draws grids" in cli(*begin, "--at", begin[1], "--picture", "a.png", code=2).output
 
 
 def test_units_are_given_or_in_the_names_of_columns() -> None:
