@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -149,16 +150,18 @@ class Files:
 
     def write(self, filled: xr.Dataset, source: xr.Dataset, creation: dict[str, Any]) -> None:
         """Compute a fill of `source` once, and write all files."""
-        from geonp.io.output import held, write_raster
+        from geonp.io.output import held, write_raster, written
 
         like = source if self.values_only else None
         if not self.several:
             write_raster(filled, self.target, like=like, **creation)
             return
         with held(filled, Path(self.target)) as ds:
-            for path, part in self._parts(ds).items():
-                own = creation | {"like": like} if path == Path(self.target) else {"overwrite": creation["overwrite"]}
-                write_raster(part, path, **own)
+            with ExitStack() as complete:
+                for path, part in self._parts(ds).items():
+                    main = path == Path(self.target)
+                    own = creation | {"like": like} if main else {"overwrite": creation["overwrite"]}
+                    complete.enter_context(written(part, path, **own))
             self.draw(ds)
 
     def draw(self, filled: xr.Dataset) -> None:

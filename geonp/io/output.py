@@ -136,6 +136,24 @@ def write_raster(
     >>> list(geonp.open_raster("filled.nc"))
     ['height', 'height_standard_error', 'height_fill_flag']
     """
+    with written(ds, path, like=like, driver=driver, overwrite=overwrite, creation_options=creation_options):
+        pass  # the output appears at the end of this
+
+
+@contextmanager
+def written(
+    ds: xr.DataArray | xr.Dataset,
+    path: str | os.PathLike[str],
+    *,
+    like: xr.Dataset | None = None,
+    driver: Literal["COG", "GTiff"] | None = None,
+    overwrite: bool = False,
+    creation_options: Mapping[str, str] | None = None,
+) -> Iterator[None]:
+    """Write as :func:`write_raster` does; the output appears at the end of the context, and not if that fails.
+
+    Nested contexts are the way to write several files, all or none.
+    """
     path, ds = Path(path), as_dataset(ds)
     check_output(path, overwrite=overwrite, driver=driver)
     options = {key.upper(): value for key, value in (creation_options or {}).items()}
@@ -159,6 +177,7 @@ def write_raster(
             driver = driver or ("COG" if like is None else layout_of(like).get("driver", "COG"))
             _require_known(options, creation_options_of(driver), f"GDAL's {driver} driver")
             write_geotiff(_on_grid(storable(ds), grid), grid, temporary, driver, options, like)
+        yield
 
 
 def for_files(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
@@ -265,15 +284,15 @@ def _replacing(path: Path) -> Iterator[Path]:
     with _as_output_errors(path), _draft(path) as work:
         yield work / path.name
         sync(work / path.name)
-        if path.is_dir():
+        several = any(file.exists() for sidecar in sidecars for file in (sidecar, work / sidecar.name))
+        if path.is_dir() or (path.exists() and several):
+            # beside the sidecars of another file, it would have another georeference or mask if this is killed here
             os.replace(path, work / "replaced")
-        # those of a replaced file would change the georeference, the mask or the overviews of the new one
         for sidecar in sidecars:
             sidecar.unlink(missing_ok=True)
-        os.replace(work / path.name, path)
-        for sidecar in sidecars:
             if (work / sidecar.name).exists():
                 os.replace(work / sidecar.name, sidecar)
+        os.replace(work / path.name, path)
         sync(path.parent)
 
 

@@ -133,6 +133,22 @@ def test_errors_and_flags_lie_in_files_of_their_own(tmp_path: Path, model: str) 
     assert "--flags-to and --errors-to are the same file" in refused.output
 
 
+def test_of_several_files_all_appear_or_none(tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target, errors = dem(tmp_path), tmp_path / "out.tif", tmp_path / "errors.nc"
+    earlier = source.read_bytes()
+    for path in (target, errors):
+        path.write_bytes(earlier)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("geonp.io.output.write_netcdf", fail)
+    options = ("--model", model, "--values-only", "--errors-to", errors, "--overwrite")
+    assert "Nothing was changed" in with_warnings("fill", source, target, *options, code=1)
+    assert (target.read_bytes(), errors.read_bytes()) == (earlier, earlier)
+    assert sorted(tmp_path.iterdir()) == sorted([source, target, errors])
+
+
 def test_values_only_of_the_bands_of_a_geotiff(tmp_path: Path, model: str) -> None:
     source, target = dem(tmp_path), tmp_path / "out.tif"
     with_warnings("fill", source, target, "--model", model)

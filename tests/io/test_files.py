@@ -614,12 +614,17 @@ def test_text_and_grid_mappings_in_zarr_can_be_read_by_others(tmp_path: Path) ->
     assert stored["crs"].attrs["grid_mapping_name"] == "latitude_longitude"
 
 
-def test_sidecars_of_a_geotiff_are_replaced_with_it(tmp_path: Path) -> None:
+def in_a_rotated_crs(value: float) -> xr.Dataset:
+    """A raster whose CRS GDAL keeps in a sidecar of a GeoTIFF."""
     pole = {"grid_mapping_name": "rotated_latitude_longitude", "grid_north_pole_latitude": 40.0}
     rotated = {"rlat": [2.0, 1.0], "rlon": [1.0, 2.0], "pole": ((), 0, {**pole, "grid_north_pole_longitude": -170.0})}
-    a = xr.DataArray(np.ones((2, 2)), dims=("rlat", "rlon"), attrs={"grid_mapping": "pole"})
+    a = xr.DataArray(np.full((2, 2), value), dims=("rlat", "rlon"), attrs={"grid_mapping": "pole"})
+    return xr.Dataset({"a": a}, rotated)
+
+
+def test_sidecars_of_a_geotiff_are_replaced_with_it(tmp_path: Path) -> None:
     path, sidecar = tmp_path / "x.tif", tmp_path / "x.tif.aux.xml"
-    write_raster(xr.Dataset({"a": a}, rotated), path)
+    write_raster(in_a_rotated_crs(1), path)
     with rasterio.open(path) as file:
         assert pyproj.CRS.from_wkt(file.crs.to_wkt()).is_derived
     assert sidecar.exists()
@@ -630,6 +635,26 @@ def test_sidecars_of_a_geotiff_are_replaced_with_it(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["x.tif"]
     with rasterio.open(path) as file:
         assert file.crs is None
+
+
+@pytest.mark.parametrize("moves", [0, 1, 2])
+def test_a_geotiff_is_never_beside_the_sidecar_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moves: int
+) -> None:
+    path, sidecar, moved = tmp_path / "x.tif", tmp_path / "x.tif.aux.xml", []
+    write_raster(in_a_rotated_crs(1), path)
+    earlier = sidecar.read_text()
+
+    def stop(source: Path, target: Path) -> None:
+        if len(moved) == moves:
+            raise KeyboardInterrupt
+        moved.append(os.rename(source, target))
+
+    monkeypatch.setattr(os, "replace", stop)
+    with pytest.raises(KeyboardInterrupt):
+        write_raster(in_a_rotated_crs(2).assign_attrs(title="other"), path, overwrite=True)
+    assert path.exists() == (moves == 0)
+    assert moves or sidecar.read_text() == earlier
 
 
 @pytest.mark.parametrize(("lat", "epsg"), [((50.0, 49.0), 4326), ((90.0, -90.0), 4326), ((5e6, 4e6), None)])
