@@ -135,22 +135,17 @@ def grid(
     table has a column elevation, at the measurements. With --time date, OUT has a field of each date. OUT is NetCDF
     (.nc), Zarr (.zarr) or GeoTIFF (.tif), by its extension, and appears once it is complete. With --at, it is a table.
     """
-    from geonp.fill.picture import check_picture
-    from geonp.io.files import open_raster
     from geonp.io.joined import read_all
-    from geonp.io.measurements import as_frame, read_table
-    from geonp.io.output import check_output, write_raster
-    from geonp.io.table_output import check_columns, check_table, with_results, write_table
-    from geonp.io.tables import read_points
+    from geonp.io.measurements import read_table
+    from geonp.io.output import write_raster
+    from geonp.io.table_output import check_columns, with_results, write_table
     from geonp.scattered.covariates import wanted
     from geonp.scattered.lattices import lattice_around
     from geonp.scattered.selection import selected
 
     start = time.perf_counter()
     _check_grid(like, resolution, bounds, places, picture)
-    (check_output if places is None else check_table)(target, overwrite=overwrite)
-    if picture is not None:
-        check_picture(picture, overwrite=overwrite)
+    _check_outputs(target, picture, places, overwrite=overwrite)
     outputs = [path for path in (target, picture) if path is not None]
     read = [("table", path) for path in points] + [("raster of --like", like or ""), ("table of --at", places or "")]
     read.append(("model", settings["model"]))
@@ -159,11 +154,7 @@ def grid(
     names = list(values) or None
     beside = [read_covariate(text) for text in covariates]
     _require_apart(outputs, [("covariate", getattr(one, "encoding", {}).get("source", "")) for one in beside])
-    at: Any = None
-    if like is not None:
-        at = open_raster(str(like), chunks=None)
-    elif places is not None:
-        at, *_ = as_frame(read_points(places))
+    at = _opened(like, places)
     apart = [*(one.label for one in wanted(beside, at)), *filter(None, (settings["errors"], settings["time"]))]
     columns = read_table(table, names, x, y, apart, crossed=settings["repeats"] == "mean" or bool(settings["time"]))
     if places is not None:
@@ -183,6 +174,28 @@ def grid(
     summary["seconds"] = round(time.perf_counter() - start, 3)
     if as_json or not quiet:
         echo(to_json(summary) if as_json else _sentence(summary))
+
+
+def _check_outputs(target: Path, picture: Path | None, places: Path | None, *, overwrite: bool) -> None:
+    """Check that the results can be written: as a raster, or as a table of places."""
+    from geonp.fill.picture import check_picture
+    from geonp.io.output import check_output
+    from geonp.io.table_output import check_table
+
+    (check_output if places is None else check_table)(target, overwrite=overwrite)
+    if picture is not None:
+        check_picture(picture, overwrite=overwrite)
+
+
+def _opened(like: Path | None, places: Path | None) -> Any:
+    """The raster of --like, or the table of --at; None without them."""
+    from geonp.io.files import open_raster
+    from geonp.io.measurements import as_frame
+    from geonp.io.tables import read_points
+
+    if like is not None:
+        return open_raster(str(like), chunks=None)
+    return None if places is None else as_frame(read_points(places))[0]
 
 
 def _interpolated(table: Any, at: Any, settings: dict[str, Any], shown: bool) -> xr.Dataset:

@@ -42,8 +42,16 @@ _ADDED = {WITH_BOTH: "Both", WITH_SLICES: "Other slices", WITH_COVARIATES: "Cova
 RANKED = {"rmse": "RMSE", "mae": "MAE", "crps": "CRPS", "log_score": "log score", "interval_score": "interval score"}
 """Scores that methods are ranked by, smaller is better, with their headings."""
 
-ALIKE = 0.01
-"""Methods whose scores differ by less, relatively, or by less in the log score, are about as good."""
+
+@dataclass(frozen=True)
+class VerdictSettings:
+    """Settings of verdicts."""
+
+    alike: float = 0.01
+    """Methods whose scores differ by less, relatively, or by less in the log score, are about as good."""
+
+
+VERDICT = VerdictSettings()
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,7 +230,7 @@ class Scored:
 
     @cached_property
     def beaten(self) -> bool:
-        """Whether a baseline is better than geonp by one of the scores, by more than :data:`ALIKE`."""
+        """Whether a baseline is better than geonp by one of the scores, by more than :data:`VERDICT`."""
         return any(better for _, better in self._rivals.values())
 
     @cached_property
@@ -234,7 +242,9 @@ class Scored:
             ours = values.pop(self.ours)
             rival = min(values, key=values.__getitem__, default=self.ours)
             theirs = values.get(rival, math.inf)
-            tolerance = {"rel_tol": 0.0, "abs_tol": ALIKE} if name == "log_score" else {"rel_tol": ALIKE}
+            tolerance = (
+                {"rel_tol": 0.0, "abs_tol": VERDICT.alike} if name == "log_score" else {"rel_tol": VERDICT.alike}
+            )
             found[name] = rival, None if math.isclose(ours, theirs, **tolerance) else theirs < ours
         return found
 

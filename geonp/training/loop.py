@@ -392,8 +392,7 @@ class _Run:
 
 def _smoothed(mean: Tensor, loss: Tensor) -> Tensor:
     """Running mean of losses, without those that are not finite; NaN before the first."""
-    following = torch.where(mean.isfinite(), mean.lerp(loss, _REPORTING.smoothing), loss)
-    return torch.where(loss.isfinite(), following, mean)
+    return torch.where(loss.isfinite(), torch.where(mean.isfinite(), mean.lerp(loss, _REPORTING.smoothing), loss), mean)
 
 
 def _begin_worker(_: int) -> None:
