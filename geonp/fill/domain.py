@@ -42,7 +42,11 @@ def domain_of(mask: xr.DataArray | BoolArray | str | os.PathLike[str], grid: Gri
     if data.shape != grid.shape:
         raise InputError(
             f"the mask has shape {data.shape}, expected {grid.shape} (rows, columns) like the raster; "
-            "cut or transpose it to the raster's grid"
+            + (
+                "it is one for all slices: select a slice of it, or flag the cells of each slice (missing=, --gaps-where)"
+                if data.ndim > 2
+                else "cut or transpose it to the raster's grid"
+            )
         )
     if data.dtype.kind not in "biuf":
         raise InputError(f"the mask has dtype {data.dtype}, expected booleans (True = valid), or numbers (0 = invalid)")

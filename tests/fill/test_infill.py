@@ -548,7 +548,7 @@ def test_rasters_that_cannot_be_filled(obj: Any, message: str, lazy: bool, model
         (np.ones((2, 12, 20), bool), r"the mask has shape \(2, 12, 20\), expected \(12, 20\)"),
         (np.array(True), r"the mask has shape \(\), expected \(12, 20\)"),
         (np.full((12, 20), "yes"), r"the mask has dtype <U3, expected booleans \(True = valid\)"),
-        (xr.DataArray(np.ones((2, 12, 20)), dims=("t", "y", "x")), r"the mask has shape \(2, 12, 20\)"),
+        (xr.DataArray(np.ones((2, 12, 20)), dims=("t", "y", "x")), r"\(2, 12, 20\), .* select a slice of it"),
         (
             xr.DataArray(np.ones((12, 21)), dims=("y", "x")),
             r"mask and the raster differ in shape: got \(12, 21\), expected \(12, 20\)",
