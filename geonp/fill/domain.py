@@ -43,7 +43,7 @@ def domain_of(mask: xr.DataArray | BoolArray | str | os.PathLike[str], grid: Gri
         raise InputError(
             f"the mask has shape {data.shape}, expected {grid.shape} (rows, columns) like the raster; "
             + (
-                "it is one for all slices: select a slice of it, or flag the cells of each slice (missing=, --gaps-where)"
+                "it is one for all slices: select a slice of it, or flag cells of each slice (missing=, --gaps-where)"
                 if data.ndim > 2
                 else "cut or transpose it to the raster's grid"
             )
