@@ -16,14 +16,14 @@ import rasterio.shutil
 import xarray as xr
 from rasterio._err import CPLE_BaseError
 from rasterio.enums import ColorInterp, MaskFlags
-from rasterio.errors import NotGeoreferencedWarning, RasterioError
+from rasterio.errors import NodataShadowWarning, NotGeoreferencedWarning, RasterioError
 from rasterio.io import MemoryFile
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
 from geonp.errors import InputError
+from geonp.io.alpha import alpha_bands, as_integers, as_values
 from geonp.raster.arrays import Array
-from geonp.raster.casting import nearest_integers
 from geonp.raster.metadata import PACKED_BANDS, THEMATIC
 from geonp.raster.nodata import EXACT, PACKING, holds
 
@@ -50,8 +50,10 @@ class Bands:
         Whether a palette, category names or the type of the layer say that the values are classes.
     single : bool
         Whether the file has no other bands of values.
-    alpha : int or None
-        Number of an alpha band that GDAL does not apply, as it does not beside more than three bands.
+    alpha : tuple of int
+        Numbers of alpha bands.
+    alpha_applied : bool
+        Whether GDAL masks by them.
     """
 
     numbers: list[int]
@@ -62,7 +64,8 @@ class Bands:
     masked: bool
     classes: bool
     single: bool
-    alpha: int | None = None
+    alpha: tuple[int, ...] = ()
+    alpha_applied: bool = False
 
     @classmethod
     def of(cls, file: rasterio.DatasetReader, path: str, chosen: Sequence[int] | None) -> Bands:
@@ -72,11 +75,9 @@ class Bands:
         """
         # each of these attributes of rasterio reads all bands, of which there may be thousands
         flags, interpretations, dtypes = file.mask_flag_enums, file.colorinterp, file.dtypes
-        # GDAL masks by the alpha band of one or of three bands
-        masking = any(MaskFlags.alpha in kinds for kinds in flags)
-        unmasked = all(MaskFlags.all_valid in kinds for kinds in flags) and file.count > 1
-        alpha = {n for n in file.indexes if (masking or unmasked) and interpretations[n - 1] == ColorInterp.alpha}
-        unapplied = next(iter(alpha)) if unmasked and len(alpha) == 1 else None
+        alpha = alpha_bands(file)
+        # GDAL masks by the alpha band of one or of three bands without a nodata value
+        applied = any(MaskFlags.alpha in kinds for kinds in flags)
         numbers = [n for n in file.indexes if n not in alpha] if chosen is None else list(chosen)
         if missing := [n for n in numbers if not 1 <= n <= file.count]:
             raise InputError(
@@ -86,7 +87,7 @@ class Bands:
             others = ", ".join(str(n) for n in file.indexes if n not in alpha)
             raise InputError(
                 f"Band {', '.join(map(str, masks))} is an alpha band, which says where the others are missing: "
-                f"expected bands of values, {others}. Correct --bidx."
+                f"expected bands of values, {others}. Correct --bidx. If it is one of values: {as_values(file)}"
             )
         dtypes, flags, interpretations, nodata, scales, offsets = (
             [values[n - 1] for n in numbers]
@@ -105,7 +106,7 @@ class Bands:
             nodata,
             scales,
             offsets,
-            unapplied is not None
+            bool(alpha)
             or any(
                 not {MaskFlags.all_valid, MaskFlags.nodata} & set(kinds) or MaskFlags.per_dataset in kinds
                 for kinds in flags
@@ -116,7 +117,8 @@ class Bands:
             or os.path.exists(f"{path}.vat.dbf")  # False for a name that is too long
             or (np.dtype(dtypes[0]).kind in "iu" and _has_categories(path)),
             file.count - len(alpha) == 1,
-            unapplied,
+            tuple(alpha),
+            applied,
         )
 
     @property
@@ -142,8 +144,15 @@ class Bands:
     @property
     def masked_dtype(self) -> str | None:
         """Dtype of integers whose missing cells a mask marks, and no nodata value; None for all other bands."""
-        unmarked = self.masked and np.dtype(self.dtypes[0]).kind in "iu" and all(v is None for v in self.nodata)
-        return self.dtypes[0] if unmarked else None
+        return self.dtypes[0] if self._masked_integers and all(value is None for value in self.nodata) else None
+
+    @property
+    def _masked_integers(self) -> bool:
+        return self.masked and np.dtype(self.dtypes[0]).kind in "iu"
+
+    def stored_alpha(self, path: str) -> dict[str, Any] | None:
+        """Where the alpha band beside integers is; None if there is none."""
+        return {"path": path, "number": self.alpha[0]} if self.alpha and self._masked_integers else None
 
     def described(self, da: xr.DataArray) -> xr.DataArray:
         """`da` with nodata value, scale and offset in attrs if they are those of all bands, and without if not.
@@ -172,7 +181,7 @@ class Bands:
         return _replaced(da, _Marked(da.variable, masked.variable, value)).assign_attrs(_FillValue=value)
 
     def opaque(self, da: xr.DataArray, alpha: xr.DataArray) -> xr.DataArray:
-        """Floats ``(band, y, x)`` with NaN where an alpha band ``(1, y, x)`` is 0."""
+        """Floats ``(band, y, x)`` with NaN where one of the alpha bands ``(band, y, x)`` is 0."""
         return _replaced(da, _Opaque(da.variable, alpha.variable))
 
     def unpacked(self, da: xr.DataArray) -> xr.DataArray:
@@ -197,29 +206,9 @@ def packed(da: xr.DataArray, stored: Mapping[str, Any], *, integers: bool) -> xr
     )  # float64 has 16 digits: rounding removes what unpacking added
     if integers:
         fill = np.dtype(stored["dtype"]).type(stored["_FillValue"])
-        integer = xr.apply_ufunc(_integers, values, fill, dask="parallelized", output_dtypes=[fill.dtype])
+        integer = xr.apply_ufunc(as_integers, values, fill, dask="parallelized", output_dtypes=[fill.dtype])
         values = integer.assign_attrs(_FillValue=fill)
     return values.assign_attrs({**da.attrs, **values.attrs, "scale_factor": scale, "add_offset": offset})
-
-
-def with_alpha(layers: Sequence[xr.DataArray], dtype: np.dtype[Any]) -> list[xr.DataArray]:
-    """Bands as integers, 0 where they are missing, and an alpha band, which is 0 where one of them is."""
-    zero, opaque = dtype.type(0), np.iinfo(dtype).max
-    result = [
-        xr.apply_ufunc(_integers, layer.drop_attrs(), zero, False, dask="parallelized", output_dtypes=[dtype])
-        for layer in layers
-    ]
-    seen = layers[0].notnull()
-    for layer in layers[1:]:
-        seen = seen & layer.notnull()
-    return [*result, (seen * dtype.type(opaque)).astype(dtype)]
-
-
-def _integers(values: Array, fill: np.integer[Any], avoid: bool = True) -> Array:
-    missing = np.isnan(values)
-    result = np.full(values.shape, fill)
-    result[~missing] = nearest_integers(values[~missing], fill.dtype, (int(fill),) if avoid else ())
-    return result
 
 
 def _has_categories(path: str) -> bool:
@@ -291,11 +280,15 @@ class _Marked(_Lazy):
 
 
 class _Opaque(_Lazy):
-    """Floats with NaN wherever the only band of another array is 0."""
+    """Floats with NaN wherever a band of another array is 0."""
 
     def __init__(self, source: xr.Variable, alpha: xr.Variable) -> None:
         super().__init__(source, source.dtype)
         self.alpha = alpha
 
     def _read(self, key: tuple[Any, ...]) -> Array:
-        return np.where(self.alpha[0][key[1:]].values, self.source[key].values, np.nan).astype(self.dtype)
+        seen = self.alpha[:, *key[1:]].values.all(axis=0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NodataShadowWarning)  # that the alpha band is not applied: it is, here
+            values = self.source[key].values
+        return np.where(seen, values, np.nan).astype(self.dtype)

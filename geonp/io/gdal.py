@@ -20,6 +20,7 @@ from rasterio.errors import RasterioIOError
 from rasterio.io import DatasetReader
 
 from geonp.errors import InputError, warn
+from geonp.io.alpha import warn_of_alpha
 from geonp.io.bands import Bands
 from geonp.io.tags import read_tags
 from geonp.raster.metadata import GDAL_METADATA, UNNAMED
@@ -121,7 +122,9 @@ def open_gdal(
         described = file.descriptions
         descriptions = [described[number - 1] for number in of.numbers]
         said = read_tags(file, of.numbers, of.masked_dtype)
+        warn_of_alpha(file)
         mixed = len(set(file.dtypes)) > 1
+    said["alpha"] = of.stored_alpha(os.path.abspath(path) if os.path.exists(path) else str(path))
     da = _values(path, of, chunks, nodata is None, mixed, misnamed)
     attrs = {key: value for key, value in da.attrs.items() if not _STALE_TAGS.match(key)}
     file_attrs = {key: value for key, value in attrs.items() if key in tags}
@@ -195,8 +198,8 @@ def _values(path: str | Path, of: Bands, chunks: Any, declared: bool, mixed: boo
     layout = None if chunks is None else da.chunksizes
     if declared and of.wide_nodata and not masked:
         da = of.marked(read(False, None), read(True, None))
-    if of.alpha is not None:
-        da = of.opaque(da if layout is None else read(True, None), read(False, None, [of.alpha]))
+    if of.alpha and not of.alpha_applied:
+        da = of.opaque(da if layout is None else read(True, None), read(False, None, of.alpha))
     if not of.one_packing:
         da = of.unpacked(da if layout is None or da.chunks is None else read(masked, None))
     if mixed:

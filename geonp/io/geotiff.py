@@ -18,7 +18,8 @@ from rasterio._err import CPLE_BaseError
 from rasterio.errors import NotGeoreferencedWarning, RasterioError
 
 from geonp.errors import InputError, OutputError, reason, warn
-from geonp.io.bands import packed, with_alpha
+from geonp.io.alpha import alpha_beside, with_alpha
+from geonp.io.bands import packed
 from geonp.io.intact import require_intact, unwritten, write_blocks
 from geonp.io.layouts import add_overviews, creation_of, layout_of
 from geonp.io.tags import layer_tags, write_tags
@@ -221,14 +222,19 @@ def _encoded_layers(ds: xr.Dataset, grid: Grid) -> list[tuple[str, xr.DataArray,
         for packing, (name, da) in zip(packings, stored.items(), strict=True)
         for label, layer in _layers(name, da, grid)
     ]
-    masked = next(iter(ds.data_vars.values())).encoding.get(GDAL_METADATA, {}).get("masked")
-    if masked is None or len(ds) > 1 or layers[0][1].dtype.kind != "f":
+    values = next(iter(ds.data_vars.values()))
+    said, dtype = values.encoding.get(GDAL_METADATA, {}), layers[0][1].dtype
+    masked, alpha = said.get("masked"), said.get("alpha")
+    if len(ds) > 1:
         return layers
-    *values, alpha = with_alpha([layer for _, layer, _ in layers], np.dtype(masked))
-    return [
-        *((label, layer, about) for (label, _, about), layer in zip(layers, values, strict=True)),
-        ("alpha", alpha, {"colour": "alpha"}),
-    ]
+    if masked is not None and dtype.kind == "f":
+        *bands, last = with_alpha([layer for _, layer, _ in layers], np.dtype(masked), grid, alpha)
+        layers = [(label, layer, about) for (label, _, about), layer in zip(layers, bands, strict=True)]
+    elif alpha is not None and dtype.kind in "iu":
+        last = alpha_beside(values, dtype, grid, alpha)
+    else:
+        return layers
+    return [*layers, ("alpha", last, {"colour": "alpha"})]
 
 
 def _require_compression(driver: str, options: Mapping[str, str]) -> None:

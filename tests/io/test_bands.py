@@ -117,6 +117,58 @@ def test_an_alpha_band_that_gdal_does_not_apply_is_a_mask(tmp_path: Path, dtype:
         assert file.count == (6 if dtype == "uint16" else 5)
 
 
+@pytest.mark.parametrize("nodata", [None, 0, 9])
+@pytest.mark.parametrize("n_bands", [1, 3, 5])
+def test_alpha_comes_back_where_it_was_and_is_opaque_where_values_were_filled(
+    tmp_path: Path, nodata: int | None, n_bands: int
+) -> None:
+    stored = np.arange(20, 20 + 12 * (n_bands + 1), dtype="uint8").reshape(n_bands + 1, 3, 4)
+    stored[-1] = [[255, 128, 255, 255], [255, 0, 255, 255], [128, 255, 255, 255]]
+    if nodata is not None:
+        stored[:-1, 2, 3] = nodata
+    path = write_tif(tmp_path / "a.tif", stored, "uint8", nodata=nodata)
+    with rasterio.open(path, "r+") as file:
+        file.colorinterp = [*(ColorInterp.gray, *(ColorInterp.undefined,) * 4)[:n_bands], ColorInterp.alpha]
+    ds = open_raster(path)
+    missing = (stored[:-1] == (256 if nodata is None else nodata)) | (stored[-1] == 0)
+    np.testing.assert_array_equal(np.isnan(ds["a"]), missing[0] if n_bands == 1 else missing)
+    write_raster(ds, tmp_path / "same.tif", like=ds)
+    filled = ds.where(ds["a"].notnull(), 77)
+    filled["a"].encoding = ds["a"].encoding
+    write_raster(filled, tmp_path / "filled.tif", like=ds)
+    write_raster(filled.isel(y=[2, 1], x=slice(1, 4)), tmp_path / "part.tif")
+    expected = np.where(missing, 77, stored[:-1])
+    alpha = np.where(stored[-1] == 0, 255, stored[-1])
+    with rasterio.open(tmp_path / "same.tif") as file:
+        np.testing.assert_array_equal(file.read()[:-1], np.where(missing, nodata or 0, stored[:-1]))
+        np.testing.assert_array_equal(file.read()[-1], np.where(missing[0], 0, stored[-1]))
+    with rasterio.open(tmp_path / "filled.tif") as file:
+        np.testing.assert_array_equal(file.read(), [*expected, alpha])
+        assert file.colorinterp[-1] == ColorInterp.alpha
+    with rasterio.open(tmp_path / "part.tif") as file:
+        np.testing.assert_array_equal(file.read(), np.stack([*expected, alpha])[:, 1:, 1:])
+
+
+def test_alpha_is_opaque_if_the_file_is_gone(tmp_path: Path) -> None:
+    path = write_tif(tmp_path / "a.tif", [[[7, 8]], [[5, 6]], [[3, 4]], [[128, 0]]], "uint8", alpha="yes")
+    ds = open_raster(path).compute()
+    path.unlink()
+    with pytest.warns(UserWarning, match="alpha band of .* cannot be read again: all cells with a value become opaque"):
+        write_raster(ds, tmp_path / "b.tif")
+    with rasterio.open(tmp_path / "b.tif") as file:
+        assert file.read(4).tolist() == [[255, 0]]
+
+
+def test_values_in_an_alpha_band_are_warned_of(tmp_path: Path) -> None:
+    """The fourth band of bytes, such as near infrared, is alpha unless its writer says otherwise."""
+    path = write_tif(tmp_path / "a.tif", np.random.default_rng(0).integers(1, 255, (4, 300, 300), "u1"), "uint8")
+    with pytest.warns(UserWarning, match=r"neither 0 nor opaque.* rio edit-info .*a.tif --colorinterp red,.*undefined"):
+        ds = open_raster(path)
+    write_raster(ds, tmp_path / "b.tif")
+    with rasterio.open(path) as before, rasterio.open(tmp_path / "b.tif") as after:
+        np.testing.assert_array_equal(before.read(), after.read())
+
+
 def test_nodata_values_of_all_bands_are_no_mask_to_be_written(tmp_path: Path) -> None:
     path = write_tif(tmp_path / "a.tif", [[[0, 8]], [[0, 0]]], "uint8")
     with rasterio.open(path, "r+") as file:
