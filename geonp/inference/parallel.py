@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -73,8 +73,8 @@ def on_cores(function: Callable[[T], U], items: Iterable[T], device: str, expect
     items : iterable
         Iterated in the calling thread.
     device : str
-        The device that `function` computes on. If it is a GPU, `function` is called in the calling thread, and only
-        one thread calls it at a time.
+        The device that `function` computes on. A GPU has one thread, which computes an item at a time, since its memory
+        holds one batch; the next ones are prepared meanwhile.
     expected : int
         Approximate number of items; processes start if there are enough of them.
 
@@ -84,8 +84,12 @@ def on_cores(function: Callable[[T], U], items: Iterable[T], device: str, expect
         The results, in the order of the items.
     """
     if device.partition(":")[0] != "cpu":
-        return map(partial(_exclusively, function), items)
-    return _in_order(function, items, expected)
+        return _in_order(function, items, 2, _threads_of(1, device))
+    cores, worker = _cores()
+    with _LOCK:
+        processes = shared_processes(os.getpid(), cores)
+    processes.expect(expected)
+    return _in_order(function, items, 2 * cores, _threads_of(cores, worker), processes)
 
 
 def number_of_cores() -> int:
@@ -149,7 +153,7 @@ def _cores() -> tuple[int, str]:
 
 
 _LOCK = threading.Lock()
-_GPU = threading.Lock()
+"""Held while pools are looked up: lru_cache may call a function twice for two threads."""
 
 
 def _forget_threads() -> None:
@@ -157,8 +161,8 @@ def _forget_threads() -> None:
 
     Dask's pool is of Dask, which does not notice a fork, and waits for ever.
     """
-    global _LOCK, _GPU
-    _LOCK, _GPU = threading.Lock(), threading.Lock()
+    global _LOCK
+    _LOCK = threading.Lock()
     dask.threaded.default_pool = None
     dask.threaded.pools.clear()
 
@@ -167,16 +171,15 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_threads)
 
 
-def _exclusively(function: Callable[[T], U], item: T) -> U:
-    """Call the function in one thread at a time: the memory of a GPU holds one batch."""
-    with _GPU:
-        return function(item)
-
-
 @lru_cache(maxsize=16)
-def _threads(pid: int, cores: int, worker: str) -> ThreadPoolExecutor:
-    """Threads of the process `pid`; a forked process has none of its parent's."""
-    return ThreadPoolExecutor(cores, thread_name_prefix="geonp-model")
+def _threads(pid: int, n: int, of: str) -> ThreadPoolExecutor:
+    """Threads of the process `pid`, and of a worker or a GPU; a forked process has none of its parent's."""
+    return ThreadPoolExecutor(n, thread_name_prefix="geonp-model")
+
+
+def _threads_of(n: int, of: str) -> ThreadPoolExecutor:
+    with _LOCK:
+        return _threads(os.getpid(), n, of)
 
 
 @lru_cache(maxsize=4)
@@ -185,23 +188,25 @@ def shared_processes(pid: int, cores: int) -> ModelProcesses:
     return ModelProcesses(cores)
 
 
-def _in_order(function: Callable[[T], U], items: Iterable[T], expected: int) -> Iterator[U]:
-    """Results in the order of the items, with a few items submitted ahead."""
-    cores, worker = _cores()
-    with _LOCK:  # lru_cache may call the function twice for two threads
-        threads, processes = _threads(os.getpid(), cores, worker), shared_processes(os.getpid(), cores)
-    processes.expect(expected)
+def _in_order(
+    function: Callable[[T], U],
+    items: Iterable[T],
+    ahead: int,
+    threads: ThreadPoolExecutor,
+    processes: ModelProcesses | None = None,
+) -> Iterator[U]:
+    """Results in the order of the items, of which `ahead` are submitted at a time."""
     submitted = deque[tuple[T, Future[U], bool]]()
 
     def submit(item: T) -> None:
-        future = processes.submit(function, item)
+        future = None if processes is None else processes.submit(function, item)
         submitted.append((item, future or threads.submit(function, item), future is not None))
 
     def result(item: T, future: Future[U], in_process: bool) -> U:
         try:
             return future.result()
         except Exception as error:
-            if not in_process:
+            if not in_process or processes is None:
                 raise
             value = threads.submit(function, item).result()  # raises if the item is at fault
             processes.failed(error)
@@ -210,7 +215,7 @@ def _in_order(function: Callable[[T], U], items: Iterable[T], expected: int) -> 
     try:
         for item in items:
             submit(item)
-            if len(submitted) == 2 * cores:
+            if len(submitted) == ahead:
                 yield result(*submitted.popleft())
         while submitted:
             yield result(*submitted.popleft())

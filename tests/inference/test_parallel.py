@@ -71,9 +71,21 @@ def test_results_are_let_go() -> None:
     assert sum(reference() is not None for reference in found) <= 1
 
 
-def test_a_device_is_given_one_batch_after_the_other_by_its_own_thread() -> None:
-    threads = on_cores(lambda _: threading.current_thread(), range(9), "cuda", 9)
-    assert set(threads) == {threading.current_thread()}
+def test_a_device_is_given_one_batch_after_the_other_while_the_next_is_prepared() -> None:
+    prepared = [threading.Event() for _ in range(9)]
+
+    def items() -> Iterator[int]:
+        for i in range(9):
+            prepared[i].set()
+            yield i
+
+    def call(i: int) -> threading.Thread:
+        assert i == 8 or prepared[i + 1].wait(60)
+        return threading.current_thread()
+
+    threads = {*on_cores(call, items(), "cuda", 9), *on_cores(call, items(), "cuda", 9)}
+    assert len(threads) == 1
+    assert threading.current_thread() not in threads
 
 
 def test_nothing_more_is_begun_after_an_error() -> None:
