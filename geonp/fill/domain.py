@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from geonp.errors import InputError
+from geonp.errors import InputError, reason
 from geonp.io.polygons import VECTOR_FILES, is_vector, polygon_mask
 from geonp.raster.arrays import BoolArray
 from geonp.raster.grid import Grid
@@ -56,3 +56,15 @@ def domain_of(mask: xr.DataArray | BoolArray | str | os.PathLike[str], grid: Gri
     for value in nodata:
         valid = valid & (data != value)
     return valid
+
+
+def read_domain(domain: Any, rows: slice, columns: slice = slice(None)) -> BoolArray:
+    """Some cells of a domain. Raises InputError if they cannot be read."""
+    try:
+        return np.asarray(domain[rows, columns])
+    except MemoryError:
+        raise
+    except Exception as error:  # readers of files raise errors of no common class
+        raise InputError(
+            f"the mask cannot be read: {reason(error)}; copy it again, or compute it before, mask.compute()"
+        ) from error

@@ -15,6 +15,7 @@ import dask.array as da
 import numpy as np
 
 from geonp.errors import InputError
+from geonp.fill.domain import read_domain
 from geonp.fill.request import Request
 from geonp.fill.surroundings import Index
 from geonp.raster.arrays import BoolArray
@@ -53,7 +54,7 @@ def packed_domain(request: Request) -> Any:
     domain = PackedMask(inside.shape)
     for number, start in enumerate(inside.starts):
         strip = inside.strip(number)
-        domain.append(start, strip & np.asarray(request.domain[start : start + len(strip)]))
+        domain.append(start, strip & read_domain(request.domain, slice(start, start + len(strip))))
     return domain
 
 

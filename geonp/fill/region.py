@@ -14,7 +14,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from geonp.errors import PredictionError
+from geonp.errors import PredictionError, reason
+from geonp.fill.domain import read_domain
 from geonp.fill.surroundings import Index, Placement, Region
 from geonp.inference.classes import fill_classes
 from geonp.inference.covariates import Layer
@@ -93,7 +94,7 @@ def fill_region(region: Region, source: Source, job: FillJob, *, keep_going: boo
         except PredictionError as error:
             if not keep_going:
                 raise
-            failure = reason(error)
+            failure = described(error)
             flag = np.where(np.isnan(own[place]), FillFlag.FAILED, FillFlag.OBSERVED).astype(np.int8)
             filled = as_read(own[place], flag, job)
         result[place] = filled
@@ -199,7 +200,7 @@ class VariableSource:
 
         def read(i: int, j: int) -> Any:
             a, b = rows[i], cols[j]
-            return whole is None or np.asarray(whole[a.start : a.stop, b.start : b.stop])
+            return whole is None or read_domain(whole, slice(a.start, a.stop), slice(b.start, b.stop))
 
         assemble(mask, rows, cols, read)
         return mask
@@ -292,7 +293,7 @@ class VariableSource:
             except MemoryError:
                 raise
             except Exception as error:  # readers of files raise errors of no common class
-                logger.info("%s: cells around a region cannot be read: %s", self.variable.name, reason(error))
+                logger.info("%s: cells around a region cannot be read: %s", self.variable.name, described(error))
                 complete = False
                 return np.nan
 
@@ -336,7 +337,7 @@ def unknown(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     return as_read(np.full(shape, np.nan, dtype["value"]), FillFlag.OUTSIDE_DOMAIN)
 
 
-def reason(error: Exception) -> str:
-    """Class and first line of an error, for a record."""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0] if text else ''}"[:300]
+def described(error: Exception) -> str:
+    """Class, text and causes of an error, for a record."""
+    name, text = type(error).__name__, reason(error)
+    return (text if text.startswith(name) else f"{name}: {text}")[:300]

@@ -20,7 +20,7 @@ from geonp.fill.bounds import mapped
 from geonp.fill.doubts import Glance
 from geonp.fill.options import FillOptions
 from geonp.fill.outputs import Output
-from geonp.fill.region import VariableSource, fill_region, reason
+from geonp.fill.region import VariableSource, described, fill_region
 from geonp.fill.surroundings import Index, Region
 from geonp.inference.kernel import FillJob, as_read
 from geonp.inference.warping import Warping
@@ -148,20 +148,20 @@ def fill_unit(work: Work, unit: Unit) -> Record:
             work.require_input(field)
             own = _joined([source.own() for source in sources])
             complete = (np.isfinite(own).all() and not work.job.smooth) or all(
-                source.complete and source.beside_windows is not None for source in sources
+                source.beside_windows is not None and source.complete for source in sources
             )
             work.require_input(field)
         except MemoryError:
             raise
         except Exception as error:  # readers of files raise errors of no common class
-            return fail_unit(work, unit, reason(error))
-        parts = [fill_region(source.region, source, job, keep_going=True) for source in sources]
-        result, failure = _joined([part for part, _ in parts]), next((why for _, why in parts if why), "")
-        if any(source.far_complete for source in sources):
-            try:
+            return fail_unit(work, unit, described(error))
+        try:
+            parts = [fill_region(source.region, source, job, keep_going=True) for source in sources]
+            if any(source.far_complete for source in sources):
                 work.require_input(field)
-            except InputError as error:
-                return fail_unit(work, unit, reason(error))
+        except InputError as error:  # of the mask, or an input that vanished
+            return fail_unit(work, unit, described(error))
+        result, failure = _joined([part for part, _ in parts]), next((why for _, why in parts if why), "")
         # far windows and the slices that inform an empty one are read as they are needed
         complete = complete and bool(np.isfinite(own).all() or all(source.complete for source in sources))
         note: Record = {} if complete else {"unread": True}

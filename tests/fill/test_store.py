@@ -694,6 +694,30 @@ def test_a_corrupt_input_chunk_fails_its_unit_alone_until_it_is_mended(
     assert stored(out) == stored(whole)
 
 
+def test_a_mask_that_cannot_be_read_fails_the_units_that_need_it(model: str, tmp_path: Path, source: Path) -> None:
+    mask = xr.Dataset({"m": xr.ones_like(field().a, bool)})
+    written(mask, tmp_path / "mask.zarr", encoding={"m": {"chunks": (20, 25), "fill_value": False}})
+    bad = tmp_path / "mask.zarr" / "m" / "c" / "2" / "0"
+    good, times, out = bad.read_bytes(), bad.stat(), tmp_path / "out.zarr"
+
+    def fill(name: Path, **options: Any) -> Any:
+        valid = lazily(tmp_path / "mask.zarr").m.chunk(20)
+        return fill_store(lazily(source), name, chunks=20, model=model, mask=valid, **options)
+
+    bad.write_bytes(b"x")
+    os.utime(bad, ns=(times.st_atime_ns, times.st_mtime_ns))
+    failed = fill(out).failed
+    assert "0.2.0" in failed
+    assert len(failed) < 12
+    assert all("the mask cannot be read: " in text for text in failed.values())
+    with pytest.raises(InputError, match="unfinished"):
+        open_raster(out)
+    bad.write_bytes(good)
+    os.utime(bad, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert fill(out, resume=True).failed == fill(tmp_path / "whole.zarr").failed == {}
+    assert stored(out) == stored(tmp_path / "whole.zarr")
+
+
 def test_a_prediction_that_is_not_finite_fails_its_unit(
     model: str, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
