@@ -40,7 +40,8 @@ class Month:
     @property
     def hours(self) -> Any:
         """Every hour of these days, as datetime64."""
-        return np.arange(np.datetime64(self.first, "h"), np.datetime64(self.last, "h") + 24).astype("datetime64[ns]")
+        first, end = np.datetime64(self.first, "ns"), np.datetime64(self.last + timedelta(days=1), "ns")
+        return np.arange(first, end, np.timedelta64(1, "h"))
 
     def request(self, area: Area) -> dict[str, Any]:
         """Request to the data store."""
