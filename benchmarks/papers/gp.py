@@ -8,18 +8,28 @@ from __future__ import annotations
 
 from tables import MODELS, SECOND_HAND, arguments, budget, nll, publish, report, run
 
-MODELS_1D = ("NP", "CNP", "BNP", "ANP", "CANP", "BANP", "ConvCNP", "TNP-D", "TNP-KR-PERF")
+MODELS_1D = ("NP", "CNP", "BNP", "ANP", "CANP", "BANP", "ConvCNP", "TNP-D", "TNP-KR-PERF", "TNP-KR-FULL")
 FIRST: dict[str, dict[str, float]] = {
     "gp1d_matern32": dict(
-        zip(MODELS_1D, (0.638, 0.547, 0.523, 0.043, 0.047, 0.023, -0.018, -0.023, -0.006), strict=True)
+        zip(MODELS_1D, (0.638, 0.547, 0.523, 0.043, 0.047, 0.023, -0.018, -0.023, -0.006, -0.024), strict=True)
     ),
-    "gp1d_periodic": dict(zip(MODELS_1D, (1.342, 1.165, 1.165, 0.829, 0.818, 0.761, 0.543, 0.516, 0.562), strict=True)),
+    "gp1d_periodic": dict(
+        zip(MODELS_1D, (1.342, 1.165, 1.165, 0.829, 0.818, 0.761, 0.543, 0.516, 0.562, 0.516), strict=True)
+    ),
     "gp1d_rbf": dict(
-        zip(MODELS_1D, (0.338, 0.238, 0.165, -0.341, -0.310, -0.347, -0.456, -0.455, -0.425), strict=True)
+        zip(MODELS_1D, (0.338, 0.238, 0.165, -0.341, -0.310, -0.347, -0.456, -0.455, -0.425, -0.453), strict=True)
     ),
-    "gp2d_rbf": {"NP": 1.209, "CNP": 1.174, "ANP": 0.753, "CANP": 0.611, "TNP-D": 0.484, "TNP-KR-PERF": 0.554},
+    "gp2d_rbf": {
+        "NP": 1.209,
+        "CNP": 1.174,
+        "ANP": 0.753,
+        "CANP": 0.611,
+        "TNP-D": 0.484,
+        "TNP-KR-PERF": 0.554,
+        "TNP-KR-FULL": 0.482,
+    },
 }
-"""NLL at 100,000 steps, arXiv 2411.12502 version 1, table 3, two dimensions table 5; its "Fast" is PERF."""
+"""NLL at 100,000 steps, arXiv 2411.12502 version 1, table 3, two dimensions table 5; its "Full" is FULL, its "Fast" PERF."""
 
 SECOND: dict[str, dict[str, float]] = {
     "gp1d_rbf": {

@@ -55,6 +55,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "TNP-KR-DKA": ("tnp-kr", {"attention": "dka"}),
     "TNP-KR-PERF": ("tnp-kr", {"attention": "performer", "v_dim": 128, "v_hidden": 0, "embed_hidden": [512, 128]}),
     "TNP-KR-SA": ("tnp-kr", {}),
+    "TNP-KR-FULL": ("tnp-kr", {"attention": "full"}),
     "TNP-KR-SA, invariant": ("tnp-kr", {"embed_x": False}),
     "TNP-KR-SA, means": _of_recipe("sir"),
     "ConvCNP": ("convcnp", {}),
