@@ -43,7 +43,9 @@ class SteadyStore(WrapperStore[ZarrStore]):
             If it is that of a chunk, and its array is not there either, or if it cannot be read.
         """
         value = await self._got(key, prototype, byte_range)
-        if PurePosixPath(key).name in _OTHERS:
+        if (name := PurePosixPath(key).name) in _OTHERS:
+            if value is not None and name in _DOCUMENTS:
+                self._found.add(key)  # that of a group says nothing of its arrays
             return value
         for _ in range(_TRIES if isinstance(self._store, LocalStore) else 1):
             if value is not None:

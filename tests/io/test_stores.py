@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import shutil
+import warnings
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -147,6 +149,21 @@ def test_a_chunk_that_is_missed_for_a_moment_is_read_again(
     (tmp_path / "a.zarr").rename(tmp_path / "b.zarr")
     with pytest.raises(InputError, match=r"vanished while it was read: got neither the chunk 'a/c/0/\d' nor its array"):
         opened["a"].load()
+
+
+@pytest.mark.parametrize("consolidated", [False, True])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_an_array_that_vanishes_from_its_group_is_no_gap(
+    tmp_path: Path, zarr_format: Literal[2, 3], consolidated: bool
+) -> None:
+    path, ds = tmp_path / "a.zarr", xr.Dataset({"a": (("y", "x"), np.ones((3, 4)))})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Consolidated metadata")
+        ds.to_zarr(path, zarr_format=zarr_format, consolidated=consolidated)
+    opened = open_raster(path)
+    shutil.rmtree(path / "a")
+    with pytest.raises(InputError, match="The input vanished while it was read"):
+        opened.load()
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
