@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -150,18 +150,18 @@ class Files:
 
     def write(self, filled: xr.Dataset, source: xr.Dataset, creation: dict[str, Any]) -> None:
         """Compute a fill of `source` once, and write all files."""
-        from geonp.io.output import held, write_raster, written
+        from geonp.io.location import unchanged
+        from geonp.io.output import held, written
 
         like = source if self.values_only else None
-        if not self.several:
-            write_raster(filled, self.target, like=like, **creation)
-            return
-        with held(filled, Path(self.target)) as ds:
+        require_unchanged = unchanged(str(source.encoding.get("source", "")))
+        with held(filled, Path(self.target)) if self.several else nullcontext(filled) as ds:
             with ExitStack() as complete:
-                for path, part in self._parts(ds).items():
+                for path, part in (self._parts(ds) if self.several else {Path(self.target): ds}).items():
                     main = path == Path(self.target)
                     own = creation | {"like": like} if main else {"overwrite": creation["overwrite"]}
                     complete.enter_context(written(part, path, **own))
+                require_unchanged()
             self.draw(ds)
 
     def draw(self, filled: xr.Dataset) -> None:

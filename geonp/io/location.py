@@ -7,8 +7,8 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -92,6 +92,29 @@ def identity(url: str, options: Mapping[str, Any] | None = None) -> str:
             for name, info in infos.items()
         )
     return hashlib.sha256(json.dumps(files).encode()).hexdigest()
+
+
+def unchanged(place: str) -> Callable[[], None]:
+    """A check that a local raster is still what it is now; of other places it checks nothing.
+
+    The check raises InputError if the raster has changed or is gone.
+    """
+
+    def now() -> str | None:
+        with suppress(Exception):  # libraries raise errors of any class
+            return identity(place)
+        return None
+
+    before = None if is_remote(place) else now()
+
+    def check() -> None:
+        if before is not None and now() != before:
+            raise InputError(
+                f"The input changed while it was filled: got other files at {place!r} than at the beginning. Nothing "
+                "was written: start again once it is complete."
+            )
+
+    return check
 
 
 def _of_gdal(name: str) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import zarr
 from rasterio.enums import ColorInterp, Resampling
 
 import geonp
+from geonp.io import geotiff as geotiff_module
 
 from ..commands import cli, with_warnings
 
@@ -147,6 +149,25 @@ def test_of_several_files_all_appear_or_none(tmp_path: Path, model: str, monkeyp
     assert "Nothing was changed" in with_warnings("fill", source, target, *options, code=1)
     assert (target.read_bytes(), errors.read_bytes()) == (earlier, earlier)
     assert sorted(tmp_path.iterdir()) == sorted([source, target, errors])
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_an_input_that_changes_while_it_is_filled_gives_no_file(
+    tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch, gone: bool
+) -> None:
+    source = dem(tmp_path)
+
+    def write(*args: Any) -> None:
+        geotiff_module.write_geotiff(*args)
+        if gone:
+            source.unlink()
+        else:
+            os.utime(source, (0, 0))
+
+    monkeypatch.setattr("geonp.io.output.write_geotiff", write)
+    said = with_warnings("fill", source, tmp_path / "out.tif", "--model", model, code=1)
+    assert "The input changed while it was filled" in said
+    assert list(tmp_path.iterdir()) == ([] if gone else [source])
 
 
 def test_values_only_of_the_bands_of_a_geotiff(tmp_path: Path, model: str) -> None:
