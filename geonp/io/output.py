@@ -27,7 +27,7 @@ from geonp.io.journal import Journal
 from geonp.io.layouts import layout_of, with_chunks, zarr_format_of
 from geonp.io.location import check_writable, require_apart, resolved, sync
 from geonp.io.netcdf import write_netcdf
-from geonp.io.owner import here, note, owning, runs
+from geonp.io.owner import here, named, note, owning, runs
 from geonp.io.sources import NETCDF
 from geonp.io.stores import Store, stored_once, to_zarr
 from geonp.io.tags import warn_of_tags
@@ -163,7 +163,7 @@ def written(
     if path.suffix.lower() not in _GEOTIFF:
         warn_of_tags(ds)
         ds = with_storable_names(ds)
-    with _replacing(path) as temporary:
+    with _replacing(path, overwrite=overwrite) as temporary:
         if path.suffix.lower() == ".zarr":
             _require_known(options, {"ZARR_FORMAT"}, "Zarr")
             ds = ds if like is None else with_chunks(ds, like, "zarr")
@@ -278,12 +278,20 @@ def held(ds: xr.Dataset, path: Path) -> Iterator[xr.Dataset]:
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """Yield a path in a hidden sibling folder, which is moved to `path` if the block succeeds."""
+def _replacing(path: Path, *, overwrite: bool) -> Iterator[Path]:
+    """Yield a path in a hidden sibling folder, which is moved to `path` if the block succeeds.
+
+    Raises OutputError if something is there that was not there before, unless `overwrite`.
+    """
     sidecars = [path.with_name(path.name + suffix) for suffix in _SIDECARS if path.suffix.lower() in _GEOTIFF]
     with _as_output_errors(path), _draft(path) as work:
         yield work / path.name
         sync(work / path.name)
+        if path.exists() and not overwrite:
+            raise OutputError(
+                f"{str(path)!r} has appeared while the output was computed, and is not replaced. Choose another name, "
+                "or pass overwrite (--overwrite)."
+            )
         several = any(file.exists() for sidecar in sidecars for file in (sidecar, work / sidecar.name))
         if path.is_dir() or (path.exists() and several):
             # beside the sidecars of another file, it would have another georeference or mask if this is killed here
@@ -317,14 +325,23 @@ def _as_output_errors(path: Path) -> Iterator[None]:
 
 
 def _sweep(path: Path) -> None:
-    """Remove drafts of outputs at `path` that killed processes of this machine have left."""
+    """Remove drafts of outputs at `path` that killed processes of this machine have left.
+
+    Raises OutputError if one belongs to a process that runs.
+    """
     for file in path.parent.glob(f".{escape(path.name)}.*/{_OWNER}"):
         try:
             owner = json.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
-        if isinstance(owner, dict) and here(owner) and not runs(owner):
+        if not isinstance(owner, dict) or not here(owner):
+            continue
+        if not runs(owner):
             shutil.rmtree(file.parent, ignore_errors=True)
+        elif owner["pid"] != os.getpid():  # which may write several files for one output
+            raise OutputError(
+                f"Another job writes {str(path)!r}: {named(owner)}. Wait until it has ended, or choose another name."
+            )
 
 
 def _zarr_format(options: Mapping[str, str], like: xr.Dataset | None) -> Literal[2, 3]:

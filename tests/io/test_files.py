@@ -13,6 +13,7 @@ import dask
 import dask.array
 import numpy as np
 import pandas as pd
+import psutil
 import pyproj
 import pytest
 import rasterio
@@ -869,6 +870,22 @@ def test_drafts_of_killed_processes_are_removed_and_those_of_others_stay(tmp_pat
         write_raster(filled_dataset("float32", np.nan), tmp_path / name)
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == [*(f".{name}{end}" for end in (".b", ".c", ".e", ".f")), name]
+
+
+def test_two_jobs_do_not_write_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, ds = tmp_path / "out.tif", filled_dataset("float32", np.nan)
+    (tmp_path / ".out.tif.a").mkdir()
+    parent = {"host": owner.note()["host"], "pid": os.getppid(), "started": psutil.Process(os.getppid()).create_time()}
+    (tmp_path / ".out.tif.a" / "owner.json").write_text(json.dumps({"token": "x", **parent}))
+    for overwrite in (False, True):
+        with pytest.raises(OutputError, match=rf"Another job writes '.*out.tif': process {os.getppid()} on "):
+            write_raster(ds, path, overwrite=overwrite)
+    (tmp_path / ".out.tif.a" / "owner.json").unlink()
+    monkeypatch.setattr("geonp.io.output.sync", lambda _: path.write_text("of another job"))
+    with pytest.raises(OutputError, match="has appeared while the output was computed, and is not replaced"):
+        write_raster(ds, path)
+    assert path.read_text() == "of another job"
+    assert not list(tmp_path.glob(".out.tif.*/draft*"))
 
 
 def test_float16_becomes_float32_in_netcdf_which_has_none(tmp_path: Path) -> None:
