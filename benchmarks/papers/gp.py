@@ -29,7 +29,7 @@ FIRST: dict[str, dict[str, float]] = {
         "TNP-KR-FULL": 0.482,
     },
 }
-"""NLL at 100,000 steps, arXiv 2411.12502 version 1, table 3, two dimensions table 5; its "Full" is FULL, its "Fast" PERF."""
+"""NLL at 100,000 steps, arXiv 2411.12502 version 1, table 3, two dimensions table 5; its "Fast" is PERF."""
 
 SECOND: dict[str, dict[str, float]] = {
     "gp1d_rbf": {
