@@ -147,9 +147,8 @@ def grid(
     _check_grid(like, resolution, bounds, places, picture)
     _check_outputs(target, picture, places, overwrite=overwrite)
     outputs = [path for path in (target, picture) if path is not None]
-    read = [("table", path) for path in points] + [("raster of --like", like or ""), ("table of --at", places or "")]
-    read.append(("model", settings["model"]))
-    _require_apart(outputs, read)
+    read = [("raster of --like", like or ""), ("table of --at", places or ""), ("model", settings["model"])]
+    _require_apart(outputs, [*(("table", path) for path in points), *read])
     table = selected(read_all(points), dict(pair(condition, "--where") for condition in where))
     names = list(values) or None
     beside = [read_covariate(text) for text in covariates]

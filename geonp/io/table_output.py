@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import xarray as xr
 from geonp.errors import InputError, OutputError, from_extra
 from geonp.io.location import check_writable, written
 from geonp.io.sources import PARQUET_FILES
+
+_ENDINGS = "(_standard_error|_tail|_fill_flag|_(quantile|exceedance|sample)_.*)?"
 
 
 def check_table(path: Path, *, overwrite: bool = False) -> None:
@@ -33,8 +36,8 @@ def check_table(path: Path, *, overwrite: bool = False) -> None:
 
 def check_columns(places: pd.DataFrame, names: Iterable[str], time: str | None = None) -> None:
     """Refuse a table of places with a column that is called as a result of the variables `names`, or as the `time`."""
-    results = tuple(f"{name}_" for name in names)
-    if taken := [name for name in map(str, places) if f"{name}_".startswith(results) or name == time]:
+    results = re.compile(f"({'|'.join(map(re.escape, names))}){_ENDINGS}")
+    if taken := [name for name in map(str, places) if results.fullmatch(name) or name == time]:
         raise InputError(
             f"the table of places has columns with the names of results: {', '.join(taken)}. Rename or remove them"
             + ("; each place is predicted at all times, or those that are asked for." if time in taken else ".")

@@ -237,7 +237,7 @@ def test_the_command_writes_a_raster(tmp_path: Path) -> None:
         assert [found[name].attrs["units"] for name in ("value", "value_standard_error")] == ["degC", "degC"]
     cli("grid", source, tmp_path / "o.nc", "--like", target, "--bounds", "0", "0", "1", "1", code=2)
     neither = cli("grid", source, tmp_path / "o.nc", code=2)
-    assert "--like RASTER, or --resolution" in neither.output
+    assert "Choose the grid: --like RASTER, or --resolution with or without --bounds; or the places" in neither.output
     (tmp_path / "points.doc").write_text("no table")
     result = cli("grid", tmp_path / "points.doc", tmp_path / "o.nc", "--resolution", "1", code=1)
     assert "is not a table that can be read" in result.output
@@ -245,7 +245,7 @@ def test_the_command_writes_a_raster(tmp_path: Path) -> None:
 
 def test_the_command_predicts_at_the_places_of_a_table(tmp_path: Path) -> None:
     table = measurements(60).assign(day=np.repeat(["2020-01-01", "2020-01-02"], 30))
-    places = pd.DataFrame({"name": ["a", "b"], "x": [3.0, 20.0], "y": [4.0, 30.0]})
+    places = pd.DataFrame({"value_max": ["a", "b"], "x": [3.0, 20.0], "y": [4.0, 30.0]})
     for frame, name in ((table, "points.csv"), (places, "places.csv"), (places.assign(day=1, value_tail=0), "odd.csv")):
         frame.to_csv(tmp_path / name, index=False)
     begin = ["grid", tmp_path / "points.csv", tmp_path / "out.csv", "--value", "value", "--time", "day"]
@@ -254,7 +254,7 @@ def test_the_command_predicts_at_the_places_of_a_table(tmp_path: Path) -> None:
     found = pd.read_csv(tmp_path / "out.csv")
     assert [*found] == [
         "day",
-        "name",
+        "value_max",
         "x",
         "y",
         "value",
@@ -264,8 +264,10 @@ def test_the_command_predicts_at_the_places_of_a_table(tmp_path: Path) -> None:
     ]
     expected = geonp.interpolate(table, places, values="value", time="day")
     np.testing.assert_allclose(found["value"], expected["value"].values.ravel(), rtol=1e-5)
-    assert [*found["name"]] == ["a", "b", "a", "b"]
+    assert [*found["value_max"]] == ["a", "b", "a", "b"]
     assert [*found["day"]] == ["2020-01-01", "2020-01-01", "2020-01-02", "2020-01-02"]
+    cli(*begin[:2], tmp_path / "out.parquet", *begin[3:], "--at", tmp_path / "places.csv", "--quantile", "0.9")
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "out.parquet").astype(found.dtypes), found)
     begin.append("--overwrite")
     odd = cli(*begin, "--at", tmp_path / "odd.csv", code=1)
     assert (
