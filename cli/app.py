@@ -7,6 +7,7 @@ errors to stderr. Commands import what needs torch in their functions, so that `
 from __future__ import annotations
 
 import errno
+import gc
 import multiprocessing
 import multiprocessing.util
 import os
@@ -70,6 +71,7 @@ class _Group(click.Group):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command, and end the process."""
+        gc.set_threshold(20_000, 20, 20)  # the lasting objects of PyTorch's import are looked through less often
         with notes_may_fail():
             return super().main(*args, **kwargs)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,13 +148,13 @@ class Files:
             check_output(path, overwrite=overwrite)
             require_apart(str(path), {"input": source})
 
-    def write(self, filled: xr.Dataset, source: xr.Dataset, creation: dict[str, Any]) -> None:
-        """Compute a fill of `source` once, and write all files."""
+    def write(self, filled: xr.Dataset, source: xr.Dataset, creation: dict[str, Any], read: Sequence[str]) -> None:
+        """Compute a fill of `source` once, and write all files, if those that are `read` stay as they are."""
         from geonp.io.location import unchanged
         from geonp.io.output import held, written
 
         like = source if self.values_only else None
-        require_unchanged = unchanged(str(source.encoding.get("source", "")))
+        require_unchanged = unchanged(read)
         with held(filled, Path(self.target)) if self.several else nullcontext(filled) as ds:
             with ExitStack() as complete:
                 for path, part in (self._parts(ds) if self.several else {Path(self.target): ds}).items():

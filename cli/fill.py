@@ -32,7 +32,7 @@ from .progress import computing, watched
 from .show import echo, table, to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import xarray as xr
 
@@ -162,7 +162,8 @@ def fill(
         files.draw_store(storage_options)
     else:
         creation = {"overwrite": overwrite, "driver": driver, "creation_options": creation_options}
-        counts, attributes, failed = *_fill_file(ds, files, shown, quiet, creation, settings), ""
+        read = [str(ds.encoding.get("source", "")), *_layer_files(source, settings)]
+        counts, attributes, failed = *_fill_file(ds, files, shown, quiet, creation, read, settings), ""
     provenance = {key: attributes[f"geonp_{key}"] for key in ("model", "model_version", "weights_sha256")}
     summary = {"input": source, **files.named, **provenance, **_summary(counts, time.perf_counter() - start)}
     if as_json or not quiet:
@@ -191,16 +192,24 @@ def _require_apart(source: str, files: Files, mask: str | None, model: str) -> N
 
 def _require_apart_from_layers(source: str, files: Files, settings: dict[str, Any]) -> None:
     """Check that the outputs are none of the files that layers are read from."""
-    from geonp.io.location import require_apart, resolved
+    from geonp.io.location import require_apart
+
+    for file, what in _layer_files(source, settings).items():
+        for output in files.named.values():
+            require_apart(output, {what: file})
+
+
+def _layer_files(source: str, settings: dict[str, Any]) -> dict[str, str]:
+    """The files beside `source` that layers are read from, and what each holds."""
+    from geonp.io.location import resolved
 
     conditions = [condition.layer for condition in settings["missing"] or () if not isinstance(condition, str)]
     layers = {"covariate": settings["covariates"] or (), "layer of flags": conditions}
-    for what, given in {**layers, "layer of errors": (settings.get("errors"),)}.items():
-        sources = {getattr(layer, "encoding", {}).get("source", source) for layer in given}
-        for file in sources - {source}:
-            if resolved(file) != resolved(source):
-                for output in files.named.values():
-                    require_apart(output, {what: file})
+    layers["layer of errors"] = (settings.get("errors"),)
+    found = {
+        getattr(layer, "encoding", {}).get("source", source): what for what, given in layers.items() for layer in given
+    }
+    return {file: what for file, what in found.items() if resolved(file) != resolved(source)}
 
 
 def _in_units(target: str, whole: bool, needed: bool, files: Files) -> bool:
@@ -318,9 +327,18 @@ def _warn_of_store(target: str, storage_options: dict[str, Any], counts: dict[st
 
 
 def _fill_file(
-    ds: xr.Dataset, files: Files, shown: bool, quiet: bool, creation: dict[str, Any], settings: dict[str, Any]
+    ds: xr.Dataset,
+    files: Files,
+    shown: bool,
+    quiet: bool,
+    creation: dict[str, Any],
+    read: Sequence[str],
+    settings: dict[str, Any],
 ) -> tuple[dict[str, dict[str, int]], dict[Any, Any]]:
-    """Write files that appear when they are complete; counts of cells, and the attributes of the output."""
+    """Write files that appear when they are complete; counts of cells, and the attributes of the output.
+
+    The files that are `read` must stay as they are.
+    """
     from geonp.fill.infill import infill
     from geonp.fill.report import counted
 
@@ -328,7 +346,7 @@ def _fill_file(
     filled = infill(ds, at=at, support=files.support, **settings)
     filled, count = counted(ds, filled, values_only=files.single, elsewhere=at is not None)
     with computing(shown):
-        files.write(filled, ds, creation)
+        files.write(filled, ds, creation, read)
     counts = count()
     if not quiet:
         _note(counts, filled.attrs)

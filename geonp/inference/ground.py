@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-from scipy.spatial import cKDTree
+import scipy
 
 from geonp.inference.context import Neighbourhood, window_context
 from geonp.inference.thinning import curve, start_of, thinned
@@ -111,14 +111,14 @@ class Ground:
         return self.surface.placed_mask(self.rows, self.cols)
 
     @cached_property
-    def _known(self) -> tuple[IntArray, Float64Array, cKDTree]:
+    def _known(self) -> tuple[IntArray, Float64Array, scipy.spatial.cKDTree]:
         """Flat indices of the context, each cell of the raster once, with their places and a tree of these."""
         index = np.flatnonzero(shown_once(self.context_mask, self._period))
         # in the order of the raster, so that it does not matter where the window begins
         row, col = np.divmod(index, self.cols.size)
         index = index[np.lexsort((self.cols[col] % self.surface.shape[1], row))]
         places = self._places(index)
-        return index, places, cKDTree(places)
+        return index, places, scipy.spatial.cKDTree(places)
 
     @cached_property
     def _areas(self) -> Float64Array:
@@ -176,7 +176,7 @@ class Ground:
         """
         index, places, tree = self._known
         there = self.surface.offsets(self._places(self._targets(box, target_mask)), plane.middle)
-        radius, nearest = float(np.linalg.norm(there, axis=1).max()), cKDTree(there)
+        radius, nearest = float(np.linalg.norm(there, axis=1).max()), scipy.spatial.cKDTree(there)
         halos = [halo * plane.unit for halo in neighbourhood.halos_px[:-1]]
         for halo in [*halos, neighbourhood.reach_px * self.surface.step]:
             found = np.asarray(

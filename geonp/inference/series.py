@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize
+import scipy
 
 from geonp.raster.arrays import BoolArray, FloatArray
 from geonp.raster.windows import Window
@@ -201,7 +201,7 @@ def fit(series: FloatArray, lag: FloatArray, periods: Sequence[float]) -> Series
 
     bounds = [(at - 6, at + 6) for at in start]
     options: Any = {"maxiter": SERIES.iterations, "ftol": 1e-6}
-    best = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    best = scipy.optimize.minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
     return SeriesCovariance(best.x, periods)
 
 

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from scipy import special
-from scipy.spatial import cKDTree
 
 from geonp.inference import student
 from geonp.inference.noise import Noise
@@ -161,4 +161,4 @@ def _student_scores(scores: FloatArray, df: FloatArray) -> FloatArray:
 
 def nearest(places: FloatArray, targets: FloatArray) -> AnyIntArray:
     """Number of the target that is nearest to each place."""
-    return np.asarray(cKDTree(targets).query(places)[1], np.intp)
+    return np.asarray(scipy.spatial.cKDTree(targets).query(places)[1], np.intp)

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -94,25 +94,26 @@ def identity(url: str, options: Mapping[str, Any] | None = None) -> str:
     return hashlib.sha256(json.dumps(files).encode()).hexdigest()
 
 
-def unchanged(place: str) -> Callable[[], None]:
-    """A check that a local raster is still what it is now; of other places it checks nothing.
+def unchanged(places: Iterable[str]) -> Callable[[], None]:
+    """A check that local files are still what they are now; of other places it checks nothing.
 
-    The check raises InputError if the raster has changed or is gone.
+    The check raises InputError if one has changed or is gone.
     """
 
-    def now() -> str | None:
+    def now(place: str) -> str | None:
         with suppress(Exception):  # libraries raise errors of any class
             return identity(place)
         return None
 
-    before = None if is_remote(place) else now()
+    before = {place: now(place) for place in places if not is_remote(place)}
 
     def check() -> None:
-        if before is not None and now() != before:
-            raise InputError(
-                f"The input changed while it was filled: got other files at {place!r} than at the beginning. Nothing "
-                "was written: start again once it is complete."
-            )
+        for place, found in before.items():
+            if found is not None and now(place) != found:
+                raise InputError(
+                    f"The input changed while it was filled: got other files at {place!r} than at the beginning. "
+                    "Nothing was written: start again once it is complete."
+                )
 
     return check
 

@@ -151,23 +151,27 @@ def test_of_several_files_all_appear_or_none(tmp_path: Path, model: str, monkeyp
     assert sorted(tmp_path.iterdir()) == sorted([source, target, errors])
 
 
-@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize("change", ["written", "gone", "covariate"])
 def test_an_input_that_changes_while_it_is_filled_gives_no_file(
-    tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch, gone: bool
+    tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    source = dem(tmp_path)
+    source, covariate = dem(tmp_path), tmp_path / "slope.nc"
+    slope = geonp.open_raster(source).dem.rename("slope").drop_attrs()
+    (slope.fillna(0) + slope.x).to_netcdf(covariate)
+    before = sorted(tmp_path.iterdir())
 
     def write(*args: Any) -> None:
         geotiff_module.write_geotiff(*args)
-        if gone:
+        if change == "gone":
             source.unlink()
         else:
-            os.utime(source, (0, 0))
+            os.utime(source if change == "written" else covariate, (0, 0))
 
     monkeypatch.setattr("geonp.io.output.write_geotiff", write)
-    said = with_warnings("fill", source, tmp_path / "out.tif", "--model", model, code=1)
+    options = ("--model", "tnpkr-sa", "--covariate", covariate) if change == "covariate" else ("--model", model)
+    said = with_warnings("fill", source, tmp_path / "out.tif", *options, code=1)
     assert "The input changed while it was filled" in said
-    assert list(tmp_path.iterdir()) == ([] if gone else [source])
+    assert sorted(tmp_path.iterdir()) == [file for file in before if change != "gone" or file != source]
 
 
 def test_values_only_of_the_bands_of_a_geotiff(tmp_path: Path, model: str) -> None:
