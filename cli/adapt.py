@@ -10,7 +10,7 @@ import click
 
 from .covariates import covariates, read_beside
 from .missing import gaps_where, mask_option, read_mask, read_missing
-from .options import as_numbers, bands, bbox, fill_option, number, opening, place, select, variables
+from .options import as_numbers, bands, bbox, fill_option, number, opening, place, quiet, select, variables
 from .show import echo, in_terminal, to_json
 
 if TYPE_CHECKING:
@@ -53,9 +53,10 @@ if TYPE_CHECKING:
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the hold-out and training."
 )
-@click.option("--progress/--no-progress", default=None, help="Show progress. Default: in a terminal.")
+@quiet
+@click.option("--progress/--no-progress", default=None, help="Show progress. Default: in a terminal, unless --quiet.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-def adapt(source: str, mask: str | None, progress: bool | None, as_json: bool, **settings: Any) -> None:
+def adapt(source: str, mask: str | None, quiet: bool, progress: bool | None, as_json: bool, **settings: Any) -> None:
     """Fine-tune a model on the observed cells of the raster IN, and write it to the checkpoint OUT.
 
     Use it with geonp fill IN --model OUT. The model is scored before and after on cells that are held out from the
@@ -70,11 +71,12 @@ def adapt(source: str, mask: str | None, progress: bool | None, as_json: bool, *
     settings["mask"] = read_mask(mask, where["bbox"])
     from geonp.adaptation.adapt import adapt as run
 
-    if in_terminal() if progress is None else progress:
+    if in_terminal() and not quiet if progress is None else progress:
         settings["progress"] = _show
     adapted = run(ds, **settings)
     summary = {"input": source, **asdict(adapted), "file": str(adapted.file), "improved": adapted.improved}
-    echo(to_json(summary) if as_json else _sentence(adapted))
+    if as_json or not quiet:
+        echo(to_json(summary) if as_json else _sentence(adapted))
 
 
 def _show(done: float, ratio: float) -> None:

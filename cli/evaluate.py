@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from .covariates import covariates, read_beside
 from .evaluate_points import POINT_OPTIONS, RASTER_OPTIONS, evaluated_points, point_options
 from .missing import gaps_where, read_missing
-from .options import as_numbers, bbox, bounds_option, fill_option, number, opening, place, select, slice_index
+from .options import as_numbers, bbox, bounds_option, fill_option, number, opening, place, quiet, select, slice_index
 from .show import echo, in_terminal, to_json
 
 if TYPE_CHECKING:
@@ -64,8 +64,11 @@ POINT_HOLDOUTS = ("random", "one", "blocks", "stations", "periods")
     "--report", type=click.Path(path_type=Path), help="Also write a page (.html) with maps, curves and tables."
 )
 @click.option("--picture", type=click.Path(path_type=Path), help="Also draw maps of the fill and its errors (.png).")
+@quiet
 @click.option(
-    "--progress/--no-progress", default=None, help="Print the name of each method as it starts. Default: in a terminal."
+    "--progress/--no-progress",
+    default=None,
+    help="Print the name of each method as it starts. Default: in a terminal, unless --quiet.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the scores as JSON.")
 def evaluate(
@@ -75,6 +78,7 @@ def evaluate(
     report: Path | None,
     picture: Path | None,
     predictions: Path | None,
+    quiet: bool,
     progress: bool | None,
     as_json: bool,
     **settings: Any,
@@ -104,13 +108,13 @@ def evaluate(
         check_table(predictions, overwrite=True)
     settings["holdout"] = holdout or ("random" if points else "clouds")
     settings["baselines"] = baselines or None
-    if in_terminal() if progress is None else progress:
+    if in_terminal() and not quiet if progress is None else progress:
         settings["progress"] = lambda step: echo(f"{step} ...", err=True)
     wrong_kind = RASTER_OPTIONS if points else POINT_OPTIONS
     settings = {name: value for name, value in settings.items() if name not in wrong_kind}
     comparison: Any = evaluated_points(Path(source), settings) if points else _evaluated(source, settings)
-    # before the report, which may fail
-    echo(to_json({"input": source, **comparison.to_dict()}) if as_json else comparison)
+    if as_json or not quiet:  # before the report, which may fail
+        echo(to_json({"input": source, **comparison.to_dict()}) if as_json else comparison)
     written = {"Report": report, "Picture": picture, "Predictions": predictions}
     if report is not None:
         from geonp.evaluation.report import write_report
@@ -123,7 +127,7 @@ def evaluate(
     if predictions is not None:
         write_table(comparison.to_frame(), predictions)
     lines = [f"{what}: {path}" for what, path in written.items() if path is not None]
-    if lines and not as_json:
+    if lines and not (as_json or quiet):
         echo("\n" + "\n".join(lines))
 
 

@@ -559,7 +559,8 @@ def test_command_says_when_nothing_better_was_found(
     raster().to_netcdf(tmp_path / "in.nc", engine="netcdf4")
     monkeypatch.setattr(adapting, "_learning_rate", lambda _: 30.0)
     arguments = ("--out", tmp_path / "my.safetensors", "--model", model, "--steps", 10, "--no-closer")
-    done = cli("adapt", tmp_path / "in.nc", *arguments)
+    assert cli("adapt", tmp_path / "in.nc", *arguments, "--quiet").output == ""
+    done = cli("adapt", tmp_path / "in.nc", *arguments, "--overwrite")
     assert done.stdout.startswith("Nothing clearly better was found; the model is kept: CRPS ")
 
 

@@ -74,6 +74,15 @@ def test_json_is_what_python_gives(source: Path, model: str, given: tuple[str, .
     assert expected["window"] == {"row": 0, "row_end": 30, "col": 3, "col_end": 33}
 
 
+def test_quiet_prints_nothing(source: Path, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("geonp.cli.evaluate.in_terminal", lambda: True)
+    picture = source.with_name("maps.png")
+    options = ("--variable", "humidity", "--baseline", "nearest", "--model", model, "--picture", picture)
+    done = cli("evaluate", source, *options, "--quiet")
+    assert (done.stdout, done.stderr) == ("", "")
+    assert picture.exists()
+
+
 def test_band_and_nodata_select_as_in_fill(tmp_path: Path, model: str) -> None:
     y, x = np.mgrid[:30, :32]
     bands = np.stack([np.zeros_like(x), 100 + x + y]).astype("int16")
