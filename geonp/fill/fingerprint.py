@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -53,20 +54,23 @@ def _points(request: Request) -> list[Any]:
 def values_of(request: Request, source_options: Any) -> str:
     """Identity of variables, covariates and flags: that of the files they are read from, if they are not in memory."""
     ds, names = request.ds, sorted((variable.name for variable in request.variables), key=str)
-    found = [_identity(ds[name], ds.encoding, source_options) for name in names]
+
+    @cache  # a store has many files, which all of its variables share
+    def of_file(source: str) -> str:
+        return identity(source, source_options if is_remote(source) else None)
+
+    found = [_identity(ds[name], ds.encoding, of_file) for name in names]
     beside = [covariate.variable.source for covariate in request.covariates]
-    known = [(a.name, a.dims, a.attrs, _labels(a), _identity(a, a.encoding, source_options)) for a in beside]
+    known = [(a.name, a.dims, a.attrs, _labels(a), _identity(a, a.encoding, of_file)) for a in beside]
     kinds: list[Any] = [(covariate.classes, covariate.known_errors) for covariate in request.covariates]
     sources = () if request.flags is None else request.flags.sources
     # the source of a variable stands for all that was hidden in it, except by these
-    kinds += [
-        (text, layer.name, layer.dims, _labels(layer), _source(layer, ds, source_options)) for text, layer in sources
-    ]
+    kinds += [(text, layer.name, layer.dims, _labels(layer), _source(layer, ds, of_file)) for text, layer in sources]
     return str(tokenize(found, known, kinds))
 
 
-def _source(layer: xr.DataArray, ds: xr.Dataset, source_options: Any) -> str:
-    return _identity(layer, layer.encoding if "source" in layer.encoding else ds.encoding, source_options)
+def _source(layer: xr.DataArray, ds: xr.Dataset, of_file: Callable[[str], str]) -> str:
+    return _identity(layer, layer.encoding if "source" in layer.encoding else ds.encoding, of_file)
 
 
 def _labels(obj: xr.Dataset | xr.DataArray) -> list[tuple[str, Any]]:
@@ -75,11 +79,11 @@ def _labels(obj: xr.Dataset | xr.DataArray) -> list[tuple[str, Any]]:
     return sorted(found, key=lambda pair: pair[0])
 
 
-def _identity(array: xr.DataArray, encoding: Mapping[Any, Any], source_options: Any) -> str:
+def _identity(array: xr.DataArray, encoding: Mapping[Any, Any], of_file: Callable[[str], str]) -> str:
     source = encoding.get("source")
     # what was loaded may have been changed since
     if isinstance(source, str) and not array.variable._in_memory and array.chunks is None:
-        return identity(source, source_options if is_remote(source) else None)
+        return of_file(source)
     return str(tokenize(array.data))
 
 

@@ -76,7 +76,7 @@ def test_gradients_are_those_of_the_posterior_density(monkeypatch: pytest.Monkey
         kept.update(loss=loss, at=start + rng.normal(size=start.size) / 3)
         raise InterruptedError
 
-    monkeypatch.setattr(series, "minimize", minimized)
+    monkeypatch.setattr("scipy.optimize.minimize", minimized)
     with pytest.raises(InterruptedError):
         series.fit(values, np.abs(times[:, None] - times), [5.0])
     value, gradient = kept["loss"](kept["at"])
