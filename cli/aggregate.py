@@ -121,6 +121,6 @@ def aggregate(
     if out is None:
         echo(table.to_csv(index=False).rstrip())
         return
-    write_table(table, out)
+    write_table(table, out, overwrite=overwrite)
     if not quiet:
         echo(f"Wrote {len(table):,} rows: {out}")

@@ -125,7 +125,7 @@ def evaluate(
 
         save_picture(comparison.plot(), picture)
     if predictions is not None:
-        write_table(comparison.to_frame(), predictions)
+        write_table(comparison.to_frame(), predictions, overwrite=True)
     lines = [f"{what}: {path}" for what, path in written.items() if path is not None]
     if lines and not (as_json or quiet):
         echo("\n" + "\n".join(lines))

@@ -167,7 +167,7 @@ def grid(
     if places is None:
         write_raster(result, target, overwrite=overwrite)
     else:
-        write_table(with_results(at, result, settings["time"]), target)
+        write_table(with_results(at, result, settings["time"]), target, overwrite=overwrite)
     drawn: dict[str, Any] = {} if picture is None else _drawn(result, picture, columns, crs, at)
     summary = {"input": ", ".join(map(str, points)), "output": str(target), **drawn, **_counts(columns, result)}
     summary["seconds"] = round(time.perf_counter() - start, 3)

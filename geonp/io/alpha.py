@@ -86,10 +86,11 @@ def alpha_beside(values: xr.DataArray, dtype: np.dtype[Any], grid: Grid, alpha: 
 
 
 def _alpha(seen: xr.DataArray, dtype: np.dtype[Any], grid: Grid, alpha: Any) -> xr.DataArray:
-    """0 where a cell is not `seen`, what was stored where that is not 0, and opaque elsewhere."""
-    opaque = dtype.type(np.iinfo(dtype).max)
+    """0 where a cell is not `seen`, what was stored where that is not 0, and as opaque as any cell was elsewhere."""
     before = None if alpha is None else _stored(seen, grid, alpha)
-    shown: Any = opaque if before is None else xr.where(before.data == 0, opaque, before.data)
+    shown: Any = np.iinfo(dtype).max if dtype.kind in "iu" else 1
+    if before is not None:
+        shown = xr.where(before.data == 0, before.max().compute().item() or shown, before.data)
     found: xr.DataArray = (seen * shown).astype(dtype)
     return found
 

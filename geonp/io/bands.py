@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,12 @@ from geonp.raster.arrays import Array
 from geonp.raster.metadata import PACKED_BANDS, THEMATIC
 from geonp.raster.nodata import EXACT, PACKING, holds
 
-_CATEGORIES = re.compile(r"<CategoryNames|<GDALRasterAttributeTable(?![^>]*athematic)")
+_BAND = re.compile(r'<VRTRasterBand [^>]*\bband="(\d+)".*?</VRTRasterBand>', re.DOTALL)
+_CATEGORIES = re.compile(
+    r"<CategoryNames>.*?</CategoryNames>"
+    r"|<GDALRasterAttributeTable(?![^>]*athematic).*?</GDALRasterAttributeTable>",
+    re.DOTALL,
+)
 _CLASSIFIED = {"VS_BOOLEAN", "VS_NOMINAL", "VS_ORDINAL", "VS_LDD"}
 """Value scales of PCRaster whose values are classes; GDAL keeps them as a tag of the file in other formats."""
 
@@ -54,6 +59,8 @@ class Bands:
         Numbers of alpha bands.
     alpha_applied : bool
         Whether GDAL masks by them.
+    categories : mapping
+        Names of categories and attribute tables of classes by number of the band, as XML of GDAL.
     """
 
     numbers: list[int]
@@ -66,6 +73,7 @@ class Bands:
     single: bool
     alpha: tuple[int, ...] = ()
     alpha_applied: bool = False
+    categories: Mapping[int, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, file: rasterio.DatasetReader, path: str, chosen: Sequence[int] | None) -> Bands:
@@ -100,6 +108,8 @@ class Bands:
                 "with --bidx (bands=)."
             )
         tags = [file.tags(n) for n in numbers]
+        named = _categories(path) if np.dtype(dtypes[0]).kind in "iu" else {}
+        categories = {n: named[n] for n in numbers if n in named}
         return cls(
             numbers,
             dtypes,
@@ -115,10 +125,11 @@ class Bands:
             or any(str(t.get("LAYER_TYPE", "")).lower() == "thematic" for t in [file.tags(), *tags])
             or file.tags().get("PCRASTER_VALUESCALE") in _CLASSIFIED
             or os.path.exists(f"{path}.vat.dbf")  # False for a name that is too long
-            or (np.dtype(dtypes[0]).kind in "iu" and _has_categories(path)),
+            or bool(categories),
             file.count - len(alpha) == 1,
             tuple(alpha),
             applied,
+            categories,
         )
 
     @property
@@ -144,15 +155,12 @@ class Bands:
     @property
     def masked_dtype(self) -> str | None:
         """Dtype of integers whose missing cells a mask marks, and no nodata value; None for all other bands."""
-        return self.dtypes[0] if self._masked_integers and all(value is None for value in self.nodata) else None
-
-    @property
-    def _masked_integers(self) -> bool:
-        return self.masked and np.dtype(self.dtypes[0]).kind in "iu"
+        unmarked = self.masked and all(value is None for value in self.nodata)
+        return self.dtypes[0] if unmarked and np.dtype(self.dtypes[0]).kind in "iu" else None
 
     def stored_alpha(self, path: str) -> dict[str, Any] | None:
-        """Where the alpha band beside integers is; None if there is none."""
-        return {"path": path, "number": self.alpha[0]} if self.alpha and self._masked_integers else None
+        """Where the alpha band is; None if there is none."""
+        return {"path": path, "number": self.alpha[0]} if self.alpha else None
 
     def described(self, da: xr.DataArray) -> xr.DataArray:
         """`da` with nodata value, scale and offset in attrs if they are those of all bands, and without if not.
@@ -211,12 +219,14 @@ def packed(da: xr.DataArray, stored: Mapping[str, Any], *, integers: bool) -> xr
     return values.assign_attrs({**da.attrs, **values.attrs, "scale_factor": scale, "add_offset": offset})
 
 
-def _has_categories(path: str) -> bool:
-    """Whether names of categories belong to the values; rasterio has access to them by their text in a VRT only."""
+def _categories(path: str) -> dict[int, str]:
+    """Names of categories and tables of classes by band; rasterio has access to them by their text in a VRT only."""
     with MemoryFile(ext="vrt") as described:
         rasterio.shutil.copy(path, described.name, driver="VRT")
         described.seek(0)
-        return _CATEGORIES.search(described.read().decode("utf-8", "replace")) is not None
+        text = described.read().decode("utf-8", "replace")
+    found = {int(band[1]): "".join(_CATEGORIES.findall(band[0])) for band in _BAND.finditer(text)}
+    return {number: xml for number, xml in found.items() if xml}
 
 
 def with_palettes(ds: xr.Dataset) -> xr.Dataset:

@@ -122,6 +122,8 @@ def open_gdal(
         described = file.descriptions
         descriptions = [described[number - 1] for number in of.numbers]
         said = read_tags(file, of.numbers, of.masked_dtype)
+        for number, xml in of.categories.items():
+            said["bands"][number]["categories"] = xml
         warn_of_alpha(file)
         mixed = len(set(file.dtypes)) > 1
     said["alpha"] = of.stored_alpha(os.path.abspath(path) if os.path.exists(path) else str(path))

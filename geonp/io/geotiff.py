@@ -22,7 +22,7 @@ from geonp.io.alpha import alpha_beside, with_alpha
 from geonp.io.bands import packed
 from geonp.io.intact import require_intact, unwritten, write_blocks
 from geonp.io.layouts import add_overviews, creation_of, layout_of
-from geonp.io.tags import layer_tags, write_tags
+from geonp.io.tags import layer_tags, write_categories, write_tags
 from geonp.raster.arrays import Array
 from geonp.raster.directions import is_direction
 from geonp.raster.grid import Grid, grid_mapping_name
@@ -134,6 +134,7 @@ def write_geotiff(
         # Blocks are written as they are computed; the copy compresses them once and adds the overviews of a COG.
         arrays = [dask.array.asarray(da.data) for _, da, _ in layers]
         parts = write_blocks(draft, arrays, None if mask is None else dask.array.asarray(mask.data))
+        write_categories(draft, layers)
         try:
             # overviews of a COG are in temporary files before
             with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True, COG_TMP_COMPRESSION="NONE"):
@@ -230,7 +231,7 @@ def _encoded_layers(ds: xr.Dataset, grid: Grid) -> list[tuple[str, xr.DataArray,
     if masked is not None and dtype.kind == "f":
         *bands, last = with_alpha([layer for _, layer, _ in layers], np.dtype(masked), grid, alpha)
         layers = [(label, layer, about) for (label, _, about), layer in zip(layers, bands, strict=True)]
-    elif alpha is not None and dtype.kind in "iu":
+    elif alpha is not None:
         last = alpha_beside(values, dtype, grid, alpha)
     else:
         return layers

@@ -19,7 +19,7 @@ _COG_PREDICTORS = {"2": "STANDARD", "3": "FLOATING_POINT"}
 
 _NETCDF = ("zlib", "complevel", "shuffle", "fletcher32", "chunksizes", "contiguous")
 _NETCDF_FILTERS = ("zstd", "bzip2", "szip", "blosc")
-_ZARR = ("chunks", "shards", "compressors", "filters", "serializer")
+_ZARR = ("chunks", "shards", "compressors")  # filters and serializers name a dtype, and may lose digits
 
 
 def read_layout(file: rasterio.DatasetReader) -> dict[str, Any]:

@@ -146,17 +146,29 @@ def check_writable(folder: Path, expected: str, *, make: bool = False) -> None:
         raise OutputError(f"Cannot write to the folder {str(folder)!r}: {error.strerror}. {expected}") from error
 
 
+def require_no_other(path: Path) -> None:
+    """Raise OutputError if there is an output at `path`, where none was before work started."""
+    if path.exists():
+        raise OutputError(
+            f"{str(path)!r} has appeared while the output was computed, and is not replaced. Choose another name, "
+            "or pass overwrite (--overwrite)."
+        )
+
+
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
     """Yield a new file beside `path`, which replaces it if the block succeeds and is removed if it does not.
 
-    The file is created here, so that nothing is written through a link that somebody else made.
+    The file is created here, so that nothing is written through a link that somebody else made. Raises OutputError if
+    there is a file at `path` at the end, unless `overwrite`.
     """
     temporary = path.with_name(f"{path.name}.tmp")
     temporary.unlink(missing_ok=True)
     os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     try:
         yield temporary
+        if not overwrite:
+            require_no_other(path)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -164,10 +176,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def written(path: Path, what: str) -> Iterator[Path]:
+def written(path: Path, what: str, *, overwrite: bool = True) -> Iterator[Path]:
     """Yield a new file as :func:`replacing`; an OutputError says what cannot be written."""
     try:
-        with replacing(path) as temporary:
+        with replacing(path, overwrite=overwrite) as temporary:
             yield temporary
     except OSError as error:
         raise OutputError(f"Cannot write the {what} {str(path)!r}: {error}. Check the folder and the disk.") from error

@@ -187,7 +187,7 @@ def read_table(
         if points[name].dtype.kind not in "iuf":
             text = _first_text(points[name])
             held = points[name].dtype if text is None else f"{text!r}"
-            raise InputError(f"column {name!r} holds {held}, expected numbers; leave missing cells empty")
+            raise InputError(f"column {name!r} holds {held}, expected numbers such as -6.25; leave missing cells empty")
     if both := [name for name in names if name in (x, y)]:
         raise InputError(
             f"column {both[0]!r} is a coordinate: expected another column to interpolate, one of {columns}"
@@ -271,7 +271,11 @@ def _only_numeric(points: pd.DataFrame) -> str:
         numeric = [name for name in numeric if name not in numbers] or numeric
     if len(numeric) == 1:
         return numeric[0]
-    texts = (f", and {name!r} holds {text!r}" for name in points if (text := _first_text(points[name])) is not None)
+    texts = (
+        f", and {name!r} holds {text!r}, which is no number such as -6.25"
+        for name in points
+        if (text := _first_text(points[name])) is not None
+    )
     raise InputError(
         "choose the columns to interpolate with values=... (--value): the table has "
         f"{f'numeric columns {numeric}' if numeric else 'no numeric column'} beside the coordinates{next(texts, '')}"

@@ -25,7 +25,7 @@ from geonp.io.attributes import storable, with_storable_names, with_texts
 from geonp.io.geotiff import DRIVERS, creation_options_of, transform, write_geotiff
 from geonp.io.journal import Journal
 from geonp.io.layouts import layout_of, with_chunks, zarr_format_of
-from geonp.io.location import check_writable, require_apart, resolved, sync
+from geonp.io.location import check_writable, require_apart, require_no_other, resolved, sync
 from geonp.io.netcdf import write_netcdf
 from geonp.io.owner import here, named, note, owning, runs
 from geonp.io.sources import NETCDF
@@ -287,11 +287,8 @@ def _replacing(path: Path, *, overwrite: bool) -> Iterator[Path]:
     with _as_output_errors(path), _draft(path) as work:
         yield work / path.name
         sync(work / path.name)
-        if path.exists() and not overwrite:
-            raise OutputError(
-                f"{str(path)!r} has appeared while the output was computed, and is not replaced. Choose another name, "
-                "or pass overwrite (--overwrite)."
-            )
+        if not overwrite:
+            require_no_other(path)
         several = any(file.exists() for sidecar in sidecars for file in (sidecar, work / sidecar.name))
         if path.is_dir() or (path.exists() and several):
             # beside the sidecars of another file, it would have another georeference or mask if this is killed here

@@ -31,7 +31,7 @@ from geonp.raster.grid import grid_mapping_name
 UNFINISHED = "geonp_unfinished"
 """Attribute of the root of an unfinished store: ``"true"``, or the command that writes it if not ``geonp fill``."""
 
-_MARKERS = ("zarr.json", ".zgroup", ".zmetadata")
+_MARKERS = ("zarr.json", ".zgroup", ".zmetadata", ".zarray")
 _ENCODING = ("dtype", "_FillValue", "scale_factor", "add_offset", "_Unsigned")
 
 _opened: dict[str, dict[str, _Target]] = {}
@@ -106,6 +106,7 @@ def to_zarr(ds: xr.Dataset, path: Any, **options: Any) -> None:
                 da.encoding["fill_value"] = da.encoding.get("_FillValue", da.attrs.get("_FillValue", default))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Consolidated metadata")
+        warnings.filterwarnings("ignore", "saving variable .* as an integer dtype")  # packed coordinates have no NaN
         ds.to_zarr(path, **options)
 
 
@@ -137,6 +138,14 @@ def with_fill_values(ds: xr.Dataset, store: Any, group: str = "") -> xr.Dataset:
         for name, da in ds.variables.items():
             da.encoding["fill_value"] = arrays[str(name)].fill_value
     return ds
+
+
+def _nameless(place: str) -> str:
+    """Text that says how to read an array without names of its dimensions."""
+    return (
+        f"{place!r} is a Zarr array without the names of its dimensions: expected a group as xarray writes it. Write "
+        f"one: xr.Dataset({{'name': (('y', 'x'), zarr.open_array({place!r})[:])}}).to_zarr(...)."
+    )
 
 
 def _text(variable: xr.Variable) -> xr.Variable:
@@ -200,12 +209,24 @@ class Store:
         del options["storage_options"]
         # an absolute path, for workers in other folders
         store: Any = SteadyStore(replace(self, url=resolved(self.url))._group("r").store)
-        ds = with_fill_values(xr.open_dataset(store, **options), store, group)
+        try:
+            ds = with_fill_values(xr.open_dataset(store, **options), store, group)
+        except (KeyError, TypeError):  # xarray looks for names of NCZarr in a way that Zarr 3 refuses
+            self._require_dimensions(group)
+            raise
         if chunks is None:
             return ds
         texts = [str(name) for name, da in ds.variables.items() if da.dtype.kind not in "biufcmM"]
         lazy = xr.open_dataset(store, chunks=chunks, drop_variables=texts, **options)
         return with_fill_values(lazy, store, group).assign(ds[texts].variables)
+
+    def _require_dimensions(self, group: str) -> None:
+        """Raise InputError if an array of a group has no names of its dimensions."""
+        arrays = zarr.open_group(self._group("r").store, mode="r", path=group, use_consolidated=False).arrays()
+        for name, array in arrays:
+            names: Any = array.attrs.get("_ARRAY_DIMENSIONS", getattr(array.metadata, "dimension_names", None))
+            if names is None or len(names) != array.ndim:
+                raise InputError(_nameless(f"{self.url}/{name}"))
 
     def attributes(self) -> dict[str, Any]:
         """Attributes of the root."""
@@ -296,7 +317,13 @@ class Store:
         return {"storage_options": dict(self.options) if self.options and is_remote(self.url) else None}
 
     def _group(self, mode: Any) -> zarr.Group:
-        return zarr.open_group(self.url, mode=mode, use_consolidated=False, **self._options)
+        try:
+            return zarr.open_group(self.url, mode=mode, use_consolidated=False, **self._options)
+        except (zarr.errors.ContainsArrayError, FileNotFoundError) as error:
+            fs, root = connect(self.url, self.options)
+            if isinstance(error, FileNotFoundError) and not fs.exists(f"{root}/.zarray"):
+                raise
+            raise InputError(_nameless(self.url)) from error
 
     def _targets(self) -> dict[str, _Target]:
         """The arrays of the variables, opened once in a process."""

@@ -44,12 +44,12 @@ def check_columns(places: pd.DataFrame, names: Iterable[str], time: str | None =
         )
 
 
-def write_table(table: pd.DataFrame, path: Path) -> None:
+def write_table(table: pd.DataFrame, path: Path, *, overwrite: bool = False) -> None:
     """Write a table to `path`, which appears complete or not at all; its extension chooses the format.
 
-    Raises OutputError if writing fails.
+    Raises OutputError if writing fails, or a file has appeared there since :func:`check_table`, unless `overwrite`.
     """
-    with written(path, "table") as temporary:
+    with written(path, "table", overwrite=overwrite) as temporary:
         if path.suffix.lower() in PARQUET_FILES:
             table.to_parquet(temporary, index=False)
         else:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import rasterio
@@ -19,6 +20,7 @@ from geonp.raster.metadata import GDAL_METADATA
 
 _BAND_TAGS = ("standard_name", "cell_methods")
 _STALE = re.compile(r"STATISTICS_|GRIB_|NETCDF_|OVR_|_FillValue$|scale_factor$|add_offset$")
+_COUNTED = r"<GDALRasterAttributeTable(?:(?!</GDALR).)*<Usage>1</Usage>.*?</GDALRasterAttributeTable>"
 _LAYOUT = re.compile(r"IMAGE_STRUCTURE|rio_|DERIVED_SUBDATASETS|SUBDATASETS|GEOLOCATION|COLOR_PROFILE|TIFF$|xml:|json:")
 
 
@@ -76,12 +78,33 @@ def write_tags(
         file.write_colormap(1, layers[0][2]["palette"])
 
 
+def write_categories(path: Path, layers: Sequence[tuple[str, xr.DataArray, Mapping[str, Any]]]) -> None:
+    """Write the names of categories and attribute tables of layers beside a GeoTIFF, where GDAL keeps them.
+
+    Tables with counts of cells, which filling changes, are left out with a warning.
+    """
+    bands, sidecar = [], path.with_name(f"{path.name}.aux.xml")
+    for band, (_, _, about) in enumerate(layers, start=1):
+        kept, counted = re.subn(_COUNTED, "", about.get("categories", ""), flags=re.DOTALL)
+        if counted:
+            warn(f"Left out of the GeoTIFF: the attribute table of band {band}, which counts cells.")
+        if kept:
+            bands.append(f'<PAMRasterBand band="{band}">{kept}</PAMRasterBand>')
+    if bands:
+        text = sidecar.read_text(encoding="utf-8") if sidecar.exists() else "<PAMDataset></PAMDataset>"
+        sidecar.write_text(text.replace("</PAMDataset>", "".join([*bands, "</PAMDataset>"])), encoding="utf-8")
+
+
 def warn_of_tags(ds: xr.Dataset) -> None:
-    """Warn of metadata that NetCDF and Zarr do not keep: domains, and tags and units that differ between bands."""
+    """Warn of metadata that NetCDF and Zarr do not keep.
+
+    These are domains, palettes and names of categories, and tags and units that differ between bands.
+    """
     lost: set[str] = set()
     for said in (da.encoding.get(GDAL_METADATA) for da in ds.data_vars.values()):
         if said is not None:
             lost |= set(said["domains"])
+            lost |= {key for about in said["bands"].values() for key in ("palette", "categories") if key in about}
             bands = [{**about["tags"], "unit": about["unit"]} for about in said["bands"].values()]
             lost |= {key for about in bands for key in about if any(other.get(key) != about[key] for other in bands)}
     if lost:

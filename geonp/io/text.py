@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from geonp.errors import InputError
+from geonp.errors import InputError, warn
 
 TEXT_FILES = (".csv", ".tsv", ".txt", ".dat", ".xyz")
 """Endings of the names of text files."""
@@ -25,8 +25,8 @@ def read_text(path: Path) -> pd.DataFrame:
 
     Lines that begin with ``#``, ``%`` or ``//`` are comments; the last one before the rows is the header if the table
     has no other. A row of units after the header is kept as ``attrs["units"]``. Three columns of a file ``.xyz``
-    without a header are x, y and z. Decimals may be commas if these do not separate columns. The text is UTF-8, UTF-16
-    with a byte order mark, or Windows-1252. Raises InputError for a table without a header, or with rows that have more
+    without a header are x, y and z. Decimals may be commas if these do not separate columns. The text is UTF-8, UTF-16,
+    or Windows-1252. Raises InputError for a table without a header, or with rows that have more
     fields than it.
     """
     lines = [line for line in _decoded(path.read_bytes()).splitlines() if line.strip()]
@@ -79,6 +79,8 @@ def _units(rows: list[str], separator: str) -> dict[str, str]:
 def _decoded(data: bytes) -> str:
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return data.decode("utf-16")
+    if b"\0" in data[:2]:  # without a byte order mark
+        return data.decode("utf-16-be" if data[:1] == b"\0" else "utf-16-le", errors="replace")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -109,6 +111,12 @@ def _parsed(path: Path, rows: list[str], separator: str, decimal: str) -> pd.Dat
                 f"{path} has rows with more fields than its header {rows[0]!r}: expected as many. Name every column, "
                 "and put texts that contain the separator in quotes"
             ) from warning
+    names = _fields(rows[0], separator)
+    if repeated := sorted({name for name in names if name and names.count(name) > 1}):
+        warn(
+            f"{path} has several columns {', '.join(map(repr, repeated))}: got {list(table)}, where the first has its "
+            "name and the others have numbers. Choose columns with values=... (--value)."
+        )
     unnamed = [name for name in table if str(name).startswith("Unnamed:")]
     counts = [name for name in unnamed if table[name].isna().all() or (table[name].diff()[1:] == 1).all()]
     table = table.drop(columns=counts)

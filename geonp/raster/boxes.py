@@ -38,7 +38,10 @@ def select_box(ds: xr.Dataset, bbox: tuple[float, float, float, float]) -> xr.Da
         east += turn * np.ceil((west - east) / turn)
     for dim, low, high in ((grid.y_dim, south, north), (grid.x_dim, west, east)):
         if dim not in ds.coords:
-            raise InputError(f"No bounding box can be cut: the dimension {dim!r} has no coordinate. Add one.")
+            raise InputError(
+                f"No bounding box can be cut: the dimension {dim!r} has no coordinate, as in swaths and "
+                "rotated rasters. Add one, or cut rows and columns, with ds.isel or gdal_translate -srcwin."
+            )
         values = ds.coords[dim].values
         cells, places = _inside(values, low, high, turn if dim == grid.x_dim else None)
         if cells.size == 0:

@@ -128,7 +128,8 @@ def _curvilinear(at: xr.DataArray | xr.Dataset, grid: Grid, table: Table, missin
     if lon is None or lat is None or not table.named_degrees:
         raise InputError(
             f"the grid in at has no coordinate {missing!r}, expected one for rows and one for columns, or longitudes "
-            "and latitudes on both for a table with columns lon and lat"
+            "and latitudes on both for a table with columns lon and lat; for any other cells give a table of their "
+            "places (at=, --at)"
         )
     x, y = (c.values.astype(np.float64).ravel() for c in (lon, lat))
     if not np.isfinite(x + y).all():

@@ -113,8 +113,14 @@ def test_an_alpha_band_that_gdal_does_not_apply_is_a_mask(tmp_path: Path, dtype:
         open_raster(path, bands=[6])
     write_raster(open_raster(path), tmp_path / "b.tif", driver="GTiff")
     np.testing.assert_array_equal(read(tmp_path / "b.tif"), found)
+    alpha = np.where(stored[-1] == 0, 0, 255)
     with rasterio.open(tmp_path / "b.tif") as file:
-        assert file.count == (6 if dtype == "uint16" else 5)
+        np.testing.assert_array_equal(file.read(6), alpha)
+    filled = open_raster(path).fillna(4)
+    filled["a"].encoding = open_raster(path)["a"].encoding
+    write_raster(filled, tmp_path / "filled.tif")
+    with rasterio.open(tmp_path / "filled.tif") as file:
+        np.testing.assert_array_equal(file.read(6), 255)  # as opaque as all others, although 65535 were in 16 bits
 
 
 @pytest.mark.parametrize("nodata", [None, 0, 9])

@@ -31,6 +31,7 @@ from geonp.errors import InputError, MissingFileError, OutputError
 from geonp.io import owner
 from geonp.io.files import open_raster
 from geonp.io.output import check_output, write_raster
+from geonp.io.table_output import write_table
 from geonp.raster.grid import Grid
 from geonp.raster.nodata import observed
 
@@ -886,6 +887,10 @@ def test_two_jobs_do_not_write_one_file(tmp_path: Path, monkeypatch: pytest.Monk
         write_raster(ds, path)
     assert path.read_text() == "of another job"
     assert not list(tmp_path.glob(".out.tif.*/draft*"))
+    with pytest.raises(OutputError, match="has appeared while the output was computed, and is not replaced"):
+        write_table(pd.DataFrame({"a": [1]}), path.replace(tmp_path / "out.csv"))
+    assert [file.name for file in tmp_path.glob("out*")] == ["out.csv"]
+    assert (tmp_path / "out.csv").read_text() == "of another job"
 
 
 def test_float16_becomes_float32_in_netcdf_which_has_none(tmp_path: Path) -> None:

@@ -191,6 +191,16 @@ def test_folders_are_made_if_asked_and_refused_if_not_writable(tmp_path: Path) -
         check_writable(tmp_path / "file", "Choose another.", make=True)
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_arrays_without_names_of_dimensions_are_refused(tmp_path: Path, zarr_format: Literal[2, 3]) -> None:
+    zarr.open_group(tmp_path / "a.zarr", mode="w", zarr_format=zarr_format).create_array("t", data=np.ones((3, 4)))
+    for place, array in (("a.zarr", "a.zarr/t"), ("a.zarr/t", "a.zarr/t")):
+        with pytest.raises(
+            InputError, match=rf"'.*{array}' is a Zarr array without the names of its dimensions: .*\(\('y"
+        ):
+            open_raster(tmp_path / place)
+
+
 def test_consolidated_metadata_may_be_older_than_the_arrays(tmp_path: Path) -> None:
     ds = xr.Dataset({"a": (("t", "y", "x"), np.ones((2, 3, 4)))})
     ds.to_zarr(tmp_path / "a.zarr", zarr_format=2, consolidated=True)

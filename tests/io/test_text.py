@@ -51,7 +51,7 @@ def test_xyz_files_need_no_header(separator: str, tmp_path: Path) -> None:
     assert table["z"].tolist() == [-1, 20]
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "cp1252"])
 def test_encodings(encoding: str, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("lon,lat,t in \u00b0C\n5.5,45.25,1\n", encoding=encoding)
     assert list(read_text(tmp_path / "a.csv")) == ["lon", "lat", "t in \u00b0C"]
@@ -87,11 +87,14 @@ def test_names_of_longitudes_and_latitudes(x: str, y: str) -> None:
     assert (table.x, table.y, table.named_degrees) == (x, y, True)
 
 
-def test_exact_names_come_first_and_kilometres_are_no_degrees() -> None:
+def test_exact_names_come_first_and_kilometres_are_no_degrees(tmp_path: Path) -> None:
     both = pd.DataFrame([[1.0, 2, 3, 4, 5]], columns=["lon", "lat", "lon_deg", "lat_deg", "t"])
     assert read_table(both, "t", None, None).x == "lon"
     with pytest.raises(InputError, match="name the column of the coordinate x"):
         read_table(pd.DataFrame(ROWS, columns=["lon_km", "lat_km", "t"]), None, None, None)
+    (tmp_path / "b.csv").write_text("lon,lat,t,t\n5,45,1,9\n")
+    with pytest.warns(UserWarning, match=r"several columns 't': got .*'t', 't\.1'.* Choose columns with values="):
+        assert read_text(tmp_path / "b.csv")["t"].tolist() == [1]
     with pytest.raises(InputError, match="several columns 't'"):
         read_table(pd.DataFrame([[1.0, 2, 3, 4]], columns=["lon", "lat", "t", "t"]), None, None, None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from geonp.inference import checkpoint
 from geonp.nn.models import build
 from geonp.raster.variable import class_reader
 
-from ..commands import cli
+from ..commands import cli, with_warnings
 
 CONFIG = {
     "d_x": 2,
@@ -345,6 +346,13 @@ def test_classes_of_gdal(raster: xr.DataArray, tmp_path: Path, how: str) -> None
         assert file.dtypes == ("float32" if how == "float" else "uint8",)
         assert set(np.unique(file.read(1))) == {10, 20, 30}
         assert how != "palette" or file.colormap(1)[10] == (9, 9, 9, 255)
+    if how in ("aux.xml", "vrt"):
+        assert re.sub(r"\s", "", (tmp_path / "out.tif.aux.xml").read_text()).count(names) == 1
+    if how in ("palette", "vrt"):
+        lost = "palette" if how == "palette" else "categories"
+        assert f"Left out of the output, because only a GeoTIFF (.tif) keeps it: {lost}" in with_warnings(
+            "fill", source, tmp_path / "out.nc"
+        )
     if how == "palette":
         done = cli("fill", source, target, "--overwrite", "--as", "numbers")
         with rasterio.open(target) as file:
