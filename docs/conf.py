@@ -38,6 +38,7 @@ extensions = [
 templates_path = ["_templates", sphinx_autosummary_accessors.templates_path]
 exclude_patterns = ["_build", "generated/gallery/*.ipynb"]
 default_role = "literal"
+highlight_language = "sh"
 smartquotes = False  # they turn --option into a dash
 root_doc = "index"
 
