@@ -119,7 +119,7 @@ def _fates(ds: xr.Dataset, grid: Grid, missing: list[Any] | None) -> tuple[xr.Da
     from geonp.fill.missing import Flags, with_gaps
     from geonp.raster.kinds import is_classes
     from geonp.raster.metadata import ancillary_names
-    from geonp.raster.variable import number_variables, passed_classes
+    from geonp.raster.variable import number_variables, off_grid, passed_classes
 
     names: list[Any] = []
     flags = Flags(ds)
@@ -132,11 +132,13 @@ def _fates(ds: xr.Dataset, grid: Grid, missing: list[Any] | None) -> tuple[xr.Da
             raise
     names = names or passed_classes(ds, grid)
     ancillary = {name for da in ds.data_vars.values() for name in ancillary_names(da)}
-    spatial, numbers = {grid.y_dim, grid.x_dim}, number_variables(ds, grid)
+    spatial, numbers, elsewhere = {grid.y_dim, grid.x_dim}, number_variables(ds, grid), off_grid(ds, grid, names)
 
     def reason(name: Any, da: xr.DataArray) -> str:
         if name in flags.layers:
             return "its flags apply to other variables"
+        if name in elsewhere:
+            return "on another grid (choose it alone: --variable)"
         if not spatial <= set(da.dims) or da.dtype.kind not in "iuf":
             return "no numbers on rows and columns"
         if name in ancillary:

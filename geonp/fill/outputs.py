@@ -261,7 +261,7 @@ def _value_attrs(
     # a valid range refers to stored values
     stored = np.dtype(source.encoding.get("dtype", source.dtype))
     kept = stored == encoding.get("dtype", source.dtype)
-    attrs = without(source.attrs, (*NODATA, *OTHER_NODATA, "grid_mapping", *(() if kept else VALID)))
+    attrs = without(source.attrs, (*NODATA, *OTHER_NODATA, "grid_mapping", "actual_range", *(() if kept else VALID)))
     if source.dtype.kind in "iu" and not kept and limits != UNLIMITED:
         info = np.iinfo(source.dtype)
         attrs["valid_range"] = np.clip(limits, info.min, info.max).astype(source.dtype)

@@ -162,7 +162,8 @@ def stitch(
     for tile, outputs in predict(groups, predictor, expected):
         if not np.isfinite(outputs).all():
             raise PredictionError(
-                f"the model returned values that are not finite {name(tile)}; please report it with the data there"
+                f"the model returned values that are not finite {name(tile)}: correct covariates whose values there "
+                "are far from all others, such as nodata values; without these, please report it with the data there"
             )
         total[:-1, tile.targets] += tile.weights * outputs
         total[-1, tile.targets] += tile.weights

@@ -375,6 +375,12 @@ def transformed(table: Table, crs: Any, grid: Grid | None) -> Table:
         xy = table.xy
         if source != goal:
             xy = np.stack(pyproj.Transformer.from_crs(source, goal, always_xy=True).transform(*xy.T), 1)
+            known = table.xy[np.isfinite(table.xy).all(1)]
+            if len(known) and not np.isfinite(xy).any():
+                raise InputError(
+                    f"no place of the table lies in its crs, {source.name}: got {table.x} and {table.y} such as "
+                    f"{known[0].tolist()}. Correct crs (--crs)."
+                )
         if grid is not None and not geographic:
             xy = xy / np.array(grid.factors[::-1])
         table = replace(table, xy=xy)

@@ -13,7 +13,7 @@ import xarray as xr
 
 from geonp.errors import InputError, warn
 from geonp.raster.arrays import FloatArray
-from geonp.raster.directions import is_direction
+from geonp.raster.directions import is_direction, is_in_radians
 from geonp.raster.metadata import GDAL_METADATA, Kind, class_attrs
 from geonp.raster.nodata import nodata_values
 
@@ -73,6 +73,11 @@ def kind_of(da: xr.DataArray, as_: str | None, circular: bool) -> Kind:
                 "classes. Leave it out (--variable), or take its values for classes (as_='classes', --as classes)."
             )
         return Kind.CLASSES
+    if is_in_radians(da.name or "", da.attrs):
+        warn(
+            f"{da.name}: directions in radians are filled as numbers, and the mean of 6.2 and 0.1 is 3.15. Convert "
+            f"them: np.degrees(ds[{da.name!r}]).assign_attrs(units='degree')."
+        )
     if not is_direction(da.name or "", da.attrs):
         _warn_of_classes(da)
         return Kind.NUMBERS

@@ -100,7 +100,7 @@ def warn_of_sentinels(da: xr.DataArray, found: Mapping[float, int], *, part: boo
         warn(
             f"{UNNAMED if da.name is None else da.name}: {'at least ' if part else ''}{n:,} observed cells hold "
             f"{given}, far from all other values. If they are missing, give nodata={given} (--nodata {stored}, as "
-            "stored in the file)."
+            "stored in the file); for those of a covariate, declare it in its file."
         )
 
 

@@ -122,6 +122,8 @@ def test_the_truth_of_observations_is_estimated(
 def test_errors_that_cannot_be_used_are_refused(gappy: xr.DataArray, errors: xr.DataArray) -> None:
     with pytest.raises(InputError, match="must not be negative: got -3"):
         gappy.geonp.infill(errors=-errors)
+    with pytest.raises(InputError, match="must not be negative: got -3"):
+        gappy.chunk(y=19).geonp.infill(errors=-errors.chunk(y=19)).compute()
     with pytest.raises(InputError, match="of one variable: got 1 of errors and 2 to fill"):
         xr.Dataset({"t": gappy, "u": gappy + 1}).geonp.infill(errors=errors)
     with pytest.raises(InputError, match="differ in shape"):

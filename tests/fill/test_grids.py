@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ import xarray as xr
 
 from geonp.fill.options import FillOptions
 from geonp.fill.variables import normalise
+
+from ..commands import says
 
 REST = {
     "time_bnds": (("time", "bnds"), np.zeros((9, 2))),
@@ -27,7 +30,7 @@ def bands(**others: object) -> xr.Dataset:
 
 @pytest.mark.parametrize("attrs", [{}, {"axis": "Y"}])
 @pytest.mark.parametrize("dims", [("y20", "x20"), ("time", "y20", "x20"), ("y", "x_u")])
-def test_variables_on_another_grid_are_named(dims: tuple[str, ...], attrs: dict[str, str]) -> None:
+def test_variables_on_another_grid_are_named(tmp_path: Path, dims: tuple[str, ...], attrs: dict[str, str]) -> None:
     sizes = {"time": 9, "y": 10, "y20": 5, "x20": 6, "x_u": 13}
     ds = bands(coarse=(dims, np.zeros([sizes[dim] for dim in dims])), **REST)
     ds = ds.assign_coords({dim: (dim, np.arange(sizes[dim]), attrs) for dim in dims if dim == "y20"})
@@ -36,6 +39,9 @@ def test_variables_on_another_grid_are_named(dims: tuple[str, ...], attrs: dict[
     ):
         _, _, variables, _ = normalise(ds, FillOptions())
     assert [variable.name for variable in variables] == ["fine"]
+    if not attrs:
+        ds.drop_dims("name").to_netcdf(tmp_path / "a.nc")
+        assert "would be filled  no, on another grid (choose it alone: --variable)" in says("info", tmp_path / "a.nc")
 
 
 def test_what_is_no_grid_is_not_named() -> None:

@@ -97,6 +97,9 @@ def test_a_fill_of_directions_warns(model: str) -> None:
     array = xr.DataArray(np.where(VALUES == 9, np.nan, VALUES), dims=("y", "x"), name="wind_direction")
     with pytest.warns(UserWarning, match="wind_direction: directions are filled as numbers.*circular=True"):
         infill(array, model=model)
+    with pytest.warns(UserWarning, match=r"wind_direction: directions in radians are .*'degree'\)"):
+        found = infill(array.assign_attrs(units="rad", actual_range=[0.0, 8.0]), model=model)
+    assert "actual_range" not in found["wind_direction"].attrs  # which the filled cells may leave
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i4"])

@@ -189,6 +189,11 @@ def test_other_bad_input_is_refused() -> None:
         geonp.interpolate(places, lattice((0, 0, 50, 50), 5, "EPSG:32632"), crs="EPSG:32632")
     with pytest.raises(InputError, match=r"at must be a raster, .* or a table of places, got tuple"):
         geonp.interpolate(table, (0, 1))  # type: ignore[arg-type]
+    far = table.assign(x=table.x + 5e5)
+    with pytest.raises(
+        InputError, match=r"no place .* lies in its crs, WGS 84: got x and y such as \[50.*\. Correct crs"
+    ):
+        geonp.interpolate(far, lattice((0, 0, 50, 50), 5, "EPSG:32632"), crs="EPSG:4326")
     with pytest.raises(InputError, match="crs is unknown: got 'EPSG:x'"):
         geonp.interpolate(table, lattice((0, 0, 50, 50), 5, "EPSG:32632"), crs="EPSG:x")
     with pytest.raises(InputError, match="the places have a crs, but the grid has none"):
