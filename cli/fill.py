@@ -269,7 +269,7 @@ def _plan(ds: xr.Dataset, in_units: bool, layout: dict[str, Any], workers: int |
 
 
 def _readable(plan: dict[str, Any]) -> dict[str, Any]:
-    """A plan, with its missing entries in words."""
+    """A plan, with its missing entries in words, names and shapes without brackets, and bytes also in MiB."""
     missing, flagged = plan["missing"], plan["flagged"] or {}
 
     def said(name: str) -> str:
@@ -278,7 +278,10 @@ def _readable(plan: dict[str, Any]) -> dict[str, Any]:
         return f"{missing[name]:,} cells of {name}" + (f", {flagged[name]:,} by flags" if flagged.get(name) else "")
 
     text = "not counted: more than 16 million cells" if missing is None else "; ".join(map(said, missing))
-    return {**plan, "missing": text, "flagged": None}
+    plain = {"variables": ", ".join(plan["variables"]), "missing": text, "flagged": None}
+    plain |= {name: " x ".join(map(str, plan[name])) for name in ("shape", "chunk_px")}
+    plain |= {name: f"{plan[name]} ({plan[name] / 2**20:,.1f} MiB)" for name in ("peak_bytes", "result_bytes")}
+    return {**plan, **plain}
 
 
 def _fill_store(

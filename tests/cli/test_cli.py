@@ -201,7 +201,10 @@ def test_dry_run_writes_nothing(tmp_path: Path, source: Path, model: str) -> Non
     plan = json.loads(cli("fill", source, out, "--model", model, "--dry-run", "--json").stdout)
     assert (plan["shape"], plan["variables"]) == ([40, 50], ["heights"])
     assert plan["peak_bytes"] > 0
-    assert "tile_px" in cli("fill", source, out, "--model", model, "--dry-run").stdout
+    lines = cli("fill", source, out, "--model", model, "--dry-run").stdout.splitlines()
+    printed = dict(line.split(maxsplit=1) for line in lines)
+    assert (printed["variables"], printed["shape"], printed["slices"]) == ("heights", "40 x 50", "1")
+    assert printed["peak_bytes"] == f"{plan['peak_bytes']} ({plan['peak_bytes'] / 2**20:,.1f} MiB)"
     assert not out.exists()
 
 
