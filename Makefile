@@ -108,6 +108,8 @@ bench-papers: $(STAMP)
 	    training.clip=1.0 training.warmup=50
 	for name in gp1d_rbf gp1d_periodic gp1d_matern32; do \
 	    $(BIN)/python benchmarks/papers/bayesopt.py --recipe $$name || exit 1; done
+	for name in gp1d_matern32 images_digits; do \
+	    $(BIN)/python benchmarks/papers/pictures.py --recipe $$name --steps 1000 --batch-size 8 || exit 1; done
 	$(BIN)/python benchmarks/papers/shift.py
 	$(BIN)/python benchmarks/papers/sir.py --filled 1024
 	$(BIN)/python benchmarks/papers/locations.py
