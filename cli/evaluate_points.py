@@ -27,7 +27,7 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
         "--where",
         multiple=True,
         metavar="COLUMN=VALUE",
-        help="Use only these rows, such as those of a year; repeatable.",
+        help="Use only these rows, such as those of a year; repeatable, also for further values of a column.",
     ),
     "folds": click.option("--folds", type=click.IntRange(min=2), default=10, show_default=True, help="Parts to hide."),
     "block_size": click.option(
@@ -73,7 +73,7 @@ def evaluated_points(source: Path, settings: dict[str, Any]) -> CrossValidation:
     from geonp.io.tables import read_points
     from geonp.scattered.selection import selected
 
-    table = selected(read_points(source), dict(pair(condition, "--where") for condition in settings.pop("where")))
+    table = selected(read_points(source), [pair(condition, "--where") for condition in settings.pop("where")])
     covariates = [read_covariate(text) for text in settings.pop("covariates")]
     return cross_validate(
         table,

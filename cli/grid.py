@@ -51,7 +51,10 @@ if TYPE_CHECKING:
     "--units", multiple=True, help="Units of the values, or of each --value. Default: those in a header: temp [degC]."
 )
 @click.option(
-    "--where", multiple=True, metavar="COLUMN=VALUE", help="Use only these rows, such as those of a date; repeatable."
+    "--where",
+    multiple=True,
+    metavar="COLUMN=VALUE",
+    help="Use only these rows, such as those of a date; repeatable, also for further values of a column.",
 )
 @click.option("--x", help="Column of the coordinate x. Default: x, lon, longitude or easting.")
 @click.option("--y", help="Column of the coordinate y. Default: y, lat, latitude or northing.")
@@ -149,7 +152,7 @@ def grid(
     outputs = [path for path in (target, picture) if path is not None]
     read = [("raster of --like", like or ""), ("table of --at", places or ""), ("model", settings["model"])]
     _require_apart(outputs, [*(("table", path) for path in points), *read])
-    table = selected(read_all(points), dict(pair(condition, "--where") for condition in where))
+    table = selected(read_all(points), [pair(condition, "--where") for condition in where])
     names = list(values) or None
     beside = [read_covariate(text) for text in covariates]
     _require_apart(outputs, [("covariate", getattr(one, "encoding", {}).get("source", "")) for one in beside])
@@ -238,7 +241,7 @@ def _sentence(summary: dict[str, Any]) -> str:
     n = f"{least:,}" if least == most else f"{least:,} to {most:,}"
     files = ", ".join(summary[key] for key in ("output", "picture") if key in summary)
     where = next(f"{summary[unit]:,} {unit}" for unit in ("cells", "places") if unit in summary)
-    return f"Interpolated {n} points{left_out} to {where} in {summary['seconds']} s: {files}"
+    return f"Interpolated {n} points{left_out} to {where} in {summary['seconds']:.1f} s: {files}"
 
 
 def _drawn(

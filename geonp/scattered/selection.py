@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
-from geonp.errors import InputError
+from geonp.errors import InputError, warn
 from geonp.raster.arrays import Array, BoolArray
 
 
-def selected(points: pd.DataFrame | xr.Dataset, conditions: Mapping[str, str]) -> pd.DataFrame | xr.Dataset:
+def selected(points: pd.DataFrame | xr.Dataset, conditions: Iterable[tuple[str, str]]) -> pd.DataFrame | xr.Dataset:
     """The rows of a table whose columns, or the part of a Dataset whose coordinates, have these values.
 
-    Values are compared as numbers, times or text, by the type of the column. A time may be given by its first parts, as
-    in ``2020-07``. Raises InputError for a column that does not exist or is not one-dimensional, and if no row is left.
+    Conditions are names of columns and values. Rows meet one condition of each column that has any. Values are compared
+    as numbers, times or text, by the type of the column. A time may be given by its first parts, as in ``2020-07``.
+    Warns of values that no row has. Raises InputError if no row is left, and for a column that does not exist or is not
+    one-dimensional.
     """
-    for name, text in conditions.items():
+    wanted: dict[str, list[str]] = {}
+    for name, text in conditions:
+        wanted.setdefault(name, []).append(text)
+    for name, texts in wanted.items():
         columns = list(map(str, points.variables if isinstance(points, xr.Dataset) else points.columns))
         if name not in columns or (isinstance(points, xr.Dataset) and points[name].ndim != 1):
             raise InputError(f"No column {name!r} to select by: got {', '.join(columns)}. Correct --where.")
         values = np.asarray(points[name].values)
-        mask = _equal(values, text)
-        if not mask.any():
+        equal = {text: _equal(values, text) for text in texts}
+        if absent := [text for text, mask in equal.items() if not mask.any()]:
             known = ", ".join(map(str, pd.unique(values)[:5]))
-            raise InputError(f"No row has {name}={text}: got values such as {known}. Correct --where.")
+            message = f"No row has {name}={' or '.join(absent)}: got values such as {known}. Correct --where."
+            if len(absent) == len(equal):
+                raise InputError(message)
+            warn(message)
+        mask = np.any([*equal.values()], axis=0)
         points = points.isel({points[name].dims[0]: mask}) if isinstance(points, xr.Dataset) else points[mask]
     return points
 

@@ -15,9 +15,15 @@ TABLE = pd.DataFrame({"x": [0, 1, 0, 1], "y": [0, 0, 0, 0], "day": ["1", "1", "2
 
 
 @pytest.mark.parametrize(
-    ("conditions", "rows"), [({"day": "2"}, [2, 3]), ({"depth": "1"}, [1, 3]), ({"day": "2", "depth": "0.50"}, [2])]
+    ("conditions", "rows"),
+    [
+        ([("day", "2")], [2, 3]),
+        ([("depth", "1")], [1, 3]),
+        ([("day", "2"), ("depth", "0.50")], [2]),
+        ([("day", "1"), ("depth", "0.5"), ("day", "2")], [0, 2]),
+    ],
 )
-def test_rows_by_number_or_text(conditions: dict[str, str], rows: list[int]) -> None:
+def test_rows_by_number_or_text(conditions: list[tuple[str, str]], rows: list[int]) -> None:
     assert selected(TABLE, conditions).index.tolist() == rows
 
 
@@ -31,18 +37,23 @@ def test_stations_at_a_time() -> None:
     with pytest.raises(InputError, match=r"dimensions \('time', 'station'\), expected one.*--where time="):
         read_table(ds, None, None, None)
     for text in ("2020-02", "2020-02-01", "2020-02-01T12"):
-        table = read_table(selected(ds, {"time": text}), None, None, None)
+        table = read_table(selected(ds, [("time", text)]), None, None, None)
         assert table.values["t"].tolist() == [3, 4, 5]
+
+
+def test_one_of_several_values_that_no_row_has() -> None:
+    with pytest.warns(UserWarning, match="No row has day=3: got values such as 1, 2"):
+        assert selected(TABLE, [("day", "1"), ("day", "3")]).index.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(
     ("conditions", "message"),
     [
-        ({"no": "1"}, "No column 'no' to select by: got x, y, day, depth"),
-        ({"day": "3"}, "No row has day=3: got values such as 1, 2"),
-        ({"depth": "deep"}, "No row has depth=deep: got values such as 0.5, 1.0"),
+        ([("no", "1")], "No column 'no' to select by: got x, y, day, depth"),
+        ([("day", "3"), ("day", "4")], "No row has day=3 or 4: got values such as 1, 2"),
+        ([("depth", "deep")], "No row has depth=deep: got values such as 0.5, 1.0"),
     ],
 )
-def test_conditions_that_nothing_meets(conditions: dict[str, str], message: str) -> None:
+def test_conditions_that_nothing_meets(conditions: list[tuple[str, str]], message: str) -> None:
     with pytest.raises(InputError, match=message):
         selected(TABLE, conditions)
