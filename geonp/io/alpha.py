@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import rasterio
 import rioxarray
 import xarray as xr
 from rasterio.enums import ColorInterp
-from rasterio.errors import RasterioError
+from rasterio.errors import NotGeoreferencedWarning, RasterioError
 from rasterio.windows import Window
 
 from geonp.errors import warn
@@ -98,7 +99,8 @@ def _alpha(seen: xr.DataArray, dtype: np.dtype[Any], grid: Grid, alpha: Any) -> 
 def _stored(cells: xr.DataArray, grid: Grid, alpha: Mapping[str, Any]) -> xr.DataArray | None:
     """The band ``number`` of the file ``path`` in some cells; None, with a warning, if it does not have them."""
     dims = {"y": grid.y_dim, "x": grid.x_dim}
-    with suppress(RasterioError, OSError, LookupError):
+    with warnings.catch_warnings(), suppress(RasterioError, OSError, LookupError):
+        warnings.simplefilter("ignore", NotGeoreferencedWarning)
         file: Any = rioxarray.open_rasterio(alpha["path"], chunks={}, cache=False)
         band: xr.DataArray = (
             file.sel(band=alpha["number"], drop=True).drop_vars("spatial_ref", errors="ignore").rename(dims)

@@ -76,7 +76,7 @@ def source_of(place: str, options: dict[str, Any]) -> Source:
     Raises MissingFileError if there is no such file. Raises InputError if an archive holds no raster, or several, or
     for a NetCDF file that is not a local one.
     """
-    scheme, _, rest = place.partition("://")
+    scheme, rest = _parts(place)
     if place.startswith("/vsi") or scheme == "vrt" or "+" in scheme:
         return _gdal(re.sub(r"^/vsicurl/(?=https?://)", "", place))
     if scheme in _HANDLERS and rest:
@@ -89,9 +89,15 @@ def source_of(place: str, options: dict[str, Any]) -> Source:
     return _local(place)
 
 
+def _parts(place: str) -> tuple[str, str]:
+    """The scheme of a URL, and what follows; a path has no scheme, but may contain a ``+``."""
+    scheme, mark, rest = place.partition("://")
+    return (scheme, rest) if mark else ("", place)
+
+
 def may_be_store(place: str) -> bool:
     """Whether a name may be that of a Zarr store: no archive, dataset inside a file, or URL of a raster file."""
-    scheme = place.partition("://")[0]
+    scheme, _ = _parts(place)
     special = place.startswith("/vsi") or scheme in {"vrt", *_HANDLERS} or "+" in scheme
     return not special and not re.match(r"[A-Za-z]\w+:(?!//)", place) and not place.lower().endswith(_RASTERS)
 

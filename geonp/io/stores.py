@@ -212,7 +212,7 @@ class Store:
         try:
             ds = with_fill_values(xr.open_dataset(store, **options), store, group)
         except (KeyError, TypeError):  # xarray looks for names of NCZarr in a way that Zarr 3 refuses
-            self._require_dimensions(group)
+            self._require_readable(group)
             raise
         if chunks is None:
             return ds
@@ -220,13 +220,20 @@ class Store:
         lazy = xr.open_dataset(store, chunks=chunks, drop_variables=texts, **options)
         return with_fill_values(lazy, store, group).assign(ds[texts].variables)
 
-    def _require_dimensions(self, group: str) -> None:
-        """Raise InputError if an array of a group has no names of its dimensions."""
+    def _require_readable(self, group: str) -> None:
+        """Raise InputError for arrays without names of dimensions, and nodata values that xarray cannot read."""
         arrays = zarr.open_group(self._group("r").store, mode="r", path=group, use_consolidated=False).arrays()
         for name, array in arrays:
             names: Any = array.attrs.get("_ARRAY_DIMENSIONS", getattr(array.metadata, "dimension_names", None))
             if names is None or len(names) != array.ndim:
                 raise InputError(_nameless(f"{self.url}/{name}"))
+            fill = array.attrs.get("_FillValue")
+            if array.metadata.zarr_format == 3 and array.dtype.kind in "fc" and isinstance(fill, int | float):
+                raise InputError(
+                    f"{name!r} in {self.url!r} has the attribute _FillValue {fill} as a number, which xarray cannot "
+                    f"read in Zarr 3. Remove it, and give --nodata {fill}: zarr.open_array('{self.url}/{name}')"
+                    ".attrs.pop('_FillValue')."
+                )
 
     def attributes(self) -> dict[str, Any]:
         """Attributes of the root."""

@@ -83,7 +83,7 @@ def test_a_part_of_a_lazy_raster_shows_its_nodata_once(model: str) -> None:
     filled = infill(array(values).chunk(y=10), model=model)
     assert geonp_warnings(lambda: filled.isel(y=slice(0, 10)).compute()) == [
         "a: at least 1 observed cells hold -99, far from all other values. If they are missing, give nodata=-99 "
-        "(--nodata -99, as stored in the file)."
+        "(--nodata -99, as stored in the file); for those of a covariate, declare it in its file."
     ]
     (zero,) = geonp_warnings(filled.compute)
     assert zero.startswith("a: 1 observed cells hold 0, far")
@@ -154,7 +154,7 @@ def test_a_worker_warns_of_its_blocks(model: str) -> None:
     block = values[:10]
     assert geonp_warnings(lambda: watch.see((0, 0), block, np.isfinite(block))) == [
         "a: at least 52 observed cells hold -9999, far from all other values. If they are missing, give nodata=-9999 "
-        "(--nodata -9999, as stored in the file)."
+        "(--nodata -9999, as stored in the file); for those of a covariate, declare it in its file."
     ]
     assert geonp_warnings(lambda: watch.see((1, 0), block, np.isfinite(block))) == []
 

@@ -893,7 +893,10 @@ def test_two_jobs_do_not_write_one_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert (tmp_path / "out.csv").read_text() == "of another job"
 
 
-def test_float16_becomes_float32_in_netcdf_which_has_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["a.nc", "a.tif"])
+def test_float16_becomes_float32_in_files_that_have_none(tmp_path: Path, name: str) -> None:
     ds = xr.Dataset({"a": (("y", "x"), np.arange(6, dtype="f2").reshape(2, 3))})
-    write_raster(ds, tmp_path / "a.nc")
-    assert open_raster(tmp_path / "a.nc")["a"].dtype == np.float32
+    write_raster(ds, tmp_path / name)
+    found = open_raster(tmp_path / name)["a"]
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, ds["a"])

@@ -60,7 +60,7 @@ def only(ds: xr.Dataset) -> xr.DataArray:
 
 def test_netcdf_is_known_by_its_content(tmp_path: Path) -> None:
     ds = xr.Dataset({"a": (("lat", "lon"), DECODED)}, {"lat": np.arange(5.0), "lon": np.arange(6.0)})
-    for suffix, version in ((".h5", "NETCDF4"), (".hdf5", "NETCDF4"), (".grd", "NETCDF3_64BIT"), ("", "NETCDF4")):
+    for suffix, version in ((".h5", "NETCDF4"), ("+.nc", "NETCDF4"), (".grd", "NETCDF3_64BIT"), ("", "NETCDF4")):
         path = tmp_path / f"x{suffix}"
         ds.to_netcdf(tmp_path / "x.nc", engine="netcdf4", format=version)
         shutil.move(tmp_path / "x.nc", path)

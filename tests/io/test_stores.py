@@ -199,6 +199,17 @@ def test_arrays_without_names_of_dimensions_are_refused(tmp_path: Path, zarr_for
             InputError, match=rf"'.*{array}' is a Zarr array without the names of its dimensions: .*\(\('y"
         ):
             open_raster(tmp_path / place)
+    attrs = {"_FillValue": -9.0, "_ARRAY_DIMENSIONS": ["y", "x"]}
+    about: dict[str, Any] = {"dimension_names": ["y", "x"]} if zarr_format == 3 else {}
+    group = zarr.open_group(tmp_path / "b.zarr", mode="w", zarr_format=zarr_format)
+    group.create_array("t", data=np.full((3, 4), -9.0), attributes=attrs, **about)
+    if zarr_format == 3:
+        with pytest.raises(
+            InputError, match=r"'t' in .*b.zarr' has the attribute _FillValue -9.0 as a number, .*pop\('_F"
+        ):
+            open_raster(tmp_path / "b.zarr")
+        zarr.open_array(f"{tmp_path}/b.zarr/t").attrs.pop("_FillValue")
+        assert open_raster(tmp_path / "b.zarr", nodata=-9.0)["t"].isnull().all()
 
 
 def test_consolidated_metadata_may_be_older_than_the_arrays(tmp_path: Path) -> None:
