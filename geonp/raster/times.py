@@ -13,7 +13,7 @@ import pandas as pd
 import xarray as xr
 from pandas.tseries.frequencies import to_offset
 
-from geonp.errors import InputError
+from geonp.errors import InputError, warn
 from geonp.raster.arrays import Array, IntArray
 from geonp.raster.positions import positions
 
@@ -69,7 +69,7 @@ def times_of(column: pd.Series[Any], every: str | None = None) -> Times:
     """The times of the rows of a table, or the beginnings of the periods of a length, such as ``1D``, that they lie in.
 
     Raises InputError for texts that are no times as ISO 8601 writes them, a column without a time, and a length that
-    times cannot be divided by.
+    times cannot be divided by. Warns of periods that no row lies in.
     """
     parsed = _parsed(column, str(column.name))
     if every is not None:
@@ -85,6 +85,13 @@ def times_of(column: pd.Series[Any], every: str | None = None) -> Times:
     codes, values = pd.factorize(parsed, sort=True)
     if not len(values):
         raise InputError(f"the column {column.name!r} has no time: check that it is the column of times (--time)")
+    if every is not None:
+        periods = round((values[-1] - values[0]) / pd.Timedelta(to_offset(every).nanos)) + 1
+        if none := periods - len(values):
+            warn(
+                f"No row lies in {none} of the {periods} periods of {every} from {_said(values[0].to_datetime64())} to "
+                f"{_said(values[-1].to_datetime64())}: they have no field."
+            )
     return Times(np.asarray(values), np.asarray(codes, np.intp))
 
 

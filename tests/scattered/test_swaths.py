@@ -77,5 +77,10 @@ def test_cells_of_swaths_are_rows_and_files_must_agree(swaths: list[Path], tmp_p
         times_of(pd.Series(ds["time"].values, name="time"), "1X")
     with pytest.raises(InputError, match=r"must be a length of time .* got '-1D' for 'time'"):
         times_of(pd.Series(ds["time"].values, name="time"), "-1D")
+    apart = pd.Series(pd.to_datetime(["2020-05-01T01", "2020-05-02T13"]), name="time")
+    with pytest.warns(
+        UserWarning, match="No row lies in 2 of the 4 periods of 12h from 2020-05-01 to 2020-05-02 12:00"
+    ):
+        assert len(times_of(apart, "12h").values) == 2
     with pytest.raises(InputError, match="got '1D' for 'year', which holds 2000"):
         times_of(pd.Series([2000, 2001], name="year"), "1D")
