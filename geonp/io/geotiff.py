@@ -28,7 +28,7 @@ from geonp.raster.directions import is_direction
 from geonp.raster.grid import Grid, grid_mapping_name
 from geonp.raster.kinds import is_classes
 from geonp.raster.metadata import GDAL_METADATA, PACKED_BANDS
-from geonp.raster.nodata import EXACT, PACKING, UNLIMITED, declared_nodata, observed, valid_limits
+from geonp.raster.nodata import EXACT, PACKING, UNLIMITED, declared_nodata, observed, valid_limits, without
 from geonp.raster.tolerances import TOLERANCES
 
 DRIVERS = {
@@ -201,10 +201,19 @@ def _warn_of_nodata(draft: Path, path: Path, layer: xr.DataArray) -> None:
 
 
 def _north_up(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
-    """`ds` with rows from north to south, and columns from west to east."""
-    for dim, step, sign in zip((grid.y_dim, grid.x_dim), grid.spacing, (-1, 1), strict=True):
-        if dim in ds.coords and step * sign < 0:
-            ds = ds.isel({dim: slice(None, None, -1)})
+    """`ds` with rows from north to south, and columns from west to east, without RPCs if that changes their order."""
+    axes = zip((grid.y_dim, grid.x_dim), grid.spacing, (-1, 1), strict=True)
+    turned = [dim for dim, step, sign in axes if dim in ds.coords and step * sign < 0]
+    if not turned:
+        return ds
+    ds = ds.isel({dim: slice(None, None, -1) for dim in turned})
+    for da in ds.data_vars.values():
+        said = da.encoding.get(GDAL_METADATA, {})
+        if "RPC" in said.get("domains", {}):
+            warn(
+                "Left out of the GeoTIFF: the RPCs, as rows are written from north to south, columns from west to east."
+            )
+            da.encoding[GDAL_METADATA] = {**said, "domains": without(said["domains"], ("RPC",))}
     return ds
 
 

@@ -25,6 +25,7 @@ import xarray as xr
 from geonp.errors import InputError
 from geonp.raster.arrays import Array, BoolArray
 from geonp.raster.kinds import flag_values_of
+from geonp.raster.metadata import flag_meanings_of
 from geonp.raster.nodata import PACKING
 from geonp.raster.presets import PRESETS, Preset, preset_of
 
@@ -224,7 +225,7 @@ def layer_of(ds: xr.Dataset, name: str) -> tuple[xr.DataArray, Mapping[Any, int]
 
 def _named(layer: xr.DataArray) -> Mapping[str, Term]:
     """The flags of a layer by name: those of CF attributes, or of the preset for layers of its name."""
-    meanings, values = str(layer.attrs.get("flag_meanings", "")).split(), flag_values_of(layer)
+    meanings, values = flag_meanings_of(layer.attrs), flag_values_of(layer)
     given = layer.attrs.get("flag_masks", ())
     given = given.replace(",", " ").split() if isinstance(given, str) else np.ravel(given).tolist()
     masks = [int(mask) for mask in given]

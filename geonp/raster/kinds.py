@@ -14,7 +14,7 @@ import xarray as xr
 from geonp.errors import InputError, warn
 from geonp.raster.arrays import FloatArray
 from geonp.raster.directions import is_direction, is_in_radians
-from geonp.raster.metadata import GDAL_METADATA, Kind, class_attrs
+from geonp.raster.metadata import GDAL_METADATA, Kind, class_attrs, flag_meanings_of
 from geonp.raster.nodata import nodata_values
 
 
@@ -174,7 +174,7 @@ def categories_of(da: xr.DataArray, observed: FloatArray | None, nodata: float |
 
 def category_labels(da: xr.DataArray, categories: tuple[float, ...]) -> npt.NDArray[np.generic]:
     """Names of classes: CF ``flag_meanings`` if there is one for each of the ``flag_values``, or else the values."""
-    meanings, listed = str(da.attrs.get("flag_meanings", "")).split(), flag_values_of(da)
+    meanings, listed = flag_meanings_of(da.attrs), flag_values_of(da)
     named = dict(zip(listed, meanings, strict=False))
     if len(meanings) == len(listed) and set(categories) <= set(named):
         return np.array([named[value] for value in categories])

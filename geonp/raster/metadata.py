@@ -70,6 +70,12 @@ class Kind(StrEnum):
     DIRECTIONS = "directions"
 
 
+def flag_meanings_of(attrs: Mapping[Any, Any]) -> list[str]:
+    """CF ``flag_meanings``: words separated by blanks, or, as others write them, by commas, or a list of texts."""
+    given = attrs.get("flag_meanings", "")
+    return given.replace(",", " ").split() if isinstance(given, str) else [str(text) for text in np.ravel(given)]
+
+
 def class_attrs(attrs: Mapping[Any, Any]) -> dict[Any, Any]:
     """The attributes that say that values are classes: CF flags and standard names, or :data:`THEMATIC`."""
     return {

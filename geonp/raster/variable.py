@@ -17,7 +17,7 @@ from geonp.raster.casting import Fit, fitting
 from geonp.raster.dimensions import is_coordinate
 from geonp.raster.grid import Grid
 from geonp.raster.kinds import flag_values_of, is_classes
-from geonp.raster.metadata import UNNAMED, Kind, ancillary_names, class_attrs, kept_encoding
+from geonp.raster.metadata import UNNAMED, Kind, ancillary_names, class_attrs, flag_meanings_of, kept_encoding
 from geonp.raster.nodata import (
     UNLIMITED,
     Reader,
@@ -327,7 +327,7 @@ def class_reader(da: xr.DataArray, nodata: float | None = None) -> ClassReader:
 
 def labels(da: xr.DataArray) -> Array:
     """Names of the classes: the flag meanings if there are as many as flag values, otherwise the flag values."""
-    meanings, values = str(da.attrs.get("flag_meanings", "")).split(), np.ravel(da.attrs["flag_values"])
+    meanings, values = flag_meanings_of(da.attrs), np.ravel(da.attrs["flag_values"])
     return np.array(meanings) if len(meanings) == len(values) else values
 
 

@@ -74,8 +74,9 @@ def test_cf_flags_by_name(text: str, expected: list[int]) -> None:
 def test_cf_flags_of_single_bits_and_of_values() -> None:
     bits = {"flag_masks": "1b, 2b, 8b".replace("b", ""), "flag_meanings": "land cloud ice"}
     assert holds("QA=cloud,ice", [1, 2, 9, 12], bits).tolist() == [False, True, True, True]
-    classes = {"flag_values": np.array([1, 2, -127], "i1"), "flag_meanings": "clear cloud unset"}
-    assert holds("QA=cloud,unset", np.array([1, 2, -127], "i1"), classes).tolist() == [False, True, True]
+    for meanings in ("clear cloud unset", "clear, cloud, unset", ["clear", "cloud", "unset"]):
+        classes = {"flag_values": np.array([1, 2, -127], "i1"), "flag_meanings": meanings}
+        assert holds("QA=cloud,unset", np.array([1, 2, -127], "i1"), classes).tolist() == [False, True, True]
 
 
 def test_flags_decoded_to_floats_keep_their_fill_value() -> None:
