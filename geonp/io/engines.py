@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
@@ -11,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 import xarray as xr
 
-from geonp.errors import MissingExtraError
+from geonp.errors import InputError, MissingExtraError, reason, warn
 from geonp.io.steady import SteadyStore
 from geonp.io.stores import with_fill_values
 
@@ -37,7 +38,7 @@ class Engine:
         """Open without decoding; as dask arrays unless `chunks` is None."""
         options: Any = {"decode_cf": False, "chunks": None if chunks is None else {}, "cache": False}
         if self.name == "grib":
-            return xr.open_dataset(self.path, engine="cfgrib", backend_kwargs={"indexpath": ""}, **options)
+            return _from_grib(self.path, options)
         if self.name == "kerchunk":
             _require("kerchunk", "kerchunk")
             store = import_module("kerchunk.utils").refs_as_store(self.path, read_only=True)
@@ -53,6 +54,44 @@ class Engine:
     def members(self) -> Mapping[str, Mapping[str, int]]:
         """The root and its variables."""
         return {"": {str(name): variable.ndim for name, variable in self.open().variables.items()}}
+
+
+class _Log(logging.Handler):
+    """Keeps records, which cfgrib writes with a traceback of what it leaves out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a record."""
+        self.records.append(record)
+
+
+def _from_grib(path: str, options: Mapping[str, Any]) -> xr.Dataset:
+    """Open a GRIB file; warns of what cfgrib leaves out. Raises InputError for a file with damaged messages."""
+    logger, log = logging.getLogger("cfgrib"), _Log()
+    before, logger.propagate = logger.propagate, False
+    logger.addHandler(log)
+    try:
+        ds = xr.open_dataset(path, engine="cfgrib", backend_kwargs={"indexpath": ""}, **options)
+    finally:
+        logger.removeHandler(log)
+        logger.propagate = before
+    for record in log.records:
+        error = record.exc_info and record.exc_info[1]
+        if error and "corrupted" in record.msg:
+            raise InputError(f"{path!r} is damaged: cfgrib reports: {reason(error)}. Copy or download it again.")
+        if error and isinstance(record.args, tuple):
+            number, name = record.args
+            warn(
+                f"Left out of {path!r}: {name!r}, whose coordinates differ from those of other variables. Read it "
+                "alone: xr.open_dataset(..., engine='cfgrib', "
+                f"backend_kwargs={{'filter_by_keys': {{'paramId': {number}}}}})."
+            )
+        else:
+            warn(f"{path!r}: cfgrib reports: {record.getMessage()}")
+    return ds
 
 
 def engine_of(path: Path) -> Literal["grib", "kerchunk", "icechunk"] | None:

@@ -29,22 +29,33 @@ def netcdf(tmp_path: Path) -> Path:
     return tmp_path / "a.nc"
 
 
-def test_grib_is_read_by_cfgrib(tmp_path: Path) -> None:
+@pytest.mark.parametrize("others", [[], [("10u", 0)]])
+def test_grib_is_read_by_cfgrib(
+    tmp_path: Path, others: list[tuple[str, int]], caplog: pytest.LogCaptureFixture
+) -> None:
     eccodes = pytest.importorskip("eccodes")
     pytest.importorskip("cfgrib")
     grid = {"latitudeOfFirst": 60, "latitudeOfLast": 49, "longitudeOfFirst": 0, "longitudeOfLast": 23}
     with (tmp_path / "a.grib2").open("wb") as file:
-        for step in (0, 6):
+        for name, step in (("2t", 0), ("2t", 6), *others):
             message = eccodes.codes_grib_new_from_samples("regular_ll_sfc_grib2")
             places = {f"{key}GridPointInDegrees": value for key, value in grid.items()}
             steps = {"iDirectionIncrementInDegrees": 1, "jDirectionIncrementInDegrees": 1, "step": step}
             gaps = {"bitmapPresent": 1, "missingValue": 9999}
-            for key, value in {"Ni": 24, "Nj": 12, "shortName": "2t", **places, **steps, **gaps}.items():
+            for key, value in {"Ni": 24, "Nj": 12, "shortName": name, **places, **steps, **gaps}.items():
                 eccodes.codes_set(message, key, value)
             eccodes.codes_set_values(message, np.nan_to_num(VALUES + step, nan=9999).ravel().astype(float))
             eccodes.codes_write(message, file)
             eccodes.codes_release(message)
-    ds = geonp.open_raster(tmp_path / "a.grib2")
+    if others:
+        with pytest.warns(UserWarning, match=r"Left out of .*: 'u10', whose coordinates differ .*'paramId': 165"):
+            ds = geonp.open_raster(tmp_path / "a.grib2")
+    else:
+        ds = geonp.open_raster(tmp_path / "a.grib2")
+        (tmp_path / "b.grib2").write_bytes((tmp_path / "a.grib2").read_bytes()[:-40])
+        with pytest.raises(InputError, match=r"b.grib2' is damaged: cfgrib reports: .*End of .* Copy or download"):
+            geonp.open_raster(tmp_path / "b.grib2")
+    assert not caplog.records
     assert ds.t2m.dims == ("step", "latitude", "longitude")
     np.testing.assert_allclose(ds.t2m, [VALUES, VALUES + 6], atol=0.01)
     assert ds.latitude.values[[0, -1]].tolist() == [60, 49]
