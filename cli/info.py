@@ -141,7 +141,7 @@ def _fates(ds: xr.Dataset, grid: Grid, missing: list[Any] | None) -> tuple[xr.Da
             return "on another grid (choose it alone: --variable)"
         if not spatial <= set(da.dims) or da.dtype.kind not in "iuf":
             return "no numbers on rows and columns"
-        if name in ancillary:
+        if name in ancillary or (name not in numbers and not is_classes(da)):
             return "it describes another variable"
         if is_classes(da):
             return "classes beside numbers (choose it alone: --variable)"

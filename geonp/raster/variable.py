@@ -151,16 +151,22 @@ class Variable:
 
 
 def number_variables(ds: xr.Dataset, grid: Grid) -> list[Hashable]:
-    """Names of all variables of numbers on both spatial dimensions that describe no other variable."""
-    ancillary = {name for da in ds.data_vars.values() for name in ancillary_names(da)}
+    """Names of all variables of numbers on both spatial dimensions that describe no other variable or cells."""
+    describing = {name for da in ds.data_vars.values() for name in ancillary_names(da)} | _of_cells(ds)
     return [
         name
         for name, da in ds.data_vars.items()
         if {grid.y_dim, grid.x_dim} <= set(da.dims)
         and da.dtype.kind in "iuf"
-        and name not in ancillary
+        and name not in describing
         and not is_classes(da)
     ]
+
+
+def _of_cells(ds: xr.Dataset) -> set[Hashable]:
+    """What the CF attributes ``bounds`` and ``cell_measures`` name: corners and areas of cells."""
+    about = [{**variable.encoding, **variable.attrs} for variable in ds.variables.values()]
+    return {word for each in about for key in ("bounds", "cell_measures") for word in str(each.get(key, "")).split()}
 
 
 def fill_variables(ds: xr.Dataset, grid: Grid, nodata: float | None = None) -> list[Hashable]:
@@ -221,7 +227,7 @@ def off_grid(ds: xr.Dataset, grid: Grid, filled: Sequence[Hashable]) -> list[Has
     """
     spatial = {grid.y_dim, grid.x_dim}
     leading = {dim for name in filled for dim in ds[name].dims} - spatial
-    bounds = {variable.attrs.get("bounds", variable.encoding.get("bounds")) for variable in ds.variables.values()}
+    bounds = _of_cells(ds)
     return [
         name
         for name, da in ds.data_vars.items()

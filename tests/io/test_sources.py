@@ -24,6 +24,9 @@ from geonp.io.files import open_raster
 from geonp.io.location import identity
 from geonp.io.output import write_raster
 from geonp.raster.grid import Grid
+from geonp.raster.variable import number_variables
+
+from ..commands import says
 
 VALUES = np.where(np.arange(30).reshape(5, 6) % 7 == 0, -99, np.arange(30).reshape(5, 6)).astype("i2")
 DECODED = np.where(VALUES == -99, np.nan, VALUES)
@@ -252,9 +255,15 @@ def test_bounds_of_coordinates_stay_and_what_is_no_number_is_left_out(tmp_path: 
 
 def test_latitudes_beside_known_dimensions_are_places_and_no_values(tmp_path: Path) -> None:
     lat, lon = np.meshgrid(np.linspace(60, 40, 4), np.linspace(0, 20, 5), indexing="ij")
-    places = {"nav_lat": (("y", "x"), lat), "nav_lon": (("y", "x"), lon)}
-    xr.Dataset({"ssh": (("y", "x"), np.ones((4, 5))), **places}).to_netcdf(tmp_path / "x.nc", engine="netcdf4")
+    places = {"nav_lat": (("y", "x"), lat, {"bounds": "corners"}), "nav_lon": (("y", "x"), lon)}
+    corners = {"corners": (("y", "x", "vertex"), np.full((4, 5, 4), np.nan))}  # unknown on land, and never filled
+    corners["cell_area"] = (("y", "x"), np.full((4, 5), np.nan))
+    ssh = {"ssh": (("y", "x"), np.ones((4, 5)), {"cell_measures": "area: cell_area"})}
+    xr.Dataset({**ssh, **places, **corners}).to_netcdf(tmp_path / "x.nc", engine="netcdf4")
     found = open_raster(tmp_path / "x.nc")
+    assert number_variables(found, Grid.from_xarray(found)) == list(ssh)
+    assert says("info", tmp_path / "x.nc").count("no, it describes another variable") == 2
+    found = found.drop_vars(list(corners))
     assert list(found) == ["ssh"]
     assert {"nav_lat", "nav_lon"} <= set(found.coords)
     assert list(open_raster(tmp_path / "x.nc", variables=["nav_lat"])) == ["nav_lat"]
