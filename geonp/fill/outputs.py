@@ -116,7 +116,7 @@ def outputs(variable: Variable, options: FillOptions, *, bounded: bool = False) 
             function = partial(_exceedance, thresholds=tuple(options.exceed))
             exceedance = [output("exceedance", function, np.float32, thresholds)]
         if options.samples:
-            numbers = xr.Variable("sample", np.arange(options.samples), {"standard_name": "realization", "units": "1"})
+            numbers = xr.Variable("sample", np.arange(options.samples), _SAMPLE)
             sample = [output("sample", partial(_each, name="sample"), along=numbers)]
         others = [error, *quantile, *exceedance, *tail, *sample]
         names = [other.name for other in (error, flag, *tail, *quantile, *exceedance, *sample)]
@@ -295,6 +295,7 @@ def _result_attrs(source: xr.DataArray, label: str, result: str, kind: Kind) -> 
 
 
 _CATEGORY = {"long_name": "class"}
+_SAMPLE = {"long_name": "number of the joint sample", "standard_name": "realization", "units": "1"}
 _LEVEL = {"long_name": "probability of the quantile", "units": "1"}
 _LATENT = {
     "latent": "mean of the Student distribution of latent values",

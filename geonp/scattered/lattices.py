@@ -66,12 +66,17 @@ def lattice(
             f"the grid would have cells at latitude {y[np.abs(y).argmax()]:g}, beyond the pole; resolution and bounds "
             f"are in degrees: got {resolution} and {west:g} {south:g} {east:g} {north:g}"
         )
-    names, units = ("latitude", "longitude"), ("degrees_north", "degrees_east")
-    if system is not None and not geographic:
+    attrs: list[dict[str, str]] = [{}, {}]
+    if geographic:
+        names = {"latitude": "degrees_north", "longitude": "degrees_east"}
+        attrs = [{"long_name": name, "standard_name": name, "units": unit} for name, unit in names.items()]
+    elif system is not None:
         # CF prefers "m" to the "metre" of pyproj and its CRS.cs_to_cf
         unit = "m" if system.axis_info[0].unit_name == "metre" else system.axis_info[0].unit_name
-        names, units = ("projection_y_coordinate", "projection_x_coordinate"), (unit, unit)
-    attrs = [{"standard_name": n, "units": u} if system else {} for n, u in zip(names, units, strict=True)]
+        attrs = [
+            {"long_name": f"{axis} of the projection", "standard_name": f"projection_{axis}_coordinate", "units": unit}
+            for axis in "yx"
+        ]
     dims = ("lat", "lon") if geographic else ("y", "x")
     coords: dict[str, Any] = {dim: (dim, c, a) for dim, c, a in zip(dims, (y, x), attrs, strict=True)}
     if system is not None:

@@ -33,18 +33,27 @@ def deferred(one_of_several: bool = False) -> Iterator[Event]:
 
 @contextmanager
 def forwarded() -> Iterator[None]:
-    """Context in which the first signal that would raise KeyboardInterrupt is sent to the child processes instead."""
+    """Context in which the first signal that would raise KeyboardInterrupt is sent to the child processes instead.
+
+    An error after it is a KeyboardInterrupt: the signal ends processes that have not begun to train.
+    """
     interrupted = Event()
 
     def send(*_: object) -> None:
-        if interrupted.is_set():
+        children = multiprocessing.active_children()
+        if interrupted.is_set() or not children:
             raise KeyboardInterrupt
         interrupted.set()
-        for process in multiprocessing.active_children():
+        for process in children:
             process.terminate()
 
     with _handled_by(send):
-        yield
+        try:
+            yield
+        except Exception as error:
+            if interrupted.is_set():
+                raise KeyboardInterrupt from error
+            raise
 
 
 def reset_in_worker() -> None:

@@ -37,11 +37,11 @@ def test_all_that_is_added_has_a_name_and_differences_are_marked(raster: xr.Data
         geonp.interpolate(stations, at=raster, model=model, values="t", quantiles=[0.5]),
         zones.geonp.infill(class_probabilities=True).drop_vars(["zone", "x", "y"], errors="ignore"),
     ]
-    for result in results:
+    grids = [geonp.lattice(*grid).coords for grid in (((-10, 45, -4, 50), 1, 4326), ((0, 0, 900, 900), 90, 32632))]
+    added = [result.drop_vars(["sst", "lat", "lon"], errors="ignore").variables for result in results]
+    for variables in (*added, *grids):
         nameless = [
-            name
-            for name, variable in result.variables.items()
-            if not {"long_name", "standard_name", "grid_mapping_name"} & set(variable.attrs)
+            name for name, variable in variables.items() if not {"long_name", "grid_mapping_name"} & set(variable.attrs)
         ]
         assert nameless == []
     assert results[0]["sst_standard_error"].attrs["units_metadata"] == "temperature: difference"
