@@ -27,17 +27,21 @@ def embed(xy: Float64Array) -> Float64Array:
     return np.stack([np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)], 1)
 
 
+def axes_at(middle: tuple[float, float]) -> Float64Array:
+    """North, east and up at a longitude and a latitude, as rows ``(3, 3)``."""
+    lon, lat = np.radians(middle)
+    north = [-math.sin(lat) * math.cos(lon), -math.sin(lat) * math.sin(lon), math.cos(lat)]
+    return np.array([north, [-math.sin(lon), math.cos(lon), 0.0], embed(np.array([middle]))[0]])
+
+
 def flattened(places: Float64Array, middle: tuple[float, float]) -> Float64Array:
     """Offsets in degrees ``(n, 2)``, to the north and to the east, of points of the sphere ``(n, 3)``.
 
     They are those of an azimuthal equidistant projection around `middle`, a longitude and a latitude: 0.6 ms for 1,024
     places, 2.0 ms with ``pyproj.Proj``, which must be made for each middle.
     """
-    lon, lat = np.radians(middle)
-    east = np.array([-math.sin(lon), math.cos(lon), 0.0])
-    north = np.array([-math.sin(lat) * math.cos(lon), -math.sin(lat) * math.sin(lon), math.cos(lat)])
-    up = embed(np.array([middle]))[0]
-    offset = places @ np.stack([north, east], 1)
+    *level, up = axes_at(middle)
+    offset = places @ np.stack(level, 1)
     sine = np.linalg.norm(offset, axis=1)
     angle = np.degrees(np.arctan2(sine, places @ up))
     return np.asarray(offset * (angle / np.maximum(sine, 1e-300))[:, None])

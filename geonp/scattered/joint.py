@@ -11,7 +11,8 @@ from geonp.inference.kernel import FillJob
 from geonp.inference.simulation import JOINT, Patch, Simulator, joint_errors
 from geonp.inference.stitching import Tile
 from geonp.raster.arrays import Float64Array, IntArray, StructArray
-from geonp.scattered.squares import SQUARES, Observations, Square, embed, root_of
+from geonp.raster.surface import axes_at
+from geonp.scattered.squares import SQUARES, Observations, Square, embed, middle_of, root_of
 
 _STEP = 2.0**-24
 """Places nearer to each other, relative to the side of the largest square, have the same noise."""
@@ -34,7 +35,8 @@ def draw_samples(
         Each tile with its square and the numbers of its context.
     """
     _, _, side = root_of(observations)
-    patches = [_patch(square, tile, chosen, places, observations, side) for square, tile, chosen in tiles]
+    axes = _map_of(observations)
+    patches = [_patch(square, tile, chosen, places, observations, side, axes) for square, tile, chosen in tiles]
     largest = side / SQUARES.side_units
     unit = np.radians(largest) if observations.geographic else largest
     simulator = Simulator(job.predictor, noise_of(job, JOINT.pilots + job.samples), None, float(unit))
@@ -48,8 +50,9 @@ def _patch(
     places: Float64Array,
     observations: Observations,
     side: float,
+    axes: Float64Array | None,
 ) -> Patch:
-    """A tile with its places in the plane, first along y, or in space."""
+    """A tile with its places in the plane, first along y, in space, or on the map with the given `axes`."""
     there = places[tile.targets]
     every = np.concatenate([there, observations.xy[chosen]])
     cells = np.zeros((len(every), 3), np.int64)
@@ -57,13 +60,35 @@ def _patch(
     cells[: len(there), :2] = np.rint(there / (side * _STEP))
     cells[len(there) :, 2] = chosen + 1
     if observations.geographic:
-        lon, lat = np.radians(square.middle)
-        north = [-np.sin(lat) * np.cos(lon), -np.sin(lat) * np.sin(lon), np.cos(lat)]
-        east = [-np.sin(lon), np.cos(lon), 0.0]
         unit = np.radians(square.unit)
-        x, jacobian = embed(every, geographic=True), np.array([north, east]) / unit
+        x, jacobian = embed(every, geographic=True), axes_at(square.middle)[:2] / unit
+        if axes is not None:
+            x, jacobian = _mapped(x, axes), jacobian @ _from_map(embed(np.array([square.middle]), True)[0], axes)
     else:
         unit = square.unit
         x, jacobian = every[:, ::-1], np.eye(2) / unit
     near = np.arange(len(there))
     return Patch(tile, x, cells, near, jacobian, tile.targets, tile.weights, float(SQUARES.finest_units * unit))
+
+
+def _map_of(observations: Observations) -> Float64Array | None:
+    """North, east and up in the middle of one map of all observations; None in a plane, or where they are too wide."""
+    if not observations.geographic:
+        return None
+    axes = axes_at(middle_of(observations))
+    up = embed(observations.xy, geographic=True) @ axes[2]
+    return axes if up.min() >= np.cos(np.radians(SQUARES.mapped_deg)) else None
+
+
+def _mapped(points: Float64Array, axes: Float64Array) -> Float64Array:
+    """Stereographic projection ``(n, 2)`` of points of the unit sphere ``(n, 3)``, to the north and to the east."""
+    *offset, up = (points @ axes.T).T
+    # the opposite point is infinitely far away
+    return np.asarray(np.stack(offset, 1) * (2 / np.maximum(1 + up, 1e-6))[:, None])
+
+
+def _from_map(point: Float64Array, axes: Float64Array) -> Float64Array:
+    """Derivatives ``(3, 2)`` of points in space by their places on the map, at one of them."""
+    x = _mapped(point[None], axes)[0]
+    ahead = 4 * np.eye(3)[:, :2] - 2 * np.outer(axes @ point + np.array([0.0, 0.0, 1.0]), x)
+    return np.asarray(axes.T @ ahead / (4 + x @ x))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 import xarray as xr
 
 from geonp.errors import InputError
+from geonp.raster.surface import axes_at, embed
+from geonp.scattered import joint
 from geonp.scattered.interpolate import interpolate
 
 from ..process import predict_exactly
@@ -29,12 +32,15 @@ def stations(geographic: bool) -> pd.DataFrame:
     )
 
 
-@pytest.mark.parametrize("geographic", [False, True])
-def test_places_vary_together_as_the_process_says(model: str, geographic: bool) -> None:
+@pytest.mark.parametrize("where", ["plane", "map", "space"])
+def test_places_vary_together_as_the_process_says(model: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    geographic = where != "plane"
+    if where == "space":
+        monkeypatch.setattr(joint, "SQUARES", replace(joint.SQUARES, mapped_deg=0.0))
     names = ("lon", "lat") if geographic else ("x", "y")
     along = np.linspace(10, 22, 25)
     at = pd.DataFrame({names[0]: along - 16 * geographic, names[1]: np.full(25, 15.3) + 20 * geographic})
-    n = 400
+    n = 200 if where == "space" else 400
     out = interpolate(stations(geographic), at, model=model, samples=n)
     scores = ((out.t_sample - out.t) / out.t_standard_error).values
     assert (scores**2).mean() == pytest.approx(1, abs=0.05)
@@ -59,3 +65,15 @@ def test_samples_of_times_are_refused(model: str) -> None:
     table: Any = stations(geographic=False).assign(day=0)
     with pytest.raises(InputError, match="joint samples are of one time: got samples=2 with time='day'"):
         interpolate(table, table[["x", "y"]], time="day", model=model, samples=2)
+
+
+def test_a_map_keeps_angles_and_lengths_around_each_place() -> None:
+    north, east, up = axes = axes_at((10.0, 50.0))
+    middle = embed(np.array([[25.0, 35.0]]))[0]
+    near = middle + 1e-4 * axes_at((25.0, 35.0))[:2]
+    on_map = joint._mapped(np.stack([middle, *near / np.linalg.norm(near, axis=1, keepdims=True)]), axes)
+    derivatives = joint._from_map(middle, axes)
+    np.testing.assert_allclose((on_map[1:] - on_map[0]) @ derivatives.T, near - middle, atol=1e-8)
+    # conformal: longer by the same factor in all directions, that of Snyder (1987, equation 21-4)
+    np.testing.assert_allclose(derivatives.T @ derivatives, np.eye(2) * ((1 + middle @ up) / 2) ** 2, atol=1e-12)
+    assert on_map[0] @ [north @ middle, east @ middle] > 0
