@@ -63,7 +63,7 @@ def _patch(
         unit = np.radians(square.unit)
         x, jacobian = embed(every, geographic=True), axes_at(square.middle)[:2] / unit
         if axes is not None:
-            x, jacobian = _mapped(x, axes), jacobian @ _from_map(embed(np.array([square.middle]), True)[0], axes)
+            x, jacobian = on_map(x, axes), jacobian @ from_map(embed(np.array([square.middle]), True)[0], axes)
     else:
         unit = square.unit
         x, jacobian = every[:, ::-1], np.eye(2) / unit
@@ -80,15 +80,15 @@ def _map_of(observations: Observations) -> Float64Array | None:
     return axes if up.min() >= np.cos(np.radians(SQUARES.mapped_deg)) else None
 
 
-def _mapped(points: Float64Array, axes: Float64Array) -> Float64Array:
+def on_map(points: Float64Array, axes: Float64Array) -> Float64Array:
     """Stereographic projection ``(n, 2)`` of points of the unit sphere ``(n, 3)``, to the north and to the east."""
     *offset, up = (points @ axes.T).T
     # the opposite point is infinitely far away
     return np.asarray(np.stack(offset, 1) * (2 / np.maximum(1 + up, 1e-6))[:, None])
 
 
-def _from_map(point: Float64Array, axes: Float64Array) -> Float64Array:
+def from_map(point: Float64Array, axes: Float64Array) -> Float64Array:
     """Derivatives ``(3, 2)`` of points in space by their places on the map, at one of them."""
-    x = _mapped(point[None], axes)[0]
+    x = on_map(point[None], axes)[0]
     ahead = 4 * np.eye(3)[:, :2] - 2 * np.outer(axes @ point + np.array([0.0, 0.0, 1.0]), x)
     return np.asarray(axes.T @ ahead / (4 + x @ x))

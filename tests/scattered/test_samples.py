@@ -71,9 +71,9 @@ def test_a_map_keeps_angles_and_lengths_around_each_place() -> None:
     north, east, up = axes = axes_at((10.0, 50.0))
     middle = embed(np.array([[25.0, 35.0]]))[0]
     near = middle + 1e-4 * axes_at((25.0, 35.0))[:2]
-    on_map = joint._mapped(np.stack([middle, *near / np.linalg.norm(near, axis=1, keepdims=True)]), axes)
-    derivatives = joint._from_map(middle, axes)
-    np.testing.assert_allclose((on_map[1:] - on_map[0]) @ derivatives.T, near - middle, atol=1e-8)
+    found = joint.on_map(np.stack([middle, *near / np.linalg.norm(near, axis=1, keepdims=True)]), axes)
+    derivatives = joint.from_map(middle, axes)
+    np.testing.assert_allclose((found[1:] - found[0]) @ derivatives.T, near - middle, atol=1e-8)
     # conformal: longer by the same factor in all directions, that of Snyder (1987, equation 21-4)
     np.testing.assert_allclose(derivatives.T @ derivatives, np.eye(2) * ((1 + middle @ up) / 2) ** 2, atol=1e-12)
-    assert on_map[0] @ [north @ middle, east @ middle] > 0
+    assert found[0] @ [north @ middle, east @ middle] > 0
