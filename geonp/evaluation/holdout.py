@@ -20,7 +20,7 @@ from geonp.raster.gaps import simulate
 class MoveSettings:
     """Settings for moving the raster's own gaps."""
 
-    attempts: int = 50  # offsets tried for one move
+    attempts: int = 50  # draws or offsets that are tried
     moves: int = 16
     enough: float = 0.5  # share of the wanted cells at which moving stops: unsplit gaps rarely meet it exactly
 
@@ -64,8 +64,16 @@ def hide(truth: FloatArray, missing: BoolArray) -> HoldOut:
 
 
 def hide_simulated(truth: FloatArray, kind: str, fraction: float, rng: np.random.Generator) -> HoldOut:
-    """Hide simulated gaps of a `kind` of :data:`geonp.raster.gaps.SIMULATORS`, about `fraction` of the raster."""
-    return hide(truth, simulate(kind, (truth.shape[0], truth.shape[1]), fraction, rng))
+    """Hide simulated gaps of a `kind` of :data:`geonp.raster.gaps.SIMULATORS`, about `fraction` of the raster.
+
+    Gaps that happen to be the raster's own, as those simulated from the same seed, are drawn again.
+    """
+    observed, shape = np.isfinite(truth), (truth.shape[0], truth.shape[1])
+    for _ in range(MOVE.attempts):
+        missing = simulate(kind, shape, fraction, rng)
+        if (missing & observed).any():
+            break
+    return hide(truth, missing)
 
 
 def hide_like_own_gaps(truth: FloatArray, rng: np.random.Generator, share: float = 0.25) -> HoldOut:

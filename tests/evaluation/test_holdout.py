@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from geonp.errors import InputError
 from geonp.evaluation.holdout import hide, hide_like_own_gaps, hide_simulated
-from geonp.raster.gaps import SIMULATORS
+from geonp.raster.gaps import SIMULATORS, simulate
 
 
 def test_hide_keeps_the_truth_aside() -> None:
@@ -28,6 +28,12 @@ def test_hidden_cells_are_known_and_missing(kind: str, seed: int) -> None:
     assert np.isnan(test.values[test.hidden]).all()
     untouched = ~test.hidden
     np.testing.assert_array_equal(test.values[untouched], truth[untouched])
+
+
+def test_gaps_that_are_those_of_the_raster_are_drawn_again() -> None:
+    missing = simulate("clouds", (48, 40), 0.3, np.random.default_rng(0))
+    test = hide_simulated(np.where(missing, np.nan, 1.0), "clouds", 0.3, np.random.default_rng(0))
+    assert 0 < test.hidden.sum() < (~missing).sum()
 
 
 @given(st.integers(0, 2**32 - 1))
