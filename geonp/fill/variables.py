@@ -12,7 +12,7 @@ from geonp.fill.kinds import names_of, results_of, variable_of
 from geonp.fill.missing import Flags, flags_of, hidden
 from geonp.fill.options import FillOptions
 from geonp.raster.covariates import CovariateLike, taken_by
-from geonp.raster.grid import Grid
+from geonp.raster.grid import Grid, with_cf_crs
 from geonp.raster.metadata import ancillary_names, as_dataset
 from geonp.raster.places import warn_of_places
 from geonp.raster.variable import Variable, class_variables, number_variables, off_grid, passed_classes
@@ -34,6 +34,7 @@ def normalise(
             f"expected an xarray DataArray or Dataset, got {type(obj).__name__}; "
             "wrap an array: xr.DataArray(array, dims=('y', 'x'))"
         )
+    obj = with_cf_crs(obj)
     grid = Grid.from_xarray(obj)
     if grid.repeats_x:
         warn(

@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from geonp.errors import InputError, warn
-from geonp.raster.grid import grid_mapping_name
+from geonp.raster.grid import grid_mapping_name, with_cf_crs
 from geonp.raster.nodata import PACKING, require_packing
 
 _NAMING = ("coordinates", "grid_mapping", "formula_terms", "bounds", "climatology")
@@ -96,6 +96,7 @@ def _undecodable(name: Hashable, variable: xr.Variable) -> tuple[str, ...]:
 
 def with_crs(ds: xr.Dataset) -> xr.Dataset:
     """Make the CRS variable a coordinate, named in ``encoding``, where rioxarray looks for it."""
+    ds = with_cf_crs(ds)
     name = grid_mapping_name(ds)
     if name in ds.data_vars:
         ds = ds.set_coords(name)

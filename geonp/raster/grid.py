@@ -22,6 +22,7 @@ from geonp.errors import InputError
 from geonp.raster.arrays import Array, Float64Array
 from geonp.raster.coordinate_units import is_transformed, parse_unit, unit_factor
 from geonp.raster.dimensions import CF_UNITS, LONGITUDES, is_latitude, spatial_dims
+from geonp.raster.nodata import without
 from geonp.raster.tolerances import TOLERANCES
 
 
@@ -200,11 +201,39 @@ def grid_mapping_name(obj: xr.DataArray | xr.Dataset) -> str | None:
     return "spatial_ref" if "spatial_ref" in _variables(obj) else None
 
 
+def with_cf_crs(obj: Any) -> Any:
+    """A raster with its CRS as a CF grid mapping, if attributes ``proj:`` of the Zarr conventions declare it.
+
+    These and the attributes ``spatial:`` are dropped: a cut or another grid would make them wrong, and files of other
+    formats have no use for them.
+    """
+    given = [
+        one.attrs[key] for key in ("proj:wkt2", "proj:projjson", "proj:code") for one in _all(obj) if key in one.attrs
+    ]
+    if not given or grid_mapping_name(obj) is not None or (crs := _crs_of(given[0])) is None:
+        return obj
+    obj = obj.assign_coords(spatial_ref=((), 0, {**crs.to_cf(), "spatial_ref": crs.to_wkt()}))
+    for one in _all(obj):
+        others = [entry for entry in one.attrs.get("zarr_conventions", ()) if entry.get("name") not in _CONVENTIONS]
+        kept = {key: value for key, value in one.attrs.items() if not str(key).startswith(_CONVENTIONS)}
+        one.attrs = without(kept, ("zarr_conventions",)) | ({"zarr_conventions": others} if others else {})
+    return obj
+
+
+_CONVENTIONS = ("proj:", "spatial:")
+"""Zarr conventions of georeferences: what their attributes begin with, and their names."""
+
+
 def crs_name(wkt: str) -> str:
     """Name of a CRS to print, such as ``WGS 84 / UTM zone 33N (EPSG:32633)``."""
     crs = CRS.from_wkt(wkt)
     code = crs.to_epsg()
     return f"{crs.name} (EPSG:{code})" if code else str(crs.name)
+
+
+def _all(obj: xr.DataArray | xr.Dataset) -> list[Any]:
+    """A raster and its variables."""
+    return [obj, *(obj.data_vars.values() if isinstance(obj, xr.Dataset) else ())]
 
 
 def _variables(obj: xr.DataArray | xr.Dataset) -> Mapping[Any, Any]:
@@ -316,12 +345,14 @@ def _crs_attribute(obj: xr.DataArray | xr.Dataset) -> CRS | None:
     Other texts are ignored: the attribute is no convention, and names such as WGS84 also occur with coordinates in
     metres.
     """
-    sources = [obj, *(obj.data_vars.values() if isinstance(obj, xr.Dataset) else ())]
-    return _crs_of(next((crs for source in sources if isinstance(crs := source.attrs.get("crs"), str)), None))
+    return _crs_of(next((crs for source in _all(obj) if isinstance(crs := source.attrs.get("crs"), str)), None))
 
 
 def _crs_of(given: Any) -> CRS | None:
-    """CRS of an EPSG code, a PROJ string or WKT; None for anything else."""
+    """CRS of an EPSG code, a PROJ string, WKT or PROJJSON; None for anything else."""
+    if isinstance(given, dict):
+        with suppress(CRSError):
+            return CRS.from_json_dict(given)
     number = re.fullmatch(r"\d{4,6}", str(given).strip())
     text = f"EPSG:{number[0]}" if number else re.sub(r"^\+init=(\S+).*", r"\1", str(given).strip())
     if re.match(r"\w+:\d+$|\+proj=|[A-Z]+(CRS|CS)\[", text):

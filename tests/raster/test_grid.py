@@ -12,7 +12,7 @@ import xarray as xr
 from pyproj import CRS
 
 from geonp.errors import InputError
-from geonp.raster.grid import Grid, crs_name, grid_mapping_name
+from geonp.raster.grid import Grid, crs_name, grid_mapping_name, with_cf_crs
 
 from ..commands import cli
 
@@ -334,3 +334,28 @@ def test_a_crs_in_other_attributes_of_the_grid_mapping(attrs: dict[str, object])
     assert CRS.from_wkt(grid.crs or "").to_epsg() == 32632
     nothing = Grid.from_xarray(ds.assign_coords(crs=((), 0, {"proj": "unknown"})))
     assert nothing.crs is None
+
+
+@pytest.mark.parametrize("form", ["proj:code", "proj:wkt2", "proj:projjson"])
+@pytest.mark.parametrize("kind", ["array", "dataset", "group"])
+def test_crs_of_zarr_conventions_becomes_a_grid_mapping(form: str, kind: str) -> None:
+    crs = CRS.from_epsg(32633)
+    value = {"proj:code": "EPSG:32633", "proj:wkt2": crs.to_wkt(), "proj:projjson": crs.to_json_dict()}[form]
+    names = [{"name": "proj:"}, {"name": "spatial:"}, {"name": "multiscales"}]
+    attrs = {"units": "m", form: value, "spatial:shape": [3, 4], "zarr_conventions": names}
+    given: xr.DataArray | xr.Dataset = xr.DataArray(np.ones((3, 4)), dims=("y", "x"), name="a", attrs=attrs)
+    if kind != "array":
+        given = xr.Dataset({"a": given})
+    if kind == "group":
+        given.attrs, given["a"].attrs = attrs, {}
+    found = with_cf_crs(given)
+    assert found.rio.crs.to_epsg() == 32633
+    holder = found["a"] if kind == "dataset" else found
+    assert holder.attrs == {"units": "m", "zarr_conventions": [{"name": "multiscales"}]}
+    assert "spatial_ref" not in given.coords
+    assert form in (given["a"] if kind == "dataset" else given).attrs
+
+
+def test_a_grid_mapping_stays_beside_attributes_of_zarr_conventions() -> None:
+    da = xr.DataArray(np.ones((3, 4)), dims=("y", "x"), attrs={"proj:code": "EPSG:4326"}).rio.write_crs("EPSG:32633")
+    assert with_cf_crs(da) is da
