@@ -126,6 +126,10 @@ class KrigingSettings:
     """Largest change of a raw parameter in one step of Fisher scoring."""
     max_log_ratio: float = 3.0
     """Bound of the learned log factors of the prior precisions and of the predicted scale."""
+    most_read: float = 20.0
+    """Largest conditional mean, in standard deviations of the context, and log scale that the correction reads."""
+    min_tail: float = 1e-6
+    """Least inverse degrees of freedom."""
     max_tail: float = 0.3
     """Bound of the inverse degrees of freedom: below it, 1.96 standard deviations contain 94.5 to 95.5 %."""
 
@@ -245,9 +249,12 @@ class KrigingHead(nn.Module):
         scale = (given.variance + noise).sqrt()[..., None]
         near, overall = residual_sizes(kernel, given.leave_one_out, mask)
         rings = _ring_sizes(given.innovation, mask).expand(-1, targets.shape[1], -1)
-        features = torch.cat([targets, scale.log(), mean, near, overall, rings], -1)
+        # far beyond the covariates of the context both may be of any size
+        read = [scale.log().clamp_max(KRIGING.most_read), mean.clamp(-KRIGING.most_read, KRIGING.most_read)]
+        features = torch.cat([targets, *read, near, overall, rings], -1)
         shift, log_ratio, tail = self.correction(features).chunk(3, -1)
-        tail = KRIGING.max_tail * torch.sigmoid(tail)
+        # positive: the variance of infinite degrees of freedom would be NaN
+        tail = (KRIGING.max_tail * torch.sigmoid(tail)).clamp_min(KRIGING.min_tail)
         deviation = scale * torch.exp(soft_clamp(log_ratio, KRIGING.max_log_ratio))
         # the scale parameter of a Student distribution is smaller than its standard deviation
         return StudentT(1 / tail, given.mean + scale * shift, deviation * (1 - 2 * tail).sqrt(), validate_args=False)

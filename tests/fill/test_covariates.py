@@ -88,6 +88,20 @@ def test_covariate_explains_what_surroundings_do_not(
     assert accurate.attrs["geonp_covariates"] == "dem"
 
 
+def test_covariate_far_from_all_others_gives_a_large_error_there_alone(
+    accurate: xr.Dataset, truth: xr.DataArray, gappy: xr.DataArray, elevation: xr.DataArray
+) -> None:
+    row, col = np.argwhere(np.isnan(gappy.values))[400]
+    odd = gappy.geonp.infill(covariates=xr.where(truth == truth[row, col], 1e7, elevation).rename("dem"))
+    there = odd.isel(y=row, x=col)
+    assert there["t_standard_error"] > 10
+    # the temperature of that elevation, not of the ground
+    assert abs(there["t"] - (truth[row, col] - 0.0065 * (1e7 - elevation[row, col]))) < 3 * there["t_standard_error"]
+    elsewhere = np.ones(SHAPE, bool)
+    elsewhere[row, col] = False
+    np.testing.assert_allclose(odd["t"].values[elsewhere], accurate["t"].values[elsewhere], atol=1e-3)
+
+
 def test_irrelevant_covariate_is_harmless(truth: xr.DataArray, gappy: xr.DataArray) -> None:
     noise = xr.DataArray(np.random.default_rng(5).standard_normal(SHAPE), dims=("y", "x"), name="noise")
     assert crps(gappy.geonp.infill(covariates=noise), truth, gappy) < 1.03 * crps(gappy.geonp.infill(), truth, gappy)
