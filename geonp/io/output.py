@@ -176,6 +176,7 @@ def written(
                 ds.attrs.pop("Conventions", None)
             driver = driver or ("COG" if like is None else layout_of(like).get("driver", "COG"))
             _require_known(options, creation_options_of(driver), f"GDAL's {driver} driver")
+            _warn_of_edges(ds, grid)
             write_geotiff(_on_grid(storable(ds), grid), grid, temporary, driver, options, like)
         yield
 
@@ -224,6 +225,21 @@ def _with_grid_mapping(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
         if {grid.y_dim, grid.x_dim} <= set(da.dims):
             da.encoding["grid_mapping"] = "spatial_ref"
     return ds
+
+
+def _warn_of_edges(ds: xr.Dataset, grid: Grid) -> None:
+    """Warn of coordinates that lie at the edges of cells by their CF bounds: a GeoTIFF takes them for centres."""
+    for dim in (grid.y_dim, grid.x_dim):
+        name = str({**ds[dim].encoding, **ds[dim].attrs}.get("bounds"))
+        if name not in ds.variables or ds[name].shape != (ds.sizes[dim], 2):
+            continue
+        edges = np.asarray(ds[name].values, np.float64)
+        from_middle = np.abs(ds[dim].values - edges.mean(1)) / np.maximum(np.abs(np.ptp(edges, axis=1)), 1e-300)
+        if np.median(from_middle) > 0.25:
+            warn(
+                f"The coordinate {dim!r} lies at the edges of its cells by {name!r}, and a GeoTIFF takes it for their "
+                f"centres: places are half a cell off. Give centres: ds.assign_coords({dim}={name}.mean(...))."
+            )
 
 
 def _on_grid(ds: xr.Dataset, grid: Grid) -> xr.Dataset:

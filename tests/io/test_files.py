@@ -533,6 +533,17 @@ def test_variables_off_the_grid_are_left_out_of_a_geotiff(tmp_path: Path) -> Non
         write_raster(ds[["y_bnds"]].assign_coords(x=ds.x), tmp_path / "y.tif")
 
 
+@pytest.mark.parametrize("y", [[1.0, 0.0], [2.0, 1.0], [1.5, 0.5]])
+def test_coordinates_at_the_edges_of_cells_are_warned_of(
+    tmp_path: Path, y: list[float], recwarn: pytest.WarningsRecorder
+) -> None:
+    ds = xr.Dataset({"a": (("y", "x"), np.ones((2, 2))), "y_bnds": (("y", "bnds"), np.array([[2.0, 1.0], [1.0, 0.0]]))})
+    ds = ds.assign_coords(x=[0.5, 1.5], y=("y", y, {"bounds": "y_bnds"}))
+    write_raster(ds, tmp_path / "x.tif")
+    said = [str(one.message) for one in recwarn if "'y' lies at the edges of its cells by 'y_bnds'" in str(one.message)]
+    assert len(said) == (y != [1.5, 0.5])
+
+
 def test_attributes_that_netcdf_cannot_hold_become_text(tmp_path: Path) -> None:
     attrs = {
         "none": None,
