@@ -27,9 +27,14 @@ class Ends:
         """The ends of a mask ``(rows, cols)``, as positions in the raster."""
         found = []
         for mask, start in ((observed_mask, window.col), (observed_mask.T, window.row)):
-            some, size = mask.any(1), mask.shape[1]
-            first = np.where(some, start + mask.argmax(1), np.iinfo(np.int64).max)
-            last = np.where(some, start + size - 1 - mask[:, ::-1].argmax(1), -1)
+            end = start + mask.shape[1] - 1
+            first, last = np.full(len(mask), start, np.int64), np.full(len(mask), end, np.int64)
+            inner = ~(mask[:, 0] & mask[:, -1])  # most parts are observed at their sides
+            if inner.any():
+                part = mask[inner]
+                some = part.any(1)
+                first[inner] = np.where(some, start + part.argmax(1), np.iinfo(np.int64).max)
+                last[inner] = np.where(some, end - part[:, ::-1].argmax(1), -1)
             found.append((first, last))
         return cls(window, *found)
 
@@ -47,7 +52,7 @@ def cells_outside(parts: Iterable[Ends], shape: tuple[int, int]) -> int:
         west[rows], east[rows] = np.minimum(west[rows], part.columns[0]), np.maximum(east[rows], part.columns[1])
         north[cols], south[cols] = np.minimum(north[cols], part.rows[0]), np.maximum(south[cols], part.rows[1])
     columns, count = np.arange(shape[1]), 0
-    for row in range(shape[0]):
+    for row in np.flatnonzero((west > 0) | (east < shape[1] - 1)):
         beside = (columns < west[row]) | (columns > east[row])
         count += int((beside & ((row < north) | (row > south))).sum())
     return count
