@@ -32,7 +32,7 @@ from .progress import computing, watched
 from .show import echo, table, to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     import xarray as xr
 
@@ -162,8 +162,7 @@ def fill(
         files.draw_store(storage_options)
     else:
         creation = {"overwrite": overwrite, "driver": driver, "creation_options": creation_options}
-        read = [str(ds.encoding.get("source", "")), *_layer_files(source, settings)]
-        counts, attributes, failed = *_fill_file(ds, files, shown, quiet, creation, read, settings), ""
+        counts, attributes, failed = *_fill_file(ds, source, files, shown, quiet, creation, settings), ""
     provenance = {key: attributes[f"geonp_{key}"] for key in ("model", "model_version", "weights_sha256")}
     summary = {"input": source, **files.named, **provenance, **_summary(counts, time.perf_counter() - start)}
     if as_json or not quiet:
@@ -331,16 +330,16 @@ def _warn_of_store(target: str, storage_options: dict[str, Any], counts: dict[st
 
 def _fill_file(
     ds: xr.Dataset,
+    source: str,
     files: Files,
     shown: bool,
     quiet: bool,
     creation: dict[str, Any],
-    read: Sequence[str],
     settings: dict[str, Any],
 ) -> tuple[dict[str, dict[str, int]], dict[Any, Any]]:
     """Write files that appear when they are complete; counts of cells, and the attributes of the output.
 
-    The files that are `read` must stay as they are.
+    The input and the files of its layers must stay as they are.
     """
     from geonp.fill.infill import infill
     from geonp.fill.report import counted
@@ -349,7 +348,7 @@ def _fill_file(
     filled = infill(ds, at=at, support=files.support, **settings)
     filled, count = counted(ds, filled, values_only=files.single, elsewhere=at is not None)
     with computing(shown):
-        files.write(filled, ds, creation, read)
+        files.write(filled, ds, creation, [str(ds.encoding.get("source", "")), *_layer_files(source, settings)])
     counts = count()
     if not quiet:
         _note(counts, filled.attrs)

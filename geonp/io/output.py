@@ -238,7 +238,8 @@ def _warn_of_edges(ds: xr.Dataset, grid: Grid) -> None:
         if np.median(from_middle) > 0.25:
             warn(
                 f"The coordinate {dim!r} lies at the edges of its cells by {name!r}, and a GeoTIFF takes it for their "
-                f"centres: places are half a cell off. Give centres: ds.assign_coords({dim}={name}.mean(...))."
+                "centres: places are half a cell off. Shift it: "
+                f"ds.assign_coords({dim}=ds[{name!r}].mean({ds[name].dims[1]!r}))."
             )
 
 
