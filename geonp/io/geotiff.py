@@ -281,9 +281,8 @@ def _with_common_encoding(ds: xr.Dataset, grid: Grid) -> dict[Hashable, xr.DataA
 
 def _encoded(da: xr.DataArray) -> xr.DataArray:
     variable = xr.conventions.encode_cf_variable(da.variable)
-    data = (
-        variable.data.astype(np.float32) if variable.dtype == np.float16 else variable.data
-    )  # rasterio has no float16
+    # rasterio has no float16
+    data = variable.data.astype(np.float32) if variable.dtype == np.float16 else variable.data
     return da.copy(data=data).assign_attrs(variable.attrs)
 
 

@@ -26,8 +26,7 @@ def read_text(path: Path) -> pd.DataFrame:
     Lines that begin with ``#``, ``%`` or ``//`` are comments; the last one before the rows is the header if the table
     has no other. A row of units after the header is kept as ``attrs["units"]``. Three columns of a file ``.xyz``
     without a header are x, y and z. Decimals may be commas if these do not separate columns. The text is UTF-8, UTF-16,
-    or Windows-1252. Raises InputError for a table without a header, or with rows that have more
-    fields than it.
+    or Windows-1252. Raises InputError for a table without a header, or with rows that have more fields than it.
     """
     lines = [line for line in _decoded(path.read_bytes()).splitlines() if line.strip()]
     rows = [line for line in lines if not line.lstrip().startswith(_COMMENTS)]
