@@ -93,15 +93,14 @@ class FillOptions:
         Number of joint samples of the filled cells to add. A sample is a possible raster: neighbouring cells vary
         together, as needed for quantities of several cells (the mean over a gap, a slope, a flow). Each cell has the
         distribution of the fill, measurement noise included. Samples depend on the seed, but not on the chunks or on
-        their number: the first 10 of 100 samples equal 10 samples. They are drawn without `across`.
+        their number: the first 10 of 100 samples equal 10 samples. Slices are drawn independently.
     across : hashable or sequence of hashable, optional
         Dimensions along which slices are filled from each other, such as ``time`` or ``("time", "band")``;
         ``variables`` stands for the variables of a Dataset. A missing cell that is observed in some of the eight
         nearest slices is predicted twice: with these slices, and from its surroundings alone. The prediction with the
         smaller standard error gets nearly all the weight. Along a dimension with times, which may be irregular and of
         any calendar, the nearest slices are those nearest in time. A slice without any observed cell stays empty,
-        unless `empty_slices`. An adapted model (:func:`geonp.adapt`) may set a default dimension, which samples do not
-        use.
+        unless `empty_slices`. An adapted model (:func:`geonp.adapt`) may set a default dimension.
     empty_slices : bool
         Fill cells with too few observations of their slice in reach, as on a date entirely under cloud, from the same
         cells in the 64 nearest slices along the first dimension of `across`, by a Gaussian process in time. It has a
@@ -244,6 +243,11 @@ class FillOptions:
                     f"empty_slices cannot be combined with {name}, because it fills cells far from the observations of "
                     f"their slice: got {name}={getattr(self, name)!r}, expected one of the two"
                 )
+        if self.empty_slices and self.samples:
+            raise InputError(
+                "samples cannot be combined with empty_slices, which predicts cell by cell: got "
+                f"samples={self.samples}, expected one of the two"
+            )
         if len(set(self.dims)) < len(self.dims):
             raise InputError(f"across must name different dimensions, got {self.across!r}")
 

@@ -108,12 +108,12 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
         _check_scales(variables)
     _warn_of_refilling(ds, variables)
     if across:
-        check_across(across, variables, classes, options.samples)
+        check_across(across, variables, classes)
     domain = None if options.mask is None else domain_of(options.mask, grid)
     job, card = load_job(grid.shape, options, periodic=grid.periodic_x)
     neighbourhood = job.predictor.neighbourhood.on(grid)
     _check_card(card, neighbourhood, across, options, bounded=bool(bounds))
-    if not across and not options.samples and not neighbourhood.standard:
+    if not across and not neighbourhood.standard:
         across = tuple(dim for dim in [neighbourhood.across] if dim in _neighbouring(variables))
     stack = tuple(_along(dim, variables) for dim in across)
     surface = None if neighbourhood.axes else surface_of(obj, grid)
@@ -193,7 +193,7 @@ def _neighbouring(variables: Sequence[Variable]) -> list[Hashable]:
     return others + ([VARIABLES] if len(variables) > 1 and VARIABLES not in others else [])
 
 
-def check_across(across: Sequence[Hashable], variables: Sequence[Variable], classes: int = 0, samples: int = 0) -> None:
+def check_across(across: Sequence[Hashable], variables: Sequence[Variable], classes: int = 0) -> None:
     """Check that neighbouring slices along some dimensions can be used."""
     others = _neighbouring(variables)
     for dim in across:
@@ -202,11 +202,8 @@ def check_across(across: Sequence[Hashable], variables: Sequence[Variable], clas
                 f"across must be a dimension other than rows and columns: got {dim!r}, expected "
                 f"{' or '.join(map(repr, others)) if others else 'none, as there is a single slice'}"
             )
-    if classes or samples:
-        raise InputError(
-            f"across cannot be combined with a model of classes or with samples: got across={across[0]!r}, expected "
-            "None"
-        )
+    if classes:
+        raise InputError(f"across cannot be combined with a model of classes: got across={across[0]!r}, expected None")
 
 
 def check_covariates(covariates: Sequence[Covariate], variables: Sequence[Variable], card: checkpoint.Card) -> None:

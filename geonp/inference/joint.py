@@ -1,4 +1,8 @@
-"""Joint samples of the filled cells of a window."""
+"""Joint samples of the filled cells of a window.
+
+Where other slices are used, the errors are those of a slice alone and beside the others, with their shares of the
+standard error. Both are simulated from the same noise, as the errors of overlapping tiles are.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,10 @@ import numpy as np
 
 from geonp.inference.censoring import latent
 from geonp.inference.covariates import Columns
-from geonp.inference.kernel import FillJob, Inputs, unfilled, within
+from geonp.inference.kernel import FillJob, Inputs, blend, tiles_beside, unfilled, within
 from geonp.inference.noise import Noise
 from geonp.inference.simulation import JOINT, Patch, Simulator, joint_errors, nearest, samples_of
+from geonp.inference.stack import weight_beside
 from geonp.inference.stitching import Tile
 from geonp.inference.tiles import far_of, tiles_of
 from geonp.raster.arrays import BoolArray, Float32Array, FloatArray, IntArray, StructArray
@@ -51,12 +56,38 @@ def errors_of(inputs: Inputs, chunk: Window, job: FillJob) -> Float32Array:
     tiles = tiles_of(values, context_mask, missing, fillable, chunk, job, covariates=covariates, far=beyond)
     place = np.full(values.shape, -1, np.intp)
     place[core] = np.where(fillable[core], np.arange(chunk.shape[0] * chunk.shape[1]).reshape(chunk.shape), -1)
+    if inputs.others is not None:
+        others = np.where(inputs.domain_mask, inputs.others, np.nan)
+        supported = supported | (fillable & np.isfinite(others).any(0))
+        beside = tiles_beside(values, context_mask, missing, fillable, chunk, job, others)
+        tiles = _shared(tiles, beside, place >= 0, chunk, job)
     patches = [_patch(tile, place, supported, job.window(chunk), job) for tile in tiles]
     patches = sorted((p for p in patches if p.targets.size), key=lambda patch: patch.tile.targets.size)
     period = float(job.shape[1]) if job.periodic else None
     simulator = Simulator(job.predictor, noise_of(job, JOINT.pilots + job.samples), period)
     size = chunk.shape[0] * chunk.shape[1]
     return joint_errors(patches, size, simulator, len(patches)).reshape(-1, *chunk.shape)
+
+
+def _shared(alone: list[Tile], beside: list[Tile], wanted: BoolArray, chunk: Window, job: FillJob) -> list[Tile]:
+    """Tiles of a slice alone and beside others, weighted by their shares of the standard error of the wanted cells."""
+    there = np.zeros(wanted.shape, bool)
+    for tile in beside:
+        there.ravel()[tile.targets] = True
+    # where no other slice is known, the shares are known as well
+    compared = [_reading(tile, (there & wanted).ravel()[tile.targets]) for tile in (*alone, *beside)]
+    first, second = (
+        blend([tile for tile in tiles if tile.targets.size], chunk, job)[1]
+        for tiles in (compared[: len(alone)], compared[len(alone) :])
+    )
+    weight = weight_beside(first, second)
+    share = weight * second / ((1 - weight) * first + weight * second)
+    share = np.where(np.isnan(first) | np.isnan(share), there & np.isnan(first), share)
+    shares = [1 - share.ravel()] * len(alone) + [share.ravel()] * len(beside)
+    return [
+        replace(tile, weights=tile.weights * part[tile.targets])
+        for tile, part in zip((*alone, *beside), shares, strict=True)
+    ]
 
 
 def noise_of(job: FillJob, n: int) -> Noise:

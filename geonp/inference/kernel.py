@@ -363,25 +363,38 @@ def _predict(
     tiles = tiles_of(
         values, context_mask, missing, wanted, chunk, job, covariates=covariates, far=more[0], points=more[1]
     )
-    predicted = _blend(tiles, values.shape, rows, cols, job)
+    predicted = blend(tiles, chunk, job)
     if small is not None:
         predicted = np.where(*small, predicted)
     if others is not None:
-        stack = np.where(context_mask, values, np.nan), others
-        tiles = tiles_of(values, context_mask & known, missing, wanted & known, chunk, job, stack)
-        from_stack = _blend(tiles, values.shape, rows, cols, job)
-        predicted = combined(predicted, from_stack)
+        beside = tiles_beside(values, context_mask, missing, wanted, chunk, job, others)
+        predicted = combined(predicted, blend(beside, chunk, job))
     between(predicted, fillable, supported, rows, cols)
     return predicted
 
 
-def _blend(tiles: list[Tile], shape: tuple[int, ...], rows: IntArray, cols: IntArray, job: FillJob) -> Float64Array:
-    """Blended outputs ``(outputs, rows, cols)`` for the targets of all tiles, NaN elsewhere."""
-    ordered = in_batches(tiles, job.predictor.batch_size)
+def tiles_beside(
+    values: FloatArray,
+    context_mask: BoolArray,
+    missing: BoolArray,
+    wanted: BoolArray,
+    chunk: Window,
+    job: FillJob,
+    others: FloatArray,
+) -> list[Tile]:
+    """The tiles of :func:`~geonp.inference.tiles.tiles_of` that see a regression on other slices ``(slices, ...)``."""
+    known = np.isfinite(others).any(0)
+    stack = np.where(context_mask, values, np.nan), others
+    return tiles_of(values, context_mask & known, missing, wanted & known, chunk, job, stack)
+
+
+def blend(tiles: list[Tile], chunk: Window, job: FillJob) -> Float64Array:
+    """Blended outputs ``(outputs, rows, cols)`` of the window for the targets of all tiles, NaN elsewhere."""
+    ordered, (rows, cols) = in_batches(tiles, job.predictor.batch_size), job.lattice(chunk)
 
     def name(tile: Tile) -> str:
         row, col = divmod(int(tile.targets[0]), cols.size)
         return f"for the tile around row {rows[row]}, column {cols[col]}"
 
-    total = stitch(ordered, shape[0] * shape[1], job.predictor, len(ordered), name)
-    return blended(total).reshape(-1, *shape)
+    total = stitch(ordered, rows.size * cols.size, job.predictor, len(ordered), name)
+    return blended(total).reshape(-1, rows.size, cols.size)

@@ -176,12 +176,16 @@ def combined(alone: Float64Array, beside: Float64Array) -> Float64Array:
     alone, beside : array
         ``(outputs, ...)``: mean, standard error and others. NaN where there is no prediction.
     """
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        weight = 1 / (1 + (beside[1] / alone[1]) ** STACK.sharpness)
-    # both may be certain
-    weight = np.where(np.isnan(weight), 0.5, weight)
-    both = alone + weight * (beside - alone)
+    both = alone + weight_beside(alone[1], beside[1]) * (beside - alone)
     return np.where(np.isnan(alone[1]), beside, np.where(np.isnan(beside[1]), alone, both))
+
+
+def weight_beside(alone: Float64Array, beside: Float64Array) -> Float64Array:
+    """Weights of the second of two predictions in :func:`combined`, by their standard errors."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        weight = 1 / (1 + (beside / alone) ** STACK.sharpness)
+    # both may be certain
+    return np.where(np.isnan(weight), 0.5, weight)
 
 
 def _regress(values: FloatArray, others: FloatArray) -> tuple[FloatArray, FloatArray]:

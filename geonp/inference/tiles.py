@@ -204,4 +204,5 @@ def _beside_slices(
         (background[0][near], background[1][kept]),
         own,
         None if tile.errors is None else tile.errors[near],
+        cells=None if tile.cells is None else tile.cells[near],
     )

@@ -73,11 +73,15 @@ class DriftModel(CovarianceModel):
         slope, curve, varying, effect = (
             v.sqrt()[:, None] for v in (variances.slope, variances.curve, variances.varying, variances.effect)
         )
-        curves = (columns.curves * curve[..., None]).flatten(2)
-        amplitudes = [plain.amplitudes, columns.value * varying, columns.error * effect]
-        trends = [plain.trends, columns.value * slope, curves]
-        noise = plain.noise + error_variance
-        return replace(plain, amplitudes=torch.cat(amplitudes, -1), trends=torch.cat(trends, -1), noise=noise)
+        # covariate by covariate, so that further ones, with which batches are padded, do not change the order
+        drift = torch.cat([(columns.value * slope)[..., None], columns.curves * curve[..., None]], -1).flatten(2)
+        spatial = torch.stack([columns.value * varying, columns.error * effect], -1).flatten(2)
+        return replace(
+            plain,
+            amplitudes=torch.cat([plain.amplitudes, spatial], -1),
+            trends=torch.cat([plain.trends, drift], -1),
+            noise=plain.noise + error_variance,
+        )
 
     @torch.no_grad()
     def drift_score(

@@ -40,7 +40,8 @@ class SimulationSettings:
     least: float = 0.42
     """Bands with a smaller standard deviation, in cells, are noise of single cells."""
     share: float = 1e-4
-    """Bands with a smaller share of the variance of their mixture are left out."""
+    """Bands with a smaller share of the variance of their mixture are left out, and so are fields with a smaller share
+    of that of all points."""
     longest: float = 12.0
     """Largest ratio of the axes of an ellipse; longer ones are cut."""
     shift: float = 0.04
@@ -221,7 +222,8 @@ def _measured(
     out = trends @ torch.from_numpy(values[index])
     values, index = noise.at(_CELLS, places.cells)
     out.addcmul_(noises.sqrt()[:, None], torch.from_numpy(values[index]))
-    for field in amplitudes.any(0).nonzero()[:, 0].tolist():
+    shares = amplitudes.square() / amplitudes.square().sum(1, keepdim=True)
+    for field in (shares.amax(0) > SIMULATION.share).nonzero()[:, 0].tolist():
         for number, mixture in enumerate(mixtures):
             for band, variance in zip(mixture.bands.tolist(), mixture.variances.tolist(), strict=True):
                 lattice = _BANDS + (field * len(mixtures) + number) * _MOST_BANDS + band % _MOST_BANDS

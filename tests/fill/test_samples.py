@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from scipy import stats
+from scipy import ndimage, stats
 
 from geonp.errors import InputError
 from geonp.fill.infill import infill
@@ -138,6 +138,25 @@ def test_around_a_globe_samples_are_continuous_across_the_seam(model: str) -> No
     assert across == pytest.approx(inside.mean(), rel=0.15)
 
 
+def test_samples_beside_other_slices_are_of_what_these_leave_open() -> None:
+    """Slices share a smooth field and have noise of their own: with the others known, the noise alone is uncertain."""
+    rng = np.random.default_rng(0)
+    stack = ndimage.gaussian_filter(rng.standard_normal((48, 48)), 3) * 10 + 0.3 * rng.standard_normal((2, 48, 48))
+    stack[0, 19:29, 18:30] = np.nan
+    source, missing = xr.DataArray(stack, dims=("time", "y", "x"), name="a"), np.isnan(stack)
+    alone, beside = (infill(source, samples=60, tails=True, across=across) for across in (None, "time"))
+    assert beside.attrs["geonp_across"] == "time"
+    of_fill = infill(source, tails=True, across="time")
+    np.testing.assert_array_equal(beside.a_standard_error, of_fill.a_standard_error)
+    levels = Distribution.of(beside, "a").cdf(beside.a_sample.values)[:, missing]
+    assert stats.kstest(levels.ravel(), "uniform").statistic < 0.06
+    scores = (((of.a_sample - of.a) / of.a_standard_error)[:, 0, 19:29, 18:30] for of in (alone, beside))
+    together = [float((of.mean(("y", "x")) ** 2).mean()) for of in scores]
+    assert together[0] > 3 * together[1], "alone, the errors of the gap's 120 cells go together"
+    lazy = infill(source.chunk(y=24, x=20), samples=2, across="time").a_sample
+    np.testing.assert_allclose(lazy, beside.a_sample[:2], atol=1e-3)
+
+
 def test_what_filling_leaves_empty_is_not_drawn(model: str) -> None:
     source = field((12, 30), np.s_[:, 10:])
     domain = np.ones(source.shape, bool)
@@ -151,6 +170,11 @@ def test_what_filling_leaves_empty_is_not_drawn(model: str) -> None:
 def test_wrong_numbers_of_samples_are_refused(wrong: Any) -> None:
     with pytest.raises(InputError, match="samples must be the number of joint samples, 0 or more, got"):
         infill(field((4, 4), np.s_[1:2, 1:2]), samples=wrong)
+
+
+def test_slices_without_observations_are_not_drawn() -> None:
+    with pytest.raises(InputError, match="samples cannot be combined with empty_slices"):
+        infill(field((4, 4), np.s_[1:2, 1:2]), samples=2, across="time", empty_slices=True)
 
 
 def test_a_store_holds_the_same_samples(model: str, tmp_path: Path) -> None:

@@ -517,8 +517,6 @@ def test_wrong_requests_are_refused_before_any_work(tmp_path: Path) -> None:
         infill(raster, across="y")
     with pytest.raises(InputError, match="expected none, as there is a single slice"):
         plan(raster[0], across="time")
-    with pytest.raises(InputError, match="across cannot be combined with a model of classes or with samples"):
-        infill(raster, across="time", samples=2)
 
 
 def test_the_plan_counts_the_slices_beside() -> None:

@@ -95,6 +95,21 @@ def test_the_covariance_is_that_of_the_model() -> None:
         torch.testing.assert_close(kernel[0, i, k], expected)
 
 
+def test_a_process_has_the_same_parts_where_batches_have_more_covariates() -> None:
+    """Samples of a part are seeded by its number, so further covariates of other tiles must come after it."""
+    points, raw, raw_drift = sample()
+    first = replace(points.columns, **{name: values[:, :, :1] for name, values in vars(points.columns).items()})
+    few, many = (
+        MODEL.drift_process(
+            raw, Variances.of(raw_drift[:, :p], EFFECT[:, :p], UNIT), points.local, columns, points.error_variance
+        )
+        for p, columns in ((1, first), (2, points.columns))
+    )
+    assert few.amplitudes.shape[-1] == 3 < many.amplitudes.shape[-1] == 5
+    torch.testing.assert_close(many.amplitudes[..., :3], few.amplitudes)
+    torch.testing.assert_close(many.trends[..., : few.trends.shape[-1]], few.trends)
+
+
 def test_slope_is_the_gradient_of_the_likelihood() -> None:
     points, raw, raw_drift = sample()
     likelihood, gradient, by_drift, _ = MODEL.drift_score(MODEL.linearise(raw), raw_drift, (EFFECT, UNIT), points)
