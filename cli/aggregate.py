@@ -65,6 +65,13 @@ from .show import echo
 @bbox
 @select
 @fill_option("nodata", type=number, help="Stored value of missing cells, used instead of the declared one.")
+@click.option(
+    "--across",
+    metavar="DIM",
+    multiple=True,
+    default=None,
+    help="Dimension along which slices are filled from each other; repeatable. Default: those of the fill of IN.",
+)
 @mask_option
 @fill_option("max_distance", type=float)
 @bounds_option()

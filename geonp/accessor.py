@@ -218,6 +218,7 @@ class GeonpAccessor:
         all_touched: bool = False,
         samples: int = 200,
         model: str | os.PathLike[str] | None = None,
+        across: Hashable | Sequence[Hashable] | None = None,
         mask: xr.DataArray | BoolArray | None = None,
         max_distance: float | None = None,
         device: str | None = None,
@@ -247,8 +248,8 @@ class GeonpAccessor:
             Number of samples to draw where the raster has none.
         model : str or path, optional
             Model to fill and draw with. By default the one that filled the raster.
-        mask, max_distance, device, batch_size, seed, nodata, bounds, covariates, covariate_resampling, errors
-            As for :meth:`infill`.
+        across, mask, max_distance, device, batch_size, seed, nodata, bounds, covariates, covariate_resampling, errors
+            As for :meth:`infill`. By default a filled raster's own `across`.
 
         Returns
         -------

@@ -13,12 +13,12 @@ import pandas as pd
 import xarray as xr
 from dask.base import compute
 from dask.delayed import delayed
-from scipy import sparse
 
 from geonp.errors import InputError, ModelError, warn
 from geonp.fill.infill import infill
 from geonp.fill.options import Bounds
 from geonp.fill.outputs import unbanded
+from geonp.fill.region_sums import Sums
 from geonp.fill.variables import Raster
 from geonp.inference.checkpoint import load_card
 from geonp.io.files import open_raster
@@ -59,6 +59,7 @@ def aggregate(
     all_touched: bool = False,
     samples: int = 200,
     model: str | os.PathLike[str] | None = None,
+    across: Hashable | Sequence[Hashable] | None = None,
     mask: xr.DataArray | BoolArray | None = None,
     max_distance: float | None = None,
     device: str | None = None,
@@ -101,6 +102,8 @@ def aggregate(
         Number of samples to draw where the raster has none. With 200 of them, chance changes a standard error by 5 %.
     model : str or path, optional
         Model to fill and draw with. By default the one that filled the raster, or ``tnpkr-sa``.
+    across : hashable or sequence of hashable, optional
+        As for :func:`geonp.infill`. By default the dimensions that a filled raster was filled across.
     mask, max_distance, device, batch_size, seed, nodata, bounds, covariates, covariate_resampling, errors
         As for :func:`geonp.infill`. To draw the errors of a filled raster, give those that it was filled with.
 
@@ -126,6 +129,7 @@ def aggregate(
     _check(statistic, threshold, samples)
     every = {
         "model": model,
+        "across": across,
         "mask": mask,
         "max_distance": max_distance,
         "device": device,
@@ -252,99 +256,26 @@ def _again(ds: xr.Dataset, name: str, samples: int, options: dict[str, Any]) -> 
             f"the raster was filled with {' and '.join(lost)}, on which the errors depend: give the same, {given} "
             "(covariates=, errors=; --covariate, --errors), or fill it with samples=200 (--samples 200)"
         )
+    before = str(ds.attrs.get("geonp_across", "")).split()
+    if "across" not in options and before:
+        if all(dim in source[name].dims for dim in before):
+            options = {**options, "across": before}
+        else:
+            warn(
+                f"{name} was filled across {' and '.join(before)}: its errors are assumed to have the spatial "
+                "correlation of a fill without across"
+            )
     again = infill(source, samples=samples, **{"model": options.get("model") or _model_of(ds), **options})
     drawn = again[f"{name}_sample"]
     if "bounds" in options:
         return drawn
-    if "geonp_across" in ds.attrs:
-        warn(
-            f"{name} was filled across {ds.attrs['geonp_across']}: its errors are assumed to have the spatial "
-            "correlation of a fill without across"
-        )
     scores = (drawn - again[name]) / again[f"{name}_standard_error"].where(flags != FillFlag.OBSERVED)
+    if before:
+        # upper bound: errors of cells without observations in reach are taken as one
+        as_one = np.random.default_rng(options.get("seed", 0)).standard_normal(samples)
+        scores = scores.where(flags != FillFlag.FILLED_ACROSS, xr.DataArray(as_one, dims="sample"))
     filled: xr.DataArray = ds[name] + ds[f"{name}_standard_error"] * scores
     return filled.where(flags != FillFlag.OBSERVED, ds[name])
-
-
-@dataclass(frozen=True, eq=False)
-class _Sums:
-    """Sums over the cells of regions that have a value.
-
-    Attributes
-    ----------
-    regions : array of int
-        Their numbers ``(k,)``.
-    weights, values : array
-        Sums of the weights, and of the weighted values, ``(k,)``.
-    drawn : array
-        Sums of the weighted values of samples ``(k, n)``, or of the weights where these exceed a threshold.
-    cells, filled : array of int
-        Numbers of cells with a value, and of filled ones among them, ``(k,)``.
-    """
-
-    regions: AnyIntArray
-    weights: FloatArray
-    values: FloatArray
-    drawn: FloatArray
-    cells: AnyIntArray
-    filled: AnyIntArray
-
-    @classmethod
-    def of(
-        cls,
-        values: FloatArray,
-        flags: AnyIntArray,
-        drawn: FloatArray,
-        region: AnyIntArray,
-        cells: AnyIntArray,
-        weights: FloatArray,
-        threshold: float | None,
-    ) -> _Sums:
-        """The sums of a part of a raster.
-
-        Parameters
-        ----------
-        values, flags : array
-            ``(rows, cols)``.
-        drawn : array
-            ``(samples, rows, cols)``.
-        region, cells, weights : array
-            For each pair of a region and a cell their numbers, and the weight of the cell.
-        threshold : float or None
-        """
-        flat = values.ravel()[cells].astype(np.float64)
-        known = np.isfinite(flat)
-        region, cells, weights, flat = region[known], cells[known], weights[known], flat[known]
-        numbers, row = np.unique(region, return_inverse=True)
-        used, col = np.unique(cells, return_inverse=True)
-        matrix = sparse.csr_matrix((weights, (row, col)), shape=(numbers.size, used.size))
-        samples = drawn.reshape(len(drawn), -1)[:, used].T.astype(np.float64)
-        samples = samples if threshold is None else (samples > threshold).astype(np.float64)
-        filled = np.isin(flags.ravel()[cells], (FillFlag.FILLED, FillFlag.FILLED_ACROSS))
-        counts = (np.bincount(row, of, numbers.size).astype(np.int64) for of in (np.ones(row.size), filled))
-        total, weighted = (np.bincount(row, of, numbers.size).astype(np.float64) for of in (weights, weights * flat))
-        return cls(numbers, total, weighted, np.asarray(matrix @ samples), *counts)
-
-    @classmethod
-    def joined(cls, parts: Sequence[_Sums], n_regions: int, n: int) -> _Sums:
-        """The sums of all parts, for every region."""
-        floats: list[Any] = [np.zeros(n_regions), np.zeros(n_regions), np.zeros((n_regions, n))]
-        arrays = [*floats, np.zeros(n_regions, np.int64), np.zeros(n_regions, np.int64)]
-        for part in parts:
-            for whole, some in zip(arrays, list(vars(part).values())[1:], strict=True):
-                whole[part.regions] += some
-        return cls(np.arange(n_regions), *arrays)
-
-    def table(self, statistic: str, sizes: AnyIntArray, *, of_samples: bool) -> dict[str, Any]:
-        """Columns of a table; values are those of the fill, or with `of_samples` means of the samples."""
-        unit = np.where(self.cells > 0, 1.0 if statistic in ("sum", "integral") else self.weights, np.nan)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            value = (self.drawn.mean(1) if of_samples else self.values) / unit
-            error = self.drawn.std(1, ddof=1) / unit
-        # sums of samples without a filled cell differ in rounding alone
-        error = np.where((self.filled == 0) & (self.cells > 0), 0.0, error)
-        counts = {"cells": self.cells, "filled": self.filled, "empty": sizes - self.cells}
-        return {"value": value, "standard_error": error, **counts}
 
 
 def _table(
@@ -370,17 +301,23 @@ def _table(
         given = [array.data[(*index, *where)] for array in (values, flags)]
         given.append(drawn.data[(slice(None), *index, *where)])
         weighted = weights[regions.row[pairs]]
-        tasks.append(delayed(_Sums.of)(*given, regions.region[pairs], cells, weighted, threshold))
+        tasks.append(delayed(Sums.of)(*given, regions.region[pairs], cells, weighted, threshold))
     sums, rows = compute(*tasks), []
     of_samples = statistic == "fraction" or filled.attrs.get("geonp_statistic") == "median"
     for number, index in enumerate(slices):
         some = sums[number * len(parts) : (number + 1) * len(parts)]
-        total = _Sums.joined(some, len(regions.names), drawn.sizes["sample"])
+        total = Sums.joined(some, len(regions.names), drawn.sizes["sample"])
         places = zip(values.dims[:-2], index, strict=True)
         lead = {str(dim): values[dim].values[k] if dim in values.coords else k for dim, k in places}
         found = total.table(statistic, regions.sizes, of_samples=of_samples)
         rows.append(pd.DataFrame({"variable": name, **lead, "region": regions.names, **found}))
-    return pd.concat(rows, ignore_index=True)
+    out = pd.concat(rows, ignore_index=True)
+    if lost := np.count_nonzero(out["standard_error"].isna() & (out["cells"] > 0)):
+        warn(
+            f"{name}: {lost} regions have no standard error, because samples are missing in some of their cells, such "
+            "as those that were filled across slices within bounds"
+        )
+    return out
 
 
 def _parts(

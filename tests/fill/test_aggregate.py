@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import shapely
 import xarray as xr
+from scipy import ndimage
 
 from geonp.errors import InputError
 from geonp.fill.aggregate import aggregate
@@ -72,6 +73,28 @@ def test_a_raster_with_gaps_is_filled_first(model: str) -> None:
     later = aggregate(infill(stack, model=model), (8, 10), samples=4, model=model)
     np.testing.assert_allclose(table.value, later.value, rtol=1e-5)
     np.testing.assert_allclose(table.standard_error, later.standard_error, rtol=1e-3)
+
+
+def test_what_other_slices_tell_makes_means_more_certain(tmp_path: Path) -> None:
+    """Filled across slices they are drawn across them; the errors of a slice that was empty count as one."""
+    rng = np.random.default_rng(0)
+    own = 0.1 * rng.standard_normal((8, 24, 24)) + np.linspace(-1, 1, 8)[:, None, None]
+    values = ndimage.gaussian_filter(rng.standard_normal((24, 24)), 3) * 10 + own
+    values[5], values[2, 4:16, 4:16] = np.nan, np.nan
+    coords = {"time": np.arange(8.0), "y": np.arange(24.0), "x": np.arange(24.0)}
+    stack = xr.DataArray(values.astype("f4"), coords, ("time", "y", "x"), name="a")
+    alone, across = (aggregate(stack, 24, samples=40, across=dim).set_index("time") for dim in (None, "time"))
+    assert across.standard_error[2] < 0.6 * alone.standard_error[2]
+    assert np.isnan(across.standard_error[5])
+    filled = infill(stack, across="time", empty_slices=True)
+    later = aggregate(filled, 24, samples=40).set_index("time")
+    assert later.standard_error[2] == pytest.approx(across.standard_error[2], rel=1e-3)
+    errors = filled.a_standard_error[5].mean()
+    assert later.standard_error[5] == pytest.approx(float(errors), rel=0.4), "of 40 draws"
+    source, out = tmp_path / "stack.nc", tmp_path / "table.csv"
+    write_raster(stack, source)
+    cli("aggregate", source, "--blocks", 24, "--samples", 2, "--across", "time", "--out", out)
+    assert pd.read_csv(out).value[2] == pytest.approx(across.value[2], rel=1e-5) != alone.value[2]
 
 
 def test_polygons_overlap_come_in_other_crs_and_may_have_no_cell(model: str, tmp_path: Path) -> None:
