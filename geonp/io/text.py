@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import itertools
 import re
 import warnings
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +15,14 @@ import pandas as pd
 
 from geonp.errors import InputError, warn
 
-TEXT_FILES = (".csv", ".tsv", ".txt", ".dat", ".xyz")
+TEXT_FILES = (".csv", ".tsv", ".txt", ".dat", ".xyz", ".csv.gz", ".tsv.gz", ".txt.gz", ".dat.gz", ".xyz.gz")
 """Endings of the names of text files."""
 
 _COMMENTS = ("#", "%", "//")
+_NO_TEXT = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0", b"BZh", b"\xfd7zXZ", b"%PDF")
+"""First bytes of archives, spreadsheets and documents."""
 _NONE = {"", "NA", "NaN", "nan", "null", "NULL", "-", "--", "missing", "None"}
-_MISSING = ["-", "--", "---", "*", "**", "***", ".", "missing", "None"]
+_MISSING = ["-", "--", "---", "*", "**", "***", ".", "missing", "None", "MM", "nodata", "NoData", "NODATA", "no data"]
 
 
 def read_text(path: Path) -> pd.DataFrame:
@@ -26,10 +31,11 @@ def read_text(path: Path) -> pd.DataFrame:
     Lines that begin with ``#``, ``%`` or ``//`` are comments; the last one before the rows is the header if the table
     has no other. A row of units after the header is kept as ``attrs["units"]``. Three columns of a file ``.xyz``
     without a header are x, y and z. Decimals may be commas if these do not separate columns. The text is UTF-8, UTF-16,
-    or Windows-1252. Raises InputError for a table without a header, or with rows that have more fields than it.
+    or Windows-1252, and may be compressed by gzip. Raises InputError for what is no text, a table without a header, and
+    rows that have more fields than it or, between blanks, fewer.
     """
-    lines = [line for line in _decoded(path.read_bytes()).splitlines() if line.strip()]
-    rows = [line for line in lines if not line.lstrip().startswith(_COMMENTS)]
+    lines = [line for line in _lines(path) if line.strip()]
+    rows = [line for line in lines if not _is_comment(line)]
     if not rows:
         raise InputError(f"{path} has no rows, expected a header and a row for each measurement")
     if len(rows) > 1 and re.fullmatch(r'"?sep=.+', rows[0], re.IGNORECASE):  # for spreadsheets
@@ -38,18 +44,18 @@ def read_text(path: Path) -> pd.DataFrame:
     if separator not in rows[0]:
         separator = r"\s+"
         rows = [row.strip() for row in rows]
-    if _is_numeric(rows[0], separator):
-        comments = [line.lstrip().lstrip("#%/").strip() for line in lines[: lines.index(rows[0])]]
-        columns = len(_fields(rows[0], separator))
-        if comments and len(_fields(comments[-1], separator)) == columns:
-            rows.insert(0, comments[-1])
-        elif path.suffix.lower() == ".xyz" and columns == 3:
-            rows.insert(0, (" " if separator == r"\s+" else separator).join("xyz"))
-        else:
+        _require_full(path, rows)
+    comments = [line.lstrip().lstrip("#%/").strip() for line in itertools.takewhile(_is_comment, lines)]
+    if header := _header(comments, rows[0], separator):
+        rows[:0] = header
+    elif _is_numeric(rows[0], separator):
+        if ".xyz" not in path.suffixes[-2:] or len(_fields(rows[0], separator)) != 3:
             raise InputError(
                 f"{path} has no header: got numbers in its first row {rows[0]!r}, expected names of columns. Add a row "
                 "such as lon,lat,value"
             )
+        rows.insert(0, (" " if separator == r"\s+" else separator).join("xyz"))
+    _warn_of_marked(path, lines, separator, len(_fields(rows[0], separator)))
     units = _units(rows, separator)
     if units:
         del rows[1]
@@ -59,6 +65,56 @@ def read_text(path: Path) -> pd.DataFrame:
     )
     table.attrs |= {"units": units} if units else {}
     return table
+
+
+def _lines(path: Path) -> list[str]:
+    data = path.read_bytes()
+    try:
+        data = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
+    except (EOFError, zlib.error) as error:
+        raise InputError(f"{path} cannot be decompressed: {error}; is the file complete?") from error
+    if data.startswith(_NO_TEXT):
+        raise InputError(f"{path} is no text but an archive or a spreadsheet: save it as text, such as CSV")
+    # not str.splitlines, which also splits at characters within a field
+    return re.split(r"\r\n|\r|\n", _decoded(data))
+
+
+def _require_full(path: Path, rows: list[str]) -> None:
+    """Refuse rows between blanks that lack a field, because all that follow it would be moved."""
+    counts = [len(re.findall(r'"[^"]*"|\S+', row)) for row in rows]
+    short = next((n for n, count in enumerate(counts) if count < counts[0]), None)
+    if short is not None:
+        raise InputError(
+            f"{path} has rows with fewer fields than its first one, {rows[0]!r}: got {rows[short]!r}, in which blanks "
+            "do not say which are missing. Write NA for missing values, put texts with blanks in quotes, begin lines "
+            "above the header with #, or separate columns by commas"
+        )
+
+
+def _warn_of_marked(path: Path, lines: list[str], separator: str, columns: int) -> None:
+    """Warn of rows that begin as comments do, as where names of stations begin with a number sign."""
+    first = next(n for n, line in enumerate(lines) if not _is_comment(line))
+    fields = [_fields(line, separator) for line in lines[first + 1 :] if _is_comment(line)]
+    if n := sum(len(row) == columns and any(text and _is_numeric(text, separator) for text in row) for row in fields):
+        warn(
+            f"{path}: {n} lines below the header begin with #, % or // and have as many fields as it. They are "
+            "comments, and are not read. If they are measurements, put the first field in quotes."
+        )
+
+
+def _header(comments: list[str], row: str, separator: str) -> list[str]:
+    """The header, and the row of units if there is one, that end the comments above a row of data."""
+    fields = _fields(row, separator)
+    numbers = [field for field in fields if field in _MISSING or _is_numeric(field, separator)]
+    fitting = [comment for comment in comments[-2:] if len(_fields(comment, separator)) == len(fields)]
+    if len(numbers) <= len(fields) / 2 or fitting[-1:] != comments[-1:]:
+        return []
+    units = len({*_fields(fitting[-1], separator)}) < len(fields) if fitting else False  # names differ
+    return fitting if units else fitting[-1:]
+
+
+def _is_comment(line: str) -> bool:
+    return line.lstrip().startswith(_COMMENTS)
 
 
 def _units(rows: list[str], separator: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -34,11 +35,14 @@ ROWS = np.array([[5.5, 45.25, 1.0], [6.5, 46.25, 2.0], [7.5, 47.25, 3.5]])
         "lon,lat,t\r5.5,45.25,1\r6.5,46.25,2\r7.5,47.25,3.5\r",
         "time,lon,lat,t\nUTC,degrees_east,degrees_north,degree_C\nJan,5.5,45.25,1\nFeb,6.5,46.25,2\nMar,7.5,47.25,3.5\n",
         'lon,lat,t\n,,"degC"\n5.5,45.25,1\n6.5,46.25,2\n7.5,47.25,3.5\n',
+        "#STN LAT LON t\n#text deg deg degC\nA 45.25 5.5 1\nB 46.25 6.5 2\nC 47.25 7.5 3.5\n",
+        "# lon lat t\n  5.5 45.25 1\n  6.5 46.25 2\n  7.5 47.25 3.5\n",
+        "name,lon,lat,t\nA\u2028B,5.5,45.25,1\nC\x0bD,6.5,46.25,2\n,7.5,47.25,3.5\n",
     ],
 )
 def test_one_table_in_many_styles(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text(text, newline="")
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress(text.encode()))
     table = read_table(read_text(path), None, None, None)
     np.testing.assert_array_equal(np.c_[table.xy, table.values["t"]], ROWS)
 
@@ -63,6 +67,11 @@ def test_encodings(encoding: str, tmp_path: Path) -> None:
         ("lon,lat,t\n5,45,1,9\n6,46,2,9\n", r"more fields than its header 'lon,lat,t'"),
         ("5,45,1\n6,46,2\n", r"has no header: got numbers in its first row '5,45,1'"),
         ("# nothing\n\n", "has no rows"),
+        (
+            "stn lon lat rain t\nA 5 45 1.0 9\nB 6 46     8\n",
+            r"fewer fields than its first one, .*: got 'B 6 46     8'",
+        ),
+        ("PK\x03\x04", "is no text but an archive or a spreadsheet"),
     ],
 )
 def test_tables_that_cannot_be_read(text: str, message: str, tmp_path: Path) -> None:
@@ -122,3 +131,10 @@ def test_a_row_of_units_gives_units_and_a_row_of_data_stays(tmp_path: Path) -> N
     for first in ("a,5.5,45.25,T,7", "a,,,,", "a,NaN,NaN,-,1"):
         path.write_text(f"id,lon,lat,t,n\n{first}\nb,6.5,46.25,2,8\n")
         assert len(read_text(path)) == 2
+
+
+def test_rows_that_begin_as_comments_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("stn,lon,lat,t\n# moved, in 2020\n#,deg,deg,K\n#12,5,45,1\n13,6,46,2\n")
+    with pytest.warns(UserWarning, match="1 lines below the header begin with #.* and are not read"):
+        assert len(read_text(path)) == 1
