@@ -17,6 +17,9 @@ from geonp.errors import InputError, warn
 from geonp.raster.arrays import Array, IntArray
 from geonp.raster.positions import positions
 
+_NUMBERS = {6: "%Y%m", 7: "%Y%j", 8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
+"""Formats of times that are numbers, by their digits."""
+
 
 @dataclass(frozen=True, eq=False)
 class Times:
@@ -54,12 +57,15 @@ class Times:
 
     def index(self, wanted: Sequence[Any], name: str) -> IntArray:
         """Indices of some times; `name` says in errors what they are. Raises InputError for a time without a row."""
-        asked = _parsed(pd.Series(list(wanted)), name)
-        found = pd.Index(self.values).get_indexer(asked)
+        asked = pd.Series(list(wanted))
+        if all(isinstance(time, str) and time.isdecimal() for time in wanted):
+            asked = asked.astype(np.int64)
+        parsed: Any = asked if self.values.dtype.kind in "iuf" else _parsed(asked, name)
+        found = pd.Index(self.values).get_indexer(parsed)
         if (found < 0).any():
             known = ", ".join(map(_said, self.values[:3])) + (", ..." if self.values.size > 3 else "")
             raise InputError(
-                f"{name} has {_said(np.asarray(asked)[found < 0][0])}, which no measurement has: expected times of "
+                f"{name} has {_said(np.asarray(parsed)[found < 0][0])}, which no measurement has: expected times of "
                 f"the table, {known}"
             )
         return np.asarray(found, np.intp)
@@ -105,11 +111,8 @@ def _parsed(column: pd.Series[Any], name: str) -> Any:
     if column.dtype.kind in "mM" or (len(known) and all(hasattr(value, "calendar") for value in known)):
         return column
     if pd.api.types.is_numeric_dtype(column):
-        whole = known[known % 1 == 0].astype(np.int64).astype(str)
-        dates = pd.to_datetime(whole, format="%Y%m%d", errors="coerce")
-        if not len(known) or len(whole) < len(known) or dates.isna().any() or (known < 18000101).any():
-            return column
-        return dates.reindex(column.index)
+        dates = dates_of_numbers(known)
+        return column if dates is None else dates.reindex(column.index)
     if len(known) and all(isinstance(value, datetime.date) for value in known):
         return pd.to_datetime(column)
     try:
@@ -121,6 +124,16 @@ def _parsed(column: pd.Series[Any], name: str) -> Any:
             "them, for example with pandas.to_datetime(..., format='%d.%m.%Y')"
         ) from None
     return times.dt.tz_localize(None)
+
+
+def dates_of_numbers(numbers: pd.Series[Any]) -> Any:
+    """Times of numbers such as 20200131, 202001, 2020031 (a year and its day) or 2020013112; None if one is no time."""
+    whole = numbers[numbers % 1 == 0].astype(np.int64).astype(str)
+    digits = set(whole.str.len())
+    if len(whole) < len(numbers) or len(digits) != 1 or not digits <= {*_NUMBERS}:
+        return None
+    dates = pd.to_datetime(whole, format=_NUMBERS[digits.pop()], errors="coerce")
+    return dates if dates.dt.year.between(1800, 2200).all() else None
 
 
 def _iso(value: Any) -> Any:

@@ -14,6 +14,7 @@ import pandas as pd
 from geonp.errors import InputError, warn
 from geonp.io.measurements import Table
 from geonp.raster.arrays import Float64Array, FloatArray, IntArray
+from geonp.raster.times import dates_of_numbers
 
 Repeats = Literal["mean", "keep"]
 """What is done with several rows of one place."""
@@ -33,6 +34,11 @@ class RepeatSettings:
         *("mois", "jour", "heure", "anno", "mese", "giorno", "ano"),
     )
     """Words in names of times."""
+    parts: tuple[str, ...] = (
+        *("year", "years", "yr", "yyyy", "month", "months", "mon", "doy", "yday", "jahr", "monat", "annee", "mois"),
+        *("anno", "mese", "ano", "mes"),
+    )
+    """Those of parts of a date that are numbers of different fields."""
     levels: tuple[str, ...] = (
         *("depth", "level", "levels", "lev", "plev", "layer", "horizon", "z", "height", "altitude", "alt"),
         *("elevation", "pressure"),
@@ -106,15 +112,27 @@ def _warn_of_days(table: Table) -> None:
     """Warn of measurements of several days, such as the swaths of a week, that make one field."""
     used = np.any([table.usable(name) for name in table.values], axis=0)
     for name, column in table.others[used].items():
+        known = column.dropna()
         if pd.api.types.is_numeric_dtype(column):
-            continue
-        times = pd.to_datetime(column.astype(object), format="ISO8601", errors="coerce", utc=True).dropna()
-        if (days := times.dt.floor("D").nunique()) > 1 and times.max() - times.min() > SETTINGS.one_field:
+            times, said = dates_of_numbers(known), _words(str(name)) & {*SETTINGS.parts}
+        else:
+            times, said = pd.to_datetime(known.astype(object), format="ISO8601", errors="coerce", utc=True), set()
+            if times.isna().all() and _is_time(known):  # 31/01/2020
+                times = pd.to_datetime(known.astype(str), format="mixed", dayfirst=True, errors="coerce", utc=True)
+        days = "" if times is None or times.isna().all() else _days(times.dropna())
+        every = "Days are every='1D' (--every 1D). "
+        if of := days or (f"{known.nunique()} entries" if said and known.nunique() > 1 else ""):
             warn(
-                f"the measurements are of {days} days, {times.min():%Y-%m-%d} to {times.max():%Y-%m-%d} (column "
-                f"{name!r}), and make one field. {_for_each(table.others, [name])}Days are every='1D' (--every 1D). If "
-                "one field of all is meant, say so with repeats='keep' (--repeats keep)."
+                f"the measurements are of {of} (column {name!r}), and make one field. {_for_each(table.others, [name])}"
+                f"{days and every}If one field of all is meant, say so with "
+                "repeats='keep' (--repeats keep)."
             )
+
+
+def _days(times: Any) -> str:
+    """The days of times; empty if they are within the span of one field."""
+    apart = times.max() - times.min() > SETTINGS.one_field
+    return f"{times.dt.floor('D').nunique()} days, {times.min():%Y-%m-%d} to {times.max():%Y-%m-%d}" if apart else ""
 
 
 def numbers_of_places(xy: Float64Array, geographic: bool) -> IntArray:
@@ -193,9 +211,8 @@ def _is_time(known: Any) -> bool:
     """Whether values are times, or texts or numbers that look like ones."""
     if known.dtype.kind in "mM" or isinstance(known.dtype, pd.PeriodDtype):
         return True
-    if pd.api.types.is_integer_dtype(known):  # 20200131
-        dates = pd.to_datetime(known.astype(str), format="%Y%m%d", errors="coerce")
-        return bool(len(known) and dates.notna().all())
+    if pd.api.types.is_integer_dtype(known):
+        return dates_of_numbers(known) is not None
     values: Sequence[Any] = [] if pd.api.types.is_numeric_dtype(known) else known.to_list()
     return bool(values) and all(
         isinstance(value, datetime.date) or hasattr(value, "calendar") or _TIME.fullmatch(str(value).strip())

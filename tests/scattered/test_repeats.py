@@ -43,6 +43,13 @@ def test_a_week_at_different_places_makes_one_field_with_a_warning(text: bool) -
     ):
         check(table)
     check(table[:20])  # two days
+    for column, said in {
+        "date": [f"{n % 28 + 1}/0{n % 9 + 1}/2020" for n in range(len(table))],
+        "entry": [20200101 + n % 28 for n in range(len(table))],
+        "Jahr": [2000 + n % 5 for n in range(len(table))],
+    }.items():
+        with pytest.warns(UserWarning, match=rf"of \d+ (days|entries).*\(column '{column}'\)"):
+            check(table.drop(columns="when").assign(**{column: said}))
     check(table.assign(t=table["t"].where(table.index < 20)))
     combined(read_table(table, "t", None, None), True, "keep", None)
     combined(read_table(table, "t", None, None, ["when"]).timed("when", "1D"), True, None, None)

@@ -117,6 +117,12 @@ def test_times_with_few_measurements_stay_empty_but_are_used(stations: pd.DataFr
         (["2020-07-01T06:00", "2020-07-02"], np.datetime64("2020-07-01T06:00")),
         (["2020-07-01T06:00+02:00", "2020-07-02T00:00Z"], np.datetime64("2020-07-01T04:00")),
         ([20200701, 20200702], np.datetime64("2020-07-01")),
+        ([201912, 202001], np.datetime64("2019-12-01")),
+        ([2019365.0, 2020001.0], np.datetime64("2019-12-31")),
+        ([2020063023, 2020070100], np.datetime64("2020-06-30T23")),
+        ([202006302359, 202007010000], np.datetime64("2020-06-30T23:59")),
+        ([202012, 202013], 202012),
+        ([1593561600, 1593561601], 1593561600),
         ([2019, 2020], 2019),
         ([0.5, 1.5], 0.5),
         ([datetime.date(2020, 7, 1), datetime.date(2020, 7, 2)], np.datetime64("2020-07-01")),
@@ -127,8 +133,13 @@ def test_times_are_read_as_people_write_them(column: list[object], first: object
     times = times_of(pd.Series([*column, None], name="when"))
     assert times.of_rows.tolist() == [0, 1, -1]
     assert first is None or times.values[0] == first
-    step = {20200701: 86_400e6, 2019: 1, 0.5: 1}.get(column[0], times.positions()[1])  # type: ignore[call-overload]
-    assert np.diff(times.positions()) == step > 0
+    days = {20200701: 1.0, 201912: 31.0, 2019365.0: 1.0, 2020063023: 1 / 24, 202006302359: 1 / 1440}
+    steps = {2019: 1, 0.5: 1, 202012: 1, 1593561600: 1, **{time: 86_400e6 * length for time, length in days.items()}}
+    step = steps.get(column[0], times.positions()[1])  # type: ignore[call-overload]
+    assert np.diff(times.positions()) == pytest.approx(step)
+    assert times.index(column[:1], "at_times").tolist() == [0]
+    if isinstance(column[0], int):
+        assert times.index([str(column[0])], "at_times").tolist() == [0]
 
 
 def test_maps_of_many_times_that_do_not_fit_the_memory_are_refused(
