@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from geonp.errors import warn
 from geonp.raster.arrays import BoolArray, Float64Array, FloatArray
 
 
@@ -46,6 +47,8 @@ class WarpingSettings:
     onset: float = 0.99
     """Onset relative to the least distance from a bound. At 1 the likelihood is greatest, but the nearest observations
     would count as at the bound."""
+    beyond: float = 0.05
+    """Bounds are doubtful if more than this part of the values is beyond them."""
     least_values: int = 32
     """Samples with fewer values apart from the bounds choose no power."""
 
@@ -245,6 +248,7 @@ def fitted(samples: Sequence[Sample], lower: float, upper: float) -> Warping:
     If several values are nearest to a bound, as those in steps are, their distance is the most likely onset.
     """
     values = np.concatenate([np.empty(0), *(sample.values for sample in samples)]).astype(np.float64)
+    warn_of_values_beyond(values, lower, upper)
     inner = values[(values > lower) & (values < upper)]
     warping = Warping(lower, upper)
     if inner.size:
@@ -269,6 +273,16 @@ def fitted(samples: Sequence[Sample], lower: float, upper: float) -> Warping:
         for side in (*sides, *sides[: len(sides) - 1]):
             warping = _best(warping, f"{side}_power", likelihood)
     return _with_piles(warping, values)
+
+
+def warn_of_values_beyond(values: FloatArray, lower: float, upper: float) -> None:
+    """Warn of bounds that many values are beyond, as of fractions where values are percentages."""
+    beyond = values[(values < lower) | (values > upper)]
+    if beyond.size > WARPING.beyond * values.size:
+        warn(
+            f"{beyond.size / values.size:.0%} of the values lie beyond the bounds {lower:g} to {upper:g}, such as "
+            f"{beyond[0]:g}, and count as the nearest bound. Check that bounds and values have one unit."
+        )
 
 
 def _onset(distances: FloatArray, at_bound: BoolArray) -> float:

@@ -400,6 +400,8 @@ def test_bounds_of_measurements(float32: None, tmp_path: Path) -> None:
     assert float(out["value"].min()) >= 0
     assert float(out["value_quantile"].min()) >= 0
     assert out.attrs["geonp_bounds"] == "value: at least 0"
+    with pytest.warns(UserWarning, match=r"100% of the values lie beyond the bounds 2 to 9, such as .* count as the"):
+        geonp.interpolate(table, lattice((0, 0, 50, 50), 50), bounds=(2, 9))
     of = geonp.student.Distribution.of(out, "value")
     np.testing.assert_allclose(of.mean(), out["value"], atol=1e-6)
     np.testing.assert_allclose(of.sf(0.0), out["value_exceedance"][0], atol=1e-6)
