@@ -10,6 +10,7 @@ from click.core import ParameterSource
 
 from .covariates import covariates, read_beside
 from .evaluate_points import POINT_OPTIONS, RASTER_OPTIONS, evaluated_points, point_options
+from .files import require_all_apart
 from .missing import gaps_where, read_missing
 from .options import as_numbers, bbox, bounds_option, fill_option, number, opening, place, quiet, select, slice_index
 from .show import echo, in_terminal, to_json
@@ -106,6 +107,8 @@ def evaluate(
         check_picture(picture, overwrite=True)
     if predictions is not None:
         check_table(predictions, overwrite=True)
+    outputs = [path for path in (report, picture, predictions) if path is not None]
+    require_all_apart(outputs, [("input", source), ("model", settings["model"])])
     settings["holdout"] = holdout or ("random" if points else "clouds")
     settings["baselines"] = baselines or None
     if in_terminal() and not quiet if progress is None else progress:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
@@ -193,3 +195,12 @@ class Files:
 
         if self.picture is not None:
             self.draw(open_raster(self.target, storage_options=storage_options if is_remote(self.target) else None))
+
+
+def require_all_apart(outputs: Sequence[Path], read: Sequence[tuple[str, Path | str]]) -> None:
+    """Check that the outputs neither are nor hold any of the files that are read, which are pairs of kind and path."""
+    from geonp.io.location import require_apart
+
+    for output, (what, path) in itertools.product(outputs, read):
+        if os.path.exists(path):  # models have names, too
+            require_apart(str(output), {what: str(path)})

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-import os
 import time
 from functools import partial
 from pathlib import Path
@@ -13,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .covariates import read_covariate
+from .files import require_all_apart
 from .options import distribution, fill_option, pair, quantiles, quiet
 from .progress import computing, watched
 from .show import echo, to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import xarray as xr
 
     from geonp.io.measurements import Table
@@ -151,11 +148,11 @@ def grid(
     _check_outputs(target, picture, places, overwrite=overwrite)
     outputs = [path for path in (target, picture) if path is not None]
     read = [("raster of --like", like or ""), ("table of --at", places or ""), ("model", settings["model"])]
-    _require_apart(outputs, [*(("table", path) for path in points), *read])
+    require_all_apart(outputs, [*(("table", path) for path in points), *read])
     table = selected(read_all(points), [pair(condition, "--where") for condition in where])
     names = list(values) or None
     beside = [read_covariate(text) for text in covariates]
-    _require_apart(outputs, [("covariate", getattr(one, "encoding", {}).get("source", "")) for one in beside])
+    require_all_apart(outputs, [("covariate", getattr(one, "encoding", {}).get("source", "")) for one in beside])
     at = _opened(like, places)
     apart = [*(one.label for one in wanted(beside, at)), *filter(None, (settings["errors"], settings["time"]))]
     columns = read_table(table, names, x, y, apart, crossed=settings["repeats"] == "mean" or bool(settings["time"]))
@@ -192,7 +189,7 @@ def _check_outputs(target: Path, picture: Path | None, places: Path | None, *, o
 def _opened(like: Path | None, places: Path | None) -> Any:
     """The raster of --like, or the table of --at; None without them."""
     from geonp.io.files import open_raster
-    from geonp.io.measurements import as_frame
+    from geonp.io.frames import as_frame
     from geonp.io.tables import read_points
 
     if like is not None:
@@ -212,15 +209,6 @@ def _interpolated(table: Any, at: Any, settings: dict[str, Any], shown: bool) ->
             cells = len(at) if hasattr(at, "columns") else math.prod([*at.sizes.values()][-2:])
             settings["progress"] = partial(show, {"filled": cells})
         return interpolate(table, at, **settings)
-
-
-def _require_apart(outputs: Sequence[Path], read: Sequence[tuple[str, Path | str]]) -> None:
-    """Check that the outputs neither are nor hold any of the files that are read, which are pairs of kind and path."""
-    from geonp.io.location import require_apart
-
-    for output, (what, path) in itertools.product(outputs, read):
-        if os.path.exists(path):  # models have names, too
-            require_apart(str(output), {what: str(path)})
 
 
 def _counts(columns: Table, result: xr.Dataset) -> dict[str, Any]:

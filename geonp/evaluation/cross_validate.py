@@ -26,7 +26,7 @@ from geonp.fill.bounds import Limits
 from geonp.fill.options import Bounds, FillOptions
 from geonp.inference.checkpoint import load_card
 from geonp.inference.student import Distribution
-from geonp.inference.warping import Warping
+from geonp.inference.warping import Warping, warn_of_values_beyond
 from geonp.io.doubtful_rows import warn_of_doubtful_rows
 from geonp.io.measurements import read_table, transformed
 from geonp.raster.arrays import BoolArray, Float64Array, IntArray
@@ -132,6 +132,8 @@ def cross_validate(
     fold = folds_of(holdout, folds, data.sites.plane, data.sites.stations, data.times, rng, block_size)
     card = load_card(os.fspath(model))
     limits = limits_of(FillOptions(bounds=bounds).bounds, [data.variable]).get(data.value)
+    if limits is not None:
+        warn_of_values_beyond(data.sites.values, *limits)
     scored = _scored(data, time, at_times)
     run = _Run(data, fold, scored, {**options, "seed": seed}, progress, limits)
     ours = ([WITH_COVARIATES] if data.labels else []) + [OURS]
@@ -333,7 +335,8 @@ class _Run:
             columns = [data.x, data.y, *labels, *([data.time] if data.time else [])]
             given = [*columns, data.value, *([data.errors] if data.errors else [])]
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", ".*far from all ")  # said of the whole table before
+                for doubt in (".*far from all ", ".* beyond the bounds "):  # said of the whole table before
+                    warnings.filterwarnings("ignore", doubt)
                 found = interpolate(
                     data.frame.loc[known, given],
                     data.frame.loc[at, columns],

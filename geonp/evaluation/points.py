@@ -220,6 +220,8 @@ def errors_by_distance(residuals: Float64Array, distance: Float64Array, folds: I
     The classes are those of :func:`geonp.evaluation.baselines.with_errors`, relative to the smallest distance.
     """
     known, out = np.isfinite(residuals), np.full(len(residuals), np.nan)
+    if not known.any():
+        return out
     smallest = max(float(np.quantile(distance[known], 0.05)), 1e-12 * float(distance[known].max()), 1e-300)
     scaled = np.maximum(distance / smallest, 1.0)
     for fold in np.unique(folds):

@@ -118,6 +118,7 @@ def test_missing_station_days_are_known_from_the_days_around_them(float32: None)
         ({"folds": 25}, "fewer places and times than folds: got 24 and folds=25"),
         ({"baselines": ["regression_kriging"]}, "regression_kriging needs covariates"),
         ({"at_times": [1]}, "at_times needs time"),
+        ({"values": "height", "time": "value", "baselines": ["nearest"]}, "None of the 24 measurements of 'height'"),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused(options: dict[str, Any], text: str, model: str) -> None:
@@ -156,6 +157,9 @@ def test_the_command_prints_scores_and_writes_pages_and_tables(tmp_path: Path, f
     error = np.sqrt(np.mean((written["predicted"] - written["value"]) ** 2))
     assert found["scores"]["geonp + covariates"]["rmse"] == pytest.approx(error)
     assert "Farthest outside of their 95% intervals" in report.read_text()
+    refused = run(main, ["evaluate", str(source), *options, "--predictions", str(source)])
+    assert "The input and the output are the same" in refused.stderr
+    assert len(pd.read_csv(source)) == 24
     refused = run(main, ["evaluate", str(source), "--fraction", "0.1"])
     assert "--fraction does not apply to IN, which is a table" in refused.stderr
     assert refused.exit_code == 2
