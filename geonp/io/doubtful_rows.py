@@ -1,16 +1,42 @@
-"""Rows of a table of measurements whose values or places may stand for missing ones."""
+"""Rows of a table of measurements that may not mean what they are read as."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
+import pandas as pd
 
 from geonp.errors import warn
+from geonp.io.column_names import words
 from geonp.io.measurements import Table
+from geonp.raster.arrays import Float64Array
 from geonp.raster.sentinels import SENTINELS, Extremes, suspects
 
 
+@dataclass(frozen=True)
+class MeaningSettings:
+    """Settings of columns that say what the numbers beside them mean."""
+
+    meanings: tuple[str, ...] = (
+        *("unit", "units", "uom", "parameter", "param", "pollutant", "analyte", "constituent", "characteristic"),
+        *("element", "datum", "crs", "epsg", "srid", "zone", "utm"),
+    )
+    """Words in their names: of units, of quantities, and of reference systems."""
+    beside: tuple[str, ...] = ("of", "measure", "measurement", "value", "result", "name", "code", "id", "no", "number")
+    """Words beside these."""
+    hemispheres: tuple[tuple[str, ...], ...] = (("W", "E", "WEST", "EAST"), ("S", "N", "SOUTH", "NORTH"))
+    """Texts that say on which side of 0 a longitude and a latitude are, the negative side first."""
+
+
+MEANINGS = MeaningSettings()
+
+
 def warn_of_doubtful_rows(table: Table) -> None:
-    """Warn of usual nodata values that are far from all other values, or are both coordinates of a place far away."""
+    """Warn of usual nodata values that are far from all other values, or are both coordinates of a place far away.
+
+    Warn of columns that say that rows are in different units or of different quantities, or on another hemisphere.
+    """
     for name in table.values:
         values = table.values[name][table.usable(name)].astype(np.float64)
         for nodata, n in suspects([Extremes.of(values)]).items():
@@ -18,13 +44,44 @@ def warn_of_doubtful_rows(table: Table) -> None:
                 f"column {name!r} holds {nodata:g}, far from all other values, in {n} rows, which are used as they "
                 "are. If they are missing, leave these cells empty."
             )
-    _warn_of_marks(table)
-
-
-def _warn_of_marks(table: Table) -> None:
-    """Warn of places such as 0 N, 0 E, which stand for unknown ones."""
     used = np.any([table.usable(name) for name in table.values], axis=0) if table.values else np.zeros(0, bool)
-    xy = table.xy[used]
+    if used.any():
+        _warn_of_marks(table, table.xy[used])
+        _warn_of_meanings(table, table.others[used])
+        _warn_of_hemispheres(table, table.others[used], table.xy[used])
+
+
+def _warn_of_meanings(table: Table, others: pd.DataFrame) -> None:
+    """Warn of columns by which the numbers of some rows mean something else than those of others."""
+    plane = () if table.named_degrees else ("zone", "utm")
+    meanings = {*MEANINGS.meanings} - {"zone", "utm"} | {*plane}
+    for name, column in others.items():
+        said, entries = words(str(name)), column.dropna().astype(str).str.strip().unique()
+        if said & meanings and said <= meanings | {*MEANINGS.beside} and len(entries) > 1:
+            shown = ", ".join(entries[:4]) + (", ..." if len(entries) > 4 else "")
+            warn(
+                f"the rows differ in {name!r}: got {shown}, and are used together as one quantity in one unit and CRS. "
+                f"Select the rows of one (--where {name}={entries[0]}), or convert the others."
+            )
+
+
+def _warn_of_hemispheres(table: Table, others: pd.DataFrame, xy: Float64Array) -> None:
+    """Warn of longitudes or latitudes whose sign is in a column of its own."""
+    if not table.named_degrees:
+        return
+    for name, column in others.items():
+        entries = column.astype(str).str.strip().str.upper()
+        for coordinate, values, sides in zip((table.x, table.y), xy.T, MEANINGS.hemispheres, strict=True):
+            beyond = entries.isin(sides[::2])
+            if beyond.any() and entries.isin(sides).all() and (values[beyond] > 0).all():
+                warn(
+                    f"column {name!r} is {column[beyond].iloc[0]} in {beyond.sum()} rows, whose {coordinate!r} is "
+                    "positive, and is used as it is. If this column has its sign, make it negative there."
+                )
+
+
+def _warn_of_marks(table: Table, xy: Float64Array) -> None:
+    """Warn of places such as 0 N, 0 E, which stand for unknown ones."""
     marked = (xy[:, 0] == xy[:, 1]) & np.isin(xy[:, 0], SENTINELS.values)
     for mark in np.unique(xy[marked, 0]):
         others = xy[~marked]

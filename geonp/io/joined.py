@@ -10,7 +10,7 @@ import pandas as pd
 import xarray as xr
 
 from geonp.errors import InputError
-from geonp.io.measurements import as_frame
+from geonp.io.frames import as_frame
 from geonp.io.tables import read_points
 
 

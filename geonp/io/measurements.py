@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,56 +13,13 @@ import xarray as xr
 from pyproj.exceptions import CRSError
 
 from geonp.errors import InputError, warn
+from geonp.io.column_names import TABLES, coordinate, plain, words
 from geonp.io.column_units import bracketed, units_of, warn_of_other_units
-from geonp.io.tables import with_places
+from geonp.io.frames import as_frame, levels_of
 from geonp.raster.arrays import BoolArray, Float64Array, FloatArray
 from geonp.raster.coordinate_units import in_degrees
 from geonp.raster.grid import Grid
 from geonp.raster.times import Times, times_of
-
-
-@dataclass(frozen=True)
-class TableSettings:
-    """Settings of tables."""
-
-    unit_words: tuple[str, ...] = (
-        "deg",
-        "degs",
-        "degree",
-        "degrees",
-        "decimal",
-        "dd",
-        "n",
-        "e",
-        "north",
-        "east",
-        "wgs84",
-        "nav",
-        "site",
-        "station",
-    )
-    """Words in names of longitudes and latitudes that say little, such as their unit in ``Longitude (deg)``."""
-    length_words: tuple[str, ...] = ("m", "km", "metre", "metres", "meter", "meters", "utm", "coord", "coordinate")
-    """Such words in names of plane coordinates, as in ``Easting (m)``."""
-    number_words: tuple[str, ...] = (
-        *("id", "ids", "fid", "gid", "oid", "objectid", "station", "stations", "site", "stn", "wmo", "code", "number"),
-        *("no", "nr", "index", "row", "year", "month", "day", "hour", "doy", "date", "yyyymmdd"),
-    )
-    """Words in names of columns of integers that number stations or times, which are not measured."""
-
-    longitudes: tuple[str, ...] = ("lon", "longitude", "long", "lng")
-    """Names of columns of longitudes, in any case."""
-    latitudes: tuple[str, ...] = ("lat", "latitude")
-    """Names of columns of latitudes."""
-    x_names: tuple[str, ...] = (*longitudes, "x", "easting", "east")
-    """Names of columns of the coordinate x."""
-    y_names: tuple[str, ...] = (*latitudes, "y", "northing", "north")
-    """Names of columns of the coordinate y."""
-    other_unit: float = 30.0
-    """A grid as many times as wide as the measurements, none of which lies near, is in another unit."""
-
-
-TABLES = TableSettings()
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +66,7 @@ class Table:
     @property
     def named_degrees(self) -> bool:
         """Whether the coordinates are named longitude and latitude."""
-        return _plain(self.x) in TABLES.longitudes and _plain(self.y) in TABLES.latitudes
+        return plain(self.x) in TABLES.longitudes and plain(self.y) in TABLES.latitudes
 
     def usable(self, name: str) -> BoolArray:
         """Mask of the rows with a finite place and a finite value in a column."""
@@ -134,9 +90,8 @@ class Table:
         """
         spans = [(low - (high - low), high + (high - low)) for low, high in ((a.min(), a.max()) for a in (x, y))]
         lon, lat = self.xy[np.isfinite(self.xy).all(1)].T
-        if geographic:
-            lon = (lon - spans[0][0]) % 360 + spans[0][0]
-        near = [(low <= values) & (values <= high) for (low, high), values in zip(spans, (lon, lat), strict=True)]
+        turned = (lon - spans[0][0]) % 360 + spans[0][0] if geographic else lon
+        near = [(low <= values) & (values <= high) for (low, high), values in zip(spans, (turned, lat), strict=True)]
         if lon.size and min(np.ptp(x), np.ptp(y)) > 0 and not (near[0] & near[1]).any():
             message = (
                 f"no measurement lies near the places to predict: got {self.x!r} from {lon.min():g} to {lon.max():g} "
@@ -165,28 +120,30 @@ def read_table(
     units degC; `units`, of all columns of values or of each, take precedence. Raises InputError for columns that do not
     exist, are not numeric, or cannot be guessed, and other numbers of units.
     """
-    points, attrs, crs = as_frame(points, crossed=crossed)
+    frame, attrs, crs = as_frame(points, crossed=crossed)
+    levels, points = list(map(str, levels_of(points))), frame
     columns = [str(name) for name in points.columns]
     points = points.set_axis(columns, axis=1)
     if twice := [name for name in columns if columns.count(name) > 1]:
         raise InputError(f"the table has several columns {twice[0]!r}: expected different names; rename one")
     short = bracketed(columns)
     whole = {name: column for column, (name, _) in short.items()}
-    names = None if values is None else [whole.get(n, n) for n in ([values] if isinstance(values, str) else values)]
+    x, y = (name if name is None else str(name) for name in (x, y))
+    several = isinstance(values, Iterable) and not isinstance(values, str)
+    names = None if values is None else [whole.get(n, n) for n in map(str, values if several else [values])]
     given = [x, y, *(names or ())]
     if unknown := [name for name in given if name is not None and name not in columns]:
         raise InputError(f"the table has no column {unknown[0]!r}, got {columns}")
-    x, y = _coordinate(columns, x, TABLES.x_names, "x"), _coordinate(columns, y, TABLES.y_names, "y")
-    if _plain(x) in TABLES.latitudes or _plain(y) in TABLES.longitudes:
+    x, y = coordinate(columns, x, TABLES.x_names, "x"), coordinate(columns, y, TABLES.y_names, "y")
+    if plain(x) in TABLES.latitudes or plain(y) in TABLES.longitudes:
         raise InputError(
             f"x must be the longitude and y the latitude: got x={x!r} and y={y!r}; exchange them or rename the columns"
         )
     if names is None:
-        names = [_only_numeric(points.drop(columns=[x, y, *covariates], errors="ignore"))]
+        names = [_only_numeric(points.drop(columns=[x, y, *covariates, *levels], errors="ignore"))]
     for name in (x, y, *names):
         if points[name].dtype.kind not in "iuf":
-            text = _first_text(points[name])
-            held = points[name].dtype if text is None else f"{text!r}"
+            held = _held(points[name]) or points[name].dtype
             raise InputError(f"column {name!r} holds {held}, expected numbers such as -6.25; leave missing cells empty")
     if both := [name for name in names if name in (x, y)]:
         raise InputError(
@@ -210,114 +167,33 @@ def read_table(
     return Table(xy, {name: points[name].to_numpy() for name in names}, x, y, attrs, beside, others, crs=crs)
 
 
-def as_frame(
-    points: pd.DataFrame | xr.Dataset, *, crossed: bool = False
-) -> tuple[pd.DataFrame, dict[str, Mapping[Hashable, Any]], Any]:
-    """A table as a DataFrame, with the attributes of its columns and its CRS, if it says one.
-
-    The points of a GeoDataFrame become columns lon and lat, or x and y if its CRS is projected. Raises InputError for
-    anything else than a table, geometries that are no points, and, unless `crossed`, a Dataset of several dimensions.
-    """
-    if isinstance(points, xr.Dataset):
-        attrs: dict[str, Mapping[Hashable, Any]] = {str(k): dict(v.attrs) for k, v in points.variables.items()}
-        return _along_rows(points, crossed), attrs, None
-    if not isinstance(points, pd.DataFrame):
-        raise InputError(
-            f"points must be a pandas DataFrame or an xarray Dataset, got {type(points).__name__}; "
-            "create one: pandas.DataFrame({'x': x, 'y': y, 'value': values})"
-        )
-    if type(points).__name__ != "GeoDataFrame":
-        return points, {n: {"units": u} for n, u in points.attrs.get("units", {}).items()}, points.attrs.get("crs")
-    geometry: Any = points.geometry
-    known = ~(geometry.isna() | geometry.is_empty)
-    if other := sorted(set(geometry[known].geom_type) - {"Point"}):
-        raise InputError(
-            f"the geometries of the table must be points, got {', '.join(other)}; replace them, for example by their "
-            "centroids: points.set_geometry(points.centroid)"
-        )
-    xy = np.full((len(points), 2), np.nan)
-    xy[known] = np.stack([geometry[known].x, geometry[known].y], 1)
-    return with_places(pd.DataFrame(points.drop(columns=geometry.name)), xy, geometry.crs), {}, geometry.crs
-
-
-def _along_rows(points: xr.Dataset, crossed: bool) -> pd.DataFrame:
-    """The variables of a Dataset along the dimension of measurements, without text of fixed length and dropped axes."""
-    points = points.squeeze()
-    texts = [name for name, array in points.variables.items() if array.dtype.kind in "SU" and array.ndim > 1]
-    points = points.drop_vars(texts)
-    placed = [
-        name
-        for name, array in points.variables.items()
-        if len(array.dims) == len(points.sizes) and _plain(str(name)) in (*TABLES.x_names, *TABLES.y_names)
-    ]
-    # each cell of a swath has a place of its own
-    if len(points.sizes) != 1 and not (points.sizes and (crossed or len(placed) > 1)):
-        raise InputError(
-            f"the Dataset of points has dimensions {tuple(map(str, points.sizes))}, expected one, along which "
-            "measurements lie; for a field of each time name them, time='time' (--time time), select one entry of "
-            "the others, for example ds.isel(time=0) (--where time=2020-01-01), or average those of each place with "
-            "repeats='mean' (--repeats mean)"
-        )
-    kept = [dim for dim in points.sizes if dim in points.coords]
-    return points.to_dataframe().reset_index(kept).reset_index(drop=True)
-
-
 def _only_numeric(points: pd.DataFrame) -> str:
     numeric = [str(name) for name in points.columns if points[name].dtype.kind in "iuf"]
     if len(numeric) > 1:
-        numbers = [
-            name for name in numeric if points[name].dtype.kind in "iu" and _words(name) & {*TABLES.number_words}
-        ]
+        numbers = [name for name in numeric if points[name].dtype.kind in "iu" and words(name) & {*TABLES.number_words}]
         numeric = [name for name in numeric if name not in numbers] or numeric
-    if len(numeric) == 1:
+    texts = {name: held for name in points if (held := _held(points[name]))}
+    measured = [n for n in texts if _is_measured(points[n]) and not words(str(n)) & {*TABLES.number_words}]
+    if len(numeric) == 1 and not measured:
         return numeric[0]
-    texts = (
-        f", and {name!r} holds {text!r}, which is no number such as -6.25"
-        for name in points
-        if (text := _first_text(points[name])) is not None
-    )
+    said = (f", and {name!r} holds {texts[name]}, expected numbers such as -6.25" for name in [*measured, *texts])
     raise InputError(
         "choose the columns to interpolate with values=... (--value): the table has "
-        f"{f'numeric columns {numeric}' if numeric else 'no numeric column'} beside the coordinates{next(texts, '')}"
+        f"{f'numeric columns {numeric}' if numeric else 'no numeric column'} beside the coordinates{next(said, '')}"
     )
 
 
-def _first_text(column: Any) -> str | None:
-    """The first entry of a column that is a text but not a number."""
-    if column.dtype.kind != "O":
-        return None
-    return next((v for v in column[pd.to_numeric(column, errors="coerce").isna()] if isinstance(v, str)), None)
+def _held(column: Any) -> str:
+    """The first entry of a column of objects that is no number, or, if all are numbers in texts, the first one."""
+    if column.dtype.kind != "O" or not len(known := column.dropna()):
+        return ""
+    wrong = known[pd.to_numeric(known, errors="coerce").isna()]
+    return f"{wrong.iloc[0]!r}" if len(wrong) else f"the {type(known.iloc[0]).__name__} {str(known.iloc[0])!r}"
 
 
-def _coordinate(columns: list[str], given: str | None, names: tuple[str, ...], axis: str) -> str:
-    if given is not None:
-        return given
-    named = [column for column in columns if column.lower() in names]
-    named = named or [column for column in columns if _plain(column) in names]
-    if len(named) != 1:
-        raise InputError(
-            f"name the column of the coordinate {axis} with {axis}=... (--{axis}): expected one of {', '.join(names)}, "
-            f"got {named or columns}"
-        )
-    return named[0]
-
-
-def _plain(name: str) -> str:
-    """Name of a column in lower case; of coordinates without words such as units, as in ``Lon_deg``."""
-    words = _words(name)
-    for known, ignored in (
-        ({*TABLES.longitudes, *TABLES.latitudes}, TABLES.unit_words),
-        ({*TABLES.x_names, *TABLES.y_names} - {*TABLES.longitudes, *TABLES.latitudes}, TABLES.length_words),
-    ):
-        kept = words - {*ignored}
-        if len(kept) == 1 and kept <= known:
-            return kept.pop()
-    return name.strip().lower()
-
-
-def _words(name: str) -> set[str]:
-    spaced = re.sub(r"([a-z])([A-Z])", r"\1 \2", name.strip())
-    return set(re.findall(r"[a-z0-9]+", spaced.lower()))
+def _is_measured(column: Any) -> bool:
+    """Whether a column holds measurements as texts: numbers with qualifiers or units, such as ``<0.5``."""
+    return bool(column.dropna().astype(str).str.fullmatch(TABLES.number).mean() > TABLES.numbers)
 
 
 def crs_of(crs: Any) -> pyproj.CRS:
@@ -383,10 +259,41 @@ def transformed(table: Table, crs: Any, grid: Grid | None) -> Table:
                 )
         if grid is not None and not geographic:
             xy = xy / np.array(grid.factors[::-1])
-        table = replace(table, xy=xy)
-    if geographic and np.nanmax(np.abs(table.xy[:, 1]), initial=0.0) > 90:
+        table = replace(table, xy=xy, crs=goal)
+    if geographic:
+        _require_latitudes(table)
+    return table
+
+
+def _require_latitudes(table: Table) -> None:
+    if (most := np.nanmax(np.abs(table.xy[:, 1]), initial=0.0)) > 90:
         raise InputError(
-            f"column {table.y!r} holds a latitude of {np.nanmax(np.abs(table.xy[:, 1])):g}, expected -90 to 90; "
+            f"column {table.y!r} holds a latitude of {most:g}, expected -90 to 90; "
             "check whether x and y are exchanged, and the crs of the places (crs=...)"
         )
-    return table
+
+
+def read_places(at: pd.DataFrame, table: Table, covariates: Collection[str], crs: Any) -> tuple[Table, Table]:
+    """Places to predict at, as their table has them, and in the CRS of the measurements, which may be given.
+
+    Without a CRS of their own, they are in that of the measurements if the coordinates have the same names, or they are
+    longitudes and latitudes. Raises InputError for other places, and as :func:`read_table`.
+    """
+    same = {table.x, table.y} <= {*map(str, as_frame(at)[0])}
+    theirs = table.crs if crs is None else crs
+    goal = "EPSG:4326" if table.named_degrees else theirs
+    x, y = (table.x, table.y) if same or goal is None else (None, None)
+    places = read_table(at, (), x, y, covariates)
+    own = (theirs if same else "EPSG:4326" if places.named_degrees else None) if places.crs is None else places.crs
+    if own is None and not same:
+        raise InputError(
+            f"the table at has columns {places.x!r} and {places.y!r} without a CRS, expected {table.x!r} and "
+            f"{table.y!r}, as the measurements have"
+        )
+    xy = places.xy
+    if own is not None and goal is not None and crs_of(own) != crs_of(goal):
+        xy = np.stack(pyproj.Transformer.from_crs(crs_of(own), crs_of(goal), always_xy=True).transform(*xy.T), 1)
+    moved = replace(places, xy=xy)
+    if table.named_degrees:
+        _require_latitudes(moved)
+    return places, moved

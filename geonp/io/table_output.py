@@ -36,12 +36,17 @@ def check_table(path: Path, *, overwrite: bool = False) -> None:
 
 def check_columns(places: pd.DataFrame, names: Iterable[str], time: str | None = None) -> None:
     """Refuse a table of places with a column that is called as a result of the variables `names`, or as the `time`."""
-    results = re.compile(f"({'|'.join(map(re.escape, names))}){_ENDINGS}")
+    results = results_of(names)
     if taken := [name for name in map(str, places) if results.fullmatch(name) or name == time]:
         raise InputError(
             f"the table of places has columns with the names of results: {', '.join(taken)}. Rename or remove them"
             + ("; each place is predicted at all times, or those that are asked for." if time in taken else ".")
         )
+
+
+def results_of(names: Iterable[str]) -> re.Pattern[str]:
+    """Pattern of the names of results of variables."""
+    return re.compile(f"({'|'.join(map(re.escape, names))}){_ENDINGS}")
 
 
 def write_table(table: pd.DataFrame, path: Path, *, overwrite: bool = False) -> None:

@@ -11,21 +11,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
-from pyproj import CRS
 
 from geonp.errors import GeonpError, InputError, from_extra, reason
+from geonp.io.column_names import TABLES
 from geonp.io.decoding import decoded
+from geonp.io.frames import points_of, with_places
 from geonp.io.groups import open_cells
 from geonp.io.nodata import measured, numbered, retyped
 from geonp.io.polygons import VECTOR_FILES, refuse_references
 from geonp.io.sources import PARQUET_FILES, TABLE_FILES
 from geonp.io.stores import Store
 from geonp.io.text import TEXT_FILES, read_text
+from geonp.raster.arrays import Float64Array
 
 _CELL_FILES = (".nc", ".nc4", ".he5", ".h5", ".zarr")
-
-_X_NAMES = ("lon", "longitude", "x", "easting")
-_Y_NAMES = ("lat", "latitude", "y", "northing")
 
 
 def is_table(path: Path) -> bool:
@@ -39,7 +38,7 @@ def is_table(path: Path) -> bool:
             named = {str(name).lower(): array.dims for name, array in ds.variables.items()}
     except (OSError, ValueError):
         return False  # its error is that of a raster
-    x, y = (next((named[name] for name in names if name in named), ()) for names in (_X_NAMES, _Y_NAMES))
+    x, y = (next((named[name] for name in names if name in named), ()) for names in (TABLES.x_names, TABLES.y_names))
     return len(x) == 1 and x == y
 
 
@@ -94,8 +93,8 @@ def _parquet(path: Path) -> pd.DataFrame:
         return with_places(table.drop(columns=name), _points(table[name].to_numpy(), path), crs)
     if column["encoding"].lower() != "point":
         raise InputError(f"{path} must hold points, got {column['encoding']}; replace them, e.g. by their centroids")
-    xy = [[np.nan, np.nan] if point is None else [point["x"], point["y"]] for point in table[name]]
-    return with_places(table.drop(columns=name), np.array(xy, np.float64).reshape(-1, 2), crs)
+    places = [[(point or {}).get(axis, np.nan) for axis in "xyz"] for point in table[name]]
+    return with_places(table.drop(columns=name), np.array(places, np.float64).reshape(-1, 3), crs)
 
 
 def _vector(path: Path) -> pd.DataFrame:
@@ -113,27 +112,8 @@ def _vector(path: Path) -> pd.DataFrame:
     return with_places(table, _points(geometry, path), about["crs"])
 
 
-def _points(geometry: Any, path: Path) -> Any:
-    """Places ``(n, 2)`` of geometries as well-known binary, NaN where there is none."""
+def _points(geometry: Any, path: Path) -> Float64Array:
+    """Places ``(n, 3)`` of geometries as well-known binary, NaN where there is none."""
     with from_extra("vector", "shapely"):
         import shapely
-    shapes = shapely.from_wkb(geometry)
-    known = ~(shapely.is_missing(shapes) | shapely.is_empty(shapes))
-    if other := sorted({str(shape.geom_type) for shape in shapes[known]} - {"Point"}):
-        raise InputError(f"{path} must hold points, got {', '.join(other)}; replace them, e.g. by their centroids")
-    xy = np.full((len(shapes), 2), np.nan)
-    xy[known] = shapely.get_coordinates(shapes[known])
-    return xy
-
-
-def with_places(table: pd.DataFrame, xy: Any, crs: Any) -> pd.DataFrame:
-    """A table with places ``(n, 2)`` as columns lon and lat, or x and y if the CRS is projected, and the CRS in attrs.
-
-    Other columns of coordinates are left out.
-    """
-    system = None if crs is None else CRS.from_user_input(crs)
-    names = ("x", "y") if system is not None and system.is_projected else ("lon", "lat")
-    table = table.drop(columns=[name for name in table if str(name).lower() in (*_X_NAMES, *_Y_NAMES)])
-    table = table.assign(**dict(zip(names, xy.T, strict=True)))
-    table.attrs["crs"] = system
-    return table
+    return points_of(shapely.from_wkb(geometry), path)

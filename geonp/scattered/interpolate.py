@@ -86,8 +86,8 @@ def interpolate(
         One row per measurement, with columns of coordinates and of values. Rows without a finite value or place are
         ignored. A Dataset has variables and coordinates along one dimension.
     at : DataArray, Dataset or DataFrame
-        Where to predict: the grid of a raster, lazily if it is chunked by dask, or the places in a table with the same
-        names of coordinates. :func:`geonp.lattice` creates a grid.
+        Where to predict: the grid of a raster, lazily if it is chunked by dask, or the places in a table: in its own
+        CRS or, with the same names of coordinates, in that of the measurements. :func:`geonp.lattice` creates a grid.
     values : str or list of str, optional
         Columns to interpolate, independently of each other. By default the only numeric one beside the coordinates.
     x, y : str, optional
@@ -173,7 +173,8 @@ def interpolate(
     apart = [*labels, *([errors] if errors else []), *([time] if time else [])]
     table = read_table(points, values, x, y, apart, crossed=repeats == "mean" or time is not None, units=units)
     warn_of_doubtful_rows(table)
-    target = target_of(at, table, labels)
+    target = target_of(at, table, labels, crs)
+    target.check_names(table.values, {"quantile": quantiles, "threshold": exceed, "sample": samples, time: time})
     table = transformed(table, crs, target.grid)
     table = table if time is None else table.timed(time, every)
     table, known_errors = combined(table, target.geographic, repeats, errors_of(errors, table))

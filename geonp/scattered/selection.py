@@ -10,12 +10,14 @@ import pandas as pd
 import xarray as xr
 
 from geonp.errors import InputError, warn
+from geonp.io.frames import levels_of
 from geonp.raster.arrays import Array, BoolArray
 
 
 def selected(points: pd.DataFrame | xr.Dataset, conditions: Iterable[tuple[str, str]]) -> pd.DataFrame | xr.Dataset:
     """The rows of a table whose columns, or the part of a Dataset whose coordinates, have these values.
 
+    A dimension without a coordinate is selected by number, from 0.
     Conditions are names of columns and values. Rows meet one condition of each column that has any. Values are compared
     as numbers, times or text, by the type of the column. A time may be given by its first parts, as in ``2020-07``.
     Warns of values that no row has. Raises InputError if no row is left, and for a column that does not exist or is not
@@ -25,10 +27,11 @@ def selected(points: pd.DataFrame | xr.Dataset, conditions: Iterable[tuple[str, 
     for name, text in conditions:
         wanted.setdefault(name, []).append(text)
     for name, texts in wanted.items():
-        columns = list(map(str, points.variables if isinstance(points, xr.Dataset) else points.columns))
+        found = points if isinstance(points, xr.Dataset) else points.reset_index(levels_of(points))
+        columns = list(map(str, {**found.variables, **found.sizes} if isinstance(found, xr.Dataset) else found.columns))
         if name not in columns or (isinstance(points, xr.Dataset) and points[name].ndim != 1):
             raise InputError(f"No column {name!r} to select by: got {', '.join(columns)}. Correct --where.")
-        values = np.asarray(points[name].values)
+        values = np.asarray(found[name].values)
         equal = {text: _equal(values, text) for text in texts}
         if absent := [text for text, mask in equal.items() if not mask.any()]:
             known = ", ".join(map(str, pd.unique(values)[:5]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,9 @@ import psutil
 import xarray as xr
 
 from geonp.errors import InputError
-from geonp.io.measurements import TABLES, Table, read_table
+from geonp.io.column_names import TABLES
+from geonp.io.measurements import Table, read_places
+from geonp.io.table_output import results_of
 from geonp.raster.arrays import Float64Array
 from geonp.raster.grid import Grid
 from geonp.raster.parts import MEMORY
@@ -63,6 +65,22 @@ class Target:
                 "and write the result lazily"
             )
 
+    def check_names(self, names: Collection[str], dimensions: Mapping[str | None, object]) -> None:
+        """Refuse columns of values that are called as a coordinate or another variable of the result.
+
+        Of further `dimensions`, those count that the result has, which is true of their values.
+        """
+        taken = {
+            *map(str, (*self.template.coords, *self.template.dims)),
+            *(dim for dim, has in dimensions.items() if has),
+        }
+        for name in names:
+            if name in taken or any(one != name and results_of([one]).fullmatch(name) for one in names):
+                raise InputError(
+                    f"the column {name!r} is called as a coordinate or another variable of the result: rename it, e.g. "
+                    f"points.rename(columns={{{name!r}: 'value'}})"
+                )
+
 
 def crossed(y: Float64Array, x: Float64Array) -> Float64Array:
     """All places of a grid, x and y, ``(len(y) * len(x), 2)``."""
@@ -75,24 +93,27 @@ def of_places(xy: Float64Array, *, geographic: bool) -> Target:
     return Target(template, xy[:, 0], xy[:, 1], on_grid=False, geographic=geographic, grid=None)
 
 
-def target_of(at: xr.DataArray | xr.Dataset | pd.DataFrame, table: Table, covariates: Sequence[str] = ()) -> Target:
-    """Where to predict, from a raster or a table of places with the names of coordinates of `table`.
+def target_of(
+    at: xr.DataArray | xr.Dataset | pd.DataFrame, table: Table, covariates: Sequence[str] = (), crs: Any = None
+) -> Target:
+    """Where to predict, from a raster or a table of places, which is moved to the CRS of the measurements in `table`.
 
-    Raises InputError for grids without coordinates, and tables without a place or with places that are not finite.
+    That is `crs`, if it is given. Raises InputError for grids without coordinates, and tables without a place or with
+    places that are not finite.
     """
     if isinstance(at, pd.DataFrame):
-        places = read_table(at, (), table.x, table.y, covariates)
-        if not len(places.xy) or not np.isfinite(places.xy).all():
+        places, moved = read_places(at, table, covariates, crs)
+        if not len(moved.xy) or not np.isfinite(moved.xy).all():
             raise InputError(
-                f"the table at has {len(places.xy)} places, {int((~np.isfinite(places.xy).all(1)).sum())} of them not "
+                f"the table at has {len(moved.xy)} places, {int((~np.isfinite(moved.xy).all(1)).sum())} of them not "
                 "finite, expected at least one, all finite; drop the others, e.g. at.dropna()"
             )
         template = xr.DataArray(
             np.zeros(len(places.xy)),
-            {table.x: ("point", places.xy[:, 0]), table.y: ("point", places.xy[:, 1])},
+            {places.x: ("point", places.xy[:, 0]), places.y: ("point", places.xy[:, 1])},
             ("point",),
         )
-        lon, lat = places.xy.T
+        lon, lat = moved.xy.T
         return Target(template, lon, lat, on_grid=False, geographic=table.named_degrees, grid=None, table=places)
     if not isinstance(at, (xr.DataArray, xr.Dataset)):
         raise InputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import decimal
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import shapely
 import xarray as xr
 
 from geonp.errors import InputError
+from geonp.io.doubtful_rows import warn_of_doubtful_rows
 from geonp.io.measurements import read_table
 from geonp.io.tables import is_table, read_points
 
@@ -88,7 +90,7 @@ def test_crs_of_geodataframes_and_files_is_taken(tmp_path: Path) -> None:
         assert (table.x, table.y) == ("x", "y")
         assert table.crs.to_epsg() == 32632
         np.testing.assert_allclose(table.xy[:, 0], projected.geometry.x)
-    with pytest.raises(InputError, match=r"must be points, got Polygon; replace them.*centroids"):
+    with pytest.raises(InputError, match=r"the table must hold points, got Polygon; replace them.*centroids"):
         read_table(projected.set_geometry(projected.buffer(1.0)), "temp", None, None)
     projected.set_geometry(projected.buffer(1.0)).to_file(tmp_path / "b.gpkg")
     with pytest.raises(InputError, match="must hold points, got Polygon"):
@@ -103,6 +105,57 @@ def test_empty_points_and_decimals(tmp_path: Path) -> None:
     table = read_table(read_points(tmp_path / "a.parquet"), None, None, None)
     assert np.flatnonzero(np.isnan(table.xy).any(1)).tolist() == [1, 2]
     np.testing.assert_allclose(table.values["temp"], FRAME["temp"], atol=0.006)
+
+
+def test_points_in_multipoints_with_a_z_and_without_a_crs(tmp_path: Path) -> None:
+    plane = points("EPSG:32632").set_crs(None, allow_override=True)
+    xy = np.stack([plane.geometry.x, plane.geometry.y], 1)
+    frame = plane.set_geometry([shapely.MultiPoint([[*place, z]]) for z, place in enumerate(xy)])
+    frame.to_parquet(tmp_path / "a.parquet")
+    for found in (frame, read_points(tmp_path / "a.parquet")):
+        table = read_table(found, "temp", None, None)
+        assert (table.x, table.y, table.crs) == ("x", "y", None)
+        np.testing.assert_allclose(table.xy, xy)
+        assert table.others["z"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("name", [None, "id"])
+def test_an_index_holds_columns_too(name: str | None, tmp_path: Path) -> None:
+    frame = FRAME.set_index(["lon", "lat"]) if name is None else FRAME.set_index(pd.Index([0.5, 1.5, 2.5], name=name))
+    frame.astype(object).to_parquet(tmp_path / "a.parquet")
+    for found in (frame.astype(object), read_points(tmp_path / "a.parquet")):
+        table = read_table(found, None, None, None)
+        np.testing.assert_allclose(np.c_[table.xy, table.values["temp"]], FRAME[["lon", "lat", "temp"]])
+
+
+@pytest.mark.parametrize(
+    ("texts", "held"), [(["<0.5", "1.2", "1.3J"], "'<0.5'"), (["ND", "ND", "2"], "'ND'"), (["1.0", "2", "3"], "'1.0'")]
+)
+def test_numbers_written_as_texts_are_not_passed_over(texts: list[str], held: str) -> None:
+    table = FRAME.assign(soil="loam", no3=texts)
+    with pytest.raises(InputError, match=rf"numeric columns \['temp'\] .*, and 'no3' holds (the str )?{held}"):
+        read_table(table, None, None, None)
+    with pytest.raises(InputError, match=rf"column 'no3' holds (the str )?{held}"):
+        read_table(table, "no3", None, None)
+    for name, entries in {"station_no": texts, "soil": ["loam", "clay", "B2"], "day": ["2020-01-01"] * 3}.items():
+        assert [*read_table(FRAME.assign(**{name: entries}), None, None, None).values] == ["temp"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"unit": ["degC", "degF", "degC"]}, "the rows differ in 'unit': got degC, degF, .*--where unit=degC"),
+        ({"EPSG code": [4326, 4267, 4326]}, "the rows differ in 'EPSG code'"),
+        ({"ns": ["N", "S", "n"]}, "column 'ns' is S in 1 rows, whose 'lat' is positive"),
+        ({"lon_dir": ["West", "West", "West"]}, "column 'lon_dir' is West in 3 rows, whose 'lon' is positive"),
+        ({"lon_dir": ["W", "W", "W"], "lon": [-1.0, -2, -3]}, None),
+        ({"wind": ["S", "W", "N"], "unit": "K", "zone": ["a", "b", "c"]}, None),
+    ],
+)
+def test_columns_that_say_what_numbers_mean(changes: dict[str, Any], said: str | None) -> None:
+    table = read_table(FRAME.assign(**changes), "temp", None, None)
+    with contextlib.nullcontext() if said is None else pytest.warns(UserWarning, match=said):
+        warn_of_doubtful_rows(table)
 
 
 def test_files_that_hold_no_table_of_points_are_refused(tmp_path: Path) -> None:

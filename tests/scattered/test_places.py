@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import geopandas as gpd
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -150,3 +151,45 @@ def test_projected_places_on_longitudes_and_latitudes_without_a_crs() -> None:
     table = read_table(pd.DataFrame({"easting": x, "northing": y, "t": [1.0, 2.0]}), None, None, None)
     at = Grid.from_xarray(xr.DataArray(np.zeros((3, 3)), {"lat": [50.0, 49, 48], "lon": [5.0, 6, 7]}, ("lat", "lon")))
     np.testing.assert_allclose(transformed(table, "EPSG:32632", at).xy, np.stack([lon, lat], 1), atol=1e-6)
+
+
+@pytest.mark.parametrize("measured", [4326, 32632])
+@pytest.mark.parametrize("asked", [4230, 4326, 32633])
+def test_places_in_another_crs_than_the_measurements(measured: int, asked: int) -> None:
+    lon, lat = np.random.default_rng(0).uniform((8, 47), (10, 49), (40, 2)).T
+    points = gpd.GeoDataFrame({"t": lon + 2 * lat}, geometry=gpd.points_from_xy(lon, lat, crs=4326))
+    at = points[["geometry"]].iloc[::8].to_crs(asked)
+    found = geonp.interpolate(points.to_crs(measured), at)
+    np.testing.assert_allclose(found["t"], points["t"][::8], atol=0.01)  # in the other zone 6 degrees away
+    np.testing.assert_allclose(found["x" if asked == 32633 else "lon"], at.geometry.x)
+
+
+def test_places_of_other_names_and_without_a_crs() -> None:
+    lon_lat_places, plane = stations(pyproj.CRS.from_epsg(32632), (4e5, 5.2e6, 6e5, 5.4e6))
+    at = lon_lat_places[["lon", "lat"]].iloc[:5].rename(columns={"lon": "Longitude", "lat": "Latitude"})
+    found = geonp.interpolate(plane, at, crs="EPSG:32632")
+    np.testing.assert_allclose(found["t"], plane["t"][:5], atol=0.01)
+    np.testing.assert_array_equal(found["Longitude"], at["Longitude"])
+    with pytest.raises(InputError, match="the table has no column 'x', got"):
+        geonp.interpolate(plane, at)
+    with pytest.raises(InputError, match="'x' and 'y' without a CRS, expected 'lon' and 'lat'"):
+        geonp.interpolate(lon_lat_places, plane[["x", "y"]])
+    with pytest.raises(InputError, match="holds a latitude of 95, expected -90 to 90"):
+        geonp.interpolate(lon_lat_places, pd.DataFrame({"lon": [9.0], "lat": [95.0]}))
+
+
+@pytest.mark.parametrize(
+    ("values", "options"),
+    [
+        ("x", {}),
+        ("spatial_ref", {}),
+        ("sample", {"samples": 2}),
+        (["a", "a_standard_error"], {}),
+    ],
+)
+def test_values_that_are_called_as_a_coordinate_or_another_result(values: Any, options: dict[str, Any]) -> None:
+    table = pd.DataFrame(np.arange(40.0).reshape(8, 5), columns=["e", "n", "a", "b", "c"])
+    names = [values] if isinstance(values, str) else values
+    table = table.rename(columns=dict(zip(("a", "b"), names, strict=False)))
+    with pytest.raises(InputError, match=f"the column {names[-1]!r} is called as a coordinate or another variable"):
+        geonp.interpolate(table, lattice((0, 0, 8, 8), 4, "EPSG:32632"), values=values, x="e", y="n", **options)

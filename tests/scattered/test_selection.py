@@ -39,6 +39,8 @@ def test_stations_at_a_time() -> None:
     for text in ("2020-02", "2020-02-01", "2020-02-01T12"):
         table = read_table(selected(ds, [("time", text)]), None, None, None)
         assert table.values["t"].tolist() == [3, 4, 5]
+    table = read_table(selected(ds.drop_vars("time"), [("time", "1")]), None, None, None)
+    assert table.values["t"].tolist() == [3, 4, 5]
 
 
 def test_one_of_several_values_that_no_row_has() -> None:

@@ -1,0 +1,89 @@
+"""Names of the columns of a table: those of coordinates, and words that say what a column is."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from geonp.errors import InputError
+
+
+@dataclass(frozen=True)
+class TableSettings:
+    """Settings of tables."""
+
+    unit_words: tuple[str, ...] = (
+        "deg",
+        "degs",
+        "degree",
+        "degrees",
+        "decimal",
+        "dd",
+        "n",
+        "e",
+        "north",
+        "east",
+        "wgs84",
+        "nav",
+        "site",
+        "station",
+    )
+    """Words in names of longitudes and latitudes that say little, such as their unit in ``Longitude (deg)``."""
+    length_words: tuple[str, ...] = ("m", "km", "metre", "metres", "meter", "meters", "utm", "coord", "coordinate")
+    """Such words in names of plane coordinates, as in ``Easting (m)``."""
+    number_words: tuple[str, ...] = (
+        *("id", "ids", "fid", "gid", "oid", "objectid", "station", "stations", "site", "stn", "wmo", "code", "number"),
+        *("no", "nr", "index", "row", "year", "month", "day", "hour", "doy", "date", "yyyymmdd"),
+    )
+    """Words in names of columns of integers that number stations or times, which are not measured."""
+
+    longitudes: tuple[str, ...] = ("lon", "longitude", "long", "lng")
+    """Names of columns of longitudes, in any case."""
+    latitudes: tuple[str, ...] = ("lat", "latitude")
+    """Names of columns of latitudes."""
+    x_names: tuple[str, ...] = (*longitudes, "x", "easting", "east")
+    """Names of columns of the coordinate x."""
+    y_names: tuple[str, ...] = (*latitudes, "y", "northing", "north")
+    """Names of columns of the coordinate y."""
+    number: str = r"\s*[<>≤≥~]?\s*[-+]?\d*[.,]?\d+(e[-+]?\d+)?\s*[%*?]?[A-Za-z]{0,3}\s*"
+    """Pattern of a number with a qualifier, a flag or a unit."""
+    numbers: float = 0.25
+    """A column of texts is measured if more than this part of them are such numbers."""
+    other_unit: float = 30.0
+    """A grid as many times as wide as the measurements, none of which lies near, is in another unit."""
+
+
+TABLES = TableSettings()
+
+
+def coordinate(columns: list[str], given: str | None, names: tuple[str, ...], axis: str) -> str:
+    """The column of a coordinate, which is given or has one of some names. Raises InputError for none, or several."""
+    if given is not None:
+        return given
+    named = [column for column in columns if column.lower() in names]
+    named = named or [column for column in columns if plain(column) in names]
+    if len(named) != 1:
+        raise InputError(
+            f"name the column of the coordinate {axis} with {axis}=... (--{axis}): expected one of {', '.join(names)}, "
+            f"got {named or columns}"
+        )
+    return named[0]
+
+
+def plain(name: str) -> str:
+    """Name of a column in lower case; of coordinates without words such as units, as in ``Lon_deg``."""
+    said = words(name)
+    for known, ignored in (
+        ({*TABLES.longitudes, *TABLES.latitudes}, TABLES.unit_words),
+        ({*TABLES.x_names, *TABLES.y_names} - {*TABLES.longitudes, *TABLES.latitudes}, TABLES.length_words),
+    ):
+        kept = said - {*ignored}
+        if len(kept) == 1 and kept <= known:
+            return kept.pop()
+    return name.strip().lower()
+
+
+def words(name: str) -> set[str]:
+    """The words of a name in lower case, also of one such as ``stationId``."""
+    spaced = re.sub(r"([a-z])([A-Z])", r"\1 \2", name.strip())
+    return set(re.findall(r"[a-z0-9]+", spaced.lower()))

@@ -1,0 +1,108 @@
+"""Tables as DataFrames, whose columns are coordinates and values."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from pyproj import CRS
+
+from geonp.errors import InputError, from_extra
+from geonp.io.column_names import TABLES, plain
+from geonp.raster.arrays import Float64Array
+
+
+def as_frame(
+    points: pd.DataFrame | xr.Dataset, *, crossed: bool = False
+) -> tuple[pd.DataFrame, dict[str, Mapping[Hashable, Any]], Any]:
+    """A table as a DataFrame, with the attributes of its columns and its CRS, if it says one.
+
+    Named levels of an index are columns. The points of a GeoDataFrame become columns, as of :func:`with_places`. Raises
+    InputError for anything else than a table, geometries that are no points, and, unless `crossed`, a Dataset of
+    several dimensions.
+    """
+    if isinstance(points, xr.Dataset):
+        attrs: dict[str, Mapping[Hashable, Any]] = {str(k): dict(v.attrs) for k, v in points.variables.items()}
+        return _along_rows(points, crossed), attrs, None
+    if not isinstance(points, pd.DataFrame):
+        raise InputError(
+            f"points must be a pandas DataFrame or an xarray Dataset, got {type(points).__name__}; "
+            "create one: pandas.DataFrame({'x': x, 'y': y, 'value': values})"
+        )
+    if type(points).__name__ == "GeoDataFrame":
+        geometry: Any = points.geometry
+        places = points_of(geometry.to_numpy(), "the table")
+        points = with_places(pd.DataFrame(points.drop(columns=geometry.name)), places, geometry.crs)
+    attrs = {name: {"units": unit} for name, unit in points.attrs.get("units", {}).items()}
+    return points.reset_index(levels_of(points)).infer_objects(), attrs, points.attrs.get("crs")
+
+
+def levels_of(points: pd.DataFrame | xr.Dataset) -> list[Hashable]:
+    """Named levels of the index of a DataFrame that are not columns, too."""
+    return (
+        [] if isinstance(points, xr.Dataset) else [n for n in points.index.names if n is not None and n not in points]
+    )
+
+
+def points_of(shapes: Any, owner: object) -> Float64Array:
+    """Places ``(n, 3)`` of geometries of shapely, NaN where there is none, and for a z that points do not have.
+
+    Raises InputError for geometries of the `owner` that are no points. Multipoints of one point are points.
+    """
+    with from_extra("vector", "shapely"):
+        import shapely
+    known = ~(shapely.is_missing(shapes) | shapely.is_empty(shapes))
+    single = np.where(shapely.get_num_geometries(shapes) == 1, shapely.get_geometry(shapes, 0), shapes)[known]
+    if other := sorted({str(shape.geom_type) for shape in single} - {"Point"}):
+        raise InputError(
+            f"{owner} must hold points, got {', '.join(other)}; replace them, for example by their centroids: "
+            "points.set_geometry(points.centroid)"
+        )
+    places = np.full((len(shapes), 3), np.nan)
+    places[known] = shapely.get_coordinates(single, include_z=True)
+    return places
+
+
+def with_places(table: pd.DataFrame, places: Float64Array, crs: Any) -> pd.DataFrame:
+    """A table with places ``(n, 3)`` as columns lon and lat, or x and y, and the CRS in attrs.
+
+    They are x and y if the CRS is projected, and without a CRS if they are no degrees. A z that varies is a column,
+    too. Other columns of coordinates are left out.
+    """
+    system = None if crs is None else CRS.from_user_input(crs)
+    beyond = system is None and bool((np.nanmax(np.abs(places[:, :2]), axis=0, initial=0.0) > [360.0, 90.0]).any())
+    plane = ("x", "y", "easting", "northing")
+    names = ("x", "y") if beyond or (system is not None and system.is_projected) else ("lon", "lat")
+    table = table.drop(
+        columns=[name for name in table if str(name).lower() in (*TABLES.longitudes, *TABLES.latitudes, *plane)]
+    )
+    table = table.assign(**dict(zip(names, places.T[:2], strict=True)))
+    if len(np.unique(places[np.isfinite(places[:, 2]), 2])) > 1 and "z" not in map(str.lower, map(str, table)):
+        table = table.assign(z=places[:, 2])
+    table.attrs["crs"] = system
+    return table
+
+
+def _along_rows(points: xr.Dataset, crossed: bool) -> pd.DataFrame:
+    """The variables of a Dataset along the dimension of measurements, without text of fixed length and dropped axes."""
+    points = points.squeeze()
+    texts = [name for name, array in points.variables.items() if array.dtype.kind in "SU" and array.ndim > 1]
+    points = points.drop_vars(texts)
+    placed = [
+        name
+        for name, array in points.variables.items()
+        if len(array.dims) == len(points.sizes) and plain(str(name)) in (*TABLES.x_names, *TABLES.y_names)
+    ]
+    # each cell of a swath has a place of its own
+    if len(points.sizes) != 1 and not (points.sizes and (crossed or len(placed) > 1)):
+        raise InputError(
+            f"the Dataset of points has dimensions {tuple(map(str, points.sizes))}, expected one, along which "
+            "measurements lie; for a field of each time name them, time='time' (--time time), select one entry of "
+            "the others, for example ds.isel(time=0) (--where time=2020-01-01), or average those of each place with "
+            "repeats='mean' (--repeats mean)"
+        )
+    kept = [dim for dim in points.sizes if dim in points.coords]
+    return points.to_dataframe().reset_index(kept).reset_index(drop=True)
