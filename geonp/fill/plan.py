@@ -152,7 +152,7 @@ def planned(
         peak_bytes=MEMORY.libraries
         + at_once * batch_bytes(predictor.neighbourhood, predictor.batch_size, predictor.device)
         + min(CPU_COUNT, blocks) * max(_task_bytes(sizes, request, itemsize) for sizes in largest)
-        + processes_bytes(batches, predictor.device)
+        + processes_bytes(batches, predictor.device, samples=options.samples > 0)
         + _gaps_bytes(request, in_strips=chunks is not None),
         result_bytes=cells * result,
         missing=missing,
@@ -181,9 +181,10 @@ def _gaps_bytes(request: Request, *, in_strips: bool) -> int:
     )
 
 
-def processes_bytes(batches: int, device: str) -> int:
+def processes_bytes(batches: int, device: str, *, samples: bool) -> int:
     """Upper bound of the memory of the processes that are started for so many batches."""
-    return number_of_processes(batches) * PROCESSES.bytes_each if _on_cpu(device) else 0
+    each = PROCESSES.bytes_each + (NOISE.memory + MEMORY.simulation if samples else 0)
+    return number_of_processes(batches) * each if _on_cpu(device) else 0
 
 
 def _chunks(variable: Variable, cut: Mapping[Hashable, int] | None) -> tuple[tuple[int, ...], ...]:

@@ -228,7 +228,8 @@ def plan_store(
     if workers is None:
         return plan
     # each worker loads the libraries, and uses threads instead of processes
-    others = processes(workers) * MEMORY.libraries - processes_bytes(plan.batches, plan.device)
+    replaced = processes_bytes(plan.batches, plan.device, samples=options.samples > 0)
+    others = processes(workers) * MEMORY.libraries - replaced
     return replace(plan, peak_bytes=plan.peak_bytes + others)
 
 

@@ -45,6 +45,8 @@ class MemorySettings:
     """A predicted place, with its sums and results."""
     result: int = 32
     """The results of a place alone, which are held for each of several times."""
+    simulation: int = 64 * 2**20
+    """A process that draws joint samples, without the noise that it keeps."""
 
 
 PARTS = PartSettings()
