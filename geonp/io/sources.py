@@ -32,7 +32,8 @@ PARQUET_FILES = (".parquet", ".geoparquet", ".pq")
 TABLE_FILES = (*TEXT_FILES, *PARQUET_FILES, *VECTOR_FILES)
 """Endings of the names of files that hold tables, and never rasters."""
 
-_MAGIC = (b"CDF\x01", b"CDF\x02", b"CDF\x05", b"\x89HDF\r\n\x1a\n")  # NetCDF 3, 5 and 4
+_NETCDF = (b"CDF\x01", b"CDF\x02", b"CDF\x05", b"\x89HDF\r\n\x1a\n")  # NetCDF 3, 5 and 4
+_TIFF = (b"II*\x00", b"MM\x00*", b"II+\x00", b"MM\x00+")
 _HANDLERS = {"zip": "/vsizip/", "tar": "/vsitar/", "gzip": "/vsigzip/"}
 _ARCHIVES = {".zip": "zip", ".tar": "tar", ".tgz": "tar", ".tar.gz": "tar", ".gz": "gzip"}
 _RASTERS = (".tif", ".tiff", ".vrt", ".img", ".jp2", ".asc", ".grd", ".bil", ".dem", ".hgt", ".png", ".grib", ".grib2")
@@ -140,7 +141,7 @@ def _local(place: str) -> Source:
     name = path.name.lower()
     if (engine := engine_of(path)) is not None:
         return Source(engine, str(path))
-    if name.endswith(NETCDF) or _is_netcdf(path):
+    if _begins(path, _NETCDF) or (name.endswith(NETCDF) and not _begins(path, _TIFF)):
         return Source("netcdf", str(path))
     for suffix, kind in () if path.is_dir() else _ARCHIVES.items():
         if name.endswith(suffix) and suffix == (".tar.gz" if name.endswith(".tar.gz") else suffix):
@@ -148,11 +149,12 @@ def _local(place: str) -> Source:
     return Source("zarr" if path.suffix.lower() == ".zarr" else "gdal", str(path))
 
 
-def _is_netcdf(path: Path) -> bool:
+def _begins(path: Path, marks: tuple[bytes, ...]) -> bool:
+    """Whether a file begins with one of some marks of formats, whatever its name."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
-        return file.read(8).startswith(_MAGIC)
+        return file.read(8).startswith(marks)
 
 
 def _archive(path: Path, kind: str) -> Source:
@@ -206,4 +208,6 @@ def _hint(place: str) -> str:
         beside = [one for one in path.parent.iterdir() if one.stem == path.stem and one.suffix.lower() in _CELLS]
         named = f": {str(min(beside))!r}" if beside else ""
         return f"It describes cells, which another file beside it holds. Name that file{named}."
+    if _begins(path, (b"<!", b"<html", b"<HTML")):
+        return "It is a web page, such as that of an error or of a login. Download the file again."
     return "Is the file complete?"

@@ -370,6 +370,16 @@ def test_not_a_raster(tmp_path: Path, name: str) -> None:
         open_raster(path)
 
 
+def test_what_a_file_holds_counts_more_than_its_name(tmp_path: Path) -> None:
+    write_raster(filled_dataset("float32", -1.0)[["h"]], tmp_path / "x.tif")
+    expected = open_raster(tmp_path / "x.tif").load()
+    (tmp_path / "x.tif").rename(tmp_path / "x.nc")
+    np.testing.assert_array_equal(*(ds.to_dataarray() for ds in (open_raster(tmp_path / "x.nc"), expected)))
+    (tmp_path / "y.nc").write_text("<!DOCTYPE html><html>404</html>")
+    with pytest.raises(InputError, match=r"It is a web page, .*\. Download the file again\."):
+        open_raster(tmp_path / "y.nc")
+
+
 def test_a_file_that_describes_cells(tmp_path: Path) -> None:
     for name in ("a.sgrd", "a.sdat", "a.tfw"):
         (tmp_path / name).write_text("NAME\t= a\n")
