@@ -93,7 +93,8 @@ def aggregate(
     threshold : float, optional
         For ``"fraction"``, in the units of the values.
     names : str, optional
-        Column with the names of the regions in a file. By default ``name`` or the first one of texts that all differ.
+        Column with the names of the regions in a file or a GeoDataFrame. By default, of a file, ``name`` or the first
+        one of texts that all differ, and the index of a GeoDataFrame.
     layer : str, optional
         Layer of a file of polygons.
     all_touched : bool
@@ -186,6 +187,10 @@ def _regions_of(
         return blocks(grid.shape, int(given))
     if isinstance(given, tuple) and len(given) == 2 and all(isinstance(n, (int, np.integer)) for n in given):
         return blocks(grid.shape, (int(given[0]), int(given[1])))
+    if names is not None:
+        if names not in getattr(given, "columns", ()):
+            raise InputError(f"names is a column of regions: got {names!r}, which {type(given).__name__} does not have")
+        given = given.set_index(names)
     return cells_of(Polygons.of(given), raster, grid, all_touched=all_touched)
 
 

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
+from pyproj import CRS
 
 from geonp.errors import InputError, MissingExtraError, warn
+from geonp.io.polygon_crs import moved
 from geonp.io.polygons import refuse_references
 from geonp.raster.arrays import Float64Array
 from geonp.raster.grid import Grid
@@ -53,7 +55,8 @@ class Polygons:
         else:
             geometries = list(given) if isinstance(given, (Sequence, np.ndarray)) else [given]
             names = list(range(len(geometries)))
-        shape = _module("shapely.geometry").shape
+        shape, nothing = _module("shapely.geometry").shape, _module("shapely").Polygon()
+        geometries = [nothing if geometry is None else geometry for geometry in geometries]
         if not geometries or not all(hasattr(g, "__geo_interface__") or isinstance(g, Mapping) for g in geometries):
             raise InputError(
                 f"regions are polygons, a raster of labels, or block sizes: got {type(given).__name__}, expected a "
@@ -133,6 +136,8 @@ def cells_of(
 
 def _inside(geometry: Any, shape: tuple[int, int], all_touched: bool) -> npt.NDArray[np.int64]:
     """Flat indices of the cells of a geometry, whose coordinates are columns and rows; cell i is from i to i + 1."""
+    if geometry.is_empty:
+        return np.empty(0, np.int64)
     left, top, right, bottom = geometry.bounds
     first = max(int(np.floor(top)), 0), max(int(np.floor(left)), 0)
     rows, cols = (
@@ -181,8 +186,6 @@ def _along(places: Float64Array, centres: Float64Array) -> Float64Array:
 
 def _in_crs(polygons: Polygons, grid: Grid) -> Sequence[Any]:
     """The geometries in the CRS of the grid."""
-    from pyproj import CRS, Transformer
-
     if polygons.crs is None:
         return polygons.geometries
     source = CRS.from_user_input(polygons.crs)
@@ -194,19 +197,13 @@ def _in_crs(polygons: Polygons, grid: Grid) -> Sequence[Any]:
     target = CRS.from_user_input(grid.system)
     if source.equals(target, ignore_axis_order=True):
         return polygons.geometries
-    shapely, transformer = _module("shapely"), Transformer.from_crs(source, target, always_xy=True)
-    found = []
-    for geometry in polygons.geometries:
-        left, bottom, right, top = geometry.bounds
-        # edges are straight in their own CRS
-        fine = shapely.segmentize(geometry, max(right - left, top - bottom) / 64 or 1.0)
-        found.append(shapely.transform(fine, lambda xy: np.stack(transformer.transform(*xy.T), -1)))
-    if not np.isfinite(shapely.get_coordinates(found)).all():
+    found = moved(np.array(polygons.geometries), source, target, geographic=grid.geographic)
+    if not np.isfinite(_module("shapely").get_coordinates(found)).all():
         raise InputError(
             f"the polygons cannot be transformed from {source.name} to {target.name}: some of their points do not "
             "exist there. Cut them to the raster, or correct the CRS."
         )
-    return found
+    return list(found)
 
 
 def _module(name: str) -> ModuleType:

@@ -17,13 +17,11 @@ from rasterio import Affine
 from rasterio.features import rasterize
 
 from geonp.errors import InputError, MissingFileError, from_extra, reason
+from geonp.io.polygon_crs import moved
 from geonp.raster.grid import Grid, crs_name
 
 VECTOR_FILES = (".gpkg", ".geojson", ".json", ".shp", ".fgb", ".kml", ".gml", ".shp.zip")
 """Endings of the names of vector files."""
-
-_SEGMENTS = 256
-"""Number of parts of an edge as long as the polygons, before it is projected: straight lines become curves."""
 
 
 def is_vector(place: object) -> bool:
@@ -142,14 +140,11 @@ def _transformed(shapes: Any, crs: Any, grid: Grid, what: str, shapely: Any) -> 
         shapes = shapes[~shapely.is_empty(shapes)]
     if not len(shapes):
         return shapes
-    west, south, east, north = shapely.total_bounds(shapes)
-    shapes = shapely.segmentize(shapes, max(east - west, north - south) / _SEGMENTS)
-    transformer = Transformer.from_crs(source, wanted, always_xy=True)
-    moved = shapely.transform(shapes, lambda xy: np.stack(transformer.transform(*xy.T), axis=1))
-    if not np.isfinite(shapely.total_bounds(moved)).all() or not np.isfinite(shapely.get_coordinates(moved)).all():
+    found = moved(shapes, source, wanted, geographic=grid.geographic)
+    if not np.isfinite(shapely.get_coordinates(found)).all():
         raise InputError(
             f"The mask {what!r} cannot be transformed from {crs_name(source.to_wkt())} to "
             f"{crs_name(wanted.to_wkt())}: some of its points do not exist there. Cut it to the raster, or correct "
             "the CRS."
         )
-    return moved
+    return found

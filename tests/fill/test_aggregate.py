@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import geopandas
 import numpy as np
 import pandas as pd
 import pytest
@@ -132,6 +133,10 @@ def test_polygons_overlap_come_in_other_crs_and_may_have_no_cell(model: str, tmp
     assert read.cells.tolist() == [320, 4]
     with pytest.raises(InputError, match="no column 'x': expected one of id, name"):
         aggregate(source, file, names="x", samples=3, model=model)
+    frame = geopandas.read_file(file)
+    assert aggregate(source, frame, names="id", samples=3, model=model).region.tolist() == ["id of all", "id of four"]
+    with pytest.raises(InputError, match="names is a column of regions: got 'x', which GeoDataFrame does not have"):
+        aggregate(source, frame, names="x", samples=3, model=model)
 
 
 def test_labels_areas_and_fractions(model: str) -> None:

@@ -16,11 +16,12 @@ from pyproj import Transformer
 
 from geonp.errors import InputError, MissingExtraError, MissingFileError
 from geonp.fill.domain import domain_of
-from geonp.io.polygon_regions import read_polygons
+from geonp.io.polygon_regions import Polygons, cells_of, read_polygons
 from geonp.io.polygons import is_vector, polygon_mask
 from geonp.io.tables import read_points
 from geonp.raster.grid import Grid
 
+geopandas = pytest.importorskip("geopandas")
 pyogrio = pytest.importorskip("pyogrio")
 shapely = pytest.importorskip("shapely")
 
@@ -73,6 +74,29 @@ def test_rows_from_south_to_north_and_other_longitudes(tmp_path: Path) -> None:
 def test_polygons_of_the_whole_world_on_a_projected_raster(tmp_path: Path) -> None:
     path = write(tmp_path / "a.gpkg", [shapely.box(-180, -90, 180, 90)], "EPSG:4326")
     assert polygon_mask(path, UTM).all()
+
+
+@pytest.mark.parametrize("first", [-180.0, 0.0])
+@pytest.mark.parametrize(
+    ("crs", "shape"),
+    [
+        ("EPSG:3832", shapely.box(2e6, -2e6, 4.5e6, 2e6)),  # across the date line
+        ("EPSG:3413", shapely.box(-2e6, -2e6, 2e6, 2e6)),  # the North Pole and what is around it
+        ("EPSG:3413", shapely.box(-3e6, -3e6, 3e6, 3e6).difference(shapely.box(-1e6, -1e6, 1e6, 1e6))),
+        ("EPSG:3413", shapely.box(-3e6, -3e6, 3e6, 3e6).difference(shapely.box(-2e6, 1e6, -1e6, 2e6))),
+        ("EPSG:3031", shapely.box(-3e6, -3e6, 3e6, 3e6)),
+    ],
+)
+def test_polygons_across_the_date_line_and_around_poles(crs: str, shape: Any, first: float) -> None:
+    lon, lat = first + 1.5 + 3.0 * np.arange(120), 88.5 - 3.0 * np.arange(60)
+    array = xr.DataArray(np.zeros((60, 120)), {"lat": lat, "lon": lon}, ("lat", "lon")).rio.write_crs("EPSG:4326")
+    frame, grid = geopandas.GeoDataFrame(geometry=[shape, None], crs=crs), Grid.from_xarray(array)
+    x, y = Transformer.from_crs("EPSG:4326", crs, always_xy=True).transform(*np.meshgrid(lon, lat))
+    inside = shapely.contains_xy(shape, *np.where(np.isfinite([x, y]), [x, y], 1e20))
+    np.testing.assert_array_equal(polygon_mask(frame, grid), inside)
+    found = cells_of(Polygons.of(frame), array, grid)
+    assert (found.region == 0).all()
+    np.testing.assert_array_equal(np.stack([found.row, found.col], 1), np.argwhere(inside))
 
 
 def test_layers_holes_and_frames(tmp_path: Path) -> None:
