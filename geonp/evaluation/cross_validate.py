@@ -335,7 +335,11 @@ class _Run:
             columns = [data.x, data.y, *labels, *([data.time] if data.time else [])]
             given = [*columns, data.value, *([data.errors] if data.errors else [])]
             with warnings.catch_warnings():
-                for doubt in (".*far from all ", ".* beyond the bounds "):  # said of the whole table before
+                for doubt in (
+                    ".*far from all ",
+                    ".* beyond the bounds ",
+                    "all measurements of ",
+                ):  # said of the whole table before
                     warnings.filterwarnings("ignore", doubt)
                 found = interpolate(
                     data.frame.loc[known, given],

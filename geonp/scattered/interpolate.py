@@ -206,6 +206,8 @@ def _results(
     out: list[xr.Dataset] = []
     for name, variable in zip(table.values, variables, strict=True):
         parts = _observations(table, name, covariates, errors, asked, target, job)
+        wanted_parts = parts if asked is None else [parts[time] for time in asked.wanted]
+        _warn_of_constants(name, wanted_parts, job.predictor.neighbourhood.min_context)
         warping = fitted(_samples(parts), *limits[name]) if name in limits else None
         parts, job = [_latent(part, warping) for part in parts], job.drawing(name, warping)
         if asked is None:
@@ -308,6 +310,19 @@ def _at_places(table: Table, name: str, rows: BoolArray, geographic: bool, seed:
     values = np.asarray(table.values[name][rows])
     values = values if values.dtype == np.float32 else values.astype(np.float64)
     return Observations(table.xy[rows], values, geographic, seed)
+
+
+def _warn_of_constants(name: str, parts: Sequence[Observations], least: int) -> None:
+    """Warn of fields whose measurements are all equal, which say nothing about how values vary."""
+    used = [part.values for part in parts if part.values.size >= least]
+    same = [values[0] for values in used if values.min() == values.max()]
+    if same:
+        times = f" at {len(same)} of {len(parts)} times" if len(parts) > 1 else ""
+        shown = ", ".join(f"{value:g}" for value in sorted(set(same))[:3])
+        warn(
+            f"all measurements of {name!r} are equal{times} ({shown}), and so are the predictions, with standard "
+            "errors of 0. How much other values differ is not known from them."
+        )
 
 
 def _samples(parts: Sequence[Observations]) -> list[Sample]:

@@ -111,6 +111,15 @@ def test_times_with_few_measurements_stay_empty_but_are_used(stations: pd.DataFr
     assert (found["value_fill_flag"] == 2).all()
 
 
+def test_equal_measurements_are_said_to_tell_nothing_about_errors(stations: pd.DataFrame) -> None:
+    dry = stations.assign(value=stations["value"].where(stations["date"] != DAYS[1], 0.0))
+    with pytest.warns(UserWarning, match=r"'value' are equal at 1 of 2 times \(0\), .* with standard errors of 0"):
+        found = geonp.interpolate(dry, geonp.lattice((0, 0, 12, 12), 6), time="date", at_times=DAYS[:2])
+    assert (found["value_standard_error"].sel(date=DAYS[1]) < 1e-6).all()
+    with pytest.warns(UserWarning, match=r"'value' are equal \(0\)"):
+        geonp.interpolate(dry[dry["date"] == DAYS[1]], geonp.lattice((0, 0, 12, 12), 6), values="value")
+
+
 @pytest.mark.parametrize(
     ("column", "first"),
     [
