@@ -17,7 +17,7 @@ import xarray as xr
 from geonp.errors import InputError
 from geonp.evaluation.baselines import ACROSS, REGRESSION, requested
 from geonp.evaluation.bounded import Parts, cut_off, limits_of
-from geonp.evaluation.cross_validation import CrossValidation
+from geonp.evaluation.cross_validation import RESULTS, CrossValidation
 from geonp.evaluation.folds import SETTINGS, folds_of
 from geonp.evaluation.metrics import require_scorable
 from geonp.evaluation.points import POINT_METHODS, Sites, detrended, errors_by_distance, fitted, kriged, predicted
@@ -31,6 +31,7 @@ from geonp.io.doubtful_rows import warn_of_doubtful_rows
 from geonp.io.measurements import read_table, transformed
 from geonp.raster.arrays import BoolArray, Float64Array, IntArray
 from geonp.raster.covariates import CovariateLike
+from geonp.raster.nodata import UNLIMITED
 from geonp.raster.times import times_of
 from geonp.raster.variable import Variable
 from geonp.scattered.covariates import PointCovariate, beside, errors_of, wanted
@@ -127,13 +128,13 @@ def cross_validate(
     options = {"model": os.fspath(model), "max_distance": max_distance, "device": device, "batch_size": batch_size}
     data = _measured(points, (values, x, y), crs, covariates, errors, repeats, time, units)
     methods = [*POINT_METHODS, "kriging", *([REGRESSION] if data.labels else []), *([ACROSS] if time else [])]
+    data.check_names((*RESULTS, *methods))
     baselines = requested(baselines, methods, {REGRESSION: "covariates", ACROSS: "time"})
     rng = np.random.default_rng(seed)
     fold = folds_of(holdout, folds, data.sites.plane, data.sites.stations, data.times, rng, block_size)
     card = load_card(os.fspath(model))
     limits = limits_of(FillOptions(bounds=bounds).bounds, [data.variable]).get(data.value)
-    if limits is not None:
-        warn_of_values_beyond(data.sites.values, *limits)
+    warn_of_values_beyond(data.sites.values, *(limits or UNLIMITED))
     scored = _scored(data, time, at_times)
     run = _Run(data, fold, scored, {**options, "seed": seed}, progress, limits)
     ours = ([WITH_COVARIATES] if data.labels else []) + [OURS]
@@ -192,6 +193,11 @@ class _Measured:
     def table(self) -> pd.DataFrame:
         """Coordinates, time and values."""
         return self.frame[[self.x, self.y, *([self.time] if self.time else []), self.value]]
+
+    def check_names(self, results: Sequence[str]) -> None:
+        """Refuse columns that are called as one of the results."""
+        if taken := [name for name in self.table if name in results]:
+            raise InputError(f"the column {taken[0]!r} is called as a result of the evaluation: rename it")
 
     def words(self, time: str | None, errors: str | None) -> str:
         """How the measurements are predicted."""

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from geonp.fill.panels import Frame, Panel
 
 
+RESULTS = ("fold", "distance", "predicted", "standard_error")
+"""Columns of results beside those of the measurements and of the baselines."""
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class CrossValidation(Scored):
     """Predictions of every measurement from the other folds by all methods, and their scores. It prints as tables.

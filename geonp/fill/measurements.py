@@ -63,6 +63,11 @@ def with_measurements(request: Request) -> Request:
         known = known[np.isfinite(errors[known])]
     points = replace(points, errors=np.zeros(len(points.values)) if errors is None else errors).at(known)
     offset, offset_error, error = _compared(request, variable, points, estimated=errors is None)
+    if abs(offset) > float(np.ptp(points.values)) > 0:
+        warn(
+            f"points are {offset:+.4g} from {variable.label!r} on average, which is more than their range. This offset "
+            "is removed; check that both have one unit (other differences of units are not removed)."
+        )
     used = np.full(known.size, error) if errors is None else points.errors
     points = replace(points, values=points.values - offset, errors=used, offset_error=offset_error)
     attrs = {"geonp_points": f"{known.size}, offset {offset:.4g} removed, standard error {np.median(used):.3g}"}

@@ -128,6 +128,13 @@ def test_what_cannot_be_evaluated_is_refused(options: dict[str, Any], text: str,
         geonp.evaluate(table())  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("name", ["distance", "nearest"])
+def test_measurements_that_are_called_as_a_result(name: str, model: str) -> None:
+    """Scores were those of distances."""
+    with pytest.raises(InputError, match=f"the column '{name}' is called as a result of the evaluation: rename it"):
+        geonp.cross_validate(table().rename(columns={"value": name}), values=name, model=model)
+
+
 def test_classes_and_known_errors_are_used_by_all_who_can(float32: None) -> None:
     frame = table(32).assign(kind=lambda f: np.where(f.index % 3 == 0, "wood", "lake"), sigma=0.1)
     frame["value"] += 20.0 * (frame["kind"] == "wood")
