@@ -61,7 +61,7 @@ def _warn_of_meanings(table: Table, others: pd.DataFrame) -> None:
             shown = ", ".join(entries[:4]) + (", ..." if len(entries) > 4 else "")
             warn(
                 f"the rows differ in {name!r}: got {shown}, and are used together as one quantity in one unit and CRS. "
-                f"Select the rows of one (--where {name}={entries[0]}), or convert the others."
+                f"Select the rows of one (--where '{name}={entries[0]}'), or convert the others."
             )
 
 

@@ -44,6 +44,8 @@ class RepeatSettings:
         *("elevation", "pressure"),
     )
     """Words in names of the third coordinate."""
+    depths: tuple[str, ...] = ("depth", "depths", "layer", "horizon", "plev")
+    """Those of them that are chosen, whereas a station has the elevation that it has."""
     beside: tuple[str, ...] = (
         *("of", "the", "local", "obs", "observation", "sample", "sampling", "sampled", "survey", "start", "end"),
         *("begin", "first", "last", "top", "bottom", "upper", "lower", "from", "to", "m", "cm", "km", "hpa", "pa"),
@@ -105,6 +107,7 @@ def combined(
             _check(table, name, place)
         if table.times is None:
             _warn_of_days(table)
+        _warn_of_depths(table)
     return table, errors
 
 
@@ -127,6 +130,20 @@ def _warn_of_days(table: Table) -> None:
                 f"{days and every}If one field of all is meant, say so with "
                 "repeats='keep' (--repeats keep)."
             )
+
+
+def _warn_of_depths(table: Table) -> None:
+    """Warn of measurements of several depths at places of their own, as of soil horizons, that make one field."""
+    others = table.others[np.any([table.usable(name) for name in table.values], axis=0)]
+    depths = {*SETTINGS.depths}
+    named = {name: _words(str(name)) for name in others if others[name].nunique() > 1}
+    found = [str(name) for name, said in named.items() if said & depths and said <= depths | {*SETTINGS.beside}]
+    if found:
+        warn(
+            f"the measurements differ in {', '.join(map(repr, found))}, and make one field. Select those of one "
+            f"(--where {_quoted(f'{found[0]}={others[found[0]].dropna().iloc[0]}')}), or take it as a covariate. If "
+            "one field of all is meant, say so with repeats='keep' (--repeats keep)."
+        )
 
 
 def _days(times: Any) -> str:

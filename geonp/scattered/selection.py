@@ -53,6 +53,8 @@ def _equal(values: Array, text: str) -> BoolArray:
             return np.asarray(np.isclose(values.astype(np.float64), float(text), rtol=1e-9, atol=0))
     except ValueError:
         return np.zeros(values.shape, bool)
+    if values.dtype.kind == "b":
+        text = text.capitalize()
     equal = np.array([str(value).strip() == text for value in values], bool)
     if not equal.any() and re.fullmatch(r"\d{4}(-\d\d){0,2}", text):  # the first parts of a time that is text
         equal = np.array([re.match(rf"{text}(?!\d)", str(value).strip()) is not None for value in values], bool)

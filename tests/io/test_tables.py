@@ -144,7 +144,7 @@ def test_numbers_written_as_texts_are_not_passed_over(texts: list[str], held: st
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"unit": ["degC", "degF", "degC"]}, "the rows differ in 'unit': got degC, degF, .*--where unit=degC"),
+        ({"unit": ["degC", "degF", "degC"]}, "the rows differ in 'unit': got degC, degF, .*--where 'unit=degC'"),
         ({"EPSG code": [4326, 4267, 4326]}, "the rows differ in 'EPSG code'"),
         ({"ns": ["N", "S", "n"]}, "column 'ns' is S in 1 rows, whose 'lat' is positive"),
         ({"lon_dir": ["West", "West", "West"]}, "column 'lon_dir' is West in 3 rows, whose 'lon' is positive"),

@@ -51,6 +51,8 @@ def test_a_week_at_different_places_makes_one_field_with_a_warning(text: bool) -
         with pytest.warns(UserWarning, match=rf"of \d+ (days|entries).*\(column '{column}'\)"):
             check(table.drop(columns="when").assign(**{column: said}))
     check(table.assign(t=table["t"].where(table.index < 20)))
+    with pytest.warns(UserWarning, match=r"differ in 'upper_depth', and make one field.*--where upper_depth=0\)"):
+        check(table[:20].assign(upper_depth=[0, 10] * 10, snow_depth=range(20), elevation=range(20)))
     combined(read_table(table, "t", None, None), True, "keep", None)
     combined(read_table(table, "t", None, None, ["when"]).timed("when", "1D"), True, None, None)
 

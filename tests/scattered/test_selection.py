@@ -12,12 +12,14 @@ from geonp.io.measurements import read_table
 from geonp.scattered.selection import selected
 
 TABLE = pd.DataFrame({"x": [0, 1, 0, 1], "y": [0, 0, 0, 0], "day": ["1", "1", "2", "2"], "depth": [0.5, 1, 0.5, 1]})
+TABLE["good"] = TABLE["depth"] > 0.5
 
 
 @pytest.mark.parametrize(
     ("conditions", "rows"),
     [
         ([("day", "2")], [2, 3]),
+        ([("good", "true")], [1, 3]),
         ([("depth", "1")], [1, 3]),
         ([("day", "2"), ("depth", "0.50")], [2]),
         ([("day", "1"), ("depth", "0.5"), ("day", "2")], [0, 2]),
@@ -51,7 +53,7 @@ def test_one_of_several_values_that_no_row_has() -> None:
 @pytest.mark.parametrize(
     ("conditions", "message"),
     [
-        ([("no", "1")], "No column 'no' to select by: got x, y, day, depth"),
+        ([("no", "1")], "No column 'no' to select by: got x, y, day, depth, good"),
         ([("day", "3"), ("day", "4")], "No row has day=3 or 4: got values such as 1, 2"),
         ([("depth", "deep")], "No row has depth=deep: got values such as 0.5, 1.0"),
     ],
