@@ -45,6 +45,7 @@ def test_a_batch_job_fills_a_store_and_is_resumed(
     assert "1 units, 1 of them from before" in run(*job[:-1], 1)
 
 
+@pytest.mark.filterwarnings("ignore:Port 8787 is already in use:UserWarning")
 def test_the_job_script_for_slurm_asks_for_what_was_asked(run: Callable[..., str]) -> None:
     script = run(
         EXAMPLES / "cluster.py", "in", "out", "--where", "slurm", "--show", "--cores", 4, "--walltime", "01:00:00"
