@@ -9,6 +9,7 @@ import numpy as np
 
 from geonp.errors import InputError
 from geonp.raster.arrays import FloatArray, IntArray
+from geonp.raster.covariates import require_finite
 from geonp.raster.kinds import CLASSES
 
 
@@ -80,11 +81,12 @@ def with_slices(covariates: Columns | None, context: FloatArray, targets: FloatA
 def known_errors(layers: Sequence[Layer], context: IntArray) -> FloatArray | None:
     """Known standard errors of the context ``(n,)``, 0 where there is none; None without any.
 
-    Raises InputError for negative ones: those of lazy arrays are seen here for the first time.
+    Raises InputError for negative and infinite ones: those of lazy arrays are seen here for the first time.
     """
     for layer in layers:
         if layer.known_errors:
-            found = np.nan_to_num(layer.values.ravel()[context].astype(np.float64))
+            found = np.nan_to_num(layer.values.ravel()[context].astype(np.float64), posinf=np.inf)
+            require_finite(int(np.isinf(found).sum()))
             if (found < 0).any():
                 raise InputError(f"Known errors must not be negative: got {found.min():g}. Correct them.")
             return found

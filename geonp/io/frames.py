@@ -29,8 +29,9 @@ def as_frame(
         return _along_rows(points, crossed), attrs, None
     if not isinstance(points, pd.DataFrame):
         raise InputError(
-            f"points must be a pandas DataFrame or an xarray Dataset, got {type(points).__name__}; "
-            "create one: pandas.DataFrame({'x': x, 'y': y, 'value': values})"
+            f"points must be a pandas DataFrame or an xarray Dataset, got {type(points).__name__} of "
+            f"{type(points).__module__.partition('.')[0]}; convert it, as with compute() or to_pandas(), or create "
+            "one: pandas.DataFrame({'x': x, 'y': y, 'value': values})"
         )
     if type(points).__name__ == "GeoDataFrame":
         geometry: Any = points.geometry

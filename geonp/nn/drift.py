@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from geonp.raster.tolerances import TOLERANCES
+
 N_CURVES = 6
 """Hermite functions that span the nonlinear effects of a covariate: 99.9 % of the variance of their kernel."""
 
@@ -16,9 +18,6 @@ N_TERMS = 3
 
 LEAST_KNOWN = 8
 """Context points that must know a covariate; it is ignored otherwise."""
-
-CONSTANT = 1e-6
-"""A covariate is ignored where its standard deviation in the context is a smaller share of its largest value."""
 
 LOG_VARIANCE = (-6.0, 13.0)
 """Middle and half the width of the range of the logarithm of a variance."""
@@ -148,7 +147,7 @@ def standardise_covariates(covariates: Covariates, mask: Tensor) -> tuple[Column
     shown = torch.where(known_mask, context, 0.0)
     mean = shown.sum(1, keepdim=True) / count.clamp_min(1)
     spread = (torch.where(known_mask, context - mean, 0.0).square().sum(1, keepdim=True) / count.clamp_min(1)).sqrt()
-    used = (spread > CONSTANT * shown.abs().amax(1, keepdim=True)) & (count >= LEAST_KNOWN)
+    used = (spread > TOLERANCES.constant * shown.abs().amax(1, keepdim=True)) & (count >= LEAST_KNOWN)
     scale = torch.where(used, spread, 1.0)
 
     def columns(values: Tensor, errors: Tensor | None) -> Columns:

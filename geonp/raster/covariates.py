@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import xarray as xr
 
 from geonp.errors import InputError, warn
+from geonp.raster.arrays import FloatArray
 from geonp.raster.grid import Grid
 from geonp.raster.kinds import is_classes
 from geonp.raster.metadata import ancillary_names, class_attrs
 from geonp.raster.nodata import UNLIMITED, declared_nodata, valid_limits
 from geonp.raster.parts import PARTS
-from geonp.raster.variable import Variable
+from geonp.raster.tolerances import TOLERANCES
+from geonp.raster.variable import ErrorReader, Variable
 
 MAX_COVARIATES = 16
 """Largest number of covariates."""
@@ -122,6 +124,11 @@ def errors_of(
     """
     if given is None:
         return []
+    if not isinstance(given, (xr.DataArray, xr.Dataset)) and (not isinstance(given, Hashable) or given not in ds):
+        raise InputError(
+            f"Known errors must be a DataArray or the name of a variable of the raster: got {given!r}. For one error "
+            "of all observations give xr.full_like(raster, error)."
+        )
     arrays = list(arrays_of([given], ds))
     if len(arrays) != 1 or len(variables) != 1:
         raise InputError(
@@ -134,7 +141,8 @@ def errors_of(
             f"Known errors must be numbers on the dimensions of the raster: got {arrays[0].dims}, expected at most "
             f"{variables[0].source.dims}. Select one entry along the others."
         )
-    return [Covariate(as_numbers(part, grid), known_errors=True)]
+    variable = as_numbers(part, grid)
+    return [Covariate(replace(variable, read=ErrorReader(variable.read)), known_errors=True)]
 
 
 def linked_errors(ds: xr.Dataset, variables: Sequence[Variable]) -> Hashable:
@@ -164,11 +172,13 @@ def check_values(covariate: Covariate, raster: Variable) -> bool:
     if covariate.known_errors:
         if (known < 0).any():
             raise InputError(f"Known errors must not be negative: got {known.min():g} in {name!r}. Correct them.")
+        if np.isinf(values).any():
+            observed_mask = xr.DataArray(np.isfinite(raster.read(raster.source.values)), dims=raster.source.dims)
+            require_finite(int((observed_mask & xr.DataArray(np.isinf(values), dims=source.dims)).sum()))
         return True
     if not known.size:
         raise _empty(covariate)
-    if constant := bool((known == known[0]).all()):
-        warn(f"The covariate {name!r} is constant ({known[0]:g}), so it carries no information and is ignored.")
+    constant = is_constant(name, known)
     own = raster.source
     if source.sizes == own.sizes and np.array_equal(values, raster.read(raster.spatial_last.values), equal_nan=True):
         raise InputError(
@@ -176,6 +186,26 @@ def check_values(covariate: Covariate, raster: Variable) -> bool:
             "variable."
         )
     return not constant
+
+
+def is_constant(name: str, known: FloatArray) -> bool:
+    """Whether the known values of a covariate are constant, and so of no use, to the model too; warns if they are."""
+    constant = bool(np.ptp(known) <= TOLERANCES.constant * np.abs(known).max())
+    if constant:
+        warn(
+            f"The covariate {name!r} is constant ({known[0]:g} to within a millionth), so it carries no information "
+            "and is ignored. If smaller differences matter, subtract its mean."
+        )
+    return constant
+
+
+def require_finite(infinite: int) -> None:
+    """Check that no observation has an infinite error; `infinite` is the number of those that have."""
+    if infinite:
+        raise InputError(
+            f"Known errors must be finite: got infinite ones of {infinite} observations. Hide these observations, of "
+            "which nothing is known: missing=np.isinf(errors)."
+        )
 
 
 def require_values(covariate: Covariate) -> None:
@@ -245,6 +275,11 @@ def _unpacked(given: Sequence[CovariateLike], ds: xr.Dataset) -> Iterator[xr.Dat
 
 def _placed(array: xr.DataArray, ds: xr.Dataset, grid: Grid) -> xr.DataArray:
     name = covariate_name(array)
+    if array.ndim < 2:
+        raise InputError(
+            f"The {name} has no rows and columns: got dimensions ({', '.join(map(repr, array.dims)) or 'none'}), "
+            f"expected {grid.y_dim!r} and {grid.x_dim!r}. Leave it out: within a slice it is constant."
+        )
     try:
         grid.require_same(Grid.from_xarray(array), name)
     except InputError as error:
@@ -300,8 +335,8 @@ def as_numbers(part: xr.DataArray, grid: Grid) -> Variable:
     """A covariate on `grid` as numbers, those of classes too."""
     spatial = (grid.y_dim, grid.x_dim)
     # scalar coordinates, such as the time of a slice, say which part of a file it is
-    bare = part.transpose(..., *spatial)
-    bare = bare.drop_vars([name for name, coord in part.coords.items() if coord.ndim and name not in part.dims])
+    bare, kept = part.transpose(..., *spatial), {*part.dims, *part.xindexes}
+    bare = bare.drop_vars([name for name, coord in part.coords.items() if coord.ndim and name not in kept])
     bare = bare.astype(np.uint8) if bare.dtype == bool else bare
     bare.attrs = {key: value for key, value in part.attrs.items() if key not in class_attrs(part.attrs)}
     bare.encoding = dict(part.encoding)

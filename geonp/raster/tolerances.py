@@ -23,6 +23,8 @@ class Tolerances:
     """A coordinate by which a slice is selected, as a share of it: 0.1 in float32 is 0.100000001."""
     limit: float = 1e-6
     """A limit near an integer, which is this integer with a rounding error, in units of stored integers."""
+    constant: float = 1e-6
+    """Deviations or the range of a constant covariate, as a share of its largest value: rounding in float32."""
     unit: float = 1e-4
     """Factors between equal units: files say foot for the US survey foot."""
 

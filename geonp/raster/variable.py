@@ -294,7 +294,24 @@ class ListedReader:
         return np.where(np.isin(values, np.array(self.listed)), values, np.nan).astype(self.dtype)
 
 
-Read = Reader | ClassReader | ListedReader
+@dataclass(frozen=True)
+class ErrorReader:
+    """Reads known errors: an infinite one is not missing, which would make its observation exact."""
+
+    read: Reader | ClassReader | ListedReader | ErrorReader
+    __name__: ClassVar[str] = "read_errors"
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """That of the errors."""
+        return self.read.dtype
+
+    def __call__(self, values: Array) -> Array:
+        """Floats of the same shape."""
+        return np.where(np.isinf(values), values, self.read(values)).astype(self.dtype)
+
+
+Read = Reader | ClassReader | ListedReader | ErrorReader
 """Types of the functions that convert stored values to floats."""
 
 

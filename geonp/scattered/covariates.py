@@ -15,7 +15,7 @@ from geonp.errors import InputError, warn
 from geonp.inference.covariates import Layer
 from geonp.io.measurements import Table
 from geonp.raster.arrays import BoolArray, Float64Array
-from geonp.raster.covariates import Covariate, CovariateLike, elsewhere, named, require_few
+from geonp.raster.covariates import Covariate, CovariateLike, elsewhere, is_constant, named, require_few
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import as_dataset, class_attrs
 from geonp.scattered.fields import Field, Frame
@@ -154,7 +154,12 @@ def errors_of(column: str | None, table: Table) -> Float64Array | None:
             f"known errors are of one column: got {len(table.values)} to interpolate, {', '.join(table.values)}, "
             "expected one; choose it with values=... (--value)"
         )
-    errors: Float64Array = np.nan_to_num(table.covariates[column].to_numpy(np.float64, na_value=np.nan), posinf=0.0)
+    errors: Float64Array = np.nan_to_num(table.covariates[column].to_numpy(np.float64, na_value=np.nan), posinf=np.inf)
+    if np.isinf(errors).any():
+        raise InputError(
+            f"known errors must be finite: got {np.isinf(errors).sum()} infinite ones in {column!r}; leave these rows "
+            "out"
+        )
     if (errors < 0).any():
         raise InputError(f"known errors must not be negative: got {errors.min():g} in {column!r}; correct them")
     return errors
@@ -226,8 +231,7 @@ def _check(one: PointCovariate, table: Table) -> None:
                 f"the covariate {one.label!r} has no value {where}: check its column, or that its raster covers the "
                 "places, its CRS and nodata value"
             )
-    if (known == known[0]).all():
-        warn(f"the covariate {one.label!r} is constant ({known[0]:g}), so it carries no information and is ignored.")
+    is_constant(one.label, known)
     for name, values in table.values.items():
         if np.array_equal(one.measured, values, equal_nan=True):
             raise InputError(f"the covariate {one.label!r} is {name!r} itself: leave it out, or give another one")

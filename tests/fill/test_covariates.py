@@ -278,6 +278,7 @@ def test_harmless_in_wide_gaps_of_a_covariate() -> None:
         (lambda dem: dem[:-1], "differ in shape.*covariate_resampling"),
         (lambda dem: dem.assign_coords(y=np.arange(44.0) + 7), "differ in the centre"),
         (lambda dem: dem.where(dem > 1e9), "no value anywhere"),
+        (lambda dem: dem[:, 0], r"'dem' has no rows and columns: got dimensions \('y'\), expected 'y' and 'x'"),
         (lambda dem: dem.astype(str), "dtype.*expected numbers"),
         (lambda dem: "dem", "DataArray, a Dataset or the name.*'t'"),
         (lambda dem: dem.expand_dims(band=17), "too many covariates: got 17, expected at most 16"),
@@ -316,6 +317,8 @@ def test_constant_covariate_is_ignored_with_a_warning(
 ) -> None:
     with pytest.warns(UserWarning, match="constant"):
         found = gappy.geonp.infill(covariates=xr.full_like(elevation, 3.0), model=drift_model)
+    with pytest.warns(UserWarning, match=r"constant \(1e\+09 to within a millionth\).*subtract its mean"):
+        gappy.geonp.infill(covariates=elevation / 1e4 + 1e9, model=drift_model)
     same(gappy.geonp.infill(model=drift_model), found)
 
 

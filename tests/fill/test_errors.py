@@ -119,11 +119,27 @@ def test_the_truth_of_observations_is_estimated(
         ds.geonp.infill(errors="err", smooth=True, bounds=(-100, 100))
 
 
+def test_infinite_errors_are_those_of_no_observation(
+    gappy: xr.DataArray, errors: xr.DataArray, drift_model: str
+) -> None:
+    """They would count as missing errors, which are zero."""
+    known = errors.where(gappy.notnull(), np.inf)
+    found = gappy.geonp.infill(errors=known, model=drift_model)
+    np.testing.assert_array_equal(found["t"], gappy.geonp.infill(errors=errors, model=drift_model)["t"])
+    bad, lazy = xr.full_like(errors, np.inf), gappy.chunk(y=19)
+    with pytest.raises(InputError, match=r"must be finite: got infinite ones of \d+ observations.*missing=np\.isinf"):
+        gappy.geonp.infill(errors=bad, model=drift_model)
+    with pytest.raises(InputError, match="must be finite"):
+        lazy.geonp.infill(errors=bad.chunk(y=19), model=drift_model).compute()
+
+
 def test_errors_that_cannot_be_used_are_refused(gappy: xr.DataArray, errors: xr.DataArray) -> None:
     with pytest.raises(InputError, match="must not be negative: got -3"):
         gappy.geonp.infill(errors=-errors)
     with pytest.raises(InputError, match="must not be negative: got -3"):
         gappy.chunk(y=19).geonp.infill(errors=-errors.chunk(y=19)).compute()
+    with pytest.raises(InputError, match=r"must be a DataArray or the name of a variable of the raster: got 0\.1"):
+        gappy.geonp.infill(errors=0.1)
     with pytest.raises(InputError, match="of one variable: got 1 of errors and 2 to fill"):
         xr.Dataset({"t": gappy, "u": gappy + 1}).geonp.infill(errors=errors)
     with pytest.raises(InputError, match="differ in shape"):

@@ -266,7 +266,7 @@ def test_variable_itself_and_models_without_covariates_are_refused(
 
 
 def test_constant_covariate_is_ignored_with_a_warning(table: pd.DataFrame) -> None:
-    flat = table.assign(flat=1.0)
+    flat = table.assign(flat=1e8 + np.arange(len(table)) / len(table))  # float32 would hold one value
     with pytest.warns(UserWarning, match="'flat' is constant"):
         found = geonp.interpolate(flat, flat[:5], values="t", covariates="flat")
     assert off(geonp.interpolate(flat, flat[:5], values="t"), found) < 1e-6
@@ -317,6 +317,10 @@ def test_known_errors_that_cannot_be_used_are_refused(table: pd.DataFrame, grid:
         geonp.interpolate(bare, grid, errors="sigma")
     with pytest.raises(InputError, match="known errors must not be negative: got -1 in 'sigma'"):
         geonp.interpolate(bare.assign(sigma=-1.0), grid, errors="sigma")
+    with pytest.raises(
+        InputError, match="known errors must be finite: got 1 infinite ones in 'sigma'; leave these rows"
+    ):
+        geonp.interpolate(bare.assign(sigma=np.where(np.arange(len(bare)) == 3, np.inf, 1.0)), grid, errors="sigma")
     with pytest.raises(InputError, match="known errors are of one column: got 2 to interpolate, t, u"):
         geonp.interpolate(bare.assign(sigma=1.0, u=bare.t), grid, values=["t", "u"], errors="sigma")
 

@@ -167,6 +167,7 @@ def test_points_are_moved_to_the_reference_system_of_the_grid() -> None:
         ),
         (lambda t: t[:3], "has 3 measurements with a finite value and place, expected at least 4"),
         (lambda t: t.to_numpy(), "points must be a pandas DataFrame or an xarray Dataset, got ndarray"),
+        (lambda t: t["value"], "got Series of pandas; convert it, as with compute"),
     ],
 )
 def test_bad_tables_are_refused(change: Any, message: str) -> None:
