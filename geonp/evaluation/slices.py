@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -98,7 +99,7 @@ def choose_slice(
     warn_of_directions({str(variable.name): variable.attrs})
     sizes = {dim: n for dim, n in variable.sizes.items() if dim not in (grid.y_dim, grid.x_dim)}
     for dim, position in {**dict.fromkeys(sizes, 0), **index}.items():
-        if not 0 <= position < sizes.get(dim, 0):
+        if not isinstance(position, Integral) or not 0 <= position < sizes.get(dim, 0):
             expected = ", ".join(f"{name}=0 to {n - 1}" for name, n in sizes.items()) or "none, it is one slice"
             raise InputError(f"No slice {dim}={position}: expected {expected}. Correct the index.")
     others = [ds[name] for name in rest if not is_classes(ds[name]) and not is_direction(name, ds[name].attrs)]
@@ -145,8 +146,7 @@ class Neighbours:
 
     def fill(self, values: FloatArray, **options: Any) -> Moments:
         """Fill the slice with these values across its neighbours."""
-        ds = self.ds.copy()
-        ds[self.name] = ds[self.name].copy(deep=True)
+        ds = self.ds.assign({self.name: self.ds[self.name].variable.copy(deep=True)})
         ds[self.name][dict(self.place)] = values
         filled = infill(ds.chunk(dict.fromkeys(self.place, 1)), across=self.dims, **options)
         return moments(filled.isel(self.place), self.name)

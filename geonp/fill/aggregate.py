@@ -216,7 +216,7 @@ def _filled(obj: Raster, samples: int, options: dict[str, Any]) -> tuple[xr.Data
         )
     for name in before:
         if name not in have:
-            lazy = lazy.assign({f"{name}_sample": _again(lazy, name, samples, options)})
+            lazy = lazy.assign({f"{name}_sample": _again(lazy, name, samples, options).variable})
     return lazy, before
 
 
@@ -248,7 +248,7 @@ def _again(ds: xr.Dataset, name: str, samples: int, options: dict[str, Any]) -> 
     flags = ds[f"{name}_fill_flag"]
     beside = [one for key in ("covariates", "errors") for one in named(options.get(key)) if isinstance(one, str)]
     source = ds[[name, *(one for one in beside if one in ds)]]
-    source = source.assign({name: ds[name].where(flags == FillFlag.OBSERVED)})
+    source = source.assign({name: ds[name].where(flags == FillFlag.OBSERVED).variable})
     source.attrs = {}
     if "geonp_bounds" in ds.attrs and "bounds" not in options:
         raise InputError(
@@ -307,13 +307,13 @@ def _table(
         given.append(drawn.data[(slice(None), *index, *where)])
         weighted = weights[regions.row[pairs]]
         tasks.append(delayed(Sums.of)(*given, regions.region[pairs], cells, weighted, threshold))
-    sums, rows = compute(*tasks), []
+    sums, rows, n = compute(*tasks), [], len(regions.names)
     of_samples = statistic == "fraction" or filled.attrs.get("geonp_statistic") == "median"
     for number, index in enumerate(slices):
         some = sums[number * len(parts) : (number + 1) * len(parts)]
-        total = Sums.joined(some, len(regions.names), drawn.sizes["sample"])
+        total = Sums.joined(some, n, drawn.sizes["sample"])
         places = zip(values.dims[:-2], index, strict=True)
-        lead = {str(dim): values[dim].values[k] if dim in values.coords else k for dim, k in places}
+        lead = {str(dim): np.repeat(values[dim].values[[k]] if dim in values.coords else k, n) for dim, k in places}
         found = total.table(statistic, regions.sizes, of_samples=of_samples)
         rows.append(pd.DataFrame({"variable": name, **lead, "region": regions.names, **found}))
     out = pd.concat(rows, ignore_index=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import xarray as xr
 from geonp.errors import InputError
 from geonp.fill.aggregate import AGGREGATE, aggregate
 from geonp.fill.elsewhere import Target, arrays_on
+from geonp.fill.options import FillOptions
 from geonp.fill.region import unknown
 from geonp.fill.request import Request
 from geonp.fill.variables import Raster
@@ -30,19 +32,26 @@ def means_at(
     The standard errors account for the correlation of errors between cells, see :func:`geonp.aggregate`. Raises
     InputError for cells too small for a mean, variables that are not numbers, and results that means do not have.
     """
-    found = request.options
-    unknown = {"quantiles": found.quantiles, "exceed": found.exceed, "tails": found.tails}
-    if wrong := [name for name, value in unknown.items() if value]:
+    found, usual = request.options, FillOptions()
+    usable = [name for name in options if name in signature(aggregate).parameters and name != "statistic"]
+    others = {name: getattr(found, name) for name in options if name not in usable}
+    if wrong := [
+        name
+        for name, value in others.items()
+        if value is not None and not (isinstance(value, bool | str | tuple) and value == getattr(usual, name))
+    ]:
         raise InputError(
-            f"means over cells (support='cell') have standard errors only: got {', '.join(wrong)}, expected none of "
-            f"{', '.join(unknown)}"
+            "means over cells (support='cell') are those of a plain fill, and have standard errors only: got "
+            f"{', '.join(wrong)}, expected none of these options. Fill on the grid of the raster, and average the "
+            "result with aggregate()."
         )
     if any(variable.kind is not Kind.NUMBERS for variable in request.variables):
         raise InputError(
             "means over cells (support='cell') need numbers: got classes or directions; choose other variables"
         )
     labels = _labels(request, target)
-    table = aggregate(obj, labels, **options | {"samples": found.samples or AGGREGATE.samples})
+    given = {name: options[name] for name in usable} | {"samples": found.samples or AGGREGATE.samples}
+    table = aggregate(obj, labels, **given)
     request, out = replace(request, options=replace(found, samples=0)), {}
     for variable in request.variables:
         rows = table[table["variable"] == variable.label]

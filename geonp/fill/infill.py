@@ -241,7 +241,10 @@ def _assembled(
         found[variable.name] = dict(arrays[variable.name])
         if request.options.tails and variable.name in warpings:
             found[variable.name][f"{variable.label}_warping"] = warping_array(variable, warpings[variable.name])
-        out = out.assign(found[variable.name]).assign_attrs(attrs)
+        # as variables: of arrays, xarray would align the indexes, and drop single levels of them
+        new = {name: coord for array in found[variable.name].values() for name, coord in array.coords.items()}
+        out = out.assign_coords({name: coord.variable for name, coord in new.items() if name not in out.coords})
+        out = out.assign({name: array.variable for name, array in found[variable.name].items()}).assign_attrs(attrs)
     return ordered(request.ds, out, found)
 
 

@@ -248,6 +248,8 @@ class FillOptions:
                 "samples cannot be combined with empty_slices, which predicts cell by cell: got "
                 f"samples={self.samples}, expected one of the two"
             )
+        if not all(isinstance(dim, Hashable) for dim in self.dims):
+            raise InputError(f"across must be the name of a dimension or a list of names, got {self.across!r}")
         if len(set(self.dims)) < len(self.dims):
             raise InputError(f"across must name different dimensions, got {self.across!r}")
 
@@ -268,6 +270,7 @@ class FillOptions:
     def dims(self) -> tuple[Hashable, ...]:
         """The dimensions of `across`."""
         found = () if self.across is None else self.across
+        found = np.ravel(found).tolist() if isinstance(found, np.ndarray) else found
         return tuple(found) if isinstance(found, (list, tuple)) else (found,)
 
     @property

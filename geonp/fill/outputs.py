@@ -277,7 +277,7 @@ def _result_attrs(source: xr.DataArray, label: str, result: str, kind: Kind) -> 
 
     `label` stands for the ``long_name`` of the source if it has none.
     """
-    title = source.attrs.get("long_name", label)
+    title = source.attrs.get("long_name") or label
     if result == "standard_error":
         return _error_attrs(source, title, directions=kind is Kind.DIRECTIONS)
     if result == "fill_flag":

@@ -173,7 +173,9 @@ def _selected(
     found["value"] = da
     cut = {what: each.isel({d: at for d, at in where.items() if d in each.dims}) for what, each in found.items()}
     cut = {what: each for what, each in cut.items() if what != "probability" or each.ndim == cut["value"].ndim}
-    loaded = xr.Dataset({what: each.drop_vars(set(each.coords) - set(leading)) for what, each in cut.items()}).compute()
+    loaded = xr.Dataset(
+        {what: each.drop_vars(set(each.coords) - {*leading, *each.xindexes}) for what, each in cut.items()}
+    ).compute()
     order = ([] if along is None else [along]) + [grid.y_dim, grid.x_dim]
     arrays = {what: _floats(each).transpose(*order).values for what, each in loaded.items()}
     shape = (-1, *arrays["value"].shape[-2:])

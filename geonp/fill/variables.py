@@ -13,7 +13,7 @@ from geonp.fill.missing import Flags, flags_of, hidden
 from geonp.fill.options import FillOptions
 from geonp.raster.covariates import CovariateLike, taken_by
 from geonp.raster.grid import Grid, with_cf_crs
-from geonp.raster.metadata import ancillary_names, as_dataset
+from geonp.raster.metadata import Kind, ancillary_names, as_dataset
 from geonp.raster.places import warn_of_places
 from geonp.raster.variable import Variable, class_variables, number_variables, off_grid, passed_classes
 
@@ -56,11 +56,12 @@ def normalise(
     variables = tuple(
         variable_of(ds[name], spatial, without if name in declared else options, classes) for name in names
     )
+    _check_labels(ds, names)
     for variable in variables:
         results = results_of(variable, options)
         if not isinstance(obj, xr.DataArray):
             _check_replaced(ds, variable.name, results)
-        _check_names(ds[variable.name], variable.name, results)
+        _check_names(ds, variable, results)
     warn_of_places(grid)
     return ds, grid, variables, flags
 
@@ -97,6 +98,16 @@ def _warn_of_passed(ds: xr.Dataset, grid: Grid, names: Sequence[Hashable], class
         )
 
 
+def _check_labels(ds: xr.Dataset, names: Sequence[Hashable]) -> None:
+    """Check that no variable is called like the text of the name of another, as of 1 and "1", which results have."""
+    for name in names:
+        if not isinstance(name, str) and str(name) in ds.variables:
+            raise InputError(
+                f"the Dataset has variables {name!r} and {str(name)!r}, but names of results are texts: rename one of "
+                "them"
+            )
+
+
 def _check_replaced(ds: xr.Dataset, name: Hashable, results: Sequence[str]) -> None:
     """Check that no other variable is called as a result will be, unless it is ancillary to `name`."""
     ancillary = ancillary_names(ds[name])
@@ -108,14 +119,14 @@ def _check_replaced(ds: xr.Dataset, name: Hashable, results: Sequence[str]) -> N
             )
 
 
-def _check_names(array: xr.DataArray, name: Hashable, results: Sequence[str]) -> None:
-    """Check that no coordinate or dimension is called as a result will be."""
-    taken = [output for result in results if (output := f"{name}_{result}") in array.coords]
+def _check_names(ds: xr.Dataset, variable: Variable, results: Sequence[str]) -> None:
+    """Check that nothing is called as a dimension of a result will be, and no coordinate as a result."""
+    taken = [output for result in results if (output := f"{variable.name}_{result}") in ds.coords]
     along = {"quantile": "quantile", "exceedance": "threshold", "sample": "sample", "warping": "warping"}
-    along |= dict.fromkeys(("probability", "class_probability"), "category")
-    taken += [along[result] for result in results if along.get(result) in {*array.dims, *array.coords}]
+    along["class_probability" if variable.kind is Kind.CLASSES else "probability"] = "category"
+    taken += [along[result] for result in results if along.get(result) in {*ds.dims, *ds.variables}]
     if taken:
         raise InputError(
-            f"the raster has a coordinate or dimension {', '.join(map(repr, taken))} already, which the result needs "
-            f"for {name!r}: rename it"
+            f"the raster has a variable, coordinate or dimension {', '.join(map(repr, taken))} already, which the "
+            f"result needs for {variable.name!r}: rename it"
         )

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from geonp.errors import InputError
 from geonp.raster.grid import grid_mapping_name
 from geonp.raster.nodata import NODATA, PACKING, packing, require_packing, valid_limits
 
@@ -36,8 +37,19 @@ GDAL_METADATA = "gdal_metadata"
 
 
 def as_dataset(obj: xr.DataArray | xr.Dataset) -> xr.Dataset:
-    """A raster as a Dataset; the variable of an array without a name is called :data:`UNNAMED`."""
-    return obj if isinstance(obj, xr.Dataset) else obj.to_dataset(name=UNNAMED if obj.name is None else obj.name)
+    """A raster as a Dataset; the variable of an array without a name is called :data:`UNNAMED`.
+
+    Raises InputError for an array that is called like one of its coordinates.
+    """
+    if isinstance(obj, xr.Dataset):
+        return obj
+    name = UNNAMED if obj.name is None else obj.name
+    if name in obj.coords:
+        raise InputError(
+            f"The array is called like one of its coordinates: got {name!r}, expected another name. Rename it, for "
+            f"example da.rename('values'), or drop the coordinate, da.drop_vars({name!r})."
+        )
+    return obj.to_dataset(name=name)
 
 
 class FillFlag(IntEnum):

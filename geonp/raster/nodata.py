@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import dask.array
 import numpy as np
 import xarray as xr
 
@@ -277,10 +278,17 @@ def reader(da: xr.DataArray, nodata: float | None = None) -> Reader:
 
 
 def require_real(da: xr.DataArray) -> None:
-    """Check that a raster holds integers or floats.
+    """Check that a raster holds integers or floats, in arrays of NumPy.
 
-    Raises InputError for complex numbers, strings, dates, booleans and objects.
+    Raises InputError for complex numbers, strings, dates, booleans and objects, and for arrays of pint, sparse or CuPy.
     """
+    held = da.variable._data
+    blocks = held._meta if isinstance(held, dask.array.Array) else held
+    if not isinstance(blocks, np.ndarray) and hasattr(blocks, "__array_function__"):
+        raise InputError(
+            f"Variable {da.name!r} cannot be filled: got values of {type(blocks).__module__}, expected arrays of "
+            "NumPy. Convert it with as_numpy(), or with pint.dequantify() to keep the units."
+        )
     if da.dtype.kind not in "iuf":
         raise InputError(
             f"Variable {da.name!r} cannot be filled: got dtype {da.dtype}, expected integers or floats. Convert it, "

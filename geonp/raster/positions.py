@@ -6,8 +6,10 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
+from geonp.errors import warn
 from geonp.raster.arrays import Array
 
 DAY = 86_400e6
@@ -31,11 +33,18 @@ def positions(array: xr.DataArray, dim: Hashable) -> tuple[float, ...]:
     """Positions of the slices along a dimension, of which only the differences matter.
 
     They are times in microseconds if the coordinate of the dimension, or the only other coordinate along it, has times:
-    datetime64, timedelta64, cftime of any calendar, or numbers with CF units such as ``days since 2000-01-01``.
-    Otherwise, and if any time is unknown, they are 0, 1, 2, ...
+    datetime64, timedelta64, cftime of any calendar, periods of pandas, or numbers with CF units such as ``days since
+    2000-01-01``. Otherwise, and if any time is unknown, of which it warns, they are 0, 1, 2, ...
     """
     times = _times(array, dim)
-    return tuple(map(float, range(array.sizes[dim]))) if times is None else _elapsed(times)
+    if times is not None:
+        return _elapsed(times)
+    if dim in array.coords and (unknown := int(np.sum(pd.isna(array.coords[dim].values)))):
+        warn(
+            f"{dim}: {unknown} of {array.sizes[dim]} labels are unknown, so that its slices count as evenly spaced. "
+            f"Correct them, or leave these slices out: obj.isel({dim}=obj[{dim!r}].notnull())."
+        )
+    return tuple(map(float, range(array.sizes[dim])))
 
 
 def periods(array: xr.DataArray, dim: Hashable) -> tuple[float, ...]:
@@ -76,6 +85,8 @@ def _decoded(coord: xr.DataArray) -> Array | None:
             values = xr.decode_cf(xr.Dataset({"time": ("time", values, coord.attrs)})).time.values
         except ValueError:  # units that CF does not know
             return None
+    if values.dtype.kind == "O" and isinstance(index := coord.to_index(), pd.PeriodIndex):
+        values = index.to_timestamp().to_numpy()
     if values.dtype.kind in "mM":
         return None if np.isnat(values).any() else values
     return values if values.dtype.kind == "O" and isinstance(coord.to_index(), xr.CFTimeIndex) else None

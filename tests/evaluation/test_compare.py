@@ -260,6 +260,7 @@ def test_cells_that_the_model_leaves_empty_are_counted_and_not_scored(model: str
         ({"holdout": "gaps"}, "'height' has no gaps to move: got 0 missing of 1920 cells.*choose another"),
         ({"fraction": 1e-9, "holdout": "random"}, "Nothing of 'height' can be scored with the hold-out 'random': 0 of"),
         ({"index": {"y": 1}}, "No slice y=1"),
+        ({"index": {"time": "2020-01-01"}}, "No slice time=2020-01-01"),
     ],
 )
 def test_errors_say_what_is_wrong(options: dict[str, Any], message: str) -> None:

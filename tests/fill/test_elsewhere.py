@@ -106,8 +106,9 @@ def test_means_over_coarser_cells(model: str) -> None:
     assert error[mixed].sum() > 2 * independent[mixed].sum()
     with pytest.raises(geonp.InputError, match=r"cells of the target grid contain no cell centre of the raster"):
         da.geonp.infill(at=raster(47, 63, 0.5), support="cell", model=model)
-    with pytest.raises(geonp.InputError, match=r"standard errors only: got quantiles"):
-        da.geonp.infill(at=at, support="cell", quantiles=[0.5], model=model)
+    asked: Any = {"quantiles": [0.5], "max_gap": 3, "missing": da > 3, "holes": False}
+    with pytest.raises(geonp.InputError, match=r"standard errors only: got quantiles, max_gap, missing, expected none"):
+        da.geonp.infill(at=at, support="cell", model=model, **asked)
 
 
 def test_chunks_change_nothing_and_nothing_is_computed(model: str, computes_nothing: Any) -> None:

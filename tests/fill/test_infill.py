@@ -12,12 +12,14 @@ import dask
 import dask.array as da
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import pytest
 import torch
 import xarray as xr
 from pyproj import CRS
 from xarray.backends import BackendArray
 from xarray.core.indexing import LazilyIndexedArray
+from xarray.indexes import RangeIndex
 
 import geonp
 from geonp.errors import CheckpointError, InputError, ModelError, PredictionError
@@ -127,6 +129,23 @@ def test_a_raster_without_a_name_is_called_value(model: str) -> None:
     out = infill(raster(name=None), model=model)
     assert list(out) == ["value", "value_standard_error", "value_fill_flag"]
     assert out.attrs["history"].endswith("geonp infill: value filled by tiny 1")
+
+
+def test_indexes_of_every_kind_are_kept(model: str) -> None:
+    """A MultiIndex as of ``stack``, an index that is no list of labels, and none."""
+    places = pd.MultiIndex.from_product([[2020], [1, 2]], names=("year", "month"))
+    stack = raster().expand_dims(time=2).assign_coords(xr.Coordinates.from_pandas_multiindex(places, "time"))
+    columns = xr.Coordinates.from_xindex(RangeIndex.arange(0.0, 20.0, 1.0, dim="x"))
+    source = stack.drop_vars("x").assign_coords(columns).drop_indexes("y")
+    for lazy in (False, True):
+        out = infill(source.chunk(x=7) if lazy else source, model=model, quantiles=[0.5])
+        assert out.indexes["time"].equals(places)
+        assert isinstance(out.xindexes["x"], RangeIndex)
+        assert set(out.xindexes) == {*source.xindexes, "quantile"}
+    assert len(out.geonp.plot().axes) > 2
+    table = out.geonp.aggregate((12, 20), model=model, samples=30)
+    assert table["time"].tolist() == places.tolist()
+    assert "nearest" in source.geonp.evaluate(model=model, across="time", baselines=["nearest"]).scores
 
 
 def test_a_name_that_is_no_string_becomes_one(model: str) -> None:
@@ -533,6 +552,8 @@ def refused(obj: Any, message: str, error: type[Exception] = InputError, **optio
         (raster().astype("U"), r"'a' cannot be filled: got dtype <U32, expected integers or floats"),
         (raster() > 3, r"'a' cannot be filled: got dtype bool"),
         (raster().fillna(0).astype("i2"), r"'a' holds integers \(int16\) without a declared nodata value.*--nodata"),
+        (raster(name="x"), r"called like one of its coordinates: got 'x', expected another name.*drop_vars\('x'\)"),
+        (xr.Dataset({1: raster(), "1": raster()}), r"variables 1 and '1', but names of results are texts: rename one"),
         (xr.Dataset({"s": (("y", "x"), [["a"]])}), r"No variable can be filled: got 's' \('y', 'x'\) <U1"),
         (xr.Dataset(coords=raster().coords), "No variable can be filled: got no variables"),
     ],
@@ -623,10 +644,15 @@ def test_masks_of_other_cells_and_with_nodata(model: str) -> None:
         (
             lambda a: a.expand_dims(quantile=2),
             {"quantiles": [0.5]},
-            r"a coordinate or dimension 'quantile' already, which the result needs for 'a': rename it",
+            r"coordinate or dimension 'quantile' already, which the result needs for 'a': rename it",
         ),
-        (lambda a: a.assign_coords(a_fill_flag=1), {}, r"a coordinate or dimension 'a_fill_flag' already"),
-        (lambda a: a.assign_coords(a_fill_flag=1).to_dataset(), {}, r"a coordinate or dimension 'a_fill_flag'"),
+        (
+            lambda a: xr.Dataset({"a": a, "sample": a.fillna(0)}),
+            {"samples": 2},
+            r"a variable, coordinate or dimension 'sample' already, which the result needs for 'a': rename it",
+        ),
+        (lambda a: a.assign_coords(a_fill_flag=1), {}, r"coordinate or dimension 'a_fill_flag' already"),
+        (lambda a: a.assign_coords(a_fill_flag=1).to_dataset(), {}, r"coordinate or dimension 'a_fill_flag'"),
     ],
 )
 def test_errors_are_raised_before_work_starts(model: str, change: Any, options: dict[str, Any], message: str) -> None:
@@ -705,6 +731,8 @@ def test_a_plan_counts_all_variables_and_chunks(model: str) -> None:
         ({"model": None}, "model must be a name or the path"),
         ({"max_distance": "3"}, "max_distance must be a positive number, got '3'"),
         ({"seed": 1.5}, r"seed must be an integer, got 1\.5"),
+        ({"across": {"time"}}, r"across must be the name of a dimension or a list of names, got \{'time'\}"),
+        ({"across": np.array(["time"])}, "across must be a dimension other than rows and columns: got 'time'"),
         ({"device": "meta"}, "device 'meta' cannot be used here: expected cpu"),
         ({"device": "nonsense"}, r"device 'nonsense' cannot be used here \("),
     ],

@@ -141,6 +141,9 @@ def test_periods_are_those_that_the_stack_spans_and_resolves() -> None:
     coded = dated([0, 30, 64])
     coded.time.attrs["units"] = "days since 2001-01-01"
     assert positions(coded, "time") == (0, 30 * day, 64 * day)
+    assert positions(dated(pd.PeriodIndex(["2001-01", "2001-04"], freq="M")), "time") == (0, 90 * day)
+    with pytest.warns(UserWarning, match=r"time: 1 of 3 labels are unknown, so that its slices count as evenly spaced"):
+        assert positions(dated(pd.to_datetime(["2001-01-01", None, "2003-01-01"])), "time") == (0, 1, 2)
 
 
 # --- every path -------------------------------------------------------------------------------------------------------

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import dask.array
 import numpy as np
+import numpy.typing as npt
 import pytest
 import xarray as xr
 
@@ -219,6 +221,30 @@ def test_what_is_not_real_is_refused(dtype: str) -> None:
         observed(da)
     with pytest.raises(InputError, match=r"No variable can be filled: got 't' \('y', 'x'\)"):
         fillable(da.to_dataset())
+
+
+class Quantity:
+    """Values as of pint, sparse or CuPy: no array of NumPy."""
+
+    def __init__(self, values: npt.NDArray[np.float64]) -> None:
+        self.values, self.shape, self.dtype, self.ndim = values, values.shape, values.dtype, values.ndim
+
+    def __getitem__(self, key: Any) -> Quantity:
+        return Quantity(self.values[key])
+
+    def __array_function__(self, *_: object) -> None:
+        raise AssertionError("something was computed")
+
+    __array_ufunc__ = __array_function__
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_arrays_of_other_libraries_are_refused(chunked: bool) -> None:
+    values: Any = Quantity(np.zeros((2, 2)))
+    if chunked:
+        values = dask.array.Array({("q", 0, 0): values}, "q", ((2,), (2,)), meta=Quantity(np.zeros((0, 0))))
+    with pytest.raises(InputError, match=r"'t' cannot be filled: got values of .*, expected arrays of NumPy.*as_numpy"):
+        observed(xr.DataArray(values, dims=("y", "x"), name="t"))
 
 
 def test_nodata_must_be_a_number() -> None:
