@@ -12,6 +12,7 @@ from geonp.fill.infill import infill
 from geonp.fill.report import Report, counted
 from geonp.fill.signatures import FillKeywords
 from geonp.fill.variables import Raster
+from geonp.io.conventions import with_conventions
 from geonp.io.engines import Session, write_session
 from geonp.io.output import for_files
 from geonp.raster.grid import Grid
@@ -30,6 +31,6 @@ def fill_session(obj: Raster, session: Session, chunks: int | None, **options: U
     side = chunk_side(math.prod(ds.sizes.values())) if chunks is None else chunks
     ds = ds.chunk({**dict.fromkeys(set(ds.dims) - {grid.y_dim, grid.x_dim}, 1), grid.y_dim: side, grid.x_dim: side})
     filled, counts = counted(ds, infill(ds, **options))
-    write_session(for_files(filled, grid), session, filled.attrs["history"].splitlines()[-1])
+    write_session(with_conventions(for_files(filled, grid), grid), session, filled.attrs["history"].splitlines()[-1])
     units = sum(ds[name].data.npartitions for name in counts())
     return Report(counts(), units, 0, {})

@@ -33,6 +33,7 @@ from geonp.fill.units import COUNTED, Field, Unit, Work, units_of
 from geonp.fill.variables import Raster
 from geonp.fill.workers import Pool, executor, processes, run
 from geonp.inference.warping import Warping
+from geonp.io.conventions import with_conventions
 from geonp.io.engines import Session, is_session
 from geonp.io.journal import Journal, Record
 from geonp.io.location import is_remote, require_apart, resolved
@@ -345,7 +346,8 @@ def _begin(
         store.sweep()
         records = {key: record for key, record in journal.records().items() if set(record) >= {*COUNTED, "seen"}}
         return {key: record for key, record in records.items() if not {"error", "unread"} & set(record)}
-    ready = for_files(template(request, {f.variable.name: f.warping for f in fields if f.warping}), request.grid)
+    filled = template(request, {f.variable.name: f.warping for f in fields if f.warping})
+    ready = with_conventions(for_files(filled, request.grid), request.grid)
     warn_of_tags(ready)
     made = {output.name: field for field in fields for output in field.outputs}
     for name, field in made.items():

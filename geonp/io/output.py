@@ -22,6 +22,7 @@ from rasterio.errors import RasterioError
 
 from geonp.errors import GeonpError, InputError, OutputError, reason, warn
 from geonp.io.attributes import storable, with_storable_names, with_texts
+from geonp.io.conventions import with_conventions
 from geonp.io.geotiff import DRIVERS, creation_options_of, transform, write_geotiff
 from geonp.io.journal import Journal
 from geonp.io.layouts import layout_of, with_chunks, zarr_format_of
@@ -31,7 +32,7 @@ from geonp.io.owner import here, named, note, owning, runs
 from geonp.io.sources import NETCDF
 from geonp.io.stores import Store, stored_once, to_zarr
 from geonp.io.tags import warn_of_tags
-from geonp.raster.grid import Grid, grid_mapping_name
+from geonp.raster.grid import Grid, grid_mapping_name, with_cf_crs, without_conventions
 from geonp.raster.metadata import GDAL_METADATA, PACKED_BANDS, as_dataset
 from geonp.raster.nodata import holds
 
@@ -154,7 +155,7 @@ def written(
 
     Nested contexts are the way to write several files, all or none.
     """
-    path, ds = Path(path), as_dataset(ds)
+    path, ds = Path(path), as_dataset(with_cf_crs(ds))
     check_output(path, overwrite=overwrite, driver=driver)
     options = {key.upper(): value for key, value in (creation_options or {}).items()}
     _require_apart(ds, path)
@@ -166,7 +167,7 @@ def written(
     with _replacing(path, overwrite=overwrite) as temporary:
         if path.suffix.lower() == ".zarr":
             _require_known(options, {"ZARR_FORMAT"}, "Zarr")
-            ds = ds if like is None else with_chunks(ds, like, "zarr")
+            ds = with_conventions(ds if like is None else with_chunks(ds, like, "zarr"), grid)
             to_zarr(ds, temporary, mode="w", consolidated=True, zarr_format=_zarr_format(options, like))
         elif path.suffix.lower() in NETCDF:
             _require_known(options, set(), "NetCDF")
@@ -183,7 +184,9 @@ def written(
 
 def for_files(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
     """Copy of `ds` with chunks of one size, the CRS in a variable, and without the encoding of its earlier format."""
-    ds = _with_axis_attrs(_with_grid_mapping(with_texts(ds.copy()), grid), grid)
+    # they may be of the raster that this was cut from
+    ds = without_conventions(with_texts(ds.copy()))
+    ds = _with_axis_attrs(_with_grid_mapping(ds, grid), grid)
     for name, variable in ds.variables.items():
         if variable.chunks is not None:
             ds[name] = ds[name].chunk({dim: max(sizes) for dim, sizes in variable.chunksizes.items()})

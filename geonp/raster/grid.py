@@ -212,7 +212,12 @@ def with_cf_crs(obj: Any) -> Any:
     ]
     if not given or grid_mapping_name(obj) is not None or (crs := _crs_of(given[0])) is None:
         return obj
-    obj = obj.assign_coords(spatial_ref=((), 0, {**crs.to_cf(), "spatial_ref": crs.to_wkt()}))
+    return without_conventions(obj.assign_coords(spatial_ref=((), 0, {**crs.to_cf(), "spatial_ref": crs.to_wkt()})))
+
+
+def without_conventions(obj: Any) -> Any:
+    """A raster without the attributes of the Zarr conventions of georeferences."""
+    obj = obj.copy(deep=False)
     for one in _all(obj):
         others = [entry for entry in one.attrs.get("zarr_conventions", ()) if entry.get("name") not in _CONVENTIONS]
         kept = {key: value for key, value in one.attrs.items() if not str(key).startswith(_CONVENTIONS)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -168,3 +169,18 @@ def test_names_that_would_be_groups_are_changed(tmp_path: Path, name: str) -> No
         assert found["t_C"].attrs["ancillary_variables"] == "t_C_error"
         assert "'t/C' to 't_C'" in texts[0]
         assert list(ds) == ["t/C", "t/C_error"]
+
+
+def test_stores_declare_the_zarr_conventions_of_their_own_grid(ds: xr.Dataset, tmp_path: Path) -> None:
+    """Where rioxarray can write them; those of the raster that a cut is from are not kept in any format."""
+    stale = ds.rio.write_crs("EPSG:32633").assign_attrs({"spatial:shape": [999, 999], "proj:code": "EPSG:4326"})
+    write_raster(stale, tmp_path / "a.nc")
+    assert not [key for key in open_raster(tmp_path / "a.nc").attrs if ":" in key]
+    write_raster(stale, tmp_path / "a.zarr")
+    with xr.open_zarr(tmp_path / "a.zarr") as stored:
+        found = {key: value for key, value in stored.attrs.items() if ":" in key}
+    if find_spec("rioxarray.enum") is None:
+        assert not found
+    else:
+        assert found["spatial:shape"] == [ds.sizes["y"], ds.sizes["x"]]
+        assert "UTM zone 33N" in found["proj:wkt2"]
