@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import dask.array
 import numpy as np
 import xarray as xr
 
@@ -283,7 +282,7 @@ def require_real(da: xr.DataArray) -> None:
     Raises InputError for complex numbers, strings, dates, booleans and objects, and for arrays of pint, sparse or CuPy.
     """
     held = da.variable._data
-    blocks = held._meta if isinstance(held, dask.array.Array) else held
+    blocks = getattr(held, "_meta", held)  # of dask
     if not isinstance(blocks, np.ndarray) and hasattr(blocks, "__array_function__"):
         raise InputError(
             f"Variable {da.name!r} cannot be filled: got values of {type(blocks).__module__}, expected arrays of "
