@@ -14,6 +14,7 @@ distribution with as many degrees of freedom as the cell has observations: so un
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 import scipy
 
-from geonp.raster.arrays import BoolArray, FloatArray
+from geonp.raster.arrays import BoolArray, FloatArray, IntArray
 from geonp.raster.windows import Window
 
 
@@ -33,7 +34,8 @@ class SeriesSettings:
     slices: int = 64
     """Largest number of slices that are read."""
     square_px: int = 64
-    """Side of the squares of a lattice whose cells have the same covariance."""
+    """Side of the squares of a lattice that have a covariance each. A cell is predicted with those of the squares whose
+    middle is less than a side away, and the predictions are blended, so that there are no seams."""
     frame_px: int = 32
     """Width of the frame around a square whose cells count for it, too, in cells."""
     cells: int = 48
@@ -54,7 +56,7 @@ class SeriesSettings:
     @property
     def reach_px(self) -> int:
         """How far beyond a cell others may matter."""
-        return self.square_px + self.frame_px
+        return 3 * self.square_px // 2 + self.frame_px
 
 
 SERIES = SeriesSettings()
@@ -125,19 +127,37 @@ def predict_slice(
         Mean, standard error of a new measurement and tail, ``(3, rows, cols)``; NaN in cells that are not wanted, or
         have too few observations.
     """
-    out = np.full((3, *wanted.shape), np.nan)
-    side, frame = SERIES.square_px, SERIES.frame_px
-    first = -(window.row % side), -(window.col % side)
-    for row in range(first[0], wanted.shape[0], side):
-        for col in range(first[1], wanted.shape[1], side):
-            square = np.s_[max(row, 0) : row + side, max(col, 0) : col + side]
-            if not wanted[square].any():
-                continue
-            around = np.s_[:, max(row - frame, 0) : row + side + frame, max(col - frame, 0) : col + side + frame]
-            found = _predict(others[:, *square][:, wanted[square]].T, others[around], positions, position, periods)
-            if found is not None:
-                out[:, *square][:, wanted[square]] = found
-    return out
+    total, weight = np.zeros((3, *wanted.shape)), np.zeros(wanted.shape)
+    side, frame, half = SERIES.square_px, SERIES.frame_px, SERIES.square_px // 2
+    corners = [
+        range(-(first % side) - side, n + side, side)
+        for first, n in zip((window.row, window.col), wanted.shape, strict=True)
+    ]
+    for row, col in itertools.product(*corners):
+        own, near, around = ((_within(row, margin), _within(col, margin)) for margin in (0, half, frame))
+        # a square without data, as one outside of the raster, has no covariance of its own
+        if not wanted[near].any() or not np.isfinite(others[:, *own]).any():
+            continue
+        found = _predict(others[:, *near][:, wanted[near]].T, others[:, *around], positions, position, periods)
+        if found is not None:
+            shares = (
+                _share(np.arange(n)[part], start) for n, part, start in zip(wanted.shape, near, (row, col), strict=True)
+            )
+            share = np.outer(*shares)[wanted[near]]
+            total[:, *near][:, wanted[near]] += share * found
+            weight[near][wanted[near]] += share
+    return np.where(weight > 0, total / np.where(weight > 0, weight, 1.0), np.nan)
+
+
+def _within(start: int, margin: int) -> slice:
+    """The cells of a square that begins at `start`, and a margin."""
+    return slice(max(start - margin, 0), max(start + SERIES.square_px + margin, 0))
+
+
+def _share(cells: IntArray, start: int) -> FloatArray:
+    """Shares of the square that begins at `start` in cells along one dimension: those of all squares sum to one."""
+    middle = start + (SERIES.square_px - 1) / 2
+    return np.asarray(np.maximum(1 - np.abs(cells - middle) / SERIES.square_px, 0.0))
 
 
 def _predict(

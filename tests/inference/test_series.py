@@ -111,16 +111,26 @@ def test_units_levels_and_unknown_cells() -> None:
     np.testing.assert_allclose(other[:2], [1000 * mean - 7, 1000 * error], rtol=1e-3)
 
 
-def test_a_window_needs_the_squares_of_its_cells_and_their_frames() -> None:
-    values = np.tile(stack(), (1, 9, 1))
+def test_a_window_needs_what_is_in_reach_of_its_cells() -> None:
+    values = np.tile(stack(), (1, 16, 1))
     wanted = np.zeros(values.shape[1:], bool)
-    wanted[70:120] = True
+    wanted[170:220] = True
     others, positions_ = np.delete(values, 9, 0), np.delete(DAYS, 9)
-    whole = predict_slice(others, positions_, DAYS[9], [], wanted, Window(0, 216, 0, 24))
-    part = np.s_[64 - SERIES.frame_px : 128 + SERIES.frame_px]
+    whole = predict_slice(others, positions_, DAYS[9], [], wanted, Window(0, 384, 0, 24))
+    part = np.s_[170 - SERIES.reach_px : 220 + SERIES.reach_px]
     near = predict_slice(others[:, part], positions_, DAYS[9], [], wanted[part], Window(part.start, part.stop, 0, 24))
     np.testing.assert_array_equal(whole[:, part], near)
     assert np.isfinite(near[0]).sum() == 50 * 24
+
+
+def test_there_are_no_seams_where_the_covariance_changes() -> None:
+    """The noise is ten times as large in the lower half of the raster."""
+    noise = np.random.default_rng(0).normal(size=(len(DAYS), 256, 6)) * np.repeat([0.02, 0.2], 128)[:, None]
+    values = np.sin(DAYS / 40)[:, None, None] + noise
+    _, error, _ = predicted(values, 10)
+    jumps = np.abs(np.diff(np.log(error.mean(1))))
+    assert np.ptp(np.log(error.mean(1))) > 1
+    assert jumps.max() < 0.04
 
 
 # --- periods ----------------------------------------------------------------------------------------------------------
