@@ -127,9 +127,8 @@ def cross_validate(
     """
     options = {"model": os.fspath(model), "max_distance": max_distance, "device": device, "batch_size": batch_size}
     data = _measured(points, (values, x, y), crs, covariates, errors, repeats, time, units)
-    methods = [*POINT_METHODS, "kriging", *([REGRESSION] if data.labels else []), *([ACROSS] if time else [])]
-    data.check_names((*RESULTS, *methods))
-    baselines = requested(baselines, methods, {REGRESSION: "covariates", ACROSS: "time"})
+    data.check_names()
+    baselines = requested(baselines, data.methods, {REGRESSION: "covariates", ACROSS: "time"})
     rng = np.random.default_rng(seed)
     fold = folds_of(holdout, folds, data.sites.plane, data.sites.stations, data.times, rng, block_size)
     card = load_card(os.fspath(model))
@@ -194,10 +193,15 @@ class _Measured:
         """Coordinates, time and values."""
         return self.frame[[self.x, self.y, *([self.time] if self.time else []), self.value]]
 
-    def check_names(self, results: Sequence[str]) -> None:
-        """Refuse columns that are called as one of the results."""
-        if taken := [name for name in self.table if name in results]:
-            raise InputError(f"the column {taken[0]!r} is called as a result of the evaluation: rename it")
+    @property
+    def methods(self) -> list[str]:
+        """The classical methods that these measurements allow."""
+        return [*POINT_METHODS, "kriging", *([REGRESSION] if self.labels else []), *([ACROSS] if self.time else [])]
+
+    def check_names(self) -> None:
+        """Check that no column has the name of a result of the evaluation."""
+        if taken := [name for name in self.table if name in (*RESULTS, *self.methods)]:
+            raise InputError(f"the column {taken[0]!r} has the name of a result of the evaluation: rename it")
 
     def words(self, time: str | None, errors: str | None) -> str:
         """How the measurements are predicted."""
@@ -227,8 +231,7 @@ def _measured(
     (value,) = table.values
     require_scorable(table.values[value], value)
     warn_of_doubtful_rows(table)
-    table = transformed(table, crs, None)
-    table = table if time is None else table.timed(time)
+    table = transformed(table, crs, None).timed(time)
     table = table.at(table.usable(value) & (True if table.times is None else table.times.of_rows >= 0))
     if len(table.xy) < SETTINGS.least:
         raise InputError(
@@ -341,11 +344,8 @@ class _Run:
             columns = [data.x, data.y, *labels, *([data.time] if data.time else [])]
             given = [*columns, data.value, *([data.errors] if data.errors else [])]
             with warnings.catch_warnings():
-                for doubt in (
-                    ".*far from all ",
-                    ".* beyond the bounds ",
-                    "all measurements of ",
-                ):  # said of the whole table before
+                # given for the whole table before
+                for doubt in (".*far from all ", ".* beyond the bounds ", "all measurements of "):
                     warnings.filterwarnings("ignore", doubt)
                 found = interpolate(
                     data.frame.loc[known, given],

@@ -276,9 +276,9 @@ def _again(ds: xr.Dataset, name: str, samples: int, options: dict[str, Any]) -> 
         return drawn
     scores = (drawn - again[name]) / again[f"{name}_standard_error"].where(flags != FillFlag.OBSERVED)
     if before:
-        # upper bound: errors of cells without observations in reach are taken as one
-        as_one = np.random.default_rng(options.get("seed", 0)).standard_normal(samples)
-        scores = scores.where(flags != FillFlag.FILLED_ACROSS, xr.DataArray(as_one, dims="sample"))
+        # an upper bound: their correlation is not known, and is taken to be perfect
+        common = np.random.default_rng(options.get("seed", 0)).standard_normal(samples)
+        scores = scores.where(flags != FillFlag.FILLED_ACROSS, xr.DataArray(common, dims="sample"))
     filled: xr.DataArray = ds[name] + ds[f"{name}_standard_error"] * scores
     return filled.where(flags != FillFlag.OBSERVED, ds[name])
 

@@ -99,7 +99,7 @@ def _warn_of_passed(ds: xr.Dataset, grid: Grid, names: Sequence[Hashable], class
 
 
 def _check_labels(ds: xr.Dataset, names: Sequence[Hashable]) -> None:
-    """Check that no variable is called like the text of the name of another, as of 1 and "1", which results have."""
+    """Check that no two names are equal as text, such as 1 and "1": the names of results are text."""
     for name in names:
         if not isinstance(name, str) and str(name) in ds.variables:
             raise InputError(
@@ -120,7 +120,7 @@ def _check_replaced(ds: xr.Dataset, name: Hashable, results: Sequence[str]) -> N
 
 
 def _check_names(ds: xr.Dataset, variable: Variable, results: Sequence[str]) -> None:
-    """Check that nothing is called as a dimension of a result will be, and no coordinate as a result."""
+    """Check that nothing has the name of a dimension of a result, and no coordinate that of a result."""
     taken = [output for result in results if (output := f"{variable.name}_{result}") in ds.coords]
     along = {"quantile": "quantile", "exceedance": "threshold", "sample": "sample", "warping": "warping"}
     along["class_probability" if variable.kind is Kind.CLASSES else "probability"] = "category"

@@ -12,13 +12,13 @@ import numpy as np
 
 from geonp.inference.censoring import latent
 from geonp.inference.covariates import Columns
-from geonp.inference.kernel import FillJob, Inputs, blend, tiles_beside, unfilled, within
+from geonp.inference.kernel import FillJob, Inputs, blend, unfilled, within
 from geonp.inference.noise import Noise
 from geonp.inference.simulation import JOINT, Patch, Simulator, joint_errors, nearest, samples_of
 from geonp.inference.stack import weight_beside
 from geonp.inference.stitching import Tile
-from geonp.inference.tiles import far_of, tiles_of
-from geonp.raster.arrays import BoolArray, Float32Array, FloatArray, IntArray, StructArray
+from geonp.inference.tiles import far_of, tiles_beside, tiles_of
+from geonp.raster.arrays import BoolArray, Float32Array, Float64Array, FloatArray, IntArray, StructArray
 from geonp.raster.metadata import FillFlag
 from geonp.raster.parts import PARTS
 from geonp.raster.windows import Window
@@ -60,7 +60,7 @@ def errors_of(inputs: Inputs, chunk: Window, job: FillJob) -> Float32Array:
         others = np.where(inputs.domain_mask, inputs.others, np.nan)
         supported = supported | (fillable & np.isfinite(others).any(0))
         beside = tiles_beside(values, context_mask, missing, fillable, chunk, job, others)
-        tiles = _shared(tiles, beside, place >= 0, chunk, job)
+        tiles = _with_shares(tiles, beside, place >= 0, chunk, job)
     patches = [_patch(tile, place, supported, job.window(chunk), job) for tile in tiles]
     patches = sorted((p for p in patches if p.targets.size), key=lambda patch: patch.tile.targets.size)
     period = float(job.shape[1]) if job.periodic else None
@@ -69,24 +69,27 @@ def errors_of(inputs: Inputs, chunk: Window, job: FillJob) -> Float32Array:
     return joint_errors(patches, size, simulator, len(patches)).reshape(-1, *chunk.shape)
 
 
-def _shared(alone: list[Tile], beside: list[Tile], wanted: BoolArray, chunk: Window, job: FillJob) -> list[Tile]:
+def _with_shares(alone: list[Tile], beside: list[Tile], wanted: BoolArray, chunk: Window, job: FillJob) -> list[Tile]:
     """Tiles of a slice alone and beside others, weighted by their shares of the standard error of the wanted cells."""
-    there = np.zeros(wanted.shape, bool)
+    known = np.zeros(wanted.shape, bool)
     for tile in beside:
-        there.ravel()[tile.targets] = True
-    # where no other slice is known, the shares are known as well
-    compared = [_reading(tile, (there & wanted).ravel()[tile.targets]) for tile in (*alone, *beside)]
-    first, second = (
-        blend([tile for tile in tiles if tile.targets.size], chunk, job)[1]
-        for tiles in (compared[: len(alone)], compared[len(alone) :])
-    )
-    weight = weight_beside(first, second)
-    share = weight * second / ((1 - weight) * first + weight * second)
-    share = np.where(np.isnan(first) | np.isnan(share), there & np.isnan(first), share)
-    shares = [1 - share.ravel()] * len(alone) + [share.ravel()] * len(beside)
+        known.ravel()[tile.targets] = True
+    wanted = wanted & known
+
+    def errors(tiles: list[Tile]) -> Float64Array:
+        compared = [_reading(tile, wanted.ravel()[tile.targets]) for tile in tiles]
+        return np.asarray(blend([tile for tile in compared if tile.targets.size], chunk, job)[1])
+
+    own, other = errors(alone), errors(beside)
+    weight = weight_beside(own, other)
+    with np.errstate(invalid="ignore"):
+        share = weight * other / ((1 - weight) * own + weight * other)
+    # where one of them is not predicted, the other is all; where both are certain, they are equal
+    share = np.where(np.isnan(other), 0.0, np.where(np.isnan(own), 1.0, np.nan_to_num(share)))
     return [
-        replace(tile, weights=tile.weights * part[tile.targets])
-        for tile, part in zip((*alone, *beside), shares, strict=True)
+        replace(tile, weights=tile.weights * part.ravel()[tile.targets])
+        for tiles, part in ((alone, 1 - share), (beside, share))
+        for tile in tiles
     ]
 
 

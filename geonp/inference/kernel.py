@@ -24,7 +24,7 @@ from geonp.inference.predictor import Predictor
 from geonp.inference.series import SERIES
 from geonp.inference.stack import STACK, Across, combined
 from geonp.inference.stitching import Tile, blended, in_batches, stitch
-from geonp.inference.tiles import far_of, tiles_of
+from geonp.inference.tiles import far_of, tiles_beside, tiles_of
 from geonp.inference.tiling import TILING, between, support, wanted_cells
 from geonp.inference.warping import Warping
 from geonp.raster.arrays import BoolArray, Float64Array, FloatArray, IntArray, StructArray
@@ -371,21 +371,6 @@ def _predict(
         predicted = combined(predicted, blend(beside, chunk, job))
     between(predicted, fillable, supported, rows, cols)
     return predicted
-
-
-def tiles_beside(
-    values: FloatArray,
-    context_mask: BoolArray,
-    missing: BoolArray,
-    wanted: BoolArray,
-    chunk: Window,
-    job: FillJob,
-    others: FloatArray,
-) -> list[Tile]:
-    """The tiles of :func:`~geonp.inference.tiles.tiles_of` that see a regression on other slices ``(slices, ...)``."""
-    known = np.isfinite(others).any(0)
-    stack = np.where(context_mask, values, np.nan), others
-    return tiles_of(values, context_mask & known, missing, wanted & known, chunk, job, stack)
 
 
 def blend(tiles: list[Tile], chunk: Window, job: FillJob) -> Float64Array:

@@ -111,6 +111,21 @@ def tiles_of(
     return sorted((tile for tile in tiles if tile.targets.size), key=lambda tile: len(tile.xt))
 
 
+def tiles_beside(
+    values: FloatArray,
+    context_mask: BoolArray,
+    missing: BoolArray,
+    wanted: BoolArray,
+    chunk: Window,
+    job: FillJob,
+    others: FloatArray,
+) -> list[Tile]:
+    """The tiles of :func:`tiles_of` that see a regression on other slices ``(slices, ...)``."""
+    known = np.isfinite(others).any(0)
+    stack = np.where(context_mask, values, np.nan), others
+    return tiles_of(values, context_mask & known, missing, wanted & known, chunk, job, stack)
+
+
 def _beside_stack(
     tile: Tile,
     context: IntArray,

@@ -72,11 +72,14 @@ class Table:
         """Mask of the rows with a finite place and a finite value in a column."""
         return np.asarray(np.isfinite(self.values[name]) & np.isfinite(self.xy).all(1))
 
-    def timed(self, name: str, every: str | None = None) -> Table:
+    def timed(self, name: str | None, every: str | None = None) -> Table:
         """The table with the times in a column that was read with it, or with periods of a length that they lie in.
 
-        Raises InputError for no such column, and as :func:`geonp.raster.times.times_of`.
+        The table itself if no column is named. Raises InputError for no such column, and as
+        :func:`geonp.raster.times.times_of`.
         """
+        if name is None:
+            return self
         if name not in self.covariates:
             columns = ", ".join([*self.values, *map(str, self.others.columns)])
             raise InputError(f"the table has no column {name!r} of times, got {columns} beside the coordinates")

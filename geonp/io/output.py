@@ -184,7 +184,7 @@ def written(
 
 def for_files(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
     """Copy of `ds` with chunks of one size, the CRS in a variable, and without the encoding of its earlier format."""
-    # they may be of the raster that this was cut from
+    # these may describe the raster that this one was cut from
     ds = without_conventions(with_texts(ds.copy()))
     ds = _with_axis_attrs(_with_grid_mapping(ds, grid), grid)
     for name, variable in ds.variables.items():

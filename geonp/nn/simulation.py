@@ -40,8 +40,8 @@ class SimulationSettings:
     least: float = 0.42
     """Bands with a smaller standard deviation, in cells, are noise of single cells."""
     share: float = 1e-4
-    """Bands with a smaller share of the variance of their mixture are left out, and so are fields with a smaller share
-    of that of all points."""
+    """Bands with a smaller share of the variance of their mixture are left out, and so are fields whose share of the
+    variance is smaller at every point."""
     longest: float = 12.0
     """Largest ratio of the axes of an ellipse; longer ones are cut."""
     shift: float = 0.04

@@ -39,14 +39,14 @@ GDAL_METADATA = "gdal_metadata"
 def as_dataset(obj: xr.DataArray | xr.Dataset) -> xr.Dataset:
     """A raster as a Dataset; the variable of an array without a name is called :data:`UNNAMED`.
 
-    Raises InputError for an array that is called like one of its coordinates.
+    Raises InputError for an array with the name of one of its coordinates.
     """
     if isinstance(obj, xr.Dataset):
         return obj
     name = UNNAMED if obj.name is None else obj.name
     if name in obj.coords:
         raise InputError(
-            f"The array is called like one of its coordinates: got {name!r}, expected another name. Rename it, for "
+            f"The array has the name of one of its coordinates: got {name!r}, expected another name. Rename it, for "
             f"example da.rename('values'), or drop the coordinate, da.drop_vars({name!r})."
         )
     return obj.to_dataset(name=name)

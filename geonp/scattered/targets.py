@@ -66,7 +66,7 @@ class Target:
             )
 
     def check_names(self, names: Collection[str], dimensions: Mapping[str | None, object]) -> None:
-        """Refuse columns of values that are called as a coordinate or another variable of the result.
+        """Check that no column of values has the name of a coordinate or of another variable of the result.
 
         Of further `dimensions`, those count that the result has, which is true of their values.
         """
@@ -77,8 +77,8 @@ class Target:
         for name in names:
             if name in taken or any(one != name and results_of([one]).fullmatch(name) for one in names):
                 raise InputError(
-                    f"the column {name!r} is called as a coordinate or another variable of the result: rename it, e.g. "
-                    f"points.rename(columns={{{name!r}: 'value'}})"
+                    f"the column {name!r} has the name of a coordinate or of another variable of the result: rename "
+                    f"it, e.g. points.rename(columns={{{name!r}: 'value'}})"
                 )
 
 

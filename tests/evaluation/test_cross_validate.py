@@ -131,7 +131,7 @@ def test_what_cannot_be_evaluated_is_refused(options: dict[str, Any], text: str,
 @pytest.mark.parametrize("name", ["distance", "nearest"])
 def test_measurements_that_are_called_as_a_result(name: str, model: str) -> None:
     """Scores were those of distances."""
-    with pytest.raises(InputError, match=f"the column '{name}' is called as a result of the evaluation: rename it"):
+    with pytest.raises(InputError, match=f"the column '{name}' has the name of a result of the evaluation: rename it"):
         geonp.cross_validate(table().rename(columns={"value": name}), values=name, model=model)
 
 

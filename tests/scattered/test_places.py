@@ -191,5 +191,7 @@ def test_values_that_are_called_as_a_coordinate_or_another_result(values: Any, o
     table = pd.DataFrame(np.arange(40.0).reshape(8, 5), columns=["e", "n", "a", "b", "c"])
     names = [values] if isinstance(values, str) else values
     table = table.rename(columns=dict(zip(("a", "b"), names, strict=False)))
-    with pytest.raises(InputError, match=f"the column {names[-1]!r} is called as a coordinate or another variable"):
+    with pytest.raises(
+        InputError, match=f"the column {names[-1]!r} has the name of a coordinate or of another variable"
+    ):
         geonp.interpolate(table, lattice((0, 0, 8, 8), 4, "EPSG:32632"), values=values, x="e", y="n", **options)
