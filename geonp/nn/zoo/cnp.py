@@ -161,7 +161,7 @@ class NP(nn.Module):
         tokens = self.latent(torch.cat([x, y], -1))
         if self.mix is not None:
             tokens = self.mix(tokens, tokens, plain_attention(mask))
-        loc, raw = self.to_z(masked_mean(tokens, mask)).chunk(2, -1)
+        loc, raw = self.to_z(masked_mean(tokens, mask)).float().chunk(2, -1)
         return Normal(loc, 0.1 + 0.9 * torch.sigmoid(raw), validate_args=False)
 
     def decode(self, r: Tensor, z: Tensor, xt: Tensor) -> Normal:
