@@ -8,7 +8,7 @@ shift 2
 env=build/$end-$python
 uv venv --quiet --clear --python "$python" "$env"
 if [ "$end" = oldest ]; then
-    extras=$(printf -- '--extra %s ' distributed evaluate grib icechunk images kerchunk parquet plot train vector)
+    extras=$(printf -- '--extra %s ' distributed era5 evaluate grib icechunk images kerchunk parquet plot train vector)
     # shellcheck disable=SC2086
     uv pip compile --quiet --resolution lowest-direct --python-version "$python" $extras pyproject.toml -o "$env/oldest.txt"
     uv pip install --quiet --python "$env" -r "$env/oldest.txt" geopandas hypothesis pytest pytest-xdist scoringrules setuptools
