@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from geonp.fill.panels import Frame, Panel
 
 
-_DISTANCES_PX = (1, 2, 4, 8, 16, 32)  # upper ends of the classes of distance; the last class has none
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison(Scored):
     """Predictions of all methods for the hidden cells of one raster, and their scores. It prints as tables.
@@ -47,6 +44,10 @@ class Comparison(Scored):
     fraction: float
     test: HoldOut
 
+    scored_name = "cells"
+    distance_unit = "cells"
+    distance_ends = (1, 2, 4, 8, 16, 32)
+
     @property
     def truth(self) -> FloatArray:
         """The evaluated part before hiding, ``(y, x)``."""
@@ -56,21 +57,6 @@ class Comparison(Scored):
     def distance(self) -> FloatArray:
         """Same as :attr:`distance_px`."""
         return self.distance_px
-
-    @property
-    def distance_unit(self) -> str:
-        """Cells."""
-        return "cells"
-
-    @property
-    def distance_ends(self) -> tuple[float, ...]:
-        """Upper ends of the classes of distance; the last class has none."""
-        return _DISTANCES_PX
-
-    @property
-    def scored_name(self) -> str:
-        """Cells."""
-        return "cells"
 
     @property
     def note(self) -> str:

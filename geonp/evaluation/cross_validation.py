@@ -48,6 +48,8 @@ class CrossValidation(Scored):
     geographic: bool
     wanted: BoolArray
 
+    scored_name = "measurements"
+
     @property
     def truth(self) -> FloatArray:
         """The measurements ``(n,)``."""
@@ -77,11 +79,6 @@ class CrossValidation(Scored):
         steps = [step * 10.0**power for power in powers for step in (1, 2, 5)]
         ends = [end for end in steps if low < end < high][: SETTINGS.classes - 1]
         return ends or [float(high)]
-
-    @property
-    def scored_name(self) -> str:
-        """Measurements."""
-        return "measurements"
 
     @property
     def folds(self) -> int:

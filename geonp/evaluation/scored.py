@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -119,6 +119,9 @@ class Scored:
     model: Mapping[str, str]
     predictions: Mapping[str, Prediction]
 
+    scored_name: ClassVar[str]
+    """Name of the scored values, as a plural."""
+
     @property
     def truth(self) -> FloatArray:
         """True values, in the shape of the predictions."""
@@ -142,11 +145,6 @@ class Scored:
     @property
     def distance_ends(self) -> Sequence[float]:
         """Upper ends of the classes of distance; the last class has none."""
-        raise NotImplementedError
-
-    @property
-    def scored_name(self) -> str:
-        """Name of the scored values, as a plural."""
         raise NotImplementedError
 
     @property
