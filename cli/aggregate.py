@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .covariates import covariates, errors, read_beside
+from .covariates import covariates, errors, opener, read_beside
 from .missing import mask_option, read_mask
 from .options import (
     bands,
@@ -102,8 +102,6 @@ def aggregate(
     samples drawn for the table. Observed cells count as known, without error.
     """
     from geonp.fill.aggregate import aggregate as aggregated
-    from geonp.io.files import open_raster
-    from geonp.io.location import is_remote
     from geonp.io.table_output import check_table, write_table
 
     if (regions is None) == (blocks is None):
@@ -111,7 +109,7 @@ def aggregate(
     if out is not None:
         check_table(out, overwrite=overwrite)
     where, storage_options = opening(settings), file_system(storage)
-    ds = open_raster(source, storage_options=storage_options if is_remote(source) else None, **where)
+    ds = opener(storage_options)(source, **where)
     settings |= read_beside(settings, ds, source, where, storage_options)
     settings["mask"] = read_mask(mask, where["bbox"], storage_options)
     # what is not given is read from the attributes of a filled raster

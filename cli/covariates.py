@@ -11,23 +11,23 @@ import click
 
 from geonp.raster.covariates import RESAMPLINGS
 
-from .options import fill_option
+from .options import fill_option, together
 
 if TYPE_CHECKING:
     import xarray as xr
 
-
-def covariates(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options of covariates."""
-    command = fill_option("covariate_resampling", type=click.Choice(RESAMPLINGS))(command)
-    text = (
-        "Co-located field that is known beneath the gaps, such as elevation under temperature: FILE, FILE:VARIABLE, "
-        "FILE:BAND, or a variable of IN, which is then not filled; repeatable."
-    )
-    option = fill_option("covariates", "--covariate", multiple=True, metavar="COVARIATE", help=text)
-    decorated: Callable[..., Any] = option(command)
-    return decorated
-
+covariates = together(
+    fill_option(
+        "covariates",
+        "--covariate",
+        multiple=True,
+        metavar="COVARIATE",
+        help="Co-located field that is known beneath the gaps, such as elevation under temperature: FILE, "
+        "FILE:VARIABLE, FILE:BAND, or a variable of IN, which is then not filled; repeatable.",
+    ),
+    fill_option("covariate_resampling", type=click.Choice(RESAMPLINGS)),
+)
+"""Covariates, and how they are resampled."""
 
 errors = fill_option(
     "errors",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .covariates import read_covariate
-from .options import pair
+from .options import pair, together
 
 if TYPE_CHECKING:
     from geonp.evaluation.cross_validation import CrossValidation
@@ -60,11 +60,8 @@ POINT_OPTIONS = tuple(_OPTIONS)
 """Options that rasters do not have."""
 
 
-def point_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of measurements."""
-    for option in reversed(_OPTIONS.values()):
-        command = option(command)
-    return command
+point_options = together(*_OPTIONS.values())
+"""The options of measurements."""
 
 
 def evaluated_points(source: Path, settings: dict[str, Any]) -> CrossValidation:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
+
+from .covariates import opener
+from .options import together
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -19,49 +22,44 @@ FILES = ("output", "errors", "flags", "picture")
 """What the files of a fill are, in the summary."""
 
 
-def files(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options of the output files."""
-    path = click.Path(path_type=Path)
-    for option in reversed(
-        (
-            click.option(
-                "--like",
-                type=path,
-                metavar="FILE",
-                help="Fill onto the grid of this raster, finer or coarser, in any CRS: values at the centres of its "
-                "cells. Default: the grid of IN.",
-            ),
-            click.option(
-                "--support",
-                type=click.Choice(["point", "cell"]),
-                default="point",
-                show_default=True,
-                help="On the grid of --like, predict values at points, or means over its cells, with their standard "
-                "errors.",
-            ),
-            click.option(
-                "--values-only",
-                is_flag=True,
-                help="Write the filled values alone, stored as IN is: dtype, bands, scale, nodata value, descriptions, "
-                "palette, tags, blocks, compression and overviews.",
-            ),
-            click.option(
-                "--errors-to",
-                type=path,
-                metavar="FILE",
-                help="Write the standard errors (of classes, the probabilities) to this file instead of OUT.",
-            ),
-            click.option(
-                "--picture",
-                type=path,
-                metavar="FILE",
-                help="Also draw a picture (.png, .jpg, .pdf, .svg): observed, filled, standard error, flag.",
-            ),
-            click.option("--flags-to", type=path, metavar="FILE", help="Write the flags to this file instead of OUT."),
-        )
-    ):
-        command = option(command)
-    return command
+_PATH = click.Path(path_type=Path)
+
+files = together(
+    click.option(
+        "--like",
+        type=_PATH,
+        metavar="FILE",
+        help="Fill onto the grid of this raster, finer or coarser, in any CRS: values at the centres of its "
+        "cells. Default: the grid of IN.",
+    ),
+    click.option(
+        "--support",
+        type=click.Choice(["point", "cell"]),
+        default="point",
+        show_default=True,
+        help="On the grid of --like, predict values at points, or means over its cells, with their standard errors.",
+    ),
+    click.option(
+        "--values-only",
+        is_flag=True,
+        help="Write the filled values alone, stored as IN is: dtype, bands, scale, nodata value, descriptions, "
+        "palette, tags, blocks, compression and overviews.",
+    ),
+    click.option(
+        "--errors-to",
+        type=_PATH,
+        metavar="FILE",
+        help="Write the standard errors (of classes, the probabilities) to this file instead of OUT.",
+    ),
+    click.option(
+        "--picture",
+        type=_PATH,
+        metavar="FILE",
+        help="Also draw a picture (.png, .jpg, .pdf, .svg): observed, filled, standard error, flag.",
+    ),
+    click.option("--flags-to", type=_PATH, metavar="FILE", help="Write the flags to this file instead of OUT."),
+)
+"""The output files, and the grid that they are on."""
 
 
 @dataclass(frozen=True)
@@ -190,11 +188,8 @@ class Files:
 
     def draw_store(self, storage_options: dict[str, Any]) -> None:
         """Draw the picture of the main output, a complete store."""
-        from geonp.io.files import open_raster
-        from geonp.io.location import is_remote
-
         if self.picture is not None:
-            self.draw(open_raster(self.target, storage_options=storage_options if is_remote(self.target) else None))
+            self.draw(opener(storage_options)(self.target))
 
 
 def require_all_apart(outputs: Sequence[Path], read: Sequence[tuple[str, Path | str]]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .covariates import covariates, errors, read_beside, split
+from .covariates import covariates, errors, opener, read_beside, split
 from .files import FILES, Files, files
 from .missing import gaps_where, mask_option, read_mask, read_missing
 from .options import (
@@ -131,8 +131,6 @@ def fill(
     """
     from geonp.errors import OutputError
     from geonp.inference.checkpoint import load_card
-    from geonp.io.files import open_raster
-    from geonp.io.location import is_remote
 
     start = time.perf_counter()
     log_to_stderr(0 if quiet else verbose)
@@ -144,7 +142,7 @@ def fill(
     files.check(source, driver, overwrite=overwrite, resume=resume)
     where = opening(settings) | {"chunks": None if in_units else chunks or "auto"}
     layout = _layout(creation_options, chunks) if in_units else {}
-    ds = open_raster(source, storage_options=storage_options if is_remote(source) else None, **where)
+    ds = opener(storage_options)(source, **where)
     ds = ds.compute() if settings["class_probabilities"] and not in_units else ds  # then its classes are known
     ds, settings["missing"] = read_missing(settings["missing"], ds, source, where, storage_options)
     settings["mask"] = read_mask(mask, where["bbox"], storage_options)
@@ -252,15 +250,15 @@ def _layout(options: dict[str, str], chunks: int | None) -> dict[str, Any]:
 
 def _plan(ds: xr.Dataset, in_units: bool, layout: dict[str, Any], workers: int | None, settings: dict[str, Any]) -> Any:
     # imported here, since torch takes seconds, and a wrong path should be reported at once
+    from geonp.fill.options import FillOptions
+
     if in_units:
-        from geonp.fill.options import FillOptions
         from geonp.fill.store import plan_store
         from geonp.raster.parts import PARTS
 
         if sum(array.size for array in ds.data_vars.values()) <= PARTS.counted_cells:
             ds = ds.compute()  # then its gaps are counted
         return plan_store(ds, FillOptions(**settings), chunks=layout["chunks"], unit=layout["unit"], workers=workers)
-    from geonp.fill.options import FillOptions
     from geonp.fill.plan import planned
     from geonp.fill.request import prepare
 

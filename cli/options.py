@@ -30,15 +30,29 @@ as_numbers = click.option("--as-numbers", is_flag=True, help="Fill classes (pale
 """Whether variables of classes count as numbers."""
 
 
-def place(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options that say where in a file the raster is: `group`, `y_dim` and `x_dim` of open_raster."""
-    for flag, name, text in (
-        ("--x", "x_dim", "Dimension of columns, if it is not recognised; named x in the output."),
-        ("--y", "y_dim", "Dimension of rows, if it is not recognised; named y in the output."),
-        ("--group", "group", "Group of a NetCDF file or Zarr store. Default: the only one with a raster."),
-    ):
-        command = click.option(flag, name, metavar="DIM" if name != "group" else "GROUP", help=text)(command)
-    return command
+def together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Several options as one decorator, in the order in which help lists them."""
+
+    def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorated
+
+
+place = together(
+    click.option(
+        "--group", metavar="GROUP", help="Group of a NetCDF file or Zarr store. Default: the only one with a raster."
+    ),
+    click.option(
+        "--y", "y_dim", metavar="DIM", help="Dimension of rows, if it is not recognised; named y in the output."
+    ),
+    click.option(
+        "--x", "x_dim", metavar="DIM", help="Dimension of columns, if it is not recognised; named x in the output."
+    ),
+)
+"""Where in a file the raster is: `group`, `y_dim` and `x_dim` of open_raster."""
 
 
 def slice_index(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -135,23 +149,20 @@ def bounds_option(name: str = "bounds") -> Callable[[Callable[..., Any]], Callab
     return click.option(flag, name, metavar=metavar, multiple=True, default=None, callback=_bounds, help=text)
 
 
-_EXCEED = "Thresholds, in the units of the values; for each, the probability of a larger value is added. Repeatable."
-
-
-def distribution(bounds: str = "bounds") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def distribution(bounds: str = "bounds") -> Callable[[Any], Any]:
     """Options of the distribution of the values: `exceed`, `statistic`, and their `bounds` under this name."""
-
-    def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
-        options = (
-            fill_option("exceed", multiple=True, metavar="T[,T...]", callback=_thresholds, help=_EXCEED),
-            fill_option("statistic", type=click.Choice(["mean", "median"])),
-            bounds_option(bounds),
-        )
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorated
+    return together(
+        fill_option(
+            "exceed",
+            multiple=True,
+            metavar="T[,T...]",
+            callback=_thresholds,
+            help="Thresholds, in the units of the values; for each, the probability of a larger value is added. "
+            "Repeatable.",
+        ),
+        fill_option("statistic", type=click.Choice(["mean", "median"])),
+        bounds_option(bounds),
+    )
 
 
 def _thresholds(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[float, ...]:
