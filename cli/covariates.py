@@ -135,8 +135,7 @@ def _on_grid(ds: xr.Dataset) -> xr.Dataset:
     from geonp.raster.grid import Grid
 
     grid = Grid.from_xarray(ds)
-    spatial = {grid.y_dim, grid.x_dim}
-    names = [name for name, da in ds.data_vars.items() if spatial <= set(da.dims) and da.dtype.kind in "biuf"]
+    names = [name for name, da in ds.data_vars.items() if grid.spans(da) and da.dtype.kind in "biuf"]
     return ds[names] if names else ds
 
 

@@ -132,14 +132,14 @@ def _fates(ds: xr.Dataset, grid: Grid, missing: list[Any] | None) -> tuple[xr.Da
             raise
     names = names or passed_classes(ds, grid)
     ancillary = {name for da in ds.data_vars.values() for name in ancillary_names(da)}
-    spatial, numbers, elsewhere = {grid.y_dim, grid.x_dim}, number_variables(ds, grid), off_grid(ds, grid, names)
+    numbers, elsewhere = number_variables(ds, grid), off_grid(ds, grid, names)
 
     def reason(name: Any, da: xr.DataArray) -> str:
         if name in flags.layers:
             return "its flags apply to other variables"
         if name in elsewhere:
             return "on another grid (choose it alone: --variable)"
-        if not spatial <= set(da.dims) or da.dtype.kind not in "iuf":
+        if not grid.spans(da) or da.dtype.kind not in "iuf":
             return "no numbers on rows and columns"
         if name in ancillary or (name not in numbers and not is_classes(da)):
             return "it describes another variable"
@@ -162,7 +162,7 @@ def _why(found: dict[str, Any], flagged: xr.DataArray | None, grid: Grid) -> dic
         return {"would_be_filled": False, "because": "nothing is missing"}
     if flagged is None or "counted_cells" in found:
         return {"would_be_filled": True, "because": f"{missing:,} cells are missing"}
-    slices = flagged.transpose(..., grid.y_dim, grid.x_dim)
+    slices = flagged.transpose(..., *grid.dims)
     marked = sum(
         int(slices[index].isel({grid.y_dim: part}).values.sum()) for index, parts in _parts(slices) for part in parts
     )
@@ -182,7 +182,7 @@ def _describe(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
         "dtype": str(da.encoding.get("dtype", da.dtype)),
         "units": str(da.attrs["units"]) if "units" in da.attrs else None,
     }
-    if da.dtype.kind not in "iuf" or not {grid.y_dim, grid.x_dim} <= set(da.dims):
+    if da.dtype.kind not in "iuf" or not grid.spans(da):
         return description
     nodata, limits = stored_nodata(da), valid_limits(da)
     if limits != UNLIMITED:
@@ -205,7 +205,7 @@ def _gaps(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
     from geonp.raster.nodata import reader
     from geonp.raster.sentinels import Extremes, sentinels_of, suspects, warn_of_sentinels
 
-    read, slices = reader(da), da.transpose(..., grid.y_dim, grid.x_dim)
+    read, slices = reader(da), da.transpose(..., *grid.dims)
     ends: list[float] = []
     extremes: list[Extremes] = []
     infinite, sentinels = 0, sentinels_of(da)

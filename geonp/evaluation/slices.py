@@ -52,9 +52,8 @@ class Slice:
     @property
     def variables(self) -> list[Variable]:
         """The variable and the others, with their metadata."""
-        axes = (self.grid.y_dim, self.grid.x_dim)
         arrays = [self.variable, *self.others]
-        return [Variable.of(a, axes, None if a.name in self.declared else self.nodata) for a in arrays]
+        return [Variable.of(a, self.grid.dims, None if a.name in self.declared else self.nodata) for a in arrays]
 
     def near(self, dim: Hashable, slices: int | None = None) -> list[int]:
         """Positions of the slice and of its neighbours along a dimension; by default as many as a fill reads."""
@@ -72,7 +71,7 @@ class Slice:
     def _observed(self, variable: xr.DataArray, position: Mapping[Hashable, int | Sequence[int]]) -> xr.DataArray:
         part = variable.isel({dim: place for dim, place in position.items() if dim in variable.dims})
         nodata = None if variable.name in self.declared else self.nodata
-        return observed(part, nodata).transpose(..., self.grid.y_dim, self.grid.x_dim)
+        return observed(part, nodata).transpose(..., *self.grid.dims)
 
 
 def choose_slice(
@@ -97,7 +96,7 @@ def choose_slice(
     variable = ds[first]
     require_numbers(variable)
     warn_of_directions({str(variable.name): variable.attrs})
-    sizes = {dim: n for dim, n in variable.sizes.items() if dim not in (grid.y_dim, grid.x_dim)}
+    sizes = {dim: n for dim, n in variable.sizes.items() if dim not in grid.dims}
     for dim, position in {**dict.fromkeys(sizes, 0), **index}.items():
         if not isinstance(position, Integral) or not 0 <= position < sizes.get(dim, 0):
             expected = ", ".join(f"{name}=0 to {n - 1}" for name, n in sizes.items()) or "none, it is one slice"

@@ -222,7 +222,7 @@ def _filled(obj: Raster, samples: int, options: dict[str, Any]) -> tuple[xr.Data
 
 def _chunks(ds: xr.Dataset) -> dict[Hashable, int]:
     grid = Grid.from_xarray(ds)
-    return {dim: min(PARTS.sampled_px, ds.sizes[dim]) if dim in (grid.y_dim, grid.x_dim) else 1 for dim in ds.dims} | (
+    return {dim: min(PARTS.sampled_px, ds.sizes[dim]) if dim in grid.dims else 1 for dim in ds.dims} | (
         {"sample": -1} if "sample" in ds.dims else {}
     )
 
@@ -293,8 +293,7 @@ def _table(
     threshold: float | None,
 ) -> pd.DataFrame:
     """The rows of one variable."""
-    spatial = (grid.y_dim, grid.x_dim)
-    values = filled[name].transpose(..., *spatial)
+    values = filled[name].transpose(..., *grid.dims)
     flags = filled[f"{name}_fill_flag"].transpose(*values.dims)
     drawn = filled[f"{name}_sample"].transpose("sample", *values.dims)
     chunks = values.chunks

@@ -62,11 +62,7 @@ def means_at(
 def _labels(request: Request, target: Target) -> Array:
     """For each cell of the raster the number of the cell of the target that its centre lies in, from 1; 0 for none."""
     grid, shape = request.grid, target.grid.shape
-    y, x = (
-        request.ds.coords[dim].values.astype(np.float64) * factor
-        for dim, factor in zip((grid.y_dim, grid.x_dim), grid.factors, strict=True)
-    )
-    places = Mapping.of(target.grid, grid)(y, x)
+    places = Mapping.of(target.grid, grid)(*grid.centres(request.ds))
     inside = np.asarray(np.isfinite(places).all(-1))
     row, col = np.moveaxis(np.rint(np.where(inside[..., None], places, 0)).astype(np.int64), -1, 0)
     labels = np.where(inside, row * shape[1] + col + 1, 0)

@@ -32,11 +32,7 @@ def domain_of(mask: xr.DataArray | BoolArray | str | os.PathLike[str], grid: Gri
     nodata: tuple[float, ...] = ()
     if isinstance(mask, xr.DataArray):
         nodata = declared_nodata(mask) if mask.dtype.kind in "iuf" else ()
-        mask_grid = Grid.from_xarray(mask)
-        grid.require_same(mask_grid, "mask")
-        spatial = (mask_grid.y_dim, mask_grid.x_dim)
-        single = [dim for dim in mask.dims if dim not in spatial and mask.sizes[dim] == 1]
-        data = mask.squeeze(single, drop=True).transpose(..., *spatial).data
+        data = grid.layer(mask, "mask").data
     else:
         data = np.asarray(mask)
     if data.shape != grid.shape:

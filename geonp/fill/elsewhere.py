@@ -42,11 +42,7 @@ class Target:
     @cached_property
     def coordinates(self) -> tuple[Array, Array]:
         """Centres of rows and of columns, in the unit of the CRS."""
-        y, x = (
-            self.at.coords[dim].values.astype(np.float64) * factor
-            for dim, factor in zip((self.grid.y_dim, self.grid.x_dim), self.grid.factors, strict=True)
-        )
-        return y, x
+        return self.grid.centres(self.at)
 
     def same(self) -> bool:
         """Whether the cells of the target are those of the raster, in the same order."""
@@ -59,17 +55,16 @@ class Target:
 
     def without_raster(self, request: Request) -> xr.Dataset:
         """The Dataset of a request without what lies on its grid, but for the variables that are filled."""
-        spatial = {request.grid.y_dim, request.grid.x_dim}
+        spatial = set(request.grid.dims)
         filled = {variable.name for variable in request.variables}
         gone = {name for name, variable in request.ds.variables.items() if spatial & set(variable.dims)} - filled
         return request.ds.drop_vars([*gone, grid_mapping_name(request.ds)], errors="ignore")
 
     def template(self, variable: Variable) -> xr.DataArray:
         """The variable on the target, without values."""
-        dims = (*variable.leading, self.grid.y_dim, self.grid.x_dim)
+        dims = (*variable.leading, *self.grid.dims)
         shape = (*variable.shape[:-2], *self.grid.shape)
-        placed = {self.grid.y_dim, self.grid.x_dim}
-        coords = {name: c for name, c in self.at.coords.items() if set(c.dims) <= placed}
+        coords = {name: c for name, c in self.at.coords.items() if set(c.dims) <= set(self.grid.dims)}
         source = variable.source
         coords |= {n: c for n, c in source.coords.items() if c.ndim and set(c.dims) <= set(variable.leading)}
         data = da.zeros(shape, dtype=source.dtype, chunks=-1)
@@ -84,7 +79,7 @@ class Target:
     @property
     def chunks(self) -> tuple[tuple[int, ...], ...]:
         """Rows and columns of the blocks: the chunks of the target, or those of a moderate window of the raster."""
-        dims, chunks = (self.grid.y_dim, self.grid.x_dim), self.at.chunksizes
+        dims, chunks = self.grid.dims, self.at.chunksizes
         if all(dim in chunks for dim in dims):
             return tuple(chunks[dim] for dim in dims)
         ratio = math.sqrt(math.prod(self.mapping.source.shape) / math.prod(self.grid.shape))
@@ -140,8 +135,7 @@ def filled_at(
 def arrays_on(request: Request, target: Target, variable: Variable, result: Any) -> dict[Hashable, xr.DataArray]:
     """The arrays of a variable on the target from a result ``(..., rows, columns)``, lazy if that is."""
     template = target.template(variable)
-    spatial = (target.grid.y_dim, target.grid.x_dim)
-    there = replace(variable, source=template, spatial=spatial, encoding=_encoding(variable, template))
+    there = replace(variable, source=template, spatial=target.grid.dims, encoding=_encoding(variable, template))
     if isinstance(result, da.Array):
         as_stored = da.map_blocks(_stored, result, template.dtype, variable.empty, dtype=template.dtype)
     else:

@@ -129,7 +129,7 @@ def _placed(request: Request, variable: Variable, table: Table) -> Measurements:
 
 def _index(ds: xr.Dataset, grid: Grid, axis: int, at: Float64Array) -> Float64Array:
     """Rows or columns of coordinates, with fractions; NaN beyond half a cell outside of the raster."""
-    dim = (grid.y_dim, grid.x_dim)[axis]
+    dim = grid.dims[axis]
     if dim not in ds.coords or ds.coords[dim].ndim != 1 or ds.sizes[dim] < 2:
         raise InputError(f"points need a raster with coordinates: got no {dim!r} for rows or columns")
     centres = ds.coords[dim].values.astype(np.float64) * (grid.factors[axis] if grid.geographic else 1.0)

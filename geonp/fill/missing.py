@@ -65,7 +65,7 @@ class Flags:
         layers = [name for name in self.layers if name in ds]
         others = ds.drop_vars(layers)
         about = {name for layer in layers for name in ancillary_names(ds[layer])}
-        if not any({grid.y_dim, grid.x_dim} <= set(da.dims) for name, da in others.items() if name not in about):
+        if not any(grid.spans(da) for name, da in others.items() if name not in about):
             return ds
         if measured := [name for name in self.measured if name in ds]:
             warn(
@@ -208,7 +208,7 @@ def _array(one: Any, obj: Any, ds: xr.Dataset, grid: Grid) -> xr.DataArray:
         array = one
     else:
         values = np.asarray(one)
-        dims: tuple[Hashable, ...] = (grid.y_dim, grid.x_dim)
+        dims: tuple[Hashable, ...] = grid.dims
         dims = next((da.dims for da in ds.data_vars.values() if da.shape == values.shape and da.ndim > 2), dims)
         if values.shape != tuple(ds.sizes[dim] for dim in dims):
             raise InputError(

@@ -93,7 +93,7 @@ def plot(
     ds = unbanded(ds)
     name = _chosen(ds, variable)
     whole = Grid.from_xarray(ds)
-    grid = whole if {whole.y_dim, whole.x_dim} <= set(ds[name].dims) else Grid.from_xarray(ds[name])
+    grid = whole if whole.spans(ds[name]) else Grid.from_xarray(ds[name])
     along, labels, parts = _selected(ds, name, grid, index or {}, slices)
     frame = _frame(ds[name], grid)
     places = None
@@ -153,7 +153,7 @@ def _selected(
 ) -> tuple[Hashable | None, list[str], dict[str, FloatArray]]:
     """The dimension of a strip, labels of its slices, and thinned arrays ``(slices, rows, columns)`` by content."""
     da = ds[name]
-    leading = [dim for dim in da.dims if dim not in (grid.y_dim, grid.x_dim)]
+    leading = [dim for dim in da.dims if dim not in grid.dims]
     if unknown := [dim for dim in index if dim not in leading]:
         raise InputError(f"no dimension {unknown[0]!r}: got index={dict(index)}, expected some of {leading}")
     for dim, position in index.items():
@@ -162,7 +162,7 @@ def _selected(
     open_ = [dim for dim in leading if dim not in index and da.sizes[dim] > 1]
     times = [dim for dim in open_ if dim in da.coords and da.coords[dim].dtype.kind == "M"]
     along = next(iter([*times, *open_]), None)
-    steps = {dim: slice(None, None, -(-da.sizes[dim] // PICTURE.side_px)) for dim in (grid.y_dim, grid.x_dim)}
+    steps = {dim: slice(None, None, -(-da.sizes[dim] // PICTURE.side_px)) for dim in grid.dims}
     where: dict[Hashable, Any] = {**steps, **{dim: index.get(dim, 0) for dim in leading if dim != along}}
     if along is not None:
         n = da.sizes[along]
@@ -176,7 +176,7 @@ def _selected(
     loaded = xr.Dataset(
         {what: each.drop_vars(set(each.coords) - {*leading, *each.xindexes}) for what, each in cut.items()}
     ).compute()
-    order = ([] if along is None else [along]) + [grid.y_dim, grid.x_dim]
+    order = ([] if along is None else [along]) + [*grid.dims]
     arrays = {what: _floats(each).transpose(*order).values for what, each in loaded.items()}
     shape = (-1, *arrays["value"].shape[-2:])
     labels = _labels(cut["value"], along, leading)
@@ -303,7 +303,7 @@ def _frame(da: xr.DataArray, grid: Grid) -> Frame:
     """
     rows, cols = grid.shape
     bounds = grid.bounds
-    if bounds is None and not (all(grid.placed) and all(d in da.coords for d in (grid.y_dim, grid.x_dim))):
+    if bounds is None and not (all(grid.placed) and all(d in da.coords for d in grid.dims)):
         surface = surface_of(da, grid)
         northwards = surface is not None and surface.curvilinear and np.nanmean(np.diff(surface.y, axis=0)) > 0
         ends = (-0.5, rows - 0.5) if northwards else (rows - 0.5, -0.5)
@@ -311,9 +311,7 @@ def _frame(da: xr.DataArray, grid: Grid) -> Frame:
     names = [str(da.coords[dim].attrs.get("units", "")) for dim in (grid.x_dim, grid.y_dim)]
     if bounds is None:
         step = [-(-n // PICTURE.side_px) for n in grid.shape]
-        y, x = (
-            da.coords[dim].values.astype(np.float64)[::n] for dim, n in zip((grid.y_dim, grid.x_dim), step, strict=True)
-        )
+        y, x = (da.coords[dim].values.astype(np.float64)[::n] for dim, n in zip(grid.dims, step, strict=True))
         extent = (float(x.min()), float(x.max()), float(y.min()), float(y.max()))
         centres: tuple[FloatArray, FloatArray] | None = (y, x)
     else:

@@ -29,7 +29,7 @@ def fill_session(obj: Raster, session: Session, chunks: int | None, **options: U
     ds = obj.to_dataset() if isinstance(obj, xr.DataArray) else obj
     grid = Grid.from_xarray(ds)
     side = chunk_side(math.prod(ds.sizes.values())) if chunks is None else chunks
-    ds = ds.chunk({**dict.fromkeys(set(ds.dims) - {grid.y_dim, grid.x_dim}, 1), grid.y_dim: side, grid.x_dim: side})
+    ds = ds.chunk({**dict.fromkeys(set(ds.dims) - set(grid.dims), 1), grid.y_dim: side, grid.x_dim: side})
     filled, counts = counted(ds, infill(ds, **options))
     write_session(with_conventions(for_files(filled, grid), grid), session, filled.attrs["history"].splitlines()[-1])
     units = sum(ds[name].data.npartitions for name in counts())

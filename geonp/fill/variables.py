@@ -52,9 +52,9 @@ def normalise(
         _warn_of_passed(candidates.drop_vars(flags.quality(names), errors="ignore"), grid, names, classes)
         names = flags.reached(names)
     ds, declared = hidden(flags, names, options.nodata)
-    spatial, without = (grid.y_dim, grid.x_dim), replace(options, nodata=None)
+    without = replace(options, nodata=None)
     variables = tuple(
-        variable_of(ds[name], spatial, without if name in declared else options, classes) for name in names
+        variable_of(ds[name], grid.dims, without if name in declared else options, classes) for name in names
     )
     _check_labels(ds, names)
     for variable in variables:
@@ -87,8 +87,7 @@ def _warn_of_passed(ds: xr.Dataset, grid: Grid, names: Sequence[Hashable], class
             f"{', '.join(map(str, passed))}: classes beside numbers pass through as they are. To fill them, choose "
             f"them alone: ds[[{passed[0]!r}]] (--variable {passed[0]})."
         )
-    spatial = {grid.y_dim, grid.x_dim}
-    if times := [name for name, da in ds.items() if da.dtype.kind in "mM" and spatial <= set(da.dims)]:
+    if times := [name for name, da in ds.items() if da.dtype.kind in "mM" and grid.spans(da)]:
         warn(f"{', '.join(map(str, times))}: times pass through as they are, and are not filled.")
     if others := off_grid(ds, grid, names):
         warn(

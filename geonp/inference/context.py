@@ -97,7 +97,7 @@ class Neighbourhood:
         """
         if not self.spacing:
             return self
-        for dim, even in zip((grid.y_dim, grid.x_dim), grid.even, strict=True):
+        for dim, even in zip(grid.dims, grid.even, strict=True):
             if not even:
                 raise InputError(
                     f"The coordinate {dim!r} is not evenly spaced, which this model requires: got cells that are off "

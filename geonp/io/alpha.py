@@ -82,7 +82,7 @@ def with_alpha(layers: Sequence[xr.DataArray], dtype: np.dtype[Any], grid: Grid,
 
 def alpha_beside(values: xr.DataArray, dtype: np.dtype[Any], grid: Grid, alpha: Any) -> xr.DataArray:
     """An alpha band beside bands with a nodata value, which is 0 where all bands of `values` are missing."""
-    bands = [dim for dim in values.dims if dim not in (grid.y_dim, grid.x_dim)]
+    bands = [dim for dim in values.dims if dim not in grid.dims]
     return _alpha(observed(values).notnull().any(bands), dtype, grid, alpha)
 
 

@@ -202,7 +202,7 @@ def _warn_of_nodata(draft: Path, path: Path, layer: xr.DataArray) -> None:
 
 def _north_up(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
     """`ds` with rows from north to south, and columns from west to east, without RPCs if that changes their order."""
-    axes = zip((grid.y_dim, grid.x_dim), grid.spacing, (-1, 1), strict=True)
+    axes = zip(grid.dims, grid.spacing, (-1, 1), strict=True)
     turned = [dim for dim, step, sign in axes if dim in ds.coords and step * sign < 0]
     if not turned:
         return ds
@@ -260,7 +260,7 @@ def _require_compression(driver: str, options: Mapping[str, str]) -> None:
 def _with_common_encoding(ds: xr.Dataset, grid: Grid) -> dict[Hashable, xr.DataArray]:
     """Encode all variables with one dtype and one nodata value: their own if these agree, else as floats."""
     for name, da in ds.data_vars.items():
-        if da.dtype.kind not in "iufb" or not {grid.y_dim, grid.x_dim} <= set(da.dims):
+        if da.dtype.kind not in "iufb" or not grid.spans(da):
             raise InputError(
                 f"A GeoTIFF cannot hold variable {name!r}: got {da.dtype} on {da.dims}, expected real numbers on "
                 f"({grid.y_dim!r}, {grid.x_dim!r}). Choose variables with --variable, or write .zarr or .nc."
@@ -294,9 +294,9 @@ def _as_floats(da: xr.DataArray) -> xr.DataArray:
 
 def _layers(name: Hashable, da: xr.DataArray, grid: Grid) -> Iterator[tuple[str, xr.DataArray]]:
     """Two-dimensional slices of `da` with their descriptions, such as ``ndvi time=2015-07-11``."""
-    dims = [dim for dim in da.dims if dim not in (grid.y_dim, grid.x_dim)]
+    dims = [dim for dim in da.dims if dim not in grid.dims]
     for index in np.ndindex(*(da.sizes[dim] for dim in dims)):
-        layer = da.isel(dict(zip(dims, index, strict=True))).transpose(grid.y_dim, grid.x_dim)
+        layer = da.isel(dict(zip(dims, index, strict=True))).transpose(*grid.dims)
         band_name = layer.coords.get("band_name")
         labels = [
             str(band_name.values[()])

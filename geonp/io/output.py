@@ -225,14 +225,14 @@ def _with_grid_mapping(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
     crs = CRS.from_wkt(grid.crs)
     ds = ds.assign_coords(spatial_ref=((), np.int32(0), {**crs.to_cf(), "spatial_ref": grid.crs}))
     for da in ds.data_vars.values():
-        if {grid.y_dim, grid.x_dim} <= set(da.dims):
+        if grid.spans(da):
             da.encoding["grid_mapping"] = "spatial_ref"
     return ds
 
 
 def _warn_of_edges(ds: xr.Dataset, grid: Grid) -> None:
     """Warn of coordinates that lie at the edges of cells by their CF bounds: a GeoTIFF takes them for centres."""
-    for dim in (grid.y_dim, grid.x_dim):
+    for dim in grid.dims:
         name = str({**ds[dim].encoding, **ds[dim].attrs}.get("bounds"))
         if name not in ds.variables or ds[name].shape != (ds.sizes[dim], 2):
             continue
@@ -248,11 +248,7 @@ def _warn_of_edges(ds: xr.Dataset, grid: Grid) -> None:
 
 def _on_grid(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
     """Leave out variables that a GeoTIFF cannot hold, such as bounds, times and text, unless nothing else is left."""
-    others = [
-        name
-        for name, da in ds.data_vars.items()
-        if not {grid.y_dim, grid.x_dim} <= set(da.dims) or da.dtype.kind not in "iufb"
-    ]
+    others = [name for name, da in ds.data_vars.items() if not grid.spans(da) or da.dtype.kind not in "iufb"]
     if not others or len(others) == len(ds.data_vars):
         return ds
     warn(

@@ -157,12 +157,11 @@ def _axes(raster: xr.DataArray | xr.Dataset, grid: Grid) -> tuple[Float64Array, 
     if not all(grid.placed):
         raise InputError(
             "polygons need a raster with coordinates: got none along "
-            f"{' and '.join(repr(d) for d, p in zip((grid.y_dim, grid.x_dim), grid.placed, strict=True) if not p)}"
+            f"{' and '.join(repr(d) for d, p in zip(grid.dims, grid.placed, strict=True) if not p)}"
         )
     found = []
-    for dim, factor, step in zip((grid.y_dim, grid.x_dim), grid.factors, grid.spacing, strict=True):
-        values = raster[dim].values.astype(np.float64) * factor
-        if dim == grid.x_dim and grid.geographic:
+    for axis, (values, step) in enumerate(zip(grid.centres(raster), grid.spacing, strict=True)):
+        if axis == 1 and grid.geographic:
             # longitudes that wrap, as from 359 to 0
             values = np.unwrap(values, period=360.0)
         found.append(values if values.size > 1 else np.append(values, values + step))

@@ -92,7 +92,7 @@ def polygon_mask(polygons: Any, grid: Grid) -> xr.DataArray:
             f"The mask {what!r} leaves nothing to fill: none of its {len(given)} polygons holds the centre of a cell. "
             f"Check its CRS, and the place of the raster, {grid.bounds}."
         )
-    return xr.DataArray(inside, dims=(grid.y_dim, grid.x_dim))
+    return xr.DataArray(inside, dims=grid.dims)
 
 
 def _read(place: str, pyogrio: Any, shapely: Any) -> tuple[Any, Any]:

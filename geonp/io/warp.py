@@ -180,7 +180,7 @@ def resampled(array: xr.DataArray, grid: Grid, method: str, what: str = "") -> x
     else:
         values = indexing.LazilyIndexedArray(_Lazy(variable, warp, grid.shape))
     found = xr.DataArray(
-        xr.Variable((*variable.leading, grid.y_dim, grid.x_dim), values, THEMATIC if classes else {}),
+        xr.Variable((*variable.leading, *grid.dims), values, THEMATIC if classes else {}),
         {dim: array.coords[dim] for dim in variable.leading if dim in array.coords},
         name=array.name,
     )

@@ -102,7 +102,7 @@ def elsewhere(raster: xr.DataArray | xr.Dataset) -> Iterator[tuple[Covariate, Gr
     """
     for array in arrays_of([raster], xr.Dataset()):
         grid = Grid.from_xarray(array)
-        for part in _parts(array, (grid.y_dim, grid.x_dim)):
+        for part in _parts(array, grid.dims):
             yield _covariate(part, grid), grid
 
 
@@ -294,11 +294,10 @@ def placed(array: xr.DataArray, ds: xr.Dataset, grid: Grid, name: str) -> xr.Dat
 
     Raises InputError if they differ; `name` says what the array is.
     """
-    spatial = {grid.y_dim, grid.x_dim}
     other = Grid.from_xarray(array)
     grid.require_same(other, name)
     array = array.rename({other.y_dim: grid.y_dim, other.x_dim: grid.x_dim})
-    for dim in set(array.dims) & set(ds.dims) - spatial:
+    for dim in set(array.dims) & set(ds.dims) - set(grid.dims):
         if array.sizes[dim] != ds.sizes[dim] or (
             dim in array.indexes and dim in ds.indexes and not array.indexes[dim].equals(ds.indexes[dim])
         ):
@@ -333,13 +332,12 @@ def _covariate(part: xr.DataArray, grid: Grid) -> Covariate:
 
 def as_numbers(part: xr.DataArray, grid: Grid) -> Variable:
     """A covariate on `grid` as numbers, those of classes too."""
-    spatial = (grid.y_dim, grid.x_dim)
     # scalar coordinates, such as the time of a slice, say which part of a file it is
-    bare, kept = part.transpose(..., *spatial), {*part.dims, *part.xindexes}
+    bare, kept = part.transpose(..., *grid.dims), {*part.dims, *part.xindexes}
     bare = bare.drop_vars([name for name, coord in part.coords.items() if coord.ndim and name not in kept])
     bare = bare.astype(np.uint8) if bare.dtype == bool else bare
     bare.attrs = {key: value for key, value in part.attrs.items() if key not in class_attrs(part.attrs)}
     bare.encoding = dict(part.encoding)
     # integers that declare nothing have no gaps
     silent = bare.dtype.kind in "iu" and not declared_nodata(bare) and valid_limits(bare) == UNLIMITED
-    return Variable.of(bare, spatial, np.nan if silent else None)
+    return Variable.of(bare, grid.dims, np.nan if silent else None)

@@ -127,6 +127,23 @@ class Grid:
         )
 
     @property
+    def dims(self) -> tuple[Hashable, Hashable]:
+        """The dimensions of rows and columns."""
+        return self.y_dim, self.x_dim
+
+    def spans(self, array: xr.DataArray) -> bool:
+        """Whether an array has rows and columns."""
+        return set(self.dims) <= set(array.dims)
+
+    def centres(self, obj: xr.DataArray | xr.Dataset) -> tuple[Float64Array, Float64Array]:
+        """Coordinates of the rows and of the columns of a raster on this grid, in the unit of the CRS."""
+        y, x = (
+            obj.coords[dim].values.astype(np.float64) * factor
+            for dim, factor in zip(self.dims, self.factors, strict=True)
+        )
+        return y, x
+
+    @property
     def bounds(self) -> tuple[float, float, float, float] | None:
         """West, south, east and north edges, in units of the CRS. None without regular coordinates."""
         if not all(self.placed) or not self.regular:
@@ -182,6 +199,16 @@ class Grid:
                     f"{tuple(theirs.tolist())}, expected {tuple(ours.tolist())}. Crop or reproject the {what} to the "
                     "grid of the raster, with cells of the same size and rows in the same order."
                 )
+
+    def layer(self, array: xr.DataArray, what: str) -> xr.DataArray:
+        """An array on this grid, rows and columns last, without other dimensions of a single entry.
+
+        Raises InputError as :meth:`require_same`.
+        """
+        own = Grid.from_xarray(array)
+        self.require_same(own, what)
+        single = [dim for dim in array.dims if dim not in own.dims and array.sizes[dim] == 1]
+        return array.squeeze(single, drop=True).transpose(..., *own.dims)
 
 
 def grid_mapping_name(obj: xr.DataArray | xr.Dataset) -> str | None:

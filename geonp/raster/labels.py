@@ -42,7 +42,7 @@ def select_labels(ds: xr.Dataset, wanted: Mapping[Hashable, tuple[Label, Label]]
         coordinates.
     """
     grid = Grid.from_xarray(ds)
-    others = [str(dim) for dim in ds.dims if dim not in (grid.y_dim, grid.x_dim)]
+    others = [str(dim) for dim in ds.dims if dim not in grid.dims]
     for dim, (first, last) in wanted.items():
         if str(dim) not in others:
             hint = "Cut rows and columns with bbox (--bbox)." if dim in ds.dims else "Check its name."

@@ -73,11 +73,8 @@ def labelled(labels: xr.DataArray | Array, grid: Grid) -> Regions:
     Raises InputError if the labels are on another grid, have more than two dimensions or are no whole numbers.
     """
     if isinstance(labels, xr.DataArray):
-        of = Grid.from_xarray(labels)
-        grid.require_same(of, "regions")
+        values = grid.layer(labels, "regions").values
         nodata = declared_nodata(labels) if labels.dtype.kind in "iuf" else ()
-        single = [dim for dim in labels.dims if dim not in (of.y_dim, of.x_dim) and labels.sizes[dim] == 1]
-        values = labels.squeeze(single, drop=True).transpose(..., of.y_dim, of.x_dim).values
     else:
         values, nodata = np.asarray(labels), ()
     if values.shape != grid.shape:

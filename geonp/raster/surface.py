@@ -233,14 +233,14 @@ def _values(obj: xr.DataArray | xr.Dataset, grid: Grid, axis: int) -> Float64Arr
     """The coordinate of rows or columns in the units of the CRS, exactly even if it nearly is, and unwrapped."""
     if grid.even[axis]:
         return np.asarray(grid.origin[axis] + grid.spacing[axis] * np.arange(grid.shape[axis]))
-    dim = (grid.y_dim, grid.x_dim)[axis]
+    dim = grid.dims[axis]
     values = obj.coords[dim].values.astype(np.float64) * grid.factors[axis]
     return np.unwrap(values, period=360.0) if grid.geographic and axis else np.asarray(values)
 
 
 def _geolocation(obj: xr.DataArray | xr.Dataset, grid: Grid) -> tuple[FloatArray, FloatArray] | None:
     """Latitudes and longitudes of all cells, if they say more than the coordinates of rows and columns."""
-    dims = (grid.y_dim, grid.x_dim)
+    dims = grid.dims
     lengths = [obj.coords[dim].attrs for dim in dims if dim in obj.coords]
     projected = any(str(attrs.get("standard_name", "")).startswith("projection_") for attrs in lengths)
     if (all(grid.placed) and (grid.crs is not None or projected)) or (grid.geographic and all(grid.placed)):

@@ -156,10 +156,7 @@ def number_variables(ds: xr.Dataset, grid: Grid) -> list[Hashable]:
     return [
         name
         for name, da in ds.data_vars.items()
-        if {grid.y_dim, grid.x_dim} <= set(da.dims)
-        and da.dtype.kind in "iuf"
-        and name not in describing
-        and not is_classes(da)
+        if grid.spans(da) and da.dtype.kind in "iuf" and name not in describing and not is_classes(da)
     ]
 
 
@@ -211,7 +208,7 @@ def passed_classes(ds: xr.Dataset, grid: Grid) -> list[Hashable]:
     return [
         name
         for name, da in ds.data_vars.items()
-        if {grid.y_dim, grid.x_dim} <= set(da.dims)
+        if grid.spans(da)
         and is_classes(da)
         and "flag_masks" not in da.attrs
         and name not in ancillary
@@ -225,14 +222,13 @@ def off_grid(ds: xr.Dataset, grid: Grid, filled: Sequence[Hashable]) -> list[Has
     These have two dimensions that neither are leading dimensions of the `filled` variables nor have the few entries of
     bounds and matrices. Coordinates in two dimensions, and what an attribute ``bounds`` names, are left out.
     """
-    spatial = {grid.y_dim, grid.x_dim}
-    leading = {dim for name in filled for dim in ds[name].dims} - spatial
+    leading = {dim for name in filled for dim in ds[name].dims} - set(grid.dims)
     bounds = _of_cells(ds)
     return [
         name
         for name, da in ds.data_vars.items()
         if da.dtype.kind in "iuf"
-        and not spatial <= set(da.dims)
+        and not grid.spans(da)
         and sum(dim not in leading and size > _FEW for dim, size in da.sizes.items()) >= 2
         and name not in bounds
         and not is_coordinate(da)
@@ -245,11 +241,10 @@ def class_variables(ds: xr.Dataset, grid: Grid, classes: int) -> list[Hashable]:
     Status flags (``standard_name = "status_flag"``) describe other variables and are not filled. Raises InputError if
     there is none, naming each variable with its number of flag values.
     """
-    spatial = {grid.y_dim, grid.x_dim}
     names = [
         name
         for name, da in ds.data_vars.items()
-        if spatial <= set(da.dims) and _n_classes(da) == classes and da.attrs.get("standard_name") != "status_flag"
+        if grid.spans(da) and _n_classes(da) == classes and da.attrs.get("standard_name") != "status_flag"
     ]
     if not names:
         got = "; ".join(f"{name!r} with {_n_classes(da)}" for name, da in ds.data_vars.items())

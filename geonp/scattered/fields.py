@@ -106,7 +106,7 @@ class Field:
         if grid.periodic_x:
             source = source.isel({grid.x_dim: [-1, *range(grid.shape[1]), 0]})
         centres, bounds = [], []
-        for axis, (dim, factor) in enumerate(zip((grid.y_dim, grid.x_dim), grid.factors, strict=True)):
+        for axis, (dim, factor) in enumerate(zip(grid.dims, grid.factors, strict=True)):
             values = source[dim].values.astype(np.float64) * factor
             values = np.unwrap(values, period=360.0) if axis == 1 and grid.geographic else values
             if values[0] > values[-1]:

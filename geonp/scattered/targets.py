@@ -121,10 +121,10 @@ def target_of(
             "geonp.lattice(bounds, resolution) creates a grid"
         )
     grid = Grid.from_xarray(at)
-    missing = [dim for dim in (grid.y_dim, grid.x_dim) if dim not in at.coords or at.coords[dim].ndim != 1]
+    missing = [dim for dim in grid.dims if dim not in at.coords or at.coords[dim].ndim != 1]
     if missing:
         return _curvilinear(at, grid, table, missing[0])
-    y, x = (at.coords[dim].values.astype(np.float64) for dim in (grid.y_dim, grid.x_dim))
+    y, x = (at.coords[dim].values.astype(np.float64) for dim in grid.dims)
     if grid.geographic:
         y, x = y * grid.factors[0], x * grid.factors[1]
     chunks = dict(zip(at.chunksizes, at.chunksizes.values(), strict=True))
@@ -133,14 +133,14 @@ def target_of(
     data: Any = (
         da.zeros(shape, chunks=(chunks[grid.y_dim], chunks[grid.x_dim])) if lazy else np.broadcast_to(0.0, shape)
     )
-    kept = {name: c for name, c in at.coords.items() if set(c.dims) <= {grid.y_dim, grid.x_dim}}
-    template = xr.DataArray(data, kept, (grid.y_dim, grid.x_dim))
+    kept = {name: c for name, c in at.coords.items() if set(c.dims) <= set(grid.dims)}
+    template = xr.DataArray(data, kept, grid.dims)
     return Target(template, x, y, on_grid=True, geographic=grid.geographic, grid=grid)
 
 
 def _curvilinear(at: xr.DataArray | xr.Dataset, grid: Grid, table: Table, missing: Hashable) -> Target:
     """The cells of a grid whose longitudes and latitudes are two-dimensional coordinates, as single places."""
-    dims = (grid.y_dim, grid.x_dim)
+    dims = grid.dims
     found = {name: c.transpose(*dims) for name, c in at.coords.items() if set(c.dims) == set(dims)}
     lon, lat = (
         next((c for c in found.values() if {c.attrs.get("standard_name"), c.attrs.get("units"), c.name} & known), None)
