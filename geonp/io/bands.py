@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from xarray.core import indexing
 from geonp.errors import InputError
 from geonp.io.alpha import alpha_bands, as_integers, as_values
 from geonp.raster.arrays import Array
+from geonp.raster.elementwise import elementwise
 from geonp.raster.metadata import PACKED_BANDS, THEMATIC
 from geonp.raster.nodata import EXACT, PACKING, holds
 
@@ -186,17 +188,18 @@ class Bands:
     def marked(self, da: xr.DataArray, masked: xr.DataArray) -> xr.DataArray:
         """64-bit integers ``(band, y, x)`` with a nodata value that float64 can hold where `masked` is NaN."""
         value = np.dtype(self.dtypes[0]).type(EXACT - 1)
-        return _replaced(da, _Marked(da.variable, masked.variable, value)).assign_attrs(_FillValue=value)
+        made = elementwise(partial(_marked, value=value), value.dtype, da.variable, masked.variable)
+        return _replaced(da, made._data).assign_attrs(_FillValue=value)
 
     def opaque(self, da: xr.DataArray, alpha: xr.DataArray) -> xr.DataArray:
         """Floats ``(band, y, x)`` with NaN where one of the alpha bands ``(band, y, x)`` is 0."""
-        return _replaced(da, _Opaque(da.variable, alpha.variable))
+        return _replaced(da, indexing.LazilyIndexedArray(_Opaque(da.variable, alpha.variable)))
 
     def unpacked(self, da: xr.DataArray) -> xr.DataArray:
         """`da` ``(band, y, x)`` in the units of each band, as float64, with the encoding :data:`PACKED_BANDS`."""
-        values = _Unpacked(da.variable, np.array(self.scales), np.array(self.offsets))
+        scales, offsets = (xr.Variable(("band",), np.array(each)) for each in (self.scales, self.offsets))
+        result = _replaced(da, elementwise(_unpacked, np.float64, da.variable, scales, offsets)._data)
         encoding = dict(zip(self.numbers, zip(self.scales, self.offsets, strict=True), strict=True))
-        result = _replaced(da, values)
         fill = self.nodata[0] if self.one_nodata else None
         result.encoding[PACKED_BANDS] = {"dtype": self.dtypes[0], "_FillValue": fill, "bands": encoding}
         return result
@@ -209,9 +212,8 @@ def packed(da: xr.DataArray, stored: Mapping[str, Any], *, integers: bool) -> xr
     was stored, otherwise one of floats.
     """
     scale, offset = stored["bands"][int(da.coords["band"])]
-    values: xr.DataArray = ((da - offset) / scale).round(
-        6
-    )  # float64 has 16 digits: rounding removes what unpacking added
+    # float64 has 16 digits: rounding removes what unpacking added
+    values: xr.DataArray = ((da - offset) / scale).round(6)
     if integers:
         fill = np.dtype(stored["dtype"]).type(stored["_FillValue"])
         integer = xr.apply_ufunc(as_integers, values, fill, dask="parallelized", output_dtypes=[fill.dtype])
@@ -243,58 +245,31 @@ def with_palettes(ds: xr.Dataset) -> xr.Dataset:
     return ds.assign(found)
 
 
-def _replaced(da: xr.DataArray, values: BackendArray) -> xr.DataArray:
+def _replaced(da: xr.DataArray, values: Any) -> xr.DataArray:
     """`da` with other, lazy values."""
-    result = da.copy(data=indexing.LazilyIndexedArray(values))
+    result = da.copy(data=values)
     result.encoding = dict(da.encoding)
     return result
 
 
-class _Lazy(BackendArray):
-    """Values ``(band, y, x)`` that are changed when they are read."""
+def _unpacked(values: Array, scale: Array, offset: Array) -> Array:
+    """Values in the units of their bands."""
+    return values.astype(np.float64) * scale + offset
 
-    def __init__(self, source: xr.Variable, dtype: Any) -> None:
-        self.source, self.shape, self.dtype = source, source.shape, np.dtype(dtype)
+
+def _marked(values: Array, masked: Array, value: np.integer[Any]) -> Array:
+    """Integers with one value wherever another array has NaN."""
+    return np.where(np.isnan(masked), value, values)
+
+
+class _Opaque(BackendArray):
+    """Floats ``(band, y, x)`` with NaN wherever a band of another array is 0, which are read when they are indexed."""
+
+    def __init__(self, source: xr.Variable, alpha: xr.Variable) -> None:
+        self.source, self.alpha, self.shape, self.dtype = source, alpha, source.shape, source.dtype
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
         return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
-
-    def _read(self, key: tuple[Any, ...]) -> Array:
-        raise NotImplementedError
-
-
-class _Unpacked(_Lazy):
-    """Values in the units of their bands."""
-
-    def __init__(self, source: xr.Variable, scales: Array, offsets: Array) -> None:
-        super().__init__(source, np.float64)
-        self.scales, self.offsets = scales, offsets
-
-    def _read(self, key: tuple[Any, ...]) -> Array:
-        values = self.source[key].values.astype(np.float64)
-        scale, offset = self.scales[key[0]], self.offsets[key[0]]
-        if np.ndim(scale):
-            scale, offset = (a.reshape(-1, *(1,) * (values.ndim - 1)) for a in (scale, offset))
-        return np.asarray(values * scale + offset)
-
-
-class _Marked(_Lazy):
-    """Integers with one value wherever another array has NaN."""
-
-    def __init__(self, source: xr.Variable, masked: xr.Variable, value: np.integer[Any]) -> None:
-        super().__init__(source, source.dtype)
-        self.masked, self.value = masked, value
-
-    def _read(self, key: tuple[Any, ...]) -> Array:
-        return np.where(np.isnan(self.masked[key].values), self.value, self.source[key].values)
-
-
-class _Opaque(_Lazy):
-    """Floats with NaN wherever a band of another array is 0."""
-
-    def __init__(self, source: xr.Variable, alpha: xr.Variable) -> None:
-        super().__init__(source, source.dtype)
-        self.alpha = alpha
 
     def _read(self, key: tuple[Any, ...]) -> Array:
         seen = self.alpha[:, *key[1:]].values.all(axis=0)
