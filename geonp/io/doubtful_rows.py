@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from geonp.errors import warn
-from geonp.io.column_names import words
+from geonp.io.columns import words
 from geonp.io.measurements import Table
 from geonp.raster.arrays import Float64Array
 from geonp.raster.sentinels import SENTINELS, Extremes, suspects

@@ -11,7 +11,7 @@ import xarray as xr
 from pyproj import CRS
 
 from geonp.errors import InputError, from_extra
-from geonp.io.column_names import TABLES, plain
+from geonp.io.columns import TABLES, plain
 from geonp.raster.arrays import Float64Array
 
 

@@ -13,8 +13,7 @@ import xarray as xr
 from pyproj.exceptions import CRSError
 
 from geonp.errors import InputError, warn
-from geonp.io.column_names import TABLES, coordinate, plain, words
-from geonp.io.column_units import bracketed, units_of, warn_of_other_units
+from geonp.io.columns import TABLES, bracketed, coordinate, plain, units_of, warn_of_other_units, words
 from geonp.io.frames import as_frame, levels_of
 from geonp.raster.arrays import BoolArray, Float64Array, FloatArray
 from geonp.raster.coordinate_units import in_degrees

@@ -13,7 +13,7 @@ import pandas as pd
 import xarray as xr
 
 from geonp.errors import GeonpError, InputError, from_extra, reason
-from geonp.io.column_names import TABLES
+from geonp.io.columns import TABLES
 from geonp.io.decoding import decoded
 from geonp.io.frames import points_of, with_places
 from geonp.io.groups import open_cells

@@ -14,7 +14,7 @@ import psutil
 import xarray as xr
 
 from geonp.errors import InputError
-from geonp.io.column_names import TABLES
+from geonp.io.columns import TABLES
 from geonp.io.measurements import Table, read_places
 from geonp.io.table_output import results_of
 from geonp.raster.arrays import Float64Array

@@ -1,11 +1,12 @@
-"""Names of the columns of a table: those of coordinates, and words that say what a column is."""
+"""Names and units of the columns of a table: which are coordinates, and words that say what a column is."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from geonp.errors import InputError
+from geonp.errors import InputError, warn
 
 
 @dataclass(frozen=True)
@@ -13,20 +14,8 @@ class TableSettings:
     """Settings of tables."""
 
     unit_words: tuple[str, ...] = (
-        "deg",
-        "degs",
-        "degree",
-        "degrees",
-        "decimal",
-        "dd",
-        "n",
-        "e",
-        "north",
-        "east",
-        "wgs84",
-        "nav",
-        "site",
-        "station",
+        *("deg", "degs", "degree", "degrees", "decimal", "dd", "n", "e", "north", "east"),
+        *("wgs84", "nav", "site", "station"),
     )
     """Words in names of longitudes and latitudes that say little, such as their unit in ``Longitude (deg)``."""
     length_words: tuple[str, ...] = ("m", "km", "metre", "metres", "meter", "meters", "utm", "coord", "coordinate")
@@ -87,3 +76,34 @@ def words(name: str) -> set[str]:
     """The words of a name in lower case, also of one such as ``stationId``."""
     spaced = re.sub(r"([a-z])([A-Z])", r"\1 \2", name.strip())
     return set(re.findall(r"[a-z0-9]+", spaced.lower()))
+
+
+def bracketed(columns: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Names and units of the columns named as ``temp [degC]``, where no other column has this name."""
+    matches = {column: re.fullmatch(r"(.*\S)\s*\[([^\[\]]+)\]", column) for column in columns}
+    found = {column: (match[1], match[2].strip()) for column, match in matches.items() if match}
+    names = [found.get(column, (column,))[0] for column in columns]
+    return {column: pair for column, pair in found.items() if names.count(pair[0]) == 1}
+
+
+def units_of(units: str | Sequence[str] | None, names: Sequence[str]) -> dict[str, str]:
+    """Given units of columns of values by name. Raises InputError for neither one nor as many units as columns."""
+    if units is None:
+        return {}
+    each = [units] if isinstance(units, str) else list(units)
+    if len(each) not in (1, len(names)):
+        raise InputError(
+            f"units (--units) must be given once, or for each column of values: got {', '.join(each)} for "
+            f"{', '.join(names)}"
+        )
+    return dict(zip(names, each * (len(names) // len(each)), strict=True))
+
+
+def warn_of_other_units(units: dict[str, tuple[str, str]]) -> None:
+    """Warn of columns whose own units are replaced by others, by name: own and given units."""
+    for name, (own, given) in units.items():
+        if own and own != given:
+            warn(
+                f"column {name!r} has the units {own!r}, and {given!r} (units, --units) replaces them: values are not "
+                "converted. Leave the option out, or convert the column first."
+            )
