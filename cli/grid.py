@@ -135,10 +135,10 @@ def grid(
     table has a column elevation, at the measurements. With --time date, OUT has a field of each date. OUT is NetCDF
     (.nc), Zarr (.zarr) or GeoTIFF (.tif), by its extension, and appears once it is complete. With --at, it is a table.
     """
-    from geonp.io.joined import read_all
     from geonp.io.measurements import read_table
     from geonp.io.output import write_raster
     from geonp.io.table_output import check_columns, with_results, write_table
+    from geonp.io.tables import read_all
     from geonp.scattered.covariates import wanted
     from geonp.scattered.lattices import lattice_around
     from geonp.scattered.selection import selected

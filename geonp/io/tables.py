@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import xarray as xr
 from geonp.errors import GeonpError, InputError, from_extra, reason
 from geonp.io.columns import TABLES
 from geonp.io.decoding import decoded
-from geonp.io.frames import points_of, with_places
+from geonp.io.frames import as_frame, points_of, with_places
 from geonp.io.groups import open_cells
 from geonp.io.nodata import measured, numbered, retyped
 from geonp.io.polygons import VECTOR_FILES, refuse_references
@@ -69,6 +69,30 @@ def read_points(path: Path) -> pd.DataFrame | xr.Dataset:
     raise InputError(f"{path} is not a table that can be read: got {path.suffix!r}, expected {known}")
 
 
+def read_all(paths: Sequence[Path]) -> pd.DataFrame | xr.Dataset:
+    """Read tables, one below the other; of Datasets, all cells.
+
+    Raises InputError as :func:`read_points`, and for files that differ in their columns, units or CRS.
+    """
+    tables = [read_points(path) for path in paths]
+    if len(tables) == 1:
+        return tables[0]
+    parts = [as_frame(table, crossed=True) for table in tables]
+    frames, attrs, systems = zip(*parts, strict=True)
+    for path, frame, about, crs in zip(paths, frames, attrs, systems, strict=True):
+        _require_same(path, paths[0], "columns", sorted(map(str, frame)), sorted(map(str, frames[0])))
+        _require_same(path, paths[0], "units", _units(about), _units(attrs[0]))
+        _require_same(path, paths[0], "CRS", crs, systems[0])
+    whole: pd.DataFrame = pd.concat(frames, ignore_index=True)
+    if systems[0] is not None or not attrs[0]:
+        whole.attrs["crs"] = systems[0]
+        return whole
+    ds = xr.Dataset.from_dataframe(whole.rename_axis("row"))
+    for name in ds.data_vars:
+        ds[name].attrs = dict(attrs[0].get(str(name), {}))
+    return ds.drop_vars("row")
+
+
 def _opened(path: Path) -> xr.Dataset:
     zarr = path.suffix.lower() == ".zarr"
     return decoded(numbered(retyped(Store(str(path)).open()))) if zarr else open_cells(path)
@@ -117,3 +141,12 @@ def _points(geometry: Any, path: Path) -> Float64Array:
     with from_extra("vector", "shapely"):
         import shapely
     return points_of(shapely.from_wkb(geometry), path)
+
+
+def _units(attrs: Any) -> dict[str, str]:
+    return {name: str(about["units"]) for name, about in attrs.items() if "units" in about}
+
+
+def _require_same(path: Path, first: Path, what: str, got: Any, expected: Any) -> None:
+    if got != expected:
+        raise InputError(f"{path} has other {what} than {first}: got {got}, expected {expected}; open them separately")

@@ -11,8 +11,8 @@ import pytest
 import xarray as xr
 
 from geonp.errors import InputError
-from geonp.io.joined import read_all
 from geonp.io.measurements import read_table
+from geonp.io.tables import read_all
 from geonp.raster.times import times_of
 
 from ..commands import cli
