@@ -325,7 +325,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def _number(value: float, scale: float) -> str:
     """`value` with as many decimals as give `scale` four significant digits, so that a column aligns."""
-    if not 1e-4 <= abs(scale) < 1e7:
+    if not 1e-4 <= abs(scale) < 1e7 or abs(value) >= 1e12:
         return f"{value:.3e}"
     return f"{value:,.{max(0, 3 - math.floor(math.log10(abs(scale))))}f}"
 

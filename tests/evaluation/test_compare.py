@@ -161,6 +161,14 @@ def test_losses_are_named_before_victories() -> None:
     assert 0 == mixed.verdict.index("nearest beats geonp by RMSE") < mixed.verdict.index("geonp is the best by CRPS")
 
 
+def test_an_enormous_log_score_is_short() -> None:
+    sure = handmade(geonp=1.0, nearest=1.0)
+    narrow = replace(sure.predictions["nearest"], error=np.full((4, 4), 1e-9, np.float32))
+    table = replace(sure, predictions={**sure.predictions, "nearest": narrow}).table()
+    assert "5.000e+17" in table
+    assert max(map(len, table.splitlines())) < 120
+
+
 def test_a_difference_of_less_than_a_hundredth_is_no_victory() -> None:
     assert set(handmade(geonp=1.0, nearest=1.0).winners.values()) == {"nearest"}
     for ours, theirs in ((1.0, 1.0), (1.0, 1.003), (1.003, 1.0)):
