@@ -16,7 +16,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import integrate, stats
 from torch import nn
 from torch.distributions import Normal
 
@@ -460,7 +460,7 @@ def test_expected_crps_against_quadrature(offset: float, deviation: float, exact
     x = np.linspace(-100, 100, 40_001)
     student = stats.t(1 / tail, offset, deviation * math.sqrt(1 - 2 * tail)) if tail else stats.norm(offset, deviation)
     f, g = student.cdf(x), stats.norm.cdf(x, 0, exact)
-    expected = np.trapezoid(f**2 - 2 * f * g + g, x)
+    expected = integrate.trapezoid(f**2 - 2 * f * g + g, x)
     got = expected_crps(*(np.array(a) for a in (offset, deviation, tail, exact)))
     assert float(got) == pytest.approx(expected, rel=5e-3)
 
