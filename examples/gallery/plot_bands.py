@@ -2,8 +2,8 @@
 Failed scan lines in the bands of an image
 ==========================================
 
-Red, green and blue of a Landsat scene (from hvsampledata), whose detectors drop out at different lines. What one band
-lost, the other bands still see: ``across="band"``.
+Red, green and blue of a Landsat scene (from hvsampledata). Different scan lines are missing in each band. With
+``across="band"``, each band is filled with the help of the others.
 """
 
 import hvsampledata
@@ -23,7 +23,7 @@ raster = truth.where(~missing)
 filled = raster.geonp.infill(across="band")["landsat"]
 
 # %%
-# Where all three bands are missing, the surroundings decide.
+# Where all three bands are missing, cells are predicted from their surroundings.
 
 
 def rgb(values):

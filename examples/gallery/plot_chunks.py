@@ -2,8 +2,8 @@
 Larger than memory: chunks, and the plan
 ========================================
 
-A dask array is filled chunk by chunk, when it is computed. Chunks do not change the result. What a fill will take is
-known before.
+A dask array is filled chunk by chunk, when it is computed. Chunks do not change the result. ``plan`` predicts the
+number of tiles and the peak memory of a fill before it starts.
 """
 
 import matplotlib.pyplot as plt

@@ -2,8 +2,8 @@
 A class map under clouds
 ========================
 
-Zones of elevation as a map of five classes. No class lies between two others, so classes are filled with the most
-probable one of those around, and with its probability.
+Zones of elevation as a map of five classes. The mean of two classes is no class, so each missing cell gets the most
+probable of the classes around it, with its probability.
 """
 
 import matplotlib.pyplot as plt
@@ -24,7 +24,7 @@ filled = truth.where(~missing, -1).geonp.infill()
 
 right = (filled["zone"] == truth).values[missing]
 probability = filled["zone_probability"].values[missing]
-print(f"right in {right.mean():.0%} of the hidden cells, expected in {probability.mean():.0%}")
+print(f"correct in {right.mean():.0%} of the hidden cells, expected in {probability.mean():.0%}")
 
 # %%
 colours = ListedColormap(["#31688e", "#35b779", "#b5de2b", "#d8a657", "#f7f4ea"])

@@ -2,8 +2,8 @@
 Soil with terrain and satellite bands as covariates
 ===================================================
 
-Clay in the topsoil of 111 hectares in Mato Grosso, 112 samples (MG.112 of LimeSoDa). What is known everywhere helps
-between the samples: the electrical resistivity of the soil, its altitude and two satellite bands.
+Clay in the topsoil of 111 hectares in Mato Grosso, 112 samples (MG.112 of LimeSoDa). Quantities that are known
+everywhere help between the samples: the electrical resistivity of the soil, the altitude and two satellite bands.
 """
 
 import LimeSoDa
@@ -19,7 +19,7 @@ table = table.rename(columns={"x_32721": "x", "y_32721": "y", "Clay_target": "cl
 covariates = ["ERa", "Altitude", "B04", "B11"]
 
 # %%
-# Every third sample is kept aside, and predicted without and with the covariates.
+# Every third sample is held out, and predicted without and with the covariates.
 
 held = np.arange(len(table)) % 3 == 0
 known, places = table[~held], table[held]
@@ -31,9 +31,9 @@ found = {
 }
 
 # %%
-# Where the resistivity is high, there is little clay. The samples with a ring are those kept aside: with the
-# covariates, the error is two thirds of that without. Covariates do not always help: :func:`geonp.cross_validate`
-# scores your measurements with and without them.
+# Where the resistivity is high, there is little clay. The held-out samples have a ring. With the covariates, their RMSE
+# is two thirds of that without. Covariates do not always help: :func:`geonp.cross_validate` scores your measurements
+# with and without them.
 
 figure, axes = plt.subplots(2, 2, figsize=(9, 7.6), layout="constrained")
 maps = {"clay": ("Clay, measured (%)", "YlOrBr"), "ERa": ("Electrical resistivity (ohm m)", "viridis_r")}

@@ -1,9 +1,9 @@
 """
-Directions: where 350 and 10 degrees meet in the north
-======================================================
+Directions
+==========
 
-The direction in which smoothed terrain falls. Directions are filled as unit vectors, and their standard error is a
-circular standard deviation.
+The downslope direction of smoothed terrain. The mean of 350 and 10 degrees is 0, so directions are filled as unit
+vectors. Their standard error is a circular standard deviation.
 """
 
 import matplotlib.pyplot as plt

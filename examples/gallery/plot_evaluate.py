@@ -1,8 +1,8 @@
 """
-Is it better than what I use now?
-=================================
+Compare geonp with classical methods
+====================================
 
-``evaluate`` hides cells of your own raster, and scores geonp beside classical methods. Here: sea floor and mountains
+``evaluate`` hides cells of your own raster, and compares geonp with classical methods. Here: sea floor and mountains
 around Vancouver Island (from matplotlib), with a quarter of the cells under clouds.
 """
 
@@ -19,7 +19,7 @@ comparison = raster.geonp.evaluate(baselines=["nearest", "linear", "gdal", "krig
 print(comparison)
 
 # %%
-# Where the fills of geonp and of kriging are wrong, on one scale.
+# The errors of geonp and of kriging, with the same colours.
 
 figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
 for axis, method in zip(axes, ("geonp", "kriging"), strict=True):

@@ -2,7 +2,8 @@
 A portrait from a tenth of its pixels
 =====================================
 
-Not only maps: Rear Admiral Grace Hopper (US Navy, from matplotlib), of whom one pixel in ten is left.
+geonp also fills pictures: a portrait of Rear Admiral Grace Hopper (US Navy, from matplotlib), of which one pixel in ten
+is known.
 """
 
 import matplotlib.pyplot as plt

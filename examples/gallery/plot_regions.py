@@ -1,9 +1,9 @@
 """
-Means of regions, with errors that go together
-==============================================
+Means of regions, with correlated errors
+========================================
 
-The mean elevation of blocks under clouds. Errors of neighbouring cells are alike, so the standard error of a mean is
-larger than if they were independent. ``aggregate`` counts this.
+The mean elevation of blocks under clouds. Errors of neighbouring cells are correlated, so the standard error of a mean
+is larger than independent errors would give. ``aggregate`` accounts for this.
 """
 
 import matplotlib.pyplot as plt
@@ -22,7 +22,7 @@ blocks = filled.geonp.aggregate(16)
 blocks.head()
 
 # %%
-# Each point is a block of 16 x 16 cells; the bars are intervals of 95 %.
+# Each point is a block of 16 x 16 cells; the bars are 95 % intervals.
 
 blocks["truth"] = truth.coarsen(y=16, x=16).mean().values.ravel()
 partly = blocks[blocks["filled"] > 0]

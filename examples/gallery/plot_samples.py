@@ -2,8 +2,8 @@
 Possible terrains: joint samples
 ================================
 
-A filled gap is a mean, and smoother than terrain. Slopes computed from it are too small. Joint samples are possible
-terrains; the slope of each is right, and their spread says how uncertain it is.
+A filled gap is a mean, and smoother than terrain, so slopes computed from it are too small. Joint samples are possible
+terrains: their slopes are realistic, and the spread of the slopes is their uncertainty.
 """
 
 import matplotlib.pyplot as plt

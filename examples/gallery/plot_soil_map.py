@@ -3,7 +3,7 @@ A soil map from samples, and where it exceeds a limit
 =====================================================
 
 Zinc in the floodplain of the Meuse (155 samples; Rikken and Van Rijn, from scikit-gstat). Concentrations are positive
-and skewed: ``bounds=(0, None)``. The map that decides is the last: the probability of more than 500 mg/kg.
+and skewed: ``bounds=(0, None)``. The last map is the probability of more than 500 mg/kg.
 """
 
 import matplotlib.pyplot as plt

@@ -2,8 +2,8 @@
 A map from a few per cent of its cells
 ======================================
 
-Heights and depths around Vancouver Island (from matplotlib), of which only 4 % are known: as from soundings, drill
-holes or lidar shots in cells of a raster.
+Heights and depths around Vancouver Island (from matplotlib), of which only 4 % are known, as for soundings, drill
+holes or lidar shots in the cells of a raster.
 """
 
 import matplotlib.pyplot as plt
@@ -26,7 +26,7 @@ known = np.random.default_rng(0).random(truth.shape) < 0.04
 filled = truth.where(known).geonp.infill()
 
 # %%
-# Between the few known cells, the coast and the mountains are where they should be; single peaks are not.
+# The coast and the mountains are reproduced between the few known cells, single peaks are not.
 
 figure, axes = plt.subplots(2, 2, figsize=(9, 7), layout="constrained", sharex=True, sharey=True)
 style = {"cmap": "terrain", "norm": TwoSlopeNorm(0, -1400, 2000), "add_colorbar": False}

@@ -28,7 +28,7 @@ filled = raster.geonp.infill()
 filled
 
 # %%
-# The errors of the hidden cells are about as large as the standard errors say.
+# The root mean square error of the hidden cells is about equal to their standard errors.
 
 error = (filled["elevation"] - truth).values[missing]
 expected = filled["elevation_standard_error"].values[missing]
@@ -36,7 +36,7 @@ print(f"root mean square error {np.sqrt((error**2).mean()):.1f} m, expected {np.
 print(f"{(np.abs(error) < 1.96 * expected).mean():.1%} of the errors are within 1.96 standard errors")
 
 # %%
-# Shaded relief shows whether the seams are visible.
+# Shaded relief would show seams between tiles.
 
 light = LightSource(azdeg=315, altdeg=45)
 figure, axes = plt.subplots(1, 3, figsize=(12, 3.4), layout="constrained")

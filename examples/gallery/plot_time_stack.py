@@ -23,7 +23,7 @@ filled = raster.geonp.infill(across="time").isel(time=date)
 truth, gap = stack[date], raster[date].isnull()
 
 # %%
-# The dates before and after know most of what is under the cloud.
+# The dates before and after predict most of what is under the cloud.
 
 for name, values in {"alone": alone, "across time": filled["air"]}.items():
     error = float(np.sqrt(((values - truth).where(gap) ** 2).mean()))
