@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--minutes", type=float, default=5.0, show_default=True, help="Time limit.")
 @click.option("--steps", type=int, help="Number of training steps, instead of a time limit.")
 @click.option(
-    "--closer/--no-closer", default=True, show_default=True, help="Also try smaller tiles, which fill slower."
+    "--closer/--no-closer", default=True, show_default=True, help="Also try smaller tiles, with which fills are slower."
 )
 @bands
 @variables
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     multiple=True,
     default=None,
     help="Dimension along which regression on other slices is tried, such as time, or variables; repeatable. Default: "
-    "all of IN.",
+    "all dimensions of IN.",
 )
 @covariates
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
@@ -59,8 +59,8 @@ if TYPE_CHECKING:
 def adapt(source: str, mask: str | None, quiet: bool, progress: bool | None, as_json: bool, **settings: Any) -> None:
     """Fine-tune a model on the observed cells of the raster IN, and write it to the checkpoint OUT.
 
-    Use it with geonp fill IN --model OUT. The model is scored before and after on cells that are held out from the
-    training. If nothing clearly better is found, which is common, OUT holds the model as it was, and a message says so.
+    Use OUT with geonp fill IN --model OUT. The model is scored before and after training, on cells that are not used in
+    training. If nothing clearly better is found, which is common, OUT is the unchanged model, and a message says so.
     """
     from geonp.io.files import open_raster
 

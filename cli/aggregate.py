@@ -94,7 +94,7 @@ def aggregate(
     quiet: bool,
     **settings: Any,
 ) -> None:
-    """Means, sums or fractions of REGIONS of the raster IN, each with its standard error.
+    """Compute means, sums or fractions of regions of the raster IN, each with its standard error.
 
     IN is the result of geonp fill, or a raster with gaps, which is filled first. REGIONS is a file of polygons
     (GeoPackage, GeoJSON, shapefile), which may overlap, or a raster of labels on the grid of IN. The standard errors

@@ -22,7 +22,7 @@ covariates = together(
         "--covariate",
         multiple=True,
         metavar="COVARIATE",
-        help="Co-located field that is known beneath the gaps, such as elevation under temperature: FILE, "
+        help="Co-located field that is known in the gaps, such as elevation for temperature: FILE, "
         "FILE:VARIABLE, FILE:BAND, or a variable of IN, which is then not filled; repeatable.",
     ),
     fill_option("covariate_resampling", type=click.Choice(RESAMPLINGS)),

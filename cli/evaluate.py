@@ -30,8 +30,8 @@ POINT_HOLDOUTS = ("random", "one", "blocks", "stations", "periods")
 @click.option(
     "--holdout",
     type=click.Choice([*HOLDOUTS, *POINT_HOLDOUTS[3:], "one"]),
-    help=f"Cells or measurements to hide. Of a raster: {', '.join(HOLDOUTS)}; gaps moves its own gaps, slice hides a "
-    f"whole slice. Of measurements: {', '.join(POINT_HOLDOUTS)}. Default: clouds; random for measurements.",
+    help=f"Cells or measurements to hide. In a raster: {', '.join(HOLDOUTS)}; gaps are those of the raster, moved, and "
+    f"slice is a whole slice. In a table: {', '.join(POINT_HOLDOUTS)}. Default: clouds; in a table, random.",
 )
 @click.option("--fraction", type=float, default=0.25, show_default=True, help="Share of cells to hide.")
 @click.option("-b", "--bidx", "band", type=int, help="Band to evaluate, from 1. Default: the first.")
@@ -54,7 +54,7 @@ POINT_HOLDOUTS = ("random", "one", "blocks", "stations", "periods")
     metavar="DIM",
     multiple=True,
     default=None,
-    help="Dimension whose neighbouring slices the model sees, such as time, or variables; repeatable.",
+    help="Dimension whose neighbouring slices the model uses, such as time, or variables; repeatable.",
 )
 @fill_option("empty_slices", is_flag=True)
 @bounds_option()
@@ -64,7 +64,11 @@ POINT_HOLDOUTS = ("random", "one", "blocks", "stations", "periods")
 @click.option(
     "--report", type=click.Path(path_type=Path), help="Also write a page (.html) with maps, curves and tables."
 )
-@click.option("--picture", type=click.Path(path_type=Path), help="Also draw maps of the fill and its errors (.png).")
+@click.option(
+    "--picture",
+    type=click.Path(path_type=Path),
+    help="Also draw maps of fill and errors (.png, .jpg, .pdf, .svg).",
+)
 @quiet
 @click.option(
     "--progress/--no-progress",
@@ -86,11 +90,11 @@ def evaluate(
 ) -> None:
     """Hide a part of IN, predict it by the model and by classical methods, and score the predictions.
 
-    IN is a raster, or a table of measurements as of geonp grid. With covariates or other slices, the model is scored
-    with and without them, beside methods that use them: regression kriging, linear interpolation in time, harmonic and
-    Whittaker smoothing, and DINEOF. Of a raster, one slice of one variable is evaluated; if it is larger than --size,
-    the cut with the most observed cells (for --holdout gaps, with the share of observed cells nearest to one half).
-    Of measurements, each is predicted from the other folds.
+    IN is a raster, or a table of measurements as for geonp grid. In a raster, one slice of one variable is evaluated;
+    if it is larger than --size, the window with the most observed cells (for --holdout gaps, with the share of observed
+    cells nearest to one half). In a table, each measurement is predicted from the other folds. With covariates or other
+    slices, the model is scored with and without them, and compared with methods that use them: regression kriging,
+    linear interpolation in time, harmonic and Whittaker smoothing, and DINEOF.
     """
     from geonp.io.table_output import check_table, write_table
     from geonp.io.tables import is_table

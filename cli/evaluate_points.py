@@ -27,9 +27,11 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
         "--where",
         multiple=True,
         metavar="COLUMN=VALUE",
-        help="Use only these rows, such as those of a year; repeatable, also for further values of a column.",
+        help="Use only these rows, such as those of a year; repeatable, also with several values of one column.",
     ),
-    "folds": click.option("--folds", type=click.IntRange(min=2), default=10, show_default=True, help="Parts to hide."),
+    "folds": click.option(
+        "--folds", type=click.IntRange(min=2), default=10, show_default=True, help="Number of folds."
+    ),
     "block_size": click.option(
         "--block-size",
         type=float,
@@ -48,7 +50,7 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
     ),
     "errors": click.option("--errors", metavar="COLUMN", help="Column of known standard errors."),
     "repeats": click.option(
-        "--repeats", type=click.Choice(["mean", "keep"]), help="Rows of one place: averaged, or all kept."
+        "--repeats", type=click.Choice(["mean", "keep"]), help="Average the rows of each location, or keep all."
     ),
     "crs": click.option("--crs", help="CRS of the points. Default: WGS 84 for longitudes and latitudes."),
     "max_distance": click.option("--max-distance", type=float, help="Largest distance to a measurement."),

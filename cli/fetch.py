@@ -18,7 +18,7 @@ def fetch() -> None:
 
 
 @fetch.command("era5")
-@click.option("--area", type=float, nargs=4, required=True, metavar="N W S E", help="Degrees.")
+@click.option("--area", type=float, nargs=4, required=True, metavar="N W S E", help="Edges of the area, in degrees.")
 @click.option("--start", type=_DAY, required=True, help="First day, YYYY-MM-DD.")
 @click.option("--end", type=_DAY, required=True, help="Last day, included.")
 @click.option("--tries", type=click.IntRange(min=1), default=3, show_default=True, help="Attempts for each month.")
@@ -27,7 +27,7 @@ def fetch() -> None:
     type=click.FloatRange(min=0),
     default=120.0,
     show_default=True,
-    help="Longest pause between polls, seconds.",
+    help="Longest pause between polls, in seconds.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing on stderr.")
 @click.argument("out", type=click.Path(path_type=Path), metavar="OUT.zarr")

@@ -92,7 +92,7 @@ if TYPE_CHECKING:
 @fill_option(
     "points",
     metavar="FILE",
-    help="Measurements of the variable at places, such as buoys, that help to fill gaps: a table, as for geonp grid.",
+    help="Scattered measurements of the variable, such as buoys, that help to fill gaps: a table, as for geonp grid.",
 )
 @fill_option("point_errors", metavar="COLUMN")
 @fill_option("smooth", is_flag=True)

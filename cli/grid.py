@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     "--at",
     "places",
     type=click.Path(exists=True, path_type=Path),
-    help="Table of places to predict at, with columns of the same coordinates. OUT is this table with the results as "
+    help="Table of locations to predict, with columns of the same coordinates. OUT is this table with the results as "
     "further columns, .csv or .parquet.",
 )
 @click.option("--resolution", nargs=1, type=float, help="Side of a cell, in the unit of the coordinates.")
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     "--where",
     multiple=True,
     metavar="COLUMN=VALUE",
-    help="Use only these rows, such as those of a date; repeatable, also for further values of a column.",
+    help="Use only these rows, such as those of a date; repeatable, also with several values of one column.",
 )
 @click.option("--x", help="Column of the coordinate x. Default: x, lon, longitude or easting.")
 @click.option("--y", help="Column of the coordinate y. Default: y, lat, latitude or northing.")
@@ -67,13 +67,13 @@ if TYPE_CHECKING:
 @click.option(
     "--repeats",
     type=click.Choice(["mean", "keep"]),
-    help="Average the rows of each place, or keep all as repeated measurements. Default: refuse rows of several times "
-    "or depths.",
+    help="Average the rows of each location, or keep all as repeated measurements. Default: refuse rows of "
+    "several times or depths.",
 )
 @click.option(
     "--time",
     metavar="COLUMN",
-    help="Column of times. One field is made for each, with the help of the times around it.",
+    help="Column of times. One field is predicted for each, with the help of the other times.",
 )
 @click.option(
     "--at-times",
@@ -98,7 +98,7 @@ if TYPE_CHECKING:
 @click.option(
     "--picture",
     type=click.Path(path_type=Path),
-    help="Also draw measurements and maps, or only maps if there are several times (.png).",
+    help="Also draw measurements and maps, or only maps if there are several times (.png, .jpg, .pdf, .svg).",
 )
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @quiet
@@ -125,14 +125,14 @@ def grid(
     as_json: bool,
     **settings: Any,
 ) -> None:
-    """Interpolate the measurements in POINTS to a grid, or to places.
+    """Interpolate the measurements in POINTS to a grid, or to the locations in a table.
 
     Values, standard errors and flags are written to OUT. POINTS is a table: CSV (separated by commas, semicolons, tabs
-    or blanks), Parquet, GeoParquet, GeoPackage, GeoJSON or a shapefile of points, or NetCDF or Zarr with variables
+    or blanks), Parquet, GeoParquet, GeoPackage, GeoJSON or a shapefile of points; or NetCDF or Zarr with variables
     along one dimension, or of a swath with two-dimensional longitudes and latitudes. Several files, such as the swaths
-    of a week, make one table. The grid is that of another raster (--like), or has square cells (--resolution).
+    of a week, are joined to one table. The grid is that of another raster (--like), or has square cells (--resolution).
     Covariates are known everywhere: with --covariate elevation=dem.tif, the raster is read in the grid and, unless the
-    table has a column elevation, at the measurements. With --time date, OUT has a field of each date. OUT is NetCDF
+    table has a column elevation, at the measurements. With --time date, OUT has a field for each date. OUT is NetCDF
     (.nc), Zarr (.zarr) or GeoTIFF (.tif), by its extension, and appears once it is complete. With --at, it is a table.
     """
     from geonp.io.measurements import read_table

@@ -37,10 +37,10 @@ def plot(
     quiet: bool,
     **settings: Any,
 ) -> None:
-    """Draw a filled raster IN as a picture OUT, by default beside IN, with the extension .png.
+    """Draw a filled raster IN as a picture OUT. Default of OUT: IN with the extension .png.
 
-    The picture shows what was observed, the filled values, their standard errors and the flags; of a stack, a strip of
-    slices; of any other raster, its values. OUT is a .png, .jpg, .webp, .pdf or .svg.
+    The picture shows observations, filled values, standard errors and flags. For a stack it is a strip of several
+    slices, for a raster that is no result of geonp it shows the values only. OUT is a .png, .jpg, .webp, .pdf or .svg.
     """
     from geonp.fill.picture import check_picture, save_picture
     from geonp.fill.picture import plot as drawn

@@ -52,7 +52,7 @@ def _forwards_to(module: str) -> Callable[[Method], Method]:
 @xr.register_dataset_accessor("geonp")
 @xr.register_dataarray_accessor("geonp")
 class GeonpAccessor:
-    """Methods of a raster: fill it, plan a fill, evaluate a model on it, adapt a model to it."""
+    """Methods of a raster: fill gaps, plan a fill, evaluate a model, adapt a model, aggregate and plot a result."""
 
     def __init__(self, obj: xr.DataArray | xr.Dataset) -> None:
         self._obj = obj
@@ -73,15 +73,15 @@ class GeonpAccessor:
         at : DataArray or Dataset, optional
             Another grid to fill onto: values at the centres of its cells. By default the grid of the raster.
         support : {"point", "cell"}
-            What the values on another grid are of: points, or means over its cells.
+            On the grid of `at`, predict values at points, or means over its cells.
         **options
             Options of the fill, see :class:`geonp.fill.options.FillOptions`.
 
         Returns
         -------
         Dataset
-            For each variable ``<name>``: the filled one, ``<name>_standard_error``, ``<name>_fill_flag``, and the
-            results that were asked for. Lazy where the raster is.
+            For each variable ``<name>``: the filled values, ``<name>_standard_error``, ``<name>_fill_flag``, and the
+            results of the options. Lazy if the raster is.
 
         Examples
         --------
@@ -96,6 +96,11 @@ class GeonpAccessor:
     @takes_fill_options
     def plan(self, **options: Unpack[FillKeywords]) -> FillPlan:
         """Plan what :meth:`infill` will do with the same arguments; see :func:`geonp.plan`.
+
+        Parameters
+        ----------
+        **options
+            Options of the fill, see :class:`geonp.fill.options.FillOptions`.
 
         Examples
         --------
@@ -148,7 +153,7 @@ class GeonpAccessor:
         progress : callable, optional
             Called after each unit with its record, the number of finished units, and the number of all.
         **options
-            Options of the fill, as of :meth:`infill`.
+            Options of the fill, as for :meth:`infill`.
 
         Returns
         -------
@@ -164,7 +169,7 @@ class GeonpAccessor:
 
     @_forwards_to("geonp.fill.outputs")
     def values_only(self) -> xr.Dataset:
-        """The filled values alone, of the result of :meth:`infill`; see :func:`geonp.values_only`.
+        """Select the filled values of the result of :meth:`infill`; see :func:`geonp.values_only`.
 
         Examples
         --------
@@ -187,18 +192,18 @@ class GeonpAccessor:
         Parameters
         ----------
         variable : hashable, optional
-            Which variable. By default the first that was filled.
+            Variable to draw. By default the first that was filled.
         index : mapping of hashable to int, optional
             Position of the slice along non-spatial dimensions, counted from 0. By default a strip of slices.
         slices : int
             Largest number of slices in a strip.
         points : tuple of array, optional
-            X, y and value of the measurements that the raster was interpolated from.
+            Coordinates x and y, and values, of the measurements that the raster was interpolated from.
 
         Returns
         -------
         matplotlib.figure.Figure
-            A notebook shows it once.
+            To write it to a file: ``figure.savefig("fill.png")``.
 
         Examples
         --------
@@ -230,26 +235,26 @@ class GeonpAccessor:
         covariate_resampling: str | None = None,
         errors: CovariateLike | None = None,
     ) -> pd.DataFrame:
-        """Means, sums or fractions of regions, each with its standard error; see :func:`geonp.aggregate`.
+        """Compute means, sums or fractions of regions with standard errors; see :func:`geonp.aggregate`.
 
         Parameters
         ----------
         regions : GeoDataFrame, polygons, DataArray, path, int or tuple of int
             Polygons, labels on the grid of the raster, or rows and columns of blocks of cells.
         statistic : {"mean", "sum", "integral", "fraction"}
-            Of the values of the cells in a region.
+            Statistic of the values of the cells in a region.
         threshold : float, optional
-            For ``"fraction"``: the value to exceed.
+            Value to exceed, for ``"fraction"``.
         names, layer : str, optional
-            Column with the names of the regions, and layer, of a file.
+            Column with the names of the regions, and layer of the file of polygons.
         all_touched : bool
-            Take all cells that a polygon touches, not only those whose centre is inside.
+            Use all cells that a polygon touches, not only those whose centre is inside.
         samples : int
-            Number of samples to draw where the raster has none.
+            Number of samples to draw if the raster has none.
         model : str or path, optional
             Model to fill and draw with. By default the one that filled the raster.
         across, mask, max_distance, device, batch_size, seed, nodata, bounds, covariates, covariate_resampling, errors
-            As for :meth:`infill`. By default a filled raster's own `across`.
+            As for :meth:`infill`. By default `across` is that of the filled raster.
 
         Returns
         -------
@@ -292,7 +297,7 @@ class GeonpAccessor:
         model : str or path
             Name of a shipped model, or path of a ``.safetensors`` checkpoint.
         holdout : {"clouds", "blocks", "stripes", "swath", "random", "gaps", "slice"}
-            Kind of hold-out: simulated gaps, ``"gaps"``, the raster's own gaps moved to observed cells, or ``"slice"``,
+            Cells to hide: simulated gaps; ``"gaps"``, the gaps of the raster, moved to observed cells; or ``"slice"``,
             the whole slice.
         fraction : float
             Share of the cells to hide, between 0 and 1.
@@ -305,7 +310,7 @@ class GeonpAccessor:
         seed : int
             Seed for the hold-out and for every method.
         nodata, missing, device, batch_size, across, empty_slices, bounds, covariates, covariate_resampling
-            As in :meth:`infill`.
+            As for :meth:`infill`.
         progress : callable, optional
             Called with the name of each method before it starts.
 
@@ -356,13 +361,13 @@ class GeonpAccessor:
         closer : bool
             Also try smaller tiles with less context, which fill more slowly.
         mask, nodata, missing, device
-            As in :meth:`infill`.
+            As for :meth:`infill`.
         seed : int
             Seed for the hold-out and for the training, at least 0.
         across : hashable or sequence of hashable, optional
             Dimensions along which regression on other slices is tried. By default all of the raster.
         covariates, covariate_resampling
-            As in :meth:`infill`.
+            As for :meth:`infill`.
         overwrite : bool
             Replace `out` if it exists.
         progress : callable, optional

@@ -266,3 +266,19 @@ def test_what_is_wrong_would_be_seen() -> None:
     with pytest.raises(ImportError):
         resolve("geonp.nn.nothing")
     assert list(calls("ds.geonp.infill(model=m)\nother(1)")) == [("ds.geonp.infill", {"model"})]
+
+
+def documented(function: object) -> set[str]:
+    """The names in the section of parameters of a docstring."""
+    section = re.search(r"Parameters\n-+\n(.*?)(?:\n\n\w+\n-+|\Z)", inspect.getdoc(function) or "", re.DOTALL)
+    entries = re.findall(r"^(\S.*?)(?: : .*)?$", section[1] if section else "", re.MULTILINE)
+    return {name for entry in entries for name in entry.split(", ")}
+
+
+@pytest.mark.parametrize("owner", [geonp, ACCESSOR], ids=["geonp", "accessor"])
+def test_docstrings_describe_the_parameters_of_the_signature(owner: object) -> None:
+    functions = [(name, getattr(owner, name)) for name in dir(owner) if not name.startswith("_")]
+    public = {name: function for name, function in functions if inspect.isfunction(function)}
+    assert {"infill", "plan", "evaluate"} <= set(public)
+    for name, function in public.items():
+        assert documented(function) == set(inspect.signature(function).parameters) - {"self"}, name

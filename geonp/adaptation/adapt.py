@@ -77,7 +77,7 @@ class Adapted(os.PathLike[str]):
     Attributes
     ----------
     file : Path
-        The checkpoint; its card lies beside it.
+        The checkpoint; its card is in the same folder.
     before, after : float
         Weighted mean CRPS of the model and of the adapted one on held-out cells that had no part in the training. In
         the units of the raster; for several variables, in standard deviations of each. Equal if nothing clearly better
@@ -138,40 +138,39 @@ def adapt(
 ) -> Adapted:
     """Fine-tune a model on the observed cells of a raster, and write it as a checkpoint.
 
-    With `covariates`, the model is scored and trained with them. Give them to fills with the adapted model, too.
-
-    For a raster of several slices, regression on other slices (`across` of :func:`geonp.infill`) is tried first; if it
-    is clearly better, the weights are kept, and the checkpoint fills rasters with that dimension so. Then, with
+    If the raster has several slices, regression on other slices (`across` of :func:`geonp.infill`) is tried first. If
+    it is clearly better, the weights are kept, and fills with the checkpoint use this dimension by default. Then, with
     `closer`, smaller neighbourhoods are tried: single tiles, smaller tiles, less context. Then all weights are trained
-    to predict hidden cells of a tile from the rest. Hidden are single cells or patches in the shape of the raster's
-    gaps, weighted by their distance from the context (:class:`geonp.adaptation.crops.Masking`). All slices and
-    variables are sampled; large rasters are read in part (:class:`geonp.adaptation.crops.CropSettings`). The
-    neighbourhood and weights with the smallest validation CRPS are written if they are clearly better on further
-    held-out cells, and otherwise those of the model.
+    to predict hidden cells, single ones or patches in the shape of the gaps of the raster, weighted by their distance
+    from the context (:class:`geonp.adaptation.crops.Masking`). Large rasters are read in part
+    (:class:`geonp.adaptation.crops.CropSettings`). The neighbourhood and weights with the smallest validation CRPS are
+    written if they are clearly better on further held-out cells, and otherwise those of the model.
+
+    With `covariates`, the model is trained and scored with them: give them to fills with the adapted model, too.
 
     Parameters
     ----------
     obj : DataArray or Dataset
         Raster as for :func:`geonp.infill`; lazy arrays are read in parts.
     out : str or path
-        The ``.safetensors`` file to write; its card is written beside it.
+        The ``.safetensors`` file to write; its card is written to the same folder.
     model : str or path
         Model to start from.
     minutes : float
-        Longest wall-clock time to take.
+        Time limit (wall-clock).
     steps : int, optional
-        Number of training steps, instead of a time: the result is then reproducible on one machine.
+        Number of training steps, instead of a time limit. The result is then reproducible on one machine.
     closer : bool
         Also try smaller neighbourhoods, with which fills take longer (``slowdown`` of the result).
     mask, nodata, missing, device
-        As in :func:`geonp.infill`.
+        As for :func:`geonp.infill`.
     seed : int
         Seed for the hold-out and for the training, at least 0.
     across : hashable or sequence of hashable, optional
         Dimensions along which regression on other slices is tried, ``"variables"`` for the other variables of a
         Dataset; the best one is kept. By default all dimensions of the raster.
     covariates, covariate_resampling
-        As in :func:`geonp.infill`.
+        As for :func:`geonp.infill`.
     overwrite : bool
         Replace `out` if it exists.
     progress : callable, optional

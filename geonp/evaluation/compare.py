@@ -71,30 +71,30 @@ def evaluate(
     covariate_resampling: str | None = None,
     progress: Callable[[str], object] | None = None,
 ) -> Comparison:
-    """Hide observed cells of a raster, fill them by the model and by baselines, and score the fills.
+    """Hide observed cells of a raster, fill them by the model and by classical methods, and score the fills.
 
-    One slice is evaluated. With `covariates`, `across` or both, the model is evaluated with and without them. In the
-    neighbouring slices nothing is hidden. Of a raster larger than `size` one cut is evaluated: of nine cuts, spread
-    evenly from the centre to the corners, the one with the most observed cells (for the hold-out ``"gaps"``, with the
-    share of observed cells nearest to one half); the most central one of equals. Nothing but these cuts is read.
+    One slice is evaluated. With `covariates`, `across` or both, the model is evaluated with and without them. Nothing
+    is hidden in neighbouring slices. In a raster larger than `size`, one window is evaluated: among nine windows,
+    spread evenly from the centre to the corners, the one with the most observed cells (for the hold-out ``"gaps"``,
+    with the share of observed cells nearest to one half), and the most central of equals. Only these windows are read.
 
     Parameters
     ----------
     obj : DataArray or Dataset
-        Raster with two spatial dimensions and any number of others. Of a Dataset, the first variable that can be
+        Raster with two spatial dimensions and any number of others. In a Dataset, the first variable that can be
         filled is evaluated.
     model : str or path
         Name of a shipped model (``geonp models``), or path of a ``.safetensors`` checkpoint.
     holdout : str
-        Kind of hold-out, one of :data:`HOLDOUTS`: simulated gaps (:data:`geonp.raster.gaps.SIMULATORS`), or ``"gaps"``,
-        the raster's own gaps moved to observed cells.
+        Cells to hide, one of :data:`HOLDOUTS`: simulated gaps (:data:`geonp.raster.gaps.SIMULATORS`); ``"gaps"``, the
+        gaps of the raster, moved to observed cells; or ``"slice"``, the whole slice.
     fraction : float
         Share to hide, between 0 and 1: of all cells for simulated gaps, of the observed cells for ``"gaps"``. The
-        latter are moved up to 16 times, until half of the share is hidden. No gap is split, so that a large one may
+        latter are moved up to 16 times, until half of the share is hidden. Gaps are not split, so that a large gap may
         hide more.
     baselines : sequence of str, optional
         Methods to compare with. By default all: those of :data:`geonp.evaluation.baselines.METHODS`, with covariates
-        ``regression_kriging``, and with `across` those of :data:`geonp.evaluation.across.ACROSS_METHODS`, which see the
+        ``regression_kriging``, and with `across` those of :data:`geonp.evaluation.across.ACROSS_METHODS`, which use the
         64 nearest slices along its first dimension.
     index : mapping of hashable to int, optional
         Position of the slice along the non-spatial dimensions, counted from 0. The default is 0 for each.
@@ -105,21 +105,22 @@ def evaluate(
     nodata : float, optional
         Value of missing cells, used instead of the declared one.
     missing : str, array of bool, callable, or sequence of these, optional
-        Where values count as missing, as of :func:`geonp.infill`: what is under clouds is no truth, and never scored.
+        Where values count as missing, as for :func:`geonp.infill`. They are not used as true values.
     device : str, optional
         Torch device, such as ``cpu`` or ``cuda``. By default a GPU if there is one.
     batch_size : int, optional
         Number of tiles in one forward pass. By default chosen from the free memory.
     across : hashable or sequence of hashable, optional
-        Dimensions whose neighbouring slices the model sees, such as ``time``; ``"variables"`` for the other variables
-        of a Dataset. By default the one that the model was adapted to, if any.
+        Dimensions whose neighbouring slices the model uses, such as ``time``; ``"variables"`` for the other variables
+        of a Dataset. By default the dimension that the model was adapted to, if any.
     empty_slices : bool
-        Predict what no observation of the slice reaches from other slices alone, as :func:`geonp.infill` does.
+        As for :func:`geonp.infill`. Needed for the hold-out ``"slice"``.
     bounds : tuple, "valid_range" or mapping, optional
-        As of :func:`geonp.infill`. Scores of the model are those of its distributions within the bounds. The values and
-        distributions of the baselines are cut off at the bounds, which never makes them worse. There is no log score.
+        As for :func:`geonp.infill`. Scores of the model are those of its distributions within the bounds. The values
+        and distributions of the baselines are censored at the bounds, which never makes them worse. There is no log
+        score.
     covariates, covariate_resampling
-        As of :func:`geonp.infill`.
+        As for :func:`geonp.infill`.
     progress : callable, optional
         Called with the name of each method before it starts.
 
@@ -131,7 +132,7 @@ def evaluate(
     Raises
     ------
     InputError
-        For an option out of range, a raster without observed cells or without gaps to move, and where none or all of
+        For an option out of range, a raster without observed cells or without gaps to move, and if none or all of
         the observed cells would be hidden.
     ModelError, CheckpointError
         For an unknown model, or one that cannot be loaded.

@@ -70,22 +70,22 @@ def cross_validate(
 
     The baselines are the nearest measurement, linear interpolation on a triangulation, thin-plate splines, and ordinary
     kriging; with covariates, also regression kriging, and with `time`, linear interpolation of each station in time.
-    The covariance of kriging is fitted once, to all measurements, as is usual.
+    The covariance of kriging is fitted once, to all measurements.
 
     Parameters
     ----------
     points, x, y, crs, errors, repeats, units
         As for :func:`geonp.interpolate`.
     values : str, optional
-        The column to evaluate. By default the only numeric one beside the coordinates.
+        The column to evaluate. By default the only numeric column except the coordinates.
     model, max_distance, device, batch_size, seed
         As for :func:`geonp.interpolate`; the seed is also that of the folds.
     holdout : str
-        What is hidden together, one of :data:`geonp.evaluation.folds.FOLDS`: ``"random"`` measurements, ``"one"`` at a
-        time (leave-one-out), square ``"blocks"``, whole ``"stations"``, or ``"periods"`` of stations: successive times,
-        others at each station. Measurements of one place and time are always hidden together.
+        Measurements that form a fold, one of :data:`geonp.evaluation.folds.FOLDS`: ``"random"`` ones, ``"one"``
+        (leave-one-out), those in square ``"blocks"``, of whole ``"stations"``, or of ``"periods"``: successive times,
+        which differ between stations. Measurements of one location and time are always in one fold.
     folds : int
-        Number of folds; of no use for ``"one"``.
+        Number of folds; ignored for ``"one"``.
     block_size : float, optional
         Side of the blocks: in km for longitudes and latitudes, else in the unit of the coordinates. By default about
         four blocks make a fold.
@@ -96,11 +96,11 @@ def cross_validate(
         As for :func:`geonp.interpolate`: names of columns, and rasters that are read at the measurements. The model is
         then evaluated with and without them.
     time, at_times
-        As for :func:`geonp.interpolate`. Only measurements at these times are scored. Those of the baselines but
-        ``linear_across`` are made from the measurements of the same time.
+        As for :func:`geonp.interpolate`. Only measurements at these times are scored. The baselines except
+        ``linear_across`` use the measurements of the same time only.
     bounds : tuple, "valid_range" or mapping, optional
-        As of :func:`geonp.infill`. Every fold has its own map, chosen without what is hidden. Scores are as those of
-        :func:`geonp.evaluate` within bounds.
+        As for :func:`geonp.infill`. The map of each fold is fitted without the hidden measurements. Scores are computed
+        as by :func:`geonp.evaluate` with bounds.
     progress : callable, optional
         Called with the method and the fold before each of them starts.
 

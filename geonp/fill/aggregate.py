@@ -71,49 +71,49 @@ def aggregate(
     covariate_resampling: str | None = None,
     errors: CovariateLike | None = None,
 ) -> pd.DataFrame:
-    """Means, sums or fractions of regions, each with its standard error.
+    """Compute means, sums or fractions of regions, each with its standard error.
 
-    The errors of neighbouring cells go together, so the standard error of a mean is larger than independent errors
+    The errors of neighbouring cells are correlated, so the standard error of a mean is larger than independent errors
     would give. It is the standard deviation of the statistic in joint samples of the raster (see `samples` of
     :class:`geonp.fill.options.FillOptions`).
 
     Parameters
     ----------
     obj : DataArray or Dataset
-        What :func:`geonp.infill` gave, or a raster with gaps, which is filled first. Samples in a filled raster are
-        used; without any, its observed cells are filled again to draw them.
+        A result of :func:`geonp.infill`, or a raster with gaps, which is filled first. If the result has samples, these
+        are used; if not, its observed cells are filled again to draw them.
     regions : GeoDataFrame, polygons, DataArray, path, int or tuple of int
         Polygons, as a GeoDataFrame, a mapping from names to shapely geometries, a sequence of these, or a file
         (GeoPackage, GeoJSON, shapefile); labels on the grid of the raster, an array or a file, where 0, NaN and nodata
         are no region; or the rows and columns of blocks of cells. Polygons may overlap, and be in another CRS.
     statistic : {"mean", "sum", "integral", "fraction"}
-        Of the values of the cells in a region: their mean, weighted by the areas of cells on longitudes and latitudes;
-        their sum; their sum times the areas of cells, in square metres on longitudes and latitudes, else in square
-        units of the CRS; or the fraction of the area whose values exceed `threshold`.
+        Statistic of the values of the cells in a region: their mean, weighted by the areas of cells on longitudes and
+        latitudes; their sum; their sum times the areas of cells, in square metres on longitudes and latitudes, else in
+        square units of the CRS; or the fraction of the area whose values exceed `threshold`.
     threshold : float, optional
-        For ``"fraction"``, in the units of the values.
+        Value to exceed, in the units of the values, for ``"fraction"``.
     names : str, optional
-        Column with the names of the regions in a file or a GeoDataFrame. By default, of a file, ``name`` or the first
-        one of texts that all differ, and the index of a GeoDataFrame.
+        Column with the names of the regions in a file or a GeoDataFrame. By default ``name`` or the first column of
+        text whose entries all differ in a file, and the index in a GeoDataFrame.
     layer : str, optional
         Layer of a file of polygons.
     all_touched : bool
-        Take all cells that a polygon touches, not only those whose centre is inside.
+        Use all cells that a polygon touches, not only those whose centre is inside.
     samples : int
-        Number of samples to draw where the raster has none. With 200 of them, chance changes a standard error by 5 %.
+        Number of samples to draw if the raster has none. With 200, a standard error has a random error of 5 %.
     model : str or path, optional
         Model to fill and draw with. By default the one that filled the raster, or ``tnpkr-sa``.
     across : hashable or sequence of hashable, optional
         As for :func:`geonp.infill`. By default the dimensions that a filled raster was filled across.
     mask, max_distance, device, batch_size, seed, nodata, bounds, covariates, covariate_resampling, errors
-        As for :func:`geonp.infill`. To draw the errors of a filled raster, give those that it was filled with.
+        As for :func:`geonp.infill`. For a filled raster, give those that it was filled with.
 
     Returns
     -------
     DataFrame
-        A row for each variable, slice and region: ``value``, ``standard_error``, ``cells`` with a value, ``filled``
-        among them, and ``empty`` cells without one, which are left out. Observed cells count as known, without error;
-        values of filled cells are those that would be measured there.
+        A row for each variable, slice and region: ``value``, ``standard_error``, the numbers of ``cells`` with a value,
+        of ``filled`` cells among them, and of ``empty`` cells, which are left out. Observed cells count as known
+        without error; the value of a filled cell is that of a new measurement.
 
     Raises
     ------

@@ -58,39 +58,39 @@ def infill(
 ) -> xr.Dataset:
     """Fill the missing cells of a raster, with a standard error for each.
 
-    A cell is missing if it is NaN, infinite, the nodata value, or outside CF's valid range. Each spatial slice is
-    filled on its own, unless `across` names a dimension along which slices inform each other; there is a loop over
-    time, band and other dimensions. The result does not depend on the chunks of `obj` or on `batch_size`, apart from
-    rounding: about 1e-5 of a standard error in float32, a tenth at most in bfloat16.
+    A cell is missing if it is NaN, infinite, the nodata value, or outside the CF valid range. Each slice along other
+    dimensions, such as time and band, is filled on its own, unless `across` names dimensions along which slices are
+    filled from each other. The result does not depend on the chunks of `obj` or on `batch_size`, apart from rounding:
+    about 1e-5 of a standard error in float32, at most a tenth in bfloat16.
 
     Parameters
     ----------
     obj : DataArray or Dataset
         With two spatial dimensions (y and x, latitude and longitude, or as CF attributes say) and any others. dask
         arrays stay lazy and keep their chunks; all other arrays are read and filled at once.
+    at : DataArray or Dataset, optional
+        Fill onto the grid of this raster, finer or coarser, in any CRS. By default the grid of `obj`.
+    support : {"point", "cell"}
+        On the grid of `at`, predict values at the centres of cells, or means over cells.
     **options
         Options of the fill, see :class:`geonp.fill.options.FillOptions`.
 
     Returns
     -------
     Dataset
-        For each variable ``<name>``: its values, filled, in its dtype, observed cells bit-identical;
-        ``<name>_standard_error`` of a new measurement, in the same units, zero where observed; ``<name>_quantile``
-        along the dimension ``quantile``; ``<name>_exceedance`` along the dimension ``threshold``; ``<name>_tail``, with
-        `bounds` beside ``<name>_latent``, ``<name>_latent_error`` and ``<name>_warping``, see
-        ``geonp.student.Distribution``; ``<name>_sample`` along the dimension ``sample``, measurement noise included;
-        and ``<name>_fill_flag`` (int8): 0 observed, 1 filled, 2 left empty as too far from observations, or with too
-        few of them in reach, 3 outside the mask, 4 failed (in stores alone), 5 filled across, from other slices alone.
-        Standard errors, quantiles and samples are float32, or float64 for variables of float64 and of integers of 32
-        bits and more; probabilities and tails are float32.
+        For each variable ``<name>``: the filled values, in its dtype, observed cells bit-identical;
+        ``<name>_standard_error`` of a new measurement, zero where observed; ``<name>_quantile`` along ``quantile``;
+        ``<name>_exceedance`` along ``threshold``; ``<name>_tail`` and, with `bounds`, ``<name>_latent``,
+        ``<name>_latent_error`` and ``<name>_warping``, see ``geonp.student.Distribution``; ``<name>_sample`` along
+        ``sample``, measurement noise included; and ``<name>_fill_flag`` (int8): 0 observed, 1 filled, 2 left empty as
+        observations are too far or too few, 3 outside the mask, 4 failed (in stores), 5 filled from other slices only.
+        Results are float32, or float64 for float64 and integers of at least 32 bits; all probabilities are float32.
 
-        Some 95 of 100 true values lie within 1.96 standard errors of the filled value. For intervals of other levels
-        ask for quantiles, because errors may have heavier tails than a normal distribution. Other variables pass
-        through. A DataArray without a name is called ``value``.
+        About 95 % of the true values lie within 1.96 standard errors. For other intervals ask for quantiles. Variables
+        that are not filled pass through. A DataArray without a name is called ``value``.
 
-        A model of classes (``likelihood = "categorical"``) fills the CF flag variables that have as many
-        ``flag_values`` as it has classes, in its order: ``<name>``, ``<name>_probability`` of each class along
-        ``category``, and ``<name>_fill_flag``.
+        A classification model fills the CF flag variables that have its number of ``flag_values``, in its order. Then
+        ``<name>_probability`` has the probability of each class along ``category``.
 
     Raises
     ------

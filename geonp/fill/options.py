@@ -50,9 +50,10 @@ class FillOptions:
     missing : str, array of bool, callable, or sequence of these, optional
         Conditions under which values count as missing, such as ``SCL=3,8,9``, ``SCL=cloud_shadow``,
         ``QA_PIXEL&0b11010``, ``cloud_prob>40`` or ``cloud_mask`` (not zero), or a preset: ``landsat-c2``,
-        ``sentinel-2`` or ``modis``. Expressions are on variables and bands of the raster, which are then not filled:
-        :mod:`geonp.raster.flags`. Also booleans, True where missing, or a function of the raster that gives them. A
-        value is missing where any condition holds. Flags on another grid are read at the nearest cell.
+        ``sentinel-2`` or ``modis``. They name variables or bands of the raster, which are then not filled: see
+        :mod:`geonp.raster.flags`. Or an array of booleans, True where values are missing, or a function of the raster
+        that returns one. A value is missing where any condition holds. Flags on another grid are read at the nearest
+        cell.
     mask : DataArray, array of bool, path or GeoDataFrame, optional
         Valid domain, True where the raster is valid; ``(rows, columns)``; or polygons, such as a GeoPackage, GeoJSON or
         shapefile, that contain the centres of valid cells. Missing cells outside the domain stay empty; observed cells
@@ -87,13 +88,13 @@ class FillOptions:
     bounds : tuple, "valid_range" or mapping, optional
         Bounds of the values, such as ``(0, None)`` for rain and ``(0, 1)`` for fractions; None where there is none, and
         ``"valid_range"`` for those of the CF attributes ``valid_range``, ``valid_min`` and ``valid_max``. A mapping
-        holds the bounds of variables by name. All results then follow from one distribution within the bounds, which is
+        gives the bounds of variables by name. All results then follow from one distribution within the bounds, which is
         skewed if the data are. Observations at a bound are censored: the latent value may lie beyond it.
     samples : int
-        Number of joint samples of the filled cells to add. A sample is a possible raster: neighbouring cells vary
-        together, as needed for quantities of several cells (the mean over a gap, a slope, a flow). Each cell has the
-        distribution of the fill, measurement noise included. Samples depend on the seed, but not on the chunks or on
-        their number: the first 10 of 100 samples equal 10 samples. Slices are drawn independently.
+        Number of joint samples of the filled cells to add. A sample is a possible raster with correlated errors, as
+        needed for quantities of several cells (the mean over a gap, a slope, a flow). In each cell, samples have the
+        distribution of the fill, measurement noise included. They depend on the seed, but not on the chunks or on
+        their number: the first 10 of 100 samples equal 10 samples. The errors of different slices are independent.
     across : hashable or sequence of hashable, optional
         Dimensions along which slices are filled from each other, such as ``time`` or ``("time", "band")``;
         ``variables`` stands for the variables of a Dataset. A missing cell that is observed in some of the eight
@@ -102,12 +103,12 @@ class FillOptions:
         any calendar, the nearest slices are those nearest in time. A slice without any observed cell stays empty,
         unless `empty_slices`. An adapted model (:func:`geonp.adapt`) may set a default dimension.
     empty_slices : bool
-        Fill cells with too few observations of their slice in reach, as on a date entirely under cloud, from the same
-        cells in the 64 nearest slices along the first dimension of `across`, by a Gaussian process in time. It has a
-        yearly and a daily cycle if the stack spans these. Such cells are flagged ``filled_across``.
+        Fill cells with too few observations of their slice within reach, as on a date entirely under cloud, from the
+        same cells in the 64 nearest slices along the first dimension of `across`, by a Gaussian process in time. It has
+        a yearly and a daily cycle if the stack spans these. Such cells are flagged ``filled_across``.
     covariates : DataArray, Dataset, name, or sequence of these, optional
-        Co-located fields that are known beneath the gaps, such as elevation under temperature: names of variables of
-        the raster, which are then not filled, or arrays on its grid, static or along dimensions that they share with
+        Co-located fields that are known in the gaps, such as elevation for temperature: names of variables of the
+        raster, which are then not filled, or arrays on its grid, static or along dimensions that they share with
         it. At most 16. Each variable of a Dataset, and each entry along other dimensions, is a covariate; classes are
         used as indicators. Gaps of covariates are filled from the covariates themselves. Units and order do not matter.
     covariate_resampling : str, optional
@@ -120,7 +121,7 @@ class FillOptions:
         of a filled cell is that of a measurement without these errors. With ``"auto"``, the errors are those that the
         attribute ``ancillary_variables`` links, with a CF standard name that ends in ``standard_error``.
     points : DataFrame, Dataset or GeoDataFrame, optional
-        Measurements of the variable at places, such as buoys, that help to fill gaps. A table as of
+        Scattered measurements of the variable, such as those of buoys, that help to fill gaps. A table as for
         :func:`geonp.interpolate`, with a column named like the variable, and one for each other dimension, such as
         ``time``. Their offset from predictions of the raster alone is estimated and subtracted.
     point_errors : str, optional

@@ -165,7 +165,7 @@ def unbanded(ds: xr.Dataset) -> xr.Dataset:
 
 
 def values_only(obj: xr.DataArray | xr.Dataset) -> xr.Dataset:
-    """The filled values alone, without errors, flags, quantiles and other results of :func:`geonp.infill`.
+    """Select the filled values, without errors, flags, quantiles and other results of :func:`geonp.infill`.
 
     They have the dtype, attributes and coordinates of the raster that was filled, and stay lazy.
     :func:`geonp.write_raster` with `like` stores them as the file of that raster is.
@@ -190,7 +190,7 @@ def values_only(obj: xr.DataArray | xr.Dataset) -> xr.Dataset:
 
 
 def without_results(ds: xr.Dataset, results: Sequence[str] = RESULTS) -> xr.Dataset:
-    """A result without some of what lies beside the filled values, by default all of it; lazy if it is.
+    """A result without some or, by default, all outputs other than the filled values; lazy if it is.
 
     Raises InputError for a raster that is no result.
     """

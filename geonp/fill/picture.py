@@ -50,30 +50,30 @@ def plot(
 ) -> Figure:
     """Draw a fill: observations, filled values, standard errors and flags.
 
-    Maps have the coordinates of the raster, and colour bars its units, from the lowest to the highest percentile.
-    Directions have a circular colour map, classes the colours of their palette, values of both signs a diverging one.
-    For a stack, a strip of slices is drawn, one column for each. Large rasters are thinned to 1,000 rows and columns at
-    most, so that memory stays small.
+    Maps have the coordinates of the raster. Colour bars have its units, and range from the 1st to the 99th percentile.
+    Directions have a circular colour map, classes the colours of their palette, values of both signs a diverging colour
+    map. For a stack, a strip of slices is drawn, one column for each. Large rasters are thinned to at most 1,000 rows
+    and columns, so that little memory is needed.
 
     Parameters
     ----------
     obj : Dataset or DataArray
-        A result of :func:`geonp.infill` or :func:`geonp.interpolate`, or any other raster, of which the values alone
+        A result of :func:`geonp.infill` or :func:`geonp.interpolate`, or any other raster, of which only the values
         are drawn.
     variable : hashable, optional
-        Which variable. By default the first that was filled.
+        Variable to draw. By default the first that was filled.
     index : mapping of hashable to int, optional
-        Position of the slice along non-spatial dimensions, counted from 0. By default slices along the dimension of
-        time, or else along the first one with several entries, are drawn, at the first entry of all others.
+        Position of the slice along non-spatial dimensions, counted from 0. By default, several slices along time, or
+        else along the first dimension with several entries, are drawn, at the first entry of all other dimensions.
     slices : int
         Largest number of slices, evenly spaced.
     points : tuple of array, optional
-        X, y and value of the measurements that the raster was interpolated from, in its coordinates, to draw beside it.
+        Coordinates x and y, and values, of the measurements that the raster was interpolated from. They are drawn, too.
 
     Returns
     -------
     matplotlib.figure.Figure
-        A notebook shows it once. ``figure.savefig("fill.png")`` stores it.
+        To write it to a file: ``figure.savefig("fill.png")``.
 
     Raises
     ------

@@ -82,20 +82,20 @@ class FillPlan:
 
 @takes_fill_options
 def plan(obj: Raster, **options: Unpack[FillKeywords]) -> FillPlan:
-    """Plan a fill: what :func:`geonp.infill` will do with the same arguments. No data are read, nothing is filled.
+    """Plan what :func:`geonp.infill` will do with the same arguments, without reading or filling data.
 
-    Gaps are counted in arrays in memory of up to ``PARTS.counted_cells`` cells; in others any tile may have some.
+    In arrays in memory of up to ``PARTS.counted_cells`` cells, gaps are counted; in others, every tile may have gaps.
 
     Parameters
     ----------
     obj : DataArray or Dataset
     **options
-        Options of the fill, as of :func:`geonp.infill`.
+        Options of the fill, as for :func:`geonp.infill`.
 
     Raises
     ------
     InputError, ModelError, CheckpointError
-        As :func:`geonp.infill`.
+        As for :func:`geonp.infill`.
 
     Examples
     --------

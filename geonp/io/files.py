@@ -74,12 +74,12 @@ def open_raster(
         Value of missing cells as stored in the file, used instead of the declared one. With NaN, no cell of an integer
         raster is missing.
     as_numbers : bool
-        Drop what says that values are classes (palettes and categories, CF flags and standard names), so that they are
-        filled as numbers.
+        Drop the metadata that mark values as classes (palettes and categories, CF flags and standard names), so that
+        they are filled as numbers.
     chunks : "auto", int, mapping or None
         Chunks of the dask arrays: several for each core and at most 16 MiB each (``"auto"``), the rows and columns of a
-        chunk, or its cells by dimension. None gives no dask arrays, but lazy arrays of xarray, as
-        :func:`geonp.fill_store` needs them.
+        chunk, or its cells by dimension. With None, arrays are lazy arrays of xarray instead of dask arrays, which
+        :func:`geonp.fill_store` reads unit by unit.
     storage_options : mapping, optional
         Options of the file system of a URL, for fsspec. They are never logged or stored.
     group : str, optional
@@ -94,8 +94,8 @@ def open_raster(
     Dataset
         Missing cells are NaN if the file declares a nodata value, or `nodata` is given; the stored dtype and value are
         in ``encoding``. Integers without a nodata value stay integers, and so do times that cannot be decoded. The
-        bands of a GeoTIFF are one variable, on ``(band, y, x)`` or, for a single band, ``(y, x)``, with the name of the
-        band's description or of the file.
+        bands of a GeoTIFF are one variable, on ``(band, y, x)`` or, for a single band, ``(y, x)``. It is called after
+        the description of the band or the file.
 
     Raises
     ------

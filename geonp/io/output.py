@@ -100,9 +100,9 @@ def write_raster(
 ) -> None:
     """Compute `ds` and write it to `path`, which appears complete or not at all.
 
-    All bands of a GeoTIFF have one dtype and one nodata value: their own if the variables agree. Otherwise, as with a
-    standard error beside an integer raster, all are floats, and the nodata value is NaN, or that of the values if it is
-    negative, as no standard error or flag is. Bands are in the order of the variables and described by their names.
+    All bands of a GeoTIFF have one dtype and one nodata value. If those of the variables differ, as for an integer
+    raster with its standard error, all bands are floats, and the nodata value is NaN, or that of the values if it is
+    negative, since no standard error or flag is. Bands are in the order of the variables and described by their names.
 
     Parameters
     ----------
@@ -111,12 +111,12 @@ def write_raster(
     path : str or path
         Output in an existing folder. The extension chooses the format: .zarr, .nc (.nc4, .cdf) or .tif (.tiff).
     like : Dataset, optional
-        A raster that was opened by :func:`geonp.open_raster` from a file of the same format. The output is stored as
-        this file is: driver, blocks, compression and predictor, interleaving, overviews, a mask, and descriptions of
-        bands of a GeoTIFF; chunks, compression and unlimited dimensions of NetCDF and Zarr. A compression with a loss
-        becomes DEFLATE. How overviews were made is not stored in files: those of numbers are means.
+        A raster that was opened by :func:`geonp.open_raster` from a file of the same format. The output is stored like
+        this file: driver, blocks, compression and predictor, interleaving, overviews, a mask, and descriptions of
+        bands of a GeoTIFF; chunks, compression and unlimited dimensions of NetCDF and Zarr. Lossy compression is
+        replaced by DEFLATE. Files do not say how overviews were computed: those of numbers are means.
     driver : {"COG", "GTiff"}, optional
-        GDAL driver of a GeoTIFF. By default that of `like`, or else COG.
+        GDAL driver of a GeoTIFF. By default the driver of `like`, or else COG.
     overwrite : bool
         Replace an existing output once the new one is complete.
     creation_options : mapping of str to str, optional
@@ -126,7 +126,7 @@ def write_raster(
     Raises
     ------
     OutputError
-        As :func:`check_output`, and if writing fails.
+        If the format of `path` is unknown, if `path` exists and `overwrite` is not set, or if writing fails.
     InputError
         If the format cannot hold a variable, or for an unknown creation option.
 

@@ -75,56 +75,56 @@ def interpolate(
     units: str | Sequence[str] | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> xr.Dataset:
-    """Interpolate scattered measurements to the cells of a grid or to other places.
+    """Interpolate scattered measurements to the cells of a grid or to other locations.
 
-    Measurements are used at their exact places, without averaging to cells. Distances between longitudes and latitudes
-    are those on the sphere, also across the date line and at the poles.
+    Measurements are used at their exact locations, without averaging to cells. Distances between longitudes and
+    latitudes are on the sphere, also across the date line and at the poles.
 
     Parameters
     ----------
     points : DataFrame or Dataset
-        One row per measurement, with columns of coordinates and of values. Rows without a finite value or place are
+        One row per measurement, with columns of coordinates and of values. Rows without a finite value or location are
         ignored. A Dataset has variables and coordinates along one dimension.
     at : DataArray, Dataset or DataFrame
-        Where to predict: the grid of a raster, lazily if it is chunked by dask, or the places in a table: in its own
+        Where to predict: the grid of a raster, lazily if it is chunked by dask, or the locations in a table: in its own
         CRS or, with the same names of coordinates, in that of the measurements. :func:`geonp.lattice` creates a grid.
     values : str or list of str, optional
-        Columns to interpolate, independently of each other. By default the only numeric one beside the coordinates.
+        Columns to interpolate, independently of each other. By default the only numeric column except the coordinates.
     x, y : str, optional
-        Columns of the coordinates. By default x, lon, longitude or easting, and likewise for y, in any case.
+        Columns of the coordinates. By default x, lon, longitude or easting, and likewise for y; upper and lower case
+        are not distinguished.
     crs : optional
-        Coordinate reference system of the places, as accepted by pyproj. By default that of `at`, or EPSG:4326 if the
-        columns are named longitude and latitude.
+        Coordinate reference system of the measurements, as accepted by pyproj. By default that of `at`, or EPSG:4326 if
+        the columns are named longitude and latitude.
     model, device, batch_size, seed, quantiles, tails, exceed, statistic, bounds, samples
         As for :func:`geonp.infill`.
     max_distance : float, optional
-        Largest distance to a measurement at which a place is filled, in the unit of the coordinates (in
+        Largest distance to a measurement at which a location is predicted, in the unit of the coordinates (in
         :func:`geonp.infill`, it is counted in cells).
     covariates : name, DataArray, Dataset, or sequence of these, optional
-        Fields that are known at the measurements and where to predict, such as elevation under temperature; at most 16.
-        A name is that of a column of the table, and of a variable or column of `at`. A raster, on any grid, is read at
-        the places, linearly between the centres of its cells, and only where tables have no column of its name.
-        Columns of texts and of booleans, and rasters of classes, are classes. What is unknown (NaN) at a place is left
-        out there. Units and order do not matter.
+        Fields that are known at the measurements and where to predict, such as elevation for temperature; at most 16.
+        A name is that of a column of the table, and of a variable or column of `at`. A raster, on any grid, is
+        interpolated linearly to the locations, unless the tables have a column of its name. Columns of text and of
+        booleans, and rasters of classes, are classes. A covariate that is unknown (NaN) at a location is ignored there.
+        Units and order do not matter.
     errors : str, optional
         Column of known standard errors of the measurements, in their units. Measurements with larger errors count less.
         Standard errors of the result are of a measurement without these errors.
     repeats : {"mean", "keep"}, optional
-        What to do with several rows of one place: average their values, covariates and errors, or keep all as repeated
-        measurements of one quantity. By default they are kept with a warning, and refused if they differ in a time, a
-        depth or another column. With ``"mean"``, a Dataset may also have dimensions such as
+        What to do with several rows of one location: average their values, covariates and errors, or keep all as
+        repeated measurements of one quantity. By default they are kept with a warning, and refused if they differ in a
+        time, a depth or another column whose entries recur. With ``"mean"``, a Dataset may also have dimensions such as
         stations and times.
     time : str, optional
-        Column of times: texts as ISO 8601 writes them, datetimes or numbers. Each time gets its own field, from
-        its measurements and, where these say more, from those of the 32 nearest times. A Dataset may then have
-        dimensions such as stations and times, and the table `at` may have a column of this name: its places are
-        predicted at their times. Times with fewer than four measurements stay empty.
+        Column of times: ISO 8601 texts, datetimes or numbers. Each time gets its own field, from its measurements and,
+        where these are more informative, from those of the 32 nearest times. A Dataset may then have dimensions such as
+        stations and times, and the table `at` may have a column of this name: its locations are predicted at these
+        times. Times with fewer than four measurements stay empty.
     at_times : sequence, optional
-        The times to predict, of those of the table; a year, a month or a day as text names all of its times. By
-        default all.
+        Times of the table to predict; a year, a month or a day as text stands for all times in it. By default all.
     every : str, optional
-        Length of the periods that get a field each, instead of every time: ``"1D"`` for days, ``"6h"``. Fields have the
-        times at which the periods begin.
+        Length of periods, such as ``"1D"`` or ``"6h"``: one field for each period instead of each time. The time of a
+        field is the beginning of its period.
     units : str or list of str, optional
         Units of the values, or of each column, for the attributes of the result. By default those of a Dataset, or
         those in brackets in the name of a column: ``temp [degC]`` becomes the variable ``temp``.
@@ -136,7 +136,7 @@ def interpolate(
     Dataset
         The results of :func:`geonp.infill` for each column, on the grid or along the dimension ``point``; with `time`,
         also along a leading dimension of that name. They describe a new measurement, noise included, also at the
-        places of measurements. The attribute ``geonp_covariates`` names the covariates.
+        locations of measurements. The attribute ``geonp_covariates`` names the covariates.
 
     Raises
     ------
