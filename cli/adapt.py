@@ -57,10 +57,11 @@ if TYPE_CHECKING:
 @click.option("--progress/--no-progress", default=None, help="Show progress. Default: in a terminal, unless --quiet.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def adapt(source: str, mask: str | None, quiet: bool, progress: bool | None, as_json: bool, **settings: Any) -> None:
-    """Fine-tune a model on the observed cells of the raster IN, and write it to the checkpoint OUT.
+    """Fine-tune a model on the observed cells of IN.
 
-    Use OUT with geonp fill IN --model OUT. The model is scored before and after training, on cells that are not used in
-    training. If nothing clearly better is found, which is common, OUT is the unchanged model, and a message says so.
+    The result is written to the checkpoint OUT. Use it with geonp fill IN --model OUT. The model is scored before and
+    after training, on cells that are not used in training. If nothing clearly better is found, which is common, OUT is
+    the unchanged model, and a message says so.
     """
     from geonp.io.files import open_raster
 

@@ -94,12 +94,12 @@ def aggregate(
     quiet: bool,
     **settings: Any,
 ) -> None:
-    """Compute means, sums or fractions of regions of the raster IN, each with its standard error.
+    """Compute means or sums of regions of the raster IN.
 
-    IN is the result of geonp fill, or a raster with gaps, which is filled first. REGIONS is a file of polygons
-    (GeoPackage, GeoJSON, shapefile), which may overlap, or a raster of labels on the grid of IN. The standard errors
-    account for the correlation of errors between cells, by joint samples: those in IN (geonp fill --samples), or
-    samples drawn for the table. Observed cells count as known, without error.
+    Each has its standard error. IN is the result of geonp fill, or a raster with gaps, which is filled first. REGIONS
+    is a file of polygons (GeoPackage, GeoJSON, shapefile), which may overlap, or a raster of labels on the grid of IN.
+    The standard errors account for the correlation of errors between cells, by joint samples: those in IN (geonp fill
+    --samples), or samples drawn for the table. Observed cells count as known, without error.
     """
     from geonp.fill.aggregate import aggregate as aggregated
     from geonp.io.table_output import check_table, write_table

@@ -88,13 +88,14 @@ def evaluate(
     as_json: bool,
     **settings: Any,
 ) -> None:
-    """Hide a part of IN, predict it by the model and by classical methods, and score the predictions.
+    """Compare the model with classical methods on IN.
 
-    IN is a raster, or a table of measurements as for geonp grid. In a raster, one slice of one variable is evaluated;
-    if it is larger than --size, the window with the most observed cells (for --holdout gaps, with the share of observed
-    cells nearest to one half). In a table, each measurement is predicted from the other folds. With covariates or other
-    slices, the model is scored with and without them, and compared with methods that use them: regression kriging,
-    linear interpolation in time, harmonic and Whittaker smoothing, and DINEOF.
+    A part of IN is hidden and predicted by all methods. IN is a raster, or a table of measurements as for geonp grid.
+    In a raster, one slice of one variable is evaluated; if it is larger than --size, the window with the most observed
+    cells (for --holdout gaps, with the share of observed cells nearest to one half). In a table, each measurement is
+    predicted from the other folds. With covariates or other slices, the model is scored with and without them, and
+    compared with methods that use them: regression kriging, linear interpolation in time, harmonic and Whittaker
+    smoothing, and DINEOF.
     """
     from geonp.io.table_output import check_table, write_table
     from geonp.io.tables import is_table

@@ -125,7 +125,7 @@ def grid(
     as_json: bool,
     **settings: Any,
 ) -> None:
-    """Interpolate the measurements in POINTS to a grid, or to the locations in a table.
+    """Interpolate measurements to a grid, or to locations.
 
     Values, standard errors and flags are written to OUT. POINTS is a table: CSV (separated by commas, semicolons, tabs
     or blanks), Parquet, GeoParquet, GeoPackage, GeoJSON or a shapefile of points; or NetCDF or Zarr with variables

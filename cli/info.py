@@ -49,10 +49,10 @@ CENSUS = CensusSettings()
 @click.option("--storage-option", "storage", multiple=True, metavar="NAME=VALUE", help="As for geonp fill.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def info(source: str, storage: tuple[str, ...], as_json: bool, missing: tuple[str, ...], **settings: Any) -> None:
-    """Describe the raster IN: its grid, and each variable's missing cells, gaps, and whether it would be filled.
+    """Describe the raster IN: grid, missing cells, gaps.
 
-    In a variable with more than a billion cells or 16,384 slices, only evenly spaced rows or slices are counted. For an
-    unfinished result of geonp fill, the progress is printed.
+    It says which variables would be filled, too. In a variable with more than a billion cells or 16,384 slices, only
+    evenly spaced rows or slices are counted. For an unfinished result of geonp fill, the progress is printed.
     """
     import numpy as np
 

@@ -45,7 +45,7 @@ def models(context: click.Context) -> None:
 
 @models.command("list")
 def list_models() -> None:
-    """List the models with weights, and the architectures that recipes can train."""
+    """List the shipped models and all architectures."""
     from geonp.inference.checkpoint import available
     from geonp.nn.models import ARCHITECTURES
 
@@ -65,9 +65,9 @@ def _plain(text: str) -> str:
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole card as JSON.")
 def show_model(name: str, as_json: bool) -> None:
-    """Print the card of a model: its description, training, scores and limits.
+    """Print the card of a model.
 
-    NAME is the name of the model or the path of its weights.
+    The card has its description, training, scores and limits. NAME is the name of the model or the path of its weights.
     """
     from geonp.inference.checkpoint import load_card
 

@@ -36,9 +36,10 @@ def train(
     devices: int,
     progress: bool | None,
 ) -> None:
-    """Train the model of RECIPE, the name of a shipped recipe or a TOML file.
+    """Train the model of a recipe.
 
-    Arguments such as training.steps=100 or model.architecture=cnp override values of the recipe.
+    RECIPE is the name of a shipped recipe, or a TOML file. Arguments such as training.steps=100 or
+    model.architecture=cnp override values of the recipe.
     """
     from geonp.training.loop import train as run
     from geonp.training.recipe import load
@@ -93,7 +94,10 @@ def list_recipes() -> None:
 @click.argument("name")
 @click.argument("destination", type=click.Path(path_type=Path), default=".")
 def copy_recipe(name: str, destination: Path) -> None:
-    """Copy recipe NAME to DESTINATION, a file or folder, to edit and train it."""
+    """Copy the recipe NAME, to edit and train it.
+
+    DESTINATION is a file or a folder.
+    """
     from geonp.errors import OutputError
     from geonp.training.recipe import copy
 
