@@ -97,7 +97,7 @@ def _message(error: Exception, command: str) -> str:
     if isinstance(error, GeonpError):
         return str(error)
     if isinstance(error, MemoryError):
-        return f"geonp {command} needs more memory than there is: {reason(error)}. Select a part, as with --bbox."
+        return f"geonp {command} needs more memory than is available: {reason(error)}. Select a part (--bbox)."
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return f"The name of a file is too long for its file system: got {error.filename!r}. Choose a shorter one."
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):

@@ -219,7 +219,7 @@ def _in_units(target: str, whole: bool, needed: bool, files: Files) -> bool:
     if needed and not found:
         raise click.UsageError(
             "--resume, --workers and --scheduler need an OUT that ends in .zarr, a model of numbers, and no "
-            "--values-only, --errors-to, --flags-to and --like."
+            "--values-only, --errors-to, --flags-to or --like."
         )
     return found
 

@@ -258,7 +258,7 @@ def _check_grid(
     picture: Path | None,
 ) -> None:
     if bounds is not None and resolution is None:
-        raise click.UsageError("--bounds needs --resolution: a grid of --like and places of --at are where they are.")
+        raise click.UsageError("--bounds needs --resolution: --like and --at have their own extent. Leave it out.")
     if sum(one is not None for one in (like, resolution, places)) != 1:
         raise click.UsageError(
             "Choose the grid: --like RASTER, or --resolution with or without --bounds; or the places: --at TABLE."

@@ -144,10 +144,10 @@ def _fates(ds: xr.Dataset, grid: Grid, missing: list[Any] | None) -> tuple[xr.Da
         if name in ancillary or (name not in numbers and not is_classes(da)):
             return "it describes another variable"
         if is_classes(da):
-            return "classes beside numbers (choose it alone: --variable)"
+            return "classes, while other variables are numbers (choose it alone: --variable)"
         if name in numbers and flags.masks and da.dtype.kind == "f":
             return "the flags apply to other variables (choose it alone: --variable)"
-        return "integers without a nodata value, beside others (--nodata, --variable)"
+        return "integers without a nodata value, unlike others (--nodata, --variable)"
 
     fates = {name: (name in names, "" if name in names else reason(name, da)) for name, da in ds.data_vars.items()}
     return ds, fates, flags

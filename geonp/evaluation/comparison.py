@@ -29,7 +29,7 @@ class Comparison(Scored):
     shape : tuple of int
         Rows and columns of the raster.
     window : Window
-        The evaluated part: all of the raster, or a cut.
+        The evaluated part: all of the raster, or a part of it.
     y_up : bool
         True if the first row is the southernmost.
     fraction : float
@@ -89,7 +89,7 @@ class Comparison(Scored):
         part = f"{rows} x {cols} cells."
         if w.shape != self.shape:
             part = (
-                f"a cut of {w.shape[0]} x {w.shape[1]} cells, rows {w.row} to {w.row_end - 1} and "
+                f"a window of {w.shape[0]} x {w.shape[1]} cells, rows {w.row} to {w.row_end - 1} and "
                 f"columns {w.col} to {w.col_end - 1} of {rows} x {cols}."
             )
         hidden, observed = int(test.hidden.sum()), int(np.isfinite(test.truth).sum())

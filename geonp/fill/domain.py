@@ -41,7 +41,7 @@ def domain_of(mask: xr.DataArray | BoolArray | str | os.PathLike[str], grid: Gri
             + (
                 "it is one for all slices: select a slice of it, or flag cells of each slice (missing=, --gaps-where)"
                 if data.ndim > 2
-                else "cut or transpose it to the raster's grid"
+                else "crop or transpose it to the grid of the raster"
             )
         )
     if data.dtype.kind not in "biuf":

@@ -65,8 +65,8 @@ def with_measurements(request: Request) -> Request:
     offset, offset_error, error = _compared(request, variable, points, estimated=errors is None)
     if abs(offset) > float(np.ptp(points.values)) > 0:
         warn(
-            f"points are {offset:+.4g} from {variable.label!r} on average, which is more than their range. This offset "
-            "is removed; check that both have one unit (other differences of units are not removed)."
+            f"points differ from {variable.label!r} by {offset:+.4g} on average, which is more than their range. This "
+            "offset is removed; check that both have one unit (other differences of units are not removed)."
         )
     used = np.full(known.size, error) if errors is None else points.errors
     points = replace(points, values=points.values - offset, errors=used, offset_error=offset_error)

@@ -97,7 +97,7 @@ class Flags:
         if not found:
             got = "; ".join(f"{name!r} {self.ds[name].dims}" for name in names)
             raise InputError(
-                f"What is missing varies along {', '.join(sorted(map(str, dims)))}, but no variable does: got {got}. "
+                f"The missing cells vary along {', '.join(sorted(map(str, dims)))}, but no variable does: got {got}. "
                 "Select one entry of the mask, or reduce it, for example with mask.any('time')."
             )
         if passed := [name for name in names if name not in found]:

@@ -84,8 +84,8 @@ def _warn_of_passed(ds: xr.Dataset, grid: Grid, names: Sequence[Hashable], class
         )
     if not classes and (passed := [name for name in passed_classes(ds, grid) if name not in names]):
         warn(
-            f"{', '.join(map(str, passed))}: classes beside numbers pass through as they are. To fill them, choose "
-            f"them alone: ds[[{passed[0]!r}]] (--variable {passed[0]})."
+            f"{', '.join(map(str, passed))}: classes pass through as they are, because other variables are numbers. To "
+            f"fill them, choose them alone: ds[[{passed[0]!r}]] (--variable {passed[0]})."
         )
     if times := [name for name, da in ds.items() if da.dtype.kind in "mM" and grid.spans(da)]:
         warn(f"{', '.join(map(str, times))}: times pass through as they are, and are not filled.")

@@ -58,8 +58,8 @@ def warn_of_alpha(file: rasterio.DatasetReader) -> None:
             if 2 * between.sum() > sample.size:
                 warn(
                     f"Band {number} of {file.name!r} is an alpha band: it marks missing cells by 0, and is not filled. "
-                    "But most of its values are neither 0 nor opaque. If they are values, such as near infrared: "
-                    f"{as_values(file)}"
+                    "But most of its values are neither 0 nor opaque. If it is a band of values, such as near "
+                    f"infrared, correct the file: {as_values(file)}"
                 )
 
 

@@ -97,7 +97,8 @@ class Bands:
             others = ", ".join(str(n) for n in file.indexes if n not in alpha)
             raise InputError(
                 f"Band {', '.join(map(str, masks))} is an alpha band, which says where the others are missing: "
-                f"expected bands of values, {others}. Correct --bidx. If it is one of values: {as_values(file)}"
+                f"expected bands of values, {others}. Correct --bidx. If it is a band of values, correct the file: "
+                f"{as_values(file)}"
             )
         dtypes, flags, interpretations, nodata, scales, offsets = (
             [values[n - 1] for n in numbers]

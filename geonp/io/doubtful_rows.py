@@ -76,7 +76,7 @@ def _warn_of_hemispheres(table: Table, others: pd.DataFrame, xy: Float64Array) -
             if beyond.any() and entries.isin(sides).all() and (values[beyond] > 0).all():
                 warn(
                     f"column {name!r} is {column[beyond].iloc[0]} in {beyond.sum()} rows, whose {coordinate!r} is "
-                    "positive, and is used as it is. If this column has its sign, make it negative there."
+                    "positive, and is used as it is. If the column says its sign, make the coordinate negative there."
                 )
 
 

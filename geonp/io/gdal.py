@@ -64,7 +64,7 @@ def opened(path: str) -> DatasetReader:
                 raise
             raise InputError(
                 f"{path!r} is text that may refer to other files or URLs: got a format like VRT or WMS, expected a "
-                "file that holds the cells itself. If you trust it, give it the extension of its format, such as .vrt."
+                "file with cells of its own. If you trust it, give it the extension of its format, such as .vrt."
             ) from error
 
 

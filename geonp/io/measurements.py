@@ -81,7 +81,7 @@ class Table:
             return self
         if name not in self.covariates:
             columns = ", ".join([*self.values, *map(str, self.others.columns)])
-            raise InputError(f"the table has no column {name!r} of times, got {columns} beside the coordinates")
+            raise InputError(f"the table has no column {name!r} of times, got {columns} besides the coordinates")
         return replace(self, times=times_of(self.covariates[name], every))
 
     def check_distance(self, x: Float64Array, y: Float64Array, geographic: bool) -> None:
@@ -181,7 +181,7 @@ def _only_numeric(points: pd.DataFrame) -> str:
     said = (f", and {name!r} holds {texts[name]}, expected numbers such as -6.25" for name in [*measured, *texts])
     raise InputError(
         "choose the columns to interpolate with values=... (--value): the table has "
-        f"{f'numeric columns {numeric}' if numeric else 'no numeric column'} beside the coordinates{next(said, '')}"
+        f"{f'numeric columns {numeric}' if numeric else 'no numeric column'} besides the coordinates{next(said, '')}"
     )
 
 

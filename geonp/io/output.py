@@ -240,8 +240,8 @@ def _warn_of_edges(ds: xr.Dataset, grid: Grid) -> None:
         from_middle = np.abs(ds[dim].values - edges.mean(1)) / np.maximum(np.abs(np.ptp(edges, axis=1)), 1e-300)
         if np.median(from_middle) > 0.25:
             warn(
-                f"The coordinate {dim!r} lies at the edges of its cells by {name!r}, and a GeoTIFF takes it for their "
-                "centres: places are half a cell off. Shift it: "
+                f"The coordinate {dim!r} is at the edges of its cells according to {name!r}, but a GeoTIFF uses it as "
+                "their centres: locations are off by half a cell. Shift it: "
                 f"ds.assign_coords({dim}=ds[{name!r}].mean({ds[name].dims[1]!r}))."
             )
 

@@ -128,7 +128,9 @@ def cells_of(
         cells.append(np.unique(np.concatenate([_inside(one, grid.shape, all_touched) for one in placed])))
     if partial:
         shown = ", ".join(partial[:5]) + (", ..." if len(partial) > 5 else "")
-        warn(f"{len(partial)} of {len(cells)} regions lie only in part in the raster, which alone counts: {shown}")
+        warn(
+            f"{len(partial)} of {len(cells)} regions lie only partly in the raster, and only this part counts: {shown}"
+        )
     region = np.repeat(np.arange(len(cells)), [part.size for part in cells])
     row, col = np.divmod(np.concatenate(cells), grid.shape[1])
     return Regions(polygons.names, region, row, col)
@@ -200,7 +202,7 @@ def _in_crs(polygons: Polygons, grid: Grid) -> Sequence[Any]:
     if not np.isfinite(_module("shapely").get_coordinates(found)).all():
         raise InputError(
             f"the polygons cannot be transformed from {source.name} to {target.name}: some of their points do not "
-            "exist there. Cut them to the raster, or correct the CRS."
+            "exist there. Clip them to the raster, or correct the CRS."
         )
     return list(found)
 

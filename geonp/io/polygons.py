@@ -45,7 +45,7 @@ def refuse_references(path: str | os.PathLike[str]) -> None:
     if b"<OGR" in head and not os.fspath(path).lower().endswith((".vrt", ".xml")):
         raise InputError(
             f"{os.fspath(path)!r} is text that refers to other files or URLs: got a VRT or the like, expected a file "
-            "that holds its geometries. If you trust it, convert it, for example with ogr2ogr."
+            "with geometries of its own. If you trust it, convert it, for example with ogr2ogr."
         )
 
 
@@ -144,7 +144,7 @@ def _transformed(shapes: Any, crs: Any, grid: Grid, what: str, shapely: Any) -> 
     if not np.isfinite(shapely.get_coordinates(found)).all():
         raise InputError(
             f"The mask {what!r} cannot be transformed from {crs_name(source.to_wkt())} to "
-            f"{crs_name(wanted.to_wkt())}: some of its points do not exist there. Cut it to the raster, or correct "
+            f"{crs_name(wanted.to_wkt())}: some of its points do not exist there. Clip it to the raster, or correct "
             "the CRS."
         )
     return found

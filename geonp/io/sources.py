@@ -207,7 +207,7 @@ def _hint(place: str) -> str:
     if path.suffix.lower() in _HEADERS and path.parent.is_dir():
         beside = [one for one in path.parent.iterdir() if one.stem == path.stem and one.suffix.lower() in _CELLS]
         named = f": {str(min(beside))!r}" if beside else ""
-        return f"It describes cells, which another file beside it holds. Name that file{named}."
+        return f"It describes cells that are in another file of its folder. Give that file{named}."
     if _begins(path, (b"<!", b"<html", b"<HTML")):
-        return "It is a web page, such as that of an error or of a login. Download the file again."
+        return "It is a web page, such as an error or login page. Download the file again."
     return "Is the file complete?"

@@ -62,7 +62,7 @@ class SteadyStore(WrapperStore[ZarrStore]):
         except Exception as error:  # stores raise errors of no common class
             raise InputError(
                 f"A part of the input cannot be read: got no {key!r} of {self._store}: {reason(error)}. Check the "
-                "connection, and that the files which it refers to are there."
+                "connection, and that the files it refers to exist."
             ) from error
 
     async def _require_array(self, key: str) -> None:

@@ -50,7 +50,7 @@ def read_points(path: Path) -> pd.DataFrame | xr.Dataset:
     no points. Raises MissingExtraError without the extra ``parquet`` or ``vector``, for such files.
     """
     if re.match(r"\w\w+:/", str(path)) and not path.exists():
-        raise InputError(f"{path} is no file: got a URL, expected a table on this machine; download it first")
+        raise InputError(f"{path} is not a file: got a URL, expected a table on this machine; download it first")
     readers: dict[tuple[str, ...], Callable[[Path], pd.DataFrame | xr.Dataset]] = {
         TEXT_FILES: read_text,
         PARQUET_FILES: _parquet,

@@ -74,7 +74,7 @@ def _lines(path: Path) -> list[str]:
     except (EOFError, zlib.error) as error:
         raise InputError(f"{path} cannot be decompressed: {error}; is the file complete?") from error
     if data.startswith(_NO_TEXT):
-        raise InputError(f"{path} is no text but an archive or a spreadsheet: save it as text, such as CSV")
+        raise InputError(f"{path} is not text, but an archive or a spreadsheet: save it as text, such as CSV")
     # not str.splitlines, which also splits at characters within a field
     return re.split(r"\r\n|\r|\n", _decoded(data))
 

@@ -39,8 +39,8 @@ def select_box(ds: xr.Dataset, bbox: tuple[float, float, float, float]) -> xr.Da
     for dim, low, high in ((grid.y_dim, south, north), (grid.x_dim, west, east)):
         if dim not in ds.coords:
             raise InputError(
-                f"No bounding box can be cut: the dimension {dim!r} has no coordinate, as in swaths and "
-                "rotated rasters. Add one, or cut rows and columns, with ds.isel or gdal_translate -srcwin."
+                f"A bounding box cannot be used: the dimension {dim!r} has no coordinate, as in swaths and rotated "
+                "rasters. Add one, or select rows and columns with ds.isel or gdal_translate -srcwin."
             )
         values = ds.coords[dim].values
         cells, places = _inside(values, low, high, turn if dim == grid.x_dim else None)
@@ -86,7 +86,7 @@ def _require_adjacent(values: Array, places: Array, turn: float) -> None:
         at = int(gaps.argmax())
         raise InputError(
             f"The bounding box holds two parts of the raster with a gap between them: got no column between "
-            f"{places[at]:g} and {places[at + 1]:g}, expected neighbouring columns. Cut one box for each part."
+            f"{places[at]:g} and {places[at + 1]:g}, expected neighbouring columns. Give one box for each part."
         )
 
 

@@ -122,8 +122,8 @@ def _require_packed(
         low, high = sorted((info.min * scale + offset, info.max * scale + offset))
         raise InputError(
             f"An observed value cannot be stored: got {known[wrong][0]:g}, expected {low:g} to {high:g} and no nodata, "
-            f"for {stored} with scale_factor {scale:g} and add_offset {offset:g}. This encoding is not that of the "
-            "values, as after files were put together. Remove it with drop_encoding()."
+            f"for {stored} with scale_factor {scale:g} and add_offset {offset:g}. The encoding may be that of another "
+            "file, as after concatenation. Remove it with drop_encoding()."
         )
 
 

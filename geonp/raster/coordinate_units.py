@@ -86,7 +86,7 @@ def unit_factor(coord: xr.DataArray, crs: CRS | None, *, geographic: bool) -> fl
         height = crs.to_cf().get("perspective_point_height") if crs is not None and quantity == "angle" else None
         if height is None:
             raise InputError(
-                f"The coordinate {coord.name!r} cannot be one of its CRS: got values in {units} with "
+                f"The coordinate {coord.name!r} does not fit its CRS: got values in {units} with "
                 f"{'longitudes and latitudes' if crs is None else crs.name}, expected "
                 f"{'degrees' if geographic else 'lengths'}. Correct the units or the CRS, or drop the CRS "
                 "with drop_vars."

@@ -132,8 +132,8 @@ def errors_of(
     arrays = list(arrays_of([given], ds))
     if len(arrays) != 1 or len(variables) != 1:
         raise InputError(
-            f"Known errors are of one variable: got {len(arrays)} of errors and {len(variables)} to fill, expected one "
-            "of each. Choose one variable of each."
+            f"Known errors belong to one variable: got {len(arrays)} arrays of errors and {len(variables)} variables "
+            "to fill, expected one of each. Choose one."
         )
     part, *others = _parts(_placed(arrays[0], ds, grid), ds.dims)
     if others or is_classes(part):

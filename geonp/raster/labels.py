@@ -45,7 +45,7 @@ def select_labels(ds: xr.Dataset, wanted: Mapping[Hashable, tuple[Label, Label]]
     others = [str(dim) for dim in ds.dims if dim not in grid.dims]
     for dim, (first, last) in wanted.items():
         if str(dim) not in others:
-            hint = "Cut rows and columns with bbox (--bbox)." if dim in ds.dims else "Check its name."
+            hint = "Select rows and columns with bbox (--bbox)." if dim in ds.dims else "Check its name."
             raise InputError(
                 f"select (--select) must name dimensions of slices: got {str(dim)!r}, expected "
                 f"{' or '.join(map(repr, others)) or 'none, for there are none'}. {hint}"

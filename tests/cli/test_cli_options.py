@@ -159,7 +159,7 @@ def test_debug_shows_the_traceback(arguments: list[str]) -> None:
     [
         (KeyError("lat"), "geonp info stopped: KeyError: 'lat'. Check that its inputs"),
         (RuntimeError("NetCDF: HDF error"), "geonp info stopped: NetCDF: HDF error. Check"),
-        (MemoryError(), "geonp info needs more memory than there is: MemoryError. Select a part"),
+        (MemoryError(), "geonp info needs more memory than is available: MemoryError. Select a part"),
         (RecursionError("too\ndeep"), "geonp info stopped: too deep. Check"),
     ],
 )

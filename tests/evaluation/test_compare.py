@@ -219,7 +219,7 @@ def test_the_best_covered_cut_is_evaluated_and_nothing_else_is_read(model: str) 
     wide = xr.DataArray(da.concatenate(parts, axis=1), dims=("y", "x"))
     comparison = evaluate(wide, size=16, model=model, baselines=["nearest"])
     assert comparison.window == Window(12, 28, 0, 16)
-    assert "a cut of 16 x 16 cells, rows 12 to 27 and columns 0 to 15 of 40 x 64" in comparison.setting
+    assert "a window of 16 x 16 cells, rows 12 to 27 and columns 0 to 15 of 40 x 64" in comparison.setting
     np.testing.assert_array_equal(comparison.test.truth, FIELD[12:28, :16])
     gaps = evaluate(wide, size=16, holdout="gaps", model=model, baselines=["nearest"])
     assert gaps.window == Window(12, 28, 24, 40)

@@ -166,7 +166,7 @@ def test_longitudes_may_differ_by_a_turn(model: str) -> None:
     source = raster(lat=True)
     source = source.assign_coords(lon=350.0 + np.arange(20)).assign_coords(lon=(350.0 + np.arange(20)) % 360)
     with pytest.warns(
-        UserWarning, match=r"1 of 1 regions lie only in part in the raster, which alone counts: 0 \(53%\)"
+        UserWarning, match=r"1 of 1 regions lie only partly in the raster, and only this part counts: 0 \(53%\)"
     ):
         table = aggregate(source, shapely.box(-10.5, 40, 3.5, 70), samples=2, model=model)
     assert table.cells[0] == 16 * 14

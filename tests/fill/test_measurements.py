@@ -57,7 +57,7 @@ def test_gaps_are_filled_from_cells_and_measurements(
     assert float(text.split("offset ")[1].split()[0]) == pytest.approx(0.5, abs=0.04)
     assert float(text.split("error ")[1]) == pytest.approx(0.05, abs=0.025)
     with pytest.warns(
-        UserWarning, match=r"points are \+33\..* from 'sst' on average, .* check that both have one unit"
+        UserWarning, match=r"points differ from 'sst' by \+33\..* on average, .* check that both have one unit"
     ):
         geonp.infill(raster, points=buoys.assign(sst=32 + 1.8 * buoys["sst"]))
     # what is observed, and tiles without measurements in reach, do not change

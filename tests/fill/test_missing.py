@@ -237,7 +237,7 @@ def test_a_resumed_job_is_the_same_only_with_the_same_flags(stack: xr.Dataset, m
             xr.DataArray(np.ones(SHAPE, bool), {"time": [1, 2, 3]}, ("time", "y", "x")),
             "The mask of missing cells and the raster differ along 'time'",
         ),
-        (xr.DataArray(np.ones((5, *SHAPE[1:]), bool), dims=("band", "y", "x")), "What is missing varies along band"),
+        (xr.DataArray(np.ones((5, *SHAPE[1:]), bool), dims=("band", "y", "x")), "The missing cells vary along band"),
     ],
 )
 def test_what_is_refused(stack: xr.Dataset, missing: Any, message: str) -> None:

@@ -352,7 +352,9 @@ def test_palettes_of_rasters_that_rioxarray_has_opened(tmp_path: Path, model: st
     classes = rioxarray.open_rasterio(path, masked=masked)
     assert "classes_probability" in infill(classes.rename("classes"), model=model)
     ds = classes.to_dataset(name="classes").assign(z=classes.drop_encoding().astype("float32").where(classes != 3))
-    with pytest.warns(UserWarning, match="classes: classes beside numbers pass through"):
+    with pytest.warns(
+        UserWarning, match="classes: classes pass through as they are, because other variables are numbers"
+    ):
         assert "classes_fill_flag" not in infill(ds, model=model)
     infill(open_raster(path, as_numbers=True), model=model)
 

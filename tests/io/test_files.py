@@ -383,7 +383,7 @@ def test_what_a_file_holds_counts_more_than_its_name(tmp_path: Path) -> None:
 def test_a_file_that_describes_cells(tmp_path: Path) -> None:
     for name in ("a.sgrd", "a.sdat", "a.tfw"):
         (tmp_path / name).write_text("NAME\t= a\n")
-    with pytest.raises(InputError, match=r"It describes cells, .* Name that file: '.*a\.sdat'\."):
+    with pytest.raises(InputError, match=r"It describes cells .* Give that file: '.*a\.sdat'\."):
         open_raster(tmp_path / "a.sgrd")
 
 
@@ -550,7 +550,11 @@ def test_coordinates_at_the_edges_of_cells_are_warned_of(
     ds = xr.Dataset({"a": (("y", "x"), np.ones((2, 2))), "y_bnds": (("y", "bnds"), np.array([[2.0, 1.0], [1.0, 0.0]]))})
     ds = ds.assign_coords(x=[0.5, 1.5], y=("y", y, {"bounds": "y_bnds"}))
     write_raster(ds, tmp_path / "x.tif")
-    said = [str(one.message) for one in recwarn if "'y' lies at the edges of its cells by 'y_bnds'" in str(one.message)]
+    said = [
+        str(one.message)
+        for one in recwarn
+        if "'y' is at the edges of its cells according to 'y_bnds'" in str(one.message)
+    ]
     assert len(said) == (y != [1.5, 0.5])
 
 

@@ -166,7 +166,7 @@ def test_files_that_hold_no_table_of_points_are_refused(tmp_path: Path) -> None:
     (tmp_path / "broken.parquet").write_bytes(b"PAR1")
     (tmp_path / "a.docx").touch()
     for name, message in {
-        "https://example.org/a.csv": "is no file: got a URL, expected a table on this machine",
+        "https://example.org/a.csv": "is not a file: got a URL, expected a table on this machine",
         "a.docx": r"is not a table that can be read: got '\.docx', expected \.csv",
         "broken.parquet": "cannot be read as a table",
         "two.gpkg": "has several layers, north, south: expected one",

@@ -71,7 +71,7 @@ def test_encodings(encoding: str, tmp_path: Path) -> None:
             "stn lon lat rain t\nA 5 45 1.0 9\nB 6 46     8\n",
             r"fewer fields than its first one, .*: got 'B 6 46     8'",
         ),
-        ("PK\x03\x04", "is no text but an archive or a spreadsheet"),
+        ("PK\x03\x04", "is not text, but an archive or a spreadsheet"),
     ],
 )
 def test_tables_that_cannot_be_read(text: str, message: str, tmp_path: Path) -> None:

@@ -91,5 +91,5 @@ def test_a_box_across_the_first_column_of_a_file_is_lazy(tmp_path: Path) -> None
 
 
 def test_no_box_is_cut_without_coordinates() -> None:
-    with pytest.raises(InputError, match="No bounding box can be cut: the dimension 'lat' has no coordinate"):
+    with pytest.raises(InputError, match="A bounding box cannot be used: the dimension 'lat' has no coordinate"):
         select_box(world(0.0).drop_vars("lat"), (0, 0, 20, 20))

@@ -57,7 +57,7 @@ def test_numbers_are_rounded_as_float32_and_text_is_compared() -> None:
         ({"time": ("2021-06", None)}, "No slice .*got all from 2021-06 on along 'time', expected some of 2020-05-01"),
         ({"level": ("surface", "surface")}, "must be numbers along 'level': got surface"),
         ({"depth": (1, 1)}, "got 'depth', expected 'time' or 'level'"),
-        ({"y": (1, 2)}, "got 'y', expected 'time' or 'level'. Cut rows and columns with bbox"),
+        ({"y": (1, 2)}, "got 'y', expected 'time' or 'level'. Select rows and columns with bbox"),
     ],
 )
 def test_what_cannot_be_selected_is_refused(wanted: Any, match: str) -> None:

@@ -163,7 +163,7 @@ def test_points_are_moved_to_the_reference_system_of_the_grid() -> None:
         (lambda t: t.assign(value="high"), "choose the columns to interpolate with values=.*no numeric column"),
         (
             lambda t: t.assign(value=["-", *["1"] * 19]),
-            "no numeric column beside the coordinates, and 'value' holds '-'",
+            "no numeric column besides the coordinates, and 'value' holds '-'",
         ),
         (lambda t: t[:3], "has 3 measurements with a finite value and place, expected at least 4"),
         (lambda t: t.to_numpy(), "points must be a pandas DataFrame or an xarray Dataset, got ndarray"),
