@@ -24,7 +24,7 @@ project_copyright = "geonp maintainers, Apache-2.0"
 version = release = installed("geonp")
 
 extensions = [
-    "myst_parser",
+    "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
@@ -44,6 +44,10 @@ root_doc = "index"
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
+nb_execution_mode = "auto"
+nb_execution_in_temp = True
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
 
 autosummary_generate = True
 autodoc_typehints = "none"
@@ -105,6 +109,10 @@ TABLES = {target.removesuffix(".md") for target in COPIED.values() if "/papers/"
 }
 """Pages that the one on the papers links to, in no table of contents."""
 
+EXECUTED = {"first-fill"}
+"""Pages whose Python blocks are run, with their output below them."""
+
+NOTEBOOK = "---\nfile_format: mystnb\nkernelspec:\n  name: python3\n---\n\n"
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 
 
@@ -159,8 +167,10 @@ def relink(app: Sphinx, docname: str, source: list[str]) -> None:
             return text
         return f"[{text}](/{site}{'#' if fragment else ''}{fragment})"
 
-    orphan = "---\norphan: true\n---\n\n" if docname in TABLES else ""
-    source[0] = orphan + LINK.sub(replaced, source[0])
+    text = LINK.sub(replaced, source[0])
+    if docname in EXECUTED:
+        text = NOTEBOOK + text.replace("```python\n", "```{code-cell} ipython3\n")
+    source[0] = f"---\norphan: true\n---\n\n{text}" if docname in TABLES else text
 
 
 def coded(app: Sphinx, context: click.Context, lines: list[str]) -> None:
