@@ -47,7 +47,7 @@ def redacted(text: str) -> str:
 
 
 class GeonpError(Exception):
-    """Root of every error that geonp raises on purpose. Its text has no secrets of URLs."""
+    """Base class of all errors that geonp raises on purpose. Messages contain no passwords of URLs."""
 
     def __str__(self) -> str:
         return redacted(super().__str__())
@@ -62,7 +62,7 @@ class MissingFileError(GeonpError, FileNotFoundError):
 
 
 class MissingExtraError(GeonpError, ImportError):
-    """A package is not installed that an extra of geonp brings."""
+    """A package that an extra of geonp installs is missing."""
 
     def __init__(self, package: str, extra: str) -> None:
         self.package, self.extra = package, extra
@@ -101,7 +101,7 @@ class RecipeError(GeonpError, ValueError):
 
 
 class FetchError(GeonpError, ConnectionError):
-    """Data that a service did not give, or gave broken."""
+    """Data that a service did not deliver, or delivered damaged."""
 
 
 class PredictionError(GeonpError, RuntimeError):

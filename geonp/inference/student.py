@@ -105,7 +105,8 @@ def moments(
 ) -> tuple[FloatArray, FloatArray]:
     """Means and standard deviations of values whose latent values follow these distributions.
 
-    By the trapezoidal rule at quantiles that are equidistant as normal scores, to about 0.001 standard deviations.
+    They are computed by the trapezoidal rule at quantiles with equidistant normal scores. The error is about 0.001
+    standard deviations.
     """
     shape = np.broadcast_shapes(*map(np.shape, (mean, deviation, tail)))
     flat = [np.broadcast_to(part, shape).ravel().astype(np.float64) for part in (mean, deviation, tail)]

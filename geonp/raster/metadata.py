@@ -60,13 +60,13 @@ class FillFlag(IntEnum):
     FILLED = 1
     """Predicted by the model."""
     BEYOND_LIMIT = 2
-    """Left empty: too far from observed cells (``max_distance``, or the reach of the context), or too few in reach."""
+    """Left empty: too far from observed cells (``max_distance``, or the reach of the context), or too few within reach."""
     OUTSIDE_DOMAIN = 3
     """Left empty: outside the domain given as mask."""
     FAILED = 4
     """Left empty: could not be read or computed. Only in stores; other fills raise an error."""
     FILLED_ACROSS = 5
-    """Predicted from other slices alone, as too few observations of its own are in reach. Only with `empty_slices`."""
+    """Predicted from other slices alone, because too few of its own observations are within reach (`empty_slices`)."""
 
     @classmethod
     def used(cls, *, empty_slices: bool) -> list[FillFlag]:
