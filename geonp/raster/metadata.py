@@ -60,7 +60,7 @@ class FillFlag(IntEnum):
     FILLED = 1
     """Predicted by the model."""
     BEYOND_LIMIT = 2
-    """Left empty: too far from observed cells (``max_distance``, or the reach of the context), or too few within reach."""
+    """Left empty: observed cells are too far (``max_distance``, or the reach of the context) or too few."""
     OUTSIDE_DOMAIN = 3
     """Left empty: outside the domain given as mask."""
     FAILED = 4
