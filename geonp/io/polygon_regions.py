@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
 from pyproj import CRS
+from rasterio import Affine
+from rasterio.features import rasterize
 
-from geonp.errors import InputError, MissingExtraError, warn
+from geonp.errors import InputError, from_extra, warn
 from geonp.io.polygon_crs import moved
 from geonp.io.polygons import refuse_references
 from geonp.raster.arrays import Float64Array
@@ -47,6 +47,9 @@ class Polygons:
 
         Raises InputError for what is none of these, or holds something else than polygons.
         """
+        with from_extra("vector"):
+            from shapely import Polygon
+            from shapely.geometry import shape
         series = getattr(given, "geometry", given) if hasattr(given, "crs") else given
         if hasattr(series, "index") and hasattr(series, "values") and not isinstance(series, Mapping):
             names, geometries = list(series.index), list(series.values)
@@ -55,8 +58,7 @@ class Polygons:
         else:
             geometries = list(given) if isinstance(given, (Sequence, np.ndarray)) else [given]
             names = list(range(len(geometries)))
-        shape, nothing = _module("shapely.geometry").shape, _module("shapely").Polygon()
-        geometries = [nothing if geometry is None else geometry for geometry in geometries]
+        geometries = [Polygon() if geometry is None else geometry for geometry in geometries]
         if not geometries or not all(hasattr(g, "__geo_interface__") or isinstance(g, Mapping) for g in geometries):
             raise InputError(
                 f"regions are polygons, a raster of labels, or block sizes: got {type(given).__name__}, expected a "
@@ -86,10 +88,12 @@ def read_polygons(path: str | os.PathLike[str], column: str | None = None, layer
     layer : str, optional
         Layer of a file of several.
     """
-    raw = _module("pyogrio.raw")
+    with from_extra("vector"):
+        import pyogrio
+        import shapely
     refuse_references(path)
     try:
-        meta, _, wkb, columns = raw.read(os.fspath(path), layer=layer)
+        meta, _, wkb, columns = pyogrio.raw.read(os.fspath(path), layer=layer)
     except Exception as error:  # of pyogrio, which has several classes
         raise InputError(f"{os.fspath(path)!r} cannot be read as polygons: {error}") from error
     names = list(meta["fields"])
@@ -100,7 +104,7 @@ def read_polygons(path: str | os.PathLike[str], column: str | None = None, layer
     chosen += [
         values for values in [*called, *columns] if values.dtype == object and len(set(values.tolist())) == len(values)
     ]
-    geometries = _module("shapely").from_wkb(wkb)
+    geometries = shapely.from_wkb(wkb)
     kept = np.array([g is not None and not g.is_empty for g in geometries], bool)
     if not kept.any():
         raise InputError(f"{os.fspath(path)!r} has no polygons: its {len(geometries)} features have no geometry")
@@ -116,7 +120,8 @@ def cells_of(
     Longitudes of polygons and of the grid may differ by whole turns. Raises InputError if the polygons have a CRS and
     the raster does not, or the raster has no coordinates.
     """
-    shapely = _module("shapely")
+    import shapely
+
     y, x = _axes(raster, grid)
     turns = (0.0, 360.0, -360.0) if grid.geographic else (0.0,)
     cells, partial = [], []
@@ -147,8 +152,7 @@ def _inside(geometry: Any, shape: tuple[int, int], all_touched: bool) -> npt.NDA
     )
     if rows <= 0 or cols <= 0:
         return np.empty(0, np.int64)
-    affine = import_module("affine").Affine.translation(first[1], first[0])
-    rasterize = import_module("rasterio.features").rasterize
+    affine = Affine.translation(first[1], first[0])
     burnt = rasterize([geometry], (rows, cols), transform=affine, all_touched=all_touched, dtype=np.uint8)
     row, col = np.nonzero(burnt)
     return np.asarray((row + first[0]) * shape[1] + col + first[1], np.int64)
@@ -187,6 +191,8 @@ def _along(places: Float64Array, centres: Float64Array) -> Float64Array:
 
 def _in_crs(polygons: Polygons, grid: Grid) -> Sequence[Any]:
     """The geometries in the CRS of the grid."""
+    import shapely
+
     if polygons.crs is None:
         return polygons.geometries
     source = CRS.from_user_input(polygons.crs)
@@ -199,17 +205,9 @@ def _in_crs(polygons: Polygons, grid: Grid) -> Sequence[Any]:
     if source.equals(target, ignore_axis_order=True):
         return polygons.geometries
     found = moved(np.array(polygons.geometries), source, target, geographic=grid.geographic)
-    if not np.isfinite(_module("shapely").get_coordinates(found)).all():
+    if not np.isfinite(shapely.get_coordinates(found)).all():
         raise InputError(
             f"the polygons cannot be transformed from {source.name} to {target.name}: some of their points do not "
             "exist there. Clip them to the raster, or correct the CRS."
         )
     return list(found)
-
-
-def _module(name: str) -> ModuleType:
-    """A library of polygons."""
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise MissingExtraError(name.partition(".")[0], "vector") from error
