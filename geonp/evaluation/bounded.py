@@ -14,7 +14,7 @@ from geonp.fill.options import Bounds
 from geonp.inference.student import Distribution, half_width
 from geonp.inference.warping import Warping
 from geonp.raster.arrays import BoolArray, FloatArray
-from geonp.raster.directions import is_direction
+from geonp.raster.kinds import is_direction
 from geonp.raster.variable import Variable
 
 Parts = Sequence[tuple[BoolArray, Distribution]]

@@ -21,9 +21,8 @@ from geonp.inference.stack import STACK, beside
 from geonp.inference.student import Distribution
 from geonp.raster.arrays import FloatArray
 from geonp.raster.covariates import CovariateLike, taken_by
-from geonp.raster.directions import is_direction, warn_of_directions
 from geonp.raster.grid import Grid
-from geonp.raster.kinds import is_classes
+from geonp.raster.kinds import is_classes, is_direction, warn_of_directions
 from geonp.raster.metadata import UNNAMED
 from geonp.raster.nodata import observed
 from geonp.raster.positions import periods, positions

@@ -11,9 +11,8 @@ from geonp.errors import InputError
 from geonp.fill.options import RESULTS, FillOptions
 from geonp.inference import checkpoint
 from geonp.inference.kernel import FillJob
-from geonp.raster.directions import warn_of_directions
 from geonp.raster.grid import Grid
-from geonp.raster.kinds import categories_of, is_classes, kind_of
+from geonp.raster.kinds import categories_of, is_classes, kind_of, warn_of_directions
 from geonp.raster.metadata import Kind, class_attrs
 from geonp.raster.nodata import without
 from geonp.raster.variable import (

@@ -16,9 +16,8 @@ from geonp.fill.outputs import filled_names, unbanded
 from geonp.fill.panels import PICTURE, Frame, Panel, Places, drawn, require_matplotlib
 from geonp.io.location import check_writable, written
 from geonp.raster.arrays import FloatArray
-from geonp.raster.directions import is_direction
 from geonp.raster.grid import Grid
-from geonp.raster.kinds import category_labels, is_classes
+from geonp.raster.kinds import category_labels, is_classes, is_direction
 from geonp.raster.metadata import GDAL_METADATA, FillFlag, as_dataset
 from geonp.raster.nodata import declared_nodata, observed
 from geonp.raster.surface import surface_of

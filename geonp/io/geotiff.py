@@ -24,9 +24,8 @@ from geonp.io.intact import require_intact, unwritten, write_blocks
 from geonp.io.layouts import add_overviews, creation_of, layout_of
 from geonp.io.tags import layer_tags, write_categories, write_tags
 from geonp.raster.arrays import Array
-from geonp.raster.directions import is_direction
 from geonp.raster.grid import Grid, grid_mapping_name
-from geonp.raster.kinds import is_classes
+from geonp.raster.kinds import is_classes, is_direction
 from geonp.raster.metadata import GDAL_METADATA, PACKED_BANDS
 from geonp.raster.nodata import EXACT, PACKING, UNLIMITED, declared_nodata, observed, valid_limits, without
 from geonp.raster.tolerances import TOLERANCES

@@ -25,8 +25,7 @@ from geonp.io.doubtful_rows import warn_of_doubtful_rows
 from geonp.io.measurements import Table, read_table, transformed
 from geonp.raster.arrays import BoolArray, Float64Array
 from geonp.raster.covariates import CovariateLike
-from geonp.raster.directions import warn_of_directions
-from geonp.raster.kinds import warn_of_class_column
+from geonp.raster.kinds import warn_of_class_column, warn_of_directions
 from geonp.raster.metadata import dataset_attrs
 from geonp.raster.places import warn_of_places
 from geonp.raster.variable import Variable

@@ -13,7 +13,7 @@ import xarray as xr
 from geonp.fill.infill import infill
 from geonp.fill.store import fill_store
 from geonp.raster.collar import Ends, cells_outside
-from geonp.raster.directions import is_direction
+from geonp.raster.kinds import is_direction
 from geonp.raster.sentinels import Extremes, sentinels_of, suspects
 from geonp.raster.windows import Window
 
