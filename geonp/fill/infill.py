@@ -43,7 +43,7 @@ from geonp.raster.covariates import Covariate, check_values
 from geonp.raster.metadata import FillFlag, Kind, dataset_attrs
 from geonp.raster.nodata import Reader
 from geonp.raster.variable import Variable
-from geonp.raster.windows import CHUNKS, Window, pieces
+from geonp.raster.windows import CHUNKS, Piece, Window, pieces
 
 logger = logging.getLogger(__name__)
 
@@ -295,19 +295,14 @@ def _fill_chunks(
     graph: dict[Any, Any] = {}
     for (i, j), chunk in _windows(y_chunks, x_chunks):
         rows, cols = (pieces(*of) for of in zip(job.cells(chunk), (y_chunks, x_chunks), strict=True))
-        masks = None if domain is None else [[(domain.name, a.chunk, b.chunk) for b in cols] for a in rows]
+        masks = None if domain is None else _keys(domain, (), rows, cols)
         for (block, *others), slices in blocks:
-            stack = [[[(data.name, *n, a.chunk, b.chunk) for b in cols] for a in rows] for n in (block, *others)]
+            stack = [_keys(data, n, rows, cols) for n in (block, *others)]
             starts = [tuple(edge[k] for edge, k in zip(edges, n, strict=True)) for n in (block, *others)]
             region, own = replace(slices, chunk=chunk), (data.name, *block, i, j)
-            near = [
-                [place, [[(label, *(block[k] for k in place.axes), a.chunk, b.chunk) for b in cols] for a in rows]]
-                for place, label in names
-            ]
+            near = [[place, _keys(result, tuple(block[k] for k in place.axes), rows, cols)] for place, result in beside]
             around = _around(data, domain, job, chunk, block) if job.predictor.neighbourhood.far else None
-            small = None
-            if size_mask is not None:
-                small = [[(size_mask.name, *block, a.chunk, b.chunk) for b in cols] for a in rows]
+            small = None if size_mask is None else _keys(size_mask, block, rows, cols)
             parts = own, stack, starts, masks, rows, cols, near, around, small
             graph[(name, *block, i, j)] = (_fill, region, job, key, watch, (*block, i, j), read, *parts)
     sources: list[Any] = [data, *masks_, *(result for _, result in beside)]
@@ -326,9 +321,13 @@ def _cut(data: da.Array, job: FillJob) -> da.Array:
 def _around(data: da.Array, domain: da.Array | None, job: FillJob, chunk: Window, block: tuple[int, ...]) -> list[Any]:
     """Keys of the blocks that the far window of a chunk touches, and their parts: a ``FarBlocks`` of the region."""
     rows, cols = (pieces(*of) for of in zip(job.far_cells(chunk), data.chunks[-2:], strict=True))
-    values = [[(data.name, *block, a.chunk, b.chunk) for b in cols] for a in rows]
-    masks = None if domain is None else [[(domain.name, a.chunk, b.chunk) for b in cols] for a in rows]
-    return [values, masks, rows, cols]
+    masks = None if domain is None else _keys(domain, (), rows, cols)
+    return [_keys(data, block, rows, cols), masks, rows, cols]
+
+
+def _keys(array: da.Array, block: tuple[int, ...], rows: Sequence[Piece], cols: Sequence[Piece]) -> list[list[Any]]:
+    """Keys of the chunks of `array` that hold the parts of rows and columns, at `block` of its leading dimensions."""
+    return [[(array.name, *block, row.chunk, col.chunk) for col in cols] for row in rows]
 
 
 def _with_neighbours(

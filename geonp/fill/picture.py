@@ -88,8 +88,7 @@ def plot(
     >>> figure.savefig("fill.png")
     """
     require_matplotlib()
-    ds = as_dataset(obj)
-    ds = unbanded(ds)
+    ds = unbanded(as_dataset(obj))
     name = _chosen(ds, variable)
     whole = Grid.from_xarray(ds)
     grid = whole if whole.spans(ds[name]) else Grid.from_xarray(ds[name])
@@ -236,9 +235,8 @@ def _panels(ds: xr.Dataset, name: Hashable, parts: Mapping[str, FloatArray], poi
     if flags is not None and np.unique(flags).size > 1:
         found = [flag for flag in FillFlag if (flags == flag).any()]
         shares = [f"{flag.name.lower().replace('_', ' ')}\n{_percent((flags == flag).mean())}" for flag in found]
-        panels.append(
-            Panel("Flag", *_listed(flags, [float(f) for f in found], [_FLAGS[f] for f in found]), names=shares)
-        )
+        colours = {"classes": np.array(found, np.float64), "colours": [_FLAGS[flag] for flag in found]}
+        panels.append(Panel("Flag", flags, colours, names=shares))
     return panels
 
 
@@ -289,10 +287,6 @@ def _class_style(da: xr.DataArray, classes: FloatArray) -> dict[str, Any]:
     step = -(-len(names) // PICTURE.named) or 1
     shown = [text if k % step == 0 else "" for k, text in enumerate(names)]
     return {"style": {"classes": classes, "colours": colours}, "names": shown}
-
-
-def _listed(values: FloatArray, classes: Sequence[float], colours: Sequence[Any]) -> tuple[FloatArray, dict[str, Any]]:
-    return values, {"classes": np.array(classes), "colours": colours}
 
 
 def _frame(da: xr.DataArray, grid: Grid) -> Frame:

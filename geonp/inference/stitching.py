@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy import ndimage
 
 from geonp.errors import PredictionError
 from geonp.inference.batches import padded_size, tiles_per_batch
@@ -20,6 +19,7 @@ from geonp.inference.covariates import Columns, padded
 from geonp.inference.measurements import Measured
 from geonp.inference.parallel import on_cores
 from geonp.inference.predictor import Points, Predictor
+from geonp.inference.tiling import depths
 from geonp.raster.arrays import BoolArray, Float64Array, FloatArray, IntArray
 
 
@@ -198,7 +198,4 @@ def overlaps(observed_mask: BoolArray, neighbourhood: Neighbourhood) -> IntArray
     One cell more than the chessboard distance from the nearest observation, at most ``overlap_px``: tiles agree next to
     observations that both read, and differ most far from all observations.
     """
-    if not observed_mask.any():
-        return np.full(observed_mask.shape, neighbourhood.overlap_px)
-    distance = ndimage.distance_transform_cdt(~observed_mask, "chessboard")
-    return np.asarray(np.minimum(distance + 1, neighbourhood.overlap_px), np.intp)
+    return np.asarray(np.minimum(depths(observed_mask), neighbourhood.overlap_px - 1) + 1)
