@@ -54,8 +54,6 @@ from ..commands import cli
 
 pytestmark = pytest.mark.usefixtures("float32")
 
-RESULTS = ("a", "a_standard_error", "a_quantile", "a_tail", "a_fill_flag")
-
 
 def field(shape: tuple[int, ...] = (60, 75), dtype: str = "f4", seed: int = 0) -> xr.Dataset:
     rng = np.random.default_rng(seed)

@@ -543,19 +543,15 @@ def workers_of(script: subprocess.Popen[str]) -> list[int]:
     return [int(script.stdout.readline()) for _ in range(2)]
 
 
-@pytest.mark.parametrize("script", ["end"], indirect=True)
-def test_the_interpreter_ends_silently(script: subprocess.Popen[str]) -> None:
+@pytest.mark.parametrize(
+    ("script", "expected"), [("end", (0, "")), ("leave", (130, "Interrupted: go on.\n"))], indirect=["script"]
+)
+def test_interpreter_and_command_line_leave_nothing_behind(
+    script: subprocess.Popen[str], expected: tuple[int, str]
+) -> None:
     pids = workers_of(script)
     _, written = script.communicate(timeout=60)
-    assert (script.returncode, written) == (0, "")
-    assert gone(pids)
-
-
-@pytest.mark.parametrize("script", ["leave"], indirect=True)
-def test_the_command_line_leaves_nothing_behind(script: subprocess.Popen[str]) -> None:
-    pids = workers_of(script)
-    _, written = script.communicate(timeout=60)
-    assert (script.returncode, written) == (130, "Interrupted: go on.\n")
+    assert (script.returncode, written) == expected
     assert gone(pids)
 
 

@@ -28,10 +28,30 @@ def with_crs(da: xr.DataArray, crs: str, **attrs: str) -> xr.DataArray:
 
 
 @pytest.mark.parametrize(
-    ("y_dim", "x_dim"), [("y", "x"), ("lat", "lon"), ("latitude", "longitude"), ("Y", "X"), ("Latitude", "Longitude")]
+    ("y_dim", "x_dim"),
+    [
+        ("y", "x"),
+        ("lat", "lon"),
+        ("latitude", "longitude"),
+        ("Y", "X"),
+        ("Latitude", "Longitude"),
+        # of other communities
+        ("northing", "easting"),
+        ("nav_lat", "nav_lon"),
+        ("south_north", "west_east"),
+        ("YDim", "XDim"),
+        ("eta_rho", "xi_rho"),
+        ("nj", "ni"),
+        ("rows", "cols"),
+        ("row", "column"),
+        ("number_of_lines", "pixels_per_line"),
+        ("downtrack", "crosstrack"),
+    ],
 )
 def test_dimensions_are_found_by_name(y_dim: str, x_dim: str) -> None:
-    for da in (raster(y_dim, x_dim), raster(y_dim, x_dim).transpose(), raster(y_dim, x_dim).expand_dims(time=2)):
+    upright = raster(y_dim, x_dim)
+    turned = upright.transpose()
+    for da in (upright, turned, upright.expand_dims(time=2), turned.expand_dims(time=2)):
         grid = Grid.from_xarray(da)
         assert (grid.y_dim, grid.x_dim, grid.shape) == (y_dim, x_dim, (3, 4))
 
@@ -55,27 +75,6 @@ def test_dimensions_of_a_curvilinear_grid() -> None:
     latitude = (("j", "i"), np.ones((3, 4)), {"standard_name": "latitude"})
     grid = Grid.from_xarray(raster("j", "i", nav_lat=latitude))
     assert (grid.y_dim, grid.x_dim, grid.spacing, grid.regular) == ("j", "i", (1.0, 1.0), False)
-
-
-@pytest.mark.parametrize(
-    ("y_dim", "x_dim"),
-    [
-        ("northing", "easting"),
-        ("nav_lat", "nav_lon"),
-        ("south_north", "west_east"),
-        ("YDim", "XDim"),
-        ("eta_rho", "xi_rho"),
-        ("nj", "ni"),
-        ("rows", "cols"),
-        ("row", "column"),
-        ("number_of_lines", "pixels_per_line"),
-        ("downtrack", "crosstrack"),
-    ],
-)
-def test_dimensions_are_found_by_names_of_other_communities(y_dim: str, x_dim: str) -> None:
-    for da in (raster(y_dim, x_dim), raster(y_dim, x_dim).transpose().expand_dims(time=2)):
-        grid = Grid.from_xarray(da)
-        assert (grid.y_dim, grid.x_dim, grid.shape) == (y_dim, x_dim, (3, 4))
 
 
 def test_attributes_and_latitudes_count_more_than_names_of_other_communities() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,8 @@ from geonp.training.loop import train
 from geonp.training.optimisers import learning_rate
 from geonp.training.recipe import Recipe, Training, load
 from geonp.training.sources import draw
+
+from .test_loop import PowerCutError, curve
 
 TINY_KR = {"dim": 16, "heads": 2, "blocks": 1, "qk_dim": 16, "v_dim": 16, "v_hidden": 0, "ff_dim": 16}
 TINY_RUN = ["training.steps=3", "training.batch_size=2", "training.validation_batches=1", "training.validate_every=2"]
@@ -63,10 +64,6 @@ TINY_RASTER = {
 """Options of models with which a run of the raster recipes takes seconds."""
 
 
-class PowerCutError(Exception):
-    """An error that no code expects."""
-
-
 def tiny(name: str, *overrides: str) -> Recipe:
     return load(name, [*TINY_RUN, *SHIPPED[name], *overrides])
 
@@ -82,12 +79,6 @@ def reanalysis(file: str) -> None:
     t2m = (("time", "latitude", "longitude"), 280 + rng.normal(size=(30, 16, 16)))
     z = (("latitude", "longitude"), 1000 * rng.random((16, 16)))
     xr.Dataset({"t2m": t2m, "z": z}, coords).to_netcdf(file)
-
-
-def curve(folder: Path) -> list[dict[str, str]]:
-    """Rows of the learning curve, without the time."""
-    with (folder / "curve.csv").open(newline="") as handle:
-        return [{k: v for k, v in row.items() if k != "cpu_hours"} for row in csv.DictReader(handle)]
 
 
 def run_with_power_cuts(recipe: Recipe, out: Path, device: str = "cpu") -> Path:

@@ -12,7 +12,7 @@ from torch.distributions import MultivariateNormal
 from geonp.nn.zoo.pt_tnp import LBANP, PTTNP
 from geonp.nn.zoo.tnp import EQTNP, TNPA, TNPD, TNPND
 
-from .test_cnp import build, task
+from .test_cnp import build, close, doubled, task
 
 KR: dict[str, Any] = {"dim": 16, "heads": 4, "blocks": 2, "qk_dim": 16, "v_dim": 8, "v_hidden": 12, "ff_dim": 32}
 P2: dict[str, Any] = {"dim": 16, "heads": 4, "blocks": 3}
@@ -66,14 +66,6 @@ def pre_norm_models(network: nn.Module, xc: Tensor, yc: Tensor, xt: Tensor) -> T
             z = pre_norm(network.exchange[i], z, u)
         t = pre_norm(read, t, u)
     return network.head.mlp(t)
-
-
-def close(actual: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(actual, expected.to(actual.dtype), rtol=1e-5, atol=1e-5)
-
-
-def doubled(*tensors: Tensor) -> list[Tensor]:
-    return [t[0].double() for t in tensors]
 
 
 @pytest.mark.parametrize("kind", [TNPD, TNPA])
