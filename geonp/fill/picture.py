@@ -119,7 +119,7 @@ def check_picture(path: str | Path, *, overwrite: bool = False) -> None:
             f"Unknown format of a picture: got {str(path)!r}, expected a name that ends in {', '.join(FORMATS)}."
         )
     if path.exists() and not overwrite:
-        raise OutputError(f"The picture exists: {str(path)!r}. Choose another name, or pass --overwrite.")
+        raise OutputError(f"The picture exists: {str(path)!r}. Choose another name, or pass overwrite (--overwrite).")
     check_writable(path.parent, "Expected an existing, writable folder.")
 
 

@@ -91,7 +91,7 @@ def check_observed(name: str, cells: int, observed: int) -> None:
     if not observed:
         raise InputError(
             f"Variable {name!r} has no observed cell: all {cells} are missing, expected at least one observed. Check "
-            "the nodata value (--nodata) and --bbox, or leave the variable out (--variable)."
+            "the nodata value (--nodata) and the bounding box (--bbox), or leave the variable out (--variable)."
         )
 
 

@@ -107,7 +107,7 @@ def _local_cluster(n: int) -> Any:
         return LocalCluster(n_workers=n, threads_per_worker=CPU_COUNT // n, dashboard_address=":0")
     except Exception as error:
         raise ClusterError(
-            f"The workers cannot be started on this machine: {reason(error)}. Leave --workers out: "
+            f"The workers cannot be started on this machine: {reason(error)}. Leave workers (--workers) out: "
             "threads fill the units, too. In a container, /dev/shm must be writable."
         ) from error
 

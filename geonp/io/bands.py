@@ -91,13 +91,15 @@ class Bands:
         numbers = [n for n in file.indexes if n not in alpha] if chosen is None else list(chosen)
         if missing := [n for n in numbers if not 1 <= n <= file.count]:
             raise InputError(
-                f"No band {', '.join(map(str, missing))}: the raster has bands 1 to {file.count}. Correct --bidx."
+                f"No band {', '.join(map(str, missing))}: the raster has bands 1 to {file.count}. Correct bands "
+                "(--bidx)."
             )
         if masks := [n for n in numbers if n in alpha]:
             others = ", ".join(str(n) for n in file.indexes if n not in alpha)
             raise InputError(
                 f"Band {', '.join(map(str, masks))} is an alpha band, which says where the others are missing: "
-                f"expected bands of values, {others}. Correct --bidx. If it is a band of values, correct the file: "
+                f"expected bands of values, {others}. Correct bands (--bidx). If it is a band of values, correct the "
+                "file: "
                 f"{as_values(file)}"
             )
         dtypes, flags, interpretations, nodata, scales, offsets = (
@@ -108,7 +110,7 @@ class Bands:
             got = ", ".join(f"{n} {dtype}" for n, dtype in zip(numbers, dtypes, strict=True))
             raise InputError(
                 f"The bands of {path!r} have different dtypes: got {got}, expected one dtype. Choose bands that agree "
-                "with --bidx (bands=)."
+                "with bands (--bidx)."
             )
         tags = [file.tags(n) for n in numbers]
         named = _categories(path) if np.dtype(dtypes[0]).kind in "iu" else {}

@@ -24,13 +24,18 @@ def renamed(stored: xr.Dataset, y_dim: str | None, x_dim: str | None) -> xr.Data
     given = {name: dim for name, dim in (("y", y_dim), ("x", x_dim)) if dim is not None}
     dims = ", ".join(map(repr, stored.dims)) or "none"
     if missing := [dim for dim in given.values() if dim not in stored.dims]:
-        raise InputError(f"No dimension {', '.join(map(repr, missing))}: got dimensions ({dims}). Correct --y and --x.")
+        raise InputError(
+            f"No dimension {', '.join(map(repr, missing))}: got dimensions ({dims}). Correct y_dim and x_dim (--y, "
+            "--x)."
+        )
     if y_dim == x_dim:
-        raise InputError(f"{y_dim!r} is given twice, expected two of the dimensions ({dims}). Correct --y and --x.")
+        raise InputError(
+            f"{y_dim!r} is given twice, expected two of the dimensions ({dims}). Correct y_dim and x_dim (--y, --x)."
+        )
     if taken := [name for name in given if name in {*stored.variables, *stored.dims} - set(given.values())]:
         raise InputError(
             f"The raster has a dimension or variable {', '.join(map(repr, taken))} already: got dimensions ({dims}). "
-            "Rename it, or give it with --y or --x."
+            "Rename it, or give it as y_dim or x_dim (--y, --x)."
         )
     names = {dim: name for name, dim in given.items() if dim != name}
     return stored.rename(names)

@@ -192,7 +192,9 @@ def _select_variables(ds: xr.Dataset, variables: Sequence[str]) -> xr.Dataset:
     missing = [name for name in variables if name not in ds.data_vars]
     if missing:
         known = ", ".join(repr(name) for name in ds.data_vars) or "no other"
-        raise InputError(f"No variable {', '.join(map(repr, missing))}: the raster has {known}. Correct --variable.")
+        raise InputError(
+            f"No variable {', '.join(map(repr, missing))}: the raster has {known}. Correct variables (--variable)."
+        )
     about = [{**da.attrs, **da.encoding} for da in ds[list(variables)].coords.values()]
     bounds = {str(each[key]) for each in about for key in ("bounds", "climatology") if key in each}
     return ds[[*variables, *(name for name in ds.data_vars if name in bounds - set(variables))]]
@@ -202,5 +204,7 @@ def _select_bands(ds: xr.Dataset, bands: Sequence[int]) -> xr.Dataset:
     count = ds.sizes.get("band", 1)
     missing = [band for band in bands if not 1 <= band <= count]
     if missing:
-        raise InputError(f"No band {', '.join(map(str, missing))}: the raster has bands 1 to {count}. Correct --bidx.")
+        raise InputError(
+            f"No band {', '.join(map(str, missing))}: the raster has bands 1 to {count}. Correct bands (--bidx)."
+        )
     return ds.isel(band=[band - 1 for band in bands]) if "band" in ds.dims else ds

@@ -141,7 +141,9 @@ def write_geotiff(
                 if layout.get("overviews") and driver == "GTiff":
                     add_overviews(path, layout["overviews"], average=average)
         except (RasterioError, CPLE_BaseError) as error:
-            raise OutputError(f"GDAL cannot write {path.name!r} as {driver}: {error}. Check --co.") from error
+            raise OutputError(
+                f"GDAL cannot write {path.name!r} as {driver}: {error}. Check creation_options (--co)."
+            ) from error
         require_intact(path, draft, parts, options)
 
 
@@ -252,7 +254,8 @@ def _require_compression(driver: str, options: Mapping[str, str]) -> None:
     method = options.get("COMPRESS", "NONE")
     if method.upper() not in methods:
         raise InputError(
-            f"Unknown compression: got {method}, expected one of {', '.join(sorted(methods))}. Correct --co COMPRESS."
+            f"Unknown compression: got {method}, expected one of {', '.join(sorted(methods))}. Correct the option "
+            "COMPRESS (--co)."
         )
 
 
@@ -262,7 +265,7 @@ def _with_common_encoding(ds: xr.Dataset, grid: Grid) -> dict[Hashable, xr.DataA
         if da.dtype.kind not in "iufb" or not grid.spans(da):
             raise InputError(
                 f"A GeoTIFF cannot hold variable {name!r}: got {da.dtype} on {da.dims}, expected real numbers on "
-                f"({grid.y_dim!r}, {grid.x_dim!r}). Choose variables with --variable, or write .zarr or .nc."
+                f"({grid.y_dim!r}, {grid.x_dim!r}). Choose other variables (--variable), or write .zarr or .nc."
             )
     own = {name: _encoded(da) for name, da in ds.data_vars.items()}
     encodings = {(da.dtype, *(repr(da.attrs.get(key)) for key in ("_FillValue", *PACKING))) for da in own.values()}

@@ -95,7 +95,10 @@ def _choose_group(
         group = group.strip("/")
         group = next((path for path in members if path.replace(" ", "_") == group), group)  # as GDAL writes blanks
         if group not in members:
-            raise InputError(f"No group {group!r} in {place!r}: got {_listed(members)}. Correct --group or --variable.")
+            raise InputError(
+                f"No group {group!r} in {place!r}: got {_listed(members)}. Correct group (--group) or variables "
+                "(--variable)."
+            )
         return group, wanted
     holding = [path for path, names in members.items() if _holds(names, wanted)]
     if "" in holding or not holding:

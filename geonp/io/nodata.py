@@ -148,7 +148,7 @@ def declare_nodata(stored: xr.Dataset, nodata: float) -> xr.Dataset:
             limits = np.iinfo(da.dtype)
             raise InputError(
                 f"Variable {name!r} cannot have nodata {nodata:g}: it holds {da.dtype}, expected an integer from "
-                f"{limits.min} to {limits.max}, or nan if none is missing. Correct --nodata."
+                f"{limits.min} to {limits.max}, or nan if none is missing. Correct nodata (--nodata)."
             )
         da.attrs["_FillValue"] = da.dtype.type(value)
     return ds

@@ -369,5 +369,5 @@ def _require_known(options: Mapping[str, str], known: set[str], writer: str) -> 
     if unknown:
         raise InputError(
             f"Unknown creation option: got {', '.join(unknown)}, expected for {writer}: "
-            f"{', '.join(sorted(known)) or 'none'}. Correct --co."
+            f"{', '.join(sorted(known)) or 'none'}. Correct creation_options (--co)."
         )

@@ -101,7 +101,7 @@ def _read(place: str, pyogrio: Any, shapely: Any) -> tuple[Any, Any]:
     if not place.lower().endswith(VECTOR_FILES):
         file, _, layer = place.rpartition(":")
     if not os.path.exists(file):
-        raise MissingFileError(f"No such file: got {file!r}, expected polygons. Check --mask.")
+        raise MissingFileError(f"No such file: got {file!r}, expected polygons. Check mask (--mask).")
     refuse_references(file)
     try:
         names = [str(name) for name, _ in pyogrio.list_layers(file)]

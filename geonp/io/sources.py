@@ -125,7 +125,8 @@ def _remote(place: str, scheme: str, options: dict[str, Any]) -> Source:
         return Source("zarr", place)
     if path.endswith(".zarr") or not (is_raster or PurePosixPath(path).suffix):
         raise MissingFileError(
-            f"No such raster: got {place!r}, expected a file or a Zarr folder. Check the URL and --storage-option."
+            f"No such raster: got {place!r}, expected a file or a Zarr folder. Check the URL and storage_options "
+            "(--storage-option)."
         )
     return _gdal(place)
 

@@ -74,7 +74,7 @@ def unfinished(url: str, attributes: Mapping[Any, Any]) -> str:
         case None:
             return ""
         case "true":
-            return f"{url!r} is an unfinished result of geonp fill: finish it with --resume, or remove it."
+            return f"{url!r} is an unfinished result of geonp fill: finish it with resume (--resume), or remove it."
         case command:
             return f"{url!r} is an unfinished result of {command}: run the same command again to finish it."
 

@@ -64,7 +64,8 @@ def spatial_dims(obj: xr.DataArray | xr.Dataset) -> tuple[Hashable, Hashable]:
     raise InputError(
         f"No spatial dimensions found: got dimensions ({', '.join(map(repr, obj.dims)) or 'none'}), expected a pair "
         "named y/x, lat/lon or latitude/longitude, or coordinates with CF axis, standard_name or units. Rename them, "
-        "obj.rename({...: 'y', ...: 'x'}), or name them with --y and --x. Measurements at stations or along tracks are "
+        "obj.rename({...: 'y', ...: 'x'}), or name them with y_dim and x_dim (--y, --x). Measurements at stations or "
+        "along tracks are "
         "a table: see geonp.interpolate (geonp grid)."
     )
 

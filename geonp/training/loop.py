@@ -151,7 +151,7 @@ def _folder(out: Path) -> Iterator[None]:
     """Make the folder of a run and check that it is writable; if the run fails, remove new folders that are empty."""
     new = [folder for folder in (out, *out.parents) if not folder.exists()]
     try:
-        check_writable(out, "Expected one that is writable or can be made; choose another with --out.", make=True)
+        check_writable(out, "Expected one that is writable or can be made; choose another one (--out).", make=True)
         yield
     except BaseException:
         for folder in new:

@@ -555,7 +555,7 @@ def test_an_interrupted_fill_ends_at_once_and_leaves_nothing_that_looks_complete
     if name == "out.zarr":
         progress = json.loads(cli("info", out, "--json").stdout)
         assert progress["finished"] < progress["units"] == 100
-        assert "finish it with --resume" in cli("fill", out, tmp_path / "again.tif", code=1).stderr
+        assert "finish it with resume (--resume)" in cli("fill", out, tmp_path / "again.tif", code=1).stderr
 
 
 def test_the_commands_leave_the_signal_handlers_as_they_were(model: str) -> None:

@@ -263,7 +263,7 @@ def test_an_unfinished_store_says_so_and_can_be_resumed(
     out = tmp_path / "out.zarr"
     with pytest.raises(StoppedError):
         fill_store(lazily(source), out, chunks=16, model=model, progress=stop_after(7))
-    with pytest.raises(InputError, match="unfinished result of geonp fill: finish it with --resume"):
+    with pytest.raises(InputError, match="unfinished result of geonp fill: finish it with resume"):
         open_raster(out)
     progress = Journal(str(out)).progress()
     assert progress is not None
@@ -1065,7 +1065,9 @@ def test_workers_that_the_system_refuses_are_named(
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(distributed, "LocalCluster", refused)
-    with pytest.raises(ClusterError, match=r"cannot be started on this machine: .*Read-only.* Leave --workers out"):
+    with pytest.raises(
+        ClusterError, match=r"cannot be started on this machine: .*Read-only.* Leave workers .--workers. out"
+    ):
         fill_store(lazily(source), tmp_path / "out.zarr", model=model, workers=1)
     with pytest.raises(InputError, match="at least 1, got 0"):
         fill_store(lazily(source), tmp_path / "out.zarr", model=model, workers=0)

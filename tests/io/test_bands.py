@@ -86,7 +86,9 @@ def test_masks_and_alpha_mark_missing_cells_and_are_no_values(tmp_path: Path) ->
     )
     np.testing.assert_array_equal(read(path), [[[7, NAN]], [[5, NAN]], [[3, NAN]]])
     np.testing.assert_array_equal(read(path, bands=[2]), [[5, NAN]])
-    with pytest.raises(InputError, match=r"Band 4 is an alpha band.*expected bands of values, 1, 2, 3\. Correct --b"):
+    with pytest.raises(
+        InputError, match=r"Band 4 is an alpha band.*expected bands of values, 1, 2, 3\. Correct bands .--b"
+    ):
         open_raster(path, bands=[4])
     external = write_tif(tmp_path / "b.tif", [[[7, 8]]], "float32")
     with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=False), rasterio.open(external, "r+") as file:

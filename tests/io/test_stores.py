@@ -40,7 +40,7 @@ def store(tmp_path: Path) -> Store:
 
 def test_regions_are_encoded_and_the_store_is_unfinished_until_it_is_complete(store: Store) -> None:
     store.write({"a": np.full((2, 6), 7.0)}, {"y": slice(2, 4)})
-    with pytest.raises(InputError, match="unfinished result of geonp fill: finish it with --resume"):
+    with pytest.raises(InputError, match="unfinished result of geonp fill: finish it with resume"):
         open_raster(store.url)
     store.complete({"title": "a store"})
     ds = open_raster(store.url)
