@@ -10,7 +10,7 @@ import click
 
 from .covariates import covariates, read_beside
 from .missing import gaps_where, mask_option, read_mask, read_missing
-from .options import as_numbers, bands, bbox, fill_option, number, opening, place, quiet, select, variables
+from .options import as_numbers, fill_option, nodata, opening, overwrite, part, quiet
 from .show import echo, in_terminal, to_json
 
 if TYPE_CHECKING:
@@ -27,13 +27,9 @@ if TYPE_CHECKING:
 @click.option(
     "--closer/--no-closer", default=True, show_default=True, help="Also try smaller tiles, with which fills are slower."
 )
-@bands
-@variables
-@place
-@bbox
-@select
+@part
 @as_numbers
-@fill_option("nodata", type=number, help="Stored value of missing cells, used instead of the declared one.")
+@nodata
 @gaps_where
 @mask_option
 @click.option(
@@ -45,7 +41,7 @@ if TYPE_CHECKING:
     "all dimensions of IN.",
 )
 @covariates
-@click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
+@overwrite
 @fill_option(
     "model", help="Name of a shipped model (geonp models), or path of a .safetensors checkpoint, to start from."
 )

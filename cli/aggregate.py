@@ -9,20 +9,7 @@ import click
 
 from .covariates import covariates, errors, opener, read_beside
 from .missing import mask_option, read_mask
-from .options import (
-    bands,
-    bbox,
-    bounds_option,
-    file_system,
-    fill_option,
-    number,
-    opening,
-    place,
-    quiet,
-    select,
-    storage_option,
-    variables,
-)
+from .options import bounds_option, file_system, fill_option, nodata, opening, overwrite, part, quiet, storage_option
 from .progress import computing
 from .show import echo
 
@@ -59,12 +46,8 @@ from .show import echo
     show_default=True,
     help="Joint samples to draw, if IN has none: with 200, a standard error is known to within 5 %.",
 )
-@bands
-@variables
-@place
-@bbox
-@select
-@fill_option("nodata", type=number, help="Stored value of missing cells, used instead of the declared one.")
+@part
+@nodata
 @click.option(
     "--across",
     metavar="DIM",
@@ -81,7 +64,7 @@ from .show import echo
 @fill_option("device")
 @fill_option("seed", type=int, show_default=True)
 @storage_option
-@click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
+@overwrite
 @quiet
 def aggregate(
     source: str,

@@ -12,7 +12,7 @@ from .covariates import covariates, read_beside
 from .evaluate_points import POINT_OPTIONS, RASTER_OPTIONS, evaluated_points, point_options
 from .files import require_all_apart
 from .missing import gaps_where, read_missing
-from .options import as_numbers, bbox, bounds_option, fill_option, number, opening, place, quiet, select, slice_index
+from .options import as_numbers, bbox, bounds_option, fill_option, nodata, opening, place, quiet, select, slice_index
 from .show import echo, in_terminal, to_json
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ POINT_HOLDOUTS = ("random", "one", "blocks", "stations", "periods")
 @click.option(
     "--size", type=int, default=512, show_default=True, help="Largest number of rows and of columns evaluated."
 )
-@fill_option("nodata", type=number, help="Stored value of missing cells, used instead of the declared one.")
+@nodata
 @gaps_where
 @point_options
 @click.option("--baseline", "baselines", multiple=True, help="Method to compare with; repeatable. Default: all.")

@@ -12,21 +12,18 @@ from .covariates import covariates, errors, opener, read_beside, split
 from .files import FILES, Files, files
 from .missing import gaps_where, mask_option, read_mask, read_missing
 from .options import (
-    bands,
-    bbox,
     distribution,
     file_system,
     fill_option,
     log_to_stderr,
-    number,
+    nodata,
     opening,
+    overwrite,
     pair,
-    place,
+    part,
     quantiles,
     quiet,
-    select,
     storage_option,
-    variables,
 )
 from .progress import computing, watched
 from .show import echo, table, to_json
@@ -40,22 +37,18 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("source", metavar="IN")
 @click.argument("target", metavar="OUT")
-@bands
-@variables
-@place
-@bbox
-@select
+@part
 @fill_option("as_", "--as", type=click.Choice(["numbers", "classes"]))
 @fill_option("class_probabilities", is_flag=True)
 @fill_option("circular", is_flag=True)
-@fill_option("nodata", type=number, help="Stored value of missing cells, used instead of the declared one.")
+@nodata
 @gaps_where
 @mask_option
 @fill_option("holes", is_flag=True)
 @fill_option("max_gap", metavar="CELLS", type=click.IntRange(min=1))
 @fill_option("max_distance", type=float)
 @files
-@click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
+@overwrite
 @click.option("--resume", is_flag=True, help="Continue an unfinished .zarr; start a new one if there is none.")
 @click.option(
     "--workers", type=click.IntRange(min=1), help="Number of processes to start, for a .zarr. Default: threads."

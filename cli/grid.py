@@ -12,7 +12,7 @@ import click
 
 from .covariates import read_covariate
 from .files import require_all_apart
-from .options import distribution, fill_option, pair, quantiles, quiet
+from .options import distribution, fill_option, overwrite, pair, quantiles, quiet
 from .progress import computing, watched
 from .show import echo, to_json
 
@@ -100,7 +100,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="Also draw measurements and maps, or only maps if there are several times (.png, .jpg, .pdf, .svg).",
 )
-@click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
+@overwrite
 @quiet
 @click.option("--progress/--no-progress", default=None, help="Show the progress. Default: unless --quiet.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")

@@ -13,7 +13,7 @@ import click
 from geonp.raster.parts import PARTS
 
 from .missing import gaps_where, read_missing
-from .options import bands, file_system, number, opening, place, variables
+from .options import bands, file_system, nodata, opening, place, variables
 from .show import echo, table, to_json
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ CENSUS = CensusSettings()
 @bands
 @variables
 @place
-@click.option("--nodata", type=number, help="Stored value of missing cells, used instead of the declared one.")
+@nodata
 @gaps_where
 @click.option("--storage-option", "storage", multiple=True, metavar="NAME=VALUE", help="As for geonp fill.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

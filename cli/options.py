@@ -100,6 +100,10 @@ storage_option = click.option(
     help="Option of the file system of URLs, such as endpoint_url=http://localhost:9000; repeatable. Never stored.",
 )
 """Access to an object store; see :func:`file_system`."""
+part = together(bands, variables, place, bbox, select)
+"""Which part of a file is read."""
+overwrite = click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
+"""Whether an existing output is replaced."""
 quiet = click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 """No notes on stderr."""
 
@@ -129,6 +133,8 @@ def _summary(name: str) -> str:
     return text.replace("`", "")
 
 
+nodata = fill_option("nodata", type=number, help="Stored value of missing cells, used instead of the declared one.")
+"""Value that says that a cell is missing."""
 quantiles = fill_option(
     "quantiles",
     "--quantile",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import bbox, opening, place, quiet, select, slice_index
+from .options import bbox, opening, overwrite, place, quiet, select, slice_index
 from .show import echo
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @place
 @bbox
 @select
-@click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
+@overwrite
 @quiet
 def plot(
     source: str,
