@@ -8,10 +8,10 @@ shift 2
 env=build/$end-$python
 uv venv --quiet --clear --python "$python" "$env"
 if [ "$end" = oldest ]; then
-    extras=$(printf -- '--extra %s ' distributed era5 evaluate grib icechunk images kerchunk parquet plot train vector)
+    extras=$(printf -- '--extra %s ' distributed era5 evaluate gp grib icechunk images kerchunk parquet plot s3 stac train vector)
     # shellcheck disable=SC2086
     uv pip compile --quiet --resolution lowest-direct --python-version "$python" $extras pyproject.toml -o "$env/oldest.txt"
-    uv pip install --quiet --python "$env" -r "$env/oldest.txt" geopandas hypothesis pytest pytest-xdist scoringrules setuptools
+    uv pip install --quiet --python "$env" -r "$env/oldest.txt" dask-jobqueue flask-cors geopandas hypothesis 'moto[s3]' pytest pytest-xdist scoringrules setuptools
     uv pip install --quiet --python "$env" --no-deps --editable .
     # old versions warn of what has changed in their own dependencies
     set -- -W default -W ignore::DeprecationWarning -W ignore::PendingDeprecationWarning -W ignore::FutureWarning "$@"

@@ -296,7 +296,7 @@ class Scored:
         return rows
 
     def distance_rows(self) -> list[list[str]]:
-        """CRPS as text, by method and by distance to the nearest value that was not hidden."""
+        """CRPS and our coverage as text, by distance to the nearest value that was not hidden."""
         crps = {method: [s.crps for s in parts.values()] for method, parts in self.by_distance.items()}
         smallest = [min(column) for column in zip(*crps.values(), strict=True)]
         parts = self.by_distance[self.ours]
@@ -304,10 +304,11 @@ class Scored:
             [f"{self.distance_unit} away", *parts],
             [f"{self.scored_name} scored", *(f"{s.cells:,}" for s in parts.values())],
         ]
-        return rows + [
+        rows += [
             [method, *(_number(*pair) for pair in zip(values, smallest, strict=True))]
             for method, values in crps.items()
         ]
+        return [*rows, [f"95% interval of {self.ours}", *(f"{s.coverage(0.95):.1%}" for s in parts.values())]]
 
     def table(self) -> str:
         """Scores, and the CRPS by distance to the nearest observation, as aligned text."""

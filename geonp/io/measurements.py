@@ -263,16 +263,18 @@ def transformed(table: Table, crs: Any, grid: Grid | None) -> Table:
             xy = xy / np.array(grid.factors[::-1])
         table = replace(table, xy=xy, crs=goal)
     if geographic:
-        _require_latitudes(table)
+        _require_degrees(table)
     return table
 
 
-def _require_latitudes(table: Table) -> None:
-    if (most := np.nanmax(np.abs(table.xy[:, 1]), initial=0.0)) > 90:
-        raise InputError(
-            f"column {table.y!r} holds a latitude of {most:g}, expected -90 to 90; "
-            "check whether x and y are exchanged, and the crs of the places (crs=...)"
-        )
+def _require_degrees(table: Table) -> None:
+    limits = (table.y, "latitude", 1, 90, "-90 to 90"), (table.x, "longitude", 0, 540, "-180 to 360")
+    for column, kind, axis, limit, expected in limits:
+        if (most := np.nanmax(np.abs(table.xy[:, axis]), initial=0.0)) > limit:
+            raise InputError(
+                f"column {column!r} holds a {kind} of {most:g}, expected {expected}; "
+                "check whether x and y are exchanged, and the crs of the places (crs=...)"
+            )
 
 
 def read_places(at: pd.DataFrame, table: Table, covariates: Collection[str], crs: Any) -> tuple[Table, Table]:
@@ -297,5 +299,5 @@ def read_places(at: pd.DataFrame, table: Table, covariates: Collection[str], crs
         xy = np.stack(pyproj.Transformer.from_crs(crs_of(own), crs_of(goal), always_xy=True).transform(*xy.T), 1)
     moved = replace(places, xy=xy)
     if table.named_degrees:
-        _require_latitudes(moved)
+        _require_degrees(moved)
     return places, moved

@@ -39,9 +39,15 @@ class TimeSettings:
     """Ratios to the standard error of the time itself between which the weight of other times rises to 1, of the
     standard error of their mean beyond that which it has at the measurements. A regression on it holds where it is as
     certain as there: at other days of a station, or where swaths of other days are as near as to those of the day."""
+    usual: float = 0.25
+    """Quantile of the standard errors of that mean at the measurements which is their usual one."""
     power: int = 4
     """Elsewhere the weights are as these powers of the inverse standard errors of both. With a threshold alone, fields
     had edges of up to 4 K over the pole, where the swaths of all days end at one place."""
+    least_change: float = 1e-6
+    """Smallest mean square of the change from one time to another, relative to the variance of the measurements."""
+    steps: int = 10
+    """Number of steps in which the change is estimated."""
 
 
 ACROSS_TIMES = TimeSettings()

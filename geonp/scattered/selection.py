@@ -19,9 +19,9 @@ def selected(points: pd.DataFrame | xr.Dataset, conditions: Iterable[tuple[str, 
 
     A dimension without a coordinate is selected by number, from 0.
     Conditions are names of columns and values. Rows meet one condition of each column that has any. Values are compared
-    as numbers, times or text, by the type of the column. A time may be given by its first parts, as in ``2020-07``.
-    Warns of values that no row has. Raises InputError if no row is left, and for a column that does not exist or is not
-    one-dimensional.
+    as numbers, times or text, by the type of the column. A time may be given by its first parts, as in ``2020-07``. A
+    variable on rows and columns, such as the quality of the cells of a swath, hides values instead.
+    Warns of values that no row has. Raises InputError if no row is left, and for a column that does not exist.
     """
     wanted: dict[str, list[str]] = {}
     for name, text in conditions:
@@ -29,19 +29,30 @@ def selected(points: pd.DataFrame | xr.Dataset, conditions: Iterable[tuple[str, 
     for name, texts in wanted.items():
         found = points if isinstance(points, xr.Dataset) else points.reset_index(levels_of(points))
         columns = list(map(str, {**found.variables, **found.sizes} if isinstance(found, xr.Dataset) else found.columns))
-        if name not in columns or (isinstance(points, xr.Dataset) and points[name].ndim != 1):
+        if name not in columns:
             raise InputError(f"No column {name!r} to select by: got {', '.join(columns)}. Correct --where.")
         values = np.asarray(found[name].values)
-        equal = {text: _equal(values, text) for text in texts}
+        equal = {text: _equal(values.ravel(), text) for text in texts}
         if absent := [text for text, mask in equal.items() if not mask.any()]:
-            known = ", ".join(map(str, pd.unique(values)[:5]))
+            known = ", ".join(map(str, pd.unique(values.ravel())[:5]))
             message = f"No row has {name}={' or '.join(absent)}: got values such as {known}. Correct --where."
             if len(absent) == len(equal):
                 raise InputError(message)
             warn(message)
         mask = np.any([*equal.values()], axis=0)
-        points = points.isel({points[name].dims[0]: mask}) if isinstance(points, xr.Dataset) else points[mask]
+        if not isinstance(points, xr.Dataset):
+            points = points[mask]
+        elif points[name].ndim == 1:
+            points = points.isel({points[name].dims[0]: mask})
+        else:
+            points = _hidden(points, points[name].copy(data=mask.reshape(values.shape)))
     return points
+
+
+def _hidden(points: xr.Dataset, mask: xr.DataArray) -> xr.Dataset:
+    """The same Dataset without the values of cells that are not in the mask."""
+    inside = {name: one for name, one in points.data_vars.items() if {*mask.dims} <= {*one.dims}}
+    return points.assign({name: one.where(mask) for name, one in inside.items()})
 
 
 def _equal(values: Array, text: str) -> BoolArray:

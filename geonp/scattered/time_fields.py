@@ -78,11 +78,13 @@ def _on_grid(asked: Asked, moments: Moments, target: Target, layers: Sequence[La
         own = alone(time) if job.max_distance is None else predicted(target, part, layers, job)
         windows = _windows(moments, time)
         stations.find([time, *windows[-1]] if windows else [time])
-        near = [_mean([stations.at(other, moments.stations[time]) for other in window]) for window in windows]
-        there = [_mean([known(other) for other in window]) for window in windows]
         if not windows:
             yield own
             continue
+        at_stations = [[stations.at(other, moments.stations[time]) for other in window] for window in windows]
+        change = _change(part.values, at_stations[-1])
+        near = [_mean(of, change) for of in at_stations]
+        there = [_mean([known(other) for other in window], change) for window in windows]
         ratio = _excess(near[-1].errors, there[-1].errors) / _flat(own["standard_error"], target)
         part = replace(part, covariates=(*part.covariates, *near))
         across = predicted(target, part, (*layers, *there), job)
@@ -112,10 +114,12 @@ def _at_places(
             out[time] = own = limited(stations.alone(time), part, target.places[index], job)
             if not windows[time]:
                 continue
-            near, there = (
-                [_mean([stations.at(other, at) for other in window]) for window in windows[time]]
+            at_stations, at_places = (
+                [[stations.at(other, at) for other in window] for window in windows[time]]
                 for at in (moments.stations[time], stations.number[index])
             )
+            change = _change(part.values, at_stations[-1])
+            near, there = ([_mean(of, change) for of in at] for at in (at_stations, at_places))
             ratio = _excess(near[-1].errors, there[-1].errors) / own["standard_error"]
             part = replace(part, covariates=(*part.covariates, *near))
             questions.append(Question(target.places[index], part, [*(layer.at(index) for layer in layers), *there]))
@@ -210,10 +214,13 @@ class _AtStations:
 
 
 def _excess(near: Any, there: Any) -> Any:
-    """Standard errors of the mean of other times at a target beyond their rms at the measurements, `near`."""
+    """Standard errors of the mean of other times at a target beyond those of a quarter of the measurements, `near`.
+
+    They are at least the latter: where hardly any measurement has a mean that is known, no regression on it is.
+    """
     known = near[np.isfinite(near)]
-    usual = float(np.mean(known**2)) if known.size else 0.0
-    return np.sqrt(np.maximum(there**2 - usual, 0.0))
+    usual = float(np.quantile(known, ACROSS_TIMES.usual)) ** 2 if known.size else 0.0
+    return np.sqrt(np.maximum(there**2 - usual, usual))
 
 
 def _mixed(alone: StructArray, across: StructArray, ratio: FloatArray) -> StructArray:
@@ -236,16 +243,37 @@ def _mixed(alone: StructArray, across: StructArray, ratio: FloatArray) -> Struct
     return out
 
 
-def _mean(of: Sequence[tuple[Any, Any]]) -> Layer:
-    """The mean of the values of several times, where they are known, and its standard error.
+def _change(now: FloatArray, of: Sequence[Known]) -> float:
+    """Mean square of the differences between measurements and the values of other times there, beyond their errors.
 
-    Errors of one place at several times are taken as equal: it is the same stations that are far away.
+    A difference ``d`` with the standard error ``e`` has the weight ``(change + e**2)**-2``, the inverse of the variance
+    of ``d**2`` up to a factor.
     """
     values, errors = (np.stack(part) for part in zip(*of, strict=True))
     known = np.isfinite(values)
-    count = np.where(known.any(0), known.sum(0), np.nan)
-    square = np.where(known, errors**2, 0.0).sum(0) * (known & (errors > 0)).sum(0) / count**2
-    return Layer(np.where(known, values, 0.0).sum(0) / count, np.sqrt(square))
+    square, variance = ((values - now)[known] ** 2).astype(np.float64), errors[known].astype(np.float64) ** 2
+    least = max(ACROSS_TIMES.least_change * float(np.var(now)), float(np.finfo(np.float32).tiny))
+    change = max(float(square.mean()), least) if square.size else least
+    for _ in range(ACROSS_TIMES.steps):
+        weight = (change / (change + variance)) ** 2
+        change = max(float((weight * (square - variance)).sum() / weight.sum()), least) if square.size else least
+    return change
+
+
+def _mean(of: Sequence[Known], change: float) -> Layer:
+    """The mean of the values of several times, where they are known, and its standard error.
+
+    The weights are inverse variances, to which the `change` from one time to another is added: a measurement of another
+    day has a larger weight than an extrapolation. Errors of one place at several times are taken as equal, because the
+    same stations are far away.
+    """
+    values, errors = (np.stack(part) for part in zip(*of, strict=True))
+    known = np.isfinite(values)
+    square = np.where(known, errors, 0.0) ** 2
+    weight = np.where(known, change / (change + square), 0.0)
+    share = weight / np.where(known.any(0), weight.sum(0), np.nan)
+    error = np.sqrt((share**2 * square).sum(0) * (known & (errors > 0)).sum(0))
+    return Layer((share * np.where(known, values, 0.0)).sum(0), error)
 
 
 def _flat(array: Any, target: Target) -> Any:

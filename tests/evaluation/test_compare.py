@@ -119,6 +119,8 @@ def test_the_result_describes_the_evaluation(comparison: Comparison) -> None:
     assert [row[0] for row in rows] == ["method", OURS, *METHODS]
     assert float(rows[1][1]) == pytest.approx(comparison.scores[OURS].rmse, rel=1e-2)
     heading, *lines = bottom.splitlines()
+    covered = [f"{s.coverage(0.95):.1%}" for s in comparison.by_distance[OURS].values()]
+    assert lines[-1].split() == ["95%", "interval", "of", OURS, *covered]
     assert heading == "CRPS (m) by distance to the nearest observation:"
     assert len({len(line) for line in lines}) == len({len(line) for line in top.splitlines()}) == 1
 

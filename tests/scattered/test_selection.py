@@ -45,6 +45,18 @@ def test_stations_at_a_time() -> None:
     assert table.values["t"].tolist() == [3, 4, 5]
 
 
+def test_cells_of_a_swath_by_their_quality() -> None:
+    cells, at = np.arange(6.0).reshape(1, 2, 3), {d: (("nj", "ni"), np.ones((2, 3))) for d in ("lat", "lon")}
+    quality = np.array([[[5, 2, 5], [0, 5, 4]]])
+    dims = ("time", "nj", "ni")
+    ds = xr.Dataset({"sst": (dims, cells), "quality": (dims, quality), "row": ("nj", [7, 8])}, at)
+    best = selected(ds, [("quality", "5")])
+    np.testing.assert_array_equal(best["sst"], [[[0, np.nan, 2], [np.nan, 4, np.nan]]])
+    assert (best["row"].dims, best["row"].dtype, best["lat"].dims) == (("nj",), ds["row"].dtype, ("nj", "ni"))
+    good = selected(ds, [("quality", "5"), ("quality", "4"), ("row", "8")])
+    np.testing.assert_array_equal(good["sst"], [[[np.nan, 4, 5]]])
+
+
 def test_one_of_several_values_that_no_row_has() -> None:
     with pytest.warns(UserWarning, match="No row has day=3: got values such as 1, 2"):
         assert selected(TABLE, [("day", "1"), ("day", "3")]).index.tolist() == [0, 1]

@@ -102,6 +102,25 @@ def test_fields_have_no_edge_where_the_measurements_of_all_times_end() -> None:
     assert float(np.abs(found["value_standard_error"].diff("x")).max()) < 0.02
 
 
+@pytest.mark.parametrize(("width", "allowed"), [(12, 0.5), (6, 1.1)])
+def test_what_another_day_measured_weighs_more_than_extrapolations(width: float, allowed: float) -> None:
+    """A narrow swath a day over a field that does not change; those of width 6 have no place in common."""
+    x, y = (a.ravel() for a in np.meshgrid(np.arange(0, 60, 2.0), np.arange(0, 20, 2.0)))
+    truth, across = 10 * np.sin(x / 8) + np.cos(y / 6), x - y / 2
+    values = truth + 0.1 * np.random.default_rng(0).standard_normal(len(x))
+    swaths = [np.abs(across - 12 * day) < width for day in range(5)]
+    rows = pd.concat(
+        pd.DataFrame({"date": date, "x": x[seen], "y": y[seen], "value": values[seen]})
+        for date, seen in zip(DAYS, swaths, strict=True)
+    )
+    far = np.abs(across) > width + 1
+    at = pd.DataFrame({"x": x[far], "y": y[far]})
+    found = geonp.interpolate(rows, at.assign(date=DAYS[0]), time="date")
+    alone = geonp.interpolate(rows[rows["date"] == DAYS[0]].drop(columns="date"), at)
+    error, error_alone = (np.sqrt(((one["value"] - truth[far]) ** 2).mean()) for one in (found, alone))
+    assert error < allowed * error_alone
+
+
 def test_times_with_few_measurements_stay_empty_but_are_used(stations: pd.DataFrame) -> None:
     few = stations[(stations["date"] != DAYS[2]) | (stations.index % 12 == 0)]
     at = geonp.lattice((0, 0, 12, 12), 4)
