@@ -174,7 +174,10 @@ def test_places_of_other_names_and_without_a_crs() -> None:
         geonp.interpolate(plane, at)
     with pytest.raises(InputError, match="'x' and 'y' without a CRS, expected 'lon' and 'lat'"):
         geonp.interpolate(lon_lat_places, plane[["x", "y"]])
-    for lon, lat, wrong in ((9.0, 95.0, "latitude of 95, expected -90 to 90"), (9e3, 45.0, "longitude of 9000, expected")):
+    for lon, lat, wrong in (
+        (9.0, 95.0, "latitude of 95, expected -90 to 90"),
+        (9e3, 45.0, "longitude of 9000, expected"),
+    ):
         with pytest.raises(InputError, match=f"holds a {wrong}"):
             geonp.interpolate(lon_lat_places, pd.DataFrame({"lon": [lon], "lat": [lat]}))
 
