@@ -140,7 +140,7 @@ def test_errors_that_cannot_be_used_are_refused(gappy: xr.DataArray, errors: xr.
         gappy.chunk(y=19).geonp.infill(errors=-errors.chunk(y=19)).compute()
     with pytest.raises(InputError, match=r"must be a DataArray or the name of a variable of the raster: got 0\.1"):
         gappy.geonp.infill(errors=0.1)
-    with pytest.raises(InputError, match="of one variable: got 1 of errors and 2 to fill"):
+    with pytest.raises(InputError, match="belong to one variable: got 1 arrays of errors and 2 variables to fill"):
         xr.Dataset({"t": gappy, "u": gappy + 1}).geonp.infill(errors=errors)
     with pytest.raises(InputError, match="differ in shape"):
         gappy.geonp.infill(errors=errors[1:])
