@@ -3,6 +3,9 @@
 A station that has no measurement today is known from its other days: from what is usual there, and from yesterday.
 Means of the nearest times, over short and long windows, are covariates of a time, as elevation would be. Where a place
 has no measurement, its value in the field of that time alone stands in, with its standard error.
+
+Swaths and drifting buoys measure other places each time. All other measurements of the window make one field, and the
+differences of a time from it another: their sum is the prediction.
 """
 
 from __future__ import annotations
@@ -41,6 +44,8 @@ class TimeSettings:
     certain as there: at other days of a station, or where swaths of other days are as near as to those of the day."""
     usual: float = 0.25
     """Quantile of the standard errors of that mean at the measurements which is their usual one."""
+    fixed: float = 0.5
+    """Least share of the places of a time that are measured at other times of the window, of a fixed network."""
     power: int = 4
     """Elsewhere the weights are as these powers of the inverse standard errors of both. With a threshold alone, fields
     had edges of up to 4 K over the pole, where the swaths of all days end at one place."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 
 import dask.array as da
@@ -77,10 +77,20 @@ def _on_grid(asked: Asked, moments: Moments, target: Target, layers: Sequence[La
             continue
         own = alone(time) if job.max_distance is None else predicted(target, part, layers, job)
         windows = _windows(moments, time)
-        stations.find([time, *windows[-1]] if windows else [time])
         if not windows:
             yield own
             continue
+        if _moving(moments, time, windows[-1]):
+            pool = _pooled(moments, windows[-1])
+            (near_pool,) = answered([Question(part.xy, pool, part.covariates)], inner)
+            there_pool = predicted(target, pool, layers, inner)
+            changed = predicted(target, _differences(part, near_pool), layers, inner)
+            if target.template.chunks is None:
+                yield _summed(own, there_pool, changed)
+            else:
+                yield da.map_blocks(_summed, own, there_pool, changed, dtype=own.dtype)
+            continue
+        stations.find([time, *windows[-1]])
         at_stations = [[stations.at(other, moments.stations[time]) for other in window] for window in windows]
         change = _change(part.values, at_stations[-1])
         near = [_mean(of, change) for of in at_stations]
@@ -106,13 +116,16 @@ def _at_places(
         windows = {time: _windows(moments, time) for time in times}
         stations.find([*times, *(other for of in windows.values() for window in of[-1:] for other in window)])
         out, questions, mixed = {}, [], []
+        moving = {
+            time: windows[time][-1] for time in times if windows[time] and _moving(moments, time, windows[time][-1])
+        }
         for time in times:
             part, index = moments.parts[time], rows[time]
             if not moments.usable(time, job):
                 out[time] = _empty(of_places(target.places[index], geographic=target.geographic), part)
                 continue
             out[time] = own = limited(stations.alone(time), part, target.places[index], job)
-            if not windows[time]:
+            if not windows[time] or time in moving:
                 continue
             at_stations, at_places = (
                 [[stations.at(other, at) for other in window] for window in windows[time]]
@@ -126,7 +139,69 @@ def _at_places(
             mixed.append((time, ratio))
         for (time, ratio), across in zip(mixed, answered(questions, job), strict=True):
             out[time] = _mixed(out[time], across, ratio)
+        moving = {time: window for time, window in moving.items() if moments.usable(time, job)}
+        for time, (others, changed) in _changed_at(moving, moments, target, rows, layers, job).items():
+            out[time] = _summed(out[time], others, changed)
         yield from out.values()
+
+
+def _changed_at(
+    moving: dict[int, list[int]],
+    moments: Moments,
+    target: Target,
+    rows: dict[int, IntArray],
+    layers: Sequence[Layer],
+    job: FillJob,
+) -> dict[int, tuple[StructArray, StructArray]]:
+    """At the places of some times, what the other times of their windows give, and the field of the differences."""
+    pooled, differences = [], []
+    for time, window in moving.items():
+        part, index = moments.parts[time], rows[time]
+        columns = [a.joined(b.at(index)) for a, b in zip(part.covariates, layers, strict=True)]
+        pooled.append(Question(np.concatenate([part.xy, target.places[index]]), _pooled(moments, window), columns))
+    given = []
+    for time, both in zip(moving, answered(pooled, replace(job, max_distance=None)), strict=True):
+        part, index = moments.parts[time], rows[time]
+        near, there = both[: len(part.xy)], both[len(part.xy) :]
+        given.append(there)
+        columns = [layer.at(index) for layer in layers]
+        differences.append(Question(target.places[index], _differences(part, near), columns))
+    return dict(zip(moving, zip(given, answered(differences, job), strict=True), strict=True))
+
+
+def _moving(moments: Moments, time: int, others: Sequence[int]) -> bool:
+    """Whether hardly any place of a time is measured at the others, as of swaths and drifting buoys."""
+    known = np.concatenate([moments.stations[other] for other in others])
+    return bool(np.isin(moments.stations[time], known).mean() < ACROSS_TIMES.fixed)
+
+
+def _pooled(moments: Moments, times: Sequence[int]) -> Observations:
+    """The measurements of several times as those of one."""
+    parts = [moments.parts[time] for time in times]
+    errors = [part.errors for part in parts if part.errors is not None]
+    covariates = [reduce(Layer.joined, columns) for columns in zip(*(part.covariates for part in parts), strict=True)]
+    return replace(
+        parts[0],
+        xy=np.concatenate([part.xy for part in parts]),
+        values=np.concatenate([part.values for part in parts]),
+        covariates=tuple(covariates),
+        errors=np.concatenate(errors) if errors else None,
+    )
+
+
+def _differences(part: Observations, others: StructArray) -> Observations:
+    """Differences of measurements from what other times give at their places, with the errors of both."""
+    own = 0.0 if part.errors is None else part.errors
+    errors = np.hypot(others["standard_error"].astype(np.float64), own)
+    return replace(part, values=(part.values - others["value"]).astype(part.values.dtype), errors=errors)
+
+
+def _summed(alone: StructArray, others: StructArray, changed: StructArray) -> StructArray:
+    """The field of other times and that of the differences from it, in a weighted mean with a field `alone`."""
+    across = changed.copy()
+    across["value"] = others["value"] + changed["value"]
+    across["standard_error"] = np.hypot(others["standard_error"], changed["standard_error"])
+    return _mixed(alone, across, np.full(alone.shape, np.inf))
 
 
 def _windows(moments: Moments, time: int) -> list[list[int]]:
