@@ -45,7 +45,9 @@ class TimeSettings:
     usual: float = 0.25
     """Quantile of the standard errors of that mean at the measurements which is their usual one."""
     fixed: float = 0.5
-    """Least share of the places of a time that are measured at other times of the window, of a fixed network."""
+    """Smallest share of the places of a time that are measured at other times, too, in a fixed network."""
+    pooled: int = 8
+    """Number of nearest times whose measurements make one field where places move."""
     power: int = 4
     """Elsewhere the weights are as these powers of the inverse standard errors of both. With a threshold alone, fields
     had edges of up to 4 K over the pole, where the swaths of all days end at one place."""

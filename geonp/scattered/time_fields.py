@@ -80,15 +80,12 @@ def _on_grid(asked: Asked, moments: Moments, target: Target, layers: Sequence[La
         if not windows:
             yield own
             continue
-        if _moving(moments, time, windows[-1]):
-            pool = _pooled(moments, windows[-1])
+        if window := _pooled_times(moments, time, job):
+            pool = _pooled(moments, window)
             (near_pool,) = answered([Question(part.xy, pool, part.covariates)], inner)
             there_pool = predicted(target, pool, layers, inner)
             changed = predicted(target, _differences(part, near_pool), layers, inner)
-            if target.template.chunks is None:
-                yield _summed(own, there_pool, changed)
-            else:
-                yield da.map_blocks(_summed, own, there_pool, changed, dtype=own.dtype)
+            yield _blockwise(_summed, target, own, there_pool, changed)
             continue
         stations.find([time, *windows[-1]])
         at_stations = [[stations.at(other, moments.stations[time]) for other in window] for window in windows]
@@ -98,10 +95,7 @@ def _on_grid(asked: Asked, moments: Moments, target: Target, layers: Sequence[La
         ratio = _excess(near[-1].errors, there[-1].errors) / _flat(own["standard_error"], target)
         part = replace(part, covariates=(*part.covariates, *near))
         across = predicted(target, part, (*layers, *there), job)
-        if target.template.chunks is None:
-            yield _mixed(own, across, np.reshape(ratio, own.shape))
-        else:
-            yield da.map_blocks(_mixed, own, across, ratio, dtype=own.dtype)
+        yield _blockwise(_mixed, target, own, across, ratio.reshape(own.shape))
 
 
 def _at_places(
@@ -113,19 +107,17 @@ def _at_places(
     together = max(1, min(ACROSS_TIMES.together, ACROSS_TIMES.most_places // len(target.places)))
     for first in range(0, asked.wanted.size, together):
         times = asked.wanted[first : first + together].tolist()
-        windows = {time: _windows(moments, time) for time in times}
+        moving = {time: window for time in times if (window := _pooled_times(moments, time, job))}
+        windows = {time: [] if time in moving else _windows(moments, time) for time in times}
         stations.find([*times, *(other for of in windows.values() for window in of[-1:] for other in window)])
         out, questions, mixed = {}, [], []
-        moving = {
-            time: windows[time][-1] for time in times if windows[time] and _moving(moments, time, windows[time][-1])
-        }
         for time in times:
             part, index = moments.parts[time], rows[time]
             if not moments.usable(time, job):
                 out[time] = _empty(of_places(target.places[index], geographic=target.geographic), part)
                 continue
             out[time] = own = limited(stations.alone(time), part, target.places[index], job)
-            if not windows[time] or time in moving:
+            if not windows[time]:
                 continue
             at_stations, at_places = (
                 [[stations.at(other, at) for other in window] for window in windows[time]]
@@ -139,7 +131,6 @@ def _at_places(
             mixed.append((time, ratio))
         for (time, ratio), across in zip(mixed, answered(questions, job), strict=True):
             out[time] = _mixed(out[time], across, ratio)
-        moving = {time: window for time, window in moving.items() if moments.usable(time, job)}
         for time, (others, changed) in _changed_at(moving, moments, target, rows, layers, job).items():
             out[time] = _summed(out[time], others, changed)
         yield from out.values()
@@ -169,10 +160,16 @@ def _changed_at(
     return dict(zip(moving, zip(given, answered(differences, job), strict=True), strict=True))
 
 
-def _moving(moments: Moments, time: int, others: Sequence[int]) -> bool:
-    """Whether hardly any place of a time is measured at the others, as of swaths and drifting buoys."""
+def _pooled_times(moments: Moments, time: int, job: FillJob) -> list[int]:
+    """The nearest other times, where few places of a time are measured at others, as of swaths and buoys; else none."""
+    others = next(iter(_windows(moments, time)[-1:]), [])
+    if not others or not moments.usable(time, job):
+        return []
     known = np.concatenate([moments.stations[other] for other in others])
-    return bool(np.isin(moments.stations[time], known).mean() < ACROSS_TIMES.fixed)
+    nearest = beside(time, moments.positions, min(ACROSS_TIMES.pooled, len(others)))
+    enough = sum(moments.parts[other].values.size for other in nearest) >= job.predictor.neighbourhood.min_context
+    moving = np.isin(moments.stations[time], known).mean() < ACROSS_TIMES.fixed
+    return nearest if enough and moving else []
 
 
 def _pooled(moments: Moments, times: Sequence[int]) -> Observations:
@@ -201,7 +198,14 @@ def _summed(alone: StructArray, others: StructArray, changed: StructArray) -> St
     across = changed.copy()
     across["value"] = others["value"] + changed["value"]
     across["standard_error"] = np.hypot(others["standard_error"], changed["standard_error"])
-    return _mixed(alone, across, np.full(alone.shape, np.inf))
+    return _mixed(alone, across, np.inf)
+
+
+def _blockwise(function: Callable[..., Any], target: Target, *fields: Any) -> Any:
+    """A function of fields at a target, lazy on a lazy grid."""
+    if target.template.chunks is None:
+        return function(*fields)
+    return da.map_blocks(function, *fields, dtype=fields[0].dtype)
 
 
 def _windows(moments: Moments, time: int) -> list[list[int]]:
@@ -243,7 +247,8 @@ class _AtStations:
         self._needed: dict[int, list[IntArray]] = {}
         for time in wanted.tolist():
             here = [moments.stations[time], *([self.number[rows[time]]] if rows else [])]
-            for other in next(iter(_windows(moments, time)[-1:]), []):
+            windows = [] if _pooled_times(moments, time, job) else _windows(moments, time)[-1:]
+            for other in next(iter(windows), []):
                 self._needed.setdefault(other, []).extend(here)
         self._kept = OrderedDict[int, tuple[Float64Array, Float64Array, StructArray | None]]()
 
@@ -298,7 +303,7 @@ def _excess(near: Any, there: Any) -> Any:
     return np.sqrt(np.maximum(there**2 - usual, usual))
 
 
-def _mixed(alone: StructArray, across: StructArray, ratio: FloatArray) -> StructArray:
+def _mixed(alone: StructArray, across: StructArray, ratio: FloatArray | float) -> StructArray:
     """Weighted means of two fields, without an edge where one becomes better than the other.
 
     `ratio` is that of :attr:`TimeSettings.better`. The standard error is the mean of both, because the errors of one

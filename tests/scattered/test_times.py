@@ -123,8 +123,16 @@ def test_what_other_days_measured_is_known(width: float, grid: bool) -> None:
     else:
         found = geonp.interpolate(rows, pd.DataFrame({"date": DAYS[0], "x": x[far], "y": y[far]}), time="date")
     error = found["value"].values - truth[far]
-    assert np.sqrt(np.mean(error**2)) < 1.5  # the day alone 4.3 and 9.5, the mean of all other days about 1.3
-    assert np.mean(np.abs(error) < 1.96 * found["value_standard_error"].values) > 0.85
+    assert np.sqrt(np.mean(error**2)) < 1.2  # of the day alone 4.3 and 9.5
+    assert np.mean(np.abs(error) < 1.96 * found["value_standard_error"].values) > 0.9
+
+
+def test_too_few_measurements_of_other_places_are_no_field() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.uniform(0, 10, (2, 42))
+    rows = pd.DataFrame({"date": DAYS[[0] * 40 + [1] * 2], "x": x, "y": y, "value": np.sin(x / 3)})
+    found = geonp.interpolate(rows, pd.DataFrame({"x": [5.0], "y": [5.0], "date": DAYS[:1]}), time="date")
+    np.testing.assert_allclose(found["value"], np.sin(5 / 3), atol=0.1)
 
 
 def test_times_with_few_measurements_stay_empty_but_are_used(stations: pd.DataFrame) -> None:
