@@ -51,7 +51,7 @@ CENSUS = CensusSettings()
 def info(source: str, storage: tuple[str, ...], as_json: bool, missing: tuple[str, ...], **settings: Any) -> None:
     """Describe the raster IN: grid, missing cells, gaps.
 
-    It says which variables would be filled, too. In a variable with more than a billion cells or 16,384 slices, only
+    It also says which variables would be filled. In a variable with more than a billion cells or 16,384 slices, only
     evenly spaced rows or slices are counted. For an unfinished result of geonp fill, the progress is printed.
     """
     import numpy as np
