@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .covariates import read_covariate
-from .options import pair, together
+from .options import together
 
 if TYPE_CHECKING:
     from geonp.evaluation.cross_validation import CrossValidation
@@ -26,8 +26,9 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "where": click.option(
         "--where",
         multiple=True,
-        metavar="COLUMN=VALUE",
-        help="Use only these rows, such as those of a year; repeatable, also with several values of one column.",
+        metavar="CONDITION",
+        help="Use only rows that meet this, such as date=2020-07, depth<10, quality!=4 or flags&2=0. Repeatable: rows "
+        "meet all conditions, but of several COLUMN=VALUE for one column, one.",
     ),
     "folds": click.option(
         "--folds", type=click.IntRange(min=2), default=10, show_default=True, help="Number of folds."
@@ -46,7 +47,8 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
         "--at-times",
         multiple=True,
         metavar="TIME",
-        help="Score only this time, or those of a month such as 2020-07; repeatable.",
+        help="Score only this time, those of a month such as 2020-07, or those of a range such as "
+        "2020-07-01/2020-07-10; repeatable.",
     ),
     "errors": click.option("--errors", metavar="COLUMN", help="Column of known standard errors."),
     "repeats": click.option(
@@ -55,7 +57,10 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "crs": click.option("--crs", help="CRS of the points. Default: WGS 84 for longitudes and latitudes."),
     "max_distance": click.option("--max-distance", type=float, help="Largest distance to a measurement."),
     "predictions": click.option(
-        "--predictions", type=click.Path(path_type=Path), help="Also write all predictions as a table (.csv, .parquet)."
+        "--predictions",
+        type=click.Path(path_type=Path),
+        help="Also write all measurements and their predictions as a table (.csv, .parquet). Scores are of the rows "
+        "whose column scored is True: at the times of --at-times, and predicted by every method.",
     ),
 }
 POINT_OPTIONS = tuple(_OPTIONS)
@@ -72,7 +77,7 @@ def evaluated_points(source: Path, settings: dict[str, Any]) -> CrossValidation:
     from geonp.io.tables import read_points
     from geonp.scattered.selection import selected
 
-    table = selected(read_points(source), [pair(condition, "--where") for condition in settings.pop("where")])
+    table = selected(read_points(source), settings.pop("where"))
     covariates = [read_covariate(text) for text in settings.pop("covariates")]
     return cross_validate(
         table,

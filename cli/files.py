@@ -132,6 +132,8 @@ class Files:
         from geonp.io.location import is_remote, require_apart, resolved
         from geonp.io.output import check_output
 
+        if self.support == "cell" and self.like is None:
+            raise click.UsageError("--support cell means over the cells of another grid: add --like, or leave it out.")
         if self.picture is not None:
             from geonp.fill.picture import check_picture
 

@@ -12,7 +12,7 @@ import click
 
 from .covariates import read_covariate
 from .files import require_all_apart
-from .options import distribution, fill_option, overwrite, pair, quantiles, quiet
+from .options import distribution, fill_option, overwrite, quantiles, quiet
 from .progress import computing, watched
 from .show import echo, to_json
 
@@ -50,8 +50,9 @@ if TYPE_CHECKING:
 @click.option(
     "--where",
     multiple=True,
-    metavar="COLUMN=VALUE",
-    help="Use only these rows, such as those of a date; repeatable, also with several values of one column.",
+    metavar="CONDITION",
+    help="Use only rows that meet this, such as date=2020-07, depth<10, quality!=4 or flags&2=0. Repeatable: rows meet "
+    "all conditions, but of several COLUMN=VALUE for one column, one.",
 )
 @click.option("--x", help="Column of the coordinate x. Default: x, lon, longitude or easting.")
 @click.option("--y", help="Column of the coordinate y. Default: y, lat, latitude or northing.")
@@ -79,7 +80,8 @@ if TYPE_CHECKING:
     "--at-times",
     multiple=True,
     metavar="TIME",
-    help="Predict only this time of --time, or those of a month such as 2020-07; repeatable. Default: all.",
+    help="Predict only this time of --time, those of a month such as 2020-07, of a range such as "
+    "2020-07-01/2020-07-10, or each 7 days of it, 2020-07/2020-09/7D; repeatable. Default: all.",
 )
 @click.option(
     "--every",
@@ -149,7 +151,7 @@ def grid(
     outputs = [path for path in (target, picture) if path is not None]
     read = [("raster of --like", like or ""), ("table of --at", places or ""), ("model", settings["model"])]
     require_all_apart(outputs, [*(("table", path) for path in points), *read])
-    table = selected(read_all(points), [pair(condition, "--where") for condition in where])
+    table = selected(read_all(points), where)
     names = list(values) or None
     beside = [read_covariate(text) for text in covariates]
     require_all_apart(outputs, [("covariate", getattr(one, "encoding", {}).get("source", "")) for one in beside])

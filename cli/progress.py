@@ -43,38 +43,54 @@ def computing(shown: bool) -> AbstractContextManager[Any]:
 def _bar() -> Iterator[Show]:
     from tqdm import tqdm
 
-    columns = "{desc} {bar} {n_fmt}/{total_fmt} {postfix} {remaining}"
+    columns = "{desc} {bar} {n_fmt}/{total_fmt} {postfix}"
     with tqdm(desc="Filling", bar_format=columns, leave=False, mininterval=0) as bar:
-        start, cells = time.monotonic(), 0
+        start, cells, remaining = time.monotonic(), 0, _Remaining()
 
         def show(record: dict[str, Any], done: int, total: int) -> None:
             nonlocal cells
             cells += record["filled"]
             if bar.total is None:  # units of an earlier run took no time
                 bar.total, bar.initial, bar.n = total, done - 1, done - 1
-            bar.set_postfix_str(f"{cells / (time.monotonic() - start):,.0f} cells/s", refresh=False)
+            now = time.monotonic()
+            left = remaining.seconds(now, done, total)
+            said = "" if left is None else f" {tqdm.format_interval(left)}"
+            bar.set_postfix_str(f"{cells / (now - start):,.0f} cells/s{said}", refresh=False)
             bar.update(done - bar.n)
 
         yield show
 
 
+class _Remaining:
+    """Estimate of the seconds that are left.
+
+    What is finished first is left out: until then a model is loaded, and the first field of several times needs those
+    of all times around it.
+    """
+
+    def __init__(self) -> None:
+        self._first: tuple[float, int] | None = None
+
+    def seconds(self, now: float, done: int, total: int) -> float | None:
+        """Seconds for the rest after so many units; None after the first ones."""
+        since, before = self._first = self._first or (now, done)
+        return None if done <= before else (now - since) / (done - before) * (total - done)
+
+
 def _lines(units: str) -> Show:
     start = printed = time.monotonic()
-    cells, earlier = 0, -1
+    cells, remaining = 0, _Remaining()
 
     def show(record: dict[str, Any], done: int, total: int) -> None:
-        nonlocal cells, earlier, printed
-        earlier = done - 1 if earlier < 0 else earlier
+        nonlocal cells, printed
         cells += record["filled"]
         now = time.monotonic()
+        left = remaining.seconds(now, done, total)
         if now - printed < _LINE_EVERY_S:
             return
         printed, seconds = now, now - start
-        left = seconds / (done - earlier) * (total - done)
-        echo(
-            f"{done:,} of {total:,} {units}, {cells:,} cells filled, {cells / seconds:,.0f} cells/s, "
-            f"{left / 60:,.0f} min left",
-            err=True,
-        )
+        said = "" if left is None else f", {left / 60:,.0f} min left"
+        rate = f"{cells:,} cells filled, {cells / seconds:,.0f} cells/s"
+        echo(f"{done:,} of {total:,} {units}, {rate}{said}", err=True)
 
     return show

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from geonp.fill.panels import Frame, Panel
 
 
-RESULTS = ("fold", "distance", "predicted", "standard_error")
+RESULTS = ("fold", "distance", "predicted", "standard_error", "scored")
 """Columns of results beside those of the measurements and of the baselines."""
 
 
@@ -130,10 +130,14 @@ class CrossValidation(Scored):
         return frame[beyond > 1].nlargest(SETTINGS.doubtful, "interval_halves")
 
     def to_frame(self) -> pd.DataFrame:
-        """The measurements with prediction and standard error of geonp, and the predictions of the baselines."""
+        """The measurements with prediction and standard error of geonp, and the predictions of the baselines.
+
+        The column ``scored`` is True for those that the scores are of: at the times that were asked for, and predicted
+        by every method.
+        """
         ours = self.predictions[self.ours]
         others = {method: p.mean for method, p in self.predictions.items() if method != self.ours}
-        return self.measurements.assign(predicted=ours.mean, standard_error=ours.error, **others)
+        return self.measurements.assign(predicted=ours.mean, standard_error=ours.error, scored=self.scored, **others)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything except the measurements, as plain values for JSON."""

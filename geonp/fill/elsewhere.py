@@ -95,6 +95,17 @@ def onto(request: Request, at: xr.DataArray | xr.Dataset) -> Target:
     return Target(at, grid, GridMapping.of(request.grid, grid))
 
 
+def check_support(support: str, at: object) -> None:
+    """Refuse a support that is none, and means over cells without a grid that has them."""
+    if support not in ("point", "cell"):
+        raise InputError(f"support (--support) must be 'point' or 'cell', got {support!r}")
+    if support == "cell" and at is None:
+        raise InputError(
+            "support='cell' (--support cell) means over the cells of another grid: got no grid, expected at=... "
+            "(--like). Cells of the raster itself are filled as they are: leave support out."
+        )
+
+
 def check_points(request: Request) -> None:
     """Check that points can be predicted.
 

@@ -25,7 +25,7 @@ from geonp.errors import InputError
 from geonp.fill.blocks import BlockSource
 from geonp.fill.bounds import mapped, said, warping_array, warping_of
 from geonp.fill.doubts import Glance, Watch, warn_of_doubts
-from geonp.fill.elsewhere import Target, check_points, filled_at, onto
+from geonp.fill.elsewhere import Target, check_points, check_support, filled_at, onto
 from geonp.fill.gaps import gap_size_mask, with_holes
 from geonp.fill.measurements import with_measurements
 from geonp.fill.options import FillOptions
@@ -111,6 +111,7 @@ def infill(
     >>> int(dem.isnull().sum()), int(filled["height"].isnull().sum())
     (141, 0)
     """
+    check_support(support, at)
     request = with_measurements(with_holes(prepare(obj, FillOptions(**options))))
     logger.info("filling %s with %s", ", ".join(v.label for v in request.variables), request.card.name)
     useful = list(request.covariates)
@@ -141,8 +142,6 @@ def _elsewhere(
     options: dict[str, Any],
 ) -> xr.Dataset:
     """The fill onto another grid than that of the raster."""
-    if support not in ("point", "cell"):
-        raise InputError(f"support must be 'point' or 'cell', got {support!r}")
     without = replace(request, ds=target.without_raster(request), options=replace(request.options, samples=0))
     if support == "cell":
         from geonp.fill.cells import means_at  # which fills, too

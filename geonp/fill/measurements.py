@@ -16,12 +16,14 @@ from geonp.fill.request import Request, require_covariates
 from geonp.fill.surroundings import Region
 from geonp.inference.measurements import Measurements
 from geonp.inference.places import fill_places
+from geonp.io.columns import bracketed
 from geonp.io.doubtful_rows import warn_of_doubtful_rows
 from geonp.io.measurements import Table, read_table, transformed
 from geonp.raster.arrays import Float64Array, IntArray
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import Kind
 from geonp.raster.times import times_of
+from geonp.raster.units import measure_of
 from geonp.raster.variable import Variable
 from geonp.raster.windows import CHUNKS, Window
 
@@ -58,6 +60,9 @@ def with_measurements(request: Request) -> Request:
     _check(request, variable)
     points = _placed(request, variable, table)
     errors = None if options.point_errors is None else _errors(table, options.point_errors)
+    factor, shift, converted = _conversion(variable, table)
+    points = replace(points, values=factor * points.values + shift)
+    errors = None if errors is None else factor * errors
     known = np.flatnonzero(np.isfinite(points.values) & np.isfinite(points.places).all(1))
     if errors is not None:
         known = known[np.isfinite(errors[known])]
@@ -70,7 +75,8 @@ def with_measurements(request: Request) -> Request:
         )
     used = np.full(known.size, error) if errors is None else points.errors
     points = replace(points, values=points.values - offset, errors=used, offset_error=offset_error)
-    attrs = {"geonp_points": f"{known.size}, offset {offset:.4g} removed, standard error {np.median(used):.3g}"}
+    text = f"{known.size}{converted}, offset {offset:.4g} removed, standard error {np.median(used):.3g}"
+    attrs = {"geonp_points": text}
     return replace(request, job=replace(request.job, points=points), ds=request.ds.assign_attrs(attrs))
 
 
@@ -80,6 +86,7 @@ def _read(request: Request) -> tuple[Variable, Table]:
     apart = {str(dim) for variable in request.variables for dim in variable.leading}
     given = options.points
     columns = [str(name) for name in (given.variables if isinstance(given, xr.Dataset) else given)]
+    columns = [bracketed(columns).get(name, (name, ""))[0] for name in columns]
     measured = [name for name in names if name in columns]
     if len(measured) > 1 or (not measured and len(names) > 1):
         raise InputError(
@@ -93,6 +100,31 @@ def _read(request: Request) -> tuple[Variable, Table]:
     warn_of_doubtful_rows(table)
     (name,) = measured or names
     return names[name], transformed(table, None, request.grid)
+
+
+def _conversion(variable: Variable, table: Table) -> tuple[float, float, str]:
+    """Factor and offset from the units of measurements to those of a variable, and the words that say so, or none.
+
+    Raises InputError for units of another quantity. Warns of different units of which one is not known.
+    """
+    (name,) = table.values
+    own, goal = (str(attrs.get("units", "")) for attrs in (table.attrs.get(name, {}), variable.source.attrs))
+    if not own or not goal or own == goal:
+        return 1.0, 0.0, ""
+    units = measure_of(own), measure_of(goal)
+    said = f"the column {name!r} of points has the units {own!r}, and {variable.label!r} has {goal!r}"
+    if units[0] is not None and units[1] is not None:
+        if units[0].dims == units[1].dims:
+            factor, shift = units[0].converted_to(units[1])
+            same = math.isclose(factor, 1.0, rel_tol=1e-9) and math.isclose(shift, 0.0, abs_tol=1e-9)
+            return factor, shift, "" if same else f", converted from {own}"
+        if units[0].sized and units[1].sized:
+            raise InputError(
+                f"{said}, which is another quantity, so that points (--points) cannot be used: give measurements of "
+                f"{variable.label!r}, or correct the units in the header or attributes of one of the two."
+            )
+    warn(f"{said}, and whether these are the same is not known: points (--points) are used without conversion.")
+    return 1.0, 0.0, ""
 
 
 def _check(request: Request, variable: Variable) -> None:

@@ -123,7 +123,8 @@ class FillOptions:
     points : DataFrame, Dataset or GeoDataFrame, optional
         Scattered measurements of the variable, such as those of buoys, that help to fill gaps. A table as for
         :func:`geonp.interpolate`, with a column named like the variable, and one for each other dimension, such as
-        ``time``. Their offset from predictions of the raster alone is estimated and subtracted.
+        ``time``. If both have units, as in a column ``sst [degF]``, values are converted to those of the raster. Their
+        offset from predictions of the raster alone is estimated and subtracted.
     point_errors : str, optional
         Column of known standard errors of the `points`. By default one standard error for all is estimated.
     smooth : bool

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from geonp.errors import InputError, warn
+from geonp.raster.units import measure_of
 
 
 @dataclass(frozen=True)
@@ -106,4 +107,15 @@ def warn_of_other_units(units: dict[str, tuple[str, str]]) -> None:
             warn(
                 f"column {name!r} has the units {own!r}, and {given!r} (units, --units) replaces them: values are not "
                 "converted. Leave the option out, or convert the column first."
+            )
+
+
+def warn_of_unknown_units(units: dict[str, str], *, option: bool) -> None:
+    """Warn of units of columns that are none, such as of a misspelt one; `option` is whether they were given as one."""
+    for name, unit in units.items():
+        if unit and measure_of(unit) is None:
+            where = "Check units (--units)" if option else "Correct the header, or give units=... (--units)"
+            warn(
+                f"column {name!r} has the units {unit!r}, which are not known, and are the units of the result as they "
+                f"are. {where}, unless they are meant so."
             )

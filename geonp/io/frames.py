@@ -13,6 +13,7 @@ from pyproj import CRS
 from geonp.errors import InputError, from_extra
 from geonp.io.columns import TABLES, plain
 from geonp.raster.arrays import Float64Array
+from geonp.raster.units import measure_of
 
 
 def as_frame(
@@ -39,6 +40,26 @@ def as_frame(
         points = with_places(pd.DataFrame(points.drop(columns=geometry.name)), places, geometry.crs)
     attrs = {name: {"units": unit} for name, unit in points.attrs.get("units", {}).items()}
     return points.reset_index(levels_of(points)).infer_objects(), attrs, points.attrs.get("crs")
+
+
+def with_cell_times(points: xr.Dataset) -> xr.Dataset:
+    """A Dataset with the time of each cell, where a file says it as GHRSST does: ``sst_dtime`` is added to ``time``.
+
+    Cells without it have the time of the file.
+    """
+    if points.sizes.get("time") == 1:
+        points = points.squeeze("time")
+    if not {"time", "sst_dtime"} <= {*points.variables} or points["time"].ndim or points["time"].dtype.kind != "M":
+        return points
+    apart = points["sst_dtime"]
+    if apart.dtype.kind != "m":
+        unit = measure_of(str(apart.attrs.get("units", "s")))
+        if unit is None or unit.dims != frozenset({("s", 1)}) or apart.dtype.kind not in "iuf":
+            return points
+        seconds = pd.to_timedelta(unit.factor * apart.values.ravel().astype(np.float64), unit="s")
+        apart = apart.copy(data=np.asarray(seconds).reshape(apart.shape))
+    times = points["time"].values + apart.fillna(np.timedelta64(0, "ns")).values.astype("m8[ns]")
+    return points.drop_vars("sst_dtime").assign_coords(time=(apart.dims, times, points["time"].attrs))
 
 
 def levels_of(points: pd.DataFrame | xr.Dataset) -> list[Hashable]:
@@ -89,7 +110,7 @@ def with_places(table: pd.DataFrame, places: Float64Array, crs: Any) -> pd.DataF
 
 def _along_rows(points: xr.Dataset, crossed: bool) -> pd.DataFrame:
     """The variables of a Dataset along the dimension of measurements, without text of fixed length and dropped axes."""
-    points = points.squeeze()
+    points = with_cell_times(points).squeeze()
     texts = [name for name, array in points.variables.items() if array.dtype.kind in "SU" and array.ndim > 1]
     points = points.drop_vars(texts)
     placed = [

@@ -13,7 +13,16 @@ import xarray as xr
 from pyproj.exceptions import CRSError
 
 from geonp.errors import InputError, warn
-from geonp.io.columns import TABLES, bracketed, coordinate, plain, units_of, warn_of_other_units, words
+from geonp.io.columns import (
+    TABLES,
+    bracketed,
+    coordinate,
+    plain,
+    units_of,
+    warn_of_other_units,
+    warn_of_unknown_units,
+    words,
+)
 from geonp.io.frames import as_frame, levels_of
 from geonp.raster.arrays import BoolArray, Float64Array, FloatArray
 from geonp.raster.coordinate_units import in_degrees
@@ -122,6 +131,7 @@ def read_table(
     units degC; `units`, of all columns of values or of each, take precedence. Raises InputError for columns that do not
     exist, are not numeric, or cannot be guessed, and other numbers of units.
     """
+    source = points
     frame, attrs, crs = as_frame(points, crossed=crossed)
     levels, points = list(map(str, levels_of(points))), frame
     columns = [str(name) for name in points.columns]
@@ -159,14 +169,30 @@ def read_table(
     points = points.rename(columns={name: short[name][0] for name in names if name in short})
     found = [short.get(name, (name, "")) for name in names]
     names = [name for name, _ in found]
-    own = {name: unit or str(attrs.get(name, {}).get("units", "")) for name, unit in found}
-    given_units = units_of(units, names) or {name: unit for name, unit in found if unit}
-    warn_of_other_units({name: (own[name], unit) for name, unit in given_units.items()})
-    attrs = attrs | {name: {**attrs.get(name, {}), "units": unit} for name, unit in given_units.items()}
+    attrs = _with_units(attrs, found, units, in_header=not isinstance(source, xr.Dataset))
     xy = points[[x, y]].to_numpy(np.float64)
     beside = points[[name for name in covariates if name in columns]]
     others = points.drop(columns=list({x, y, *names, *beside.columns}))
     return Table(xy, {name: points[name].to_numpy() for name in names}, x, y, attrs, beside, others, crs=crs)
+
+
+def _with_units(
+    attrs: dict[str, Mapping[Hashable, Any]],
+    found: Sequence[tuple[str, str]],
+    units: str | Sequence[str] | None,
+    *,
+    in_header: bool,
+) -> dict[str, Mapping[Hashable, Any]]:
+    """Attributes with the units of columns of values, whose names and units in brackets are `found`.
+
+    Warns of units that are replaced, and of those in a header or in `units` that are not known.
+    """
+    own = {name: unit or str(attrs.get(name, {}).get("units", "")) for name, unit in found}
+    given = units_of(units, [*own]) or {name: unit for name, unit in found if unit}
+    warn_of_other_units({name: (own[name], unit) for name, unit in given.items()})
+    if units is not None or in_header:
+        warn_of_unknown_units(own if units is None else given, option=units is not None)
+    return attrs | {name: {**attrs.get(name, {}), "units": unit} for name, unit in given.items()}
 
 
 def _only_numeric(points: pd.DataFrame) -> str:

@@ -15,7 +15,7 @@ import xarray as xr
 from geonp.errors import GeonpError, InputError, from_extra, reason
 from geonp.io.columns import TABLES
 from geonp.io.decoding import decoded
-from geonp.io.frames import as_frame, points_of, with_places
+from geonp.io.frames import as_frame, points_of, with_cell_times, with_places
 from geonp.io.groups import open_cells
 from geonp.io.nodata import measured, numbered, retyped
 from geonp.io.polygons import VECTOR_FILES, refuse_references
@@ -55,7 +55,7 @@ def read_points(path: Path) -> pd.DataFrame | xr.Dataset:
         TEXT_FILES: read_text,
         PARQUET_FILES: _parquet,
         VECTOR_FILES: _vector,
-        _CELL_FILES: lambda file: measured(_opened(file)).load(),
+        _CELL_FILES: lambda file: with_cell_times(measured(_opened(file)).load()),
     }
     for endings, reader in readers.items():
         if path.name.lower().endswith(endings):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,11 +15,13 @@ import xarray as xr
 from pandas.tseries.frequencies import to_offset
 
 from geonp.errors import InputError, warn
-from geonp.raster.arrays import Array, IntArray
+from geonp.raster.arrays import Array, BoolArray, IntArray
 from geonp.raster.positions import positions
 
 _NUMBERS = {6: "%Y%m", 7: "%Y%j", 8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
 """Formats of times that are numbers, by their digits."""
+_TIME = re.compile(r"\d{4}(-\d\d(-\d\d(T\d\d(:\d\d(:\d\d(\.\d+)?)?)?)?)?)?")
+"""A time or its first parts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,20 +50,46 @@ class Times:
         return replace(self, of_rows=self.of_rows[rows])
 
     def within(self, wanted: Sequence[Any], name: str) -> IntArray:
-        """Indices of some times, as of :meth:`index`; a year, a month or a day as text stands for all times in it."""
+        """Indices of some times, as of :meth:`index`; a year, a month or a day as text stands for all times in it.
+
+        So does ``first/last``, both included, and ``first/last/step`` for those a number of steps after the first.
+        Warns of steps without a time. Raises InputError for a range that is none, or without a time.
+        """
         found: list[int] = []
-        for time in wanted:
+        for time in [wanted] if isinstance(wanted, str) else wanted:
+            if isinstance(time, str) and "/" in time:
+                found += self._between(time, name).tolist()
+                continue
             part = isinstance(time, str) and self.values.dtype.kind in "MO" and re.fullmatch(r"\d{4}(-\d\d){0,2}", time)
             inside = [i for i, value in enumerate(self.values) if part and re.match(rf"{time}(?!\d)", str(value))]
             found += inside or self.index([time], name).tolist()
         return np.array(list(dict.fromkeys(found)), np.intp)
+
+    def _between(self, text: str, name: str) -> IntArray:
+        """Indices of the times of a range."""
+        first, last, step = (*(part.strip() for part in text.split("/")), "")[:3]
+        try:
+            if text.count("/") > 2 or (text.count("/") == 2 and not step):
+                raise ValueError
+            inside = compared(self.values, operator.ge, first) & compared(self.values, operator.le, last)
+            at = self.values[inside]
+            stepped = np.ones(at.size, bool) if not step else _on_steps(at, first, step)
+        except (ValueError, TypeError):
+            raise InputError(
+                f"{name} has {text!r}, expected a range FIRST/LAST or FIRST/LAST/STEP, both ends included, such as "
+                "1990-07-01/1990-07-10 or 1990-07/1990-09/7D"
+            ) from None
+        if not stepped.any():
+            known = f"{_said(self.values[0])} to {_said(self.values[-1])}"
+            raise InputError(f"{name} has {text!r}, in which no measurement has a time: expected times from {known}")
+        return np.flatnonzero(inside)[stepped]
 
     def index(self, wanted: Sequence[Any], name: str) -> IntArray:
         """Indices of some times; `name` says in errors what they are. Raises InputError for a time without a row."""
         asked = pd.Series(list(wanted))
         if all(isinstance(time, str) and time.isdecimal() for time in wanted):
             asked = asked.astype(np.int64)
-        parsed: Any = asked if self.values.dtype.kind in "iuf" else _parsed(asked, name)
+        parsed: Any = asked if self.values.dtype.kind in "iuf" else parsed_times(asked, name)
         found = pd.Index(self.values).get_indexer(parsed)
         if (found < 0).any():
             known = ", ".join(map(_said, self.values[:3])) + (", ..." if self.values.size > 3 else "")
@@ -77,7 +106,7 @@ def times_of(column: pd.Series[Any], every: str | None = None) -> Times:
     Raises InputError for texts that are no times as ISO 8601 writes them, a column without a time, and a length that
     times cannot be divided by. Warns of periods that no row lies in.
     """
-    parsed = _parsed(column, str(column.name))
+    parsed = parsed_times(column, str(column.name))
     if every is not None:
         try:
             if to_offset(every).nanos <= 0:
@@ -101,7 +130,7 @@ def times_of(column: pd.Series[Any], every: str | None = None) -> Times:
     return Times(np.asarray(values), np.asarray(codes, np.intp))
 
 
-def _parsed(column: pd.Series[Any], name: str) -> Any:
+def parsed_times(column: pd.Series[Any], name: str) -> Any:
     """Times as datetime64 in UTC, as cftime, or as numbers."""
     known = column.dropna()
     if isinstance(column.dtype, pd.PeriodDtype):
@@ -124,6 +153,43 @@ def _parsed(column: pd.Series[Any], name: str) -> Any:
             "them, for example with pandas.to_datetime(..., format='%d.%m.%Y')"
         ) from None
     return times.dt.tz_localize(None)
+
+
+def compared(times: Array, how: Callable[[Any, Any], Any], text: str) -> BoolArray:
+    """Mask of the times, or numbers, that compare with one that is given by its first parts, such as ``2020-07``.
+
+    All of July 2020 is equal to it, August is later. Raises ValueError for a text that is no time, or no number.
+    """
+    if times.dtype.kind in "iuf":
+        return np.asarray(how(times, float(text)))
+    time = text.strip().removesuffix("Z").replace(" ", "T")
+    if _TIME.fullmatch(time) is None or times.dtype.kind not in "MO":
+        raise ValueError(text)
+    if times.dtype.kind == "O":  # cftime
+        said = np.array([str(value).replace(" ", "T")[: len(time)] for value in times.ravel()], object)
+        return np.asarray(how(said, time), bool).reshape(times.shape)
+    limit = np.datetime64(time)
+    return np.asarray(how(times.astype(limit.dtype), limit))
+
+
+def _on_steps(times: Array, first: str, step: str) -> BoolArray:
+    """Mask of ascending times a whole number of steps after the first; warns of steps without a time."""
+    if times.dtype.kind in "iuf":
+        number, length = (times - float(first)).astype(np.float64), float(step)
+    else:
+        start: Any = pd.Timestamp(first.removesuffix("Z"))
+        if times.dtype.kind == "O":  # cftime
+            start = type(times[0])(*start.timetuple()[:6])
+        apart = [(pd.Timestamp(time) if times.dtype.kind == "M" else time) - start for time in times]
+        number = np.array([one.total_seconds() for one in apart], np.float64)
+        length = pd.Timedelta(step if step.startswith("P") else to_offset(step).nanos).total_seconds()
+    if not length > 0:
+        raise ValueError(step)
+    count = np.rint(number / length)
+    on = np.abs(number - count * length) <= 1e-6 * length
+    if on.any() and (none := int(np.ptp(count[on])) + 1 - int(on.sum())):
+        warn(f"No measurement has a time at {none} of the steps of {step} from {first}: they have no field.")
+    return np.asarray(on)
 
 
 def dates_of_numbers(numbers: pd.Series[Any]) -> Any:

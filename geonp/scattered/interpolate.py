@@ -120,7 +120,9 @@ def interpolate(
         stations and times, and the table `at` may have a column of this name: its locations are predicted at these
         times. Times with fewer than four measurements stay empty.
     at_times : sequence, optional
-        Times of the table to predict; a year, a month or a day as text stands for all times in it. By default all.
+        Times of the table to predict; a year, a month or a day as text stands for all times in it, and a range
+        ``"1990-07-01/1990-07-10"`` or ``"1990-07/1990-09/7D"`` for all times, or every seventh day, from its first to
+        its last. By default all.
     every : str, optional
         Length of periods, such as ``"1D"`` or ``"6h"``: one field for each period instead of each time. The time of a
         field is the beginning of its period.
@@ -128,7 +130,8 @@ def interpolate(
         Units of the values, or of each column, for the attributes of the result. By default those of a Dataset, or
         those in brackets in the name of a column: ``temp [degC]`` becomes the variable ``temp``.
     progress : callable, optional
-        Called after each field of `time`, with the numbers of finished fields and of all.
+        Called after each field of `time`, or after those of several times at the locations of a table, with the
+        numbers of finished fields and of all.
 
     Returns
     -------
@@ -284,13 +287,18 @@ def _observations(
         every = [usable & (asked.times.of_rows == time) for time in range(len(asked.times.values))]
     least, counts = job.predictor.neighbourhood.min_context, np.array([np.count_nonzero(rows) for rows in every])
     if counts.max() < least:
-        at_a_time = "" if asked is None else " at any time"
+        at_a_time, way_out = "", ""
+        if asked is not None:
+            at_a_time, way_out = " at any time", "; longer periods have more: every=... (--every)"
         raise InputError(
             f"column {name!r} has {counts.max()} measurements with a finite value and place{at_a_time}, expected "
-            f"at least {least}, as standard errors need"
+            f"at least {least}, as standard errors need{way_out}"
         )
     if asked is not None and (few := int((counts[asked.wanted] < least).sum())):
-        warn(f"column {name!r} has fewer than {least} measurements at {few} of {asked.wanted.size} times, left empty.")
+        warn(
+            f"column {name!r} has fewer than {least} measurements at {few} of {asked.wanted.size} times, left empty. "
+            "Periods of several times, such as every='1D' (--every 1D), have more."
+        )
     if lost := np.count_nonzero(usable) - counts.sum():
         warn(f"column {name!r} has {lost} measurements without a time, which are not used.")
     return [

@@ -42,9 +42,9 @@ def predicted_across(
     Times with too few measurements stay empty, but others use them. `layers` are the covariates of the target.
     """
     of_times = _on_grid if target.on_grid else _at_places
-    found = []
-    for part in of_times(asked, moments, target, layers, job):
-        found.append(part)
+    found: list[Any] = []
+    for parts in of_times(asked, moments, target, layers, job):
+        found += parts
         if progress is not None:
             progress(len(found), asked.wanted.size)
     if target.template.chunks is not None:
@@ -57,8 +57,10 @@ def predicted_across(
     return out
 
 
-def _on_grid(asked: Asked, moments: Moments, target: Target, layers: Sequence[Layer], job: FillJob) -> Iterator[Any]:
-    """The field of each wanted time."""
+def _on_grid(
+    asked: Asked, moments: Moments, target: Target, layers: Sequence[Layer], job: FillJob
+) -> Iterator[list[Any]]:
+    """The field of each wanted time, one by one."""
     inner = replace(job, max_distance=None)
     stations = _AtStations(moments, {}, moments.places, moments.layers, asked.wanted, inner)
 
@@ -73,19 +75,19 @@ def _on_grid(asked: Asked, moments: Moments, target: Target, layers: Sequence[La
     for time in asked.wanted.tolist():
         part = moments.parts[time]
         if not moments.usable(time, job):
-            yield _empty(target, part)
+            yield [_empty(target, part)]
             continue
         own = alone(time) if job.max_distance is None else predicted(target, part, layers, job)
         windows = _windows(moments, time)
         if not windows:
-            yield own
+            yield [own]
             continue
         if window := _pooled_times(moments, time, job):
             pool = _pooled(moments, window)
             (near_pool,) = answered([Question(part.xy, pool, part.covariates)], inner)
             there_pool = predicted(target, pool, layers, inner)
             changed = predicted(target, _differences(part, near_pool), layers, inner)
-            yield _blockwise(_summed, target, own, there_pool, changed)
+            yield [_blockwise(_summed, target, own, there_pool, changed)]
             continue
         stations.find([time, *windows[-1]])
         at_stations = [[stations.at(other, moments.stations[time]) for other in window] for window in windows]
@@ -95,13 +97,13 @@ def _on_grid(asked: Asked, moments: Moments, target: Target, layers: Sequence[La
         ratio = _excess(near[-1].errors, there[-1].errors) / _flat(own["standard_error"], target)
         part = replace(part, covariates=(*part.covariates, *near))
         across = predicted(target, part, (*layers, *there), job)
-        yield _blockwise(_mixed, target, own, across, ratio.reshape(own.shape))
+        yield [_blockwise(_mixed, target, own, across, ratio.reshape(own.shape))]
 
 
 def _at_places(
     asked: Asked, moments: Moments, target: Target, layers: Sequence[Layer], job: FillJob
-) -> Iterator[StructArray]:
-    """The results of each wanted time, at its places."""
+) -> Iterator[list[StructArray]]:
+    """The results of each wanted time, at its places, of several times together."""
     rows = asked.rows(target)
     stations = _AtStations(moments, rows, target, layers, asked.wanted, replace(job, max_distance=None))
     together = max(1, min(ACROSS_TIMES.together, ACROSS_TIMES.most_places // len(target.places)))
@@ -133,7 +135,7 @@ def _at_places(
             out[time] = _mixed(out[time], across, ratio)
         for time, (others, changed) in _changed_at(moving, moments, target, rows, layers, job).items():
             out[time] = _summed(out[time], others, changed)
-        yield from out.values()
+        yield [*out.values()]
 
 
 def _changed_at(

@@ -428,11 +428,27 @@ def test_logs_get_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch, capsys: p
             now[0] = at
             each({"filled": 1000}, done, 9)
     assert capsys.readouterr().err.splitlines() == [
-        "5 of 9 units, 3,000 cells filled, 50 cells/s, 1 min left",
+        "5 of 9 units, 3,000 cells filled, 50 cells/s, 2 min left",
         "7 of 9 units, 5,000 cells filled, 42 cells/s, 1 min left",
     ]
     with progress.watched(False) as each:
         assert each is None
+
+
+def test_the_first_field_says_nothing_about_the_time_that_is_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of seven days it takes as long as all others together: 36 minutes were said of 9."""
+    now = [0.0]
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    with progress.watched(True, "fields") as each:
+        assert each is not None
+        for done in range(1, 8):
+            now[0] = 360.0 + 90.0 * (done - 1)
+            each({"filled": 90}, done, 7)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "1 of 7 fields, 90 cells filled, 0 cells/s"
+    assert [line.rpartition(", ")[2] for line in lines[1:]] == [f"{n} min left" for n in (8, 6, 4, 3, 2, 0)]
 
 
 def test_people_see_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -105,6 +105,10 @@ def test_missing_station_days_are_known_from_the_days_around_them(float32: None)
     assert int(found.wanted.sum()) == 24
     assert (found.measurements.loc[found.scored, "day"] == "2020-01-03").all()
     assert found.scores["linear_across"].rmse < 0.5
+    frame = found.to_frame()
+    assert (frame["scored"] == (frame["day"] == "2020-01-03")).all()
+    error = (frame["predicted"] - frame["value"])[frame["scored"]]
+    assert np.sqrt(np.mean(error**2)) == pytest.approx(found.scores[OURS].rmse)
 
 
 @pytest.mark.parametrize(
@@ -161,6 +165,7 @@ def test_the_command_prints_scores_and_writes_pages_and_tables(tmp_path: Path, f
     assert found["doubtful"][0]["value"] == pytest.approx(table()["value"][3], rel=1e-5)
     written = pd.read_csv(out)
     np.testing.assert_allclose(written["value"], table()["value"])
+    assert written["scored"].all()
     error = np.sqrt(np.mean((written["predicted"] - written["value"]) ** 2))
     assert found["scores"]["geonp + covariates"]["rmse"] == pytest.approx(error)
     assert "Farthest outside of their 95% intervals" in report.read_text()

@@ -13,7 +13,7 @@ from pyproj import Transformer
 
 import geonp
 
-from ..commands import cli
+from ..commands import cli, says
 
 
 def smooth(y: Any, x: Any) -> Any:
@@ -109,6 +109,19 @@ def test_means_over_coarser_cells(model: str) -> None:
     asked: Any = {"quantiles": [0.5], "max_gap": 3, "missing": da > 3, "holes": False}
     with pytest.raises(geonp.InputError, match=r"standard errors only: got quantiles, max_gap, missing, expected none"):
         da.geonp.infill(at=at, support="cell", model=model, **asked)
+
+
+def test_support_that_is_none_is_refused_on_every_grid(model: str, tmp_path: Path) -> None:
+    da = gapped(raster(24, 32))
+    for at in (None, da, raster(6, 10, 4.0)):
+        with pytest.raises(geonp.InputError, match=r"support \(--support\) must be 'point' or 'cell', got 'area'"):
+            da.geonp.infill(at=at, support="area", model=model)
+    with pytest.raises(geonp.InputError, match=r"support='cell' .* expected at=\.\.\. \(--like\)"):
+        da.geonp.infill(support="cell", model=model)
+    da.rio.write_crs("EPSG:4326").rio.to_raster(tmp_path / "a.tif")
+    for out in ("b.tif", "b.zarr"):
+        refused = says("fill", tmp_path / "a.tif", tmp_path / out, "--support", "cell", code=2)
+        assert "--support cell means over the cells of another grid: add --like" in refused.replace("\n", " ")
 
 
 def test_chunks_change_nothing_and_nothing_is_computed(model: str, computes_nothing: Any) -> None:

@@ -12,8 +12,11 @@ import xarray as xr
 
 import geonp
 from geonp.errors import InputError
+from geonp.fill.measurements import _conversion
+from geonp.io.measurements import read_table
+from geonp.raster.variable import Variable
 
-from ..commands import cli
+from ..commands import cli, says
 
 
 def field(y: Any, x: Any) -> Any:
@@ -79,6 +82,50 @@ def test_chunks_and_stores_change_nothing(
     stored = xr.open_zarr(tmp_path / "o.zarr")
     np.testing.assert_allclose(stored["sst"], filled["sst"], atol=2e-5)
     assert stored.attrs["geonp_points"] == filled.attrs["geonp_points"]
+
+
+def test_measurements_are_converted_to_the_units_of_the_raster(
+    raster: xr.DataArray, buoys: pd.DataFrame, tmp_path: Path
+) -> None:
+    cut, table = raster[:, :48], buoys.assign(e=0.1)
+    known = geonp.infill(cut, points=table, point_errors="e")
+    kelvin = (cut + 273.15).assign_attrs(units="K")
+    fahrenheit = table.assign(sst=32 + 1.8 * table["sst"], e=0.18).rename(columns={"sst": "sst [degF]"})
+    found = geonp.infill(kelvin, points=fahrenheit, point_errors="e")
+    np.testing.assert_allclose(found["sst"] - 273.15, known["sst"], atol=2e-3)
+    np.testing.assert_allclose(found["sst_standard_error"], known["sst_standard_error"], rtol=0.02, atol=2e-3)
+    assert found.attrs["geonp_points"].startswith("40, converted from degF, offset 0.")
+    kelvin.to_netcdf(tmp_path / "a.nc", engine="netcdf4")
+    buoys.rename(columns={"sst": "sst [m/s]"}).to_csv(tmp_path / "b.csv", index=False)
+    refused = says("fill", tmp_path / "a.nc", tmp_path / "o.nc", "--points", tmp_path / "b.csv", code=1)
+    text = (
+        "'sst' of points has the units 'm/s', and 'sst' has 'K', which is another quantity, so that points (--points)"
+    )
+    assert text in refused.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("units", "own", "expected", "text"),
+    [
+        ("degC", "celsius", (1.0, 0.0), ""),
+        ("K", "degC", (1.0, 273.15), ", converted from degC"),
+        ("", "K", (1.0, 0.0), ""),
+    ],
+)
+def test_units_that_are_written_otherwise_are_the_same(
+    units: str, own: str, expected: tuple[float, float], text: str
+) -> None:
+    variable = Variable.of(
+        xr.DataArray(np.zeros((2, 2)), dims=("y", "x"), name="a", attrs={"units": units}), ("y", "x")
+    )
+    table = read_table(pd.DataFrame({"x": [0.0], "y": [0.0], f"a [{own}]": [1.0]}), None, None, None)
+    factor, shift, said = _conversion(variable, table)
+    assert (factor, shift) == pytest.approx(expected)
+    assert said == text
+    psu = read_table(pd.DataFrame({"x": [0.0], "y": [0.0], "a [psu]": [1.0]}), None, None, None)
+    one = Variable.of(variable.source.assign_attrs(units="1"), ("y", "x"))
+    with pytest.warns(UserWarning, match="units 'psu', and 'a' has '1', and whether these are the same is not known"):
+        assert _conversion(one, psu) == (1.0, 0.0, "")
 
 
 def test_each_slice_has_its_own_measurements(raster: xr.DataArray, buoys: pd.DataFrame, filled: xr.Dataset) -> None:

@@ -21,7 +21,7 @@ from geonp.io.doubtful_rows import warn_of_doubtful_rows
 from geonp.io.measurements import read_table
 from geonp.scattered.lattices import lattice, lattice_around
 
-from ..commands import cli
+from ..commands import cli, with_warnings
 
 
 def wave(x: Any, y: Any) -> Any:
@@ -303,6 +303,25 @@ def test_units_are_given_or_in_the_names_of_columns() -> None:
     assert given.attrs["temp"] == {"units": "degF"}
     with pytest.raises(InputError, match="must be given once, or for each column of values: got a, b for temp"):
         read_table(table, None, None, None, units=["a", "b"])
+
+
+def test_units_that_are_not_known_are_kept_with_a_warning(tmp_path: Path) -> None:
+    table = measurements(5).rename(columns={"value": "temp [banana]"})
+    message = r"column 'temp' has the units 'banana', which are not known, .* Correct the header, or give units="
+    with pytest.warns(UserWarning, match=message):
+        assert read_table(table, None, None, None).attrs["temp"]["units"] == "banana"
+    with (
+        pytest.warns(UserWarning, match=r"has the units 'Celsuis', which are not known, .* Check units \(--units\)"),
+        pytest.warns(UserWarning, match="'banana', and 'Celsuis' .* replaces them"),
+    ):
+        read_table(table, None, None, None, units="Celsuis")
+    source, target = tmp_path / "p.csv", tmp_path / "o.nc"
+    source.write_text("lon,lat,temp\n,,degree_Celsuis\n" + "".join(f"{n},{n % 3},{n * n}.5\n" for n in range(6)))
+    assert "'temp' has the units 'degree_Celsuis', which" in with_warnings("grid", source, target, "--resolution", 1)
+    with xr.open_dataset(target) as found:
+        assert found["temp"].attrs["units"] == "degree_Celsuis"
+    for unit in ("W m-2", "µmol/kg", "PSU", "%", "cells/l"):
+        read_table(measurements(5).rename(columns={"value": f"temp [{unit}]"}), None, None, None)  # without a warning
 
 
 @pytest.mark.filterwarnings("always:column 'value' holds -9999")

@@ -158,9 +158,10 @@ def test_command_line_refuses_selects_and_averages(tmp_path: Any) -> None:
     assert isinstance(refused, str)
     assert "--where time=2020-01-01" in refused
     assert "--repeats mean" in refused
-    selected = run("long.csv", "--where", "date=2020-03")
-    assert isinstance(selected, xr.Dataset)
-    assert 2 < float(selected.t.mean()) < 3
+    for conditions in (["date=2020-03"], ["date>2020-02", "date<=2020-03"]):
+        selected = run("long.csv", *(part for text in conditions for part in ("--where", text)))
+        assert isinstance(selected, xr.Dataset)
+        assert 2 < float(selected.t.mean()) < 3
     for name in ("long.csv", "s.nc"):
         averaged = run(name, "--repeats", "mean")
         assert isinstance(averaged, xr.Dataset)

@@ -51,6 +51,26 @@ def test_of_a_fixed_network_each_map_is_that_of_its_measurements(stations: pd.Da
     np.testing.assert_allclose(maps["value_standard_error"][1], alone["value_standard_error"], rtol=1e-6)
 
 
+def test_ranges_of_times_and_their_steps() -> None:
+    hours = times_of(pd.Series(pd.date_range("1990-06-30T12:00", periods=8, freq="6h")))
+    assert hours.within("1990-07-01/1990-07-01", "at_times").tolist() == [2, 3, 4, 5]
+    assert hours.within(["1990-07-01T12:00/1990-07-03"], "at_times").tolist() == [4, 5, 6, 7]
+    assert hours.within(["1990-06-30T12:00/1990-07/P1D", "1990-07-01"], "at_times").tolist() == [0, 4, 2, 3, 5]
+    assert hours.within("1990-06/1990-07/12h", "at_times").tolist() == [0, 2, 4, 6]  # from the first of June
+    years = times_of(pd.Series([1990, 1991, 1996, 2000]))
+    assert years.within("1991/1999", "at_times").tolist() == [1, 2]
+    with pytest.warns(UserWarning, match="No measurement has a time at 1 of the steps of 5 from 1980"):
+        assert years.within("1980/2000/5", "at_times").tolist() == [0, 3]
+    days = times_of(pd.Series(xr.date_range("1990-02-27", periods=4, calendar="360_day", use_cftime=True)))
+    assert days.within("1990-02-29/1990-03", "at_times").tolist() == [2, 3]
+    assert days.within("1990-02-27/1990-03/2D", "at_times").tolist() == [0, 2]
+    for wrong in ("1990-07-01/", "today/1990", "1990/1991/1D/2", "1990/1991/-1D", "1990/1991/1X", "1990/1991/"):
+        with pytest.raises(InputError, match=r"expected a range FIRST/LAST or FIRST/LAST/STEP"):
+            hours.within([wrong], "at_times")
+    with pytest.raises(InputError, match=r"no measurement has a time: expected times from 1990-06-30 12:00:00 to"):
+        hours.within(["1991-07-01/1991-07-10"], "at_times")
+
+
 def test_lazy_grids_and_datasets_of_stations_and_times_give_the_same(stations: pd.DataFrame) -> None:
     # each day has its own stations, so that the others know more somewhere
     moving = stations[np.random.default_rng(5).random(len(stations)) < 0.6]
