@@ -315,8 +315,8 @@ def _warn_of_store(target: str, storage_options: dict[str, Any], counts: dict[st
 
     for name, numbers in counts.items():
         flag = f"{name}_fill_flag"
-        filled = open_raster(target, variables=[flag], chunks=None, storage_options=storage_options or None)
-        warn_of_extrapolation(filled[flag], name, numbers)
+        filled = open_raster(target, variables=[name, flag], chunks=None, storage_options=storage_options or None)
+        warn_of_extrapolation(filled[flag], name, numbers, filled[name].attrs)
 
 
 def _fill_file(

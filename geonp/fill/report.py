@@ -18,6 +18,7 @@ from geonp.fill.units import COUNTED, Field, Unit, census
 from geonp.io.journal import Record
 from geonp.raster.arrays import Array
 from geonp.raster.collar import Footprint
+from geonp.raster.continents import inland, is_of_sea
 from geonp.raster.dimensions import spatial_dims
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import FillFlag
@@ -128,10 +129,12 @@ def counted(
     return filled, lambda: {name: count() for name, count in counts.items()}
 
 
-def warn_of_extrapolation(flags: xr.DataArray, name: str, counts: Mapping[str, int]) -> None:
+def warn_of_extrapolation(
+    flags: xr.DataArray, name: str, counts: Mapping[str, int], attrs: Mapping[Any, Any] | None = None
+) -> None:
     """Warn if most filled cells are not gaps in the data, from the flags of a store, read in parts.
 
-    Nothing is read if the user has chosen where to fill, or there are too many cells.
+    `attrs` are those of the variable. Nothing is read if the user has chosen where to fill, or cells are too many.
     """
     if counts["filled"] != counts["missing"] or not counts["filled"] or flags.size > PARTS.slice_cells:
         return
@@ -143,13 +146,13 @@ def warn_of_extrapolation(flags: xr.DataArray, name: str, counts: Mapping[str, i
             window = Window(start, min(start + height, rows), 0, cols)
             observed_mask = slices[index][start : start + height].values == FillFlag.OBSERVED
             footprint.add(index, window, observed_mask)
-    _warn_of_extrapolation(flags, name, footprint, counts, (rows, cols))
+    _warn_of_extrapolation(flags.assign_attrs(attrs or {}), name, footprint, counts, (rows, cols))
 
 
 def _warn_of_extrapolation(
     array: xr.DataArray, name: str, footprint: Footprint, counts: Mapping[str, int], shape: tuple[int, int]
 ) -> None:
-    """Warn if most filled cells lie outside the footprint of the data, or were never observed."""
+    """Warn if most filled cells lie outside the footprint of the data, or were never observed, or if some are land."""
     filled = counts["filled"]
     if not filled or filled != counts["missing"]:  # the user has chosen where
         return
@@ -157,7 +160,12 @@ def _warn_of_extrapolation(
     times = [size for dim, size in array.sizes.items() if dim in array.coords and array[dim].dtype.kind == "M"]
     # of two dates, the same cells may be missing by chance
     never = footprint.never() if max(times, default=1) > 2 else 0
-    if 2 * outside > filled:
+    if land := _land(array, footprint):
+        warn(
+            f"{name}: its standard name {array.attrs['standard_name']!r} is of the sea, but cells on land are filled, "
+            f"too, as in {', '.join(land[:3])}. To leave land empty: --mask FILE (mask=)."
+        )
+    elif 2 * outside > filled:
         warn(
             f"{name}: {outside:,} of {filled:,} filled cells lie outside the footprint of the data, with observed "
             "cells on one side at most. To fill only the holes within the footprint: --holes (holes=True)."
@@ -167,6 +175,16 @@ def _warn_of_extrapolation(
             f"{name}: {never:,} of {filled:,} filled cells are observed in none of the {slices:,} slices, such as land "
             "under sea surface temperatures. To leave such cells empty: --mask FILE (mask=)."
         )
+
+
+def _land(array: xr.DataArray, footprint: Footprint) -> list[str]:
+    """Continents on which a variable of the sea is never observed; none unless it is on longitudes and latitudes."""
+    if not is_of_sea(array.attrs):
+        return []
+    grid = Grid.from_xarray(array)
+    if not grid.geographic or not all(dim in array.coords and array[dim].ndim == 1 for dim in grid.dims):
+        return []
+    return [name for name, (rows, cols) in inland(*grid.centres(array)).items() if footprint.never_in(rows, cols)]
 
 
 def _first(values: Array, _: Array) -> Array:

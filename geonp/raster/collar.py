@@ -89,5 +89,13 @@ class Footprint:
         cells = sum(math.prod(window.shape) for window in self.seen)
         return len(self.ends) * (cells - sum(int(np.unpackbits(bits).sum()) for bits in self.seen.values()))
 
+    def never_in(self, rows: BoolArray, columns: BoolArray) -> bool:
+        """Whether no slice observes any of the cells in some rows and columns."""
+        for window, bits in self.seen.items():
+            part = np.ix_(rows[window.row : window.row_end], columns[window.col : window.col_end])
+            if np.unpackbits(bits, count=math.prod(window.shape)).reshape(window.shape)[part].any():
+                return False
+        return True
+
 
 _lock = threading.Lock()

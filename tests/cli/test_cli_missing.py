@@ -149,3 +149,36 @@ def test_land_under_a_stack_is_named(tmp_path: Path, model: str, name: str) -> N
         given = ("fill", source, tmp_path / f"{times}{name}", "--model", model, "--overwrite", "--no-progress")
         land = "Warning: sst: 240 of 252 filled cells are observed in none of the 3 slices, such as land"
         assert (land in with_warnings(*given)) == times
+
+
+@pytest.mark.parametrize("name", ["out.nc", "out.zarr"])
+def test_land_under_one_date_of_the_sea_is_named(tmp_path: Path, model: str, name: str) -> None:
+    lat, lon = np.arange(40, -41, -4.0), np.arange(0, 120, 4.0)
+    values = np.random.default_rng(0).random((21, 30))
+    land = ((lat[:, None] > 12) & (lon < 36)) | ((lat[:, None] > 24) & (lon > 60))  # Sahara and Asia
+    cloud = (abs(lat[:, None] + 20) < 8) & (abs(lon - 60) < 20)
+    sst = xr.DataArray(np.where(land | cloud, np.nan, values), {"lat": lat, "lon": lon}, name="sst")
+    sst.attrs["standard_name"] = "sea_surface_temperature"
+    ocean = xr.DataArray((~land).astype("u1"), sst.coords, name="ocean")
+    lakes = sst.copy(data=np.where(land & (values < 0.3), values, sst))
+    ocean.to_netcdf(tmp_path / "mask.nc", engine="netcdf4")
+    named = (
+        "its standard name 'sea_surface_temperature' is of the sea, but cells on land are filled, too, as in the Sahara"
+    )
+
+    def told(raster: xr.DataArray, *options: object) -> str:
+        raster.to_netcdf(tmp_path / "in.nc", engine="netcdf4")
+        given = ("fill", tmp_path / "in.nc", tmp_path / name, "--model", model, "--overwrite", "--no-progress")
+        return with_warnings(*given, *options)
+
+    said = told(sst)
+    assert f"{named}, China. To leave land empty: --mask FILE (mask=)." in said
+    assert "filled, too, as in North America. To leave" in told(sst.assign_coords(lon=lon + 180))
+    for raster, options in (
+        (sst, ("--mask", tmp_path / "mask.nc")),
+        (sst.drop_attrs(), ()),
+        (sst.assign_attrs(standard_name="air_pressure_at_mean_sea_level"), ()),
+        (sst.sel(lat=slice(8, None)), ()),
+        (lakes, ()),
+    ):
+        assert "is of the sea" not in told(raster, *options)
