@@ -47,10 +47,9 @@ def with_cell_times(points: xr.Dataset) -> xr.Dataset:
 
     Cells without it have the time of the file.
     """
-    if points.sizes.get("time") == 1:
-        points = points.squeeze("time")
-    if not {"time", "sst_dtime"} <= {*points.variables} or points["time"].ndim or points["time"].dtype.kind != "M":
+    if not {"time", "sst_dtime"} <= {*points.variables} or points["time"].size != 1 or points["time"].dtype.kind != "M":
         return points
+    points = points.squeeze("time") if "time" in points.sizes else points
     apart = points["sst_dtime"]
     if apart.dtype.kind != "m":
         unit = measure_of(str(apart.attrs.get("units", "s")))
