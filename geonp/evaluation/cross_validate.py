@@ -26,7 +26,8 @@ from geonp.fill.bounds import Limits
 from geonp.fill.options import Bounds, FillOptions
 from geonp.inference.checkpoint import load_card
 from geonp.inference.student import Distribution
-from geonp.inference.warping import Warping, warn_of_values_beyond
+from geonp.inference.warping import Warping
+from geonp.inference.warping_fit import warn_of_values_beyond
 from geonp.io.doubtful_rows import warn_of_doubtful_rows
 from geonp.io.measurements import read_table, transformed
 from geonp.raster.arrays import BoolArray, Float64Array, IntArray

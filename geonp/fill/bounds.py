@@ -17,7 +17,8 @@ from dask.delayed import delayed
 from geonp.errors import InputError
 from geonp.fill.options import Bounds, FillOptions
 from geonp.inference import student
-from geonp.inference.warping import Sample, Warping, fitted
+from geonp.inference.warping import Warping
+from geonp.inference.warping_fit import Sample, fitted
 from geonp.raster.arrays import Array
 from geonp.raster.metadata import FillFlag
 from geonp.raster.nodata import UNLIMITED

@@ -20,7 +20,8 @@ from geonp.fill.outputs import outputs, result_arrays
 from geonp.fill.report import require_callable
 from geonp.fill.request import load_job, require_covariates
 from geonp.inference.kernel import FillJob
-from geonp.inference.warping import Sample, Warping, fitted
+from geonp.inference.warping import Warping
+from geonp.inference.warping_fit import Sample, fitted
 from geonp.io.doubtful_rows import warn_of_doubtful_rows
 from geonp.io.measurements import Table, read_table, transformed
 from geonp.raster.arrays import BoolArray, Float64Array

@@ -12,14 +12,18 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from geonp.inference import student
+from geonp.inference.censoring import uncensored
 from geonp.inference.student import Distribution
-from geonp.inference.warping import Sample, Warping, fitted, uncensored
+from geonp.inference.warping import Warping
+from geonp.inference.warping_fit import Sample, fitted
 
 Array = npt.NDArray[np.float64]
 MAPS = (
     Warping(lower=0.0, lower_power=0.4, scale=2.0, reach=5.0, lower_pile=-3.0),
     Warping(upper=10.0, upper_power=0.6, scale=3.0, reach=4.0),
     Warping(lower=-1.0, upper=1.0, lower_power=0.3, upper_power=0.8, scale=2.0),
+    Warping(lower=0.0, lower_power=0.4, scale=2.0, reach=5.0, lower_pile=-3.0, lower_knee=0.1, lower_slope=0.1),
+    Warping(lower=-1.0, upper=1.0, lower_power=0.3, scale=2.0, upper_knee=0.05, upper_slope=0.1),
 )
 
 
@@ -49,6 +53,13 @@ def test_all_values_lie_within_the_bounds(warping: Warping, latent: float) -> No
 
 
 @pytest.mark.parametrize("warping", MAPS)
+def test_latent_values_beyond_the_end_are_at_the_bound(warping: Warping) -> None:
+    for end, bound, beyond in zip(warping.ends, (warping.lower, warping.upper), (-1.0, 1.0), strict=True):
+        if math.isfinite(bound):
+            assert warping.to_values(np.array([end, end + beyond])).tolist() == [bound, bound]
+
+
+@pytest.mark.parametrize("warping", MAPS)
 def test_the_map_is_monotone_and_its_inverse_inverts_it(warping: Warping) -> None:
     values = np.linspace(max(warping.lower, -40), min(warping.upper, 40), 999)
     latent = warping.to_latent(values)
@@ -70,6 +81,22 @@ def test_the_power_of_the_data_is_found(power: float, found: tuple[float, float]
     low, high = found
     assert low <= fitted(samples(field), 0.0, math.inf).lower_power <= high
     assert low <= fitted(samples(-field), -math.inf, 0.0).upper_power <= high
+
+
+def test_a_knee_is_found_where_values_are_rare_next_to_a_bound() -> None:
+    """As of rain that is seldom below 0.4 mm: there, latent values change by 0.15 as much per mm as beyond."""
+    latent = smooth(3)
+    rain = np.where(latent < 0, 0.0, np.where(latent < 0.03, latent * 0.4 / 0.03, 0.4 + 2 * (latent - 0.03)))
+    warping = fitted(samples(rain), 0.0, math.inf)
+    assert warping.lower_knee * warping.scale == pytest.approx(0.4, abs=0.05)
+    assert warping.lower_slope == pytest.approx(0.15, abs=0.06)
+    warping = fitted(samples(-rain), -math.inf, 0.0)
+    assert warping.upper_knee * warping.scale == pytest.approx(0.4, abs=0.05)
+
+
+def test_no_knee_is_found_where_there_is_none() -> None:
+    warping = fitted(samples(np.maximum(smooth() + 0.3, 0) ** 2), 0.0, math.inf)
+    assert (warping.lower_knee, warping.lower_slope) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize("side", [1.0, -1.0])
