@@ -43,7 +43,9 @@ def together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 place = together(
     click.option(
-        "--group", metavar="GROUP", help="Group of a NetCDF file or Zarr store. Default: the only one with a raster."
+        "--group",
+        metavar="GROUP",
+        help="Group of a NetCDF or GRIB file or Zarr store. Default: the only one with a raster.",
     ),
     click.option(
         "--y", "y_dim", metavar="DIM", help="Dimension of rows, if it is not recognised; named y in the output."

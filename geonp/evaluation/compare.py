@@ -31,6 +31,7 @@ from geonp.inference.checkpoint import load_card
 from geonp.inference.covariates import Layer
 from geonp.raster.arrays import FloatArray
 from geonp.raster.covariates import Covariate, CovariateLike, named
+from geonp.raster.dimensions import has_coordinate
 from geonp.raster.gaps import SIMULATORS
 from geonp.raster.kinds import is_classes
 from geonp.raster.metadata import THEMATIC
@@ -172,7 +173,7 @@ def evaluate(
         selection=_describe(chosen, array, neighbours, known),
         shape=(array.shape[0], array.shape[1]),
         window=window,
-        y_up=chosen.grid.y_dim in cut.coords and chosen.grid.spacing[0] > 0,
+        y_up=has_coordinate(cut, chosen.grid.y_dim) and chosen.grid.spacing[0] > 0,
         holdout=holdout,
         fraction=fraction,
         seed=seed,

@@ -16,6 +16,7 @@ from geonp.fill.outputs import filled_names, unbanded
 from geonp.fill.panels import PICTURE, Frame, Panel, Places, drawn, require_matplotlib
 from geonp.io.location import check_writable, written
 from geonp.raster.arrays import FloatArray
+from geonp.raster.dimensions import has_coordinate
 from geonp.raster.grid import Grid
 from geonp.raster.kinds import category_labels, is_classes, is_direction
 from geonp.raster.metadata import GDAL_METADATA, FillFlag, as_dataset
@@ -296,7 +297,7 @@ def _frame(da: xr.DataArray, grid: Grid) -> Frame:
     """
     rows, cols = grid.shape
     bounds = grid.bounds
-    if bounds is None and not (all(grid.placed) and all(d in da.coords for d in grid.dims)):
+    if bounds is None and not (all(grid.placed) and all(has_coordinate(da, dim) for dim in grid.dims)):
         surface = surface_of(da, grid)
         northwards = surface is not None and surface.curvilinear and np.nanmean(np.diff(surface.y, axis=0)) > 0
         ends = (-0.5, rows - 0.5) if northwards else (rows - 0.5, -0.5)

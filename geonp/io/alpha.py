@@ -19,6 +19,7 @@ from rasterio.windows import Window
 from geonp.errors import warn
 from geonp.raster.arrays import Array
 from geonp.raster.casting import nearest_integers
+from geonp.raster.dimensions import has_coordinate
 from geonp.raster.grid import Grid
 from geonp.raster.nodata import observed
 
@@ -105,7 +106,7 @@ def _stored(cells: xr.DataArray, grid: Grid, alpha: Mapping[str, Any]) -> xr.Dat
         band: xr.DataArray = (
             file.sel(band=alpha["number"], drop=True).drop_vars("spatial_ref", errors="ignore").rename(dims)
         )
-        placed = {dim: cells.coords[dim].values for dim in dims.values() if dim in cells.coords}
+        placed = {dim: cells.coords[dim].values for dim in dims.values() if has_coordinate(cells, dim)}
         band = band.sel(placed) if placed else band
         if band.shape == cells.shape:
             return band

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -76,7 +77,10 @@ def decoded(stored: xr.Dataset, wanted: Sequence[str] | None = None) -> xr.Datas
     plain = stored.assign({name: stored[name].variable.copy(deep=False) for name in kept})
     for name, as_stored in kept.items():
         plain[name].attrs = {key: value for key, value in plain[name].attrs.items() if key not in as_stored}
-    ds = xr.decode_cf(plain, decode_timedelta=False)
+    with warnings.catch_warnings():
+        # its advice is an argument of a function that users of geonp do not call; geonp reads cftime
+        warnings.filterwarnings("ignore", "Unable to decode time axis into full numpy.datetime64")
+        ds = xr.decode_cf(plain, decode_timedelta=False)
     for name, as_stored in kept.items():
         ds[name].attrs.update(as_stored)
     return ds
@@ -92,8 +96,10 @@ def _undecodable(name: Hashable, variable: xr.Variable) -> tuple[str, ...]:
         return tuple(PACKING)
     if " since " in str(variable.attrs.get("units")):
         try:
-            times = xr.conventions.decode_cf_variable(name, variable, decode_timedelta=False)
-            xr.conventions.encode_cf_variable(times[(slice(1),) * times.ndim].load())
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of a trial, nothing of which is kept
+                times = xr.conventions.decode_cf_variable(name, variable, decode_timedelta=False)
+                xr.conventions.encode_cf_variable(times[(slice(1),) * times.ndim].load())
         except Exception:  # pandas, cftime and xarray raise several
             return ("units",)
     return ()

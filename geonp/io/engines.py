@@ -1,9 +1,8 @@
-"""Rasters that xarray opens with an engine of another package: GRIB, references of kerchunk, and Icechunk."""
+"""Rasters in stores of other packages, which xarray opens as Zarr: references of kerchunk, and Icechunk."""
 
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
@@ -12,7 +11,7 @@ from typing import Any, Literal, Protocol
 
 import xarray as xr
 
-from geonp.errors import InputError, MissingExtraError, reason, warn
+from geonp.errors import MissingExtraError
 from geonp.io.steady import SteadyStore
 from geonp.io.stores import with_fill_values
 
@@ -31,14 +30,12 @@ class Session(Protocol):
 class Engine:
     """A raster that an engine opens, as a tree of a single group."""
 
-    def __init__(self, name: Literal["grib", "kerchunk", "icechunk"], path: str) -> None:
+    def __init__(self, name: Literal["kerchunk", "icechunk"], path: str) -> None:
         self.name, self.path = name, path
 
     def open(self, chunks: Any = None, group: str = "") -> xr.Dataset:
         """Open without decoding; as dask arrays unless `chunks` is None."""
         options: Any = {"decode_cf": False, "chunks": None if chunks is None else {}, "cache": False}
-        if self.name == "grib":
-            return _from_grib(self.path, options)
         if self.name == "kerchunk":
             _require("kerchunk", "kerchunk")
             store = import_module("kerchunk.utils").refs_as_store(self.path, read_only=True)
@@ -54,44 +51,6 @@ class Engine:
     def members(self) -> Mapping[str, Mapping[str, int]]:
         """The root and its variables."""
         return {"": {str(name): variable.ndim for name, variable in self.open().variables.items()}}
-
-
-class _Log(logging.Handler):
-    """Keeps records, which cfgrib writes with a traceback of what it leaves out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.records: list[logging.LogRecord] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record."""
-        self.records.append(record)
-
-
-def _from_grib(path: str, options: Mapping[str, Any]) -> xr.Dataset:
-    """Open a GRIB file; warns of what cfgrib leaves out. Raises InputError for a file with damaged messages."""
-    logger, log = logging.getLogger("cfgrib"), _Log()
-    before, logger.propagate = logger.propagate, False
-    logger.addHandler(log)
-    try:
-        ds = xr.open_dataset(path, engine="cfgrib", backend_kwargs={"indexpath": ""}, **options)
-    finally:
-        logger.removeHandler(log)
-        logger.propagate = before
-    for record in log.records:
-        error = record.exc_info and record.exc_info[1]
-        if error and "corrupted" in record.msg:
-            raise InputError(f"{path!r} is damaged: cfgrib reports: {reason(error)}. Copy or download it again.")
-        if error and isinstance(record.args, tuple):
-            number, name = record.args
-            warn(
-                f"Left out of {path!r}: {name!r}, whose coordinates differ from those of other variables. Read it "
-                "alone: xr.open_dataset(..., engine='cfgrib', "
-                f"backend_kwargs={{'filter_by_keys': {{'paramId': {number}}}}})."
-            )
-        else:
-            warn(f"{path!r}: cfgrib reports: {record.getMessage()}")
-    return ds
 
 
 def engine_of(path: Path) -> Literal["grib", "kerchunk", "icechunk"] | None:

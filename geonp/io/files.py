@@ -19,6 +19,7 @@ from geonp.errors import InputError
 from geonp.io.decoding import decoded, renamed, with_crs
 from geonp.io.engines import Engine
 from geonp.io.gdal import open_gdal
+from geonp.io.grib import Grib
 from geonp.io.groups import NetCDF, Tree, open_tree
 from geonp.io.nodata import declare_nodata, note_default_fill, numbered, retyped, warn_of_zero_fill
 from geonp.io.sources import Source, readable, source_of
@@ -59,8 +60,8 @@ def open_raster(
         kerchunk in a ``.json`` file; the branch ``main`` of an Icechunk repository in a folder; GRIB, by cfgrib if that
         is installed.
     variables : sequence of str, optional
-        Names of the variables to keep. By default all. In NetCDF and Zarr a name may begin with that of its group, as
-        in ``group/name``.
+        Names of the variables to keep. By default all. In NetCDF, GRIB and Zarr a name may begin with that of its
+        group, as in ``group/name``.
     bands : sequence of int, optional
         Bands to keep, counted from 1, if there is a dimension ``band``. By default all.
     bbox : tuple of float, optional
@@ -83,8 +84,8 @@ def open_raster(
     storage_options : mapping, optional
         Options of the file system of a URL, for fsspec. They are never logged or stored.
     group : str, optional
-        Path of the group to open in NetCDF or Zarr. By default the root, or the only group with a raster, or with the
-        `variables`.
+        Path of the group to open in NetCDF, GRIB or Zarr. By default the root, or the only group with a raster, or
+        with the `variables`.
     y_dim, x_dim : str, optional
         Names of the dimensions of rows and columns, if they cannot be found: see
         :meth:`geonp.raster.grid.Grid.from_xarray`. They are renamed to ``y`` and ``x``.
@@ -176,16 +177,24 @@ def _open_stored(
 ) -> tuple[Source, xr.Dataset, Sequence[str] | None]:
     """Open a raster without decoding; with what it was read from, and the names of the variables asked for."""
     if source.reader != "gdal":
-        tree: Tree = NetCDF(source.path)
-        if source.reader != "netcdf":
-            tree = Store(source.path, options) if source.reader == "zarr" else Engine(source.reader, source.path)
-        path, stored, wanted = open_tree(tree, source, chunks, variables, group)
+        path, stored, wanted = open_tree(_tree_of(source, options), source, chunks, variables, group)
         if source.reader != "netcdf" or not any(str(dim).startswith("phony_dim_") for dim in stored.dims):
             return source, stored if bands is None else _select_bands(stored, bands), wanted
         # HDF5 without the names of dimensions that NetCDF needs
         names = wanted or [str(name) for name in stored.data_vars]
         source, variables = source.as_hdf5([f"{path}/{name}" for name in names]), None
     return source, open_gdal(source.path, chunks, bands, nodata), variables
+
+
+def _tree_of(source: Source, options: dict[str, Any]) -> Tree:
+    match source.reader:
+        case "kerchunk" | "icechunk":
+            return Engine(source.reader, source.path)
+        case "grib":
+            return Grib(source.path)
+        case "zarr":
+            return Store(source.path, options)
+    return NetCDF(source.path)
 
 
 def _select_variables(ds: xr.Dataset, variables: Sequence[str]) -> xr.Dataset:

@@ -24,6 +24,7 @@ from geonp.io.intact import require_intact, unwritten, write_blocks
 from geonp.io.layouts import add_overviews, creation_of, layout_of
 from geonp.io.tags import layer_tags, write_categories, write_tags
 from geonp.raster.arrays import Array
+from geonp.raster.dimensions import has_coordinate
 from geonp.raster.grid import Grid, grid_mapping_name
 from geonp.raster.kinds import is_classes, is_direction
 from geonp.raster.metadata import GDAL_METADATA, PACKED_BANDS
@@ -64,7 +65,7 @@ def transform(ds: xr.Dataset, grid: Grid) -> Affine | None:
 
     Own code, because ``ds.rio.transform`` does not check that cells are even, and needs dimensions named x and y.
     """
-    if grid.y_dim in ds.coords and grid.x_dim in ds.coords:
+    if all(has_coordinate(ds, dim) for dim in grid.dims):
         found = Affine(*grid.affine)
         written = _written_transform(ds)
         # coordinates are rounded: the transform that they follow from is exact
@@ -204,7 +205,7 @@ def _warn_of_nodata(draft: Path, path: Path, layer: xr.DataArray) -> None:
 def _north_up(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
     """`ds` with rows from north to south, and columns from west to east, without RPCs if that changes their order."""
     axes = zip(grid.dims, grid.spacing, (-1, 1), strict=True)
-    turned = [dim for dim, step, sign in axes if dim in ds.coords and step * sign < 0]
+    turned = [dim for dim, step, sign in axes if has_coordinate(ds, dim) and step * sign < 0]
     if not turned:
         return ds
     ds = ds.isel({dim: slice(None, None, -1) for dim in turned})

@@ -14,8 +14,9 @@ import netCDF4
 import numpy as np
 import xarray as xr
 
-from geonp.errors import InputError
+from geonp.errors import InputError, warn
 from geonp.io.decoding import decoded
+from geonp.io.grib import LEFT_OUT
 from geonp.io.hdfeos import described, structure_of
 from geonp.io.nodata import numbered, retyped
 from geonp.io.sources import Source
@@ -129,6 +130,12 @@ def open_tree(
         members = tree.members()
         path, wanted = _choose_group(source.path, members, group, wanted)
         ds = _open_group(tree, members, path, chunks)
+    left_out = ds.encoding.pop(LEFT_OUT, [])
+    if left_out and wanted is None:
+        warn(
+            f"Left out of {source.path!r}: {', '.join(map(repr, left_out))}, whose coordinates differ from those of "
+            f"other variables. Read them alone: group={left_out[0]!r} (--group {left_out[0]})."
+        )
     hidden = [str(name) for name, da in ds.data_vars.items() if da.ndim >= 2 and is_geolocation(name, da.variable)]
     others = set(ds.data_vars) - set(hidden) if wanted is None else set(wanted)
     if hidden and others:

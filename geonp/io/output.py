@@ -32,6 +32,7 @@ from geonp.io.owner import here, named, note, owning, runs
 from geonp.io.sources import NETCDF
 from geonp.io.stores import Store, stored_once, to_zarr
 from geonp.io.tags import warn_of_tags
+from geonp.raster.dimensions import has_coordinate
 from geonp.raster.grid import Grid, grid_mapping_name, with_cf_crs, without_conventions
 from geonp.raster.metadata import GDAL_METADATA, PACKED_BANDS, as_dataset
 from geonp.raster.nodata import holds
@@ -263,7 +264,7 @@ def _with_axis_attrs(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
     """Add the CF attributes of the spatial coordinates, if the CRS defines them and they have none."""
     axes = {} if grid.crs is None else {axis.get("axis"): axis for axis in CRS.from_wkt(grid.crs).cs_to_cf()}
     for dim, letter in ((grid.y_dim, "Y"), (grid.x_dim, "X")):
-        if dim in ds.coords and not ds.coords[dim].attrs and letter in axes:
+        if has_coordinate(ds, dim) and not ds.coords[dim].attrs and letter in axes:
             ds = ds.assign_coords({dim: ds.coords[dim].assign_attrs(axes[letter])})
     return ds
 

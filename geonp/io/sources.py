@@ -211,4 +211,6 @@ def _hint(place: str) -> str:
         return f"It describes cells that are in another file of its folder. Give that file{named}."
     if _begins(path, (b"<!", b"<html", b"<HTML")):
         return "It is a web page, such as an error or login page. Download the file again."
+    if _begins(path, (b"\x0e\x03\x13\x01",)):
+        return "It is HDF4, which GDAL in the wheels of rasterio does not read, and that of conda-forge does."
     return "Is the file complete?"

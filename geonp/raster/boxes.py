@@ -9,6 +9,7 @@ import xarray as xr
 
 from geonp.errors import InputError
 from geonp.raster.arrays import Array, Float64Array, IntArray
+from geonp.raster.dimensions import has_coordinate
 from geonp.raster.grid import Grid
 from geonp.raster.tolerances import TOLERANCES
 
@@ -37,7 +38,7 @@ def select_box(ds: xr.Dataset, bbox: tuple[float, float, float, float]) -> xr.Da
     if turn is not None and west > east:
         east += turn * np.ceil((west - east) / turn)
     for dim, low, high in ((grid.y_dim, south, north), (grid.x_dim, west, east)):
-        if dim not in ds.coords:
+        if not has_coordinate(ds, dim):
             raise InputError(
                 f"A bounding box cannot be used: the dimension {dim!r} has no coordinate, as in swaths and rotated "
                 "rasters. Add one, or select rows and columns with ds.isel or gdal_translate -srcwin."

@@ -52,7 +52,7 @@ def spatial_dims(obj: xr.DataArray | xr.Dataset) -> tuple[Hashable, Hashable]:
     """
     if named := _named(obj, _NAMES):
         return named
-    indexed = [dim for dim in obj.dims if dim in obj.coords]
+    indexed = [dim for dim in obj.dims if has_coordinate(obj, dim)]
     y_dim, x_dim = (next((dim for dim in indexed if _is_axis(obj.coords[dim], axis)), None) for axis in "yx")
     if y_dim is not None and x_dim is not None:
         return y_dim, x_dim
@@ -91,6 +91,14 @@ def _alike(obj: xr.DataArray | xr.Dataset) -> tuple[Hashable, Hashable] | None:
                 if x_name in by_name:
                     return dim, by_name[x_name]
     return None
+
+
+def has_coordinate(obj: xr.DataArray | xr.Dataset, dim: Hashable) -> bool:
+    """Whether a dimension has a coordinate, a value for each entry.
+
+    A variable on several dimensions may have the name of one of them, such as latitudes of all cells.
+    """
+    return dim in obj.coords and obj.coords[dim].dims == (dim,)
 
 
 def _is_axis(coord: xr.DataArray | xr.Variable, axis: str) -> bool:

@@ -21,7 +21,7 @@ from pyproj.exceptions import CRSError
 from geonp.errors import InputError
 from geonp.raster.arrays import Array, Float64Array
 from geonp.raster.coordinate_units import is_transformed, parse_unit, unit_factor
-from geonp.raster.dimensions import CF_UNITS, LONGITUDES, is_latitude, spatial_dims
+from geonp.raster.dimensions import CF_UNITS, LONGITUDES, has_coordinate, is_latitude, spatial_dims
 from geonp.raster.nodata import without
 from geonp.raster.tolerances import TOLERANCES
 
@@ -121,7 +121,7 @@ class Grid:
             crs=None if crs is None else str(crs.to_wkt()),
             geographic=geographic,
             needs_crs=crs is None
-            and any(is_transformed(obj.coords[dim]) for dim in (y_dim, x_dim) if dim in obj.coords),
+            and any(is_transformed(obj.coords[dim]) for dim in (y_dim, x_dim) if has_coordinate(obj, dim)),
             periodic_x=geographic and x_even and circle,
             regular=y_even and x_even and not _is_curvilinear(obj, y_dim, x_dim),
         )
@@ -280,7 +280,7 @@ def _geotransform_spacing(obj: xr.DataArray | xr.Dataset) -> tuple[float, float]
 
 
 def _is_placed(obj: xr.DataArray | xr.Dataset, dim: Hashable) -> bool:
-    return dim in obj.coords and obj.coords[dim].dtype.kind in "iuf"
+    return has_coordinate(obj, dim) and obj.coords[dim].dtype.kind in "iuf"
 
 
 def _steps(
@@ -331,7 +331,7 @@ def _require_sorted(stored: Array, values: Float64Array, dim: Hashable) -> None:
 
 def _is_curvilinear(obj: xr.DataArray | xr.Dataset, y_dim: Hashable, x_dim: Hashable) -> bool:
     """Whether coordinates are two-dimensional, and a dimension has none of its own."""
-    if y_dim in obj.coords and x_dim in obj.coords:
+    if has_coordinate(obj, y_dim) and has_coordinate(obj, x_dim):
         return False
     spatial = {y_dim, x_dim}
     return any(
@@ -342,7 +342,7 @@ def _is_curvilinear(obj: xr.DataArray | xr.Dataset, y_dim: Hashable, x_dim: Hash
 
 def _is_geographic(obj: xr.DataArray | xr.Dataset, x_dim: Hashable) -> bool:
     """Whether the name, ``standard_name`` or ``units`` of the columns is that of longitudes."""
-    attrs = obj.coords[x_dim].attrs if x_dim in obj.coords else {}
+    attrs = obj.coords[x_dim].attrs if has_coordinate(obj, x_dim) else {}
     if (unit := parse_unit(attrs.get("units"))) is not None and unit[0] == "length":
         return False
     named = str(x_dim).lower() in LONGITUDES
@@ -350,13 +350,12 @@ def _is_geographic(obj: xr.DataArray | xr.Dataset, x_dim: Hashable) -> bool:
 
 
 def _crs(obj: xr.DataArray | xr.Dataset) -> CRS | None:
-    name = grid_mapping_name(obj)
-    if name is None:
+    if (name := grid_mapping_name(obj)) is None:
         return _crs_attribute(obj)
     attrs = _variables(obj)[name].attrs
     text = attrs.get("crs_wkt") or attrs.get("spatial_ref")
     if not text and "grid_mapping_name" not in attrs:
-        return _crs_of(next((attrs[key] for key in attrs if re.match(r"proj4?(_|text|$)|epsg", key, re.I)), None))
+        return _crs_of_others(attrs)
     if text and "grid_mapping_name" in attrs:
         with suppress(CRSError):
             return CRS.from_user_input(str(text))
@@ -365,6 +364,8 @@ def _crs(obj: xr.DataArray | xr.Dataset) -> CRS | None:
     try:
         return CRS.from_user_input(str(text)) if text else CRS.from_cf(dict(attrs))
     except (CRSError, KeyError) as error:
+        if crs := _crs_of_others(attrs):
+            return crs
         raise InputError(
             f"The CRS in variable {name!r} cannot be read: got {text or dict(attrs)!r}, expected WKT in the attribute "
             f"crs_wkt, or CF grid mapping attributes. Correct it, or drop it with drop_vars({name!r})."
@@ -374,10 +375,15 @@ def _crs(obj: xr.DataArray | xr.Dataset) -> CRS | None:
 def _crs_attribute(obj: xr.DataArray | xr.Dataset) -> CRS | None:
     """CRS in an attribute ``crs``, as older versions of xarray wrote: an EPSG code, a PROJ string or WKT.
 
-    Other texts are ignored: the attribute is no convention, and names such as WGS84 also occur with coordinates in
-    metres.
+    Other texts are ignored: names such as WGS84 also occur with coordinates in metres.
     """
     return _crs_of(next((crs for source in _all(obj) if isinstance(crs := source.attrs.get("crs"), str)), None))
+
+
+def _crs_of_others(attrs: Mapping[Any, Any]) -> CRS | None:
+    """CRS of the first readable attribute of those in use before CF had WKT, such as ``proj4_params`` or ``epsg``."""
+    found = (_crs_of(value) for key, value in attrs.items() if re.match(r"proj4?(_|text|$)|epsg", str(key), re.I))
+    return next(filter(None, found), None)
 
 
 def _crs_of(given: Any) -> CRS | None:

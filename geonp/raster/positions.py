@@ -11,6 +11,7 @@ import xarray as xr
 
 from geonp.errors import warn
 from geonp.raster.arrays import Array
+from geonp.raster.dimensions import has_coordinate
 
 DAY = 86_400e6
 """A day in microseconds."""
@@ -39,7 +40,7 @@ def positions(array: xr.DataArray, dim: Hashable) -> tuple[float, ...]:
     times = _times(array, dim)
     if times is not None:
         return _elapsed(times)
-    if dim in array.coords and (unknown := int(np.sum(pd.isna(array.coords[dim].values)))):
+    if has_coordinate(array, dim) and (unknown := int(np.sum(pd.isna(array.coords[dim].values)))):
         warn(
             f"{dim}: {unknown} of {array.sizes[dim]} labels are unknown, so that its slices count as evenly spaced. "
             f"Correct them, or leave these slices out: obj.isel({dim}=obj[{dim!r}].notnull())."
@@ -70,7 +71,7 @@ def periods(array: xr.DataArray, dim: Hashable) -> tuple[float, ...]:
 def _times(array: xr.DataArray, dim: Hashable) -> Array | None:
     """Times along a dimension, as datetime64, timedelta64 or cftime; None without any, or if some are unknown."""
     along = [coord for name, coord in array.coords.items() if coord.dims == (dim,) and name != dim]
-    own = [array.coords[dim]] if dim in array.coords else []
+    own = [array.coords[dim]] if has_coordinate(array, dim) else []
     for coords in (own, along):
         found = [times for coord in coords if (times := _decoded(coord)) is not None]
         if len(found) == 1:

@@ -16,7 +16,7 @@ import xarray as xr
 
 from geonp.errors import warn
 from geonp.raster.arrays import BoolArray, Float64Array, FloatArray, IntArray
-from geonp.raster.dimensions import CF_UNITS, LATITUDES, LONGITUDES
+from geonp.raster.dimensions import CF_UNITS, LATITUDES, LONGITUDES, has_coordinate
 from geonp.raster.grid import Grid
 from geonp.raster.tolerances import TOLERANCES
 
@@ -241,7 +241,7 @@ def _values(obj: xr.DataArray | xr.Dataset, grid: Grid, axis: int) -> Float64Arr
 def _geolocation(obj: xr.DataArray | xr.Dataset, grid: Grid) -> tuple[FloatArray, FloatArray] | None:
     """Latitudes and longitudes of all cells, if they say more than the coordinates of rows and columns."""
     dims = grid.dims
-    lengths = [obj.coords[dim].attrs for dim in dims if dim in obj.coords]
+    lengths = [obj.coords[dim].attrs for dim in dims if has_coordinate(obj, dim)]
     projected = any(str(attrs.get("standard_name", "")).startswith("projection_") for attrs in lengths)
     if (all(grid.placed) and (grid.crs is not None or projected)) or (grid.geographic and all(grid.placed)):
         return None

@@ -29,36 +29,62 @@ def netcdf(tmp_path: Path) -> Path:
     return tmp_path / "a.nc"
 
 
-@pytest.mark.parametrize("others", [[], [("10u", 0)]])
-def test_grib_is_read_by_cfgrib(
-    tmp_path: Path, others: list[tuple[str, int]], caplog: pytest.LogCaptureFixture
-) -> None:
+def write_grib(path: Path, *fields: tuple[float, dict[str, object]]) -> None:
+    """Write fields, VALUES with something added, with keys of GRIB."""
     eccodes = pytest.importorskip("eccodes")
     pytest.importorskip("cfgrib")
     grid = {"latitudeOfFirst": 60, "latitudeOfLast": 49, "longitudeOfFirst": 0, "longitudeOfLast": 23}
-    with (tmp_path / "a.grib2").open("wb") as file:
-        for name, step in (("2t", 0), ("2t", 6), *others):
+    places = {f"{key}GridPointInDegrees": value for key, value in grid.items()}
+    steps = {"iDirectionIncrementInDegrees": 1, "jDirectionIncrementInDegrees": 1}
+    gaps = {"bitmapPresent": 1, "missingValue": 9999}
+    with path.open("wb") as file:
+        for added, keys in fields:
             message = eccodes.codes_grib_new_from_samples("regular_ll_sfc_grib2")
-            places = {f"{key}GridPointInDegrees": value for key, value in grid.items()}
-            steps = {"iDirectionIncrementInDegrees": 1, "jDirectionIncrementInDegrees": 1, "step": step}
-            gaps = {"bitmapPresent": 1, "missingValue": 9999}
-            for key, value in {"Ni": 24, "Nj": 12, "shortName": name, **places, **steps, **gaps}.items():
+            for key, value in {"Ni": 24, "Nj": 12, **places, **steps, **gaps, **keys}.items():
                 eccodes.codes_set(message, key, value)
-            eccodes.codes_set_values(message, np.nan_to_num(VALUES + step, nan=9999).ravel().astype(float))
+            eccodes.codes_set_values(message, np.nan_to_num(VALUES + added, nan=9999).ravel().astype(float))
             eccodes.codes_write(message, file)
             eccodes.codes_release(message)
-    if others:
-        with pytest.warns(UserWarning, match=r"Left out of .*: 'u10', whose coordinates differ .*'paramId': 165"):
-            ds = geonp.open_raster(tmp_path / "a.grib2")
-    else:
-        ds = geonp.open_raster(tmp_path / "a.grib2")
-        (tmp_path / "b.grib2").write_bytes((tmp_path / "a.grib2").read_bytes()[:-40])
-        with pytest.raises(InputError, match=r"b.grib2' is damaged: cfgrib reports: .*End of .* Copy or download"):
-            geonp.open_raster(tmp_path / "b.grib2")
+
+
+def test_grib_is_read_by_cfgrib(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_grib(tmp_path / "a.grib2", *((step, {"shortName": "2t", "step": step}) for step in (0, 6)))
+    ds = geonp.open_raster(tmp_path / "a.grib2")
     assert not caplog.records
     assert ds.t2m.dims == ("step", "latitude", "longitude")
     np.testing.assert_allclose(ds.t2m, [VALUES, VALUES + 6], atol=0.01)
     assert ds.latitude.values[[0, -1]].tolist() == [60, 49]
+    (tmp_path / "b.grib2").write_bytes((tmp_path / "a.grib2").read_bytes()[:-40])
+    with pytest.raises(InputError, match=r"b.grib2' is damaged: cfgrib reports: .*End of .* Copy or download"):
+        geonp.open_raster(tmp_path / "b.grib2")
+
+
+def test_kinds_of_levels_in_grib_are_groups(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    upper = {"typeOfLevel": "isobaricInhPa", "shortName": "t"}
+    write_grib(
+        tmp_path / "a.grib2",
+        (1, {**upper, "level": 500}),
+        (2, {**upper, "level": 850}),
+        (3, {"typeOfLevel": "surface", "shortName": "t"}),
+        (4, {"shortName": "2t"}),
+        (5, {"shortName": "10u"}),
+    )
+    listed = r"'isobaricInhPa' \(t\); 'surface' \(t\); 'heightAboveGround' \(t2m\); 'heightAboveGround/u10' \(u10\)"
+    with pytest.raises(InputError, match=rf"in several groups: got {listed}, expected one\. Name a group"):
+        geonp.open_raster(tmp_path / "a.grib2")
+    ds = geonp.open_raster(tmp_path / "a.grib2", group="isobaricInhPa")
+    np.testing.assert_allclose(ds.t.sel(isobaricInhPa=[500, 850]), [VALUES + 1, VALUES + 2], atol=0.01)
+    surface = geonp.open_raster(tmp_path / "a.grib2", variables=["surface/t"])
+    np.testing.assert_allclose(surface.t, VALUES + 3, atol=0.01)
+    with pytest.warns(UserWarning, match=r"Left out of .*: 'heightAboveGround/u10', whose .* \(--group heightAbove"):
+        near = geonp.open_raster(tmp_path / "a.grib2", group="heightAboveGround")
+    assert list(near.data_vars) == ["t2m"]
+    np.testing.assert_allclose(near.t2m, VALUES + 4, atol=0.01)
+    for chosen in ({"variables": ["u10"]}, {"group": "heightAboveGround/u10"}):
+        wind = geonp.open_raster(tmp_path / "a.grib2", **chosen)  # type: ignore[arg-type]
+        np.testing.assert_allclose(wind.u10, VALUES + 5, atol=0.01)
+        assert wind.heightAboveGround == 10
+    assert not caplog.records
 
 
 def fields_of_hdfeos(path: Path, kind: str, structure: str, fields: dict[str, dict[str, np.ndarray]]) -> None:

@@ -378,6 +378,9 @@ def test_what_a_file_holds_counts_more_than_its_name(tmp_path: Path) -> None:
     (tmp_path / "y.nc").write_text("<!DOCTYPE html><html>404</html>")
     with pytest.raises(InputError, match=r"It is a web page, .*\. Download the file again\."):
         open_raster(tmp_path / "y.nc")
+    (tmp_path / "z.hdf").write_bytes(b"\x0e\x03\x13\x01" + bytes(100))
+    with pytest.raises(InputError, match=r"It is HDF4, which GDAL in the wheels of rasterio does not read"):
+        open_raster(tmp_path / "z.hdf")
 
 
 def test_a_file_that_describes_cells(tmp_path: Path) -> None:

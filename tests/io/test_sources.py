@@ -227,6 +227,21 @@ def test_times_and_other_numbers_that_cannot_be_decoded_stay_as_they_are(tmp_pat
     assert (int(found["crs"]), found["crs"].attrs["add_offset"]) == (7, "none")
 
 
+def test_packed_times_and_times_before_the_reform_are_read_without_warnings(tmp_path: Path) -> None:
+    since = {"units": "days since 0001-01-01"}
+    ds = xr.Dataset(
+        {"a": (("t", "y", "x"), np.ones((2, 3, 4)))},
+        {
+            "t": ("t", np.array([0, 1], "i2"), {**since, "add_offset": 400_000.0}),
+            "day": ("t", np.array([2, 3], "i2"), {**since, "add_offset": 732_403.0}),
+        },
+    )
+    ds.to_netcdf(tmp_path / "x.nc", engine="netcdf4")
+    found = open_raster(tmp_path / "x.nc")
+    assert [(time.year, time.dayofyr) for time in found["t"].values] == [(1096, 53), (1096, 54)]
+    assert found["day"].dt.year.values.tolist() == [2006, 2006]
+
+
 def test_bounds_of_coordinates_stay_and_what_is_no_number_is_left_out(tmp_path: Path) -> None:
     ds = xr.Dataset(
         {"a": (("t", "y", "x"), np.ones((2, 3, 4))), "b": 1, "t_bnds": (("t", "n"), [[0, 1], [1, 2]])},

@@ -12,7 +12,9 @@ import xarray as xr
 from pyproj import CRS
 
 from geonp.errors import InputError
+from geonp.raster.boxes import select_box
 from geonp.raster.grid import Grid, crs_name, grid_mapping_name, with_cf_crs
+from geonp.raster.surface import surface_of
 
 from ..commands import cli
 
@@ -324,7 +326,13 @@ def test_of_several_crs_that_of_the_dimensions_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    "attrs", [{"proj4": "+proj=utm +zone=32 +datum=WGS84"}, {"epsg_code": "EPSG:32632"}, {"EPSG": 32632}]
+    "attrs",
+    [
+        {"proj4": "+proj=utm +zone=32 +datum=WGS84"},
+        {"epsg_code": "EPSG:32632"},
+        {"EPSG": 32632},
+        {"grid_mapping_name": "Unknown projected", "epsg": 0, "EPSG_code": "EPSG:32632"},
+    ],
 )
 def test_a_crs_in_other_attributes_of_the_grid_mapping(attrs: dict[str, object]) -> None:
     coords = {"y": 5.2e6 - 30.0 * np.arange(4), "x": 5e5 + 30.0 * np.arange(5)}
@@ -358,3 +366,19 @@ def test_crs_of_zarr_conventions_becomes_a_grid_mapping(form: str, kind: str) ->
 def test_a_grid_mapping_stays_beside_attributes_of_zarr_conventions() -> None:
     da = xr.DataArray(np.ones((3, 4)), dims=("y", "x"), attrs={"proj:code": "EPSG:4326"}).rio.write_crs("EPSG:32633")
     assert with_cf_crs(da) is da
+
+
+def test_latitudes_of_all_cells_may_have_the_name_of_a_dimension() -> None:
+    lat, lon = np.meshgrid(60.0 - 0.1 * np.arange(4), 10 + 0.2 * np.arange(6), indexing="ij")
+    stored = xr.Dataset({"a": (("lat", "lon"), lat + lon)})
+    ds = stored.assign_coords(lat=(("lat", "lon"), lat + 0.01 * lon), lon=(("lat", "lon"), lon + 0.01 * lat))
+    grid = Grid.from_xarray(ds)
+    assert grid.dims == ("lat", "lon")
+    assert grid.placed == (False, False)
+    assert not grid.regular
+    surface = surface_of(ds, grid)
+    assert surface is not None
+    np.testing.assert_array_equal(surface.y, ds.lat.values)
+    np.testing.assert_array_equal(surface.x, ds.lon.values)
+    with pytest.raises(InputError, match=r"the dimension 'lat' has no coordinate"):
+        select_box(ds, (10, 59, 11, 60))
