@@ -59,8 +59,8 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "predictions": click.option(
         "--predictions",
         type=click.Path(path_type=Path),
-        help="Also write all measurements and their predictions as a table (.csv, .parquet). Scores are of the rows "
-        "whose column scored is True: at the times of --at-times, and predicted by every method.",
+        help="Also write all measurements and their predictions as a table (.csv, .parquet). In the "
+        "column scored, rows that are scored are True: at the times of --at-times, and predicted by every method.",
     ),
 }
 POINT_OPTIONS = tuple(_OPTIONS)

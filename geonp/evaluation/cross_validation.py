@@ -132,8 +132,7 @@ class CrossValidation(Scored):
     def to_frame(self) -> pd.DataFrame:
         """The measurements with prediction and standard error of geonp, and the predictions of the baselines.
 
-        The column ``scored`` is True for those that the scores are of: at the times that were asked for, and predicted
-        by every method.
+        The column ``scored`` is True for those that are scored: at the requested times, and predicted by every method.
         """
         ours = self.predictions[self.ours]
         others = {method: p.mean for method, p in self.predictions.items() if method != self.ours}

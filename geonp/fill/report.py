@@ -162,8 +162,8 @@ def _warn_of_extrapolation(
     never = footprint.never() if max(times, default=1) > 2 else 0
     if land := _land(array, footprint):
         warn(
-            f"{name}: its standard name {array.attrs['standard_name']!r} is of the sea, but cells on land are filled, "
-            f"too, as in {', '.join(land[:3])}. To leave land empty: --mask FILE (mask=)."
+            f"{name}: {array.attrs['standard_name']!r} is a quantity of the sea, but cells on land are filled, such as "
+            f"those in {', '.join(land[:3])}. To leave land empty: --mask FILE (mask=)."
         )
     elif 2 * outside > filled:
         warn(

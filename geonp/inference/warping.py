@@ -143,7 +143,7 @@ class Warping:
         """The side of a single bound."""
         return "lower" if math.isfinite(self.lower) else "upper"
 
-    def _of(self, side: str) -> BoxCox:
+    def _transformation(self, side: str) -> BoxCox:
         """The transformation of the distances from a bound, in units of the scale."""
         return BoxCox(*(getattr(self, f"{side}_{name}") for name in ("power", "knee", "slope")))
 
@@ -153,12 +153,12 @@ class Warping:
         if self.both:
             ends = math.asin(math.sqrt(self.lower_onset)), math.acos(math.sqrt(self.upper_onset))
             t = np.sin(np.linspace(*ends, WARPING.knots)) ** 2
-            latent = self._of("lower")(t) - self._of("upper")(1 - t)
+            latent = self._transformation("lower")(t) - self._transformation("upper")(1 - t)
             values = self.lower + self.scale * t
             values[-1] = self.upper - self.scale * self.upper_onset
             return self._with_jumps(latent, values)
         side, onset = self._side, getattr(self, f"{self._side}_onset")
-        of = self._of(side)
+        of = self._transformation(side)
         latent = np.linspace(of(onset), of(self.reach), WARPING.knots)
         t = of.inverse(latent)
         t[[0, -1]] = onset, self.reach  # not rounded: a value at the bound is the bound
@@ -189,7 +189,7 @@ class Warping:
     @property
     def _step(self) -> float:
         """Latent values per value beyond the reach of a single bound."""
-        return float(self._of(self._side).derivative(self.reach) / self.scale)
+        return float(self._transformation(self._side).derivative(self.reach) / self.scale)
 
     def to_latent(self, values: FloatArray) -> FloatArray:
         """Latent values in the dtype of the values; NaN stays, values beyond a bound count as at the bound."""
@@ -240,8 +240,8 @@ class Warping:
         """Logarithm of the derivative of the latent values by values apart from the bounds."""
         if self.both:
             t = (values - self.lower) / self.scale
-            slope = self._of("lower").derivative(t) + self._of("upper").derivative(1 - t)
+            slope = self._transformation("lower").derivative(t) + self._transformation("upper").derivative(1 - t)
         else:
             distance = values - self.lower if self._side == "lower" else self.upper - values
-            slope = self._of(self._side).derivative(distance / self.scale)
+            slope = self._transformation(self._side).derivative(distance / self.scale)
         return np.asarray(np.log(slope / self.scale))

@@ -163,17 +163,17 @@ def test_land_under_one_date_of_the_sea_is_named(tmp_path: Path, model: str, nam
     lakes = sst.copy(data=np.where(land & (values < 0.3), values, sst))
     ocean.to_netcdf(tmp_path / "mask.nc", engine="netcdf4")
     named = (
-        "its standard name 'sea_surface_temperature' is of the sea, but cells on land are filled, too, as in the Sahara"
+        "'sea_surface_temperature' is a quantity of the sea, but cells on land are filled, such as those in the Sahara"
     )
 
-    def told(raster: xr.DataArray, *options: object) -> str:
+    def printed(raster: xr.DataArray, *options: object) -> str:
         raster.to_netcdf(tmp_path / "in.nc", engine="netcdf4")
         given = ("fill", tmp_path / "in.nc", tmp_path / name, "--model", model, "--overwrite", "--no-progress")
         return with_warnings(*given, *options)
 
-    said = told(sst)
+    said = printed(sst)
     assert f"{named}, China. To leave land empty: --mask FILE (mask=)." in said
-    assert "filled, too, as in North America. To leave" in told(sst.assign_coords(lon=lon + 180))
+    assert "filled, such as those in North America. To leave" in printed(sst.assign_coords(lon=lon + 180))
     for raster, options in (
         (sst, ("--mask", tmp_path / "mask.nc")),
         (sst.drop_attrs(), ()),
@@ -181,4 +181,4 @@ def test_land_under_one_date_of_the_sea_is_named(tmp_path: Path, model: str, nam
         (sst.sel(lat=slice(8, None)), ()),
         (lakes, ()),
     ):
-        assert "is of the sea" not in told(raster, *options)
+        assert "quantity of the sea" not in printed(raster, *options)

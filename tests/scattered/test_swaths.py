@@ -137,13 +137,13 @@ def test_the_command_makes_daily_fields_of_ghrsst_swaths(tmp_path: Path) -> None
     refused = says("grid", *files, out, *options, code=1).replace("\n", " ")
     assert "numeric columns ['sea_surface_temperature', 'sses_bias', 'quality_level'] besides" in refused
     options += ["--value", "sea_surface_temperature", "--where", "quality_level=best"]
-    told = json.loads(says("grid", *files, out, *options, "--json"))
-    assert told["points"] == {"sea_surface_temperature": 152}
+    summary = json.loads(says("grid", *files, out, *options, "--json"))
+    assert summary["points"] == {"sea_surface_temperature": 152}
     with xr.open_dataset(out) as found:
         # the first file ends on the second day
         np.testing.assert_array_equal(found["time"], pd.to_datetime(["2020-05-01", "2020-05-02"]))
         off = found["sea_surface_temperature"] - 280 - field(found["lat"], found["lon"])
         assert float(np.abs(off).max()) < 0.5
         assert found["sea_surface_temperature"].attrs["units"] == "kelvin"
-    told = json.loads(says("grid", files[0], out, *options, "--where", "time<2020-05-02", "--overwrite", "--json"))
-    assert told["points"] == {"sea_surface_temperature": 38}
+    summary = json.loads(says("grid", files[0], out, *options, "--where", "time<2020-05-02", "--overwrite", "--json"))
+    assert summary["points"] == {"sea_surface_temperature": 38}
