@@ -23,7 +23,7 @@ from geonp.errors import InputError, warn
 from geonp.io.alpha import warn_of_alpha
 from geonp.io.bands import Bands
 from geonp.io.tags import read_tags
-from geonp.raster.metadata import GDAL_METADATA, UNNAMED
+from geonp.raster.metadata import ASCENDS, GDAL_METADATA, UNNAMED
 from geonp.raster.nodata import PACKING
 
 # Drivers whose files hold their cells, or lie beside files of the same name that do. Others, such as VRT, WMS and PDS,
@@ -117,7 +117,7 @@ def open_gdal(
             warn(f"{str(path)!r} contains {len(file.subdatasets)} rasters, and the first is read. Others: {others}.")
             path = file.subdatasets[0]  # rioxarray would open all of them
         of = Bands.of(file, str(path), bands)
-        tags, first, georeferenced = set(file.tags()), file.tags(1), not file.transform.is_identity
+        tags, first, transform = set(file.tags()), file.tags(1), file.transform
         misnamed = file.crs is None and not _is_crs(file.tags().get("crs"))
         described = file.descriptions
         descriptions = [described[number - 1] for number in of.numbers]
@@ -145,8 +145,12 @@ def open_gdal(
         if not of.single:
             names = [text or f"band {n}" for n, text in zip(of.numbers, descriptions, strict=True)]
             da = da.assign_coords(band_name=("band", np.array(names, object)))
-    if not georeferenced:
-        da = da.drop_vars([name for name in ("y", "x") if name in da.coords])
+    placed = [name for name in ("y", "x") if name in da.coords]
+    if transform.is_identity:
+        da = da.drop_vars(placed)
+    else:
+        for name in placed:
+            da[name].encoding[ASCENDS] = (transform.e if name == "y" else transform.a) > 0
     if of.single:
         da = da.squeeze("band", drop=True)
     label = (descriptions[0] if of.single else None) or Path(path).stem

@@ -27,8 +27,8 @@ from geonp.raster.arrays import Array
 from geonp.raster.dimensions import has_coordinate
 from geonp.raster.grid import Grid, grid_mapping_name
 from geonp.raster.kinds import is_classes, is_direction
-from geonp.raster.metadata import GDAL_METADATA, PACKED_BANDS
-from geonp.raster.nodata import EXACT, PACKING, UNLIMITED, declared_nodata, observed, valid_limits, without
+from geonp.raster.metadata import ASCENDS, GDAL_METADATA, PACKED_BANDS
+from geonp.raster.nodata import EXACT, PACKING, UNLIMITED, declared_nodata, observed, valid_limits
 from geonp.raster.tolerances import TOLERANCES
 
 DRIVERS = {
@@ -90,10 +90,11 @@ def write_geotiff(
     What GDAL has written is read back, see :mod:`geonp.io.intact`.
 
     Variables and their slices along other dimensions are bands, in order, described by name. Rows are written from
-    north to south, and columns from west to east. With `like`, they have the descriptions and the layout of the file
-    that this was opened from. :func:`geonp.io.output.write_raster` describes the parameters. Raises InputError for a
-    variable that is not real or lacks a spatial dimension, or an unknown compression. Raises OutputError if GDAL
-    refuses the creation options, or what it wrote cannot be read back.
+    north to south, and columns from west to east, unless the file that they are from has another order. With `like`,
+    they have the descriptions and the layout of the file that this was opened from.
+    :func:`geonp.io.output.write_raster` describes the parameters. Raises InputError for a variable that is not real or
+    lacks a spatial dimension, or an unknown compression. Raises OutputError if GDAL refuses the creation options, or
+    what it wrote cannot be read back.
     """
     layout = {} if like is None else layout_of(like)
     average = like is not None and not any(is_classes(da) or is_direction(str(n), da.attrs) for n, da in like.items())
@@ -101,7 +102,7 @@ def write_geotiff(
     kept |= {"OVERVIEW_RESAMPLING": "AVERAGE"} if average and driver == "COG" else {}
     options = {**DRIVERS[driver], **kept, **options}
     _require_compression(driver, options)
-    ds = _north_up(ds, grid)
+    ds = _ordered(ds, grid)
     grid = Grid.from_xarray(ds)
     layers, mask = _encoded_layers(ds, grid), None
     if like is not None:
@@ -202,21 +203,14 @@ def _warn_of_nodata(draft: Path, path: Path, layer: xr.DataArray) -> None:
             )
 
 
-def _north_up(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
-    """`ds` with rows from north to south, and columns from west to east, without RPCs if that changes their order."""
-    axes = zip(grid.dims, grid.spacing, (-1, 1), strict=True)
-    turned = [dim for dim, step, sign in axes if has_coordinate(ds, dim) and step * sign < 0]
-    if not turned:
-        return ds
-    ds = ds.isel({dim: slice(None, None, -1) for dim in turned})
-    for da in ds.data_vars.values():
-        said = da.encoding.get(GDAL_METADATA, {})
-        if "RPC" in said.get("domains", {}):
-            warn(
-                "Left out of the GeoTIFF: the RPCs, as rows are written from north to south, columns from west to east."
-            )
-            da.encoding[GDAL_METADATA] = {**said, "domains": without(said["domains"], ("RPC",))}
-    return ds
+def _ordered(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
+    """`ds` with rows and columns in the order of the file of GDAL it is from; of others, from north-west."""
+    axes = [
+        (dim, step, ds[dim].encoding.get(ASCENDS, ascends))
+        for dim, step, ascends in zip(grid.dims, grid.spacing, (False, True), strict=True)
+        if has_coordinate(ds, dim)
+    ]
+    return ds.isel({dim: slice(None, None, -1) for dim, step, ascends in axes if (step > 0) != ascends})
 
 
 def _encoded_layers(ds: xr.Dataset, grid: Grid) -> list[tuple[str, xr.DataArray, Mapping[str, Any]]]:

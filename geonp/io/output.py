@@ -34,7 +34,7 @@ from geonp.io.stores import Store, stored_once, to_zarr
 from geonp.io.tags import warn_of_tags
 from geonp.raster.dimensions import has_coordinate
 from geonp.raster.grid import Grid, grid_mapping_name, with_cf_crs, without_conventions
-from geonp.raster.metadata import GDAL_METADATA, PACKED_BANDS, as_dataset
+from geonp.raster.metadata import ASCENDS, GDAL_METADATA, PACKED_BANDS, as_dataset
 from geonp.raster.nodata import holds
 
 _GEOTIFF = {".tif", ".tiff"}
@@ -44,6 +44,7 @@ _OWNER = "owner.json"  # in the folder of a draft
 _ENCODING_ATTRS = ("_FillValue", "scale_factor", "add_offset")
 # Writers refuse, or wrongly apply, the chunks and compressors of another format.
 _PORTABLE_ENCODING = {"dtype", *_ENCODING_ATTRS, "missing_value", "_Unsigned", "grid_mapping", "units", "calendar"} | {
+    ASCENDS,
     GDAL_METADATA,
     PACKED_BANDS,
 }

@@ -35,6 +35,9 @@ as stored, and of ``bands``, which maps the number of a band to its scale and of
 GDAL_METADATA = "gdal_metadata"
 """Encoding of rasters of GDAL with what their file says beside the values, see :mod:`geonp.io.tags`."""
 
+ASCENDS = "ascends"
+"""Encoding of a coordinate of a raster of GDAL: whether it ascends in the file. A GeoTIFF out has the same order."""
+
 
 def as_dataset(obj: xr.DataArray | xr.Dataset) -> xr.Dataset:
     """A raster as a Dataset; the variable of an array without a name is called :data:`UNNAMED`.

@@ -110,6 +110,33 @@ def test_a_geotiff_comes_back_as_it_came(make: Any, tmp_path: Path, model: str) 
         assert (after.read_masks(1) == 255).all()
 
 
+_ORDERS = {
+    "south up": rasterio.Affine(30, 0, 500_000, 0, 30, 5_200_000),
+    "east first": rasterio.Affine(-30, 0, 500_000, 0, -30, 5_200_000),
+    "both": rasterio.Affine(-30, 0, 500_000, 0, 30, 5_200_000),
+    "rotated": rasterio.Affine(25, 10, 500_000, 10, -25, 5_200_000),
+}
+
+
+@pytest.mark.parametrize("transform", _ORDERS.values(), ids=_ORDERS)
+@pytest.mark.parametrize("options", [(), ("--values-only",), ("--values-only", "--driver", "COG")], ids=" ".join)
+def test_rows_and_columns_come_back_in_the_order_of_the_file(
+    transform: rasterio.Affine, options: tuple[str, ...], tmp_path: Path, model: str
+) -> None:
+    values = np.where(GAP, -32768, FIELD).astype("int16")
+    source = geotiff(tmp_path / "in.tif", [values], nodata=-32768, transform=transform)
+    paths = [tmp_path / name for name in ("out.tif", "errors.tif", "flags.tif")]
+    beside = ("--errors-to", paths[1], "--flags-to", paths[2])
+    with_warnings("fill", source, paths[0], "--model", model, *beside, *options)
+    for path in paths:
+        with rasterio.open(path) as file:
+            assert file.transform == transform
+            found = file.read(1)
+        same = {"out.tif": values, "flags.tif": GAP, "errors.tif": found}[path.name]
+        np.testing.assert_array_equal(found[~GAP], same[~GAP])
+        assert (found[GAP] > 0).all()
+
+
 def test_filled_integers_avoid_the_nodata_value(tmp_path: Path) -> None:
     """A plane of -1 and 1 around a gap is filled with 0, which is nodata: it becomes a neighbour."""
     values = np.where(GAP, 0, np.where((X + Y) % 2, 1, -1)).astype("int16")

@@ -822,10 +822,9 @@ def test_tags_units_and_rpcs_of_bands_are_kept_in_a_geotiff_and_missed_elsewhere
     write_raster(ds.isel(x=slice(1, 4)), tmp_path / "c.tif")
     with rasterio.open(tmp_path / "c.tif") as file:
         assert file.tags(ns="RPC") == {}  # of other columns
-    with pytest.warns(UserWarning, match="Left out of the GeoTIFF: the RPCs, as rows are written from north to south"):
-        write_raster(ds.isel(y=slice(None, None, -1)), tmp_path / "c.tif", overwrite=True)
-    with rasterio.open(tmp_path / "c.tif") as file:
-        assert file.tags(ns="RPC") == {}  # of rows in another order
+    write_raster(ds.isel(y=slice(None, None, -1)), tmp_path / "d.tif")
+    with rasterio.open(tmp_path / "d.tif") as file:
+        assert file.tags(ns="RPC").items() >= rpc.items()  # of rows in the order of the file again
         np.testing.assert_array_equal(file.read(), ds["a"])
     for name in ("b.nc", "b.zarr"):
         with pytest.warns(UserWarning, match=r"Left out of the output, .* keeps it: RPC, WAVELENGTH, unit\."):
