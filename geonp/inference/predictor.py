@@ -105,7 +105,7 @@ class Predictor:
 
                 probabilities = class_probabilities(network, *inputs)
                 return np.asarray(probabilities.permute(2, 0, 1).cpu(), np.float64)
-            predicted = network(*inputs, **_beside(points, self.device))
+            predicted = network(*inputs, **_beside(network, points, self.device))
             if points.measured is not None:
                 xc, _, xt, mask = inputs
                 predicted = updated(predicted, xc, xt, mask, *_of_measured(points.measured, self.device))
@@ -122,7 +122,7 @@ class Predictor:
         from geonp.nn.heads import Kriged
 
         with self._inputs(points) as (network, inputs):
-            predicted = network(*inputs, **_beside(points, self.device))
+            predicted = network(*inputs, **_beside(network, points, self.device))
             found = predicted.process() if isinstance(predicted, Kriged) else None
         if found is None:
             raise ModelError(
@@ -173,11 +173,12 @@ def _of_measured(measured: Measured, device: str) -> Iterator[Tensor]:
     return (torch.as_tensor(a).to(device) for a in (measured.values, measured.errors, measured.offset_error))
 
 
-def _beside(points: Points, device: str) -> dict[str, Any]:
-    """Covariates and known errors of a batch as arguments of a network, if there are any."""
+def _beside(network: nn.Module, points: Points, device: str) -> dict[str, Any]:
+    """Covariates, known errors and kind of a batch as arguments of a network, where they differ from the defaults."""
     import torch
 
     from geonp.nn.drift import Covariates
+    from geonp.nn.heads import KrigingHead
 
     found: dict[str, Any] = {}
     if points.covariates is not None:
@@ -186,6 +187,8 @@ def _beside(points: Points, device: str) -> dict[str, Any]:
         found["covariates"] = Covariates(context[0], targets[0], context[1], targets[1])
     if points.errors is not None:
         found["errors"] = torch.from_numpy(points.errors).to(device)
+    if points.scattered and isinstance(getattr(network, "head", None), KrigingHead):
+        found["scattered"] = True
     return found
 
 
@@ -255,6 +258,8 @@ class Points:
         ``(batch, n_c)``: known standard errors of the standardised values.
     measured : Measured or None
         Standardised measurements at the first targets, which predictions are conditioned on.
+    scattered : bool
+        Whether points may be far closer to each other than the cells of a raster.
     """
 
     xc: Float32Array
@@ -266,6 +271,7 @@ class Points:
     covariates: Columns | None = None
     errors: Float32Array | None = None
     measured: Measured | None = None
+    scattered: bool = False
 
 
 def resolve(model: str, device: str | None, batch_size: int | None) -> tuple[Predictor, checkpoint.Card]:

@@ -50,6 +50,8 @@ class Tile:
         Rows and columns of the context in the window ``(n_c, 2)``.
     measured : Measured, optional
         Measurements that the predictions are conditioned on. Their places come before those of the targets in `xt`.
+    scattered : bool
+        Whether points may be far closer to each other than the cells of a raster; the same for all tiles of a fill.
     """
 
     xc: FloatArray
@@ -63,6 +65,7 @@ class Tile:
     classes: FloatArray = field(default_factory=lambda: np.empty(0))
     cells: FloatArray | None = None
     measured: Measured | None = None
+    scattered: bool = False
 
 
 def in_batches(tiles: Iterable[Tile], size: int) -> list[list[Tile]]:
@@ -111,7 +114,16 @@ def pad(batch: list[Tile], predictor: Predictor) -> Points:
     covariates = padded([tile.covariates for tile in batch], n_c, n_t)
     measured = _measured(batch, loc, scale)
     return Points(
-        xc=xc, yc=yc, xt=xt, mask=mask, loc=loc, scale=scale, covariates=covariates, errors=errors, measured=measured
+        xc=xc,
+        yc=yc,
+        xt=xt,
+        mask=mask,
+        loc=loc,
+        scale=scale,
+        covariates=covariates,
+        errors=errors,
+        measured=measured,
+        scattered=batch[0].scattered,
     )
 
 

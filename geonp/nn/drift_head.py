@@ -14,6 +14,7 @@ from geonp.nn.drift_process import DriftModel, DriftObservations
 from geonp.nn.heads import KRIGING, Kriged, KrigingHead, prior_of, step_inputs, unsorted, with_targets
 from geonp.nn.layers import MLP, masked_mean
 from geonp.nn.likelihood import condition
+from geonp.nn.nugget import with_nugget
 from geonp.nn.process import Observations, bounded_noise, outside_in_order
 
 
@@ -187,6 +188,7 @@ class DriftKrigingHead(KrigingHead):
         mask: Tensor,
         summary: Tensor,
         prepared: Prepared,
+        scattered: bool = False,
     ) -> Kriged:
         """Predict new measurements at the targets from features that read ``prepared.remainder``.
 
@@ -207,7 +209,7 @@ class DriftKrigingHead(KrigingHead):
             raw, start = self._raw_parameters(pooled, start)
             columns, trusted_mask = prepared.context.at(order), start.trusted_mask
             observations = DriftObservations(*known, values, mask, columns, error_variance, trusted_mask=trusted_mask)
-            raw, raw_drift, observations = self.drift_scoring(raw, prepared, pooled, observations)
+            raw, raw_drift, observations = self.drift_scoring(raw, prepared, pooled, observations, scattered)
             local = bounded_noise(local, with_targets(observations.trusted_mask, n_t))
             variances = Variances.of(raw_drift, *self.model.scale(prepared.effect, raw))
             kernel, prior, noise = self.model.drift_covariance(
@@ -262,7 +264,7 @@ class DriftKrigingHead(KrigingHead):
         return given.mean, raw_drift, self.model.effects(raw, variances, part)
 
     def drift_scoring(
-        self, raw: Tensor, prepared: Prepared, pooled: Tensor, context: DriftObservations
+        self, raw: Tensor, prepared: Prepared, pooled: Tensor, context: DriftObservations, scattered: bool = False
     ) -> tuple[Tensor, Tensor, DriftObservations]:
         """:meth:`~geonp.nn.heads.KrigingHead.fisher_scoring` of the parameters of covariance and drift together.
 
@@ -272,8 +274,12 @@ class DriftKrigingHead(KrigingHead):
             Raw parameters ``(batch, n_raw)``, log variances of the drift ``(batch, p, 3)``, and the context with
             outliers marked.
         """
-        raw = start = raw.double()
+        raw = raw.double()
         raw_drift = drift_start = prepared.raw_drift
+        if scattered and self.priors:
+            of = partial(self.model.drift_log_likelihood, raw_drift.detach(), prepared.effect, context)
+            raw = with_nugget(self.model, raw, context, of)
+        start = raw
         n = raw_drift.shape[1]
         part, few = context.thinned(self.n_refine), context.thinned(KRIGING.n_information)
         for i, is_thinned in self.scoring:

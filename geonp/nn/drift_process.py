@@ -10,7 +10,7 @@ from torch import Tensor
 
 from geonp.nn.drift import Columns, Variances
 from geonp.nn.layers import masked_mean
-from geonp.nn.likelihood import condition, fisher_information, log_likelihood
+from geonp.nn.likelihood import condition, fisher_information, log_density, log_likelihood
 from geonp.nn.process import CovarianceModel, Linearisation, LocalProcess, Observations
 
 Scale = tuple[Tensor, Tensor]
@@ -82,6 +82,16 @@ class DriftModel(CovarianceModel):
             trends=torch.cat([plain.trends, drift], -1),
             noise=plain.noise + error_variance,
         )
+
+    @torch.no_grad()
+    def drift_log_likelihood(
+        self, raw_drift: Tensor, effect: Tensor, observations: DriftObservations, raw: Tensor
+    ) -> Tensor:
+        """Log likelihood of some observations, ``(batch,)``, float64; `effect` as of :meth:`scale`."""
+        local, x, columns = observations.bounded_local, observations.x, observations.columns
+        variances = Variances.of(raw_drift, *self.scale(effect, raw))
+        kernel, _, noise = self.drift_covariance(raw, variances, (local, local), (x, x), (columns, columns))
+        return log_density(kernel, noise + observations.error_variance, observations.y, observations.mask)
 
     @torch.no_grad()
     def drift_score(

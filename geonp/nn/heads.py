@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from geonp.nn.layers import MLP, masked_mean
 from geonp.nn.likelihood import Conditional, condition
+from geonp.nn.nugget import with_nugget
 from geonp.nn.process import (
     CovarianceModel,
     LocalProcess,
@@ -202,7 +203,15 @@ class KrigingHead(nn.Module):
             nn.init.normal_(list(mlp.parameters())[-2], std=1e-3)
 
     def forward(
-        self, targets: Tensor, context: Tensor, xt: Tensor, xc: Tensor, yc: Tensor, mask: Tensor, summary: Tensor
+        self,
+        targets: Tensor,
+        context: Tensor,
+        xt: Tensor,
+        xc: Tensor,
+        yc: Tensor,
+        mask: Tensor,
+        summary: Tensor,
+        scattered: bool = False,
     ) -> Kriged:
         """Predict new measurements at the targets.
 
@@ -217,6 +226,9 @@ class KrigingHead(nn.Module):
             True where observed.
         summary : Tensor
             Statistics of the whole context, ``(batch, n_summary)``.
+        scattered : bool
+            Whether points may be far closer to each other than the cells of a raster. If there are scoring steps, noise
+            is looked for before them that the network does not see (:func:`~geonp.nn.nugget.with_nugget`).
 
         Returns
         -------
@@ -234,7 +246,7 @@ class KrigingHead(nn.Module):
             local = self.local(torch.cat([targets, context], 1))
             observations = Observations(local[:, n_t:].detach(), xc, yc, mask, trusted_mask=self._trusted(mask))
             raw, observations = self._raw_parameters(pooled, observations)
-            raw, observations = self.fisher_scoring(raw, pooled, observations)
+            raw, observations = self.fisher_scoring(raw, pooled, observations, scattered)
             local = bounded_noise(local, with_targets(observations.trusted_mask, n_t))
             kernel, prior, noise = self.model.covariance(raw, local, local[:, n_t:], torch.cat([xt, xc], 1), xc)
             given = condition(kernel, prior[:, :n_t], noise[:, n_t:], yc, mask)
@@ -280,7 +292,9 @@ class KrigingHead(nn.Module):
         """Of each scoring step the index of its prior, and whether it reads only a part of the context."""
         return [(0, True)] * self.thinned_steps + [(i, False) for i in range(len(self.priors))]
 
-    def fisher_scoring(self, raw: Tensor, pooled: Tensor, context: Observations) -> tuple[Tensor, Observations]:
+    def fisher_scoring(
+        self, raw: Tensor, pooled: Tensor, context: Observations, scattered: bool = False
+    ) -> tuple[Tensor, Observations]:
         """Sharpen raw covariance parameters by regularised Fisher scoring.
 
         A step solves ``(I + P) step = score + P (centre + start - raw)`` with the Fisher information I of
@@ -295,13 +309,18 @@ class KrigingHead(nn.Module):
             Mean context features and summary, ``(batch, dim + n_summary)``.
         context : Observations
             The whole context, in :func:`~geonp.nn.process.outside_in_order`.
+        scattered : bool
+            As of :meth:`forward`.
 
         Returns
         -------
         tuple
             Raw parameters ``(batch, n_raw)``, and the context with outliers marked.
         """
-        raw = start = raw.double()
+        raw = raw.double()
+        if scattered and self.priors:
+            raw = with_nugget(self.model, raw, context, partial(self.model.log_likelihood, context))
+        start = raw
         part, few = context.thinned(self.n_refine), context.thinned(KRIGING.n_information)
         for i, is_thinned in self.scoring:
             at = self.model.linearise(raw)

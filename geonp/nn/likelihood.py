@@ -131,6 +131,16 @@ def log_likelihood(kernel: Tensor, noise: Tensor, yc: Tensor, mask: Tensor) -> L
 
 
 @torch.no_grad()
+def log_density(kernel: Tensor, noise: Tensor, yc: Tensor, mask: Tensor) -> Tensor:
+    """Log likelihood of a context, without its constant, mean over channels, ``(batch,)``, float64."""
+    factor = _cholesky(kernel, noise, mask)
+    whitened = torch.linalg.solve_triangular(factor, torch.where(mask[..., None], yc, 0.0).double(), upper=False)
+    log_determinant = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    density: Tensor = -0.5 * (whitened.square().sum(1).mean(-1) + log_determinant)
+    return density
+
+
+@torch.no_grad()
 def fisher_information(kernel: Tensor, noise: Tensor, derivatives: Tensor, mask: Tensor) -> Tensor:
     """Fisher information of the parameters of a process with mean zero, per context point, ``(batch, p, p)``.
 

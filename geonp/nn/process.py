@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from geonp.nn.covariance import N_KERNELS, MixtureTerms, matern_mixture, mixture_terms, polynomial
 from geonp.nn.lattice import PairDifferences, lattice_differences, symmetric_differences
 from geonp.nn.layers import masked_mean
-from geonp.nn.likelihood import Likelihood, fisher_information, log_likelihood
+from geonp.nn.likelihood import Likelihood, fisher_information, log_density, log_likelihood
 
 
 def soft_clamp(x: Tensor, limit: float) -> Tensor:
@@ -222,6 +222,25 @@ class CovarianceModel:
         trends = constant.sqrt()[:, None].expand(-1, local.shape[1], -1)
         amplitudes, noise = self._amplitude(local)[..., None], self._noise(raw[:, -1:], local)
         return LocalProcess(whitening @ whitening.mT, weights, amplitudes, trends, noise)
+
+    @torch.no_grad()
+    def log_likelihood(self, observations: Observations, raw: Tensor) -> Tensor:
+        """Log likelihood of some observations, ``(batch,)``, float64."""
+        local, x = observations.bounded_local, observations.x
+        kernel, _, noise = self.covariance(raw, local, local, x, x)
+        return log_density(kernel, noise, observations.y, observations.mask)
+
+    @torch.no_grad()
+    def moved_to_noise(self, raw: Tensor, mixture: int, share: float, observations: Observations) -> Tensor:
+        """Raw parameters that have a share of the variance of a mixture as noise, at the mean squared amplitude."""
+        column, limit = mixture * (self._n_metric + 1 + N_KERNELS) + self._n_metric, self.max_log_variance
+        log_variance = soft_clamp(raw[:, column], limit) + math.log1p(-share)
+        square = masked_mean(self._amplitude(observations.bounded_local).square()[..., None], observations.mask)
+        noise = torch.exp(raw[:, -1] + self.log_noise) + share * self._split(raw)[1][:, mixture].sum(-1) * square[:, 0]
+        raw = raw.clone()
+        raw[:, column] = limit * torch.atanh((log_variance / limit).clamp(-0.999, 0.999))
+        raw[:, -1] = noise.log() - self.log_noise
+        return raw
 
     @torch.no_grad()
     def linearise(self, raw: Tensor) -> Linearisation:

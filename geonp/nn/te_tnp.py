@@ -214,6 +214,7 @@ class TEPTTNP(nn.Module):
         context_mask: Tensor | None = None,
         covariates: Covariates | None = None,
         errors: Tensor | None = None,
+        scattered: bool = False,
     ) -> Normal | StudentT:
         """Predict targets from context: arguments and result as in :meth:`geonp.nn.tnp_kr.TNPKR.forward`."""
         start = origin(xc, xt)
@@ -221,9 +222,9 @@ class TEPTTNP(nn.Module):
         xt = xt - start
         if covariates is not None or errors is not None:
             prepared = drift_head(self.head).prepare(xc, yc, context_mask, xt.shape[1], covariates, errors)
-            return self._krige(xc, prepared.remainder, xt, context_mask, prepared)
+            return self._krige(xc, prepared.remainder, xt, context_mask, scattered, prepared)
         if isinstance(self.head, KrigingHead):
-            return self._krige(xc, yc, xt, context_mask)
+            return self._krige(xc, yc, xt, context_mask, scattered)
         _, keys = self._encode(self.embed(_with_flag(yc, 0.0)), xc / self.unit, context_mask)
         return _decode(xt / self.unit, self.read, keys, self.embed, self.head, yc.shape[-1])
 
@@ -240,7 +241,9 @@ class TEPTTNP(nn.Module):
                 z, x = self.spread[i](z, x, u, v, unmasked)
         return z, keys
 
-    def _krige(self, xc: Tensor, yc: Tensor, xt: Tensor, mask: Tensor, prepared: Prepared | None = None) -> StudentT:
+    def _krige(
+        self, xc: Tensor, yc: Tensor, xt: Tensor, mask: Tensor, scattered: bool, prepared: Prepared | None = None
+    ) -> StudentT:
         n_t = xt.shape[1]
         # bfloat16 would round coordinates to whole cells and small differences of values to zero
         with torch.autocast(xc.device.type, enabled=False):
@@ -255,9 +258,9 @@ class TEPTTNP(nn.Module):
             zt = _read(self.read, keys, tokens[:, :n_t], xt / self.unit)
             targets, context = self.norm_out(zt), self.norm_out(zc)
         if prepared is not None:
-            return drift_head(self.head).drift_forward(targets, context, xt, xc, mask, summary, prepared)
+            return drift_head(self.head).drift_forward(targets, context, xt, xc, mask, summary, prepared, scattered)
         assert isinstance(self.head, KrigingHead)
-        return self.head.forward(targets, context, xt, xc, yc, mask, summary)
+        return self.head.forward(targets, context, xt, xc, yc, mask, summary, scattered)
 
 
 def _layers(n: int, dim: int, heads: int, d_x: int, move: bool, max_pairs: int, pair_dim: int = 0) -> nn.ModuleList:

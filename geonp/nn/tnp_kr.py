@@ -149,6 +149,7 @@ class TNPKR(nn.Module):
         context_mask: Tensor | None = None,
         covariates: Covariates | None = None,
         errors: Tensor | None = None,
+        scattered: bool = False,
     ) -> Normal | StudentT:
         """Predict targets from context.
 
@@ -166,6 +167,9 @@ class TNPKR(nn.Module):
             Co-located fields at context and targets; for ``head="drift"``.
         errors : Tensor, optional
             Known standard errors of the context values, ``(batch, n_c)``; for ``head="drift"``.
+        scattered : bool, optional
+            Whether points may be far closer to each other than the cells of a raster, on which the weights were
+            trained. A kriging head with scoring steps then looks for noise between them.
 
         Returns
         -------
@@ -181,19 +185,26 @@ class TNPKR(nn.Module):
             xc, xt = xc / self.unit, xt / self.unit
         n_t = xt.shape[1]
         if covariates is not None or errors is not None:
-            return self._with_drift(xc, yc, xt, context_mask, covariates, errors)
+            return self._with_drift(xc, yc, xt, context_mask, covariates, errors, scattered)
         tokens, summary = self._features(xc, yc, xt, context_mask)
         if isinstance(self.head, GaussianHead):
             return self.head.forward(tokens[:, :n_t])
-        return self.head.forward(tokens[:, :n_t], tokens[:, n_t:], xt, xc, yc, context_mask, summary)
+        return self.head.forward(tokens[:, :n_t], tokens[:, n_t:], xt, xc, yc, context_mask, summary, scattered)
 
     def _with_drift(
-        self, xc: Tensor, yc: Tensor, xt: Tensor, mask: Tensor, covariates: Covariates | None, errors: Tensor | None
+        self,
+        xc: Tensor,
+        yc: Tensor,
+        xt: Tensor,
+        mask: Tensor,
+        covariates: Covariates | None,
+        errors: Tensor | None,
+        scattered: bool,
     ) -> StudentT:
         head, n_t = drift_head(self.head), xt.shape[1]
         prepared = head.prepare(xc, yc, mask, n_t, covariates, errors)
         tokens, summary = self._features(xc, prepared.remainder, xt, mask, prepared.embedding)
-        return head.drift_forward(tokens[:, :n_t], tokens[:, n_t:], xt, xc, mask, summary, prepared)
+        return head.drift_forward(tokens[:, :n_t], tokens[:, n_t:], xt, xc, mask, summary, prepared, scattered)
 
     def _features(self, *points: Tensor) -> tuple[Tensor, Tensor]:
         """:meth:`_trunk`, on a CPU without gradients one task at a time."""

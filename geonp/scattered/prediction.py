@@ -247,7 +247,8 @@ def _with_context(
     xt = project(places[index], square.middle, observations.geographic) / square.unit
     beside = columns(covariates, chosen, len(observations.xy) + index)
     errors = None if observations.errors is None else observations.errors[chosen]
-    tile = Tile(xc, observations.values[chosen], xt, index, part.weights, covariates=beside, errors=errors)
+    values = observations.values[chosen]
+    tile = Tile(xc, values, xt, index, part.weights, covariates=beside, errors=errors, scattered=True)
     return without_piles(tile, job.warping, job.predictor), chosen
 
 
