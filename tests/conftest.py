@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,8 @@ from geonp.evaluation import kriging
 from geonp.fill import request
 from geonp.inference import checkpoint, parallel, predictor
 from geonp.nn.models import build
+
+gc.set_threshold(20_000, 20, 20)  # as the command line has it: what is imported and collected lasts
 
 settings.register_profile("geonp", deadline=None, derandomize=True)
 settings.load_profile("geonp")
@@ -52,6 +55,12 @@ CARD: dict[str, Any] = {
     "training": {},
     "scores": {},
 }
+
+
+def pytest_collection_finish() -> None:
+    """Leave what lasts to the end out of all later collections of garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -93,6 +102,13 @@ def random_checkpoint(folder: Path, card: dict[str, Any]) -> str:
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Path of a checkpoint with the raster architecture, tiny and with random weights."""
     return random_checkpoint(tmp_path_factory.mktemp("weights"), CARD)
+
+
+@pytest.fixture(scope="session")
+def wide_tiles(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The same weights with tiles of four times the area, of which a raster needs a quarter as many."""
+    tiles = {**CARD["neighbourhood"], "tile_px": 16, "halos_px": [16], "merge": 1}
+    return random_checkpoint(tmp_path_factory.mktemp("wide"), {**CARD, "neighbourhood": tiles})
 
 
 @pytest.fixture(scope="session")

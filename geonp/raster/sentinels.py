@@ -54,11 +54,12 @@ class Extremes:
         while values.size:
             extremes = np.stack([values.min(), values.max()])
             with np.errstate(over="ignore"):
-                ends = [s for s in sentinels if np.isclose(extremes, s, rtol=1e-6, atol=0).any()]
+                close = np.isclose(extremes[:, None], np.array(sentinels), rtol=1e-6, atol=0).any(0)
+                ends = [sentinel for sentinel, is_end in zip(sentinels, close, strict=True) if is_end]
                 if not ends:
                     return cls(counts, *map(float, extremes))
                 # the same comparison: if no value were equal, this loop would not end
-                equal = np.isclose(values, ends[0], rtol=1e-6, atol=0)
+                equal = np.isclose(values, ends[:1], rtol=1e-6, atol=0)
             counts[ends[0]] = int(equal.sum())
             values = values[~equal]
         return cls(counts, math.inf, -math.inf)

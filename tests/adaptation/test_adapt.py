@@ -48,9 +48,9 @@ def one_thread() -> Any:
 
 
 @pytest.fixture(scope="module")
-def model(model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+def model(wide_tiles: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The tiny model with standard errors 7 times as wide, which a few steps of training correct."""
-    network, card = checkpoint.load_model(model)
+    network, card = checkpoint.load_model(wide_tiles)
     network = deepcopy(network)
     network.head.correction[-1].bias.data[1] += 2.0  # type: ignore[union-attr, index, operator]
     file = tmp_path_factory.mktemp("wide") / "tiny.safetensors"
@@ -61,12 +61,13 @@ def model(model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(autouse=True)
 def bold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use a high learning rate, since the weights are random."""
+    """Use a high learning rate, since the weights are random, few validations, and rasters of few tiles."""
     set_learning_rate(monkeypatch, 5e-3)
+    monkeypatch.setattr(validation, "SETTINGS", replace(validation.SETTINGS, min_tiles=4))
 
 
 def set_learning_rate(monkeypatch: pytest.MonkeyPatch, rate: float) -> None:
-    monkeypatch.setattr(adapting, "SETTINGS", replace(adapting.SETTINGS, learning_rate=rate))
+    monkeypatch.setattr(adapting, "SETTINGS", replace(adapting.SETTINGS, learning_rate=rate, validations=2))
 
 
 def smooth(shape: tuple[int, int] = (48, 56), seed: int = 0) -> np.ndarray:
@@ -147,7 +148,7 @@ def far_sighted(model: str, folder: Path) -> str:
     """The tiny model with tiles so large that the context of one is thinned out over all of it."""
     network, card = checkpoint.load_model(model)
     known = {key: value for key, value in card.model_dump().items() if key not in {"parameters", "sha256", "format"}}
-    hood = {**known["neighbourhood"], "tile_px": 32, "n_context": 12, "merge": 1}
+    hood = {**known["neighbourhood"], "tile_px": 32, "halos_px": [8, 16], "n_context": 12, "merge": 1}
     checkpoint.save(network, folder / "far.safetensors", **{**known, "neighbourhood": hood})
     return str(folder / "far.safetensors")
 

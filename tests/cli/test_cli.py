@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -464,12 +463,25 @@ def test_people_see_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     assert "cells/s" in shown
 
 
+FORKING = """
+import sys
+import torch._dynamo  # once, which optimisers would import in each process
+from lightning_fabric.strategies import ddp
+from geonp.cli.app import main
+from geonp.training import loop
+spawning = ddp.DDPStrategy
+ddp.DDPStrategy = lambda start_method, **options: spawning(start_method="fork", **options)
+"""
+"""The command line, whose processes that train together import nothing again."""
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 @pytest.mark.parametrize(("stop", "devices"), [(signal.SIGINT, "1"), (signal.SIGTERM, "2")])
 def test_an_interrupted_training_ends_after_its_step(tmp_path: Path, stop: signal.Signals, devices: str) -> None:
     small = ["model.architecture=cnp", "training.batch_size=1", "training.validation_batches=1"]
     often = ["training.validate_every=1", "--device", "cpu", "--devices", devices]
-    arguments = [GEONP, "train", "gp2d_rbf", *small, *often, "--out", tmp_path / "run", "training.steps=9999"]
+    command = [sys.executable, "-W", "ignore", "-c", f"{FORKING}main(sys.argv[1:])"] if devices == "2" else [GEONP]
+    arguments = [*command, "train", "gp2d_rbf", *small, *often, "--out", tmp_path / "run", "training.steps=9999"]
 
     def heed() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -485,28 +497,41 @@ def test_an_interrupted_training_ends_after_its_step(tmp_path: Path, stop: signa
     assert torch.load(tmp_path / "run" / "state.pt", weights_only=True)["step"] == len(rows) - 1
 
 
+KILLED = """
+import os, signal, time
+from pathlib import Path
+folder, *command = sys.argv[1:]
+state = Path(folder, "killed", "state.pt")
+child = os.fork()
+if child == 0:
+    os.setsid()
+    main([*command, f"{folder}/killed"])
+while not state.exists() and not os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+    time.sleep(0.01)
+os.killpg(child, signal.SIGKILL)
+assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+print(torch.load(state, weights_only=True)["step"], len(list(Path(folder, "killed").glob("*.safetensors"))))
+main([*command, f"{folder}/killed", "--resume"], standalone_mode=False)
+main([*command, f"{folder}/straight"], standalone_mode=False)
+"""
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs groups of processes")
 def test_a_killed_training_resumes_at_its_step(tmp_path: Path) -> None:
-    small = ["model.architecture=cnp", "training.batch_size=2", "training.validation_batches=1", "training.steps=12"]
+    small = ["model.architecture=cnp", "training.batch_size=2", "training.validation_batches=1", "training.steps=6"]
     often = ["training.precision=bf16", "training.validate_every=1", "training.save_every_s=0.01"]
-    start = ["train", "gp1d_rbf", *small, *often, "--device", "cpu", "--devices", "2"]
-    start += ["--workers", "0", "--out"]
-    state = tmp_path / "killed" / "state.pt"
-    killed = subprocess.Popen([GEONP, *start, tmp_path / "killed"], stderr=subprocess.DEVNULL, start_new_session=True)
-    while not state.exists() and killed.poll() is None:
-        time.sleep(0.01)
-    os.killpg(killed.pid, signal.SIGKILL)
-    killed.wait()
-    assert 0 < torch.load(state, weights_only=True)["step"] < 12
-    assert not (tmp_path / "killed" / "gp1d_rbf.safetensors").exists()
-
-    cli(*start, tmp_path / "killed", "--resume")
-    cli(*start, tmp_path / "straight")
+    start = ["train", "gp1d_rbf", *small, *often, "--device", "cpu", "--devices", "2", "--workers", "0", "--out"]
+    command = [sys.executable, "-W", "ignore", "-c", FORKING + KILLED, tmp_path, *start]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    step, finished = map(int, done.stdout.split()[:2])
+    assert 0 < step < 6
+    assert not finished
     rows = []
     for name in ("killed", "straight"):
         with (tmp_path / name / "curve.csv").open(newline="") as handle:
             rows.append([{**row, "cpu_hours": ""} for row in csv.DictReader(handle)])
-    assert len(rows[0]) == 12
+    assert len(rows[0]) == 6
     assert rows[0] == rows[1]
     files = [tmp_path / name / "gp1d_rbf.safetensors" for name in ("killed", "straight")]
     one, other = (checkpoint.load_model(str(file))[0].state_dict() for file in files)

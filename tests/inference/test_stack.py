@@ -201,7 +201,7 @@ def test_without_cells_to_compare_there_is_no_background(values: Array) -> None:
 @pytest.fixture(scope="module")
 def shared(float32: None, drift_model: str) -> tuple[xr.DataArray, xr.Dataset]:
     """A stack whose slices have much in common, and its fill with each other by a small model."""
-    raster, _ = stack(own=0.3, slices=4, size=32)
+    raster, _ = stack(own=0.3, slices=4, size=24)
     return raster, infill(raster, tails=True, across="time", model=drift_model)
 
 
@@ -299,9 +299,9 @@ def test_the_order_may_be_turned_round(shared: tuple[xr.DataArray, xr.Dataset], 
 def test_cells_outside_of_the_domain_are_not_used(shared: tuple[xr.DataArray, xr.Dataset], drift_model: str) -> None:
     raster = shared[0]
     mask = np.ones(raster.shape[1:], bool)
-    mask[:, 20:] = False
+    mask[:, 15:] = False
     wrong = raster.copy()
-    wrong[1:, :, 20:] += np.random.default_rng(7).normal(size=(3, 32, 12))
+    wrong[1:, :, 15:] += np.random.default_rng(7).normal(size=(3, 24, 9))
     options = {"mask": mask, "across": "time", "batch_size": 4, "model": drift_model}
     first, second = (infill(each, **options).isel(time=0) for each in (raster, wrong))
     xr.testing.assert_equal(first.drop_attrs(), second.drop_attrs())
@@ -309,7 +309,7 @@ def test_cells_outside_of_the_domain_are_not_used(shared: tuple[xr.DataArray, xr
 
 def test_chunks_do_not_matter(shared: tuple[xr.DataArray, xr.Dataset], drift_model: str) -> None:
     raster, together = shared
-    chunks = {"time": (1, 2, 1), "y": 14, "x": 20}
+    chunks = {"time": (1, 2, 1), "y": 11, "x": 15}
     lazy = infill(raster.chunk(chunks), tails=True, across="time", model=drift_model)
     assert lazy.a.chunks == raster.chunk(chunks).chunks
     found = lazy.compute()
@@ -369,11 +369,11 @@ def test_neighbours_are_the_nearest_in_time_of_any_calendar(drift_model: str, mo
     xr.testing.assert_equal(shifted.a.drop_vars("time").drop_attrs(), by_index.a.drop_attrs())
 
 
-def crossed() -> tuple[xr.DataArray, Array]:
+def crossed(size: int = 40) -> tuple[xr.DataArray, Array]:
     """Two dates of two bands that are much alike; both dates of a band have the same gaps."""
     rng = np.random.default_rng(3)
-    truth = rough(rng, 1, 1, 40, 40) + 0.3 * rough(rng, 2, 2, 40, 40)
-    values = np.where(gaps(rng, 1, 2, 40, 40), np.nan, truth)
+    truth = rough(rng, 1, 1, size, size) + 0.3 * rough(rng, 2, 2, size, size)
+    values = np.where(gaps(rng, 1, 2, size, size), np.nan, truth)
     return xr.DataArray(values, dims=("time", "band", "y", "x"), name="a"), truth
 
 
@@ -393,12 +393,12 @@ def test_slices_are_filled_from_both_dimensions() -> None:
 def test_both_dimensions_are_read_on_every_path(
     tmp_path: Path, drift_model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    raster, _ = crossed()
+    raster, _ = crossed(20)
     both = infill(raster, across=("time", "band"), model=drift_model)
     error = both.a_standard_error.where(np.isnan(raster))
-    lazy = infill(raster.chunk({"time": 1, "band": 2, "y": 24}), across=["time", "band"], model=drift_model)
+    lazy = infill(raster.chunk({"time": 1, "band": 2, "y": 12}), across=["time", "band"], model=drift_model)
     assert float(np.abs((lazy.a - both.a) / error)[0].max()) < 1e-3
-    monkeypatch.setattr("geonp.fill.store.PARTS", PartSettings(cells=40 * 40))
+    monkeypatch.setattr("geonp.fill.store.PARTS", PartSettings(cells=20 * 20))
     raster.to_netcdf(tmp_path / "in.nc")
     asked = ["fill", str(tmp_path / "in.nc"), str(tmp_path / "out.zarr"), "--across", "time", "--across", "band"]
     cli(*asked, "--resume", "--model", drift_model)
@@ -407,14 +407,14 @@ def test_both_dimensions_are_read_on_every_path(
 
 
 def test_variables_are_filled_from_each_other(tmp_path: Path, drift_model: str) -> None:
-    raster, _ = stack(own=0.3, slices=3, size=28)
+    raster, _ = stack(own=0.3, slices=3, size=20)
     ds = xr.Dataset({"a": raster[0], "b": 2 * raster[1], "c": raster[2] - 5})
     found = infill(ds, across="variables", model=drift_model)
     expected = infill(xr.concat([ds.a, ds.b, ds.c], "time"), across="time", model=drift_model).a
     for name, values in zip("abc", expected, strict=True):
         error = found[f"{name}_standard_error"].where(np.isnan(ds[name]))
         assert float(np.abs((found[name] - values) / error).max()) < 1e-3
-    lazy = infill(ds.chunk({"y": 14}), across="variables", model=drift_model)
+    lazy = infill(ds.chunk({"y": 10}), across="variables", model=drift_model)
     xr.testing.assert_allclose(lazy.b.compute(), found.b, rtol=1e-4)
     fill_store(ds, tmp_path / "out.zarr", across="variables", model=drift_model)
     with xr.open_zarr(tmp_path / "out.zarr") as stored:
@@ -430,10 +430,10 @@ def test_a_store_holds_the_same(
     shared: tuple[xr.DataArray, xr.Dataset], tmp_path: Path, drift_model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raster, together = shared
-    monkeypatch.setattr("geonp.fill.store.PARTS", PartSettings(cells=2 * 20 * 20))
+    monkeypatch.setattr("geonp.fill.store.PARTS", PartSettings(cells=2 * 15 * 15))
     raster.to_netcdf(tmp_path / "in.nc")
     source = open_raster(tmp_path / "in.nc", chunks=None)
-    fill_store(source, tmp_path / "out.zarr", across="time", chunks=20, model=drift_model)
+    fill_store(source, tmp_path / "out.zarr", across="time", chunks=15, model=drift_model)
     with xr.open_zarr(tmp_path / "out.zarr") as found:
         error = together.a_standard_error.where(np.isnan(raster))
         assert float(np.abs((found.a - together.a) / error).max()) < 1e-3
