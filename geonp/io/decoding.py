@@ -80,6 +80,7 @@ def decoded(stored: xr.Dataset, wanted: Sequence[str] | None = None) -> xr.Datas
     with warnings.catch_warnings():
         # its advice is an argument of a function that users of geonp do not call; geonp reads cftime
         warnings.filterwarnings("ignore", "Unable to decode time axis into full numpy.datetime64")
+        warnings.filterwarnings("ignore", "variable .* has multiple fill values")  # all of them are missing
         ds = xr.decode_cf(plain, decode_timedelta=False)
     for name, as_stored in kept.items():
         ds[name].attrs.update(as_stored)

@@ -21,7 +21,7 @@ from geonp.errors import InputError, OutputError, reason, warn
 from geonp.io.alpha import alpha_beside, with_alpha
 from geonp.io.bands import packed
 from geonp.io.intact import require_intact, unwritten, write_blocks
-from geonp.io.layouts import add_overviews, creation_of, layout_of
+from geonp.io.layouts import add_overviews, bits_of, creation_of, layout_of, within_bits
 from geonp.io.tags import layer_tags, write_categories, write_tags
 from geonp.raster.arrays import Array
 from geonp.raster.dimensions import has_coordinate
@@ -110,6 +110,9 @@ def write_geotiff(
     if layout.get("mask") and layers[-1][2].get("colour") == "alpha":
         *layers, (_, mask, _) = layers
     first = layers[0][1]
+    bits = 0 if "NBITS" in options else bits_of(layout, first)
+    if bits:
+        layers = [(label, within_bits(layer, bits), about) for label, layer, about in layers]
     affine, gcps = transform(ds, grid), first.rio.get_gcps()
     unplaced = affine is None and not gcps and not grid.regular
     if unplaced:
@@ -139,7 +142,7 @@ def write_geotiff(
         try:
             # overviews of a COG are in temporary files before
             with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True, COG_TMP_COMPRESSION="NONE"):
-                rasterio.shutil.copy(draft, path, driver=driver, **options)
+                rasterio.shutil.copy(draft, path, driver=driver, **options, **({"NBITS": str(bits)} if bits else {}))
                 if layout.get("overviews") and driver == "GTiff":
                     add_overviews(path, layout["overviews"], average=average)
         except (RasterioError, CPLE_BaseError) as error:

@@ -18,6 +18,7 @@ from geonp.errors import InputError, warn
 from geonp.io.decoding import decoded
 from geonp.io.grib import LEFT_OUT
 from geonp.io.hdfeos import described, structure_of
+from geonp.io.layouts import NETCDF_MODEL, OTHER_GROUPS
 from geonp.io.nodata import numbered, retyped
 from geonp.io.sources import Source
 from geonp.raster.dimensions import LATITUDES, LONGITUDES, is_geolocation
@@ -52,6 +53,7 @@ class NetCDF:
         options: Any = {"engine": "netcdf4", "decode_cf": False, "cache": False}
         ds = xr.open_dataset(self.path, chunks=chunks, group=group or None, **options)
         with netCDF4.Dataset(self.path) as file:
+            ds.encoding |= {NETCDF_MODEL: file.data_model, OTHER_GROUPS: [g for g in file.groups if g != group]}
             for name, variable in (file[group] if group else file).variables.items():
                 if isinstance(variable.datatype, netCDF4.VLType) and variable.dtype is not str:
                     ds[name].encoding["dtype"] = np.dtype(object)

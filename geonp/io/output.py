@@ -25,7 +25,7 @@ from geonp.io.attributes import storable, with_storable_names, with_texts
 from geonp.io.conventions import with_conventions
 from geonp.io.geotiff import DRIVERS, creation_options_of, transform, write_geotiff
 from geonp.io.journal import Journal
-from geonp.io.layouts import layout_of, with_chunks, zarr_format_of
+from geonp.io.layouts import OTHER_GROUPS, layout_of, netcdf_model, stored_like, zarr_format_of
 from geonp.io.location import check_writable, require_apart, require_no_other, resolved, sync
 from geonp.io.netcdf import write_netcdf
 from geonp.io.owner import here, named, note, owning, runs
@@ -114,9 +114,10 @@ def write_raster(
         Output in an existing folder. The extension chooses the format: .zarr, .nc (.nc4, .cdf) or .tif (.tiff).
     like : Dataset, optional
         A raster that was opened by :func:`geonp.open_raster` from a file of the same format. The output is stored like
-        this file: driver, blocks, compression and predictor, interleaving, overviews, a mask, and descriptions of
-        bands of a GeoTIFF; chunks, compression and unlimited dimensions of NetCDF and Zarr. Lossy compression is
-        replaced by DEFLATE. Files do not say how overviews were computed: those of numbers are means.
+        this file: driver, blocks, compression and predictor, interleaving, bits, overviews, a mask, and descriptions
+        of bands of a GeoTIFF; chunks, compression, nodata values, kind and unlimited dimensions of NetCDF and Zarr.
+        Lossy compression is replaced by DEFLATE. Files do not say how overviews were computed: those of numbers are
+        means.
     driver : {"COG", "GTiff"}, optional
         GDAL driver of a GeoTIFF. By default the driver of `like`, or else COG.
     overwrite : bool
@@ -169,11 +170,14 @@ def written(
     with _replacing(path, overwrite=overwrite) as temporary:
         if path.suffix.lower() == ".zarr":
             _require_known(options, {"ZARR_FORMAT"}, "Zarr")
-            ds = with_conventions(ds if like is None else with_chunks(ds, like, "zarr"), grid)
+            ds = with_conventions(ds if like is None else stored_like(ds, like, "zarr"), grid)
             to_zarr(ds, temporary, mode="w", consolidated=True, zarr_format=_zarr_format(options, like))
         elif path.suffix.lower() in NETCDF:
             _require_known(options, set(), "NetCDF")
-            write_netcdf(ds if like is None else with_chunks(ds, like, "netcdf"), temporary)
+            if like is not None:
+                ds = stored_like(ds, like, "netcdf")
+                _warn_of_groups(like, path)
+            write_netcdf(ds, temporary, netcdf_model(ds, like))
         else:
             if like is not None and "Conventions" not in like.attrs:
                 ds.attrs.pop("Conventions", None)
@@ -246,6 +250,15 @@ def _warn_of_edges(ds: xr.Dataset, grid: Grid) -> None:
                 "their centres: locations are off by half a cell. Shift it: "
                 f"ds.assign_coords({dim}=ds[{name!r}].mean({ds[name].dims[1]!r}))."
             )
+
+
+def _warn_of_groups(like: xr.Dataset, path: Path) -> None:
+    """Warn of the groups of the input that the output lacks."""
+    if others := like.encoding.get(OTHER_GROUPS):
+        warn(
+            f"Left out of {path.name}: the group{'s' if others[1:] else ''} {', '.join(others)} of the input. Fill "
+            "each group with a raster into a file of its own (--group)."
+        )
 
 
 def _on_grid(ds: xr.Dataset, grid: Grid) -> xr.Dataset:

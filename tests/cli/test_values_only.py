@@ -137,6 +137,31 @@ def test_rows_and_columns_come_back_in_the_order_of_the_file(
         assert (found[GAP] > 0).all()
 
 
+@pytest.mark.parametrize("nodata", [0, 4095])
+def test_integers_of_twelve_bits_stay_so(nodata: int, tmp_path: Path, model: str) -> None:
+    """A slope that rises to the largest integer at a gap is not filled beyond it, nor with nodata."""
+    slope = np.minimum(4094, 4095 + 40 - np.hypot(Y - 12, X - 22) * 8)
+    values = np.where(GAP, nodata, slope).astype("uint16")
+    source, target = geotiff(tmp_path / "in.tif", [values], nodata=nodata, NBITS=12), tmp_path / "out.tif"
+    with_warnings("fill", source, target, "--values-only", "--model", model)
+    with rasterio.open(target) as file:
+        assert file.tags(1, ns="IMAGE_STRUCTURE")["NBITS"] == "12"
+        found = file.read(1)
+    np.testing.assert_array_equal(found[~GAP], values[~GAP])
+    assert ((found[GAP] > 3900) & (found[GAP] != nodata)).all()
+
+
+def test_values_of_a_filled_raster_stay_within_its_bits(tmp_path: Path) -> None:
+    source, target = geotiff(tmp_path / "in.tif", [FIELD.astype("uint16")], nodata=4095, NBITS=12), tmp_path / "out.tif"
+    ds = geonp.open_raster(source)
+    values = np.where(GAP, 5000.0, FIELD).astype("float32")
+    values[0, 0] = np.nan
+    geonp.write_raster(ds.copy(data={"in": values}), target, like=ds)
+    with rasterio.open(target) as file:
+        found = file.read(1)
+    np.testing.assert_array_equal(found, np.where(np.isnan(values), 4095, np.minimum(values, 4094)))
+
+
 def test_filled_integers_avoid_the_nodata_value(tmp_path: Path) -> None:
     """A plane of -1 and 1 around a gap is filled with 0, which is nodata: it becomes a neighbour."""
     values = np.where(GAP, 0, np.where((X + Y) % 2, 1, -1)).astype("int16")
@@ -252,6 +277,79 @@ def test_netcdf_comes_back_as_it_came(tmp_path: Path, model: str) -> None:
             there = variable[:] != -9999
             np.testing.assert_array_equal(other[:][there], variable[:][there])
         assert (after["t"][:] != -9999).all()
+
+
+def everything(path: Path, model: Any) -> Path:
+    """Both nodata attributes, one of them, none; characters, scalars, bounds and coordinates as others write them."""
+    with netCDF4.Dataset(path, "w", format=model) as file:
+        sizes = {"time": None, "lat": SIDE, "lon": SIDE, "strlen": 7, "nv": 2}
+        for dim, size in sizes.items():
+            file.createDimension(dim, size)
+        stored = {
+            "lat": ("f4", ("lat",), 50 - np.arange(SIDE) * 0.125, {"units": "degrees_north", "_FillValue": -999}),
+            "lon": ("f4", ("lon",), 5 + np.arange(SIDE) * 0.125, {"units": "degrees_east"}),
+            "height": ("f8", (), 2.0, {"units": "m"}),
+            "time": ("f8", ("time",), [0, 36], {"units": "hours since 1900-01-01 00:00:0.0", "bounds": "time_bnds"}),
+            "time_bnds": ("f8", ("time", "nv"), [[-1, 1], [35, 37]], {}),
+            "name": ("S1", ("time", "strlen"), netCDF4.stringtochar(np.array(["first", "second"], "S7")), {}),
+            "both": (
+                "i2",
+                ("time", "lat", "lon"),
+                np.stack([np.where(GAP, -9, FIELD)] * 2),
+                {"_FillValue": -9, "missing_value": np.int16(-9), "scale_factor": 0.5, "coordinates": "height name"},
+            ),
+            "two": (
+                "f4",
+                ("lat", "lon"),
+                np.where(GAP, 1e20, FIELD),
+                {"_FillValue": -99, "missing_value": np.float32(1e20)},
+            ),
+            "one": ("f8", ("lat", "lon"), np.where(GAP, -99, FIELD), {"missing_value": -99.0}),
+            "none": ("f4", ("lat", "lon"), np.where(GAP, np.nan, FIELD), {}),
+        }
+        for name, (dtype, dims, values, attrs) in stored.items():
+            fill = attrs.pop("_FillValue", None)
+            variable = file.createVariable(name, dtype, dims, fill_value=fill)
+            variable.set_auto_maskandscale(False)
+            variable.setncatts(attrs)
+            variable[...] = values
+        if model == "NETCDF4":
+            file.createGroup("quality").note = "good"
+    return path
+
+
+@pytest.mark.parametrize("kind", ["NETCDF4", "NETCDF4_CLASSIC", "NETCDF3_CLASSIC", "NETCDF3_64BIT_OFFSET"])
+def test_attributes_dimensions_and_kind_of_netcdf_come_back(kind: str, tmp_path: Path, model: str) -> None:
+    source, target = everything(tmp_path / "in.nc", kind), tmp_path / "out.nc"
+    output = with_warnings("fill", source, target, "--values-only", "--model", model)
+    assert ("Left out of out.nc: the group quality of the input." in output) == (kind == "NETCDF4")
+    with netCDF4.Dataset(source) as before, netCDF4.Dataset(target) as after:
+        assert after.data_model == kind
+        assert {n: (d.size, d.isunlimited()) for n, d in after.dimensions.items()} == {
+            n: (d.size, d.isunlimited()) for n, d in before.dimensions.items()
+        }
+        for file in (before, after):
+            file.set_auto_maskandscale(False)
+        assert set(after.variables) == set(before.variables)
+        for name, variable in before.variables.items():
+            other = after[name]
+            assert (other.dtype, other.dimensions, other.__dict__) == (
+                *(variable.dtype, variable.dimensions),
+                variable.__dict__,
+            )
+            there = np.broadcast_to(~GAP if "lat" in variable.dimensions[-2:-1] else True, variable.shape)
+            np.testing.assert_array_equal(other[...][there], variable[...][there])
+        for name in ("both", "two", "one", "none"):
+            assert (np.abs(after[name][...][..., GAP] - 1000) < 100).all()
+
+
+def test_what_an_old_kind_of_netcdf_cannot_hold_is_written_as_netcdf_4(tmp_path: Path) -> None:
+    ds = geonp.open_raster(everything(tmp_path / "in.nc", "NETCDF3_CLASSIC"))[["one"]]
+    for dtype, kind in (("uint16", "NETCDF4"), ("int64", "NETCDF4"), ("int32", "NETCDF3_CLASSIC")):
+        other = ds.assign(number=ds.one.fillna(0).astype(dtype).drop_attrs())
+        geonp.write_raster(other, tmp_path / "out.nc", like=ds, overwrite=True)
+        with netCDF4.Dataset(tmp_path / "out.nc") as file:
+            assert (file.data_model, file["number"].dtype) == (kind, dtype)
 
 
 def test_signed_bytes_that_stand_for_unsigned_ones_stay_signed(tmp_path: Path, model: str) -> None:

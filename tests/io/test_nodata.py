@@ -39,7 +39,6 @@ def write(path: Path, stored: np.ndarray, **attrs: Any) -> Path:
         ("f4", -9999, {"nodatavals": [-9999.0, -9999.0], "_FillValue": np.float32(np.nan)}),
     ],
 )
-@pytest.mark.filterwarnings("ignore:variable 'a' has multiple fill values")
 def test_declared_values_are_compared_as_they_are_stored(
     tmp_path: Path, dtype: str, nodata: float, attrs: dict[str, Any]
 ) -> None:
@@ -50,7 +49,6 @@ def test_declared_values_are_compared_as_they_are_stored(
 
 @pytest.mark.parametrize("name", ["b.nc", "b.zarr"])
 @pytest.mark.parametrize("dtype", ["i2", "f4"])
-@pytest.mark.filterwarnings("ignore:variable 'a' has multiple fill values")
 def test_several_nodata_values_are_written_as_one(tmp_path: Path, name: str, dtype: str) -> None:
     stored = np.where(GAPS, -99, VALUES).astype(dtype)
     stored[0, 0], stored[0, 1] = -9999, -7
