@@ -54,7 +54,10 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "repeats": click.option(
         "--repeats", type=click.Choice(["mean", "keep"]), help="Average the rows of each location, or keep all."
     ),
-    "crs": click.option("--crs", help="CRS of the points. Default: WGS 84 for longitudes and latitudes."),
+    "crs": click.option(
+        "--crs",
+        help="CRS of IN. Default: that declared by a raster; for points WGS 84 if they are longitudes and latitudes.",
+    ),
     "max_distance": click.option("--max-distance", type=float, help="Largest distance to a measurement."),
     "predictions": click.option(
         "--predictions",
@@ -63,7 +66,7 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
         "column scored, rows that are scored are True: at the times of --at-times, and predicted by every method.",
     ),
 }
-POINT_OPTIONS = tuple(_OPTIONS)
+POINT_OPTIONS = tuple(name for name in _OPTIONS if name != "crs")
 """Options that rasters do not have."""
 
 

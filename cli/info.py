@@ -13,7 +13,7 @@ import click
 from geonp.raster.parts import PARTS
 
 from .missing import gaps_where, read_missing
-from .options import bands, file_system, nodata, opening, place, variables
+from .options import bands, crs, file_system, nodata, opening, place, variables
 from .show import echo, table, to_json
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ CENSUS = CensusSettings()
 @bands
 @variables
 @place
+@crs
 @nodata
 @gaps_where
 @click.option("--storage-option", "storage", multiple=True, metavar="NAME=VALUE", help="As for geonp fill.")

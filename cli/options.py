@@ -94,6 +94,8 @@ select = click.option(
 """Slices to read."""
 bbox = click.option("--bbox", type=float, nargs=4, metavar="W S E N", help="Bounding box, in raster coordinates.")
 """Part to read."""
+crs = click.option("--crs", help="CRS of the raster, such as EPSG:32633, used instead of the declared one.")
+"""CRS of the raster."""
 storage_option = click.option(
     "--storage-option",
     "storage",
@@ -102,7 +104,7 @@ storage_option = click.option(
     help="Option of the file system of URLs, such as endpoint_url=http://localhost:9000; repeatable. Never stored.",
 )
 """Access to an object store; see :func:`file_system`."""
-part = together(bands, variables, place, bbox, select)
+part = together(bands, variables, place, crs, bbox, select)
 """Which part of a file is read."""
 overwrite = click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 """Whether an existing output is replaced."""
@@ -227,7 +229,7 @@ def log_to_stderr(verbose: int) -> None:
 
 def opening(settings: dict[str, Any]) -> dict[str, Any]:
     """Take the options of :func:`geonp.io.files.open_raster` out of the settings of a command."""
-    names = ("bands", "variables", "group", "y_dim", "x_dim", "bbox", "select", "nodata", "as_numbers")
+    names = ("bands", "variables", "group", "y_dim", "x_dim", "crs", "bbox", "select", "nodata", "as_numbers")
     taken = {name: settings.pop(name) for name in names if name in settings}
     return {name: None if value in ((), {}) else value for name, value in taken.items()}
 

@@ -31,6 +31,7 @@ from geonp.fill.measurements import with_measurements
 from geonp.fill.options import FillOptions
 from geonp.fill.outputs import ordered, result_arrays
 from geonp.fill.region import alone, fill_region
+from geonp.fill.report import warn_of_land
 from geonp.fill.request import Request, prepare
 from geonp.fill.signatures import FillKeywords, takes_fill_options
 from geonp.fill.surroundings import Placement, Region
@@ -130,6 +131,7 @@ def infill(
         slices = request.beside(variable)[len(request.covariates) :]
         beside = [*covariates, *((other, _covariate(request, other)) for other in slices)]
         filled[variable.name] = _filled(request, variable, beside, warpings.get(variable.name))
+        warn_of_land(filled[variable.name], variable)
     return _assembled(request, filled, warpings)
 
 

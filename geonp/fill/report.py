@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from geonp.raster.dimensions import spatial_dims
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import FillFlag
 from geonp.raster.parts import PARTS
+from geonp.raster.variable import Variable
 from geonp.raster.windows import Window
 
 Counts = dict[str, dict[str, int]]
@@ -138,6 +139,20 @@ def warn_of_extrapolation(
     """
     if counts["filled"] != counts["missing"] or not counts["filled"] or flags.size > PARTS.slice_cells:
         return
+    _warn_of_extrapolation(flags.assign_attrs(attrs or {}), name, *_observed(flags), counts)
+
+
+def warn_of_land(filled: Mapping[Hashable, xr.DataArray], variable: Variable) -> None:
+    """Warn of land that is filled though a variable in memory is of the sea; `filled` are its results."""
+    source, flags = variable.source, filled[f"{variable.label}_fill_flag"]
+    if source.chunks is not None or not is_of_sea(source.attrs) or not (flags != FillFlag.OBSERVED).any():
+        return
+    if flags.isin((FillFlag.OBSERVED, FillFlag.FILLED, FillFlag.FILLED_ACROSS)).all():  # or the user has chosen where
+        _warn_of_land(flags.assign_attrs(source.attrs), variable.label, _observed(flags)[0])
+
+
+def _observed(flags: xr.DataArray) -> tuple[Footprint, tuple[int, int]]:
+    """The footprint of the observed cells, which are read in parts, and the numbers of rows and columns."""
     footprint, slices = Footprint(), flags.transpose(..., *spatial_dims(flags))
     rows, cols = slices.shape[-2:]
     height = max(1, PARTS.cells // cols)
@@ -146,11 +161,11 @@ def warn_of_extrapolation(
             window = Window(start, min(start + height, rows), 0, cols)
             observed_mask = slices[index][start : start + height].values == FillFlag.OBSERVED
             footprint.add(index, window, observed_mask)
-    _warn_of_extrapolation(flags.assign_attrs(attrs or {}), name, footprint, counts, (rows, cols))
+    return footprint, (rows, cols)
 
 
 def _warn_of_extrapolation(
-    array: xr.DataArray, name: str, footprint: Footprint, counts: Mapping[str, int], shape: tuple[int, int]
+    array: xr.DataArray, name: str, footprint: Footprint, shape: tuple[int, int], counts: Mapping[str, int]
 ) -> None:
     """Warn if most filled cells lie outside the footprint of the data, or were never observed, or if some are land."""
     filled = counts["filled"]
@@ -160,12 +175,9 @@ def _warn_of_extrapolation(
     times = [size for dim, size in array.sizes.items() if dim in array.coords and array[dim].dtype.kind == "M"]
     # of two dates, the same cells may be missing by chance
     never = footprint.never() if max(times, default=1) > 2 else 0
-    if land := _land(array, footprint):
-        warn(
-            f"{name}: {array.attrs['standard_name']!r} is a quantity of the sea, but cells on land are filled, such as "
-            f"those in {', '.join(land[:3])}. To leave land empty: --mask FILE (mask=)."
-        )
-    elif 2 * outside > filled:
+    if _warn_of_land(array, name, footprint):
+        return
+    if 2 * outside > filled:
         warn(
             f"{name}: {outside:,} of {filled:,} filled cells lie outside the footprint of the data, with observed "
             "cells on one side at most. To fill only the holes within the footprint: --holes (holes=True)."
@@ -175,6 +187,17 @@ def _warn_of_extrapolation(
             f"{name}: {never:,} of {filled:,} filled cells are observed in none of the {slices:,} slices, such as land "
             "under sea surface temperatures. To leave such cells empty: --mask FILE (mask=)."
         )
+
+
+def _warn_of_land(array: xr.DataArray, name: str, footprint: Footprint) -> bool:
+    """Warn if cells on land are filled, though the variable is of the sea; whether they are."""
+    land = _land(array, footprint)
+    if land:
+        warn(
+            f"{name}: {array.attrs['standard_name']!r} is a quantity of the sea, but cells on land are filled, such as "
+            f"those in {', '.join(land[:3])}. To leave land empty: --mask FILE (mask=)."
+        )
+    return bool(land)
 
 
 def _land(array: xr.DataArray, footprint: Footprint) -> list[str]:
@@ -216,7 +239,7 @@ def _counting(
         sums = _sums(records.values(), math.prod(sizes))
         if elsewhere:
             return sums | {"empty_slices": 0}
-        _warn_of_extrapolation(source, str(source.name), footprint, sums, (flags.shape[axes[0]], flags.shape[axes[1]]))
+        _warn_of_extrapolation(source, str(source.name), footprint, (flags.shape[axes[0]], flags.shape[axes[1]]), sums)
         return sums
 
     values = da.asarray(source.data).rechunk(flags.chunks)

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from pyproj import CRS
+from pyproj.exceptions import CRSError
 
 from geonp.errors import InputError, warn
 from geonp.raster.grid import grid_mapping_name, with_cf_crs
@@ -104,6 +106,28 @@ def _undecodable(name: Hashable, variable: xr.Variable) -> tuple[str, ...]:
         except Exception:  # pandas, cftime and xarray raise several
             return ("units",)
     return ()
+
+
+def declare_crs(ds: xr.Dataset, text: str) -> xr.Dataset:
+    """Replace the declared CRS of all rasters, which may be none that can be read.
+
+    Raises InputError for a text that is no CRS.
+    """
+    try:
+        crs = CRS.from_user_input(text)
+    except CRSError as error:
+        raise InputError(
+            f"Unknown CRS: got {text!r}, expected a code such as EPSG:32633, WKT or a PROJ string. Correct crs (--crs)."
+        ) from error
+    name = grid_mapping_name(ds) or "spatial_ref"
+    before = ds[name].attrs if name in ds.variables else {}
+    places = {key: before[key] for key in ("GeoTransform", "gcps") if key in before}
+    attrs = {**crs.to_cf(), "spatial_ref": crs.to_wkt(), **places}
+    ds = ds.assign_coords({name: xr.Variable((), np.int32(0), attrs)})
+    for da in ds.data_vars.values():
+        if da.ndim >= 2:
+            da.encoding["grid_mapping"] = name
+    return ds
 
 
 def with_crs(ds: xr.Dataset) -> xr.Dataset:

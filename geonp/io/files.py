@@ -16,7 +16,7 @@ import xarray as xr
 from dask.system import CPU_COUNT
 
 from geonp.errors import InputError
-from geonp.io.decoding import decoded, renamed, with_crs
+from geonp.io.decoding import declare_crs, decoded, renamed, with_crs
 from geonp.io.engines import Engine
 from geonp.io.gdal import open_gdal
 from geonp.io.grib import Grib
@@ -42,6 +42,7 @@ def open_raster(
     bbox: tuple[float, float, float, float] | None = None,
     select: Mapping[Hashable, tuple[Label, Label]] | None = None,
     nodata: float | None = None,
+    crs: str | None = None,
     as_numbers: bool = False,
     chunks: Literal["auto"] | int | Mapping[Hashable, int] | None = "auto",
     storage_options: Mapping[str, Any] | None = None,
@@ -74,6 +75,8 @@ def open_raster(
     nodata : float, optional
         Value of missing cells as stored in the file, used instead of the declared one. With NaN, no cell of an integer
         raster is missing.
+    crs : str, optional
+        CRS of the raster, such as ``"EPSG:32633"``, used instead of the declared one.
     as_numbers : bool
         Drop the metadata that mark values as classes (palettes and categories, CF flags and standard names), so that
         they are filled as numbers.
@@ -127,6 +130,7 @@ def open_raster(
         if y_dim is not None or x_dim is not None:
             stored = renamed(stored, y_dim, x_dim)
         ds = with_crs(decoded(stored, wanted))
+        ds = ds if crs is None else declare_crs(ds, crs)
         if source.reader != "gdal":
             note_default_fill(ds)
         if nodata is not None and math.isnan(nodata):

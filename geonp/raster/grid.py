@@ -368,7 +368,7 @@ def _crs(obj: xr.DataArray | xr.Dataset) -> CRS | None:
             return crs
         raise InputError(
             f"The CRS in variable {name!r} cannot be read: got {text or dict(attrs)!r}, expected WKT in the attribute "
-            f"crs_wkt, or CF grid mapping attributes. Correct it, or drop it with drop_vars({name!r})."
+            f"crs_wkt, or CF grid mapping attributes. Give another one: --crs EPSG:..., rio.write_crs('EPSG:...')."
         ) from error
 
 

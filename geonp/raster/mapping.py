@@ -53,7 +53,7 @@ class Mapping:
             what, other = ("grid at", source.crs) if names[0] is None else ("raster", target.crs)
             raise InputError(
                 f"the {what} has no CRS, and the other grid is in {crs_name(other) if other else 'degrees'}: write it, "
-                "with rio.write_crs('EPSG:...')"
+                f"with rio.write_crs('EPSG:...'){'' if names[0] is None else ' or --crs'}"
             )
         if names[0] is None or CRS(names[0]).equals(CRS(names[1]), ignore_axis_order=True):
             return cls(source, None)

@@ -35,6 +35,8 @@ from geonp.io.table_output import write_table
 from geonp.raster.grid import Grid
 from geonp.raster.nodata import observed
 
+from ..commands import says
+
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 FORMATS = ("x.tif", "x.nc", "x.zarr")
 NODATA = {"uint8": 255, "uint16": 0, "int16": -32768, "int32": -9999, "float32": -9999.0, "float64": float("nan")}
@@ -932,3 +934,35 @@ def test_float16_becomes_float32_in_files_that_have_none(tmp_path: Path, name: s
     found = open_raster(tmp_path / name)["a"]
     assert found.dtype == np.float32
     np.testing.assert_array_equal(found, ds["a"])
+
+
+def test_a_crs_that_is_given_replaces_one_that_cannot_be_read(tmp_path: Path) -> None:
+    place = {"y": np.arange(5_200_000.0, 5_199_400, -100), "x": np.arange(500_000.0, 500_700, 100)}
+    ds = xr.Dataset({"z": (("y", "x"), np.arange(42.0).reshape(6, 7), {"grid_mapping": "crs"})}, place)
+    ds.coords["crs"] = xr.Variable((), 0, {"grid_mapping_name": "of_our_own", "spatial_ref": "PROJCS[nonsense"})
+    ds.to_netcdf(tmp_path / "in.nc", engine="netcdf4")
+    opened = open_raster(tmp_path / "in.nc")
+    with pytest.raises(InputError, match=r"cannot be read: .* Give another one: --crs EPSG:\.\.\., rio\.write_crs"):
+        Grid.from_xarray(opened)
+    expected = pyproj.CRS("EPSG:32633")
+    assert pyproj.CRS(Grid.from_xarray(opened.rio.write_crs(32633)).crs) == expected
+    known = open_raster(tmp_path / "in.nc", crs="EPSG:32633")
+    assert pyproj.CRS(Grid.from_xarray(known).crs) == expected
+    write_raster(known, tmp_path / "out.nc", like=known)
+    assert pyproj.CRS(Grid.from_xarray(open_raster(tmp_path / "out.nc")).crs) == expected
+    with pytest.raises(InputError, match=r"Unknown CRS: got 'EPSG:0', .* Correct crs \(--crs\)"):
+        open_raster(tmp_path / "in.nc", crs="EPSG:0")
+    for command in ("info", "evaluate"):
+        arguments = ("--baseline", "nearest", "--size", "8") if command == "evaluate" else ()
+        assert "--crs EPSG:..." in says(command, tmp_path / "in.nc", *arguments, code=1)
+    assert "WGS 84 / UTM zone 33N (EPSG:32633)" in says("info", tmp_path / "in.nc", "--crs", "EPSG:32633")
+
+
+def test_a_crs_that_is_given_keeps_the_place_of_a_geotiff(tmp_path: Path) -> None:
+    transform = rasterio.Affine(25, 10, 500_000, 10, -25, 5_200_000)  # rotated: without coordinates
+    size = {"height": 4, "width": 5, "count": 1, "dtype": "float32"}
+    with rasterio.open(tmp_path / "a.tif", "w", driver="GTiff", crs="EPSG:3035", transform=transform, **size) as file:
+        file.write(np.arange(20, dtype="f4").reshape(1, 4, 5))
+    write_raster(open_raster(tmp_path / "a.tif", crs="EPSG:32633"), tmp_path / "b.tif")
+    with rasterio.open(tmp_path / "b.tif") as file:
+        assert (file.crs.to_epsg(), file.transform) == (32633, transform)
