@@ -167,7 +167,8 @@ def _mark_missing(variable: xr.Variable, of: xr.Variable) -> None:
         variable.encoding |= {key: encoding[key] for key in ("dtype", "_FillValue", "_Unsigned") if key in encoding}
         variable.attrs |= {key: of.attrs[key] for key in VALID if key in of.attrs}
     dtypes = [np.dtype(each.encoding.get("dtype") or each.dtype).newbyteorder("=") for each in (variable, of)]
-    fill, several = (encoding.get(key) for key in NODATA)
+    declared: list[Any] = [encoding.get(key) for key in NODATA]
+    fill, several = declared
     if dtypes[0] != dtypes[1]:
         return
     if fill is None and several is None:
