@@ -277,8 +277,9 @@ class DriftKrigingHead(KrigingHead):
         raw = raw.double()
         raw_drift = drift_start = prepared.raw_drift
         if scattered and self.priors:
-            of = partial(self.model.drift_log_likelihood, raw_drift.detach(), prepared.effect, context)
-            raw = with_nugget(self.model, raw, context, of)
+            variances = Variances.of(raw_drift.detach(), *self.model.scale(prepared.effect, raw))
+            covariance = self.model.drift_fields(raw, variances, context)
+            raw = with_nugget(self.model, raw, context, covariance, context.error_variance)
         start = raw
         n = raw_drift.shape[1]
         part, few = context.thinned(self.n_refine), context.thinned(KRIGING.n_information)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from geonp.nn.drift import Columns, Variances
 from geonp.nn.layers import masked_mean
-from geonp.nn.likelihood import condition, fisher_information, log_density, log_likelihood
+from geonp.nn.likelihood import condition, fisher_information, log_likelihood
 from geonp.nn.process import CovarianceModel, Linearisation, LocalProcess, Observations
 
 Scale = tuple[Tensor, Tensor]
@@ -84,14 +84,13 @@ class DriftModel(CovarianceModel):
         )
 
     @torch.no_grad()
-    def drift_log_likelihood(
-        self, raw_drift: Tensor, effect: Tensor, observations: DriftObservations, raw: Tensor
-    ) -> Tensor:
-        """Log likelihood of some observations, ``(batch,)``, float64; `effect` as of :meth:`scale`."""
-        local, x, columns = observations.bounded_local, observations.x, observations.columns
-        variances = Variances.of(raw_drift, *self.scale(effect, raw))
-        kernel, _, noise = self.drift_covariance(raw, variances, (local, local), (x, x), (columns, columns))
-        return log_density(kernel, noise + observations.error_variance, observations.y, observations.mask)
+    def drift_fields(self, raw: Tensor, variances: Variances, observations: DriftObservations) -> tuple[Tensor, Tensor]:
+        """Same as :meth:`fields` with a drift, whose covariance is added to that of the constant."""
+        amplitude, columns = self._amplitude(observations.bounded_local), observations.columns
+        _, _, constant = self._split(raw)
+        factor = amplitude[:, :, None] * amplitude[:, None] + variances.spatial(columns, columns)
+        rest = variances.drift(columns, columns) + constant[:, :, None]
+        return self._correlations(raw, observations) * factor[:, None], rest
 
     @torch.no_grad()
     def drift_score(

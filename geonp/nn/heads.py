@@ -319,7 +319,7 @@ class KrigingHead(nn.Module):
         """
         raw = raw.double()
         if scattered and self.priors:
-            raw = with_nugget(self.model, raw, context, partial(self.model.log_likelihood, context))
+            raw = with_nugget(self.model, raw, context, self.model.fields(raw, context))
         start = raw
         part, few = context.thinned(self.n_refine), context.thinned(KRIGING.n_information)
         for i, is_thinned in self.scoring:

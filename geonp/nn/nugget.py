@@ -7,11 +7,10 @@ Scoring does not find the noise: the likelihood hardly depends on the logarithm 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
+from geonp.nn.likelihood import log_density
 from geonp.nn.process import CovarianceModel, Observations
 
 SHARES = (0.03, 0.1, 0.3, 0.6, 0.9)
@@ -20,18 +19,39 @@ SHARES = (0.03, 0.1, 0.3, 0.6, 0.9)
 
 @torch.no_grad()
 def with_nugget(
-    model: CovarianceModel, raw: Tensor, context: Observations, log_likelihood: Callable[[Tensor], Tensor]
+    model: CovarianceModel,
+    raw: Tensor,
+    context: Observations,
+    covariance: tuple[Tensor, Tensor],
+    error_variance: Tensor | float = 0.0,
 ) -> Tensor:
-    """Raw covariance parameters ``(batch, n_raw)`` with more noise, where the likelihood of the context is larger so.
+    """Raw parameters of which a share of the variance of one mixture is noise, where the likelihood is larger so.
 
-    A share of the variance of one mixture becomes noise. `log_likelihood` gives the log likelihood of the context
-    ``(batch,)`` at raw parameters.
+    Parameters
+    ----------
+    model : CovarianceModel
+    raw : Tensor
+        Raw covariance parameters, ``(batch, n_raw)``, float64.
+    context : Observations
+        The whole context, ``n`` points.
+    covariance : tuple of Tensor
+        At these parameters, of each mixture ``(batch, mixtures, n, n)`` and of all else ``(batch, 1 or n, 1 or n)``.
+    error_variance : Tensor or float
+        Known error variances, ``(batch, n)``.
+
+    Returns
+    -------
+    Tensor
+        ``(batch, n_raw)``.
     """
-    start, best = raw, log_likelihood(raw)
+    fields, rest = covariance
+    whole = fields.sum(1) + rest
+    start, best = raw, log_density(whole, model.noise(raw, context) + error_variance, context.y, context.mask)
     for mixture in range(len(model.lengths)):
         for share in SHARES:
             candidate = model.moved_to_noise(start, mixture, share, context)
-            value = log_likelihood(candidate)
+            noise = model.noise(candidate, context) + error_variance
+            value = log_density(whole - share * fields[:, mixture], noise, context.y, context.mask)
             better_mask = value > best
             raw, best = torch.where(better_mask[:, None], candidate, raw), torch.where(better_mask, value, best)
     return raw

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from geonp.nn.covariance import N_KERNELS, MixtureTerms, matern_mixture, mixture_terms, polynomial
 from geonp.nn.lattice import PairDifferences, lattice_differences, symmetric_differences
 from geonp.nn.layers import masked_mean
-from geonp.nn.likelihood import Likelihood, fisher_information, log_density, log_likelihood
+from geonp.nn.likelihood import Likelihood, fisher_information, log_likelihood
 
 
 def soft_clamp(x: Tensor, limit: float) -> Tensor:
@@ -224,11 +224,16 @@ class CovarianceModel:
         return LocalProcess(whitening @ whitening.mT, weights, amplitudes, trends, noise)
 
     @torch.no_grad()
-    def log_likelihood(self, observations: Observations, raw: Tensor) -> Tensor:
-        """Log likelihood of some observations, ``(batch,)``, float64."""
-        local, x = observations.bounded_local, observations.x
-        kernel, _, noise = self.covariance(raw, local, local, x, x)
-        return log_density(kernel, noise, observations.y, observations.mask)
+    def fields(self, raw: Tensor, observations: Observations) -> tuple[Tensor, Tensor]:
+        """Covariance of observations by each mixture, ``(batch, mixtures, n, n)``, and by the constant, float64."""
+        amplitude = self._amplitude(observations.bounded_local)
+        _, _, constant = self._split(raw)
+        products = amplitude[:, :, None] * amplitude[:, None]
+        return self._correlations(raw, observations) * products[:, None], constant[:, :, None]
+
+    def noise(self, raw: Tensor, observations: Observations) -> Tensor:
+        """Noise variance of observations, ``(batch, n)``, float64."""
+        return self._noise(raw[:, -1:], observations.bounded_local)
 
     @torch.no_grad()
     def moved_to_noise(self, raw: Tensor, mixture: int, share: float, observations: Observations) -> Tensor:
@@ -330,6 +335,12 @@ class CovarianceModel:
             return matern_mixture(xq[:, None] @ whitening, xk[:, None] @ whitening, weights)
         x = differences.values @ whitening
         return differences.to_pairs(matern_mixture(x, torch.zeros_like(x[..., :1, :]), weights)[..., 0])
+
+    def _correlations(self, raw: Tensor, observations: Observations) -> Tensor:
+        """Covariance of observations by each mixture at amplitudes of one, ``(batch, mixtures, n, n)``."""
+        x, (whitening, weights, _) = observations.x.double(), self._split(raw)
+        parts = zip(whitening.split(1, 1), weights.split(1, 1), strict=True)
+        return torch.stack([self._stationary(x, x, *part) for part in parts], 1)
 
     def _natural(self, raw: Tensor) -> Tensor:
         """Natural parameters, ``(batch, mixtures * (5 + n_metric) + 2)``."""
