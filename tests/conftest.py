@@ -99,9 +99,15 @@ def random_checkpoint(folder: Path, card: dict[str, Any]) -> str:
 
 
 @pytest.fixture(scope="session")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+def small_tiles(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Path of a checkpoint with the raster architecture, tiny and with random weights."""
     return random_checkpoint(tmp_path_factory.mktemp("weights"), CARD)
+
+
+@pytest.fixture(scope="session")
+def model(small_tiles: str) -> str:
+    """The model of most tests."""
+    return small_tiles
 
 
 @pytest.fixture(scope="session")

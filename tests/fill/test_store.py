@@ -700,7 +700,9 @@ def test_a_corrupt_input_chunk_fails_its_unit_alone_until_it_is_mended(
     assert stored(out) == stored(whole)
 
 
-def test_a_mask_that_cannot_be_read_fails_the_units_that_need_it(model: str, tmp_path: Path, source: Path) -> None:
+def test_a_mask_that_cannot_be_read_fails_the_units_that_need_it(
+    small_tiles: str, tmp_path: Path, source: Path
+) -> None:
     mask = xr.Dataset({"m": xr.ones_like(field().a, bool)})
     written(mask, tmp_path / "mask.zarr", encoding={"m": {"chunks": (20, 25), "fill_value": False}})
     bad = tmp_path / "mask.zarr" / "m" / "c" / "2" / "0"
@@ -708,7 +710,7 @@ def test_a_mask_that_cannot_be_read_fails_the_units_that_need_it(model: str, tmp
 
     def fill(name: Path, **options: Any) -> Any:
         valid = lazily(tmp_path / "mask.zarr").m.chunk(20)
-        return fill_store(lazily(source), name, chunks=20, model=model, mask=valid, **options)
+        return fill_store(lazily(source), name, chunks=20, model=small_tiles, mask=valid, **options)
 
     bad.write_bytes(b"x")
     os.utime(bad, ns=(times.st_atime_ns, times.st_mtime_ns))
