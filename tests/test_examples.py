@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
+import geonp
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -56,8 +58,12 @@ def test_the_job_script_for_slurm_asks_for_what_was_asked(run: Callable[..., str
     assert "--lifetime 2700s" in script
 
 
-def test_the_figure_of_the_design_page_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_figure_of_the_design_page_is_drawn(
+    tmp_path: Path, wide_tiles: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     main = runpy.run_path(str(EXAMPLES / "design_figure.py"))["main"]
+    infill = geonp.infill
+    monkeypatch.setattr(geonp, "infill", lambda raster, model: infill(raster, model=wide_tiles))
     monkeypatch.setitem(main.__globals__, "SHAPE", (256, 288))
     monkeypatch.setattr(sys, "argv", ["", str(tmp_path / "design.png")])
     main()

@@ -66,12 +66,12 @@ def test_samples_in_the_raster_are_used_with_a_warning_if_few(model: str) -> Non
     assert table.standard_error[0] == pytest.approx(own.std(ddof=1), rel=1e-6)
 
 
-def test_a_raster_with_gaps_is_filled_first(model: str) -> None:
+def test_a_raster_with_gaps_is_filled_first(wide_tiles: str) -> None:
     stack = xr.concat([raster(), raster() + 1], "time").assign_coords(time=pd.date_range("2020", periods=2))
-    table = stack.geonp.aggregate((8, 10), samples=4, model=model)
+    table = stack.geonp.aggregate((8, 10), samples=4, model=wide_tiles)
     assert list(table) == ["variable", "time", "region", "value", "standard_error", "cells", "filled", "empty"]
     assert table.region.tolist() == ["0,0", "0,1", "1,0", "1,1"] * 2
-    later = aggregate(infill(stack, model=model), (8, 10), samples=4, model=model)
+    later = aggregate(infill(stack, model=wide_tiles), (8, 10), samples=4, model=wide_tiles)
     np.testing.assert_allclose(table.value, later.value, rtol=1e-5)
     np.testing.assert_allclose(table.standard_error, later.standard_error, rtol=1e-3)
 
@@ -101,7 +101,7 @@ def test_what_other_slices_tell_makes_means_more_certain(tmp_path: Path) -> None
     assert pd.read_csv(out).value[2] == pytest.approx(across.value[2], rel=1e-5) != alone.value[2]
 
 
-def test_polygons_overlap_come_in_other_crs_and_may_have_no_cell(model: str, tmp_path: Path) -> None:
+def test_polygons_overlap_come_in_other_crs_and_may_have_no_cell(wide_tiles: str, tmp_path: Path) -> None:
     source, (west, south) = raster(), (0.0, 0.0)
     given = {
         "all": shapely.box(west, south, 200, 160),
@@ -109,17 +109,17 @@ def test_polygons_overlap_come_in_other_crs_and_may_have_no_cell(model: str, tmp
         "beside": shapely.box(900, 0, 999, 99),
     }
     with pytest.warns(UserWarning, match="1 of 3 regions have no cell in the raster: beside"):
-        table = aggregate(source, given, "sum", samples=3, model=model).set_index("region")
-    filled = infill(source, model=model).a.values
+        table = aggregate(source, given, "sum", samples=3, model=wide_tiles).set_index("region")
+    filled = infill(source, model=wide_tiles).a.values
     assert table.cells.tolist() == [320, 4, 0]
     np.testing.assert_allclose(table.value[["all", "four"]], [filled.sum(), filled[6:8, 6:8].sum()], rtol=1e-5)
     assert np.isnan(table.value["beside"])
     with pytest.raises(
         InputError, match="none of the 1 regions has a cell of the raster: got regions outside of x from"
     ):
-        aggregate(source, given["beside"], samples=3, model=model)
-    assert aggregate(source, given["four"], samples=3, model=model, all_touched=True).cells[0] == 4
-    assert aggregate(source, shapely.box(59, 81, 79, 99), samples=3, model=model, all_touched=True).cells[0] == 6
+        aggregate(source, given["beside"], samples=3, model=wide_tiles)
+    assert aggregate(source, given["four"], samples=3, model=wide_tiles, all_touched=True).cells[0] == 4
+    assert aggregate(source, shapely.box(59, 81, 79, 99), samples=3, model=wide_tiles, all_touched=True).cells[0] == 6
     # the same polygons in degrees, from a file
     from pyproj import Transformer
 
@@ -131,15 +131,18 @@ def test_polygons_overlap_come_in_other_crs_and_may_have_no_cell(model: str, tmp
         collection["features"].append({**what, "geometry": moved.__geo_interface__})
     file = tmp_path / "basins.geojson"
     file.write_text(json.dumps(collection))
-    read = aggregate(source, file, "sum", samples=3, model=model)
+    read = aggregate(source, file, "sum", samples=3, model=wide_tiles)
     assert read.region.tolist() == ["all", "four"]
     assert read.cells.tolist() == [320, 4]
     with pytest.raises(InputError, match="no column 'x': expected one of id, name"):
-        aggregate(source, file, names="x", samples=3, model=model)
+        aggregate(source, file, names="x", samples=3, model=wide_tiles)
     frame = geopandas.read_file(file)
-    assert aggregate(source, frame, names="id", samples=3, model=model).region.tolist() == ["id of all", "id of four"]
+    assert aggregate(source, frame, names="id", samples=3, model=wide_tiles).region.tolist() == [
+        "id of all",
+        "id of four",
+    ]
     with pytest.raises(InputError, match="names is a column of regions: got 'x', which GeoDataFrame does not have"):
-        aggregate(source, frame, names="x", samples=3, model=model)
+        aggregate(source, frame, names="x", samples=3, model=wide_tiles)
 
 
 def test_labels_areas_and_fractions(model: str) -> None:

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.usefixtures("float32"), pytest.mark.filterwarnings("ig
 ASKED: dict[str, Any] = {"quantiles": [0.025, 0.5, 0.975], "exceed": [0, 1], "tails": True}
 
 
-def rain(shape: tuple[int, ...] = (40, 48), share: float = 0.4, seed: int = 0) -> xr.DataArray:
+def rain(shape: tuple[int, ...] = (28, 32), share: float = 0.4, seed: int = 0) -> xr.DataArray:
     """A field of which a part is zero, with gaps."""
     rng = np.random.default_rng(seed)
     y, x = np.indices(shape[-2:])
@@ -81,10 +81,10 @@ def test_the_median_on_request(filled: xr.Dataset) -> None:
 
 def test_lazy_chunked_and_stored_alike(filled: xr.Dataset, tmp_path: Path, computes_nothing: Callable[[], Any]) -> None:
     with computes_nothing():
-        lazy = rain().chunk(y=17, x=20).geonp.infill(bounds=(0, None), **ASKED)
+        lazy = rain().chunk(y=13, x=17).geonp.infill(bounds=(0, None), **ASKED)
     assert list(lazy) == list(filled)
     assert all(array.chunks is not None for array in lazy.values())
-    fill_store(rain().to_dataset(), tmp_path / "out.zarr", chunks=24, bounds=(0, None), **ASKED)
+    fill_store(rain().to_dataset(), tmp_path / "out.zarr", chunks=16, bounds=(0, None), **ASKED)
     with xr.open_zarr(tmp_path / "out.zarr") as stored:
         for other in (lazy.compute(), stored.compute()):
             for name, array in filled.items():
@@ -94,7 +94,7 @@ def test_lazy_chunked_and_stored_alike(filled: xr.Dataset, tmp_path: Path, compu
 
 def test_another_map_is_another_job(model: str, tmp_path: Path) -> None:
     source = rain().to_dataset()
-    options = {"model": model, "chunks": 24}
+    options = {"model": model, "chunks": 16}
     fill_store(source, tmp_path / "out.zarr", bounds=(0, None), **options)
     again = fill_store(source, tmp_path / "out.zarr", bounds=(0, None), resume=True, **options)
     assert again.reused == again.units

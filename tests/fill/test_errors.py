@@ -12,7 +12,7 @@ import geonp
 from geonp.errors import InputError
 from geonp.evaluation.metrics import score
 
-SHAPE = (32, 40)
+SHAPE = (32, 32)
 
 
 @pytest.fixture(scope="module")

@@ -106,12 +106,12 @@ def test_samples_have_the_distributions_of_the_fill(model: str) -> None:
 
 
 @pytest.mark.parametrize("lazy", [False, True])
-def test_the_result_describes_itself(model: str, lazy: bool, computes_nothing: Any) -> None:
+def test_the_result_describes_itself(wide_tiles: str, lazy: bool, computes_nothing: Any) -> None:
     source = field((12, 40), np.s_[3:9, 4:37]).astype("f4")
     stack = xr.concat([source, source], "time").assign_coords(time=[0, 1])
     given = stack.chunk({"x": 7, "time": 2}) if lazy else stack
     with computes_nothing() if lazy else pytest.MonkeyPatch.context():
-        out = given.geonp.infill(model=model, samples=3, quantiles=[0.5])
+        out = given.geonp.infill(model=wide_tiles, samples=3, quantiles=[0.5])
     assert list(out) == ["a", "a_standard_error", "a_quantile", "a_sample", "a_fill_flag"]
     assert "a_sample" in out.a.attrs["ancillary_variables"].split()
     assert (out.a_sample.chunks is not None) == lazy
@@ -123,9 +123,9 @@ def test_the_result_describes_itself(model: str, lazy: bool, computes_nothing: A
     known = stack.notnull().values
     np.testing.assert_array_equal(drawn.values[:, known], [stack.values[known]] * 3)
     assert len(np.unique(drawn.values[:, ~known])) == 3 * (~known).sum(), "no two samples, slices or cells share a draw"
-    more = infill(stack, model=model, samples=5).a_sample
+    more = infill(stack, model=wide_tiles, samples=5).a_sample
     np.testing.assert_allclose(drawn, more[:3], atol=1e-4, err_msg="the same, whatever the chunks and their number")
-    assert (infill(stack, model=model, samples=3, seed=1).a_sample != more[:3]).values[:, ~known].all()
+    assert (infill(stack, model=wide_tiles, samples=3, seed=1).a_sample != more[:3]).values[:, ~known].all()
 
 
 @pytest.mark.usefixtures("known_process")
@@ -177,11 +177,11 @@ def test_slices_without_observations_are_not_drawn() -> None:
         infill(field((4, 4), np.s_[1:2, 1:2]), samples=2, across="time", empty_slices=True)
 
 
-def test_a_store_holds_the_same_samples(model: str, tmp_path: Path) -> None:
+def test_a_store_holds_the_same_samples(wide_tiles: str, tmp_path: Path) -> None:
     source = field((20, 24), np.s_[4:18, 3:20])
-    fill_store(source.to_dataset(), tmp_path / "a.zarr", model=model, samples=2, chunks=8)
+    fill_store(source.to_dataset(), tmp_path / "a.zarr", model=wide_tiles, samples=2, chunks=8)
     stored = xr.open_zarr(tmp_path / "a.zarr").a_sample
-    np.testing.assert_allclose(stored, infill(source, model=model, samples=2).a_sample, atol=1e-4)
+    np.testing.assert_allclose(stored, infill(source, model=wide_tiles, samples=2).a_sample, atol=1e-4)
 
 
 def test_the_plan_counts_them(model: str) -> None:

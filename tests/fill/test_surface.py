@@ -54,16 +54,16 @@ def curved(raster: xr.DataArray) -> xr.DataArray:
 
 
 @pytest.mark.parametrize("columns", [1, 29])
-def test_the_fill_of_a_rolled_globe_is_rolled(model: str, tmp_path: Path, columns: int) -> None:
+def test_the_fill_of_a_rolled_globe_is_rolled(wide_tiles: str, tmp_path: Path, columns: int) -> None:
     whole = globe()
-    one = infill(whole, model=model)
+    one = infill(whole, model=wide_tiles)
     rolled = whole.roll(lon=columns, roll_coords=True)
     back: dict[str, Any] = {"lon": -columns, "roll_coords": True}
-    assert_same(one, infill(rolled, model=model).roll(**back))
-    lazy = infill(rolled.chunk(lat=10, lon=20), model=model)
+    assert_same(one, infill(rolled, model=wide_tiles).roll(**back))
+    lazy = infill(rolled.chunk(lat=10, lon=20), model=wide_tiles)
     assert lazy.a.chunks == rolled.chunk(lat=10, lon=20).chunks
     assert_same(one, lazy.compute().roll(**back))
-    fill_store(rolled.to_dataset(), str(tmp_path / "out.zarr"), model=model, unit=16)
+    fill_store(rolled.to_dataset(), str(tmp_path / "out.zarr"), model=wide_tiles, unit=16)
     assert_same(one, xr.open_zarr(tmp_path / "out.zarr").compute().roll(**back))
 
 
@@ -80,19 +80,19 @@ def test_cells_with_coordinates_of_their_own_are_filled_as_those_of_rows_and_col
     assert np.abs(one.a.values - in_cells.a.values).max() > 0.05
 
 
-def test_swaths_are_filled_alike_in_chunks_and_not_where_their_place_is_unknown(model: str) -> None:
+def test_swaths_are_filled_alike_in_chunks_and_not_where_their_place_is_unknown(wide_tiles: str) -> None:
     y, x = np.indices((40, 36)).astype(float)
     lat, lon = 60 + 0.4 * y + 0.1 * x, 170 + 0.9 * x - 0.3 * y + 0.02 * x**2
     lat[5:9, 30:], lon[5:9, 30:] = np.nan, np.nan
     values = field((40, 36))
     places = {"lat": (("along_track", "across_track"), lat), "lon": (("along_track", "across_track"), lon)}
     swath = xr.DataArray(values, places, ("along_track", "across_track"), "a")
-    one = infill(swath, model=model, max_distance=3)
-    assert_same(one, infill(swath.chunk(along_track=16, across_track=11), model=model, max_distance=3).compute())
+    one = infill(swath, model=wide_tiles, max_distance=3)
+    assert_same(one, infill(swath.chunk(along_track=16, across_track=11), model=wide_tiles, max_distance=3).compute())
     outside = one.a_fill_flag == FillFlag.OUTSIDE_DOMAIN
     np.testing.assert_array_equal(outside, np.isnan(lat) & np.isnan(values))
     # samples see the same places
-    drawn = infill(swath, model=model, samples=3).a_sample
+    drawn = infill(swath, model=wide_tiles, samples=3).a_sample
     assert np.isfinite(drawn.where(~outside)).sum() == 3 * (~outside).sum()
 
 

@@ -417,9 +417,9 @@ def zarr_adapted(folder: Path) -> xr.Dataset:
 
 @case
 def cluster(folder: Path) -> xr.Dataset:
-    """Two processes of a local Dask cluster."""
+    """A process of a local Dask cluster."""
     raster(2, 32, 32).to_netcdf(source := folder / "cluster.nc", engine="netcdf4")
-    return read_zarr(fill(source, folder / "cluster.zarr", "--workers", 2, "--chunks", 16))
+    return read_zarr(fill(source, folder / "cluster.zarr", "--workers", 1, "--chunks", 16))
 
 
 # Files

@@ -223,8 +223,8 @@ def test_two_hundred_steps_beat_the_mean_of_the_context() -> None:
     losses = []
     for step in range(200):
         g = torch.Generator().manual_seed(step)
-        x = torch.rand(16, 48, 2, generator=g) * 16
-        phase, slope = torch.rand(16, 1, 1, generator=g) * 6, torch.randn(16, 1, 2, generator=g) * 0.3
+        x = torch.rand(8, 48, 2, generator=g) * 16
+        phase, slope = torch.rand(8, 1, 1, generator=g) * 6, torch.randn(8, 1, 2, generator=g) * 0.3
         y = torch.sin((x * slope).sum(-1, keepdim=True) + phase)
         loss = -network(x[:, :32], y[:, :32], x[:, 32:]).log_prob(y[:, 32:]).mean()
         optimiser.zero_grad()
