@@ -11,6 +11,7 @@ import torch
 from scipy import stats
 
 from geonp.nn.models import build, loss
+from geonp.training.data import epidemics
 from geonp.training.data.epidemics import INFECTED, RECOVERED, SUSCEPTIBLE, Epidemic, _trajectory, simulate
 
 
@@ -42,6 +43,22 @@ def test_pressures_of_several_cells_add_up_to_certainty() -> None:
     around = [(i, j) for i in range(3) for j in range(3) if (i, j) != (1, 1)]
     frames = simulate(start(3, *around), torch.tensor([0.2]), torch.tensor([0.0]), 1, fixed())
     assert frames[0, 1, 1, 1] == INFECTED  # 0.2 (4 + 4 / 2) = 1.2
+
+
+def test_wide_lattices_follow_the_same_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Summed by Fourier transforms, an epidemic is the same but for single cells, and begins nowhere else."""
+    first, rates = start(96, (40, 50), (90, 3)), (torch.tensor([0.1]), torch.tensor([0.1]))
+    frames = simulate(first, *rates, 30, fixed())
+    monkeypatch.setattr(epidemics, "WIDE", 0)
+    found = simulate(first, *rates, 30, fixed())
+    changed = (frames != found).float().mean()
+    assert changed < 1e-3
+    # at any rate, no infection is farther from all earlier ones than it reaches
+    found = simulate(first, torch.tensor([1e6]), torch.tensor([0.5]), 3, fixed())
+    near = torch.nn.functional.max_pool2d((found[:, :-1] == INFECTED).float(), 9, 1, 4) > 0
+    new = (found[:, 1:] == INFECTED) & (found[:, :-1] == SUSCEPTIBLE)
+    assert new.sum() > 100
+    assert near[new].all()
 
 
 def test_recovery_is_geometric_and_for_good() -> None:
