@@ -121,9 +121,16 @@ def filled(file: Path, side: int, frames: int) -> dict[str, float]:
 
     Of a lattice of more than 256 cells a random window of 256 x 256 cells is filled, and its cells that are 64 or more
     from the border are scored: a fill reads no farther. Observed cells keep their class, so that their loss is zero;
-    the score of all cells has them in it, as the paper's has, that of the missing ones has not.
+    the score of all cells has them in it, as the paper's has, that of the missing ones has not. Scores of each frame are
+    kept beside the checkpoint, and those that are there are not computed again.
     """
-    found = [_filled_window(file, side, i) for i in range(frames)]
+    folder, found = file.with_name(f"filled{side}"), []
+    folder.mkdir(exist_ok=True)
+    for i in range(frames):
+        kept = folder / f"{i}.json"
+        if not kept.exists():
+            kept.write_text(json.dumps(_filled_window(file, side, i)))
+        found.append(json.loads(kept.read_text()))
     out = {"context": FILLED_CONTEXT * side**2 // 1024**2, "frames": frames}
     for key in ("nll", "all", "seconds", "gb"):
         values = [window[key] for window in found]
