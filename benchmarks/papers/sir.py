@@ -121,8 +121,8 @@ def filled(file: Path, side: int, frames: int) -> dict[str, float]:
 
     Of a lattice of more than 256 cells a random window of 256 x 256 cells is filled, and its cells that are 64 or more
     from the border are scored: a fill reads no farther. Observed cells keep their class, so that their loss is zero;
-    the score of all cells has them in it, as the paper's has, that of the missing ones has not. Scores of each frame are
-    kept beside the checkpoint, and those that are there are not computed again.
+    the score of all cells has them in it, as the paper's has, that of the missing ones has not. The scores of a frame
+    are kept beside the checkpoint, and not computed again.
     """
     folder, found = file.with_name(f"filled{side}"), []
     folder.mkdir(exist_ok=True)
