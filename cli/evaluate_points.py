@@ -62,8 +62,8 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "predictions": click.option(
         "--predictions",
         type=click.Path(path_type=Path),
-        help="Also write all measurements and their predictions as a table (.csv, .parquet). In the "
-        "column scored, rows that are scored are True: at the times of --at-times, and predicted by every method.",
+        help="Also write all measurements and their predictions as a table (.csv, .parquet). The column "
+        "scored is True for those that are scored: at the times of --at-times, and predicted by every method.",
     ),
 }
 POINT_OPTIONS = tuple(name for name in _OPTIONS if name != "crs")

@@ -1,4 +1,4 @@
-"""Noise of scattered measurements, where a network that was trained on rasters takes it for a field of a short length.
+"""Noise of scattered measurements, which a network that was trained on rasters takes for a field of a short length.
 
 No two cells of a raster are closer than a cell, so noise and a field of a shorter length look alike, and the network
 reads the latter. Scattered measurements may be far closer to each other and to the targets, and there the two differ.
@@ -25,7 +25,7 @@ def with_nugget(
     covariance: tuple[Tensor, Tensor],
     error_variance: Tensor | float = 0.0,
 ) -> Tensor:
-    """Raw parameters of which a share of the variance of one mixture is noise, where the likelihood is larger so.
+    """Move a share of the variance of one mixture to the noise, where this makes the context more likely.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def with_nugget(
     Returns
     -------
     Tensor
-        ``(batch, n_raw)``.
+        Raw parameters, ``(batch, n_raw)``; those of the most likely share, or the given ones.
     """
     fields, rest = covariance
     whole = fields.sum(1) + rest

@@ -237,7 +237,7 @@ class CovarianceModel:
 
     @torch.no_grad()
     def moved_to_noise(self, raw: Tensor, mixture: int, share: float, observations: Observations) -> Tensor:
-        """Raw parameters that have a share of the variance of a mixture as noise, at the mean squared amplitude."""
+        """Raw parameters with a share of a mixture's variance, averaged over the observations, moved to the noise."""
         column, limit = mixture * (self._n_metric + 1 + N_KERNELS) + self._n_metric, self.max_log_variance
         log_variance = soft_clamp(raw[:, column], limit) + math.log1p(-share)
         square = masked_mean(self._amplitude(observations.bounded_local).square()[..., None], observations.mask)

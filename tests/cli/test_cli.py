@@ -480,8 +480,7 @@ ddp.DDPStrategy = lambda start_method, **options: spawning(start_method="fork", 
 def test_an_interrupted_training_ends_after_its_step(tmp_path: Path, stop: signal.Signals, devices: str) -> None:
     small = ["model.architecture=cnp", "training.batch_size=1", "training.validation_batches=1"]
     often = ["training.validate_every=1", "--device", "cpu", "--devices", devices]
-    command = [sys.executable, "-W", "ignore", "-c", f"{FORKING}main(sys.argv[1:])"] if devices == "2" else [GEONP]
-    arguments = [*command, "train", "gp2d_rbf", *small, *often, "--out", tmp_path / "run", "training.steps=9999"]
+    arguments = [GEONP, "train", "gp2d_rbf", *small, *often, "--out", tmp_path / "run", "training.steps=9999"]
 
     def heed() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -20,7 +20,7 @@ from geonp.raster.metadata import FillFlag
 
 pytestmark = pytest.mark.usefixtures("float32")
 
-few = settings(max_examples=8)
+few = settings(max_examples=12)
 seeds = st.integers(0, 2**16)
 sides = st.integers(1, 30)
 
@@ -180,7 +180,7 @@ def wide(model: str, card_fields: dict[str, Any]) -> str:
     return str(file)
 
 
-@settings(max_examples=7)
+@settings(max_examples=10)
 @given(st.lists(boxes, min_size=1, max_size=8), st.sampled_from([11, 16, 31, 64]), st.sampled_from([9, 16, 33, 80]))
 def test_gaps_between_tiles_are_filled_the_same_however_they_are_chunked(
     wide: str, gaps: list[tuple[int, int, int, int]], height: int, width: int

@@ -153,10 +153,10 @@ def test_values_beyond_their_valid_range_are_missing_in_files(model: str, tmp_pa
 # --- layouts ----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    rows=st.integers(1, 28),
-    columns=st.integers(1, 28),
+    rows=st.integers(1, 40),
+    columns=st.integers(1, 40),
     side=st.sampled_from([6, 8, 16, 24, 40]),
     parts=st.sampled_from([1, 2]),
     sharded=st.booleans(),

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -110,7 +110,6 @@ def test_swaths_reach_their_fraction_on_average() -> None:
     assert np.mean(shares) == pytest.approx(0.3, abs=5 * np.std(shares) / math.sqrt(300))
 
 
-@settings(max_examples=40)
 @given(st.floats(0.01, 0.9), st.integers(0, 2**32 - 1))
 def test_blocks_stop_at_their_fraction(fraction: float, seed: int) -> None:
     missing = gaps.block_gaps((50, 50), fraction, np.random.default_rng(seed), size=1.0)
