@@ -79,6 +79,10 @@ class SteadyStore(WrapperStore[ZarrStore]):
             "Check the mount or the connection."
         )
 
+    def __getstate__(self) -> dict[str, Any]:
+        # what has been read is no part of the store: pickles, which tell lazy arrays apart, are equal before and after
+        return {**self.__dict__, "_found": set()}
+
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         root = getattr(self._store, "root", None)
         return str(self._store), os.path.getmtime(root) if root is not None and os.path.exists(root) else None

@@ -21,6 +21,7 @@ from geonp.errors import InputError, OutputError
 from geonp.io.files import open_raster
 from geonp.io.journal import Journal
 from geonp.io.location import check_writable, identity, require_apart, resolved
+from geonp.io.steady import SteadyStore
 from geonp.io.stores import Store
 
 
@@ -217,3 +218,16 @@ def test_consolidated_metadata_may_be_older_than_the_arrays(tmp_path: Path) -> N
     ds.to_zarr(tmp_path / "a.zarr", zarr_format=2, consolidated=True)
     ds.to_zarr(tmp_path / "a.zarr", zarr_format=2, consolidated=False, append_dim="t")
     assert open_raster(tmp_path / "a.zarr")["a"].shape == (4, 3, 4)
+
+
+def test_lazy_arrays_of_a_store_are_the_same_whatever_was_read_before(tmp_path: Path) -> None:
+    ds = xr.Dataset({name: ("x", np.arange(4.0)) for name in "abcdefgh"})
+    ds.to_zarr(tmp_path / "a.zarr", consolidated=False)
+
+    def name_of(*read: str) -> str:
+        group = zarr.open_group(SteadyStore(LocalStore(tmp_path / "a.zarr", read_only=True)), mode="r")
+        for name in read:
+            group[name]
+        return str(xr.Variable("x", xr.backends.zarr.ZarrArrayWrapper(group["a"])).chunk(2).data.name)
+
+    assert name_of() == name_of(*"bcdefgh") == name_of(*"hgfedcb")
