@@ -221,7 +221,8 @@ def page(given: argparse.Namespace, found: dict[str, dict[str, Any]]) -> list[st
         f"{budget(given, paper=(100_000, 8))} All are trained as the recipe is (AdamW, a warm-up, a rate that falls to "
         f"zero), which is not the paper's way (Yogi). `{OURS}` is the recipe's model, `{INVARIANT}` the paper's."
     )
-    parts = [trained, report(found, {SECOND_HAND: PUBLISHED}), larger]
+    parts = [trained, report(found, {SECOND_HAND: PUBLISHED})]
+    parts += [larger] * any(side in LARGER for side in given.sides)
     parts.append(table(["model", "side", "all cells", "missing cells", "seconds", "paper"], rows))
     for side in given.filled if OURS in found else ():
         folder = Path(found[OURS]["folder"])
@@ -241,12 +242,13 @@ def _filled_text(side: int, row: dict[str, float]) -> str:
     # one frame has no error; its score of all cells follows, as observed cells are kept
     every = row.get("all", row["nll"] * (1 - row["context"] / side**2))
     frames = f"{row['frames']:.0f} frames" if "frames" in row else "one frame, so without an error"
+    part = f"; of each a window of {WINDOW} x {WINDOW} cells, the border of {BORDER} not scored" * (side > WINDOW)
     missing, full = (
         f"{value:.4f}" + (f" ± {row[f'{key}_error']:.4f}" if f"{key}_error" in row else "")
         for key, value in (("nll", row["nll"]), ("all", every))
     )
     return (
-        f"{side} x {side} by `geonp fill` with {OURS} from {row['context']:,.0f} cells, {frames}: NLL {missing} of the "
+        f"{side} x {side} by `geonp fill` with {OURS} from {row['context']:,.0f} cells, {frames}{part}: NLL {missing} of the "
         f"missing cells, {full} of all cells (the observed ones are kept, with a loss of zero); {row['seconds']:.0f} s "
         f"and {row['gb']:.2g} GiB each."
     )
