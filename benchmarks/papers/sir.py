@@ -248,8 +248,8 @@ def _filled_text(side: int, row: dict[str, float]) -> str:
         for key, value in (("nll", row["nll"]), ("all", every))
     )
     return (
-        f"{side} x {side} by `geonp fill` with {OURS} from {row['context']:,.0f} cells, {frames}{part}: NLL {missing} of the "
-        f"missing cells, {full} of all cells (the observed ones are kept, with a loss of zero); {row['seconds']:.0f} s "
+        f"{side} x {side} by `geonp fill` with {OURS} from {row['context']:,.0f} cells, {frames}{part}: NLL {missing} of "
+        f"the missing cells, {full} of all cells (the observed ones are kept, with a loss of zero); {row['seconds']:.0f} s "
         f"and {row['gb']:.2g} GiB each."
     )
 
