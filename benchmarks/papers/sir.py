@@ -248,9 +248,9 @@ def _filled_text(side: int, row: dict[str, float]) -> str:
         for key, value in (("nll", row["nll"]), ("all", every))
     )
     return (
-        f"{side} x {side} by `geonp fill` with {OURS} from {row['context']:,.0f} cells, {frames}{part}: NLL {missing} of "
-        f"the missing cells, {full} of all cells (the observed ones are kept, with a loss of zero); {row['seconds']:.0f} s "
-        f"and {row['gb']:.2g} GiB each."
+        f"{side} x {side} by `geonp fill` with {OURS} from {row['context']:,.0f} cells, {frames}{part}: "
+        f"NLL {missing} of the missing cells, {full} of all cells (the observed ones are kept, with a loss of zero); "
+        f"{row['seconds']:.0f} s and {row['gb']:.2g} GiB each."
     )
 
 
