@@ -43,6 +43,7 @@ CARD: dict[str, Any] = {
         "statistics": True,
         "head": "kriging",
         "n_refine": 8,
+        "refine_steps": 1,
     },
     "neighbourhood": {
         "tile_px": 8,

@@ -145,7 +145,7 @@ class Predictor:
         import torch
 
         network = network_of(self.model, self.sha256, "cpu")
-        with torch.no_grad(), one_thread(), _geonp_errors():
+        with torch.inference_mode(), one_thread(), _geonp_errors():
             return network.head.nearby.predict(patch)  # type: ignore[no-any-return, union-attr, operator]
 
     @contextmanager
@@ -162,7 +162,7 @@ class Predictor:
         if self.classes:
             yc = torch.nn.functional.one_hot(yc[..., 0].long(), self.classes).to(xc)
         autocast = torch.autocast(_kind(self.device), torch.bfloat16, enabled=self.precision == "bf16")
-        with torch.no_grad(), autocast, one_thread(), _geonp_errors():
+        with torch.inference_mode(), autocast, one_thread(), _geonp_errors():
             yield network, (xc, yc, xt, mask)
 
 
