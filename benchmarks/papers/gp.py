@@ -100,6 +100,8 @@ def main() -> None:
     )
     if found:
         paper = (100_000, 32 if given.recipe.startswith("gp1d") else 16)
+        if given.recipe == "images_translated":
+            paper = (500_000, 8)
         note = f"{budget(given, paper=paper)} {NOTES.get(given.recipe, '')}".rstrip()
         publish(given, found, given.recipe, note, report(found, published(given.recipe)))
 
