@@ -99,9 +99,8 @@ def main() -> None:
         EXTRA.get(given.recipe),
     )
     if found:
-        paper = (100_000, 32 if given.recipe.startswith("gp1d") else 16)
-        if given.recipe == "images_translated":
-            paper = (500_000, 8)
+        tnp_kr, te_tnp = (100_000, 32 if given.recipe.startswith("gp1d") else 16), (500_000, 8)
+        paper = te_tnp if given.recipe == "images_translated" else tnp_kr
         note = f"{budget(given, paper=paper)} {NOTES.get(given.recipe, '')}".rstrip()
         publish(given, found, given.recipe, note, report(found, published(given.recipe)))
 

@@ -235,7 +235,7 @@ def _errors(result: Array, stored: Array, lattice: tuple[float, float] | None) -
 def _quantiles(result: Array, stored: Array, levels: tuple[float, ...]) -> Array:
     if "quantile" in (result.dtype.names or ()):
         return _each(result, stored, "quantile")
-    # near the largest number the quantile of a standard deviation would overflow in float32
+    # quantiles near the largest float32 overflow before they are limited
     of = [result[name].astype(np.float64) for name in ("value", "standard_error", "tail")]
     return np.stack([within(student.quantile(level, *of), result["value"].dtype) for level in levels])
 

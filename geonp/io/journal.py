@@ -181,9 +181,9 @@ class Journal:
         if changed:
             raise InputError(
                 f"{self.url!r} was started by another job: {' and '.join(changed)} changed since, so that the two "
-                "parts of the result would not match. Resume with the original settings (arrays from files: opened "
-                "with chunks={}, as one that is chunked later is another one in each session), or start again with "
-                "overwrite (--overwrite)."
+                "parts of the result would not match. Resume with the original settings, or start again with "
+                "overwrite (--overwrite). In Python, open files with chunks={}: an array that is chunked after it was "
+                "opened may count as changed in each session."
             )
 
     def record(self, key: str, record: Record) -> None:

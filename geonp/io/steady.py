@@ -80,7 +80,7 @@ class SteadyStore(WrapperStore[ZarrStore]):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        # what has been read is no part of the store: pickles, which tell lazy arrays apart, are equal before and after
+        # dask names lazy arrays by their pickles, which must not depend on what was read before
         return {**self.__dict__, "_found": set()}
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
