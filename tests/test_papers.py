@@ -96,6 +96,29 @@ def test_a_table_is_made_once(papers: tuple[ModuleType, ModuleType], tmp_path: P
     assert again["CNP"]["minutes"] == found["CNP"]["minutes"]
 
 
+def test_scores_are_means_over_seeds(papers: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
+    tables, _ = papers
+    parser = tables.add_seeds(tables.arguments("", ["gp1d_rbf"], ["CNP"], test_batches=2))
+    given = parser.parse_args(["--steps", "1", "--batch-size", "2", "--out", str(tmp_path), "--seeds", "2"])
+
+    def score(network: nn.Module, recipe: object) -> dict[str, float]:
+        return tables.nll(network, recipe, given.test_batches)
+
+    found = tables.run(given, score, ["training.validation_batches=1"])["CNP"]
+    given.seeds = 1
+    first = tables.run(given, score, [])["CNP"]
+    other = tables.read_scores(Path(first["folder"], "seed-1", "scores.json"), {"test_batches": "2"})
+    assert first["nll"] != other["nll"]
+    assert first["exact"] == other["exact"], "all are scored on the same tasks"
+    assert found["nll"] == pytest.approx((first["nll"] + other["nll"]) / 2)
+    assert found["spread"] == pytest.approx(abs(first["nll"] - other["nll"]) / 2**0.5)
+    assert f"| {found['spread']:.3f} | 1 x 2 |" in tables.report({"CNP": found}, {})
+    given.seeds, given.only_print = 3, True
+    assert tables.run(given, score, []) == {}
+    assert tables.unfinished(given) == ["Unfinished: CNP, seed 2 (no run)."]
+    assert "means over 3 training seeds (0 to 2)" in tables.budget(given)
+
+
 def test_models_are_scored_on_images_that_training_does_not_see(papers: tuple[ModuleType, ModuleType]) -> None:
     tables, _ = papers
     recipe = tables.variant("images_digits", "CNP", [], {"min_scale": 0.05})

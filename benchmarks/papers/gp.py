@@ -6,7 +6,7 @@ Run as ``python benchmarks/papers/gp.py --recipe gp1d_rbf --steps 5000``. Target
 
 from __future__ import annotations
 
-from tables import MODELS, SECOND_HAND, arguments, budget, nll, publish, report, run
+from tables import MODELS, SECOND_HAND, add_seeds, arguments, budget, nll, publish, report, run
 
 MODELS_1D = ("NP", "CNP", "BNP", "ANP", "CANP", "BANP", "ConvCNP", "TNP-D", "TNP-KR-PERF", "TNP-KR-FULL")
 FIRST: dict[str, dict[str, float]] = {
@@ -88,7 +88,7 @@ def main() -> None:
     others = {"EQTNP", "TNP-ND", "TNP-A", "LBANP", "PT-TNP", "RCNP", "TE-PT-TNP", "TE-PT-TNP, kriging head"}
     others |= {"TNP-KR-SA, invariant", "TNP-KR-SA, means"}
     models = [name for name in MODELS if name not in others]
-    given = arguments(__doc__ or "", SECOND, models).parse_args()
+    given = add_seeds(arguments(__doc__ or "", SECOND, models)).parse_args()
     if given.recipe == "images_translated" and given.models == models:
         given.models = list(EXTRA[given.recipe])
     every = max(1, given.steps // 20)

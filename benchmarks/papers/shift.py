@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from tables import COST, arguments, budget, cost, nll, publish, run, table
+from tables import COST, SPREAD, add_seeds, arguments, budget, cost, nll, publish, run, table
 from torch import nn
 
 from geonp.training.recipe import Recipe
@@ -48,7 +48,7 @@ def shown(value: float | None) -> str:
 
 
 def main() -> None:
-    given = arguments(__doc__ or "", ["gp1d_shift"], MODELS).parse_args()
+    given = add_seeds(arguments(__doc__ or "", ["gp1d_shift"], MODELS)).parse_args()
     given.shifts = SHIFTS
     every = max(1, given.steps // 10)
     found = run(
@@ -65,11 +65,13 @@ def main() -> None:
                 *(shown(row.get(key)) for key in keys),
                 f"{-row['exact']:.3f}",
                 PUBLISHED.get(label, "-"),
+                *([f"{row['spread']:.3f}"] if "spread" in row else []),
                 *cost(row),
             ]
             for label, row in found.items()
         ]
-        head = table(["model", *keys, "exact process", "paper, unshifted", *COST], rows)
+        spread = [SPREAD] * (given.seeds > 1)
+        head = table(["model", *keys, "exact process", "paper, unshifted", *spread, *COST], rows)
         publish(
             given, found, "gp1d_shift", budget(given, paper=(500_000, 16)), "Log-likelihood a target by shift:", head
         )

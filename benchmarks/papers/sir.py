@@ -27,6 +27,7 @@ import xarray as xr
 from tables import (
     SECOND_HAND,
     TEST_SEED,
+    add_seeds,
     arguments,
     budget,
     publish,
@@ -176,7 +177,7 @@ def _filled_window(file: Path, side: int, index: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = arguments(__doc__ or "", ["sir"], MODELS)
+    parser = add_seeds(arguments(__doc__ or "", ["sir"], MODELS))
     parser.add_argument("--sides", type=int, nargs="*", default=[64, 128, 256], choices=[64, *LARGER])
     parser.add_argument("--larger-frames", type=several, default=10)
     parser.add_argument("--larger-targets", type=int, default=0, help="missing cells of each, at random; 0 for all")

@@ -1,9 +1,9 @@
 """What the papers' tables have in common: train every model at one budget, score all on the same tasks, print a table.
 
 A benchmark is a recipe; its models differ in ``model.architecture`` and ``model.config`` alone. Runs live in
-``OUT/<recipe>/<model>`` and are taken up where they stopped; so are the scores, in ``scores.json`` there, as long as
-the arguments that they depend on are the same. Minutes are those of the CPU in the steps of training: making batches
-and validation are not counted.
+``OUT/<recipe>/<model>``, those of further seeds in folders there, and are taken up where they stopped; so are the
+scores, in ``scores.json`` there, as long as the arguments that they depend on are the same. Minutes are those of the
+CPU in the steps of training: making batches and validation are not counted.
 """
 
 from __future__ import annotations
@@ -83,6 +83,9 @@ TRAINING = {
 
 COST = ("steps x tasks", "CPU minutes")
 
+SPREAD = "deviation over seeds"
+"""Column of the standard deviation of the NLL over training seeds."""
+
 Score = Callable[[nn.Module, Recipe], dict[str, float]]
 
 
@@ -106,6 +109,14 @@ def arguments(
     parser.add_argument("--out", type=Path, default=Path("runs/papers"), help="folder of the runs")
     parser.add_argument("--pages", type=Path, help="folder of the tables and plots; default: that of the runs")
     parser.add_argument("--only-print", action="store_true", help="print the runs that are finished, train none")
+    return parser
+
+
+def add_seeds(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """The parser, with an option to train each model from several seeds."""
+    parser.add_argument(
+        "--seeds", type=int, default=1, help="train each model from seeds 0, 1, ...; average its scores"
+    )
     return parser
 
 
@@ -144,25 +155,52 @@ def run(
     found: dict[str, dict[str, Any]] = {}
     given.unfinished = {}
     for label in given.models:
-        recipe = variant(given.recipe, label, [*overrides, *TRAINING.get(label, [])], (extra or {}).get(label))
-        size = recipe.training.batch_size
-        folder = given.out / f"{given.recipe}-{given.steps}x{size}" / label.replace(", ", "-").replace(" ", "-")
-        scores = folder / name
-        made = read_scores(scores, wanted)
-        if not made and not given.only_print:
-            print(f"# {label}: {given.steps} steps of {size} tasks in {folder}", flush=True)
-            with terminable():
-                file = train(recipe, folder, resume=True, progress=False, workers=0)
-            network, _ = checkpoint.load_model(str(file))
-            minutes = 60 * float(curve(folder)[-1]["cpu_hours"])
-            made = {"steps": given.steps, "batch": size, "minutes": minutes, **score(network, recipe)}
-            write_scores(scores, made, wanted)
-        if made:
-            found[label] = {**made, "folder": str(folder)}
-        else:
-            print(f"# {label}: no scores of these arguments in {folder}", file=sys.stderr)
-            given.unfinished[label] = int(curve(folder)[-1]["step"]) if (folder / "curve.csv").exists() else 0
+        options = [*overrides, *TRAINING.get(label, [])]
+        made = []
+        for seed in range(getattr(given, "seeds", 1)):
+            recipe = variant(given.recipe, label, [*options, f"training.seed={seed}"], (extra or {}).get(label))
+            folder = run_folder(given, label, recipe.training.batch_size, seed)
+            row = read_scores(folder / name, wanted)
+            if not row and not given.only_print:
+                row = trained(recipe, folder, score)
+                write_scores(folder / name, row, wanted)
+            if row:
+                made.append({**row, "folder": str(folder)})
+            else:
+                print(f"# {label}: no scores of these arguments in {folder}", file=sys.stderr)
+                run_label = f"{label}, seed {seed}" if seed else label
+                steps = int(curve(folder)[-1]["step"]) if (folder / "curve.csv").exists() else 0
+                given.unfinished[run_label] = steps
+        if len(made) == getattr(given, "seeds", 1):
+            found[label] = over_seeds(made)
     return found
+
+
+def run_folder(given: argparse.Namespace, label: str, batch_size: int, seed: int) -> Path:
+    """Folder of the run of a model from a seed."""
+    name = label.replace(", ", "-").replace(" ", "-")
+    folder: Path = given.out / f"{given.recipe}-{given.steps}x{batch_size}" / name
+    return folder / f"seed-{seed}" if seed else folder
+
+
+def trained(recipe: Recipe, folder: Path, score: Score) -> dict[str, Any]:
+    """Train a model, or continue, and score it."""
+    steps, size = recipe.training.steps, recipe.training.batch_size
+    print(f"# {steps} steps of {size} tasks in {folder}", flush=True)
+    with terminable():
+        file = train(recipe, folder, resume=True, progress=False, workers=0)
+    network, _ = checkpoint.load_model(str(file))
+    minutes = 60 * float(curve(folder)[-1]["cpu_hours"])
+    return {"steps": steps, "batch": size, "minutes": minutes, **score(network, recipe)}
+
+
+def over_seeds(made: list[dict[str, Any]]) -> dict[str, Any]:
+    """Means of the scores of several seeds, and the standard deviation of their NLL; the only ones if there is one."""
+    first = made[0]
+    if len(made) == 1:
+        return first
+    means = {key: statistics.fmean(row[key] for row in made) for key in first if isinstance(first[key], float)}
+    return {**first, **means, "spread": statistics.stdev(row["nll"] for row in made)}
 
 
 @contextmanager
@@ -224,10 +262,12 @@ def budget(given: argparse.Namespace, tasks: str = "test tasks", paper: tuple[in
     """What all models of a table were given; `paper` are the steps and the tasks per step of the paper."""
     size = given.batch_size or load(given.recipe).training.batch_size
     options = f" with {', '.join(f'`{option}`' for option in given.set)}" if given.set else ""
+    seeds = getattr(given, "seeds", 1)
+    each = "one training seed (0)" if seeds == 1 else f"means over {seeds} training seeds (0 to {seeds - 1})"
     share = f"{100 * given.steps * size / math.prod(paper):.2g} %"
     return (
         f"Recipe `{given.recipe}`{options}: {given.steps:,} steps of {size} tasks for every model, {share} of the tasks"
-        f" that the paper trained on ({paper[0]:,} x {paper[1]}), one training seed (0); all are scored on the same "
+        f" that the paper trained on ({paper[0]:,} x {paper[1]}), {each}; all are scored on the same "
         f"{given.test_batches * size:,} {tasks}. Minutes are CPU time of the steps alone."
     )
 
@@ -263,11 +303,13 @@ def report(
             *(f"{numbers[label]:.{digits}f}" if label in numbers else "-" for numbers in published.values()),
             f"{row['exact']:.{digits}f}" if "exact" in row else "-",
             gap(row, digits),
+            *([f"{row['spread']:.{digits}f}"] if "spread" in row else []),
             *cost(row),
         ]
         for label, row in sorted(found.items(), key=lambda item: item[1]["nll"])
     ]
-    return table(["model", "NLL", *published, "exact process", "above it", *COST], rows)
+    spread = [SPREAD] * any("spread" in row for row in found.values())
+    return table(["model", "NLL", *published, "exact process", "above it", *spread, *COST], rows)
 
 
 def gap(row: Mapping[str, Any], digits: int) -> str:

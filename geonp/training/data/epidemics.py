@@ -9,7 +9,6 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 import torch
 from pydantic import Field
-from scipy import signal
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -71,6 +70,8 @@ def _pressure(infected: Tensor, window: Tensor) -> Tensor:
     """Sums of infected cells, 1 or 0, ``(batch, rows, columns)``, weighted by a symmetric window."""
     if infected[0].numel() < WIDE:
         return F.conv2d(infected[:, None], window[None, None], padding=len(window) // 2)[:, 0]
+    from scipy import signal  # takes a second, and only large lattices need it
+
     sums = torch.from_numpy(signal.oaconvolve(infected.numpy(), window[None].numpy(), mode="same", axes=(1, 2)))
     # far from all infected cells rounding would infect others
     return torch.where(sums < window[window > 0].min() / 2, 0.0, sums)
