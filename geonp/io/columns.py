@@ -35,7 +35,7 @@ class TableSettings:
     """Names of columns of the coordinate x."""
     y_names: tuple[str, ...] = (*latitudes, "y", "northing", "north")
     """Names of columns of the coordinate y."""
-    number: str = r"\s*[<>≤≥~]?\s*[-+]?\d*[.,]?\d+(e[-+]?\d+)?\s*[%*?]?[A-Za-z]{0,3}\s*"
+    number: str = r"\s*[<>≤≥~]?\s*[-+]?(\d{1,3}(,\d{3})+(\.\d+)?|\d*[.,]?\d+)(e[-+]?\d+)?\s*[%*?]?[A-Za-z]{0,3}\s*"
     """Pattern of a number with a qualifier, a flag or a unit."""
     numbers: float = 0.25
     """A column of texts is measured if more than this part of them are such numbers."""

@@ -42,7 +42,8 @@ def warn_of_doubtful_rows(table: Table) -> None:
         for nodata, n in suspects([Extremes.of(values)]).items():
             warn(
                 f"column {name!r} holds {nodata:g}, far from all other values, in {n} rows, which are used as they "
-                "are. If they are missing, leave these cells empty."
+                f"are. If they are missing, select the others: points[points[{name!r}] != {nodata:g}] "
+                f"(--where '{name}!={nodata:g}')."
             )
     used = np.any([table.usable(name) for name in table.values], axis=0) if table.values else np.zeros(0, bool)
     if used.any():

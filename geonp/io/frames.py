@@ -12,6 +12,7 @@ from pyproj import CRS
 
 from geonp.errors import InputError, from_extra
 from geonp.io.columns import TABLES, plain
+from geonp.io.ragged import by_sample
 from geonp.raster.arrays import Float64Array
 from geonp.raster.units import measure_of
 
@@ -21,9 +22,9 @@ def as_frame(
 ) -> tuple[pd.DataFrame, dict[str, Mapping[Hashable, Any]], Any]:
     """A table as a DataFrame, with the attributes of its columns and its CRS, if it says one.
 
-    Named levels of an index are columns. The points of a GeoDataFrame become columns, as of :func:`with_places`. Raises
-    InputError for anything else than a table, geometries that are no points, and, unless `crossed`, a Dataset of
-    several dimensions.
+    Named levels of an index are columns, and ragged arrays lie along their samples. The points of a GeoDataFrame become
+    columns, as of :func:`with_places`. Raises InputError for anything else than a table, geometries that are no points,
+    and, unless `crossed`, a Dataset of several dimensions.
     """
     if isinstance(points, xr.Dataset):
         attrs: dict[str, Mapping[Hashable, Any]] = {str(k): dict(v.attrs) for k, v in points.variables.items()}
@@ -109,7 +110,7 @@ def with_places(table: pd.DataFrame, places: Float64Array, crs: Any) -> pd.DataF
 
 def _along_rows(points: xr.Dataset, crossed: bool) -> pd.DataFrame:
     """The variables of a Dataset along the dimension of measurements, without text of fixed length and dropped axes."""
-    points = with_cell_times(points).squeeze()
+    points = with_cell_times(by_sample(points)).squeeze()
     texts = [name for name, array in points.variables.items() if array.dtype.kind in "SU" and array.ndim > 1]
     points = points.drop_vars(texts)
     placed = [

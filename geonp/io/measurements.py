@@ -24,6 +24,7 @@ from geonp.io.columns import (
     words,
 )
 from geonp.io.frames import as_frame, levels_of
+from geonp.io.ragged import by_sample
 from geonp.raster.arrays import BoolArray, Float64Array, FloatArray
 from geonp.raster.coordinate_units import in_degrees
 from geonp.raster.grid import Grid
@@ -131,8 +132,8 @@ def read_table(
     units degC; `units`, of all columns of values or of each, take precedence. Raises InputError for columns that do not
     exist, are not numeric, or cannot be guessed, and other numbers of units.
     """
-    source = points
-    frame, attrs, crs = as_frame(points, crossed=crossed)
+    source = by_sample(points) if isinstance(points, xr.Dataset) else points
+    frame, attrs, crs = as_frame(source, crossed=crossed)
     levels, points = list(map(str, levels_of(points))), frame
     columns = [str(name) for name in points.columns]
     points = points.set_axis(columns, axis=1)
@@ -161,6 +162,8 @@ def read_table(
         raise InputError(
             f"column {both[0]!r} is a coordinate: expected another column to interpolate, one of {columns}"
         )
+    if isinstance(source, xr.Dataset):
+        _require_places(source, x, y, names)
     if both := [name for name in covariates if name in (x, y, *names)]:
         raise InputError(
             f"the covariate {both[0]!r} is a coordinate or is interpolated itself: expected another column, one of "
@@ -174,6 +177,18 @@ def read_table(
     beside = points[[name for name in covariates if name in columns]]
     others = points.drop(columns=list({x, y, *names, *beside.columns}))
     return Table(xy, {name: points[name].to_numpy() for name in names}, x, y, attrs, beside, others, crs=crs)
+
+
+def _require_places(points: xr.Dataset, x: str, y: str, names: Sequence[str]) -> None:
+    """Raise InputError for values that lie along other dimensions than places: any combination would be a row."""
+    placed = {*points[x].dims, *points[y].dims}
+    for name in names:
+        if lost := [str(dim) for dim in placed - {*points[name].dims} if points.sizes[dim] > 1]:
+            raise InputError(
+                f"{name!r} has dimensions {tuple(map(str, points[name].dims))}, but its places, {x!r} and {y!r}, lie "
+                f"along {', '.join(map(repr, sorted(lost)))}: expected values with the dimensions of their places. "
+                "Give places and values one dimension, or choose other values with values=... (--value)"
+            )
 
 
 def _with_units(

@@ -19,6 +19,7 @@ from geonp.io.frames import as_frame, points_of, with_cell_times, with_places
 from geonp.io.groups import open_cells
 from geonp.io.nodata import measured, numbered, retyped
 from geonp.io.polygons import VECTOR_FILES, refuse_references
+from geonp.io.ragged import by_sample
 from geonp.io.sources import PARQUET_FILES, TABLE_FILES
 from geonp.io.stores import Store
 from geonp.io.text import TEXT_FILES, read_text
@@ -95,7 +96,7 @@ def read_all(paths: Sequence[Path]) -> pd.DataFrame | xr.Dataset:
 
 def _opened(path: Path) -> xr.Dataset:
     zarr = path.suffix.lower() == ".zarr"
-    return decoded(numbered(retyped(Store(str(path)).open()))) if zarr else open_cells(path)
+    return by_sample(decoded(numbered(retyped(Store(str(path)).open()))) if zarr else open_cells(path))
 
 
 def _parquet(path: Path) -> pd.DataFrame:

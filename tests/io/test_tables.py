@@ -129,7 +129,13 @@ def test_an_index_holds_columns_too(name: str | None, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "held"), [(["<0.5", "1.2", "1.3J"], "'<0.5'"), (["ND", "ND", "2"], "'ND'"), (["1.0", "2", "3"], "'1.0'")]
+    ("texts", "held"),
+    [
+        (["<0.5", "1.2", "1.3J"], "'<0.5'"),
+        (["ND", "ND", "2"], "'ND'"),
+        (["1.0", "2", "3"], "'1.0'"),
+        (["1,234.5", "2,000", "NA"], "'1,234.5'"),
+    ],
 )
 def test_numbers_written_as_texts_are_not_passed_over(texts: list[str], held: str) -> None:
     table = FRAME.assign(soil="loam", no3=texts)

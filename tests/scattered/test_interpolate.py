@@ -343,6 +343,10 @@ def test_the_command_reads_tables_as_they_are_written(name: str, how: dict[str, 
     command = ["grid", str(tmp_path / name), str(tmp_path / "o.nc"), "--resolution", "10"]
     done = cli(*command)
     assert done.stdout.startswith("Interpolated 28 points of 30 rows to ")
+    assert "--where 'value!=-9999'" in done.stderr
+    without = cli(*command[:-3], str(tmp_path / "w.nc"), *command[-2:], "--where", "value!=-9999")
+    assert without.stdout.startswith("Interpolated 27 points of 29 rows to ")
+    assert not without.stderr
     assert "Warning: column 'value' holds -9999, far from all other values, in 1 rows" in done.stderr.splitlines()[0]
     with pytest.warns(UserWarning, match="-9999"):
         expected = geonp.interpolate(table.dropna(), xr.open_dataset(tmp_path / "o.nc"), values="value")
