@@ -180,12 +180,25 @@ def fill_variables(ds: xr.Dataset, grid: Grid, nodata: float | None = None) -> l
         got = "; ".join(f"{name!r} {da.dims} {da.dtype}" for name, da in ds.data_vars.items()) or "no variables"
         raise InputError(
             f"No variable can be filled: got {got}; expected integers or floats on the dimensions "
-            f"({grid.y_dim!r}, {grid.x_dim!r}). Convert the variable, for example ds['name'].astype('float32')."
+            f"({grid.y_dim!r}, {grid.x_dim!r}). {_remedy(ds, grid)}"
         )
     if nodata is not None:
         return names
     declared = [name for name in names if ds[name].dtype.kind == "f" or declared_nodata(ds[name])]
     return declared or [name for name in names if valid_limits(ds[name]) != UNLIMITED] or names
+
+
+def _remedy(ds: xr.Dataset, grid: Grid) -> str:
+    """What to do with a Dataset none of whose variables can be filled."""
+    gathered = [str(name) for name in ds.variables if "compress" in ds[name].attrs]
+    if gathered:
+        return (
+            f"The file is compressed by gathering: unpack {gathered[0]!r} with "
+            f"cf_xarray.decode_compress_to_multi_index(ds, {gathered[0]!r}).unstack({gathered[0]!r})."
+        )
+    if any(grid.spans(da) for da in ds.data_vars.values()):
+        return "Convert the variable, for example ds['name'].astype('float32')."
+    return "Choose other dimensions with y_dim and x_dim (--y, --x)."
 
 
 def require_numbers(da: xr.DataArray) -> None:

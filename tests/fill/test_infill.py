@@ -556,6 +556,14 @@ def refused(obj: Any, message: str, error: type[Exception] = InputError, **optio
         (xr.Dataset({1: raster(), "1": raster()}), r"variables 1 and '1', but names of results are texts: rename one"),
         (xr.Dataset({"s": (("y", "x"), [["a"]])}), r"No variable can be filled: got 's' \('y', 'x'\) <U1"),
         (xr.Dataset(coords=raster().coords), "No variable can be filled: got no variables"),
+        (
+            xr.Dataset({"v": ("land", [1.0])}, {"land": ("land", [7], {"compress": "y x"}), **raster().coords}),
+            r"'v' \('land',\) float64; expected .* by gathering: unpack 'land' with cf_xarray.decode_compress_to_multi",
+        ),
+        (
+            xr.Dataset({"v": ("cell", [1.0])}, raster().coords),
+            r"expected integers or floats on the dimensions \('y', 'x'\). Choose other dimensions with y_dim and x_dim",
+        ),
     ],
 )
 @pytest.mark.usefixtures("unused_model")
