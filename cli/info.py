@@ -118,6 +118,7 @@ def _fates(ds: xr.Dataset, grid: Grid, missing: list[Any] | None) -> tuple[xr.Da
     """The raster without what flags hide, and whether geonp fill would fill each variable, and why."""
     from geonp.errors import InputError
     from geonp.fill.missing import Flags, with_gaps
+    from geonp.raster.dimensions import data_variables
     from geonp.raster.kinds import is_classes
     from geonp.raster.metadata import ancillary_names
     from geonp.raster.variable import number_variables, off_grid, passed_classes
@@ -132,10 +133,10 @@ def _fates(ds: xr.Dataset, grid: Grid, missing: list[Any] | None) -> tuple[xr.Da
         if missing:
             raise
     names = names or passed_classes(ds, grid)
-    ancillary = {name for da in ds.data_vars.values() for name in ancillary_names(da)}
+    ancillary = {name for da in data_variables(ds).values() for name in ancillary_names(da)}
     numbers, elsewhere = number_variables(ds, grid), off_grid(ds, grid, names)
 
-    def reason(name: Any, da: xr.DataArray) -> str:
+    def reason(name: Any, da: xr.Variable) -> str:
         if name in flags.layers:
             return "its flags apply to other variables"
         if name in elsewhere:
@@ -150,7 +151,9 @@ def _fates(ds: xr.Dataset, grid: Grid, missing: list[Any] | None) -> tuple[xr.Da
             return "the flags apply to other variables (choose it alone: --variable)"
         return "integers without a nodata value, unlike others (--nodata, --variable)"
 
-    fates = {name: (name in names, "" if name in names else reason(name, da)) for name, da in ds.data_vars.items()}
+    fates = {
+        name: (name in names, "" if name in names else reason(name, da)) for name, da in data_variables(ds).items()
+    }
     return ds, fates, flags
 
 

@@ -218,21 +218,21 @@ def _assembled(
 ) -> xr.Dataset:
     """The variables of the input that are not filled, and the results of the others, in the order of the input."""
     card, out = request.card, request.ds.drop_vars([variable.name for variable in request.variables])
-    found: dict[Hashable, dict[Hashable, xr.DataArray]] = {}
-    stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    attrs, found = out.attrs, dict[Hashable, dict[Hashable, xr.DataArray]]()
+    coords, results = dict[Hashable, xr.Variable](), dict[Hashable, xr.Variable]()
     for variable in request.variables:
-        what = "" if variable.kind is Kind.NUMBERS else f"as {variable.kind} "
-        what = f"and smoothed {what}" if request.options.smooth else what
-        line = f"{stamp} geonp infill: {variable.label} filled {what}by {card.name} {card.version}"
-        attrs = dataset_attrs(out.attrs, line, card.name, card.version, card.sha256)
+        what = "and smoothed " * request.options.smooth + f"as {variable.kind} " * (variable.kind is not Kind.NUMBERS)
+        line = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} geonp infill: "
+        line += f"{variable.label} filled {what}by {card.name} {card.version}"
+        attrs = dataset_attrs(attrs, line, card.name, card.version, card.sha256)
         if names := [covariate.variable.label for covariate in request.covariates if not covariate.known_errors]:
             attrs["geonp_covariates"] = " ".join(names)
         if across := [str(a.dim) for a in request.job.across]:
             attrs["geonp_across"] = " ".join(across)
         if request.flags is not None and (texts := [text for text, _ in request.flags.sources if text]):
             attrs["geonp_missing"] = "; ".join(texts)
-        if request.job.series is not None:
-            attrs["geonp_empty_slices"] = f"filled across {request.job.series.dim}"
+        if series := request.job.series:
+            attrs["geonp_empty_slices"] = f"filled across {series.dim}"
         if errors := [covariate.variable.label for covariate in request.covariates if covariate.known_errors]:
             attrs["geonp_errors"] = errors[0]
         for kind in (Kind.CLASSES, Kind.DIRECTIONS):
@@ -242,11 +242,11 @@ def _assembled(
         found[variable.name] = dict(arrays[variable.name])
         if request.options.tails and variable.name in warpings:
             found[variable.name][f"{variable.label}_warping"] = warping_array(variable, warpings[variable.name])
-        # as variables: of arrays, xarray would align the indexes, and drop single levels of them
-        new = {name: coord for array in found[variable.name].values() for name, coord in array.coords.items()}
-        out = out.assign_coords({name: coord.variable for name, coord in new.items() if name not in out.coords})
-        out = out.assign({name: array.variable for name, array in found[variable.name].items()}).assign_attrs(attrs)
-    return ordered(request.ds, out, found)
+        # of arrays, xarray would align the indexes, and drop single levels of them
+        for name, array in found[variable.name].items():
+            results[name] = array.variable
+            coords |= {dim: coord.variable for dim, coord in array.coords.items() if dim not in out.coords}
+    return ordered(request.ds, out.assign_coords(coords).assign(results).assign_attrs(attrs), found)
 
 
 def chunks_in_memory(shape: tuple[int, ...]) -> tuple[int, ...]:

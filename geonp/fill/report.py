@@ -115,17 +115,18 @@ def counted(
         cells that were filled outside the footprint of the data.
     """
     grid = Grid.from_xarray(filled if elsewhere else source)
-    counts = {}
+    counts, noted = {}, {}
     for name in source.data_vars:
         if (flag := filled.get(f"{name}_fill_flag")) is not None:
             axes = flag.dims.index(grid.y_dim), flag.dims.index(grid.x_dim)
             data, counts[str(name)] = _counting(
                 flag if elsewhere else source[name], da.asarray(flag.data), axes, elsewhere
             )
-            filled = filled.assign({flag.name: flag.copy(data=data)})
+            noted[flag.name] = flag.copy(data=data).variable
             if values_only:
                 values = da.map_blocks(_first, filled[name].data, data, dtype=filled[name].dtype)
-                filled = filled.assign({name: filled[name].copy(data=values)})
+                noted[name] = filled[name].copy(data=values).variable
+    filled = filled.assign(noted)
     filled = without_results(filled) if values_only else filled
     return filled, lambda: {name: count() for name, count in counts.items()}
 

@@ -12,6 +12,7 @@ from pyproj import CRS
 from pyproj.exceptions import CRSError
 
 from geonp.errors import InputError, warn
+from geonp.raster.dimensions import data_variables
 from geonp.raster.grid import grid_mapping_name, with_cf_crs
 from geonp.raster.nodata import PACKING, require_packing
 
@@ -124,7 +125,7 @@ def declare_crs(ds: xr.Dataset, text: str) -> xr.Dataset:
     places = {key: before[key] for key in ("GeoTransform", "gcps") if key in before}
     attrs = {**crs.to_cf(), "spatial_ref": crs.to_wkt(), **places}
     ds = ds.assign_coords({name: xr.Variable((), np.int32(0), attrs)})
-    for da in ds.data_vars.values():
+    for da in data_variables(ds).values():
         if da.ndim >= 2:
             da.encoding["grid_mapping"] = name
     return ds
@@ -136,7 +137,7 @@ def with_crs(ds: xr.Dataset) -> xr.Dataset:
     name = grid_mapping_name(ds)
     if name in ds.data_vars:
         ds = ds.set_coords(name)
-    for da in ds.data_vars.values():
+    for da in data_variables(ds).values():
         if "grid_mapping" in da.attrs:
             da.encoding["grid_mapping"] = da.attrs.pop("grid_mapping")
     return ds

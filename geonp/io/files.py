@@ -25,6 +25,7 @@ from geonp.io.nodata import declare_nodata, note_default_fill, numbered, retyped
 from geonp.io.sources import Source, readable, source_of
 from geonp.io.stores import Store, unfinished
 from geonp.raster.boxes import select_box
+from geonp.raster.dimensions import data_variables
 from geonp.raster.grid import Grid
 from geonp.raster.labels import Label, select_labels
 from geonp.raster.metadata import class_attrs
@@ -134,11 +135,11 @@ def open_raster(
         if source.reader != "gdal":
             note_default_fill(ds)
         if nodata is not None and math.isnan(nodata):
-            for da in ds.data_vars.values():
+            for da in data_variables(ds).values():
                 if da.dtype.kind in "iu":
                     da.encoding["_FillValue"] = nodata  # no cell is missing, for `observed`; never written
     if as_numbers:
-        for da in ds.data_vars.values():
+        for da in data_variables(ds).values():
             da.attrs = without(da.attrs, tuple(class_attrs(da.attrs)))
     if wanted is not None:
         ds = _select_variables(ds, wanted)

@@ -21,7 +21,7 @@ from geonp.io.hdfeos import described, structure_of
 from geonp.io.layouts import NETCDF_MODEL, OTHER_GROUPS
 from geonp.io.nodata import numbered, retyped
 from geonp.io.sources import Source
-from geonp.raster.dimensions import LATITUDES, LONGITUDES, is_geolocation
+from geonp.raster.dimensions import LATITUDES, LONGITUDES, data_variables, is_geolocation
 from geonp.raster.metadata import class_attrs
 
 Members = Mapping[str, Mapping[str, int]]
@@ -138,7 +138,7 @@ def open_tree(
             f"Left out of {source.path!r}: {', '.join(map(repr, left_out))}, whose coordinates differ from those of "
             f"other variables. Read them alone: group={left_out[0]!r} (--group {left_out[0]})."
         )
-    hidden = [str(name) for name, da in ds.data_vars.items() if da.ndim >= 2 and is_geolocation(name, da.variable)]
+    hidden = [str(name) for name, da in data_variables(ds).items() if da.ndim >= 2 and is_geolocation(name, da)]
     others = set(ds.data_vars) - set(hidden) if wanted is None else set(wanted)
     if hidden and others:
         ds = ds.set_coords([name for name in hidden if wanted is None or name not in wanted])

@@ -10,6 +10,7 @@ import xarray as xr
 from netCDF4 import default_fillvals
 
 from geonp.errors import InputError, warn
+from geonp.raster.dimensions import data_variables
 from geonp.raster.nodata import (
     DEFAULT_FILL,
     NODATA,
@@ -91,9 +92,9 @@ def note_default_fill(ds: xr.Dataset) -> None:
 
     Of bytes, all values are data; so is 0, the usual fill value of Zarr.
     """
-    for da in ds.data_vars.values():
+    for name, da in data_variables(ds).items():
         default = da.encoding.get("fill_value", default_fillvals.get(f"{da.dtype.kind}{da.dtype.itemsize}"))
-        if default and da.dtype.itemsize > 1 and da.dtype.kind in "iu" and not declared_nodata(da):
+        if default and da.dtype.itemsize > 1 and da.dtype.kind in "iu" and not declared_nodata(ds[name]):
             da.encoding[DEFAULT_FILL] = default
 
 
@@ -117,7 +118,7 @@ def warn_of_zero_fill(ds: xr.Dataset) -> None:
     """Warn of rasters in Zarr 2 whose fill value is 0, its default: readers take each 0 for missing."""
     names = [
         str(name)
-        for name, da in ds.data_vars.items()
+        for name, da in data_variables(ds).items()
         # format 3 has both in its encoding
         if da.ndim >= 2 and "filters" in da.encoding and "fill_value" not in da.encoding
         if da.encoding.get("_FillValue") == 0
@@ -135,7 +136,7 @@ def declare_nodata(stored: xr.Dataset, nodata: float) -> xr.Dataset:
     Raises InputError for integers that cannot hold `nodata`.
     """
     ds = stored.copy()
-    for name, da in ds.data_vars.items():
+    for name, da in data_variables(ds).items():
         if da.ndim < 2 or da.dtype.kind not in "iuf":
             continue
         da.attrs = without(da.attrs, ("missing_value", *OTHER_NODATA))

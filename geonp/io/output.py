@@ -32,7 +32,7 @@ from geonp.io.owner import here, named, note, owning, runs
 from geonp.io.sources import NETCDF
 from geonp.io.stores import Store, stored_once, to_zarr
 from geonp.io.tags import warn_of_tags
-from geonp.raster.dimensions import has_coordinate
+from geonp.raster.dimensions import data_variables, has_coordinate
 from geonp.raster.grid import Grid, grid_mapping_name, with_cf_crs, without_conventions
 from geonp.raster.metadata import ASCENDS, GDAL_METADATA, PACKED_BANDS, as_dataset
 from geonp.raster.nodata import holds
@@ -193,9 +193,12 @@ def for_files(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
     # these may describe the raster that this one was cut from
     ds = without_conventions(with_texts(ds.copy()))
     ds = _with_axis_attrs(_with_grid_mapping(ds, grid), grid)
-    for name, variable in ds.variables.items():
-        if variable.chunks is not None:
-            ds[name] = ds[name].chunk({dim: max(sizes) for dim, sizes in variable.chunksizes.items()})
+    even = {
+        name: variable.chunk({dim: max(sizes) for dim, sizes in variable.chunksizes.items()})
+        for name, variable in ds.variables.items()
+        if variable.chunks is not None
+    }
+    ds = ds.assign(even)
     for name, variable in ds.variables.items():
         encoding = {key: value for key, value in variable.encoding.items() if key in _PORTABLE_ENCODING}
         if isinstance(encoding.get("dtype"), np.dtype) and encoding["dtype"].kind in "iuf":
@@ -230,7 +233,7 @@ def _with_grid_mapping(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
         return ds
     crs = CRS.from_wkt(grid.crs)
     ds = ds.assign_coords(spatial_ref=((), np.int32(0), {**crs.to_cf(), "spatial_ref": grid.crs}))
-    for da in ds.data_vars.values():
+    for da in data_variables(ds).values():
         if grid.spans(da):
             da.encoding["grid_mapping"] = "spatial_ref"
     return ds

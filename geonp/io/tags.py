@@ -16,6 +16,7 @@ from rasterio.enums import ColorInterp
 
 from geonp.errors import warn
 from geonp.io.layouts import read_layout
+from geonp.raster.dimensions import data_variables
 from geonp.raster.metadata import GDAL_METADATA
 
 _BAND_TAGS = ("standard_name", "cell_methods")
@@ -63,7 +64,7 @@ def write_tags(
     if file.crs is None:  # rioxarray takes a tag of this name for the CRS, and cannot open a file with another text
         tags.pop("crs", None)
     file.update_tags(**tags)
-    for said in (da.encoding.get(GDAL_METADATA) for da in ds.data_vars.values()):
+    for said in (da.encoding.get(GDAL_METADATA) for da in data_variables(ds).values()):
         for name, domain in said["domains"].items() if said is not None and said["shape"] == file.shape else ():
             file.update_tags(ns=name, **domain)
     for band, (description, da, about) in enumerate(layers, start=1):
@@ -101,7 +102,7 @@ def warn_of_tags(ds: xr.Dataset) -> None:
     These are domains, palettes and names of categories, and tags and units that differ between bands.
     """
     lost: set[str] = set()
-    for said in (da.encoding.get(GDAL_METADATA) for da in ds.data_vars.values()):
+    for said in (da.encoding.get(GDAL_METADATA) for da in data_variables(ds).values()):
         if said is not None:
             lost |= set(said["domains"])
             lost |= {key for about in said["bands"].values() for key in ("palette", "categories") if key in about}

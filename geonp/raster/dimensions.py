@@ -107,7 +107,12 @@ def _is_axis(coord: xr.DataArray | xr.Variable, axis: str) -> bool:
     return given_axis == axis or name in _CF_NAMES[axis] or units in CF_UNITS[axis]
 
 
-def is_coordinate(da: xr.DataArray) -> bool:
+def data_variables(ds: xr.Dataset) -> dict[Hashable, xr.Variable]:
+    """The data variables of a Dataset, without coordinates: to find these, xarray looks at all variables each time."""
+    return {name: ds.variables[name] for name in ds.data_vars}
+
+
+def is_coordinate(da: xr.DataArray | xr.Variable) -> bool:
     """Whether the CF attributes of an array are those of rows or columns, as of a two-dimensional latitude."""
     return _is_axis(da, "y") or _is_axis(da, "x")
 

@@ -21,7 +21,7 @@ from pyproj.exceptions import CRSError
 from geonp.errors import InputError
 from geonp.raster.arrays import Array, Float64Array
 from geonp.raster.coordinate_units import is_transformed, parse_unit, unit_factor
-from geonp.raster.dimensions import CF_UNITS, LONGITUDES, has_coordinate, is_latitude, spatial_dims
+from geonp.raster.dimensions import CF_UNITS, LONGITUDES, data_variables, has_coordinate, is_latitude, spatial_dims
 from geonp.raster.nodata import without
 from geonp.raster.tolerances import TOLERANCES
 
@@ -131,7 +131,7 @@ class Grid:
         """The dimensions of rows and columns."""
         return self.y_dim, self.x_dim
 
-    def spans(self, array: xr.DataArray) -> bool:
+    def spans(self, array: xr.DataArray | xr.Variable) -> bool:
         """Whether an array has rows and columns."""
         return set(self.dims) <= set(array.dims)
 
@@ -216,7 +216,7 @@ def grid_mapping_name(obj: xr.DataArray | xr.Dataset) -> str | None:
 
     Of several in the extended form of CF, such as ``wgs84: lat lon utm: x y``, that of the dimensions.
     """
-    variables = [obj.variable] if isinstance(obj, xr.DataArray) else list(obj.data_vars.values())
+    variables = [obj.variable] if isinstance(obj, xr.DataArray) else data_variables(obj).values()
     for variable in variables:
         mapping = str(variable.encoding.get("grid_mapping", variable.attrs.get("grid_mapping")))
         systems: dict[str, str] = dict(re.findall(r"([^\s:]+)\s*:([^:]*)(?=\s\S+\s*:|$)", mapping)) or {
@@ -265,7 +265,7 @@ def crs_name(wkt: str) -> str:
 
 def _all(obj: xr.DataArray | xr.Dataset) -> list[Any]:
     """A raster and its variables."""
-    return [obj, *(obj.data_vars.values() if isinstance(obj, xr.Dataset) else ())]
+    return [obj, *(data_variables(obj).values() if isinstance(obj, xr.Dataset) else ())]
 
 
 def _variables(obj: xr.DataArray | xr.Dataset) -> Mapping[Any, Any]:

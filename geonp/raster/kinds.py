@@ -43,7 +43,7 @@ _RADIANS = re.compile(r"rad(ian)?s?", re.IGNORECASE)
 _DEGREES = re.compile(r"deg(ree)?s?([ _](true|t))?$|°$", re.IGNORECASE)
 
 
-def is_classes(da: xr.DataArray) -> bool:
+def is_classes(da: xr.DataArray | xr.Variable) -> bool:
     """Whether values are classes: CF flags, or a GDAL raster with a palette or categories."""
     return bool(class_attrs(da.attrs))
 

@@ -170,6 +170,6 @@ def _unused(source: xr.DataArray, stored: np.dtype[Any]) -> int | None:
     return next((end for end in ends if not low - 0.5 <= end <= high + 0.5), None)
 
 
-def ancillary_names(da: xr.DataArray) -> list[str]:
+def ancillary_names(da: xr.DataArray | xr.Variable) -> list[str]:
     """Names in the CF attribute ``ancillary_variables``."""
     return str(da.attrs.get("ancillary_variables", da.encoding.get("ancillary_variables", ""))).split()

@@ -14,7 +14,7 @@ import xarray as xr
 from geonp.errors import InputError
 from geonp.raster.arrays import Array, BoolArray, Float32Array
 from geonp.raster.casting import Fit, fitting
-from geonp.raster.dimensions import is_coordinate
+from geonp.raster.dimensions import data_variables, is_coordinate
 from geonp.raster.grid import Grid
 from geonp.raster.kinds import flag_values_of, is_classes
 from geonp.raster.metadata import UNNAMED, Kind, ancillary_names, class_attrs, flag_meanings_of, kept_encoding
@@ -152,10 +152,10 @@ class Variable:
 
 def number_variables(ds: xr.Dataset, grid: Grid) -> list[Hashable]:
     """Names of all variables of numbers on both spatial dimensions that describe no other variable or cells."""
-    describing = {name for da in ds.data_vars.values() for name in ancillary_names(da)} | _of_cells(ds)
+    describing = {name for da in data_variables(ds).values() for name in ancillary_names(da)} | _of_cells(ds)
     return [
         name
-        for name, da in ds.data_vars.items()
+        for name, da in data_variables(ds).items()
         if grid.spans(da) and da.dtype.kind in "iuf" and name not in describing and not is_classes(da)
     ]
 
@@ -177,14 +177,14 @@ def fill_variables(ds: xr.Dataset, grid: Grid, nodata: float | None = None) -> l
     if not names:
         for da in ds.data_vars.values():
             require_numbers(da)
-        got = "; ".join(f"{name!r} {da.dims} {da.dtype}" for name, da in ds.data_vars.items()) or "no variables"
+        got = "; ".join(f"{name!r} {da.dims} {da.dtype}" for name, da in data_variables(ds).items()) or "no variables"
         raise InputError(
             f"No variable can be filled: got {got}; expected integers or floats on the dimensions "
             f"({grid.y_dim!r}, {grid.x_dim!r}). {_remedy(ds, grid)}"
         )
     if nodata is not None:
         return names
-    declared = [name for name in names if ds[name].dtype.kind == "f" or declared_nodata(ds[name])]
+    declared = [name for name in names if ds.variables[name].dtype.kind == "f" or declared_nodata(ds[name])]
     return declared or [name for name in names if valid_limits(ds[name]) != UNLIMITED] or names
 
 
@@ -196,7 +196,7 @@ def _remedy(ds: xr.Dataset, grid: Grid) -> str:
             f"The file is compressed by gathering: unpack {gathered[0]!r} with "
             f"cf_xarray.decode_compress_to_multi_index(ds, {gathered[0]!r}).unstack({gathered[0]!r})."
         )
-    if any(grid.spans(da) for da in ds.data_vars.values()):
+    if any(map(grid.spans, data_variables(ds).values())):
         return "Convert the variable, for example ds['name'].astype('float32')."
     return "Choose other dimensions with y_dim and x_dim (--y, --x)."
 
@@ -217,10 +217,10 @@ def require_numbers(da: xr.DataArray) -> None:
 
 def passed_classes(ds: xr.Dataset, grid: Grid) -> list[Hashable]:
     """Names of variables of classes on both spatial dimensions that describe no other variable."""
-    ancillary = {name for da in ds.data_vars.values() for name in ancillary_names(da)}
+    ancillary = {name for da in data_variables(ds).values() for name in ancillary_names(da)}
     return [
         name
-        for name, da in ds.data_vars.items()
+        for name, da in data_variables(ds).items()
         if grid.spans(da)
         and is_classes(da)
         and "flag_masks" not in da.attrs
@@ -235,11 +235,11 @@ def off_grid(ds: xr.Dataset, grid: Grid, filled: Sequence[Hashable]) -> list[Has
     These have two dimensions that neither are leading dimensions of the `filled` variables nor have the few entries of
     bounds and matrices. Coordinates in two dimensions, and what an attribute ``bounds`` names, are left out.
     """
-    leading = {dim for name in filled for dim in ds[name].dims} - set(grid.dims)
+    leading = {dim for name in filled for dim in ds.variables[name].dims} - set(grid.dims)
     bounds = _of_cells(ds)
     return [
         name
-        for name, da in ds.data_vars.items()
+        for name, da in data_variables(ds).items()
         if da.dtype.kind in "iuf"
         and not grid.spans(da)
         and sum(dim not in leading and size > _FEW for dim, size in da.sizes.items()) >= 2
@@ -256,11 +256,11 @@ def class_variables(ds: xr.Dataset, grid: Grid, classes: int) -> list[Hashable]:
     """
     names = [
         name
-        for name, da in ds.data_vars.items()
+        for name, da in data_variables(ds).items()
         if grid.spans(da) and _n_classes(da) == classes and da.attrs.get("standard_name") != "status_flag"
     ]
     if not names:
-        got = "; ".join(f"{name!r} with {_n_classes(da)}" for name, da in ds.data_vars.items())
+        got = "; ".join(f"{name!r} with {_n_classes(da)}" for name, da in data_variables(ds).items())
         raise InputError(
             f"No variable can be filled by a model of {classes} classes: got {got or 'no variables'}, expected one "
             f"with {classes} flag_values on ({grid.y_dim!r}, {grid.x_dim!r}). Give the variable the CF attributes "
@@ -269,7 +269,7 @@ def class_variables(ds: xr.Dataset, grid: Grid, classes: int) -> list[Hashable]:
     return names
 
 
-def _n_classes(da: xr.DataArray) -> int:
+def _n_classes(da: xr.DataArray | xr.Variable) -> int:
     """Number of ``flag_values``; some writers store them as text, such as ``"0, 1, 2"``."""
     given = da.attrs.get("flag_values", ())
     return len(given.replace(",", " ").split()) if isinstance(given, str) else np.size(given)
