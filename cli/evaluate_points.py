@@ -50,6 +50,9 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
         help="Score only this time, those of a month such as 2020-07, or those of a range such as "
         "2020-07-01/2020-07-10; repeatable.",
     ),
+    "every": click.option(
+        "--every", metavar="LENGTH", help="Length of a period, such as 1D or 6h, whose measurements are of one time."
+    ),
     "errors": click.option("--errors", metavar="COLUMN", help="Column of known standard errors."),
     "repeats": click.option(
         "--repeats", type=click.Choice(["mean", "keep"]), help="Average the rows of each location, or keep all."

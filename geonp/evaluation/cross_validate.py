@@ -59,6 +59,7 @@ def cross_validate(
     repeats: Repeats | None = None,
     time: str | None = None,
     at_times: Sequence[Any] | None = None,
+    every: str | None = None,
     bounds: Bounds | None = None,
     max_distance: float | None = None,
     device: str | None = None,
@@ -96,7 +97,7 @@ def cross_validate(
     covariates
         As for :func:`geonp.interpolate`: names of columns, and rasters that are read at the measurements. The model is
         then evaluated with and without them.
-    time, at_times
+    time, at_times, every
         As for :func:`geonp.interpolate`. Only measurements at these times are scored. The baselines except
         ``linear_across`` use the measurements of the same time only.
     bounds : tuple, "valid_range" or mapping, optional
@@ -127,7 +128,7 @@ def cross_validate(
     True
     """
     options = {"model": os.fspath(model), "max_distance": max_distance, "device": device, "batch_size": batch_size}
-    data = _measured(points, (values, x, y), crs, covariates, errors, repeats, time, units)
+    data = _measured(points, (values, x, y), crs, covariates, errors, repeats, (time, every), units)
     data.check_names()
     baselines = requested(baselines, data.methods, {REGRESSION: "covariates", ACROSS: "time"})
     rng = np.random.default_rng(seed)
@@ -219,11 +220,13 @@ def _measured(
     covariates: CovariateLike | Sequence[CovariateLike] | None,
     errors: str | None,
     repeats: Repeats | None,
-    time: str | None,
+    timing: tuple[str | None, str | None],
     given_units: str | None,
 ) -> _Measured:
     """The measurements of a table, with the checks of :func:`geonp.interpolate`."""
-    asked = wanted(covariates, None)
+    asked, (time, every) = wanted(covariates, None), timing
+    if every is not None and time is None:
+        raise InputError("every needs time: name the column of times, time=... (--time)")
     labels = tuple(one.label for one in asked)
     apart = [*labels, *filter(None, (errors, time))]
     table = read_table(points, *columns, apart, crossed=repeats == "mean" or time is not None, units=given_units)
@@ -232,7 +235,7 @@ def _measured(
     (value,) = table.values
     require_scorable(table.values[value], value)
     warn_of_doubtful_rows(table)
-    table = transformed(table, crs, None).timed(time)
+    table = transformed(table, crs, None).timed(time, every)
     table = table.at(table.usable(value) & (True if table.times is None else table.times.of_rows >= 0))
     if len(table.xy) < SETTINGS.least:
         raise InputError(

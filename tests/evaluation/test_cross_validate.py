@@ -181,3 +181,21 @@ def test_the_command_prints_scores_and_writes_pages_and_tables(tmp_path: Path, f
 def test_text_from_tables_is_escaped(model: str) -> None:
     page = render(geonp.cross_validate(table().rename(columns={"value": "<b>"}), values="<b>", model=model))
     assert "<b>" not in page
+
+
+def test_measurements_of_one_period_are_of_one_time(tmp_path: Path) -> None:
+    days = table(times=3).rename(columns={"day": "time"})
+    hours = days.assign(time=days["time"] + pd.to_timedelta(np.arange(len(days)) % 24, "h"))
+    asked: dict[str, Any] = {"values": "value", "time": "time", "baselines": ["nearest", "linear_across"], "folds": 3}
+    expected, found = geonp.cross_validate(days, **asked), geonp.cross_validate(hours, every="1D", **asked)
+    pd.testing.assert_frame_equal(found.to_frame(), expected.to_frame())
+    with pytest.raises(InputError, match=r"every needs time: name the column of times, time=\.\.\. \(--time\)"):
+        geonp.cross_validate(days.drop(columns="time"), values="value", every="1D")
+    hours.to_csv(tmp_path / "hours.csv", index=False)
+    arguments = ["evaluate", str(tmp_path / "hours.csv"), "--value", "value", "--time", "time", "--every", "1D"]
+    arguments += ["--baseline", "nearest", "--baseline", "linear_across", "--folds", "3", "--json"]
+    said = json.loads(CliRunner().invoke(main, arguments, catch_exceptions=False).stdout)
+    for scores in ((reported := found.to_dict()["scores"]), said["scores"]):
+        for one in scores.values():
+            del one["seconds"]
+    assert said["scores"] == reported
