@@ -12,8 +12,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.spatial import KDTree
 
-from geonp.raster.arrays import Float64Array, FloatArray
+from geonp.raster.arrays import BoolArray, Float64Array, FloatArray
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,10 @@ class StackSettings:
     """Width of the frame around a tile in which slices are compared, in cells."""
     lag_px: int = 2
     """Distance of the cells whose differences are compared: levels of smooth fields correlate by chance."""
+    sparse: float = 0.1
+    """If slices share fewer pairs of cells at this distance for each common cell, nearest common cells are compared."""
+    nearest: int = 3
+    """Number of these that each common cell is compared with."""
     block_px: int = 16
     """Side of the blocks that are treated as independent."""
     min_blocks: int = 4
@@ -214,4 +219,22 @@ def _block_sums(values: FloatArray, others: FloatArray) -> FloatArray:
         for axis in (-2, -1):
             blocks = np.add.reduceat(blocks, range(0, blocks.shape[axis], STACK.block_px), axis)
         sums.append(blocks.reshape(*blocks.shape[:2], -1))
-    return np.asarray(sums[0] + sums[1])
+    found = np.asarray(sums[0] + sums[1])
+    common = np.isfinite(values) & np.isfinite(others)
+    for k in np.flatnonzero(found[0].sum(-1) < STACK.sparse * np.count_nonzero(common, (1, 2))):
+        found[:, k] = _sums_of_nearest(values, others[k], common[k], found.shape[-1])
+    return found
+
+
+def _sums_of_nearest(values: FloatArray, other: FloatArray, common: BoolArray, blocks: int) -> FloatArray:
+    """As :func:`_block_sums`, of the differences of each common cell from the nearest ones: ``(4, blocks)``."""
+    places = np.argwhere(common)
+    if len(places) < 2:
+        return np.zeros((4, blocks))
+    near = KDTree(places).query(places, np.arange(2, min(STACK.nearest + 1, len(places)) + 1))[1]
+    pairs = np.stack([np.arange(len(places)).repeat(near.shape[1]), near.ravel()])
+    first, second = np.unique(np.sort(pairs, axis=0), axis=1)
+    dz, ds = (a[common][second] - a[common][first] for a in (values, other))
+    across = -(-(values.shape[1] - STACK.lag_px) // STACK.block_px)
+    row, col = (np.minimum(places[first], np.array(values.shape) - STACK.lag_px - 1) // STACK.block_px).T
+    return np.stack([np.bincount(row * across + col, w, blocks) for w in (np.ones_like(dz), dz * dz, dz * ds, ds * ds)])

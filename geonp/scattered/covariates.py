@@ -14,6 +14,7 @@ import xarray as xr
 from geonp.errors import InputError, warn
 from geonp.inference.covariates import Layer
 from geonp.io.measurements import Table
+from geonp.nn.drift import LEAST_KNOWN
 from geonp.raster.arrays import BoolArray, Float64Array
 from geonp.raster.covariates import Covariate, CovariateLike, elsewhere, is_constant, named, require_few
 from geonp.raster.grid import Grid
@@ -235,6 +236,12 @@ def _check(one: PointCovariate, table: Table) -> None:
     for name, values in table.values.items():
         if np.array_equal(one.measured, values, equal_nan=True):
             raise InputError(f"the covariate {one.label!r} is {name!r} itself: leave it out, or give another one")
+        n = np.count_nonzero(np.isfinite(one.measured) & table.usable(name))
+        if 0 < n < LEAST_KNOWN and table.times is None:
+            warn(
+                f"the covariate {one.label!r} is known at {n} measurements of {name!r}, and is ignored: expected at "
+                f"least {LEAST_KNOWN}. Give more measurements, or leave it out of covariates= (--covariate)."
+            )
 
 
 def _warn_of_difference(label: str, column: Float64Array, read: Float64Array, classes: bool, raster: Covariate) -> None:

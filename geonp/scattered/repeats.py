@@ -13,7 +13,7 @@ import pandas as pd
 
 from geonp.errors import InputError, warn
 from geonp.io.measurements import Table
-from geonp.raster.arrays import Float64Array, FloatArray, IntArray
+from geonp.raster.arrays import BoolArray, Float64Array, FloatArray, IntArray
 from geonp.raster.times import dates_of_numbers
 
 Repeats = Literal["mean", "keep"]
@@ -90,8 +90,9 @@ def combined(
     geographic : bool
         Whether the places are longitudes and latitudes in degrees.
     repeats : {"mean", "keep"}, optional
-        ``"mean"`` averages the finite values of each place, and ``"keep"`` leaves all rows. By default, all are left
-        with a warning, which also measurements of several days at different places have.
+        ``"mean"`` averages the finite values of each place, and ``"keep"`` leaves all rows. By default, copies are left
+        out (:func:`_copies`), and otherwise all are left, both with a warning. Measurements of several days at
+        different places have one, too.
     errors : array, optional
         Known standard errors of the rows, which are those of the one column of values.
     """
@@ -103,8 +104,16 @@ def combined(
     if repeats == "mean":
         return _averaged(table, place, errors)
     if repeats is None:
+        copies = _copies(table, place)
         for name in table.values:
-            _check(table, name, place)
+            _check(table, name, place, copies)
+        if copies.any():
+            warn(
+                f"{copies.sum()} rows repeat the values of another row of their place, and are left out as copies: as "
+                "measurements of their own they would make standard errors far too small. If they are measurements of "
+                "their own, say so with repeats='keep' (--repeats keep)."
+            )
+            table, errors = table.at(~copies), None if errors is None else errors[~copies]
         if table.times is None:
             _warn_of_days(table)
         _warn_of_depths(table)
@@ -158,8 +167,22 @@ def numbers_of_places(xy: Float64Array, geographic: bool) -> IntArray:
     return pd.MultiIndex.from_arrays([x, xy[:, 1].round(9)]).factorize()[0]
 
 
-def _check(table: Table, name: str, place: IntArray) -> None:
-    """Refuse or warn of several values of a column at one place."""
+def _copies(table: Table, place: IntArray) -> BoolArray:
+    """Rows that repeat the values and covariates of an earlier row of their place, as of files that were joined twice.
+
+    None are copies if rows of one place differ anywhere: then equal rows may be measurements that agree by chance.
+    """
+    used = np.any([table.usable(name) for name in table.values], axis=0)
+    columns = [pd.Series(place), *map(pd.Series, table.values.values()), *(c for _, c in table.covariates.items())]
+    rows = pd.concat([column.reset_index(drop=True) for column in columns], axis=1)[used]
+    copies, again = rows.duplicated().to_numpy(), pd.Series(place[used]).duplicated().to_numpy()
+    mask = np.zeros(place.size, bool)
+    mask[used] = copies & (copies == again).all()
+    return mask
+
+
+def _check(table: Table, name: str, place: IntArray, copies: BoolArray) -> None:
+    """Refuse several values of a column at one place, or warn of them if there are no `copies` to be left out."""
     usable = table.usable(name)
     sizes = np.bincount(place[usable])
     rows = usable & (sizes[place.clip(max=sizes.size - 1)] > 1) if sizes.size else usable
@@ -178,6 +201,8 @@ def _check(table: Table, name: str, place: IntArray) -> None:
             f"points[points[{selecting[0]!r}] == ...] ({where}), or average those of each place with repeats='mean' "
             "(--repeats mean); repeats='keep' uses all as repeated measurements of one quantity"
         )
+    if copies.any():
+        return
     values = pd.Series(table.values[name][rows]).groupby(repeated)
     apart = int((values.max() > values.min()).sum())
     beside = f", and {', '.join(map(repr, varying))} differ within places" if varying else ""

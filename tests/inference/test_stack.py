@@ -90,6 +90,20 @@ def test_a_slope_and_a_level_are_found() -> None:
     assert np.std(hidden) < 0.01
 
 
+def test_a_slope_is_found_from_cells_that_are_far_apart() -> None:
+    rng = np.random.default_rng(15)
+    other = rough(rng, 80, 80)
+    places = np.unravel_index(rng.permutation(80 * 80)[:40], (80, 80))
+    values = np.full((80, 80), np.nan)
+    values[places] = (3.0 - 2.0 * other)[places]
+    # of a hundred cells, less than one has another at the lag that dense slices are compared at
+    found = background(values, np.stack([other, rough(rng, 80, 80)]))
+    assert found is not None
+    assert found.slope[0] == pytest.approx(-2.0, rel=1e-6)
+    assert found.weight[1] < 1e-3
+    np.testing.assert_allclose(found(np.stack([other, other])[:, :5]), 3.0 - 2.0 * other[:5], atol=0.02)
+
+
 def test_the_better_of_two_slices_counts_most_and_either_is_enough() -> None:
     rng = np.random.default_rng(2)
     values = rough(rng, 80, 80)
@@ -214,6 +228,16 @@ def test_errors_shrink_and_their_intervals_hold() -> None:
     assert 0.91 < coverage < 0.985
     assert (together.a_fill_flag == alone.a_fill_flag).all()
     np.testing.assert_array_equal(together.a.values[~counted], raster.values[~counted])
+
+
+def test_a_slice_with_few_observations_is_filled_from_the_others() -> None:
+    raster, truth = stack(own=0.3, slices=4, size=56)
+    raster = raster.copy(data=truth.copy())
+    few = np.random.default_rng(3).random(truth.shape[1:]) < 0.01
+    raster.values[1] = np.where(few, truth[1], np.nan)
+    (before, _), (after, coverage) = with_and_without(raster, truth)
+    assert after < 0.6 * before
+    assert coverage > 0.85
 
 
 def with_and_without(raster: xr.DataArray, truth: Array) -> tuple[tuple[float, float], tuple[float, float]]:

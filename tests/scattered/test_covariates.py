@@ -272,6 +272,16 @@ def test_constant_covariate_is_ignored_with_a_warning(table: pd.DataFrame) -> No
     assert off(geonp.interpolate(flat, flat[:5], values="t"), found) < 1e-6
 
 
+def test_covariate_at_few_measurements_is_ignored_with_a_warning(table: pd.DataFrame) -> None:
+    few = table[:7].assign(h=np.arange(7.0))
+    at = table[7:12].assign(h=3.0)
+    with pytest.warns(UserWarning, match=r"'h' is known at 7 measurements of 't', and is ignored: expected at least 8"):
+        found = geonp.interpolate(few, at, values="t", covariates="h")
+    assert off(geonp.interpolate(few, at, values="t"), found) < 1e-6
+    enough = table[:8].assign(h=np.arange(8.0))
+    assert off(geonp.interpolate(enough, at, values="t"), geonp.interpolate(enough, at, values="t", covariates="h")) > 0
+
+
 def test_places_in_a_projected_crs_read_a_raster_of_longitudes_and_latitudes(table: pd.DataFrame) -> None:
     metres = table.assign(x=4e5 + 1e3 * table.x, y=5.5e6 + 1e3 * table.y)
     dem = lattice((7.0, 49.0, 9.0, 51.0), 0.05, "EPSG:4326")

@@ -103,6 +103,29 @@ def test_replicates_are_used_with_a_warning(column: str, values: Any) -> None:
         check(table)
 
 
+@pytest.mark.parametrize("copies", [1, 6, 20])
+def test_copies_of_rows_count_once(copies: int) -> None:
+    once, grid = repeated()[:20].assign(e=0.1, h=range(20)), lattice((-5, 40, 5, 50), 1, "EPSG:4326")
+    twice = pd.concat([once, once[:copies].assign(row=1)], ignore_index=True)
+    with pytest.warns(UserWarning, match=rf"^{copies} rows repeat the values of another row.*--repeats keep"):
+        found = geonp.interpolate(twice, grid, values="t", errors="e")
+    xr.testing.assert_equal(found, geonp.interpolate(once, grid, values="t", errors="e"))
+    kept = geonp.interpolate(twice, grid, values="t", errors="e", repeats="keep")
+    assert float(abs(kept.t_standard_error - found.t_standard_error).max()) > 0
+
+
+@pytest.mark.parametrize("column", ["t", "h", "e"])
+def test_rows_that_differ_at_one_place_are_no_copies(column: str) -> None:
+    once = repeated()[:20].assign(e=0.1, h=range(20))
+    other = once.copy()
+    other.loc[3, column] += 1
+    table = read_table(pd.concat([once, other], ignore_index=True), "t", None, None, ["h", "e"])
+    with pytest.warns(UserWarning, match=rf"\(40 rows; values differ at {int(column == 't')}\)"):
+        found, errors = combined(table, True, None, np.full(40, 0.1))
+    assert errors is not None
+    assert len(found.xy) == errors.size == 40
+
+
 @pytest.mark.parametrize("turn", [0, 360])
 def test_means_of_places_are_interpolated(turn: int) -> None:
     table, grid = repeated("date", lambda n: f"2020-01-0{n + 1}"), lattice((-5, 40, 5, 50), 1, "EPSG:4326")
