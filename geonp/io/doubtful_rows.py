@@ -35,11 +35,16 @@ MEANINGS = MeaningSettings()
 def warn_of_doubtful_rows(table: Table) -> None:
     """Warn of usual nodata values that are far from all other values, or are both coordinates of a place far away.
 
-    Warn of columns that say that rows are in different units or of different quantities, or on another hemisphere.
+    The values are those of measurements and of covariates. Warn of columns that say that rows are in different units or
+    of different quantities, or on another hemisphere.
     """
-    for name in table.values:
-        values = table.values[name][table.usable(name)].astype(np.float64)
-        for nodata, n in suspects([Extremes.of(values)]).items():
+    placed = np.isfinite(table.xy).all(1)
+    columns = {name: values.astype(np.float64) for name, values in table.values.items()}
+    for name, column in table.covariates.items():
+        if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
+            columns[str(name)] = column.to_numpy(np.float64, na_value=np.nan)
+    for name, values in columns.items():
+        for nodata, n in suspects([Extremes.of(values[placed])]).items():
             warn(
                 f"column {name!r} holds {nodata:g}, far from all other values, in {n} rows, which are used as they "
                 f"are. If they are missing, select the others: points[points[{name!r}] != {nodata:g}] "

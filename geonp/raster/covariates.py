@@ -16,6 +16,7 @@ from geonp.raster.kinds import is_classes
 from geonp.raster.metadata import ancillary_names, class_attrs
 from geonp.raster.nodata import UNLIMITED, declared_nodata, valid_limits
 from geonp.raster.parts import PARTS
+from geonp.raster.sentinels import Extremes, sentinels_of, suspects, warn_of_sentinels
 from geonp.raster.tolerances import TOLERANCES
 from geonp.raster.variable import ErrorReader, Variable
 
@@ -164,7 +165,8 @@ def linked_errors(ds: xr.Dataset, variables: Sequence[Variable]) -> Hashable:
 def check_values(covariate: Covariate, raster: Variable) -> bool:
     """Check the values of a covariate in memory; False if it is constant, and so of no use.
 
-    Raises InputError if it has no value anywhere, or is the variable that is filled.
+    Warns of values that are likely nodata: predictions from them are far from all others. Raises InputError if it has
+    no value anywhere, or is the variable that is filled.
     """
     name, source = covariate.variable.label, covariate.variable.source
     values = covariate.variable.read(source.values)
@@ -178,6 +180,8 @@ def check_values(covariate: Covariate, raster: Variable) -> bool:
         return True
     if not known.size:
         raise _empty(covariate)
+    if not covariate.classes:
+        warn_of_sentinels(source, suspects([Extremes.of(source.values[np.isfinite(values)], sentinels_of(source))]))
     constant = is_constant(name, known)
     own = raster.source
     if source.sizes == own.sizes and np.array_equal(values, raster.read(raster.spatial_last.values), equal_nan=True):

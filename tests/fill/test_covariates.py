@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from pathlib import Path
 
@@ -101,6 +102,22 @@ def test_covariate_far_from_all_others_gives_a_large_error_there_alone(
     elsewhere = np.ones(SHAPE, bool)
     elsewhere[row, col] = False
     np.testing.assert_allclose(odd["t"].values[elsewhere], accurate["t"].values[elsewhere], atol=1e-3)
+
+
+@pytest.mark.parametrize("gap", [False, True])
+def test_likely_nodata_of_a_covariate_is_named_once(
+    gappy: xr.DataArray, elevation: xr.DataArray, drift_model: str, gap: bool, recwarn: pytest.WarningsRecorder
+) -> None:
+    wrong = elevation.copy(data=elevation.values.copy()).rename("dem")
+    wrong.values[3, 4:9] = -99999
+    if gap:
+        wrong.values[10:12, 10:12] = np.nan
+    warnings.simplefilter("always")
+    geonp.infill(gappy, covariates=wrong, model=drift_model)
+    found = [str(one.message) for one in recwarn if "far from all other values" in str(one.message)]
+    assert len(found) == 1
+    assert found[0].startswith("dem: 5 observed cells hold -99999")
+    assert found[0].endswith("for those of a covariate, declare it in its file.")
 
 
 def test_irrelevant_covariate_is_harmless(truth: xr.DataArray, gappy: xr.DataArray) -> None:

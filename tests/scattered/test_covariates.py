@@ -272,6 +272,12 @@ def test_constant_covariate_is_ignored_with_a_warning(table: pd.DataFrame) -> No
     assert off(geonp.interpolate(flat, flat[:5], values="t"), found) < 1e-6
 
 
+def test_likely_nodata_of_a_covariate_is_named(table: pd.DataFrame) -> None:
+    wrong = table.assign(h=np.where(table.index < 2, -9999.0, table.index))
+    with pytest.warns(UserWarning, match=r"column 'h' holds -9999, far from all other values, in 2 rows.*h!=-9999"):
+        geonp.interpolate(wrong, wrong[5:7], values="t", covariates="h")
+
+
 def test_covariate_at_few_measurements_is_ignored_with_a_warning(table: pd.DataFrame) -> None:
     few = table[:7].assign(h=np.arange(7.0))
     at = table[7:12].assign(h=3.0)
