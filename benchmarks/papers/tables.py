@@ -337,7 +337,8 @@ def publish(given: argparse.Namespace, found: Mapping[str, Mapping[str, Any]], n
     folder.mkdir(parents=True, exist_ok=True)
     plot(found, folder / f"{name}.png", name)
     curves = f"![Held-out NLL of each model against its steps of training]({name}.png)"
-    made = f"Held-out tasks are those of validation, not of the table. `{command()}`"
+    which = " Curves are of seed 0." if getattr(given, "seeds", 1) > 1 else ""
+    made = f"Held-out tasks are those of validation, not of the table.{which} `{command()}`"
     (folder / f"{name}.md").write_text(f"# {name}\n\n{text}\n\n{curves}\n\n{made}\n", encoding="utf-8")
 
 
