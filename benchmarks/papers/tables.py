@@ -109,13 +109,19 @@ def arguments(
     parser.add_argument("--out", type=Path, default=Path("runs/papers"), help="folder of the runs")
     parser.add_argument("--pages", type=Path, help="folder of the tables and plots; default: that of the runs")
     parser.add_argument("--only-print", action="store_true", help="print the runs that are finished, train none")
+    parser.set_defaults(seeds=1)
     return parser
 
 
 def add_seeds(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """The parser, with an option to train each model from several seeds."""
     parser.add_argument(
-        "--seeds", type=int, default=1, help="train each model from seeds 0, 1, ...; average its scores"
+        "--seeds",
+        type=int,
+        choices=range(1, 11),
+        metavar="N",
+        default=1,
+        help="train each model from the seeds 0 to N - 1, and average its scores",
     )
     return parser
 
@@ -157,7 +163,7 @@ def run(
     for label in given.models:
         options = [*overrides, *TRAINING.get(label, [])]
         made = []
-        for seed in range(getattr(given, "seeds", 1)):
+        for seed in range(given.seeds):
             recipe = variant(given.recipe, label, [*options, f"training.seed={seed}"], (extra or {}).get(label))
             folder = run_folder(given, label, recipe.training.batch_size, seed)
             row = read_scores(folder / name, wanted)
@@ -171,7 +177,7 @@ def run(
                 run_label = f"{label}, seed {seed}" if seed else label
                 steps = int(curve(folder)[-1]["step"]) if (folder / "curve.csv").exists() else 0
                 given.unfinished[run_label] = steps
-        if len(made) == getattr(given, "seeds", 1):
+        if len(made) == given.seeds:
             found[label] = over_seeds(made)
     return found
 
@@ -262,8 +268,8 @@ def budget(given: argparse.Namespace, tasks: str = "test tasks", paper: tuple[in
     """What all models of a table were given; `paper` are the steps and the tasks per step of the paper."""
     size = given.batch_size or load(given.recipe).training.batch_size
     options = f" with {', '.join(f'`{option}`' for option in given.set)}" if given.set else ""
-    seeds = getattr(given, "seeds", 1)
-    each = "one training seed (0)" if seeds == 1 else f"means over {seeds} training seeds (0 to {seeds - 1})"
+    means = f"means over {given.seeds} training seeds (0 to {given.seeds - 1})"
+    each = means if given.seeds > 1 else "one training seed (0)"
     share = f"{100 * given.steps * size / math.prod(paper):.2g} %"
     return (
         f"Recipe `{given.recipe}`{options}: {given.steps:,} steps of {size} tasks for every model, {share} of the tasks"
@@ -337,7 +343,7 @@ def publish(given: argparse.Namespace, found: Mapping[str, Mapping[str, Any]], n
     folder.mkdir(parents=True, exist_ok=True)
     plot(found, folder / f"{name}.png", name)
     curves = f"![Held-out NLL of each model against its steps of training]({name}.png)"
-    which = " Curves are of seed 0." if getattr(given, "seeds", 1) > 1 else ""
+    which = " Curves are of seed 0." if given.seeds > 1 else ""
     made = f"Held-out tasks are those of validation, not of the table.{which} `{command()}`"
     (folder / f"{name}.md").write_text(f"# {name}\n\n{text}\n\n{curves}\n\n{made}\n", encoding="utf-8")
 

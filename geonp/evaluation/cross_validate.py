@@ -129,7 +129,6 @@ def cross_validate(
     """
     options = {"model": os.fspath(model), "max_distance": max_distance, "device": device, "batch_size": batch_size}
     data = _measured(points, (values, x, y), crs, covariates, errors, repeats, (time, every), units)
-    data.check_names()
     baselines = requested(baselines, data.methods, {REGRESSION: "covariates", ACROSS: "time"})
     rng = np.random.default_rng(seed)
     fold = folds_of(holdout, folds, data.sites.plane, data.sites.stations, data.times, rng, block_size)
@@ -200,7 +199,7 @@ class _Measured:
         """The classical methods that these measurements allow."""
         return [*POINT_METHODS, "kriging", *([REGRESSION] if self.labels else []), *([ACROSS] if self.time else [])]
 
-    def check_names(self) -> None:
+    def __post_init__(self) -> None:
         """Check that no column has the name of a result of the evaluation."""
         if taken := [name for name in self.table if name in (*RESULTS, *self.methods)]:
             raise InputError(f"the column {taken[0]!r} has the name of a result of the evaluation: rename it")
