@@ -190,7 +190,7 @@ def fill_variables(ds: xr.Dataset, grid: Grid, nodata: float | None = None) -> l
 
 def _remedy(ds: xr.Dataset, grid: Grid) -> str:
     """What to do with a Dataset none of whose variables can be filled."""
-    gathered = [str(name) for name in ds.variables if "compress" in ds[name].attrs]
+    gathered = [str(name) for name, variable in ds.variables.items() if "compress" in variable.attrs]
     if gathered:
         return (
             f"The file is compressed by gathering: unpack {gathered[0]!r} with "
