@@ -51,6 +51,9 @@ class TimeSettings:
     power: int = 4
     """Elsewhere the weights are as these powers of the inverse standard errors of both. With a threshold alone, fields
     had edges of up to 4 K over the pole, where the swaths of all days end at one place."""
+    changes: float = 0.1
+    """Range of a covariate at a place, relative to the standard deviation of all its values, above which it changes in
+    time. Smaller ranges are corrections, as of the elevation of a station."""
     least_change: float = 1e-6
     """Smallest mean square of the change from one time to another, relative to the variance of the measurements."""
     steps: int = 10
@@ -137,14 +140,15 @@ class Moments:
 
     @classmethod
     def of(cls, parts: Sequence[Observations], times: Times) -> Moments:
-        """From the measurements of each time. Covariates at a place are those of its first row that knows them."""
+        """From the measurements of each time. Covariates at a place are :func:`steady` ones."""
         xy, geographic = np.concatenate([part.xy for part in parts]), parts[0].geographic
         station = numbers_of_places(xy, geographic)
         first = np.unique(station, return_index=True)[1]
         layers = []
         for columns in zip(*(part.covariates for part in parts), strict=True):
-            values = pd.Series(np.concatenate([layer.values for layer in columns])).groupby(station).first()
-            layers.append(replace(columns[0], values=values.to_numpy()))
+            layers.append(
+                steady(replace(columns[0], values=np.concatenate([c.values for c in columns])), station, len(first))
+            )
         ends = np.cumsum([len(part.xy) for part in parts])[:-1]
         places = of_places(xy[first], geographic=geographic)
         return cls(list(parts), np.split(station, ends), places, layers, times.positions())
@@ -152,3 +156,11 @@ class Moments:
     def usable(self, time: int, job: FillJob) -> bool:
         """Whether a time has enough measurements for a field."""
         return self.parts[time].values.size >= job.predictor.neighbourhood.min_context
+
+
+def steady(layer: Layer, number: IntArray, places: int) -> Layer:
+    """A covariate at each place, by the numbers of the places of its rows; NaN where it changes from time to time."""
+    rows = pd.Series(layer.values).groupby(number)
+    least = 0.0 if layer.classes else ACROSS_TIMES.changes * float(pd.Series(layer.values).std())
+    same = ~(rows.max() - rows.min() > least)
+    return replace(layer, values=rows.first().where(same).reindex(range(places)).to_numpy(np.float64))

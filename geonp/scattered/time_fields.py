@@ -16,7 +16,7 @@ from geonp.inference.kernel import FillJob, as_read
 from geonp.inference.stack import beside
 from geonp.raster.arrays import Float64Array, FloatArray, IntArray, StructArray
 from geonp.raster.metadata import FillFlag
-from geonp.scattered.across_times import ACROSS_TIMES, Asked, Moments
+from geonp.scattered.across_times import ACROSS_TIMES, Asked, Moments, steady
 from geonp.scattered.prediction import Question, answered, limited, predicted
 from geonp.scattered.repeats import numbers_of_places
 from geonp.scattered.squares import Observations
@@ -244,8 +244,8 @@ class _AtStations:
             number = numbers_of_places(every, moments.places.geographic)
             first = np.unique(number, return_index=True)[1]
             self._xy, self.number = every[first], number[n:]
-            joined = (of_station.joined(there) for of_station, there in zip(moments.layers, layers, strict=True))
-            self._layers = [layer.at(first) for layer in joined]
+            new = [steady(layer, self.number, len(first)).at(np.arange(n, len(first))) for layer in layers]
+            self._layers = [of_station.joined(layer) for of_station, layer in zip(moments.layers, new, strict=True)]
         self._needed: dict[int, list[IntArray]] = {}
         for time in wanted.tolist():
             here = [moments.stations[time], *([self.number[rows[time]]] if rows else [])]
@@ -271,7 +271,7 @@ class _AtStations:
             unknown = np.flatnonzero(needed & (count == 0))
             if unknown.size + rows.size and self.moments.usable(time, self.job):
                 places = np.concatenate([self._xy[unknown], self.target.places[rows]])
-                there = [a.at(unknown).joined(b.at(rows)) for a, b in zip(self._layers, self.layers, strict=True)]
+                there = [a.at(unknown).joined(b.at(rows)) for a, b in zip(self._at(rows), self.layers, strict=True)]
                 questions.append(Question(places, part, there))
                 asked.append((time, unknown))
         for (time, unknown), found in zip(asked, answered(questions, self.job), strict=True):
@@ -282,6 +282,17 @@ class _AtStations:
             self._kept.move_to_end(time)
         while len(self._kept) > max(2 * max(ACROSS_TIMES.windows), len(set(times))):
             self._kept.popitem(last=False)
+
+    def _at(self, rows: IntArray) -> list[Layer]:
+        """The covariates at all places, at a time that these rows of the table to predict are of."""
+        found = []
+        for layer, of_rows in zip(self._layers, self.layers, strict=True):
+            values = layer.values.copy()
+            if rows.size:
+                changing = rows[np.isnan(values[self.number[rows]])]
+                values[self.number[changing]] = of_rows.values[changing]
+            found.append(replace(layer, values=values))
+        return found
 
     def at(self, time: int, index: IntArray) -> Known:
         """Value and standard error at some places: the mean of the measurements there, or a prediction."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,9 @@ import xarray as xr
 
 import geonp
 from geonp.errors import InputError
+from geonp.inference.covariates import Layer
 from geonp.raster.times import times_of
+from geonp.scattered.across_times import steady
 
 DAYS = pd.date_range("2020-07-01", periods=5)
 
@@ -36,6 +39,24 @@ def test_other_times_tell_what_a_station_is_like(stations: pd.DataFrame) -> None
     assert found["value_standard_error"].max() < 2
     np.testing.assert_array_equal(found["date"], wanted["date"])
     assert found.attrs["geonp_time"] == "date"
+
+
+def test_a_covariate_that_changes_is_that_of_the_time(stations: pd.DataFrame) -> None:
+    rng = np.random.default_rng(5)
+    table = stations.assign(cover=rng.standard_normal(len(stations)))
+    table["value"] += 2 * table["cover"]
+    known = table[rng.random(len(table)) > 0.5]
+
+    def found(step: int) -> xr.Dataset:
+        wanted = table.drop(columns="value")[::step]
+        return geonp.interpolate(known[::step], wanted, values="value", time="date", covariates=["cover"])
+
+    # the first row of a place has nothing to say about its other days
+    xr.testing.assert_allclose(found(1).drop_attrs(), found(-1)[{"point": slice(None, None, -1)}].drop_attrs())
+    layer = Layer(np.array([4.0, 1.0, 5.0, np.nan, 4.1, np.nan]))
+    of_places = np.array([0, 1, 1, 0, 0, 2])
+    np.testing.assert_array_equal(steady(layer, of_places, 4).values, [4.0, np.nan, np.nan, np.nan])
+    np.testing.assert_array_equal(steady(replace(layer, classes=True), of_places, 2).values, [np.nan, np.nan])
 
 
 def test_of_a_fixed_network_each_map_is_that_of_its_measurements(stations: pd.DataFrame) -> None:
