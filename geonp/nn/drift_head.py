@@ -14,7 +14,7 @@ from geonp.nn.drift_process import DriftModel, DriftObservations
 from geonp.nn.heads import KRIGING, Kriged, KrigingHead, prior_of, step_inputs, unsorted, with_targets
 from geonp.nn.layers import MLP, masked_mean
 from geonp.nn.likelihood import condition
-from geonp.nn.nugget import with_nugget
+from geonp.nn.nugget import with_nugget, without_known_errors
 from geonp.nn.process import Observations, bounded_noise, outside_in_order
 
 
@@ -143,7 +143,8 @@ class DriftKrigingHead(KrigingHead):
             error_variance = torch.zeros_like(mask, dtype=torch.float64)
             if errors is not None:
                 error_variance = torch.where(mask, errors, 0.0).double().square()
-            observations = DriftObservations(xc.new_zeros(*xc.shape[:2], 2), xc, yc, mask, context, error_variance)
+            local = xc.new_zeros(*xc.shape[:2], 2)
+            observations = DriftObservations(local, xc, yc, mask, context, error_variance=error_variance)
             rough, raw_drift, effect = self._rough(observations, targets, used_mask)
             remainder = torch.where(mask[..., None], yc - rough[:, n_t:], 0.0)
             level = masked_mean(remainder, mask)[:, None]
@@ -205,10 +206,14 @@ class DriftKrigingHead(KrigingHead):
             pooled = torch.cat([masked_mean(context, mask), summary], -1)
             local = self.local(torch.cat([targets, context], 1))
             known = local[:, n_t:].detach(), xc
-            start = Observations(*known, remainder, mask, trusted_mask=self._trusted(mask))
+            start = Observations(
+                *known, remainder, mask, trusted_mask=self._trusted(mask), error_variance=error_variance
+            )
             raw, start = self._raw_parameters(pooled, start)
             columns, trusted_mask = prepared.context.at(order), start.trusted_mask
-            observations = DriftObservations(*known, values, mask, columns, error_variance, trusted_mask=trusted_mask)
+            observations = DriftObservations(
+                *known, values, mask, columns, trusted_mask=trusted_mask, error_variance=error_variance
+            )
             raw, raw_drift, observations = self.drift_scoring(raw, prepared, pooled, observations, scattered)
             local = bounded_noise(local, with_targets(observations.trusted_mask, n_t))
             variances = Variances.of(raw_drift, *self.model.scale(prepared.effect, raw))
@@ -235,7 +240,7 @@ class DriftKrigingHead(KrigingHead):
 
         Gradients flow to the priors of the steps through the variances alone.
         """
-        raw_drift = start = torch.tensor(DRIFT.start).to(context.error_variance).expand(*used_mask.shape, -1)
+        raw_drift = start = torch.tensor(DRIFT.start).to(context.columns.value).expand(*used_mask.shape, -1)
         every = targets.joined(context.columns)
         if not used_mask.any():
             return context.y.new_zeros(*every.value.shape[:2], context.y.shape[2]), raw_drift, every.value[:, 0]
@@ -260,7 +265,7 @@ class DriftKrigingHead(KrigingHead):
         kernel, _, noise = self.model.drift_covariance(raw, variances, *points)
         # conditional mean of the drift: the field around it is noise here
         cross = torch.cat([variances.drift(every, part.columns), kernel], 1)
-        given = condition(cross, variances.at(every)[1], noise + part.error_variance, part.y, part.mask)
+        given = condition(cross, variances.at(every)[1], part.with_errors(noise), part.y, part.mask)
         return given.mean, raw_drift, self.model.effects(raw, variances, part)
 
     def drift_scoring(
@@ -276,13 +281,15 @@ class DriftKrigingHead(KrigingHead):
         """
         raw = raw.double()
         raw_drift = drift_start = prepared.raw_drift
-        if scattered and self.priors:
+        part = context.thinned(self.n_refine)
+        if self.priors:
             variances = Variances.of(raw_drift.detach(), *self.model.scale(prepared.effect, raw))
-            covariance = self.model.drift_fields(raw, variances, context)
-            raw = with_nugget(self.model, raw, context, covariance, context.error_variance)
-        start = raw
-        n = raw_drift.shape[1]
-        part, few = context.thinned(self.n_refine), context.thinned(KRIGING.n_information)
+            if bool((prepared.error_variance > 0).any()):
+                raw = without_known_errors(self.model, raw, part, self.model.drift_fields(raw, variances, part))
+            if scattered:
+                raw = with_nugget(self.model, raw, context, self.model.drift_fields(raw, variances, context))
+        start, n = raw, raw_drift.shape[1]
+        few = context.thinned(KRIGING.n_information)
         for i, is_thinned in self.scoring:
             linear, at = self.model.linearise(raw), raw_drift.detach()
             constants, scored = self.model.scale(prepared.effect, raw), part if is_thinned else context

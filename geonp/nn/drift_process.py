@@ -19,22 +19,13 @@ Scale = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class DriftObservations(Observations):
-    """Context points with covariates and known errors.
-
-    Attributes
-    ----------
-    columns : Columns
-    error_variance : Tensor
-        Known error variance of each value, ``(batch, n)``, in addition to the estimated noise.
-    """
+    """Context points with covariates."""
 
     columns: Columns
-    error_variance: Tensor
 
     def at(self, index: Tensor, mask: Tensor) -> Self:
         """The points `index` ``(batch, m)``, masked where `mask` is False."""
-        error = self.error_variance.gather(1, index)
-        return replace(super().at(index, mask), columns=self.columns.at(index), error_variance=error)
+        return replace(super().at(index, mask), columns=self.columns.at(index))
 
 
 @dataclass(frozen=True)
@@ -108,8 +99,7 @@ class DriftModel(CovarianceModel):
         correlation = differences.to_pairs(terms.value)
         factor = amplitude[:, :, None] * amplitude[:, None] + variances.spatial(columns, columns)
         kernel = (correlation * factor).add_(variances.drift(columns, columns)).add_(natural[:, -2, None, None])
-        total_noise = noise + observations.error_variance
-        likelihood = log_likelihood(kernel, total_noise, observations.y, observations.mask)
+        likelihood = log_likelihood(kernel, observations.with_errors(noise), observations.y, observations.mask)
         by_kernel = likelihood.derivative
         by_noise = by_kernel.diagonal(dim1=1, dim2=2) * self._noise_slope(natural[:, -1:], local, noise)
         rest = torch.stack([by_kernel.sum((1, 2)), by_noise.sum(1)], 1)
@@ -143,7 +133,7 @@ class DriftModel(CovarianceModel):
         by_drift = torch.stack([values, curves, correlation[:, None] * values], 2)
         by_drift = (by_drift * Variances.change(raw_drift, scale[1])[..., None, None]).flatten(1, 2)
         every = torch.cat([changes, by_drift], 1)
-        found = fisher_information(kernel, noise + observations.error_variance, every, observations.mask)
+        found = fisher_information(kernel, observations.with_errors(noise), every, observations.mask)
         n_natural, n = at.jacobian.shape[1:]
         chain = found.new_zeros(len(found), found.shape[1], n + by_drift.shape[1])
         chain[:, :n_natural, :n] = at.jacobian
@@ -167,7 +157,7 @@ class DriftModel(CovarianceModel):
         each = (slope + varying * correlation) * values + curve * (curves @ curves.mT)
         prior = each.diagonal(dim1=2, dim2=3).flatten(1)
         given = condition(
-            torch.cat([each.flatten(1, 2), kernel], 1), prior, noise + observations.error_variance, observations.y, mask
+            torch.cat([each.flatten(1, 2), kernel], 1), prior, observations.with_errors(noise), observations.y, mask
         )
         squares = (given.mean.square().mean(-1) + given.variance).unflatten(1, each.shape[1:3])
         return masked_mean(squares.mT, mask).double()

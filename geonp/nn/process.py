@@ -44,6 +44,8 @@ class Observations:
         ``(batch, n)``, True where observed.
     trusted_mask : Tensor or None
         ``(batch, n)``, True where the noise of a point is at most that of all points. If None, it is so nowhere.
+    error_variance : Tensor or None
+        Known error variance of each value, ``(batch, n)``, in addition to the estimated noise.
     """
 
     local: Tensor
@@ -51,6 +53,11 @@ class Observations:
     y: Tensor
     mask: Tensor
     trusted_mask: Tensor | None = field(default=None, kw_only=True)
+    error_variance: Tensor | None = field(default=None, kw_only=True)
+
+    def with_errors(self, noise: Tensor) -> Tensor:
+        """The sum of an estimated noise variance ``(batch, n)`` and the known error variance."""
+        return noise if self.error_variance is None else noise + self.error_variance
 
     @property
     def bounded_local(self) -> Tensor:
@@ -87,8 +94,9 @@ class Observations:
     def at(self, index: Tensor, mask: Tensor) -> Self:
         """The points `index` ``(batch, m)``, masked where `mask` is False."""
         local, x, y = (t.gather(1, index[..., None].expand(-1, -1, t.shape[-1])) for t in (self.local, self.x, self.y))
-        trusted_mask = None if self.trusted_mask is None else self.trusted_mask.gather(1, index)
-        return replace(self, local=local, x=x, y=y, mask=self.mask.gather(1, index) & mask, trusted_mask=trusted_mask)
+        trusted, error = (None if t is None else t.gather(1, index) for t in (self.trusted_mask, self.error_variance))
+        mask = self.mask.gather(1, index) & mask
+        return replace(self, local=local, x=x, y=y, mask=mask, trusted_mask=trusted, error_variance=error)
 
 
 @dataclass(frozen=True)
@@ -238,13 +246,19 @@ class CovarianceModel:
     @torch.no_grad()
     def moved_to_noise(self, raw: Tensor, mixture: int, share: float, observations: Observations) -> Tensor:
         """Raw parameters with a share of a mixture's variance, averaged over the observations, moved to the noise."""
-        column, limit = mixture * (self._n_metric + 1 + N_KERNELS) + self._n_metric, self.max_log_variance
-        log_variance = soft_clamp(raw[:, column], limit) + math.log1p(-share)
         square = masked_mean(self._amplitude(observations.bounded_local).square()[..., None], observations.mask)
         noise = torch.exp(raw[:, -1] + self.log_noise) + share * self._split(raw)[1][:, mixture].sum(-1) * square[:, 0]
+        raw = self.scaled(raw, mixture, torch.full_like(noise, 1 - share))
+        raw[:, -1] = noise.log() - self.log_noise
+        return raw
+
+    @torch.no_grad()
+    def scaled(self, raw: Tensor, mixture: int, factor: Tensor) -> Tensor:
+        """Raw parameters with the variance of a mixture multiplied by a `factor` ``(batch,)``, as far as it may be."""
+        column, limit = mixture * (self._n_metric + 1 + N_KERNELS) + self._n_metric, self.max_log_variance
+        log_variance = soft_clamp(raw[:, column], limit) + factor.log()
         raw = raw.clone()
         raw[:, column] = limit * torch.atanh((log_variance / limit).clamp(-0.999, 0.999))
-        raw[:, -1] = noise.log() - self.log_noise
         return raw
 
     @torch.no_grad()
@@ -274,7 +288,7 @@ class CovarianceModel:
         terms = self._terms(natural, differences.values)
         kernel = differences.to_pairs(terms.value)
         kernel.mul_(amplitude[:, :, None]).mul_(amplitude[:, None]).add_(natural[:, -2, None, None])
-        likelihood = log_likelihood(kernel, noise, observations.y, observations.mask)
+        likelihood = log_likelihood(kernel, observations.with_errors(noise), observations.y, observations.mask)
         by_kernel = likelihood.derivative
         by_noise = by_kernel.diagonal(dim1=1, dim2=2) * self._noise_slope(natural[:, -1:], local, noise)
         by_constant_and_noise = torch.stack([by_kernel.sum((1, 2)), by_noise.sum(1)], 1)

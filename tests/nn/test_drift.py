@@ -54,7 +54,11 @@ def sample() -> tuple[DriftObservations, Tensor, Tensor]:
     columns, _, _ = standardise_covariates(Covariates(values, values[:, :1], errors, errors[:, :1]), MASK)
     known = 0.2 * torch.rand(2, N, generator=generator).double()
     raw = torch.randn(2, MODEL.n_raw, generator=generator).double()
-    return DriftObservations(local, x, y, MASK, columns, known), raw, torch.randn(2, 2, 3, generator=generator).double()
+    return (
+        DriftObservations(local, x, y, MASK, columns, error_variance=known),
+        raw,
+        torch.randn(2, 2, 3, generator=generator).double(),
+    )
 
 
 def noisy(points: DriftObservations, raw: Tensor, raw_drift: Tensor, task: int) -> Tensor:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
 from geonp.inference import checkpoint
 from geonp.nn.likelihood import log_density
-from geonp.nn.nugget import with_nugget
+from geonp.nn.nugget import with_nugget, without_known_errors
 from geonp.nn.process import CovarianceModel, Observations
 
 
@@ -96,3 +99,45 @@ def test_the_shipped_model_is_as_certain_as_the_exact_process_next_to_measuremen
     assert 0.92 < ratio[1] < 1.06
     assert noise[0] < 0.02
     assert 0.15 < noise[1] < 0.45
+
+
+def test_known_errors_are_left_out_of_the_field() -> None:
+    """Independent values whose errors are known have no field; a draw of the process keeps its covariance."""
+    model = CovarianceModel(2, (0.5, 6.0))
+    raw, context = observations(model)
+    fields, rest = model.fields(raw, context)
+    factor = torch.linalg.cholesky((fields.sum(1) + rest)[1] + torch.diag(model.noise(raw, context)[1]))
+    context.y[1] = (factor @ context.y[1].double()).float()
+    errors = torch.tensor([[1.0], [0.05]]).double().square().expand(2, 60)
+    known, free = replace(context, error_variance=errors), replace(context, error_variance=torch.zeros_like(errors))
+    found, same = (without_known_errors(model, raw, points, (fields, rest)) for points in (known, free))
+    before, after = (model.process(r, context.local).weights.sum((1, 2)) for r in (raw, found))
+    assert after[0] < 0.1 * before[0]
+    assert after[1] > 0.7 * before[1]
+    torch.testing.assert_close(found[:, -1], raw[:, -1], rtol=0, atol=0)
+    torch.testing.assert_close(same, raw)
+
+
+def test_the_shipped_model_knows_that_known_errors_are_no_field() -> None:
+    """Half of the cells of a smooth field are observed, half of these with an error of one standard deviation."""
+    network, _ = checkpoint.load_model("tnpkr-sa")
+    cells = torch.cartesian_prod(*[torch.arange(24.0, dtype=torch.float64)] * 2)
+    distances = math.sqrt(3) * torch.cdist(cells, cells) / 8
+    covariance = (1 + distances) * torch.exp(-distances)
+    factor = torch.linalg.cholesky(covariance + 1e-8 * torch.eye(len(cells)))
+    ratios = []
+    for seed in range(4):
+        generator = torch.Generator().manual_seed(seed)
+        truth = factor @ torch.randn(len(cells), generator=generator, dtype=torch.float64)
+        order = torch.randperm(len(cells), generator=generator)
+        seen, hidden = order[:256], order[256:]
+        errors = torch.where(torch.rand(256, generator=generator) < 0.5, 0.05, 1.0).double()
+        values = truth[seen] + errors * torch.randn(256, generator=generator, dtype=torch.float64)
+        weights = torch.linalg.solve(covariance[seen][:, seen] + torch.diag(errors**2), covariance[seen][:, hidden])
+        exact = (1 - (weights * covariance[seen][:, hidden]).sum(0)).sqrt()
+        level, scale = values.mean(), values.std()
+        inputs = cells[seen].float(), ((values - level) / scale)[:, None].float(), cells[hidden].float()
+        with torch.no_grad():
+            out = network(*(t[None] for t in inputs), errors=(errors / scale).float()[None])
+        ratios.append((scale * out.stddev[0, :, 0].double() / exact).log().mean().exp())
+    assert torch.stack(ratios).mean() < 1.8
