@@ -133,7 +133,8 @@ def backgrounds(
 
     Residuals must be as large at the context as at the targets, or standard errors would be too small: a slice with the
     same gap must not be used around the gap either. So targets are grouped by the slices that dominate their
-    background, and the regression of each group uses only these.
+    background, and the regression of each group uses only these. That of targets beyond the largest groups leaves out
+    slices that no target knows.
 
     Parameters
     ----------
@@ -165,7 +166,10 @@ def backgrounds(
             if (own := background(values, others[used])) is not None:
                 pairs.append((own(context[used]), np.where(same, own(targets[used]), np.nan)))
     if rest.any():
-        pairs.append((regression(context), np.where(rest, regression(targets), np.nan)))
+        used = (regression.weight == 0) | in_targets.any(1)
+        left = regression if used.all() else background(values, others[used])
+        if left is not None:
+            pairs.append((left(context[used]), np.where(rest, left(targets[used]), np.nan)))
     return pairs
 
 

@@ -165,6 +165,20 @@ def test_intervals_hold_where_the_most_telling_slice_has_the_same_gap() -> None:
     assert 0.91 < coverage < 0.985
 
 
+def test_a_slice_that_no_target_knows_is_not_used_around_a_gap_of_many_groups() -> None:
+    rng = np.random.default_rng(12)
+    truth = rough(rng, 80, 80)
+    others = truth + np.array([0.02, *[0.5] * 5])[:, None, None] * rng.standard_normal((6, 80, 80))
+    others[1:][gaps(rng, 5, 80, 80)] = np.nan
+    gap = np.zeros((80, 80), bool)
+    gap[24:56, 24:56] = True
+    others[0, gap] = np.nan
+    pairs = backgrounds(np.where(gap, np.nan, truth), others, others[:, ~gap], others[:, gap])
+    assert len(pairs) == STACK.groups + 1
+    around, inside = (np.nanstd(truth[m] - of) for m, of in zip((~gap, gap), pairs[-1], strict=True))
+    assert 0.7 < around / inside < 1.4
+
+
 def test_of_what_is_unrelated_next_to_nothing_is_used() -> None:
     rng = np.random.default_rng(3)
     left = []
