@@ -22,6 +22,7 @@ from geonp.nn.process import (
     outside_in_order,
     soft_clamp,
 )
+from geonp.nn.residuals import residual_sizes, ring_sizes
 
 
 def tail_of(predicted: Distribution) -> Tensor:
@@ -260,7 +261,7 @@ class KrigingHead(nn.Module):
         """The learned correction; `mean` is the conditional mean that it reads, `kernel` and `noise` the targets'."""
         scale = (given.variance + noise).sqrt()[..., None]
         near, overall = residual_sizes(kernel, given.leave_one_out, mask)
-        rings = _ring_sizes(given.innovation, mask).expand(-1, targets.shape[1], -1)
+        rings = ring_sizes(given.innovation, mask, KRIGING.n_rings).expand(-1, targets.shape[1], -1)
         # far beyond the covariates of the context both may be of any size
         read = [scale.log().clamp_max(KRIGING.most_read), mean.clamp(-KRIGING.most_read, KRIGING.most_read)]
         features = torch.cat([targets, *read, near, overall, rings], -1)
@@ -368,31 +369,3 @@ def prior_of(outputs: Tensor, back: Tensor, precision: float = KRIGING.prior_pre
 def step_inputs(pooled: Tensor, raw: Tensor, likelihood: Tensor, score: Tensor) -> Tensor:
     """Inputs of a learned step: context features, squashed score, raw parameters and their log likelihood."""
     return torch.cat([pooled, torch.asinh(10 * score), raw.detach(), likelihood[:, None]], -1)
-
-
-def _ring_sizes(innovation: Tensor, mask: Tensor) -> Tensor:
-    """Log mean square of the innovations in rings around the centroid, ``(batch, 1, n_rings * d_y)``.
-
-    The context is in outside-in order, masked points first; each ring has the same number of points.
-    """
-    n_rings = KRIGING.n_rings
-    position = torch.cumsum(mask.long(), 1) * n_rings - 1
-    ring = position.div(mask.sum(1, keepdim=True).clamp_min(1), rounding_mode="floor").clamp(0, n_rings - 1)
-    member = F.one_hot(ring, n_rings).to(innovation) * mask[..., None]
-    total = member.mT @ torch.where(mask[..., None], innovation.square(), 0.0)
-    return torch.log(total / member.sum(1)[..., None].clamp_min(1) + 0.01).flatten(1)[:, None]
-
-
-def residual_sizes(kernel: Tensor, residuals: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Log mean size of the residuals around each target, weighted by covariance, and overall, ``(batch, n_t, 2 d_y)``.
-
-    The size is the mean square, and the mean absolute value relative to its root: the smaller, the heavier the tails.
-    """
-    d_y = residuals.shape[-1]
-    sizes = torch.where(mask[..., None], torch.cat([residuals.square(), residuals.abs()], -1), 0.0)
-    weights = torch.where(mask[:, None], kernel, 0.0)
-    near = (weights @ sizes) / weights.sum(-1, keepdim=True).clamp_min(1e-6)
-    means = torch.stack([near, masked_mean(sizes, mask)[:, None].expand_as(near)])
-    square, absolute = torch.log(means[..., :d_y] + 0.01), torch.log(means[..., d_y:] + 0.05)
-    near, overall = torch.cat([square, 4 * (absolute - square / 2)], -1)
-    return near, overall

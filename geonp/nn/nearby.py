@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from torch.distributions import StudentT
 
 from geonp.nn.covariance import matern_mixture
-from geonp.nn.heads import KRIGING, residual_sizes
+from geonp.nn.heads import KRIGING
 from geonp.nn.layers import MLP
 from geonp.nn.likelihood import Conditional, condition
 from geonp.nn.process import LocalProcess, soft_clamp
+from geonp.nn.residuals import residual_sizes
 from geonp.nn.squares import NEARBY, Patch, Reading, SquareBatch, squares_of
 from geonp.raster.arrays import BoolArray, FloatArray
 
