@@ -134,6 +134,10 @@ class KrigingSettings:
     """Least inverse degrees of freedom."""
     max_tail: float = 0.3
     """Bound of the inverse degrees of freedom: below it, 1.96 standard deviations contain 94.5 to 95.5 %."""
+    most_tail: float = 0.4
+    """The same for few context points: below it, they contain at most 96.8 %."""
+    n_trained: int = 256
+    """Context points that the correction was trained with. It knows how uncertain the variance of so many is."""
 
 
 KRIGING = KrigingSettings()
@@ -270,7 +274,11 @@ class KrigingHead(nn.Module):
         tail = (KRIGING.max_tail * torch.sigmoid(tail)).clamp_min(KRIGING.min_tail)
         deviation = scale * torch.exp(soft_clamp(log_ratio, KRIGING.max_log_ratio))
         # the scale parameter of a Student distribution is smaller than its standard deviation
-        return StudentT(1 / tail, given.mean + scale * shift, deviation * (1 - 2 * tail).sqrt(), validate_args=False)
+        parameter = deviation * (1 - 2 * tail).sqrt()
+        # the variance of n points has n - 1 degrees of freedom
+        few = 1 / (mask.sum(1) - 1).clamp_min(1) - 1 / (KRIGING.n_trained - 1)
+        tail = (tail + few.clamp_min(0.0)[:, None, None]).clamp_max(KRIGING.most_tail)
+        return StudentT(1 / tail, given.mean + scale * shift, parameter, validate_args=False)
 
     def _trusted(self, mask: Tensor) -> Tensor | None:
         """The points that are trusted at first: all, if the head looks for outliers."""

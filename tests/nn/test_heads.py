@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from geonp.inference import checkpoint
 from geonp.nn.heads import KrigingHead
 from geonp.nn.process import Observations
 
@@ -82,3 +83,18 @@ def test_thinned_steps_raise_the_likelihood_of_all_points() -> None:
         likelihoods.append(network.model.score(network.model.linearise(raw), context)[0])
     assert network.scoring == [(0, True), (0, True), (0, False), (1, False)]
     assert likelihoods[1] > likelihoods[0] + 0.1
+
+
+@pytest.mark.parametrize(("n", "least"), [(5, 0.89), (8, 0.88), (64, 0.92)])
+def test_intervals_of_few_points_hold(n: int, least: float) -> None:
+    """Few values say little about the variance of the exponential process that they are from: 60 draws."""
+    network, _ = checkpoint.load_model("tnpkr-sa")
+    generator = torch.Generator().manual_seed(0)
+    x = 60 * torch.rand(60, n + 30, 2, generator=generator, dtype=torch.float64)
+    factor = torch.linalg.cholesky(torch.exp(-torch.cdist(x, x) / 30) + 1e-6 * torch.eye(n + 30))
+    y = factor @ torch.randn(60, n + 30, 1, generator=generator, dtype=torch.float64)
+    y = (y - y[:, :n].mean(1, keepdim=True)) / y[:, :n].std(1, keepdim=True)
+    with torch.no_grad():
+        out = network(x[:, :n].float(), y[:, :n].float(), x[:, n:].float())
+    inside = ((y[:, n:] - out.mean).abs() < 1.96 * out.stddev).double().mean()
+    assert least < inside < 0.98
