@@ -4,7 +4,7 @@ The series of a cell is a Gaussian process of the position of its slices, mostly
 
 * a Matern process of smoothness 3/2 and one of smoothness 1/2, for slow and fast changes,
 * for each period that the stack spans, a periodic process (MacKay 1998, *Introduction to Gaussian processes*, equation
-  47) that fades over six periods: the seasons, and the hours of the day,
+  47) that fades over some periods: the seasons, and the hours of the day,
 * the variance of the level of the cell, and that of the noise.
 
 The parameters are those of greatest posterior density, for the series of some cells of a square and around it. Given
@@ -45,7 +45,7 @@ class SeriesSettings:
     periodic: tuple[float, float] = (0.4, 1.0)
     """Medians of the variance and of the length, as in MacKay's equation, of a periodic process."""
     fading: float = 6.0
-    """Number of periods over which a periodic process fades."""
+    """Median of the number of periods over which a periodic process fades."""
     iterations: int = 40
     """Largest number of steps of the optimiser."""
     batch: int = 128
@@ -92,10 +92,11 @@ class SeriesCovariance:
         yield value, [value, value * r]
         value = np.full(lag.shape, level)
         yield value, [value]
-        for variance, length, period in zip(rest[:-1:2], rest[1:-1:2], self.periods, strict=True):
+        for variance, length, fading, period in zip(rest[:-1:3], rest[1:-1:3], rest[2:-1:3], self.periods, strict=True):
             phase = 2 * np.sin(np.pi / period * lag) ** 2 / length**2
-            value = variance * np.exp(-phase - lag / (SERIES.fading * period))
-            yield value, [value, 2 * value * phase]
+            faded = lag / (fading * period)
+            value = variance * np.exp(-phase - faded)
+            yield value, [value, 2 * value * phase, value * faded]
 
 
 def predict_slice(
@@ -196,7 +197,7 @@ def fit(series: FloatArray, lag: FloatArray, periods: Sequence[float]) -> Series
         *_START["slow"],
         *_START["fast"],
         *_START["level"],
-        *(SERIES.periodic * len(periods)),
+        *((*SERIES.periodic, SERIES.fading) * len(periods)),
         *_START["noise"],
     ]
     start = np.log(medians)

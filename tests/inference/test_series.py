@@ -66,6 +66,18 @@ def test_a_date_is_predicted_better_than_by_its_neighbours_and_intervals_hold() 
     assert 0.9 < np.mean(inside) < 0.99
 
 
+def test_a_cycle_that_does_not_change_is_continued() -> None:
+    rng = np.random.default_rng(6)
+    months = np.arange(96.0)
+    strength = 8 + rng.normal(size=(1, 12, 12))
+    values = -strength * np.cos(2 * np.pi * months[:, None, None] / 12) + rng.normal(size=(96, 12, 12))
+    known, window, every = months[28:92], Window(0, 12, 0, 12), np.ones((12, 12), bool)
+    for k in range(92, 96):
+        mean, error, _ = predict_slice(values[28:92], known, months[k], [12.0], every, window)
+        assert np.sqrt(np.mean((mean - values[k]) ** 2)) < 1.3
+        assert error.mean() < 2.1
+
+
 def test_gradients_are_those_of_the_posterior_density(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(2)
     values = np.where(rng.random((10, 12)) < 0.3, np.nan, rng.normal(size=(10, 12)))
@@ -86,7 +98,7 @@ def test_gradients_are_those_of_the_posterior_density(monkeypatch: pytest.Monkey
 
 def test_cells_are_conditioned_on_what_they_observe() -> None:
     """With gaps, as without the missing slices."""
-    covariance = series.SeriesCovariance(np.log([0.5, 4, 0.3, 1, 0.2, 0.4, 1, 0.1]), [6.0])
+    covariance = series.SeriesCovariance(np.log([0.5, 4, 0.3, 1, 0.2, 0.4, 1, 6, 0.1]), [6.0])
     rng = np.random.default_rng(3)
     times, values = np.arange(9.0), rng.normal(size=(2, 9))
     values[1, [2, 5]] = np.nan
