@@ -36,6 +36,14 @@ class DriftSettings:
     prior_precision: float = 0.0002
     """Precision of the prior of a log variance, per context point, before the learned factor. The information on the
     variance of one slope is at most 0.5 in total."""
+    accurate: float = 0.25
+    """Share of the observations, those with the smallest known errors, that others are compared with."""
+    inaccurate: float = 4.0
+    """Known error variance, relative to the largest of these, above which the network does not see an observation."""
+    small_error: float = 0.1
+    """Known error variance, relative to the variance of the context, below which it sees all observations."""
+    least_seen: int = 32
+    """It sees all observations if fewer are left."""
     n_point_features: int = 5
     """Features of a point that its token gets, see :attr:`Prepared.embedding`."""
     n_covariate_features: int = 4 + 2 * N_TERMS
@@ -86,6 +94,16 @@ class Prepared:
     effect: Tensor
     error_variance: Tensor
     embedding: Tensor
+
+    def seen_mask(self, mask: Tensor) -> Tensor:
+        """Observations that the network sees: not those with much larger known errors than others, ``(batch, n_c)``.
+
+        It would take their errors for a field of a short length. The process is conditioned on all of them.
+        """
+        known = torch.where(mask, self.error_variance, torch.nan)
+        most = (DRIFT.inaccurate * torch.nanquantile(known, DRIFT.accurate, 1)).clamp_min(DRIFT.small_error)
+        seen_mask = known <= most[:, None]
+        return torch.where(seen_mask.sum(1, keepdim=True) >= DRIFT.least_seen, seen_mask, mask)
 
 
 class DriftKrigingHead(KrigingHead):

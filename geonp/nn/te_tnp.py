@@ -244,17 +244,17 @@ class TEPTTNP(nn.Module):
     def _krige(
         self, xc: Tensor, yc: Tensor, xt: Tensor, mask: Tensor, scattered: bool, prepared: Prepared | None = None
     ) -> StudentT:
-        n_t = xt.shape[1]
+        n_t, seen_mask = xt.shape[1], mask if prepared is None else prepared.seen_mask(mask)
         # bfloat16 would round coordinates to whole cells and small differences of values to zero
         with torch.autocast(xc.device.type, enabled=False):
             x = torch.cat([xt, xc], 1)
             with torch.no_grad():
-                sums = self.dictionary.sums(x, xc, moments(yc, mask))
-                local, summary = context_statistics(sums, yc, mask)
+                sums = self.dictionary.sums(x, xc, moments(yc, seen_mask))
+                local, summary = context_statistics(sums, yc, seen_mask)
             values, flags = with_unknown_targets(yc, n_t)
             embedded = self.embed(torch.cat([self.observed(flags), values, local], -1))
             tokens = self.norm_in(embedded if prepared is None else embedded + prepared.embedding)
-            zc, keys = self._encode(tokens[:, n_t:], xc / self.unit, mask)
+            zc, keys = self._encode(tokens[:, n_t:], xc / self.unit, seen_mask)
             zt = _read(self.read, keys, tokens[:, :n_t], xt / self.unit)
             targets, context = self.norm_out(zt), self.norm_out(zc)
         if prepared is not None:

@@ -203,7 +203,7 @@ class TNPKR(nn.Module):
     ) -> StudentT:
         head, n_t = drift_head(self.head), xt.shape[1]
         prepared = head.prepare(xc, yc, mask, n_t, covariates, errors)
-        tokens, summary = self._features(xc, prepared.remainder, xt, mask, prepared.embedding)
+        tokens, summary = self._features(xc, prepared.remainder, xt, prepared.seen_mask(mask), prepared.embedding)
         return head.drift_forward(tokens[:, :n_t], tokens[:, n_t:], xt, xc, mask, summary, prepared, scattered)
 
     def _features(self, *points: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from geonp.nn.drift import LOG_VARIANCE, N_CURVES, Covariates, Variances, standardise_covariates
+from geonp.nn.drift import LOG_VARIANCE, N_CURVES, Columns, Covariates, Variances, standardise_covariates
+from geonp.nn.drift_head import Prepared
 from geonp.nn.drift_process import DriftModel, DriftObservations
 from geonp.nn.te_tnp import TEPTTNP
 from geonp.nn.tnp_kr import TNPKR
@@ -291,3 +292,19 @@ def test_te_pt_tnp_reads_covariates_too() -> None:
     assert float(off) < 0.15
     with pytest.raises(ValueError, match='need head="drift", but this model has a VarianceHead'):
         TEPTTNP(dim=16, heads=2, blocks=1, n_pseudo=4)(xc, yc, xt, None, covariates)
+
+
+def test_the_network_sees_no_observations_with_much_larger_errors_than_others() -> None:
+    """Padding does not count, and all are seen where errors are alike or small, or where few would be left."""
+    errors = torch.ones(5, 80).double()
+    errors[0, :40], errors[1, :40], errors[2, :40], errors[3, :40] = 0.05, 0.5, 0.0, 0.0
+    errors[3, 40:] = 0.25
+    errors[4, :20] = 0.05
+    mask = torch.arange(80) < torch.tensor([80, 80, 70, 80, 80])[:, None]
+    nothing = torch.zeros(0)
+    columns = Columns(nothing, nothing, nothing)
+    prepared = Prepared(*[nothing] * 5, columns, columns, *[nothing] * 3, errors.square(), nothing)
+    seen = prepared.seen_mask(mask)
+    assert seen.sum(1).tolist() == [40, 80, 40, 80, 80]
+    assert not (seen & ~mask).any()
+    assert seen[[0, 2], :40].all()

@@ -118,8 +118,9 @@ def test_known_errors_are_left_out_of_the_field() -> None:
     torch.testing.assert_close(same, raw)
 
 
-def test_the_shipped_model_knows_that_known_errors_are_no_field() -> None:
-    """Half of the cells of a smooth field are observed, half of these with an error of one standard deviation."""
+@pytest.mark.parametrize(("sizes", "most"), [((0.05, 1.0), 1.2), ((0.3, 0.3), 1.2), ((1.0, 1.0), 1.6)])
+def test_the_shipped_model_knows_that_known_errors_are_no_field(sizes: tuple[float, float], most: float) -> None:
+    """Of the cells of a smooth field 256 are observed, with errors of two sizes in standard deviations of the field."""
     network, _ = checkpoint.load_model("tnpkr-sa")
     cells = torch.cartesian_prod(*[torch.arange(24.0, dtype=torch.float64)] * 2)
     distances = math.sqrt(3) * torch.cdist(cells, cells) / 8
@@ -131,7 +132,7 @@ def test_the_shipped_model_knows_that_known_errors_are_no_field() -> None:
         truth = factor @ torch.randn(len(cells), generator=generator, dtype=torch.float64)
         order = torch.randperm(len(cells), generator=generator)
         seen, hidden = order[:256], order[256:]
-        errors = torch.where(torch.rand(256, generator=generator) < 0.5, 0.05, 1.0).double()
+        errors = torch.where(torch.rand(256, generator=generator) < 0.5, *sizes).double()
         values = truth[seen] + errors * torch.randn(256, generator=generator, dtype=torch.float64)
         weights = torch.linalg.solve(covariance[seen][:, seen] + torch.diag(errors**2), covariance[seen][:, hidden])
         exact = (1 - (weights * covariance[seen][:, hidden]).sum(0)).sqrt()
@@ -140,4 +141,4 @@ def test_the_shipped_model_knows_that_known_errors_are_no_field() -> None:
         with torch.no_grad():
             out = network(*(t[None] for t in inputs), errors=(errors / scale).float()[None])
         ratios.append((scale * out.stddev[0, :, 0].double() / exact).log().mean().exp())
-    assert torch.stack(ratios).mean() < 1.8
+    assert 0.95 < torch.stack(ratios).mean() < most
