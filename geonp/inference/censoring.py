@@ -36,9 +36,9 @@ def without_piles(tile: Tile, warping: Warping | None, predictor: Predictor) -> 
         return tile
     values, errors = uncensored(tile.yc, tile.xc, warping)
     if errors is None or not predictor.covariates:
-        return replace(tile, yc=values)
+        return replace(tile, yc=values, estimated=True)
     known = 0.0 if tile.errors is None else np.where(errors > 0, 0.0, tile.errors)
-    return replace(tile, yc=values, errors=errors + known)
+    return replace(tile, yc=values, errors=errors + known, estimated=True)
 
 
 def uncensored(latent: FloatArray, places: FloatArray, warping: Warping) -> tuple[FloatArray, FloatArray | None]:

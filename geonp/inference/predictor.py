@@ -187,6 +187,7 @@ def _beside(network: nn.Module, points: Points, device: str) -> dict[str, Any]:
         found["covariates"] = Covariates(context[0], targets[0], context[1], targets[1])
     if points.errors is not None:
         found["errors"] = torch.from_numpy(points.errors).to(device)
+        found["estimated"] = points.estimated
     if points.scattered and isinstance(getattr(network, "head", None), KrigingHead):
         found["scattered"] = True
     return found
@@ -260,6 +261,8 @@ class Points:
         Standardised measurements at the first targets, which predictions are conditioned on.
     scattered : bool
         Whether points may be far closer to each other than the cells of a raster.
+    estimated : bool
+        Whether values at bounds are estimates, with `errors`.
     """
 
     xc: Float32Array
@@ -272,6 +275,7 @@ class Points:
     errors: Float32Array | None = None
     measured: Measured | None = None
     scattered: bool = False
+    estimated: bool = False
 
 
 def resolve(model: str, device: str | None, batch_size: int | None) -> tuple[Predictor, checkpoint.Card]:

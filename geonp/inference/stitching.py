@@ -52,6 +52,8 @@ class Tile:
         Measurements that the predictions are conditioned on. Their places come before those of the targets in `xt`.
     scattered : bool
         Whether points may be far closer to each other than the cells of a raster; the same for all tiles of a fill.
+    estimated : bool
+        Whether values at bounds are estimates, with `errors`; the same for all tiles of a fill.
     """
 
     xc: FloatArray
@@ -66,6 +68,7 @@ class Tile:
     cells: FloatArray | None = None
     measured: Measured | None = None
     scattered: bool = False
+    estimated: bool = False
 
 
 def in_batches(tiles: Iterable[Tile], size: int) -> list[list[Tile]]:
@@ -124,6 +127,7 @@ def pad(batch: list[Tile], predictor: Predictor) -> Points:
         errors=errors,
         measured=measured,
         scattered=batch[0].scattered,
+        estimated=batch[0].estimated,
     )
 
 

@@ -220,4 +220,5 @@ def _beside_slices(
         own,
         None if tile.errors is None else tile.errors[near],
         cells=None if tile.cells is None else tile.cells[near],
+        estimated=tile.estimated,
     )

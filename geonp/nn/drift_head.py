@@ -95,11 +95,14 @@ class Prepared:
     error_variance: Tensor
     embedding: Tensor
 
-    def seen_mask(self, mask: Tensor) -> Tensor:
+    def seen_mask(self, mask: Tensor, estimated: bool) -> Tensor:
         """Observations that the network sees: not those with much larger known errors than others, ``(batch, n_c)``.
 
-        It would take their errors for a field of a short length. The process is conditioned on all of them.
+        It would take their errors for a field of a short length. The process is conditioned on all of them. It sees all
+        of them if values may be `estimated` from their neighbours: the estimates have no such errors.
         """
+        if estimated:
+            return mask
         known = torch.where(mask, self.error_variance, torch.nan)
         most = (DRIFT.inaccurate * torch.nanquantile(known, DRIFT.accurate, 1)).clamp_min(DRIFT.small_error)
         seen_mask = known <= most[:, None]

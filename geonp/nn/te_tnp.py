@@ -215,6 +215,7 @@ class TEPTTNP(nn.Module):
         covariates: Covariates | None = None,
         errors: Tensor | None = None,
         scattered: bool = False,
+        estimated: bool = False,
     ) -> Normal | StudentT:
         """Predict targets from context: arguments and result as in :meth:`geonp.nn.tnp_kr.TNPKR.forward`."""
         start = origin(xc, xt)
@@ -222,7 +223,8 @@ class TEPTTNP(nn.Module):
         xt = xt - start
         if covariates is not None or errors is not None:
             prepared = drift_head(self.head).prepare(xc, yc, context_mask, xt.shape[1], covariates, errors)
-            return self._krige(xc, prepared.remainder, xt, context_mask, scattered, prepared)
+            seen_mask = prepared.seen_mask(context_mask, estimated)
+            return self._krige(xc, prepared.remainder, xt, context_mask, scattered, prepared, seen_mask)
         if isinstance(self.head, KrigingHead):
             return self._krige(xc, yc, xt, context_mask, scattered)
         _, keys = self._encode(self.embed(_with_flag(yc, 0.0)), xc / self.unit, context_mask)
@@ -242,9 +244,16 @@ class TEPTTNP(nn.Module):
         return z, keys
 
     def _krige(
-        self, xc: Tensor, yc: Tensor, xt: Tensor, mask: Tensor, scattered: bool, prepared: Prepared | None = None
+        self,
+        xc: Tensor,
+        yc: Tensor,
+        xt: Tensor,
+        mask: Tensor,
+        scattered: bool,
+        prepared: Prepared | None = None,
+        seen_mask: Tensor | None = None,
     ) -> StudentT:
-        n_t, seen_mask = xt.shape[1], mask if prepared is None else prepared.seen_mask(mask)
+        n_t, seen_mask = xt.shape[1], mask if seen_mask is None else seen_mask
         # bfloat16 would round coordinates to whole cells and small differences of values to zero
         with torch.autocast(xc.device.type, enabled=False):
             x = torch.cat([xt, xc], 1)

@@ -150,6 +150,7 @@ class TNPKR(nn.Module):
         covariates: Covariates | None = None,
         errors: Tensor | None = None,
         scattered: bool = False,
+        estimated: bool = False,
     ) -> Normal | StudentT:
         """Predict targets from context.
 
@@ -170,6 +171,9 @@ class TNPKR(nn.Module):
         scattered : bool, optional
             Whether points may be far closer to each other than the cells of a raster, on which the weights were
             trained. A kriging head with scoring steps then looks for noise between them.
+        estimated : bool, optional
+            Whether context values with errors may be estimates from their neighbours, as those of values at bounds. The
+            network sees them then, whatever their errors.
 
         Returns
         -------
@@ -185,7 +189,7 @@ class TNPKR(nn.Module):
             xc, xt = xc / self.unit, xt / self.unit
         n_t = xt.shape[1]
         if covariates is not None or errors is not None:
-            return self._with_drift(xc, yc, xt, context_mask, covariates, errors, scattered)
+            return self._with_drift(xc, yc, xt, context_mask, covariates, errors, scattered, estimated)
         tokens, summary = self._features(xc, yc, xt, context_mask)
         if isinstance(self.head, GaussianHead):
             return self.head.forward(tokens[:, :n_t])
@@ -200,10 +204,13 @@ class TNPKR(nn.Module):
         covariates: Covariates | None,
         errors: Tensor | None,
         scattered: bool,
+        estimated: bool,
     ) -> StudentT:
         head, n_t = drift_head(self.head), xt.shape[1]
         prepared = head.prepare(xc, yc, mask, n_t, covariates, errors)
-        tokens, summary = self._features(xc, prepared.remainder, xt, prepared.seen_mask(mask), prepared.embedding)
+        tokens, summary = self._features(
+            xc, prepared.remainder, xt, prepared.seen_mask(mask, estimated), prepared.embedding
+        )
         return head.drift_forward(tokens[:, :n_t], tokens[:, n_t:], xt, xc, mask, summary, prepared, scattered)
 
     def _features(self, *points: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ import pytest
 import rasterio
 import xarray as xr
 from rasterio.transform import from_origin
+from torch import Tensor
 
 import geonp
 from geonp.errors import InputError
@@ -20,6 +21,7 @@ from geonp.fill import bounds
 from geonp.fill.infill import infill
 from geonp.fill.plan import plan
 from geonp.fill.store import fill_store
+from geonp.nn.drift_head import Prepared
 
 from ..commands import cli
 
@@ -120,6 +122,25 @@ def test_slices_across_and_known_errors_have_bounds_too() -> None:
         assert float(out.rain.min()) >= 0
         assert float(out.rain_quantile.min()) >= 0
         assert not out.rain.isnull().any()
+
+
+@pytest.mark.parametrize("bounds_", [None, (0, None)])
+@pytest.mark.parametrize("across", [None, "time"])
+def test_estimates_of_values_at_the_bounds_are_no_inexact_measurements(
+    bounds_: tuple[float, None] | None, across: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The network sees all values if some are estimates, see Prepared.seen_mask."""
+    found = set()
+    seen_mask = Prepared.seen_mask
+
+    def spy(prepared: Prepared, mask: Tensor, estimated: bool) -> Tensor:
+        found.add(estimated)
+        return seen_mask(prepared, mask, estimated)
+
+    monkeypatch.setattr(Prepared, "seen_mask", spy)
+    source = rain((3, 28, 32))
+    infill(source, bounds=bounds_, across=across, errors=xr.full_like(source, 0.1))
+    assert found == {bounds_ is not None}
 
 
 def test_bounds_of_integers_and_of_the_valid_range(model: str) -> None:

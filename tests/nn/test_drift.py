@@ -304,7 +304,8 @@ def test_the_network_sees_no_observations_with_much_larger_errors_than_others() 
     nothing = torch.zeros(0)
     columns = Columns(nothing, nothing, nothing)
     prepared = Prepared(*[nothing] * 5, columns, columns, *[nothing] * 3, errors.square(), nothing)
-    seen = prepared.seen_mask(mask)
+    seen = prepared.seen_mask(mask, estimated=False)
     assert seen.sum(1).tolist() == [40, 80, 40, 80, 80]
     assert not (seen & ~mask).any()
     assert seen[[0, 2], :40].all()
+    assert prepared.seen_mask(mask, estimated=True) is mask
