@@ -91,6 +91,8 @@ def read_beside(
             ) from error
         if "bands" in part:
             found = found.rename({name: f"{name}_{part['bands'][0]}" for name in found.data_vars})
+            # one layer for all bands of the raster
+            found = found.squeeze("band", drop=True) if "band" in found.dims else found
         return cut(_on_grid(found), bbox, where["select"])
 
     box = where["bbox"] if settings["covariate_resampling"] is None else None

@@ -87,6 +87,25 @@ def test_bands_are_chosen_by_number(folder: Path, tmp_path: Path, expected: xr.D
         assert found.attrs["geonp_covariates"] == "two_2"
 
 
+def test_a_band_of_a_file_is_one_for_all_bands_of_the_raster(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    dem = rng.standard_normal(SHAPE)
+    bands = np.stack([np.where(rng.random(SHAPE) < 0.4, -9999, dem), 2 * dem, np.ones(SHAPE)]).astype(np.float32)
+    profile = {"driver": "GTiff", "height": SHAPE[0], "width": SHAPE[1], "dtype": "float32", "nodata": -9999}
+    place = {"crs": "EPSG:32633", "transform": rasterio.transform.from_origin(5e5, 5.2e6, 30, 30)}
+    for name, part in (("many.tif", bands), ("one.tif", bands[:1]), ("dem.tif", bands[1:2])):
+        with rasterio.open(tmp_path / name, "w", count=len(part), **profile, **place) as file:
+            file.write(part)
+    given = ("-q", "--values-only", "--covariate")
+    says("fill", tmp_path / "one.tif", tmp_path / "expected.tif", *given, tmp_path / "dem.tif")
+    says("fill", tmp_path / "many.tif", tmp_path / "out.tif", "-b", 1, *given, f"{tmp_path}/many.tif:2")
+    says("fill", tmp_path / "many.tif", tmp_path / "all.tif", *given, f"{tmp_path}/many.tif:2")
+    expected = rasterio.open(tmp_path / "expected.tif").read(1)
+    for name in ("out.tif", "all.tif"):
+        np.testing.assert_allclose(rasterio.open(tmp_path / name).read(1), expected, atol=1e-5)
+    says("fill", tmp_path / "many.tif", tmp_path / "e.tif", "-b", 1, "-q", "--errors", f"{tmp_path}/many.tif:3")
+
+
 def test_a_box_cuts_the_covariate_too(folder: Path, tmp_path: Path) -> None:
     box = (500_100, 5_199_400, 500_700, 5_199_900)
     with geonp.open_raster(folder / "t.nc", bbox=box) as ds:
