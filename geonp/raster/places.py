@@ -37,7 +37,7 @@ def misplaced(grid: Grid) -> str:
         return f"got {got} in {crs_name(grid.crs or '')}, which look like kilometres"
     area = _area_of_use(crs)
     xs, ys = [west, east, west, east, (west + east) / 2], [south, south, north, north, (south + north) / 2]
-    places = Transformer.from_crs(crs, 4326, always_xy=True).transform(xs, ys)
+    places = Transformer.from_crs(crs, _degrees(crs), always_xy=True).transform(xs, ys)
     if area is not None and not any(_near(area, lon, lat) for lon, lat in zip(*places, strict=True)):
         where = f"longitudes from {area.west:g} to {area.east:g} and latitudes from {area.south:g} to {area.north:g}"
         return f"got {got}, expected {where}, the area of use of {crs_name(grid.crs or '')}"
@@ -69,7 +69,7 @@ def _is_thousandth(crs: CRS, bounds: tuple[float, float, float, float]) -> bool:
     if area is None or area.west > area.east:
         return False
     try:
-        limits = Transformer.from_crs(4326, crs, always_xy=True).transform_bounds(*area.bounds)
+        limits = Transformer.from_crs(_degrees(crs), crs, always_xy=True).transform_bounds(*area.bounds)
     except ProjError:
         return False
     return not _within(bounds, limits) and _within([1000 * bound for bound in bounds], limits)
@@ -78,6 +78,16 @@ def _is_thousandth(crs: CRS, bounds: tuple[float, float, float, float]) -> bool:
 def _within(bounds: Sequence[float], limits: Sequence[float]) -> bool:
     (west, south, east, north), (left, bottom, right, top) = bounds, limits
     return left <= west and east <= right and bottom <= south and north <= top
+
+
+def _degrees(crs: CRS) -> CRS:
+    """CRS of the area of use of another: WGS 84, or longitudes and latitudes of another planet."""
+    earth = CRS.from_epsg(4326)
+    try:
+        Transformer.from_crs(crs, earth)
+    except ProjError:  # of another celestial body
+        return crs.geodetic_crs or earth
+    return earth
 
 
 def _area_of_use(crs: CRS) -> Any:

@@ -79,3 +79,14 @@ def test_a_box_around_the_earth_has_the_longitudes_that_were_asked_for(step: int
     assert (found.lon.diff("lon") == step).all()
     assert (found.lon.min(), found.lon.max()) == (0, 356)
     np.testing.assert_allclose(found.a[0], np.cos(np.radians(found.lon)), atol=1e-12)
+
+
+@pytest.mark.parametrize(("x", "doubted"), [(500_000.0, False), (500.0, False), (1.0, True)])
+def test_places_on_other_planets(x: float, doubted: bool) -> None:
+    """PROJ transforms no place of another celestial body to WGS 84."""
+    coords = {"y": x * (9.0 - np.arange(6) / 10), "x": x * (1 + np.arange(7) / 10)}
+    raster = xr.DataArray(np.zeros((6, 7)), coords, ("y", "x")).rio.write_crs("IAU_2015:49910")
+    assert bool(misplaced(Grid.from_xarray(raster))) is doubted
+    raster[2, 3] = np.nan
+    if not doubted:
+        assert np.isfinite(infill(raster)["value"].values).all()
