@@ -12,6 +12,7 @@ from pyproj import CRS
 from pyproj.exceptions import CRSError
 
 from geonp.errors import InputError, warn
+from geonp.raster.crs import cf_attrs
 from geonp.raster.dimensions import data_variables
 from geonp.raster.grid import grid_mapping_name, with_cf_crs
 from geonp.raster.nodata import PACKING, require_packing
@@ -123,7 +124,7 @@ def declare_crs(ds: xr.Dataset, text: str) -> xr.Dataset:
     name = grid_mapping_name(ds) or "spatial_ref"
     before = ds[name].attrs if name in ds.variables else {}
     places = {key: before[key] for key in ("GeoTransform", "gcps") if key in before}
-    attrs = {**crs.to_cf(), "spatial_ref": crs.to_wkt(), **places}
+    attrs = {**cf_attrs(crs), **places}
     ds = ds.assign_coords({name: xr.Variable((), np.int32(0), attrs)})
     for da in data_variables(ds).values():
         if da.ndim >= 2:

@@ -23,6 +23,7 @@ from geonp.errors import InputError, warn
 from geonp.io.alpha import warn_of_alpha
 from geonp.io.bands import Bands
 from geonp.io.tags import read_tags
+from geonp.raster.crs import LOST_IN_CF
 from geonp.raster.metadata import ASCENDS, GDAL_METADATA, UNNAMED
 from geonp.raster.nodata import PACKING
 
@@ -191,6 +192,7 @@ def _values(path: str | Path, of: Bands, chunks: Any, declared: bool, mixed: boo
         options: Any = {"cache": False, "masked": masked, "mask_and_scale": False, "chunks": chunks}
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "(Scales|Offsets) differ across bands")
+            warnings.filterwarnings("ignore", LOST_IN_CF)
             # GDAL's drivers of NetCDF and HDF5 give the variable its own name
             # before version 2026.7, xarray asks the file system for the age of each path, also of GDAL's own
             with nullcontext(place) if os.path.exists(place) else rasterio.open(place) as source:

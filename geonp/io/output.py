@@ -32,6 +32,7 @@ from geonp.io.owner import here, named, note, owning, runs
 from geonp.io.sources import NETCDF
 from geonp.io.stores import Store, stored_once, to_zarr
 from geonp.io.tags import warn_of_tags
+from geonp.raster.crs import cf_attrs
 from geonp.raster.dimensions import data_variables, has_coordinate
 from geonp.raster.grid import Grid, grid_mapping_name, with_cf_crs, without_conventions
 from geonp.raster.metadata import ASCENDS, GDAL_METADATA, PACKED_BANDS, as_dataset
@@ -232,7 +233,7 @@ def _with_grid_mapping(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
     if grid.crs is None or grid_mapping_name(ds) is not None:
         return ds
     crs = CRS.from_wkt(grid.crs)
-    ds = ds.assign_coords(spatial_ref=((), np.int32(0), {**crs.to_cf(), "spatial_ref": grid.crs}))
+    ds = ds.assign_coords(spatial_ref=((), np.int32(0), {**cf_attrs(crs), "spatial_ref": grid.crs}))
     for da in data_variables(ds).values():
         if grid.spans(da):
             da.encoding["grid_mapping"] = "spatial_ref"

@@ -11,6 +11,7 @@ import xarray as xr
 from pyproj import CRS
 
 from geonp.errors import InputError
+from geonp.raster.crs import cf_attrs
 from geonp.raster.tolerances import TOLERANCES
 
 Quantity = Literal["angle", "length"]
@@ -83,7 +84,7 @@ def unit_factor(coord: xr.DataArray, crs: CRS | None, *, geographic: bool) -> fl
     axes = crs.axis_info if crs is not None and not geographic else []
     axis_size = axes[0].unit_conversion_factor if axes else math.radians(1)
     if quantity != ("angle" if geographic else "length"):
-        height = crs.to_cf().get("perspective_point_height") if crs is not None and quantity == "angle" else None
+        height = cf_attrs(crs).get("perspective_point_height") if crs is not None and quantity == "angle" else None
         if height is None:
             raise InputError(
                 f"The coordinate {coord.name!r} does not fit its CRS: got values in {units} with "

@@ -21,6 +21,7 @@ from pyproj.exceptions import CRSError
 from geonp.errors import InputError
 from geonp.raster.arrays import Array, Float64Array
 from geonp.raster.coordinate_units import is_transformed, parse_unit, unit_factor
+from geonp.raster.crs import cf_attrs
 from geonp.raster.dimensions import CF_UNITS, LONGITUDES, data_variables, has_coordinate, is_latitude, spatial_dims
 from geonp.raster.nodata import without
 from geonp.raster.tolerances import TOLERANCES
@@ -239,7 +240,7 @@ def with_cf_crs(obj: Any) -> Any:
     ]
     if not given or grid_mapping_name(obj) is not None or (crs := _crs_of(given[0])) is None:
         return obj
-    return without_conventions(obj.assign_coords(spatial_ref=((), 0, {**crs.to_cf(), "spatial_ref": crs.to_wkt()})))
+    return without_conventions(obj.assign_coords(spatial_ref=((), 0, cf_attrs(crs))))
 
 
 def without_conventions(obj: Any) -> Any:
@@ -359,8 +360,7 @@ def _crs(obj: xr.DataArray | xr.Dataset) -> CRS | None:
     if text and "grid_mapping_name" in attrs:
         with suppress(CRSError):
             return CRS.from_user_input(str(text))
-        attrs = {key: value for key, value in attrs.items() if value != text}
-        text = None
+        attrs, text = {key: value for key, value in attrs.items() if value != text}, None
     try:
         return CRS.from_user_input(str(text)) if text else CRS.from_cf(dict(attrs))
     except (CRSError, KeyError) as error:

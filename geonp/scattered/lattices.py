@@ -10,6 +10,7 @@ import xarray as xr
 from geonp.errors import InputError
 from geonp.io.measurements import Table, crs_of
 from geonp.raster.arrays import Float64Array
+from geonp.raster.crs import cf_attrs
 
 MOST_CELLS = 2**40
 """Largest number of cells of a grid: more than the Earth has at 30 m."""
@@ -80,7 +81,7 @@ def lattice(
     dims = ("lat", "lon") if geographic else ("y", "x")
     coords: dict[str, Any] = {dim: (dim, c, a) for dim, c, a in zip(dims, (y, x), attrs, strict=True)}
     if system is not None:
-        coords["spatial_ref"] = ((), 0, {**system.to_cf(), "spatial_ref": system.to_wkt()})
+        coords["spatial_ref"] = ((), 0, cf_attrs(system))
     return xr.DataArray(np.broadcast_to(np.float32(0), (len(y), len(x))), coords, dims)
 
 

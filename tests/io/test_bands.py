@@ -14,6 +14,7 @@ from netCDF4 import Dataset
 from rasterio.enums import ColorInterp
 from rasterio.transform import from_origin
 
+import geonp
 from geonp.errors import InputError
 from geonp.fill.infill import infill
 from geonp.io.files import open_raster
@@ -375,3 +376,18 @@ def test_a_name_that_leaves_no_room_for_a_sidecar_is_read(tmp_path: Path) -> Non
     with rasterio.open(path, "w", **profile, transform=from_origin(0, 2, 1, 1)) as file:
         file.write(np.ones((1, 2, 3), "f4"))
     assert open_raster(path).sizes == {"y": 2, "x": 3}
+
+
+@pytest.mark.parametrize("crs", ["EPSG:2056", "EPSG:3168"])
+def test_an_oblique_mercator_is_whole_and_nothing_is_warned_of(tmp_path: Path, crs: str) -> None:
+    """The CF attributes lack an angle, which is in the WKT beside them; warnings are errors here."""
+    place = {"crs": crs, "transform": from_origin(2_600_000, 1_200_000, 30, 30)}
+    with rasterio.open(
+        tmp_path / "a.tif", "w", driver="GTiff", dtype="float32", width=5, height=4, count=1, **place
+    ) as file:
+        file.write(np.arange(20, dtype="f4").reshape(1, 4, 5))
+    ds = open_raster(tmp_path / "a.tif")
+    declared = open_raster(tmp_path / "a.tif", crs=crs)
+    lattice = geonp.lattice((2_600_000, 1_199_000, 2_601_000, 1_200_000), 100, crs=crs)
+    for found in (ds, declared, lattice):
+        assert found.rio.crs == rasterio.crs.CRS.from_user_input(crs)
