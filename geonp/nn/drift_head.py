@@ -15,7 +15,7 @@ from geonp.nn.heads import KRIGING, Kriged, KrigingHead, prior_of, step_inputs, 
 from geonp.nn.layers import MLP, masked_mean
 from geonp.nn.likelihood import condition
 from geonp.nn.nugget import with_nugget, without_known_errors
-from geonp.nn.process import Observations, bounded_noise, outside_in_order
+from geonp.nn.observations import Observations, bounded_noise, outside_in_order
 
 
 @dataclass(frozen=True)

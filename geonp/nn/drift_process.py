@@ -11,7 +11,8 @@ from torch import Tensor
 from geonp.nn.drift import Columns, Variances
 from geonp.nn.layers import masked_mean
 from geonp.nn.likelihood import condition, fisher_information, log_likelihood
-from geonp.nn.process import CovarianceModel, Linearisation, LocalProcess, Observations
+from geonp.nn.observations import Observations
+from geonp.nn.process import CovarianceModel, Linearisation, LocalProcess
 
 Scale = tuple[Tensor, Tensor]
 """Variances of the effects of covariates, and of the stationary part of a field."""

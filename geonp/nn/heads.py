@@ -14,14 +14,8 @@ from torch.nn import functional as F
 from geonp.nn.layers import MLP, masked_mean
 from geonp.nn.likelihood import Conditional, condition
 from geonp.nn.nugget import with_nugget
-from geonp.nn.process import (
-    CovarianceModel,
-    LocalProcess,
-    Observations,
-    bounded_noise,
-    outside_in_order,
-    soft_clamp,
-)
+from geonp.nn.observations import Observations, bounded_noise, outside_in_order
+from geonp.nn.process import CovarianceModel, LocalProcess, soft_clamp
 from geonp.nn.residuals import residual_sizes, ring_sizes
 
 
@@ -317,7 +311,7 @@ class KrigingHead(nn.Module):
         pooled : Tensor
             Mean context features and summary, ``(batch, dim + n_summary)``.
         context : Observations
-            The whole context, in :func:`~geonp.nn.process.outside_in_order`.
+            The whole context, in :func:`~geonp.nn.observations.outside_in_order`.
         scattered : bool
             As of :meth:`forward`.
 

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from geonp.nn.heads import KRIGING, KrigingHead, scoring_step
 from geonp.nn.layers import drop_masked, masked_mean, origin
 from geonp.nn.likelihood import condition
-from geonp.nn.process import CovarianceModel, Observations, outside_in_order
+from geonp.nn.observations import Observations, outside_in_order
+from geonp.nn.process import CovarianceModel
 
 
 @dataclass(frozen=True)

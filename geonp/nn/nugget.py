@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from geonp.nn.likelihood import log_density
-from geonp.nn.process import CovarianceModel, Observations
+from geonp.nn.observations import Observations
+from geonp.nn.process import CovarianceModel
 
 
 @dataclass(frozen=True)

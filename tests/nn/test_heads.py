@@ -7,7 +7,7 @@ import torch
 
 from geonp.inference import checkpoint
 from geonp.nn.heads import KrigingHead
-from geonp.nn.process import Observations
+from geonp.nn.observations import Observations
 
 
 def head(scoring_steps: int) -> KrigingHead:

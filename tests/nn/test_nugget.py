@@ -12,7 +12,8 @@ from torch import Tensor
 from geonp.inference import checkpoint
 from geonp.nn.likelihood import log_density
 from geonp.nn.nugget import with_nugget, without_known_errors
-from geonp.nn.process import CovarianceModel, Observations
+from geonp.nn.observations import Observations
+from geonp.nn.process import CovarianceModel
 
 
 def field(noise: float, n: int, n_targets: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from geonp.nn.process import CovarianceModel, Observations, bounded_noise, outside_in_order
+from geonp.nn.observations import Observations, bounded_noise, outside_in_order
+from geonp.nn.process import CovarianceModel
 
 MASK = torch.tensor([[True] * 12, [False] * 4 + [True] * 8])
 
