@@ -16,6 +16,7 @@ from geonp.nn.layers import MLP, masked_mean
 from geonp.nn.likelihood import condition
 from geonp.nn.nugget import with_nugget, without_known_errors
 from geonp.nn.observations import Observations, bounded_noise, outside_in_order
+from geonp.nn.smoothness import smoother
 
 
 @dataclass(frozen=True)
@@ -306,9 +307,11 @@ class DriftKrigingHead(KrigingHead):
         if self.priors:
             variances = Variances.of(raw_drift.detach(), *self.model.scale(prepared.effect, raw))
             if bool((prepared.error_variance > 0).any()):
-                raw = without_known_errors(self.model, raw, part, self.model.drift_fields(raw, variances, part))
+                raw = without_known_errors(self.model, raw, part, self.model.drift_fields(raw, part, variances))
+            fields = partial(self.model.drift_fields, variances=variances)
+            raw = smoother(self.model, raw, context, context.nearest(self.n_refine), fields)
             if scattered:
-                raw = with_nugget(self.model, raw, context, self.model.drift_fields(raw, variances, context))
+                raw = with_nugget(self.model, raw, context, fields(raw, context))
         start, n = raw, raw_drift.shape[1]
         few = context.thinned(KRIGING.n_information)
         for i, is_thinned in self.scoring:

@@ -76,7 +76,7 @@ class DriftModel(CovarianceModel):
         )
 
     @torch.no_grad()
-    def drift_fields(self, raw: Tensor, variances: Variances, observations: DriftObservations) -> tuple[Tensor, Tensor]:
+    def drift_fields(self, raw: Tensor, observations: DriftObservations, variances: Variances) -> tuple[Tensor, Tensor]:
         """Same as :meth:`fields` with a drift, whose covariance is added to that of the constant."""
         amplitude, columns = self._amplitude(observations.bounded_local), observations.columns
         _, _, constant = self._split(raw)

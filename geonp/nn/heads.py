@@ -17,6 +17,7 @@ from geonp.nn.nugget import with_nugget
 from geonp.nn.observations import Observations, bounded_noise, outside_in_order
 from geonp.nn.process import CovarianceModel, LocalProcess, soft_clamp
 from geonp.nn.residuals import residual_sizes, ring_sizes
+from geonp.nn.smoothness import smoother
 
 
 def tail_of(predicted: Distribution) -> Tensor:
@@ -321,8 +322,10 @@ class KrigingHead(nn.Module):
             Raw parameters ``(batch, n_raw)``, and the context with outliers marked.
         """
         raw = raw.double()
-        if scattered and self.priors:
-            raw = with_nugget(self.model, raw, context, self.model.fields(raw, context))
+        if self.priors:
+            raw = smoother(self.model, raw, context, context.nearest(self.n_refine), self.model.fields)
+            if scattered:
+                raw = with_nugget(self.model, raw, context, self.model.fields(raw, context))
         start = raw
         part, few = context.thinned(self.n_refine), context.thinned(KRIGING.n_information)
         for i, is_thinned in self.scoring:

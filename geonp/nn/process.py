@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -113,6 +114,8 @@ class CovarianceModel:
     """Upper bound of the log noise variance."""
     doubtful: float = 3.0
     """Leave-one-out residual, in standard deviations, above which an observation may be noisier than the process."""
+    log_odds: float = 10.0
+    """Log odds of a kernel that a mixture has nearly alone."""
     step: float = 1e-5
     """Step of the central differences of :meth:`linearise`."""
 
@@ -180,6 +183,22 @@ class CovarianceModel:
         log_variance = soft_clamp(raw[:, column], limit) + factor.log()
         raw = raw.clone()
         raw[:, column] = limit * torch.atanh((log_variance / limit).clamp(-0.999, 0.999))
+        return raw
+
+    @torch.no_grad()
+    def rough_share(self, raw: Tensor) -> Tensor:
+        """Share of the Matern 1/2 and 3/2 in the first mixture, ``(batch,)``."""
+        weights = self._split(raw)[1][:, 0]
+        return weights[:, :2].sum(-1) / weights.sum(-1)
+
+    @torch.no_grad()
+    def with_kernel(self, raw: Tensor, kernel: int, factor: float) -> Tensor:
+        """Raw parameters whose first mixture has nearly one `kernel` alone, and lengths multiplied by a `factor`."""
+        raw, end = raw.clone(), self._n_metric + 1 + N_KERNELS
+        raw[:, end - N_KERNELS : end] = self.log_odds * (torch.arange(N_KERNELS).to(raw) == kernel)
+        limit = self.max_log_length
+        log_length = soft_clamp(raw[:, : self.d_x], limit) + math.log(factor)
+        raw[:, : self.d_x] = limit * torch.atanh((log_length / limit).clamp(-0.999, 0.999))
         return raw
 
     @torch.no_grad()
