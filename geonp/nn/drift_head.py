@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from geonp.nn.drift import N_TERMS, Columns, Covariates, Variances, standardise_covariates
 from geonp.nn.drift_process import DriftModel, DriftObservations
-from geonp.nn.heads import KRIGING, Kriged, KrigingHead, prior_of, step_inputs, unsorted, with_targets
+from geonp.nn.heads import KRIGING, Kriged, KrigingHead, prior_of, step_inputs, unsorted, with_gradient, with_targets
 from geonp.nn.layers import MLP, masked_mean
 from geonp.nn.likelihood import condition
 from geonp.nn.nugget import with_nugget, without_known_errors
@@ -306,12 +306,13 @@ class DriftKrigingHead(KrigingHead):
         part = context.thinned(self.n_refine)
         if self.priors:
             variances = Variances.of(raw_drift.detach(), *self.model.scale(prepared.effect, raw))
+            fields, found = partial(self.model.drift_fields, variances=variances), raw
             if bool((prepared.error_variance > 0).any()):
-                raw = without_known_errors(self.model, raw, part, self.model.drift_fields(raw, part, variances))
-            fields = partial(self.model.drift_fields, variances=variances)
-            raw = smoother(self.model, raw, context, context.nearest(self.n_refine), fields)
+                found = without_known_errors(self.model, found, part, fields(found, part))
+            found = smoother(self.model, found, context, context.nearest(self.n_refine), fields)
             if scattered:
-                raw = with_nugget(self.model, raw, context, fields(raw, context))
+                found = with_nugget(self.model, found, context, fields(found, context))
+            raw = with_gradient(found, raw)
         start, n = raw, raw_drift.shape[1]
         few = context.thinned(KRIGING.n_information)
         for i, is_thinned in self.scoring:

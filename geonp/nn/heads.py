@@ -323,9 +323,10 @@ class KrigingHead(nn.Module):
         """
         raw = raw.double()
         if self.priors:
-            raw = smoother(self.model, raw, context, context.nearest(self.n_refine), self.model.fields)
+            found = smoother(self.model, raw, context, context.nearest(self.n_refine), self.model.fields)
             if scattered:
-                raw = with_nugget(self.model, raw, context, self.model.fields(raw, context))
+                found = with_nugget(self.model, found, context, self.model.fields(found, context))
+            raw = with_gradient(found, raw)
         start = raw
         part, few = context.thinned(self.n_refine), context.thinned(KRIGING.n_information)
         for i, is_thinned in self.scoring:
@@ -338,6 +339,11 @@ class KrigingHead(nn.Module):
                 context = context.trusting(trusted_mask)
                 few = context.thinned(KRIGING.n_information)
         return raw.float(), context
+
+
+def with_gradient(found: Tensor, raw: Tensor) -> Tensor:
+    """The values that a search from `raw` found, whose gradients flow to `raw`."""
+    return raw + (found - raw).detach()
 
 
 def with_targets(trusted_mask: Tensor | None, n_t: int) -> Tensor | None:

@@ -263,14 +263,16 @@ def test_a_doubtful_observation_counts_less(network: TNPKR) -> None:
     assert moves[1] < 0.5 * moves[0]
 
 
-def test_gradients_reach_all_that_is_learned() -> None:
+@pytest.mark.parametrize("errors", [None, 1.0])
+def test_gradients_reach_all_that_is_learned(errors: float | None) -> None:
     torch.manual_seed(1)
     made = TNPKR(**SMALL, head="drift")  # type: ignore[arg-type]
     with torch.no_grad():
         for weights in made.head.parameters():
             weights.add_(0.02 * torch.randn_like(weights))
     xc, yc, xt, covariates = task()
-    (-made(xc, yc, xt, None, covariates).log_prob(torch.zeros(1, 9, 1))).mean().backward()
+    known = None if errors is None else torch.full((1, 60), errors)
+    (-made(xc, yc, xt, None, covariates, known).log_prob(torch.zeros(1, 9, 1))).mean().backward()
     without = [name for name, weights in made.named_parameters() if weights.grad is None or not weights.grad.any()]
     assert not without
 

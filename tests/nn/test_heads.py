@@ -18,12 +18,13 @@ def head(scoring_steps: int) -> KrigingHead:
     return network
 
 
-@pytest.mark.parametrize("scoring_steps", [0, 2])
-def test_every_weight_is_trained(scoring_steps: int) -> None:
+@pytest.mark.parametrize(("scoring_steps", "scattered"), [(0, False), (2, False), (2, True)])
+def test_every_weight_is_trained(scoring_steps: int, scattered: bool) -> None:
+    """Also where a search replaces the parameters that the network predicts."""
     network = head(scoring_steps)
     targets, context, summary = torch.randn(2, 9, 8), torch.randn(2, 20, 8), torch.randn(2, 3)
     xt, xc, yc = 16 * torch.rand(2, 9, 2), 16 * torch.rand(2, 20, 2), torch.randn(2, 20, 1)
-    predicted = network(targets, context, xt, xc, yc, torch.ones(2, 20, dtype=torch.bool), summary)
+    predicted = network(targets, context, xt, xc, yc, torch.ones(2, 20, dtype=torch.bool), summary, scattered)
     predicted.log_prob(torch.ones(2, 9, 1)).mean().backward()
     for name, p in network.named_parameters():
         assert p.grad is not None, name
