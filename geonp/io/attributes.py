@@ -66,7 +66,8 @@ def with_storable_names(ds: xr.Dataset) -> xr.Dataset:
 def with_texts(ds: xr.Dataset) -> xr.Dataset:
     """`ds` with text (JSON where needed) instead of objects that no file holds, such as the mappings of STAC items.
 
-    Indices of pandas become what files hold: levels become coordinates, periods their beginnings, times are in UTC.
+    Indices of pandas become what files hold: levels become coordinates, periods their beginnings, times are in UTC. So
+    do attributes, such as times, bytes, complex numbers, and numbers of NumPy in mappings.
     """
     ds = ds.reset_index([name for name, index in ds.xindexes.items() if isinstance(index, PandasMultiIndex)])
     for name, index in ds.indexes.items():
@@ -77,7 +78,43 @@ def with_texts(ds: xr.Dataset) -> xr.Dataset:
         if variable.dtype.kind == "O" and variable._in_memory and not _are_alike(variable.values.ravel().tolist()):
             with suppress(TypeError):  # other objects are refused by writers
                 texts[name] = variable.copy(data=_texts(variable.values))
-    return ds.assign(texts)
+    ds = ds.assign(texts).assign_attrs()
+    holders: list[Any] = [ds, *ds.variables.values()]
+    for one in holders:
+        one.attrs = {key if isinstance(key, str) else str(key): in_json(value) for key, value in one.attrs.items()}
+    return ds
+
+
+def in_json(value: Any) -> Any:
+    """The value of an attribute if JSON has it, or NumPy has it as numbers or texts, else the nearest that JSON has."""
+    if isinstance(value, np.ndarray | np.generic) and not isinstance(value, np.ma.MaskedArray):
+        if value.dtype.kind in "biuU" or value.dtype in (np.float32, np.float64):
+            return value
+        if value.dtype.kind == "f":
+            return value.astype(np.float64)
+        if value.dtype.kind == "M":
+            return np.datetime_as_string(np.asarray(value, value.dtype)).tolist()
+        if value.dtype.kind == "m":
+            return value.astype(str).tolist()
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()  # half a pair of surrogates is no text
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, Mapping):
+        return {str(key): _listed(in_json(item)) for key, item in value.items()}
+    if isinstance(value, set | frozenset):
+        value = sorted(value, key=str)
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_listed(in_json(item)) for item in value]
+    return value.isoformat() if isinstance(value, date) else str(value)
+
+
+def _listed(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
 def _held(index: pd.Index[Any]) -> Any:

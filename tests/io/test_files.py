@@ -27,6 +27,7 @@ from rasterio.control import GroundControlPoint
 from rasterio.crs import CRS
 from rasterio.transform import from_origin
 
+import geonp
 from geonp.errors import InputError, MissingFileError, OutputError
 from geonp.io import owner
 from geonp.io.files import open_raster
@@ -582,6 +583,39 @@ def test_attributes_that_netcdf_cannot_hold_become_text(tmp_path: Path) -> None:
         assert {key: np.asarray(v).tolist() for key, v in stored["a"].attrs.items()} == {**text, **kept}
         assert stored.attrs == {**text, "m_s": 1}
     assert ds["a"].attrs["none"] is None
+
+
+@pytest.mark.parametrize("name", ["x.nc", "x.zarr", "filled.zarr"])
+def test_attributes_that_json_cannot_hold_become_what_it_holds(tmp_path: Path, name: str) -> None:
+    """As of STAC items and of pandas: JSON, in which Zarr keeps attributes, has neither times nor numbers of NumPy."""
+    cases: list[tuple[str, Any, Any]] = [
+        ("day", np.datetime64("2020-01-02"), "2020-01-02"),
+        ("moment", np.datetime64("2020-01-02T03", "ns"), "2020-01-02T03:00:00.000000000"),
+        ("stamp", pd.Timestamp("2020-01-02"), "2020-01-02T00:00:00"),
+        ("days", np.array(["2020-01-02"], "M8[D]"), ["2020-01-02"]),
+        ("lag", np.timedelta64(1, "D"), "1 days"),
+        ("bytes", b"\xc3\xa4", "ä"),
+        ("complex", 1j, "1j"),
+        ("half", np.float16(1.5), 1.5),
+        ("half_a_pair", "a\ud800", "a?"),
+        ("place", Path("/a"), "/a"),
+        ("mapping", {"a": np.float32(1.5), 2: [np.int64(3)]}, {"a": 1.5, "2": [3]}),
+    ]
+    attrs = {key: value for key, value, _ in cases}
+    gappy = np.where(np.eye(6), np.nan, 1.0)
+    ds = xr.Dataset({"a": (("y", "x"), gappy, attrs)}, {"y": ("y", np.arange(6.0), attrs)}, attrs)
+    if name == "filled.zarr":
+        geonp.fill_store(ds.chunk(), tmp_path / name)
+    else:
+        write_raster(ds, tmp_path / name)
+    with xr.open_dataset(tmp_path / name, engine="netcdf4" if name == "x.nc" else "zarr") as found:
+        for key, _, expected in cases:
+            text = json.dumps(expected) if name == "x.nc" and isinstance(expected, dict) else expected
+            for one in (found, found["a"], found["y"]):
+                given = one.attrs[key]
+                # NetCDF has no lists of one text
+                assert (given if isinstance(given, dict) or not isinstance(text, list) else [*np.ravel(given)]) == text
+    assert ds.attrs["day"] == np.datetime64("2020-01-02")
 
 
 @pytest.mark.parametrize("name", ["x.nc", "x.zarr"])
