@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import date, timedelta
 from numbers import Number
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -110,7 +111,10 @@ def in_json(value: Any) -> Any:
         value = value.tolist()
     if isinstance(value, list | tuple):
         return [_listed(in_json(item)) for item in value]
-    return value.isoformat() if isinstance(value, date) else str(value)
+    if isinstance(value, date):
+        return value.isoformat()
+    # writers refuse other objects, whose text may be an address in memory
+    return str(value) if isinstance(value, Number | timedelta | np.generic | PathLike) else value
 
 
 def _listed(value: Any) -> Any:
