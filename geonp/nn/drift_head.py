@@ -100,7 +100,7 @@ class Prepared:
         """Observations that the network sees: not those with much larger known errors than others, ``(batch, n_c)``.
 
         It would take their errors for a field of a short length. The process is conditioned on all of them. It sees all
-        of them if values may be `estimated` from their neighbours: the estimates have no such errors.
+        if those at bounds are `estimated`, with errors: without them it would not see where the field is at a bound.
         """
         if estimated:
             return mask

@@ -299,8 +299,9 @@ class KrigingHead(nn.Module):
     def fisher_scoring(
         self, raw: Tensor, pooled: Tensor, context: Observations, scattered: bool = False
     ) -> tuple[Tensor, Observations]:
-        """Sharpen raw covariance parameters by regularised Fisher scoring.
+        """Sharpen raw covariance parameters by regularised Fisher scoring, after searches for what it does not find.
 
+        These are :func:`~geonp.nn.smoothness.smoother` and, if `scattered`, :func:`~geonp.nn.nugget.with_nugget`.
         A step solves ``(I + P) step = score + P (centre + start - raw)`` with the Fisher information I of
         :attr:`KrigingSettings.n_information` points and the learned precision P and centre of the prior. Gradients flow
         to `raw` and to the priors.

@@ -1,8 +1,7 @@
 """Very smooth fields, whose covariance the network reads as a smooth one plus a little of a rougher one.
 
-That little decides how well such a field is known between its observations. Scoring does not find it: the logarithm of
-a weight that is nearly zero hardly changes the likelihood, and a smoother kernel alone or less of the rough one alone
-makes it smaller.
+That little decides how well such a field is known between its observations. Scoring does not remove it: the logarithm
+of a weight that is nearly zero hardly changes the likelihood. So both mixtures change at once.
 """
 
 from __future__ import annotations
@@ -26,15 +25,17 @@ class SmoothnessSettings:
     most_rough: float = 0.02
     """Share of the Matern 1/2 and 3/2 in the first mixture, below which a field may be very smooth."""
     kernels: tuple[int, ...] = (3, 4)
-    """The kernel of the first mixture: Matern 7/2 or the Gaussian alone. The part is looked at with the former."""
+    """Kernels that the first mixture may have alone: Matern 7/2, the Gaussian. A part of the context is tried first,
+    with one change: the first of these kernels, and the lengths as they are."""
     first_left_out: float = 0.99
-    """Share of the other mixtures that is left out there."""
+    """Share of the other mixtures that this change leaves out."""
     left_out: tuple[float, ...] = (0.0, 0.9, 0.99, 0.999)
     """Shares of the other mixtures that are left out."""
     length_factors: tuple[float, ...] = (0.8, 1.0, 1.25)
     """Factors of the lengths of the first mixture."""
     least_gain: float = 0.2
-    """Gain of the log likelihood per point that is needed, on the part and on the whole: real fields gain less."""
+    """Gain of the log likelihood per point that is needed, on the part and on the whole. Real fields gain less, and
+    lose accuracy with smaller gains."""
 
 
 SMOOTHNESS = SmoothnessSettings()
@@ -56,7 +57,7 @@ def smoother(
     raw : Tensor
         Raw covariance parameters, ``(batch, n_raw)``, float64.
     context, part : Observations
-        The whole context, and the part that is looked at first, ``n`` points.
+        The whole context, and the part that is tried first, as it costs less; ``n`` points each.
     fields : callable
         Covariance of observations at raw parameters: of each mixture ``(batch, mixtures, n, n)`` and of all else
         ``(batch, 1 or n, 1 or n)``.
