@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +25,7 @@ covariates = together(
         multiple=True,
         metavar="COVARIATE",
         help="Co-located field that is known in the gaps, such as elevation for temperature: FILE, "
-        "FILE:VARIABLE, FILE:BAND, or a variable of IN, which is then not filled; repeatable.",
+        "FILE:VARIABLE, FILE:BAND, FILE:DESCRIPTION, or a variable of IN, which is then not filled; repeatable.",
     ),
     fill_option("covariate_resampling", type=click.Choice(RESAMPLINGS)),
 )
@@ -32,8 +34,8 @@ covariates = together(
 errors = fill_option(
     "errors",
     metavar="ERRORS",
-    help="Known standard errors of the observations, in their units: FILE, FILE:VARIABLE, FILE:BAND, a variable of IN, "
-    "which is then not filled, or auto, for those that the CF attribute ancillary_variables links.",
+    help="Known standard errors of the observations, in their units: FILE, FILE:VARIABLE, FILE:BAND, FILE:DESCRIPTION, "
+    "a variable of IN, which is then not filled, or auto, for those that the CF attribute ancillary_variables links.",
 )
 """Standard errors of the observations."""
 
@@ -75,24 +77,17 @@ def read_beside(
     def read(text: str, bbox: tuple[float, float, float, float] | None) -> Hashable | xr.Dataset:
         if text in ds.variables:
             return text
-        if where.get("variables") and not os.path.exists(text):
-            try:
-                return opened(source, **{**where, "variables": [text]})
-            except (InputError, MissingFileError):
-                pass  # no variable of the input
-        file, part = split(text, opened)
+        if (where.get("variables") or where.get("bands")) and not os.path.exists(text):
+            with suppress(InputError, MissingFileError):  # no variable or band of the input
+                return read_part(source, {"variables": [text]}, partial(opened, **{**where, "bands": None}))
         try:
-            found = opened(file, **part)
+            found = read_part(*split(text, opened), opened)
         except MissingFileError as error:
             names = ", ".join(map(repr, map(str, ds.data_vars)))
             raise MissingFileError(
-                f"No such covariate: got {text!r}, expected a file, FILE:VARIABLE, FILE:BAND, or a variable of the "
-                f"input: {names}. Check --covariate and --errors."
+                f"No such covariate: got {text!r}, expected a file, FILE:VARIABLE, FILE:BAND, FILE:DESCRIPTION, or a "
+                f"variable of the input: {names}. Check --covariate and --errors."
             ) from error
-        if "bands" in part:
-            found = found.rename({name: f"{name}_{part['bands'][0]}" for name in found.data_vars})
-            # one layer for all bands of the raster
-            found = found.squeeze("band", drop=True) if "band" in found.dims else found
         return cut(_on_grid(found), bbox, where["select"])
 
     box = where["bbox"] if settings["covariate_resampling"] is None else None
@@ -132,6 +127,51 @@ def split(text: str, opened: Callable[[str], Any]) -> tuple[str, dict[str, Any]]
     return file, {"bands": [int(part)]} if part.isdecimal() else {"variables": [part]}
 
 
+def read_part(file: str, part: Mapping[str, Any], opened: Callable[..., xr.Dataset]) -> xr.Dataset:
+    """The variables of a file; or one variable, or one band by its number or description: a layer without bands."""
+    from geonp.errors import InputError
+    from geonp.raster.flags import layer_of
+
+    try:
+        ds = opened(file, **part)
+    except InputError:
+        if "variables" not in part:
+            raise
+        (name,), whole = part["variables"], opened(file, variables=None)
+        found = layer_of(whole, name)
+        if found is None:
+            raise InputError(
+                f"No variable or band {name!r} in {file!r}: expected one of {', '.join(_layers(whole))}."
+            ) from None
+        ds = found[0].to_dataset()
+        ds.encoding = whole.encoding
+    if "bands" in part:
+        ds = ds.rename({name: f"{name}_{part['bands'][0]}" for name in ds.data_vars})
+        ds = ds.squeeze("band", drop=True) if "band" in ds.dims else ds
+    return ds
+
+
+def only_layer(ds: xr.Dataset, what: str) -> xr.DataArray:
+    """The only variable of a file, which has one band at most. Raises InputError, in which `what` is the file."""
+    from geonp.errors import InputError
+
+    if len(ds.data_vars) != 1 or ds.sizes.get("band", 1) != 1:
+        raise InputError(
+            f"{what} has several layers: got {', '.join(_layers(ds))}, expected one. Name it: FILE:VARIABLE, FILE:BAND "
+            "or FILE:DESCRIPTION."
+        )
+    (layer,) = ds.data_vars.values()
+    layer.encoding.setdefault("source", ds.encoding["source"])  # which must not be overwritten
+    return layer.squeeze("band" if "band" in layer.dims else (), drop=True)
+
+
+def _layers(ds: xr.Dataset) -> list[str]:
+    """Names of the variables of a file, if it has several, and descriptions and numbers of its bands."""
+    names = [*ds.data_vars] if len(ds.data_vars) > 1 or "band" not in ds.dims else []
+    bands = [label for name in ("band_name", "band") if name in ds.coords for label in ds.coords[name].values]
+    return list(map(str, [*names, *bands]))
+
+
 def _on_grid(ds: xr.Dataset) -> xr.Dataset:
     """The variables that can be covariates, without bounds and the like; all if there are none."""
     from geonp.raster.grid import Grid
@@ -162,7 +202,7 @@ def cut(
 
 
 def read_covariate(text: str) -> str | xr.DataArray | xr.Dataset:
-    """A covariate NAME, FILE, or NAME=FILE; a FILE may be FILE:VARIABLE or FILE:BAND.
+    """A covariate NAME, FILE, or NAME=FILE; a FILE may be FILE:VARIABLE, FILE:BAND or FILE:DESCRIPTION.
 
     What names no existing file is the name of a column.
     """
@@ -176,7 +216,7 @@ def read_covariate(text: str) -> str | xr.DataArray | xr.Dataset:
     file, part = split(place, opened)
     if not name and not os.path.exists(file) and not is_remote(file):
         return text
-    ds = opened(file, **part)
+    ds = read_part(file, part, opened)
     if not name:
         return ds
     if len(ds.data_vars) != 1:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .covariates import cut, opener, split
+from .covariates import cut, only_layer, opener, read_part, split
 from .options import fill_option
 
 if TYPE_CHECKING:
@@ -27,8 +27,9 @@ gaps_where = fill_option(
 mask_option = fill_option(
     "mask",
     metavar="MASK",
-    help="Valid domain: FILE or FILE:VARIABLE of a raster that is 0 where cells are not valid, or FILE or FILE:LAYER "
-    "of polygons (GeoPackage, GeoJSON, shapefile) that contain the centres of valid cells.",
+    help="Valid domain: FILE, FILE:VARIABLE, FILE:BAND or FILE:DESCRIPTION of a raster that is 0 where cells "
+    "are not valid, or FILE or FILE:LAYER of polygons (GeoPackage, GeoJSON, shapefile) that contain the centres of "
+    "valid cells.",
 )
 """The valid domain."""
 
@@ -37,27 +38,12 @@ def read_mask(
     text: str | None, bbox: tuple[float, float, float, float] | None, storage_options: Mapping[str, Any] | None = None
 ) -> xr.DataArray | str | None:
     """Read the mask of a raster file, cut to the bounding box; polygons are read later, onto the grid of the raster."""
-    from geonp.errors import InputError
     from geonp.io.polygons import is_vector
-    from geonp.raster.flags import layer_of
 
     if text is None or is_vector(text):
         return text
-
     opened = opener(storage_options)
-    file, part = split(text, opened)
-    ds = cut(opened(file, **{key: part[key] for key in ("bands",) if key in part}), bbox)
-    if "variables" in part:
-        found = layer_of(ds, part["variables"][0])
-        if found is not None:
-            found[0].encoding.setdefault("source", ds.encoding["source"])
-            return found[0]
-    elif len(ds.data_vars) == 1:
-        return next(iter(ds.data_vars.values()))
-    raise InputError(
-        f"The mask {text!r} has {len(ds.data_vars)} variables: got {', '.join(map(repr, ds.data_vars))}, expected one, "
-        "with 0 outside the valid domain. Name it: FILE:VARIABLE."
-    )
+    return only_layer(cut(read_part(*split(text, opened), opened), bbox), f"The mask {text!r}")
 
 
 def read_missing(
@@ -122,25 +108,6 @@ _WHOLE = {"variables": None, "bands": None, "nodata": None}
 
 def _of_file(expression: Expression, opened: Callable[..., xr.Dataset], where: Mapping[str, Any]) -> xr.DataArray:
     """A layer of another file, which exists."""
-    from geonp.errors import InputError
-    from geonp.raster.flags import layer_of
-
-    file, part = split(expression.layer, opened)
-    ds = cut(
-        opened(file, **{key: part[key] for key in ("bands",) if key in part}), where.get("bbox"), where.get("select")
-    )
-    layer = None
-    if "variables" in part:
-        layer, _ = layer_of(ds, part["variables"][0]) or (None, {})
-    elif len(ds.data_vars) == 1 and ds.sizes.get("band", 1) == 1:
-        (only,) = ds.data_vars.values()
-        layer = only.squeeze("band" if "band" in only.dims else (), drop=True)
-    if layer is not None:
-        layer.encoding.setdefault("source", ds.encoding["source"])  # which must not be overwritten
-        return layer
-    names = [*ds.data_vars] if len(ds.data_vars) > 1 else []
-    names += [label for name in ("band_name", "band") if name in ds.coords for label in ds.coords[name].values]
-    raise InputError(
-        f"The condition {expression.text!r} needs one layer of {file!r}: got {expression.layer!r}, expected FILE:NAME "
-        f"with one of {', '.join(map(str, names))}."
-    )
+    ds = read_part(*split(expression.layer, opened), opened)
+    ds = cut(ds, where.get("bbox"), where.get("select"))
+    return only_layer(ds, f"{expression.layer!r} in the condition {expression.text!r}")

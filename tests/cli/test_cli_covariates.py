@@ -76,15 +76,18 @@ def test_geotiff_names_the_covariates_too(folder: Path, tmp_path: Path, expected
     assert error.mean() < 0.3 * float(expected["t_standard_error"].max())
 
 
-def test_bands_are_chosen_by_number(folder: Path, tmp_path: Path, expected: xr.Dataset) -> None:
+def test_bands_are_chosen_by_number_or_description(folder: Path, tmp_path: Path, expected: xr.Dataset) -> None:
     with rasterio.open(folder / "dem.tif") as file:
         profile, dem = file.profile | {"count": 2}, file.read(1)
     with rasterio.open(tmp_path / "two.tif", "w", **profile) as file:
         file.write(np.stack([0 * dem, dem]))
-    says("fill", folder / "t.nc", tmp_path / "out.nc", "--variable", "t", "--covariate", f"{tmp_path}/two.tif:2", "-q")
-    with geonp.open_raster(tmp_path / "out.nc") as found:
-        same(found.load(), expected)
-        assert found.attrs["geonp_covariates"] == "two_2"
+        file.descriptions = ("flat", "height")
+    for band, label in (("2", "two_2"), ("height", "height")):
+        given = ("--variable", "t", "--covariate", f"{tmp_path}/two.tif:{band}", "-q")
+        says("fill", folder / "t.nc", tmp_path / f"{band}.nc", *given)
+        with geonp.open_raster(tmp_path / f"{band}.nc") as found:
+            same(found.load(), expected)
+            assert found.attrs["geonp_covariates"] == label
 
 
 def test_a_band_of_a_file_is_one_for_all_bands_of_the_raster(tmp_path: Path) -> None:
@@ -96,12 +99,14 @@ def test_a_band_of_a_file_is_one_for_all_bands_of_the_raster(tmp_path: Path) -> 
     for name, part in (("many.tif", bands), ("one.tif", bands[:1]), ("dem.tif", bands[1:2])):
         with rasterio.open(tmp_path / name, "w", count=len(part), **profile, **place) as file:
             file.write(part)
+            file.descriptions = ("t", "height", "error") if len(part) == 3 else ("",)
     given = ("-q", "--values-only", "--covariate")
     says("fill", tmp_path / "one.tif", tmp_path / "expected.tif", *given, tmp_path / "dem.tif")
     says("fill", tmp_path / "many.tif", tmp_path / "out.tif", "-b", 1, *given, f"{tmp_path}/many.tif:2")
+    says("fill", tmp_path / "many.tif", tmp_path / "own.tif", "-b", 1, *given, "height")
     says("fill", tmp_path / "many.tif", tmp_path / "all.tif", *given, f"{tmp_path}/many.tif:2")
     expected = rasterio.open(tmp_path / "expected.tif").read(1)
-    for name in ("out.tif", "all.tif"):
+    for name in ("out.tif", "own.tif", "all.tif"):
         np.testing.assert_allclose(rasterio.open(tmp_path / name).read(1), expected, atol=1e-5)
     says("fill", tmp_path / "many.tif", tmp_path / "e.tif", "-b", 1, "-q", "--errors", f"{tmp_path}/many.tif:3")
 
@@ -188,7 +193,9 @@ def test_what_is_no_covariate_is_named(folder: Path, tmp_path: Path) -> None:
 
     assert "No such covariate: got 'lai', expected a file, FILE:VARIABLE" in refused("lai")
     assert "input: 't', 'own'" in refused(folder / "nothing.tif")
-    assert "No variable 'lai': the raster has 'noise', 'dem'" in refused(folder / "more.nc:lai")
+    lai = refused(folder / "more.nc:lai")
+    assert "No variable or band 'lai' in " in lai
+    assert "expected one of noise, dem" in lai
     assert "No band 3" in refused(folder / "dem.tif:3")
 
 

@@ -78,7 +78,7 @@ def test_python_and_the_command_line_agree_on_errors(scene: Path, model: str) ->
     said = says("fill", scene, scene.with_name("b.tif"), "--gaps-where", "SLC=3", "--model", model, code=1)
     assert "The raster has no layer 'SLC' for the condition 'SLC=3': expected one of s2, B03, B04, SCL." in said
     said = says("fill", scene, scene.with_name("b.tif"), "--gaps-where", f"{scene}=3", "--model", model, code=1)
-    assert "expected FILE:NAME with one of B03, B04, SCL, 1, 2, 3" in said
+    assert "got B03, B04, SCL, 1, 2, 3, expected one. Name it: FILE:VARIABLE, FILE:BAND or FILE:DESCR" in said
 
 
 def test_the_output_keeps_apart_from_the_layers(scene: Path, model: str) -> None:
@@ -104,13 +104,17 @@ def test_masks_are_variables_bands_and_polygons(scene: Path, model: str) -> None
     wkb = shapely.to_wkb([shapely.box(5e5, 5e6 - 240, 5e5 + 240, 5e6 - 80)])
     gpkg = scene.with_name("sea.gpkg")
     pyogrio.raw.write(gpkg, wkb, field_data=[], fields=[], geometry_type="Polygon", crs="EPSG:32633", layer="sea")
+    with rasterio.open(scene) as file:
+        profile = file.profile | {"count": 2, "dtype": "uint8", "nodata": None}
+    with rasterio.open(scene.with_name("masks.tif"), "w", **profile) as file:
+        file.write(np.stack([1 - valid, valid]))
+        file.descriptions = ("land", "sea")
     given = ("--gaps-where", "SCL=9", "-b", 1, "--model", model, "--json", "-q", "--overwrite")
-    for mask in ("masks.nc:sea", "sea.gpkg", "sea.gpkg:sea"):
+    for mask in ("masks.nc:sea", "sea.gpkg", "sea.gpkg:sea", "masks.tif:2", "masks.tif:sea"):
         summary = json.loads(says("fill", scene, scene.with_name("c.tif"), *given, "--mask", scene.with_name(mask)))
         assert (summary["cells_filled"], summary["variables"]["s2"]["outside_domain"]) == (12, 12), mask
     said = says("fill", scene, scene.with_name("c.tif"), *given, "--mask", scene.with_name("masks.nc"), code=1)
-    assert "has 2 variables: got 'land', 'sea', expected one" in said
-    assert "FILE:VARIABLE" in said
+    assert "got land, sea, expected one. Name it: FILE:VARIABLE" in said
     store = scene.with_name("masks.zarr")
     masks.to_zarr(store)
     assert "mask" in says("fill", scene, store, *given, "--mask", f"{store}:sea", code=1)
