@@ -291,7 +291,8 @@ class Store:
             to_zarr(ds, self.url, mode="a", compute=False, zarr_format=zarr_format, consolidated=False, **self._options)
             now = [name for name, da in ds.variables.items() if name not in later and da.chunks is not None]
             if now:
-                part = ds[now].drop_vars([name for name in ds.coords if name not in now])
+                part = ds[now]
+                part = part.drop_vars([name for name in part.coords if name not in now])
                 to_zarr(part, self.url, mode="r+", consolidated=False, **self._options)
 
     def write(self, arrays: Mapping[str, Array], region: Mapping[Hashable, slice]) -> None:

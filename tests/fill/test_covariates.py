@@ -160,6 +160,17 @@ def test_store_holds_the_same(
     same(gappy.geonp.infill(**options), xr.open_zarr(tmp_path / "out.zarr").compute())
 
 
+def test_store_holds_a_lazy_covariate_of_the_raster_without_its_times(
+    gappy: xr.DataArray, elevation: xr.DataArray, drift_model: str, tmp_path: Path
+) -> None:
+    ds = xr.Dataset({"t": gappy.expand_dims(time=[0.0, 1.0]), "dem": elevation}).chunk(y=20)
+    options = {"covariates": "dem", "exceed": [12.0], "model": drift_model}
+    geonp.fill_store(ds, tmp_path / "out.zarr", chunks=32, **options)
+    found, expected = xr.open_zarr(tmp_path / "out.zarr").compute(), ds.geonp.infill(**options).compute()
+    same(expected, found)
+    xr.testing.assert_equal(found["dem"], expected["dem"])
+
+
 def test_covariate_from_a_file_is_read_by_units(
     gappy: xr.DataArray,
     elevation: xr.DataArray,
