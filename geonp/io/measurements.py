@@ -127,10 +127,11 @@ def read_table(
 ) -> Table:
     """Read the columns of a table; `values` may be empty, for places without measurements.
 
-    Of `covariates`, those that are columns are read. With `crossed`, a Dataset may have several dimensions, such as
-    stations and times, whose combinations are rows. A column ``temp [degC]`` of values is named ``temp`` and has the
-    units degC; `units`, of all columns of values or of each, take precedence. Raises InputError for columns that do not
-    exist, are not numeric, or cannot be guessed, and other numbers of units.
+    Of `covariates`, those that are columns are read, ``height [m]`` also by the name ``height``. With `crossed`, a
+    Dataset may have several dimensions, such as stations and times, whose combinations are rows. A column
+    ``temp [degC]`` of values is named ``temp`` and has the units degC; `units`, of all columns of values or of each,
+    take precedence. Raises InputError for columns that do not exist, are not numeric, or cannot be guessed, and other
+    numbers of units.
     """
     source = by_sample(points) if isinstance(points, xr.Dataset) else points
     frame, attrs, crs = as_frame(source, crossed=crossed)
@@ -139,6 +140,9 @@ def read_table(
     points = points.set_axis(columns, axis=1)
     if twice := [name for name in columns if columns.count(name) > 1]:
         raise InputError(f"the table has several columns {twice[0]!r}: expected different names; rename one")
+    called = {column: name for column, (name, _) in bracketed(columns).items() if name in covariates}
+    points = points.rename(columns=called)
+    columns = [called.get(name, name) for name in columns]
     short = bracketed(columns)
     whole = {name: column for column, (name, _) in short.items()}
     x, y = (name if name is None else str(name) for name in (x, y))

@@ -132,6 +132,8 @@ def times_of(column: pd.Series[Any], every: str | None = None) -> Times:
 
 def parsed_times(column: pd.Series[Any], name: str) -> Any:
     """Times as datetime64 in UTC, as cftime, or as numbers."""
+    if isinstance(column.dtype, pd.ArrowDtype) and column.dtype.kind in "mMO":
+        column = pd.Series(column.tolist(), column.index, name=column.name)
     known = column.dropna()
     if isinstance(column.dtype, pd.PeriodDtype):
         return column.dt.to_timestamp()
@@ -143,7 +145,7 @@ def parsed_times(column: pd.Series[Any], name: str) -> Any:
         dates = dates_of_numbers(known)
         return column if dates is None else dates.reindex(column.index)
     if len(known) and all(isinstance(value, datetime.date) for value in known):
-        return pd.to_datetime(column)
+        return pd.to_datetime(column, utc=True).dt.tz_localize(None)
     try:
         times = pd.to_datetime(column.astype(object), format="ISO8601", utc=True)
     except (TypeError, ValueError):
@@ -194,7 +196,7 @@ def _on_steps(times: Array, first: str, step: str) -> BoolArray:
 
 def dates_of_numbers(numbers: pd.Series[Any]) -> Any:
     """Times of numbers such as 20200131, 202001, 2020031 (a year and its day) or 2020013112; None if one is no time."""
-    whole = numbers[numbers % 1 == 0].astype(np.int64).astype(str)
+    whole = numbers[numbers.to_numpy(np.float64) % 1 == 0].astype(np.int64).astype(str)
     digits = set(whole.str.len())
     if len(whole) < len(numbers) or len(digits) != 1 or not digits <= {*_NUMBERS}:
         return None

@@ -186,6 +186,8 @@ def _beside(one: Wanted, table: Table, target: Target, frame: Frame) -> PointCov
     if one.raster is None:
         assert at_table is not None
         assert at_places is not None
+        if classes:
+            _warn_of_other_classes(label, columns)
         return PointCovariate(label, classes, at_table, at_places)
     covariate, grid = one.raster
     classes = classes or covariate.classes
@@ -218,6 +220,17 @@ def _numbers(label: str, columns: Sequence[pd.Series[Any]], raster: Raster | Non
     codes = pd.factorize(pd.concat([column.astype(object) for column in columns]), sort=True)[0]
     numbers = np.where(codes < 0, np.nan, codes)
     return np.split(numbers, np.cumsum([len(column) for column in columns])[:-1]), True
+
+
+def _warn_of_other_classes(label: str, columns: Sequence[Any]) -> None:
+    """Warn if no class where to predict is one of the measurements, as in texts of another case."""
+    measured, wanted = ([str(value) for value in pd.unique(column.dropna())] for column in columns)
+    if measured and wanted and not {*measured} & {*wanted}:
+        got = " and ".join(", ".join(map(repr, one[:3])) for one in (measured, wanted))
+        warn(
+            f"the covariate {label!r} has no class in common at the measurements and where to predict, and says "
+            f"nothing there: got {got}. Write the classes alike in both tables."
+        )
 
 
 def _check(one: PointCovariate, table: Table) -> None:

@@ -28,6 +28,8 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
 }
 _REST = re.compile(r"\s*(?:&\s*\w+\s*(?:[=!].*)?|(?P<operator>==|!=|>=|<=|=|>|<)\s*(?P<value>.*\S))\s*")
 """What follows the name of a column."""
+_BOOLEANS = {"True": "True", "False": "False", "1": "True", "0": "False"}
+"""Booleans as conditions write them."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,9 @@ class _Condition:
         if self.operator not in _COMPARISONS:
             named = self.alternatives(values)
             if self.operator == "!=" and (wrong := [one for one in named if not _may_equal(values, one)]):
+                kind = "true or false" if _holds_booleans(values) else "numbers"
                 raise InputError(
-                    f"--where {self.text!r} needs numbers for the column {self.column!r}: got {wrong[0]!r}, and values "
+                    f"--where {self.text!r} needs {kind} for the column {self.column!r}: got {wrong[0]!r}, and values "
                     f"such as {next(iter(found.ravel().tolist()), 'none')}. Correct --where."
                 )
             equal = np.any([_equal(values, one) for one in named], axis=0)
@@ -102,7 +105,12 @@ def _meeting(points: pd.DataFrame | xr.Dataset, group: Sequence[_Condition]) -> 
     if isinstance(points, xr.Dataset):
         values = points[name]
     else:
-        values = xr.DataArray(np.asarray(points.reset_index(levels_of(points))[name].values), dims="row", name=name)
+        column = points.reset_index(levels_of(points))[name]
+        if not isinstance(column.dtype, np.dtype) and (
+            column.dtype.kind == "M" or isinstance(column.dtype, pd.PeriodDtype)
+        ):
+            column = parsed_times(column, name)
+        values = xr.DataArray(np.asarray(column.values), dims="row", name=name)
     masks = [one.of(values) for one in group]
     if group[0].operator == "=":
         texts = [text for one in group for text in one.alternatives(values)]
@@ -147,7 +155,9 @@ def _hidden(points: xr.Dataset, mask: xr.DataArray) -> xr.Dataset:
 
 
 def _may_equal(column: xr.DataArray, text: str) -> bool:
-    """Whether a value is a number or a flag, if a column holds numbers."""
+    """Whether a value is a number or a flag, if a column holds numbers, or true or false, if it holds booleans."""
+    if _holds_booleans(column):
+        return text.capitalize() in _BOOLEANS
     if column.dtype.kind not in "iuf" or text in flag_meanings_of(column.attrs):
         return True
     try:
@@ -155,6 +165,13 @@ def _may_equal(column: xr.DataArray, text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _holds_booleans(column: xr.DataArray) -> bool:
+    if column.dtype.kind != "O":
+        return column.dtype.kind == "b"
+    known = [value for value in column.values.ravel() if not pd.isna(value)]
+    return bool(known) and all(isinstance(value, bool | np.bool_) for value in known)
 
 
 def _equal(column: xr.DataArray, text: str) -> BoolArray:
@@ -168,8 +185,8 @@ def _equal(column: xr.DataArray, text: str) -> BoolArray:
             return np.asarray(np.isclose(values.astype(np.float64), float(text), rtol=1e-9, atol=0))
     except ValueError:
         return np.zeros(values.shape, bool)
-    if values.dtype.kind == "b":
-        text = text.capitalize()
+    if _holds_booleans(column):
+        text = _BOOLEANS.get(text.capitalize(), text)
     said = [str(value).strip() for value in values.ravel()]
     equal = np.array([one == text for one in said], bool)
     if not equal.any() and re.fullmatch(r"\d{4}(-\d\d){0,2}", text):  # the first parts of a time that is text

@@ -164,6 +164,16 @@ def test_classes_are_texts_booleans_or_flags(table: pd.DataFrame) -> None:
     assert off(texts, flags) < 1e-4
     wood = [t.assign(cover=t.cover == "wood") for t in (known, hidden)]
     assert geonp.interpolate(*wood, covariates="cover").attrs["geonp_covariates"] == "cover"
+    with pytest.warns(UserWarning, match=r"'cover' has no class in common .*: got 'grass', 'w.*' and 'GRASS'|'W"):
+        geonp.interpolate(known, hidden.assign(cover=hidden["cover"].str.upper()), covariates="cover")
+
+
+def test_covariates_and_errors_are_named_without_units(table: pd.DataFrame) -> None:
+    known, hidden = table[30:].assign(sigma=0.5), table[:30].drop(columns="t")
+    expected = geonp.interpolate(known, hidden, values="t", covariates="elevation", errors="sigma")
+    known, hidden = (t.rename(columns={"elevation": "elevation [m]", "sigma": "sigma [K]"}) for t in (known, hidden))
+    found = geonp.interpolate(known, hidden, values="t", covariates="elevation", errors="sigma")
+    xr.testing.assert_identical(found["t"], expected["t"])
 
 
 def test_other_units_in_column_and_raster_are_warned_of(

@@ -13,9 +13,12 @@ from geonp.scattered.selection import selected
 
 TABLE = pd.DataFrame({"x": [0, 1, 0, 1], "y": [0, 0, 0, 0], "day": ["1", "1", "2", "2"], "depth": [0.5, 1, 0.5, 1]})
 TABLE["good"] = TABLE["depth"] > 0.5
+TABLE["kept"] = [True, None, False, True]
 TABLE["flags"] = [1, 3, 2, 4]
 TABLE["when"] = np.array(["2020-06-30T00", "2020-06-30T12", "2020-07-01T00", "2020-08-31T00"], "M8[ns]")
 TABLE["date"] = TABLE["when"].dt.strftime("%Y-%m-%d")
+TABLE["local"] = (TABLE["when"] + pd.Timedelta("14h")).dt.tz_localize("UTC").dt.tz_convert("Asia/Tokyo")
+TABLE["month"] = TABLE["when"].dt.to_period("M")
 
 
 @pytest.mark.parametrize(
@@ -23,6 +26,13 @@ TABLE["date"] = TABLE["when"].dt.strftime("%Y-%m-%d")
     [
         (["day=2"], [2, 3]),
         (["good=true"], [1, 3]),
+        (["good=1"], [1, 3]),
+        (["good!=0"], [1, 3]),
+        (["kept=true"], [0, 3]),
+        (["kept!=1"], [1, 2]),
+        (["local=2020-07-01"], [1, 2]),
+        (["local>=2020-07-01T12"], [2, 3]),
+        (["month=2020-07"], [2]),
         (["depth=1"], [1, 3]),
         (["day=2", "depth=0.50"], [2]),
         (["day=1", "depth=0.5", "day=2"], [0, 2]),
@@ -110,6 +120,7 @@ def test_one_of_several_values_that_no_row_has() -> None:
         (["depth<deep"], "'depth<deep' compares with a number or a time: got 'deep', .* 'depth' that holds 0.5"),
         (["when<20200701"], "compares with a number or a time: got '20200701', .* 'when' that holds 2020-06-30"),
         (["day>1"], "compares with a number or a time: got '1', and a column 'day' that holds 1"),
+        (["good!=yes"], "'good!=yes' needs true or false for the column 'good': got 'yes', and values such as False"),
         (["good>0"], "compares with a number or a time"),
         (["good&1"], "'good&1' tests bits: expected integers in the column 'good'"),
         (["depth"], "'depth' is no condition: expected COLUMN=VALUE, .*COLUMN!=VALUE"),

@@ -225,6 +225,18 @@ def test_times_are_read_as_people_write_them(column: list[object], first: object
         assert times.index([str(column[0])], "at_times").tolist() == [0]
 
 
+@pytest.mark.parametrize("dtype", ["timestamp[ms][pyarrow]", "timestamp[s, tz=UTC][pyarrow]", "int64[pyarrow]"])
+def test_times_of_arrow_are_those_of_numpy(dtype: str) -> None:
+    column = (
+        pd.Series([20200701, 20200702]) if "int" in dtype else pd.Series(pd.to_datetime(["2020-07-01", "2020-07-02"]))
+    )
+    column = column.dt.tz_localize("UTC") if "tz" in dtype else column
+    times = times_of(column.astype(dtype).reindex([0, 1, 2]))
+    assert times.of_rows.tolist() == [0, 1, -1]
+    assert times.values.dtype.kind == "M"
+    assert times.values[1] == np.datetime64("2020-07-02")
+
+
 def test_maps_of_many_times_that_do_not_fit_the_memory_are_refused(
     stations: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
