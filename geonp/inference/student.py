@@ -50,14 +50,15 @@ def half_width(deviation: FloatArray, tail: FloatArray, level: float) -> FloatAr
 
 def crps(y: FloatArray, mean: FloatArray, deviation: FloatArray, tail: FloatArray) -> FloatArray:
     """Continuous ranked probability score at `y`, in the units of `y` (Jordan et al., 2019, appendix A)."""
-    df, scale = _student(deviation, tail)
-    z, normal = (y - mean) / scale, (y - mean) / deviation
+    exact = np.asarray(deviation) == 0
+    df, scale = _student(np.where(exact, 1, deviation), tail)
+    z, normal = (y - mean) / scale, (y - mean) / np.where(exact, 1, deviation)
     density = np.exp(-(df + 1) / 2 * np.log1p(z**2 / df) - 0.5 * np.log(df) - special.betaln(0.5, df / 2))
     spread = 2 * np.sqrt(df) / (df - 1) * np.exp(special.betaln(0.5, df - 0.5) - 2 * special.betaln(0.5, df / 2))
     heavy = z * (2 * special.stdtr(df, z) - 1) + 2 * density * (df + z**2) / (df - 1) - spread
     bell = np.exp(-0.5 * normal**2) / math.sqrt(2 * math.pi)
     light = normal * (2 * special.ndtr(normal) - 1) + 2 * bell - 1 / math.sqrt(math.pi)
-    return np.asarray(np.where(_heavy(tail), scale * heavy, deviation * light))
+    return np.asarray(np.where(exact, np.abs(y - mean), np.where(_heavy(tail), scale * heavy, deviation * light)))
 
 
 def _crps_within(y: FloatArray, of: Distribution, warping: Warping) -> FloatArray:
@@ -246,9 +247,9 @@ def _quantile_below(p: FloatArray, tail: FloatArray) -> FloatArray:
 
 
 def _nodes(tail: FloatArray) -> FloatArray:
-    """Standardised quantiles ``(n, scores)``, interpolated between tails."""
+    """Standardised quantiles ``(n, scores)``, interpolated between tails; NaN where a tail is."""
     place = np.clip(tail, 0, _TAILS[-1]) / _TAILS[1]
-    row = np.minimum(place.astype(int), _TAILS.size - 2)
+    row = np.minimum(np.nan_to_num(place).astype(int), _TAILS.size - 2)
     logs, share = _log_quantiles(), (place - row)[:, None]
     positive = np.exp((1 - share) * logs[row] + share * logs[row + 1])
     return np.concatenate([-positive[:, ::-1], np.zeros((tail.size, 1)), positive], 1)

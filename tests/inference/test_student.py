@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from scipy import stats
 from torch.distributions import Normal, StudentT
 
 from geonp.inference import student
+from geonp.inference.warping import Warping
 from geonp.nn.heads import KRIGING, tail_of
 
 TAILS = st.one_of(st.just(0.0), st.floats(student.LIGHTEST, KRIGING.max_tail))
@@ -46,6 +48,27 @@ def test_crps_against_scoringrules(mean: float, deviation: float, tail: float, y
         else scoringrules.crps_normal(y, mean, deviation)
     )
     assert student.crps(np.array(y), *arrays(mean, deviation, tail)) == pytest.approx(expected, rel=1e-5, abs=1e-9)
+
+
+@pytest.mark.parametrize("warping", [None, Warping(lower=0.0, lower_power=0.5)])
+def test_cells_without_a_prediction_have_none_and_observed_cells_their_value(warping: Warping | None) -> None:
+    of = student.Distribution(np.array([2.0, np.nan, 2.0]), np.array([0.5, np.nan, 0.0]), np.array([0.1, np.nan, 0.0]))
+    of = replace(of, warping=warping)
+    rng = np.random.default_rng(0)
+    for found in (
+        of.mean(),
+        of.std(),
+        of.median(),
+        of.sf(1.0),
+        of.cdf(1.0),
+        of.ppf(0.9),
+        of.rvs(rng),
+        of.crps(of.mean()),
+    ):
+        assert np.isnan(found).tolist() == [False, True, False]
+    value = of.median()[2]
+    assert (of.mean()[2], of.ppf(0.9)[2], of.rvs(rng)[2]) == (pytest.approx(value), value, value)
+    assert (of.std()[2], of.crps(np.full(3, value + 3.0))[2]) == pytest.approx((0.0, 3.0), abs=1e-6)
 
 
 def test_a_light_tail_is_a_normal_distribution() -> None:
