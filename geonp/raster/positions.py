@@ -12,6 +12,7 @@ import xarray as xr
 from geonp.errors import warn
 from geonp.raster.arrays import Array
 from geonp.raster.dimensions import has_coordinate
+from geonp.raster.units import measure_of
 
 DAY = 86_400e6
 """A day in microseconds."""
@@ -34,8 +35,8 @@ def positions(array: xr.DataArray, dim: Hashable) -> tuple[float, ...]:
     """Positions of the slices along a dimension, of which only the differences matter.
 
     They are times in microseconds if the coordinate of the dimension, or the only other coordinate along it, has times:
-    datetime64, timedelta64, cftime of any calendar, periods of pandas, or numbers with CF units such as ``days since
-    2000-01-01``. Otherwise, and if any time is unknown, of which it warns, they are 0, 1, 2, ...
+    datetime64, timedelta64, cftime of any calendar, periods of pandas, or numbers with units of time, such as ``days
+    since 2000-01-01``, ``months since 2000-01-01`` (30.4 days each) or ``hours``. Otherwise, and if any time is unknown, of which it warns, they are 0, 1, 2, ...
     """
     times = _times(array, dim)
     if times is not None:
@@ -74,6 +75,7 @@ def _times(array: xr.DataArray, dim: Hashable) -> Array | None:
     own = [array.coords[dim]] if has_coordinate(array, dim) else []
     for coords in (own, along):
         found = [times for coord in coords if (times := _decoded(coord)) is not None]
+        found = [times for times in found if times.dtype.kind != "m"] or found
         if len(found) == 1:
             return found[0]
     return None
@@ -81,11 +83,18 @@ def _times(array: xr.DataArray, dim: Hashable) -> Array | None:
 
 def _decoded(coord: xr.DataArray) -> Array | None:
     values = coord.values
-    if values.dtype.kind in "iuf" and " since " in str(coord.attrs.get("units", "")):
+    if values.dtype.kind in "iuf":
+        unit, since, _ = str(coord.attrs.get("units", "")).partition(" since ")
         try:
-            values = xr.decode_cf(xr.Dataset({"time": ("time", values, coord.attrs)})).time.values
-        except ValueError:  # units that CF does not know
-            return None
+            values = xr.decode_cf(xr.Dataset({"time": ("time", values, coord.attrs)})).time.values if since else values
+        except ValueError:  # as of months since a date, or an unknown calendar
+            pass
+        if values.dtype.kind in "iuf":
+            measure = measure_of(unit)
+            if measure is None or measure.dims != {("s", 1)} or not np.isfinite(values).all():
+                return None
+            lengths = ((values.astype(np.float64) - values[:1]) * measure.factor * 1e6).round().astype("m8[us]")
+            values = np.datetime64("2000-01-01") + lengths if since else lengths
     if values.dtype.kind == "O" and isinstance(index := coord.to_index(), pd.PeriodIndex):
         values = index.to_timestamp().to_numpy()
     if values.dtype.kind in "mM":

@@ -163,6 +163,16 @@ def test_periods_are_those_that_the_stack_spans_and_resolves() -> None:
     coded = dated([0, 30, 64])
     coded.time.attrs["units"] = "days since 2001-01-01"
     assert positions(coded, "time") == (0, 30 * day, 64 * day)
+    coded.time.attrs.update(units="days since 0000-01-01", calendar="standard")  # which cftime refuses
+    assert positions(coded, "time") == (0, 30 * day, 64 * day)
+    coded = dated(np.arange(24) + 0.5)
+    coded.time.attrs.update(units="months since 1960-01-01", calendar="360")
+    assert np.diff(positions(coded, "time")) == pytest.approx(year / 12)
+    assert periods(coded, "time") == (year,)
+    coded = dated(np.array([6, 3, 48], np.uint8)).assign_coords(valid=("time", pd.to_datetime(["2001", "2002", "2003"])))
+    coded.time.attrs["units"] = "hours"
+    assert positions(coded, "time") == (0, -day / 8, 42 * day / 24)
+    assert positions(coded.drop_vars("time"), "time") == (0, 365 * day, 730 * day)
     assert positions(dated(pd.PeriodIndex(["2001-01", "2001-04"], freq="M")), "time") == (0, 90 * day)
     with pytest.warns(UserWarning, match=r"time: 1 of 3 labels are unknown, so that its slices count as evenly spaced"):
         assert positions(dated(pd.to_datetime(["2001-01-01", None, "2003-01-01"])), "time") == (0, 1, 2)
