@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,7 +37,8 @@ def positions(array: xr.DataArray, dim: Hashable) -> tuple[float, ...]:
 
     They are times in microseconds if the coordinate of the dimension, or the only other coordinate along it, has times:
     datetime64, timedelta64, cftime of any calendar, periods of pandas, or numbers with units of time, such as ``days
-    since 2000-01-01``, ``months since 2000-01-01`` (30.4 days each) or ``hours``. Otherwise, and if any time is unknown, of which it warns, they are 0, 1, 2, ...
+    since 2000-01-01``, ``months since 2000-01-01`` (30.4 days each) or ``hours``. Otherwise, and if a time is unknown,
+    of which it warns, they are 0, 1, 2, ...
     """
     times = _times(array, dim)
     if times is not None:
@@ -85,10 +87,8 @@ def _decoded(coord: xr.DataArray) -> Array | None:
     values = coord.values
     if values.dtype.kind in "iuf":
         unit, since, _ = str(coord.attrs.get("units", "")).partition(" since ")
-        try:
+        with suppress(ValueError):  # of months since a date, or an unknown calendar
             values = xr.decode_cf(xr.Dataset({"time": ("time", values, coord.attrs)})).time.values if since else values
-        except ValueError:  # as of months since a date, or an unknown calendar
-            pass
         if values.dtype.kind in "iuf":
             measure = measure_of(unit)
             if measure is None or measure.dims != {("s", 1)} or not np.isfinite(values).all():

@@ -169,7 +169,8 @@ def test_periods_are_those_that_the_stack_spans_and_resolves() -> None:
     coded.time.attrs.update(units="months since 1960-01-01", calendar="360")
     assert np.diff(positions(coded, "time")) == pytest.approx(year / 12)
     assert periods(coded, "time") == (year,)
-    coded = dated(np.array([6, 3, 48], np.uint8)).assign_coords(valid=("time", pd.to_datetime(["2001", "2002", "2003"])))
+    valid = pd.to_datetime(["2001", "2002", "2003"])
+    coded = dated(np.array([6, 3, 48], np.uint8)).assign_coords(valid=("time", valid))
     coded.time.attrs["units"] = "hours"
     assert positions(coded, "time") == (0, -day / 8, 42 * day / 24)
     assert positions(coded.drop_vars("time"), "time") == (0, 365 * day, 730 * day)
