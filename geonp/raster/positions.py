@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from geonp.raster.arrays import Array
 from geonp.raster.dimensions import has_coordinate
 from geonp.raster.units import measure_of
 
+_TEXT = re.compile(r"\d{4}-\d\d")
+"""How a text begins that says a time."""
 DAY = 86_400e6
 """A day in microseconds."""
 
@@ -36,9 +39,9 @@ def positions(array: xr.DataArray, dim: Hashable) -> tuple[float, ...]:
     """Positions of the slices along a dimension, of which only the differences matter.
 
     They are times in microseconds if the coordinate of the dimension, or the only other coordinate along it, has times:
-    datetime64, timedelta64, cftime of any calendar, periods of pandas, or numbers with units of time, such as ``days
-    since 2000-01-01``, ``months since 2000-01-01`` (30.4 days each) or ``hours``. Otherwise, and if a time is unknown,
-    of which it warns, they are 0, 1, 2, ...
+    datetime64, timedelta64, cftime of any calendar, periods of pandas, texts such as ``2000-01-31``, or numbers with
+    units of time, such as ``days since 2000-01-01``, ``months since 2000-01-01`` (30.4 days each) or ``hours``.
+    Otherwise, and if a time is unknown, of which it warns, they are 0, 1, 2, ...
     """
     times = _times(array, dim)
     if times is not None:
@@ -95,11 +98,22 @@ def _decoded(coord: xr.DataArray) -> Array | None:
                 return None
             lengths = ((values.astype(np.float64) - values[:1]) * measure.factor * 1e6).round().astype("m8[us]")
             values = np.datetime64("2000-01-01") + lengths if since else lengths
+    if values.dtype.kind in "SUT" or (values.dtype.kind == "O" and all(isinstance(value, str) for value in values)):
+        return _read(values)
     if values.dtype.kind == "O" and isinstance(index := coord.to_index(), pd.PeriodIndex):
         values = index.to_timestamp().to_numpy()
     if values.dtype.kind in "mM":
         return None if np.isnat(values).any() else values
     return values if values.dtype.kind == "O" and isinstance(coord.to_index(), xr.CFTimeIndex) else None
+
+
+def _read(texts: Array) -> Array | None:
+    """Times that texts say, also as WRF writes them, ``2000-01-31_12:00:00``; None if one says no time."""
+    said = [text.decode(errors="replace") if isinstance(text, bytes) else str(text) for text in texts]
+    if not all(_TEXT.match(text) for text in said):
+        return None
+    times = pd.to_datetime([text.replace("_", "T") for text in said], format="ISO8601", utc=True, errors="coerce")
+    return None if times.isna().any() else times.tz_localize(None).to_numpy()
 
 
 def _elapsed(times: Array) -> tuple[float, ...]:

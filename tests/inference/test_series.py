@@ -174,6 +174,9 @@ def test_periods_are_those_that_the_stack_spans_and_resolves() -> None:
     coded.time.attrs["units"] = "hours"
     assert positions(coded, "time") == (0, -day / 8, 42 * day / 24)
     assert positions(coded.drop_vars("time"), "time") == (0, 365 * day, 730 * day)
+    for texts in (["2001-01-01", "2001-02-01T12:00Z"], [b"2001-01-01_00:00:00", b"2001-02-01_12:00:00"]):
+        assert positions(dated(texts), "time") == (0, 31.5 * day)
+    assert positions(dated(["2001-01-01", "red"]), "time") == (0, 1)
     assert positions(dated(pd.PeriodIndex(["2001-01", "2001-04"], freq="M")), "time") == (0, 90 * day)
     with pytest.warns(UserWarning, match=r"time: 1 of 3 labels are unknown, so that its slices count as evenly spaced"):
         assert positions(dated(pd.to_datetime(["2001-01-01", None, "2003-01-01"])), "time") == (0, 1, 2)
