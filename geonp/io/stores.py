@@ -131,12 +131,20 @@ def stored_once(ds: xr.Dataset, path: Path) -> xr.Dataset:
 
 
 def with_fill_values(ds: xr.Dataset, store: Any, group: str = "") -> xr.Dataset:
-    """Add the fill values of Zarr 3 to the encoding of `ds`, which xarray leaves out before version 2026.7."""
+    """Add the fill values of Zarr 3 to the encoding of `ds`, which xarray leaves out before version 2026.7.
+
+    In Zarr 2, an attribute ``_FillValue`` takes precedence over a fill value of 0, the default, by which xarray
+    replaces it.
+    """
     # only arrays of format 3 have a serializer
     if any("serializer" in da.encoding and "fill_value" not in da.encoding for da in ds.variables.values()):
         arrays = dict(zarr.open_group(store, mode="r", path=group, use_consolidated=False).arrays())
         for name, da in ds.variables.items():
             da.encoding["fill_value"] = arrays[str(name)].fill_value
+    for name, da in ds.variables.items():
+        if "serializer" not in da.encoding and da.ndim and da.attrs.get("_FillValue") == 0:
+            attrs = zarr.open_group(store, mode="r", path=group, use_consolidated=False)[str(name)].attrs
+            da.attrs["_FillValue"] = attrs.get("_FillValue", da.attrs["_FillValue"])
     return ds
 
 

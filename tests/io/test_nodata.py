@@ -94,6 +94,8 @@ def test_zeros_in_format_2_are_named_where_the_fill_value_is_0(tmp_path: Path) -
     with pytest.warns(UserWarning, match=r"^a: cells with 0 count as missing.*give nodata=nan"):
         assert int(open_raster(tmp_path / "a.zarr")["a"].isnull().sum()) == 2
     assert int(open_raster(tmp_path / "a.zarr", nodata=np.nan)["a"].isnull().sum()) == 1
+    array.attrs["_FillValue"] = 2.0  # which xarray replaces by the default
+    assert open_raster(tmp_path / "a.zarr")["a"].isnull().values.tolist() == [[False, False], [True, True]]
 
 
 @pytest.mark.parametrize(
