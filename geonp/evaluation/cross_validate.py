@@ -347,8 +347,9 @@ class _Run:
             columns = [data.x, data.y, *labels, *([data.time] if data.time else [])]
             given = [*columns, data.value, *([data.errors] if data.errors else [])]
             with warnings.catch_warnings():
-                # given for the whole table before
-                for doubt in (".*far from all ", ".* beyond the bounds ", "all measurements of "):
+                # given for the whole table before, or of folds alone
+                beside = ("no measurement lies near ", ".* has no class in common ")
+                for doubt in (".*far from all ", ".* beyond the bounds ", "all measurements of ", *beside):
                     warnings.filterwarnings("ignore", doubt)
                 found = interpolate(
                     data.frame.loc[known, given],

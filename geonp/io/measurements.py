@@ -95,12 +95,13 @@ class Table:
         return replace(self, times=times_of(self.covariates[name], every))
 
     def check_distance(self, x: Float64Array, y: Float64Array, geographic: bool) -> None:
-        """Warn if no place lies within the range of the target or as far again around it.
+        """Warn if no place lies within the ranges of the target or as far around them as the larger one is wide.
 
         Raises InputError if that range, in the plane, is moreover so wide beside that of the places that these are in
         another unit.
         """
-        spans = [(low - (high - low), high + (high - low)) for low, high in ((a.min(), a.max()) for a in (x, y))]
+        reach = max(np.ptp(x), np.ptp(y))
+        spans = [(a.min() - reach, a.max() + reach) for a in (x, y)]
         lon, lat = self.xy[np.isfinite(self.xy).all(1)].T
         turned = (lon - spans[0][0]) % 360 + spans[0][0] if geographic else lon
         near = [(low <= values) & (values <= high) for (low, high), values in zip(spans, (turned, lat), strict=True)]

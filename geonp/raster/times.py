@@ -22,6 +22,8 @@ _NUMBERS = {6: "%Y%m", 7: "%Y%j", 8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M",
 """Formats of times that are numbers, by their digits."""
 _TIME = re.compile(r"\d{4}(-\d\d(-\d\d(T\d\d(:\d\d(:\d\d(\.\d+)?)?)?)?)?)?")
 """A time or its first parts."""
+_ZONE = re.compile(r"T.*[+-]\d\d:?\d\d$")
+"""The difference from UTC after a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,11 +162,14 @@ def parsed_times(column: pd.Series[Any], name: str) -> Any:
 def compared(times: Array, how: Callable[[Any, Any], Any], text: str) -> BoolArray:
     """Mask of the times, or numbers, that compare with one that is given by its first parts, such as ``2020-07``.
 
-    All of July 2020 is equal to it, August is later. Raises ValueError for a text that is no time, or no number.
+    All of July 2020 is equal to it, August is later. A time with its difference from UTC is compared in UTC. Raises
+    ValueError for a text that is no time, or no number.
     """
     if times.dtype.kind in "iuf":
         return np.asarray(how(times, float(text)))
     time = text.strip().removesuffix("Z").replace(" ", "T")
+    if _ZONE.search(time):
+        time = pd.Timestamp(time).tz_convert(None).isoformat()
     if _TIME.fullmatch(time) is None or times.dtype.kind not in "MO":
         raise ValueError(text)
     if times.dtype.kind == "O":  # cftime

@@ -150,6 +150,14 @@ def test_classes_and_known_errors_are_used_by_all_who_can(float32: None) -> None
     assert "with the known errors sigma" in found.selection
 
 
+def test_what_is_doubtful_in_a_fold_alone_is_no_warning(float32: None) -> None:
+    frame = table(12).assign(kind=["only"] + ["lake"] * 6 + ["wood"] * 5)
+    frame.loc[1, ["lon", "lat"]], frame.loc[2, ["lon", "lat"]] = (50.0, 50.0), (50.1, 50.1)
+    options: dict[str, Any] = {"values": "value", "baselines": ["nearest"]}
+    geonp.cross_validate(frame, holdout="one", covariates="kind", **options)
+    geonp.cross_validate(frame, holdout="blocks", block_size=25.0, **options)
+
+
 def test_the_command_prints_scores_and_writes_pages_and_tables(tmp_path: Path, float32: None) -> None:
     source, report, out = tmp_path / "a.csv", tmp_path / "a.html", tmp_path / "p.csv"
     table().to_csv(source, index=False)

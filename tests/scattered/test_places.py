@@ -116,6 +116,7 @@ def test_places_far_from_the_grid_are_named(shift: tuple[float, float]) -> None:
         geonp.interpolate(table, lattice((west, south, west + 50, south + 50), 10))
     with pytest.raises(InputError, match=r"no measurement lies near the places to predict: got 'x' .* Check that both"):
         geonp.interpolate(table, lattice((west, south, west + 5000, south + 5000), 100))  # as metres are to degrees
+    geonp.interpolate(table, pd.DataFrame({"x": [0.0, 50.0], "y": [-20.0, -20.1]}))  # a transect beside them
 
 
 def test_a_dataset_of_stations_and_times_is_refused() -> None:
