@@ -45,6 +45,9 @@ def read_text(path: Path) -> pd.DataFrame:
         separator = r"\s+"
         rows = [row.strip() for row in rows]
         _require_full(path, rows)
+    else:
+        padding = re.compile(rf'("[^"]*")| +(?={re.escape(separator)}|$)')
+        rows = [padding.sub(r"\1", row) for row in rows]
     comments = [line.lstrip().lstrip("#%/").strip() for line in itertools.takewhile(_is_comment, lines)]
     if header := _header(comments, rows[0], separator):
         rows[:0] = header

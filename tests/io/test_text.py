@@ -124,6 +124,13 @@ def test_bars_spreadsheets_counts_and_words_for_missing(tmp_path: Path, text: st
     np.testing.assert_array_equal(table, [[1, 2, 3], [4, 5, np.nan]])
 
 
+def test_blanks_that_pad_fields_are_none(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('lon ,lat,t  ,soil\n5 ,45, NaN ,A \n6 ,46,2 ,A\n7,47,- ,"B , C"\n')
+    table = read_text(tmp_path / "a.csv")
+    np.testing.assert_array_equal(table["t"], [np.nan, 2, np.nan])
+    assert table["soil"].tolist() == ["A", "A", "B , C"]
+
+
 def test_a_row_of_units_gives_units_and_a_row_of_data_stays(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("id,lon,lat,t,n\n,degrees_east,degrees_north,degree_C,1\na,5.5,45.25,1,7\nb,6.5,46.25,2,8\n")
