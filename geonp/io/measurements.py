@@ -28,6 +28,7 @@ from geonp.io.ragged import by_sample
 from geonp.raster.arrays import BoolArray, Float64Array, FloatArray
 from geonp.raster.coordinate_units import in_degrees
 from geonp.raster.grid import Grid
+from geonp.raster.nodata import without
 from geonp.raster.times import Times, times_of
 
 
@@ -92,7 +93,9 @@ class Table:
         if name not in self.covariates:
             columns = ", ".join([*self.values, *map(str, self.others.columns)])
             raise InputError(f"the table has no column {name!r} of times, got {columns} besides the coordinates")
-        return replace(self, times=times_of(self.covariates[name], every))
+        times = times_of(self.covariates[name], every)
+        kept = without(self.attrs.get(name, {}), ("bounds", "climatology")) if times.values.dtype.kind in "iuf" else {}
+        return replace(self, times=replace(times, attrs=kept))
 
     def check_distance(self, x: Float64Array, y: Float64Array, geographic: bool) -> None:
         """Warn if no place lies within the ranges of the target or as far around them as the larger one is wide.

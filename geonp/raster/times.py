@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime
 import operator
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -36,10 +36,13 @@ class Times:
         Different times ``(k,)``, ascending.
     of_rows : array of int
         The time of each row, as an index into `values`; -1 where it is unknown.
+    attrs : mapping
+        Attributes of times that are numbers, such as their units.
     """
 
     values: Array
     of_rows: IntArray
+    attrs: Mapping[Hashable, Any] = field(default_factory=dict)
 
     def positions(self) -> tuple[float, ...]:
         """Positions of the times, of which only the differences matter."""

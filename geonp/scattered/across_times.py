@@ -102,9 +102,11 @@ class Asked:
 
     def template(self, target: Target) -> xr.DataArray:
         """The dimensions and coordinates of the result."""
+        values, attrs = self.times.values, dict(self.times.attrs)
         if self.place_times is not None:
-            return target.template.assign_coords({self.name: ("point", self.times.values[self.place_times])})
-        return target.template.expand_dims({self.name: self.times.values[self.wanted]})
+            return target.template.assign_coords({self.name: ("point", values[self.place_times], attrs)})
+        template = target.template.expand_dims({self.name: self.wanted.size})
+        return template.assign_coords({self.name: (self.name, values[self.wanted], attrs)})
 
     def rows(self, target: Target) -> dict[int, IntArray]:
         """The places of a target that are predicted at each of the wanted times, as indices."""

@@ -110,6 +110,12 @@ def test_lazy_grids_and_datasets_of_stations_and_times_give_the_same(stations: p
     )
     again = geonp.interpolate(cube, at, values="value", time="date", at_times=DAYS[:2])
     np.testing.assert_allclose(again["value"], expected["value"], rtol=1e-5)
+    assert "units" not in again["date"].attrs
+    lead = cube.assign_coords(date=np.arange(cube.sizes["date"]))
+    lead["date"].attrs = {"units": "hours", "bounds": "date_bounds"}
+    hours = geonp.interpolate(lead, at, values="value", time="date", at_times=[0, 1])
+    assert hours["date"].attrs == {"units": "hours"}
+    assert hours["date"].values.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("seed", [2, 3])
