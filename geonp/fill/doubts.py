@@ -46,6 +46,10 @@ class DoubtSettings:
     """Number of cells in rows whose neighbours are compared."""
     jumps: float = 0.2
     """If a larger share of neighbours that differ are no neighbours among the distinct values, these may be classes."""
+    common: float = 0.7
+    """Where a smaller share of whole numbers are equal, the others are no rare events."""
+    alone: float = 0.5
+    """Events lie alone if neighbours differ in more than this share of the pairs in which independent ones would."""
 
 
 DOUBTS = DoubtSettings()
@@ -63,9 +67,9 @@ class Glance:
         Some of the observed values.
     observed, invalid, kinds : int
         Number of observed values, of values beyond the valid limits, and of distinct ones in a sample of the latter.
-    steps, jumps : int
-        Of few distinct whole numbers, the number of pairs of neighbours that differ, and of those between whose values
-        lies another one.
+    pairs, steps, jumps : int
+        Of few distinct whole numbers, the number of pairs of neighbours, of those that differ, and of those between
+        whose values lies another one.
     """
 
     extremes: Extremes
@@ -73,6 +77,7 @@ class Glance:
     observed: int
     invalid: int
     kinds: int
+    pairs: int = 0
     steps: int = 0
     jumps: int = 0
 
@@ -99,7 +104,7 @@ class Glance:
             "extremes": [counts, *ends],
             "sample": self.sample.tolist(),
             "invalid": [self.invalid, self.kinds],
-            "steps": [self.steps, self.jumps],
+            "steps": [self.pairs, self.steps, self.jumps],
         }
 
     @classmethod
@@ -108,7 +113,7 @@ class Glance:
         seen = record.get("glance", {})
         counts, least, greatest = seen.get("extremes", ([], math.inf, -math.inf))
         sample = np.array(seen.get("sample", []), np.float64)
-        numbers = *seen.get("invalid", (0, 0)), *seen.get("steps", (0, 0))
+        numbers = *seen.get("invalid", (0, 0)), *seen.get("steps", (0, 0, 0))
         return cls(Extremes(dict(counts), least, greatest), sample, record["observed"], *numbers)
 
 
@@ -117,15 +122,18 @@ def _some(values: Array, room: int) -> Array:
     return values[:: values.size // room | 1]
 
 
-def _steps(stored: Array, observed_mask: BoolArray, values: Array) -> tuple[int, int]:
-    """Numbers of neighbours in a row that differ, and of those that are none among a few distinct whole `values`."""
+def _steps(stored: Array, observed_mask: BoolArray, values: Array) -> tuple[int, int, int]:
+    """Numbers of neighbours in a row, of those that differ, and of those that are none among the distinct `values`.
+
+    Zeros unless these are few whole numbers.
+    """
     if not _few_integers(values):
-        return 0, 0
+        return 0, 0, 0
     if stored.ndim > 1:
         rows = (..., slice(None, None, max(1, stored.size // DOUBTS.compared)), slice(None))
         stored, observed_mask = stored[rows], observed_mask[rows]
     steps = np.abs(np.diff(np.searchsorted(values, stored)))[observed_mask[..., 1:] & observed_mask[..., :-1]]
-    return int(np.count_nonzero(steps)), int(np.count_nonzero(steps > 1))
+    return steps.size, int(np.count_nonzero(steps)), int(np.count_nonzero(steps > 1))
 
 
 def warn_of_doubts(variable: Variable, glances: Iterable[Glance], *, hint: bool, known: Container[float] = ()) -> None:
@@ -148,7 +156,7 @@ def warn_of_doubts(variable: Variable, glances: Iterable[Glance], *, hint: bool,
             "values (CF conventions): correct valid_range, valid_min and valid_max, or remove them."
         )
     if hint and variable.kind is Kind.NUMBERS:
-        _warn_of_codes(variable, glances)
+        _warn_of_few_numbers(variable, glances)
         _warn_of_pile(variable.label, np.concatenate([glance.sample for glance in glances]), found)
 
 
@@ -166,9 +174,17 @@ def _warn_of_rounding(variable: Variable, glances: list[Glance]) -> None:
         )
 
 
-def _warn_of_codes(variable: Variable, glances: list[Glance]) -> None:
-    """Warn of codes in a variable that is filled as numbers."""
-    if not variable.sure and (doubt := _doubt_of_codes(variable.source, glances)):
+def _warn_of_few_numbers(variable: Variable, glances: list[Glance]) -> None:
+    """Warn of rare events and of codes in a variable that is filled as numbers."""
+    if variable.sure:
+        return
+    if events := _rare_events(glances):
+        warn(
+            f"{variable.label}: filled as numbers, but {events}. Single events are taken for noise: filled values are "
+            "too small, and standard errors far too small. as_='classes' (--as classes) gives the probability of each "
+            "value, and sums over larger cells (coarsen) vary less. as_='numbers' (--as numbers) leaves it at that."
+        )
+    elif doubt := _doubt_of_codes(variable.source, glances):
         warn(
             f"{variable.label}: filled as numbers, but {doubt}. If these are classes, say so with as_='classes' (--as "
             "classes); if they are numbers, with as_='numbers' (--as numbers)."
@@ -194,7 +210,8 @@ def _doubt_of_codes(source: xr.DataArray, glances: list[Glance]) -> str:
     """Why a raster may hold codes: a few distinct whole numbers among which it jumps, or named like those; or empty."""
     sample = np.concatenate([glance.sample for glance in glances])
     values, named = np.unique(sample), is_named_as_classes(source)
-    if "units" in source.attrs or sample.size < DOUBTS.fewest or not _few_integers(values):
+    few = values.size > 2 and _few_integers(values)  # two are a state
+    if "units" in source.attrs or sample.size < DOUBTS.fewest or not few:
         return ""
     steps, jumps = sum(glance.steps for glance in glances), sum(glance.jumps for glance in glances)
     held = f"holds {values.size} distinct whole numbers from {values[0]:g} to {values[-1]:g}, and"
@@ -203,9 +220,24 @@ def _doubt_of_codes(source: xr.DataArray, glances: list[Glance]) -> str:
     return f"{held} jumps among them from cell to cell as codes of classes do" if jumps > DOUBTS.jumps * steps else ""
 
 
+def _rare_events(glances: list[Glance]) -> str:
+    """Why a raster may hold rare events: most of its whole numbers are equal, and the others lie apart; or empty."""
+    sample = np.concatenate([glance.sample for glance in glances])
+    values, counts = np.unique(sample, return_counts=True)
+    if sample.size < DOUBTS.fewest or not _few_integers(values):
+        return ""
+    shares = counts / sample.size
+    # of neighbours that have nothing to do with each other
+    expected = sum(glance.pairs for glance in glances) * (1 - float(np.sum(shares**2)))
+    apart = sum(glance.steps for glance in glances) > DOUBTS.alone * max(expected, DOUBTS.least)
+    if shares.max() < DOUBTS.common or not apart:
+        return ""
+    return f"{shares.max():.0%} of the observed values are {values[shares.argmax()]:g}, and most others lie alone"
+
+
 def _few_integers(values: Array) -> bool:
-    """Whether distinct values may be codes of classes."""
-    return bool(2 < values.size <= CLASSES.named and (values == np.rint(values)).all())
+    """Whether distinct values may be codes of classes or counts."""
+    return bool(1 < values.size <= CLASSES.named and (values == np.rint(values)).all())
 
 
 def _warn_of_pile(label: str, sample: Array, missing: Container[float]) -> None:

@@ -247,8 +247,9 @@ def _is_glance(value: Any) -> bool:
     if not isinstance(value, dict) or not all(isinstance(part, list) for part in value.values()):
         return False
     pairs, *ends = value.get("extremes", [[], 0, 0]) or [None]
-    invalid, steps = (value.get(key, [0, 0]) for key in ("invalid", "steps"))
+    invalid, steps = value.get("invalid", [0, 0]), value.get("steps", [0, 0, 0])
     if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
         return False
     numbers = (*ends, *itertools.chain(*pairs), *value.get("sample", []), *invalid, *steps)
-    return len(ends) == len(invalid) == len(steps) == 2 and all(isinstance(number, int | float) for number in numbers)
+    sizes = len(ends), len(invalid), len(steps)
+    return sizes == (2, 2, 3) and all(isinstance(number, int | float) for number in numbers)

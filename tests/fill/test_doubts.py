@@ -128,6 +128,20 @@ def test_few_whole_numbers(
     assert not [one for one in recwarn if "classes" in str(one.message)]
 
 
+def test_rare_events(tmp_path: Path, model: str) -> None:
+    rng = np.random.default_rng(0)
+    counts = np.where(np.isnan(VALUES), np.nan, rng.poisson(0.15, VALUES.shape))
+    for how, fill in fills(array(counts), tmp_path, model).items():
+        (text,) = geonp_warnings(fill)
+        assert "% of the observed values are 0, and most others lie alone" in text, how
+        assert "--as classes" in text
+    assert len(geonp_warnings(lambda: infill(array(np.minimum(counts, 1)), model=model))) == 1
+    assert geonp_warnings(lambda: infill(array(counts), model=model, as_="numbers")) == []
+    # patches of many are no events
+    patches = rng.poisson(0.15, (10, 10)).repeat(4, 0).repeat(4, 1)
+    assert geonp_warnings(lambda: infill(array(np.where(np.isnan(VALUES), np.nan, patches)), model=model)) == []
+
+
 def test_a_pile_at_what_may_be_a_bound(tmp_path: Path, model: str) -> None:
     values = np.maximum(VALUES - 290, 0)
     for how, fill in fills(array(values), tmp_path, model).items():
