@@ -155,7 +155,7 @@ def few_patches() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def float32() -> Iterator[None]:
-    """Compute in float32 in one thread, whatever this machine is best at."""
+    """Compute in float32 in one thread, also on a GPU."""
 
     def exact(*args: Any) -> tuple[predictor.Predictor, checkpoint.Card]:
         found, card = predictor.resolve(*args)

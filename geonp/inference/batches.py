@@ -12,8 +12,7 @@ class BatchSettings:
     """How tiles are padded and how many of them are predicted together."""
 
     buckets: tuple[int, ...] = (32, 64, 96, 128, 192, 256, 320, 384, 512, 768)
-    """Numbers of targets that tiles are padded to. There are few, because bfloat16 kernels are compiled for each
-    shape."""
+    """Numbers of targets that tiles are padded to. There are few, because only tiles of one shape share a batch."""
     step: int = 64
     """Step between the buckets above the largest of these."""
     cpu_size: int = 4

@@ -301,13 +301,14 @@ def resolve(model: str, device: str | None, batch_size: int | None) -> tuple[Pre
             f"device {device!r} cannot be used here{reason}: expected cpu, or cuda on a machine with a GPU"
         )
     on_cpu = kind == "cpu"
-    fast = cpu_has_amx() if on_cpu else torch.cuda.is_bf16_supported(including_emulation=False)
+    # on CPUs with AMX fills in bfloat16 take as long, and differ from those of other machines
+    rounded = not on_cpu and torch.cuda.is_bf16_supported(including_emulation=False)
     memory = psutil.virtual_memory().available if on_cpu else torch.cuda.mem_get_info(device)[0]
     if batch_size is None:
         largest = BATCHES.cpu_size if on_cpu else BATCHES.gpu_size
         batch_size = max(1, min(largest, int(BATCHES.memory * memory) // batch_bytes(card.neighbourhood, 1, kind)))
         batch_size = 1 << (batch_size.bit_length() - 1)
-    precision = "bf16" if fast else "float32"
+    precision = "bf16" if rounded else "float32"
     settings = card.neighbourhood, card.classes, card.uses_covariates
     nearby = bool(card.config.get("nearby")) and not card.classes
     return Predictor(model, card.sha256, device, precision, batch_size, *settings, nearby=nearby), card
@@ -342,17 +343,6 @@ def _check_rasters(card: checkpoint.Card) -> None:
 
 def _kind(device: str) -> str:
     return device.partition(":")[0]
-
-
-def cpu_has_amx() -> bool:
-    """Whether the processor has matrix units (AMX) for bfloat16.
-
-    Without them the small matrix products of a tile are no faster in bfloat16 (AVX512-BF16) or slower (emulated), and
-    results depend on the shapes of batches.
-    """
-    import torch
-
-    return bool(getattr(torch.cpu, "_is_amx_tile_supported", bool)())
 
 
 @lru_cache(maxsize=4)

@@ -193,7 +193,7 @@ def test_gaps_between_tiles_are_filled_the_same_however_they_are_chunked(
 
 
 def coarse(*args: Any) -> Any:
-    """:func:`geonp.inference.predictor.resolve` on a processor that works in bfloat16."""
+    """:func:`geonp.inference.predictor.resolve` as on a GPU that works in bfloat16."""
     found, card = predictor.resolve(*args)
     return replace(found, precision="bf16"), card
 

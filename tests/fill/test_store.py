@@ -321,11 +321,10 @@ def test_another_job_is_not_resumed(
 
 ZYGOTE = """
 import os, random, signal, sys, time
-from geonp.inference import checkpoint, predictor
+from geonp.inference import checkpoint
 from geonp.fill.store import fill_store
 from geonp.io.files import open_raster
 from geonp.io import journal, owner
-predictor.cpu_has_amx = bool  # float32, as in the other tests
 journal.OWNERS = owner.OwnerSettings(settle_s=0)  # only one process at a time takes over
 source, out, model, seed = sys.argv[1:]
 checkpoint.load_model(model)  # once, not in each child
@@ -515,10 +514,9 @@ def test_the_command_line_continues_a_job_that_was_killed_before_its_store_was_t
 BARRIER = """
 import os, sys, time
 from geonp.errors import OutputError
-from geonp.inference import checkpoint, predictor
+from geonp.inference import checkpoint
 from geonp.fill.store import fill_store
 from geonp.io.files import open_raster
-predictor.cpu_has_amx = bool
 source, out, model, *tries = sys.argv[1:]
 checkpoint.load_model(model)
 for number, mode in enumerate(tries):

@@ -535,10 +535,9 @@ def result(name: str, folder: Path) -> tuple[xr.Dataset, Table]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread, no processes but those of clusters, and float32 where the processor would take bfloat16."""
-    threads, supported = torch.get_num_threads(), torch.cpu._is_amx_tile_supported
+    """One thread, and no processes but those of clusters."""
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    torch.cpu._is_amx_tile_supported = lambda: False
     try:
         with dask.config.set(scheduler="synchronous", num_workers=1), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Consolidated metadata")
@@ -546,7 +545,6 @@ def one_thread() -> Iterator[None]:
             yield
     finally:
         torch.set_num_threads(threads)
-        torch.cpu._is_amx_tile_supported = supported
 
 
 def table_of(ds: xr.Dataset) -> Table:
