@@ -90,8 +90,14 @@ def read_beside(
             ) from error
         return cut(_on_grid(found), bbox, where["select"])
 
+    def apart(covariate: Hashable | xr.Dataset) -> Hashable | xr.Dataset:
+        """Bands beside the only one of the raster are a covariate each."""
+        if isinstance(covariate, Hashable) or ds.sizes.get("band") != 1 or covariate.sizes.get("band", 1) == 1:
+            return covariate
+        return covariate.rename(band="layer")
+
     box = where["bbox"] if settings["covariate_resampling"] is None else None
-    found: dict[str, Any] = {"covariates": [read(text, box) for text in settings["covariates"]] or None}
+    found: dict[str, Any] = {"covariates": [apart(read(text, box)) for text in settings["covariates"]] or None}
     if settings.get("errors") is not None:
         text = settings["errors"]
         found["errors"] = text if text == "auto" else read(text, where["bbox"])

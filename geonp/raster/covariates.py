@@ -310,7 +310,22 @@ def placed(array: xr.DataArray, ds: xr.Dataset, grid: Grid, name: str) -> xr.Dat
                 f"{_labels(ds, dim)}. Select the same labels, for example with reindex({dim}=raster.{dim}, "
                 "method='nearest'), or drop the dimension."
             )
+        theirs, own = _names(array, dim), _names(ds, dim)
+        if theirs and own and theirs != own:
+            warn(
+                f"The {name} and the raster have other names along {dim!r}: got {', '.join(theirs)}, expected "
+                f"{', '.join(own)}. Each is used beside the one of its number. To use one of them beside all, select "
+                f"it (--covariate FILE:{theirs[0]})."
+            )
     return array
+
+
+def _names(obj: xr.DataArray | xr.Dataset, dim: Hashable) -> list[str]:
+    """Names of the entries along a dimension, such as descriptions of bands; empty without any."""
+    for coord in obj.coords.values():
+        if coord.dims == (dim,) and coord.dtype.kind in "OU":
+            return list(map(str, coord.values))
+    return []
 
 
 def _labels(obj: xr.DataArray | xr.Dataset, dim: Hashable) -> str:

@@ -111,6 +111,25 @@ def test_a_band_of_a_file_is_one_for_all_bands_of_the_raster(tmp_path: Path) -> 
     says("fill", tmp_path / "many.tif", tmp_path / "e.tif", "-b", 1, "-q", "--errors", f"{tmp_path}/many.tif:3")
 
 
+def test_bands_of_a_covariate_beside_bands_of_the_raster(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    values, height = np.where(rng.random((2, *SHAPE)) < 0.4, -9999, rng.standard_normal(SHAPE)), rng.random((2, *SHAPE))
+    profile = {"driver": "GTiff", "height": SHAPE[0], "width": SHAPE[1], "dtype": "float32", "nodata": -9999}
+    place = {"crs": "EPSG:32633", "transform": rasterio.transform.from_origin(5e5, 5.2e6, 30, 30)}
+    files = {"two.tif": (values, ("red", "nir")), "one.tif": (values[:1], ("",)), "dem.tif": (height, ("dem", "slope"))}
+    for name, (bands, descriptions) in files.items():
+        with rasterio.open(tmp_path / name, "w", count=len(bands), **profile, **place) as file:
+            file.write(bands.astype(np.float32))
+            file.descriptions = descriptions
+    given = ("-q", "--values-only", "--covariate", tmp_path / "dem.tif")
+    says("fill", tmp_path / "one.tif", tmp_path / "expected.tif", *given)
+    says("fill", tmp_path / "two.tif", tmp_path / "out.tif", "-b", 1, *given)
+    expected, found = (rasterio.open(tmp_path / name).read(1) for name in ("expected.tif", "out.tif"))
+    np.testing.assert_array_equal(found, expected)
+    with pytest.warns(UserWarning, match="other names along 'band': got dem, slope, expected red, nir"):
+        says("fill", tmp_path / "two.tif", tmp_path / "both.tif", *given)
+
+
 def test_a_box_cuts_the_covariate_too(folder: Path, tmp_path: Path) -> None:
     box = (500_100, 5_199_400, 500_700, 5_199_900)
     with geonp.open_raster(folder / "t.nc", bbox=box) as ds:
