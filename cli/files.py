@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +60,15 @@ files = together(
     click.option("--flags-to", type=_PATH, metavar="FILE", help="Write the flags to this file instead of OUT."),
 )
 """The output files, and the grid that they are on."""
+
+_BESIDE_VALUES = {
+    "--quantile": "quantiles",
+    "--exceed": "exceed",
+    "--tails": "tails",
+    "--samples": "samples",
+    "--class-probabilities": "class_probabilities",
+}
+"""Options whose results are neither values nor in a file of their own."""
 
 
 @dataclass(frozen=True)
@@ -127,11 +136,18 @@ class Files:
         """Whether several files are written from one fill."""
         return any(path is not None for path in (self.errors, self.flags, self.picture))
 
-    def check(self, source: str, driver: str | None, *, overwrite: bool, resume: bool) -> None:
-        """Check before work starts that all files can be written."""
+    def check(
+        self, source: str, driver: str | None, settings: Mapping[str, Any], *, overwrite: bool, resume: bool
+    ) -> None:
+        """Check before work starts that all files can be written, and hold what is asked for."""
         from geonp.io.location import is_remote, require_apart, resolved
         from geonp.io.output import check_output
 
+        unwritten = [option for option, name in _BESIDE_VALUES.items() if self.values_only and settings[name]]
+        if unwritten:
+            raise click.UsageError(
+                f"--values-only leaves out what {', '.join(unwritten)} asks for: drop one of the two."
+            )
         if self.support == "cell" and self.like is None:
             raise click.UsageError("--support cell means over the cells of another grid: add --like, or leave it out.")
         if self.picture is not None:

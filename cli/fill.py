@@ -132,7 +132,7 @@ def fill(
     storage_options = file_system(storage)
     in_units = _in_units(target, load_card(settings["model"]).classes > 0, bool(resume or workers or scheduler), files)
     _require_apart(source, files, mask, settings["model"])
-    files.check(source, driver, overwrite=overwrite, resume=resume)
+    files.check(source, driver, settings, overwrite=overwrite, resume=resume)
     where = opening(settings) | {"chunks": None if in_units else chunks or "auto"}
     layout = _layout(creation_options, chunks) if in_units else {}
     ds = opener(storage_options)(source, **where)

@@ -144,7 +144,9 @@ def read_table(
     points = points.set_axis(columns, axis=1)
     if twice := [name for name in columns if columns.count(name) > 1]:
         raise InputError(f"the table has several columns {twice[0]!r}: expected different names; rename one")
-    called = {column: name for column, (name, _) in bracketed(columns).items() if name in covariates}
+    headers = {column: pair for column, pair in bracketed(columns).items() if {column, pair[0]} & {*covariates}}
+    called = {column: name for column, (name, _) in headers.items() if name in covariates}
+    attrs = {**attrs, **{called.get(column, column): {"units": unit} for column, (_, unit) in headers.items()}}
     points = points.rename(columns=called)
     columns = [called.get(name, name) for name in columns]
     short = bracketed(columns)

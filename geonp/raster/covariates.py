@@ -18,6 +18,7 @@ from geonp.raster.nodata import UNLIMITED, declared_nodata, valid_limits
 from geonp.raster.parts import PARTS
 from geonp.raster.sentinels import Extremes, sentinels_of, suspects, warn_of_sentinels
 from geonp.raster.tolerances import TOLERANCES
+from geonp.raster.units import require_errors_in
 from geonp.raster.variable import ErrorReader, Variable
 
 MAX_COVARIATES = 16
@@ -142,6 +143,7 @@ def errors_of(
             f"Known errors must be numbers on the dimensions of the raster: got {arrays[0].dims}, expected at most "
             f"{variables[0].source.dims}. Select one entry along the others."
         )
+    require_errors_in(variables[0].source.attrs.get("units"), str(part.name), part.attrs.get("units"))
     variable = as_numbers(part, grid)
     return [Covariate(replace(variable, read=ErrorReader(variable.read)), known_errors=True)]
 

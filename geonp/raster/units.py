@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 
+from geonp.errors import InputError
 from geonp.raster.coordinate_units import parse_unit
 
 _PREFIXES = {
@@ -127,6 +129,26 @@ def measure_of(text: str) -> Measure | None:
         for name, times in one.dims:
             powers[name] += times * power
     return Measure(frozenset((name, power) for name, power in powers.items() if power), factor)
+
+
+def require_errors_in(units: object, name: str, own: object) -> None:
+    """Check that known errors are in the units of the values, if both are known.
+
+    Raises InputError if the units of the errors, `own`, are others.
+    """
+    known = measure_of(str(own)), measure_of(str(units))
+    if not own or not units or known[0] is None or known[1] is None:
+        return
+    said = f"The known errors {name!r} have the units {str(own)!r}, and the values {str(units)!r}"
+    if known[0].dims == known[1].dims:
+        factor, _ = known[0].converted_to(known[1])
+        if not math.isclose(factor, 1.0, rel_tol=1e-6):
+            raise InputError(f"{said}: expected those of the values. Multiply the errors by {factor:.6g}.")
+    elif known[0].sized and known[1].sized:
+        raise InputError(
+            f"{said}: expected standard errors in those of the values, neither variances nor relative errors. Convert "
+            "them, or correct the units of one of the two."
+        )
 
 
 def _named(name: str) -> Measure | None:

@@ -399,3 +399,11 @@ def test_values_only_of_a_result_in_memory(model: str) -> None:
     assert "t_quantile" in filled["t"].attrs["ancillary_variables"]
     with pytest.raises(geonp.InputError, match=r"no variable that was filled.*expected the result of infill"):
         da.to_dataset().geonp.values_only()
+
+
+def test_results_that_values_only_leaves_out_are_refused(tmp_path: Path) -> None:
+    source = geotiff(tmp_path / "dem.tif", [np.where(GAP, -1, FIELD).astype("int16")], nodata=-1)
+    given = ("fill", source, tmp_path / "out.tif", "--values-only")
+    for option, value in (("--quantile", 0.9), ("--exceed", 1010), ("--samples", 2)):
+        assert f"--values-only leaves out what {option} asks for" in cli(*given, option, value, code=2).stderr
+    assert not (tmp_path / "out.tif").exists()

@@ -58,6 +58,36 @@ def test_units_do_not_matter(gappy: xr.DataArray, errors: xr.DataArray) -> None:
     np.testing.assert_allclose(two["t"].values, 100 * one["t"].values, atol=0.1)
 
 
+@pytest.mark.parametrize("table", [False, True])
+@pytest.mark.parametrize(
+    ("values", "own", "said"),
+    [
+        ("m", "cm", "Multiply the errors by 0.01"),
+        ("degC", "degF", "Multiply the errors by 0.555556"),
+        ("m", "%", "neither variances nor relative errors"),
+        ("K", "K2", "neither variances nor relative errors"),
+        ("degC", "K", ""),
+        ("m", "sigma", ""),
+    ],
+)
+def test_errors_are_in_the_units_of_the_values(
+    gappy: xr.DataArray, errors: xr.DataArray, drift_model: str, values: str, own: str, said: str, table: bool
+) -> None:
+    def fill() -> xr.Dataset:
+        if not table:
+            given = errors.assign_attrs(units=own)
+            return gappy.assign_attrs(units=values).geonp.infill(errors=given, model=drift_model)
+        ds = xr.Dataset({f"t [{values}]": gappy, f"err [{own}]": errors})
+        rows = ds.assign_coords(x=np.arange(32.0), y=np.arange(32.0)).to_dataframe().reset_index()
+        return geonp.interpolate(rows, geonp.lattice((0, 0, 8, 8), 4), values="t", errors="err", model=drift_model)
+
+    if said:
+        with pytest.raises(InputError, match=said):
+            fill()
+    else:
+        assert fill()["t_standard_error"].max() > 0
+
+
 def test_dask_stores_and_names_give_the_same(gappy: xr.DataArray, errors: xr.DataArray, tmp_path: Path) -> None:
     one = gappy.geonp.infill(errors=errors)
     lazy = gappy.chunk(y=17).geonp.infill(errors=errors.chunk(x=21)).compute()
