@@ -137,7 +137,8 @@ def errors_of(
             f"Known errors belong to one variable: got {len(arrays)} arrays of errors and {len(variables)} variables "
             "to fill, expected one of each. Choose one."
         )
-    part, *others = _parts(_placed(arrays[0], ds, grid), ds.dims)
+    name = covariate_name(arrays[0]).replace("covariate", "array of known errors")
+    part, *others = _parts(placed(arrays[0], ds, grid, name), ds.dims)
     if others or is_classes(part):
         raise InputError(
             f"Known errors must be numbers on the dimensions of the raster: got {arrays[0].dims}, expected at most "
@@ -281,11 +282,7 @@ def _unpacked(given: Sequence[CovariateLike], ds: xr.Dataset) -> Iterator[xr.Dat
 
 def _placed(array: xr.DataArray, ds: xr.Dataset, grid: Grid) -> xr.DataArray:
     name = covariate_name(array)
-    if array.ndim < 2:
-        raise InputError(
-            f"The {name} has no rows and columns: got dimensions ({', '.join(map(repr, array.dims)) or 'none'}), "
-            f"expected {grid.y_dim!r} and {grid.x_dim!r}. Leave it out: within a slice it is constant."
-        )
+    _require_cells(array, grid, name, "Leave it out: within a slice it is constant.")
     try:
         grid.require_same(Grid.from_xarray(array), name)
     except InputError as error:
@@ -295,11 +292,21 @@ def _placed(array: xr.DataArray, ds: xr.Dataset, grid: Grid) -> xr.DataArray:
     return placed(array, ds, grid, name)
 
 
+def _require_cells(array: xr.DataArray, grid: Grid, name: str, remedy: str) -> None:
+    """Raise InputError for an array of fewer than two dimensions."""
+    if array.ndim < 2:
+        raise InputError(
+            f"The {name} has no rows and columns: got dimensions ({', '.join(map(repr, array.dims)) or 'none'}), "
+            f"expected {grid.y_dim!r} and {grid.x_dim!r}. {remedy}"
+        )
+
+
 def placed(array: xr.DataArray, ds: xr.Dataset, grid: Grid, name: str) -> xr.DataArray:
     """An array with the names of rows and columns of the raster `ds`, checked against its grid and labels.
 
     Raises InputError if they differ; `name` says what the array is.
     """
+    _require_cells(array, grid, name, "Give it these dimensions.")
     other = Grid.from_xarray(array)
     grid.require_same(other, name)
     array = array.rename({other.y_dim: grid.y_dim, other.x_dim: grid.x_dim})

@@ -254,6 +254,8 @@ def _check_options(
     for name, value in (("at_times", at_times), ("every", every)):
         if value is not None and time is None:
             raise InputError(f"{name} needs time: name the column of times, time=... (--time)")
+    if at_times is not None and not np.size(at_times):
+        raise InputError("at_times has no entries: expected times such as '2020-07-01', or None for all times")
     if samples and time is not None:
         raise InputError(
             f"joint samples are of one time: got samples={samples} with time={time!r}, expected one of them"

@@ -172,7 +172,9 @@ def test_errors_that_cannot_be_used_are_refused(gappy: xr.DataArray, errors: xr.
         gappy.geonp.infill(errors=0.1)
     with pytest.raises(InputError, match="belong to one variable: got 1 arrays of errors and 2 variables to fill"):
         xr.Dataset({"t": gappy, "u": gappy + 1}).geonp.infill(errors=errors)
-    with pytest.raises(InputError, match="differ in shape"):
+    with pytest.raises(InputError, match="array of known errors 'err' and the raster differ in shape"):
         gappy.geonp.infill(errors=errors[1:])
+    with pytest.raises(InputError, match="array of known errors 'err' has no rows and columns"):
+        gappy.geonp.infill(errors=errors[0])
     with pytest.raises(InputError, match="trained without"):
         gappy.geonp.infill(errors=errors, model="te-pt-tnp")

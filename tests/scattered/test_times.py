@@ -70,6 +70,8 @@ def test_of_a_fixed_network_each_map_is_that_of_its_measurements(stations: pd.Da
     alone = geonp.interpolate(stations[stations["date"] == DAYS[3]].drop(columns="date"), at)
     np.testing.assert_allclose(maps["value"][1], alone["value"], rtol=1e-6)
     np.testing.assert_allclose(maps["value_standard_error"][1], alone["value_standard_error"], rtol=1e-6)
+    with pytest.raises(InputError, match="at_times has no entries"):
+        geonp.interpolate(stations, at, time="date", at_times=[])
 
 
 def test_ranges_of_times_and_their_steps() -> None:
