@@ -110,6 +110,10 @@ def _patch(tile: Tile, place: IntArray, supported: BoolArray, window: Window, jo
     cells = np.stack(np.divmod(tile.targets, place.shape[1]), -1) + np.array([window.row, window.col])
     assert tile.cells is not None
     context = tile.cells + np.array([window.row, window.col])
+    if job.periodic:
+        middle = cells[np.linalg.norm(tile.xt, axis=1).argmin(), 1]
+        for part in (cells, context):
+            part[:, 1] = _nearest_turn(part[:, 1], middle, job.shape[1])
     x = np.concatenate([cells[here], context])
     numbers = np.rint(x).astype(np.int64)
     if job.periodic:
@@ -119,6 +123,11 @@ def _patch(tile: Tile, place: IntArray, supported: BoolArray, window: Window, jo
     every = np.concatenate([cells, context]), np.concatenate([tile.xt, tile.xc])
     jacobian = np.eye(2) if job.surface is None else _jacobian(*every)
     return Patch(_reading(tile, read), x, numbers, near, jacobian, targets, tile.weights[here])
+
+
+def _nearest_turn(cols: IntArray | FloatArray, middle: float, circle: int) -> IntArray | FloatArray:
+    """The columns around the Earth, at most half a circle away from one of them."""
+    return (cols - middle + circle / 2) % circle - circle / 2 + middle
 
 
 def _jacobian(cells: FloatArray, locations: FloatArray) -> FloatArray:

@@ -8,6 +8,10 @@ overlap, however far apart they were made, and no lattice is finer than a band n
 
 The simulated errors of a task are those of kriging: the field at the targets, less what kriging predicts of it from the
 field and the noise at the context (Journel and Huijbregts 1978, section VII.A.1).
+
+Around the Earth the lattices repeat, and so do the fields. The covariance of such a field is the sum over all images of
+a point, one for each turn, relative to its variance. Kriging has the same covariance: its weights would amplify a
+difference.
 """
 
 from __future__ import annotations
@@ -48,6 +52,10 @@ class SimulationSettings:
     """Added to log2 of a squared scale: between two bands, the variogram at short distances would be 3 % too large."""
     ridge: float = 1e-6
     """Added to the noise of the context, relative to the variance: the weights of kriging amplify rounding errors."""
+    constant: float = 0.5
+    """Bands whose correlation falls by less than exp(-this) along a whole circle are constant along it, to 1e-8."""
+    least_log: float = -20.0
+    """Logarithm of the correlation with an image that is left out."""
 
 
 SIMULATION = SimulationSettings()
@@ -143,7 +151,8 @@ def simulate(process: LocalProcess, k: int, points: AnyIntArray, places: Places,
     x = torch.from_numpy(places.x / places.unit)
     x = x - x[n_t]
     # float64 throughout: the inverse of a smooth covariance amplifies rounding errors
-    kernel = _correlation(x, x[n_t:], mixtures) * (amplitudes @ amplitudes[n_t:].mT) + trends @ trends[n_t:].mT
+    circle = None if places.period is None else places.period / places.unit
+    kernel = _correlation(x, x[n_t:], mixtures, circle) * (amplitudes @ amplitudes[n_t:].mT) + trends @ trends[n_t:].mT
     kernel[n_t:].diagonal().add_(noises[n_t:])
     factor = torch.linalg.cholesky(kernel[n_t:])
     whitened = torch.linalg.solve_triangular(factor, kernel[:n_t].mT, upper=False)
@@ -191,14 +200,18 @@ def _mixture(metric: FloatArray, weights: FloatArray, places: Places) -> _Mixtur
     return _Mixture(shape, bands[kept], variances[kept], float(variances[white].sum()))
 
 
-def _correlation(xq: Tensor, xk: Tensor, mixtures: Sequence[_Mixture]) -> Tensor:
-    """Covariance of fields of all bands, ``(n_q, n_k)``, of places in units."""
+def _correlation(xq: Tensor, xk: Tensor, mixtures: Sequence[_Mixture], circle: float | None) -> Tensor:
+    """Covariance of fields of all bands, ``(n_q, n_k)``, of places in units; the last one repeats after a circle."""
     out = xq.new_zeros(len(xq), len(xk))
+    length = float(xq[:, -1].max() - xq[:, -1].min())
     # blocks of rows stay in the cache of a processor
     for rows in range(0, len(xq), BLOCKS.rows):
         apart, block = (xq[rows : rows + BLOCKS.rows, None] - xk).unbind(-1), out[rows : rows + BLOCKS.rows]
         squared, work = torch.empty_like(block), torch.empty_like(block)
         for mixture in mixtures:
+            if circle is not None and _meets_itself(mixture, circle, length):
+                block += _on_circle(apart, mixture, circle)
+                continue
             squared.zero_()
             for i, j in np.ndindex(mixture.metric.shape):
                 squared.addcmul_(apart[i], apart[j], value=float(mixture.metric[i, j]) * -LOG2E / 4)
@@ -206,6 +219,44 @@ def _correlation(xq: Tensor, xk: Tensor, mixtures: Sequence[_Mixture]) -> Tensor
                 # numbers below the smallest normal ones would take ten times as long
                 torch.mul(squared, 2.0**-band, out=work).clamp_min_(-100.0).exp2_()
                 block.add_(work, alpha=variance)
+    return out
+
+
+def _fall(mixture: _Mixture, band: int, distance: float) -> float:
+    """How far the logarithm of the correlation of a band falls within a distance along the last coordinate."""
+    return float(mixture.metric[-1, -1]) * distance**2 * 2.0**-band / 4
+
+
+def _meets_itself(mixture: _Mixture, circle: float, length: float) -> bool:
+    """Whether a point of a task correlates with images of others, a circle away."""
+    apart = max(circle - length, 0.0)
+    return any(_fall(mixture, band, apart) < -SIMULATION.least_log for band in mixture.bands.tolist())
+
+
+def _turns(fall: float) -> range:
+    """Numbers of the images of a point at most half a circle away that correlate with it."""
+    most = math.ceil(math.sqrt(-SIMULATION.least_log / fall) + 0.5)
+    return range(-most, most + 1)
+
+
+def _on_circle(apart: Sequence[Tensor], mixture: _Mixture, circle: float) -> Tensor:
+    """Covariance of the fields of a mixture at distances along each dimension, of which the last one is a circle."""
+    along, shift = mixture.metric[-1, -1], mixture.metric[-1, :-1] / mixture.metric[-1, -1]
+    across = mixture.metric[:-1, :-1] - along * np.outer(shift, shift)
+    turn = apart[-1] / circle
+    squared = torch.zeros_like(turn)
+    for i, part in enumerate(apart[:-1]):
+        turn = turn + float(shift[i]) / circle * part
+        for j, other in enumerate(apart[:-1]):
+            squared.addcmul_(part, other, value=float(across[i, j]) / -4)
+    turn -= turn.round()
+    out = torch.zeros_like(turn)
+    for band, variance in zip(mixture.bands.tolist(), mixture.variances.tolist(), strict=True):
+        found, fall = torch.exp(squared * 2.0**-band), _fall(mixture, band, circle)
+        if fall >= SIMULATION.constant:
+            images = sum(torch.exp(-fall * (turn + k).square()) for k in _turns(fall))
+            found *= images / sum(math.exp(-fall * k**2) for k in _turns(fall))
+        out.add_(found, alpha=variance)
     return out
 
 
@@ -232,9 +283,12 @@ def _measured(
     return out
 
 
-def _reaches(metric: FloatArray) -> list[int]:
-    """Number of nodes before and after the nearest one of a place that its sum reaches, along each dimension."""
-    radius = SIMULATION.reach * SIMULATION.nodes + 0.5
+def _reaches(metric: FloatArray, unit: FloatArray) -> list[int]:
+    """Number of nodes before and after the nearest one of a place that its sum reaches, along each dimension.
+
+    `unit` is the distance of nodes, in standard deviations of the smoothing.
+    """
+    radius = SIMULATION.reach / unit + 0.5
     return [int(n) for n in np.ceil(radius * np.sqrt(np.diag(np.linalg.inv(metric))))]
 
 
@@ -242,16 +296,21 @@ def _smoothed(
     places: Places, mixture: _Mixture, band: int, variance: float, lattice: int, noise: WhiteNoise
 ) -> FloatArray:
     """The field of a band at all places, ``(n, samples)``: a sum of Gaussians around the nodes of its lattice."""
-    reaches = _reaches(mixture.metric)
     deviation = places.unit * 2.0 ** (band / 2)
     step = np.full(places.x.shape[1], deviation / SIMULATION.nodes)
-    around = None if places.period is None else max(round(places.period / step[-1]), 1)
-    if around is not None and places.period is not None:
-        step[-1] = places.period / around
+    around = None
+    if places.period is not None:
+        fall = _fall(mixture, band, places.period / places.unit)
+        around = 1 if fall < SIMULATION.constant else math.ceil(places.period / step[-1])
+        if around > 1:
+            step[-1] = places.period / around
+        fall = _fall(mixture, band, around * step[-1] / places.unit)
+        variance /= sum(math.exp(-fall * k**2) for k in _turns(fall))
     scaled = places.x / step
     nearest = np.rint(scaled)
     # in units of the standard deviation of the smoothing
     unit = step / deviation
+    reaches = _reaches(mixture.metric, unit)
     scale = math.sqrt(variance * math.sqrt(np.linalg.det(mixture.metric)) * unit.prod() / math.pi ** (len(unit) / 2))
     metric = mixture.metric * np.outer(unit, unit)
     offsets = np.stack(np.meshgrid(*(np.arange(-n, n + 1) for n in reaches), indexing="ij"), -1).reshape(-1, len(unit))
