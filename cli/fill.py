@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 @click.argument("source", metavar="IN")
 @click.argument("target", metavar="OUT")
 @part
-@fill_option("as_", "--as", type=click.Choice(["numbers", "classes"]))
+@fill_option("as_", "--as", type=click.Choice(["numbers", "classes", "counts"]))
 @fill_option("class_probabilities", is_flag=True)
 @fill_option("circular", is_flag=True)
 @nodata

@@ -82,6 +82,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str) -> Path:
         write_tif(name, high, -9999)
     write_tif("srtm.tif", field() + 1, -9999)
     write_tif("grid.tif", field(), -9999, step=20)
+    write_tif("strikes.tif", gap((field() % 7 == 0).astype(np.uint8), 255), 255)
     write_tif("nlcd.tif", gap((field() // 15).astype(np.uint8), 0), 0)
     for name, variable in (("sst.nc", "sst"), ("input.nc", "sst")):
         write_nc(name, **{variable: (gap(field()), kelvin)})
@@ -159,6 +160,7 @@ def names_of(page: str) -> dict[str, Any]:
     if page == "guide/classes.md":
         pd.read_csv("stations.csv").assign(sigma=0.1).to_csv("stations.csv", index=False)
         given["ds"] = xr.open_dataset("wind.nc", engine="netcdf4")
+        given["strikes"] = geonp.open_raster("strikes.tif")["strikes"]
     if page == "guide/covariates.md":
         dem = geonp.open_raster("lai.nc").rename(lai="dem").rio.write_crs("EPSG:4326")
         geonp.write_raster(dem, "dem.tif", overwrite=True)

@@ -47,7 +47,7 @@ def means_at(
         )
     if any(variable.kind is not Kind.NUMBERS for variable in request.variables):
         raise InputError(
-            "means over cells (support='cell') need numbers: got classes or directions; choose other variables"
+            "means over cells (support='cell') need numbers: got classes, counts or directions; choose other variables"
         )
     labels = _labels(request, target)
     given = {name: options[name] for name in usable} | {"samples": found.samples or AGGREGATE.samples}

@@ -181,8 +181,8 @@ def _warn_of_few_numbers(variable: Variable, glances: list[Glance]) -> None:
     if events := _rare_events(glances):
         warn(
             f"{variable.label}: filled as numbers, but {events}. Single events are taken for noise: filled values are "
-            "too small, and standard errors far too small. as_='classes' (--as classes) gives the probability of each "
-            "value, and sums over larger cells (coarsen) vary less. as_='numbers' (--as numbers) leaves it at that."
+            "too small, and standard errors far too small. as_='counts' (--as counts) predicts the probability of each "
+            "count; as_='numbers' (--as numbers) leaves it at that."
         )
     elif doubt := _doubt_of_codes(variable.source, glances):
         warn(

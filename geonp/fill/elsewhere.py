@@ -118,6 +118,7 @@ def check_points(request: Request) -> None:
         "samples": bool(options.samples),
         "points": options.points is not None,
         "max_gap": options.max_gap is not None,
+        "counts": any(v.kind is Kind.COUNTS for v in request.variables),
         "directions": any(v.kind is Kind.DIRECTIONS for v in request.variables),
         "classes": bool(request.card.classes) or any(v.kind is Kind.CLASSES for v in request.variables),
     }

@@ -235,7 +235,7 @@ def _assembled(
             attrs["geonp_empty_slices"] = f"filled across {series.dim}"
         if errors := [covariate.variable.label for covariate in request.covariates if covariate.known_errors]:
             attrs["geonp_errors"] = errors[0]
-        for kind in (Kind.CLASSES, Kind.DIRECTIONS):
+        for kind in (Kind.CLASSES, Kind.DIRECTIONS, Kind.COUNTS):
             if names := [one.label for one in request.variables if one.kind is kind]:
                 attrs[f"geonp_{kind}"] = " ".join(names)
         attrs |= said(request.options, request.bounds)

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import xarray as xr
 
-from geonp.errors import InputError
+from geonp.errors import InputError, warn
 from geonp.fill.options import RESULTS, FillOptions
 from geonp.inference import checkpoint
 from geonp.inference.kernel import FillJob
 from geonp.raster.grid import Grid
 from geonp.raster.kinds import categories_of, is_classes, kind_of, warn_of_directions
 from geonp.raster.metadata import Kind, class_attrs
-from geonp.raster.nodata import without
+from geonp.raster.nodata import PACKING, without
 from geonp.raster.variable import (
     ClassReader,
     Variable,
@@ -50,10 +50,23 @@ def variable_of(da: xr.DataArray, spatial: tuple[Hashable, Hashable], options: F
         da = da.copy(deep=False)
         da.attrs = without(da.attrs, tuple(class_attrs(da.attrs)))
     variable = replace(Variable.of(da, spatial, options.nodata, kind=kind), sure=options.as_ is not None)
+    if kind is Kind.COUNTS:
+        return _with_means(variable)
     if variable.kind is not Kind.CLASSES or not options.class_probabilities:
         return variable
     observed = variable.read(da.values) if da.variable._in_memory else None
     return replace(variable, categories=categories_of(da, observed, options.nodata))
+
+
+def _with_means(variable: Variable) -> Variable:
+    """A variable of counts whose filled values, which are means, are stored as floats; warns if they cannot be."""
+    if variable.source.dtype.kind in "iu":
+        warn(
+            f"{variable.label}: the mean counts are rounded to {variable.source.dtype}, the dtype of the raster. "
+            "Convert it to floats, or ask for probabilities, such as that of one or more: exceed=[0] (--exceed 0)."
+        )
+        return variable
+    return replace(variable, encoding=without(variable.encoding, ("dtype", "_FillValue", *PACKING)))
 
 
 def results_of(variable: Variable, options: FillOptions) -> list[str]:
@@ -70,7 +83,13 @@ def check_kinds(variables: Sequence[Variable], options: FillOptions) -> None:
     numbers["bounds"] = None if isinstance(options.bounds, Mapping) else options.bounds
     both = {"across": options.across, "covariates": options.covariates, "errors": options.errors}
     for variable in variables:
-        refused = {Kind.NUMBERS: {}, Kind.DIRECTIONS: numbers, Kind.CLASSES: numbers | both}[variable.kind]
+        counts = {name: value for name, value in numbers.items() if name not in ("quantiles", "exceed")} | both
+        refused = {
+            Kind.NUMBERS: {},
+            Kind.DIRECTIONS: numbers,
+            Kind.CLASSES: numbers | both,
+            Kind.COUNTS: counts,
+        }[variable.kind]
         found = [name for name, value in refused.items() if value is not None and (name in both or value)]
         if found:
             raise InputError(
@@ -98,7 +117,7 @@ def check_model(variables: Sequence[Variable], card: checkpoint.Card, job: FillJ
 
     for variable in variables:
         usable = variable.kind is Kind.NUMBERS or not job.predictor.neighbourhood.standard
-        if variable.kind is Kind.CLASSES and not card.classes:
+        if variable.kind in (Kind.CLASSES, Kind.COUNTS) and not card.classes:
             usable = usable and predicts_classes(checkpoint.load_model(job.predictor.model)[0])
         if not usable:
             raise InputError(

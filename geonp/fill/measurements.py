@@ -134,7 +134,7 @@ def _check(request: Request, variable: Variable) -> None:
         "samples": bool(options.samples),
         "smooth": options.smooth,
         "bounds": bool(request.bounds),
-        "classes or directions": variable.kind is not Kind.NUMBERS or bool(request.card.classes),
+        "classes, counts or directions": variable.kind is not Kind.NUMBERS or bool(request.card.classes),
     }
     if found := [name for name, value in used.items() if value]:
         raise InputError(f"points cannot be combined with {', '.join(found)}: leave one of the two out")

@@ -130,10 +130,12 @@ class FillOptions:
     smooth : bool
         Replace observations with known `errors` by estimates of the true values, with their standard errors, from all
         observations. They stay flagged as observed. By default, observed cells do not change.
-    as_ : {"numbers", "classes"}, optional
+    as_ : {"numbers", "classes", "counts"}, optional
         How to treat the values. By default, variables with CF ``flag_values`` or ``flag_meanings``, a palette, category
         names or a standard name such as ``area_type`` are classes, and all others are numbers. Each missing cell gets
-        the most probable of the classes observed around it, with its probability.
+        the most probable of the classes observed around it, with its probability. Counts are few distinct whole
+        numbers, such as those of rare events: the probability of each is predicted as that of a class, and the filled
+        value, its standard error, quantiles and exceedances are those of this distribution.
     class_probabilities : bool
         Add the probability of each class along the dimension ``category``.
     circular : bool
@@ -172,7 +174,7 @@ class FillOptions:
     points: Any = None
     point_errors: str | None = None
     smooth: bool = False
-    as_: Literal["numbers", "classes"] | None = None
+    as_: Literal["numbers", "classes", "counts"] | None = None
     class_probabilities: bool = False
     circular: bool = False
 
@@ -262,10 +264,10 @@ class FillOptions:
                 raise InputError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if self.smooth and self.errors is None:
             raise InputError("smooth=True needs known errors of the observations: got errors=None; give them")
-        if self.as_ not in (None, "numbers", "classes") or (self.as_ and self.circular):
+        if self.as_ not in (None, "numbers", "classes", "counts") or (self.as_ and self.circular):
             raise InputError(
-                f"as_ must be 'numbers' or 'classes', and neither of them with circular=True: got {self.as_!r} with "
-                f"circular={self.circular}"
+                f"as_ must be 'numbers', 'classes' or 'counts', and none of them with circular=True: got "
+                f"{self.as_!r} with circular={self.circular}"
             )
 
     @property

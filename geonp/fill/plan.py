@@ -245,7 +245,7 @@ def _sample_bytes(chunk: tuple[int, ...], request: Request, itemsize: int) -> in
 
 def _classes(variable: Variable) -> int:
     """Number of classes whose probabilities are held for a window; 32 if it is unknown."""
-    if variable.kind is not Kind.CLASSES:
+    if variable.kind not in (Kind.CLASSES, Kind.COUNTS):
         return 0
     return len(variable.categories or flag_values_of(variable.source)) or CLASSES.named
 

@@ -18,6 +18,7 @@ from geonp.errors import PredictionError, reason
 from geonp.fill.domain import read_domain
 from geonp.fill.surroundings import Index, Placement, Region
 from geonp.inference.classes import fill_classes
+from geonp.inference.counts import fill_counts
 from geonp.inference.covariates import Layer
 from geonp.inference.directions import fill_directions
 from geonp.inference.joint import draw_samples
@@ -35,7 +36,12 @@ logger = logging.getLogger(__name__)
 
 Cells = tuple[IntArray, IntArray]
 
-FILLS = {Kind.NUMBERS: fill_window, Kind.CLASSES: fill_classes, Kind.DIRECTIONS: fill_directions}
+FILLS = {
+    Kind.NUMBERS: fill_window,
+    Kind.CLASSES: fill_classes,
+    Kind.DIRECTIONS: fill_directions,
+    Kind.COUNTS: fill_counts,
+}
 """The function that fills a window, by what the values are."""
 
 

@@ -49,7 +49,7 @@ class FillKeywords(TypedDict, total=False):
     points: Any
     point_errors: str | None
     smooth: bool
-    as_: Literal["numbers", "classes"] | None
+    as_: Literal["numbers", "classes", "counts"] | None
     class_probabilities: bool
     circular: bool
 

@@ -26,20 +26,12 @@ def fill_classes(inputs: Inputs, chunk: Window, job: FillJob) -> StructArray:
     shared evenly by all but the most probable of `job.categories`. Raises InputError if the window has more than
     ``CLASSES.window`` different values. Raises PredictionError when the model returns a value that is not finite.
     """
-    core = job.core(chunk)
-    missing, context_mask, fillable, result = unfilled(inputs, chunk, job)
-    if not fillable[core].any():
-        return result
-    rows, cols = job.lattice(chunk)
-    supported = support(fillable, rows, cols)
-    wanted = wanted_cells(fillable, supported, core)
-    tiles = tiles_of(inputs.values, context_mask, missing, wanted, chunk, job)
+    result, probabilities = probabilities_of(inputs, chunk, job)
     best = np.full(result.shape, np.nan, inputs.values.dtype)
-    of_best, total = np.zeros(result.shape), np.zeros(result.shape)
+    of_best: FloatArray = np.zeros(result.shape)
+    total: FloatArray = np.zeros(result.shape)
     every = dict.fromkeys(job.categories, total)
-    for one, blended in _probabilities(tiles, wanted, job):
-        between(blended, fillable, supported, rows, cols)
-        probability = np.where(fillable[core], blended[core], np.nan)
+    for one, probability in probabilities:
         better = probability > of_best
         best[better], of_best[better] = one, probability[better]
         total = total + probability
@@ -53,6 +45,29 @@ def fill_classes(inputs: Inputs, chunk: Window, job: FillJob) -> StructArray:
         shared = [probability + np.where(best == one, 0.0, rest) for one, probability in every.items()]
         result["class_probability"][filled] = np.stack(shared, -1)[filled]
     return result
+
+
+def probabilities_of(
+    inputs: Inputs, chunk: Window, job: FillJob
+) -> tuple[StructArray, Iterator[tuple[float, FloatArray]]]:
+    """The result before any cell is filled, and each class, ascending, with its probability in the chunk.
+
+    Probabilities are NaN where nothing is filled. Raises InputError or PredictionError as :func:`fill_classes`.
+    """
+    core, (rows, cols) = job.core(chunk), job.lattice(chunk)
+    missing, context_mask, fillable, result = unfilled(inputs, chunk, job)
+
+    def found() -> Iterator[tuple[float, FloatArray]]:
+        if not fillable[core].any():
+            return
+        supported = support(fillable, rows, cols)
+        wanted = wanted_cells(fillable, supported, core)
+        tiles = tiles_of(inputs.values, context_mask, missing, wanted, chunk, job)
+        for one, blended in _probabilities(tiles, wanted, job):
+            between(blended, fillable, supported, rows, cols)
+            yield one, np.where(fillable[core], blended[core], np.nan)
+
+    return result, found()
 
 
 def _probabilities(tiles: Sequence[Tile], wanted: BoolArray, job: FillJob) -> Iterator[tuple[float, FloatArray]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from geonp.inference.predictor import Predictor
 from geonp.inference.series import SERIES
 from geonp.inference.stack import STACK, Across, combined
 from geonp.inference.stitching import Tile, blended, in_batches, stitch
+from geonp.inference.student import Asked
 from geonp.inference.tiles import far_of, tiles_beside, tiles_of
 from geonp.inference.tiling import TILING, between, support, wanted_cells
 from geonp.inference.warping import Warping
@@ -68,6 +69,8 @@ class FillJob:
         Places of the cells if they are not square: distances are then true ones, otherwise counted in cells.
     points : Measurements or None
         Measurements beside the cells of a variable, see :mod:`geonp.inference.measurements`.
+    asked : Asked
+        What is asked of the distributions of counts.
     """
 
     predictor: Predictor
@@ -85,6 +88,7 @@ class FillJob:
     noise: tuple[int, ...] = ()
     surface: Surface | None = None
     points: Measurements | None = None
+    asked: Asked = field(default_factory=Asked)
 
     def of(self, variable: Variable) -> FillJob:
         """The job of a variable."""
@@ -163,7 +167,8 @@ class FillJob:
     @property
     def nearby(self) -> bool:
         """Whether small gaps are filled with readings of blocks, see :mod:`geonp.inference.nearby`."""
-        return self.blocked and not (self.smooth or self.warping or self.points or self.kind is Kind.CLASSES)
+        other = self.kind in (Kind.CLASSES, Kind.COUNTS)
+        return self.blocked and not (self.smooth or self.warping or self.points or other)
 
     def _own(self, chunk: Window) -> Window:
         """A chunk in columns that are counted from :attr:`first_col`."""
@@ -223,8 +228,9 @@ def result_dtype(dtype: np.dtype[Any], job: FillJob | None = None) -> np.dtype[A
     """The fields of a filled cell, where `dtype` is that of the values.
 
     Of numbers and directions value, standard error, tail (see :mod:`geonp.inference.student`), flag and joint samples,
-    if there are any. Of classes value, probability, that of each of :attr:`FillJob.categories` if there are any, and
-    flag. Of a classifier the number of the class, the probability of each class and flag.
+    if there are any; of counts also quantiles and exceedances. Of classes value, probability, that of each of
+    :attr:`FillJob.categories` if there are any, and flag. Of a classifier the number of the class, the probability of
+    each class and flag.
     """
     value, flag = ("value", dtype), ("flag", np.int8)
     if job is not None and job.predictor.classes:
@@ -232,8 +238,13 @@ def result_dtype(dtype: np.dtype[Any], job: FillJob | None = None) -> np.dtype[A
     if job is not None and job.kind is Kind.CLASSES:
         every = [("class_probability", np.float32, (len(job.categories),))] if job.categories else []
         return np.dtype([value, ("probability", np.float32), *every, flag])
-    samples = [("sample", dtype, (job.samples,))] if job is not None and job.samples else []
-    return np.dtype([value, ("standard_error", dtype), ("tail", np.float32), flag, *samples])
+    several: list[tuple[str, Any, tuple[int]]] = []
+    if job is not None and job.kind is Kind.COUNTS:
+        several += [("quantile", dtype, (len(job.asked.levels),))]
+        several += [("exceedance", np.float32, (len(job.asked.thresholds),))]
+    if job is not None and job.samples:
+        several += [("sample", dtype, (job.samples,))]
+    return np.dtype([value, ("standard_error", dtype), ("tail", np.float32), flag, *several])
 
 
 def within(values: FloatArray, dtype: np.dtype[Any]) -> FloatArray:
@@ -254,6 +265,10 @@ def as_read(values: FloatArray, flag: npt.NDArray[np.int8] | int, job: FillJob |
         for k, one in enumerate(job.categories):
             result["class_probability"][..., k] = np.where(missing, np.nan, values == one)
     else:
+        if job is not None and job.kind is Kind.COUNTS:
+            result["quantile"] = values[..., None]
+            above = values[..., None] > np.array(job.asked.thresholds)
+            result["exceedance"] = np.where(missing[..., None], np.nan, above)
         if job is not None and job.samples:
             result["sample"] = values[..., None]
         result["standard_error"] = result["tail"] = np.where(missing, np.nan, 0.0)

@@ -29,6 +29,15 @@ LIGHTEST = 1e-4
 """Distributions with a smaller tail are treated as normal; the difference is negligible."""
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of the distribution of each cell: levels of quantiles, thresholds, and the median for the mean."""
+
+    levels: tuple[float, ...] = ()
+    thresholds: tuple[float, ...] = ()
+    median: bool = False
+
+
 def quantile(level: float, mean: FloatArray, deviation: FloatArray, tail: FloatArray) -> FloatArray:
     """Quantile of each distribution at `level`, between 0 and 1."""
     side = 1.0 if level >= 0.5 else -1.0

@@ -83,6 +83,7 @@ class Kind(StrEnum):
     NUMBERS = "numbers"
     CLASSES = "classes"
     DIRECTIONS = "directions"
+    COUNTS = "counts"
 
 
 def flag_meanings_of(attrs: Mapping[Any, Any]) -> list[str]:

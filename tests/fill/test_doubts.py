@@ -134,7 +134,7 @@ def test_rare_events(tmp_path: Path, model: str) -> None:
     for how, fill in fills(array(counts), tmp_path, model).items():
         (text,) = geonp_warnings(fill)
         assert "% of the observed values are 0, and most others lie alone" in text, how
-        assert "--as classes" in text
+        assert "--as counts" in text
     assert len(geonp_warnings(lambda: infill(array(np.minimum(counts, 1)), model=model))) == 1
     assert geonp_warnings(lambda: infill(array(counts), model=model, as_="numbers")) == []
     # patches of many are no events
