@@ -166,6 +166,8 @@ def _check(statistic: str, threshold: float | None, samples: int) -> None:
         raise InputError(
             f"statistic='fraction' and threshold need each other: got {statistic!r} with threshold={threshold!r}"
         )
+    if threshold is not None and np.isnan(threshold):
+        raise InputError("threshold (--threshold) must be a number, got NaN, which no value exceeds")
     if not isinstance(samples, (int, np.integer)) or isinstance(samples, bool) or samples < 2:
         raise InputError(f"samples must be at least 2 for a standard error, got {samples!r}")
 
@@ -247,6 +249,16 @@ def _again(ds: xr.Dataset, name: str, samples: int, options: dict[str, Any]) -> 
     """
     flags = ds[f"{name}_fill_flag"]
     beside = [one for key in ("covariates", "errors") for one in named(options.get(key)) if isinstance(one, str)]
+    if f"{name}_standard_error" not in ds:
+        raise InputError(
+            f"{name!r} has no standard errors ({name}_standard_error), to which joint samples are scaled: classes have "
+            "none. Give all of the result of a fill of numbers, or choose other variables (--variable)."
+        )
+    if not (flags == FillFlag.OBSERVED).any():
+        raise InputError(
+            f"{name!r} has no observed cells, from which its errors could be drawn again, such as after a fill onto "
+            "another grid: fill on the grid of the raster with samples=200 (--samples 200), and aggregate that"
+        )
     source = ds[[name, *(one for one in beside if one in ds)]]
     source = source.assign({name: ds[name].where(flags == FillFlag.OBSERVED).variable})
     source.attrs = {}

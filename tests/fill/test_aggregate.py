@@ -180,6 +180,7 @@ def test_longitudes_may_differ_by_a_turn(model: str) -> None:
     [
         ({"statistic": "median"}, "statistic must be one of mean, sum, integral, fraction, got 'median'"),
         ({"statistic": "fraction"}, "statistic='fraction' and threshold need each other"),
+        ({"statistic": "fraction", "threshold": np.nan}, "threshold .* must be a number, got NaN"),
         ({"samples": 1}, "samples must be at least 2"),
         ({"regions": {"a": 1}}, "regions are polygons, a raster of labels, or block sizes: got dict"),
         ({"regions": shapely.Point(0, 0)}, "regions must be polygons, got geometries of type Point"),
@@ -205,6 +206,13 @@ def test_a_filled_raster_that_cannot_be_drawn_again_says_what_to_do(model: str) 
         InputError, match=r"with covariates, on which .* give the same, height \(covariates=.*--covariate"
     ):
         aggregate(again, 4, samples=2, model=model)
+    classes = infill(raster().round(), as_="classes")
+    with pytest.raises(InputError, match=r"'a' has no standard errors .*: classes have none"):
+        aggregate(classes, 4, samples=2)
+    source = raster()
+    elsewhere = infill(source, at=source.assign_coords(x=source.x + 3), model=model)
+    with pytest.raises(InputError, match=r"'a' has no observed cells, .* such as after a fill onto another grid"):
+        aggregate(elsewhere, 4, samples=2, model=model)
     with pytest.raises(InputError, match="but has no fill flags"):
         aggregate(filled[["a"]], 4, samples=2)
 
