@@ -35,6 +35,7 @@ from geonp.raster.dimensions import has_coordinate
 from geonp.raster.gaps import SIMULATORS
 from geonp.raster.kinds import is_classes
 from geonp.raster.metadata import THEMATIC
+from geonp.raster.nodata import units_in_memory
 from geonp.raster.windows import Window
 
 SLICE = "slice"
@@ -169,7 +170,7 @@ def evaluate(
     ours = _variants(holdout, bool(known), neighbours is not None)
     comparison = Comparison(
         name=str(cut.name),
-        units=str(cut.attrs.get("units", "")),
+        units=units_in_memory(cut.attrs),
         selection=_describe(chosen, array, neighbours, known),
         shape=(array.shape[0], array.shape[1]),
         window=window,

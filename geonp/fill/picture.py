@@ -20,7 +20,7 @@ from geonp.raster.dimensions import has_coordinate
 from geonp.raster.grid import Grid
 from geonp.raster.kinds import category_labels, is_classes, is_direction
 from geonp.raster.metadata import GDAL_METADATA, FillFlag, as_dataset
-from geonp.raster.nodata import declared_nodata, observed
+from geonp.raster.nodata import declared_nodata, observed, units_in_memory
 from geonp.raster.surface import surface_of
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def _text(value: Any) -> str:
 def _panels(ds: xr.Dataset, name: Hashable, parts: Mapping[str, FloatArray], points: Places | None) -> list[Panel]:
     """The panels of a variable: those that its results and its kind allow."""
     da, values, flags = ds[name], parts["value"], parts.get("flag")
-    units = str(da.attrs.get("units", ""))
+    units = units_in_memory(da.attrs)
     was_seen = np.isfinite(values) if flags is None else flags == FillFlag.OBSERVED
     before = np.where(was_seen, values, np.nan)
     style = _style_of(ds, name, values if points is None else np.concatenate([values.ravel(), points.values]))
@@ -228,7 +228,7 @@ def _panels(ds: xr.Dataset, name: Hashable, parts: Mapping[str, FloatArray], poi
     error = np.where(was_seen & (error == 0), np.nan, error)
     if np.isfinite(error).any():
         wide = _quantile(error, 1 - PICTURE.tails) or 1.0
-        unit = str(ds[f"{name}_standard_error"].attrs.get("units", units))
+        unit = units_in_memory({"units": units, **ds[f"{name}_standard_error"].attrs})
         panels.append(Panel("Standard error", error, {"vmin": 0, "vmax": wide, "cmap": "magma"}, unit, "max"))
     if (probability := parts.get("probability")) is not None:
         sure = np.where(was_seen, np.nan, probability)

@@ -37,6 +37,11 @@ UNLIMITED = (-np.inf, np.inf)
 """Limits that all values are within."""
 
 
+def units_in_memory(attrs: Mapping[Any, Any]) -> str:
+    """Units of the values in memory: none of packed values, whose units are those of the unpacked ones."""
+    return "" if PACKING.keys() & attrs.keys() else str(attrs.get("units", ""))
+
+
 def holds(dtype: np.dtype[Any], value: float) -> bool:
     """Whether an integer or float dtype can represent a value; integers cannot represent NaN."""
     if dtype.kind == "f":

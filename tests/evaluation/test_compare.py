@@ -239,6 +239,18 @@ def test_one_slice_of_one_variable_is_evaluated(model: str) -> None:
     assert evaluate(cube.drop_vars("time"), **options).setting.startswith("height (m), time=0: 40 x 48")
 
 
+def test_scores_of_packed_values_have_no_units(model: str) -> None:
+    """The units are those of the unpacked values: errors of 50 stored values of 0.01 m were said to be of 50 m."""
+    packed = (
+        (raster().fillna(-99) * 100)
+        .astype("int16")
+        .assign_attrs(units="m", scale_factor=0.01, _FillValue=np.int16(-9900))
+    )
+    found = evaluate(packed, model=model, baselines=["nearest"])
+    assert (found.units, found.to_dict()["units"]) == ("", "")
+    assert found.setting.startswith("height: ")
+
+
 def test_cells_that_the_model_leaves_empty_are_counted_and_not_scored(model: str) -> None:
     # the tiny model sees 16 cells far from a tile of 8
     island = np.full((80, 80), np.nan, np.float32)

@@ -59,6 +59,12 @@ def test_the_four_maps_of_a_slice() -> None:
     assert any(text.endswith("°E") for text in texts)
 
 
+def test_packed_values_are_drawn_without_the_units_of_unpacked_ones() -> None:
+    ds = result(Y + 0.1 * X, units="mm", long_name="Rain", scale_factor=0.01)
+    texts = [text.get_text() for axis in ds.geonp.plot().axes for text in axis.findobj() if hasattr(text, "get_text")]
+    assert "mm" not in texts
+
+
 @pytest.mark.parametrize(
     ("values", "attrs", "colours", "limits"),
     [
