@@ -158,10 +158,15 @@ def unbanded(ds: xr.Dataset) -> xr.Dataset:
     stacked = {
         label: layers[""]
         if list(layers) == [""]
-        else xr.concat(list(layers.values()), xr.IndexVariable("slice", list(layers)))
+        else xr.concat(list(layers.values()), xr.IndexVariable(_dimension(layers), list(layers)))
         for label, layers in found.items()
     }
     return xr.Dataset(stacked, attrs=ds.attrs)
+
+
+def _dimension(places: Iterable[str]) -> str:
+    """The dimension of bands: ``sample`` if nothing else tells them apart."""
+    return "sample" if all(re.fullmatch(r"sample=\d+", place) for place in places) else "slice"
 
 
 def values_only(obj: xr.DataArray | xr.Dataset) -> xr.Dataset:

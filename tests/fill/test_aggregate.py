@@ -226,6 +226,13 @@ def test_a_result_in_the_bands_of_a_geotiff_is_that_result(model: str, tmp_path:
     )
 
 
+def test_samples_in_the_bands_of_a_geotiff_are_used(model: str, tmp_path: Path) -> None:
+    """They were left aside without a word: others were drawn, or refused for a fill within bounds."""
+    filled = infill(np.exp(raster()).to_dataset(name="a"), model=model, samples=30, bounds=(0, None))
+    write_raster(filled, tmp_path / "filled.tif")
+    pd.testing.assert_frame_equal(aggregate(open_raster(tmp_path / "filled.tif"), 8), aggregate(filled, 8), rtol=1e-5)
+
+
 def test_the_command_writes_the_table_of_the_function(model: str, tmp_path: Path) -> None:
     source, out = tmp_path / "filled.zarr", tmp_path / "table.csv"
     write_raster(infill(raster(), model=model, samples=30), source)
