@@ -155,18 +155,24 @@ def unbanded(ds: xr.Dataset) -> xr.Dataset:
     for band, text in enumerate(map(str, bands)):
         label, _, place = text.partition(" ")
         found.setdefault(label, {})[place] = ds[name].isel(band=band, drop=True).drop_vars("band_name", errors="ignore")
-    stacked = {
-        label: layers[""]
-        if list(layers) == [""]
-        else xr.concat(list(layers.values()), xr.IndexVariable(_dimension(layers), list(layers)))
-        for label, layers in found.items()
-    }
+    stacked = {label: _stacked(layers) for label, layers in found.items()}
     return xr.Dataset(stacked, attrs=ds.attrs)
 
 
-def _dimension(places: Iterable[str]) -> str:
-    """The dimension of bands: ``sample`` if nothing else tells them apart."""
-    return "sample" if all(re.fullmatch(r"sample=\d+", place) for place in places) else "slice"
+def _stacked(layers: Mapping[str, xr.DataArray]) -> xr.DataArray:
+    """Bands by their places, along a dimension of slices, and before it one of results, such as samples."""
+    slices: dict[str, dict[str, xr.DataArray]] = {}
+    for place, layer in layers.items():
+        found = re.match(r"(?:((?:sample|quantile|threshold|category)=\S+) ?)?(.*)", place)
+        assert found is not None
+        slices.setdefault(found[2], {})[found[1] or ""] = layer
+    each = {
+        place: xr.concat(list(part.values()), xr.IndexVariable(next(iter(part)).partition("=")[0], list(part)))
+        if "" not in part
+        else part[""]
+        for place, part in slices.items()
+    }
+    return each[""] if list(each) == [""] else xr.concat(list(each.values()), xr.IndexVariable("slice", list(each)))
 
 
 def values_only(obj: xr.DataArray | xr.Dataset) -> xr.Dataset:

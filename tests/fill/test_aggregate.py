@@ -231,6 +231,12 @@ def test_samples_in_the_bands_of_a_geotiff_are_used(model: str, tmp_path: Path) 
     filled = infill(np.exp(raster()).to_dataset(name="a"), model=model, samples=30, bounds=(0, None))
     write_raster(filled, tmp_path / "filled.tif")
     pd.testing.assert_frame_equal(aggregate(open_raster(tmp_path / "filled.tif"), 8), aggregate(filled, 8), rtol=1e-5)
+    stack = xr.concat([raster(), raster() + 1], "time").to_dataset(name="a")
+    filled = infill(stack, model=model, samples=30, quantiles=[0.1])
+    write_raster(filled, tmp_path / "stack.tif")
+    table = aggregate(open_raster(tmp_path / "stack.tif"), 8)
+    assert table.pop("slice").unique().tolist() == ["time=0", "time=1"]
+    pd.testing.assert_frame_equal(table, aggregate(filled, 8).drop(columns="time"), rtol=1e-5)
 
 
 def test_the_command_writes_the_table_of_the_function(model: str, tmp_path: Path) -> None:
