@@ -8,7 +8,7 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 INSTALL := $(BIN)/python -m pip install --quiet --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check docs bench bench-speed bench-against bench-accuracy bench-exact bench-seams bench-equivariance bench-cost bench-points bench-scale bench-cluster bench-across bench-beside bench-classes bench-errors bench-adapt bench-station-days bench-with-points bench-samples bench-sphere bench-values bench-papers clean
+.PHONY: demo test check docs bench bench-speed bench-against bench-accuracy bench-exact bench-seams bench-equivariance bench-cost bench-points bench-scale bench-cluster bench-across bench-beside bench-classes bench-counts bench-errors bench-adapt bench-station-days bench-with-points bench-samples bench-sphere bench-values bench-papers clean
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
@@ -78,6 +78,9 @@ bench-station-days: $(STAMP)
 
 bench-with-points: $(STAMP)
 	$(BIN)/python benchmarks/with_points.py
+
+bench-counts: $(STAMP)
+	$(BIN)/python benchmarks/counts.py
 
 bench-errors: $(STAMP)
 	$(BIN)/python benchmarks/errors.py

@@ -182,7 +182,7 @@ def _warn_of_few_numbers(variable: Variable, glances: list[Glance]) -> None:
         warn(
             f"{variable.label}: filled as numbers, but {events}. Single events are taken for noise: filled values are "
             "too small, and standard errors far too small. as_='counts' (--as counts) predicts the probability of each "
-            "count; as_='numbers' (--as numbers) leaves it at that."
+            "count; as_='numbers' (--as numbers) turns this warning off."
         )
     elif doubt := _doubt_of_codes(variable.source, glances):
         warn(

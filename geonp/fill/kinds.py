@@ -82,15 +82,15 @@ def check_kinds(variables: Sequence[Variable], options: FillOptions) -> None:
     numbers: dict[str, object] = {name: getattr(options, name) for name in names}
     numbers["bounds"] = None if isinstance(options.bounds, Mapping) else options.bounds
     both = {"across": options.across, "covariates": options.covariates, "errors": options.errors}
+    refused: dict[Kind, dict[str, object]] = {
+        Kind.NUMBERS: {},
+        Kind.DIRECTIONS: numbers,
+        Kind.CLASSES: numbers | both,
+        Kind.COUNTS: without(numbers, ("quantiles", "exceed")) | both,
+    }
     for variable in variables:
-        counts = {name: value for name, value in numbers.items() if name not in ("quantiles", "exceed")} | both
-        refused = {
-            Kind.NUMBERS: {},
-            Kind.DIRECTIONS: numbers,
-            Kind.CLASSES: numbers | both,
-            Kind.COUNTS: counts,
-        }[variable.kind]
-        found = [name for name, value in refused.items() if value is not None and (name in both or value)]
+        given = refused[variable.kind]
+        found = [name for name, value in given.items() if value is not None and (name in both or value)]
         if found:
             raise InputError(
                 f"{', '.join(found)} cannot be used with {variable.kind}: got {variable.label!r}, expected a variable "

@@ -23,7 +23,7 @@ from geonp.raster.arrays import Float64Array, IntArray
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import Kind
 from geonp.raster.times import times_of
-from geonp.raster.units import measure_of, require_errors_in
+from geonp.raster.units import measure_of, require_error_units
 from geonp.raster.variable import Variable
 from geonp.raster.windows import CHUNKS, Window
 
@@ -211,7 +211,7 @@ def _errors(table: Table, name: str) -> Float64Array:
     if name not in table.covariates or not pd.api.types.is_numeric_dtype(table.covariates[name]):
         raise InputError(f"point_errors must be a column of numbers of points, got {name!r}")
     (value,) = table.values
-    require_errors_in(table.attrs.get(value, {}).get("units"), name, table.attrs.get(name, {}).get("units"))
+    require_error_units(name, table.attrs.get(name, {}).get("units"), table.attrs.get(value, {}).get("units"))
     errors = table.covariates[name].to_numpy(np.float64, na_value=np.nan)
     if (errors < 0).any():
         raise InputError(f"known errors must not be negative: got {np.nanmin(errors):g} in {name!r}; correct them")

@@ -23,7 +23,7 @@ from geonp.inference.context import Neighbourhood
 from geonp.inference.kernel import FillJob
 from geonp.inference.predictor import resolve
 from geonp.inference.stack import STACK, Across
-from geonp.inference.student import Asked
+from geonp.inference.student import Statistics
 from geonp.raster.covariates import (
     Covariate,
     CovariateLike,
@@ -233,8 +233,8 @@ def load_job(
 ) -> tuple[FillJob, checkpoint.Card]:
     """Load the model, and collect what each window needs of the options."""
     predictor, card = resolve(str(options.model), options.device, options.batch_size)
-    asked = Asked(tuple(options.quantiles), tuple(options.exceed), median=options.statistic == "median")
-    return FillJob(predictor.rooted(), shape, periodic, options.max_distance, options.seed, asked=asked), card
+    statistics = Statistics(tuple(options.quantiles), tuple(options.exceed), median=options.statistic == "median")
+    return FillJob(predictor.rooted(), shape, periodic, options.max_distance, options.seed, statistics=statistics), card
 
 
 def _classes(model: str | os.PathLike[str]) -> int:

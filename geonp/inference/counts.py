@@ -18,7 +18,7 @@ def fill_counts(inputs: Inputs, chunk: Window, job: FillJob) -> StructArray:
     What the probabilities of a cell leave, where all counts around it are equal, is that of one more. Raises InputError
     for values that are no counts, and as :func:`geonp.inference.classes.fill_classes`.
     """
-    observed = inputs.values[np.isfinite(inputs.values)]
+    observed = inputs.values[inputs.domain_mask & np.isfinite(inputs.values)]
     if wrong := observed[(observed < 0) | (observed != np.rint(observed))][:1].tolist():
         raise InputError(
             f"Counts must be whole numbers of at least 0: got {wrong[0]:g}. Fill them as numbers (as_='numbers', --as "
@@ -43,11 +43,11 @@ def fill_counts(inputs: Inputs, chunk: Window, job: FillJob) -> StructArray:
         return np.asarray(counts[np.minimum((below < level).sum(0), len(counts) - 1)])
 
     result["flag"][filled] = FillFlag.FILLED
-    result["value"][filled] = quantile(0.5) if job.asked.median else mean
+    result["value"][filled] = quantile(0.5) if job.statistics.median else mean
     result["standard_error"][filled] = np.sqrt(((counts[:, None] - mean) ** 2 * of_each).sum(0))
     result["tail"][filled] = 0.0
-    for k, level in enumerate(job.asked.levels):
+    for k, level in enumerate(job.statistics.levels):
         result["quantile"][filled, k] = quantile(level)
-    for k, threshold in enumerate(job.asked.thresholds):
+    for k, threshold in enumerate(job.statistics.thresholds):
         result["exceedance"][filled, k] = of_each[counts > threshold].sum(0)
     return result

@@ -24,7 +24,7 @@ from geonp.inference.predictor import Predictor
 from geonp.inference.series import SERIES
 from geonp.inference.stack import STACK, Across, combined
 from geonp.inference.stitching import Tile, blended, in_batches, stitch
-from geonp.inference.student import Asked
+from geonp.inference.student import Statistics
 from geonp.inference.tiles import far_of, tiles_beside, tiles_of
 from geonp.inference.tiling import TILING, between, support, wanted_cells
 from geonp.inference.warping import Warping
@@ -69,7 +69,7 @@ class FillJob:
         Places of the cells if they are not square: distances are then true ones, otherwise counted in cells.
     points : Measurements or None
         Measurements beside the cells of a variable, see :mod:`geonp.inference.measurements`.
-    asked : Asked
+    statistics : Statistics
         What is asked of the distributions of counts.
     """
 
@@ -88,7 +88,7 @@ class FillJob:
     noise: tuple[int, ...] = ()
     surface: Surface | None = None
     points: Measurements | None = None
-    asked: Asked = field(default_factory=Asked)
+    statistics: Statistics = field(default_factory=Statistics)
 
     def of(self, variable: Variable) -> FillJob:
         """The job of a variable."""
@@ -240,8 +240,8 @@ def result_dtype(dtype: np.dtype[Any], job: FillJob | None = None) -> np.dtype[A
         return np.dtype([value, ("probability", np.float32), *every, flag])
     several: list[tuple[str, Any, tuple[int]]] = []
     if job is not None and job.kind is Kind.COUNTS:
-        several += [("quantile", dtype, (len(job.asked.levels),))]
-        several += [("exceedance", np.float32, (len(job.asked.thresholds),))]
+        several += [("quantile", dtype, (len(job.statistics.levels),))]
+        several += [("exceedance", np.float32, (len(job.statistics.thresholds),))]
     if job is not None and job.samples:
         several += [("sample", dtype, (job.samples,))]
     return np.dtype([value, ("standard_error", dtype), ("tail", np.float32), flag, *several])
@@ -267,7 +267,7 @@ def as_read(values: FloatArray, flag: npt.NDArray[np.int8] | int, job: FillJob |
     else:
         if job is not None and job.kind is Kind.COUNTS:
             result["quantile"] = values[..., None]
-            above = values[..., None] > np.array(job.asked.thresholds)
+            above = values[..., None] > np.array(job.statistics.thresholds)
             result["exceedance"] = np.where(missing[..., None], np.nan, above)
         if job is not None and job.samples:
             result["sample"] = values[..., None]

@@ -30,7 +30,7 @@ LIGHTEST = 1e-4
 
 
 @dataclass(frozen=True)
-class Asked:
+class Statistics:
     """What is asked of the distribution of each cell: levels of quantiles, thresholds, and the median for the mean."""
 
     levels: tuple[float, ...] = ()

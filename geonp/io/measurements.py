@@ -144,10 +144,8 @@ def read_table(
     points = points.set_axis(columns, axis=1)
     if twice := [name for name in columns if columns.count(name) > 1]:
         raise InputError(f"the table has several columns {twice[0]!r}: expected different names; rename one")
-    headers = {column: pair for column, pair in bracketed(columns).items() if {column, pair[0]} & {*covariates}}
-    called = {column: name for column, (name, _) in headers.items() if name in covariates}
-    attrs = {**attrs, **{called.get(column, column): {"units": unit} for column, (_, unit) in headers.items()}}
-    points = points.rename(columns=called)
+    called, units_beside = _named_in_short(columns, covariates)
+    points, attrs = points.rename(columns=called), attrs | units_beside
     columns = [called.get(name, name) for name in columns]
     short = bracketed(columns)
     whole = {name: column for column, (name, _) in short.items()}
@@ -187,6 +185,19 @@ def read_table(
     beside = points[[name for name in covariates if name in columns]]
     others = points.drop(columns=list({x, y, *names, *beside.columns}))
     return Table(xy, {name: points[name].to_numpy() for name in names}, x, y, attrs, beside, others, crs=crs)
+
+
+def _named_in_short(
+    columns: Sequence[str], covariates: Collection[str]
+) -> tuple[dict[str, str], dict[str, dict[Hashable, Any]]]:
+    """New names of columns such as ``height [m]`` that `covariates` call ``height``, and the units of both forms."""
+    called, attrs = dict[str, str](), dict[str, dict[Hashable, Any]]()
+    for column, (name, unit) in bracketed(columns).items():
+        if name in covariates:
+            called[column] = name
+        if name in covariates or column in covariates:
+            attrs[called.get(column, column)] = {"units": unit}
+    return called, attrs
 
 
 def _require_places(points: xr.Dataset, x: str, y: str, names: Sequence[str]) -> None:

@@ -137,14 +137,19 @@ def with_fill_values(ds: xr.Dataset, store: Any, group: str = "") -> xr.Dataset:
     replaces it.
     """
     # only arrays of format 3 have a serializer
-    if any("serializer" in da.encoding and "fill_value" not in da.encoding for da in ds.variables.values()):
+    unfilled = any("serializer" in da.encoding and "fill_value" not in da.encoding for da in ds.variables.values())
+    replaced = [
+        name
+        for name, da in ds.variables.items()
+        if "serializer" not in da.encoding and da.ndim and da.attrs.get("_FillValue") == 0
+    ]
+    if unfilled or replaced:
         arrays = dict(zarr.open_group(store, mode="r", path=group, use_consolidated=False).arrays())
-        for name, da in ds.variables.items():
-            da.encoding["fill_value"] = arrays[str(name)].fill_value
-    for name, da in ds.variables.items():
-        if "serializer" not in da.encoding and da.ndim and da.attrs.get("_FillValue") == 0:
-            attrs = zarr.open_group(store, mode="r", path=group, use_consolidated=False)[str(name)].attrs
-            da.attrs["_FillValue"] = attrs.get("_FillValue", da.attrs["_FillValue"])
+        for name in ds.variables if unfilled else ():
+            ds.variables[name].encoding["fill_value"] = arrays[str(name)].fill_value
+        for name in replaced:
+            attrs = ds.variables[name].attrs
+            attrs["_FillValue"] = arrays[str(name)].attrs.get("_FillValue", attrs["_FillValue"])
     return ds
 
 

@@ -18,7 +18,7 @@ from geonp.raster.nodata import UNLIMITED, declared_nodata, valid_limits
 from geonp.raster.parts import PARTS
 from geonp.raster.sentinels import Extremes, sentinels_of, suspects, warn_of_sentinels
 from geonp.raster.tolerances import TOLERANCES
-from geonp.raster.units import require_errors_in
+from geonp.raster.units import require_error_units
 from geonp.raster.variable import ErrorReader, Variable
 
 MAX_COVARIATES = 16
@@ -137,14 +137,14 @@ def errors_of(
             f"Known errors belong to one variable: got {len(arrays)} arrays of errors and {len(variables)} variables "
             "to fill, expected one of each. Choose one."
         )
-    name = covariate_name(arrays[0]).replace("covariate", "array of known errors")
-    part, *others = _parts(placed(arrays[0], ds, grid, name), ds.dims)
+    array = placed(arrays[0], ds, grid, covariate_name(arrays[0], "array of known errors"))
+    part, *others = _parts(array, ds.dims)
     if others or is_classes(part):
         raise InputError(
             f"Known errors must be numbers on the dimensions of the raster: got {arrays[0].dims}, expected at most "
             f"{variables[0].source.dims}. Select one entry along the others."
         )
-    require_errors_in(variables[0].source.attrs.get("units"), str(part.name), part.attrs.get("units"))
+    require_error_units(str(part.name), part.attrs.get("units"), variables[0].source.attrs.get("units"))
     variable = as_numbers(part, grid)
     return [Covariate(replace(variable, read=ErrorReader(variable.read)), known_errors=True)]
 
@@ -238,9 +238,9 @@ def _empty(covariate: Covariate) -> InputError:
     )
 
 
-def covariate_name(array: xr.DataArray) -> str:
+def covariate_name(array: xr.DataArray, what: str = "covariate") -> str:
     """Name of an array in errors."""
-    return "covariate" if array.name is None else f"covariate {array.name!r}"
+    return what if array.name is None else f"{what} {array.name!r}"
 
 
 def has_classes(array: xr.DataArray) -> bool:
@@ -324,7 +324,7 @@ def placed(array: xr.DataArray, ds: xr.Dataset, grid: Grid, name: str) -> xr.Dat
             warn(
                 f"The {name} and the raster have other names along {dim!r}: got {', '.join(theirs)}, expected "
                 f"{', '.join(own)}. Each is used beside the one of its number. To use one of them beside all, select "
-                f"it (--covariate FILE:{theirs[0]})."
+                f"it: FILE:{theirs[0]} on the command line."
             )
     return array
 

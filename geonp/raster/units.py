@@ -131,20 +131,20 @@ def measure_of(text: str) -> Measure | None:
     return Measure(frozenset((name, power) for name, power in powers.items() if power), factor)
 
 
-def require_errors_in(units: object, name: str, own: object) -> None:
-    """Check that known errors are in the units of the values, if both are known.
+def require_error_units(name: str, of_errors: object, of_values: object) -> None:
+    """Check that the units of known errors, called `name`, are those of the values, unless one of them is not known.
 
-    Raises InputError if the units of the errors, `own`, are others.
+    Raises InputError if they differ.
     """
-    known = measure_of(str(own)), measure_of(str(units))
-    if not own or not units or known[0] is None or known[1] is None:
+    own, values = measure_of(str(of_errors)), measure_of(str(of_values))
+    if not of_errors or not of_values or own is None or values is None:
         return
-    said = f"The known errors {name!r} have the units {str(own)!r}, and the values {str(units)!r}"
-    if known[0].dims == known[1].dims:
-        factor, _ = known[0].converted_to(known[1])
+    said = f"The known errors {name!r} have the units {str(of_errors)!r}, and the values {str(of_values)!r}"
+    if own.dims == values.dims:
+        factor, _ = own.converted_to(values)
         if not math.isclose(factor, 1.0, rel_tol=1e-6):
             raise InputError(f"{said}: expected those of the values. Multiply the errors by {factor:.6g}.")
-    elif known[0].sized and known[1].sized:
+    elif own.sized and values.sized:
         raise InputError(
             f"{said}: expected standard errors in those of the values, neither variances nor relative errors. Convert "
             "them, or correct the units of one of the two."

@@ -19,7 +19,7 @@ from geonp.raster.arrays import BoolArray, Float64Array
 from geonp.raster.covariates import Covariate, CovariateLike, elsewhere, is_constant, named, require_few
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import as_dataset, class_attrs
-from geonp.raster.units import require_errors_in
+from geonp.raster.units import require_error_units
 from geonp.scattered.fields import Field, Frame
 from geonp.scattered.targets import Target
 
@@ -157,7 +157,7 @@ def errors_of(column: str | None, table: Table) -> Float64Array | None:
             "expected one; choose it with values=... (--value)"
         )
     (name,) = table.values
-    require_errors_in(table.attrs.get(name, {}).get("units"), column, table.attrs.get(column, {}).get("units"))
+    require_error_units(column, table.attrs.get(column, {}).get("units"), table.attrs.get(name, {}).get("units"))
     errors: Float64Array = np.nan_to_num(table.covariates[column].to_numpy(np.float64, na_value=np.nan), posinf=np.inf)
     if np.isinf(errors).any():
         raise InputError(

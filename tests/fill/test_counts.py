@@ -81,6 +81,9 @@ def test_what_are_no_counts_is_refused(gappy: xr.DataArray) -> None:
         (gappy + 0.5).geonp.infill(as_="counts")
     with pytest.raises(InputError, match="whole numbers of at least 0: got -1"):
         (gappy - 1).geonp.infill(as_="counts")
+    outside = xr.ones_like(gappy, bool)
+    outside[0, 0] = False
+    assert (xr.where(outside, gappy, -1).rename("a").geonp.infill(as_="counts", mask=outside)["a"] >= -1).all()
     with pytest.raises(InputError, match="samples cannot be used with counts"):
         gappy.geonp.infill(as_="counts", samples=2)
     with pytest.raises(InputError, match="across cannot be used with counts"):
