@@ -282,6 +282,8 @@ def _again(ds: xr.Dataset, name: str, samples: int, options: dict[str, Any]) -> 
                 f"{name} was filled across {' and '.join(before)}: its errors are assumed to have the spatial "
                 "correlation of a fill without across"
             )
+    if name in str(ds.attrs.get("geonp_counts", "")).split():
+        options = {"as_": "numbers", **options}  # counts have no samples; their standard errors scale those of numbers
     again = infill(source, samples=samples, **{"model": options.get("model") or _model_of(ds), **options})
     drawn = again[f"{name}_sample"]
     if "bounds" in options:

@@ -76,6 +76,13 @@ def test_the_median_is_a_count(gappy: xr.DataArray, filled: xr.Dataset) -> None:
     np.testing.assert_array_equal(median[likely < 0.49], 0)
 
 
+def test_sums_of_regions_have_standard_errors(truth: xr.DataArray, filled: xr.Dataset) -> None:
+    sums = filled.geonp.aggregate(12, statistic="sum")  # warnings are errors
+    expected = truth.values.reshape(4, 12, 4, 12).sum((1, 3)).ravel()
+    z = (sums["value"].values - expected) / sums["standard_error"].values
+    assert 0.7 < np.sqrt(np.mean(z**2)) < 1.4
+
+
 def test_what_are_no_counts_is_refused(gappy: xr.DataArray) -> None:
     with pytest.raises(InputError, match=r"whole numbers of at least 0: got 0\.5"):
         (gappy + 0.5).geonp.infill(as_="counts")
