@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import importlib
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -62,6 +64,14 @@ def pytest_collection_finish() -> None:
     """Leave what lasts to the end out of all later collections of garbage."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def scoringrules() -> Any:
+    """The package of this name, without numba: with it, it compiles for many seconds whenever it is imported."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "numba", None)
+        return importlib.import_module("scoringrules")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,9 +31,7 @@ def test_scores_of_one_cell_in_closed_form() -> None:
     assert [scores.coverage(level) for level in LEVELS] == [0.0, 1.0, 1.0]
 
 
-def test_scores_of_a_student_distribution() -> None:
-    import scoringrules  # compiles for seconds, here and not in every process that collects the tests
-
+def test_scores_of_a_student_distribution(scoringrules: Any) -> None:
     tail, error = 0.25, 2.0
     df, scale = 1 / tail, error * math.sqrt(1 - 2 * tail)
     scores = score(np.array([3.0]), np.array([5.0]), np.array([error]), tail=np.array([tail]))

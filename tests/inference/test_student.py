@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,9 +40,7 @@ def test_against_scipy(mean: float, deviation: float, tail: float, level: float)
 
 
 @given(st.floats(-5, 5), st.floats(0.01, 10), TAILS, st.floats(-20, 20))
-def test_crps_against_scoringrules(mean: float, deviation: float, tail: float, y: float) -> None:
-    import scoringrules  # compiles for seconds, here and not in every process that collects the tests
-
+def test_crps_against_scoringrules(scoringrules: Any, mean: float, deviation: float, tail: float, y: float) -> None:
     expected = (
         scoringrules.crps_t(y, 1 / tail, mean, deviation * math.sqrt(1 - 2 * tail))
         if tail
