@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -147,9 +148,7 @@ def aggregate(
     grid = Grid.from_xarray(filled)
     found = _regions_of(regions, filled, grid, names, layer, all_touched=all_touched)
     found.require_cells(grid)
-    if empty := [str(name) for name, size in zip(found.names, found.sizes, strict=True) if not size]:
-        shown = ", ".join(empty[:5]) + (", ..." if len(empty) > 5 else "")
-        warn(f"{len(empty)} of {len(found.names)} regions have no cell in the raster: {shown}")
+    _warn_of_regions(found)
     weights = np.ones(grid.shape[0])
     if statistic == "integral" or (statistic in ("mean", "fraction") and grid.geographic):
         weights = cell_areas(grid)
@@ -194,6 +193,23 @@ def _regions_of(
             raise InputError(f"names is a column of regions: got {names!r}, which {type(given).__name__} does not have")
         given = given.set_index(names)
     return cells_of(Polygons.of(given), raster, grid, all_touched=all_touched)
+
+
+def _warn_of_regions(found: Regions) -> None:
+    """Warn of regions without a cell, and of regions that share a name."""
+    empty = [str(name) for name, size in zip(found.names, found.sizes, strict=True) if not size]
+    shared = [name for name, number in Counter(map(str, found.names)).items() if number > 1]
+    if empty:
+        warn(f"{len(empty)} of {len(found.names)} regions have no cell in the raster: {_first(empty)}")
+    if shared:
+        warn(
+            f"several regions are called {_first(shared)}: each has rows of its own, which only their order tells "
+            "apart. Choose a column whose entries differ (names=, --name)."
+        )
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
 def _filled(obj: Raster, samples: int, options: dict[str, Any]) -> tuple[xr.Dataset, list[str]]:

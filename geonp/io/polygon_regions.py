@@ -59,7 +59,9 @@ class Polygons:
             geometries = list(given) if isinstance(given, (Sequence, np.ndarray)) else [given]
             names = list(range(len(geometries)))
         geometries = [Polygon() if geometry is None else geometry for geometry in geometries]
-        if not geometries or not all(hasattr(g, "__geo_interface__") or isinstance(g, Mapping) for g in geometries):
+        if not geometries:
+            raise InputError(f"there are no regions: got an empty {type(given).__name__}, expected some polygons")
+        if not all(hasattr(g, "__geo_interface__") or isinstance(g, Mapping) for g in geometries):
             raise InputError(
                 f"regions are polygons, a raster of labels, or block sizes: got {type(given).__name__}, expected a "
                 "GeoDataFrame, shapely polygons, a DataArray, or numbers of cells"

@@ -143,6 +143,9 @@ def test_polygons_overlap_come_in_other_crs_and_may_have_no_cell(wide_tiles: str
     ]
     with pytest.raises(InputError, match="names is a column of regions: got 'x', which GeoDataFrame does not have"):
         aggregate(source, frame, names="x", samples=3, model=wide_tiles)
+    with pytest.warns(UserWarning, match="several regions are called north: each has rows of its own"):
+        table = aggregate(source, frame.assign(name="north"), names="name", samples=3, model=wide_tiles)
+    assert table.cells.tolist() == [320, 4]
 
 
 def test_labels_areas_and_fractions(model: str) -> None:
@@ -182,6 +185,8 @@ def test_longitudes_may_differ_by_a_turn(model: str) -> None:
         ({"statistic": "fraction"}, "statistic='fraction' and threshold need each other"),
         ({"statistic": "fraction", "threshold": np.nan}, "threshold .* must be a number, got NaN"),
         ({"samples": 1}, "samples must be at least 2"),
+        ({"regions": geopandas.GeoDataFrame(geometry=[], crs=32633)}, "no regions: got an empty GeoDataFrame"),
+        ({"regions": []}, "there are no regions: got an empty list, expected some polygons"),
         ({"regions": {"a": 1}}, "regions are polygons, a raster of labels, or block sizes: got dict"),
         ({"regions": shapely.Point(0, 0)}, "regions must be polygons, got geometries of type Point"),
         ({"regions": np.full((16, 20), 0.5)}, "labels of regions must be whole numbers, got 0.5"),
