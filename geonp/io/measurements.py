@@ -166,6 +166,8 @@ def read_table(
         if points[name].dtype.kind not in "iuf":
             held = _held(points[name]) or points[name].dtype
             raise InputError(f"column {name!r} holds {held}, expected numbers such as -6.25; leave missing cells empty")
+    if again := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"values (--value) has the column {again[0]!r} twice: expected each column once")
     if both := [name for name in names if name in (x, y)]:
         raise InputError(
             f"column {both[0]!r} is a coordinate: expected another column to interpolate, one of {columns}"

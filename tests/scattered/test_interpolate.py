@@ -181,6 +181,8 @@ def test_other_bad_input_is_refused() -> None:
         geonp.interpolate(table, grid, values="rain")
     with pytest.raises(InputError, match="column 'x' is a coordinate: expected another column to interpolate"):
         geonp.interpolate(table, grid, values="x")
+    with pytest.raises(InputError, match=r"values \(--value\) has the column 'value' twice: expected each column once"):
+        geonp.interpolate(table, grid, values=["value", "value"])
     places = table.rename(columns={"x": "lon", "y": "lat"})
     with pytest.raises(InputError, match="x must be the longitude and y the latitude: got x='lat' and y='lon'"):
         geonp.interpolate(places, grid, x="lat", y="lon")
