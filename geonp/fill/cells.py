@@ -67,6 +67,8 @@ def _labels(request: Request, target: Target) -> Array:
     row, col = np.moveaxis(np.rint(np.where(inside[..., None], places, 0)).astype(np.int64), -1, 0)
     labels = np.where(inside, row * shape[1] + col + 1, 0)
     held = np.bincount(labels.ravel(), minlength=shape[0] * shape[1] + 1)[1:]
+    if not inside.any():
+        raise InputError(target.outside)
     covered = np.isfinite(target.mapping(*target.coordinates)).all(-1).ravel()
     if bare := int((covered & (held == 0)).sum()):
         raise InputError(

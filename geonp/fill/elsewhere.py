@@ -14,7 +14,7 @@ import xarray as xr
 from dask.array.core import normalize_chunks, slices_from_chunks
 from dask.delayed import delayed
 
-from geonp.errors import InputError
+from geonp.errors import InputError, warn
 from geonp.fill.bounds import mapped
 from geonp.fill.outputs import result_arrays
 from geonp.fill.region import unknown
@@ -43,6 +43,12 @@ class Target:
     def coordinates(self) -> tuple[Array, Array]:
         """Centres of rows and of columns, in the unit of the CRS."""
         return self.grid.centres(self.at)
+
+    @property
+    def outside(self) -> str:
+        """What to say of a target outside of the raster."""
+        bounds = "whose bounds are " + ", ".join(f"{bound:g}" for bound in self.mapping.source.bounds or ())
+        return f"no cell of the grid at (--like) has its centre in the raster, {bounds}. Check the CRS of both."
 
     def same(self) -> bool:
         """Whether the cells of the target are those of the raster, in the same order."""
@@ -174,8 +180,10 @@ def _blocks(data: da.Array, read: Read, domain: Any, target: Target, job: FillJo
     y, x = target.coordinates
     dtype = result_dtype(read.dtype, job)
     lead, blocks = data.numblocks[:-2], np.empty((*data.numblocks[:-2], *map(len, target.chunks)), object)
+    outside = True
     for place, (rows, cols) in zip(np.ndindex(blocks.shape[-2:]), slices_from_chunks(target.chunks), strict=True):
         chunk = _chunk(target.mapping(y[rows], x[cols]))
+        outside &= chunk is None
         for index, at in zip(np.ndindex(lead), slices_from_chunks(data.chunks[:-2]), strict=True):
             shape = tuple(part.stop - part.start for part in (*at, rows, cols))
             if chunk is None:
@@ -187,6 +195,8 @@ def _blocks(data: da.Array, read: Read, domain: Any, target: Target, job: FillJo
                 layers = near, far if job.predictor.neighbourhood.far else None
                 one = delayed(_filled)(layers, masks, read, target.mapping, y[rows], x[cols], chunk, job, warping)
             blocks[*index, *place] = da.from_delayed(one, shape, dtype=dtype)
+    if outside:
+        warn(target.outside)
     whole: da.Array = da.block(blocks.tolist())
     return whole
 

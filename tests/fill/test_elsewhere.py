@@ -158,6 +158,16 @@ def test_places_beside_the_edge_of_longitudes_and_latitudes(model: str) -> None:
     assert not found.a.isnull().any()
 
 
+def test_a_grid_outside_of_the_raster_stays_empty_with_a_warning(model: str) -> None:
+    da, far = gapped(raster(24, 32)), raster(6, 8, 2.0, first=900.0)
+    with pytest.warns(UserWarning, match=r"no cell of the grid at .* whose bounds are -0.5, -0.5, 31.5, 23.5\."):
+        found = da.geonp.infill(at=far, model=model)
+    assert found.a.isnull().all()
+    assert (found.a_fill_flag == 3).all()
+    with pytest.raises(geonp.InputError, match="no cell of the grid at"):
+        da.geonp.infill(at=far, support="cell", model=model)
+
+
 def test_what_other_grids_cannot_do_is_refused() -> None:
     da, at = gapped(raster(24, 32)), raster(47, 63, 0.5)
     with pytest.raises(geonp.InputError, match=r"cannot be combined with samples. Fill on the grid of the raster"):
