@@ -88,8 +88,8 @@ def aggregate(
         (GeoPackage, GeoJSON, shapefile); labels on the grid of the raster, an array or a file, where 0, NaN and nodata
         are no region; or the rows and columns of blocks of cells. Polygons may overlap, and be in another CRS.
     statistic : {"mean", "sum", "integral", "fraction"}
-        Statistic of the values of the cells in a region: their mean, weighted by the areas of cells on longitudes and
-        latitudes; their sum; their sum times the areas of cells, in square metres on longitudes and latitudes, else in
+        Statistic of the values of the cells in a region: their mean, weighted by the areas of cells where these
+        differ; their sum; their sum times the areas of cells, in square metres on longitudes and latitudes, else in
         square units of the CRS; or the fraction of the area whose values exceed `threshold`.
     threshold : float, optional
         Value to exceed, in the units of the values, for ``"fraction"``.
@@ -149,9 +149,7 @@ def aggregate(
     found = _regions_of(regions, filled, grid, names, layer, all_touched=all_touched)
     found.require_cells(grid)
     _warn_of_regions(found)
-    weights = np.ones(grid.shape[0])
-    if statistic == "integral" or (statistic in ("mean", "fraction") and grid.geographic):
-        weights = cell_areas(grid)
+    weights = _weights(filled, grid, found, statistic)
     tables = [_table(filled, label, grid, found, weights, statistic, threshold) for label in labels]
     out = pd.concat(tables, ignore_index=True)
     out.attrs = {"statistic": statistic, **({} if threshold is None else {"threshold": threshold})}
@@ -193,6 +191,19 @@ def _regions_of(
             raise InputError(f"names is a column of regions: got {names!r}, which {type(given).__name__} does not have")
         given = given.set_index(names)
     return cells_of(Polygons.of(given), raster, grid, all_touched=all_touched)
+
+
+def _weights(filled: xr.Dataset, grid: Grid, found: Regions, statistic: str) -> FloatArray:
+    """The weight of each pair of a region and a cell: the area of the cell, where areas differ or are asked for."""
+    areas = None
+    if statistic == "integral" or (statistic != "sum" and (grid.geographic or not grid.regular)):
+        areas = cell_areas(filled, grid, found.row, found.col)
+    if areas is None and statistic == "integral":
+        raise InputError(
+            "statistic='integral' needs the areas of cells: got a raster whose cells have no known place. Give it "
+            "coordinates, or take statistic='sum' (--statistic sum), and multiply it by the area of a cell."
+        )
+    return np.ones(found.row.size) if areas is None else areas
 
 
 def _warn_of_regions(found: Regions) -> None:
@@ -334,7 +345,7 @@ def _table(
     for index, (where, pairs, cells) in itertools.product(slices, parts):
         given = [array.data[(*index, *where)] for array in (values, flags)]
         given.append(drawn.data[(slice(None), *index, *where)])
-        weighted = weights[regions.row[pairs]]
+        weighted = weights[pairs]
         tasks.append(delayed(Sums.of)(*given, regions.region[pairs], cells, weighted, threshold))
     sums, rows, n = compute(*tasks), [], len(regions.names)
     of_samples = statistic == "fraction" or filled.attrs.get("geonp_statistic") == "median"

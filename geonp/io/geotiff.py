@@ -25,7 +25,7 @@ from geonp.io.layouts import add_overviews, bits_of, creation_of, layout_of, wit
 from geonp.io.tags import layer_tags, write_categories, write_tags
 from geonp.raster.arrays import Array
 from geonp.raster.dimensions import has_coordinate
-from geonp.raster.grid import Grid, grid_mapping_name
+from geonp.raster.grid import Grid, geotransform
 from geonp.raster.kinds import is_classes, is_direction
 from geonp.raster.metadata import ASCENDS, GDAL_METADATA, PACKED_BANDS
 from geonp.raster.nodata import EXACT, PACKING, UNLIMITED, declared_nodata, observed, valid_limits
@@ -77,9 +77,8 @@ def transform(ds: xr.Dataset, grid: Grid) -> Affine | None:
 
 
 def _written_transform(ds: xr.Dataset) -> Affine | None:
-    mapping = grid_mapping_name(ds)
-    terms = str(ds[mapping].attrs.get("GeoTransform", "")).split() if mapping is not None else []
-    return Affine.from_gdal(*map(float, terms)) if len(terms) == 6 else None
+    terms = geotransform(ds)
+    return None if terms is None else Affine.from_gdal(*terms)
 
 
 def write_geotiff(

@@ -106,9 +106,9 @@ class Grid:
             unit_factor(obj.coords[dim], crs, geographic=geographic) if _is_placed(obj, dim) else 1.0
             for dim in (y_dim, x_dim)
         ]
-        single_dy, single_dx = _geotransform_spacing(obj)
-        y0, dy, y_even = _steps(obj, y_dim, factors[0], single_dy, wraps=False)
-        x0, dx, x_even = _steps(obj, x_dim, factors[1], single_dx, wraps=geographic)
+        terms = geotransform(obj) or [0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
+        y0, dy, y_even = _steps(obj, y_dim, factors[0], terms[5], wraps=False)
+        x0, dx, x_even = _steps(obj, x_dim, factors[1], terms[1], wraps=geographic)
         circle = abs(shape[1] * abs(dx) - 360.0) <= abs(dx) / 2
         return cls(
             y_dim=y_dim,
@@ -273,11 +273,11 @@ def _variables(obj: xr.DataArray | xr.Dataset) -> Mapping[Any, Any]:
     return obj.coords if isinstance(obj, xr.DataArray) else obj.variables
 
 
-def _geotransform_spacing(obj: xr.DataArray | xr.Dataset) -> tuple[float, float]:
-    """``(dy, dx)`` in GDAL's GeoTransform, the only place with the size of a single cell; 1.0 without it."""
+def geotransform(obj: xr.DataArray | xr.Dataset) -> list[float] | None:
+    """The terms of GDAL's GeoTransform, the only place with the size of a single cell; None without it."""
     name = grid_mapping_name(obj)
     terms = str(_variables(obj)[name].attrs.get("GeoTransform", "")).split() if name is not None else []
-    return (float(terms[5]), float(terms[1])) if len(terms) == 6 else (1.0, 1.0)
+    return [float(term) for term in terms] if len(terms) == 6 else None
 
 
 def _is_placed(obj: xr.DataArray | xr.Dataset, dim: Hashable) -> bool:

@@ -11,8 +11,9 @@ import xarray as xr
 
 from geonp.errors import InputError
 from geonp.raster.arrays import AnyIntArray, Array, Float64Array
-from geonp.raster.grid import Grid
+from geonp.raster.grid import Grid, geotransform
 from geonp.raster.nodata import declared_nodata
+from geonp.raster.surface import surface_of
 
 EARTH_RADIUS = 6_371_008.8
 """Mean radius of the Earth in metres."""
@@ -97,11 +98,33 @@ def labelled(labels: xr.DataArray | Array, grid: Grid) -> Regions:
     return Regions(names.tolist(), region.ravel(), row, col)
 
 
-def cell_areas(grid: Grid) -> Float64Array:
-    """Area of the cells of each row: in square metres for longitudes and latitudes, else in square units of the CRS."""
-    dy, dx = (abs(step) for step in grid.spacing)
-    if not grid.geographic:
-        return np.full(grid.shape[0], dy * dx)
-    latitude = grid.origin[0] + grid.spacing[0] * np.arange(grid.shape[0])
-    ends = np.radians(np.clip([latitude - dy / 2, latitude + dy / 2], -90, 90))
-    return np.asarray(EARTH_RADIUS**2 * np.radians(dx) * (np.sin(ends[1]) - np.sin(ends[0])))
+def cell_areas(obj: xr.DataArray | xr.Dataset, grid: Grid, row: AnyIntArray, col: AnyIntArray) -> Float64Array | None:
+    """Areas ``(n,)`` of cells: in square metres for longitudes and latitudes, else in square units of the CRS.
+
+    0 for cells without a known place; None if no place is known.
+    """
+    surface = surface_of(obj, grid)
+    if surface is not None and surface.curvilinear:
+        squared_degrees = surface.areas(*map(np.arange, grid.shape))[row, col]
+        return np.nan_to_num(squared_degrees) * (EARTH_RADIUS * np.radians(1.0)) ** 2
+    if not all(grid.placed):
+        terms = geotransform(obj)
+        if terms is None or grid.geographic:
+            return None
+        return np.full(row.size, abs(terms[1] * terms[5] - terms[2] * terms[4]))
+    y, x = (_edges(obj, grid, axis) for axis in (0, 1))
+    if grid.geographic:
+        y, x = EARTH_RADIUS * np.sin(np.radians(np.clip(y, -90, 90))), EARTH_RADIUS * np.radians(x)
+    return np.asarray(np.abs(np.diff(y))[row] * np.abs(np.diff(x))[col])
+
+
+def _edges(obj: xr.DataArray | xr.Dataset, grid: Grid, axis: int) -> Float64Array:
+    """Edges of rows or columns, halfway between their centres."""
+    centres = grid.origin[axis] + grid.spacing[axis] * np.arange(grid.shape[axis])
+    if not grid.even[axis]:
+        centres = grid.centres(obj)[axis]
+        centres = np.unwrap(centres, period=360.0) if axis == 1 and grid.geographic else centres
+    steps = np.diff(centres) if centres.size > 1 else np.array([grid.spacing[axis]])
+    return np.concatenate(
+        [[centres[0] - steps[0] / 2], centres[:-1] + steps[: centres.size - 1] / 2, [centres[-1] + steps[-1] / 2]]
+    )

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import shapely
 import xarray as xr
+from rasterio import Affine
 from scipy import ndimage
 
 from geonp.errors import InputError
@@ -153,7 +154,7 @@ def test_labels_areas_and_fractions(model: str) -> None:
     labels = xr.zeros_like(source, int)
     labels[:, :7], labels[:8, 7:] = 3, 8
     filled = infill(source, model=model, samples=30)
-    areas = np.broadcast_to(cell_areas(Grid.from_xarray(source))[:, None], source.shape)
+    areas = cell_areas(source, Grid.from_xarray(source), *np.indices(source.shape).reshape(2, -1)).reshape(source.shape)
     ends = np.sin(np.deg2rad([60.5, 44.5]))
     assert areas.sum() == pytest.approx(np.deg2rad(20) * 6371008.8**2 * (ends[0] - ends[1]))
     table = aggregate(filled, labels)
@@ -166,6 +167,33 @@ def test_labels_areas_and_fractions(model: str) -> None:
     above = np.average(filled.a_sample.values[:, inside] > 0, weights=areas[inside], axis=1)
     assert share.value[0] == pytest.approx(above.mean())
     assert share.standard_error[0] == pytest.approx(above.std(ddof=1))
+
+
+def test_areas_are_those_of_uneven_curvilinear_and_rotated_cells(model: str) -> None:
+    source = raster(lat=True)
+    uneven = source.assign_coords(lat=60.0 - np.arange(16) ** 1.5, lon=np.arange(20.0) ** 2)
+    y = np.sin(np.radians(np.interp(np.arange(17) - 0.5, np.arange(16), uneven.lat)))
+    y[[0, -1]] = np.sin(np.radians([60.5, uneven.lat[-1] - (uneven.lat[-2] - uneven.lat[-1]) / 2]))
+    x = np.radians([-0.5, *(np.arange(19) ** 2 + np.arange(1, 20) ** 2) / 2, 361 + 37 / 2])
+    areas = 6371008.8**2 * np.abs(np.outer(np.diff(y), np.diff(x)))
+    values = infill(uneven, model=model).a.values
+    assert aggregate(uneven, 20, model=model, samples=2).value[0] == pytest.approx(np.average(values, weights=areas))
+    assert aggregate(uneven, 20, "integral", model=model, samples=2).value[0] == pytest.approx((values * areas).sum())
+
+    lat, lon = xr.broadcast(source.lat, source.lon)
+    places = {"lat": (("y", "x"), lat.values), "lon": (("y", "x"), lon.values)}
+    swath = xr.DataArray(source.values, places, ("y", "x"), name="a")
+    for statistic in ("mean", "integral"):
+        of = [aggregate(one, 8, statistic, model=model, samples=2).set_index("region") for one in (source, swath)]
+        observed = of[0].filled == 0
+        np.testing.assert_allclose(of[1].value[observed], of[0].value[observed], rtol=3e-3)
+
+    bare = xr.DataArray(source.values, dims=("y", "x"), name="a")
+    rotated = bare.rio.write_crs("EPSG:32633").rio.write_transform(Affine(80, 15, 0, 60, -20, 0))
+    sums = aggregate(bare, 8, "sum", model=model, samples=2).value
+    np.testing.assert_allclose(aggregate(rotated, 8, "integral", model=model, samples=2).value, 2500 * sums)
+    with pytest.raises(InputError, match=r"'integral' needs the areas of cells: got .* no known place.*statistic sum"):
+        aggregate(bare, 8, "integral", model=model, samples=2)
 
 
 def test_longitudes_may_differ_by_a_turn(model: str) -> None:
