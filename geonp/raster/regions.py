@@ -106,7 +106,7 @@ def cell_areas(obj: xr.DataArray | xr.Dataset, grid: Grid, row: AnyIntArray, col
     surface = surface_of(obj, grid)
     if surface is not None and surface.curvilinear:
         squared_degrees = surface.areas(*map(np.arange, grid.shape))[row, col]
-        return np.nan_to_num(squared_degrees) * (EARTH_RADIUS * np.radians(1.0)) ** 2
+        return np.asarray(np.nan_to_num(squared_degrees) * (EARTH_RADIUS * np.radians(1.0)) ** 2)
     if not all(grid.placed):
         terms = geotransform(obj)
         if terms is None or grid.geographic:
