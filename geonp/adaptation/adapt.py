@@ -27,7 +27,7 @@ from geonp.adaptation.clock import Clock
 from geonp.adaptation.crops import Crop, Masking, draw_task, fit_masking, hold_out, read_crops
 from geonp.adaptation.search import Candidate, Search, search_neighbourhood
 from geonp.adaptation.surroundings import Surroundings
-from geonp.adaptation.validation import HoldOut, hide_held_out
+from geonp.adaptation.validation import HoldOut, hide_held_out, require_others
 from geonp.errors import InputError, OutputError
 from geonp.fill.domain import domain_of
 from geonp.fill.doubts import warn_of_codes
@@ -42,6 +42,7 @@ from geonp.inference.predictor import Predictor, resolve
 from geonp.io.location import check_writable
 from geonp.raster.arrays import BoolArray, FloatArray
 from geonp.raster.covariates import CovariateLike, named
+from geonp.raster.nodata import units_in_memory
 from geonp.raster.variable import Variable
 from geonp.training.data.tasks import collate
 from geonp.training.objective import beside, expected_nll, relative_crps
@@ -62,9 +63,7 @@ class AdaptSettings:
     warmup: float = 0.1  # fraction of the training
     crps_weight: float = 1.0  # of the CRPS, which is what candidates are compared by, in the loss
     clip: float = 1.0  # largest norm of the gradient
-    averaging: float = (
-        0.98  # decay of the moving average of weights: shorter than in pretraining, as there are few steps
-    )
+    averaging: float = 0.98  # decay of the moving average of weights: shorter than in pretraining, for few steps
 
 
 SETTINGS = AdaptSettings()
@@ -212,6 +211,7 @@ def adapt(
     job = FillJob(predictor, grid.shape, grid.periodic_x, max_distance=None, seed=0)
     around = Surroundings.of(variables, options.dims, known, job, domain)
     read = read_crops(around.arrays, domain, rng, around)
+    require_others([covariate.variable.label for covariate in known], read)
     _warn_of_codes(variables, read)
     crops, masking, held_out = _split(_comparable(read), predictor, rng)
     search = Search(held_out, card)
@@ -228,7 +228,7 @@ def adapt(
         file=file,
         before=own.scores.test,
         after=best.scores.test,
-        units="standard deviations" if len(names) > 1 else str(ds[names[0]].attrs.get("units", "")),
+        units="standard deviations" if len(names) > 1 else units_in_memory(ds[names[0]].attrs),
         cells=held_out.cells,
         steps=best.step,
         minutes=round(clock.minutes, 2),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -195,6 +195,19 @@ def hide_held_out(
     validation_mask = np.zeros(tiles, bool)
     validation_mask[rng.permutation(tiles)[: tiles // 2]] = True
     return HoldOut(parts, tile, weight, validation_mask, device)
+
+
+def require_others(covariates: Sequence[str], crops: Sequence[Crop]) -> None:
+    """Check that no covariate holds the values of the crops, which the held-out cells could be read from."""
+    for number, name in enumerate(covariates):
+        pairs = [
+            (crop.covariates[number].values[crop.observed_mask], crop.values[crop.observed_mask]) for crop in crops
+        ]
+        if pairs and all(np.array_equal(*pair) for pair in pairs):
+            raise InputError(
+                f"the covariate {name!r} is the raster itself, which the held-out cells could be read from: leave it "
+                "out, or give another variable"
+            )
 
 
 def _squares(crop: Crop, side: int) -> list[tuple[int, int]]:

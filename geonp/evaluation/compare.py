@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -366,7 +367,11 @@ class _Methods:
         if method in (OURS, WITH_COVARIATES):
             used = known if method == WITH_COVARIATES else None
             options["bounds"] = self._bounds([self.values.name])
-            return moments(infill(self.values, covariates=used, **options), self.values.name)
+            with warnings.catch_warnings():
+                if known:  # without them on purpose
+                    warnings.filterwarnings("ignore", ".* was adapted with the covariates ")
+                filled = infill(self.values, covariates=used, **options)
+            return moments(filled, self.values.name)
         mean, error = self._baseline(method, known)
         if (limits := self.limits.get(str(self.values.name))) is None:
             return mean, error, np.zeros_like(error), ()

@@ -130,6 +130,11 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
         )
     check_model(variables, card, job)
     beside = covariates_on(grid, given, ds, options.covariate_resampling)
+    if not beside and card.training.get("steps") and (names := card.training.get("covariates")):
+        warn(
+            f"the model {card.name} was adapted with the covariates {', '.join(names)}, and is used without any: give "
+            "them to the fill, too (covariates=, --covariate)."
+        )
     covariates = (*beside, *errors_of(errors, ds, grid, variables))
     if covariates:
         check_covariates(covariates, variables, card)

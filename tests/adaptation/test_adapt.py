@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import warnings
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -411,6 +412,11 @@ def test_tiles_are_rotated_and_mirrored() -> None:
     assert len(orders) == 8
 
 
+def test_scores_of_packed_values_have_no_units(model: str, tmp_path: Path) -> None:
+    packed = (raster().fillna(0) * 10).astype("int16").assign_attrs(units="K", scale_factor=0.1, _FillValue=np.int16(0))
+    assert adapt(packed, out=tmp_path / "my.safetensors", model=model, steps=1, closer=False).units == ""
+
+
 def test_a_mask_keeps_cells_out(model: str, tmp_path: Path) -> None:
     values = numbered()
     mask = np.ones(values.shape, bool)
@@ -520,6 +526,18 @@ def test_covariates_are_read_in_tasks_and_scores_and_by_the_command(tmp_path: Pa
     found = json.loads(done.stdout)
     assert found["covariates"] == checkpoint.load_card(str(file)).training["covariates"] == ["dem"]
     assert found["before"] < 2
+    card = file.with_suffix(".json")
+    card.write_text(card.read_text().replace('"steps": 0', '"steps": 1'))
+    without = r"my was adapted with the covariates dem, and is used without any: .*--covariate"
+    with pytest.warns(UserWarning, match=without):
+        geonp.plan(ds[["t2m"]], model=file)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", without)
+        geonp.plan(ds, model=file, covariates="dem")
+        geonp.evaluate(ds, model=file, covariates="dem", holdout="random", baselines=["nearest"])
+    itself = ds.t2m.isel(time=0)
+    with pytest.raises(InputError, match="the covariate 'copy' is the raster itself, which the held-out cells could"):
+        adapt(itself, out=file, overwrite=True, covariates=itself.rename("copy"), steps=1)
     request = prepare(ds, FillOptions(covariates="dem"))
     around = Surroundings.of(request.variables, (), request.covariates, request.job, None)
     crop, _ = read_crops(around.arrays, None, rng, around)
