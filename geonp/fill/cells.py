@@ -19,6 +19,7 @@ from geonp.fill.request import Request
 from geonp.fill.variables import Raster
 from geonp.inference.kernel import result_dtype
 from geonp.raster.arrays import Array
+from geonp.raster.casting import lattice_of
 from geonp.raster.mapping import Mapping
 from geonp.raster.metadata import FillFlag, Kind
 from geonp.raster.variable import Variable
@@ -67,9 +68,9 @@ def _labels(request: Request, target: Target) -> Array:
     row, col = np.moveaxis(np.rint(np.where(inside[..., None], places, 0)).astype(np.int64), -1, 0)
     labels = np.where(inside, row * shape[1] + col + 1, 0)
     held = np.bincount(labels.ravel(), minlength=shape[0] * shape[1] + 1)[1:]
-    if not inside.any():
-        raise InputError(target.outside)
     covered = np.isfinite(target.mapping(*target.coordinates)).all(-1).ravel()
+    if not (inside.any() or covered.any()):
+        raise InputError(target.outside)
     if bare := int((covered & (held == 0)).sum()):
         raise InputError(
             f"{bare:,} of {int(covered.sum()):,} cells of the target grid contain no cell centre of the raster, so "
@@ -84,6 +85,11 @@ def _result(rows: pd.DataFrame, variable: Variable, target: Target, labels: Arra
     out = unknown((variable.slices, size), result_dtype(variable.read.dtype))
     index = np.unique(labels[labels > 0]) - 1
     columns = {name: rows[name].to_numpy().reshape(variable.slices, index.size) for name in ("value", "standard_error")}
+    if (lattice := lattice_of(variable.source.dtype, variable.encoding)) is not None:
+        offset, scale = lattice
+        packed, error = (columns["value"] - offset) / scale, columns["standard_error"]
+        # means of integers are rounded when they are stored, also those of observed cells
+        columns["standard_error"] = np.where(packed == np.rint(packed), error, np.maximum(error, 1e-30))
     for name, values in columns.items():
         out[name][:, index] = values
     cells, filled = (rows[name].to_numpy().reshape(variable.slices, index.size) for name in ("cells", "filled"))

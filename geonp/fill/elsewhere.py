@@ -47,7 +47,7 @@ class Target:
     @property
     def outside(self) -> str:
         """What to say of a target outside of the raster."""
-        bounds = "whose bounds are " + ", ".join(f"{bound:g}" for bound in self.mapping.source.bounds or ())
+        bounds = "whose bounds are " + ", ".join(f"{bound:.10g}" for bound in self.mapping.source.bounds or ())
         return f"no cell of the grid at (--like) has its centre in the raster, {bounds}. Check the CRS of both."
 
     def same(self) -> bool:
@@ -55,9 +55,9 @@ class Target:
         if self.mapping.crs is not None or self.grid.shape != self.mapping.source.shape:
             return False
         y, x = self.coordinates
-        ends = self.mapping(y[[0, -1]], x[[0, -1]])
-        rows, cols = self.grid.shape
-        return bool(np.abs(ends[[0, -1], [0, -1]] - [(0, 0), (rows - 1, cols - 1)]).max() < TOLERANCES.same_cells)
+        row, col = self.mapping(y, x[:1])[:, 0, 0], self.mapping(y[:1], x)[0, :, 1]
+        apart = [np.abs(found - np.arange(found.size)).max() for found in (row, col)]
+        return bool(max(apart) < TOLERANCES.same_cells)
 
     def without_raster(self, request: Request) -> xr.Dataset:
         """The Dataset of a request without what lies on its grid, but for the variables that are filled."""

@@ -111,6 +111,25 @@ def test_means_over_coarser_cells(model: str) -> None:
         da.geonp.infill(at=at, support="cell", model=model, **asked)
 
 
+def test_means_of_observed_integers_are_rounded_with_an_error(model: str) -> None:
+    values = np.arange(24 * 32, dtype=np.int16).reshape(24, 32)
+    values[:4, :4] = -1
+    da = raster(24, 32).copy(data=values).assign_attrs(_FillValue=np.int16(-1))
+    found = da.geonp.infill(at=raster(6, 8, 4.0, 1.5), support="cell", samples=2, model=model)
+    exact = values[20:, 28:].mean()
+    assert (found.a.dtype, found.a[5, 7], exact) == (np.int16, np.rint(exact), 717.5)
+    assert found.a_standard_error[5, 7] == 0.5
+    assert found.a_fill_flag[5, 7] == 0
+
+
+def test_a_grid_whose_ends_are_those_of_the_raster_is_another_one(model: str) -> None:
+    da = gapped(raster(24, 32))
+    uneven = 23 - 23 * (np.arange(24) / 23) ** 1.5
+    found = da.geonp.infill(at=da.coords.to_dataset().assign_coords(y=uneven), model=model)
+    np.testing.assert_array_equal(found.y, uneven)
+    assert found.a_fill_flag[5, 0] == 1
+
+
 def test_support_that_is_none_is_refused_on_every_grid(model: str, tmp_path: Path) -> None:
     da = gapped(raster(24, 32))
     for at in (None, da, raster(6, 10, 4.0)):
@@ -166,6 +185,8 @@ def test_a_grid_outside_of_the_raster_stays_empty_with_a_warning(model: str) -> 
     assert (found.a_fill_flag == 3).all()
     with pytest.raises(geonp.InputError, match="no cell of the grid at"):
         da.geonp.infill(at=far, support="cell", model=model)
+    with pytest.raises(geonp.InputError, match="4 of 4 cells of the target grid contain no cell centre of the raster"):
+        da.geonp.infill(at=raster(2, 2, 0.3, 3.3), support="cell", model=model)
 
 
 def test_what_other_grids_cannot_do_is_refused() -> None:
