@@ -189,9 +189,11 @@ def evaluate(
 def _scored(comparison: Comparison) -> Comparison:
     """The comparison, after a check that it has cells to score."""
     if not comparison.scored.any():
+        why = "all are too far from an observation. Choose a smaller fraction or another hold-out."
+        if comparison.holdout == SLICE:
+            why = "none of them has enough observations in other slices. Take a stack of more slices."
         raise InputError(
-            f"The model fills none of the {comparison.test.hidden.sum()} hidden cells of {comparison.name!r}: all are "
-            "too far from an observation. Choose a smaller fraction or another hold-out."
+            f"The model fills none of the {comparison.test.hidden.sum()} hidden cells of {comparison.name!r}: {why}"
         )
     return comparison
 

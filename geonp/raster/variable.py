@@ -190,6 +190,8 @@ def fill_variables(ds: xr.Dataset, grid: Grid, nodata: float | None = None) -> l
 
 def _remedy(ds: xr.Dataset, grid: Grid) -> str:
     """What to do with a Dataset none of whose variables can be filled."""
+    if not ds.data_vars:
+        return "There are none beside covariates, errors and flags."
     gathered = [str(name) for name, variable in ds.variables.items() if "compress" in variable.attrs]
     if gathered:
         return (

@@ -394,6 +394,8 @@ def test_a_whole_slice_is_hidden() -> None:
     assert "The hidden slice" in page
     with pytest.raises(InputError, match=r"got empty_slices=False\. Give across='time' and empty_slices=True"):
         evaluate(cube, **options)
+    with pytest.raises(InputError, match=r"none of them has enough observations in other slices\. Take a stack"):
+        evaluate(cube[3:6], empty_slices=True, **options | {"index": {"time": 1}})
     with pytest.raises(InputError, match="harmonic needs across, and a stack that spans a year or several days"):
         evaluate(cube, empty_slices=True, baselines=["harmonic"], **options)
 
