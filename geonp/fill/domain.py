@@ -29,6 +29,11 @@ def domain_of(mask: xr.DataArray | BoolArray | str | os.PathLike[str], grid: Gri
             f"the mask is a Dataset of {', '.join(map(repr, mask.data_vars)) or 'no variables'}, expected an array: "
             "choose one of its variables, mask[name]"
         )
+    if hasattr(mask, "__geo_interface__"):
+        raise InputError(
+            f"the mask is a {type(mask).__name__} without a CRS, expected polygons with one: "
+            "geopandas.GeoSeries([polygon], crs='EPSG:...')"
+        )
     nodata: tuple[float, ...] = ()
     if isinstance(mask, xr.DataArray):
         nodata = declared_nodata(mask) if mask.dtype.kind in "iuf" else ()

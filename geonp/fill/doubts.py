@@ -17,7 +17,7 @@ from uuid import uuid4
 import numpy as np
 import xarray as xr
 
-from geonp.errors import warn
+from geonp.errors import InputError, warn
 from geonp.raster.arrays import Array, BoolArray, FloatArray
 from geonp.raster.kinds import CLASSES, is_named_as_classes
 from geonp.raster.metadata import UNNAMED, Kind
@@ -158,6 +158,30 @@ def warn_of_doubts(variable: Variable, glances: Iterable[Glance], *, hint: bool,
     if hint and variable.kind is Kind.NUMBERS:
         _warn_of_few_numbers(variable, glances)
         _warn_of_pile(variable.label, np.concatenate([glance.sample for glance in glances]), found)
+
+
+def check_in_memory(variable: Variable, domain: Any, *, hint: bool = False) -> None:
+    """Check that a variable has an observed cell, and warn of doubtful values within the domain.
+
+    Raises InputError if it has none.
+    """
+    stored = variable.source.values
+    observed_mask = np.isfinite(variable.read(stored))
+    if not observed_mask.any():
+        raise InputError(
+            f"variable {variable.name!r} has no observed cell, so there is nothing to fill from; "
+            "check the nodata value, or leave the variable out"
+        )
+    hint &= not observed_mask.all()
+    if isinstance(domain, np.ndarray):
+        axes = [variable.source.get_axis_num(dim) for dim in variable.spatial]
+        stored, observed_mask = (np.moveaxis(array, axes, (-2, -1))[..., domain] for array in (stored, observed_mask))
+        if not observed_mask.any():
+            warn(
+                f"{variable.label}: no observed cell lies within the mask (--mask), so that its missing cells stay "
+                "empty. It must be True, or not 0, where the raster is valid, in observed cells, too."
+            )
+    warn_of_doubts(variable, [Glance.at(stored, observed_mask, variable)], hint=hint)
 
 
 def _warn_of_rounding(variable: Variable, glances: list[Glance]) -> None:
@@ -318,7 +342,7 @@ class Watch:
             warn_of_doubts(self.variable, glances, hint=self.hint, known=known)
             if len(glances) == self.blocks and not any(glance.observed for glance in glances):
                 label = self.variable.label
-                warn(f"{label} has no value anywhere: all cells are missing. Check its nodata value, or leave it out.")
+                warn(f"{label} has no value anywhere: all cells are missing. Check its nodata value and the mask.")
         elif not isinstance(self.variable.read, ClassReader):
             new = {value: n for value, n in shown.items() if value not in known}
             warn_of_sentinels(self.variable.source, new, part=True)

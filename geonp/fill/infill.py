@@ -21,10 +21,9 @@ from dask.base import tokenize
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 
-from geonp.errors import InputError
 from geonp.fill.blocks import BlockSource
 from geonp.fill.bounds import mapped, said, warping_array, warping_of
-from geonp.fill.doubts import Glance, Watch, warn_of_doubts
+from geonp.fill.doubts import Watch, check_in_memory
 from geonp.fill.elsewhere import Target, check_points, check_support, filled_at, onto
 from geonp.fill.gaps import gap_size_mask, with_holes
 from geonp.fill.measurements import with_measurements
@@ -118,7 +117,7 @@ def infill(
     useful = list(request.covariates)
     for variable in request.variables:
         if variable.source.chunks is None:
-            _check_in_memory(variable, request.domain, hint=variable.name not in request.bounds)
+            check_in_memory(variable, request.domain, hint=variable.name not in request.bounds)
         for covariate in request.covariates:
             in_memory = variable.source.chunks is None and covariate.variable.source.chunks is None
             if in_memory and not check_values(covariate, variable):
@@ -157,22 +156,6 @@ def _elsewhere(
 def warpings_of(request: Request) -> dict[Hashable, Any]:
     """The map of each bounded variable, a dask ``Delayed`` of it if the variable is lazy."""
     return {v.name: warping_of(v, request.bounds[v.name]) for v in request.variables if v.name in request.bounds}
-
-
-def _check_in_memory(variable: Variable, domain: Any, *, hint: bool = False) -> None:
-    """Check that a variable has an observed cell, and warn of doubtful values within the domain."""
-    stored = variable.source.values
-    observed_mask = np.isfinite(variable.read(stored))
-    if not observed_mask.any():
-        raise InputError(
-            f"variable {variable.name!r} has no observed cell, so there is nothing to fill from; "
-            "check the nodata value, or leave the variable out"
-        )
-    hint &= not observed_mask.all()
-    if isinstance(domain, np.ndarray):
-        axes = [variable.source.get_axis_num(dim) for dim in variable.spatial]
-        stored, observed_mask = (np.moveaxis(array, axes, (-2, -1))[..., domain] for array in (stored, observed_mask))
-    warn_of_doubts(variable, [Glance.at(stored, observed_mask, variable)], hint=hint)
 
 
 def template(request: Request, warpings: Mapping[Hashable, Warping] | None = None) -> xr.Dataset:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pytest
+import shapely
 import torch
 import xarray as xr
 from pyproj import CRS
@@ -555,7 +556,7 @@ def refused(obj: Any, message: str, error: type[Exception] = InputError, **optio
         (raster(name="x"), r"has the name of one of its coordinates: got 'x', expected another name.*drop_vars\('x'\)"),
         (xr.Dataset({1: raster(), "1": raster()}), r"variables 1 and '1', but names of results are texts: rename one"),
         (xr.Dataset({"s": (("y", "x"), [["a"]])}), r"No variable can be filled: got 's' \('y', 'x'\) <U1"),
-        (xr.Dataset(coords=raster().coords), "No variable can be filled: got no variables"),
+        (xr.Dataset(coords=raster().coords), "no variables; expected .* none beside covariates, errors and"),
         (
             xr.Dataset({"v": ("land", [1.0])}, {"land": ("land", [7], {"compress": "y x"}), **raster().coords}),
             r"'v' \('land',\) float64; expected .* by gathering: unpack 'land' with cf_xarray.decode_compress_to_multi",
@@ -572,12 +573,21 @@ def test_rasters_that_cannot_be_filled(obj: Any, message: str, lazy: bool, model
         refused(obj.chunk() if lazy else obj, message, model=model)
 
 
+def test_a_mask_without_observed_cells_is_doubted(model: str) -> None:
+    with pytest.warns(
+        UserWarning, match=r"no observed cell lies within the mask \(--mask\), so that its missing cells"
+    ):
+        filled = infill(raster(), model=model, mask=raster().isnull())
+    assert not (filled[f"{raster().name}_fill_flag"] == FillFlag.FILLED).any()
+
+
 @pytest.mark.parametrize(
     ("mask", "message"),
     [
         (np.ones((20, 12), bool), r"the mask has shape \(20, 12\), expected \(12, 20\) \(rows, columns\)"),
         (np.ones((2, 12, 20), bool), r"the mask has shape \(2, 12, 20\), expected \(12, 20\)"),
         (np.array(True), r"the mask has shape \(\), expected \(12, 20\)"),
+        (shapely.box(0, 0, 9, 9), r"the mask is a Polygon without a CRS, expected polygons with one: geopandas"),
         (np.full((12, 20), "yes"), r"the mask has dtype <U3, expected booleans \(True = valid\)"),
         (xr.DataArray(np.ones((2, 12, 20)), dims=("t", "y", "x")), r"\(2, 12, 20\), .* select a slice of it"),
         (
