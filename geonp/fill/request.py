@@ -35,6 +35,7 @@ from geonp.raster.covariates import (
 )
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import Kind
+from geonp.raster.nodata import PACKING
 from geonp.raster.positions import periods, positions
 from geonp.raster.surface import surface_of
 from geonp.raster.variable import Variable
@@ -107,6 +108,8 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
     variables = tuple(v.within(*bounds[v.name]) if v.name in bounds else v for v in variables)
     if options.quantiles:
         _check_scales(variables)
+    if options.exceed or options.bounds not in (None, "valid_range"):
+        _warn_of_packed(variables)
     _warn_of_refilling(ds, variables)
     if across:
         check_across(across, variables, classes)
@@ -248,6 +251,15 @@ def _classes(model: str | os.PathLike[str]) -> int:
         return checkpoint.load_card(os.fspath(model)).classes
     except (CheckpointError, ModelError):
         return 0
+
+
+def _warn_of_packed(variables: Sequence[Variable]) -> None:
+    """Warn that thresholds and bounds are compared with values as they are stored."""
+    if packed := [variable.label for variable in variables if PACKING.keys() & variable.source.attrs.keys()]:
+        warn(
+            f"{', '.join(packed)}: packed (scale_factor, add_offset), so that exceed and bounds are in stored values, "
+            "as those of the result are. To give them in the units, decode the raster before, with xr.decode_cf."
+        )
 
 
 def _check_scales(variables: Sequence[Variable]) -> None:

@@ -164,6 +164,16 @@ def test_bounds_of_one_variable(model: str) -> None:
     assert "wind_latent" not in out
 
 
+def test_thresholds_and_bounds_of_packed_values_are_doubted(model: str) -> None:
+    stored = np.arange(12 * 20, dtype=np.int16).reshape(12, 20)
+    stored[3:6, 4:9] = -1
+    packed = xr.DataArray(stored, dims=("y", "x"), name="a", attrs={"_FillValue": np.int16(-1), "scale_factor": 0.1})
+    for options in ({"exceed": [5.0]}, {"bounds": (0, None)}):
+        with pytest.warns(UserWarning, match=r"a: packed .* exceed and bounds are in stored values.*xr.decode_cf"):
+            geonp.plan(packed, model=model, **options)
+    geonp.plan(packed.assign_attrs(valid_min=np.int16(0)), model=model, bounds="valid_range")
+
+
 def test_exceedance_without_bounds(model: str) -> None:
     source = rain()
     out = source.geonp.infill(model=model, exceed=[0.5], tails=True)
