@@ -16,6 +16,7 @@ import xarray as xr
 
 from geonp.errors import warn
 from geonp.raster.arrays import BoolArray, Float64Array, FloatArray, IntArray
+from geonp.raster.coordinate_units import unit_factor
 from geonp.raster.dimensions import CF_UNITS, LATITUDES, LONGITUDES, has_coordinate
 from geonp.raster.grid import Grid
 from geonp.raster.tolerances import TOLERANCES
@@ -260,7 +261,7 @@ def _geolocation(obj: xr.DataArray | xr.Dataset, grid: Grid) -> tuple[FloatArray
             )
             return None
         found = first
-    lat, lon = (np.asarray(c.transpose(*dims).values) for c in found)
+    lat, lon = (c.transpose(*dims).values * unit_factor(c, None, geographic=True) for c in found)
     lat, lon = (c if c.dtype.kind == "f" else c.astype(np.float64) for c in (lat, lon))
     known = np.isfinite(lat) & np.isfinite(lon) & (np.abs(lat) <= 90.001) & (np.abs(lon) <= 540)
     return np.where(known, lat, np.nan), np.where(known, lon, np.nan)

@@ -76,6 +76,11 @@ def test_cells_with_coordinates_of_their_own_are_filled_as_those_of_rows_and_col
     one, other = infill(cut, model=model), infill(curved(cut), model=model)
     apart = np.abs(one.a.values - other.a.values) / np.maximum(one.a_standard_error.values, 1e-6)
     assert np.nanmax(apart) < 0.01
+    radians = curved(cut)
+    radians = radians.assign_coords(
+        {n: (radians.dims, np.radians(radians[n].values), {"units": "radians"}) for n in ("lat", "lon")}
+    )
+    np.testing.assert_allclose(infill(radians, model=model).a, other.a, rtol=1e-4)
     in_cells = infill(curved(cut).drop_vars(["lat", "lon"]), model=model)
     assert np.abs(one.a.values - in_cells.a.values).max() > 0.05
 
