@@ -142,6 +142,8 @@ def fill(
     settings |= read_beside(settings, ds, source, where, storage_options)
     _require_apart_from_layers(source, files, settings)
     if dry_run or verbose:
+        if files.like is not None:
+            echo("The plan is that of a fill on the grid of IN: what --like changes is not in it.", err=True)
         planned = _plan(ds, in_units, layout, workers, settings).summary()
         echo(to_json(planned) if as_json else table(_readable(planned)), err=not dry_run)
         if dry_run:

@@ -88,9 +88,10 @@ def info(source: str, storage: tuple[str, ...], as_json: bool, missing: tuple[st
         "evenly_spaced": grid.regular,
     }
     surface = surface_of(ds, grid)
-    if surface is not None and surface.curvilinear:  # the grid has numbers of cells only
-        extents = {"latitudes": surface.y, "longitudes": surface.x}
+    if not all(grid.placed):  # the grid has numbers of cells only
         facts |= {"cell": None, "first_centre": None}
+    if surface is not None and surface.curvilinear:
+        extents = {"latitudes": surface.y, "longitudes": surface.x}
         facts |= {name: [float(np.nanmin(of)), float(np.nanmax(of))] for name, of in extents.items()}
     with readable(source), little_cache():
         ds, fates, flags = _fates(ds, grid, conditions)

@@ -205,6 +205,8 @@ def test_dry_run_writes_nothing(tmp_path: Path, source: Path, model: str) -> Non
     assert (printed["variables"], printed["shape"], printed["slices"]) == ("heights", "40 x 50", "1")
     assert printed["peak_bytes"] == f"{plan['peak_bytes']} ({plan['peak_bytes'] / 2**20:,.1f} MiB)"
     assert not out.exists()
+    other = cli("fill", source, tmp_path / "out.tif", "--model", model, "--dry-run", "--like", source)
+    assert "what --like changes is not in it" in other.stderr
 
 
 def test_infinities_are_counted_and_reported(tmp_path: Path, model: str) -> None:
