@@ -21,6 +21,7 @@ from geonp.inference.thinning import curve, start_of, thinned
 from geonp.inference.tiling import near
 from geonp.raster.arrays import BoolArray, Float32Array, Float64Array, IntArray
 from geonp.raster.surface import Surface
+from geonp.raster.tolerances import TOLERANCES
 from geonp.raster.windows import shown_once
 
 _FINE = 2
@@ -198,11 +199,11 @@ class Ground:
         return np.asarray(index[found])
 
     def near(self, distance: float) -> BoolArray:
-        """Cells of the window within a distance of the context, in cells."""
+        """Cells of the window within a distance of the context, in cells, or at it, but for rounding."""
         close = np.zeros(self.context_mask.shape, bool)
         _, _, tree = self._known
         index = np.flatnonzero(self._placed_mask & ~self.context_mask)
-        radius = self.surface.radius(distance * self.surface.step)
+        radius = self.surface.radius(distance * self.surface.step) * (1 + TOLERANCES.distance)
         close.ravel()[index] = np.isfinite(tree.query(self._places(index), distance_upper_bound=radius)[0])
         return close | self.context_mask
 

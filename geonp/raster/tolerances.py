@@ -17,6 +17,8 @@ class Tolerances:
     """Cells of equal grids, in cells, over the whole grid."""
     place: float = 1e-6
     """Places at the edge of a raster, in cells."""
+    distance: float = 1e-9
+    """Distances equal to the largest one, as a share of it."""
     box: float = 1e-9
     """Longitudes at the edge of a box, as a share of a turn: 359.9 and -0.1 differ after rounding."""
     label: float = 1e-6

@@ -9,6 +9,7 @@ import dask.array as da
 import numpy as np
 import numpy.typing as npt
 import pytest
+import rioxarray  # noqa: F401  (registers the accessor rio)
 import xarray as xr
 
 from geonp.fill.infill import infill
@@ -99,6 +100,17 @@ def test_swaths_are_filled_alike_in_chunks_and_not_where_their_place_is_unknown(
     # samples see the same places
     drawn = infill(swath, model=wide_tiles, samples=3).a_sample
     assert np.isfinite(drawn.where(~outside)).sum() == 3 * (~outside).sum()
+
+
+@pytest.mark.parametrize("width", [1.0, 1.25, 2.0])
+def test_cells_at_the_largest_distance_are_filled(model: str, width: float) -> None:
+    values = np.add.outer(np.arange(20.0), np.arange(24.0))
+    values[5:15, 4:20] = np.nan
+    places = {"y": 5e6 - 1e3 * np.arange(20), "x": 5e5 + 1e3 * width * np.arange(24)}
+    source = xr.DataArray(values, places, ("y", "x"), "a").rio.write_crs("EPSG:32633")
+    filled = infill(source, model=model, max_distance=3).a_fill_flag == FillFlag.FILLED
+    assert filled[5:10, 12].values.tolist() == [True] * 3 + [False] * 2
+    assert int(filled[10, :12].sum()) == 3 // width
 
 
 def test_context_lies_across_the_pole() -> None:
