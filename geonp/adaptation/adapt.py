@@ -391,7 +391,7 @@ def _write(best: Candidate, adapted: Adapted, card: checkpoint.Card, names: list
             "raster": raster,
             **({"covariates": list(adapted.covariates)} if adapted.covariates else {}),
             "steps": adapted.steps,
-            "seed": seed,
+            "seed": int(seed),
             "minutes": adapted.minutes,
             "learning_rate": SETTINGS.learning_rate,
         },

@@ -249,7 +249,7 @@ def test_steps_and_seed_decide_and_a_new_checkpoint_replaces_an_old_one(
     model: str, adapted: Adapted, tmp_path: Path
 ) -> None:
     file, hashes = tmp_path / "b.safetensors", []
-    assert adapt(raster(), out=file, model=model, steps=20, seed=1).improved
+    assert adapt(raster(), out=file, model=model, steps=np.int64(20), seed=np.int64(1)).improved
     first, second = adapted.file.read_bytes(), file.read_bytes()
     hashes.append(raster().geonp.infill(model=file).attrs["geonp_weights_sha256"])
     assert adapt(raster(), out=file, model=model, steps=20, seed=2, closer=False, overwrite=True).improved
