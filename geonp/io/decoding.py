@@ -17,6 +17,8 @@ from geonp.raster.dimensions import data_variables
 from geonp.raster.grid import grid_mapping_name, with_cf_crs
 from geonp.raster.nodata import PACKING, require_packing
 
+AMBIGUOUS = "Ambiguous reference date string"
+"""How a warning of xarray begins, of a year such as 1 without zeros, which files keep as they are."""
 _NAMING = ("coordinates", "grid_mapping", "formula_terms", "bounds", "climatology")
 """Attributes that name other variables."""
 
@@ -84,6 +86,7 @@ def decoded(stored: xr.Dataset, wanted: Sequence[str] | None = None) -> xr.Datas
     with warnings.catch_warnings():
         # its advice is an argument of a function that users of geonp do not call; geonp reads cftime
         warnings.filterwarnings("ignore", "Unable to decode time axis into full numpy.datetime64")
+        warnings.filterwarnings("ignore", AMBIGUOUS)
         warnings.filterwarnings("ignore", "variable .* has multiple fill values")  # all of them are missing
         ds = xr.decode_cf(plain, decode_timedelta=False)
     for name, as_stored in kept.items():

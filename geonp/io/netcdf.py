@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import xarray as xr
 
 from geonp.io.attributes import storable
+from geonp.io.decoding import AMBIGUOUS
 
 _COMPRESSION = {"zlib": True, "complevel": 1}  # the fastest level
 
@@ -25,7 +27,9 @@ def write_netcdf(ds: xr.Dataset, path: Path, model: Any = "NETCDF4") -> None:
             da.encoding.update(_COMPRESSION)
     growing = [dim for dim in ds.encoding.get("unlimited_dims", ()) if dim in ds.dims]
     try:
-        storable(ds).to_netcdf(path, engine="netcdf4", format=model, unlimited_dims=growing)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", AMBIGUOUS)
+            storable(ds).to_netcdf(path, engine="netcdf4", format=model, unlimited_dims=growing)
     except RuntimeError as error:
         if not str(error).startswith("NetCDF: "):
             raise

@@ -23,6 +23,7 @@ import zarr
 from netCDF4 import default_fillvals
 
 from geonp.errors import InputError, OutputError, reason
+from geonp.io.decoding import AMBIGUOUS
 from geonp.io.location import connect, is_remote, remove, resolved, writing
 from geonp.io.steady import SteadyStore
 from geonp.raster.arrays import Array
@@ -106,6 +107,7 @@ def to_zarr(ds: xr.Dataset, path: Any, **options: Any) -> None:
                 da.encoding["fill_value"] = da.encoding.get("_FillValue", da.attrs.get("_FillValue", default))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Consolidated metadata")
+        warnings.filterwarnings("ignore", AMBIGUOUS)
         warnings.filterwarnings("ignore", "saving variable .* as an integer dtype")  # packed coordinates have no NaN
         ds.to_zarr(path, **options)
 

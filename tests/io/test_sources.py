@@ -242,6 +242,17 @@ def test_packed_times_and_times_before_the_reform_are_read_without_warnings(tmp_
     assert found["day"].dt.year.values.tolist() == [2006, 2006]
 
 
+@pytest.mark.parametrize("suffix", [".nc", ".zarr"])
+def test_a_year_without_zeros_is_read_and_written_without_a_warning_of_xarray(tmp_path: Path, suffix: str) -> None:
+    times = ("time", [0, 1], {"units": "days since 1-1-1", "calendar": "standard"})
+    xr.Dataset({"a": (("time", "y", "x"), np.ones((2, 3, 4)))}, {"time": times}).to_netcdf(tmp_path / "a.nc")
+    write_raster(open_raster(tmp_path / "a.nc"), tmp_path / f"b{suffix}")
+    assert [str(day) for day in open_raster(tmp_path / f"b{suffix}").time.values] == [
+        "0001-01-01 00:00:00",
+        "0001-01-02 00:00:00",
+    ]
+
+
 def test_bounds_of_coordinates_stay_and_what_is_no_number_is_left_out(tmp_path: Path) -> None:
     ds = xr.Dataset(
         {"a": (("t", "y", "x"), np.ones((2, 3, 4))), "b": 1, "t_bnds": (("t", "n"), [[0, 1], [1, 2]])},
