@@ -171,7 +171,8 @@ def grid(
     else:
         write_table(with_results(at, result, settings["time"]), target, overwrite=overwrite)
     drawn: dict[str, Any] = {} if picture is None else _drawn(result, picture, columns, crs, at)
-    summary = {"input": ", ".join(map(str, points)), "output": str(target), **drawn, **_counts(columns, result)}
+    counts = _counts(columns, result, copies=not (settings["time"] or settings["repeats"]))
+    summary = {"input": ", ".join(map(str, points)), "output": str(target), **drawn, **counts}
     summary["seconds"] = round(time.perf_counter() - start, 3)
     if as_json or not quiet:
         echo(to_json(summary) if as_json else _sentence(summary))
@@ -213,12 +214,15 @@ def _interpolated(table: Any, at: Any, settings: dict[str, Any], shown: bool) ->
         return interpolate(table, at, **settings)
 
 
-def _counts(columns: Table, result: xr.Dataset) -> dict[str, Any]:
-    """What was read, and what was predicted with it."""
+def _counts(columns: Table, result: xr.Dataset, *, copies: bool) -> dict[str, Any]:
+    """What was read, and what was predicted with it, without rows that are left out if they are `copies`."""
+    from geonp.scattered.repeats import without_copies
+
+    read = without_copies(columns, columns.named_degrees) if copies else columns
     used = {"covariates": result.attrs["geonp_covariates"]} if "geonp_covariates" in result.attrs else {}
     return {
         "rows": len(columns.xy),
-        "points": {name: int(columns.usable(name).sum()) for name in columns.values},
+        "points": {name: int(read.usable(name).sum()) for name in columns.values},
         "places" if "point" in result.dims else "cells": int(result[next(iter(result.data_vars))].size),
         "model": result.attrs["geonp_model"],
         **used,

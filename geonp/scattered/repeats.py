@@ -167,6 +167,11 @@ def numbers_of_places(xy: Float64Array, geographic: bool) -> IntArray:
     return pd.MultiIndex.from_arrays([x, xy[:, 1].round(9)]).factorize()[0]
 
 
+def without_copies(table: Table, geographic: bool) -> Table:
+    """The rows of a table of one time that are used by default, see :func:`combined`."""
+    return table.at(~_copies(table, numbers_of_places(table.xy, geographic)))
+
+
 def _copies(table: Table, place: IntArray) -> BoolArray:
     """Rows that repeat the values and covariates of an earlier row of their place, as of files that were joined twice.
 

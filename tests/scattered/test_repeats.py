@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from geonp.errors import InputError
 from geonp.io.measurements import read_table
 from geonp.scattered.lattices import lattice
 from geonp.scattered.repeats import combined
+
+from ..commands import cli
 
 COPIES = 4
 
@@ -104,7 +107,7 @@ def test_replicates_are_used_with_a_warning(column: str, values: Any) -> None:
 
 
 @pytest.mark.parametrize("copies", [1, 6, 20])
-def test_copies_of_rows_count_once(copies: int) -> None:
+def test_copies_of_rows_count_once(copies: int, tmp_path: Path) -> None:
     once, grid = repeated()[:20].assign(e=0.1, h=range(20)), lattice((-5, 40, 5, 50), 1, "EPSG:4326")
     twice = pd.concat([once, once[:copies].assign(row=1)], ignore_index=True)
     with pytest.warns(UserWarning, match=rf"^{copies} rows repeat the values of another row.*--repeats keep"):
@@ -112,6 +115,13 @@ def test_copies_of_rows_count_once(copies: int) -> None:
     xr.testing.assert_equal(found, geonp.interpolate(once, grid, values="t", errors="e"))
     kept = geonp.interpolate(twice, grid, values="t", errors="e", repeats="keep")
     assert float(abs(kept.t_standard_error - found.t_standard_error).max()) > 0
+    twice.to_csv(tmp_path / "a.csv", index=False)
+    command = ("grid", tmp_path / "a.csv", tmp_path / "a.nc", "--resolution", 1, "--value", "t", "--overwrite")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        done = cli(*command)
+    assert done.stdout.startswith(f"Interpolated 20 points of {20 + copies} rows to ")
+    assert cli(*command, "--repeats", "keep").stdout.startswith(f"Interpolated {20 + copies} points to ")
 
 
 @pytest.mark.parametrize("column", ["t", "h", "e"])
