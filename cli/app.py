@@ -43,11 +43,14 @@ TERMINATIONS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasat
 _DEBUG = "geonp.debug"  # key of ctx.meta, which all contexts of a call share
 
 _READERS = {
+    "bz2",
     "cfgrib",
     "fsspec",
+    "gzip",
     "h5py",
     "icechunk",
     "kerchunk",
+    "lzma",
     "netCDF4",
     "numcodecs",
     "pandas",
@@ -57,7 +60,7 @@ _READERS = {
     "s3fs",
     "zarr",
 }
-"""Libraries of files."""
+"""Libraries of files and of their compression."""
 
 _ADVICE = {
     "train": "continue with --resume.",

@@ -355,7 +355,7 @@ def _note(counts_of: dict[str, dict[str, int]], attributes: Mapping[Any, Any]) -
     for name, counts in counts_of.items():
         if counts["infinite"]:
             echo(f"{name}: {counts['infinite']:,} infinite values are treated as missing.", err=True)
-        if (empty := counts["empty_slices"]) and "geonp_empty_slices" not in attributes:
+        if (empty := counts["empty_slices"]) and not counts["failed"] and "geonp_empty_slices" not in attributes:
             have, stay = ("has", "stays") if empty == 1 else ("have", "stay")
             of = f"{empty:,} of {counts['slices']:,} slices"
             echo(f"{name}: {of} {have} no observed cell and {stay} empty (see --empty-slices).", err=True)

@@ -272,7 +272,8 @@ class Scored:
         for name, what in _ADDED.items() if OURS in self.scores else ():
             if name in self.scores:
                 change = self.scores[name].crps / self.scores[OURS].crps - 1
-                sentences.append(f"{what} {'lower' if change < 0 else 'raise'} the CRPS by {abs(change):.1%}.")
+                effect = f"{'lower' if change < 0 else 'raise'} the CRPS by {abs(change):.1%}"
+                sentences.append(f"{what} {'do not change the CRPS' if effect.endswith(' 0.0%') else effect}.")
         return " ".join(sentences)
 
     def scores_as_dict(self) -> dict[str, Any]:

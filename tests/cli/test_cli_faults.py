@@ -20,6 +20,8 @@ import xarray as xr
 from click.testing import CliRunner
 from rasterio.windows import Window
 from tqdm import tqdm
+from zarr.abc.codec import BytesBytesCodec
+from zarr.codecs import GzipCodec, ZstdCodec
 
 from geonp.cli.app import main
 from geonp.cli.info import CensusSettings
@@ -238,14 +240,20 @@ def test_endpoints_that_are_down_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["out.tif", "out.nc"])
-def test_damaged_chunks_are_said_to_be_damaged(tmp_path: Path, ds: xr.Dataset, model: str, name: str) -> None:
-    ds.to_zarr(tmp_path / "in.zarr", zarr_format=3, consolidated=False)
+@pytest.mark.parametrize("codec", [ZstdCodec(), GzipCodec()])
+def test_damaged_chunks_are_said_to_be_damaged(
+    tmp_path: Path, ds: xr.Dataset, model: str, name: str, codec: BytesBytesCodec
+) -> None:
+    ds.to_zarr(tmp_path / "in.zarr", zarr_format=3, consolidated=False, encoding={"a": {"compressors": codec}})
     (chunk,) = (path for path in (tmp_path / "in.zarr" / "a").rglob("*") if path.is_file() and path.name != "zarr.json")
     chunk.write_bytes(chunk.read_bytes()[:-7])
     said = geonp("fill", tmp_path / "in.zarr", tmp_path / name, "--model", model, code=1)
     assert "Error: A file cannot be read or written: " in said
     assert "It may be damaged: copy or download it again" in said
     assert not (tmp_path / name).exists()
+    said = geonp("fill", tmp_path / "in.zarr", tmp_path / "out.zarr", "--model", model, code=1)
+    assert "1 of 1 units failed; their cells are empty and flagged" in said
+    assert "--empty-slices" not in said
 
 
 def test_info_counts_some_of_very_many_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

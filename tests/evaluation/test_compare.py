@@ -163,6 +163,11 @@ def test_losses_are_named_before_victories() -> None:
     assert 0 == mixed.verdict.index("nearest beats geonp by RMSE") < mixed.verdict.index("geonp is the best by CRPS")
 
 
+def test_other_slices_that_change_nothing_neither_lower_nor_raise() -> None:
+    alike = handmade(**{WITH_SLICES: 1.0, OURS: 1.0, "nearest": 3.0})
+    assert alike.verdict.endswith("Other slices do not change the CRPS.")
+
+
 def test_an_enormous_log_score_is_short() -> None:
     sure = handmade(geonp=1.0, nearest=1.0)
     narrow = replace(sure.predictions["nearest"], error=np.full((4, 4), 1e-9, np.float32))
