@@ -16,7 +16,7 @@ from geonp.nn.layers import MLP, masked_mean
 from geonp.nn.likelihood import condition
 from geonp.nn.nugget import with_nugget, without_known_errors
 from geonp.nn.observations import Observations, bounded_noise, outside_in_order
-from geonp.nn.smoothness import smoother
+from geonp.nn.smoothness import Fields, less_likely, smoother
 
 
 @dataclass(frozen=True)
@@ -301,19 +301,18 @@ class DriftKrigingHead(KrigingHead):
             Raw parameters ``(batch, n_raw)``, log variances of the drift ``(batch, p, 3)``, and the context with
             outliers marked.
         """
-        raw = raw.double()
-        raw_drift = drift_start = prepared.raw_drift
-        part = context.thinned(self.n_refine)
-        if self.priors:
-            variances = Variances.of(raw_drift.detach(), *self.model.scale(prepared.effect, raw))
-            fields, found = partial(self.model.drift_fields, variances=variances), raw
-            if bool((prepared.error_variance > 0).any()):
-                found = without_known_errors(self.model, found, part, fields(found, part))
-            found = smoother(self.model, found, context, context.nearest(self.n_refine), fields)
-            if scattered:
-                found = with_nugget(self.model, found, context, fields(found, context))
-            raw = with_gradient(found, raw)
-        start, n = raw, raw_drift.shape[1]
+        raw, raw_drift = raw.double(), prepared.raw_drift
+        if not self.priors:
+            return raw.float(), raw_drift, context
+        part, start_fields = context.thinned(self.n_refine), self._fields(raw, raw_drift, prepared)
+        found = raw
+        if bool((prepared.error_variance > 0).any()):
+            found = without_known_errors(self.model, found, part, start_fields(found, part))
+        found, smooth_mask = smoother(self.model, found, context, context.nearest(self.n_refine), start_fields)
+        if scattered:
+            found = with_nugget(self.model, found, context, start_fields(found, context))
+        raw = with_gradient(found, raw)
+        start, drift_start, first, n = raw, raw_drift, context, raw_drift.shape[1]
         few = context.thinned(KRIGING.n_information)
         for i, is_thinned in self.scoring:
             linear, at = self.model.linearise(raw), raw_drift.detach()
@@ -333,7 +332,15 @@ class DriftKrigingHead(KrigingHead):
             if not is_thinned:
                 context = context.trusting(trusted_mask)
                 few = context.thinned(KRIGING.n_information)
-        return raw.float(), raw_drift, context
+        fits = (raw, context, self._fields(raw, raw_drift, prepared)), (start, first, start_fields)
+        undone_mask = less_likely(self.model, *fits, smooth_mask)[:, None]
+        raw_drift = torch.where(undone_mask[..., None], drift_start, raw_drift)
+        return torch.where(undone_mask, start, raw).float(), raw_drift, context.trusting_as(first, undone_mask)
+
+    def _fields(self, raw: Tensor, raw_drift: Tensor, prepared: Prepared) -> Fields:
+        """Covariance of observations with the variances of a drift at raw parameters."""
+        variances = Variances.of(raw_drift.detach(), *self.model.scale(prepared.effect, raw))
+        return partial(self.model.drift_fields, variances=variances)
 
 
 KRIGING_HEADS = {"kriging": KrigingHead, "drift": DriftKrigingHead}

@@ -17,7 +17,7 @@ from geonp.nn.nugget import with_nugget
 from geonp.nn.observations import Observations, bounded_noise, outside_in_order
 from geonp.nn.process import CovarianceModel, LocalProcess, soft_clamp
 from geonp.nn.residuals import residual_sizes, ring_sizes
-from geonp.nn.smoothness import smoother
+from geonp.nn.smoothness import less_likely, smoother
 
 
 def tail_of(predicted: Distribution) -> Tensor:
@@ -322,13 +322,14 @@ class KrigingHead(nn.Module):
         tuple
             Raw parameters ``(batch, n_raw)``, and the context with outliers marked.
         """
+        if not self.priors:
+            return raw, context
         raw = raw.double()
-        if self.priors:
-            found = smoother(self.model, raw, context, context.nearest(self.n_refine), self.model.fields)
-            if scattered:
-                found = with_nugget(self.model, found, context, self.model.fields(found, context))
-            raw = with_gradient(found, raw)
-        start = raw
+        found, smooth_mask = smoother(self.model, raw, context, context.nearest(self.n_refine), self.model.fields)
+        if scattered:
+            found = with_nugget(self.model, found, context, self.model.fields(found, context))
+        raw = with_gradient(found, raw)
+        start, first = raw, context
         part, few = context.thinned(self.n_refine), context.thinned(KRIGING.n_information)
         for i, is_thinned in self.scoring:
             at = self.model.linearise(raw)
@@ -339,7 +340,9 @@ class KrigingHead(nn.Module):
             if not is_thinned:
                 context = context.trusting(trusted_mask)
                 few = context.thinned(KRIGING.n_information)
-        return raw.float(), context
+        fits = (raw, context, self.model.fields), (start, first, self.model.fields)
+        undone_mask = less_likely(self.model, *fits, smooth_mask)[:, None]
+        return torch.where(undone_mask, start, raw).float(), context.trusting_as(first, undone_mask)
 
 
 def with_gradient(found: Tensor, raw: Tensor) -> Tensor:

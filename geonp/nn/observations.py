@@ -64,6 +64,12 @@ class Observations:
         points.__dict__["differences"] = self.differences  # they are the same
         return points
 
+    def trusting_as(self, other: Self, mask: Tensor) -> Self:
+        """The same points, trusted as in `other` where a `mask` ``(batch, 1)`` is True."""
+        if self.trusted_mask is None or other.trusted_mask is None:
+            return self
+        return self.trusting(torch.where(mask, other.trusted_mask, self.trusted_mask))
+
     @cached_property
     def differences(self) -> PairDifferences:
         """Coordinate differences of all pairs, float64."""

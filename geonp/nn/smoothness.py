@@ -24,14 +24,15 @@ class SmoothnessSettings:
 
     most_rough: float = 0.02
     """Share of the Matern 1/2 and 3/2 in the first mixture, below which a field may be very smooth."""
-    kernels: tuple[int, ...] = (3, 4)
-    """Kernels that the first mixture may have alone: Matern 7/2, the Gaussian. A part of the context is tried first,
-    with one change: the first of these kernels, and the lengths as they are."""
+    first: tuple[tuple[int, float], ...] = ((3, 1.0), (4, 0.7), (4, 1.0))
+    """What is tried first, on a part of the context: kernels with factors of the lengths of the first mixture."""
     first_left_out: float = 0.99
-    """Share of the other mixtures that this change leaves out."""
+    """Share of the other mixtures that these leave out."""
+    kernels: tuple[int, ...] = (3, 4)
+    """Kernels that the first mixture may have alone: Matern 7/2, the Gaussian."""
     left_out: tuple[float, ...] = (0.0, 0.9, 0.99, 0.999)
     """Shares of the other mixtures that are left out."""
-    length_factors: tuple[float, ...] = (0.8, 1.0, 1.25)
+    length_factors: tuple[float, ...] = (0.64, 0.8, 1.0, 1.25)
     """Factors of the lengths of the first mixture."""
     least_gain: float = 0.2
     """Gain of the log likelihood per point that is needed, on the part and on the whole. Real fields gain less, and
@@ -40,6 +41,12 @@ class SmoothnessSettings:
 
 SMOOTHNESS = SmoothnessSettings()
 
+Fields = Callable[[Tensor, Observations], tuple[Tensor, Tensor]]
+"""Covariance of observations at raw parameters: of each mixture ``(batch, mixtures, n, n)`` and of all else
+``(batch, 1 or n, 1 or n)``."""
+Fit = tuple[Tensor, Observations, Fields]
+"""Raw parameters of a context, the context with outliers marked, and its covariance at raw parameters."""
+
 
 @torch.no_grad()
 def smoother(
@@ -47,8 +54,8 @@ def smoother(
     raw: Tensor,
     context: Observations,
     part: Observations,
-    fields: Callable[[Tensor, Observations], tuple[Tensor, Tensor]],
-) -> Tensor:
+    fields: Fields,
+) -> tuple[Tensor, Tensor]:
     """Give the first mixture one smooth kernel and the others less variance, where the context is far more likely then.
 
     Parameters
@@ -58,32 +65,49 @@ def smoother(
         Raw covariance parameters, ``(batch, n_raw)``, float64.
     context, part : Observations
         The whole context, and the part that is tried first, as it costs less; ``n`` points each.
-    fields : callable
-        Covariance of observations at raw parameters: of each mixture ``(batch, mixtures, n, n)`` and of all else
-        ``(batch, 1 or n, 1 or n)``.
+    fields : Fields
 
     Returns
     -------
-    Tensor
-        Raw parameters, ``(batch, n_raw)``; of the most likely change, or the given ones.
+    tuple of Tensor
+        Raw parameters, ``(batch, n_raw)``, of the most likely change, or the given ones; and which tasks have changed,
+        ``(batch,)``.
     """
     smooth_mask, found = model.rough_share(raw) < SMOOTHNESS.most_rough, raw
-    first = list(itertools.product(SMOOTHNESS.kernels[:1], (1.0,))), (SMOOTHNESS.first_left_out,)
-    every = list(itertools.product(SMOOTHNESS.kernels, SMOOTHNESS.length_factors)), SMOOTHNESS.left_out
+    first = SMOOTHNESS.first, (SMOOTHNESS.first_left_out,)
+    every = tuple(itertools.product(SMOOTHNESS.kernels, SMOOTHNESS.length_factors)), SMOOTHNESS.left_out
     for points, tried in ((part, first), (context, every)):
         if not bool(smooth_mask.any()):
-            return raw
+            return raw, smooth_mask
         found, gain = _most_likely(model, raw, points, fields, *tried)
         smooth_mask = smooth_mask & (gain > SMOOTHNESS.least_gain)
-    return torch.where(smooth_mask[:, None], found, raw)
+    return torch.where(smooth_mask[:, None], found, raw), smooth_mask
+
+
+@torch.no_grad()
+def less_likely(model: CovarianceModel, fit: Fit, start: Fit, among_mask: Tensor) -> Tensor:
+    """Tasks among some ``(batch,)`` whose context is less likely after scoring, `fit`, than before it, ``(batch,)``.
+
+    A very smooth covariance is nearly singular, and a step of scoring may lead far away from it.
+    """
+    if not bool(among_mask.any()):
+        return among_mask
+    before, after = (_density(model, *one) for one in (start, fit))
+    return among_mask & ~(after >= before)
+
+
+def _density(model: CovarianceModel, raw: Tensor, points: Observations, fields: Fields) -> Tensor:
+    """Log likelihood of points, ``(batch,)``."""
+    own, rest = fields(raw.detach(), points)
+    return log_density(own.sum(1) + rest, points.with_errors(model.noise(raw, points)), points.y, points.mask)
 
 
 def _most_likely(
     model: CovarianceModel,
     raw: Tensor,
     points: Observations,
-    fields: Callable[[Tensor, Observations], tuple[Tensor, Tensor]],
-    kernels: list[tuple[int, float]],
+    fields: Fields,
+    kernels: tuple[tuple[int, float], ...],
     shares: tuple[float, ...],
 ) -> tuple[Tensor, Tensor]:
     """Raw parameters of the most likely change, and what it gains per point, ``(batch,)``; the given ones if none does.

@@ -59,15 +59,34 @@ def test_a_rough_part_is_left_out_where_the_field_is_far_more_likely_without_it(
     """A rough field, and one with noise, keep their parameters."""
     model = CovarianceModel(2, (2.0, 6.0))
     raw, points = as_read(model), context(0)
-    found = smoother(model, raw, points, points.nearest(128), model.fields)
+    found, changed_mask = smoother(model, raw, points, points.nearest(128), model.fields)
+    assert changed_mask.tolist() == [True]
     assert density(model, found, points) > density(model, raw, points) + 0.2
     before, after = (model.process(r, points.local).weights[0] for r in (raw, found))
     assert after[1].sum() < 0.11 * before[1].sum()
     assert after[0, :3].sum() < 1e-3 * after[0].sum()
     noisy = context(0, 0.3)
-    assert smoother(model, raw, noisy, noisy.nearest(128), model.fields) is raw
+    assert smoother(model, raw, noisy, noisy.nearest(128), model.fields)[0] is raw
     rough = model.with_kernel(raw, 1, 1.0)
-    assert smoother(model, rough, points, points.nearest(128), model.fields) is rough
+    assert smoother(model, rough, points, points.nearest(128), model.fields)[0] is rough
+
+
+def test_scoring_that_makes_the_context_less_likely_is_undone() -> None:
+    """Of 256 cells among 60 x 60 in a field of the same covariance, the steps of scoring lead far away."""
+    rng = np.random.default_rng(10)
+    cells = torch.from_numpy(np.argwhere(np.ones((60, 60)))).double() - 29.5
+    cells = cells[torch.from_numpy(rng.permutation(3600)[:320])]
+    cells = cells[cells.abs().amax(1).argsort()]
+    covariance = torch.exp(-torch.cdist(cells, cells).square() / (2 * LENGTH**2)) + 1e-6 * torch.eye(320).double()
+    values = torch.linalg.cholesky(covariance) @ torch.from_numpy(rng.standard_normal(320))
+    hidden_mask = torch.arange(320) % 5 == 2
+    seen, hidden = cells[~hidden_mask], cells[hidden_mask]
+    weights = torch.linalg.solve(covariance[~hidden_mask][:, ~hidden_mask], covariance[~hidden_mask][:, hidden_mask])
+    error = (1 + 1e-6 - (weights * covariance[~hidden_mask][:, hidden_mask]).sum(0)).sqrt()
+    network, _ = checkpoint.load_model("tnpkr-sa")
+    with torch.no_grad():
+        out = network(seen[None].float(), values[~hidden_mask, None][None].float(), hidden[None].float())
+    assert 0.9 < (out.stddev[0, :, 0].double() / error).log().mean().exp() < 1.3
 
 
 def test_one_kernel_alone_with_longer_lengths() -> None:
