@@ -61,7 +61,8 @@ def info(source: str, storage: tuple[str, ...], as_json: bool, missing: tuple[st
     from geonp.io.gdal import little_cache
     from geonp.io.journal import Journal
     from geonp.io.sources import may_be_store, readable
-    from geonp.raster.grid import Grid, crs_name
+    from geonp.raster.crs import crs_name
+    from geonp.raster.grid import Grid
     from geonp.raster.surface import surface_of
 
     storage_options = file_system(storage)

@@ -18,7 +18,8 @@ from rasterio.features import rasterize
 
 from geonp.errors import InputError, MissingFileError, from_extra, reason
 from geonp.io.polygon_crs import moved
-from geonp.raster.grid import Grid, crs_name
+from geonp.raster.crs import crs_name
+from geonp.raster.grid import Grid
 
 VECTOR_FILES = (".gpkg", ".geojson", ".json", ".shp", ".fgb", ".kml", ".gml", ".shp.zip")
 """Endings of the names of vector files."""

@@ -1,4 +1,4 @@
-"""A CRS as the attributes of a variable."""
+"""A CRS as the attributes of a variable, and its name."""
 
 from __future__ import annotations
 
@@ -16,3 +16,10 @@ def cf_attrs(crs: CRS) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", LOST_IN_CF)
         return {**crs.to_cf(), "spatial_ref": crs.to_wkt()}
+
+
+def crs_name(wkt: str) -> str:
+    """Name of a CRS to print, such as ``WGS 84 / UTM zone 33N (EPSG:32633)``."""
+    crs = CRS.from_wkt(wkt)
+    code = crs.to_epsg()
+    return f"{crs.name} (EPSG:{code})" if code else str(crs.name)

@@ -21,7 +21,7 @@ from pyproj.exceptions import CRSError
 from geonp.errors import InputError
 from geonp.raster.arrays import Array, Float64Array
 from geonp.raster.coordinate_units import is_transformed, parse_unit, unit_factor
-from geonp.raster.crs import cf_attrs
+from geonp.raster.crs import cf_attrs, crs_name
 from geonp.raster.dimensions import CF_UNITS, LONGITUDES, data_variables, has_coordinate, is_latitude, spatial_dims
 from geonp.raster.nodata import without
 from geonp.raster.tolerances import TOLERANCES
@@ -43,6 +43,8 @@ class Grid:
         unwrapped.
     origin
         ``(y, x)``: centre of cell (0, 0), in units of the CRS. 0.0 without a coordinate.
+    marks
+        ``(y, x)``: centres of five cells from the first to the last, by which grids are compared.
     factors
         ``(y, x)``: factors from the units of the coordinates to those of the CRS: 1000.0 for kilometres in a CRS in
         metres. 1.0 if the attribute ``units`` says nothing else.
@@ -69,6 +71,7 @@ class Grid:
     shape: tuple[int, int]
     spacing: tuple[float, float]
     origin: tuple[float, float]
+    marks: tuple[tuple[float, ...], tuple[float, ...]]
     factors: tuple[float, float]
     placed: tuple[bool, bool]
     even: tuple[bool, bool]
@@ -107,15 +110,16 @@ class Grid:
             for dim in (y_dim, x_dim)
         ]
         terms = geotransform(obj) or [0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
-        y0, dy, y_even = _steps(obj, y_dim, factors[0], terms[5], wraps=False)
-        x0, dx, x_even = _steps(obj, x_dim, factors[1], terms[1], wraps=geographic)
+        y, dy, y_even = _steps(obj, y_dim, factors[0], terms[5], wraps=False)
+        x, dx, x_even = _steps(obj, x_dim, factors[1], terms[1], wraps=geographic)
         circle = abs(shape[1] * abs(dx) - 360.0) <= abs(dx) / 2
         return cls(
             y_dim=y_dim,
             x_dim=x_dim,
             shape=shape,
             spacing=(dy, dx),
-            origin=(y0, x0),
+            origin=(y[0], x[0]),
+            marks=(y, x),
             factors=(factors[0], factors[1]),
             placed=(_is_placed(obj, y_dim), _is_placed(obj, x_dim)),
             even=(y_even, x_even),
@@ -172,7 +176,7 @@ class Grid:
         return self.geographic and self.even[1] and abs((self.shape[1] - 1) * abs(self.spacing[1]) - 360.0) < 1e-3
 
     def require_same(self, other: Grid, what: str) -> None:
-        """Check that another grid, of `what`, has the same shape, first and last cell, and CRS.
+        """Check that another grid, of `what`, has the same shape, cells and CRS.
 
         A CRS or a coordinate that only one of them has is not compared. Longitudes may differ by whole turns. Raises
         InputError if they differ, naming the first difference.
@@ -188,15 +192,15 @@ class Grid:
                 f"Reproject the {what} to the grid of the raster."
             )
         half_cell = np.abs(self.spacing) / 2
-        for which, cell in (("first", (0, 0)), ("last", np.subtract(self.shape, 1))):
-            ours, theirs = (np.add(grid.origin, np.multiply(cell, grid.spacing)) for grid in (self, other))
+        names = ("the first", "an inner", "an inner", "an inner", "the last")
+        for which, ours, theirs in zip(names, np.transpose(self.marks), np.transpose(other.marks), strict=True):
             offset = ours - theirs
             if self.geographic and other.geographic:
                 offset[1] = (offset[1] + 180.0) % 360.0 - 180.0
             apart = np.abs(offset) > half_cell
             if np.any(apart & np.array(self.placed) & np.array(other.placed)):
                 raise InputError(
-                    f"The {what} and the raster differ in the centre (y, x) of the {which} cell: got "
+                    f"The {what} and the raster differ in the centre (y, x) of {which} cell: got "
                     f"{tuple(theirs.tolist())}, expected {tuple(ours.tolist())}. Crop or reproject the {what} to the "
                     "grid of the raster, with cells of the same size and rows in the same order."
                 )
@@ -257,13 +261,6 @@ _CONVENTIONS = ("proj:", "spatial:")
 """Zarr conventions of georeferences: what their attributes begin with, and their names."""
 
 
-def crs_name(wkt: str) -> str:
-    """Name of a CRS to print, such as ``WGS 84 / UTM zone 33N (EPSG:32633)``."""
-    crs = CRS.from_wkt(wkt)
-    code = crs.to_epsg()
-    return f"{crs.name} (EPSG:{code})" if code else str(crs.name)
-
-
 def _all(obj: xr.DataArray | xr.Dataset) -> list[Any]:
     """A raster and its variables."""
     return [obj, *(data_variables(obj).values() if isinstance(obj, xr.Dataset) else ())]
@@ -286,13 +283,13 @@ def _is_placed(obj: xr.DataArray | xr.Dataset, dim: Hashable) -> bool:
 
 def _steps(
     obj: xr.DataArray | xr.Dataset, dim: Hashable, factor: float, single: float, *, wraps: bool
-) -> tuple[float, float, bool]:
-    """First value, mean step and evenness of the coordinate of a dimension times `factor`.
+) -> tuple[tuple[float, ...], float, bool]:
+    """Five values, mean step and evenness of the coordinate of a dimension times `factor`.
 
     The step is `single` for one cell.
     """
     if not _is_placed(obj, dim):
-        return 0.0, 1.0, True
+        return (0.0,) * 5, 1.0, True
     stored = np.asarray(obj.coords[dim].values)
     values = stored.astype(np.float64) * factor
     if not np.isfinite(values).all():
@@ -301,14 +298,15 @@ def _steps(
             f"cells. Correct it, or drop it with drop_vars({dim!r})."
         )
     if values.size == 1:
-        return float(values[0]), single, True
+        return (float(values[0]),) * 5, single, True
     if wraps:
         values = np.unwrap(values, period=360.0)
     step = float(values[-1] - values[0]) / (values.size - 1)
     _require_sorted(stored, values, dim)
     offset = np.abs(values - (values[0] + step * np.arange(values.size)))
     rounding = np.spacing(np.abs(stored).max()) * abs(factor) if stored.dtype.kind == "f" else 0.0
-    return float(values[0]), step, bool(offset.max() <= max(TOLERANCES.step * abs(step), float(rounding)))
+    marks = values[np.linspace(0, values.size - 1, 5).astype(int)]
+    return tuple(marks.tolist()), step, bool(offset.max() <= max(TOLERANCES.step * abs(step), float(rounding)))
 
 
 def _require_sorted(stored: Array, values: Float64Array, dim: Hashable) -> None:

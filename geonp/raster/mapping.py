@@ -9,7 +9,8 @@ from pyproj import CRS, Transformer
 
 from geonp.errors import InputError
 from geonp.raster.arrays import Float64Array
-from geonp.raster.grid import Grid, crs_name
+from geonp.raster.crs import crs_name
+from geonp.raster.grid import Grid
 
 _EDGE = 1e-9
 """Distance in cells by which places are moved off the outer edge, so that the nearest cell is inside."""

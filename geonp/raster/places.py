@@ -10,7 +10,8 @@ from pyproj import CRS, Transformer
 from pyproj.exceptions import ProjError
 
 from geonp.errors import warn
-from geonp.raster.grid import Grid, crs_name
+from geonp.raster.crs import crs_name
+from geonp.raster.grid import Grid
 
 _LEAST, _MOST = 3.0, 10.0
 """Degrees beyond the area of use of a CRS, which are as many as it is wide between these limits, up to which places

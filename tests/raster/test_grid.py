@@ -13,7 +13,8 @@ from pyproj import CRS
 
 from geonp.errors import InputError
 from geonp.raster.boxes import select_box
-from geonp.raster.grid import Grid, crs_name, grid_mapping_name, with_cf_crs
+from geonp.raster.crs import crs_name
+from geonp.raster.grid import Grid, grid_mapping_name, with_cf_crs
 from geonp.raster.surface import surface_of
 
 from ..commands import cli
@@ -229,6 +230,11 @@ def test_same_grid() -> None:
     here = Grid.from_xarray(with_crs(raster(y=[3.0, 2, 1], x=[0.0, 1, 2, 3]), "EPSG:32633"))
     here.require_same(here, "mask")
     here.require_same(Grid.from_xarray(raster()), "mask")
+    even = xr.DataArray(np.ones((9, 3)), {"y": np.arange(9.0), "x": [0, 1, 2]}, ("y", "x"))
+    uneven = even.assign_coords(y=[0, 0.1, 0.2, 0.3, 0.5, 1, 2, 4, 8])
+    Grid.from_xarray(uneven).require_same(Grid.from_xarray(uneven), "mask")
+    with pytest.raises(InputError, match=r"of an inner cell: got \(0\.2, 0\.0\), expected \(2\.0, 0\.0\)"):
+        Grid.from_xarray(even).require_same(Grid.from_xarray(uneven), "mask")
     other_shape = Grid.from_xarray(raster(shape=(4, 3)))
     with pytest.raises(InputError, match=r"The mask and the raster differ in shape: got \(4, 3\), expected \(3, 4\)"):
         here.require_same(other_shape, "mask")
