@@ -44,7 +44,7 @@ class Grid:
     origin
         ``(y, x)``: centre of cell (0, 0), in units of the CRS. 0.0 without a coordinate.
     marks
-        ``(y, x)``: centres of five cells from the first to the last, by which grids are compared.
+        ``(y, x)``: centres of the first cell, the last and three between, by which grids are compared.
     factors
         ``(y, x)``: factors from the units of the coordinates to those of the CRS: 1000.0 for kilometres in a CRS in
         metres. 1.0 if the attribute ``units`` says nothing else.
@@ -192,7 +192,7 @@ class Grid:
                 f"Reproject the {what} to the grid of the raster."
             )
         half_cell = np.abs(self.spacing) / 2
-        names = ("the first", "an inner", "an inner", "an inner", "the last")
+        names = ("the first", "the last", *["an inner"] * 3)
         for which, ours, theirs in zip(names, np.transpose(self.marks), np.transpose(other.marks), strict=True):
             offset = ours - theirs
             if self.geographic and other.geographic:
@@ -305,7 +305,7 @@ def _steps(
     _require_sorted(stored, values, dim)
     offset = np.abs(values - (values[0] + step * np.arange(values.size)))
     rounding = np.spacing(np.abs(stored).max()) * abs(factor) if stored.dtype.kind == "f" else 0.0
-    marks = values[np.linspace(0, values.size - 1, 5).astype(int)]
+    marks = values[np.linspace(0, values.size - 1, 5).astype(int)[[0, -1, 1, 2, 3]]]
     return tuple(marks.tolist()), step, bool(offset.max() <= max(TOLERANCES.step * abs(step), float(rounding)))
 
 
