@@ -12,6 +12,7 @@ from geonp.fill.kinds import names_of, results_of, variable_of
 from geonp.fill.missing import Flags, flags_of, hidden
 from geonp.fill.options import FillOptions
 from geonp.raster.covariates import CovariateLike, taken_by
+from geonp.raster.dimensions import is_geolocation
 from geonp.raster.grid import Grid, with_cf_crs
 from geonp.raster.metadata import Kind, ancillary_names, as_dataset
 from geonp.raster.places import warn_of_places
@@ -51,6 +52,7 @@ def normalise(
         names = class_variables(candidates, grid, classes) if classes else names_of(candidates, grid, options)
         _warn_of_passed(candidates.drop_vars(flags.quality(names), errors="ignore"), grid, names, classes)
         names = flags.reached(names)
+        _warn_of_geolocation(ds, grid, names)
     ds, declared = hidden(flags, names, options.nodata)
     without = replace(options, nodata=None)
     variables = tuple(
@@ -94,6 +96,16 @@ def _warn_of_passed(ds: xr.Dataset, grid: Grid, names: Sequence[Hashable], class
             f"{', '.join(f'{name!r} {ds[name].dims}' for name in others)}: not on the grid of {names[0]!r} "
             f"({grid.y_dim!r}, {grid.x_dim!r}), and passed through as they are. Fill each grid on its own, for "
             f"example ds[[{others[0]!r}]] (--variable {others[0]})."
+        )
+
+
+def _warn_of_geolocation(ds: xr.Dataset, grid: Grid, names: Sequence[Hashable]) -> None:
+    """Warn of longitudes and latitudes of the cells that are variables to fill, and no coordinates."""
+    found = [str(name) for name in names if is_geolocation(name, ds.variables[name])]
+    if found and not all(grid.placed):
+        warn(
+            f"{', '.join(found)}: filled as other variables, and distances are counted in cells. If they say where the "
+            f"cells lie, make them coordinates: ds.set_coords({found})."
         )
 
 

@@ -156,6 +156,13 @@ def test_only_cells_that_are_no_squares_have_places(
     assert (surface_of(raster, Grid.from_xarray(raster)) is None) == square
 
 
+def test_geolocation_that_is_no_coordinate_is_warned_of(model: str) -> None:
+    ds = curved(globe()).reset_coords().rename(lat="latitude")
+    with pytest.warns(UserWarning, match=r"latitude, lon: filled as other .* ds\.set_coords\(\['latitude', 'lon'\]\)"):
+        plan(ds, model=model)
+    assert plan(ds.set_coords(["latitude", "lon"]), model=model).variables == ("a",)
+
+
 def test_geolocation_that_changes_with_time_is_warned_of(model: str) -> None:
     lat = np.linspace(0, 1, 2 * 12 * 12).reshape(2, 12, 12)
     dims = ("time", "south_north", "west_east")
