@@ -96,7 +96,10 @@ class CrossValidation(Scored):
         variable = f"{self.name} ({self.units})" if self.units else self.name
         variable += f", {self.selection}" if self.selection else ""
         places = len(self.by_place)
-        times = "" if self.time is None else f" and {self.measurements.loc[self.wanted, self.time].nunique():,} times"
+        times = ""
+        if self.time is not None:
+            dates = self.measurements.loc[self.wanted, self.time].nunique()
+            times = f" and {dates:,} time{'s'[: dates != 1]}"
         distance = self.distance[self.scored]
         unit = f" {self.distance_unit}" if self.geographic else ""
         text = (

@@ -216,17 +216,27 @@ def _warn_of_few_numbers(variable: Variable, glances: list[Glance]) -> None:
 
 
 def warn_of_codes(source: xr.DataArray, parts: Iterable[FloatArray], use: str) -> None:
-    """Warn of codes in parts ``(rows, columns)`` of a raster, NaN where missing, whose `use` is not filling."""
+    """Warn of codes and rare events in parts ``(rows, columns)`` of a raster, NaN where missing.
+
+    Their `use` is not filling.
+    """
     glances = []
     for part in parts:
         mask = np.isfinite(part)
         sample = _some(part[mask], DOUBTS.sampled)
         glances.append(Glance(Extremes.of(sample, ()), sample, 0, 0, 0, *_steps(part, mask, np.unique(sample))))
-    if glances and (doubt := _doubt_of_codes(source, glances)):
+    if not glances:
+        return
+    used = f"{UNNAMED if source.name is None else source.name}: {use} as numbers, but"
+    if events := _rare_events(glances):
         warn(
-            f"{UNNAMED if source.name is None else source.name}: {use} as numbers, but {doubt}. If these are classes, "
-            "leave them out: the mean of two classes is another class. infill(as_='classes') (geonp fill --as classes) "
-            "fills them."
+            f"{used} {events}. Single events are taken for noise: predictions are too small, and standard errors far "
+            "too small. infill(as_='counts') (geonp fill --as counts) predicts the probability of each count."
+        )
+    elif doubt := _doubt_of_codes(source, glances):
+        warn(
+            f"{used} {doubt}. If these are classes, leave them out: the mean of two classes is another class. "
+            "infill(as_='classes') (geonp fill --as classes) fills them."
         )
 
 

@@ -17,7 +17,7 @@ import dask
 import xarray as xr
 from dask.delayed import Delayed
 
-from geonp.errors import InputError, OutputError, redacted
+from geonp.errors import InputError, OutputError, redacted, warn
 from geonp.fill.fingerprint import digest, fingerprint, require_unchanged, values_of
 from geonp.fill.gaps import packed_domain, packed_size_masks
 from geonp.fill.infill import template, warpings_of
@@ -146,6 +146,7 @@ def fill_store(
             )
         return fill_session(obj, target, chunks, **options)  # type: ignore[arg-type]
     assert isinstance(target, str | os.PathLike)
+    _require_one(resume, overwrite)
     require_callable(progress)
     request = with_measurements(_prepared(obj, FillOptions(**options)))
     for covariate in request.covariates:
@@ -177,8 +178,16 @@ def fill_store(
         report = _fill_units(work, units, done, pool, progress)
         require_unchanged(request, values, source_options)
         if not report.failed:
-            _finish(report, work, job)
+            _finish(report, work, job, masked=request.options.mask is not None)
     return report
+
+
+def _require_one(resume: bool, overwrite: bool) -> None:
+    if resume and overwrite:
+        raise InputError(
+            "resume and overwrite exclude each other: got both (--resume, --overwrite), expected one of them. resume "
+            "continues an unfinished store, and starts a new one if there is none; overwrite starts it again."
+        )
 
 
 def _computed(warping: Any) -> Warping:
@@ -359,7 +368,7 @@ def _begin(
     return {}
 
 
-def _finish(report: Report, work: Work, job: dict[str, str]) -> None:
+def _finish(report: Report, work: Work, job: dict[str, str], *, masked: bool) -> None:
     """Mark the store as complete; remove it if a variable has no observed cell."""
     store, journal = work.store, work.journal
     journal.require_owner()
@@ -372,3 +381,9 @@ def _finish(report: Report, work: Work, job: dict[str, str]) -> None:
             raise
     store.complete({JOB: digest(job)})
     journal.remove()
+    for name, counts in report.variables.items():
+        if masked and counts["missing"] and not counts["filled"]:
+            warn(
+                f"{name}: no missing cell was filled within the mask (--mask). It must be True, or not 0, where the "
+                "raster is valid, in observed cells, too."
+            )

@@ -20,7 +20,8 @@ are not doubted."""
 
 def misplaced(grid: Grid) -> str:
     """Why the coordinates of a grid cannot be those of its CRS; empty if they can."""
-    if not all(grid.placed) or all(abs(step) == 1 for step in grid.spacing):  # numbers of cells, not places
+    numbered = all(abs(step) == 1 for step in grid.spacing) and not grid.geographic
+    if not all(grid.placed) or numbered:  # numbers of cells, not places
         return ""
     (south, north), (west, east) = (
         sorted((first, first + step * (n - 1)))

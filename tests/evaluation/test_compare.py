@@ -452,3 +452,10 @@ def test_codes_of_classes_are_doubted(model: str) -> None:
     patches = np.random.default_rng(0).choice([2, 3, 7, 11, 18], (12, 12)).repeat(4, 0).repeat(4, 1)
     with pytest.raises(UserWarning, match="evaluated as numbers, but holds 5 distinct whole numbers from 2 to 18, and"):
         raster(patches.astype(float)).drop_attrs().geonp.evaluate(model=model)
+
+
+@pytest.mark.filterwarnings("error")
+def test_rare_events_are_doubted(model: str) -> None:
+    events = np.random.default_rng(0).poisson(0.1, (48, 48)).astype(float)
+    with pytest.raises(UserWarning, match=r"evaluated as numbers, but 9\d% of the observed values are 0, and .*counts"):
+        raster(events).drop_attrs().geonp.evaluate(model=model)

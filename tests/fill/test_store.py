@@ -724,6 +724,19 @@ def test_a_mask_that_cannot_be_read_fails_the_units_that_need_it(
     assert stored(out) == stored(tmp_path / "whole.zarr")
 
 
+def test_resume_and_overwrite_exclude_each_other(model: str, tmp_path: Path, source: Path) -> None:
+    with pytest.raises(InputError, match=r"got both \(--resume, --overwrite\), expected one of them"):
+        fill_store(lazily(source), tmp_path / "out.zarr", model=model, resume=True, overwrite=True)
+    assert not (tmp_path / "out.zarr").exists()
+
+
+def test_a_mask_without_observed_cells_is_doubted(model: str, tmp_path: Path, source: Path) -> None:
+    ds = lazily(source)
+    with pytest.warns(UserWarning, match=r"a: no missing cell was filled within the mask \(--mask\). It must be True"):
+        report = fill_store(ds, tmp_path / "out.zarr", model=model, mask=ds.a.isnull())
+    assert not report.variables["a"]["filled"]
+
+
 def test_a_prediction_that_is_not_finite_fails_its_unit(
     model: str, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

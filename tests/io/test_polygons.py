@@ -106,7 +106,7 @@ def test_layers_holes_and_frames(tmp_path: Path) -> None:
     path = write(tmp_path / "a.gpkg", [shapely.box(0, 0, 1, 1)], "EPSG:32633", layer="other")
     write(path, [ring], "EPSG:32633", layer="lakes", append=True)
     np.testing.assert_array_equal(polygon_mask(f"{path}:lakes", UTM), expected)
-    with pytest.raises(InputError, match="has 2 layers: got None, expected FILE:LAYER with one of other, lakes"):
+    with pytest.raises(InputError, match="has 2 layers: got no layer, expected FILE:LAYER with one of other, lakes"):
         polygon_mask(path, UTM)
     frame: Any = SimpleNamespace(geometry=[ring], crs="EPSG:32633", to_crs=None)
     np.testing.assert_array_equal(domain_of(frame, UTM), expected)

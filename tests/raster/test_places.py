@@ -58,6 +58,8 @@ def test_dimensions_that_are_not_alike_are_refused() -> None:
         ([4.6e6, 4.5e6], [5e5, 6e5], 4326, r"and y from 4\.5e\+06 to 4\.6e\+06, expected degrees"),
         ([4.6e6, 4.5e6], [5e5, 6e5], 32633, ""),
         ([90.0, -90.0], [0.0, 180.0], 4326, ""),
+        ([96.0, 89.0], [5.0, 12.0], 4326, "y from 89 to 96, expected degrees"),  # steps of a degree
+        ([107.0, 100.0], [200.0, 207.0], 32633, ""),  # numbers of cells
     ],
 )
 def test_coordinates_that_are_none_of_the_crs_are_named(
