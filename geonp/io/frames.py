@@ -28,7 +28,7 @@ def as_frame(
     """
     if isinstance(points, xr.Dataset):
         attrs: dict[str, Mapping[Hashable, Any]] = {str(k): dict(v.attrs) for k, v in points.variables.items()}
-        return _along_rows(points, crossed), attrs, None
+        return _in_own_byte_order(_along_rows(points, crossed)), attrs, None
     if not isinstance(points, pd.DataFrame):
         raise InputError(
             f"points must be a pandas DataFrame or an xarray Dataset, got {type(points).__name__} of "
@@ -40,7 +40,14 @@ def as_frame(
         places = points_of(geometry.to_numpy(), "the table")
         points = with_places(pd.DataFrame(points.drop(columns=geometry.name)), places, geometry.crs)
     attrs = {name: {"units": unit} for name, unit in points.attrs.get("units", {}).items()}
-    return points.reset_index(levels_of(points)).infer_objects(), attrs, points.attrs.get("crs")
+    frame = _in_own_byte_order(points.reset_index(levels_of(points)).infer_objects())
+    return frame, attrs, points.attrs.get("crs")
+
+
+def _in_own_byte_order(table: pd.DataFrame) -> pd.DataFrame:
+    """A table with all columns in the byte order of the machine: pandas cannot compare others, as of FITS files."""
+    kinds = {k: kind for k, kind in table.dtypes.items() if isinstance(kind, np.dtype) and not kind.isnative}
+    return table.astype({k: kind.newbyteorder("=") for k, kind in kinds.items()})
 
 
 def with_cell_times(points: xr.Dataset) -> xr.Dataset:

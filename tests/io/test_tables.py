@@ -128,6 +128,16 @@ def test_an_index_holds_columns_too(name: str | None, tmp_path: Path) -> None:
         np.testing.assert_allclose(np.c_[table.xy, table.values["temp"]], FRAME[["lon", "lat", "temp"]])
 
 
+@pytest.mark.parametrize("dataset", [False, True])
+def test_columns_of_another_byte_order_are_those_of_the_machine(dataset: bool) -> None:
+    turned = FRAME.assign(**{name: FRAME[name].to_numpy().astype(">f8") for name in FRAME})
+    given = xr.Dataset({name: ("row", turned[name].to_numpy()) for name in turned}) if dataset else turned
+    table = read_table(given, "temp", None, None, ["station_id"])
+    np.testing.assert_array_equal(np.c_[table.xy, table.values["temp"]], FRAME[["lon", "lat", "temp"]])
+    assert table.covariates["station_id"].duplicated().tolist() == [False] * 3  # pandas refused to compare them
+    assert all(column.dtype.isnative for column in table.values.values())
+
+
 @pytest.mark.parametrize(
     ("texts", "held"),
     [
