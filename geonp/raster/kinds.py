@@ -15,6 +15,7 @@ from geonp.errors import InputError, warn
 from geonp.raster.arrays import FloatArray
 from geonp.raster.metadata import GDAL_METADATA, Kind, class_attrs, flag_meanings_of
 from geonp.raster.nodata import nodata_values
+from geonp.raster.units import measure_of
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,16 @@ _CLASSES = re.compile(
     re.IGNORECASE,
 )
 """Names of classes and of bit fields."""
-_DIRECTION = re.compile(r"direction|azimuth|(^|[_\W])(aspect|w?dir|wd|wdir\d*|bearing|heading)([_\W]|$)", re.IGNORECASE)
+_DIRECTION = re.compile(
+    r"direction(?!al)|azimuth|(^|[_\W])(aspect|w?dir|wd|wdir\d*|bearing|heading)([_\W]|$)", re.IGNORECASE
+)
+_PHASE = re.compile(r"(?<!unwrapped)(^|[_\W])phase(lag)?([_\W]|$)", re.IGNORECASE)
+"""Names of phases, such as those of tides, which turn as directions do, unless they are unwrapped."""
 _RADIANS = re.compile(r"rad(ian)?s?", re.IGNORECASE)
-_DEGREES = re.compile(r"deg(ree)?s?([ _](true|t))?$|°$", re.IGNORECASE)
+_DEGREES = re.compile(
+    r"(deg(r|ree)?s?|°)([ _]?[tn]|[ _,(]+(true|t|north|clockwise|cw|from|relative|compass|gmt)\b.*)?", re.IGNORECASE
+)
+_ANGLE = frozenset({("rad", 1)})
 
 
 def is_classes(da: xr.DataArray | xr.Variable) -> bool:
@@ -64,23 +72,33 @@ def is_auxiliary(da: xr.DataArray) -> bool:
 
 def is_direction(name: Hashable, attrs: Mapping[Any, Any]) -> bool:
     """Whether values are directions in degrees, by CF ``standard_name``, or else by name and units."""
-    return _DEGREES.match(str(attrs.get("units", "degree")).strip()) is not None and _is_named_as_direction(name, attrs)
+    return _DEGREES.fullmatch(_units(attrs)) is not None and _is_named(_DIRECTION, name, attrs)
 
 
-def is_in_radians(name: Hashable, attrs: Mapping[Any, Any]) -> bool:
-    """Whether values are directions in radians, which are not converted."""
-    return _RADIANS.fullmatch(str(attrs.get("units")).strip()) is not None and _is_named_as_direction(name, attrs)
+def _other_units(name: Hashable, attrs: Mapping[Any, Any]) -> str:
+    """The units of directions that are not in degrees, which are not converted; empty for all other variables."""
+    units = _units(attrs)
+    if _DEGREES.fullmatch(units) or not _is_named(_DIRECTION, name, attrs):
+        return ""
+    measure = measure_of(units)
+    if measure is not None and measure.dims != _ANGLE:
+        return ""
+    return "radians" if _RADIANS.fullmatch(units) else repr(units)
 
 
-def _is_named_as_direction(name: Hashable, attrs: Mapping[Any, Any]) -> bool:
+def _units(attrs: Mapping[Any, Any]) -> str:
+    return str(attrs.get("units") or "degree").strip()
+
+
+def _is_named(pattern: re.Pattern[str], name: Hashable, attrs: Mapping[Any, Any]) -> bool:
     standard = attrs.get("standard_name")
     texts = [standard] if standard else [name, attrs.get("long_name", "")]
-    return any(_DIRECTION.search(str(text)) for text in texts)
+    return any(pattern.search(str(text)) for text in texts)
 
 
 def warn_of_directions(variables: Mapping[Hashable, Mapping[Any, Any]]) -> None:
     """Warn of the variables, attributes by name, that are directions."""
-    if found := [str(k) for k, attrs in variables.items() if is_direction(k, attrs) or is_in_radians(k, attrs)]:
+    if found := [str(k) for k, attrs in variables.items() if is_direction(k, attrs) or _other_units(k, attrs)]:
         warn(
             f"{', '.join(found)}: directions are filled as numbers, and the mean of 350 and 10 degrees is 180. Fill "
             "their sines and cosines instead, and take the direction from both: np.degrees(np.arctan2(sin, cos)) % 360."
@@ -100,21 +118,33 @@ def kind_of(da: xr.DataArray, as_: str | None, circular: bool) -> Kind:
                 "classes. Leave it out (--variable), or take its values for classes (as_='classes', --as classes)."
             )
         return Kind.CLASSES
-    if is_in_radians(da.name or "", da.attrs):
-        warn(
-            f"{da.name}: directions in radians are filled as numbers, and the mean of 6.2 and 0.1 is 3.15. Convert "
-            f"them: np.degrees(ds[{da.name!r}]).assign_attrs(units='degree')."
-        )
     if not is_direction(da.name or "", da.attrs):
+        _warn_of_angles(da)
         _warn_of_classes(da)
         return Kind.NUMBERS
-    if {"standard_name", "units"} & set(da.attrs):
+    if da.attrs.get("standard_name") or da.attrs.get("units"):
         return Kind.DIRECTIONS
     warn(
         f"{da.name}: directions are filled as numbers, and the mean of 350 and 10 degrees is 180. If these are "
         "directions in degrees, say so with circular=True (--circular), or by the attribute units."
     )
     return Kind.NUMBERS
+
+
+def _warn_of_angles(da: xr.DataArray) -> None:
+    """Warn of directions that are not in degrees, and of phases."""
+    name = da.name or ""
+    if units := _other_units(name, da.attrs):
+        degrees = f"np.degrees(ds[{da.name!r}])" if units == "radians" else "their values in degrees"
+        warn(
+            f"{da.name}: directions in {units} are filled as numbers, and the mean of two directions around north is "
+            f"south. Convert them to degrees: {degrees}.assign_attrs(units='degree')."
+        )
+    elif da.attrs.get("units") and _DEGREES.fullmatch(_units(da.attrs)) and _is_named(_PHASE, name, da.attrs):
+        warn(
+            f"{da.name}: phases are filled as numbers, and the mean of 350 and 10 degrees is 180. Unless they are "
+            "unwrapped, fill them as directions: circular=True (--circular)."
+        )
 
 
 def _counts(da: xr.DataArray) -> bool:

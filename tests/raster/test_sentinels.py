@@ -87,6 +87,11 @@ def test_cells_outside_the_footprint(side: int) -> None:
         ("t", {"standard_name": "air_temperature", "units": "degree"}, False),
         ("wdx", {"units": "degrees"}, False),
         ("lat", {"units": "degrees_north"}, False),
+        ("waveDp", {"standard_name": "sea_surface_wave_from_direction", "units": "degreeT"}, True),
+        ("wdir", {"units": "degrees (clockwise from north)"}, True),
+        ("wd", {"standard_name": "wind_from_direction", "units": ""}, True),
+        ("wd", {"standard_name": "wind_from_direction", "units": "10 degrees"}, False),
+        ("sprd", {"standard_name": "sea_surface_wave_directional_spread", "units": "degree"}, False),
     ],
 )
 def test_directions_are_known_by_name_and_units(name: str, attrs: dict[str, str], expected: bool) -> None:
@@ -100,6 +105,16 @@ def test_a_fill_of_directions_warns(model: str) -> None:
     with pytest.warns(UserWarning, match=r"wind_direction: directions in radians are .*'degree'\)"):
         found = infill(array.assign_attrs(units="rad", actual_range=[0.0, 8.0]), model=model)
     assert "actual_range" not in found["wind_direction"].attrs  # which the filled cells may leave
+    tens = array.rename("t").assign_attrs(standard_name="wind_from_direction", units="10 degrees")
+    with pytest.warns(UserWarning, match=r"t: directions in '10 degrees' are filled as numbers.*'degree'\)"):
+        infill(tens, model=model)
+    with pytest.warns(UserWarning, match=r"M2_phase: phases are filled as numbers.*circular=True"):
+        infill(array.rename("M2_phase").assign_attrs(units="degrees"), model=model)
+    aspect = array.rename("aspect").assign_attrs(units="1")  # of an image
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        infill(aspect, model=model)
+        infill(array.rename("unwrapped_phase").assign_attrs(units="degrees"), model=model)
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i4"])
