@@ -482,7 +482,8 @@ ddp.DDPStrategy = lambda start_method, **options: spawning(start_method="fork", 
 def test_an_interrupted_training_ends_after_its_step(tmp_path: Path, stop: signal.Signals, devices: str) -> None:
     small = ["model.architecture=cnp", "training.batch_size=1", "training.validation_batches=1"]
     often = ["training.validate_every=1", "--device", "cpu", "--devices", devices]
-    arguments = [GEONP, "train", "gp2d_rbf", *small, *often, "--out", tmp_path / "run", "training.steps=9999"]
+    program = [GEONP] if devices == "1" else [sys.executable, "-W", "ignore", "-c", FORKING + "main()"]
+    arguments = [*program, "train", "gp2d_rbf", *small, *often, "--out", tmp_path / "run", "training.steps=9999"]
 
     def heed() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
