@@ -67,17 +67,31 @@ def with_measurements(request: Request) -> Request:
     if errors is not None:
         known = known[np.isfinite(errors[known])]
     points = replace(points, errors=np.zeros(len(points.values)) if errors is None else errors).at(known)
+    points = _without_copies(points)
     offset, offset_error, error = _compared(request, variable, points, estimated=errors is None)
     if abs(offset) > float(np.ptp(points.values)) > 0:
         warn(
             f"points differ from {variable.label!r} by {offset:+.4g} on average, which is more than their range. This "
             "offset is removed; check that both have one unit (other differences of units are not removed)."
         )
-    used = np.full(known.size, error) if errors is None else points.errors
+    used = np.full(points.values.size, error) if errors is None else points.errors
     points = replace(points, values=points.values - offset, errors=used, offset_error=offset_error)
-    text = f"{known.size}{converted}, offset {offset:.4g} removed, standard error {np.median(used):.3g}"
+    text = f"{used.size}{converted}, offset {offset:.4g} removed, standard error {np.median(used):.3g}"
     attrs = {"geonp_points": text}
     return replace(request, job=replace(request.job, points=points), ds=request.ds.assign_attrs(attrs))
+
+
+def _without_copies(points: Measurements) -> Measurements:
+    """The measurements without copies, which take the room of others in a tile; warns of them.
+
+    None are copies if rows of one place and slice differ anywhere: then equal rows may agree by chance.
+    """
+    where = pd.DataFrame(np.concatenate([points.places, points.slices], 1))
+    copies = where.assign(value=points.values, error=points.errors).duplicated().to_numpy()
+    if not copies.any() or (copies != where.duplicated().to_numpy()).any():
+        return points
+    warn(f"{copies.sum()} rows of points repeat another row, as of files that were joined twice, and are not used.")
+    return points.at(~copies)
 
 
 def _read(request: Request) -> tuple[Variable, Table]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,19 @@ def test_gaps_are_filled_from_cells_and_measurements(
     observed = np.isfinite(raster.values)
     np.testing.assert_array_equal(filled["sst"].values[observed], raster.values[observed])
     np.testing.assert_allclose(filled["sst"][24, 103], alone["sst"][24, 103], rtol=1e-5)
+
+
+def test_copies_of_rows_are_used_once(raster: xr.DataArray, buoys: pd.DataFrame, filled: xr.Dataset) -> None:
+    with pytest.warns(UserWarning, match="80 rows of points repeat another row"):
+        twice = geonp.infill(raster, points=pd.concat([buoys] * 3))
+    assert twice.attrs["geonp_points"] == filled.attrs["geonp_points"]
+    np.testing.assert_allclose(twice["sst"], filled["sst"], atol=2e-5)
+    again = buoys.assign(sst=buoys["sst"] + 0.05 * np.random.default_rng(2).standard_normal(40))
+    again.loc[:3, "sst"] = buoys["sst"][:4]  # by chance
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        repeated = geonp.infill(raster, points=pd.concat([buoys, again]))
+    assert repeated.attrs["geonp_points"].startswith("80,")
 
 
 def test_chunks_and_stores_change_nothing(
