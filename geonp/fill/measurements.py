@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,13 +18,13 @@ from geonp.fill.request import Request, require_covariates
 from geonp.fill.surroundings import Region
 from geonp.inference.measurements import Measurements
 from geonp.inference.places import fill_places
-from geonp.io.columns import bracketed
+from geonp.io.columns import bracketed, words
 from geonp.io.doubtful_rows import warn_of_doubtful_rows
 from geonp.io.measurements import Table, read_table, transformed
 from geonp.raster.arrays import Float64Array, IntArray
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import Kind
-from geonp.raster.times import times_of
+from geonp.raster.times import parsed_times, times_of
 from geonp.raster.units import measure_of, require_error_units
 from geonp.raster.variable import Variable
 from geonp.raster.windows import CHUNKS, Window
@@ -38,6 +40,8 @@ class ErrorSettings:
     """Smallest number of them from which their error is estimated."""
     steps: int = 64
     """Standard errors that are tried, from a thousandth of the spread of the differences up to it."""
+    one_slice: datetime.timedelta = datetime.timedelta(days=2)
+    """Measurements of one slice that are farther apart in time, from it or from each other, come with a warning."""
     part_px: int = 256
     """Cells of the side of a part of the raster whose measurements are compared together: a window that fits memory."""
 
@@ -59,6 +63,7 @@ def with_measurements(request: Request) -> Request:
     variable, table = _read(request)
     _check(request, variable)
     points = _placed(request, variable, table)
+    _warn_of_times(variable.source, table)
     errors = None if options.point_errors is None else _errors(table, options.point_errors)
     factor, shift, converted = _conversion(variable, table)
     points = replace(points, values=factor * points.values + shift)
@@ -219,6 +224,35 @@ def _slices(source: xr.DataArray, dim: Hashable, table: Table) -> IntArray:
     nearest, step = apart.argmin(1), float(np.median(np.abs(np.diff(known)))) if n > 1 else math.inf
     found = np.where(apart.min(1) <= step / 2 * (1 + 1e-9), nearest, -1)
     return np.asarray(np.where(times.of_rows < 0, -1, found[times.of_rows]), np.intp)
+
+
+def _warn_of_times(source: xr.DataArray, table: Table) -> None:
+    """Warn of measurements of several days, or of another day than the raster, that are used in one slice."""
+    if any(source.sizes[name] > 1 for name in table.covariates if name in source.sizes):
+        return
+    beside = pd.concat([table.covariates, table.others], axis=1)
+    own = {str(name): pd.Series(coord.values.ravel()) for name, coord in source.coords.items() if coord.size == 1}
+    for name, column in beside[np.isfinite(next(iter(table.values.values())))].items():
+        times = _times_in(column.dropna())
+        of = own.get(str(name), pd.Series())
+        apart = pd.concat([times, _times_in(of)]) if len(times) else times
+        if len(times) and apart.max() - apart.min() > ERRORS.one_slice:
+            beside_own = f" for {apart.iloc[-1]:%Y-%m-%d}, the {name} of the raster" if len(apart) > len(times) else ""
+            warn(
+                f"points are of {times.min():%Y-%m-%d} to {times.max():%Y-%m-%d} (column {name!r}), and all are used"
+                f"{beside_own}. If they are not meant to be, leave out those of other times."
+            )
+
+
+def _times_in(column: pd.Series[Any]) -> pd.Series[Any]:
+    """The times in a column; none if it holds something else, such as numbers that are not named as times."""
+    if pd.api.types.is_numeric_dtype(column) and not {"time", "date"} & {*words(str(column.name))}:
+        return column[:0]
+    try:
+        times = parsed_times(column, str(column.name))
+    except InputError:
+        return column[:0]
+    return times if times.dtype.kind == "M" else column[:0]
 
 
 def _errors(table: Table, name: str) -> Float64Array:

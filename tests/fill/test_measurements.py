@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import xarray as xr
 
 import geonp
 from geonp.errors import InputError
-from geonp.fill.measurements import _conversion
+from geonp.fill.measurements import _conversion, _warn_of_times
 from geonp.io.measurements import read_table
 from geonp.raster.variable import Variable
 
@@ -81,6 +82,32 @@ def test_copies_of_rows_are_used_once(raster: xr.DataArray, buoys: pd.DataFrame,
         warnings.simplefilter("error")
         repeated = geonp.infill(raster, points=pd.concat([buoys, again]))
     assert repeated.attrs["geonp_points"].startswith("80,")
+
+
+@pytest.mark.parametrize(
+    ("coords", "column", "said"),
+    [
+        ({}, pd.date_range("2020-01-01", periods=40, freq="6h"), "2020-01-01 to 2020-01-10 .*'time'.*all are used. If"),
+        ({}, np.arange(20200101, 20200141), None),  # 40 is no day
+        ({}, np.repeat([20200101, 20200105], 20), "2020-01-01 to 2020-01-05"),
+        ({}, ["2020-01-01T06:00Z"] * 40, None),
+        ({"time": np.datetime64("2019-07-01", "ns")}, ["2020-01-01"] * 40, "all are used for 2019-07-01, the time of"),
+        ({"time": np.datetime64("2020-01-02", "ns")}, ["2020-01-01"] * 40, None),
+        ({"time": ("time", [np.datetime64("2019-07-01", "ns")])}, ["2020-01-01"] * 40, "all are used for 2019-07-01"),
+        ({"time": ("time", pd.to_datetime(["2019-07-01", "2020-01-01"]))}, ["2020-01-01"] * 40, None),  # are matched
+        ({"depth": 5.0}, ["near"] * 40, None),
+    ],
+)
+def test_measurements_of_other_times_in_one_slice_are_warned_of(
+    raster: xr.DataArray, buoys: pd.DataFrame, coords: Any, column: Any, said: str | None
+) -> None:
+    source = raster.expand_dims(time=coords["time"][1]) if isinstance(coords.get("time"), tuple) else raster
+    source = source if source.ndim == 3 else source.assign_coords(coords)
+    table = read_table(buoys.assign(time=column), "sst", None, None, source.dims[:-2])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        _warn_of_times(source, table)
+    assert [bool(re.search(str(said), str(one.message))) for one in caught] == [True] * (said is not None)
 
 
 def test_chunks_and_stores_change_nothing(
