@@ -6,6 +6,8 @@ A store that is written region by region has an attribute that marks it as unfin
 from __future__ import annotations
 
 import json
+import re
+import struct
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,6 +36,8 @@ UNFINISHED = "geonp_unfinished"
 
 _MARKERS = ("zarr.json", ".zgroup", ".zmetadata", ".zarray")
 _ENCODING = ("dtype", "_FillValue", "scale_factor", "add_offset", "_Unsigned")
+_BASE64 = re.compile(r"[A-Za-z0-9+/]{11}=")
+"""Eight bytes, as xarray writes numbers to attributes of Zarr 3."""
 
 _opened: dict[str, dict[str, _Target]] = {}
 
@@ -226,7 +230,7 @@ class Store:
         store: Any = SteadyStore(replace(self, url=resolved(self.url))._group("r").store)
         try:
             ds = with_fill_values(xr.open_dataset(store, **options), store, group)
-        except (KeyError, TypeError):  # xarray looks for names of NCZarr in a way that Zarr 3 refuses
+        except (KeyError, TypeError, ValueError, struct.error):  # also of names of NCZarr, for which xarray looks
             self._require_readable(group)
             raise
         if chunks is None:
@@ -243,11 +247,13 @@ class Store:
             if names is None or len(names) != array.ndim:
                 raise InputError(_nameless(f"{self.url}/{name}"))
             fill = array.attrs.get("_FillValue")
-            if array.metadata.zarr_format == 3 and array.dtype.kind in "fc" and isinstance(fill, int | float):
+            written = isinstance(fill, list) or _BASE64.fullmatch(str(fill)) or "_FillValue" not in array.attrs
+            if array.metadata.zarr_format == 3 and array.dtype.kind in "fc" and not written:
+                given = "" if fill is None else f", and give --nodata {str(fill).lower()}"
                 raise InputError(
-                    f"{name!r} in {self.url!r} has the attribute _FillValue {fill} as a number, which xarray cannot "
-                    f"read in Zarr 3. Remove it, and give --nodata {fill}: zarr.open_array('{self.url}/{name}')"
-                    ".attrs.pop('_FillValue')."
+                    f"{name!r} in {self.url!r} has the attribute _FillValue {fill}, which xarray cannot read in "
+                    "Zarr 3: expected the bytes of a number of 64 bits in base64. Remove it"
+                    f"{given}: zarr.open_array('{self.url}/{name}').attrs.pop('_FillValue')."
                 )
 
     def attributes(self) -> dict[str, Any]:

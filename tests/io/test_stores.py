@@ -206,10 +206,15 @@ def test_arrays_without_names_of_dimensions_are_refused(tmp_path: Path, zarr_for
     group.create_array("t", data=np.full((3, 4), -9.0), attributes=attrs, **about)
     if zarr_format == 3:
         with pytest.raises(
-            InputError, match=r"'t' in .*b.zarr' has the attribute _FillValue -9.0 as a number, .*pop\('_F"
+            InputError, match=r"'t' in .*b.zarr' has the attribute _FillValue -9.0, .* --nodata -9.0: .*pop\('_F"
         ):
             open_raster(tmp_path / "b.zarr")
-        zarr.open_array(f"{tmp_path}/b.zarr/t").attrs.pop("_FillValue")
+        opened = zarr.open_array(f"{tmp_path}/b.zarr/t")
+        for fill, advice in {"NaN": "--nodata nan:", "-9999": "--nodata -9999:", "null": "Remove it: zarr"}.items():
+            opened.attrs["_FillValue"] = None if fill == "null" else fill
+            with pytest.raises(InputError, match=rf"attribute _FillValue {opened.attrs['_FillValue']}, .*{advice}"):
+                open_raster(tmp_path / "b.zarr")
+        opened.attrs.pop("_FillValue")
         assert open_raster(tmp_path / "b.zarr", nodata=-9.0)["t"].isnull().all()
 
 
