@@ -263,8 +263,22 @@ def _geolocation(obj: xr.DataArray | xr.Dataset, grid: Grid) -> tuple[FloatArray
         found = first
     lat, lon = (c.transpose(*dims).values * unit_factor(c, None, geographic=True) for c in found)
     lat, lon = (c if c.dtype.kind == "f" else c.astype(np.float64) for c in (lat, lon))
-    known = np.isfinite(lat) & np.isfinite(lon) & (np.abs(lat) <= 90.001) & (np.abs(lon) <= 540)
+    known = placed_cells(lat, lon)
     return np.where(known, lat, np.nan), np.where(known, lon, np.nan)
+
+
+def placed_cells(lat: FloatArray, lon: FloatArray) -> BoolArray:
+    """Mask of the cells whose place is known.
+
+    Not so are those beyond the poles and, if there are many, those at 0, 0 or -1, -1, which NEMO writes for the land
+    that its processors leave out.
+    """
+    known = np.isfinite(lat) & np.isfinite(lon) & (np.abs(lat) <= 90.001) & (np.abs(lon) <= 540)
+    for mark in (0.0, -1.0):
+        marked = (lat == mark) & (lon == mark)
+        if np.count_nonzero(marked) > TOLERANCES.repeats:
+            known &= ~marked
+    return np.asarray(known)
 
 
 def _named(

@@ -17,6 +17,8 @@ class Tolerances:
     """Cells of equal grids, in cells, over the whole grid."""
     place: float = 1e-6
     """Places at the edge of a raster, in cells."""
+    repeats: int = 2
+    """Cells of one place in a grid: its last columns may repeat the first."""
     distance: float = 1e-9
     """Distances equal to the largest one, as a share of it."""
     box: float = 1e-9

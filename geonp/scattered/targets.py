@@ -20,6 +20,7 @@ from geonp.io.table_output import results_of
 from geonp.raster.arrays import Float64Array
 from geonp.raster.grid import Grid
 from geonp.raster.parts import MEMORY
+from geonp.raster.surface import placed_cells
 
 
 @dataclass(frozen=True)
@@ -153,10 +154,13 @@ def _curvilinear(at: xr.DataArray | xr.Dataset, grid: Grid, table: Table, missin
             "places (at=, --at)"
         )
     x, y = (c.values.astype(np.float64).ravel() for c in (lon, lat))
-    if not np.isfinite(x + y).all():
+    if not (known := placed_cells(y, x)).all():
+        first = np.flatnonzero(~known)[0]
+        others = "dropna()" if np.isnan(x[first] + y[first]) else f"query('{lat.name} != {y[first]:g}')"
         raise InputError(
-            f"{lon.name!r} and {lat.name!r} of the grid have cells that are not finite; give a table of the others, "
-            "at.coords.to_dataset().to_dataframe().dropna()"
+            f"{lon.name!r} and {lat.name!r} of the grid are no place in {np.count_nonzero(~known)} cells, such as "
+            f"({x[first]:g}, {y[first]:g}): expected one for each cell. Give a table of the others, for example "
+            f"at.coords.to_dataset().to_dataframe().{others}"
         )
     template = xr.DataArray(np.zeros(grid.shape), found, dims)
     return Target(template, x, y, on_grid=False, geographic=True, grid=None)

@@ -19,7 +19,7 @@ from geonp.inference.context import Neighbourhood
 from geonp.inference.ground import Ground
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import FillFlag
-from geonp.raster.surface import surface_of
+from geonp.raster.surface import placed_cells, surface_of
 
 pytestmark = pytest.mark.usefixtures("float32")
 
@@ -100,6 +100,24 @@ def test_swaths_are_filled_alike_in_chunks_and_not_where_their_place_is_unknown(
     # samples see the same places
     drawn = infill(swath, model=wide_tiles, samples=3).a_sample
     assert np.isfinite(drawn.where(~outside)).sum() == 3 * (~outside).sum()
+
+
+@pytest.mark.parametrize("mark", [0.0, -1.0])
+def test_places_that_nemo_writes_for_left_out_land_are_unknown(mark: float, wide_tiles: str) -> None:
+    y, x = np.indices((24, 30)).astype(float)
+    lat, lon = 40 + 0.2 * y + 0.1 * x, -30 + 0.25 * x - 0.1 * y
+    values = field((24, 30))
+    values[2:8, 3:12] = np.nan
+
+    def filled(unknown: float) -> xr.Dataset:
+        places = [np.where((y >= 2) & (y < 8) & (x >= 3) & (x < 12), unknown, c) for c in (lat, lon)]
+        coords = dict(zip(("nav_lat", "nav_lon"), ((("y", "x"), c) for c in places), strict=True))
+        return infill(xr.DataArray(values, coords, ("y", "x"), "a"), model=wide_tiles)
+
+    one = filled(mark)
+    assert (one.a_fill_flag[2:8, 3:12] == FillFlag.OUTSIDE_DOMAIN).all()
+    np.testing.assert_array_equal(one.a, filled(np.nan).a)
+    assert placed_cells(np.array([0.0, 0.0, 1.0]), np.array([0.0, 0.0, 0.0])).all()  # a column that is there twice
 
 
 @pytest.mark.parametrize("width", [1.0, 1.25, 2.0])

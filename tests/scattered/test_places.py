@@ -144,6 +144,11 @@ def test_places_of_a_curvilinear_grid() -> None:
     assert float(np.sqrt(np.mean((found["t"] - field(at["nav_lon"], at["nav_lat"])) ** 2))) < 0.02
     with pytest.raises(InputError, match=r"no coordinate 'eta', .*longitudes and latitudes on both for a table"):
         geonp.interpolate(table.rename(columns={"lon": "x", "lat": "y"}), at)
+    for unknown, others in ((-999.0, r"query\('nav_lat != -999'\)"), (0.0, "query"), (np.nan, "dropna")):
+        within = at["nav_lat"] < at["nav_lat"].mean()
+        places = at.assign_coords({name: at[name].where(within, unknown) for name in ("nav_lat", "nav_lon")})
+        with pytest.raises(InputError, match=rf"'nav_lon' and 'nav_lat' of the grid are no place in .*{others}"):
+            geonp.interpolate(table, places)
 
 
 def test_projected_places_on_longitudes_and_latitudes_without_a_crs() -> None:
