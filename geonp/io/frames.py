@@ -28,7 +28,7 @@ def as_frame(
     """
     if isinstance(points, xr.Dataset):
         attrs: dict[str, Mapping[Hashable, Any]] = {str(k): dict(v.attrs) for k, v in points.variables.items()}
-        return _in_own_byte_order(_along_rows(points, crossed)), attrs, None
+        return _in_own_byte_order(in_text(_along_rows(points, crossed))), attrs, None
     if not isinstance(points, pd.DataFrame):
         raise InputError(
             f"points must be a pandas DataFrame or an xarray Dataset, got {type(points).__name__} of "
@@ -40,8 +40,22 @@ def as_frame(
         places = points_of(geometry.to_numpy(), "the table")
         points = with_places(pd.DataFrame(points.drop(columns=geometry.name)), places, geometry.crs)
     attrs = {name: {"units": unit} for name, unit in points.attrs.get("units", {}).items()}
-    frame = _in_own_byte_order(points.reset_index(levels_of(points)).infer_objects())
+    frame = _in_own_byte_order(in_text(points.reset_index(levels_of(points)).infer_objects()))
     return frame, attrs, points.attrs.get("crs")
+
+
+def in_text(points: Any) -> Any:
+    """A table, a DataFrame or a Dataset, whose bytes are text: NetCDF files hold characters, such as flags, so."""
+    found = points.copy(deep=False)
+    columns: Any = points.variables if isinstance(points, xr.Dataset) else points
+    for name, column in columns.items():
+        if not isinstance(column.dtype, np.dtype) or column.dtype.kind not in "SO":
+            continue
+        flat = pd.Series(np.asarray(column.values).ravel(), dtype=object)
+        if pd.api.types.infer_dtype(flat, skipna=True) == "bytes":
+            texts = flat.str.decode("utf-8", errors="replace").to_numpy().reshape(column.shape)
+            found[name] = (column.dims, texts, column.attrs) if isinstance(points, xr.Dataset) else texts
+    return found
 
 
 def _in_own_byte_order(table: pd.DataFrame) -> pd.DataFrame:

@@ -15,7 +15,7 @@ import xarray as xr
 from geonp.errors import GeonpError, InputError, from_extra, reason
 from geonp.io.columns import TABLES
 from geonp.io.decoding import decoded
-from geonp.io.frames import as_frame, points_of, with_cell_times, with_places
+from geonp.io.frames import as_frame, in_text, points_of, with_cell_times, with_places
 from geonp.io.groups import open_cells
 from geonp.io.nodata import measured, numbered, retyped
 from geonp.io.polygons import VECTOR_FILES, refuse_references
@@ -61,7 +61,8 @@ def read_points(path: Path) -> pd.DataFrame | xr.Dataset:
     for endings, reader in readers.items():
         if path.name.lower().endswith(endings):
             try:
-                return reader(path)
+                points: pd.DataFrame | xr.Dataset = in_text(reader(path))
+                return points
             except GeonpError:
                 raise
             except (ValueError, OSError, RuntimeError) as error:

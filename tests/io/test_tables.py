@@ -20,6 +20,7 @@ from geonp.errors import InputError
 from geonp.io.doubtful_rows import warn_of_doubtful_rows
 from geonp.io.measurements import read_table
 from geonp.io.tables import is_table, read_points
+from geonp.scattered.selection import selected
 
 FRAME = pd.DataFrame(
     {"station_id": [7, 3, 9], "lon": [9.5, 10.25, 11.0], "lat": [50.0, 51.5, 52.25], "temp": [1.5, -2.0, 0.25]}
@@ -126,6 +127,23 @@ def test_an_index_holds_columns_too(name: str | None, tmp_path: Path) -> None:
     for found in (frame.astype(object), read_points(tmp_path / "a.parquet")):
         table = read_table(found, None, None, None)
         np.testing.assert_allclose(np.c_[table.xy, table.values["temp"]], FRAME[["lon", "lat", "temp"]])
+
+
+def test_flags_that_are_characters_of_a_file_select_rows(tmp_path: Path) -> None:
+    with netCDF4.Dataset(tmp_path / "a.nc", "w") as file:  # as Argo has them
+        file.createDimension("N_PROF", 3)
+        for name in ("lon", "lat", "temp"):
+            file.createVariable(name, "f8", ("N_PROF",))[:] = FRAME[name].to_numpy()
+        file.createVariable("temp_qc", "S1", ("N_PROF",), fill_value=b" ")[:] = np.array([b"1", b"4", b" "])
+    frame = FRAME.assign(temp_qc=[b"1", b"4", None])
+    frame.to_parquet(tmp_path / "a.parquet")
+    for name in ("a.nc", "a.parquet"):
+        found = read_points(tmp_path / name)
+        for condition, rows in (("temp_qc!=4", [0, 2]), ("temp_qc=1,4", [0, 1])):
+            table = read_table(selected(found, [condition]), "temp", None, None)
+            assert table.values["temp"].tolist() == FRAME["temp"][rows].tolist()
+    classes = read_table(frame, "temp", None, None, ["temp_qc"]).covariates["temp_qc"]
+    assert classes.dropna().tolist() == ["1", "4"]
 
 
 @pytest.mark.parametrize("dataset", [False, True])
