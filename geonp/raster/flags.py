@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -20,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
 from geonp.errors import InputError
@@ -159,7 +161,8 @@ class Test:
         return "missing"  # dask names tasks by it
 
     def __call__(self, values: Array) -> BoolArray:
-        """True where the condition holds."""
+        """True where the condition holds; characters are the numbers that they write, or NaN."""
+        values = _numbers(values) if values.dtype.kind in "SUO" else values
         if self.nonzero:
             return np.asarray((values != 0) & (values == values))
         if self.comparison is not None:
@@ -246,6 +249,14 @@ def _as_number(text: str) -> float | None:
         except ValueError:
             continue
     return None
+
+
+def _numbers(values: Array) -> Array:
+    """The numbers that texts or bytes write, as flags of NetCDF files, NaN for others."""
+    codes, known = pd.factorize(values.ravel())
+    texts = [one.decode(errors="replace") if isinstance(one, bytes) else str(one) for one in known]
+    numbers = [math.nan if (number := _as_number(text.strip())) is None else float(number) for text in texts]
+    return np.array([*numbers, math.nan])[codes].reshape(values.shape)  # unknown ones have the code -1
 
 
 def _integers(values: Array) -> Array:

@@ -58,6 +58,24 @@ def test_a_layer_alone_holds_where_it_is_not_zero_and_known() -> None:
     assert holds("QA", np.array([True, False])).tolist() == [True, False]
 
 
+@pytest.mark.parametrize("kind", ["S1", "U1", "O", "bytes"])
+def test_characters_are_the_numbers_that_they_write(kind: str) -> None:
+    values = np.array([["1", "4", " "], ["3", "A", "4"]], "S1" if kind == "bytes" else kind)
+    values = values.astype(object) if kind == "bytes" else values
+    for text, expected in (
+        ("QA=4", [0, 1, 0, 0, 0, 1]),
+        ("QA=3,4", [0, 1, 0, 1, 0, 1]),
+        ("QA!=1", [0, 1, 1, 1, 1, 1]),
+        ("QA>=3", [0, 1, 0, 1, 0, 1]),
+        ("QA&1", [1, 0, 0, 1, 0, 0]),
+        ("QA", [1, 1, 0, 1, 0, 1]),
+    ):
+        layer = xr.DataArray(values, dims=("y", "x"), name="QA")
+        found = parsed(text, lambda known: known == "QA").on(layer)(layer.values)
+        assert found.shape == (2, 3)
+        assert found.ravel().astype(int).tolist() == expected, text
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
