@@ -24,6 +24,7 @@ from geonp.io.measurements import Table, read_table, transformed
 from geonp.raster.arrays import Float64Array, IntArray
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import Kind
+from geonp.raster.nodata import packing
 from geonp.raster.times import parsed_times, times_of
 from geonp.raster.units import measure_of, require_error_units
 from geonp.raster.variable import Variable
@@ -66,8 +67,9 @@ def with_measurements(request: Request) -> Request:
     _warn_of_times(variable.source, table)
     errors = None if options.point_errors is None else _errors(table, options.point_errors)
     factor, shift, converted = _conversion(variable, table)
-    points = replace(points, values=factor * points.values + shift)
-    errors = None if errors is None else factor * errors
+    scale, offset = packing(variable.source.attrs)
+    points = replace(points, values=(factor * points.values + shift - offset) / scale)
+    errors = None if errors is None else abs(factor / scale) * errors
     known = np.flatnonzero(np.isfinite(points.values) & np.isfinite(points.places).all(1))
     if errors is not None:
         known = known[np.isfinite(errors[known])]

@@ -14,7 +14,7 @@ from geonp.raster.arrays import FloatArray
 from geonp.raster.grid import Grid
 from geonp.raster.kinds import is_classes
 from geonp.raster.metadata import ancillary_names, class_attrs
-from geonp.raster.nodata import UNLIMITED, declared_nodata, valid_limits
+from geonp.raster.nodata import UNLIMITED, declared_nodata, packing, valid_limits
 from geonp.raster.parts import PARTS
 from geonp.raster.sentinels import Extremes, sentinels_of, suspects, warn_of_sentinels
 from geonp.raster.tolerances import TOLERANCES
@@ -145,8 +145,10 @@ def errors_of(
             f"{variables[0].source.dims}. Select one entry along the others."
         )
     require_error_units(str(part.name), part.attrs.get("units"), variables[0].source.attrs.get("units"))
-    variable = as_numbers(part, grid)
-    return [Covariate(replace(variable, read=ErrorReader(variable.read)), known_errors=True)]
+    variable, (scale, offset) = as_numbers(part, grid), packing(part.attrs)
+    unit = abs(packing(variables[0].source.attrs)[0])  # of the values as they are stored
+    read = ErrorReader(variable.read, scale / unit, offset / unit)
+    return [Covariate(replace(variable, read=read), known_errors=True)]
 
 
 def linked_errors(ds: xr.Dataset, variables: Sequence[Variable]) -> Hashable:

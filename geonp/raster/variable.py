@@ -306,9 +306,14 @@ class ListedReader:
 
 @dataclass(frozen=True)
 class ErrorReader:
-    """Reads known errors: an infinite one is not missing, which would make its observation exact."""
+    """Reads known errors: an infinite one is not missing, which would make its observation exact.
+
+    They are multiplied by `scale`, and `offset` is added, where they or the values are packed.
+    """
 
     read: Reader | ClassReader | ListedReader | ErrorReader
+    scale: float = 1.0
+    offset: float = 0.0
     __name__: ClassVar[str] = "read_errors"
 
     @property
@@ -318,7 +323,8 @@ class ErrorReader:
 
     def __call__(self, values: Array) -> Array:
         """Floats of the same shape."""
-        return np.where(np.isinf(values), values, self.read(values)).astype(self.dtype)
+        found = np.where(np.isinf(values), values, self.read(values))
+        return (self.scale * found + self.offset).astype(self.dtype)
 
 
 Read = Reader | ClassReader | ListedReader | ErrorReader

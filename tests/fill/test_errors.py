@@ -53,6 +53,19 @@ def test_observations_with_large_errors_count_less(
     assert found.attrs["geonp_errors"] == "err"
 
 
+@pytest.mark.parametrize("scales", [(0.01, 0.002), (0.01, None), (None, 0.002), (-0.01, 0.002)])
+def test_errors_and_values_may_be_packed(
+    gappy: xr.DataArray, errors: xr.DataArray, scales: tuple[float | None, float | None]
+) -> None:
+    one = gappy.geonp.infill(errors=errors)
+    of_values, of_errors = (1.0 if scale is None else scale for scale in scales)
+    attrs = [{} if scale is None else {"scale_factor": scale} for scale in scales]
+    values, known = gappy / of_values, errors / of_errors
+    two = values.assign_attrs(attrs[0]).geonp.infill(errors=known.assign_attrs(attrs[1]))
+    np.testing.assert_allclose(of_values * two["t"].values, one["t"].values, atol=0.01)
+    np.testing.assert_allclose(abs(of_values) * two["t_standard_error"], one["t_standard_error"], rtol=0.02)
+
+
 def test_units_do_not_matter(gappy: xr.DataArray, errors: xr.DataArray) -> None:
     one, two = gappy.geonp.infill(errors=errors), (100 * gappy).geonp.infill(errors=100 * errors)
     np.testing.assert_allclose(two["t"].values, 100 * one["t"].values, atol=0.1)

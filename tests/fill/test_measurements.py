@@ -84,6 +84,14 @@ def test_copies_of_rows_are_used_once(raster: xr.DataArray, buoys: pd.DataFrame,
     assert repeated.attrs["geonp_points"].startswith("80,")
 
 
+def test_measurements_beside_packed_values_are_in_units(raster: xr.DataArray, buoys: pd.DataFrame) -> None:
+    packed = xr.DataArray((raster - 2) / 0.01, attrs={"scale_factor": 0.01, "add_offset": 2.0}).rename("sst")
+    table = buoys.assign(sigma=0.05)
+    stored, plain = (geonp.infill(one, points=table, point_errors="sigma") for one in (packed, raster))
+    np.testing.assert_allclose(0.01 * stored["sst"] + 2, plain["sst"], atol=1e-4)
+    np.testing.assert_allclose(0.01 * stored["sst_standard_error"], plain["sst_standard_error"], atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("coords", "column", "said"),
     [
