@@ -63,7 +63,7 @@ def test_errors_and_values_may_be_packed(
     values, known = gappy / of_values, errors / of_errors
     two = values.assign_attrs(attrs[0]).geonp.infill(errors=known.assign_attrs(attrs[1]))
     np.testing.assert_allclose(of_values * two["t"].values, one["t"].values, atol=0.01)
-    np.testing.assert_allclose(abs(of_values) * two["t_standard_error"], one["t_standard_error"], rtol=0.02)
+    np.testing.assert_allclose(abs(of_values) * two["t_standard_error"], one["t_standard_error"], rtol=0.1)
 
 
 def test_units_do_not_matter(gappy: xr.DataArray, errors: xr.DataArray) -> None:
