@@ -29,6 +29,7 @@ from geonp.raster.arrays import AnyIntArray, BoolArray, FloatArray
 from geonp.raster.covariates import CovariateLike, named
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import FillFlag, as_dataset
+from geonp.raster.nodata import is_packed
 from geonp.raster.parts import PARTS
 from geonp.raster.regions import Regions, blocks, cell_areas, labelled
 
@@ -149,6 +150,11 @@ def aggregate(
     found = _regions_of(regions, filled, grid, names, layer, all_touched=all_touched)
     found.require_cells(grid)
     _warn_of_regions(found)
+    if packed := [label for label in labels if is_packed(filled[label].attrs)]:
+        warn(
+            f"{', '.join(packed)}: packed (scale_factor, add_offset), so that statistics and threshold are of stored "
+            "values. To have them in the units, decode the raster before, with xr.decode_cf."
+        )
     weights = _weights(filled, grid, found, statistic)
     tables = [_table(filled, label, grid, found, weights, statistic, threshold) for label in labels]
     out = pd.concat(tables, ignore_index=True)

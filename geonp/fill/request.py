@@ -35,7 +35,7 @@ from geonp.raster.covariates import (
 )
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import Kind
-from geonp.raster.nodata import PACKING
+from geonp.raster.nodata import is_packed
 from geonp.raster.positions import periods, positions
 from geonp.raster.surface import surface_of
 from geonp.raster.variable import Variable
@@ -255,7 +255,7 @@ def _classes(model: str | os.PathLike[str]) -> int:
 
 def _warn_of_packed(variables: Sequence[Variable]) -> None:
     """Warn that thresholds and bounds are compared with values as they are stored."""
-    if packed := [variable.label for variable in variables if PACKING.keys() & variable.source.attrs.keys()]:
+    if packed := [variable.label for variable in variables if is_packed(variable.source.attrs)]:
         warn(
             f"{', '.join(packed)}: packed (scale_factor, add_offset), so that exceed and bounds are in stored values, "
             "as those of the result are. To give them in the units, decode the raster before, with xr.decode_cf."

@@ -14,7 +14,7 @@ import xarray as xr
 from geonp.errors import InputError, warn
 from geonp.raster.arrays import FloatArray
 from geonp.raster.metadata import GDAL_METADATA, Kind, class_attrs, flag_meanings_of
-from geonp.raster.nodata import nodata_values
+from geonp.raster.nodata import is_packed, nodata_values
 from geonp.raster.units import measure_of
 
 
@@ -157,7 +157,13 @@ def _counts(da: xr.DataArray) -> bool:
 def _warn_of_classes(da: xr.DataArray) -> None:
     """Warn of integers without a unit that are named like classes, though no attribute says so."""
     stored = np.dtype(da.encoding.get("dtype", da.dtype))
-    if stored.kind not in "iu" or "scale_factor" in {*da.encoding, *da.attrs} or "units" in da.attrs or is_classes(da):
+    if (
+        stored.kind not in "iu"
+        or is_packed(da.encoding)
+        or is_packed(da.attrs)
+        or "units" in da.attrs
+        or is_classes(da)
+    ):
         return
     if found := _class_names(da.name, da.attrs.get("long_name"), *_described(da)):
         warn(

@@ -39,7 +39,12 @@ UNLIMITED = (-np.inf, np.inf)
 
 def units_in_memory(attrs: Mapping[Any, Any]) -> str:
     """Units of the values in memory: none of packed values, whose units are those of the unpacked ones."""
-    return "" if PACKING.keys() & attrs.keys() else str(attrs.get("units", ""))
+    return "" if is_packed(attrs) else str(attrs.get("units", ""))
+
+
+def is_packed(attrs: Mapping[Any, Any]) -> bool:
+    """Whether a scale or an offset stands beside values; those of 1 and 0, which rioxarray gives to all, are none."""
+    return packing(attrs) != (1.0, 0.0)
 
 
 def holds(dtype: np.dtype[Any], value: float) -> bool:

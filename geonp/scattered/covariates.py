@@ -19,6 +19,7 @@ from geonp.raster.arrays import BoolArray, Float64Array
 from geonp.raster.covariates import Covariate, CovariateLike, elsewhere, is_constant, named, require_few
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import as_dataset, class_attrs
+from geonp.raster.nodata import packing
 from geonp.raster.units import require_error_units
 from geonp.scattered.fields import Field, Frame
 from geonp.scattered.targets import Target
@@ -158,7 +159,9 @@ def errors_of(column: str | None, table: Table) -> Float64Array | None:
         )
     (name,) = table.values
     require_error_units(column, table.attrs.get(column, {}).get("units"), table.attrs.get(name, {}).get("units"))
-    errors: Float64Array = np.nan_to_num(table.covariates[column].to_numpy(np.float64, na_value=np.nan), posinf=np.inf)
+    (scale, offset), (unit, _) = (packing(table.attrs.get(one, {})) for one in (column, name))
+    known = (scale * table.covariates[column].to_numpy(np.float64, na_value=np.nan) + offset) / abs(unit)
+    errors: Float64Array = np.nan_to_num(known, posinf=np.inf)
     if np.isinf(errors).any():
         raise InputError(
             f"known errors must be finite: got {np.isinf(errors).sum()} infinite ones in {column!r}; leave these rows "

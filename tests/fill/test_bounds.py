@@ -22,6 +22,7 @@ from geonp.fill.infill import infill
 from geonp.fill.plan import plan
 from geonp.fill.store import fill_store
 from geonp.nn.drift_head import Prepared
+from geonp.raster.nodata import units_in_memory
 
 from ..commands import cli
 
@@ -172,6 +173,15 @@ def test_thresholds_and_bounds_of_packed_values_are_doubted(model: str) -> None:
         with pytest.warns(UserWarning, match=r"a: packed .* exceed and bounds are in stored values.*xr.decode_cf"):
             geonp.plan(packed, model=model, **options)
     geonp.plan(packed.assign_attrs(valid_min=np.int16(0)), model=model, bounds="valid_range")
+    with pytest.warns(UserWarning, match="a: packed .* statistics and threshold are of stored values"):
+        geonp.aggregate(packed.where(packed != -1, 0), 4, "fraction", threshold=5, samples=2, model=model)
+    whole = packed.assign_attrs(scale_factor=1.0, add_offset=0.0, units="m")  # as rioxarray opens all files
+    assert units_in_memory(whole.attrs) == "m"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        geonp.plan(whole, model=model, exceed=[5.0], bounds=(0, None))
+    with pytest.warns(UserWarning, match="landcover: filled as numbers, though the name is that of classes"):
+        geonp.plan(whole.rename("landcover").drop_attrs().assign_attrs(scale_factor=1.0, _FillValue=-1), model=model)
 
 
 def test_exceedance_without_bounds(model: str) -> None:

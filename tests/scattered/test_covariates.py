@@ -333,6 +333,10 @@ def test_measurements_with_large_known_errors_count_less(table: pd.DataFrame) ->
     assert apart[0].mean() < 0.7 * apart[1].mean()
     assert np.mean(apart[0] < 1.96 * found["t_standard_error"].values) > 0.85
     assert found.attrs["geonp_errors"] == "sigma"
+    stored = xr.Dataset.from_dataframe(noisy.assign(t=100 * noisy.t, sigma=1000 * noisy.sigma).rename_axis("row"))
+    stored["t"].attrs, stored["sigma"].attrs = {"scale_factor": 0.01}, {"scale_factor": 0.001}
+    packed = geonp.interpolate(stored.drop_vars("row"), hidden, values="t", errors="sigma")
+    np.testing.assert_allclose(packed["t"], 100 * found["t"], atol=0.5)
     times = noisy.assign(t=100 * noisy.t, sigma=100 * noisy.sigma)
     np.testing.assert_allclose(geonp.interpolate(times, hidden, errors="sigma")["t"], 100 * found["t"], atol=0.5)
 
