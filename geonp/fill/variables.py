@@ -12,7 +12,7 @@ from geonp.fill.kinds import names_of, results_of, variable_of
 from geonp.fill.missing import Flags, flags_of, hidden
 from geonp.fill.options import FillOptions
 from geonp.raster.covariates import CovariateLike, taken_by
-from geonp.raster.dimensions import is_geolocation
+from geonp.raster.dimensions import has_coordinate, is_geolocation
 from geonp.raster.grid import Grid, with_cf_crs
 from geonp.raster.metadata import Kind, ancillary_names, as_dataset
 from geonp.raster.places import warn_of_places
@@ -65,6 +65,7 @@ def normalise(
             _check_replaced(ds, variable.name, results)
         _check_names(ds, variable, results)
     warn_of_places(grid)
+    _warn_of_other_names(ds, grid)
     return ds, grid, variables, flags
 
 
@@ -106,6 +107,23 @@ def _warn_of_geolocation(ds: xr.Dataset, grid: Grid, names: Sequence[Hashable]) 
         warn(
             f"{', '.join(found)}: filled as other variables, and distances are counted in cells. If they say where the "
             f"cells lie, make them coordinates: ds.set_coords({found})."
+        )
+
+
+def _warn_of_other_names(ds: xr.Dataset, grid: Grid) -> None:
+    """Warn of latitudes of rows and longitudes of columns that are not called as these, and so are not used."""
+    along = {
+        dim: str(name)
+        for dim in grid.dims
+        for name, variable in ds.variables.items()
+        if variable.dims == (dim,) and is_geolocation(name, variable) and not has_coordinate(ds, dim)
+    }
+    if len(along) == len(grid.dims):
+        names = " ".join(f"-d {dim},{name}" for dim, name in along.items())
+        warn(
+            f"{', '.join(along.values())}: not used, because the dimensions of rows and columns have other names, so "
+            "that distances are counted in cells, and GeoTIFFs have no place. Rename them: "
+            f"ds.swap_dims({along}); in a file: ncrename {names}."
         )
 
 

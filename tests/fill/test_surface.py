@@ -181,6 +181,19 @@ def test_geolocation_that_is_no_coordinate_is_warned_of(model: str) -> None:
     assert plan(ds.set_coords(["latitude", "lon"]), model=model).variables == ("a",)
 
 
+@pytest.mark.parametrize("coordinates", [True, False])
+def test_latitudes_of_rows_of_another_name_are_warned_of(coordinates: bool, model: str) -> None:
+    named = globe().isel(lon=slice(12)).to_dataset(name="a")
+    ds = named.assign(north=("lat", named.lat.values), east=("lon", named.lon.values)).drop_vars(["lat", "lon"])
+    ds = ds.rename(lat="y", lon="x").rename(north="lat", east="lon")
+    ds = ds.set_coords(["lat", "lon"]) if coordinates else ds
+    remedy = r"ds.swap_dims\(\{'y': 'lat', 'x': 'lon'\}\); in a file: ncrename -d y,lat -d x,lon"
+    with pytest.warns(UserWarning, match=rf"lat, lon: not used, because .* {remedy}"):
+        plan(ds, model=model)
+    plan(ds.swap_dims(y="lat", x="lon"), model=model)
+    plan(named.rename(lat="y", lon="x"), model=model)
+
+
 def test_geolocation_that_changes_with_time_is_warned_of(model: str) -> None:
     lat = np.linspace(0, 1, 2 * 12 * 12).reshape(2, 12, 12)
     dims = ("time", "south_north", "west_east")
