@@ -316,10 +316,14 @@ def placed(array: xr.DataArray, ds: xr.Dataset, grid: Grid, name: str) -> xr.Dat
         if array.sizes[dim] != ds.sizes[dim] or (
             dim in array.indexes and dim in ds.indexes and not array.indexes[dim].equals(ds.indexes[dim])
         ):
+            got, expected = _labels(array, dim), _labels(ds, dim)
+            if got == expected:  # at the ends
+                pairs = [*zip(array.indexes[dim], ds.indexes[dim], strict=True)]
+                n = next((n for n, (one, other) in enumerate(pairs) if one != other), 0)  # or other types of times
+                got, expected = f"{pairs[n][0]!r} as entry {n}", repr(pairs[n][1])
             raise InputError(
-                f"The {name} and the raster differ along {dim!r}: got {_labels(array, dim)}, expected "
-                f"{_labels(ds, dim)}. Select the same labels, for example with reindex({dim}=raster.{dim}, "
-                "method='nearest'), or drop the dimension."
+                f"The {name} and the raster differ along {dim!r}: got {got}, expected {expected}. Select the same "
+                f"labels, for example with reindex({dim}=raster.{dim}, method='nearest'), or drop the dimension."
             )
         theirs, own = _names(array, dim), _names(ds, dim)
         if theirs and own and theirs != own:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import pytest
 import xarray as xr
 
@@ -365,6 +366,14 @@ def test_other_labels_along_a_shared_dimension_are_refused(gappy: xr.DataArray, 
     changing = xr.concat([elevation, elevation], xr.Variable("time", [1, 2]))
     with pytest.raises(InputError, match="differ along 'time': got 2 entries, 1 to 2, expected 2 entries, 0 to 1"):
         stack.geonp.infill(covariates=changing)
+    times = pd.date_range("2020-01-01", periods=3)
+    stack = xr.concat([gappy] * 3, xr.Variable("time", times))
+    for labels, said in (
+        (times[[0, 0, 2]], r"got Timestamp\('2020-01-01 .* as entry 1, expected Timestamp\('2020-01-02"),
+        (xr.date_range("2020-01-01", periods=3, use_cftime=True), r"got cftime.* as entry 0, expected Timestamp"),
+    ):
+        with pytest.raises(InputError, match=f"differ along 'time': {said}"):
+            stack.geonp.infill(covariates=xr.concat([elevation] * 3, xr.Variable("time", labels)))
 
 
 def test_model_without_covariates_is_refused(gappy: xr.DataArray, elevation: xr.DataArray) -> None:
