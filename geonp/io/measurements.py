@@ -28,7 +28,7 @@ from geonp.io.ragged import by_sample
 from geonp.raster.arrays import BoolArray, Float64Array, FloatArray
 from geonp.raster.coordinate_units import in_degrees
 from geonp.raster.grid import Grid
-from geonp.raster.nodata import without
+from geonp.raster.nodata import is_packed, without
 from geonp.raster.times import Times, times_of
 
 
@@ -203,7 +203,12 @@ def _named_in_short(
 
 
 def _require_places(points: xr.Dataset, x: str, y: str, names: Sequence[str]) -> None:
-    """Raise InputError for values that lie along other dimensions than places: any combination would be a row."""
+    """Raise InputError for packed places, and values along other dimensions: any combination would be a row."""
+    if packed := [name for name in (x, y) if is_packed(points[name].attrs)]:
+        raise InputError(
+            f"column {packed[0]!r} is packed (scale_factor, add_offset), and holds no coordinates: decode the table "
+            "before, with xr.decode_cf"
+        )
     placed = {*points[x].dims, *points[y].dims}
     for name in names:
         if lost := [str(dim) for dim in placed - {*points[name].dims} if points.sizes[dim] > 1]:

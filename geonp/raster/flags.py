@@ -24,11 +24,11 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from geonp.errors import InputError
+from geonp.errors import InputError, warn
 from geonp.raster.arrays import Array, BoolArray
 from geonp.raster.kinds import flag_values_of
 from geonp.raster.metadata import flag_meanings_of
-from geonp.raster.nodata import PACKING
+from geonp.raster.nodata import PACKING, is_packed
 from geonp.raster.presets import PRESETS, Preset, preset_of
 
 _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -97,6 +97,11 @@ class Expression:
         if self.compares:
             if len(self.values) > 1:
                 raise InputError(f"The condition {self.text!r} compares with several values: expected one number.")
+            if is_packed(layer.attrs):
+                warn(
+                    f"The condition {self.text!r} compares stored values: {layer.name} is packed (scale_factor, "
+                    "add_offset). To compare in the units, decode the raster before, with xr.decode_cf."
+                )
             return Test((), comparison=(self.operator, self._number(self.values[0], layer)))
         named = _named(layer)
         return Test(tuple(self._term(text, layer, named) for text in self.values), negated)

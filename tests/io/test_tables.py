@@ -146,6 +146,16 @@ def test_flags_that_are_characters_of_a_file_select_rows(tmp_path: Path) -> None
     assert classes.dropna().tolist() == ["1", "4"]
 
 
+def test_packed_coordinates_are_refused() -> None:
+    packed = xr.Dataset({name: ("row", FRAME[name].to_numpy()) for name in FRAME})
+    packed["lat"] = ("row", [5000, 5150, 5225], {"scale_factor": 0.01})
+    with pytest.raises(
+        InputError, match=r"column 'lat' is packed .*, and holds no coordinates: decode .* xr.decode_cf"
+    ):
+        read_table(packed, "temp", None, None)
+    assert read_table(xr.decode_cf(packed), "temp", None, None).xy[:, 1].tolist() == pytest.approx([50, 51.5, 52.25])
+
+
 @pytest.mark.parametrize("dataset", [False, True])
 def test_columns_of_another_byte_order_are_those_of_the_machine(dataset: bool) -> None:
     turned = FRAME.assign(**{name: FRAME[name].to_numpy().astype(">f8") for name in FRAME})

@@ -58,6 +58,13 @@ def test_a_layer_alone_holds_where_it_is_not_zero_and_known() -> None:
     assert holds("QA", np.array([True, False])).tolist() == [True, False]
 
 
+def test_limits_of_packed_layers_are_doubted() -> None:
+    with pytest.warns(UserWarning, match=r"'QA>0.4' compares stored values: QA is packed .* xr.decode_cf"):
+        assert holds("QA>0.4", [0, 1, 50], {"scale_factor": 0.01}).tolist() == [False, True, True]
+    assert holds("QA>0.4", [0, 1, 50], {"scale_factor": 1.0, "add_offset": 0.0}).tolist() == [False, True, True]
+    assert holds("QA=50", [0, 1, 50], {"scale_factor": 0.01}).tolist() == [False, False, True]
+
+
 @pytest.mark.parametrize("kind", ["S1", "U1", "O", "bytes"])
 def test_characters_are_the_numbers_that_they_write(kind: str) -> None:
     values = np.array([["1", "4", " "], ["3", "A", "4"]], "S1" if kind == "bytes" else kind)
