@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
+from affine import Affine
 from xarray.indexes import PandasMultiIndex
 
 from geonp.errors import warn
@@ -109,7 +110,7 @@ def in_json(value: Any) -> Any:
         value = sorted(value, key=str)
     if isinstance(value, np.ndarray):
         value = value.tolist()
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | Affine):  # which stackstac and rasterio call transform
         return [_listed(in_json(item)) for item in value]
     if isinstance(value, date):
         return value.isoformat()

@@ -113,7 +113,24 @@ def to_zarr(ds: xr.Dataset, path: Any, **options: Any) -> None:
         warnings.filterwarnings("ignore", "Consolidated metadata")
         warnings.filterwarnings("ignore", AMBIGUOUS)
         warnings.filterwarnings("ignore", "saving variable .* as an integer dtype")  # packed coordinates have no NaN
-        ds.to_zarr(path, **options)
+        try:
+            ds.to_zarr(path, **options)
+        except TypeError as error:
+            if said := _unstorable(ds):
+                raise OutputError(said) from error
+            raise
+
+
+def _unstorable(ds: xr.Dataset) -> str:
+    """Text that names the first attribute that JSON cannot hold; empty if there is none."""
+    for owner, attrs in [("ds", ds.attrs), *((f"ds[{name!r}]", one.attrs) for name, one in ds.variables.items())]:
+        for key, value in attrs.items():
+            try:
+                json.dumps(value, default=lambda part: part.tolist())
+            except (AttributeError, TypeError, ValueError):
+                kind = type(value).__name__
+                return f"{owner}.attrs[{key!r}] is a {kind}, which Zarr cannot hold: del {owner}.attrs[{key!r}]"
+    return ""
 
 
 def stored_once(ds: xr.Dataset, path: Path) -> xr.Dataset:

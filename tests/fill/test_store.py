@@ -28,6 +28,7 @@ import pytest
 import torch
 import xarray as xr
 import zarr
+from affine import Affine
 from fsspec.implementations.local import LocalFileSystem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -1114,6 +1115,18 @@ def test_what_zarr_cannot_hold_is_refused_before_a_store_is_replaced(
         fill_store(change(field()), out, model=model, overwrite=True)
     assert not list(tmp_path.glob("*.journal"))
     assert int(xr.open_zarr(out, consolidated=False)["before"]) == 1
+
+
+def test_attributes_as_stackstac_has_them(tmp_path: Path) -> None:
+    ds = field((6, 7))
+    ds["b"] = next(iter(ds.data_vars.values())).assign_attrs(transform=Affine(30, 0, 5, 0, -30, 7))
+    write_raster(ds, tmp_path / "a.zarr")
+    stored = xr.open_zarr(tmp_path / "a.zarr", consolidated=False)
+    assert stored["b"].attrs["transform"][:6] == [30, 0, 5, 0, -30, 7]
+    ds["b"].attrs["spec"] = object()
+    with pytest.raises(OutputError, match=r"ds\['b'\].attrs\['spec'\] is a object, .*: del ds\['b'\].attrs\['spec'\]"):
+        write_raster(ds, tmp_path / "b.zarr")
+    assert not (tmp_path / "b.zarr").exists()
 
 
 def test_progress_that_cannot_be_shown_is_refused_before_the_work(model: str, tmp_path: Path) -> None:
