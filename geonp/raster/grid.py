@@ -371,11 +371,13 @@ def _crs(obj: xr.DataArray | xr.Dataset) -> CRS | None:
 
 
 def _crs_attribute(obj: xr.DataArray | xr.Dataset) -> CRS | None:
-    """CRS in an attribute ``crs``, as older versions of xarray wrote: an EPSG code, a PROJ string or WKT.
+    """CRS in an attribute ``crs``, as older versions of xarray wrote, or the coordinate of stacks of STAC items.
 
-    Other texts are ignored: names such as WGS84 also occur with coordinates in metres.
+    EPSG codes, PROJ strings and WKT are read. Names such as WGS84 also occur with coordinates in metres.
     """
-    return _crs_of(next((crs for source in _all(obj) if isinstance(crs := source.attrs.get("crs"), str)), None))
+    codes = (obj.coords[name] for name in ("epsg", "proj:epsg", "proj:code") if name in obj.coords)
+    given = [*(one.attrs.get("crs") for one in _all(obj)), *(code.item() for code in codes if code.ndim == 0)]
+    return next(filter(None, (_crs_of(one) for one in given if isinstance(one, str | int))), None)
 
 
 def _crs_of_others(attrs: Mapping[Any, Any]) -> CRS | None:

@@ -195,6 +195,14 @@ def test_crs_in_an_attribute_of_that_name() -> None:
     for text in ("somewhere", "WGS84", "lat/lon", "EPSG:5773", "EPSG:999999", ""):
         da.attrs["crs"] = text
         assert Grid.from_xarray(da).crs is None
+    bare = raster().drop_attrs()
+    for obj in (  # a stack of STAC items keeps its coordinates in arithmetic, and no attributes
+        bare.assign_attrs(crs=32633),
+        bare.assign_coords(epsg=32633),
+        bare.assign_attrs(crs="WGS84").assign_coords({"proj:code": "EPSG:32633"}),
+    ):
+        assert CRS.from_wkt(str(Grid.from_xarray(obj).crs)).to_epsg() == 32633
+    assert Grid.from_xarray(bare.assign_coords(epsg=0)).crs is None
 
 
 def test_crs_that_cannot_be_read() -> None:
