@@ -239,6 +239,11 @@ def _warn_of_doubts(table: Table, target: Target, max_distance: float | None) ->
             f"max_distance={max_distance:g} is less than half a cell of the grid, so that nearly all cells stay empty. "
             f"It is in the unit of the coordinates, whose steps are {min(steps):g}."
         )
+    if max_distance is not None and target.geographic and max_distance > 180:
+        warn(
+            f"max_distance={max_distance:g} reaches around the Earth, and limits nothing: it is in degrees, as the "
+            "coordinates are. One degree of latitude is 111 km."
+        )
     if target.grid is not None:
         warn_of_places(target.grid)
     warn_of_directions({name: table.attrs.get(name, {}) for name in table.values})

@@ -114,6 +114,9 @@ def test_a_max_distance_counted_in_cells_is_warned_of() -> None:
     with pytest.warns(UserWarning, match="max_distance=9 is less than half a cell .* whose steps are 20"):
         geonp.interpolate(measurements(30), lattice((0, 0, 80, 40), 20), max_distance=9)
     geonp.interpolate(measurements(30), lattice((0, 0, 80, 40), 20), max_distance=10)
+    places = measurements(30).rename(columns={"x": "lon", "y": "lat"})
+    with pytest.warns(UserWarning, match="max_distance=30000 reaches around the Earth, .* in degrees"):  # of metres
+        geonp.interpolate(places, lattice((0, 0, 40, 40), 20, "EPSG:4326"), max_distance=30000)
 
 
 def test_max_distance_leaves_far_cells_empty() -> None:
