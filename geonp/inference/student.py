@@ -174,10 +174,14 @@ class Distribution:
             )
         warping = Warping(*filled[f"{name}_warping"].values.tolist()) if bounded else None
         location, deviation, tail = (filled[part].values for part in names)
+        if location.dtype.kind in "iu":  # cells that stay empty hold the nodata value
+            location = np.where(np.isnan(deviation), np.nan, location)
         return cls(location, deviation, tail, warping)
 
     def cdf(self, x: FloatArray | float) -> FloatArray:
         """Probability that a value is at most `x`."""
+        if self.warping is None:
+            return np.asarray(cdf(np.asarray(x), self.location, self.deviation, self.tail))
         return np.asarray(1 - self.sf(x))
 
     def sf(self, x: FloatArray | float) -> FloatArray:
@@ -193,12 +197,14 @@ class Distribution:
         return np.asarray(np.where(below & ~np.isnan(inside), 1.0, np.where(above & ~np.isnan(inside), 0.0, inside)))
 
     def ppf(self, level: float) -> FloatArray:
-        """Quantiles at a level between 0 and 1."""
+        """Quantiles at a level between 0 and 1. Raises InputError for another one."""
+        if np.ndim(level) or not 0 <= level <= 1:
+            raise InputError(f"the level of a quantile or an interval must be a number from 0 to 1, got {level}")
         found = quantile(level, self.location, self.deviation, self.tail)
         return found if self.warping is None else self.warping.to_values(found)
 
     def interval(self, level: float) -> tuple[FloatArray, FloatArray]:
-        """Ends of the central intervals with probability `level`."""
+        """Ends of the central intervals with probability `level`. Raises InputError if it is not from 0 to 1."""
         return self.ppf((1 - level) / 2), self.ppf((1 + level) / 2)
 
     def mean(self) -> FloatArray:

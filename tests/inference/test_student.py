@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 from torch.distributions import Normal, StudentT
 
+from geonp.errors import InputError
 from geonp.inference import student
 from geonp.inference.warping import Warping
 from geonp.nn.heads import KRIGING, tail_of
@@ -68,6 +70,24 @@ def test_cells_without_a_prediction_have_none_and_observed_cells_their_value(war
     value = of.median()[2]
     assert (of.mean()[2], of.ppf(0.9)[2], of.rvs(rng)[2]) == (pytest.approx(value), value, value)
     assert (of.std()[2], of.crps(np.full(3, value + 3.0))[2]) == pytest.approx((0.0, 3.0), abs=1e-6)
+
+
+def test_integers_that_stay_empty_have_no_distribution() -> None:
+    values = xr.DataArray(np.array([[7, -99]], np.int16), dims=("y", "x"), attrs={"_FillValue": np.int16(-99)})
+    parts = {"a_standard_error": (("y", "x"), [[2.0, np.nan]]), "a_tail": (("y", "x"), [[0.1, np.nan]])}
+    of = student.Distribution.of(xr.Dataset({"a": values, **parts}), "a")
+    for found in (of.mean(), of.median(), of.ppf(0.5)):
+        np.testing.assert_array_equal(found, [[7, np.nan]])
+
+
+def test_small_probabilities_and_levels() -> None:
+    of = student.Distribution(np.zeros(2), np.ones(2), np.array([0.0, 0.1]))
+    expected = [reference(0, 1, tail).cdf(-12) for tail in (0.0, 0.1)]
+    np.testing.assert_allclose(of.cdf(-12), expected, rtol=1e-6)
+    np.testing.assert_allclose(of.sf(12), expected, rtol=1e-6)
+    for wrong in (of.ppf, of.interval):
+        with pytest.raises(InputError, match="a number from 0 to 1, got"):
+            wrong(95)
 
 
 def test_a_light_tail_is_a_normal_distribution() -> None:
