@@ -12,6 +12,8 @@ from scipy import sparse
 from geonp.raster.arrays import AnyIntArray, FloatArray
 from geonp.raster.metadata import FillFlag
 
+_FILLED = (FillFlag.FILLED, FillFlag.FILLED_ACROSS)
+
 
 @dataclass(frozen=True, eq=False)
 class Sums:
@@ -60,14 +62,15 @@ class Sums:
         threshold : float or None
         """
         flat = values.ravel()[cells].astype(np.float64)
-        known = np.isfinite(flat)
+        # integers hold the nodata value where they stay empty
+        known = np.isfinite(flat) & np.isin(flags.ravel()[cells], (FillFlag.OBSERVED, *_FILLED))
         region, cells, weights, flat = region[known], cells[known], weights[known], flat[known]
         numbers, row = np.unique(region, return_inverse=True)
         used, col = np.unique(cells, return_inverse=True)
         matrix = sparse.csr_matrix((weights, (row, col)), shape=(numbers.size, used.size))
         samples = drawn.reshape(len(drawn), -1)[:, used].T.astype(np.float64)
         samples = samples if threshold is None else (samples > threshold).astype(np.float64)
-        filled = np.isin(flags.ravel()[cells], (FillFlag.FILLED, FillFlag.FILLED_ACROSS))
+        filled = np.isin(flags.ravel()[cells], _FILLED)
         counts = (np.bincount(row, of, numbers.size).astype(np.int64) for of in (np.ones(row.size), filled))
         total, weighted = (np.bincount(row, of, numbers.size).astype(np.float64) for of in (weights, weights * flat))
         return cls(numbers, total, weighted, np.asarray(matrix @ samples), *counts)

@@ -37,6 +37,21 @@ def raster(lat: bool = False) -> xr.DataArray:
     return source.assign_coords(y=155.0 - 10 * np.arange(16), x=5.0 + 10 * np.arange(20)).rio.write_crs("EPSG:32633")
 
 
+def test_integers_that_stay_empty_are_left_out(model: str) -> None:
+    """They hold the nodata value, which counted: the mean of values around 10 was below -20."""
+    whole = (10 + raster()).round()
+    gappy = whole.copy()
+    gappy[:, :7] = np.nan
+    stored = gappy.fillna(-99).astype(np.int16).assign_attrs(_FillValue=np.int16(-99))
+    for samples in (0, 64):
+        filled = infill(stored, model=model, max_distance=2, samples=samples)
+        table = aggregate(filled, 20, samples=4, model=model)
+        known = filled.a.where(filled.a_fill_flag <= 1)
+        assert table.value[0] == pytest.approx(float(known.mean()))
+        assert np.isfinite(table.standard_error[0])
+        assert table["empty"][0] == int((filled.a_fill_flag == 2).sum()) > 0
+
+
 @pytest.mark.usefixtures("known_process")
 def test_standard_errors_are_those_of_a_known_process(model: str) -> None:
     """Of blocks of 4 cells and the whole raster, in which observed cells are known; a second fill draws the errors."""
