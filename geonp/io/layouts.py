@@ -43,6 +43,7 @@ def read_layout(file: rasterio.DatasetReader) -> dict[str, Any]:
         "compression": structure.get("COMPRESSION", "NONE"),
         "predictor": structure.get("PREDICTOR", "1"),
         "interleave": structure.get("INTERLEAVE", "BAND"),
+        "inverted": structure.get("MINISWHITE") == "YES" and file.count == 1,
         "dtype": file.dtypes[0],
         "bits": int(file.tags(1, ns="IMAGE_STRUCTURE").get("NBITS", 0)),
         "overviews": file.overviews(1),
@@ -73,6 +74,7 @@ def creation_of(layout: Mapping[str, Any], driver: str) -> dict[str, str]:
         options |= {"TILED": "YES" if layout["tiled"] else "NO", "BLOCKYSIZE": str(rows), "BIGTIFF": "IF_SAFER"}
         options |= {"BLOCKXSIZE": str(cols)} if layout["tiled"] else {}
         options |= {"INTERLEAVE": layout["interleave"]}
+        options |= {"PHOTOMETRIC": "MINISWHITE"} if layout["inverted"] else {}
     return {**options, "PREDICTOR": predictor} if predictor else options
 
 

@@ -151,6 +151,15 @@ def test_integers_of_twelve_bits_stay_so(nodata: int, tmp_path: Path, model: str
     assert ((found[GAP] > 3900) & (found[GAP] != nodata)).all()
 
 
+def test_white_stays_the_smallest_value(tmp_path: Path, model: str) -> None:
+    values = np.where(GAP, 255, 100).astype("uint8")
+    source, target = geotiff(tmp_path / "in.tif", [values], nodata=255, PHOTOMETRIC="MINISWHITE"), tmp_path / "out.tif"
+    with_warnings("fill", source, target, "--values-only", "--model", model)
+    with rasterio.open(target) as file:
+        assert file.tags(ns="IMAGE_STRUCTURE")["MINISWHITE"] == "YES"
+        assert file.read(1)[~GAP].tolist() == values[~GAP].tolist()
+
+
 def test_values_of_a_filled_raster_stay_within_its_bits(tmp_path: Path) -> None:
     source, target = geotiff(tmp_path / "in.tif", [FIELD.astype("uint16")], nodata=4095, NBITS=12), tmp_path / "out.tif"
     ds = geonp.open_raster(source)
