@@ -15,7 +15,7 @@ from geonp.nn.heads import KRIGING, Kriged, KrigingHead, prior_of, step_inputs, 
 from geonp.nn.layers import MLP, masked_mean
 from geonp.nn.likelihood import condition
 from geonp.nn.nugget import with_nugget, without_known_errors
-from geonp.nn.observations import Observations, bounded_noise, outside_in_order
+from geonp.nn.observations import Observations, bounded_noise, evened, outside_in_order
 from geonp.nn.smoothness import Fields, less_likely, smoother
 
 
@@ -237,6 +237,7 @@ class DriftKrigingHead(KrigingHead):
                 *known, values, mask, columns, trusted_mask=trusted_mask, error_variance=error_variance
             )
             raw, raw_drift, observations = self.drift_scoring(raw, prepared, pooled, observations, scattered)
+            local = evened(local, local[:, n_t:], mask, observations.even_mask)
             local = bounded_noise(local, with_targets(observations.trusted_mask, n_t))
             variances = Variances.of(raw_drift, *self.model.scale(prepared.effect, raw))
             kernel, prior, noise = self.model.drift_covariance(
@@ -304,16 +305,15 @@ class DriftKrigingHead(KrigingHead):
         raw, raw_drift = raw.double(), prepared.raw_drift
         if not self.priors:
             return raw.float(), raw_drift, context
-        part, start_fields = context.thinned(self.n_refine), self._fields(raw, raw_drift, prepared)
-        found = raw
+        part, start_fields, found = context.thinned(self.n_refine), self._fields(raw, raw_drift, prepared), raw
         if bool((prepared.error_variance > 0).any()):
             found = without_known_errors(self.model, found, part, start_fields(found, part))
-        found, smooth_mask = smoother(self.model, found, context, context.nearest(self.n_refine), start_fields)
+        found, smooth_mask, context = smoother(self.model, found, context, self.n_refine, start_fields)
         if scattered:
             found = with_nugget(self.model, found, context, start_fields(found, context))
         raw = with_gradient(found, raw)
         start, drift_start, first, n = raw, raw_drift, context, raw_drift.shape[1]
-        few = context.thinned(KRIGING.n_information)
+        part, few = context.thinned(self.n_refine), context.thinned(KRIGING.n_information)
         for i, is_thinned in self.scoring:
             linear, at = self.model.linearise(raw), raw_drift.detach()
             constants, scored = self.model.scale(prepared.effect, raw), part if is_thinned else context

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from geonp.nn.layers import MLP, masked_mean
 from geonp.nn.likelihood import Conditional, condition
 from geonp.nn.nugget import with_nugget
-from geonp.nn.observations import Observations, bounded_noise, outside_in_order
+from geonp.nn.observations import Observations, bounded_noise, evened, outside_in_order
 from geonp.nn.process import CovarianceModel, LocalProcess, soft_clamp
 from geonp.nn.residuals import residual_sizes, ring_sizes
 from geonp.nn.smoothness import less_likely, smoother
@@ -247,6 +247,7 @@ class KrigingHead(nn.Module):
             observations = Observations(local[:, n_t:].detach(), xc, yc, mask, trusted_mask=self._trusted(mask))
             raw, observations = self._raw_parameters(pooled, observations)
             raw, observations = self.fisher_scoring(raw, pooled, observations, scattered)
+            local = evened(local, local[:, n_t:], mask, observations.even_mask)
             local = bounded_noise(local, with_targets(observations.trusted_mask, n_t))
             kernel, prior, noise = self.model.covariance(raw, local, local[:, n_t:], torch.cat([xt, xc], 1), xc)
             given = condition(kernel, prior[:, :n_t], noise[:, n_t:], yc, mask)
@@ -325,7 +326,7 @@ class KrigingHead(nn.Module):
         if not self.priors:
             return raw, context
         raw = raw.double()
-        found, smooth_mask = smoother(self.model, raw, context, context.nearest(self.n_refine), self.model.fields)
+        found, smooth_mask, context = smoother(self.model, raw, context, self.n_refine, self.model.fields)
         if scattered:
             found = with_nugget(self.model, found, context, self.model.fields(found, context))
         raw = with_gradient(found, raw)

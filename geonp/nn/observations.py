@@ -22,6 +22,17 @@ def bounded_noise(local: Tensor, trusted_mask: Tensor | None) -> Tensor:
     return torch.stack([amplitude, torch.where(trusted_mask, noise.clamp_max(0.0), noise)], -1)
 
 
+def evened(local: Tensor, of: Tensor, mask: Tensor, even_mask: Tensor | None) -> Tensor:
+    """Raw log amplitude and log noise of points ``(batch, n, 2)``, the former the mean `of` a context in some tasks.
+
+    `mask` is that of the context, and `even_mask` ``(batch,)`` is True in these tasks.
+    """
+    if even_mask is None or not bool(even_mask.any()):
+        return local
+    mean = masked_mean(of[..., :1], mask)[:, None].expand(-1, local.shape[1], -1)
+    return torch.cat([torch.where(even_mask[:, None, None], mean, local[..., :1]), local[..., 1:]], -1)
+
+
 @dataclass(frozen=True)
 class Observations:
     """Context points that a covariance model is fitted to.
@@ -38,6 +49,8 @@ class Observations:
         ``(batch, n)``, True where the noise of a point is at most that of all points. If None, it is so nowhere.
     error_variance : Tensor or None
         Known error variance of each value, ``(batch, n)``, in addition to the estimated noise.
+    even_mask : Tensor or None
+        ``(batch,)``, True where all points have the same amplitude. If None, it is so nowhere.
     """
 
     local: Tensor
@@ -46,6 +59,7 @@ class Observations:
     mask: Tensor
     trusted_mask: Tensor | None = field(default=None, kw_only=True)
     error_variance: Tensor | None = field(default=None, kw_only=True)
+    even_mask: Tensor | None = field(default=None, kw_only=True)
 
     def with_errors(self, noise: Tensor) -> Tensor:
         """The sum of an estimated noise variance ``(batch, n)`` and the known error variance."""
@@ -60,15 +74,22 @@ class Observations:
         """The same points, others of which are trusted; the same object if None."""
         if trusted_mask is None:
             return self
-        points = replace(self, trusted_mask=trusted_mask)
-        points.__dict__["differences"] = self.differences  # they are the same
-        return points
+        return self._at_same_places(replace(self, trusted_mask=trusted_mask))
 
     def trusting_as(self, other: Self, mask: Tensor) -> Self:
         """The same points, trusted as in `other` where a `mask` ``(batch, 1)`` is True."""
         if self.trusted_mask is None or other.trusted_mask is None:
             return self
         return self.trusting(torch.where(mask, other.trusted_mask, self.trusted_mask))
+
+    def evened(self, mask: Tensor) -> Self:
+        """The same points, all with the mean amplitude in the tasks of a `mask` ``(batch,)``."""
+        local = evened(self.local, self.local, self.mask, mask)
+        return self._at_same_places(replace(self, local=local, even_mask=mask))
+
+    def _at_same_places(self, points: Self) -> Self:
+        points.__dict__["differences"] = self.differences
+        return points
 
     @cached_property
     def differences(self) -> PairDifferences:

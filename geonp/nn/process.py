@@ -114,7 +114,7 @@ class CovarianceModel:
     """Upper bound of the log noise variance."""
     doubtful: float = 3.0
     """Leave-one-out residual, in standard deviations, above which an observation may be noisier than the process."""
-    log_odds: float = 10.0
+    log_odds: float = 14.0
     """Log odds of a kernel that a mixture has nearly alone."""
     step: float = 1e-5
     """Step of the central differences of :meth:`linearise`."""

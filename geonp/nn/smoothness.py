@@ -1,14 +1,17 @@
 """Very smooth fields, whose covariance the network reads as a smooth one plus a little of a rougher one.
 
-That little decides how well such a field is known between its observations. Scoring does not remove it: the logarithm
-of a weight that is nearly zero hardly changes the likelihood. So both mixtures change at once.
+That little decides how well such a field is known between its observations. So do the noise, and the amplitudes, which
+the network predicts for each point: a field that is a smooth one times these is as rough as they are. Scoring removes
+none of them, since a covariance without one of them is hardly more likely. So all change at once.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -22,7 +25,7 @@ from geonp.nn.process import CovarianceModel
 class SmoothnessSettings:
     """What is tried, and for which fields."""
 
-    most_rough: float = 0.02
+    most_rough: float = 0.1
     """Share of the Matern 1/2 and 3/2 in the first mixture, below which a field may be very smooth."""
     first: tuple[tuple[int, float], ...] = ((3, 1.0), (4, 0.7), (4, 1.0))
     """What is tried first, on a part of the context: kernels with factors of the lengths of the first mixture."""
@@ -34,13 +37,17 @@ class SmoothnessSettings:
     """Shares of the other mixtures that are left out."""
     length_factors: tuple[float, ...] = (0.64, 0.8, 1.0, 1.25)
     """Factors of the lengths of the first mixture."""
-    least_gain: float = 0.2
-    """Gain of the log likelihood per point that is needed, on the part and on the whole. Real fields gain less, and
-    lose accuracy with smaller gains."""
+    first_noise: tuple[float, ...] = (1.0, 0.01)
+    """Factors of the noise variance that are tried first."""
+    noise: tuple[float, ...] = (1.0, 0.1, 0.01, 0.001)
+    """Factors of the noise variance that are tried last."""
+    least_gain: float = 0.05
+    """Gain of the log likelihood per point that is needed, on the part and on the whole."""
 
 
 SMOOTHNESS = SmoothnessSettings()
 
+AnyObservations = TypeVar("AnyObservations", bound=Observations)
 Fields = Callable[[Tensor, Observations], tuple[Tensor, Tensor]]
 """Covariance of observations at raw parameters: of each mixture ``(batch, mixtures, n, n)`` and of all else
 ``(batch, 1 or n, 1 or n)``."""
@@ -50,38 +57,46 @@ Fit = tuple[Tensor, Observations, Fields]
 
 @torch.no_grad()
 def smoother(
-    model: CovarianceModel,
-    raw: Tensor,
-    context: Observations,
-    part: Observations,
-    fields: Fields,
-) -> tuple[Tensor, Tensor]:
-    """Give the first mixture one smooth kernel and the others less variance, where the context is far more likely then.
+    model: CovarianceModel, raw: Tensor, context: AnyObservations, n_part: int, fields: Fields
+) -> tuple[Tensor, Tensor, AnyObservations]:
+    """Give the first mixture one smooth kernel, the others and the noise less variance, and all points one amplitude.
+
+    Only where the context is far more likely then.
 
     Parameters
     ----------
     model : CovarianceModel
     raw : Tensor
         Raw covariance parameters, ``(batch, n_raw)``, float64.
-    context, part : Observations
-        The whole context, and the part that is tried first, as it costs less; ``n`` points each.
+    context : Observations
+        The whole context, ``n`` points, in :func:`~geonp.nn.observations.outside_in_order`.
+    n_part : int
+        Number of points nearest to its centre that are tried first, as they cost less.
     fields : Fields
 
     Returns
     -------
-    tuple of Tensor
-        Raw parameters, ``(batch, n_raw)``, of the most likely change, or the given ones; and which tasks have changed,
-        ``(batch,)``.
+    tuple
+        Raw parameters, ``(batch, n_raw)``, of the most likely change, or the given ones; which tasks have changed,
+        ``(batch,)``; and the context with the amplitudes of these.
     """
-    smooth_mask, found = model.rough_share(raw) < SMOOTHNESS.most_rough, raw
-    first = SMOOTHNESS.first, (SMOOTHNESS.first_left_out,)
-    every = tuple(itertools.product(SMOOTHNESS.kernels, SMOOTHNESS.length_factors)), SMOOTHNESS.left_out
-    for points, tried in ((part, first), (context, every)):
-        if not bool(smooth_mask.any()):
-            return raw, smooth_mask
-        found, gain = _most_likely(model, raw, points, fields, *tried)
-        smooth_mask = smooth_mask & (gain > SMOOTHNESS.least_gain)
-    return torch.where(smooth_mask[:, None], found, raw), smooth_mask
+    smooth_mask = model.rough_share(raw) < SMOOTHNESS.most_rough
+    if not bool(smooth_mask.any()):
+        return raw, smooth_mask, context
+    part, even = context.nearest(n_part), context.evened(smooth_mask)
+    before, few = _density(model, raw, part, fields), even.nearest(n_part)
+    first, best = _most_likely(model, raw, few, fields, SMOOTHNESS.first, (SMOOTHNESS.first_left_out,))
+    first, best = _quieter(model, first, few, fields, SMOOTHNESS.first_noise)
+    smooth_mask = smooth_mask & ((best - before) / part.mask.sum(1).clamp_min(1) > SMOOTHNESS.least_gain)
+    if not bool(smooth_mask.any()):
+        return raw, smooth_mask, context
+    found = torch.cat([raw[:, :-1], first[:, -1:]], 1)
+    every = tuple(itertools.product(SMOOTHNESS.kernels, SMOOTHNESS.length_factors))
+    found, _ = _most_likely(model, found, even, fields, every, SMOOTHNESS.left_out)
+    found, best = _quieter(model, found, even, fields, SMOOTHNESS.noise)
+    gain = (best - _density(model, raw, context, fields)) / context.mask.sum(1).clamp_min(1)
+    smooth_mask = smooth_mask & (gain > SMOOTHNESS.least_gain)
+    return torch.where(smooth_mask[:, None], found, raw), smooth_mask, context.evened(smooth_mask)
 
 
 @torch.no_grad()
@@ -110,14 +125,13 @@ def _most_likely(
     kernels: tuple[tuple[int, float], ...],
     shares: tuple[float, ...],
 ) -> tuple[Tensor, Tensor]:
-    """Raw parameters of the most likely change, and what it gains per point, ``(batch,)``; the given ones if none does.
+    """Raw parameters of the most likely kernel of the first mixture, and its log likelihood, ``(batch,)``.
 
-    Kernels have factors of their lengths.
+    Kernels have factors of their lengths, and leave out `shares` of the other mixtures.
     """
     noise, (own, rest) = points.with_errors(model.noise(raw, points)), fields(raw, points)
     others, n_others = own[:, 1:].sum(1), own.shape[1] - 1
-    found, start = raw, log_density(own.sum(1) + rest, noise, points.y, points.mask)
-    best = start
+    found, best = raw, torch.full_like(raw[:, 0], -torch.inf)
     for kernel, factor in kernels:
         alone = model.with_kernel(raw, kernel, factor)
         first = fields(alone, points)[0][:, 0]
@@ -128,4 +142,20 @@ def _most_likely(
                 candidate = model.scaled(candidate, mixture, torch.full_like(value, 1 - share))
             better_mask = value > best
             found, best = torch.where(better_mask[:, None], candidate, found), torch.where(better_mask, value, best)
-    return found, (best - start) / points.mask.sum(1).clamp_min(1)
+    return found, best
+
+
+def _quieter(
+    model: CovarianceModel, raw: Tensor, points: Observations, fields: Fields, factors: tuple[float, ...]
+) -> tuple[Tensor, Tensor]:
+    """Raw parameters of the most likely of some factors of the noise, and its log likelihood, ``(batch,)``."""
+    own, rest = fields(raw, points)
+    covariance = own.sum(1) + rest
+    found, best = raw, torch.full_like(raw[:, 0], -torch.inf)
+    for factor in factors:
+        candidate = torch.cat([raw[:, :-1], raw[:, -1:] + math.log(factor)], 1)
+        noise = points.with_errors(model.noise(candidate, points))
+        value = log_density(covariance, noise, points.y, points.mask)
+        better_mask = value > best
+        found, best = torch.where(better_mask[:, None], candidate, found), torch.where(better_mask, value, best)
+    return found, best

@@ -181,11 +181,12 @@ def test_each_slice_has_its_own_measurements(raster: xr.DataArray, buoys: pd.Dat
     days = pd.date_range("2020-01-01", periods=2)
     cut = raster[:, :60]
     stack = xr.concat([cut, cut], pd.Index(days, name="time"))
-    table = buoys.assign(time=days[1] + pd.Timedelta("5h"), known=0.05)
+    exact = field(buoys["y"], buoys["x"]) + 0.5
+    table = buoys.assign(sst=exact, time=days[1] + pd.Timedelta("5h"), known=0.002)
     found = geonp.infill(stack, points=table, point_errors="known")["sst"]
     truth = field(cut.y.values[:, None], cut.x.values)
     rmse = np.sqrt(((found - truth) ** 2).mean(("y", "x")))
-    assert rmse[1] < 0.022 < 0.025 < rmse[0]
+    assert rmse[1] < 0.3 * rmse[0] < 0.3 * 0.025
     np.testing.assert_allclose(found[0], geonp.infill(cut)["sst"], atol=2e-5)
 
 

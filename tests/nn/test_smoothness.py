@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor
 from geonp.inference import checkpoint
 from geonp.nn import smoothness
 from geonp.nn.likelihood import log_density
-from geonp.nn.observations import Observations, outside_in_order
+from geonp.nn.observations import Observations, evened, outside_in_order
 from geonp.nn.process import CovarianceModel
 from geonp.nn.smoothness import SmoothnessSettings, smoother
 
@@ -59,16 +61,34 @@ def test_a_rough_part_is_left_out_where_the_field_is_far_more_likely_without_it(
     """A rough field, and one with noise, keep their parameters."""
     model = CovarianceModel(2, (2.0, 6.0))
     raw, points = as_read(model), context(0)
-    found, changed_mask = smoother(model, raw, points, points.nearest(128), model.fields)
+    found, changed_mask, _ = smoother(model, raw, points, 128, model.fields)
     assert changed_mask.tolist() == [True]
     assert density(model, found, points) > density(model, raw, points) + 0.2
     before, after = (model.process(r, points.local).weights[0] for r in (raw, found))
     assert after[1].sum() < 0.11 * before[1].sum()
     assert after[0, :3].sum() < 1e-3 * after[0].sum()
     noisy = context(0, 0.3)
-    assert smoother(model, raw, noisy, noisy.nearest(128), model.fields)[0] is raw
+    assert smoother(model, raw, noisy, 128, model.fields)[0] is raw
     rough = model.with_kernel(raw, 1, 1.0)
-    assert smoother(model, rough, points, points.nearest(128), model.fields)[0] is rough
+    assert smoother(model, rough, points, 128, model.fields)[0] is rough
+
+
+def test_amplitudes_become_even_and_the_noise_small() -> None:
+    """Of the same field twice, the second without a change because its parameters are those of a rough one."""
+    model = CovarianceModel(2, (2.0, 6.0))
+    raw, even = as_read(model), context(0, 1e-4)
+    amplitude = 0.02 * torch.randn(1, even.x.shape[1], 1, generator=torch.Generator().manual_seed(0))
+    points = replace(even, local=torch.cat([amplitude, even.local[..., 1:]], -1))
+    both = (torch.cat([t, t]) for t in (points.local, points.x, points.y, points.mask))
+    twice = torch.cat([raw, model.with_kernel(raw, 1, 1.0)])
+    found, changed_mask, after = smoother(model, twice, Observations(*both), 128, model.fields)
+    assert changed_mask.tolist() == after.even_mask.tolist() == [True, False]
+    torch.testing.assert_close(after.local[0, :, 0], amplitude.mean().expand_as(after.local[0, :, 0]))
+    torch.testing.assert_close(after.local[1], points.local[0])
+    torch.testing.assert_close(found[1], twice[1])
+    assert found[0, -1] < raw[0, -1] - 2
+    targets = evened(torch.ones(2, 3, 2), points.local.expand(2, -1, -1), points.mask.expand(2, -1), after.even_mask)
+    torch.testing.assert_close(targets[:, 0], torch.tensor([[amplitude.mean(), 1.0], [1.0, 1.0]]))
 
 
 def test_scoring_that_makes_the_context_less_likely_is_undone() -> None:
