@@ -44,8 +44,9 @@ class StackSettings:
     known: float = 0.95
     """Share of the cells of a group that a slice must know to be their covariate."""
     sharpness: float = 8.0
-    """Power of the ratio of standard errors by which :func:`combined` weighs two predictions. The standard error of
-    their mean is at most 4 % above the smaller one. A jump between them is spread over cells whose ratio is near 1."""
+    """Power of the ratio of standard errors by which :func:`combined` weighs two predictions. Of two that are equal, the
+    standard error is at most 4 % above the smaller one. A jump between them is spread over cells whose ratio is near
+    1."""
     tolerance: float = 0.2
     """Targets are split into groups only if slice coverage differs between context and targets by more than this."""
 
@@ -178,14 +179,17 @@ def combined(alone: Float64Array, beside: Float64Array) -> Float64Array:
 
     At the rim of a gap, slices with gaps of their own may predict worse than the slice alone. Weights are inverse
     powers (:attr:`StackSettings.sharpness`) of the standard errors, so the result has no edge where one prediction
-    replaces the other. The standard error is the weighted mean of both, because the errors of one cell are correlated.
+    replaces the other. The standard error is the weighted mean of both, because the errors of one cell are correlated,
+    and the spread of the two means is added, as in a mixture.
 
     Parameters
     ----------
     alone, beside : array
         ``(outputs, ...)``: mean, standard error and others. NaN where there is no prediction.
     """
-    both = alone + weight_beside(alone[1], beside[1]) * (beside - alone)
+    weight = weight_beside(alone[1], beside[1])
+    both = alone + weight * (beside - alone)
+    both[1] = np.hypot(both[1], np.sqrt(weight * (1 - weight)) * (beside[0] - alone[0]))
     return np.where(np.isnan(alone[1]), beside, np.where(np.isnan(beside[1]), alone, both))
 
 

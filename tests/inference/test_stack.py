@@ -196,7 +196,10 @@ def test_one_prediction_takes_over_from_another_without_an_edge() -> None:
     mean, error, _ = combined(alone, beside_slices)
     np.testing.assert_allclose(mean[[0, 40, 80]], [1.0, 0.5, 0.0], atol=1e-4)
     assert np.abs(np.diff(mean)).max() < 0.08
-    assert (error <= 1.04 * np.minimum(ratio, 1.0)).all()
+    spread = np.sqrt(mean * (1 - mean))
+    mixed = np.sqrt(error**2 - spread**2)
+    assert (mixed <= 1.04 * np.minimum(ratio, 1.0)).all()
+    np.testing.assert_allclose(error[[0, 40, 80]], [0.25, np.hypot(1.0, 0.5), 1.0], atol=1e-3)
     one = np.array([[2.0, 0.0], [0.5, 0.0], [0.1, 0.1]])
     none = np.full_like(one, np.nan)
     np.testing.assert_array_equal(combined(one, none), one)
