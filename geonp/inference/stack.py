@@ -44,9 +44,8 @@ class StackSettings:
     known: float = 0.95
     """Share of the cells of a group that a slice must know to be their covariate."""
     sharpness: float = 8.0
-    """Power of the ratio of standard errors by which :func:`combined` weighs two predictions. Of two that are equal, the
-    standard error is at most 4 % above the smaller one. A jump between them is spread over cells whose ratio is near
-    1."""
+    """Power of the ratio of standard errors by which :func:`combined` weighs two predictions. The mean of both errors
+    is at most 4 % above the smaller one. A jump between the predictions is spread over cells whose ratio is near 1."""
     tolerance: float = 0.2
     """Targets are split into groups only if slice coverage differs between context and targets by more than this."""
 
