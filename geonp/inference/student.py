@@ -198,13 +198,13 @@ class Distribution:
 
     def ppf(self, level: float) -> FloatArray:
         """Quantiles at a level between 0 and 1. Raises InputError for another one."""
-        if np.ndim(level) or not 0 <= level <= 1:
-            raise InputError(f"the level of a quantile or an interval must be a number from 0 to 1, got {level}")
+        _check_level(level)
         found = quantile(level, self.location, self.deviation, self.tail)
         return found if self.warping is None else self.warping.to_values(found)
 
     def interval(self, level: float) -> tuple[FloatArray, FloatArray]:
         """Ends of the central intervals with probability `level`. Raises InputError if it is not from 0 to 1."""
+        _check_level(level)
         return self.ppf((1 - level) / 2), self.ppf((1 + level) / 2)
 
     def mean(self) -> FloatArray:
@@ -248,6 +248,11 @@ _TAILS = np.linspace(0.0, 0.49, 99)
 
 
 @lru_cache(maxsize=1)
+def _check_level(level: float) -> None:
+    if np.ndim(level) or not 0 <= level <= 1:
+        raise InputError(f"the level of a quantile or an interval must be a number from 0 to 1, got {level}")
+
+
 def _log_quantiles() -> FloatArray:
     """Logarithms of standardised quantiles at the positive normal scores ``(tails, scores)``."""
     positive = _SCORES[_SCORES > 0]

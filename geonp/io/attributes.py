@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
-from affine import Affine
+from rasterio import Affine
 from xarray.indexes import PandasMultiIndex
 
 from geonp.errors import warn

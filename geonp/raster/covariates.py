@@ -187,7 +187,7 @@ def check_values(covariate: Covariate, raster: Variable) -> bool:
         raise _empty(covariate)
     if not covariate.classes:
         warn_of_sentinels(source, suspects([Extremes.of(source.values[np.isfinite(values)], sentinels_of(source))]))
-    constant = is_constant(name, known)
+    constant = is_constant(name, known, classes=covariate.classes)
     own = raster.source
     if source.sizes == own.sizes and np.array_equal(values, raster.read(raster.spatial_last.values), equal_nan=True):
         raise InputError(
@@ -197,14 +197,13 @@ def check_values(covariate: Covariate, raster: Variable) -> bool:
     return not constant
 
 
-def is_constant(name: str, known: FloatArray) -> bool:
+def is_constant(name: str, known: FloatArray, *, classes: bool) -> bool:
     """Whether the known values of a covariate are constant, and so of no use, to the model too; warns if they are."""
     constant = bool(np.ptp(known) <= TOLERANCES.constant * np.abs(known).max())
     if constant:
-        warn(
-            f"The covariate {name!r} is constant ({known[0]:g} to within a millionth), so it carries no information "
-            "and is ignored. If smaller differences matter, subtract its mean."
-        )
+        nearly = "" if classes else f" ({known[0]:g} to within a millionth)"
+        remedy = " If smaller differences matter, subtract its mean." if nearly else ""
+        warn(f"The covariate {name!r} is constant{nearly}, so it carries no information and is ignored.{remedy}")
     return constant
 
 

@@ -251,7 +251,7 @@ def _check(one: PointCovariate, table: Table) -> None:
                 f"the covariate {one.label!r} has no value {where}: check its column, or that its raster covers the "
                 "places, its CRS and nodata value"
             )
-    is_constant(one.label, known)
+    is_constant(one.label, known, classes=one.classes)
     for name, values in table.values.items():
         if np.array_equal(one.measured, values, equal_nan=True):
             raise InputError(f"the covariate {one.label!r} is {name!r} itself: leave it out, or give another one")

@@ -280,6 +280,8 @@ def test_constant_covariate_is_ignored_with_a_warning(table: pd.DataFrame) -> No
     with pytest.warns(UserWarning, match="'flat' is constant"):
         found = geonp.interpolate(flat, flat[:5], values="t", covariates="flat")
     assert off(geonp.interpolate(flat, flat[:5], values="t"), found) < 1e-6
+    with pytest.warns(UserWarning, match=r"'flat' is constant, so it carries no information and is ignored\.$"):
+        geonp.interpolate(flat.assign(flat="sand"), flat.assign(flat="sand")[:5], values="t", covariates="flat")
 
 
 def test_likely_nodata_of_a_covariate_is_named(table: pd.DataFrame) -> None:
