@@ -99,7 +99,7 @@ class CrossValidation(Scored):
         times = ""
         if self.time is not None:
             dates = self.measurements.loc[self.wanted, self.time].nunique()
-            times = f" and {dates:,} time{'s'[: dates != 1]}"
+            times = f" and {dates:,} {'time' if dates == 1 else 'times'}"
         distance = self.distance[self.scored]
         unit = f" {self.distance_unit}" if self.geographic else ""
         text = (

@@ -146,8 +146,7 @@ def fill_store(
             )
         return fill_session(obj, target, chunks, **options)  # type: ignore[arg-type]
     assert isinstance(target, str | os.PathLike)
-    _require_one(resume, overwrite)
-    require_callable(progress)
+    _check_call(progress, resume=resume, overwrite=overwrite)
     request = with_measurements(_prepared(obj, FillOptions(**options)))
     for covariate in request.covariates:
         if not covariate.known_errors:
@@ -182,12 +181,13 @@ def fill_store(
     return report
 
 
-def _require_one(resume: bool, overwrite: bool) -> None:
+def _check_call(progress: object, *, resume: bool, overwrite: bool) -> None:
     if resume and overwrite:
         raise InputError(
-            "resume and overwrite exclude each other: got both (--resume, --overwrite), expected one of them. resume "
+            "resume cannot be combined with overwrite: got both (--resume, --overwrite), expected one of them. resume "
             "continues an unfinished store, and starts a new one if there is none; overwrite starts it again."
         )
+    require_callable(progress)
 
 
 def _computed(warping: Any) -> Warping:
@@ -384,6 +384,6 @@ def _finish(report: Report, work: Work, job: dict[str, str], *, masked: bool) ->
     for name, counts in report.variables.items():
         if masked and counts["missing"] and not counts["filled"]:
             warn(
-                f"{name}: no missing cell was filled within the mask (--mask). It must be True, or not 0, where the "
-                "raster is valid, in observed cells, too."
+                f"{name}: no missing cell was filled within the mask (--mask). If there are any, it must be True, or "
+                "not 0, in the observed cells around them, too."
             )

@@ -247,12 +247,12 @@ _WEIGHTS = np.exp(-(_SCORES**2) / 2) / np.exp(-(_SCORES**2) / 2).sum()
 _TAILS = np.linspace(0.0, 0.49, 99)
 
 
-@lru_cache(maxsize=1)
 def _check_level(level: float) -> None:
     if np.ndim(level) or not 0 <= level <= 1:
         raise InputError(f"the level of a quantile or an interval must be a number from 0 to 1, got {level}")
 
 
+@lru_cache(maxsize=1)
 def _log_quantiles() -> FloatArray:
     """Logarithms of standardised quantiles at the positive normal scores ``(tails, scores)``."""
     positive = _SCORES[_SCORES > 0]

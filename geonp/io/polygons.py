@@ -108,7 +108,7 @@ def _read(place: str, pyogrio: Any, shapely: Any) -> tuple[Any, Any]:
         names = [str(name) for name, _ in pyogrio.list_layers(file)]
         if layer not in (None, *names) or (layer is None and len(names) > 1):
             raise InputError(
-                f"The mask {file!r} has {len(names)} layer{'s'[: len(names) != 1]}: got "
+                f"The mask {file!r} has {len(names)} {'layer' if len(names) == 1 else 'layers'}: got "
                 f"{'no layer' if layer is None else repr(layer)}, expected FILE:LAYER with one of {', '.join(names)}."
             )
         meta, _, geometries, _ = pyogrio.raw.read(file, layer=layer, columns=[], force_2d=True)

@@ -15,7 +15,7 @@ from geonp.nn.heads import KRIGING, Kriged, KrigingHead, prior_of, step_inputs, 
 from geonp.nn.layers import MLP, masked_mean
 from geonp.nn.likelihood import condition
 from geonp.nn.nugget import with_nugget, without_known_errors
-from geonp.nn.observations import Observations, bounded_noise, evened, outside_in_order
+from geonp.nn.observations import Observations, bounded_noise, outside_in_order, with_even_amplitude
 from geonp.nn.smoothness import Fields, less_likely, smoother
 
 
@@ -237,7 +237,7 @@ class DriftKrigingHead(KrigingHead):
                 *known, values, mask, columns, trusted_mask=trusted_mask, error_variance=error_variance
             )
             raw, raw_drift, observations = self.drift_scoring(raw, prepared, pooled, observations, scattered)
-            local = evened(local, local[:, n_t:], mask, observations.even_mask)
+            local = with_even_amplitude(local, local[:, n_t:], mask, observations.even_mask)
             local = bounded_noise(local, with_targets(observations.trusted_mask, n_t))
             variances = Variances.of(raw_drift, *self.model.scale(prepared.effect, raw))
             kernel, prior, noise = self.model.drift_covariance(

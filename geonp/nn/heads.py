@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from geonp.nn.layers import MLP, masked_mean
 from geonp.nn.likelihood import Conditional, condition
 from geonp.nn.nugget import with_nugget
-from geonp.nn.observations import Observations, bounded_noise, evened, outside_in_order
+from geonp.nn.observations import Observations, bounded_noise, outside_in_order, with_even_amplitude
 from geonp.nn.process import CovarianceModel, LocalProcess, soft_clamp
 from geonp.nn.residuals import residual_sizes, ring_sizes
 from geonp.nn.smoothness import less_likely, smoother
@@ -247,7 +247,7 @@ class KrigingHead(nn.Module):
             observations = Observations(local[:, n_t:].detach(), xc, yc, mask, trusted_mask=self._trusted(mask))
             raw, observations = self._raw_parameters(pooled, observations)
             raw, observations = self.fisher_scoring(raw, pooled, observations, scattered)
-            local = evened(local, local[:, n_t:], mask, observations.even_mask)
+            local = with_even_amplitude(local, local[:, n_t:], mask, observations.even_mask)
             local = bounded_noise(local, with_targets(observations.trusted_mask, n_t))
             kernel, prior, noise = self.model.covariance(raw, local, local[:, n_t:], torch.cat([xt, xc], 1), xc)
             given = condition(kernel, prior[:, :n_t], noise[:, n_t:], yc, mask)

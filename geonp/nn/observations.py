@@ -22,14 +22,15 @@ def bounded_noise(local: Tensor, trusted_mask: Tensor | None) -> Tensor:
     return torch.stack([amplitude, torch.where(trusted_mask, noise.clamp_max(0.0), noise)], -1)
 
 
-def evened(local: Tensor, of: Tensor, mask: Tensor, even_mask: Tensor | None) -> Tensor:
-    """Raw log amplitude and log noise of points ``(batch, n, 2)``, the former the mean `of` a context in some tasks.
+def with_even_amplitude(local: Tensor, of_context: Tensor, mask: Tensor, even_mask: Tensor | None) -> Tensor:
+    """Raw log amplitude and log noise of points ``(batch, n, 2)``, with the mean amplitude of their context.
 
-    `mask` is that of the context, and `even_mask` ``(batch,)`` is True in these tasks.
+    Only in the tasks in which `even_mask` ``(batch,)`` is True. `of_context` ``(batch, n_c, 2)`` holds those of the
+    context, and `mask` ``(batch, n_c)`` is True where it is observed.
     """
     if even_mask is None or not bool(even_mask.any()):
         return local
-    mean = masked_mean(of[..., :1], mask)[:, None].expand(-1, local.shape[1], -1)
+    mean = masked_mean(of_context[..., :1], mask)[:, None].expand(-1, local.shape[1], -1)
     return torch.cat([torch.where(even_mask[:, None, None], mean, local[..., :1]), local[..., 1:]], -1)
 
 
@@ -82,9 +83,9 @@ class Observations:
             return self
         return self.trusting(torch.where(mask, other.trusted_mask, self.trusted_mask))
 
-    def evened(self, mask: Tensor) -> Self:
-        """The same points, all with the mean amplitude in the tasks of a `mask` ``(batch,)``."""
-        local = evened(self.local, self.local, self.mask, mask)
+    def with_even_amplitude(self, mask: Tensor) -> Self:
+        """The same points, all with their mean amplitude in the tasks in which a `mask` ``(batch,)`` is True."""
+        local = with_even_amplitude(self.local, self.local, self.mask, mask)
         return self._at_same_places(replace(self, local=local, even_mask=mask))
 
     def _at_same_places(self, points: Self) -> Self:

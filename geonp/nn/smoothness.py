@@ -83,7 +83,7 @@ def smoother(
     smooth_mask = model.rough_share(raw) < SMOOTHNESS.most_rough
     if not bool(smooth_mask.any()):
         return raw, smooth_mask, context
-    part, even = context.nearest(n_part), context.evened(smooth_mask)
+    part, even = context.nearest(n_part), context.with_even_amplitude(smooth_mask)
     before, few = _density(model, raw, part, fields), even.nearest(n_part)
     first, best = _most_likely(model, raw, few, fields, SMOOTHNESS.first, (SMOOTHNESS.first_left_out,))
     first, best = _quieter(model, first, few, fields, SMOOTHNESS.first_noise)
@@ -96,7 +96,7 @@ def smoother(
     found, best = _quieter(model, found, even, fields, SMOOTHNESS.noise)
     gain = (best - _density(model, raw, context, fields)) / context.mask.sum(1).clamp_min(1)
     smooth_mask = smooth_mask & (gain > SMOOTHNESS.least_gain)
-    return torch.where(smooth_mask[:, None], found, raw), smooth_mask, context.evened(smooth_mask)
+    return torch.where(smooth_mask[:, None], found, raw), smooth_mask, context.with_even_amplitude(smooth_mask)
 
 
 @torch.no_grad()

@@ -135,10 +135,10 @@ def _warn_of_angles(da: xr.DataArray) -> None:
     """Warn of directions that are not in degrees, and of phases."""
     name = da.name or ""
     if units := _other_units(name, da.attrs):
-        degrees = f"np.degrees(ds[{da.name!r}])" if units == "radians" else "their values in degrees"
+        how = f": np.degrees(ds[{da.name!r}])" if units == "radians" else f", and set their units: ds[{da.name!r}]"
         warn(
             f"{da.name}: directions in {units} are filled as numbers, and the mean of two directions around north is "
-            f"south. Convert them to degrees: {degrees}.assign_attrs(units='degree')."
+            f"south. Convert them to degrees{how}.assign_attrs(units='degree')."
         )
     elif da.attrs.get("units") and _DEGREES.fullmatch(_units(da.attrs)) and _is_named(_PHASE, name, da.attrs):
         warn(

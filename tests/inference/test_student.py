@@ -88,6 +88,8 @@ def test_small_probabilities_and_levels() -> None:
     for wrong in (of.ppf, of.interval):
         with pytest.raises(InputError, match="a number from 0 to 1, got 95"):
             wrong(95)
+    with pytest.raises(InputError, match="a number from 0 to 1, got"):
+        of.ppf(np.array([0.1, 0.9]))  # type: ignore[arg-type]
 
 
 def test_a_light_tail_is_a_normal_distribution() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from geonp.inference import checkpoint
 from geonp.nn import smoothness
 from geonp.nn.likelihood import log_density
-from geonp.nn.observations import Observations, evened, outside_in_order
+from geonp.nn.observations import Observations, outside_in_order, with_even_amplitude
 from geonp.nn.process import CovarianceModel
 from geonp.nn.smoothness import SmoothnessSettings, smoother
 
@@ -87,7 +87,8 @@ def test_amplitudes_become_even_and_the_noise_small() -> None:
     torch.testing.assert_close(after.local[1], points.local[0])
     torch.testing.assert_close(found[1], twice[1])
     assert found[0, -1] < raw[0, -1] - 2
-    targets = evened(torch.ones(2, 3, 2), points.local.expand(2, -1, -1), points.mask.expand(2, -1), after.even_mask)
+    of_context = points.local.expand(2, -1, -1), points.mask.expand(2, -1)
+    targets = with_even_amplitude(torch.ones(2, 3, 2), *of_context, after.even_mask)
     torch.testing.assert_close(targets[:, 0], torch.tensor([[amplitude.mean(), 1.0], [1.0, 1.0]]))
 
 

@@ -106,7 +106,9 @@ def test_a_fill_of_directions_warns(model: str) -> None:
         found = infill(array.assign_attrs(units="rad", actual_range=[0.0, 8.0]), model=model)
     assert "actual_range" not in found["wind_direction"].attrs  # which the filled cells may leave
     tens = array.rename("t").assign_attrs(standard_name="wind_from_direction", units="10 degrees")
-    with pytest.warns(UserWarning, match=r"t: directions in '10 degrees' are filled as numbers.*'degree'\)"):
+    with pytest.warns(
+        UserWarning, match=r"t: directions in '10 degrees' are .* to degrees, and set their units: ds\['t'\]\."
+    ):
         infill(tens, model=model)
     with pytest.warns(UserWarning, match=r"M2_phase: phases are filled as numbers.*circular=True"):
         infill(array.rename("M2_phase").assign_attrs(units="degrees"), model=model)
