@@ -15,14 +15,14 @@ from click.testing import CliRunner
 import geonp
 from geonp.cli import app
 
-MESSAGE = "quality: integers without a declared nodata value pass through as they are"
+MESSAGE = "views: integers without a declared nodata value pass through as they are"
 
 
 def dataset() -> xr.Dataset:
     values = np.add.outer(np.sin(np.arange(24.0)), np.arange(20.0)).astype("f4")
     values[5:9, 6:11] = np.nan
     dims, coords = ("y", "x"), {"y": np.arange(24.0), "x": np.arange(20.0)}
-    return xr.Dataset({"a": (dims, values), "quality": (dims, np.ones((24, 20), "i2"))}, coords)
+    return xr.Dataset({"a": (dims, values), "views": (dims, np.ones((24, 20), "i2"))}, coords)
 
 
 def line_of(call: Callable[[], object], message: str = MESSAGE) -> tuple[str, int]:

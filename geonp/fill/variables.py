@@ -11,6 +11,7 @@ from geonp.errors import InputError, warn
 from geonp.fill.kinds import names_of, results_of, variable_of
 from geonp.fill.missing import Flags, flags_of, hidden
 from geonp.fill.options import FillOptions
+from geonp.fill.quality import quality_layers, warn_of_quality
 from geonp.raster.covariates import CovariateLike, taken_by
 from geonp.raster.dimensions import has_coordinate, is_geolocation
 from geonp.raster.grid import Grid, with_cf_crs
@@ -50,7 +51,8 @@ def normalise(
     else:
         candidates = flags.candidates(grid, taken_by(covariates, ds))
         names = class_variables(candidates, grid, classes) if classes else names_of(candidates, grid, options)
-        _warn_of_passed(candidates.drop_vars(flags.quality(names), errors="ignore"), grid, names, classes)
+        aside = [*flags.quality(names), *(other for name in names for other in quality_layers(ds, grid, name))]
+        _warn_of_passed(candidates.drop_vars(set(aside) - {*names}, errors="ignore"), grid, names, classes)
         names = flags.reached(names)
         _warn_of_geolocation(ds, grid, names)
     ds, declared = hidden(flags, names, options.nodata)
@@ -58,6 +60,8 @@ def normalise(
     variables = tuple(
         variable_of(ds[name], grid.dims, without if name in declared else options, classes) for name in names
     )
+    if not isinstance(obj, xr.DataArray) and not flags.masks:
+        warn_of_quality(ds, grid, variables)
     _check_labels(ds, names)
     for variable in variables:
         results = results_of(variable, options)

@@ -35,6 +35,10 @@ class TableSettings:
     """Names of columns of the coordinate x."""
     y_names: tuple[str, ...] = (*latitudes, "y", "northing", "north")
     """Names of columns of the coordinate y."""
+    quality: tuple[str, ...] = ("qc", "qa", "qf", "quality", "flag", "flags", "qcflag", "qualityflag", "good", "bad")
+    """Words in names of quality flags, such as ``temp_qc`` beside ``temp``."""
+    beside_quality: tuple[str, ...] = ("level", "control", "code", "value", "bits", "mask", "w", "woce", "is")
+    """Words beside these."""
     number: str = r"\s*[<>≤≥~]?\s*[-+]?(\d{1,3}(,\d{3})+(\.\d+)?|\d*[.,]?\d+)(e[-+]?\d+)?\s*[%*?]?[A-Za-z]{0,3}\s*"
     """Pattern of a number with a qualifier, a flag or a unit."""
     numbers: float = 0.25
@@ -77,6 +81,12 @@ def words(name: str) -> set[str]:
     """The words of a name in lower case, also of one such as ``stationId``."""
     spaced = re.sub(r"([a-z])([A-Z])", r"\1 \2", name.strip())
     return set(re.findall(r"[a-z0-9]+", spaced.lower()))
+
+
+def is_quality_of(column: str, name: str) -> bool:
+    """Whether a column is, by its name, the quality of another, as ``temp_qc`` or ``quality_level`` of ``temp``."""
+    said = words(column)
+    return bool(said & {*TABLES.quality}) and said - {*TABLES.quality, *TABLES.beside_quality} <= words(name)
 
 
 def bracketed(columns: Sequence[str]) -> dict[str, tuple[str, str]]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from geonp.errors import warn
-from geonp.io.columns import words
+from geonp.io.columns import is_quality_of, words
 from geonp.io.measurements import Table
 from geonp.raster.arrays import Float64Array
+from geonp.raster.metadata import class_attrs
 from geonp.raster.sentinels import SENTINELS, Extremes, suspects
 
 
@@ -27,6 +29,8 @@ class MeaningSettings:
     """Words beside these."""
     hemispheres: tuple[tuple[str, ...], ...] = (("W", "E", "WEST", "EAST"), ("S", "N", "SOUTH", "NORTH"))
     """Texts that say on which side of 0 a longitude and a latitude are, the negative side first."""
+    flags: int = 32
+    """Columns of more distinct entries are no flags."""
 
 
 MEANINGS = MeaningSettings()
@@ -55,6 +59,31 @@ def warn_of_doubtful_rows(table: Table) -> None:
         _warn_of_marks(table, table.xy[used])
         _warn_of_meanings(table, table.others[used])
         _warn_of_hemispheres(table, table.others[used], table.xy[used])
+    for name in table.values:
+        _warn_of_quality(table, name, table.others[table.usable(name)])
+
+
+def _warn_of_quality(table: Table, name: str, others: pd.DataFrame) -> None:
+    """Warn of columns of quality flags by which measurements differ, and by which no rows were selected."""
+    linked = str(table.attrs.get(name, {}).get("ancillary_variables", "")).split()
+    for column, entries in others.items():
+        flagged = str(column) in linked and bool(class_attrs(table.attrs.get(str(column), {})))
+        is_flag = flagged or is_quality_of(str(column), name)
+        counts = entries.astype(object).where(entries.notna(), "none").astype(str).str.strip().value_counts()
+        if not is_flag or column in table.selected or not 1 < len(counts) <= MEANINGS.flags:
+            continue
+        shown = ", ".join(f"{entry} in {n}" for entry, n in counts.iloc[:5].items()) + ", ..." * (len(counts) > 5)
+        warn(
+            f"the rows of {name!r} differ in their quality {str(column)!r} ({shown} rows), and all are used. Select "
+            f"the good ones, such as points[points[{str(column)!r}] == {_literal(entries)}] (--where "
+            f"'{column}={counts.index[0]}'); if these rows are meant, leave the column out."
+        )
+
+
+def _literal(entries: pd.Series[Any]) -> str:
+    """The most frequent entry of a column, as Python writes it."""
+    known = entries.dropna().value_counts()
+    return repr(known.index[:1].tolist()[0]) if len(known) else "..."
 
 
 def _warn_of_meanings(table: Table, others: pd.DataFrame) -> None:

@@ -16,6 +16,9 @@ from geonp.io.ragged import by_sample
 from geonp.raster.arrays import Float64Array
 from geonp.raster.units import measure_of
 
+SELECTED = "geonp_selected"
+"""Attribute of a table that names the columns by which its rows were selected."""
+
 
 def as_frame(
     points: pd.DataFrame | xr.Dataset, *, crossed: bool = False

@@ -23,7 +23,7 @@ from geonp.io.columns import (
     warn_of_unknown_units,
     words,
 )
-from geonp.io.frames import as_frame, levels_of
+from geonp.io.frames import SELECTED, as_frame, levels_of
 from geonp.io.ragged import by_sample
 from geonp.raster.arrays import BoolArray, Float64Array, FloatArray
 from geonp.raster.coordinate_units import in_degrees
@@ -54,6 +54,8 @@ class Table:
         The time of each row, see :meth:`timed`.
     crs : optional
         Coordinate reference system of the places, if the table says it.
+    selected : tuple of str
+        Columns by which rows were selected before.
     """
 
     xy: Float64Array
@@ -65,6 +67,7 @@ class Table:
     others: pd.DataFrame
     times: Times | None = None
     crs: Any = None
+    selected: tuple[str, ...] = ()
 
     def at(self, rows: BoolArray) -> Table:
         """Some of the rows."""
@@ -137,6 +140,7 @@ def read_table(
     take precedence. Raises InputError for columns that do not exist, are not numeric, or cannot be guessed, and other
     numbers of units.
     """
+    selected = tuple(map(str, getattr(points, "attrs", {}).get(SELECTED, ())))
     source = by_sample(points) if isinstance(points, xr.Dataset) else points
     frame, attrs, crs = as_frame(source, crossed=crossed)
     levels, points = list(map(str, levels_of(points))), frame
@@ -162,10 +166,7 @@ def read_table(
         )
     if names is None:
         names = [_only_numeric(points.drop(columns=[x, y, *covariates, *levels], errors="ignore"))]
-    for name in (x, y, *names):
-        if points[name].dtype.kind not in "iuf":
-            held = _held(points[name]) or points[name].dtype
-            raise InputError(f"column {name!r} holds {held}, expected numbers such as -6.25; leave missing cells empty")
+    _require_numbers(points, (x, y, *names))
     if again := [name for name in names if names.count(name) > 1]:
         raise InputError(f"values (--value) has the column {again[0]!r} twice: expected each column once")
     if both := [name for name in names if name in (x, y)]:
@@ -186,7 +187,16 @@ def read_table(
     xy = points[[x, y]].to_numpy(np.float64)
     beside = points[[name for name in covariates if name in columns]]
     others = points.drop(columns=list({x, y, *names, *beside.columns}))
-    return Table(xy, {name: points[name].to_numpy() for name in names}, x, y, attrs, beside, others, crs=crs)
+    found_values = {name: points[name].to_numpy() for name in names}
+    return Table(xy, found_values, x, y, attrs, beside, others, crs=crs, selected=selected)
+
+
+def _require_numbers(points: pd.DataFrame, names: Sequence[str]) -> None:
+    """Raise InputError for a column that does not hold numbers."""
+    for name in names:
+        if points[name].dtype.kind not in "iuf":
+            held = _held(points[name]) or points[name].dtype
+            raise InputError(f"column {name!r} holds {held}, expected numbers such as -6.25; leave missing cells empty")
 
 
 def _named_in_short(

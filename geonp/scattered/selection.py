@@ -14,7 +14,7 @@ import xarray as xr
 
 from geonp.errors import InputError, warn
 from geonp.io.columns import bracketed
-from geonp.io.frames import levels_of
+from geonp.io.frames import SELECTED, levels_of
 from geonp.raster.arrays import Array, BoolArray
 from geonp.raster.flags import parsed
 from geonp.raster.metadata import flag_meanings_of
@@ -96,6 +96,9 @@ def selected(points: pd.DataFrame | xr.Dataset, conditions: Iterable[str]) -> pd
         grouped.setdefault(one.column if one.operator == "=" else n, []).append(one)
     for group in grouped.values():
         points = _meeting(points, group)
+    if each:
+        points = points.copy(deep=False)
+        points.attrs[SELECTED] = [*points.attrs.get(SELECTED, ()), *{one.column: None for one in each}]
     return points
 
 

@@ -844,17 +844,17 @@ def test_a_gpu_fills_as_a_cpu_does(model: str) -> None:
 
 def test_integers_without_nodata_pass_through_beside_others(model: str) -> None:
     ds = raster().to_dataset(name="a")
-    ds["quality"] = ds["a"].fillna(0).astype("i2")
+    ds["views"] = ds["a"].fillna(0).astype("i2")
     ds["when"] = ds["a"].isnull().astype("M8[s]").astype("M8[ns]")
     with (
-        pytest.warns(UserWarning, match="quality: integers without a declared nodata value pass through as they are"),
+        pytest.warns(UserWarning, match="views: integers without a declared nodata value pass through as they are"),
         pytest.warns(UserWarning, match="when: times pass through as they are, and are not filled"),
     ):
         out = infill(ds, model=model)
-    assert set(out.data_vars) == {"a", "a_standard_error", "a_fill_flag", "quality", "when"}
+    assert set(out.data_vars) == {"a", "a_standard_error", "a_fill_flag", "views", "when"}
     xr.testing.assert_identical(out["when"].variable, ds["when"].variable)
-    xr.testing.assert_identical(out["quality"].variable, ds["quality"].variable)
-    assert "quality_fill_flag" in infill(ds.drop_vars("when"), model=model, nodata=0)
+    xr.testing.assert_identical(out["views"].variable, ds["views"].variable)
+    assert "views_fill_flag" in infill(ds.drop_vars("when"), model=model, nodata=0)
 
 
 def test_a_model_of_fixed_units_uses_no_other_slices(model: str, card_fields: dict[str, Any], tmp_path: Path) -> None:

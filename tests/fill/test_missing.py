@@ -243,3 +243,18 @@ def test_a_resumed_job_is_the_same_only_with_the_same_flags(stack: xr.Dataset, m
 def test_what_is_refused(stack: xr.Dataset, missing: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         with_gaps(stack, missing, None)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("name", ["ndvi_qc", "quality_level", "dq"])
+def test_layers_of_quality_that_hide_nothing_are_said(stack: xr.Dataset, name: str, lazy: bool) -> None:
+    ds = stack[["ndvi", "scl"]].load().rename(scl=name)
+    ds["ndvi"].attrs["ancillary_variables"] = "dq"
+    ds[name].attrs["standard_name"] = "quality_flag"
+    shown = ds.chunk() if lazy else ds
+    with pytest.warns(UserWarning, match=f"ndvi: '{name}' says how good its values are.*one of clear, haze, cloud"):
+        names = [variable.name for variable in normalise(shown, FillOptions())[2]]
+    assert names == ["ndvi"]
+    normalise(shown, FillOptions(missing=f"{name}=cloud"))
+    normalise(shown[["ndvi"]], FillOptions())
+    normalise(ds.where(ds[name] == 0), FillOptions())  # all observed values have one quality

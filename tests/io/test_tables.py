@@ -202,6 +202,35 @@ def test_columns_that_say_what_numbers_mean(changes: dict[str, Any], said: str |
         warn_of_doubtful_rows(table)
 
 
+FLAGS = pd.DataFrame({"lon": [9.0, 10.0, 11.0, 12.0], "lat": 50.0, "temp": [1.0, 2.0, 3.0, np.nan], "qc": [1, 1, 4, 9]})
+
+
+@pytest.mark.parametrize("name", ["temp_qc", "TEMP_QC", "tempFlag", "quality_level", "Quality code", "flag"])
+def test_rows_of_other_quality_are_said(name: str) -> None:
+    table = FLAGS.rename(columns={"qc": name})
+    said = f"differ in their quality '{name}' .1 in 2, 4 in 1 rows., and all are used.*--where '{name}=1'"
+    with pytest.warns(UserWarning, match=said):
+        warn_of_doubtful_rows(read_table(table, "temp", None, None))
+    # rows were selected by them, or have one
+    for chosen in (selected(table, [f"{name}!=9"]), selected(table.to_xarray(), [f"{name}!=9"]), table[:2]):
+        warn_of_doubtful_rows(read_table(chosen, "temp", None, None))
+
+
+def test_flags_that_ancillary_variables_name_are_quality() -> None:
+    ds = FLAGS.to_xarray()
+    ds["temp"].attrs["ancillary_variables"] = "dq"
+    ds = ds.rename(qc="dq")
+    warn_of_doubtful_rows(read_table(ds, "temp", None, None))
+    ds["dq"].attrs |= {"flag_values": [1, 4, 9], "flag_meanings": "good bad missing"}
+    with pytest.warns(UserWarning, match="their quality 'dq'"):
+        warn_of_doubtful_rows(read_table(ds, "temp", None, None))
+
+
+@pytest.mark.parametrize("name", ["salt_qc", "station_flag", "level"])
+def test_flags_of_other_columns_are_not_said(name: str) -> None:
+    warn_of_doubtful_rows(read_table(FLAGS.rename(columns={"qc": name}), "temp", None, None))
+
+
 def test_files_that_hold_no_table_of_points_are_refused(tmp_path: Path) -> None:
     areas = points("EPSG:32632").assign(geometry=lambda frame: frame.buffer(1.0))
     areas.to_parquet(tmp_path / "areas.parquet", geometry_encoding="geoarrow")
