@@ -72,7 +72,12 @@ def with_measurements(request: Request) -> Request:
     errors = None if errors is None else abs(factor / scale) * errors
     known = np.flatnonzero(np.isfinite(points.values) & np.isfinite(points.places).all(1))
     if errors is not None:
-        known = known[np.isfinite(errors[known])]
+        whole, known = known.size, known[np.isfinite(errors[known])]
+        if whole > known.size:
+            warn(
+                f"{whole - known.size} rows of points have no finite standard error in {options.point_errors!r}, and "
+                "are not used. Give them one, such as the largest one."
+            )
     points = replace(points, errors=np.zeros(len(points.values)) if errors is None else errors).at(known)
     points = _without_copies(points)
     offset, offset_error, error = _compared(request, variable, points, estimated=errors is None)

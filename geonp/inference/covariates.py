@@ -11,6 +11,7 @@ from geonp.errors import InputError
 from geonp.raster.arrays import FloatArray, IntArray
 from geonp.raster.covariates import require_finite
 from geonp.raster.kinds import CLASSES
+from geonp.raster.known_errors import warn_of_known_errors
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,17 +79,19 @@ def with_slices(covariates: Columns | None, context: FloatArray, targets: FloatA
     return Columns(*(np.concatenate(p, -1) for p in ((covariates.context, near), (covariates.targets, there))))
 
 
-def known_errors(layers: Sequence[Layer], context: IntArray) -> FloatArray | None:
-    """Known standard errors of the context ``(n,)``, 0 where there is none; None without any.
+def known_errors(layers: Sequence[Layer], context: IntArray, values: FloatArray) -> FloatArray | None:
+    """Known standard errors of the context ``(n,)`` with these `values`, 0 where there is none; None without any.
 
     Raises InputError for negative and infinite ones: those of lazy arrays are seen here for the first time.
     """
     for layer in layers:
         if layer.known_errors:
-            found = np.nan_to_num(layer.values.ravel()[context].astype(np.float64), posinf=np.inf)
+            known = layer.values.ravel()[context].astype(np.float64)
+            found = np.nan_to_num(known, posinf=np.inf)
             require_finite(int(np.isinf(found).sum()))
             if (found < 0).any():
                 raise InputError(f"Known errors must not be negative: got {found.min():g}. Correct them.")
+            warn_of_known_errors(known, values)
             return found
     return None
 

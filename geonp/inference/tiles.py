@@ -86,7 +86,7 @@ def tiles_of(
         enough = context.size + means.size >= neighbourhood.min_context
         if not enough and context.size + means.size + measured.size < neighbourhood.min_context:
             continue
-        errors = known_errors(covariates, context)
+        errors = known_errors(covariates, context, values.ravel()[context])
         targets = (t_row + patch[0].start) * width + t_col + patch[1].start
         read = np.stack(np.divmod(context, width), -1)
         tile = Tile(

@@ -18,6 +18,7 @@ from geonp.nn.drift import LEAST_KNOWN
 from geonp.raster.arrays import BoolArray, Float64Array
 from geonp.raster.covariates import Covariate, CovariateLike, elsewhere, is_constant, named, require_few
 from geonp.raster.grid import Grid
+from geonp.raster.known_errors import warn_of_known_errors
 from geonp.raster.metadata import as_dataset, class_attrs
 from geonp.raster.nodata import packing
 from geonp.raster.units import require_error_units
@@ -169,6 +170,7 @@ def errors_of(column: str | None, table: Table) -> Float64Array | None:
         )
     if (errors < 0).any():
         raise InputError(f"known errors must not be negative: got {errors.min():g} in {column!r}; correct them")
+    warn_of_known_errors(known, np.where(table.usable(name), table.values[name], np.nan), column)
     return errors
 
 

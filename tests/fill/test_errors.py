@@ -122,11 +122,23 @@ def test_with_covariates(gappy: xr.DataArray, errors: xr.DataArray, truth: xr.Da
     assert crps(both, field, raster) < 0.7 * crps(raster.geonp.infill(errors=errors), field, raster)
 
 
-def test_missing_errors_are_zero(gappy: xr.DataArray, errors: xr.DataArray) -> None:
-    some = errors.where(errors > 1)
-    np.testing.assert_allclose(
-        gappy.geonp.infill(errors=some)["t"].values, gappy.geonp.infill(errors=some.fillna(0.0))["t"].values, atol=1e-5
-    )
+@pytest.mark.parametrize("lazy", [False, True])
+def test_missing_errors_are_zero(gappy: xr.DataArray, errors: xr.DataArray, lazy: bool, drift_model: str) -> None:
+    some, plain = errors.where(errors > 1), gappy.geonp.infill(errors=errors.where(errors > 1, 0.0), model=drift_model)
+    shown = gappy.chunk(y=19) if lazy else gappy
+    with pytest.warns(UserWarning, match=r"Some observations have no known error, and count as exact.*\.isnull"):
+        found = shown.geonp.infill(errors=some, model=drift_model).compute()
+    np.testing.assert_allclose(found["t"], plain["t"], atol=1e-5)
+    shown.geonp.infill(errors=some.where(gappy.notnull()).fillna(0.02), model=drift_model).compute()  # says nothing
+
+
+@pytest.mark.parametrize("error", [1e6, 1e20])
+def test_errors_far_beyond_all_values_are_said(
+    gappy: xr.DataArray, errors: xr.DataArray, error: float, drift_model: str
+) -> None:
+    some = errors.where(np.arange(SHAPE[1]) > 4, error)
+    with pytest.warns(UserWarning, match="Some known errors are far beyond the other errors and all values"):
+        gappy.geonp.infill(errors=some, model=drift_model)
 
 
 def test_the_truth_of_observations_is_estimated(

@@ -138,6 +138,9 @@ def test_measurements_are_converted_to_the_units_of_the_raster(
 ) -> None:
     cut, table = raster[:, :48], buoys.assign(e=0.1)
     known = geonp.infill(cut, points=table, point_errors="e")
+    some = pd.concat([table, table[:2].assign(sst=40.0, e=np.nan)])
+    with pytest.warns(UserWarning, match="2 rows of points have no finite standard error in 'e', and are not used"):
+        xr.testing.assert_identical(geonp.infill(cut, points=some, point_errors="e")["sst"], known["sst"])
     kelvin = (cut + 273.15).assign_attrs(units="K")
     fahrenheit = table.assign(sst=32 + 1.8 * table["sst"], e=0.18).rename(columns={"sst": "sst [degF]"})
     found = geonp.infill(kelvin, points=fahrenheit, point_errors="e")

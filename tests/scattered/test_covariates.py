@@ -357,6 +357,21 @@ def test_known_errors_that_cannot_be_used_are_refused(table: pd.DataFrame, grid:
         geonp.interpolate(bare.assign(sigma=1.0, u=bare.t), grid, values=["t", "u"], errors="sigma")
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (np.nan, "3 rows have no known error in 'sigma', and count as exact.*fillna"),
+        (1e6, "3 rows have known errors of up to 1e.06 in 'sigma', far beyond the other errors and all values"),
+    ],
+)
+def test_known_errors_that_are_likely_unknown_are_said(
+    table: pd.DataFrame, grid: xr.DataArray, error: float, said: str
+) -> None:
+    doubtful = table[["x", "y", "t"]].assign(sigma=np.where(np.arange(len(table)) < 3, error, 0.1))
+    with pytest.warns(UserWarning, match=said):
+        geonp.interpolate(doubtful, grid, errors="sigma")
+
+
 def grid_command(folder: Path, *options: str, code: int = 0) -> str:
     """Output of ``geonp grid`` with the table and the raster in a folder."""
     return cli("grid", folder / "t.csv", folder / "out.nc", "--overwrite", *options, code=code).output
