@@ -24,6 +24,7 @@ from geonp.io.groups import NetCDF, Tree, open_tree
 from geonp.io.nodata import declare_nodata, note_default_fill, numbered, retyped, warn_of_zero_fill
 from geonp.io.sources import Source, readable, source_of
 from geonp.io.stores import Store, unfinished
+from geonp.io.unwritten import warn_of_unwritten
 from geonp.raster.boxes import select_box
 from geonp.raster.dimensions import data_variables
 from geonp.raster.grid import Grid
@@ -145,6 +146,7 @@ def open_raster(
         ds = _select_variables(ds, wanted)
     if nodata is None:
         warn_of_zero_fill(ds)
+        warn_of_unwritten(ds)
     if bbox is not None:
         ds = select_box(ds, bbox)
     if select:

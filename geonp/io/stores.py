@@ -28,6 +28,7 @@ from geonp.errors import InputError, OutputError, reason
 from geonp.io.decoding import AMBIGUOUS
 from geonp.io.location import connect, is_remote, remove, resolved, writing
 from geonp.io.steady import SteadyStore
+from geonp.io.unwritten import note_unwritten
 from geonp.raster.arrays import Array
 from geonp.raster.grid import grid_mapping_name
 
@@ -251,10 +252,10 @@ class Store:
             self._require_readable(group)
             raise
         if chunks is None:
-            return ds
+            return note_unwritten(ds, store, group)
         texts = [str(name) for name, da in ds.variables.items() if da.dtype.kind not in "biufcmM"]
         lazy = xr.open_dataset(store, chunks=chunks, drop_variables=texts, **options)
-        return with_fill_values(lazy, store, group).assign(ds[texts].variables)
+        return note_unwritten(with_fill_values(lazy, store, group).assign(ds[texts].variables), store, group)
 
     def _require_readable(self, group: str) -> None:
         """Raise InputError for arrays without names of dimensions, and nodata values that xarray cannot read."""

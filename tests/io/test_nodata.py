@@ -98,6 +98,28 @@ def test_zeros_in_format_2_are_named_where_the_fill_value_is_0(tmp_path: Path) -
     assert open_raster(tmp_path / "a.zarr")["a"].isnull().values.tolist() == [[False, False], [True, True]]
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("dtype", ["f4", "i2"])
+@pytest.mark.parametrize("chunks", [None, "auto"])
+def test_chunks_that_were_never_written_are_said(tmp_path: Path, zarr_format: Any, dtype: str, chunks: Any) -> None:
+    """They read as 0, also in stores that declare another nodata value."""
+    names = {"attributes": {"_ARRAY_DIMENSIONS": ["y", "x"]}} if zarr_format == 2 else {"dimension_names": ["y", "x"]}
+    options: Any = {"shape": (8, 8), "chunks": (4, 4), "dtype": dtype, "fill_value": None, **names}
+    group = zarr.create_group(tmp_path / "a.zarr", zarr_format=zarr_format)
+    array = group.create_array("a", **options)
+    array[:4] = np.arange(1, 33).reshape(4, 8)
+    said = r"^a: the store does not hold 2 of its 4 chunks, whose cells count as 0, the fill value.*--nodata 0"
+    with pytest.warns(UserWarning, match=said):
+        assert not open_raster(tmp_path / "a.zarr", chunks=chunks)["a"].isnull().any()
+    assert int(observed(open_raster(tmp_path / "a.zarr", chunks=chunks, nodata=0)["a"]).isnull().sum()) == 32
+    array[0, 0] = 0  # then zeros are values, and Zarr leaves out chunks of them
+    open_raster(tmp_path / "a.zarr", chunks=chunks)
+    if zarr_format == 3:
+        del group["a"]
+        group.create_array("a", **{**options, "fill_value": -9}, overwrite=True)[:4] = 1
+        assert int(observed(open_raster(tmp_path / "a.zarr", chunks=chunks)["a"]).isnull().sum()) == 32
+
+
 @pytest.mark.parametrize(
     ("limits", "low", "high"),
     [({"valid_min": -0.2, "valid_max": np.int32(1)}, -0.2, 1), ({"valid_range": np.array([0, 5], "i2")}, 0, 5e-4)],
